@@ -1,0 +1,9 @@
+//! The kubelet's wire: the APIs a device plugin meets, and the sockets and files around them.
+//!
+//! Generated protobuf types live here and are spoken only by the modules that serve or dial the
+//! kubelet; the rest of Windlass works with the domain types of `windlass-core`.
+
+pub mod checkpoint;
+pub mod deviceplugin;
+pub mod podresources;
+pub mod socket;

@@ -1,0 +1,19 @@
+//! Pod resources API v1: who holds which device, asked from the kubelet.
+
+pub use generated::*;
+
+#[allow(
+    clippy::pedantic,
+    missing_docs,
+    missing_debug_implementations,
+    reason = "generated; the protos carry the words"
+)]
+mod generated {
+    include!("generated/v1.rs");
+}
+
+/// Folder of the pod resources socket below the kubelet's directory.
+pub const DIR: &str = "pod-resources";
+
+/// File name of the pod resources socket.
+pub const SOCKET: &str = "kubelet.sock";
