@@ -1,1 +1,14 @@
-//! Placeholder.
+//! The domain of Windlass as plain values: what a device is, how well devices go together, which to
+//! choose, and what a container must be given. No files, no clock, no async, no Kubernetes client:
+//! time and randomness are arguments.
+
+pub mod attribute;
+pub mod cdi;
+pub mod device;
+pub mod health;
+pub mod inventory;
+pub mod nvlink;
+pub mod pci;
+pub mod placement;
+pub mod resource;
+pub mod topology;

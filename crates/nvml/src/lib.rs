@@ -1,1 +1,26 @@
-//! Placeholder.
+//! NVML, NVIDIA's management library, as safe Rust.
+//!
+//! The library is opened at run time from a path that the caller gives, so one binary serves nodes
+//! with and without a driver. A function that an older driver lacks is an error value, like any
+//! other answer. All calls block, and a call into a sick driver may never return: the caller runs
+//! them on threads that it can afford to lose.
+//!
+//! NVML is thread-safe ("The NVML library is thread-safe", NVML reference, section 1), so all types
+//! here are `Send` and `Sync`.
+
+mod error;
+mod event;
+mod gpu;
+mod library;
+mod mig;
+mod nvlink;
+
+pub use error::{LoadError, NvmlError};
+pub use event::{Event, EventKind, EventSet};
+pub use gpu::{Brand, Gpu, Memory};
+pub use library::{CudaVersion, Nvml};
+pub use mig::{MigInstance, MigMode, MigShare};
+pub use nvlink::{NvLink, Remote};
+
+/// The answer of one NVML call.
+pub type Result<T, E = NvmlError> = std::result::Result<T, E>;

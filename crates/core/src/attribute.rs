@@ -1,0 +1,197 @@
+//! Typed facts about a device, in the shape and with the names of `resource.k8s.io/v1`.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{Serialize, Serializer};
+
+/// Attributes of one device by qualified name, such as `nvidia.com/productName`.
+pub type Attributes = BTreeMap<AttributeName, AttributeValue>;
+
+/// Capacities of one device by qualified name, such as `nvidia.com/memory`.
+pub type Capacities = BTreeMap<AttributeName, Quantity>;
+
+/// A qualified attribute name: the domain that defines it and a C identifier.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttributeName {
+    domain: &'static str,
+    name: &'static str,
+}
+
+/// One of the four value types that DRA knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AttributeValue {
+    /// Text of at most 64 characters.
+    String(String),
+    /// A signed integer.
+    Int(i64),
+    /// A truth value.
+    Bool(bool),
+    /// A semantic version 2.0.0, such as `9.0.0`.
+    Version(String),
+}
+
+/// An amount, written in Kubernetes' notation: `81559Mi` for bytes, `7` for things that are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Quantity {
+    /// Bytes of memory.
+    Bytes(u64),
+    /// A plain count.
+    Count(u64),
+}
+
+/// Names that Kubernetes itself defines (KEP-4381 and KEP-6072), so that every driver's devices can
+/// be matched with every other's.
+pub mod standard {
+    use super::AttributeName;
+
+    const DOMAIN: &str = "resource.kubernetes.io";
+
+    /// PCI address, `0000:1b:00.0`.
+    pub const PCI_BUS_ID: AttributeName = AttributeName::new(DOMAIN, "pciBusID");
+    /// The host bridge a device hangs from, `pci0000:15`.
+    pub const PCIE_ROOT: AttributeName = AttributeName::new(DOMAIN, "pcieRoot");
+    /// The NUMA node nearest to a device; absent where the machine does not say.
+    pub const NUMA_NODE: AttributeName = AttributeName::new(DOMAIN, "numaNode");
+}
+
+/// Longest string or version value that DRA takes, in characters.
+pub const MAX_VALUE_CHARS: usize = 64;
+
+// === impl AttributeName ===
+
+impl AttributeName {
+    /// Names an attribute; both parts are constants of the source that publishes it.
+    pub const fn new(domain: &'static str, name: &'static str) -> Self {
+        Self { domain, name }
+    }
+
+    /// Who defines the attribute, `nvidia.com`.
+    pub const fn domain(&self) -> &'static str {
+        self.domain
+    }
+
+    /// The identifier inside the domain, `productName`.
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+impl fmt::Display for AttributeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.domain, self.name)
+    }
+}
+
+impl Serialize for AttributeName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+// === impl AttributeValue ===
+
+impl AttributeValue {
+    /// A string value, cut to what DRA takes.
+    pub fn string(text: impl Into<String>) -> Self {
+        Self::String(text.into().chars().take(MAX_VALUE_CHARS).collect())
+    }
+
+    /// A version from dotted numbers. NVIDIA counts `580.95.05`; semantic versions have exactly
+    /// three parts and no leading zeros, so that becomes `580.95.5`. Text that is no such thing
+    /// stays a string.
+    pub fn version(text: &str) -> Self {
+        let parts: Option<Vec<u64>> = text.split('.').map(|part| part.parse().ok()).collect();
+        match parts.as_deref() {
+            Some([major]) => Self::Version(format!("{major}.0.0")),
+            Some([major, minor]) => Self::Version(format!("{major}.{minor}.0")),
+            Some([major, minor, patch]) => Self::Version(format!("{major}.{minor}.{patch}")),
+            _ => Self::string(text),
+        }
+    }
+}
+
+impl fmt::Display for AttributeValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::String(text) | Self::Version(text) => f.write_str(text),
+            Self::Int(number) => number.fmt(f),
+            Self::Bool(truth) => truth.fmt(f),
+        }
+    }
+}
+
+// === impl Quantity ===
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(&str, u64); 4] =
+            [("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
+        match self {
+            Self::Count(count) => count.fmt(f),
+            Self::Bytes(bytes) => match UNITS.iter().find(|(_, unit)| exact(*bytes, *unit)) {
+                Some((suffix, unit)) => write!(f, "{}{suffix}", bytes / unit),
+                None => bytes.fmt(f),
+            },
+        }
+    }
+}
+
+impl Serialize for Quantity {
+    /// As DRA has it: `{"value": "80Gi"}`.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        BTreeMap::from([("value", self.to_string())]).serialize(serializer)
+    }
+}
+
+fn exact(bytes: u64, unit: u64) -> bool {
+    bytes > 0 && bytes.is_multiple_of(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_use_the_largest_unit_that_is_exact() {
+        for (quantity, expected) in [
+            (Quantity::Bytes(80 << 30), "80Gi"),
+            (Quantity::Bytes(81_559 << 20), "81559Mi"),
+            (Quantity::Bytes(1 << 40), "1Ti"),
+            (Quantity::Bytes(1_000), "1000"),
+            (Quantity::Bytes(0), "0"),
+            (Quantity::Count(1 << 30), "1073741824"),
+        ] {
+            assert_eq!(quantity.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn versions_become_semantic_or_stay_text() {
+        for (text, expected) in [
+            ("580.95.05", AttributeValue::Version("580.95.5".into())),
+            ("9.0", AttributeValue::Version("9.0.0".into())),
+            ("13", AttributeValue::Version("13.0.0".into())),
+            ("r580-test", AttributeValue::String("r580-test".into())),
+            ("1.2.3.4", AttributeValue::String("1.2.3.4".into())),
+        ] {
+            assert_eq!(AttributeValue::version(text), expected);
+        }
+    }
+
+    #[test]
+    fn documents_have_the_shape_of_a_resource_slice() {
+        let attributes = Attributes::from([
+            (standard::NUMA_NODE, AttributeValue::Int(1)),
+            (AttributeName::new("nvidia.com", "productName"), AttributeValue::string("L4")),
+        ]);
+        assert_eq!(
+            serde_json::to_string(&attributes).expect("plain"),
+            r#"{"nvidia.com/productName":{"string":"L4"},"resource.kubernetes.io/numaNode":{"int":1}}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&Quantity::Bytes(1 << 30)).expect("plain"),
+            r#"{"value":"1Gi"}"#
+        );
+    }
+}

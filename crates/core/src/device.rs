@@ -1,0 +1,151 @@
+//! One allocatable thing on a node: identity, facts, place, health.
+
+use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
+
+use serde::{Serialize, Serializer};
+
+use crate::{
+    attribute::{Attributes, Capacities},
+    health::Health,
+    nvlink::NvLinks,
+    pci::{PciAddress, PciePath},
+};
+
+/// A device's name: the same after a restart, a reboot and a driver update.
+///
+/// Shared text, since ids travel through every snapshot and list.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(Arc<str>);
+
+/// A text that cannot name a device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} cannot name a device: use 1 to {max} letters, digits, '-', '_', '.' or ':'",
+    max = DeviceId::MAX_CHARS
+)]
+pub struct InvalidDeviceId(String);
+
+/// What sort of thing a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// A whole GPU.
+    Gpu,
+    /// A MIG instance: a slice of a GPU with memory and engines of its own.
+    Mig,
+    /// A network or RDMA interface.
+    Nic,
+}
+
+/// A device as one inventory has it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Device {
+    /// Its name, unique on the node.
+    pub id: DeviceId,
+    /// What sort of thing it is.
+    pub kind: DeviceKind,
+    /// Position among devices of its kind, in the driver's order; MIG instances count per GPU.
+    pub index: u32,
+    /// Whether it may be used, and why not.
+    pub health: Health,
+    /// Typed facts.
+    pub attributes: Attributes,
+    /// Typed amounts.
+    pub capacity: Capacities,
+    /// Where it sits in the machine.
+    pub place: Place,
+    /// Files under `/dev` that a container needs for it, as the host names them.
+    pub nodes: Vec<PathBuf>,
+    /// The device this one is a part of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<DeviceId>,
+    /// Whether it is cut into parts, which are then the devices to hand out.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub partitioned: bool,
+}
+
+/// Where a device sits in the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Place {
+    /// Its PCI function.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pci: Option<PciAddress>,
+    /// The way to it from the host bridge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PciePath>,
+    /// The nearest NUMA node; `None` where the machine does not say, never -1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    /// Its NVLinks.
+    #[serde(skip_serializing_if = "NvLinks::is_empty")]
+    pub nvlinks: NvLinks,
+}
+
+// === impl DeviceId ===
+
+impl DeviceId {
+    /// Longest id: a CDI device name and a label value must be able to hold it.
+    pub const MAX_CHARS: usize = 63;
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for DeviceId {
+    type Err = InvalidDeviceId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+        let valid = (1..=Self::MAX_CHARS).contains(&text.len()) && text.bytes().all(allowed);
+        if valid { Ok(Self(text.into())) } else { Err(InvalidDeviceId(text.to_owned())) }
+    }
+}
+
+impl fmt::Display for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl std::borrow::Borrow<str> for DeviceId {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Serialize for DeviceId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+// === impl DeviceKind ===
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Gpu => "gpu",
+            Self::Mig => "mig",
+            Self::Nic => "nic",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_fit_a_cdi_name_and_a_label() {
+        for good in ["GPU-0a", "MIG-1_2.3:4", &"x".repeat(63)] {
+            assert_eq!(good.parse::<DeviceId>().expect("valid").as_str(), good);
+        }
+        for bad in ["", "a b", "a/b", "ä", &"x".repeat(64)] {
+            assert!(bad.parse::<DeviceId>().is_err(), "{bad:?}");
+        }
+    }
+}

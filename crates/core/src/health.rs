@@ -1,0 +1,323 @@
+//! Health with evidence: a fold over what was observed, with a way back.
+//!
+//! ```text
+//!              passed                    passed, quiet period over
+//!   Unknown ───────────> Healthy <──────────────────────────────┐
+//!      │                    │                                   │
+//!      │ failed, fault      │ failed, fault                     │
+//!      └────────────────────┴──────────────────────> Unhealthy ─┘
+//!                                                      │   ^ failed, fault:
+//!                                                      └───┘ the quiet period starts anew
+//! ```
+//!
+//! *Unknown* exists so that nothing is offered before it was seen working. The quiet period keeps a
+//! device that fails now and then from being handed out between its failures.
+
+mod xid;
+
+use std::{fmt, time::Duration};
+
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+
+pub use xid::{Verdict, XidRule, judge as judge_xid, rules as xid_rules};
+
+/// How many different troubles are remembered per device; the oldest makes room.
+const MAX_EVIDENCE: usize = 8;
+
+/// What is known about a device at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Health {
+    /// Whether the device may be handed out.
+    pub state: HealthState,
+    /// When it came into this state.
+    pub since: Timestamp,
+    /// Why it is, or last was, not healthy; newest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub evidence: Vec<Evidence>,
+}
+
+/// The three states of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HealthState {
+    /// Not probed yet.
+    Unknown,
+    /// It passed its probe, and has been quiet since its last trouble.
+    Healthy,
+    /// It failed.
+    Unhealthy,
+}
+
+/// One kind of trouble a device had.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Evidence {
+    /// What sort of trouble.
+    pub reason: Reason,
+    /// What was seen, for a person.
+    pub detail: String,
+    /// When it was seen first.
+    pub first: Timestamp,
+    /// When it was reported last.
+    pub last: Timestamp,
+    /// How often it was reported.
+    pub count: u32,
+}
+
+/// Why a device is not healthy. Each stays apart up to the command line, since each asks something
+/// else of the operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The driver reported this XID, which the policy counts.
+    Xid(u64),
+    /// The driver reported a double-bit ECC error.
+    DoubleBitEcc,
+    /// The driver says that the device fell off its bus.
+    Lost,
+    /// The driver did not answer within the deadline.
+    Unresponsive,
+    /// The driver answered the probe with another error.
+    ProbeFailed,
+    /// It was there, and is no longer.
+    Vanished,
+    /// The driver is gone, and the device with it.
+    DriverGone,
+    /// A network device has no link.
+    LinkDown,
+}
+
+/// Something seen about a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Observation {
+    /// The probe passed.
+    Passed,
+    /// The probe failed; seen again at each probe until it passes.
+    Failed(Reason, String),
+    /// The driver reported a fault of its own accord.
+    Fault(Reason, String),
+}
+
+/// The fold: a device's health, and what is needed to judge its next observation.
+#[derive(Clone, Debug)]
+pub struct HealthTracker {
+    health: Health,
+    last_trouble: Option<Timestamp>,
+    quiet_period: Duration,
+}
+
+// === impl Health ===
+
+impl Health {
+    /// The health of a device that nothing was seen of yet.
+    pub fn unknown(now: Timestamp) -> Self {
+        Self { state: HealthState::Unknown, since: now, evidence: Vec::new() }
+    }
+
+    /// Whether the device may be handed out.
+    pub fn is_healthy(&self) -> bool {
+        self.state == HealthState::Healthy
+    }
+
+    /// The trouble that counts now; `None` for a healthy device.
+    pub fn trouble(&self) -> Option<&Evidence> {
+        if self.is_healthy() { None } else { self.evidence.last() }
+    }
+}
+
+impl fmt::Display for Health {
+    /// `Healthy`, or `Unhealthy: XID 79, GPU has fallen off the bus`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.state)?;
+        match self.trouble() {
+            Some(trouble) => write!(f, ": {trouble}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for HealthState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Unknown => "Unknown",
+            Self::Healthy => "Healthy",
+            Self::Unhealthy => "Unhealthy",
+        })
+    }
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.reason, self.detail)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Xid(code) => write!(f, "XID {code}"),
+            Self::DoubleBitEcc => f.write_str("double-bit ECC error"),
+            Self::Lost => f.write_str("lost"),
+            Self::Unresponsive => f.write_str("unresponsive"),
+            Self::ProbeFailed => f.write_str("probe failed"),
+            Self::Vanished => f.write_str("vanished"),
+            Self::DriverGone => f.write_str("driver gone"),
+            Self::LinkDown => f.write_str("link down"),
+        }
+    }
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+// === impl HealthTracker ===
+
+impl HealthTracker {
+    /// Starts in the unknown state. A device that had trouble must pass its probe when at least
+    /// `quiet_period` has gone by since the last of it.
+    pub fn new(quiet_period: Duration, now: Timestamp) -> Self {
+        Self { health: Health::unknown(now), last_trouble: None, quiet_period }
+    }
+
+    /// The health as of the last observation.
+    pub fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// When a passed probe would make the device healthy again; `None` when it is.
+    pub fn recovers_at(&self) -> Option<Timestamp> {
+        let trouble = self.last_trouble.filter(|_| !self.health.is_healthy())?;
+        Some(trouble.saturating_add(self.quiet_period).unwrap_or(Timestamp::MAX))
+    }
+
+    /// Takes one observation in. Gives the state before it when the state changed.
+    pub fn observe(&mut self, observation: &Observation, now: Timestamp) -> Option<HealthState> {
+        match observation {
+            Observation::Passed => {
+                if self.recovers_at().is_some_and(|earliest| now < earliest) {
+                    return None;
+                }
+                self.enter(HealthState::Healthy, now)
+            }
+            Observation::Failed(reason, detail) => {
+                self.last_trouble = Some(now);
+                self.remember_once(*reason, detail, now);
+                self.enter(HealthState::Unhealthy, now)
+            }
+            Observation::Fault(reason, detail) => {
+                self.last_trouble = Some(now);
+                self.remember(*reason, detail, now);
+                self.enter(HealthState::Unhealthy, now)
+            }
+        }
+    }
+
+    fn enter(&mut self, state: HealthState, now: Timestamp) -> Option<HealthState> {
+        if self.health.state == state {
+            return None;
+        }
+        self.health.since = now;
+        Some(std::mem::replace(&mut self.health.state, state))
+    }
+
+    /// A probe that goes on failing for the same reason is one trouble, not one more at each probe:
+    /// an unchanged world makes no noise.
+    fn remember_once(&mut self, reason: Reason, detail: &str, now: Timestamp) {
+        let known = self.health.trouble().is_some_and(|trouble| trouble.reason == reason);
+        if !known {
+            self.remember(reason, detail, now);
+        }
+    }
+
+    fn remember(&mut self, reason: Reason, detail: &str, now: Timestamp) {
+        let evidence = &mut self.health.evidence;
+        let known = evidence.iter().position(|entry| entry.reason == reason);
+        let mut entry = match known {
+            Some(position) => evidence.remove(position),
+            None => Evidence { reason, detail: String::new(), first: now, last: now, count: 0 },
+        };
+        detail.clone_into(&mut entry.detail);
+        entry.last = now;
+        entry.count = entry.count.saturating_add(1);
+        if evidence.len() == MAX_EVIDENCE {
+            evidence.remove(0);
+        }
+        evidence.push(entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUIET: Duration = Duration::from_secs(60);
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a small number")
+    }
+
+    fn xid() -> Observation {
+        Observation::Fault(Reason::Xid(79), "GPU has fallen off the bus".into())
+    }
+
+    /// Feeds (second, observation) pairs and gives the state after each.
+    fn states(observations: &[(i64, Observation)]) -> Vec<HealthState> {
+        let mut tracker = HealthTracker::new(QUIET, at(0));
+        let step = |(second, observation): &(i64, Observation)| {
+            tracker.observe(observation, at(*second));
+            tracker.health().state
+        };
+        observations.iter().map(step).collect()
+    }
+
+    #[test]
+    fn a_device_is_unknown_until_probed_and_healthy_at_the_first_pass() {
+        assert!(!HealthTracker::new(QUIET, at(0)).health().is_healthy());
+        assert_eq!(states(&[(1, Observation::Passed)]), [HealthState::Healthy]);
+    }
+
+    #[test]
+    fn a_fault_counts_at_once_and_recovery_takes_the_quiet_period() {
+        use HealthState::{Healthy, Unhealthy};
+        let passed = || Observation::Passed;
+        let seen = states(&[(1, passed()), (2, xid()), (30, passed()), (61, passed())]);
+        assert_eq!(seen, [Healthy, Unhealthy, Unhealthy, Unhealthy]);
+        let seen = states(&[(1, passed()), (2, xid()), (62, passed())]);
+        assert_eq!(seen, [Healthy, Unhealthy, Healthy]);
+        let seen = states(&[(2, xid()), (50, xid()), (62, passed()), (110, passed())]);
+        assert_eq!(seen, [Unhealthy, Unhealthy, Unhealthy, Healthy]);
+    }
+
+    #[test]
+    fn a_probe_that_keeps_failing_is_one_trouble_and_a_storm_is_counted() {
+        let mut tracker = HealthTracker::new(QUIET, at(0));
+        for second in 1..=5 {
+            tracker.observe(&Observation::Failed(Reason::Lost, "GPU is lost".into()), at(second));
+        }
+        assert_eq!(tracker.health().trouble().expect("unhealthy").count, 1);
+        for second in 6..=10 {
+            tracker.observe(&xid(), at(second));
+        }
+        let trouble = tracker.health().trouble().expect("unhealthy").clone();
+        assert_eq!((trouble.count, trouble.first, trouble.last), (5, at(6), at(10)));
+        assert_eq!(tracker.health().to_string(), "Unhealthy: XID 79, GPU has fallen off the bus");
+    }
+
+    #[test]
+    fn evidence_outlives_recovery_and_is_bounded() {
+        let mut tracker = HealthTracker::new(QUIET, at(0));
+        for code in 100..120 {
+            let fault = Observation::Fault(Reason::Xid(code), String::new());
+            tracker.observe(&fault, at(1));
+        }
+        tracker.observe(&Observation::Passed, at(100));
+        let health = tracker.health();
+        assert_eq!((health.state, health.evidence.len()), (HealthState::Healthy, MAX_EVIDENCE));
+        assert_eq!(health.trouble(), None);
+        assert_eq!(health.evidence.last().map(|last| last.reason), Some(Reason::Xid(119)));
+    }
+}

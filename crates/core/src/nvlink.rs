@@ -1,0 +1,109 @@
+//! A GPU's NVLinks: how many, of which generation, to which neighbours.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use crate::pci::PciAddress;
+
+/// The active links of one GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NvLinks {
+    /// NVLink generation, 1 for Pascal to 5 for Blackwell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u32>,
+    /// Links that end at another GPU, by that GPU's address.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub peers: BTreeMap<PciAddress, u32>,
+    /// Links that end at an NVSwitch.
+    pub to_switches: u32,
+    /// The switches, where the driver names them; a virtual machine's driver may not.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub switches: BTreeSet<PciAddress>,
+}
+
+/// The NVLink connection of a pair of GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NvLinkPair {
+    /// How many links carry traffic between the two.
+    pub links: u32,
+    /// Whether it passes a switch, which shares its links among all peers.
+    pub via_switch: bool,
+}
+
+// === impl NvLinks ===
+
+impl NvLinks {
+    /// Whether no link is active.
+    pub fn is_empty(&self) -> bool {
+        self.peers.is_empty() && self.to_switches == 0
+    }
+
+    /// What connects two GPUs: direct links first, else a switch that both reach. Symmetric even
+    /// when the driver reports one end of a link later than the other.
+    pub fn between(ours: (PciAddress, &Self), theirs: (PciAddress, &Self)) -> Option<NvLinkPair> {
+        let direct = ours.1.links_to(theirs.0).max(theirs.1.links_to(ours.0));
+        if direct > 0 {
+            return Some(NvLinkPair { links: direct, via_switch: false });
+        }
+        let links = ours.1.to_switches.min(theirs.1.to_switches);
+        (links > 0 && ours.1.shares_a_switch_with(theirs.1))
+            .then_some(NvLinkPair { links, via_switch: true })
+    }
+
+    fn links_to(&self, peer: PciAddress) -> u32 {
+        self.peers.get(&peer).copied().unwrap_or(0)
+    }
+
+    /// Switches that are not named are taken for one fabric: a node has one NVLink domain.
+    fn shares_a_switch_with(&self, other: &Self) -> bool {
+        self.switches.is_empty()
+            || other.switches.is_empty()
+            || !self.switches.is_disjoint(&other.switches)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(bus: u8) -> PciAddress {
+        format!("0000:{bus:02x}:00.0").parse().expect("valid")
+    }
+
+    fn switched(links: u32, switches: &[u8]) -> NvLinks {
+        NvLinks {
+            to_switches: links,
+            switches: switches.iter().copied().map(address).collect(),
+            ..NvLinks::default()
+        }
+    }
+
+    #[test]
+    fn a_pair_is_as_wide_as_its_narrower_end() {
+        let (a, b) = (address(1), address(2));
+        let pair = NvLinks::between((a, &switched(18, &[9])), (b, &switched(12, &[9, 10])));
+        assert_eq!(pair, Some(NvLinkPair { links: 12, via_switch: true }));
+    }
+
+    #[test]
+    fn gpus_on_separate_switches_are_not_connected() {
+        let (a, b) = (address(1), address(2));
+        let apart = NvLinks::between((a, &switched(6, &[9])), (b, &switched(6, &[10])));
+        assert_eq!(apart, None);
+        let unnamed = NvLinks::between((a, &switched(6, &[])), (b, &switched(6, &[10])));
+        assert_eq!(unnamed, Some(NvLinkPair { links: 6, via_switch: true }));
+    }
+
+    #[test]
+    fn a_link_that_only_one_end_reports_connects_both_ways() {
+        let (a, b) = (address(1), address(2));
+        let linked = NvLinks { peers: BTreeMap::from([(b, 4)]), ..NvLinks::default() };
+        let silent = NvLinks::default();
+        let pair = Some(NvLinkPair { links: 4, via_switch: false });
+        assert_eq!(NvLinks::between((a, &linked), (b, &silent)), pair);
+        assert_eq!(NvLinks::between((b, &silent), (a, &linked)), pair);
+    }
+}

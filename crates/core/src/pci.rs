@@ -1,0 +1,160 @@
+//! PCI addresses and the path from a host bridge down to a device.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Serialize, Serializer};
+
+/// Domain, bus, device and function of a PCI function, `0000:1b:00.0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PciAddress {
+    domain: u32,
+    bus: u8,
+    device: u8,
+    function: u8,
+}
+
+/// The way from a host bridge to a device as sysfs spells it: the root, then each bridge, the device
+/// last. `pci0000:15/0000:15:01.0/0000:16:00.0/0000:1b:00.0`
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PciePath {
+    root: String,
+    hops: Vec<PciAddress>,
+}
+
+/// A text that is not a PCI address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a PCI address such as 0000:1b:00.0")]
+pub struct InvalidPciAddress(String);
+
+// === impl PciAddress ===
+
+impl PciAddress {
+    /// The first five bits of a device and function byte are the device.
+    const MAX_DEVICE: u8 = 0x1f;
+    /// The last three are the function.
+    const MAX_FUNCTION: u8 = 0x7;
+
+    fn parse(text: &str) -> Option<Self> {
+        let (rest, function) = text.rsplit_once('.')?;
+        let (rest, device) = rest.rsplit_once(':')?;
+        let (domain, bus) = rest.rsplit_once(':')?;
+        let address = Self {
+            domain: u32::from_str_radix(domain, 16).ok()?,
+            bus: u8::from_str_radix(bus, 16).ok()?,
+            device: u8::from_str_radix(device, 16).ok()?,
+            function: u8::from_str_radix(function, 16).ok()?,
+        };
+        (address.device <= Self::MAX_DEVICE && address.function <= Self::MAX_FUNCTION)
+            .then_some(address)
+    }
+}
+
+impl FromStr for PciAddress {
+    type Err = InvalidPciAddress;
+
+    /// Takes what sysfs and NVML write: NVML has eight digits of domain, in upper case.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text.trim()).ok_or_else(|| InvalidPciAddress(text.to_owned()))
+    }
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { domain, bus, device, function } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+    }
+}
+
+impl Serialize for PciAddress {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+// === impl PciePath ===
+
+impl PciePath {
+    /// Reads the target of `/sys/bus/pci/devices/<address>`; components before the host bridge
+    /// (`../../../devices`) and after the last PCI function are skipped. `None` when it names no
+    /// host bridge or no function.
+    pub fn from_sysfs(link: &str) -> Option<Self> {
+        let mut parts = link.split('/').skip_while(|part| !is_host_bridge(part));
+        let root = parts.next()?.to_owned();
+        let hops: Vec<_> = parts.map_while(|part| part.parse().ok()).collect();
+        (!hops.is_empty()).then_some(Self { root, hops })
+    }
+
+    /// The host bridge, `pci0000:15`: the value of `resource.kubernetes.io/pcieRoot`.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// Whether both are functions of one device on one bus.
+    pub fn same_device_as(&self, other: &Self) -> bool {
+        let device =
+            |path: &Self| path.hops.last().map(|last| (last.domain, last.bus, last.device));
+        self.root == other.root && device(self) == device(other)
+    }
+
+    /// The bridges above the device, from the root port down.
+    pub fn bridges(&self) -> &[PciAddress] {
+        self.hops.split_last().map_or(&[], |(_, bridges)| bridges)
+    }
+}
+
+impl fmt::Display for PciePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.root)?;
+        self.hops.iter().try_for_each(|hop| write!(f, "/{hop}"))
+    }
+}
+
+impl Serialize for PciePath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// `pci` and a domain and bus; some machines write domains of more than four digits.
+fn is_host_bridge(part: &str) -> bool {
+    let hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    part.strip_prefix("pci")
+        .and_then(|address| address.split_once(':'))
+        .is_some_and(|(domain, bus)| hex(domain) && hex(bus))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_sysfs_and_nvml_are_the_same_address() {
+        for (text, expected) in [
+            ("0000:1b:00.0", "0000:1b:00.0"),
+            ("00000000:1B:00.0", "0000:1b:00.0"),
+            ("10000:e1:00.7", "10000:e1:00.7"),
+        ] {
+            assert_eq!(text.parse::<PciAddress>().expect("valid").to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_named_in_the_error() {
+        for text in ["", "1b:00.0", "0000:1b:00", "0000:1b:20.0", "0000:1b:00.8", "0000:xx:00.0"] {
+            let error = text.parse::<PciAddress>().expect_err("invalid").to_string();
+            assert!(error.contains(&format!("{text:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_sysfs_link_becomes_root_bridges_and_device() {
+        let link = "../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:1b:00.0";
+        let path = PciePath::from_sysfs(link).expect("a path");
+        assert_eq!(path.root(), "pci0000:15");
+        assert_eq!(path.bridges().len(), 2);
+        assert_eq!(path.to_string(), "pci0000:15/0000:15:01.0/0000:16:00.0/0000:1b:00.0");
+        for odd in ["../../../devices/platform/soc", "pci0000:15", "", "pci:/0000:15:01.0"] {
+            assert_eq!(PciePath::from_sysfs(odd), None, "{odd}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Names of extended resources, by the kubelet's rules.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Serialize, Serializer};
+
+/// A name that the kubelet accepts at registration, such as `nvidia.com/gpu`.
+///
+/// The rules are those of `IsExtendedResourceName` (Kubernetes, `pkg/apis/core/v1/helper`): a
+/// qualified name that stays one with `requests.` in front, outside Kubernetes' own domains.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResourceName(String);
+
+/// Why a text does not name an extended resource.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("resource name {name:?} {problem}; write it like nvidia.com/gpu")]
+pub struct InvalidResourceName {
+    name: String,
+    problem: Problem,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum Problem {
+    #[error("needs exactly one '/' between a domain and a name")]
+    NotQualified,
+    #[error("uses the domain kubernetes.io, which is Kubernetes' own")]
+    KubernetesDomain,
+    #[error("starts with 'requests.', which quotas use")]
+    QuotaPrefix,
+    #[error("has a domain that is not lower-case DNS of at most {MAX_DOMAIN} characters")]
+    Domain,
+    #[error(
+        "has a last part that is not 1 to {MAX_NAME} letters, digits, '-', '_' or '.', with a letter or digit at both ends"
+    )]
+    Name,
+}
+
+/// A DNS subdomain has 253 characters, of which a quota's `requests.` takes nine.
+const MAX_DOMAIN: usize = 244;
+/// Longest part after the slash, as in a label key.
+const MAX_NAME: usize = 63;
+
+// === impl ResourceName ===
+
+impl ResourceName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ResourceName {
+    type Err = InvalidResourceName;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match check(name) {
+            Ok(()) => Ok(Self(name.to_owned())),
+            Err(problem) => Err(InvalidResourceName { name: name.to_owned(), problem }),
+        }
+    }
+}
+
+impl fmt::Display for ResourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl Serialize for ResourceName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+fn check(text: &str) -> Result<(), Problem> {
+    let (domain, name) = text.split_once('/').ok_or(Problem::NotQualified)?;
+    if name.contains('/') {
+        return Err(Problem::NotQualified);
+    }
+    if text.contains("kubernetes.io/") {
+        return Err(Problem::KubernetesDomain);
+    }
+    if text.starts_with("requests.") {
+        return Err(Problem::QuotaPrefix);
+    }
+    if domain.len() > MAX_DOMAIN || !domain.split('.').all(is_dns_label) {
+        return Err(Problem::Domain);
+    }
+    if !(1..=MAX_NAME).contains(&name.len()) || !is_name(name) {
+        return Err(Problem::Name);
+    }
+    Ok(())
+}
+
+fn is_dns_label(label: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !label.is_empty()
+        && label.bytes().all(allowed)
+        && !label.starts_with('-')
+        && !label.ends_with('-')
+}
+
+fn is_name(name: &str) -> bool {
+    let alphanumeric = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        && alphanumeric(name.bytes().next())
+        && alphanumeric(name.bytes().last())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kubelet_accepts_is_accepted() {
+        let longest = format!("{}.com/{}", "a".repeat(240), "x".repeat(63));
+        for name in ["nvidia.com/gpu", "a/b", "nvidia.com/mig-1g.10gb", "x-1.io/A_b", &longest] {
+            assert_eq!(name.parse::<ResourceName>().expect(name).as_str(), name);
+        }
+    }
+
+    #[test]
+    fn what_the_kubelet_refuses_is_refused_with_a_reason() {
+        let long_name = format!("a.com/{}", "x".repeat(64));
+        let long_domain = format!("{}.com/x", "a".repeat(241));
+        for (name, expected) in [
+            ("gpu", "exactly one '/'"),
+            ("a.com/x/y", "exactly one '/'"),
+            ("a.kubernetes.io/x", "Kubernetes' own"),
+            ("requests.a/x", "quotas"),
+            ("A.com/x", "lower-case DNS"),
+            ("-a.com/x", "lower-case DNS"),
+            (long_domain.as_str(), "lower-case DNS"),
+            ("a.com/", "1 to 63"),
+            ("a.com/-x", "1 to 63"),
+            (long_name.as_str(), "1 to 63"),
+        ] {
+            let error = name.parse::<ResourceName>().expect_err(name).to_string();
+            assert!(error.contains(expected), "{name}: {error}");
+        }
+    }
+}

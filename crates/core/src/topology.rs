@@ -1,0 +1,206 @@
+//! How near two devices are: NVLink, the PCIe levels of `nvidia-smi topo`, NUMA.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use crate::{
+    device::{Device, Place},
+    nvlink::{NvLinkPair, NvLinks},
+    pci::PciePath,
+};
+
+/// The nearest thing that two devices share on the way to each other; farther is greater.
+///
+/// The levels are those of `nvmlGpuTopologyLevel_t` and of `nvidia-smi topo -m`. They are computed
+/// from the sysfs paths, so that they hold between any two PCI devices, not only between GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PcieLevel {
+    /// The same PCI device: functions of one, or parts of one.
+    Board,
+    /// A single PCIe switch.
+    Pix,
+    /// Several PCIe switches, but no host bridge.
+    Pxb,
+    /// The same host bridge.
+    Phb,
+    /// The same NUMA node.
+    Node,
+    /// Only the interconnect between NUMA nodes, or nothing that the machine tells.
+    Sys,
+}
+
+/// How two devices reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Connection {
+    /// NVLink, where there is one.
+    pub nvlink: Option<NvLinkPair>,
+    /// The way over PCIe.
+    pub pcie: PcieLevel,
+}
+
+/// The connections of all pairs: symmetric, `matrix[i][j]` for the devices in the order given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionMatrix {
+    size: usize,
+    cells: Vec<Connection>,
+}
+
+// === impl PcieLevel ===
+
+impl PcieLevel {
+    /// The level between two places.
+    pub fn between(a: &Place, b: &Place) -> Self {
+        let shared = match (&a.path, &b.path) {
+            (Some(a), Some(b)) => Self::on_paths(a, b),
+            _ => None,
+        };
+        shared.unwrap_or(match (a.numa_node, b.numa_node) {
+            (Some(a), Some(b)) if a == b => Self::Node,
+            _ => Self::Sys,
+        })
+    }
+
+    /// The level inside one host bridge; `None` for paths that meet only above it.
+    ///
+    /// A PCIe switch is two bridges deep: its upstream port and one downstream port per device. Two
+    /// devices whose paths part right below one upstream port share that one switch. Paths that
+    /// share root port and more meet in a deeper place: several switches.
+    fn on_paths(a: &PciePath, b: &PciePath) -> Option<Self> {
+        if a.root() != b.root() {
+            return None;
+        }
+        if a.same_device_as(b) {
+            return Some(Self::Board);
+        }
+        let common = a.bridges().iter().zip(b.bridges()).take_while(|(a, b)| a == b).count();
+        let below = |path: &PciePath| path.bridges().len() - common;
+        Some(match common {
+            0 => Self::Phb,
+            _ if below(a) <= 1 && below(b) <= 1 => Self::Pix,
+            _ => Self::Pxb,
+        })
+    }
+}
+
+impl fmt::Display for PcieLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Board => "PSB",
+            Self::Pix => "PIX",
+            Self::Pxb => "PXB",
+            Self::Phb => "PHB",
+            Self::Node => "NODE",
+            Self::Sys => "SYS",
+        })
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// How two devices reach each other. A MIG instance is where its GPU is, and has no NVLink.
+    pub fn between(a: &Device, b: &Device) -> Self {
+        let nvlink = match (a.place.pci, b.place.pci) {
+            (Some(ours), Some(theirs)) if ours != theirs => {
+                NvLinks::between((ours, &a.place.nvlinks), (theirs, &b.place.nvlinks))
+            }
+            _ => None,
+        };
+        let same = a.place.pci.is_some() && a.place.pci == b.place.pci;
+        let pcie = if same { PcieLevel::Board } else { PcieLevel::between(&a.place, &b.place) };
+        Self { nvlink, pcie }
+    }
+}
+
+impl fmt::Display for Connection {
+    /// As `nvidia-smi topo -m` labels it: `NV18`, else the PCIe level.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.nvlink {
+            Some(pair) => f.pad(&format!("NV{}", pair.links)),
+            None => self.pcie.fmt(f),
+        }
+    }
+}
+
+impl Serialize for Connection {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+// === impl ConnectionMatrix ===
+
+impl ConnectionMatrix {
+    /// Computes every pair once.
+    pub fn of(devices: &[&Device]) -> Self {
+        let size = devices.len();
+        let mut cells = Vec::with_capacity(size * size);
+        for (row, a) in devices.iter().enumerate() {
+            for (column, b) in devices.iter().enumerate() {
+                cells.push(match row.cmp(&column) {
+                    std::cmp::Ordering::Greater => cells[column * size + row],
+                    _ => Connection::between(a, b),
+                });
+            }
+        }
+        Self { size, cells }
+    }
+
+    /// The connection of the devices at two positions.
+    pub fn at(&self, row: usize, column: usize) -> Connection {
+        self.cells[row * self.size + column]
+    }
+
+    /// How many devices there are.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(path: &str, numa_node: Option<u32>) -> Place {
+        Place { path: PciePath::from_sysfs(path), numa_node, ..Place::default() }
+    }
+
+    /// The level between two paths on NUMA nodes 0 and `numa`.
+    fn level(a: &str, b: &str, numa: Option<u32>) -> PcieLevel {
+        let (a, b) = (place(a, Some(0)), place(b, numa));
+        assert_eq!(PcieLevel::between(&a, &b), PcieLevel::between(&b, &a), "symmetric");
+        PcieLevel::between(&a, &b)
+    }
+
+    #[test]
+    fn levels_are_those_of_nvidia_smi() {
+        // Root port 01.0, switch upstream 16:00.0, downstream ports 17:0x.0.
+        let gpu = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0";
+        let twin = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.1";
+        let sibling = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:01.0";
+        let nic = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1a:00.0";
+        let deeper = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:03.0/0000:1b:00.0/0000:1c:00.0/0000:1d:00.0";
+        let port = "pci0000:15/0000:15:02.0/0000:20:00.0";
+        let root = "pci0000:37/0000:37:01.0/0000:38:00.0";
+        for (other, numa, expected) in [
+            (twin, Some(0), PcieLevel::Board),
+            (sibling, Some(0), PcieLevel::Pix),
+            (nic, Some(0), PcieLevel::Pix),
+            (deeper, Some(0), PcieLevel::Pxb),
+            (port, Some(0), PcieLevel::Phb),
+            (root, Some(0), PcieLevel::Node),
+            (root, Some(1), PcieLevel::Sys),
+            (root, None, PcieLevel::Sys),
+            ("", Some(0), PcieLevel::Node),
+        ] {
+            assert_eq!(level(gpu, other, numa), expected, "{other} on {numa:?}");
+        }
+    }
+
+    #[test]
+    fn two_functions_on_a_root_bus_meet_at_the_host_bridge() {
+        let (a, b) = ("pci0000:00/0000:00:02.0", "pci0000:00/0000:00:03.0");
+        assert_eq!(level(a, b, Some(0)), PcieLevel::Phb);
+    }
+}

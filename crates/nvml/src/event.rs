@@ -1,0 +1,122 @@
+//! Faults that the driver reports of its own accord.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use nvml_wrapper_sys::bindings as sys;
+
+use crate::{
+    Result,
+    gpu::Gpu,
+    library::{Table, call, get},
+};
+
+/// A set of GPUs whose faults are waited for together.
+pub struct EventSet {
+    table: Arc<Table>,
+    set: SetHandle,
+}
+
+/// A fault of one GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// The GPU; of a fault inside a MIG instance, the GPU that holds it.
+    pub gpu: Gpu,
+    /// What happened.
+    pub kind: EventKind,
+    /// GPU instance that the fault was confined to, where MIG is on.
+    pub gpu_instance: Option<u32>,
+    /// Compute instance, likewise.
+    pub compute_instance: Option<u32>,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// An XID.
+    Xid(u64),
+    /// Memory that could not be corrected.
+    DoubleBitEcc,
+    /// An event that was not asked for.
+    Other(u64),
+}
+
+struct SetHandle(sys::nvmlEventSet_t);
+
+// SAFETY: the pointer is an opaque name that only NVML dereferences, and NVML is thread-safe.
+unsafe impl Send for SetHandle {}
+// SAFETY: as above.
+unsafe impl Sync for SetHandle {}
+
+/// The events that say something about health.
+const FAULTS: u64 =
+    (sys::nvmlEventTypeXidCriticalError | sys::nvmlEventTypeDoubleBitEccError) as u64;
+
+/// What NVML writes into an instance id that an event does not have.
+const NO_INSTANCE: u32 = u32::MAX;
+
+// === impl EventSet ===
+
+impl EventSet {
+    pub(crate) fn new(table: Arc<Table>) -> Result<Self> {
+        let mut set = std::ptr::null_mut();
+        call!(table, nvmlEventSetCreate, &raw mut set)?;
+        Ok(Self { table, set: SetHandle(set) })
+    }
+
+    /// Adds the faults of a GPU, as far as it can report them. Gives whether it can report any.
+    pub fn watch(&self, gpu: &Gpu) -> Result<bool> {
+        let supported: Result<u64> =
+            get!(self.table, nvmlDeviceGetSupportedEventTypes, gpu.handle.0);
+        let wanted = match supported {
+            Ok(supported) => supported & FAULTS,
+            Err(error) if error.is_unsupported() => 0,
+            Err(error) => return Err(error),
+        };
+        if wanted == 0 {
+            return Ok(false);
+        }
+        call!(self.table, nvmlDeviceRegisterEvents, gpu.handle.0, wanted, self.set.0)?;
+        Ok(true)
+    }
+
+    /// Blocks until a fault is reported, or for the time given.
+    pub fn wait(&self, at_most: Duration) -> Result<Option<Event>> {
+        let timeout_ms = u32::try_from(at_most.as_millis()).unwrap_or(u32::MAX);
+        // SAFETY: a null handle and integers, for which all zeros is a value.
+        let mut data: sys::nvmlEventData_t = unsafe { std::mem::zeroed() };
+        match call!(self.table, nvmlEventSetWait_v2, self.set.0, &raw mut data, timeout_ms) {
+            Ok(()) => Ok(Some(self.event(&data))),
+            Err(error) if error.is_timeout() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn event(&self, data: &sys::nvmlEventData_t) -> Event {
+        const XID: u64 = sys::nvmlEventTypeXidCriticalError as u64;
+        const DOUBLE_BIT: u64 = sys::nvmlEventTypeDoubleBitEccError as u64;
+        let instance = |id: u32| (id != NO_INSTANCE).then_some(id);
+        Event {
+            gpu: Gpu::new(self.table.clone(), data.device),
+            kind: match data.eventType {
+                XID => EventKind::Xid(data.eventData),
+                DOUBLE_BIT => EventKind::DoubleBitEcc,
+                other => EventKind::Other(other),
+            },
+            gpu_instance: instance(data.gpuInstanceId),
+            compute_instance: instance(data.computeInstanceId),
+        }
+    }
+}
+
+impl Drop for EventSet {
+    fn drop(&mut self) {
+        // Nothing can be done about a failure, and nothing depends on it.
+        let _ = call!(self.table, nvmlEventSetFree, self.set.0);
+    }
+}
+
+impl fmt::Debug for EventSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventSet").finish_non_exhaustive()
+    }
+}

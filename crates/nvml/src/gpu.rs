@@ -1,0 +1,188 @@
+//! What one GPU says about itself.
+
+use std::{fmt, sync::Arc};
+
+use nvml_wrapper_sys::bindings as sys;
+
+use crate::{
+    Result,
+    error::Optional as _,
+    library::{Table, call, get, get_text, text_in},
+};
+
+/// A GPU, or a MIG instance where a method says so.
+#[derive(Clone)]
+pub struct Gpu {
+    pub(crate) table: Arc<Table>,
+    pub(crate) handle: Handle,
+}
+
+/// NVML's name for a device: an opaque pointer, the same for the same device until shutdown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Handle(pub(crate) sys::nvmlDevice_t);
+
+/// Frame buffer memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// All of it, the driver's part included.
+    pub total: u64,
+    /// What is allocated.
+    pub used: u64,
+}
+
+/// The family of products, after `nvmlBrandType_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Brand(u32);
+
+// SAFETY: the pointer is an opaque name that only NVML dereferences, and NVML is thread-safe.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+// === impl Gpu ===
+
+impl Gpu {
+    pub(crate) fn new(table: Arc<Table>, handle: sys::nvmlDevice_t) -> Self {
+        Self { table, handle: Handle(handle) }
+    }
+
+    /// `GPU-` and 36 characters; `MIG-` for an instance.
+    pub fn uuid(&self) -> Result<String> {
+        get_text!(self.table, nvmlDeviceGetUUID, self.handle.0)
+    }
+
+    /// Product name, `NVIDIA H100 80GB HBM3`.
+    pub fn name(&self) -> Result<String> {
+        get_text!(self.table, nvmlDeviceGetName, self.handle.0)
+    }
+
+    /// Board serial number, where the board has one.
+    pub fn serial(&self) -> Result<Option<String>> {
+        get_text!(self.table, nvmlDeviceGetSerial, self.handle.0).optional()
+    }
+
+    /// The N of `/dev/nvidiaN`.
+    pub fn minor(&self) -> Result<u32> {
+        get!(self.table, nvmlDeviceGetMinorNumber, self.handle.0)
+    }
+
+    /// The family of products.
+    pub fn brand(&self) -> Result<Brand> {
+        get!(self.table, nvmlDeviceGetBrand, self.handle.0).map(Brand)
+    }
+
+    /// The chip's architecture, `Hopper`; `None` for one that these words do not have.
+    pub fn architecture(&self) -> Result<Option<&'static str>> {
+        let number: u32 = get!(self.table, nvmlDeviceGetArchitecture, self.handle.0)?;
+        Ok(match number {
+            sys::NVML_DEVICE_ARCH_KEPLER => Some("Kepler"),
+            sys::NVML_DEVICE_ARCH_MAXWELL => Some("Maxwell"),
+            sys::NVML_DEVICE_ARCH_PASCAL => Some("Pascal"),
+            sys::NVML_DEVICE_ARCH_VOLTA => Some("Volta"),
+            sys::NVML_DEVICE_ARCH_TURING => Some("Turing"),
+            sys::NVML_DEVICE_ARCH_AMPERE => Some("Ampere"),
+            sys::NVML_DEVICE_ARCH_ADA => Some("Ada Lovelace"),
+            sys::NVML_DEVICE_ARCH_HOPPER => Some("Hopper"),
+            sys::NVML_DEVICE_ARCH_BLACKWELL => Some("Blackwell"),
+            _ => None,
+        })
+    }
+
+    /// CUDA compute capability, major and minor.
+    pub fn compute_capability(&self) -> Result<(u32, u32)> {
+        let (mut major, mut minor) = (0, 0);
+        call!(
+            self.table,
+            nvmlDeviceGetCudaComputeCapability,
+            self.handle.0,
+            &raw mut major,
+            &raw mut minor
+        )?;
+        Ok((major.unsigned_abs(), minor.unsigned_abs()))
+    }
+
+    /// PCI address as NVML writes it, `00000000:1B:00.0`.
+    pub fn pci_bus_id(&self) -> Result<String> {
+        // SAFETY: integers and arrays of integers, for which all zeros is a value.
+        let mut info: sys::nvmlPciInfo_t = unsafe { std::mem::zeroed() };
+        call!(self.table, nvmlDeviceGetPciInfo_v3, self.handle.0, &raw mut info)?;
+        Ok(text_in(&info.busId))
+    }
+
+    /// Frame buffer memory. The driver reads it from the device, so that it serves as a probe.
+    pub fn memory(&self) -> Result<Memory> {
+        // SAFETY: integers, for which all zeros is a value.
+        let mut memory: sys::nvmlMemory_v2_t = unsafe { std::mem::zeroed() };
+        memory.version = versioned::<sys::nvmlMemory_v2_t>(2);
+        let newer = call!(self.table, nvmlDeviceGetMemoryInfo_v2, self.handle.0, &raw mut memory);
+        match newer.optional()? {
+            Some(()) => Ok(Memory { total: memory.total, used: memory.used }),
+            None => self.memory_before_510(),
+        }
+    }
+
+    /// Drivers before 510 know only the first version.
+    fn memory_before_510(&self) -> Result<Memory> {
+        // SAFETY: integers, for which all zeros is a value.
+        let mut memory: sys::nvmlMemory_t = unsafe { std::mem::zeroed() };
+        call!(self.table, nvmlDeviceGetMemoryInfo, self.handle.0, &raw mut memory)?;
+        Ok(Memory { total: memory.total, used: memory.used })
+    }
+}
+
+impl PartialEq for Gpu {
+    /// Whether both name the same device of one initialisation.
+    fn eq(&self, other: &Self) -> bool {
+        self.handle == other.handle
+    }
+}
+
+impl fmt::Debug for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Gpu").field(&self.handle).finish()
+    }
+}
+
+/// The version field of a versioned structure: its size, and the version in the last byte
+/// (`NVML_STRUCT_VERSION` in `nvml.h`).
+fn versioned<T>(version: u32) -> u32 {
+    u32::try_from(size_of::<T>()).expect("NVML structures are small") | version << 24
+}
+
+// === impl Brand ===
+
+impl fmt::Display for Brand {
+    /// As NVIDIA's feature discovery writes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            sys::nvmlBrandType_enum_NVML_BRAND_QUADRO => "Quadro",
+            sys::nvmlBrandType_enum_NVML_BRAND_TESLA => "Tesla",
+            sys::nvmlBrandType_enum_NVML_BRAND_NVS => "NVS",
+            sys::nvmlBrandType_enum_NVML_BRAND_GRID => "Grid",
+            sys::nvmlBrandType_enum_NVML_BRAND_GEFORCE => "GeForce",
+            sys::nvmlBrandType_enum_NVML_BRAND_TITAN => "Titan",
+            sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA_VAPPS => "NvidiaVApps",
+            sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA_VPC => "NvidiaVPC",
+            sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA_VCS => "NvidiaVCS",
+            sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA_VWS => "NvidiaVWS",
+            sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA_CLOUD_GAMING => "NvidiaCloudGaming",
+            sys::nvmlBrandType_enum_NVML_BRAND_QUADRO_RTX => "QuadroRTX",
+            sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA_RTX => "NvidiaRTX",
+            sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA => "Nvidia",
+            sys::nvmlBrandType_enum_NVML_BRAND_GEFORCE_RTX => "GeForceRTX",
+            sys::nvmlBrandType_enum_NVML_BRAND_TITAN_RTX => "TitanRTX",
+            _ => "Unknown",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_have_the_size_that_their_version_promises() {
+        // nvmlMemory_v2 is 0x2000028 in NVIDIA's own bindings: 40 bytes, version 2.
+        assert_eq!(versioned::<sys::nvmlMemory_v2_t>(2), 0x0200_0028);
+    }
+}

@@ -1,0 +1,195 @@
+//! The loaded library: one table of functions, one initialisation, and the shim that calls them.
+
+use std::{
+    ffi::{CStr, c_char},
+    fmt,
+    path::Path,
+    sync::Arc,
+};
+
+use nvml_wrapper_sys::bindings as sys;
+
+use crate::{
+    Result,
+    error::{LoadError, NvmlError},
+    event::EventSet,
+    gpu::Gpu,
+};
+
+/// NVML, loaded and initialised; shut down when the last clone and the last [`Gpu`] are gone.
+#[derive(Clone)]
+pub struct Nvml {
+    table: Arc<Table>,
+}
+
+/// The newest CUDA version that the driver supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CudaVersion {
+    /// Major version.
+    pub major: u32,
+    /// Minor version.
+    pub minor: u32,
+}
+
+/// The functions, after a successful `nvmlInit_v2`.
+pub(crate) struct Table {
+    pub(crate) functions: sys::NvmlLib,
+}
+
+/// Calls one function of the table and checks its answer: `call!(table, nvmlInit_v2)`.
+///
+/// This is the only way into NVML. Callers pass either plain values, handles that NVML gave out
+/// since its initialisation, or pointers to live locals of the type that `nvml.h` names.
+macro_rules! call {
+    ($table:expr, $function:ident $(, $argument:expr)*) => {
+        match &$table.functions.$function {
+            Err(_) => Err($crate::error::NvmlError::missing(stringify!($function))),
+            Ok(function) => {
+                // SAFETY: the symbol was resolved in a library that the table keeps open, with the
+                // signature generated from nvml.h. NVML is initialised while a table exists (its
+                // constructor did it, its drop undoes it) and may be called from any thread.
+                // Pointer arguments are valid for writes of their type during the call (see above).
+                let code = unsafe { function($($argument),*) };
+                $crate::error::NvmlError::check(stringify!($function), code)
+            }
+        }
+    };
+}
+pub(crate) use call;
+
+/// Calls a function whose last argument is a pointer to one value, and gives the value.
+macro_rules! get {
+    ($table:expr, $function:ident $(, $argument:expr)*) => {{
+        let mut value = Default::default();
+        $crate::library::call!($table, $function $(, $argument)*, &raw mut value).map(|()| value)
+    }};
+}
+pub(crate) use get;
+
+/// Calls a function whose last arguments are a text buffer and its size, and gives the text.
+macro_rules! get_text {
+    ($table:expr, $function:ident $(, $argument:expr)*) => {{
+        let mut buffer = $crate::library::TextBuffer::new();
+        $crate::library::call!(
+            $table, $function $(, $argument)*, buffer.as_mut_ptr(), $crate::library::TextBuffer::SIZE
+        )
+        .map(|()| buffer.text())
+    }};
+}
+pub(crate) use get_text;
+
+/// Room for any text that NVML gives; its own limits are 96 bytes and less.
+pub(crate) struct TextBuffer([c_char; Self::SIZE as usize]);
+
+// === impl Nvml ===
+
+impl Nvml {
+    /// Opens the library at `path` and initialises it. A bare file name goes through the dynamic
+    /// linker's search path.
+    pub fn load(path: &Path) -> Result<Self, LoadError> {
+        // SAFETY: loading runs the library's constructors. The operator names the file in the
+        // configuration, as for any program that uses NVML; the default is the driver's own.
+        let functions = unsafe { sys::NvmlLib::new(path) }
+            .map_err(|source| LoadError::Open { path: path.to_owned(), source })?;
+        let init = Table::init(&functions);
+        init.map_err(|source| LoadError::Init { path: path.to_owned(), source })?;
+        Ok(Self { table: Arc::new(Table { functions }) })
+    }
+
+    /// The profile of a simulated machine, when the library is Windlass' simulated driver.
+    pub fn simulated(&self) -> Option<String> {
+        type Function = unsafe extern "C" fn() -> *const c_char;
+        // SAFETY: the symbol's name is Windlass' own; only its simulated driver exports it, with
+        // this signature.
+        let profile = unsafe {
+            self.table.functions.__library.get::<Function>(b"windlass_simulated_machine\0")
+        };
+        let profile = profile.ok()?;
+        // SAFETY: it takes nothing, and gives null or text that lives as long as the library.
+        let text = unsafe { profile() };
+        // SAFETY: not null, NUL-terminated and alive, by the contract above.
+        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    }
+
+    /// The driver's version, `580.95.05`.
+    pub fn driver_version(&self) -> Result<String> {
+        get_text!(self.table, nvmlSystemGetDriverVersion)
+    }
+
+    /// The newest CUDA version that the driver supports.
+    pub fn cuda_version(&self) -> Result<CudaVersion> {
+        /// `NVML_CUDA_DRIVER_VERSION_MAJOR` in `nvml.h`: 12080 is 12.8.
+        const MAJOR: u32 = 1000;
+        let number: i32 = get!(self.table, nvmlSystemGetCudaDriverVersion_v2)?;
+        let number = number.unsigned_abs();
+        Ok(CudaVersion { major: number / MAJOR, minor: number % MAJOR / 10 })
+    }
+
+    /// How many GPUs the driver knows, those that fail included.
+    pub fn gpu_count(&self) -> Result<u32> {
+        get!(self.table, nvmlDeviceGetCount_v2)
+    }
+
+    /// The GPU at a position below [`Self::gpu_count`]; NVML orders them by PCI address.
+    pub fn gpu(&self, index: u32) -> Result<Gpu> {
+        let mut handle = std::ptr::null_mut();
+        call!(self.table, nvmlDeviceGetHandleByIndex_v2, index, &raw mut handle)?;
+        Ok(Gpu::new(self.table.clone(), handle))
+    }
+
+    /// A set that events of GPUs can be gathered in.
+    pub fn event_set(&self) -> Result<EventSet> {
+        EventSet::new(self.table.clone())
+    }
+}
+
+impl fmt::Debug for Nvml {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nvml").finish_non_exhaustive()
+    }
+}
+
+// === impl Table ===
+
+impl Table {
+    fn init(functions: &sys::NvmlLib) -> Result<()> {
+        const CALL: &str = "nvmlInit_v2";
+        let Ok(init) = &functions.nvmlInit_v2 else {
+            return Err(NvmlError::missing(CALL));
+        };
+        // SAFETY: resolved in the library that `functions` keeps open; it may be called at any time.
+        NvmlError::check(CALL, unsafe { init() })
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // Nothing can be done about a failure, and nothing depends on it.
+        let _ = call!(self, nvmlShutdown);
+    }
+}
+
+// === impl TextBuffer ===
+
+impl TextBuffer {
+    pub(crate) const SIZE: u32 = 128;
+
+    pub(crate) fn new() -> Self {
+        Self([0; Self::SIZE as usize])
+    }
+
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut c_char {
+        self.0.as_mut_ptr()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        text_in(&self.0)
+    }
+}
+
+/// The text before the first NUL of a fixed array.
+pub(crate) fn text_in(array: &[c_char]) -> String {
+    let bytes: Vec<u8> =
+        array.iter().map(|&unit| unit.cast_unsigned()).take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}

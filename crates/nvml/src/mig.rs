@@ -1,0 +1,119 @@
+//! MIG: a GPU cut into instances.
+
+use nvml_wrapper_sys::bindings as sys;
+
+use crate::{
+    Result,
+    error::Optional as _,
+    gpu::Gpu,
+    library::{call, get},
+};
+
+/// Whether a GPU is cut into instances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MigMode {
+    /// The GPU cannot do MIG.
+    Unsupported,
+    /// It could, and is whole.
+    Disabled,
+    /// Only its instances can be used.
+    Enabled,
+}
+
+/// One instance that a container can be given.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MigInstance {
+    /// Position among the GPU's instances.
+    pub index: u32,
+    /// The instance as a device; it answers uuid, name and memory.
+    pub device: Gpu,
+    /// Id of the GPU instance, which has the memory and engines.
+    pub gpu_instance: u32,
+    /// Id of the compute instance within it.
+    pub compute_instance: u32,
+    /// What it has of the GPU.
+    pub share: MigShare,
+}
+
+/// What an instance has of its GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigShare {
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Copy engines.
+    pub copy_engines: u32,
+    /// Video decoders.
+    pub decoders: u32,
+    /// Video encoders.
+    pub encoders: u32,
+    /// JPEG engines.
+    pub jpeg_engines: u32,
+    /// Optical flow engines.
+    pub ofa_engines: u32,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+}
+
+impl Gpu {
+    /// Whether the GPU is cut into instances now.
+    pub fn mig_mode(&self) -> Result<MigMode> {
+        let (mut current, mut pending) = (0, 0);
+        let asked = call!(
+            self.table,
+            nvmlDeviceGetMigMode,
+            self.handle.0,
+            &raw mut current,
+            &raw mut pending
+        );
+        Ok(match asked.optional()? {
+            None => MigMode::Unsupported,
+            Some(()) if current == sys::NVML_DEVICE_MIG_ENABLE => MigMode::Enabled,
+            Some(()) => MigMode::Disabled,
+        })
+    }
+
+    /// The instances, in NVML's order. Positions that hold none are skipped.
+    pub fn mig_instances(&self) -> Result<Vec<MigInstance>> {
+        let places: u32 = get!(self.table, nvmlDeviceGetMaxMigDeviceCount, self.handle.0)?;
+        let instances = (0..places).map(|index| self.mig_instance(index));
+        instances.filter_map(Result::transpose).collect()
+    }
+
+    fn mig_instance(&self, index: u32) -> Result<Option<MigInstance>> {
+        let mut handle = std::ptr::null_mut();
+        let asked = call!(
+            self.table,
+            nvmlDeviceGetMigDeviceHandleByIndex,
+            self.handle.0,
+            index,
+            &raw mut handle
+        );
+        match asked {
+            Err(error) if error.is_absent() => return Ok(None),
+            other => other?,
+        }
+        let device = Self::new(self.table.clone(), handle);
+        Ok(Some(MigInstance {
+            index,
+            gpu_instance: get!(self.table, nvmlDeviceGetGpuInstanceId, handle)?,
+            compute_instance: get!(self.table, nvmlDeviceGetComputeInstanceId, handle)?,
+            share: device.mig_share()?,
+            device,
+        }))
+    }
+
+    fn mig_share(&self) -> Result<MigShare> {
+        // SAFETY: integers, for which all zeros is a value.
+        let mut attributes: sys::nvmlDeviceAttributes_t = unsafe { std::mem::zeroed() };
+        call!(self.table, nvmlDeviceGetAttributes_v2, self.handle.0, &raw mut attributes)?;
+        Ok(MigShare {
+            multiprocessors: attributes.multiprocessorCount,
+            copy_engines: attributes.sharedCopyEngineCount,
+            decoders: attributes.sharedDecoderCount,
+            encoders: attributes.sharedEncoderCount,
+            jpeg_engines: attributes.sharedJpegCount,
+            ofa_engines: attributes.sharedOfaCount,
+            memory_mib: attributes.memorySizeMB,
+        })
+    }
+}

@@ -1,0 +1,83 @@
+//! A GPU's NVLinks, one by one.
+
+use nvml_wrapper_sys::bindings as sys;
+
+use crate::{
+    NvmlError, Result,
+    gpu::Gpu,
+    library::{call, get, text_in},
+};
+
+/// An active link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvLink {
+    /// NVLink generation.
+    pub generation: Option<u32>,
+    /// What is at the other end.
+    pub remote: Remote,
+}
+
+/// The other end of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remote {
+    /// Another GPU, by PCI address.
+    Gpu(String),
+    /// An `NVSwitch`, by PCI address where the driver tells it.
+    Switch(Option<String>),
+    /// Something else, such as a CPU.
+    Other,
+}
+
+/// Most links that a GPU has (`NVML_NVLINK_MAX_LINKS` in `nvml.h`).
+const MAX_LINKS: u32 = sys::NVML_NVLINK_MAX_LINKS;
+
+impl Gpu {
+    /// The active links; none for a GPU without NVLink. A link that cannot be asked about counts as
+    /// down, except where the GPU itself is lost.
+    pub fn nvlinks(&self) -> Result<Vec<NvLink>> {
+        let mut links = Vec::new();
+        for link in 0..MAX_LINKS {
+            match self.link_is_up(link) {
+                Ok(true) => links.push(self.nvlink(link)),
+                Ok(false) => {}
+                Err(error) if error.is_lost() => return Err(error),
+                // The first link a GPU does not have: there are no more.
+                Err(_) => break,
+            }
+        }
+        Ok(links)
+    }
+
+    fn link_is_up(&self, link: u32) -> Result<bool> {
+        let state: u32 = get!(self.table, nvmlDeviceGetNvLinkState, self.handle.0, link)?;
+        Ok(state == sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)
+    }
+
+    fn nvlink(&self, link: u32) -> NvLink {
+        let generation: Result<u32, NvmlError> =
+            get!(self.table, nvmlDeviceGetNvLinkVersion, self.handle.0, link);
+        NvLink { generation: generation.ok(), remote: self.remote(link) }
+    }
+
+    fn remote(&self, link: u32) -> Remote {
+        let kind: Result<u32, NvmlError> =
+            get!(self.table, nvmlDeviceGetNvLinkRemoteDeviceType, self.handle.0, link);
+        let address = self.remote_address(link).ok().filter(|address| !address.is_empty());
+        match (kind, address) {
+            (Ok(sys::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH), address) => {
+                Remote::Switch(address)
+            }
+            (Ok(sys::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU), Some(address)) => {
+                Remote::Gpu(address)
+            }
+            _ => Remote::Other,
+        }
+    }
+
+    fn remote_address(&self, link: u32) -> Result<String> {
+        // SAFETY: integers and arrays of integers, for which all zeros is a value.
+        let mut info: sys::nvmlPciInfo_t = unsafe { std::mem::zeroed() };
+        call!(self.table, nvmlDeviceGetNvLinkRemotePciInfo_v2, self.handle.0, link, &raw mut info)?;
+        Ok(text_in(&info.busId))
+    }
+}
