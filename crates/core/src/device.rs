@@ -45,7 +45,7 @@ pub struct Device {
     pub id: DeviceId,
     /// What sort of thing it is.
     pub kind: DeviceKind,
-    /// Position among devices of its kind, in the driver's order; MIG instances count per GPU.
+    /// Position among devices of its kind, in the driver's order; a MIG instance has its GPU's.
     pub index: u32,
     /// Whether it may be used, and why not.
     pub health: Health,

@@ -90,21 +90,14 @@ impl Checkpoint {
         serde_json::to_string(&document).expect("strings, integers and maps with plain keys")
     }
 
-    /// Every device id that the kubelet may ask about for this resource: held by a container, or
-    /// healthy when last told.
-    pub fn ids_of<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a str> {
-        let held = self
-            .pods
+    /// The device ids of a resource that containers held when this was written.
+    pub fn held<'a>(&'a self, resource: &'a str) -> impl Iterator<Item = &'a str> {
+        self.pods
             .iter()
             .flatten()
             .filter(move |entry| entry.resource_name == resource)
-            .flat_map(|entry| entry.device_ids.values().flatten());
-        let registered = self
-            .registered
-            .iter()
-            .filter_map(move |all| all.get(resource))
-            .flat_map(|ids| ids.iter().flatten());
-        held.chain(registered).map(String::as_str)
+            .flat_map(|entry| entry.device_ids.values().flatten())
+            .map(String::as_str)
     }
 
     /// FNV-1a over the Go print, 32 bits wide, widened as the kubelet's `uint64` field.
@@ -203,8 +196,8 @@ mod tests {
     fn a_live_kubelets_checkpoint_is_read_and_written_to_the_byte() {
         let checkpoint = Checkpoint::parse(GOLDEN.trim_end()).expect("the checksum matches");
         assert_eq!(checkpoint.to_json(), GOLDEN.trim_end());
-        assert_eq!(checkpoint.ids_of("nvidia.com/gpu").count(), 4 + 8);
-        assert_eq!(checkpoint.ids_of("nvidia.com/other").count(), 0);
+        assert_eq!(checkpoint.held("nvidia.com/gpu").count(), 4);
+        assert_eq!(checkpoint.held("nvidia.com/other").count(), 0);
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub struct SocketPath(PathBuf);
 pub struct SocketIdentity {
     device: u64,
     inode: u64,
+    /// Seconds and nanoseconds of the last change: file systems give a freed inode number out again
+    /// at once.
+    changed: (i64, i64),
 }
 
 /// Why a socket could not be used.
@@ -110,10 +113,11 @@ impl SocketPath {
     /// The identity of the socket that has this path now, if one has.
     pub fn identity(&self) -> Option<SocketIdentity> {
         let found = std::fs::symlink_metadata(&self.0).ok()?;
-        found
-            .file_type()
-            .is_socket()
-            .then(|| SocketIdentity { device: found.dev(), inode: found.ino() })
+        found.file_type().is_socket().then(|| SocketIdentity {
+            device: found.dev(),
+            inode: found.ino(),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
     }
 
     /// Opens a channel as the kubelet does: at once, with `:authority: localhost`.

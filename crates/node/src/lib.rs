@@ -1,1 +1,22 @@
-//! Placeholder.
+//! The agent of a node: finds its devices, watches their health, and offers them to the kubelet.
+//!
+//! Data flows one way: sources read the host and publish snapshots; the keeper merges them into the
+//! node's state, writes the CDI documents and publishes again; the device plugin servers read.
+//! Nothing reaches back.
+
+pub mod agent;
+pub mod clock;
+pub mod config;
+pub mod discovery;
+pub mod host;
+pub mod state;
+
+mod cdi;
+mod directory;
+mod files;
+mod grant;
+mod offer;
+mod plugin;
+
+pub use agent::{Agent, StartError};
+pub use config::Config;

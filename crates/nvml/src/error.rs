@@ -59,6 +59,15 @@ impl NvmlError {
         )
     }
 
+    /// The library is there, and no kernel module or no device behind it.
+    pub fn is_driver_absent(self) -> bool {
+        matches!(
+            self.code,
+            sys::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED
+                | sys::nvmlReturn_enum_NVML_ERROR_GPU_NOT_FOUND
+        )
+    }
+
     /// The device or the driver has no such thing.
     pub fn is_unsupported(self) -> bool {
         matches!(

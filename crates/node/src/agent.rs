@@ -1,0 +1,195 @@
+//! The agent: built from a configuration, then run until told to stop.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use rustix::fs::FlockOperation;
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+use windlass_core::inventory::Inventory;
+use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
+
+use crate::{
+    clock::Clock,
+    config::{Config, DeviceList, Resources},
+    directory::DirectoryWatch,
+    discovery,
+    host::Host,
+    plugin::{self, Plugins},
+    state::{Keeper, NodeState},
+};
+
+/// An agent with everything it needs in hand: nothing that can be wrong at the start is left to the
+/// run.
+#[derive(Debug)]
+pub struct Agent {
+    state: watch::Receiver<Arc<NodeState>>,
+    stop: CancellationToken,
+    parts: JoinSet<()>,
+    _lock: File,
+}
+
+/// Why an agent cannot start. Nothing of another agent's was touched.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A folder cannot be made or written to.
+    #[error("cannot write to {path}: run as root, or choose another folder with {flag}")]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// The flag that names it.
+        flag: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Another agent serves the same kubelet.
+    #[error("another windlass node serves {0}: stop it first")]
+    Taken(PathBuf),
+    /// A socket's path does not fit.
+    #[error("cannot serve a resource")]
+    Socket(#[from] SocketError),
+    /// The kubelet's directory cannot be watched.
+    #[error("cannot watch {path}")]
+    Watch {
+        /// The directory.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// Keeps a second agent away. A dot file, because a kubelet takes a directory with any other file
+/// for the sign of an earlier life; a file, because the kubelet deletes sockets only.
+const LOCK: &str = ".windlass.lock";
+
+/// How long the parts may take to end; systemd and the kubelet allow longer.
+const GRACE: Duration = Duration::from_secs(5);
+
+// === impl Agent ===
+
+impl Agent {
+    /// Takes the kubelet's directory, checks everything, and starts the parts.
+    pub fn start(config: &Config, clock: Clock) -> Result<Self, StartError> {
+        let dir = config.kubelet_dir.join(PLUGIN_DIR);
+        writable(&dir, "--kubelet-dir")?;
+        if config.device_list == DeviceList::Cdi {
+            writable(&config.cdi_dir, "--cdi-dir")?;
+        }
+        let lock = lock(&dir)?;
+        check_sockets(&dir, &config.resources)?;
+        let watched = DirectoryWatch::new(&dir)
+            .map_err(|source| StartError::Watch { path: dir.clone(), source })?;
+
+        let stop = CancellationToken::new();
+        let mut parts = JoinSet::new();
+        let (changes, directory) = watch::channel(0);
+        parts.spawn(watched.run(changes, config.session.look_interval));
+        let state = start_discovery(config, clock, &mut parts, &stop);
+        let plugins = Plugins {
+            host: Host::new(&config.host_root, &config.host_root_on_node),
+            device_list: config.device_list,
+            limits: config.session,
+            state: state.clone(),
+            directory,
+            dir,
+        };
+        parts.spawn(plugins.run(stop.clone()));
+        Ok(Self { state, stop, parts, _lock: lock })
+    }
+
+    /// The node's state, for whoever wants to watch it.
+    pub fn state(&self) -> watch::Receiver<Arc<NodeState>> {
+        self.state.clone()
+    }
+
+    /// Runs until `shutdown`, or until a part fails, which is reported.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), PartFailed> {
+        let outcome = tokio::select! {
+            () = shutdown => Ok(()),
+            Some(ended) = self.parts.join_next() => Err(PartFailed(ended.err())),
+        };
+        self.stop.cancel();
+        let ended = timeout(GRACE, async { while self.parts.join_next().await.is_some() {} });
+        if ended.await.is_err() {
+            tracing::warn!(limit = ?GRACE, "not everything ended in time");
+        }
+        outcome
+    }
+}
+
+/// A part of the agent ended though it should not.
+#[derive(Debug, thiserror::Error)]
+#[error("a part of the agent ended unexpectedly")]
+pub struct PartFailed(#[source] Option<tokio::task::JoinError>);
+
+/// Looks at the host once: the inventory as soon as every source has answered.
+pub async fn survey(config: &Config, clock: Clock) -> Inventory {
+    let stop = CancellationToken::new();
+    let mut parts = JoinSet::new();
+    // Looking changes nothing on the machine, so no CDI documents are written.
+    let config = Config { device_list: DeviceList::Envvar, ..config.clone() };
+    let mut state = start_discovery(&config, clock, &mut parts, &stop);
+    let limit = config.health.call_deadline * 3;
+    let complete = timeout(limit, state.wait_for(|state| state.inventory.is_complete())).await;
+    let inventory = complete.ok().and_then(Result::ok).map(|state| state.inventory.clone());
+    stop.cancel();
+    inventory.unwrap_or_default()
+}
+
+fn start_discovery(
+    config: &Config,
+    clock: Clock,
+    parts: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> watch::Receiver<Arc<NodeState>> {
+    let (publish, state) = watch::channel(Arc::new(NodeState::default()));
+    let news = Arc::new(Notify::new());
+    let mut snapshots = Vec::new();
+    for source in discovery::sources(config, clock, &news, stop) {
+        snapshots.push((source.name, source.snapshots));
+        parts.spawn(source.run);
+    }
+    parts.spawn(Keeper::new(config, snapshots, news, publish).run(stop.clone()));
+    state
+}
+
+/// Makes the folder if need be, and proves that files can be made in it.
+fn writable(path: &Path, flag: &'static str) -> Result<(), StartError> {
+    let probe = path.join(".windlass.probe");
+    fs::create_dir_all(path)
+        .and_then(|()| File::create(&probe))
+        .and_then(|_| fs::remove_file(&probe))
+        .map_err(|source| StartError::Folder { path: path.to_owned(), flag, source })
+}
+
+/// The lock lives as long as the file is open; the kernel releases it even when the agent is killed.
+fn lock(dir: &Path) -> Result<File, StartError> {
+    let path = dir.join(LOCK);
+    let mut options = OpenOptions::new();
+    let file = options.create(true).truncate(false).write(true).open(&path).map_err(|source| {
+        StartError::Folder { path: path.clone(), flag: "--kubelet-dir", source }
+    })?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(_) => Err(StartError::Taken(dir.to_owned())),
+    }
+}
+
+/// Every socket whose name is known beforehand must fit.
+fn check_sockets(dir: &Path, resources: &Resources) -> Result<(), SocketError> {
+    plugin::kubelet_path(dir)?;
+    let known = match resources {
+        Resources::Rules(rules) => rules.iter().map(|rule| rule.name.clone()).collect(),
+        Resources::Default => vec!["nvidia.com/gpu".parse().expect("a valid name")],
+    };
+    known.iter().try_for_each(|name| plugin::socket_path(dir, name).map(drop))
+}

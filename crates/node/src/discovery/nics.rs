@@ -1,0 +1,167 @@
+//! RDMA-capable network interfaces, from `/sys/class/infiniband`.
+//!
+//! The source tells where they sit, so that a GPU's neighbours are known, and whether their link is
+//! up. It reads a few files per interface at each look.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use windlass_core::{
+    attribute::{AttributeName, AttributeValue, Attributes},
+    device::{Device, DeviceId, DeviceKind},
+    health::{Health, HealthTracker, Observation, Reason},
+    inventory::SourceState,
+    pci::{PciAddress, PciePath},
+};
+
+use super::{Publisher, SourceSnapshot};
+use crate::{clock::Clock, config::HealthPolicy, host::Host};
+
+/// The source.
+pub(super) struct Nics {
+    policy: HealthPolicy,
+    host: Host,
+    clock: Clock,
+    trackers: BTreeMap<DeviceId, HealthTracker>,
+    devices: BTreeMap<DeviceId, Device>,
+}
+
+const CLASS: &str = "/sys/class/infiniband";
+const VERBS: &str = "/sys/class/infiniband_verbs";
+const DOMAIN: &str = "windlass.dev";
+
+/// What `ports/<n>/state` says of a port that carries traffic (`enum ib_port_state`, IBTA).
+const ACTIVE: &str = "ACTIVE";
+
+// === impl Nics ===
+
+impl Nics {
+    pub(super) fn new(policy: &HealthPolicy, host: Host, clock: Clock) -> Self {
+        let (trackers, devices) = Default::default();
+        Self { policy: policy.clone(), host, clock, trackers, devices }
+    }
+
+    /// Looks at once and then at the probe interval, until stopped.
+    pub(super) async fn run(mut self, to: Publisher, stop: CancellationToken) {
+        loop {
+            to.publish(self.look());
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = sleep(self.policy.probe_interval) => {}
+            }
+        }
+    }
+
+    fn look(&mut self) -> SourceSnapshot {
+        let names = self.host.names(CLASS);
+        let present: Vec<_> = (0..).zip(&names).filter_map(|(i, name)| self.nic(i, name)).collect();
+        for (device, observation) in &present {
+            self.observe(&device.id, observation);
+            self.devices.insert(device.id.clone(), device.clone());
+        }
+        let gone: Vec<_> = self
+            .devices
+            .keys()
+            .filter(|id| present.iter().all(|(device, _)| device.id != **id))
+            .cloned()
+            .collect();
+        for id in gone {
+            let vanished = "no longer in /sys/class/infiniband".to_owned();
+            self.observe(&id, &Observation::Failed(Reason::Vanished, vanished));
+        }
+        self.snapshot(names.len())
+    }
+
+    fn observe(&mut self, id: &DeviceId, observation: &Observation) {
+        let now = self.clock.now();
+        let quiet = self.policy.quiet_period;
+        let tracker =
+            self.trackers.entry(id.clone()).or_insert_with(|| HealthTracker::new(quiet, now));
+        if let Some(from) = tracker.observe(observation, now) {
+            let health = tracker.health();
+            tracing::info!(device = %id, %from, to = %health.state, why = %health, "health changed");
+        }
+    }
+
+    fn snapshot(&self, present: usize) -> SourceSnapshot {
+        let with_health = |(id, device): (&DeviceId, &Device)| {
+            let health = self.trackers.get(id)?.health().clone();
+            Some(Device { health, ..device.clone() })
+        };
+        SourceSnapshot {
+            state: match present {
+                0 => SourceState::Absent(format!("no RDMA interfaces in {CLASS}")),
+                several => SourceState::Ready(format!("{several} RDMA interfaces")),
+            },
+            simulated: self.host.simulated(),
+            devices: self.devices.iter().filter_map(with_health).collect(),
+        }
+    }
+
+    /// An interface and the state of its link; `None` for one without a PCI function, such as
+    /// software RDMA.
+    fn nic(&self, index: u32, name: &str) -> Option<(Device, Observation)> {
+        let folder = format!("{CLASS}/{name}");
+        let address = self.address(&folder)?;
+        let function = self.host.pci_function(address);
+        let device = Device {
+            id: format!("nic-{}", address.to_string().replace([':', '.'], "-")).parse().ok()?,
+            kind: DeviceKind::Nic,
+            index,
+            health: Health::unknown(self.clock.now()),
+            attributes: self
+                .attributes(name, &folder)
+                .into_iter()
+                .chain(function.attributes())
+                .collect(),
+            capacity: BTreeMap::new(),
+            place: function.place(),
+            nodes: self.nodes(name),
+            parent: None,
+            partitioned: false,
+        };
+        Some((device, self.link(&folder)))
+    }
+
+    /// `device` points to the PCI function, the last component of its path.
+    fn address(&self, folder: &str) -> Option<PciAddress> {
+        let resolved = self.host.path(format!("{folder}/device")).canonicalize().ok()?;
+        PciePath::from_sysfs(resolved.to_str()?)?;
+        resolved.file_name()?.to_str()?.parse().ok()
+    }
+
+    fn attributes(&self, name: &str, folder: &str) -> Attributes {
+        let layer = self.host.text(format!("{folder}/ports/1/link_layer"));
+        let netdev = self.host.names(format!("{folder}/device/net")).into_iter().next();
+        let all = [
+            ("type", Some("nic".to_owned())),
+            ("rdmaDevice", Some(name.to_owned())),
+            ("linkLayer", layer),
+            ("ifName", netdev),
+            ("rate", self.host.text(format!("{folder}/ports/1/rate"))),
+        ];
+        all.into_iter()
+            .filter_map(|(key, value)| {
+                Some((AttributeName::new(DOMAIN, key), AttributeValue::string(value?)))
+            })
+            .collect()
+    }
+
+    fn link(&self, folder: &str) -> Observation {
+        match self.host.text(format!("{folder}/ports/1/state")) {
+            Some(state) if state.ends_with(ACTIVE) => Observation::Passed,
+            Some(state) => Observation::Failed(Reason::LinkDown, format!("port 1 is {state}")),
+            None => Observation::Failed(Reason::ProbeFailed, "port 1 has no state".to_owned()),
+        }
+    }
+
+    /// The verbs device, and the connection manager that all share.
+    fn nodes(&self, name: &str) -> Vec<PathBuf> {
+        let verbs = self.host.names(VERBS).into_iter().find(|verbs| {
+            self.host.text(format!("{VERBS}/{verbs}/ibdev")).as_deref() == Some(name)
+        });
+        let verbs = verbs.map(|verbs| PathBuf::from(format!("/dev/infiniband/{verbs}")));
+        verbs.into_iter().collect()
+    }
+}

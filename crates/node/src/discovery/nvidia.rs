@@ -1,0 +1,211 @@
+//! NVIDIA GPUs and their MIG instances, through NVML.
+//!
+//! ```text
+//!            library loads, driver answers
+//!   Absent ─────────────────────────────────> Connected ──┐ probes, events
+//!     ^  every probe interval: try again          │       │
+//!     └───────────────────────────────────────────┘ <─────┘
+//!         driver gone, replaced, or other GPUs: NVML is initialised anew
+//! ```
+//!
+//! NVML calls may hang, so all of them run on blocking threads; an answer that is overdue makes its
+//! GPU unresponsive, and a late answer starts its recovery. A GPU whose call still hangs is not asked
+//! again. What was ever seen stays in the snapshot, since the kubelet must not lose sight of an id.
+
+mod connection;
+mod describe;
+mod events;
+mod facts;
+mod known;
+mod procfs;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use windlass_core::{health::Reason, inventory::SourceState};
+use windlass_nvml::{LoadError, Nvml, NvmlError};
+
+use self::{
+    connection::{Connection, Driver},
+    facts::DriverFacts,
+    known::Known,
+};
+use super::{Publisher, SourceSnapshot};
+use crate::{
+    clock::Clock,
+    config::{Config, HealthPolicy},
+    host::Host,
+};
+
+pub(crate) use describe::PROFILE;
+
+/// The source.
+pub(super) struct Nvidia {
+    library: Option<PathBuf>,
+    policy: HealthPolicy,
+    host: Host,
+    known: Known,
+    state: SourceState,
+    simulated: Option<String>,
+    attempt: JoinSet<Result<Driver, ConnectError>>,
+}
+
+/// Why there is no connection to the driver.
+#[derive(Debug, thiserror::Error)]
+enum ConnectError {
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error("cannot ask the driver")]
+    Ask(#[from] NvmlError),
+    #[error("cannot start a thread for the driver's events")]
+    Thread(#[from] std::io::Error),
+    #[error("the driver did not answer within {0:?}")]
+    Overdue(Duration),
+}
+
+/// Why a connection ended.
+enum Ended {
+    /// The agent stops.
+    Stopped,
+    /// The driver or its set of GPUs changed.
+    Changed,
+}
+
+// === impl Nvidia ===
+
+impl Nvidia {
+    pub(super) fn new(config: &Config, host: Host, clock: Clock) -> Self {
+        Self {
+            library: config.nvml_library.clone(),
+            policy: config.health.clone(),
+            known: Known::new(config.health.quiet_period, clock),
+            host,
+            state: SourceState::Starting,
+            simulated: None,
+            attempt: JoinSet::new(),
+        }
+    }
+
+    /// Looks for the driver until stopped; serves its GPUs while it is there.
+    pub(super) async fn run(mut self, to: Publisher, stop: CancellationToken) {
+        loop {
+            let attempt = tokio::select! {
+                () = stop.cancelled() => return,
+                attempt = self.connect() => attempt,
+            };
+            match attempt {
+                Ok(connection) => match self.serve(connection, &to, &stop).await {
+                    Ended::Stopped => return,
+                    Ended::Changed => continue,
+                },
+                Err(error) => self.go_without(&error, &to),
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = sleep(self.policy.probe_interval) => {}
+            }
+        }
+    }
+
+    /// Loads NVML and asks for the driver's facts, on a thread that may be lost. An attempt that
+    /// hangs is waited for again the next time, not made a second time.
+    async fn connect(&mut self) -> Result<Connection, ConnectError> {
+        if self.attempt.is_empty() {
+            let library = self.library.clone().unwrap_or_else(|| self.host.nvml_library());
+            self.attempt.spawn_blocking(move || load(&library));
+        }
+        let deadline = self.policy.call_deadline;
+        match timeout(deadline, self.attempt.join_next()).await {
+            Ok(Some(Ok(driver))) => Ok(Connection::new(driver?, &self.host, &self.policy)?),
+            Ok(Some(Err(_)) | None) | Err(_) => Err(ConnectError::Overdue(deadline)),
+        }
+    }
+
+    async fn serve(
+        &mut self,
+        mut connection: Connection,
+        to: &Publisher,
+        stop: &CancellationToken,
+    ) -> Ended {
+        let driver = connection.driver();
+        let DriverFacts { version, cuda, simulated } = driver;
+        tracing::info!(version, cuda, simulated, "NVIDIA driver found");
+        let ready = SourceState::Ready(describe_driver(driver));
+        self.simulated = simulated.clone().or_else(|| self.host.simulated());
+        loop {
+            let ended = tokio::select! {
+                () = stop.cancelled() => Some(Ended::Stopped),
+                ended = connection.step(&mut self.known) => ended,
+            };
+            match ended {
+                None if connection.has_seen_every_gpu() => {
+                    let failing = |why: &str| SourceState::Failing(why.to_owned());
+                    self.state = connection.trouble().map_or_else(|| ready.clone(), failing);
+                    self.publish(to);
+                }
+                None => {}
+                Some(Ended::Stopped) => {
+                    connection.abandon();
+                    return Ended::Stopped;
+                }
+                Some(Ended::Changed) => {
+                    tracing::info!("NVIDIA driver or GPUs changed; initialising NVML again");
+                    connection.shut_down().await;
+                    return Ended::Changed;
+                }
+            }
+        }
+    }
+
+    /// Says so once, and keeps what was known as devices that are gone.
+    fn go_without(&mut self, error: &ConnectError, to: &Publisher) {
+        let text = chain(error);
+        let state = match error {
+            ConnectError::Load(LoadError::Open { .. }) => SourceState::Absent(text.clone()),
+            ConnectError::Load(LoadError::Init { source, .. }) if source.is_driver_absent() => {
+                SourceState::Absent(text.clone())
+            }
+            _ => SourceState::Failing(text.clone()),
+        };
+        if self.state != state {
+            tracing::info!(why = text, "no NVIDIA driver; looking for one regularly");
+        }
+        self.state = state;
+        self.known.fail_all(Reason::DriverGone, &text);
+        self.publish(to);
+    }
+
+    fn publish(&self, to: &Publisher) {
+        let devices = self.known.devices();
+        let simulated = self.simulated.clone();
+        to.publish(SourceSnapshot { state: self.state.clone(), simulated, devices });
+    }
+}
+
+fn load(library: &Path) -> Result<Driver, ConnectError> {
+    let nvml = Nvml::load(library)?;
+    let facts = DriverFacts::read(&nvml)?;
+    let events = Arc::new(nvml.event_set()?);
+    Ok(Driver { nvml, facts, events })
+}
+
+fn describe_driver(driver: &DriverFacts) -> String {
+    match &driver.cuda {
+        Some(cuda) => format!("driver {}, CUDA {cuda}", driver.version),
+        None => format!("driver {}", driver.version),
+    }
+}
+
+/// An error and its causes in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

@@ -1,0 +1,230 @@
+//! From NVML's facts to devices: names, attributes, place, device nodes.
+//!
+//! Attribute names are those of NVIDIA's DRA driver where they mean the same.
+
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use windlass_core::{
+    attribute::{AttributeName, AttributeValue, Attributes, Capacities, Quantity},
+    device::{Device, DeviceId, DeviceKind, Place},
+    health::Health,
+    nvlink::NvLinks,
+    pci::PciAddress,
+};
+use windlass_nvml::{NvLink, Remote};
+
+use super::{
+    facts::{DriverFacts, GpuFacts, InstanceFacts, MigFacts},
+    procfs::ProcGpu,
+};
+use crate::host::{Host, PciFunction};
+
+/// What is the same for every device of one description.
+pub(super) struct Describe<'a> {
+    pub(super) host: &'a Host,
+    pub(super) driver: &'a DriverFacts,
+    pub(super) now: Timestamp,
+}
+
+const DOMAIN: &str = "nvidia.com";
+
+const fn named(name: &'static str) -> AttributeName {
+    AttributeName::new(DOMAIN, name)
+}
+
+/// The attribute that holds a MIG instance's profile.
+pub(crate) const PROFILE: AttributeName = named("profile");
+
+/// The attribute that makes a simulation visible wherever a device is listed.
+const SIMULATED: AttributeName = AttributeName::new("windlass.dev", "simulated");
+
+// === impl Describe ===
+
+impl Describe<'_> {
+    /// A GPU and its instances, the GPU first. `None` when its names are no names.
+    pub(super) fn gpu(&self, index: u32, facts: &GpuFacts) -> Option<Vec<Device>> {
+        let place = self.place(facts);
+        let (partitioned, instances) = match &facts.mig {
+            MigFacts::Enabled(instances) => (true, instances.as_slice()),
+            MigFacts::Unsupported | MigFacts::Disabled => (false, [].as_slice()),
+        };
+        let gpu = Device {
+            id: facts.uuid.parse().ok()?,
+            kind: DeviceKind::Gpu,
+            index,
+            health: Health::unknown(self.now),
+            attributes: self.gpu_attributes(index, facts, &place),
+            capacity: Capacities::from([(named("memory"), Quantity::Bytes(facts.memory_bytes))]),
+            place,
+            nodes: vec![node(facts.minor)],
+            parent: None,
+            partitioned,
+        };
+        let parts = instances.iter().filter_map(|part| self.instance(&gpu, facts, part));
+        let parts: Vec<_> = parts.collect();
+        Some(std::iter::once(gpu).chain(parts).collect())
+    }
+
+    /// A GPU that NVML cannot describe, from what the kernel module and sysfs say.
+    pub(super) fn failed(&self, index: u32, known: Option<&ProcGpu>) -> Option<Device> {
+        let function = known.map(|gpu| self.host.pci_function(gpu.address));
+        let attributes = function.as_ref().map(PciFunction::attributes);
+        Some(Device {
+            id: placeholder_id(index, known)?,
+            kind: DeviceKind::Gpu,
+            index,
+            health: Health::unknown(self.now),
+            attributes: self
+                .common("gpu")
+                .into_iter()
+                .chain(attributes.into_iter().flatten())
+                .collect(),
+            capacity: Capacities::new(),
+            place: function.as_ref().map_or_else(Place::default, PciFunction::place),
+            nodes: known.and_then(|gpu| gpu.minor).map(node).into_iter().collect(),
+            parent: None,
+            partitioned: false,
+        })
+    }
+
+    fn place(&self, facts: &GpuFacts) -> Place {
+        let nvlinks = nvlinks(&facts.nvlinks);
+        match facts.pci_bus_id.parse() {
+            Ok(address) => Place { nvlinks, ..self.host.pci_function(address).place() },
+            Err(_) => Place { nvlinks, ..Place::default() },
+        }
+    }
+
+    fn common(&self, kind: &str) -> Attributes {
+        let driver = self.driver;
+        let simulated = driver.simulated.as_deref().map(AttributeValue::string);
+        [
+            (named("type"), Some(AttributeValue::string(kind))),
+            (named("driverVersion"), Some(AttributeValue::version(&driver.version))),
+            (named("cudaDriverVersion"), driver.cuda.as_deref().map(AttributeValue::version)),
+            (SIMULATED, simulated),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
+    }
+
+    /// What a GPU and its instances have in common.
+    fn model(&self, kind: &str, facts: &GpuFacts, place: &Place) -> Attributes {
+        let capability = facts.compute_capability.map(|(major, minor)| format!("{major}.{minor}"));
+        let function = place.pci.map(|address| self.host.pci_function(address).attributes());
+        let own = [
+            (named("productName"), Some(AttributeValue::string(&facts.name))),
+            (named("brand"), facts.brand.as_deref().map(AttributeValue::string)),
+            (named("architecture"), facts.architecture.map(AttributeValue::string)),
+            (named("cudaComputeCapability"), capability.as_deref().map(AttributeValue::version)),
+        ];
+        let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        self.common(kind).into_iter().chain(own).chain(function.into_iter().flatten()).collect()
+    }
+
+    fn gpu_attributes(&self, index: u32, facts: &GpuFacts, place: &Place) -> Attributes {
+        let own = [
+            (named("uuid"), Some(AttributeValue::string(&facts.uuid))),
+            (named("index"), Some(AttributeValue::Int(index.into()))),
+            (named("minor"), Some(AttributeValue::Int(facts.minor.into()))),
+            (named("serial"), facts.serial.as_deref().map(AttributeValue::string)),
+            (named("migCapable"), Some(AttributeValue::Bool(facts.mig != MigFacts::Unsupported))),
+            (
+                named("migEnabled"),
+                Some(AttributeValue::Bool(matches!(facts.mig, MigFacts::Enabled(_)))),
+            ),
+            (
+                named("nvlinkGeneration"),
+                place.nvlinks.generation.map(|generation| AttributeValue::Int(generation.into())),
+            ),
+        ];
+        let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        self.model("gpu", facts, place).into_iter().chain(own).collect()
+    }
+
+    fn instance(&self, gpu: &Device, facts: &GpuFacts, part: &InstanceFacts) -> Option<Device> {
+        let own = [
+            (named("uuid"), AttributeValue::string(&part.uuid)),
+            (named("parentUUID"), AttributeValue::string(gpu.id.as_str())),
+            (named("parentIndex"), AttributeValue::Int(gpu.index.into())),
+            (PROFILE, AttributeValue::string(&part.profile)),
+        ];
+        let model = self.model("mig", facts, &gpu.place);
+        Some(Device {
+            id: part.uuid.parse().ok()?,
+            kind: DeviceKind::Mig,
+            index: gpu.index,
+            health: Health::unknown(self.now),
+            attributes: model.into_iter().chain(own).collect(),
+            capacity: share(part),
+            place: Place { nvlinks: NvLinks::default(), ..gpu.place.clone() },
+            nodes: self.instance_nodes(facts.minor, part),
+            parent: Some(gpu.id.clone()),
+            partitioned: false,
+        })
+    }
+
+    /// The GPU's node, and the capabilities of the GPU instance and the compute instance.
+    fn instance_nodes(&self, minor: u32, part: &InstanceFacts) -> Vec<PathBuf> {
+        let (gi, ci) = (part.gpu_instance, part.compute_instance);
+        let capability = |name: String| {
+            let number = self.host.mig_minor(&name)?;
+            Some(PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{number}")))
+        };
+        let instance = capability(format!("gpu{minor}/gi{gi}/access"));
+        let compute = capability(format!("gpu{minor}/gi{gi}/ci{ci}/access"));
+        [Some(node(minor)), instance, compute].into_iter().flatten().collect()
+    }
+}
+
+fn node(minor: u32) -> PathBuf {
+    format!("/dev/nvidia{minor}").into()
+}
+
+fn share(part: &InstanceFacts) -> Capacities {
+    let share = &part.share;
+    Capacities::from([
+        (named("memory"), Quantity::Bytes(share.memory_mib << 20)),
+        (named("multiprocessors"), Quantity::Count(share.multiprocessors.into())),
+        (named("copyEngines"), Quantity::Count(share.copy_engines.into())),
+        (named("decoders"), Quantity::Count(share.decoders.into())),
+        (named("encoders"), Quantity::Count(share.encoders.into())),
+        (named("jpegEngines"), Quantity::Count(share.jpeg_engines.into())),
+        (named("ofaEngines"), Quantity::Count(share.ofa_engines.into())),
+    ])
+}
+
+/// Sums up single links by where they end.
+fn nvlinks(links: &[NvLink]) -> NvLinks {
+    let mut sum =
+        NvLinks { generation: links.iter().find_map(|link| link.generation), ..NvLinks::default() };
+    for link in links {
+        match &link.remote {
+            Remote::Gpu(address) => {
+                if let Ok(peer) = address.parse::<PciAddress>() {
+                    *sum.peers.entry(peer).or_default() += 1;
+                }
+            }
+            Remote::Switch(address) => {
+                sum.to_switches += 1;
+                let switch = address.as_deref().map(str::parse::<PciAddress>);
+                sum.switches.extend(switch.and_then(Result::ok));
+            }
+            Remote::Other => {}
+        }
+    }
+    sum
+}
+
+/// The best name there is for a GPU that does not tell its own: what the kernel module knows, its
+/// PCI address, its position.
+fn placeholder_id(index: u32, known: Option<&ProcGpu>) -> Option<DeviceId> {
+    let uuid = known.and_then(|gpu| gpu.uuid.clone());
+    let address = known.map(|gpu| gpu.address.to_string().replace([':', '.'], "-"));
+    let name = uuid
+        .or_else(|| address.map(|address| format!("nvidia-pci-{address}")))
+        .unwrap_or_else(|| format!("nvidia-index-{index}"));
+    name.parse().ok()
+}

@@ -1,0 +1,108 @@
+//! Every NVIDIA device that was ever seen, with its health.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use windlass_core::{
+    device::{Device, DeviceId},
+    health::{HealthTracker, Observation, Reason},
+};
+
+use crate::clock::Clock;
+
+/// The devices by id. A device that was healthy once is never forgotten: the kubelet may hold its
+/// id, and must be told that it is unhealthy rather than nothing.
+pub(super) struct Known {
+    devices: BTreeMap<DeviceId, Entry>,
+    quiet_period: Duration,
+    clock: Clock,
+}
+
+struct Entry {
+    device: Device,
+    tracker: HealthTracker,
+    was_healthy: bool,
+}
+
+// === impl Known ===
+
+impl Known {
+    pub(super) fn new(quiet_period: Duration, clock: Clock) -> Self {
+        Self { devices: BTreeMap::new(), quiet_period, clock }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(super) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Takes in the present description of a device. A new part starts with its whole's health.
+    pub(super) fn describe(&mut self, device: Device) {
+        if let Some(entry) = self.devices.get_mut(&device.id) {
+            entry.device = device;
+            return;
+        }
+        let whole = device.parent.as_ref().and_then(|parent| self.devices.get(parent));
+        let tracker = match whole {
+            Some(whole) => whole.tracker.clone(),
+            None => HealthTracker::new(self.quiet_period, self.clock.now()),
+        };
+        let was_healthy = tracker.health().is_healthy();
+        self.devices.insert(device.id.clone(), Entry { device, tracker, was_healthy });
+    }
+
+    /// Takes in what was seen of a device.
+    pub(super) fn observe(&mut self, id: &DeviceId, observation: &Observation) {
+        let now = self.clock.now();
+        let Some(entry) = self.devices.get_mut(id) else { return };
+        let change = entry.tracker.observe(observation, now);
+        let health = entry.tracker.health();
+        entry.was_healthy |= health.is_healthy();
+        if let Some(from) = change {
+            let why = health.trouble().map(ToString::to_string);
+            tracing::info!(device = %id, %from, to = %health.state, why, "health changed");
+        }
+    }
+
+    /// The device is there no longer: forgotten if it never worked, else unhealthy.
+    pub(super) fn vanish(&mut self, id: &DeviceId, why: &str) {
+        if self.devices.get(id).is_some_and(|entry| !entry.was_healthy) {
+            self.devices.remove(id);
+        } else {
+            self.observe(id, &Observation::Failed(Reason::Vanished, why.to_owned()));
+        }
+    }
+
+    /// Every device failed for the same reason.
+    pub(super) fn fail_all(&mut self, reason: Reason, why: &str) {
+        let ids: Vec<_> = self.devices.keys().cloned().collect();
+        for id in ids {
+            self.observe(&id, &Observation::Failed(reason, why.to_owned()));
+        }
+    }
+
+    /// When the first of these devices could recover.
+    pub(super) fn next_recovery<'a>(
+        &self,
+        ids: impl IntoIterator<Item = &'a DeviceId>,
+    ) -> Option<Timestamp> {
+        let recovery = |id| self.devices.get(id)?.tracker.recovers_at();
+        ids.into_iter().filter_map(recovery).min()
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = &DeviceId> {
+        self.devices.keys()
+    }
+
+    /// The devices with their health.
+    pub(super) fn devices(&self) -> Vec<Device> {
+        let with_health = |entry: &Entry| Device {
+            health: entry.tracker.health().clone(),
+            ..entry.device.clone()
+        };
+        self.devices.values().map(with_health).collect()
+    }
+}

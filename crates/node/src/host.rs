@@ -1,0 +1,100 @@
+//! The machine as files: every path of the host goes through here, so that a test, a container or a
+//! bug report can put another root in front.
+
+mod pci;
+
+use std::{
+    fs,
+    path::{Component, Path, PathBuf},
+};
+
+pub use pci::PciFunction;
+
+/// The host's files, under a root.
+#[derive(Clone, Debug)]
+pub struct Host {
+    root: PathBuf,
+    root_on_node: PathBuf,
+}
+
+/// Says that a host tree is simulated, and which profile it was made from.
+const SIMULATED: &str = "/run/windlass/simulated";
+
+/// Where drivers put NVML, in the order of NVIDIA's container toolkit; then GKE's place and the GPU
+/// operator's driver container.
+const NVML_FOLDERS: [&str; 9] = [
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/local/nvidia/lib64",
+    "/home/kubernetes/bin/nvidia/lib64",
+    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+];
+
+/// NVML's file name; also what the dynamic linker is asked for when no folder has it.
+const NVML: &str = "libnvidia-ml.so.1";
+
+// === impl Host ===
+
+impl Host {
+    /// A host whose `/` is `root` for the agent and `root_on_node` for the container runtime.
+    pub fn new(root: impl Into<PathBuf>, root_on_node: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), root_on_node: root_on_node.into() }
+    }
+
+    /// Where the agent finds a file of the host.
+    pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
+        below(&self.root, absolute.as_ref())
+    }
+
+    /// Where the container runtime finds a file of the host.
+    pub fn path_on_node(&self, absolute: impl AsRef<Path>) -> PathBuf {
+        below(&self.root_on_node, absolute.as_ref())
+    }
+
+    /// Whether the host has that file.
+    pub fn has(&self, absolute: impl AsRef<Path>) -> bool {
+        self.path(absolute).exists()
+    }
+
+    /// A file's text without the spaces around it; `None` when it cannot be read, as is usual for
+    /// what a device does not have.
+    pub fn text(&self, absolute: impl AsRef<Path>) -> Option<String> {
+        fs::read_to_string(self.path(absolute)).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// The names in a directory, sorted; none when it cannot be read.
+    pub fn names(&self, absolute: impl AsRef<Path>) -> Vec<String> {
+        let entries = fs::read_dir(self.path(absolute)).into_iter().flatten().flatten();
+        let mut names: Vec<_> =
+            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Where a symbolic link of the host points, as written.
+    pub fn link(&self, absolute: impl AsRef<Path>) -> Option<String> {
+        fs::read_link(self.path(absolute)).ok()?.to_str().map(str::to_owned)
+    }
+
+    /// The profile of a simulated machine.
+    pub fn simulated(&self) -> Option<String> {
+        self.text(SIMULATED)
+    }
+
+    /// The NVML library of the host's driver.
+    pub fn nvml_library(&self) -> PathBuf {
+        NVML_FOLDERS
+            .iter()
+            .map(|folder| self.path(Path::new(folder).join(NVML)))
+            .find(|path| path.exists())
+            .unwrap_or_else(|| NVML.into())
+    }
+}
+
+fn below(root: &Path, absolute: &Path) -> PathBuf {
+    root.join(absolute.components().filter(|part| *part != Component::RootDir).collect::<PathBuf>())
+}

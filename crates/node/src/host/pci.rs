@@ -1,0 +1,67 @@
+//! A PCI function as sysfs describes it.
+
+use windlass_core::{
+    attribute::{AttributeValue, Attributes, standard},
+    device::Place,
+    pci::{PciAddress, PciePath},
+};
+
+use super::Host;
+
+/// Where a PCI function sits, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PciFunction {
+    /// Its address.
+    pub address: PciAddress,
+    /// The way to it from the host bridge; `None` where the kernel does not list the function.
+    pub path: Option<PciePath>,
+    /// The nearest NUMA node; the kernel's -1 is `None`.
+    pub numa_node: Option<u32>,
+    /// Vendor id, such as `10de`.
+    pub vendor: Option<String>,
+    /// Device id.
+    pub device: Option<String>,
+}
+
+impl Host {
+    /// Reads what sysfs says of a function.
+    pub fn pci_function(&self, address: PciAddress) -> PciFunction {
+        let folder = format!("/sys/bus/pci/devices/{address}");
+        let id = |name: &str| {
+            let text = self.text(format!("{folder}/{name}"))?;
+            Some(text.trim_start_matches("0x").to_owned())
+        };
+        PciFunction {
+            address,
+            path: self.link(&folder).as_deref().and_then(PciePath::from_sysfs),
+            numa_node: self.text(format!("{folder}/numa_node")).and_then(|node| node.parse().ok()),
+            vendor: id("vendor"),
+            device: id("device"),
+        }
+    }
+}
+
+impl PciFunction {
+    /// The place of a device that is this function.
+    pub fn place(&self) -> Place {
+        Place {
+            pci: Some(self.address),
+            path: self.path.clone(),
+            numa_node: self.numa_node,
+            ..Place::default()
+        }
+    }
+
+    /// The attributes that Kubernetes defines for PCI devices.
+    pub fn attributes(&self) -> Attributes {
+        let address = AttributeValue::string(self.address.to_string());
+        let root = self.path.as_ref().map(|path| AttributeValue::string(path.root()));
+        let numa_node = self.numa_node.map(|node| AttributeValue::Int(node.into()));
+        let all = [
+            (standard::PCI_BUS_ID, Some(address)),
+            (standard::PCIE_ROOT, root),
+            (standard::NUMA_NODE, numa_node),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+}

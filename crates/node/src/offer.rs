@@ -1,0 +1,210 @@
+//! What is offered to the kubelet: the inventory cut into resources.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use windlass_core::{
+    attribute::AttributeValue,
+    device::{Device, DeviceId},
+    inventory::Inventory,
+    resource::ResourceName,
+};
+
+use crate::{config::Resources, discovery::PROFILE};
+
+/// The resources of a node by name.
+pub(crate) type Offers = BTreeMap<ResourceName, Arc<Offer>>;
+
+/// One resource: every device that the kubelet is told of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Offer {
+    pub(crate) devices: BTreeMap<DeviceId, OfferedDevice>,
+}
+
+/// A device as the kubelet is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OfferedDevice {
+    /// Whether it may be allocated; if not, why.
+    pub(crate) state: Allocatable,
+    /// The NUMA node, where the machine tells it.
+    pub(crate) numa_node: Option<u32>,
+}
+
+/// Whether a device may be allocated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Allocatable {
+    Yes,
+    No(String),
+}
+
+/// Device ids that containers held when the agent started, per resource.
+pub(crate) type Held = BTreeMap<ResourceName, BTreeSet<DeviceId>>;
+
+/// Cuts the inventory into resources.
+///
+/// An id that was offered stays in its resource, unallocatable once its device is gone, cut into
+/// parts or claimed by another resource: a kubelet that finds an id missing may panic (kubelet
+/// reference, trap 3). `held` adds what the kubelet remembers from before the agent started.
+pub(crate) fn plan(
+    resources: &Resources,
+    inventory: &Inventory,
+    previous: &Offers,
+    held: &Held,
+) -> Offers {
+    let mut offers: BTreeMap<ResourceName, Offer> = BTreeMap::new();
+    for device in inventory.devices.iter().filter(|device| !device.partitioned) {
+        if let Some(name) = resources.name_for(device, profile(device)) {
+            let offer = offers.entry(name).or_default();
+            offer.devices.insert(device.id.clone(), OfferedDevice::of(device));
+        }
+    }
+    for (name, offer) in previous {
+        let offered = offers.entry(name.clone()).or_default();
+        offer.devices.keys().for_each(|id| offered.keep(id, inventory));
+    }
+    for (name, offer) in &mut offers {
+        held.get(name).into_iter().flatten().for_each(|id| offer.keep(id, inventory));
+    }
+    offers.into_iter().map(|(name, offer)| share(name, offer, previous)).collect()
+}
+
+fn profile(device: &Device) -> Option<&str> {
+    match device.attributes.get(&PROFILE) {
+        Some(AttributeValue::String(profile)) => Some(profile),
+        _ => None,
+    }
+}
+
+/// An offer that did not change stays the same allocation, so that comparing it costs nothing.
+fn share(name: ResourceName, offer: Offer, previous: &Offers) -> (ResourceName, Arc<Offer>) {
+    let unchanged = previous.get(&name).filter(|earlier| ***earlier == offer);
+    let offer = unchanged.cloned().unwrap_or_else(|| Arc::new(offer));
+    (name, offer)
+}
+
+// === impl Offer ===
+
+impl Offer {
+    /// Keeps an id that is no longer offered for its own sake.
+    fn keep(&mut self, id: &DeviceId, inventory: &Inventory) {
+        if !self.devices.contains_key(id) {
+            let device = inventory.get(id.as_str());
+            self.devices.insert(id.clone(), OfferedDevice::withdrawn(device));
+        }
+    }
+
+    /// How many devices may be allocated.
+    pub(crate) fn allocatable(&self) -> usize {
+        self.devices.values().filter(|device| device.state == Allocatable::Yes).count()
+    }
+}
+
+// === impl OfferedDevice ===
+
+impl OfferedDevice {
+    fn of(device: &Device) -> Self {
+        let state = match device.health.trouble() {
+            _ if device.health.is_healthy() => Allocatable::Yes,
+            Some(trouble) => Allocatable::No(trouble.to_string()),
+            None => Allocatable::No("not probed yet".to_owned()),
+        };
+        Self { state, numa_node: device.place.numa_node }
+    }
+
+    fn withdrawn(device: Option<&Device>) -> Self {
+        let why = match device {
+            Some(device) if device.partitioned => "cut into MIG instances",
+            Some(_) => "offered as another resource",
+            None => "no longer on this node",
+        };
+        let numa_node = device.and_then(|device| device.place.numa_node);
+        Self { state: Allocatable::No(why.to_owned()), numa_node }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_core::{
+        device::DeviceKind,
+        health::{HealthTracker, Observation, Reason},
+    };
+
+    use super::*;
+
+    fn device(id: &str, observation: &Observation) -> Device {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let mut tracker = HealthTracker::new(std::time::Duration::from_secs(1), now);
+        tracker.observe(observation, now);
+        Device {
+            id: id.parse().expect("valid"),
+            kind: DeviceKind::Gpu,
+            index: 0,
+            health: tracker.health().clone(),
+            attributes: BTreeMap::new(),
+            capacity: BTreeMap::new(),
+            place: windlass_core::device::Place::default(),
+            nodes: Vec::new(),
+            parent: None,
+            partitioned: false,
+        }
+    }
+
+    fn inventory(devices: Vec<Device>) -> Inventory {
+        Inventory { devices, ..Inventory::default() }
+    }
+
+    fn gpu() -> ResourceName {
+        "nvidia.com/gpu".parse().expect("valid")
+    }
+
+    fn reasons(offers: &Offers) -> Vec<(String, String)> {
+        let state = |(id, device): (&DeviceId, &OfferedDevice)| match &device.state {
+            Allocatable::Yes => (id.to_string(), String::new()),
+            Allocatable::No(why) => (id.to_string(), why.clone()),
+        };
+        offers[&gpu()].devices.iter().map(state).collect()
+    }
+
+    #[test]
+    fn an_id_that_was_offered_is_never_dropped() {
+        let all =
+            inventory(vec![device("a", &Observation::Passed), device("b", &Observation::Passed)]);
+        let first = plan(&Resources::Default, &all, &Offers::new(), &Held::new());
+        assert_eq!(first[&gpu()].allocatable(), 2);
+        let mut cut = device("b", &Observation::Passed);
+        cut.partitioned = true;
+        let then = plan(&Resources::Default, &inventory(vec![cut]), &first, &Held::new());
+        assert_eq!(
+            reasons(&then),
+            [
+                ("a".into(), "no longer on this node".into()),
+                ("b".into(), "cut into MIG instances".into())
+            ]
+        );
+    }
+
+    #[test]
+    fn what_a_container_held_before_the_agent_started_is_listed() {
+        let held = Held::from([(gpu(), BTreeSet::from(["lost".parse().expect("valid")]))]);
+        let present = inventory(vec![device("a", &Observation::Passed)]);
+        let offers = plan(&Resources::Default, &present, &Offers::new(), &held);
+        assert_eq!(
+            reasons(&offers),
+            [("a".into(), String::new()), ("lost".into(), "no longer on this node".into())]
+        );
+        let nothing = plan(&Resources::Default, &inventory(Vec::new()), &Offers::new(), &held);
+        assert!(nothing.is_empty(), "a node without devices offers no resource");
+    }
+
+    #[test]
+    fn an_unhealthy_device_says_why_and_an_unchanged_offer_is_shared() {
+        let failed = Observation::Fault(Reason::Xid(79), "fell off".into());
+        let present = inventory(vec![device("a", &failed)]);
+        let offers = plan(&Resources::Default, &present, &Offers::new(), &Held::new());
+        assert_eq!(reasons(&offers), [("a".into(), "XID 79, fell off".into())]);
+        let again = plan(&Resources::Default, &present, &offers, &Held::new());
+        assert!(Arc::ptr_eq(&offers[&gpu()], &again[&gpu()]));
+    }
+}

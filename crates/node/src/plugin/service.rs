@@ -1,0 +1,239 @@
+//! The five calls of the device plugin API, answered from the node's newest state.
+//!
+//! No call waits for the driver or changes anything, so the same request gets the same answer: the
+//! kubelet gives Allocate no deadline, asks it before it knows whether the pod fits, and never tells
+//! when a device is free again (kubelet reference, traps 6 and 7).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::Pin,
+    sync::Arc,
+};
+
+use tokio::sync::{mpsc, watch};
+use tokio_stream::{Stream, StreamExt as _, wrappers::WatchStream};
+use tonic::{Request, Response, Status};
+use windlass_core::{
+    device::Device,
+    placement::{self, PlacementError},
+    resource::ResourceName,
+};
+use windlass_kubelet_api::deviceplugin::{
+    AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse,
+    ContainerPreferredAllocationRequest, ContainerPreferredAllocationResponse, DevicePluginOptions,
+    Empty, ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse,
+    PreferredAllocationRequest, PreferredAllocationResponse, device_plugin_server::DevicePlugin,
+};
+
+use super::wire::{self, Refusal};
+use crate::{
+    config::DeviceList,
+    grant::grant,
+    host::Host,
+    offer::{Allocatable, Offer},
+    state::NodeState,
+};
+
+/// The server of one resource.
+pub(super) struct Service {
+    pub(super) resource: ResourceName,
+    pub(super) state: watch::Receiver<Arc<NodeState>>,
+    pub(super) device_list: DeviceList,
+    pub(super) host: Host,
+    pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
+}
+
+/// Something happened to a device list stream of the kubelet's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamEvent {
+    Opened,
+    Ended,
+}
+
+/// Tells the session when a stream ends, however it ends.
+struct StreamGuard(mpsc::UnboundedSender<StreamEvent>);
+
+type DeviceListStream = Pin<Box<dyn Stream<Item = Result<ListAndWatchResponse, Status>> + Send>>;
+
+// === impl Service ===
+
+#[tonic::async_trait]
+impl DevicePlugin for Service {
+    type ListAndWatchStream = DeviceListStream;
+
+    async fn get_device_plugin_options(
+        &self,
+        _: Request<Empty>,
+    ) -> Result<Response<DevicePluginOptions>, Status> {
+        Ok(Response::new(DevicePluginOptions {
+            pre_start_required: false,
+            get_preferred_allocation_available: true,
+        }))
+    }
+
+    /// Every open stream gets every change: a kubelet up to 1.36 takes the end of an older stream for
+    /// the end of a newer one (kubelet reference, trap 1). A stream that is not read holds up nobody:
+    /// it continues with the newest list.
+    async fn list_and_watch(
+        &self,
+        _: Request<Empty>,
+    ) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        let guard = StreamGuard::open(&self.streams);
+        let resource = self.resource.clone();
+        let mut sent: Option<Arc<Offer>> = None;
+        let lists = WatchStream::new(self.state.clone()).filter_map(move |state| {
+            let _open = &guard;
+            let offer = state.offers.get(&resource)?;
+            if sent.as_ref() == Some(offer) {
+                return None;
+            }
+            tracing::info!(
+                devices = offer.devices.len(),
+                allocatable = offer.allocatable(),
+                "list sent"
+            );
+            sent = Some(offer.clone());
+            Some(Ok(wire::device_list(offer)))
+        });
+        Ok(Response::new(Box::pin(lists)))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<PreferredAllocationRequest>,
+    ) -> Result<Response<PreferredAllocationResponse>, Status> {
+        let state = self.state.borrow().clone();
+        let requests = request.into_inner().container_requests;
+        let answers = requests.iter().map(|request| self.prefer(&state, request));
+        let container_responses = answers.collect::<Result<_, _>>()?;
+        Ok(Response::new(PreferredAllocationResponse { container_responses }))
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<AllocateRequest>,
+    ) -> Result<Response<AllocateResponse>, Status> {
+        let state = self.state.borrow().clone();
+        let requests = request.into_inner().container_requests;
+        let answers = requests.iter().map(|request| self.allocate_one(&state, request));
+        let container_responses = answers.collect::<Result<_, _>>()?;
+        Ok(Response::new(AllocateResponse { container_responses }))
+    }
+
+    async fn pre_start_container(
+        &self,
+        request: Request<PreStartContainerRequest>,
+    ) -> Result<Response<PreStartContainerResponse>, Status> {
+        let state = self.state.borrow().clone();
+        self.check_known(&state, &request.into_inner().devices_ids)?;
+        Ok(Response::new(PreStartContainerResponse {}))
+    }
+}
+
+impl Service {
+    fn allocate_one(
+        &self,
+        state: &NodeState,
+        request: &ContainerAllocateRequest,
+    ) -> Result<ContainerAllocateResponse, Refusal> {
+        let ids = &request.devices_ids;
+        if ids.is_empty() {
+            return Err(Refusal::Empty { resource: self.name() });
+        }
+        self.check_unique(ids)?;
+        self.check_known(state, ids)?;
+        if let Some(error) = &state.cdi {
+            return Err(Refusal::Cdi(error.to_string()));
+        }
+        let devices =
+            ids.iter().map(|id| self.allocatable(state, id)).collect::<Result<Vec<_>, _>>()?;
+        let simulated = state.inventory.simulated.as_deref();
+        let grant = grant(&self.resource, &devices, self.device_list, simulated);
+        tracing::info!(?ids, "allocated");
+        Ok(wire::container_response(grant))
+    }
+
+    /// The device, if it may be given away and its nodes are where the container will look for them.
+    fn allocatable<'a>(&self, state: &'a NodeState, id: &str) -> Result<&'a Device, Refusal> {
+        let refuse = |why: &str| Refusal::NotAllocatable {
+            resource: self.name(),
+            id: id.to_owned(),
+            why: why.to_owned(),
+        };
+        let offered = state.offers.get(&self.resource).and_then(|offer| offer.devices.get(id));
+        if let Some(Allocatable::No(why)) = offered.map(|offered| &offered.state) {
+            return Err(refuse(why));
+        }
+        let device = state.inventory.get(id).ok_or_else(|| refuse("no longer on this node"))?;
+        match device.nodes.iter().find(|node| !self.host.has(node)) {
+            None => Ok(device),
+            Some(node) => Err(Refusal::NodeMissing {
+                resource: self.name(),
+                id: id.to_owned(),
+                node: node.display().to_string(),
+            }),
+        }
+    }
+
+    fn prefer(
+        &self,
+        state: &NodeState,
+        request: &ContainerPreferredAllocationRequest,
+    ) -> Result<ContainerPreferredAllocationResponse, Refusal> {
+        self.check_known(state, &request.available_device_i_ds)?;
+        let ids = request.available_device_i_ds.iter();
+        let available: Vec<_> = ids.filter_map(|id| state.inventory.get(id)).collect();
+        let required: Vec<_> =
+            request.must_include_device_i_ds.iter().map(String::as_str).collect();
+        let size = usize::try_from(request.allocation_size).unwrap_or(0);
+        let question = placement::Request { available: &available, required: &required, size };
+        let choice = placement::choose(question).map_err(|source| self.unanswerable(source))?;
+        tracing::info!(chosen = ?choice.devices, why = %choice.connections, exact = choice.exact, "preferred");
+        let device_i_ds = choice.devices.iter().map(ToString::to_string).collect();
+        Ok(ContainerPreferredAllocationResponse { device_i_ds })
+    }
+
+    fn unanswerable(&self, source: PlacementError) -> Refusal {
+        Refusal::Placement { resource: self.name(), source }
+    }
+
+    fn check_unique(&self, ids: &[String]) -> Result<(), Refusal> {
+        let mut seen = BTreeSet::new();
+        let repeated: Vec<_> = ids.iter().filter(|id| !seen.insert(*id)).cloned().collect();
+        match repeated.as_slice() {
+            [] => Ok(()),
+            _ => Err(Refusal::Duplicate { resource: self.name(), ids: repeated }),
+        }
+    }
+
+    fn check_known(&self, state: &NodeState, ids: &[String]) -> Result<(), Refusal> {
+        let none = BTreeMap::new();
+        let offer = state.offers.get(&self.resource).map_or(&none, |offer| &offer.devices);
+        let unknown: Vec<_> =
+            ids.iter().filter(|id| !offer.contains_key(id.as_str())).cloned().collect();
+        match unknown.as_slice() {
+            [] => Ok(()),
+            _ => Err(Refusal::Unknown { resource: self.name(), ids: unknown }),
+        }
+    }
+
+    fn name(&self) -> String {
+        self.resource.to_string()
+    }
+}
+
+// === impl StreamGuard ===
+
+impl StreamGuard {
+    fn open(streams: &mpsc::UnboundedSender<StreamEvent>) -> Self {
+        // The session may have ended already; then nobody needs to know.
+        let _ = streams.send(StreamEvent::Opened);
+        Self(streams.clone())
+    }
+}
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        let _ = self.0.send(StreamEvent::Ended);
+    }
+}

@@ -1,0 +1,81 @@
+//! Between the domain and the device plugin protocol: the only place that knows both.
+
+use std::fmt;
+
+use tonic::Status;
+use windlass_core::placement::PlacementError;
+use windlass_kubelet_api::deviceplugin::{
+    CdiDevice, ContainerAllocateResponse, Device, HEALTHY, ListAndWatchResponse, NumaNode,
+    TopologyInfo, UNHEALTHY,
+};
+
+use crate::{
+    grant::Grant,
+    offer::{Allocatable, Offer},
+};
+
+/// Why a request of the kubelet's is refused; the kubelet shows the text in the pod's events.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("the request names no devices of {resource}")]
+    Empty { resource: String },
+    #[error("{resource} has no device {}", list(ids))]
+    Unknown { resource: String, ids: Vec<String> },
+    #[error("the request names {} of {resource} more than once", list(ids))]
+    Duplicate { resource: String, ids: Vec<String> },
+    #[error("{resource}: {id} cannot be allocated: {why}")]
+    NotAllocatable { resource: String, id: String, why: String },
+    #[error(
+        "{resource}: device node {node} of {id} is missing on this node; is the driver loaded?"
+    )]
+    NodeMissing { resource: String, id: String, node: String },
+    #[error("{0}")]
+    Cdi(String),
+    #[error("{resource}: {source}")]
+    Placement { resource: String, source: PlacementError },
+}
+
+/// The list as the kubelet takes it.
+pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
+    let devices = offer.devices.iter().map(|(id, device)| Device {
+        id: id.to_string(),
+        health: match device.state {
+            Allocatable::Yes => HEALTHY.to_owned(),
+            Allocatable::No(_) => UNHEALTHY.to_owned(),
+        },
+        // Absent rather than empty: a present message without nodes hides the device from the pod
+        // resources API (kubelet reference, trap 4).
+        topology: device
+            .numa_node
+            .map(|node| TopologyInfo { nodes: vec![NumaNode { id: node.into() }] }),
+    });
+    ListAndWatchResponse { devices: devices.collect() }
+}
+
+/// A grant as the kubelet takes it.
+pub(super) fn container_response(grant: Grant) -> ContainerAllocateResponse {
+    ContainerAllocateResponse {
+        envs: grant.envs.into_iter().collect(),
+        cdi_devices: grant.cdi_devices.into_iter().map(|name| CdiDevice { name }).collect(),
+        ..ContainerAllocateResponse::default()
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let text = refusal.to_string();
+        match refusal {
+            Refusal::Empty { .. }
+            | Refusal::Unknown { .. }
+            | Refusal::Duplicate { .. }
+            | Refusal::Placement { .. } => Self::invalid_argument(text),
+            Refusal::NotAllocatable { .. } | Refusal::NodeMissing { .. } | Refusal::Cdi(_) => {
+                Self::failed_precondition(text)
+            }
+        }
+    }
+}
+
+fn list(ids: &[String]) -> impl fmt::Display + '_ {
+    ids.join(", ")
+}
