@@ -1,1 +1,66 @@
-//! Placeholder.
+//! The embedded kubelet: the device manager of a real one, small enough to live in a test.
+//!
+//! ```text
+//!  plugin ──Register──> registration ──┐
+//!  plugin <─ListAndWatch── connection ─┤     one task owns the Manager;
+//!  plugin <─Allocate────── admission ──┼──> desk (functions sent over a channel)
+//!  tools  <─List────────── podresources┘       │
+//!                                              ├──> watch: NodeStatus
+//!                                              ├──> log of Events
+//!                                              └──> kubelet_internal_checkpoint
+//! ```
+//!
+//! It answers as Kubernetes 1.36 does, to the letter of its error texts, and can be restarted and
+//! made to misbehave. Where it differs from the real one, on purpose:
+//!
+//! - Node status is visible at once; the real one sends it every 10 s, and looks for expired
+//!   plugins then. Pod status follows each change; the real one computes it when it syncs a pod.
+//! - Go walks its maps in random order. Here resources, devices and choices are in order of their
+//!   names, so that a test fails twice the same way.
+//! - A nil dereference in the real kubelet is [`Condition::Panicked`] and [`Event::Panicked`]: the
+//!   kubelet stops serving as a dead process would, and the test goes on.
+//! - No container runtime, no scheduler, no CPU and memory managers: topology hints come from
+//!   devices alone, and containers run when told ([`Kubelet::start_container`]).
+//! - Left out: the `plugins_registry` watcher, DRA, pod resources `v1alpha1`, in-place resize, the
+//!   topology manager's policy options, the retry of a failed container start.
+//! - The text of a stopped endpoint has the resource's name where Go prints a struct with addresses.
+//! - [`Release::From1_37`] follows the merged change that keys plugins by name and socket; its
+//!   details beyond that are deduced.
+
+pub mod authority;
+pub mod grant;
+pub mod pod;
+pub mod topology;
+
+mod admission;
+mod checkpoint;
+mod config;
+mod desk;
+mod device;
+mod directory;
+mod event;
+mod fault;
+mod kubelet;
+mod manager;
+mod plugin;
+mod podresources;
+mod registration;
+mod severable;
+mod start;
+mod status;
+
+pub use admission::{Admission, Allotment, ContainerAdmission, Question, Reason, Rejection};
+pub use config::{Config, Release};
+pub use device::{Device, DeviceIds};
+pub use directory::DirectoryError;
+pub use event::{Calls, Event};
+pub use fault::{Misbehaviour, RegistrationFault, StreamFault};
+pub use grant::Grant;
+pub use kubelet::{Kubelet, KubeletError, NotInTime};
+pub use pod::{Container, InitContainer, InitRole, Pod};
+pub use start::StartError;
+pub use status::{
+    Condition, ContainerStatus, Health, NodeStatus, PluginOptions, PodPhase, PodStatus,
+    Registration, ResourceStatus,
+};
+pub use topology::{TopologyPolicy, TopologyScope};

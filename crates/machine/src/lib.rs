@@ -1,1 +1,33 @@
-//! Placeholder.
+//! Simulated machines: a profile in YAML becomes a fake host tree and a model of GPUs, with faults.
+//!
+//! [`Machine::create`] makes a folder that looks like a host to whoever reads it: `host/` with
+//! sysfs, procfs and device nodes, `libnvidia-ml.so.1`, and `state.json`, which that library reads
+//! at each call. [`Machine::inject`] changes the state, and with it what the library answers.
+//!
+//! ```no_run
+//! use std::path::Path;
+//! use windlass_machine::{Machine, Profile, simulated_driver};
+//!
+//! let profile = Profile::load("dgx-h100")?;
+//! let machine = Machine::create(Path::new("/tmp/m"), &profile, &simulated_driver()?)?;
+//! machine.inject(&"xid:79@3".parse()?)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub use card::{Architecture, Brand, Card};
+pub use driver::simulated_driver;
+pub use fault::{Fault, FaultSyntaxError};
+pub use machine::{Machine, MachineError};
+pub use profile::{Profile, ProfileError};
+pub use state::Model;
+
+pub mod card;
+pub mod cpus;
+mod driver;
+pub mod fault;
+mod machine;
+pub mod mig;
+pub mod pci;
+pub mod profile;
+pub mod state;
+mod tree;

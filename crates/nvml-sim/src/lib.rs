@@ -1,1 +1,41 @@
-//! Placeholder.
+//! `libnvidia-ml.so.1` of a simulated machine: NVML's C ABI over [`windlass_machine`].
+//!
+//! The library finds its machine by its own path: `state.json` lies beside it. Each call answers
+//! from the state as it is then, so faults that are injected while a client runs are seen at once.
+//! Struct layouts are those of `nvml.h`, taken from the bindings in `nvml-wrapper-sys`.
+//!
+//! Where it differs from the real library, on purpose: a GPU that is plugged in or pulled out is
+//! seen at once and not only after `nvmlInit`; and all calls need `nvmlInit`, also the few that the
+//! real one answers without.
+
+#![allow(non_snake_case, reason = "the names are NVIDIA's")]
+
+#[macro_use]
+mod export;
+
+mod abi;
+mod clocks;
+mod ecc;
+mod events;
+mod fabric;
+mod faults;
+mod fields;
+mod handle;
+mod identity;
+mod instance;
+mod layout;
+mod library;
+mod lookup;
+mod memory;
+mod mig;
+mod mode;
+mod nvlink;
+mod origin;
+mod pci;
+mod power;
+mod process;
+mod status;
+mod system;
+mod topology;
+mod unsupported;
+mod watch;

@@ -1,2 +1,19 @@
-//! Placeholder.
-fn main() {}
+//! `windlass`: the agent of a node, and the commands that show what it sees.
+
+mod cli;
+mod commands;
+mod demo;
+mod exit;
+mod logging;
+mod screen;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    match cli::Cli::try_parse() {
+        Ok(cli) => exit::report(commands::run(cli.command)),
+        Err(error) => exit::usage(&error),
+    }
+}

@@ -1,0 +1,138 @@
+//! Walks one header block and replaces the value of literals named `:authority`.
+//!
+//! RFC 7541: section 5.1 integers, 5.2 strings, 6 representations.
+
+/// Index of `:authority` in the static table (RFC 7541 appendix A).
+const AUTHORITY: usize = 1;
+
+/// What replaces the value, cut to the length of what it replaces. Its beginnings are hosts too.
+const REPLACEMENT: &[u8] = b"localhost";
+
+/// An integer with more continuation bytes than this is not a length.
+const MAX_INTEGER_BYTES: usize = 4;
+
+/// Replaces every `:authority` value; `None` if there is none, or the block makes no sense.
+pub(super) fn rewrite(block: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(block.len());
+    let mut found = false;
+    let mut rest = block;
+    while let Some(&first) = rest.first() {
+        let Some(prefix_bits) = literal_prefix(first) else {
+            let (_, after) = integer(rest, indexed_prefix(first))?;
+            out.extend_from_slice(&rest[..rest.len() - after.len()]);
+            rest = after;
+            continue;
+        };
+        let (name, mut after) = integer(rest, prefix_bits)?;
+        if name == 0 {
+            after = string(after)?.1;
+        }
+        let (value, end) = string(after)?;
+        out.extend_from_slice(&rest[..rest.len() - after.len()]);
+        if name == AUTHORITY {
+            found = true;
+            put_replacement(value.len(), &mut out);
+        } else {
+            out.extend_from_slice(&after[..after.len() - end.len()]);
+        }
+        rest = end;
+    }
+    found.then_some(out)
+}
+
+/// Number of bits of the name's index, if this is a literal: incremental indexing `01`, without
+/// indexing `0000`, never indexed `0001`.
+fn literal_prefix(first: u8) -> Option<u32> {
+    match first {
+        0b0100_0000..=0b0111_1111 => Some(6),
+        0b0000_0000..=0b0001_1111 => Some(4),
+        _ => None,
+    }
+}
+
+/// Number of bits of an indexed field (`1`) or of a dynamic table size update (`001`).
+fn indexed_prefix(first: u8) -> u32 {
+    if first & 0b1000_0000 == 0 { 5 } else { 7 }
+}
+
+/// A value that the encoder huffman-coded is longer than its code, so the code's length is a safe
+/// limit for plain text.
+fn put_replacement(limit: usize, out: &mut Vec<u8>) {
+    let value = &REPLACEMENT[..limit.min(REPLACEMENT.len())];
+    out.push(u8::try_from(value.len()).expect("nine at most"));
+    out.extend_from_slice(value);
+}
+
+fn string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, after) = integer(bytes, 7)?;
+    after.split_at_checked(length)
+}
+
+fn integer(bytes: &[u8], prefix_bits: u32) -> Option<(usize, &[u8])> {
+    let (&first, mut rest) = bytes.split_first()?;
+    let mask = (1_usize << prefix_bits) - 1;
+    let mut value = usize::from(first) & mask;
+    if value < mask {
+        return Some((value, rest));
+    }
+    for position in 0..MAX_INTEGER_BYTES {
+        let (&byte, after) = rest.split_first()?;
+        rest = after;
+        value += usize::from(byte & 0x7f) << (7 * position);
+        if byte & 0x80 == 0 {
+            return Some((value, rest));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(block: &[u8], expected: Option<&[u8]>) {
+        assert_eq!(rewrite(block).as_deref(), expected, "{block:02x?}");
+    }
+
+    #[test]
+    fn the_value_is_replaced_in_every_kind_of_literal() {
+        for kind in [0x41, 0x01, 0x11] {
+            let block = [&[0x82, kind, 11][..], b"/run/k.sock", &[0x84]].concat();
+            let expected = [&[0x82, kind, 9][..], b"localhost", &[0x84]].concat();
+            check(&block, Some(&expected));
+        }
+    }
+
+    #[test]
+    fn a_huffman_value_becomes_plain_text_that_is_not_longer() {
+        let coded = [0x41, 0x80 | 12, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+        check(&coded, Some(&[&[0x41, 9][..], b"localhost"].concat()));
+        let short = [0x41, 0x80 | 3, 1, 2, 3];
+        check(&short, Some(&[&[0x41, 3][..], b"loc"].concat()));
+    }
+
+    #[test]
+    fn everything_else_is_left_alone() {
+        let path = [&[0x44, 4][..], b"/a/b"].concat();
+        let named = [&[0x40, 1][..], b"x", &[1], b"y"].concat();
+        let resized = [&[0x3f, 0xe1, 0x1f][..], &path, &named, &[0xbe]].concat();
+        check(&resized, None);
+        let with_authority = [&resized[..], &[0x41, 2], b"/s"].concat();
+        check(&with_authority, Some(&[&resized[..], &[0x41, 2], b"lo"].concat()));
+    }
+
+    #[test]
+    fn long_lengths_and_indices_are_skipped_whole() {
+        let long = [b'v'; 300];
+        let field = [&[0x0f, 0x80, 0x01][..], &[0x7f, 0xad, 0x01], &long].concat();
+        let block = [&field[..], &[0x41, 10], b"/too/many/"].concat();
+        check(&block, Some(&[&field[..], &[0x41, 9], b"localhost"].concat()));
+    }
+
+    #[test]
+    fn nonsense_is_left_to_the_receiver() {
+        for block in [&[0x41][..], &[0x41, 5, b'a'], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff], &[0x40]] {
+            check(block, None);
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What an embedded kubelet is told before it starts: where it lives and how long it waits.
+
+use std::{path::PathBuf, time::Duration};
+
+use windlass_kubelet_api::{
+    deviceplugin::{KUBELET_SOCKET, PLUGIN_DIR},
+    podresources,
+};
+
+use crate::topology::{TopologyPolicy, TopologyScope};
+
+/// Settings of a [`Kubelet`](crate::Kubelet). [`Config::new`] has the real kubelet's values; tests
+/// shorten the time limits.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The kubelet's root; sockets lie in `device-plugins` and `pod-resources` below it.
+    pub dir: PathBuf,
+    /// Whose behaviour to follow where releases differ.
+    pub release: Release,
+    /// How topology hints are used.
+    pub topology: TopologyPolicy,
+    /// Whether hints are merged for each container or for the whole pod.
+    pub topology_scope: TopologyScope,
+    /// NUMA nodes of the machine; a plugin's nodes that are not among them are ignored in hints.
+    pub numa_nodes: Vec<i64>,
+    /// How long a registering plugin's socket is dialled (`dial` in devicemanager: 10 s).
+    pub dial_timeout: Duration,
+    /// How long a stopped plugin's resource stays (`endpointStopGracePeriod`: 5 min).
+    pub grace_period: Duration,
+    /// Deadline of `PreStartContainer` (`KubeletPreStartContainerRPCTimeoutInSecs`: 30 s).
+    pub pre_start_timeout: Duration,
+    /// Calls per second on the pod resources socket (`podresources.DefaultQPS`: 100).
+    pub pod_resources_qps: u32,
+    /// Calls at once on the pod resources socket (`podresources.DefaultBurstTokens`: 10).
+    pub pod_resources_burst: u32,
+}
+
+/// Kubelet releases that treat plugins differently.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Release {
+    /// Plugins are keyed by resource: the end of any stream of a resource disconnects the plugin
+    /// that registered last, even if another one's stream ended.
+    #[default]
+    UpTo1_36,
+    /// Plugins are keyed by resource and socket (Kubernetes pull request 135437): the end of a
+    /// stream concerns its own plugin.
+    From1_37,
+}
+
+// === impl Config ===
+
+impl Config {
+    /// The real kubelet's settings, below another root.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            release: Release::default(),
+            topology: TopologyPolicy::default(),
+            topology_scope: TopologyScope::default(),
+            numa_nodes: vec![0],
+            dial_timeout: Duration::from_secs(10),
+            grace_period: Duration::from_mins(5),
+            pre_start_timeout: Duration::from_secs(30),
+            pod_resources_qps: 100,
+            pod_resources_burst: 10,
+        }
+    }
+
+    /// Folder of plugin sockets, the registration socket and the checkpoint.
+    pub fn plugin_dir(&self) -> PathBuf {
+        self.dir.join(PLUGIN_DIR)
+    }
+
+    /// The registration socket.
+    pub fn registration_socket(&self) -> PathBuf {
+        self.plugin_dir().join(KUBELET_SOCKET)
+    }
+
+    /// The pod resources socket.
+    pub fn pod_resources_socket(&self) -> PathBuf {
+        self.dir.join(podresources::DIR).join(podresources::SOCKET)
+    }
+}

@@ -1,0 +1,217 @@
+//! The one task that owns the device manager; others send it functions and get their results.
+
+use std::{path::Path, sync::Arc};
+
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    checkpoint::CheckpointFile,
+    config::Config,
+    device::Device,
+    event::{Event, EventLog},
+    fault::Misbehaviour,
+    manager::{Manager, PodSync, Refusal, Vanished},
+    status::{Condition, NodeStatus},
+};
+
+type Command = Box<dyn FnOnce(&mut Desk) + Send>;
+
+/// How the rest reaches the state.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+/// The kubelet ended before it got to the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gone;
+
+/// The state and what belongs to it: its file, its witnesses, and the tasks that live with it.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    /// The state.
+    pub(crate) manager: Manager,
+    /// Connections to plugins. They end with the desk.
+    pub(crate) tasks: JoinSet<()>,
+    /// Settings.
+    pub(crate) config: Arc<Config>,
+    /// The log.
+    pub(crate) events: EventLog,
+    checkpoint: CheckpointFile,
+    status: watch::Sender<Arc<NodeStatus>>,
+    ended: CancellationToken,
+}
+
+/// What a desk is opened with, besides the state.
+#[derive(Clone, Debug)]
+pub(crate) struct Office {
+    pub(crate) config: Arc<Config>,
+    pub(crate) events: EventLog,
+    pub(crate) faults: watch::Receiver<Misbehaviour>,
+    pub(crate) status: watch::Sender<Arc<NodeStatus>>,
+    pub(crate) ended: CancellationToken,
+}
+
+// === impl Owner ===
+
+impl Owner {
+    /// An owner and the commands that its desk will work through.
+    pub(crate) fn new() -> (Self, mpsc::UnboundedReceiver<Command>) {
+        let (commands, received) = mpsc::unbounded_channel();
+        (Self { commands }, received)
+    }
+
+    /// Runs a function on the state. What it changed can be seen before this returns.
+    pub(crate) async fn with<R: Send + 'static>(
+        &self,
+        act: impl FnOnce(&mut Desk) -> R + Send + 'static,
+    ) -> Result<R, Gone> {
+        let (reply, result) = oneshot::channel();
+        let command: Command = Box::new(move |desk| {
+            let outcome = act(desk);
+            desk.publish();
+            // Nobody waits for it any more: what was done stays done.
+            let _ = reply.send(outcome);
+        });
+        self.commands.send(command).map_err(|_| Gone)?;
+        result.await.map_err(|_| Gone)
+    }
+}
+
+impl From<Gone> for Refusal {
+    fn from(Gone: Gone) -> Self {
+        Self::Stopped
+    }
+}
+
+// === impl Desk ===
+
+impl Desk {
+    /// Opens a desk: reads the checkpoint and restores what it says.
+    pub(crate) fn open(office: Office, mut manager: Manager) -> Self {
+        let Office { config, events, status, ended, .. } = office;
+        let checkpoint = CheckpointFile::in_dir(&config.plugin_dir());
+        match checkpoint.read() {
+            Ok(Some(found)) => manager.restore(found, Instant::now()),
+            Ok(None) => {}
+            Err(error) => events.push(Event::CheckpointIgnored { message: error.to_string() }),
+        }
+        let tasks = JoinSet::new();
+        let mut desk = Self { manager, tasks, config, events, checkpoint, status, ended };
+        desk.publish();
+        desk
+    }
+
+    /// Works through commands until the kubelet ends. Returns the state, for the next life.
+    pub(crate) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) -> Manager {
+        loop {
+            let expiry = self.manager.next_expiry(self.config.grace_period);
+            tokio::select! {
+                biased;
+                () = self.ended.cancelled() => break,
+                Some(command) = commands.recv() => command(&mut self),
+                Some(task) = self.tasks.join_next(), if !self.tasks.is_empty() => {
+                    if let Err(error) = task {
+                        self.panic(&format!("a connection's task failed: {error}"));
+                    }
+                }
+                () = until(expiry) => self.expire(),
+            }
+        }
+        self.tasks.shutdown().await;
+        self.manager
+    }
+
+    /// Takes a list, as every message of a stream does.
+    pub(crate) fn list(&mut self, resource: &str, devices: Vec<Device>) {
+        let event =
+            Event::ListReceived { resource: resource.to_owned(), devices: devices.clone() };
+        if let PodSync::Dropped(pods) = self.manager.list(resource, devices) {
+            self.events.push(Event::PodSyncDropped { pods });
+        }
+        while let Some(pods) = self.manager.pod_syncs.pop_front() {
+            self.events.push(Event::PodsSynced { pods });
+        }
+        // A failed write is recorded; the real kubelet goes on too.
+        let _ = self.save();
+        self.events.push(event);
+    }
+
+    /// A stream is over.
+    pub(crate) fn stream_ended(&mut self, resource: &str, socket: &Path, reason: String) {
+        self.manager.stream_ended(resource, socket, Instant::now());
+        self.events.push(Event::StreamEnded {
+            resource: resource.to_owned(),
+            endpoint: socket.to_owned(),
+            reason,
+        });
+    }
+
+    /// Writes the checkpoint.
+    pub(crate) fn save(&mut self) -> Result<(), Refusal> {
+        match self.checkpoint.write(&self.manager.to_checkpoint()) {
+            Ok(()) => {
+                self.events.push(Event::CheckpointWritten);
+                Ok(())
+            }
+            Err(error) => {
+                let message = error.to_string();
+                self.events.push(Event::CheckpointFailed { message: message.clone() });
+                Err(Refusal::Checkpoint(message))
+            }
+        }
+    }
+
+    /// Ends this life as a nil dereference ends the real kubelet's.
+    pub(crate) fn crash(&mut self, vanished: &Vanished) {
+        self.panic(&vanished.to_string());
+    }
+
+    /// Shows the state to everybody, if it changed. A dead kubelet's state is no news.
+    pub(crate) fn publish(&mut self) {
+        if self.ended.is_cancelled() {
+            return;
+        }
+        let current = NodeStatus::of(&self.manager);
+        self.status.send_if_modified(|shown| {
+            let changed = **shown != current;
+            if changed {
+                *shown = Arc::new(current);
+            }
+            changed
+        });
+    }
+
+    fn panic(&mut self, message: &str) {
+        self.publish();
+        self.ended.cancel();
+        self.status.send_modify(|shown| {
+            Arc::make_mut(shown).kubelet = Condition::Panicked(message.to_owned());
+        });
+        self.events.push(Event::Panicked { message: message.to_owned() });
+    }
+
+    fn expire(&mut self) {
+        let gone = self.manager.expire(Instant::now(), self.config.grace_period);
+        if !gone.is_empty() {
+            // A failed write is recorded; the real kubelet goes on too.
+            let _ = self.save();
+        }
+        for resource in gone {
+            self.events.push(Event::ResourceExpired { resource });
+        }
+        self.publish();
+    }
+}
+
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}

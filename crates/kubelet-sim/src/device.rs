@@ -1,0 +1,41 @@
+//! A device as its plugin lists it, and sets of device ids.
+
+use std::collections::BTreeSet;
+
+use windlass_kubelet_api::deviceplugin::{self as wire, HEALTHY};
+
+/// Device ids of one resource.
+pub type DeviceIds = BTreeSet<String>;
+
+/// One entry of a `ListAndWatch` answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The plugin's id.
+    pub id: String,
+    /// The plugin's word; only `Healthy` to the letter makes the device allocatable.
+    pub health: String,
+    /// NUMA nodes. `None` when the plugin sent no topology, which differs from a topology without
+    /// nodes: that one hides the device from `GetAllocatableResources`.
+    pub numa_nodes: Option<Vec<i64>>,
+}
+
+// === impl Device ===
+
+impl Device {
+    /// Takes the device from the wire as it is; the kubelet validates nothing here.
+    pub(crate) fn from_proto(device: wire::Device) -> Self {
+        let numa_nodes =
+            device.topology.map(|topology| topology.nodes.iter().map(|node| node.id).collect());
+        Self { id: device.id, health: device.health, numa_nodes }
+    }
+
+    /// Whether the device may be allocated.
+    pub fn is_healthy(&self) -> bool {
+        self.health == HEALTHY
+    }
+
+    /// The NUMA nodes, none if there is no topology.
+    pub fn nodes(&self) -> &[i64] {
+        self.numa_nodes.as_deref().unwrap_or_default()
+    }
+}

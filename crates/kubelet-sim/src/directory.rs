@@ -1,0 +1,71 @@
+//! The kubelet's folders: one kubelet per root, sockets of plugins wiped at start.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::FileTypeExt as _,
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::config::Config;
+
+/// Held locked while a kubelet lives on a root.
+const LOCK: &str = ".windlass-kubelet.lock";
+
+/// Why the folders could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// Another embedded kubelet lives there.
+    #[error("another embedded kubelet runs on {0}: stop it or choose another root")]
+    Taken(PathBuf),
+    /// The system refused.
+    #[error("cannot {action} {path}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+/// Makes the folders and locks the root until the file is dropped.
+pub(crate) fn claim(config: &Config) -> Result<File, DirectoryError> {
+    let pod_resources = config.pod_resources_socket();
+    let folders = [Some(config.dir.as_path()), Some(&config.plugin_dir()), pod_resources.parent()];
+    for folder in folders.into_iter().flatten() {
+        fs::create_dir_all(folder).map_err(|source| failed("create folder", folder, source))?;
+    }
+    let path = config.dir.join(LOCK);
+    let lock = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|source| failed("open lock file", &path, source))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(DirectoryError::Taken(config.dir.clone())),
+        Err(errno) => Err(failed("lock", &path, errno.into())),
+    }
+}
+
+/// Deletes every socket directly in the folder, and links to sockets; nothing else, nothing deeper.
+pub(crate) fn wipe_sockets(dir: &Path) -> Result<(), DirectoryError> {
+    let entries = fs::read_dir(dir).map_err(|source| failed("read folder", dir, source))?;
+    for entry in entries {
+        let path = entry.map_err(|source| failed("read folder", dir, source))?.path();
+        let is_socket = fs::metadata(&path).is_ok_and(|found| found.file_type().is_socket());
+        if is_socket {
+            fs::remove_file(&path).map_err(|source| failed("delete socket", &path, source))?;
+        }
+    }
+    Ok(())
+}
+
+fn failed(action: &'static str, path: &Path, source: io::Error) -> DirectoryError {
+    DirectoryError::Io { action, path: path.to_owned(), source }
+}

@@ -1,0 +1,226 @@
+//! What a container gets from its plugins, in plain words.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use windlass_kubelet_api::deviceplugin::ContainerAllocateResponse;
+
+/// A plugin's answer to `Allocate`, or several of them merged for one container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// Environment variables.
+    pub envs: BTreeMap<String, String>,
+    /// Bind mounts, in the plugin's order.
+    pub mounts: Vec<Mount>,
+    /// Device nodes, in the plugin's order.
+    pub devices: Vec<DeviceNode>,
+    /// Annotations for the runtime.
+    pub annotations: BTreeMap<String, String>,
+    /// Qualified CDI device names, in the plugin's order.
+    pub cdi_devices: Vec<String>,
+}
+
+/// A bind mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Where the container sees it.
+    pub container_path: String,
+    /// What it shows.
+    pub host_path: String,
+    /// How the container may use it.
+    pub access: Access,
+}
+
+/// Whether a mount can be written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// `read_only` is set.
+    ReadOnly,
+    /// `read_only` is not set.
+    ReadWrite,
+}
+
+/// A device node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceNode {
+    /// Where the container sees it.
+    pub container_path: String,
+    /// The node on the host.
+    pub host_path: String,
+    /// Cgroup permissions as the plugin wrote them; the kubelet checks nothing.
+    pub permissions: String,
+}
+
+/// A setting that a later resource of the same container wanted differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// `env`, `device`, `mount` or `annotation`.
+    pub kind: &'static str,
+    /// The name or container path.
+    pub key: String,
+    /// The value that stays.
+    pub kept: String,
+    /// The value that is dropped.
+    pub dropped: String,
+}
+
+// === impl Grant ===
+
+impl Grant {
+    /// Takes the answer from the wire.
+    pub(crate) fn from_proto(response: &ContainerAllocateResponse) -> Self {
+        Self {
+            envs: response.envs.clone().into_iter().collect(),
+            mounts: response.mounts.iter().map(Mount::from_proto).collect(),
+            devices: response.devices.iter().map(DeviceNode::from_proto).collect(),
+            annotations: response.annotations.clone().into_iter().collect(),
+            cdi_devices: response.cdi_devices.iter().map(|cdi| cdi.name.clone()).collect(),
+        }
+    }
+
+    /// Merges the answers for one container as `deviceRunContainerOptions` does: the first one to
+    /// say something wins, conflicts are only reported, CDI names are passed on once.
+    pub(crate) fn merge<'a>(grants: impl IntoIterator<Item = &'a Self>) -> (Self, Vec<Conflict>) {
+        let mut merged = Self::default();
+        let mut conflicts = Vec::new();
+        for grant in grants {
+            conflicts.extend(merge_map("env", &mut merged.envs, &grant.envs));
+            conflicts.extend(merged.add_devices(&grant.devices));
+            conflicts.extend(merged.add_mounts(&grant.mounts));
+            let annotations = &mut merged.annotations;
+            conflicts.extend(merge_map("annotation", annotations, &grant.annotations));
+            merged.add_cdi_devices(&grant.cdi_devices);
+        }
+        (merged, conflicts)
+    }
+
+    fn add_devices(&mut self, more: &[DeviceNode]) -> Vec<Conflict> {
+        let mut conflicts = Vec::new();
+        for device in more {
+            let path = &device.container_path;
+            match self.devices.iter().find(|known| known.container_path == *path) {
+                None => self.devices.push(device.clone()),
+                Some(known) => conflicts.extend(Conflict::between(
+                    "device",
+                    path,
+                    (&known.host_path, &device.host_path),
+                )),
+            }
+        }
+        conflicts
+    }
+
+    fn add_mounts(&mut self, more: &[Mount]) -> Vec<Conflict> {
+        let mut conflicts = Vec::new();
+        for mount in more {
+            let path = &mount.container_path;
+            match self.mounts.iter().find(|known| known.container_path == *path) {
+                None => self.mounts.push(mount.clone()),
+                Some(known) => conflicts.extend(Conflict::between(
+                    "mount",
+                    path,
+                    (&known.host_path, &mount.host_path),
+                )),
+            }
+        }
+        conflicts
+    }
+
+    fn add_cdi_devices(&mut self, more: &[String]) {
+        let known: BTreeSet<String> = self.cdi_devices.iter().cloned().collect();
+        let mut seen = known;
+        self.cdi_devices.extend(more.iter().filter(|name| seen.insert((*name).clone())).cloned());
+    }
+}
+
+// === impl Mount ===
+
+impl Mount {
+    fn from_proto(mount: &windlass_kubelet_api::deviceplugin::Mount) -> Self {
+        Self {
+            container_path: mount.container_path.clone(),
+            host_path: mount.host_path.clone(),
+            access: if mount.read_only { Access::ReadOnly } else { Access::ReadWrite },
+        }
+    }
+}
+
+// === impl DeviceNode ===
+
+impl DeviceNode {
+    fn from_proto(device: &windlass_kubelet_api::deviceplugin::DeviceSpec) -> Self {
+        Self {
+            container_path: device.container_path.clone(),
+            host_path: device.host_path.clone(),
+            permissions: device.permissions.clone(),
+        }
+    }
+}
+
+// === impl Conflict ===
+
+impl Conflict {
+    fn between(kind: &'static str, key: &str, values: (&str, &str)) -> Option<Self> {
+        let (kept, dropped) = values;
+        (kept != dropped).then(|| Self {
+            kind,
+            key: key.to_owned(),
+            kept: kept.to_owned(),
+            dropped: dropped.to_owned(),
+        })
+    }
+}
+
+fn merge_map(
+    kind: &'static str,
+    merged: &mut BTreeMap<String, String>,
+    more: &BTreeMap<String, String>,
+) -> Vec<Conflict> {
+    let mut conflicts = Vec::new();
+    for (key, value) in more {
+        let kept = merged.entry(key.clone()).or_insert_with(|| value.clone());
+        conflicts.extend(Conflict::between(kind, key, (kept, value)));
+    }
+    conflicts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grant(env: &str, host_path: &str, cdi: &[&str]) -> Grant {
+        let text = |value: &str| value.to_owned();
+        Grant {
+            envs: BTreeMap::from([(text("E"), text(env))]),
+            mounts: vec![Mount {
+                container_path: text("/m"),
+                host_path: text(host_path),
+                access: Access::ReadOnly,
+            }],
+            devices: vec![DeviceNode {
+                container_path: text("/dev/d"),
+                host_path: text(host_path),
+                permissions: text("rw"),
+            }],
+            annotations: BTreeMap::from([(text("a"), text(env))]),
+            cdi_devices: cdi.iter().map(|name| text(name)).collect(),
+        }
+    }
+
+    #[test]
+    fn the_first_resource_wins_each_conflict_and_the_rest_is_reported() {
+        let first = grant("1", "/host/1", &["v/c=a", "v/c=b", "v/c=a"]);
+        let second = grant("2", "/host/2", &["v/c=b", "v/c=c"]);
+        let (merged, conflicts) = Grant::merge([&first, &second]);
+        assert_eq!(merged, Grant { cdi_devices: merged.cdi_devices.clone(), ..first });
+        assert_eq!(merged.cdi_devices, ["v/c=a", "v/c=b", "v/c=c"]);
+        let kinds: Vec<_> = conflicts.iter().map(|conflict| conflict.kind).collect();
+        assert_eq!(kinds, ["env", "device", "mount", "annotation"]);
+        assert_eq!((&*conflicts[1].kept, &*conflicts[1].dropped), ("/host/1", "/host/2"));
+    }
+
+    #[test]
+    fn the_same_setting_twice_is_no_conflict() {
+        let (merged, conflicts) = Grant::merge([&grant("1", "/h", &[]), &grant("1", "/h", &[])]);
+        assert_eq!((merged, conflicts), (grant("1", "/h", &[]), vec![]));
+    }
+}

@@ -1,0 +1,64 @@
+//! Making a running kubelet misbehave, or its surroundings.
+
+use std::io;
+
+use tonic::transport::Channel;
+use windlass_kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient;
+
+use super::{Kubelet, KubeletError, State};
+use crate::{desk::Desk, directory, fault::Misbehaviour};
+
+impl Kubelet {
+    /// Misbehaves like this from now on, over restarts too.
+    pub fn misbehave(&self, how: Misbehaviour) {
+        self.faults.send_replace(how);
+    }
+
+    /// Deletes `kubelet.sock` and binds it again, `times` in a row, without a restart: a plugin that
+    /// watches the folder sees a new kubelet. Its connections are cut; state and streams stay.
+    pub fn replace_registration_socket(&self, times: usize) -> Result<(), KubeletError> {
+        if let State::Running(life) = &mut *self.state() {
+            for _ in 0..times {
+                life.replace_registration_socket()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes one file in the plugin folder, a plugin's socket for example.
+    pub fn delete_socket(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.config.plugin_dir().join(name))
+    }
+
+    /// Deletes every socket in the plugin folder, `kubelet.sock` too, without a restart.
+    pub fn delete_sockets(&self) -> Result<(), KubeletError> {
+        Ok(directory::wipe_sockets(&self.config.plugin_dir())?)
+    }
+
+    /// Cuts the connection to the plugin that a resource is allocated from.
+    pub async fn cancel_stream(&self, resource: &str) {
+        let resource = resource.to_owned();
+        let cut = move |desk: &mut Desk| {
+            let endpoint = desk.manager.endpoints.get(&resource);
+            if let Some(plugin) = endpoint.and_then(|endpoint| endpoint.plugin.as_ref()) {
+                plugin.cut();
+            }
+        };
+        if let Some((owner, _)) = self.owner() {
+            // A kubelet that is gone has no streams.
+            let _ = owner.with(cut).await;
+        }
+    }
+
+    /// A raw client on the kubelet's own connection to the plugin of a resource, for calls that the
+    /// kubelet would never make. It keeps that connection open.
+    pub async fn plugin(&self, resource: &str) -> Option<DevicePluginClient<Channel>> {
+        let (owner, _) = self.owner()?;
+        let resource = resource.to_owned();
+        let find = move |desk: &mut Desk| {
+            let endpoint = desk.manager.endpoints.get(&resource)?;
+            Some(endpoint.plugin.as_ref()?.client())
+        };
+        owner.with(find).await.ok()?
+    }
+}

@@ -1,0 +1,130 @@
+//! One life of the kubelet: what its process owns, from start to end.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use tokio::task::JoinSet;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use windlass_kubelet_api::socket::SocketPath;
+
+use super::KubeletError;
+use crate::{
+    desk::{Desk, Office, Owner},
+    device::DeviceIds,
+    directory,
+    event::Event,
+    manager::{Manager, PodRecord},
+    podresources,
+    registration::{self, Listening},
+};
+
+/// Pods by UID.
+pub(super) type Pods = BTreeMap<String, PodRecord>;
+
+/// What is there although the kubelet is not: the API server's and the runtime's part.
+#[derive(Debug, Default)]
+pub(super) struct Remains {
+    /// Pods bound to the node, and their running containers.
+    pub(super) pods: Pods,
+    /// Extended resources in the node's status.
+    resources: DeviceIds,
+}
+
+/// A running kubelet's tasks. Dropped, they end at once.
+#[derive(Debug)]
+pub(super) struct Life {
+    /// The way to the state.
+    pub(super) owner: Owner,
+    /// Ends everything.
+    pub(super) ended: CancellationToken,
+    desk: JoinSet<Manager>,
+    servers: JoinSet<()>,
+    listening: Listening,
+    _end_on_drop: DropGuard,
+}
+
+// === impl Remains ===
+
+impl Remains {
+    /// Pods that a new life admits once more.
+    pub(super) fn to_admit_again(&self) -> Vec<crate::pod::Pod> {
+        let active = self.pods.values().filter(|record| record.is_active());
+        active.map(|record| record.pod.clone()).collect()
+    }
+
+    fn of(manager: Manager) -> Self {
+        let resources = manager.counts().into_keys().collect();
+        Self { pods: manager.pods, resources }
+    }
+
+    /// A new life's state, before the checkpoint is read.
+    fn into_manager(self, office: &Office) -> Manager {
+        let mut pods = self.pods;
+        for record in pods.values_mut() {
+            record.running_at_start = record.running.clone();
+        }
+        Manager {
+            release: office.config.release,
+            policy: office.config.topology,
+            numa_nodes: office.config.numa_nodes.clone(),
+            // A first life has no pods to admit again.
+            sources_ready: pods.is_empty(),
+            pods,
+            expired: self.resources,
+            ..Manager::default()
+        }
+    }
+}
+
+// === impl Life ===
+
+impl Life {
+    /// Reads the checkpoint, deletes sockets, binds both of its own and serves.
+    pub(super) fn begin(office: Office, remains: Remains) -> Result<Self, KubeletError> {
+        let config = Arc::clone(&office.config);
+        let ended = office.ended.clone();
+        directory::wipe_sockets(&config.plugin_dir())?;
+        let registration = bind(config.registration_socket())?;
+        let pod_resources = bind(config.pod_resources_socket())?;
+
+        let (owner, commands) = Owner::new();
+        let listening = Listening {
+            owner: owner.clone(),
+            config: Arc::clone(&config),
+            faults: office.faults.clone(),
+            ended: ended.child_token(),
+        };
+        let events = office.events.clone();
+        let manager = remains.into_manager(&office);
+        let mut desk = JoinSet::new();
+        desk.spawn(Desk::open(office, manager).run(commands));
+        let mut servers = JoinSet::new();
+        servers.spawn(registration::serve(registration, listening.clone()));
+        let serving =
+            podresources::serve(pod_resources, owner.clone(), config, ended.child_token());
+        servers.spawn(serving);
+        events.push(Event::Started);
+        let _end_on_drop = ended.clone().drop_guard();
+        Ok(Self { owner, ended, desk, servers, listening, _end_on_drop })
+    }
+
+    /// Ends all tasks and waits for them.
+    pub(super) async fn end(mut self) -> Remains {
+        self.ended.cancel();
+        let manager = self.desk.join_next().await.and_then(Result::ok);
+        while self.servers.join_next().await.is_some() {}
+        manager.map(Remains::of).unwrap_or_default()
+    }
+
+    /// Serves registrations on a new socket file with the same name.
+    pub(super) fn replace_registration_socket(&mut self) -> Result<(), KubeletError> {
+        self.listening.ended.cancel();
+        self.listening.ended = self.ended.child_token();
+        let listener = bind(self.listening.config.registration_socket())?;
+        self.servers.spawn(registration::serve(listener, self.listening.clone()));
+        Ok(())
+    }
+}
+
+fn bind(path: PathBuf) -> Result<tokio::net::UnixListener, KubeletError> {
+    Ok(SocketPath::new(path)?.bind()?)
+}

@@ -1,0 +1,122 @@
+//! The device manager's state, and what may be done to it. Pure: no files, no sockets, no clock.
+//!
+//! Each method is one of the real manager's critical sections, so what can come between two of them
+//! there (a list, a garbage collection during `GetPreferredAllocation`) can come between them here.
+
+mod allocation;
+mod choice;
+mod endpoint;
+mod hints;
+mod holding;
+mod listing;
+mod memory;
+mod pods;
+mod refusal;
+mod reuse;
+
+use std::collections::{BTreeMap, VecDeque};
+
+pub(crate) use allocation::Answer;
+pub(crate) use choice::{Choice, Request, Undecided};
+pub(crate) use endpoint::{ClientKey, Endpoint};
+pub(crate) use hints::{Alignment, saturating};
+pub(crate) use holding::{Held, Holdings};
+pub(crate) use listing::PodSync;
+pub(crate) use pods::{Insufficient, PodRecord};
+pub(crate) use refusal::{Refusal, Vanished};
+
+use crate::{
+    config::Release,
+    device::{Device, DeviceIds},
+    topology::{NumaMask, TopologyPolicy},
+};
+
+/// Everything the device manager knows.
+#[derive(Debug, Default)]
+pub(crate) struct Manager {
+    /// Which release's rules apply.
+    pub(crate) release: Release,
+    /// Topology manager policy.
+    pub(crate) policy: TopologyPolicy,
+    /// NUMA nodes of the machine.
+    pub(crate) numa_nodes: Vec<i64>,
+    /// The last list of each resource. Outlives the plugin.
+    pub(crate) devices: BTreeMap<String, BTreeMap<String, Device>>,
+    /// Healthy ids. A key here is what makes a resource known.
+    pub(crate) healthy: BTreeMap<String, DeviceIds>,
+    /// Unhealthy ids.
+    pub(crate) unhealthy: BTreeMap<String, DeviceIds>,
+    /// Resources whose plugin stayed away too long: the node keeps them with capacity 0.
+    pub(crate) expired: DeviceIds,
+    /// The plugin to call for each resource.
+    pub(crate) endpoints: BTreeMap<String, Endpoint>,
+    /// Plugins that are connected or connecting, by the release's key.
+    pub(crate) clients: BTreeMap<ClientKey, tokio_util::sync::CancellationToken>,
+    /// Ids in use, recomputed from `holdings` now and then; may run ahead of them.
+    pub(crate) allocated: BTreeMap<String, DeviceIds>,
+    /// What each container holds.
+    pub(crate) holdings: Holdings,
+    /// Devices of finished init containers, of one pod at a time.
+    pub(crate) reusable: reuse::Reusable,
+    /// The topology manager's decision by pod and container.
+    pub(crate) affinities: BTreeMap<(String, String), NumaMask>,
+    /// All pods bound to the node, by UID.
+    pub(crate) pods: BTreeMap<String, PodRecord>,
+    /// Whether the first list of pods was worked through.
+    pub(crate) sources_ready: bool,
+    /// Pods waiting for a sync because a device's health changed.
+    pub(crate) pod_syncs: VecDeque<Vec<String>>,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    //! Builders for the state, shared by the tests of this folder.
+
+    use super::*;
+    use crate::{grant::Grant, pod::Pod};
+
+    pub(crate) const GPU: &str = "example.com/gpu";
+
+    pub(crate) fn ids(names: &str) -> DeviceIds {
+        names.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// A healthy device; no nodes means no topology.
+    pub(crate) fn device(id: &str, nodes: &[i64]) -> Device {
+        let numa_nodes = (!nodes.is_empty()).then(|| nodes.to_vec());
+        Device { id: id.to_owned(), health: "Healthy".to_owned(), numa_nodes }
+    }
+
+    /// A manager that lists these devices on a machine of two nodes, sources ready.
+    pub(crate) fn manager(devices: Vec<Device>) -> Manager {
+        let mut manager =
+            Manager { numa_nodes: vec![0, 1], sources_ready: true, ..Manager::default() };
+        manager.list(GPU, devices);
+        manager
+    }
+
+    /// Gives devices to a container of an active pod.
+    pub(crate) fn hold(manager: &mut Manager, pod: &str, container: &str, names: &str) {
+        if !manager.pods.contains_key(pod) {
+            let record = Pod { uid: pod.to_owned(), ..Pod::new(pod) };
+            manager.add_pod(record);
+        }
+        let request = request(pod, container, ids(names).len());
+        let held = Held::new(
+            BTreeMap::from([(-1, ids(names).into_iter().collect())]),
+            Vec::new(),
+            Grant::default(),
+        );
+        manager.holdings.insert(&request, held);
+        manager.allocated = manager.holdings.in_use();
+    }
+
+    pub(crate) fn request(pod: &str, container: &str, size: usize) -> Request {
+        Request {
+            pod: pod.to_owned(),
+            container: container.to_owned(),
+            resource: GPU.to_owned(),
+            size,
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Recording what a plugin granted, or taking the choice back.
+
+use std::collections::BTreeMap;
+
+use super::{Held, Manager, Request, Vanished, holding::Dropped};
+use crate::{device::DeviceIds, grant::Grant};
+
+/// Key of [`Held::by_numa`] for devices without NUMA node.
+const NO_NODE: i64 = -1;
+
+/// A plugin's answer to `Allocate`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    /// As it came, for the checkpoint.
+    pub(crate) encoded: Vec<u8>,
+    /// The same in plain words.
+    pub(crate) grant: Grant,
+}
+
+impl Manager {
+    /// Records that the container holds these devices. A device that left the list while the plugin
+    /// was asked is the real kubelet's end.
+    pub(crate) fn grant(
+        &mut self,
+        request: &Request,
+        devices: &DeviceIds,
+        answer: Answer,
+    ) -> Result<(), Vanished> {
+        let mut by_numa = BTreeMap::<i64, Vec<String>>::new();
+        let listed = self.devices.get(&request.resource);
+        for id in devices {
+            let device = listed.and_then(|listed| listed.get(id));
+            let nodes = device.ok_or_else(|| Vanished { id: id.clone() })?.nodes();
+            for node in if nodes.is_empty() { &[NO_NODE] } else { nodes } {
+                by_numa.entry(*node).or_default().push(id.clone());
+            }
+        }
+        self.holdings.insert(request, Held::new(by_numa, answer.encoded, answer.grant));
+        Ok(())
+    }
+
+    /// Forgets choices that led to nothing.
+    pub(crate) fn restore_allocated(&mut self) {
+        self.allocated = self.holdings.in_use();
+    }
+
+    /// Frees what pods hold that are gone, once all pods are known. What was chosen and never
+    /// granted is freed with it, and only then.
+    pub(crate) fn collect_garbage(&mut self) {
+        if !self.sources_ready {
+            return;
+        }
+        let pods = &self.pods;
+        let is_active = |uid: &str| pods.get(uid).is_some_and(super::PodRecord::is_active);
+        if self.holdings.retain(is_active) == Dropped::Some {
+            self.restore_allocated();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::tests::{GPU, device, hold, ids, manager, request},
+        *,
+    };
+
+    fn answer() -> Answer {
+        Answer { encoded: Vec::new(), grant: Grant::default() }
+    }
+
+    #[test]
+    fn a_device_of_two_nodes_is_recorded_under_both() {
+        let mut manager = manager(vec![device("a", &[0, 1]), device("b", &[])]);
+        manager.grant(&request("pod", "c", 2), &ids("a b"), answer()).expect("listed");
+        let held = manager.holdings.get("pod", "c", GPU).expect("granted");
+        let expected = [(-1, vec!["b"]), (0, vec!["a"]), (1, vec!["a"])];
+        let expected = expected.map(|(node, ids)| (node, ids.into_iter().map(String::from).collect()));
+        assert_eq!(held.by_numa, BTreeMap::from(expected));
+        assert_eq!(held.ids(), ids("a b"));
+    }
+
+    #[test]
+    fn a_device_that_vanished_during_allocate_is_a_panic() {
+        let mut manager = manager(vec![device("a", &[])]);
+        let vanished = manager.grant(&request("pod", "c", 1), &ids("z"), answer());
+        assert_eq!(vanished, Err(Vanished { id: "z".to_owned() }));
+    }
+
+    #[test]
+    fn garbage_is_collected_once_sources_are_ready_and_frees_ungranted_choices_too() {
+        let mut manager = manager(vec![device("a", &[]), device("b", &[])]);
+        hold(&mut manager, "pod", "c", "a");
+        manager.allocated.entry(GPU.to_owned()).or_default().insert("b".to_owned());
+        manager.pods.clear();
+
+        manager.sources_ready = false;
+        manager.collect_garbage();
+        assert_eq!(manager.allocated[GPU], ids("a b"));
+
+        manager.sources_ready = true;
+        manager.collect_garbage();
+        assert!(manager.allocated.is_empty());
+    }
+}

@@ -1,0 +1,151 @@
+//! Topology hints for a container or a pod, from what is free and what it holds already.
+
+use super::{Manager, Vanished};
+use crate::{
+    device::DeviceIds,
+    pod::{Container, Pod},
+    topology::{Demand, Hints, NumaMask, merge},
+};
+
+/// The topology manager's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alignment {
+    /// The container or pod may go on; its affinity is stored.
+    Admitted,
+    /// `TopologyAffinityError`.
+    Misaligned,
+}
+
+impl Manager {
+    /// Decides where a container's devices shall come from.
+    pub(crate) fn align_container(
+        &mut self,
+        pod: &Pod,
+        container: &Container,
+    ) -> Result<Alignment, Vanished> {
+        self.collect_garbage();
+        let mut wishes = Vec::new();
+        for (resource, size) in self.device_limits(&container.limits) {
+            let held = self.holdings.get(&pod.uid, &container.name, &resource);
+            let held = held.map(super::Held::ids).unwrap_or_default();
+            let reusable = self.reusable.of(&pod.uid, &resource);
+            wishes.push(self.hints_of(&resource, size, (&held, &reusable))?);
+        }
+        let containers = [container.name.as_str()];
+        Ok(self.decide(&pod.uid, &containers, &wishes))
+    }
+
+    /// Decides where all of a pod's devices shall come from (scope `pod`).
+    pub(crate) fn align_pod(&mut self, pod: &Pod) -> Result<Alignment, Vanished> {
+        self.collect_garbage();
+        let mut wishes = Vec::new();
+        for (resource, size) in self.device_limits(&pod.effective_limits()) {
+            let held = self.holdings.of_pod(&pod.uid, &resource);
+            wishes.push(self.hints_of(&resource, size, (&held, &DeviceIds::new()))?);
+        }
+        let containers: Vec<&str> =
+            pod.in_admission_order().map(|container| container.name.as_str()).collect();
+        Ok(self.decide(&pod.uid, &containers, &wishes))
+    }
+
+    fn decide(&mut self, pod: &str, containers: &[&str], wishes: &[Hints]) -> Alignment {
+        let machine = NumaMask::of(self.numa_nodes.iter().copied());
+        let verdict = merge(self.policy, machine, wishes);
+        if !verdict.admitted {
+            return Alignment::Misaligned;
+        }
+        for container in containers {
+            let key = (pod.to_owned(), (*container).to_owned());
+            match verdict.affinity {
+                Some(mask) => self.affinities.insert(key, mask),
+                None => self.affinities.remove(&key),
+            };
+        }
+        Alignment::Admitted
+    }
+
+    fn hints_of(
+        &self,
+        resource: &str,
+        size: usize,
+        (held, reusable): (&DeviceIds, &DeviceIds),
+    ) -> Result<Hints, Vanished> {
+        let Some(devices) = self.devices.get(resource).filter(|_| self.has_topology(resource))
+        else {
+            return Ok(Hints::NoPreference);
+        };
+        let machine = &self.numa_nodes;
+        let available = self.available(resource);
+        let none = DeviceIds::new();
+        let demand = if held.is_empty() {
+            if available.union(reusable).count() < size {
+                return Ok(Hints::Unsatisfiable);
+            }
+            Demand { machine, devices, available: &available, reusable, size }
+        } else {
+            if held.len() != size {
+                return Ok(Hints::Unsatisfiable);
+            }
+            Demand { machine, devices, available: held, reusable: &none, size }
+        };
+        demand.hints().map(Hints::Masks)
+    }
+
+    fn device_limits(&self, limits: &crate::pod::Limits) -> Vec<(String, usize)> {
+        limits
+            .iter()
+            .filter(|(resource, _)| self.is_known(resource))
+            .map(|(resource, quantity)| (resource.clone(), saturating(*quantity)))
+            .collect()
+    }
+}
+
+/// A quantity as a number of devices.
+pub(crate) fn saturating(quantity: u64) -> usize {
+    usize::try_from(quantity).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::tests::{GPU, device, hold, ids, manager},
+        *,
+    };
+    use crate::topology::TopologyPolicy;
+
+    fn check(held: &str, size: u64, expected: Result<Alignment, Vanished>) {
+        let mut manager = manager(vec![device("a", &[0]), device("b", &[1])]);
+        manager.policy = TopologyPolicy::SingleNumaNode;
+        if !held.is_empty() {
+            hold(&mut manager, "pod", "c", held);
+        }
+        let container = Container::new("c").limit(GPU, size);
+        let pod = Pod { uid: "pod".to_owned(), ..Pod::new("pod").container(container.clone()) };
+        manager.add_pod(pod.clone());
+        assert_eq!(manager.align_container(&pod, &container), expected, "{held} {size}");
+    }
+
+    #[test]
+    fn a_container_keeps_the_node_of_the_devices_that_it_holds() {
+        check("", 1, Ok(Alignment::Admitted));
+        check("", 2, Ok(Alignment::Misaligned));
+        check("b", 1, Ok(Alignment::Admitted));
+        check("b", 2, Ok(Alignment::Misaligned));
+        check("a b", 1, Ok(Alignment::Misaligned));
+    }
+
+    #[test]
+    fn a_held_device_that_is_no_longer_listed_is_a_panic() {
+        check("gone", 1, Err(Vanished { id: "gone".to_owned() }));
+    }
+
+    #[test]
+    fn policy_none_leaves_no_affinity() {
+        let mut manager = manager(vec![device("a", &[0])]);
+        let container = Container::new("c").limit(GPU, 1);
+        let pod = Pod::new("pod").container(container.clone());
+        assert_eq!(manager.align_container(&pod, &container), Ok(Alignment::Admitted));
+        assert!(manager.affinities.is_empty());
+        assert_eq!(manager.available(GPU), ids("a"));
+    }
+}

@@ -1,0 +1,153 @@
+//! Pods of the node as the kubelet sees them, and the predicate that counts their requests.
+
+use std::collections::BTreeSet;
+
+use super::Manager;
+use crate::{
+    pod::{Limits, Pod},
+    status::PodPhase,
+};
+
+/// A pod and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodRecord {
+    /// As it was bound.
+    pub(crate) pod: Pod,
+    /// Its state.
+    pub(crate) phase: PodPhase,
+    /// Containers that run.
+    pub(crate) running: BTreeSet<String>,
+    /// Containers that ran when this kubelet started.
+    pub(crate) running_at_start: BTreeSet<String>,
+}
+
+/// A resource that the node does not have enough of.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+)]
+pub(crate) struct Insufficient {
+    pub(crate) resource: String,
+    requested: u64,
+    used: u64,
+    capacity: u64,
+}
+
+// === impl PodRecord ===
+
+impl PodRecord {
+    /// Whether the pod keeps its devices.
+    pub(crate) fn is_active(&self) -> bool {
+        matches!(self.phase, PodPhase::Pending | PodPhase::Admitted)
+    }
+}
+
+impl Manager {
+    /// The pod was bound to this node; until it is rejected it counts as active.
+    pub(crate) fn add_pod(&mut self, pod: Pod) {
+        let uid = pod.uid.clone();
+        let known = self.pods.remove(&uid);
+        let record = PodRecord {
+            pod,
+            phase: PodPhase::Pending,
+            running: known.as_ref().map(|record| record.running.clone()).unwrap_or_default(),
+            running_at_start: known.map(|record| record.running_at_start).unwrap_or_default(),
+        };
+        self.pods.insert(uid, record);
+    }
+
+    /// Moves the pod to another phase, if there is such a pod.
+    pub(crate) fn set_phase(&mut self, uid: &str, phase: PodPhase) {
+        if let Some(record) = self.pods.get_mut(uid) {
+            if matches!(phase, PodPhase::Failed { .. } | PodPhase::Succeeded) {
+                record.running.clear();
+            }
+            record.phase = phase;
+        }
+    }
+
+    /// Whether the container runtime reported the container as running when the kubelet started.
+    pub(super) fn was_running_at_start(&self, pod: &str, container: &str) -> bool {
+        self.pods.get(pod).is_some_and(|record| record.running_at_start.contains(container))
+    }
+
+    /// The node's count of extended resources: what all admitted pods ask for must fit. A pod that
+    /// holds devices sees allocatable raised to what is allocated; a resource that the node does
+    /// not know is not counted.
+    pub(crate) fn fits(&self, pod: &Pod) -> Result<(), Insufficient> {
+        let counts = self.counts();
+        let used = self.used_by_others(&pod.uid);
+        for (resource, requested) in pod.effective_limits() {
+            let mut allocatable = counts.get(&resource).map(|(_, allocatable)| *allocatable);
+            if self.holdings.has_pod(&pod.uid)
+                && let Some(in_use) = self.allocated.get(&resource)
+            {
+                allocatable = Some(allocatable.unwrap_or(0).max(in_use.len()));
+            }
+            let Some(capacity) = allocatable.map(|count| count as u64) else { continue };
+            let used = used.get(&resource).copied().unwrap_or(0);
+            if requested > 0 && requested > capacity.saturating_sub(used) {
+                return Err(Insufficient { resource, requested, used, capacity });
+            }
+        }
+        Ok(())
+    }
+
+    fn used_by_others(&self, uid: &str) -> Limits {
+        let mut used = Limits::new();
+        let others = self.pods.values().filter(|record| record.phase == PodPhase::Admitted);
+        for record in others.filter(|record| record.pod.uid != uid) {
+            for (resource, quantity) in record.pod.effective_limits() {
+                *used.entry(resource).or_default() += quantity;
+            }
+        }
+        used
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::tests::{GPU, device, hold, manager},
+        *,
+    };
+    use crate::pod::Container;
+
+    fn pod(name: &str, size: u64) -> Pod {
+        let pod = Pod::new(name).container(Container::new("c").limit(GPU, size));
+        Pod { uid: name.to_owned(), ..pod }
+    }
+
+    fn admitted(manager: &mut Manager, pod: Pod) {
+        let uid = pod.uid.clone();
+        manager.add_pod(pod);
+        manager.set_phase(&uid, PodPhase::Admitted);
+    }
+
+    #[test]
+    fn what_admitted_pods_ask_for_must_fit_even_if_they_hold_nothing() {
+        let mut manager = manager(vec![device("a", &[]), device("b", &[])]);
+        admitted(&mut manager, pod("early", 1));
+        assert_eq!(manager.fits(&pod("p", 1)), Ok(()));
+        let insufficient = manager.fits(&pod("p", 2)).expect_err("1 of 2 is used");
+        assert_eq!(
+            insufficient.to_string(),
+            "Node didn't have enough resource: example.com/gpu, requested: 2, used: 1, capacity: 2"
+        );
+    }
+
+    #[test]
+    fn a_pod_that_holds_devices_fits_although_the_plugin_is_gone() {
+        let mut manager = manager(vec![device("a", &[])]);
+        manager.mark_unhealthy(GPU);
+        assert!(manager.fits(&pod("p", 1)).is_err());
+        hold(&mut manager, "p", "c", "a");
+        assert_eq!(manager.fits(&pod("p", 1)), Ok(()));
+    }
+
+    #[test]
+    fn a_resource_that_the_node_does_not_know_is_not_counted() {
+        let other = Pod::new("p").container(Container::new("c").limit("example.com/other", 9));
+        assert_eq!(manager(vec![]).fits(&other), Ok(()));
+    }
+}

@@ -1,0 +1,213 @@
+//! A device plugin at the other end of a socket, called as the kubelet calls it.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use prost::Message as _;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Request, Status, Streaming, transport::Channel};
+use windlass_kubelet_api::{
+    deviceplugin::{
+        self as wire, device_plugin_client::DevicePluginClient,
+    },
+    socket::SocketPath,
+};
+
+use crate::{
+    admission::Question,
+    device::DeviceIds,
+    grant::Grant,
+    manager::Answer,
+    status::PluginOptions,
+};
+
+/// First pause between two attempts to dial (gRPC's connection back-off starts at 1 s; a plugin
+/// that binds a moment too late is not worth a second of a test).
+const DIAL_PAUSE: Duration = Duration::from_millis(20);
+
+/// Longest pause between two attempts to dial.
+const MAX_DIAL_PAUSE: Duration = Duration::from_secs(1);
+
+/// A connected plugin.
+#[derive(Clone, Debug)]
+pub(crate) struct Plugin {
+    socket: PathBuf,
+    client: DevicePluginClient<Channel>,
+    closed: CancellationToken,
+}
+
+/// A call that failed, as Go prints it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RpcError {
+    /// The plugin was lost; the call was refused without trying.
+    #[error("endpoint &{{{resource}}} has been stopped")]
+    Stopped {
+        /// The resource.
+        resource: String,
+    },
+    /// The plugin or the transport said no.
+    #[error("rpc error: code = {code} desc = {desc}")]
+    Status {
+        /// The code, as Go spells it.
+        code: String,
+        /// The message.
+        desc: String,
+    },
+}
+
+/// A dialled socket did not answer in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DialTimeout;
+
+// === impl Plugin ===
+
+impl Plugin {
+    /// Dials until the plugin answers or the time is over, as a blocking dial of gRPC does.
+    pub(crate) async fn dial(
+        socket: &Path,
+        closed: CancellationToken,
+        timeout: Duration,
+    ) -> Result<Self, DialTimeout> {
+        let connect = async {
+            let mut pause = DIAL_PAUSE;
+            loop {
+                if let Ok(path) = SocketPath::new(socket)
+                    && let Ok(channel) = path.dial().await
+                {
+                    return channel;
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(MAX_DIAL_PAUSE);
+            }
+        };
+        let channel = tokio::time::timeout(timeout, connect).await.map_err(|_| DialTimeout)?;
+        let client = DevicePluginClient::new(channel);
+        Ok(Self { socket: socket.to_owned(), client, closed })
+    }
+
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The raw client.
+    pub(crate) fn client(&self) -> DevicePluginClient<Channel> {
+        self.client.clone()
+    }
+
+    /// Gives the plugin up.
+    pub(crate) fn cut(&self) {
+        self.closed.cancel();
+    }
+
+    /// Waits until the device manager gave the plugin up.
+    pub(crate) async fn closed(&self) {
+        self.closed.cancelled().await;
+    }
+
+    /// `GetDevicePluginOptions`, with the deadline of the `Register` call that asked for it.
+    pub(crate) async fn options(
+        &self,
+        deadline: Option<Instant>,
+    ) -> Result<PluginOptions, RpcError> {
+        let mut request = Request::new(wire::Empty {});
+        if let Some(deadline) = deadline {
+            request.set_timeout(deadline.saturating_duration_since(Instant::now()));
+        }
+        let options = self.client().get_device_plugin_options(request).await?.into_inner();
+        Ok(PluginOptions {
+            pre_start_required: options.pre_start_required,
+            get_preferred_allocation_available: options.get_preferred_allocation_available,
+        })
+    }
+
+    /// `ListAndWatch`.
+    pub(crate) async fn watch(&self) -> Result<Streaming<wire::ListAndWatchResponse>, RpcError> {
+        Ok(self.client().list_and_watch(wire::Empty {}).await?.into_inner())
+    }
+
+    /// `GetPreferredAllocation`, without deadline. Puts the answer into the question.
+    pub(crate) async fn preferred(&self, question: &mut Question) -> Result<(), RpcError> {
+        let request = wire::PreferredAllocationRequest {
+            container_requests: vec![wire::ContainerPreferredAllocationRequest {
+                available_device_i_ds: question.available.iter().cloned().collect(),
+                must_include_device_i_ds: question.must_include.iter().cloned().collect(),
+                allocation_size: i32::try_from(question.size).unwrap_or(i32::MAX),
+            }],
+        };
+        let response = self.client().get_preferred_allocation(request).await?.into_inner();
+        let first = response.container_responses.into_iter().next();
+        question.answer = first.map(|answer| answer.device_i_ds).unwrap_or_default();
+        Ok(())
+    }
+
+    /// `Allocate`, without deadline; only the first container response counts, if there is one.
+    pub(crate) async fn allocate(&self, devices: &DeviceIds) -> Result<Option<Answer>, RpcError> {
+        let request = wire::AllocateRequest {
+            container_requests: vec![wire::ContainerAllocateRequest {
+                devices_ids: devices.iter().cloned().collect(),
+            }],
+        };
+        let response = self.client().allocate(request).await?.into_inner();
+        let first = response.container_responses.into_iter().next();
+        Ok(first.map(|answer| Answer {
+            encoded: answer.encode_to_vec(),
+            grant: Grant::from_proto(&answer),
+        }))
+    }
+
+    /// `PreStartContainer`.
+    pub(crate) async fn pre_start(
+        &self,
+        devices: &DeviceIds,
+        timeout: Duration,
+    ) -> Result<(), RpcError> {
+        let devices_ids = devices.iter().cloned().collect();
+        let mut request = Request::new(wire::PreStartContainerRequest { devices_ids });
+        request.set_timeout(timeout);
+        self.client().pre_start_container(request).await?;
+        Ok(())
+    }
+}
+
+// === impl RpcError ===
+
+impl RpcError {
+    /// The caller's own context was cancelled.
+    pub(crate) fn cancelled() -> Self {
+        Self::Status { code: "Canceled".to_owned(), desc: "context canceled".to_owned() }
+    }
+}
+
+impl From<Status> for RpcError {
+    fn from(status: Status) -> Self {
+        let timed_out = status.code() == Code::Cancelled && status.message() == "Timeout expired";
+        let (code, desc) = match status.code() {
+            Code::Cancelled if timed_out => ("DeadlineExceeded".to_owned(), "context deadline exceeded"),
+            Code::Cancelled => ("Canceled".to_owned(), status.message()),
+            code => (format!("{code:?}"), status.message()),
+        };
+        Self::Status { code, desc: desc.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_read_as_go_prints_them() {
+        for (status, expected) in [
+            (Status::invalid_argument("no"), "rpc error: code = InvalidArgument desc = no"),
+            (Status::cancelled("by peer"), "rpc error: code = Canceled desc = by peer"),
+            (
+                Status::cancelled("Timeout expired"),
+                "rpc error: code = DeadlineExceeded desc = context deadline exceeded",
+            ),
+        ] {
+            assert_eq!(RpcError::from(status).to_string(), expected);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Pods as far as the device manager looks at them: containers and their extended resource limits.
+
+use std::collections::BTreeMap;
+
+/// Quantities by extended resource name. Requests equal limits for extended resources.
+pub type Limits = BTreeMap<String, u64>;
+
+/// A pod bound to this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Name in its namespace.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+    /// UID, under which devices are held.
+    pub uid: String,
+    /// Started one after the other before the containers.
+    pub init_containers: Vec<InitContainer>,
+    /// The app containers.
+    pub containers: Vec<Container>,
+}
+
+/// A container and what it asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// Name in its pod.
+    pub name: String,
+    /// Extended resources.
+    pub limits: Limits,
+}
+
+/// An init container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InitContainer {
+    /// Name and limits.
+    pub container: Container,
+    /// Whether it ends before the next one starts.
+    pub role: InitRole,
+}
+
+/// What becomes of an init container's devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InitRole {
+    /// Runs to completion; its devices serve later containers of the pod.
+    RunsToCompletion,
+    /// Restartable (`restartPolicy: Always`); keeps its devices as long as the pod lives.
+    Sidecar,
+}
+
+// === impl Pod ===
+
+impl Pod {
+    /// A pod in namespace `default` whose UID is its name followed by `-uid`.
+    pub fn new(name: impl Into<String>) -> Self {
+        let name = name.into();
+        Self {
+            uid: format!("{name}-uid"),
+            name,
+            namespace: "default".to_owned(),
+            init_containers: Vec::new(),
+            containers: Vec::new(),
+        }
+    }
+
+    /// Adds an app container.
+    #[must_use]
+    pub fn container(mut self, container: Container) -> Self {
+        self.containers.push(container);
+        self
+    }
+
+    /// Adds an init container that runs to completion.
+    #[must_use]
+    pub fn init(mut self, container: Container) -> Self {
+        self.init_containers.push(InitContainer { container, role: InitRole::RunsToCompletion });
+        self
+    }
+
+    /// Adds a restartable init container.
+    #[must_use]
+    pub fn sidecar(mut self, container: Container) -> Self {
+        self.init_containers.push(InitContainer { container, role: InitRole::Sidecar });
+        self
+    }
+
+    /// All containers in the order of admission: init containers first.
+    pub(crate) fn in_admission_order(&self) -> impl Iterator<Item = &Container> {
+        self.init_containers.iter().map(|init| &init.container).chain(&self.containers)
+    }
+
+    /// The containers that live as long as the pod: sidecars, then app containers.
+    pub(crate) fn long_lived(&self) -> impl Iterator<Item = &Container> {
+        self.init_containers
+            .iter()
+            .filter(|init| init.role == InitRole::Sidecar)
+            .map(|init| &init.container)
+            .chain(&self.containers)
+    }
+
+    /// The container of this name.
+    pub(crate) fn find(&self, name: &str) -> Option<&Container> {
+        self.in_admission_order().find(|container| container.name == name)
+    }
+
+    /// How the container's devices are shared with later ones; `None` for an app container.
+    pub(crate) fn init_role(&self, name: &str) -> Option<InitRole> {
+        self.init_containers.iter().find(|init| init.container.name == name).map(|init| init.role)
+    }
+
+    /// What the pod needs at its peak, as the scheduler counts it: the larger of all long-lived
+    /// containers together and of each init container next to the sidecars started before it.
+    pub fn effective_limits(&self) -> Limits {
+        let mut running = Limits::new();
+        let mut peak = Limits::new();
+        for init in &self.init_containers {
+            match init.role {
+                InitRole::Sidecar => {
+                    add(&mut running, &init.container.limits);
+                    raise(&mut peak, &running);
+                }
+                InitRole::RunsToCompletion => {
+                    let mut during = running.clone();
+                    add(&mut during, &init.container.limits);
+                    raise(&mut peak, &during);
+                }
+            }
+        }
+        for container in &self.containers {
+            add(&mut running, &container.limits);
+        }
+        raise(&mut peak, &running);
+        peak
+    }
+}
+
+// === impl Container ===
+
+impl Container {
+    /// A container that asks for nothing.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), limits: Limits::new() }
+    }
+
+    /// Asks for `quantity` of `resource`.
+    #[must_use]
+    pub fn limit(mut self, resource: impl Into<String>, quantity: u64) -> Self {
+        self.limits.insert(resource.into(), quantity);
+        self
+    }
+}
+
+fn add(total: &mut Limits, more: &Limits) {
+    for (resource, quantity) in more {
+        *total.entry(resource.clone()).or_default() += quantity;
+    }
+}
+
+fn raise(peak: &mut Limits, candidate: &Limits) {
+    for (resource, quantity) in candidate {
+        let highest = peak.entry(resource.clone()).or_default();
+        *highest = (*highest).max(*quantity);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_needs_the_larger_of_its_init_phase_and_its_running_phase() {
+        let of = |quantity| Container::new("c").limit("r", quantity);
+        for (pod, expected) in [
+            (Pod::new("p").container(of(1)).container(of(2)), 3),
+            (Pod::new("p").init(of(5)).container(of(2)), 5),
+            (Pod::new("p").sidecar(of(1)).init(of(2)).container(of(1)), 3),
+            (Pod::new("p").init(of(3)).sidecar(of(1)).sidecar(of(2)).container(of(3)), 6),
+        ] {
+            assert_eq!(pod.effective_limits()["r"], expected, "{pod:?}");
+        }
+    }
+}

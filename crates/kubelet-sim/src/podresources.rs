@@ -1,0 +1,97 @@
+//! The pod resources socket: who holds what, `v1`, behind the kubelet's rate limit.
+
+mod answer;
+mod rate;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::{net::UnixListener, time::Instant};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, transport::Server};
+use windlass_kubelet_api::podresources::{
+    self as wire,
+    pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
+};
+
+use self::rate::Bucket;
+use crate::{config::Config, desk::Owner, severable};
+
+/// Answers on this listener until the kubelet ends.
+pub(crate) async fn serve(
+    listener: UnixListener,
+    owner: Owner,
+    config: Arc<Config>,
+    ended: CancellationToken,
+) {
+    let incoming = severable::incoming(listener, ended.clone());
+    let bucket = Bucket::new(config.pod_resources_qps, config.pod_resources_burst, Instant::now());
+    let lister = Lister { owner, bucket: Mutex::new(bucket) };
+    let server = Server::builder()
+        .add_service(PodResourcesListerServer::new(lister))
+        .serve_with_incoming_shutdown(incoming, ended.cancelled_owned());
+    if let Err(error) = server.await {
+        tracing::error!(%error, "the pod resources server ended");
+    }
+}
+
+struct Lister {
+    owner: Owner,
+    bucket: Mutex<Bucket>,
+}
+
+// === impl Lister ===
+
+impl Lister {
+    fn admit_call(&self) -> Result<(), Status> {
+        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        bucket
+            .take(Instant::now())
+            .then_some(())
+            .ok_or_else(|| Status::resource_exhausted("rejected by rate limit"))
+    }
+}
+
+fn gone(_: crate::desk::Gone) -> Status {
+    Status::unavailable("the kubelet was stopped")
+}
+
+#[tonic::async_trait]
+impl PodResourcesLister for Lister {
+    async fn list(
+        &self,
+        _: Request<wire::ListPodResourcesRequest>,
+    ) -> Result<Response<wire::ListPodResourcesResponse>, Status> {
+        self.admit_call()?;
+        let list = |desk: &mut crate::desk::Desk| {
+            desk.manager.collect_garbage();
+            answer::list(&desk.manager)
+        };
+        let pod_resources = self.owner.with(list).await.map_err(gone)?;
+        Ok(Response::new(wire::ListPodResourcesResponse { pod_resources }))
+    }
+
+    async fn get_allocatable_resources(
+        &self,
+        _: Request<wire::AllocatableResourcesRequest>,
+    ) -> Result<Response<wire::AllocatableResourcesResponse>, Status> {
+        self.admit_call()?;
+        let list = |desk: &mut crate::desk::Desk| answer::allocatable(&desk.manager);
+        let devices = self.owner.with(list).await.map_err(gone)?;
+        Ok(Response::new(wire::AllocatableResourcesResponse { devices, ..Default::default() }))
+    }
+
+    async fn get(
+        &self,
+        request: Request<wire::GetPodResourcesRequest>,
+    ) -> Result<Response<wire::GetPodResourcesResponse>, Status> {
+        self.admit_call()?;
+        let wire::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
+        let text = format!("pod {pod_name} in namespace {pod_namespace} not found");
+        let find = move |desk: &mut crate::desk::Desk| {
+            answer::find(&desk.manager, &pod_namespace, &pod_name)
+        };
+        let found = self.owner.with(find).await.map_err(gone)?;
+        let pod_resources = Some(found.ok_or_else(|| Status::unknown(text))?);
+        Ok(Response::new(wire::GetPodResourcesResponse { pod_resources }))
+    }
+}

@@ -1,0 +1,51 @@
+//! A token bucket: so many calls per second, so many at once.
+
+use tokio::time::Instant;
+
+/// Tokens left, refilled as time passes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bucket {
+    per_second: f64,
+    burst: f64,
+    tokens: f64,
+    filled_at: Instant,
+}
+
+// === impl Bucket ===
+
+impl Bucket {
+    /// A full bucket.
+    pub(super) fn new(per_second: u32, burst: u32, now: Instant) -> Self {
+        let (per_second, burst) = (f64::from(per_second), f64::from(burst));
+        Self { per_second, burst, tokens: burst, filled_at: now }
+    }
+
+    /// Takes a token; false if there is none.
+    pub(super) fn take(&mut self, now: Instant) -> bool {
+        let passed = now.saturating_duration_since(self.filled_at).as_secs_f64();
+        self.tokens = self.burst.min(self.tokens + passed * self.per_second);
+        self.filled_at = now;
+        let enough = self.tokens >= 1.0;
+        if enough {
+            self.tokens -= 1.0;
+        }
+        enough
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn ten_at_once_then_one_each_ten_milliseconds() {
+        let start = Instant::now();
+        let mut bucket = Bucket::new(100, 10, start);
+        assert_eq!((0..200).filter(|_| bucket.take(start)).count(), 10);
+        assert!(bucket.take(start + Duration::from_millis(10)));
+        assert!(!bucket.take(start + Duration::from_millis(15)));
+        assert!(bucket.take(start + Duration::from_millis(20)));
+    }
+}

@@ -1,0 +1,162 @@
+//! The life of one plugin's client: one task from `Register` to the end of its stream.
+//!
+//! ```text
+//!  begun ─> dialling ─> asking options ─> connected: Register answers ─> watching ─> ended
+//!             │ 10 s        │ error
+//!             └─────────────┴─> failed: Register answers the text, the client is forgotten
+//! ```
+
+use std::path::PathBuf;
+
+use tokio::{
+    sync::{oneshot, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    desk::{Gone, Owner},
+    device::Device,
+    event::Event,
+    fault::{Misbehaviour, StreamFault},
+    manager::Endpoint,
+    plugin::{Plugin, RpcError},
+    status::PluginOptions,
+};
+
+/// A registration that passed the checks.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) owner: Owner,
+    pub(super) resource: String,
+    pub(super) socket: PathBuf,
+    /// The deadline of the `Register` call, if it has one.
+    pub(super) deadline: Option<Instant>,
+    pub(super) faults: watch::Receiver<Misbehaviour>,
+}
+
+/// Why `Register` failed, in the kubelet's words.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ConnectError {
+    #[error("failed to dial device plugin: context deadline exceeded")]
+    DialTimeout,
+    #[error("failed to dial device plugin: context canceled")]
+    DialCancelled,
+    #[error("failed to get device plugin options: {0}")]
+    Options(RpcError),
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Connects, answers the waiting `Register`, then follows the stream. Ends early only with the
+    /// kubelet.
+    pub(super) async fn run(self, reply: oneshot::Sender<Result<(), ConnectError>>) {
+        // The kubelet is gone, and with it everything that could be told.
+        let _ = self.live(reply).await;
+    }
+
+    async fn live(
+        mut self,
+        mut reply: oneshot::Sender<Result<(), ConnectError>>,
+    ) -> Result<(), Gone> {
+        let closed = self.begin().await?;
+        match self.connect(closed, &mut reply).await? {
+            Err(error) => {
+                self.fail(&error).await?;
+                // The plugin that asked may have left.
+                let _ = reply.send(Err(error));
+                Ok(())
+            }
+            Ok((plugin, options)) => {
+                self.register(plugin.clone(), options).await?;
+                // The plugin that asked may have left; it is registered all the same.
+                let _ = reply.send(Ok(()));
+                let reason = self.watch(&plugin).await?;
+                let (resource, socket) = (self.resource, self.socket);
+                self.owner.with(move |desk| desk.stream_ended(&resource, &socket, reason)).await
+            }
+        }
+    }
+
+    async fn begin(&self) -> Result<CancellationToken, Gone> {
+        let close = CancellationToken::new();
+        let (resource, socket) = (self.resource.clone(), self.socket.clone());
+        let closed = close.clone();
+        let begin = move |desk: &mut crate::desk::Desk| {
+            desk.manager.client_begins(&resource, &socket, close);
+        };
+        self.owner.with(begin).await?;
+        Ok(closed)
+    }
+
+    /// Dials and asks for options, unless the `Register` call is given up meanwhile.
+    async fn connect(
+        &self,
+        closed: CancellationToken,
+        reply: &mut oneshot::Sender<Result<(), ConnectError>>,
+    ) -> Result<Result<(Plugin, PluginOptions), ConnectError>, Gone> {
+        let timeout = self.owner.with(|desk| desk.config.dial_timeout).await?;
+        let plugin = tokio::select! {
+            dialled = Plugin::dial(&self.socket, closed, timeout) => match dialled {
+                Ok(plugin) => plugin,
+                Err(_) => return Ok(Err(ConnectError::DialTimeout)),
+            },
+            () = reply.closed() => return Ok(Err(ConnectError::DialCancelled)),
+        };
+        let options = tokio::select! {
+            options = plugin.options(self.deadline) => options,
+            () = reply.closed() => Err(RpcError::cancelled()),
+        };
+        Ok(options.map(|options| (plugin, options)).map_err(ConnectError::Options))
+    }
+
+    async fn fail(&self, error: &ConnectError) -> Result<(), Gone> {
+        let (resource, socket) = (self.resource.clone(), self.socket.clone());
+        let message = error.to_string();
+        let forget = move |desk: &mut crate::desk::Desk| {
+            desk.manager.client_failed(&resource, &socket);
+            desk.events.push(Event::RegistrationRefused { resource, message });
+        };
+        self.owner.with(forget).await
+    }
+
+    async fn register(&self, plugin: Plugin, options: PluginOptions) -> Result<(), Gone> {
+        let (resource, endpoint) = (self.resource.clone(), self.socket.clone());
+        let register = move |desk: &mut crate::desk::Desk| {
+            desk.manager.client_connected(&resource, Endpoint::connected(plugin, options));
+            desk.events.push(Event::Registered { resource, endpoint });
+        };
+        self.owner.with(register).await
+    }
+
+    /// Follows `ListAndWatch` until it ends. Returns why.
+    async fn watch(&mut self, plugin: &Plugin) -> Result<String, Gone> {
+        let mut stream = tokio::select! {
+            stream = plugin.watch() => match stream {
+                Ok(stream) => stream,
+                Err(error) => return Ok(error.to_string()),
+            },
+            () = plugin.closed() => return Ok("closed by the kubelet".to_owned()),
+        };
+        loop {
+            let faults = &mut self.faults;
+            let read = async {
+                // Without a sender the fault stays as it is.
+                let _ = faults.wait_for(|fault| fault.streams == StreamFault::None).await;
+                stream.message().await
+            };
+            let message = tokio::select! {
+                message = read => message,
+                () = plugin.closed() => return Ok("closed by the kubelet".to_owned()),
+            };
+            let devices = match message {
+                Ok(Some(list)) => list.devices.into_iter().map(Device::from_proto).collect(),
+                Ok(None) => return Ok("EOF".to_owned()),
+                Err(status) => return Ok(RpcError::from(status).to_string()),
+            };
+            let resource = self.resource.clone();
+            self.owner.with(move |desk| desk.list(&resource, devices)).await?;
+        }
+    }
+}

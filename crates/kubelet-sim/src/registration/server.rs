@@ -1,0 +1,200 @@
+//! The gRPC server on `kubelet.sock`.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    net::UnixListener,
+    sync::{oneshot, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, transport::Server};
+use windlass_kubelet_api::deviceplugin::{
+    self as wire, VERSION,
+    device_plugin_server::{DevicePlugin, DevicePluginServer},
+    registration_server::{Registration, RegistrationServer},
+};
+
+use super::{
+    connection::{ConnectError, Connection},
+    endpoint, name,
+};
+use crate::{
+    config::Config,
+    desk::Owner,
+    event::Event,
+    fault::{Misbehaviour, RegistrationFault},
+    severable,
+};
+
+/// What the server needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Listening {
+    pub(crate) owner: Owner,
+    pub(crate) config: Arc<Config>,
+    pub(crate) faults: watch::Receiver<Misbehaviour>,
+    /// Cuts every connection, as the end of a process does.
+    pub(crate) ended: CancellationToken,
+}
+
+/// Answers on this listener until the kubelet ends.
+pub(crate) async fn serve(listener: UnixListener, listening: Listening) {
+    let ended = listening.ended.clone();
+    let incoming = severable::incoming(listener, ended.clone());
+    let server = Server::builder()
+        .add_service(RegistrationServer::new(Registrar { listening }))
+        .add_service(DevicePluginServer::new(NotAPlugin))
+        .serve_with_incoming_shutdown(incoming, ended.cancelled_owned());
+    if let Err(error) = server.await {
+        tracing::error!(%error, "the registration server ended");
+    }
+}
+
+struct Registrar {
+    listening: Listening,
+}
+
+// === impl Registrar ===
+
+#[tonic::async_trait]
+impl Registration for Registrar {
+    async fn register(
+        &self,
+        request: Request<wire::RegisterRequest>,
+    ) -> Result<Response<wire::Empty>, Status> {
+        let deadline = deadline(&request);
+        let request = request.into_inner();
+        self.misbehave(&request.resource_name).await?;
+        if let Err(message) = check(&request) {
+            return Err(self.refuse(request.resource_name, message).await);
+        }
+        let dir = self.listening.config.plugin_dir();
+        let connection = Connection {
+            owner: self.listening.owner.clone(),
+            socket: endpoint::resolve(&dir, &request.endpoint),
+            resource: request.resource_name,
+            deadline,
+            faults: self.listening.faults.clone(),
+        };
+        match self.connect(connection).await {
+            Some(Ok(())) => Ok(Response::new(wire::Empty {})),
+            Some(Err(error)) => Err(Status::unknown(error.to_string())),
+            None => Err(Status::unavailable("the kubelet was stopped")),
+        }
+    }
+}
+
+impl Registrar {
+    async fn misbehave(&self, resource: &str) -> Result<(), Status> {
+        let fault = self.listening.faults.borrow().registration.clone();
+        match fault {
+            RegistrationFault::None => Ok(()),
+            RegistrationFault::Refuse(message) => {
+                Err(self.refuse(resource.to_owned(), message).await)
+            }
+            RegistrationFault::Hang => {
+                self.listening.ended.cancelled().await;
+                Err(Status::unavailable("the kubelet was stopped"))
+            }
+        }
+    }
+
+    async fn refuse(&self, resource: String, message: String) -> Status {
+        let status = Status::unknown(message.clone());
+        let note = move |desk: &mut crate::desk::Desk| {
+            desk.events.push(Event::RegistrationRefused { resource, message });
+        };
+        // A kubelet that is gone answers all the same, if it still can.
+        let _ = self.listening.owner.with(note).await;
+        status
+    }
+
+    /// Lets the desk run the connection; `None` if the kubelet ends first.
+    async fn connect(&self, connection: Connection) -> Option<Result<(), ConnectError>> {
+        let (reply, result) = oneshot::channel();
+        let spawn = move |desk: &mut crate::desk::Desk| {
+            desk.tasks.spawn(connection.run(reply));
+        };
+        self.listening.owner.with(spawn).await.ok()?;
+        result.await.ok()
+    }
+}
+
+fn check(request: &wire::RegisterRequest) -> Result<(), String> {
+    if request.version != VERSION {
+        return Err(format!(
+            "requested API version {:?} is not supported by kubelet. Supported version is [{VERSION:?}]",
+            request.version
+        ));
+    }
+    if !name::is_extended_resource(&request.resource_name) {
+        return Err(format!("the ResourceName {:?} is invalid", request.resource_name));
+    }
+    Ok(())
+}
+
+/// When the caller stops waiting, from its `grpc-timeout`: digits and a unit.
+fn deadline(request: &Request<wire::RegisterRequest>) -> Option<Instant> {
+    let text = request.metadata().get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let count: u64 = digits.parse().ok()?;
+    let timeout = match unit {
+        "H" => Duration::from_secs(count.checked_mul(3600)?),
+        "M" => Duration::from_secs(count.checked_mul(60)?),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    };
+    Some(Instant::now() + timeout)
+}
+
+/// Go's answer to a service that a server does not have: a plugin may register `kubelet.sock`.
+struct NotAPlugin;
+
+impl NotAPlugin {
+    fn unknown<T>() -> Result<T, Status> {
+        Err(Status::unimplemented("unknown service v1beta1.DevicePlugin"))
+    }
+}
+
+#[tonic::async_trait]
+impl DevicePlugin for NotAPlugin {
+    type ListAndWatchStream = tokio_stream::Pending<Result<wire::ListAndWatchResponse, Status>>;
+
+    async fn get_device_plugin_options(
+        &self,
+        _: Request<wire::Empty>,
+    ) -> Result<Response<wire::DevicePluginOptions>, Status> {
+        Self::unknown()
+    }
+
+    async fn list_and_watch(
+        &self,
+        _: Request<wire::Empty>,
+    ) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        Self::unknown()
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        _: Request<wire::PreferredAllocationRequest>,
+    ) -> Result<Response<wire::PreferredAllocationResponse>, Status> {
+        Self::unknown()
+    }
+
+    async fn allocate(
+        &self,
+        _: Request<wire::AllocateRequest>,
+    ) -> Result<Response<wire::AllocateResponse>, Status> {
+        Self::unknown()
+    }
+
+    async fn pre_start_container(
+        &self,
+        _: Request<wire::PreStartContainerRequest>,
+    ) -> Result<Response<wire::PreStartContainerResponse>, Status> {
+        Self::unknown()
+    }
+}

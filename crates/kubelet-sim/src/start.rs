@@ -1,0 +1,138 @@
+//! The start of a container: `PreStartContainer`, a missing allocation made up for, one merged grant.
+
+use crate::{
+    admission::allocate_again,
+    desk::{Desk, Owner},
+    event::Event,
+    grant::Grant,
+    manager::{Manager, Refusal, Request, saturating},
+    plugin::{Plugin, RpcError},
+    pod::{Container, Pod},
+};
+
+/// A container that did not start. The real kubelet tries again with the pod's back-off; here the
+/// caller does.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// Waiting reason `CreateContainerConfigError`, with its message.
+    #[error("CreateContainerConfigError: {0}")]
+    CreateContainerConfig(String),
+    /// The pod or the container is not there.
+    #[error("pod {pod} has no container {container} on this node")]
+    Unknown {
+        /// Pod UID.
+        pod: String,
+        /// Container name.
+        container: String,
+    },
+    /// The kubelet was stopped.
+    #[error("the kubelet was stopped before the container of pod {0} started")]
+    Stopped(String),
+}
+
+/// What `PreStartContainer` is called with, if the plugin wants it.
+type PreStart = Option<(Result<Plugin, RpcError>, crate::device::DeviceIds)>;
+
+/// Starts a container of an admitted pod.
+pub(crate) async fn start(owner: &Owner, pod: &str, container: &str) -> Result<Grant, StartError> {
+    let (uid, name) = (pod.to_owned(), container.to_owned());
+    let found = owner
+        .with(move |desk| desk.manager.find_container(&uid, &name))
+        .await
+        .map_err(|_| StartError::Stopped(pod.to_owned()))?;
+    let (pod, container) = found.ok_or_else(|| StartError::Unknown {
+        pod: pod.to_owned(),
+        container: container.to_owned(),
+    })?;
+    prepare(owner, &pod, &container).await.map_err(|refusal| match refusal {
+        Refusal::Stopped => StartError::Stopped(pod.uid.clone()),
+        refusal => StartError::CreateContainerConfig(refusal.to_string()),
+    })
+}
+
+async fn prepare(owner: &Owner, pod: &Pod, container: &Container) -> Result<Grant, Refusal> {
+    for (resource, quantity) in container.limits.iter().filter(|(_, quantity)| **quantity > 0) {
+        let request = Request {
+            pod: pod.uid.clone(),
+            container: container.name.clone(),
+            resource: resource.clone(),
+            size: saturating(*quantity),
+        };
+        pre_start(owner, request).await?;
+    }
+    let (uid, asking) = (pod.uid.clone(), container.clone());
+    if owner.with(move |desk| desk.manager.lacks_devices(&uid, &asking)).await? {
+        allocate_again(owner, pod, container).await?;
+    }
+    let (uid, name) = (pod.uid.clone(), container.name.clone());
+    Ok(owner.with(move |desk| desk.container_started(&uid, &name)).await?)
+}
+
+async fn pre_start(owner: &Owner, request: Request) -> Result<(), Refusal> {
+    let asking = request.clone();
+    let look = move |desk: &mut Desk| {
+        let timeout = desk.config.pre_start_timeout;
+        desk.manager.pre_start(&asking).map(|call| (call, timeout))
+    };
+    let (Some((plugin, devices)), timeout) = owner.with(look).await?? else { return Ok(()) };
+    let plugin = plugin.map_err(Refusal::PreStart)?;
+    plugin.pre_start(&devices, timeout).await.map_err(Refusal::PreStart)?;
+    let note = move |desk: &mut Desk| desk.events.push(Event::pre_started(&request, devices));
+    Ok(owner.with(note).await?)
+}
+
+// === impl Manager, for the start of containers ===
+
+impl Manager {
+    fn find_container(&self, pod: &str, container: &str) -> Option<(Pod, Container)> {
+        let pod = &self.pods.get(pod)?.pod;
+        Some((pod.clone(), pod.find(container)?.clone()))
+    }
+
+    /// Whom to call before the container starts, if anyone.
+    fn pre_start(&self, request: &Request) -> Result<PreStart, Refusal> {
+        let Request { pod, container, resource, .. } = request;
+        if !self.is_known(resource) {
+            return Ok(None);
+        }
+        let endpoint = self.endpoints.get(resource);
+        let endpoint = endpoint.ok_or_else(|| Refusal::NoEndpoint(resource.clone()))?;
+        if !endpoint.wants_pre_start() {
+            return Ok(None);
+        }
+        let held = self.holdings.get(pod, container, resource);
+        let held = held.ok_or_else(|| Refusal::NothingHeld {
+            pod: pod.clone(),
+            container: container.clone(),
+            resource: resource.clone(),
+        })?;
+        Ok(Some((endpoint.plugin(resource), held.ids())))
+    }
+
+    /// Whether an active pod's container asks for devices and holds none.
+    fn lacks_devices(&self, pod: &str, container: &Container) -> bool {
+        let is_active = self.pods.get(pod).is_some_and(crate::manager::PodRecord::is_active);
+        let asked = container.limits.iter().filter(|(_, quantity)| **quantity > 0);
+        is_active
+            && asked
+                .filter(|(resource, _)| self.is_known(resource))
+                .any(|(resource, _)| self.holdings.get(pod, &container.name, resource).is_none())
+    }
+}
+
+// === impl Desk, for the start of containers ===
+
+impl Desk {
+    fn container_started(&mut self, pod: &str, container: &str) -> Grant {
+        if let Some(record) = self.manager.pods.get_mut(pod) {
+            record.running.insert(container.to_owned());
+        }
+        let holdings = self.manager.holdings.container(pod, container);
+        let grants = holdings.into_iter().flatten().map(|(_, held)| &held.grant);
+        let (grant, conflicts) = Grant::merge(grants);
+        for conflict in conflicts {
+            tracing::warn!(pod, container, ?conflict, "plugins disagree, the first one wins");
+        }
+        grant
+    }
+}

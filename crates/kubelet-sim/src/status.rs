@@ -1,0 +1,228 @@
+//! What can be seen of the node from outside: an immutable snapshot.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
+
+use crate::{
+    device::{Device, DeviceIds},
+    manager::{Endpoint, Manager, PodRecord},
+};
+
+/// The node and the kubelet on it, at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// Whether the kubelet lives.
+    pub kubelet: Condition,
+    /// Extended resources in the node's status. A registered resource is absent before its first
+    /// list; one whose plugin stayed away stays, with capacity 0.
+    pub resources: BTreeMap<String, ResourceStatus>,
+    /// Plugins by resource.
+    pub registrations: BTreeMap<String, Registration>,
+    /// Pods by UID.
+    pub pods: BTreeMap<String, PodStatus>,
+}
+
+/// Whether the kubelet lives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Condition {
+    /// It serves.
+    Running,
+    /// It was stopped; its sockets are stale files.
+    #[default]
+    Stopped,
+    /// It dereferenced nil; its sockets are stale files. The text says why.
+    Panicked(String),
+}
+
+/// One extended resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResourceStatus {
+    /// Healthy and unhealthy devices.
+    pub capacity: usize,
+    /// Healthy devices, used ones too.
+    pub allocatable: usize,
+    /// The last list, by id.
+    pub devices: BTreeMap<String, Device>,
+    /// Ids that the device manager regards as taken.
+    pub in_use: DeviceIds,
+}
+
+/// A plugin, as the device manager sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Registration {
+    /// Calls go to this socket.
+    Connected {
+        /// The plugin's socket.
+        endpoint: PathBuf,
+        /// What it answered to `GetDevicePluginOptions`.
+        options: PluginOptions,
+    },
+    /// The plugin was lost, or has not registered since the kubelet started.
+    Stopped {
+        /// Where it was, if it was seen.
+        endpoint: Option<PathBuf>,
+    },
+}
+
+/// A plugin's answer to `GetDevicePluginOptions`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_field_names, reason = "the wire's names")]
+pub struct PluginOptions {
+    /// `PreStartContainer` is to be called.
+    pub pre_start_required: bool,
+    /// `GetPreferredAllocation` is to be called.
+    pub get_preferred_allocation_available: bool,
+}
+
+/// One pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodStatus {
+    /// Name.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+    /// State.
+    pub phase: PodPhase,
+    /// Containers by name, init containers too.
+    pub containers: BTreeMap<String, ContainerStatus>,
+}
+
+/// What became of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodPhase {
+    /// Bound; admission is under way.
+    Pending,
+    /// Admitted.
+    Admitted,
+    /// All containers ended well.
+    Succeeded,
+    /// Rejected, or a container failed.
+    Failed {
+        /// Short reason, `UnexpectedAdmissionError`.
+        reason: String,
+        /// As in the pod's status.
+        message: String,
+    },
+}
+
+/// One container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerStatus {
+    /// Whether it runs.
+    pub running: bool,
+    /// Held device ids by resource and NUMA node (-1 for none).
+    pub devices: BTreeMap<String, BTreeMap<i64, Vec<String>>>,
+    /// `allocatedResourcesStatus`: health by resource and id. App containers only.
+    pub health: BTreeMap<String, BTreeMap<String, Health>>,
+}
+
+/// Health of a held device, as in the pod's status. A device that is no longer listed, or whose
+/// plugin is gone, keeps `Healthy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// `Healthy`.
+    Healthy,
+    /// Any other word of the plugin.
+    Unhealthy,
+}
+
+// === impl NodeStatus ===
+
+impl NodeStatus {
+    /// The snapshot of a running kubelet.
+    pub(crate) fn of(manager: &Manager) -> Self {
+        let resources = manager
+            .counts()
+            .into_iter()
+            .map(|(resource, counts)| {
+                let status = ResourceStatus::of(manager, &resource, counts);
+                (resource, status)
+            })
+            .collect();
+        let registrations = manager
+            .endpoints
+            .iter()
+            .map(|(resource, endpoint)| (resource.clone(), Registration::of(endpoint)))
+            .collect();
+        let pods = manager
+            .pods
+            .iter()
+            .map(|(uid, record)| (uid.clone(), PodStatus::of(manager, record)))
+            .collect();
+        Self { kubelet: Condition::Running, resources, registrations, pods }
+    }
+
+    /// Capacity and allocatable of a resource, if the node has it.
+    pub fn counts(&self, resource: &str) -> Option<(usize, usize)> {
+        self.resources.get(resource).map(|status| (status.capacity, status.allocatable))
+    }
+}
+
+impl ResourceStatus {
+    fn of(manager: &Manager, resource: &str, (capacity, allocatable): (usize, usize)) -> Self {
+        let devices = manager.devices.get(resource).cloned().unwrap_or_default();
+        let in_use = manager.allocated.get(resource).cloned().unwrap_or_default();
+        Self { capacity, allocatable, devices, in_use }
+    }
+}
+
+impl Registration {
+    fn of(endpoint: &Endpoint) -> Self {
+        match (&endpoint.socket, endpoint.options, endpoint.stopped_at) {
+            (Some(socket), Some(options), None) => {
+                Self::Connected { endpoint: socket.clone(), options }
+            }
+            (socket, _, _) => Self::Stopped { endpoint: socket.clone() },
+        }
+    }
+}
+
+impl PodStatus {
+    fn of(manager: &Manager, record: &PodRecord) -> Self {
+        let apps: BTreeSet<&str> =
+            record.pod.containers.iter().map(|container| container.name.as_str()).collect();
+        let containers = record
+            .pod
+            .in_admission_order()
+            .map(|container| {
+                let mut status = ContainerStatus::of(manager, record, &container.name);
+                if !apps.contains(container.name.as_str()) {
+                    status.health.clear();
+                }
+                (container.name.clone(), status)
+            })
+            .collect();
+        Self {
+            name: record.pod.name.clone(),
+            namespace: record.pod.namespace.clone(),
+            phase: record.phase.clone(),
+            containers,
+        }
+    }
+
+    /// Whether the pod was admitted and has not ended.
+    pub fn is_admitted(&self) -> bool {
+        self.phase == PodPhase::Admitted
+    }
+}
+
+impl ContainerStatus {
+    fn of(manager: &Manager, record: &PodRecord, container: &str) -> Self {
+        let mut status =
+            Self { running: record.running.contains(container), ..Self::default() };
+        let holdings = manager.holdings.container(&record.pod.uid, container);
+        for (resource, held) in holdings.into_iter().flatten() {
+            let listed = manager.devices.get(resource);
+            let health = |id: &String| {
+                let device = listed.and_then(|listed| listed.get(id));
+                if device.is_none_or(Device::is_healthy) { Health::Healthy } else { Health::Unhealthy }
+            };
+            let healths = held.ids().into_iter().map(|id| (id.clone(), health(&id))).collect();
+            status.health.insert(resource.clone(), healths);
+            status.devices.insert(resource.clone(), held.by_numa.clone());
+        }
+        status
+    }
+}

@@ -1,0 +1,87 @@
+//! A set of NUMA nodes.
+
+/// NUMA nodes 0 to 63; others cannot be expressed, in the real kubelet neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NumaMask(u64);
+
+// === impl NumaMask ===
+
+impl NumaMask {
+    /// The mask with these nodes; what does not fit is left out.
+    pub fn of(nodes: impl IntoIterator<Item = i64>) -> Self {
+        Self(nodes.into_iter().fold(0, |bits, node| bits | bit(node)))
+    }
+
+    /// Whether the node is in the mask.
+    pub fn contains(self, node: i64) -> bool {
+        self.0 & bit(node) != 0
+    }
+
+    /// Whether one of the nodes is in the mask.
+    pub fn intersects(self, nodes: &[i64]) -> bool {
+        nodes.iter().any(|node| self.contains(*node))
+    }
+
+    /// Number of nodes.
+    pub fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// The nodes in both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// The one with fewer nodes; of equally many, the one with the lower nodes.
+    #[must_use]
+    pub fn narrowest(self, other: Self) -> Self {
+        self.min_by_width(other)
+    }
+
+    /// Every mask over these nodes that is not empty, narrow ones first.
+    pub fn subsets(nodes: &[i64]) -> Vec<Self> {
+        let every = Self::of(nodes.iter().copied()).0;
+        let mut found = Vec::new();
+        let mut subset = every;
+        while subset != 0 {
+            found.push(Self(subset));
+            subset = (subset - 1) & every;
+        }
+        found.sort_by_key(|mask| mask.width());
+        found
+    }
+
+    fn min_by_width(self, other: Self) -> Self {
+        if other.width() < self.width() { other } else { self }
+    }
+
+    /// Sorts by number of nodes, then towards low ones.
+    pub(crate) fn width(self) -> (u32, u64) {
+        (self.count(), self.0)
+    }
+}
+
+fn bit(node: i64) -> u64 {
+    u32::try_from(node).ok().and_then(|node| 1_u64.checked_shl(node)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn subsets_come_narrow_first() {
+        let of = |nodes: &[i64]| NumaMask::of(nodes.iter().copied());
+        let expected = [&[0][..], &[1], &[3], &[0, 1], &[0, 3], &[1, 3], &[0, 1, 3]].map(of);
+        assert_eq!(NumaMask::subsets(&[0, 1, 3]), expected);
+        assert_eq!(NumaMask::subsets(&[]), []);
+    }
+
+    #[test]
+    fn nodes_that_do_not_fit_are_in_no_mask() {
+        assert_eq!(NumaMask::of([-1, 64, i64::MAX]).count(), 0);
+        assert!(!NumaMask::of([0, 63]).contains(-1));
+        assert!(NumaMask::of([0, 63]).intersects(&[-1, 63]));
+    }
+}

@@ -1,0 +1,177 @@
+//! Go clients, whose `:authority` is a socket path, reach the registration socket.
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+};
+use tonic::codegen::http::{Request, Response};
+use windlass_kubelet_sim::{Event, authority::Shim};
+
+use super::{
+    plugin::Plugin,
+    support::{DEADLINE, GPU, Node, devices},
+};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// `/var/lib/kubelet/device-plugins/kubelet.sock` in the Huffman code of RFC 7541 appendix B, as
+/// Go's encoder writes it.
+fn huffman(text: &str) -> Vec<u8> {
+    let code = |byte| match byte {
+        b'/' => (0x18, 6),
+        b'.' => (0x17, 6),
+        b'-' => (0x16, 6),
+        b'a' => (0x3, 5),
+        b'b' => (0x23, 6),
+        b'c' => (0x4, 5),
+        b'd' => (0x24, 6),
+        b'e' => (0x5, 5),
+        b'g' => (0x26, 6),
+        b'i' => (0x6, 5),
+        b'k' => (0x75, 7),
+        b'l' => (0x28, 6),
+        b'n' => (0x2a, 6),
+        b'o' => (0x7, 5),
+        b'p' => (0x2b, 6),
+        b'r' => (0x2c, 6),
+        b's' => (0x8, 5),
+        b't' => (0x9, 5),
+        b'u' => (0x2d, 6),
+        b'v' => (0x77, 7),
+        other => panic!("no code for {other}"),
+    };
+    let mut bits: Vec<bool> = Vec::new();
+    for (value, length) in text.bytes().map(code) {
+        bits.extend((0..length).rev().map(|position| value >> position & 1 == 1));
+    }
+    bits.resize(bits.len().div_ceil(8) * 8, true);
+    let byte = |bits: &[bool]| bits.iter().fold(0, |byte, bit| byte << 1 | u8::from(*bit));
+    bits.chunks(8).map(byte).collect()
+}
+
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    [&length[1..], &[kind, flags, 0, 0, 0, stream], payload].concat()
+}
+
+fn literal(index: u8, value: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(value.len()).expect("short");
+    [&[0x40 | index, length], value].concat()
+}
+
+/// A `Register` call as grpc-go writes it, its authority a path.
+fn register(plugin: &Plugin, authority: &[u8]) -> Vec<u8> {
+    let name = |name: &str, value: &[u8]| {
+        let length = |bytes: &[u8]| u8::try_from(bytes.len()).expect("short");
+        [&[0x40, length(name.as_bytes())], name.as_bytes(), &[length(value)], value].concat()
+    };
+    let headers = [
+        vec![0x83, 0x86],
+        literal(4, b"/v1beta1.Registration/Register"),
+        authority.to_vec(),
+        literal(31, b"application/grpc"),
+        name("te", b"trailers"),
+    ]
+    .concat();
+    let request = plugin.request();
+    let field = |tag: u8, text: &str| {
+        [&[tag, u8::try_from(text.len()).expect("short")], text.as_bytes()].concat()
+    };
+    let message = [
+        field(0x0a, &request.version),
+        field(0x12, &request.endpoint),
+        field(0x1a, &request.resource_name),
+    ]
+    .concat();
+    let length = u32::try_from(message.len()).expect("short").to_be_bytes();
+    let body = [&[0][..], &length, &message].concat();
+    let call = [frame(1, 0x4, 1, &headers), frame(0, 0x1, 1, &body)].concat();
+    [PREFACE, &frame(4, 0, 0, &[]), &call].concat()
+}
+
+/// 25, the other way round
+#[tokio::test]
+async fn a_go_client_registers_although_its_authority_is_a_path() {
+    let path = "/var/lib/kubelet/device-plugins/kubelet.sock";
+    let coded = huffman(path);
+    let length = u8::try_from(coded.len()).expect("short");
+    let plain = u8::try_from(path.len()).expect("short");
+    for authority in [
+        [&[0x41, 0x80 | length], &coded[..]].concat(),
+        [&[0x41, plain], path.as_bytes()].concat(),
+        [&[0x11, plain], path.as_bytes()].concat(),
+    ] {
+        let node = Node::start();
+        let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
+        plugin.show(devices(1));
+        let socket = node.kubelet.config().registration_socket();
+        let mut stream = UnixStream::connect(socket).await.expect("connected");
+        stream.write_all(&register(&plugin, &authority)).await.expect("sent");
+        node.counts(GPU, 1, 1).await;
+        node.event(|event| matches!(event, Event::Registered { .. })).await;
+        let answer = tokio::time::timeout(DEADLINE, read_to_trailers(&mut stream)).await;
+        assert!(answer.expect("in time"), "no RST_STREAM");
+    }
+}
+
+/// Whether the call ended with trailers; false if it was reset.
+async fn read_to_trailers(stream: &mut UnixStream) -> bool {
+    loop {
+        let mut header = [0; 9];
+        stream.read_exact(&mut header).await.expect("a frame");
+        let length = header[..3].iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+        let mut payload = vec![0; length];
+        stream.read_exact(&mut payload).await.expect("its payload");
+        let (kind, flags) = (header[3], header[4]);
+        match kind {
+            3 | 7 => return false,
+            1 if flags & 1 == 1 => return true,
+            _ => {}
+        }
+    }
+}
+
+/// The sender's and the receiver's dynamic tables stay in step, also when entries are evicted.
+#[tokio::test]
+async fn an_h2_client_sends_many_requests_through_the_shim() {
+    const REQUESTS: usize = 200;
+    let (near, far) = tokio::io::duplex(1024);
+    let server = async {
+        let mut server = h2::server::handshake(Shim::new(far)).await.expect("shaken");
+        let mut seen = Vec::new();
+        while seen.len() < REQUESTS {
+            let (request, mut answer) = server.accept().await.expect("open").expect("accepted");
+            let (parts, _body) = request.into_parts();
+            seen.push((parts.uri.to_string(), parts.headers["x-number"].clone()));
+            answer.send_response(Response::new(()), true).expect("answered");
+        }
+        server.graceful_shutdown();
+        while server.accept().await.is_some() {}
+        seen
+    };
+    let client = async {
+        let (mut requests, connection) = h2::client::handshake(near).await.expect("shaken");
+        let send = async move {
+            for number in 0..REQUESTS {
+                requests = requests.ready().await.expect("ready");
+                let host = ["var-lib-kubelet.example.com", "short", "another-host.example"][number % 3];
+                let request = Request::builder()
+                    .uri(format!("http://{host}/path"))
+                    .header("x-number", format!("{number}-{}", "padding".repeat(20)))
+                    .body(())
+                    .expect("valid");
+                let (response, mut body) = requests.send_request(request, false).expect("sent");
+                body.send_data(bytes::Bytes::from(vec![7; 100]), true).expect("sent");
+                response.await.expect("answered");
+            }
+        };
+        tokio::join!(send, async { connection.await.expect("closed well") });
+    };
+    let both = async { tokio::join!(server, client) };
+    let (seen, ()) = tokio::time::timeout(DEADLINE, both).await.expect("in time");
+    for (number, (uri, header)) in seen.into_iter().enumerate() {
+        let host = if number % 3 == 1 { "local" } else { "localhost" };
+        assert_eq!(uri, format!("http://{host}/path"));
+        assert!(header.to_str().expect("text").starts_with(&format!("{number}-")));
+    }
+}

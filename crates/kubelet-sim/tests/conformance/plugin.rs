@@ -1,0 +1,329 @@
+//! A device plugin whose every answer a test can choose.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use tokio::{sync::watch, task::JoinSet};
+use tokio_stream::{Stream, StreamExt as _, wrappers::UnixListenerStream, wrappers::WatchStream};
+use tonic::{Request, Response, Status, transport::Server};
+use windlass_kubelet_api::{
+    deviceplugin::{
+        self as wire,
+        device_plugin_server::{DevicePlugin, DevicePluginServer},
+        registration_client::RegistrationClient,
+    },
+    socket::SocketPath,
+};
+use windlass_kubelet_sim::Kubelet;
+
+/// A call that reached the plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    Options,
+    ListAndWatch,
+    Preferred { available: Vec<String>, must_include: Vec<String>, size: i32 },
+    Allocate(Vec<Vec<String>>),
+    PreStart(Vec<String>),
+}
+
+/// What the plugin answers.
+#[derive(Clone, Debug)]
+pub struct Script {
+    pub options: Result<wire::DevicePluginOptions, Status>,
+    pub preferred: Result<Vec<String>, Status>,
+    pub allocate: Allocate,
+    pub pre_start: PreStart,
+}
+
+#[derive(Clone, Debug)]
+pub enum Allocate {
+    /// One response for each container request, with the ids in an environment variable.
+    Ids,
+    /// These container responses.
+    Answer(Vec<wire::ContainerAllocateResponse>),
+    Fail(Status),
+    /// Drops the devices from the list, waits until the kubelet has seen it, then answers.
+    Vanish,
+    Hang,
+}
+
+#[derive(Clone, Debug)]
+pub enum PreStart {
+    Fine,
+    Fail(Status),
+    Hang,
+}
+
+/// What every stream shows.
+#[derive(Clone, Debug)]
+enum Show {
+    Nothing,
+    Devices(Vec<wire::Device>),
+    End(Result<(), Status>),
+}
+
+/// A plugin that serves one resource on one socket.
+pub struct Plugin {
+    pub resource: String,
+    pub endpoint: String,
+    registration_socket: std::path::PathBuf,
+    shared: Arc<Shared>,
+    server: JoinSet<()>,
+}
+
+struct Shared {
+    script: Mutex<Script>,
+    calls: Mutex<Vec<Call>>,
+    show: watch::Sender<Show>,
+    open_streams: watch::Sender<usize>,
+    lists_seen: Mutex<Option<windlass_kubelet_sim::Calls>>,
+}
+
+struct Service(Arc<Shared>);
+
+struct OpenStream(Arc<Shared>);
+
+impl Default for Script {
+    fn default() -> Self {
+        Self {
+            options: Ok(wire::DevicePluginOptions::default()),
+            preferred: Ok(Vec::new()),
+            allocate: Allocate::Ids,
+            pre_start: PreStart::Fine,
+        }
+    }
+}
+
+// === impl Plugin ===
+
+impl Plugin {
+    /// Serves on a socket in the kubelet's plugin folder.
+    pub fn serve(kubelet: &Kubelet, resource: &str, endpoint: &str) -> Self {
+        let path = kubelet.config().plugin_dir().join(endpoint);
+        std::fs::create_dir_all(path.parent().expect("in a folder")).expect("a folder");
+        let shared = Arc::new(Shared {
+            script: Mutex::new(Script::default()),
+            calls: Mutex::new(Vec::new()),
+            show: watch::Sender::new(Show::Nothing),
+            open_streams: watch::Sender::new(0),
+            lists_seen: Mutex::new(Some(kubelet.calls())),
+        });
+        let mut plugin = Self {
+            resource: resource.to_owned(),
+            endpoint: endpoint.to_owned(),
+            registration_socket: kubelet.config().registration_socket(),
+            shared,
+            server: JoinSet::new(),
+        };
+        plugin.bind(&path);
+        plugin
+    }
+
+    /// Serves, shows these devices and registers.
+    pub async fn registered(kubelet: &Kubelet, resource: &str, devices: Vec<wire::Device>) -> Self {
+        let endpoint = format!("{}.sock", resource.replace('/', "_"));
+        let plugin = Self::serve(kubelet, resource, &endpoint);
+        plugin.show(devices);
+        plugin.register().await.expect("registered");
+        plugin
+    }
+
+    fn bind(&mut self, path: &std::path::Path) {
+        let listener = SocketPath::new(path).expect("short").bind().expect("bound");
+        let service = Service(Arc::clone(&self.shared));
+        self.server.spawn(async move {
+            Server::builder()
+                .add_service(DevicePluginServer::new(service))
+                .serve_with_incoming(UnixListenerStream::new(listener))
+                .await
+                .expect("served");
+        });
+    }
+
+    /// Binds the socket again, after somebody deleted it.
+    pub fn rebind(&mut self, kubelet: &Kubelet) {
+        let path = kubelet.config().plugin_dir().join(&self.endpoint);
+        self.bind(&path);
+    }
+
+    /// Dies: ends all streams and never answers again.
+    pub async fn die(mut self) {
+        self.end_streams(Ok(()));
+        self.streams(0).await;
+        self.server.shutdown().await;
+    }
+
+    pub fn show(&self, devices: Vec<wire::Device>) {
+        self.shared.show.send_replace(Show::Devices(devices));
+    }
+
+    /// Ends every open stream like this, and every new one at once.
+    pub fn end_streams(&self, how: Result<(), Status>) {
+        self.shared.show.send_replace(Show::End(how));
+    }
+
+    pub fn script(&self) -> MutexGuard<'_, Script> {
+        self.shared.script.lock().expect("no test panicked here")
+    }
+
+    pub fn calls(&self) -> Vec<Call> {
+        self.shared.calls.lock().expect("no test panicked here").clone()
+    }
+
+    /// The calls since the last time.
+    pub fn take_calls(&self) -> Vec<Call> {
+        std::mem::take(&mut *self.shared.calls.lock().expect("no test panicked here"))
+    }
+
+    /// Waits until this many streams are open.
+    pub async fn streams(&self, count: usize) {
+        let mut open = self.shared.open_streams.subscribe();
+        let waiting = open.wait_for(|open| *open == count);
+        tokio::time::timeout(super::support::DEADLINE, waiting)
+            .await
+            .unwrap_or_else(|_| panic!("{count} streams in time"))
+            .expect("the sender lives");
+    }
+
+    pub async fn register(&self) -> Result<(), Status> {
+        self.register_as(self.request()).await
+    }
+
+    pub fn request(&self) -> wire::RegisterRequest {
+        wire::RegisterRequest {
+            version: wire::VERSION.to_owned(),
+            endpoint: self.endpoint.clone(),
+            resource_name: self.resource.clone(),
+            options: None,
+        }
+    }
+
+    pub async fn register_as(&self, request: wire::RegisterRequest) -> Result<(), Status> {
+        register(&self.registration_socket, request).await
+    }
+}
+
+/// Registers with the kubelet behind this socket.
+pub async fn register(
+    socket: &std::path::Path,
+    request: wire::RegisterRequest,
+) -> Result<(), Status> {
+    let channel = SocketPath::new(socket).expect("short").dial().await.expect("dialled");
+    RegistrationClient::new(channel).register(request).await.map(drop)
+}
+
+// === impl Service ===
+
+impl Service {
+    fn note(&self, call: Call) -> Script {
+        self.0.calls.lock().expect("no test panicked here").push(call);
+        self.0.script.lock().expect("no test panicked here").clone()
+    }
+
+    async fn vanish(&self) {
+        let kubelet = self.0.lists_seen.lock().expect("not poisoned").take().expect("once");
+        let is_empty_list = |event: &windlass_kubelet_sim::Event| {
+            matches!(event, windlass_kubelet_sim::Event::ListReceived { devices, .. } if devices.is_empty())
+        };
+        self.0.show.send_replace(Show::Devices(Vec::new()));
+        let seen = kubelet.wait_for(|events| events.iter().any(is_empty_list), super::support::DEADLINE);
+        seen.await.expect("the empty list arrived");
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.open_streams.send_modify(|open| *open -= 1);
+    }
+}
+
+#[tonic::async_trait]
+impl DevicePlugin for Service {
+    type ListAndWatchStream =
+        Pin<Box<dyn Stream<Item = Result<wire::ListAndWatchResponse, Status>> + Send>>;
+
+    async fn get_device_plugin_options(
+        &self,
+        _: Request<wire::Empty>,
+    ) -> Result<Response<wire::DevicePluginOptions>, Status> {
+        self.note(Call::Options).options.map(Response::new)
+    }
+
+    async fn list_and_watch(
+        &self,
+        _: Request<wire::Empty>,
+    ) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        self.note(Call::ListAndWatch);
+        self.0.open_streams.send_modify(|open| *open += 1);
+        let open = OpenStream(Arc::clone(&self.0));
+        let shows = WatchStream::new(self.0.show.subscribe());
+        let ended = |show: &Show| matches!(show, Show::End(Ok(())));
+        let stream = shows.take_while(move |show| !ended(show)).filter_map(move |show| {
+            let _keep = &open;
+            match show {
+                Show::Nothing => None,
+                Show::Devices(devices) => Some(Ok(wire::ListAndWatchResponse { devices })),
+                Show::End(how) => Some(Err(how.expect_err("Ok ends before"))),
+            }
+        });
+        Ok(Response::new(Box::pin(stream)))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<wire::PreferredAllocationRequest>,
+    ) -> Result<Response<wire::PreferredAllocationResponse>, Status> {
+        let request = request.into_inner().container_requests.remove(0);
+        let call = Call::Preferred {
+            available: request.available_device_i_ds,
+            must_include: request.must_include_device_i_ds,
+            size: request.allocation_size,
+        };
+        let device_i_ds = self.note(call).preferred?;
+        let answer = wire::ContainerPreferredAllocationResponse { device_i_ds };
+        Ok(Response::new(wire::PreferredAllocationResponse { container_responses: vec![answer] }))
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<wire::AllocateRequest>,
+    ) -> Result<Response<wire::AllocateResponse>, Status> {
+        let ids: Vec<Vec<String>> = request
+            .into_inner()
+            .container_requests
+            .into_iter()
+            .map(|container| container.devices_ids)
+            .collect();
+        let container_responses = match self.note(Call::Allocate(ids.clone())).allocate {
+            Allocate::Ids => ids.iter().map(|ids| visible(ids)).collect(),
+            Allocate::Answer(responses) => responses,
+            Allocate::Fail(status) => return Err(status),
+            Allocate::Vanish => {
+                self.vanish().await;
+                ids.iter().map(|ids| visible(ids)).collect()
+            }
+            Allocate::Hang => std::future::pending().await,
+        };
+        Ok(Response::new(wire::AllocateResponse { container_responses }))
+    }
+
+    async fn pre_start_container(
+        &self,
+        request: Request<wire::PreStartContainerRequest>,
+    ) -> Result<Response<wire::PreStartContainerResponse>, Status> {
+        let script = self.note(Call::PreStart(request.into_inner().devices_ids));
+        match script.pre_start {
+            PreStart::Fine => Ok(Response::new(wire::PreStartContainerResponse {})),
+            PreStart::Fail(status) => Err(status),
+            PreStart::Hang => std::future::pending().await,
+        }
+    }
+}
+
+/// The ids in an environment variable, as most plugins tell them.
+fn visible(ids: &[String]) -> wire::ContainerAllocateResponse {
+    let envs = [("VISIBLE".to_owned(), ids.join(","))].into();
+    wire::ContainerAllocateResponse { envs, ..Default::default() }
+}

@@ -1,0 +1,125 @@
+//! The pod resources API.
+
+use tonic::{Code, transport::Channel};
+use windlass_kubelet_api::{
+    podresources::{
+        AllocatableResourcesRequest, ContainerDevices, GetPodResourcesRequest,
+        ListPodResourcesRequest, PodResources,
+        pod_resources_lister_client::PodResourcesListerClient,
+    },
+    socket::SocketPath,
+};
+use windlass_kubelet_sim::{Container, Pod};
+
+use super::{
+    plugin::Plugin,
+    support::{GPU, Node, device, devices, on_nodes},
+};
+
+async fn client(node: &Node) -> PodResourcesListerClient<Channel> {
+    let path = SocketPath::new(node.kubelet.config().pod_resources_socket()).expect("short");
+    PodResourcesListerClient::new(path.dial().await.expect("dialled"))
+}
+
+async fn list(node: &Node) -> Vec<PodResources> {
+    let request = ListPodResourcesRequest {};
+    client(node).await.list(request).await.expect("listed").into_inner().pod_resources
+}
+
+/// Ids with their node.
+fn shown(devices: &[ContainerDevices]) -> Vec<(&str, Option<i64>)> {
+    let node = |device: &ContainerDevices| device.topology.as_ref().map(|topology| topology.nodes[0].id);
+    devices.iter().map(|device| (&*device.device_ids[0], node(device))).collect()
+}
+
+/// 94, 97
+#[tokio::test]
+async fn list_shows_each_device_once_per_node_for_containers_that_live_on() {
+    let node = Node::start();
+    let list_of = vec![on_nodes("both", &[0, 1]), device("plain", "Healthy")];
+    let plugin = Plugin::registered(&node.kubelet, GPU, list_of).await;
+    node.counts(GPU, 2, 2).await;
+    let pod = Pod::new("pod")
+        .init(Container::new("init").limit(GPU, 2))
+        .sidecar(Container::new("side").limit(GPU, 1))
+        .container(Container::new("app").limit(GPU, 1));
+    node.kubelet.admit(pod).await.expect("admitted");
+    plugin.end_streams(Ok(()));
+    node.counts(GPU, 2, 0).await;
+
+    let pods = list(&node).await;
+    assert_eq!((&*pods[0].name, &*pods[0].namespace), ("pod", "default"));
+    let containers = &pods[0].containers;
+    assert_eq!(containers.iter().map(|c| &*c.name).collect::<Vec<_>>(), ["side", "app"]);
+    assert_eq!(shown(&containers[0].devices), [("both", Some(0)), ("both", Some(1))]);
+    assert_eq!(shown(&containers[1].devices), [("plain", None)]);
+
+    node.kubelet.finish("pod-uid").await;
+    assert_eq!(list(&node).await, []);
+}
+
+/// 46, 47
+#[tokio::test]
+async fn allocatable_shows_healthy_devices_and_loses_those_with_an_empty_topology() {
+    let node = Node::start();
+    let devices = vec![
+        on_nodes("a", &[1]),
+        on_nodes("empty", &[]),
+        device("plain", "Healthy"),
+        device("sick", "Unhealthy"),
+    ];
+    let _plugin = Plugin::registered(&node.kubelet, GPU, devices).await;
+    node.counts(GPU, 4, 3).await;
+    node.admit("pod", GPU, 1).await;
+    let request = AllocatableResourcesRequest {};
+    let answer = client(&node).await.get_allocatable_resources(request).await.expect("answered");
+    assert_eq!(shown(&answer.into_inner().devices), [("a", Some(1)), ("plain", None)]);
+}
+
+/// 95
+#[tokio::test]
+async fn get_finds_active_pods_only() {
+    let node = Node::start();
+    node.kubelet.admit(Pod::new("pod")).await.expect("admitted");
+    let mut client = client(&node).await;
+    let request = |name: &str| GetPodResourcesRequest {
+        pod_name: name.to_owned(),
+        pod_namespace: "default".to_owned(),
+    };
+    let found = client.get(request("pod")).await.expect("found").into_inner();
+    assert_eq!(found.pod_resources.expect("a pod").name, "pod");
+    let missing = client.get(request("gone")).await.expect_err("missing");
+    assert_eq!(missing.code(), Code::Unknown);
+    assert_eq!(missing.message(), "pod gone in namespace default not found");
+}
+
+/// 96
+#[tokio::test]
+async fn too_many_calls_are_turned_away() {
+    let node = Node::start_with(|config| config.pod_resources_qps = 1);
+    let mut client = client(&node).await;
+    let mut refused = Vec::new();
+    for _ in 0..20 {
+        if let Err(status) = client.list(ListPodResourcesRequest {}).await {
+            refused.push(status);
+        }
+    }
+    assert_eq!(refused.len(), 10);
+    assert_eq!(refused[0].code(), Code::ResourceExhausted);
+    assert_eq!(refused[0].message(), "rejected by rate limit");
+}
+
+/// 98
+#[tokio::test]
+async fn list_is_the_same_after_a_restart() {
+    let node = Node::start();
+    let mut all = devices(1);
+    all.push(on_nodes("n", &[1]));
+    let _plugin = Plugin::registered(&node.kubelet, GPU, all).await;
+    node.counts(GPU, 2, 2).await;
+    node.admit("pod", GPU, 2).await;
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    let before = list(&node).await;
+    node.kubelet.restart().await.expect("restarted");
+    assert_eq!(list(&node).await, before);
+}

@@ -1,0 +1,269 @@
+//! Register: checks, texts, and what a second registration does to the first.
+
+use tonic::{Code, Status};
+use windlass_kubelet_api::deviceplugin::{self as wire, DevicePluginOptions, RegisterRequest};
+use windlass_kubelet_sim::{
+    Config, Event, Kubelet, KubeletError, Misbehaviour, Registration, RegistrationFault, Release,
+};
+
+use super::{
+    plugin::{Allocate, Call, Plugin, register},
+    support::{DEADLINE, GPU, Node, SHORT, device, devices},
+};
+
+fn refused(outcome: Result<(), Status>, expected: &str) {
+    let status = outcome.expect_err("refused");
+    assert_eq!((status.code(), status.message()), (Code::Unknown, expected));
+}
+
+/// 1
+#[tokio::test]
+async fn a_valid_registration_is_answered_after_options_were_asked() {
+    let node = Node::start();
+    let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
+    plugin.register().await.expect("registered");
+    assert_eq!(plugin.calls().first(), Some(&Call::Options));
+    let registrations = &node.kubelet.node().registrations;
+    assert!(matches!(registrations[GPU], Registration::Connected { .. }), "{registrations:?}");
+}
+
+/// 2
+#[tokio::test]
+async fn another_version_is_refused_without_dialling() {
+    let node = Node::start();
+    let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
+    for version in ["v1beta2", "", "v1alpha"] {
+        let request = RegisterRequest { version: version.to_owned(), ..plugin.request() };
+        refused(
+            plugin.register_as(request).await,
+            &format!(
+                "requested API version \"{version}\" is not supported by kubelet. Supported version is [\"v1beta1\"]"
+            ),
+        );
+    }
+    assert!(plugin.calls().is_empty());
+}
+
+/// 3, 4
+#[tokio::test]
+async fn names_that_are_no_extended_resources_are_refused() {
+    let node = Node::start();
+    let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
+    let too_long = format!("{}/x", "a".repeat(245));
+    let bad = ["gpu", "a.kubernetes.io/x", "requests.a/x", "A.com/x", "a.com/x/y", &too_long];
+    for name in bad {
+        let request = RegisterRequest { resource_name: name.to_owned(), ..plugin.request() };
+        let expected = format!("the ResourceName \"{name}\" is invalid");
+        refused(plugin.register_as(request).await, &expected);
+    }
+    let resource_name = format!("{}/x", "a".repeat(244));
+    plugin.register_as(RegisterRequest { resource_name, ..plugin.request() }).await.expect("taken");
+}
+
+/// 5
+#[tokio::test]
+async fn a_missing_endpoint_fails_when_the_dial_timeout_is_over() {
+    let node = Node::start();
+    let started = tokio::time::Instant::now();
+    for endpoint in ["missing.sock", ""] {
+        let request = RegisterRequest {
+            version: "v1beta1".to_owned(),
+            endpoint: endpoint.to_owned(),
+            resource_name: GPU.to_owned(),
+            options: None,
+        };
+        let socket = node.kubelet.config().registration_socket();
+        let expected = "failed to dial device plugin: context deadline exceeded";
+        refused(register(&socket, request).await, expected);
+    }
+    assert!(started.elapsed() >= SHORT * 2);
+}
+
+/// 6
+#[tokio::test]
+async fn endpoints_lead_into_folders_and_out_of_the_plugin_folder() {
+    let node = Node::start();
+    for (served, told) in [("sub/x.sock", "sub/x.sock"), ("abs.sock", "/abs.sock"), ("../up.sock", "../up.sock")] {
+        let plugin = Plugin::serve(&node.kubelet, GPU, served);
+        let request = RegisterRequest { endpoint: told.to_owned(), ..plugin.request() };
+        plugin.register_as(request).await.expect("registered");
+    }
+}
+
+/// 7
+#[tokio::test]
+async fn the_kubelets_own_socket_is_no_plugin() {
+    let node = Node::start();
+    let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
+    let request = RegisterRequest { endpoint: "kubelet.sock".to_owned(), ..plugin.request() };
+    refused(
+        plugin.register_as(request).await,
+        "failed to get device plugin options: rpc error: code = Unimplemented desc = unknown service v1beta1.DevicePlugin",
+    );
+}
+
+/// 10
+#[tokio::test]
+async fn without_options_there_is_no_list_and_no_resource() {
+    let node = Node::start();
+    let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
+    plugin.script().options = Err(Status::internal("broken"));
+    refused(
+        plugin.register().await,
+        "failed to get device plugin options: rpc error: code = Internal desc = broken",
+    );
+    assert_eq!(plugin.calls(), [Call::Options]);
+    let status = node.kubelet.node();
+    assert!(status.resources.is_empty() && status.registrations.is_empty());
+}
+
+/// 11, 71
+#[tokio::test]
+async fn only_the_options_call_counts_not_the_registers_options() {
+    let node = Node::start();
+    let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
+    plugin.show(devices(2));
+    let options = DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true };
+    let request = RegisterRequest { options: Some(options), ..plugin.request() };
+    plugin.register_as(request).await.expect("registered");
+    node.counts(GPU, 2, 2).await;
+    node.admit("pod", GPU, 1).await;
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    let calls = plugin.calls();
+    assert!(!calls.iter().any(|call| matches!(call, Call::Preferred { .. } | Call::PreStart(_))));
+}
+
+/// 12
+#[tokio::test]
+async fn a_registered_resource_is_absent_until_its_first_list() {
+    let node = Node::start();
+    let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
+    plugin.register().await.expect("registered");
+    plugin.streams(1).await;
+    assert_eq!(node.kubelet.node().counts(GPU), None);
+    plugin.show(devices(1));
+    node.counts(GPU, 1, 1).await;
+}
+
+/// 13
+#[tokio::test]
+async fn a_plugin_that_registers_twice_has_two_open_streams() {
+    let node = Node::start();
+    let plugin = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
+    plugin.register().await.expect("again");
+    plugin.streams(2).await;
+    plugin.show(devices(3));
+    let both = |events: &[Event]| {
+        let is_new = |event: &&Event| matches!(event, Event::ListReceived { devices, .. } if devices.len() == 3);
+        events.iter().filter(is_new).count() == 2
+    };
+    node.kubelet.calls().wait_for(both, DEADLINE).await.expect("both streams are read");
+}
+
+async fn two_plugins(node: &Node) -> [Plugin; 2] {
+    let first = Plugin::serve(&node.kubelet, GPU, "one.sock");
+    first.show(devices(1));
+    first.register().await.expect("registered");
+    node.counts(GPU, 1, 1).await;
+    let second = Plugin::serve(&node.kubelet, GPU, "two.sock");
+    second.show(devices(2));
+    second.register().await.expect("registered");
+    node.counts(GPU, 2, 2).await;
+    [first, second]
+}
+
+/// 14
+#[tokio::test]
+async fn up_to_1_36_the_end_of_the_old_plugin_cancels_the_new_one() {
+    let node = Node::start();
+    let [first, second] = two_plugins(&node).await;
+    first.end_streams(Ok(()));
+    node.counts(GPU, 2, 0).await;
+    second.streams(0).await;
+    second.show(devices(5));
+    assert_eq!(node.kubelet.node().counts(GPU), Some((2, 0)));
+}
+
+/// 15
+#[tokio::test]
+async fn from_1_37_the_end_of_the_old_plugin_changes_nothing() {
+    let node = Node::start_with(|config| config.release = Release::From1_37);
+    let [first, second] = two_plugins(&node).await;
+    first.end_streams(Ok(()));
+    node.event(|event| matches!(event, Event::StreamEnded { .. })).await;
+    assert_eq!(node.kubelet.node().counts(GPU), Some((2, 2)));
+    second.show(devices(5));
+    node.counts(GPU, 5, 5).await;
+}
+
+/// 17
+#[tokio::test]
+async fn a_new_plugins_list_replaces_the_old_ones() {
+    let node = Node::start();
+    let _first = Plugin::registered(&node.kubelet, GPU, devices(3)).await;
+    node.counts(GPU, 3, 3).await;
+    let other = Plugin::serve(&node.kubelet, GPU, "other.sock");
+    other.show(vec![device("x", "Healthy")]);
+    other.register().await.expect("registered");
+    node.counts(GPU, 1, 1).await;
+    assert!(node.kubelet.node().resources[GPU].devices.contains_key("x"));
+}
+
+/// 18
+#[tokio::test]
+async fn a_failed_second_registration_makes_a_zombie_of_the_first() {
+    let node = Node::start();
+    let first = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
+    node.counts(GPU, 1, 1).await;
+    let request = RegisterRequest { endpoint: "missing.sock".to_owned(), ..first.request() };
+    first.register_as(request).await.expect_err("no such socket");
+    first.script().allocate = Allocate::Fail(Status::unavailable("dead"));
+    first.end_streams(Err(Status::unavailable("dying")));
+    node.event(|event| matches!(event, Event::StreamEnded { .. })).await;
+    assert_eq!(node.kubelet.node().counts(GPU), Some((1, 1)));
+    node.refuse(("pod", 1), "rpc error: code = Unavailable desc = dead").await;
+}
+
+#[tokio::test]
+async fn registration_can_be_refused_or_left_hanging() {
+    let node = Node::start();
+    let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
+    let refuse = RegistrationFault::Refuse("not today".to_owned());
+    node.kubelet.misbehave(Misbehaviour { registration: refuse, ..Misbehaviour::default() });
+    refused(plugin.register().await, "not today");
+
+    let hang = RegistrationFault::Hang;
+    node.kubelet.misbehave(Misbehaviour { registration: hang, ..Misbehaviour::default() });
+    tokio::time::timeout(SHORT, plugin.register()).await.expect_err("it hangs");
+
+    node.kubelet.misbehave(Misbehaviour::default());
+    plugin.register().await.expect("registered");
+}
+
+#[tokio::test]
+async fn a_register_call_that_is_given_up_registers_nothing() {
+    let node = Node::start_with(|config| config.dial_timeout = DEADLINE);
+    let socket = node.kubelet.config().registration_socket();
+    let request = RegisterRequest {
+        version: wire::VERSION.to_owned(),
+        endpoint: "late.sock".to_owned(),
+        resource_name: GPU.to_owned(),
+        options: None,
+    };
+    tokio::time::timeout(SHORT, register(&socket, request)).await.expect_err("given up");
+    let is_cancelled = |event: &Event| {
+        matches!(event, Event::RegistrationRefused { message, .. } if message == "failed to dial device plugin: context canceled")
+    };
+    node.event(is_cancelled).await;
+}
+
+#[tokio::test]
+async fn a_second_kubelet_on_the_same_root_is_refused() {
+    let node = Node::start();
+    let second = Kubelet::start(Config::new(node.dir.path())).expect_err("taken");
+    let KubeletError::Directory(cause) = second else { panic!("{second}") };
+    assert!(cause.to_string().starts_with("another embedded kubelet runs on"), "{cause}");
+    let Node { kubelet, dir } = node;
+    kubelet.shutdown().await;
+    Kubelet::start(Config::new(dir.path())).expect("free again");
+}

@@ -1,0 +1,188 @@
+//! Restarts: what is deleted, what is remembered, which pods survive.
+
+use std::os::unix::fs::symlink;
+
+use windlass_kubelet_api::checkpoint::{Checkpoint, FILE};
+use windlass_kubelet_sim::{Event, PodPhase, Registration};
+
+use super::{
+    plugin::{Call, Plugin},
+    support::{GPU, Node, device, devices, ids, pod},
+};
+
+/// Written by a live kubelet 1.36.2.
+const GOLDEN: &str = include_str!("../../../kubelet-api/tests/kubelet-checkpoint-golden.json");
+
+async fn node_with_pod() -> (Node, Plugin) {
+    let node = Node::start();
+    let plugin = Plugin::registered(&node.kubelet, GPU, devices(2)).await;
+    node.counts(GPU, 2, 2).await;
+    node.admit("pod", GPU, 1).await;
+    plugin.take_calls();
+    (node, plugin)
+}
+
+fn phase(node: &Node, uid: &str) -> PodPhase {
+    node.kubelet.node().pods[uid].phase.clone()
+}
+
+fn rejected(node: &Node, cause: &str) {
+    let PodPhase::Failed { reason, message } = phase(node, "pod-uid") else {
+        panic!("{:?}", phase(node, "pod-uid"));
+    };
+    assert_eq!(reason, "UnexpectedAdmissionError");
+    assert_eq!(message, format!("Pod was rejected: Allocate failed due to {cause}, which is unexpected"));
+}
+
+/// 83
+#[tokio::test]
+async fn a_restart_wipes_all_sockets_and_a_plugin_that_comes_back_has_its_counts_back() {
+    let (node, mut plugin) = node_with_pod().await;
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    let socket = node.kubelet.config().plugin_dir().join(&plugin.endpoint);
+    node.kubelet.restart().await.expect("restarted");
+    assert!(!socket.exists());
+    plugin.streams(0).await;
+    assert_eq!(node.kubelet.node().counts(GPU), Some((0, 0)));
+    let registration = node.kubelet.node().registrations[GPU].clone();
+    assert_eq!(registration, Registration::Stopped { endpoint: None });
+
+    plugin.rebind(&node.kubelet);
+    plugin.register().await.expect("registered");
+    node.counts(GPU, 2, 2).await;
+    assert_eq!(node.in_use(GPU), ids("d0"));
+}
+
+/// 54
+#[tokio::test]
+async fn a_running_container_is_left_alone_by_a_restart() {
+    let (node, _plugin) = node_with_pod().await;
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    node.kubelet.restart().await.expect("restarted");
+    assert_eq!(phase(&node, "pod-uid"), PodPhase::Admitted);
+    assert_eq!(node.in_use(GPU), ids("d0"));
+}
+
+/// 55, 91
+#[tokio::test]
+async fn after_a_reboot_pods_that_come_before_their_plugin_are_rejected() {
+    let (node, _plugin) = node_with_pod().await;
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    node.kubelet.reboot().await.expect("rebooted");
+    rejected(&node, "no healthy devices present; cannot allocate unhealthy devices example.com/gpu");
+}
+
+/// 52
+#[tokio::test]
+async fn a_pod_that_lost_its_device_is_not_admitted_again() {
+    let (node, plugin) = node_with_pod().await;
+    plugin.show(vec![device("d0", "Unhealthy"), device("d1", "Healthy")]);
+    node.counts(GPU, 2, 1).await;
+    let again = node.kubelet.admit(pod("pod", GPU, 1)).await;
+    again.expect_err("its device is sick");
+    rejected(
+        &node,
+        "previously allocated devices are no longer healthy; cannot allocate unhealthy devices example.com/gpu",
+    );
+}
+
+/// 92
+#[tokio::test]
+async fn a_pod_that_succeeded_is_not_admitted_again_and_its_devices_are_free() {
+    let (node, mut plugin) = node_with_pod().await;
+    node.kubelet.finish("pod-uid").await;
+    node.kubelet.reboot().await.expect("rebooted");
+    assert_eq!(phase(&node, "pod-uid"), PodPhase::Succeeded);
+    plugin.rebind(&node.kubelet);
+    plugin.register().await.expect("registered");
+    node.counts(GPU, 2, 2).await;
+    assert_eq!(node.admit("next", GPU, 2).await, ids("d0 d1"));
+}
+
+/// 90
+#[tokio::test]
+async fn a_pod_deleted_while_the_kubelet_was_down_is_freed_at_the_first_collection() {
+    let (node, mut plugin) = node_with_pod().await;
+    node.kubelet.stop().await;
+    node.kubelet.delete("pod-uid").await;
+    node.kubelet.restart().await.expect("restarted");
+    assert_eq!(node.in_use(GPU), ids("d0"), "nothing was collected yet");
+    plugin.rebind(&node.kubelet);
+    plugin.register().await.expect("registered");
+    node.counts(GPU, 2, 2).await;
+    assert_eq!(node.admit("next", GPU, 2).await, ids("d0 d1"));
+}
+
+/// 93
+#[tokio::test]
+async fn files_and_folders_survive_a_start_and_links_to_sockets_do_not() {
+    let node = Node::start();
+    let dir = node.kubelet.config().plugin_dir();
+    let deep = Plugin::serve(&node.kubelet, GPU, "sub/deep.sock");
+    let flat = Plugin::serve(&node.kubelet, GPU, "flat.sock");
+    std::fs::write(dir.join("file"), "precious").expect("written");
+    symlink(dir.join("sub/deep.sock"), dir.join("link")).expect("linked");
+    node.kubelet.restart().await.expect("restarted");
+    let left = |name: &str| std::fs::symlink_metadata(dir.join(name)).is_ok();
+    assert!(left("file") && left("sub/deep.sock") && left("kubelet.sock"));
+    assert!(!left("flat.sock") && !left("link"));
+    drop((deep, flat));
+}
+
+/// 87
+#[tokio::test]
+async fn a_live_kubelets_checkpoint_is_taken_over() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let plugins = dir.path().join("device-plugins");
+    std::fs::create_dir_all(&plugins).expect("a folder");
+    std::fs::write(plugins.join(FILE), GOLDEN).expect("written");
+    let node = Node::start_in(dir, |_| ());
+    let gpus = &node.kubelet.node().resources["nvidia.com/gpu"];
+    assert_eq!((gpus.capacity, gpus.in_use.len()), (0, 4));
+    let ignored = |event: &Event| matches!(event, Event::CheckpointIgnored { .. });
+    assert_eq!(node.kubelet.calls().count(ignored), 0);
+}
+
+/// 88
+#[tokio::test]
+async fn one_changed_byte_empties_the_state_and_the_kubelet_starts() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let plugins = dir.path().join("device-plugins");
+    std::fs::create_dir_all(&plugins).expect("a folder");
+    std::fs::write(plugins.join(FILE), GOLDEN.replacen("0003", "0009", 1)).expect("written");
+    let node = Node::start_in(dir, |_| ());
+    assert!(node.kubelet.node().resources.is_empty());
+    let is_corrupt = |event: &Event| {
+        matches!(event, Event::CheckpointIgnored { message } if message.contains("checksum 3711385807"))
+    };
+    assert_eq!(node.kubelet.calls().count(is_corrupt), 1);
+}
+
+#[tokio::test]
+async fn the_checkpoint_is_written_on_lists_and_allocations_and_not_when_a_pod_goes() {
+    let (node, plugin) = node_with_pod().await;
+    let written = || node.kubelet.calls().count(|event| *event == Event::CheckpointWritten);
+    assert_eq!(written(), 2, "one list, one allocation");
+    node.kubelet.delete("pod-uid").await;
+    assert_eq!(written(), 2);
+    let read = || {
+        let json = std::fs::read_to_string(node.kubelet.config().plugin_dir().join(FILE));
+        Checkpoint::parse(&json.expect("written")).expect("intact")
+    };
+    let entry = &read().pods.expect("one holder")[0];
+    assert_eq!((&*entry.pod_uid, &*entry.resource_name), ("pod-uid", GPU));
+    plugin.show(devices(1));
+    node.counts(GPU, 1, 1).await;
+    assert!(read().pods.is_some(), "only a collection forgets the pod");
+}
+
+/// 85, as a plugin sees it
+#[tokio::test]
+async fn the_registration_socket_can_be_replaced_under_a_plugins_eyes() {
+    let (node, plugin) = node_with_pod().await;
+    node.kubelet.replace_registration_socket(2).expect("replaced");
+    plugin.register().await.expect("registered on the newest");
+    assert_eq!(plugin.calls()[0], Call::Options);
+    node.kubelet.delete_sockets().expect("deleted");
+    assert!(!node.kubelet.config().registration_socket().exists());
+}

@@ -1,0 +1,98 @@
+//! PreStartContainer, and containers that start again.
+
+use tonic::Status;
+use windlass_kubelet_api::deviceplugin::DevicePluginOptions;
+use windlass_kubelet_sim::StartError;
+
+use super::{
+    plugin::{Call, Plugin, PreStart},
+    support::{GPU, Node, SHORT, devices, pod},
+};
+
+/// A node with a pod whose plugin wants to be told.
+async fn node_with_pod(size: u64) -> (Node, Plugin) {
+    let node = Node::start_with(|config| config.pre_start_timeout = SHORT);
+    let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
+    plugin.show(devices(2));
+    plugin.script().options = Ok(DevicePluginOptions { pre_start_required: true, ..Default::default() });
+    plugin.register().await.expect("registered");
+    node.counts(GPU, 2, 2).await;
+    node.kubelet.admit(pod("pod", GPU, size)).await.expect("admitted");
+    plugin.take_calls();
+    (node, plugin)
+}
+
+async fn fails(node: &Node, expected: &str) {
+    let error = node.kubelet.start_container("pod-uid", "c").await.expect_err("not started");
+    assert_eq!(error, StartError::CreateContainerConfig(expected.to_owned()));
+}
+
+/// 80, 103
+#[tokio::test]
+async fn every_start_is_announced_with_the_same_devices_and_no_allocate() {
+    let (node, plugin) = node_with_pod(2).await;
+    for _ in 0..2 {
+        let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
+        assert_eq!(grant.envs["VISIBLE"], "d0,d1");
+        assert!(node.kubelet.node().pods["pod-uid"].containers["c"].running);
+        assert_eq!(plugin.take_calls(), [Call::PreStart(vec!["d0".to_owned(), "d1".to_owned()])]);
+        node.kubelet.stop_container("pod-uid", "c").await;
+    }
+}
+
+/// 80
+#[tokio::test]
+async fn a_request_for_none_is_not_announced() {
+    let (node, plugin) = node_with_pod(0).await;
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    assert_eq!(plugin.calls(), []);
+}
+
+/// 81
+#[tokio::test]
+async fn an_error_a_hang_and_a_lost_plugin_keep_the_container_waiting() {
+    let (node, plugin) = node_with_pod(1).await;
+    let failed = "device plugin PreStartContainer rpc failed with err: ";
+    plugin.script().pre_start = PreStart::Fail(Status::internal("reset failed"));
+    fails(&node, &format!("{failed}rpc error: code = Internal desc = reset failed")).await;
+    plugin.script().pre_start = PreStart::Hang;
+    let late = "rpc error: code = DeadlineExceeded desc = context deadline exceeded";
+    fails(&node, &format!("{failed}{late}")).await;
+    plugin.end_streams(Ok(()));
+    node.counts(GPU, 2, 0).await;
+    fails(&node, &format!("{failed}endpoint &{{{GPU}}} has been stopped")).await;
+
+    plugin.show(devices(2));
+    plugin.script().pre_start = PreStart::Fine;
+    plugin.register().await.expect("registered");
+    node.counts(GPU, 2, 2).await;
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+}
+
+/// 82
+#[tokio::test]
+async fn after_a_kubelet_restart_the_call_is_skipped_until_the_plugin_registers() {
+    let (node, plugin) = node_with_pod(1).await;
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    node.kubelet.restart().await.expect("restarted");
+    plugin.take_calls();
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    assert_eq!(plugin.calls(), []);
+}
+
+#[tokio::test]
+async fn a_pod_admitted_before_its_plugin_gets_devices_when_it_starts() {
+    let node = Node::start();
+    node.kubelet.admit(pod("pod", GPU, 1)).await.expect("admitted without devices");
+    let _plugin = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
+    node.counts(GPU, 1, 1).await;
+    let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    assert_eq!(grant.envs["VISIBLE"], "d0");
+}
+
+#[tokio::test]
+async fn a_container_that_is_not_there_does_not_start() {
+    let node = Node::start();
+    let error = node.kubelet.start_container("nobody", "c").await.expect_err("unknown");
+    assert_eq!(error.to_string(), "pod nobody has no container c on this node");
+}

@@ -1,0 +1,82 @@
+//! Topology policies, from the list to the pod.
+
+use windlass_kubelet_api::checkpoint::FILE;
+use windlass_kubelet_sim::{Reason, TopologyPolicy, TopologyScope};
+
+use super::{
+    plugin::Plugin,
+    support::{GPU, Node, ids, on_nodes, pod},
+};
+
+/// Two devices on each of two nodes.
+async fn node(policy: TopologyPolicy) -> (Node, Plugin) {
+    let node = Node::start_with(|config| config.topology = policy);
+    let list = (0..4).map(|index| on_nodes(&format!("d{index}"), &[index / 2])).collect();
+    let plugin = Plugin::registered(&node.kubelet, GPU, list).await;
+    node.counts(GPU, 4, 4).await;
+    (node, plugin)
+}
+
+/// 99
+#[tokio::test]
+async fn a_pod_gets_devices_of_one_node_where_they_fit() {
+    for policy in
+        [TopologyPolicy::BestEffort, TopologyPolicy::Restricted, TopologyPolicy::SingleNumaNode]
+    {
+        let (node, _plugin) = node(policy).await;
+        assert_eq!(node.admit("one", GPU, 1).await, ids("d0"));
+        assert_eq!(node.admit("two", GPU, 2).await, ids("d2 d3"), "{policy:?}");
+    }
+}
+
+/// 100
+#[tokio::test]
+async fn misaligned_pods_are_rejected_by_restricted_and_single_numa_node() {
+    for (policy, size) in [(TopologyPolicy::Restricted, 2), (TopologyPolicy::SingleNumaNode, 3)] {
+        let (node, _plugin) = node(policy).await;
+        node.admit("one", GPU, 1).await;
+        node.kubelet.admit(pod("two", GPU, 1)).await.expect("admitted");
+        let rejection = if size == 2 {
+            // One device is left on node 0 and two on node 1 until a third pod comes.
+            node.admit("three", GPU, 1).await;
+            node.reject("misaligned", GPU, 2).await
+        } else {
+            node.reject("misaligned", GPU, size).await
+        };
+        assert_eq!(rejection.reason, Reason::TopologyAffinityError);
+        assert_eq!(
+            rejection.message,
+            "Pod was rejected: Resources cannot be allocated with Topology locality"
+        );
+    }
+}
+
+/// 101
+#[tokio::test]
+async fn without_a_policy_nodes_do_not_matter_and_are_still_recorded() {
+    let (node, _plugin) = node(TopologyPolicy::None).await;
+    assert_eq!(node.admit("one", GPU, 1).await, ids("d0"));
+    assert_eq!(node.admit("two", GPU, 2).await, ids("d1 d2"));
+    let json = std::fs::read_to_string(node.kubelet.config().plugin_dir().join(FILE));
+    let json = json.expect("written");
+    assert!(json.contains(r#""DeviceIDs":{"0":["d1"],"1":["d2"]}"#), "{json}");
+}
+
+#[tokio::test]
+async fn scope_pod_aligns_all_containers_together() {
+    let node = Node::start_with(|config| {
+        config.topology = TopologyPolicy::SingleNumaNode;
+        config.topology_scope = TopologyScope::Pod;
+    });
+    let list = (0..4).map(|index| on_nodes(&format!("d{index}"), &[index / 2])).collect();
+    let _plugin = Plugin::registered(&node.kubelet, GPU, list).await;
+    node.counts(GPU, 4, 4).await;
+    let of = |name: &str| windlass_kubelet_sim::Container::new(name).limit(GPU, 1);
+    let pair = |name: &str| windlass_kubelet_sim::Pod::new(name).container(of("a")).container(of("b"));
+    node.admit("one", GPU, 1).await;
+    let admission = node.kubelet.admit(pair("pair")).await.expect("admitted on node 1");
+    let held = |name| admission.allotment(name, GPU).expect("held").ids();
+    assert_eq!((held("a"), held("b")), (ids("d2"), ids("d3")));
+    let rejection = node.kubelet.admit(pair("late")).await.expect_err("one device is left");
+    assert_eq!(rejection.reason, Reason::TopologyAffinityError);
+}

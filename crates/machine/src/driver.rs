@@ -1,0 +1,34 @@
+//! Where the simulated driver lies: the cdylib that `windlass-nvml-sim` builds.
+
+use std::{env, path::PathBuf};
+
+use crate::machine::MachineError;
+
+/// File name that cargo gives the library.
+const FILE: &str = "libwindlass_nvml_sim.so";
+
+/// Names the library's path when set.
+const VARIABLE: &str = "WINDLASS_SIM_DRIVER";
+
+/// Where installations and cargo put it, seen from the folder of the running executable: beside a
+/// test binary, beside `windlass`, above `deps` and `examples`, and in a package.
+const BESIDE_EXECUTABLE: [&str; 4] = ["", "deps", "..", "../lib/windlass"];
+
+/// Finds the simulated driver: `WINDLASS_SIM_DRIVER`, or beside the running executable.
+pub fn simulated_driver() -> Result<PathBuf, MachineError> {
+    if let Some(path) = env::var_os(VARIABLE).map(PathBuf::from) {
+        return if path.is_file() { Ok(path) } else { Err(missing(&[path])) };
+    }
+    let executable = env::current_exe().unwrap_or_default();
+    let folder = executable.parent().map(PathBuf::from).unwrap_or_default();
+    let candidates = BESIDE_EXECUTABLE.map(|place| folder.join(place).join(FILE));
+    // The newest: `cargo build` writes the one above `deps`, `cargo test` only the one in it.
+    let modified = |path: &&PathBuf| path.metadata().and_then(|found| found.modified()).ok();
+    let found = candidates.iter().filter(|path| path.is_file()).max_by_key(modified);
+    found.cloned().ok_or_else(|| missing(&candidates))
+}
+
+fn missing(looked_at: &[PathBuf]) -> MachineError {
+    let places = looked_at.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+    MachineError::NoDriver { places: places.join(", ") }
+}

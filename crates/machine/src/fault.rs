@@ -1,0 +1,155 @@
+//! Faults: what can be done to a machine while it runs, and how the command line writes it.
+
+use std::{fmt, str::FromStr};
+
+mod apply;
+
+pub use apply::FaultError;
+
+/// Something that happens to a machine. GPUs are named by NVML index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The driver logs an XID: an event, and nothing else changes.
+    Xid {
+        /// Index of the GPU.
+        gpu: usize,
+        /// Which XID.
+        code: u64,
+    },
+    /// ECC cannot repair memory: counters rise, a row waits to be remapped, an event is told.
+    DoubleBitEcc {
+        /// Index of the GPU.
+        gpu: usize,
+    },
+    /// The GPU falls off the bus: its calls return `NVML_ERROR_GPU_IS_LOST`.
+    Lost {
+        /// Index of the GPU.
+        gpu: usize,
+    },
+    /// Its calls return an error.
+    Error {
+        /// Index of the GPU.
+        gpu: usize,
+        /// An `nvmlReturn_t`.
+        code: u32,
+    },
+    /// Its calls take longer.
+    Slow {
+        /// Index of the GPU.
+        gpu: usize,
+        /// How much longer.
+        millis: u32,
+    },
+    /// Its calls do not return until it recovers.
+    Hang {
+        /// Index of the GPU.
+        gpu: usize,
+    },
+    /// The GPU is reset: faults in force end, volatile counters are zero.
+    Recover {
+        /// Index of the GPU.
+        gpu: usize,
+    },
+    /// A GPU like the last one is plugged in.
+    AddGpu,
+    /// A GPU is pulled out.
+    RemoveGpu {
+        /// Index of the GPU.
+        gpu: usize,
+    },
+}
+
+/// Text that is not a fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is not a fault; there are xid:79@3, ecc@3, lost@3, error:15@3, slow:250@3, hang@3, \
+     recover@3, add, remove@3, where 3 is the index of a GPU"
+)]
+pub struct FaultSyntaxError(String);
+
+// === impl Fault ===
+
+impl Fault {
+    /// The GPU that it happens to; a new GPU has no index yet.
+    pub fn gpu(&self) -> Option<usize> {
+        match *self {
+            Self::Xid { gpu, .. }
+            | Self::DoubleBitEcc { gpu }
+            | Self::Lost { gpu }
+            | Self::Error { gpu, .. }
+            | Self::Slow { gpu, .. }
+            | Self::Hang { gpu }
+            | Self::Recover { gpu }
+            | Self::RemoveGpu { gpu } => Some(gpu),
+            Self::AddGpu => None,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Xid { gpu, code } => write!(f, "xid:{code}@{gpu}"),
+            Self::DoubleBitEcc { gpu } => write!(f, "ecc@{gpu}"),
+            Self::Lost { gpu } => write!(f, "lost@{gpu}"),
+            Self::Error { gpu, code } => write!(f, "error:{code}@{gpu}"),
+            Self::Slow { gpu, millis } => write!(f, "slow:{millis}@{gpu}"),
+            Self::Hang { gpu } => write!(f, "hang@{gpu}"),
+            Self::Recover { gpu } => write!(f, "recover@{gpu}"),
+            Self::AddGpu => f.write_str("add"),
+            Self::RemoveGpu { gpu } => write!(f, "remove@{gpu}"),
+        }
+    }
+}
+
+impl FromStr for Fault {
+    type Err = FaultSyntaxError;
+
+    fn from_str(text: &str) -> Result<Self, FaultSyntaxError> {
+        parse(text.trim()).ok_or_else(|| FaultSyntaxError(text.to_owned()))
+    }
+}
+
+fn parse(text: &str) -> Option<Fault> {
+    if text == "add" {
+        return Some(Fault::AddGpu);
+    }
+    let (what, gpu) = text.split_once('@')?;
+    let gpu = gpu.parse().ok()?;
+    let fault = match what.split_once(':') {
+        Some(("xid", code)) => Fault::Xid { gpu, code: code.parse().ok()? },
+        Some(("error", code)) => Fault::Error { gpu, code: code.parse().ok()? },
+        Some(("slow", millis)) => Fault::Slow { gpu, millis: millis.parse().ok()? },
+        Some(_) => return None,
+        None => match what {
+            "ecc" => Fault::DoubleBitEcc { gpu },
+            "lost" => Fault::Lost { gpu },
+            "hang" => Fault::Hang { gpu },
+            "recover" => Fault::Recover { gpu },
+            "remove" => Fault::RemoveGpu { gpu },
+            _ => return None,
+        },
+    };
+    Some(fault)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_reads_back_as_it_is_written() {
+        let all = "xid:79@3 ecc@0 lost@3 error:15@3 slow:250@3 hang@3 recover@3 add remove@7";
+        for text in all.split(' ') {
+            assert_eq!(text.parse::<Fault>().expect(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_fault_is_answered_with_the_grammar() {
+        for wrong in ["", "xid@3", "xid:a@3", "lost", "lost@x", "melt@1", "ecc:1@3"] {
+            let error = wrong.parse::<Fault>().expect_err(wrong).to_string();
+            assert!(error.contains("xid:79@3"), "{error}");
+        }
+    }
+}

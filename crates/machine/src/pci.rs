@@ -1,0 +1,259 @@
+//! PCI as the kernel writes it: addresses, ids, and the way from the host bridge to a function.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+/// Where a function sits, `0000:1b:00.0`; ordered as buses are enumerated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PciAddress {
+    /// Segment of the PCI hierarchy.
+    pub domain: u16,
+    /// Bus in the domain.
+    pub bus: u8,
+    /// Slot on the bus.
+    pub device: u8,
+    /// Function of the device.
+    pub function: u8,
+}
+
+/// Vendor and device, `10de:2330`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PciId {
+    /// Who made it; NVIDIA is 10de.
+    pub vendor: u16,
+    /// What it is.
+    pub device: u16,
+}
+
+/// The way from a host bridge to a function, as under `/sys/devices`:
+/// `pci0000:15/0000:15:01.0/0000:16:00.0/0000:1b:00.0`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PciPath {
+    root: String,
+    steps: Vec<PciAddress>,
+}
+
+/// Text that is not the PCI thing it should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a PCI {what}, write it like `{example}`")]
+pub struct PciSyntaxError {
+    text: String,
+    what: &'static str,
+    example: &'static str,
+}
+
+/// How far apart two functions are, nearest first; the words of `nvidia-smi topo` in brackets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PciDistance {
+    /// Under one PCIe switch (PIX).
+    OneSwitch,
+    /// Under one root port, over several switches (PXB).
+    SeveralSwitches,
+    /// Under one host bridge (PHB).
+    HostBridge,
+    /// Under different host bridges.
+    Apart,
+}
+
+// === impl PciAddress ===
+
+impl PciAddress {
+    /// As NVML writes a bus id: eight upper-case digits of domain.
+    pub fn nvml_form(&self) -> String {
+        format!("{:08X}:{:02X}:{:02X}.{:X}", self.domain, self.bus, self.device, self.function)
+    }
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}:{:02x}:{:02x}.{:x}", self.domain, self.bus, self.device, self.function)
+    }
+}
+
+impl FromStr for PciAddress {
+    type Err = PciSyntaxError;
+
+    /// Reads any width of domain, and none: `1b:00.0` is in domain 0, as `lspci` writes it.
+    fn from_str(text: &str) -> Result<Self, PciSyntaxError> {
+        let parse = || {
+            let (place, function) = text.rsplit_once('.')?;
+            let mut numbers = place.rsplit(':');
+            let (device, bus) = (numbers.next()?, numbers.next()?);
+            let domain = numbers.next().unwrap_or("0");
+            let address = Self {
+                domain: u16::try_from(u32::from_str_radix(domain, 16).ok()?).ok()?,
+                bus: u8::from_str_radix(bus, 16).ok()?,
+                device: u8::from_str_radix(device, 16).ok()?,
+                function: u8::from_str_radix(function, 16).ok()?,
+            };
+            (numbers.next().is_none() && address.device < 32 && address.function < 8)
+                .then_some(address)
+        };
+        parse().ok_or_else(|| PciSyntaxError::new(text, "address", "0000:1b:00.0"))
+    }
+}
+
+// === impl PciId ===
+
+impl fmt::Display for PciId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}:{:04x}", self.vendor, self.device)
+    }
+}
+
+impl FromStr for PciId {
+    type Err = PciSyntaxError;
+
+    fn from_str(text: &str) -> Result<Self, PciSyntaxError> {
+        let parse = || {
+            let (vendor, device) = text.split_once(':')?;
+            let hex = |digits: &str| u16::from_str_radix(digits, 16).ok();
+            (vendor.len() == 4 && device.len() == 4)
+                .then_some(Self { vendor: hex(vendor)?, device: hex(device)? })
+        };
+        parse().ok_or_else(|| PciSyntaxError::new(text, "vendor and device", "10de:2330"))
+    }
+}
+
+// === impl PciPath ===
+
+impl PciPath {
+    /// The function at the end.
+    pub fn address(&self) -> PciAddress {
+        self.end_and_bridges().0
+    }
+
+    /// The host bridge, `pci0000:15`.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// From the root port to the function itself.
+    pub fn steps(&self) -> &[PciAddress] {
+        &self.steps
+    }
+
+    /// The function at the end, and the bridges above it, topmost first.
+    pub fn end_and_bridges(&self) -> (PciAddress, &[PciAddress]) {
+        let (end, bridges) = self.steps.split_last().expect("a path is parsed with a step");
+        (*end, bridges)
+    }
+
+    /// The same way with another function at its end.
+    #[must_use]
+    pub fn with_address(&self, address: PciAddress) -> Self {
+        let mut path = self.clone();
+        path.steps.pop();
+        path.steps.push(address);
+        path
+    }
+
+    /// How far apart the ends of two ways are.
+    pub fn distance(&self, other: &Self) -> PciDistance {
+        if self.root != other.root {
+            return PciDistance::Apart;
+        }
+        let shared = self.steps.iter().zip(&other.steps).take_while(|(a, b)| a == b).count();
+        let rest = (self.steps.len() - shared).max(other.steps.len() - shared);
+        match (shared, rest) {
+            (0, _) => PciDistance::HostBridge,
+            // What is left of each way is at most the switch's downstream port and the device.
+            (_, 0..=2) => PciDistance::OneSwitch,
+            _ => PciDistance::SeveralSwitches,
+        }
+    }
+}
+
+impl fmt::Display for PciPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.root)?;
+        self.steps.iter().try_for_each(|step| write!(f, "/{step}"))
+    }
+}
+
+impl FromStr for PciPath {
+    type Err = PciSyntaxError;
+
+    fn from_str(text: &str) -> Result<Self, PciSyntaxError> {
+        let wrong = || PciSyntaxError::new(text, "path", "pci0000:15/0000:15:01.0/0000:1b:00.0");
+        let (root, steps) = text.split_once('/').ok_or_else(wrong)?;
+        let bridge = root.strip_prefix("pci").and_then(|bridge| bridge.split_once(':'));
+        bridge.filter(|(domain, bus)| domain.len() == 4 && bus.len() == 2).ok_or_else(wrong)?;
+        let steps = steps.split('/').map(str::parse).collect::<Result<_, _>>()?;
+        Ok(Self { root: root.to_owned(), steps })
+    }
+}
+
+// === impl PciSyntaxError ===
+
+impl PciSyntaxError {
+    fn new(text: &str, what: &'static str, example: &'static str) -> Self {
+        Self { text: text.to_owned(), what, example }
+    }
+}
+
+macro_rules! serde_as_text {
+    ($($type:ty),*) => {$(
+        impl TryFrom<String> for $type {
+            type Error = PciSyntaxError;
+
+            fn try_from(text: String) -> Result<Self, PciSyntaxError> {
+                text.parse()
+            }
+        }
+
+        impl From<$type> for String {
+            fn from(value: $type) -> Self {
+                value.to_string()
+            }
+        }
+    )*};
+}
+
+serde_as_text!(PciAddress, PciId, PciPath);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> PciPath {
+        text.parse().expect("a path")
+    }
+
+    #[test]
+    fn addresses_print_as_the_kernel_and_as_nvml_write_them() {
+        let address: PciAddress = "0000:1b:00.0".parse().expect("an address");
+        assert_eq!(address.to_string(), "0000:1b:00.0");
+        assert_eq!(address.nvml_form(), "00000000:1B:00.0");
+        assert_eq!("00000000:1B:00.0".parse(), Ok(address));
+        assert_eq!("1b:00.0".parse(), Ok(address));
+    }
+
+    #[test]
+    fn what_is_not_an_address_is_refused_with_an_example() {
+        for wrong in ["", "1b", "0:0:0:0.0", "0000:1b:20.0", "0000:1b:00.8", "x:1b:00.0"] {
+            let error = wrong.parse::<PciAddress>().expect_err(wrong);
+            assert!(error.to_string().contains("0000:1b:00.0"), "{error}");
+        }
+    }
+
+    #[test]
+    fn distance_counts_switches_on_the_way() {
+        let gpu = path("pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.0");
+        let check = |other, expected| assert_eq!(gpu.distance(&path(other)), expected, "{other}");
+        check(
+            "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0",
+            PciDistance::OneSwitch,
+        );
+        check(
+            "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:03.0/0000:20:00.0/0000:21:00.0/0000:22:00.0",
+            PciDistance::SeveralSwitches,
+        );
+        check("pci0000:15/0000:15:02.0/0000:22:00.0", PciDistance::HostBridge);
+        check("pci0000:97/0000:97:01.0/0000:9d:00.0", PciDistance::Apart);
+    }
+}

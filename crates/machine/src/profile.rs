@@ -1,0 +1,278 @@
+//! A machine profile: a whole machine, described in YAML that a person can read and write.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+pub use validate::Problem;
+
+use crate::{
+    card::Card,
+    cpus::CpuList,
+    pci::{PciId, PciPath},
+};
+
+mod builtin;
+mod validate;
+
+/// A machine: its driver, its processors, and its devices with their places.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// What the profile is called.
+    pub name: String,
+    /// One sentence for people.
+    pub description: String,
+    /// Makes UUIDs and serial numbers differ between machines of one profile; the name if unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<String>,
+    /// The NVIDIA driver.
+    pub driver: Driver,
+    /// DMI product name.
+    pub product: String,
+    /// NUMA nodes, in order.
+    pub numa: Vec<NumaNode>,
+    /// Models of GPU, by a name that [`GpuPlace::card`] uses.
+    pub cards: BTreeMap<String, Card>,
+    /// GPUs, in PCI order, which is the order of their NVML indices.
+    pub gpus: Vec<GpuPlace>,
+    /// `NVSwitch` chips.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub switches: Vec<Switch>,
+    /// Network adapters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<Nic>,
+}
+
+/// Versions of the NVIDIA driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Driver {
+    /// `570.133.20`.
+    pub version: String,
+    /// The CUDA version that it supports, `12.8`.
+    pub cuda: String,
+}
+
+/// A NUMA node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NumaNode {
+    /// Its CPUs.
+    pub cpus: CpuList,
+    /// Its memory.
+    pub memory_gib: u64,
+}
+
+/// A GPU: which card, and where it sits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuPlace {
+    /// Key in [`Profile::cards`]; may be left out where there is only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<String>,
+    /// The way from the host bridge.
+    pub path: PciPath,
+    /// Index of its NUMA node; firmware of small machines does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa: Option<u32>,
+    /// Minor number of its device node; its index if unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minor: Option<u32>,
+    /// `GPU-…`; made from the seed and its index if unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+    /// Serial number; made from the seed and its index if unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// GPUs linked directly by NVLink: their indices, and how many links each has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub peers: BTreeMap<usize, u8>,
+    /// Indices of the switches that its links are spread over; all of them if unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switches: Option<Vec<usize>>,
+    /// MIG instances by profile, `1g.5gb`. An empty list is MIG without instances; unset is no MIG.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<Vec<String>>,
+}
+
+/// An `NVSwitch` chip.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Switch {
+    /// The way from the host bridge; unset where the host does not see the switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PciPath>,
+    /// PCI vendor and device.
+    pub pci: PciId,
+    /// Index of its NUMA node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa: Option<u32>,
+}
+
+/// A network adapter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nic {
+    /// Its RDMA device, `mlx5_0`; unset where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rdma: Option<String>,
+    /// Its network interface, `ib0`, `eth0`.
+    pub netdev: String,
+    /// The way from the host bridge.
+    pub path: PciPath,
+    /// PCI vendor and device.
+    pub pci: PciId,
+    /// PCI subsystem vendor and device.
+    pub subsystem: PciId,
+    /// Index of its NUMA node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa: Option<u32>,
+    /// Whether the port speaks InfiniBand; Ethernet if not.
+    #[serde(default)]
+    pub infiniband: bool,
+    /// Speed of the port.
+    pub rate_gbps: u32,
+    /// Whether the cable is in.
+    #[serde(default)]
+    pub link: LinkState,
+}
+
+/// Whether a port has a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkState {
+    /// It has.
+    #[default]
+    Up,
+    /// It has not.
+    Down,
+}
+
+/// Why there is no profile.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// Neither a name nor a file.
+    #[error("no machine profile is called `{name}` and no such file exists; there are {known}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// Every built-in name.
+        known: String,
+    },
+    /// The file exists and cannot be read.
+    #[error("cannot read machine profile {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Not YAML, or not a profile.
+    #[error("{origin}:{line}:{column}: {message}")]
+    Syntax {
+        /// File, or name of a built-in profile.
+        origin: String,
+        /// Counted from 1.
+        line: u64,
+        /// Counted from 1.
+        column: u64,
+        /// What the parser says, without the place.
+        message: String,
+    },
+    /// A profile of a machine that cannot be.
+    #[error("{origin}:{line}: {problem}")]
+    Impossible {
+        /// File, or name of a built-in profile.
+        origin: String,
+        /// Where the entry begins, counted from 1.
+        line: u64,
+        /// What is wrong with it.
+        problem: Problem,
+    },
+}
+
+// === impl Profile ===
+
+impl Profile {
+    /// Names of the built-in profiles.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        builtin::ALL.iter().map(|(name, _)| *name)
+    }
+
+    /// A built-in profile.
+    pub fn named(name: &str) -> Result<Self, ProfileError> {
+        let found = builtin::ALL.iter().find(|(known, _)| *known == name);
+        let (origin, yaml) = found.ok_or_else(|| ProfileError::unknown(name))?;
+        Self::parse(origin, yaml)
+    }
+
+    /// A built-in profile by name, or any profile by the path of its file.
+    pub fn load(name_or_path: &str) -> Result<Self, ProfileError> {
+        let path = Path::new(name_or_path);
+        if Self::names().any(|name| name == name_or_path) {
+            return Self::named(name_or_path);
+        }
+        let yaml = fs::read_to_string(path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => ProfileError::unknown(name_or_path),
+            _ => ProfileError::Read { path: path.to_owned(), source },
+        })?;
+        Self::parse(name_or_path, &yaml)
+    }
+
+    /// A profile from its text; `origin` is what errors call it.
+    pub fn parse(origin: &str, yaml: &str) -> Result<Self, ProfileError> {
+        let profile: Self =
+            serde_saphyr::from_str(yaml).map_err(|error| ProfileError::syntax(origin, &error))?;
+        profile.validate().map_err(|problem| ProfileError::Impossible {
+            origin: origin.to_owned(),
+            line: validate::line_of(&problem, yaml),
+            problem,
+        })?;
+        Ok(profile)
+    }
+
+    /// Whether such a machine can be: see [`Problem`].
+    pub fn validate(&self) -> Result<(), Problem> {
+        validate::validate(self)
+    }
+
+    /// The card of a GPU.
+    pub fn card_of(&self, gpu: &GpuPlace) -> Option<&Card> {
+        match &gpu.card {
+            Some(name) => self.cards.get(name),
+            None if self.cards.len() == 1 => self.cards.values().next(),
+            None => None,
+        }
+    }
+}
+
+// === impl ProfileError ===
+
+impl ProfileError {
+    fn unknown(name: &str) -> Self {
+        let known = Profile::names().collect::<Vec<_>>().join(", ");
+        Self::Unknown { name: name.to_owned(), known }
+    }
+
+    fn syntax(origin: &str, error: &serde_saphyr::Error) -> Self {
+        let place = error.location();
+        Self::Syntax {
+            origin: origin.to_owned(),
+            line: place.map_or(1, |place| place.line()),
+            column: place.map_or(1, |place| place.column()),
+            message: message_without_place(error),
+        }
+    }
+}
+
+/// The parser's words; it writes the place behind them, we write it in front.
+fn message_without_place(error: &serde_saphyr::Error) -> String {
+    let text = error.without_snippet().to_string();
+    let message = text.split(" at line ").next().unwrap_or(&text);
+    message.lines().next().unwrap_or(message).trim_start_matches("error: ").to_owned()
+}

@@ -1,0 +1,22 @@
+//! The profiles that come with Windlass, embedded from `profiles/`.
+
+macro_rules! profiles {
+    ($($name:literal),* $(,)?) => {
+        /// Name and text of each, in the order in which people meet them.
+        pub(super) const ALL: &[(&str, &str)] = &[
+            $(($name, include_str!(concat!("../../../../profiles/", $name, ".yaml")))),*
+        ];
+    };
+}
+
+profiles![
+    "dgx-a100",
+    "dgx-h100",
+    "hgx-h200",
+    "hgx-b200",
+    "16-gpu",
+    "mig-a100",
+    "l40s-pcie",
+    "t4-edge",
+    "mixed-models",
+];

@@ -1,0 +1,230 @@
+//! The machine at one moment: every GPU with its live values, the faults in force, recent events.
+//!
+//! This is what `state.json` holds. [`crate::Machine`] writes it, the simulated driver reads it.
+
+use serde::{Deserialize, Serialize};
+
+pub use events::{Event, EventKind, EventLog};
+
+use crate::{
+    card::Card,
+    cpus::CpuList,
+    mig::Shape,
+    pci::{PciAddress, PciDistance, PciPath},
+    profile::{Driver, Nic, NumaNode, Switch},
+};
+
+mod events;
+mod expand;
+
+/// A machine at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Model {
+    /// Name of the profile that it was made from.
+    pub profile: String,
+    /// What UUIDs and serial numbers are made from.
+    pub seed: String,
+    /// DMI product name.
+    pub product: String,
+    /// Versions of the driver.
+    pub driver: Driver,
+    /// Whether the driver is loaded; without it NVML answers `NVML_ERROR_DRIVER_NOT_LOADED`.
+    pub driver_loaded: bool,
+    /// NUMA nodes, in order.
+    pub numa: Vec<NumaNode>,
+    /// GPUs in PCI order: the position is the NVML index.
+    pub gpus: Vec<Gpu>,
+    /// `NVSwitch` chips.
+    pub switches: Vec<Switch>,
+    /// Network adapters.
+    pub nics: Vec<Nic>,
+    /// The number of the next GPU that is added.
+    pub next_number: u32,
+    /// What NVML event sets are told.
+    pub events: EventLog,
+}
+
+/// A GPU at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Counts GPUs in the order they came to this machine, and is never given twice.
+    pub number: u32,
+    /// What it has in common with others of its model.
+    pub card: Card,
+    /// `GPU-…`.
+    pub uuid: String,
+    /// Serial number.
+    pub serial: String,
+    /// Minor number of its device node.
+    pub minor: u32,
+    /// The way from the host bridge.
+    pub path: PciPath,
+    /// Index of its NUMA node, if firmware says.
+    pub numa: Option<u32>,
+    /// Its NVLink ports: where each leads, `None` where nothing is plugged.
+    pub links: Vec<Option<LinkEnd>>,
+    /// MIG instances; `None` when MIG is off.
+    pub mig: Option<Vec<MigInstance>>,
+    /// `nvmlComputeMode_t`, as an administrator set it.
+    pub compute_mode: u32,
+    /// Whether the driver stays on it when no one uses it.
+    pub persistence: bool,
+    /// Sensors and counters.
+    pub live: Live,
+    /// Faults in force.
+    pub faults: Faults,
+}
+
+/// The far end of an NVLink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LinkEnd {
+    /// The GPU with this [`Gpu::number`].
+    Gpu(u32),
+    /// The switch with this position in [`Model::switches`].
+    Switch(usize),
+}
+
+/// A GPU instance with the one compute instance that fills it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigInstance {
+    /// `1g.5gb`.
+    pub profile: String,
+    /// Key of its [`Shape`], the driver's id of the profile.
+    pub profile_id: u32,
+    /// GPU instance id.
+    pub gpu_instance: u32,
+    /// Compute instance id within the GPU instance.
+    pub compute_instance: u32,
+    /// First memory slice.
+    pub start: u32,
+    /// `MIG-…`.
+    pub uuid: String,
+}
+
+/// Sensors and counters of a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Live {
+    /// Core temperature.
+    pub temperature_c: u32,
+    /// Power draw.
+    pub power_mw: u32,
+    /// Share of time that a kernel ran, in percent.
+    pub utilization_percent: u32,
+    /// Share of time that memory was read or written, in percent.
+    pub memory_utilization_percent: u32,
+    /// Frame buffer in use.
+    pub memory_used_mib: u64,
+    /// ECC errors since the driver loaded.
+    pub ecc_volatile: EccCounts,
+    /// ECC errors since the card was made.
+    pub ecc_aggregate: EccCounts,
+    /// Memory rows replaced.
+    pub remapped: RemappedRows,
+    /// Who computes on it.
+    pub processes: Vec<Process>,
+}
+
+/// Errors that ECC noticed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EccCounts {
+    /// Repaired, one bit.
+    pub corrected: u64,
+    /// Not repaired, two bits.
+    pub uncorrected: u64,
+}
+
+/// Memory rows that the GPU replaced by spare ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemappedRows {
+    /// After corrected errors.
+    pub corrected: u32,
+    /// After uncorrected errors.
+    pub uncorrected: u32,
+    /// A row waits for the next reset.
+    pub pending: bool,
+    /// A row could not be replaced.
+    pub failed: bool,
+}
+
+/// A process that computes on a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// Frame buffer that it holds.
+    pub memory_mib: u64,
+}
+
+/// What is wrong with a GPU, until it recovers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Faults {
+    /// Fallen off the bus: calls return `NVML_ERROR_GPU_IS_LOST`.
+    pub lost: bool,
+    /// Calls return this `nvmlReturn_t`.
+    pub error: Option<u32>,
+    /// Calls take this much longer.
+    pub slow_ms: u32,
+    /// Calls do not return.
+    pub hang: bool,
+}
+
+// === impl Model ===
+
+impl Model {
+    /// The GPU with a number that [`Gpu::number`] gave.
+    pub fn gpu(&self, number: u32) -> Option<&Gpu> {
+        self.gpus.iter().find(|gpu| gpu.number == number)
+    }
+
+    /// CPUs near a NUMA node; all of them where the node is unknown.
+    pub fn cpus_near(&self, node: Option<u32>) -> CpuList {
+        match node.and_then(|node| self.numa.get(node as usize)) {
+            Some(node) => node.cpus.clone(),
+            None => CpuList::union(self.numa.iter().map(|node| &node.cpus)),
+        }
+    }
+
+    /// Every PCI function that has an address, bridges on the way not counted.
+    pub fn addresses(&self) -> impl Iterator<Item = PciAddress> {
+        let gpus = self.gpus.iter().map(|gpu| &gpu.path);
+        let switches = self.switches.iter().filter_map(|switch| switch.path.as_ref());
+        let nics = self.nics.iter().map(|nic| &nic.path);
+        gpus.chain(switches).chain(nics).map(PciPath::address)
+    }
+}
+
+// === impl Gpu ===
+
+impl Gpu {
+    /// Where it sits.
+    pub fn address(&self) -> PciAddress {
+        self.path.address()
+    }
+
+    /// How far it is from another GPU over PCI.
+    pub fn distance(&self, other: &Self) -> PciDistance {
+        self.path.distance(&other.path)
+    }
+
+    /// The VBIOS version of its generation.
+    pub fn vbios(&self) -> String {
+        format!("{}.41.00.01", self.card.architecture.vbios_prefix()).to_uppercase()
+    }
+
+    /// The MIG instance with these ids.
+    pub fn instance(&self, gpu_instance: u32, compute_instance: u32) -> Option<&MigInstance> {
+        self.mig.iter().flatten().find(|instance| {
+            (instance.gpu_instance, instance.compute_instance) == (gpu_instance, compute_instance)
+        })
+    }
+}
+
+// === impl MigInstance ===
+
+impl MigInstance {
+    /// The shape that it was cut to.
+    pub fn shape(&self) -> Shape {
+        Shape::with_profile_id(self.profile_id).expect("made from a shape of the table")
+    }
+}

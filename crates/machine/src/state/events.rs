@@ -1,0 +1,73 @@
+//! The newest events of a machine, numbered without gaps so that readers know what they missed.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+/// How many events are kept: more than any reader falls behind, small enough to read at each call.
+const KEPT: usize = 4096;
+
+/// Something that NVML tells whoever waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Counts the machine's events from 1.
+    pub sequence: u64,
+    /// [`super::Gpu::number`] of the GPU that it is about.
+    pub gpu: u32,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What happened to a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// The driver logged an XID.
+    Xid(u64),
+    /// ECC could not repair memory.
+    DoubleBitEcc,
+}
+
+/// The newest events.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventLog {
+    last: u64,
+    newest: VecDeque<Event>,
+}
+
+// === impl EventLog ===
+
+impl EventLog {
+    /// Number of the newest event, 0 before the first.
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Events with a number greater than this, oldest first.
+    pub fn after(&self, sequence: u64) -> impl Iterator<Item = &Event> {
+        self.newest.iter().filter(move |event| event.sequence > sequence)
+    }
+
+    /// Numbers an event and keeps it.
+    pub(crate) fn push(&mut self, gpu: u32, kind: EventKind) {
+        self.last += 1;
+        if self.newest.len() == KEPT {
+            self.newest.pop_front();
+        }
+        self.newest.push_back(Event { sequence: self.last, gpu, kind });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_log_drops_the_oldest_and_keeps_counting() {
+        let mut log = EventLog::default();
+        (0..=KEPT).for_each(|_| log.push(0, EventKind::DoubleBitEcc));
+        assert_eq!(log.last(), KEPT as u64 + 1);
+        assert_eq!(log.after(0).next().map(|event| event.sequence), Some(2));
+        assert_eq!(log.after(log.last()).count(), 0);
+    }
+}

@@ -1,0 +1,174 @@
+//! From a profile to the machine's first moment: names that it left out, links, MIG instances.
+
+use super::{EventLog, Faults, Gpu, LinkEnd, Live, MigInstance, Model};
+use crate::{
+    card::Card,
+    mig::{self, Shape},
+    pci::PciAddress,
+    profile::{GpuPlace, Problem, Profile},
+};
+
+/// What an idle card shows.
+const IDLE_TEMPERATURE_C: u32 = 34;
+const IDLE_SHARE_OF_POWER: u32 = 10;
+
+// === impl Model ===
+
+impl Model {
+    /// The machine that a profile describes, healthy and idle.
+    pub fn new(profile: &Profile) -> Result<Self, Problem> {
+        profile.validate()?;
+        let seed = profile.seed.clone().unwrap_or_else(|| profile.name.clone());
+        let gpus = profile.gpus.iter().enumerate();
+        Ok(Self {
+            profile: profile.name.clone(),
+            product: profile.product.clone(),
+            driver: profile.driver.clone(),
+            driver_loaded: true,
+            numa: profile.numa.clone(),
+            gpus: gpus.map(|(index, place)| gpu(profile, &seed, (index, place))).collect(),
+            switches: profile.switches.clone(),
+            nics: profile.nics.clone(),
+            next_number: number(profile.gpus.len()),
+            events: EventLog::default(),
+            seed,
+        })
+    }
+
+    /// Another GPU like the last one, in the next free place after it.
+    pub(crate) fn clone_last_gpu(&self) -> Option<Gpu> {
+        let last = self.gpus.last()?;
+        let number = self.next_number;
+        let minors = self.gpus.iter().map(|gpu| gpu.minor);
+        Some(Gpu {
+            number,
+            uuid: uuid("GPU", &self.seed, number),
+            serial: serial(&self.seed, number),
+            minor: minors.max().map_or(0, |highest| highest + 1),
+            path: last.path.with_address(self.free_address_after(last.address())),
+            links: self.links_like(last),
+            mig: last.mig.as_ref().map(|_| Vec::new()),
+            live: idle(&last.card),
+            faults: Faults::default(),
+            ..last.clone()
+        })
+    }
+
+    /// Links to switches are repeated; a port that led to a GPU has nothing to lead to.
+    fn links_like(&self, gpu: &Gpu) -> Vec<Option<LinkEnd>> {
+        let to_switch = |link: &Option<LinkEnd>| {
+            link.filter(|end| matches!(end, LinkEnd::Switch(index) if *index < self.switches.len()))
+        };
+        gpu.links.iter().map(to_switch).collect()
+    }
+
+    /// The next bus that nothing sits on, in the next domain when this one is full.
+    fn free_address_after(&self, mut address: PciAddress) -> PciAddress {
+        while self
+            .addresses()
+            .any(|taken| (taken.domain, taken.bus) == (address.domain, address.bus))
+        {
+            let (bus, full) = address.bus.overflowing_add(1);
+            address = PciAddress { bus, domain: address.domain + u16::from(full), ..address };
+        }
+        address
+    }
+}
+
+fn gpu(profile: &Profile, seed: &str, (index, place): (usize, &GpuPlace)) -> Gpu {
+    let card = profile.card_of(place).expect("validated: the card exists").clone();
+    let index_u32 = number(index);
+    let uuid = place.uuid.clone().unwrap_or_else(|| uuid("GPU", seed, index_u32));
+    Gpu {
+        number: index_u32,
+        serial: place.serial.clone().unwrap_or_else(|| serial(seed, index_u32)),
+        minor: place.minor.unwrap_or(index_u32),
+        path: place.path.clone(),
+        numa: place.numa,
+        links: links(profile, &card, place),
+        mig: place.mig.as_ref().map(|names| instances(&card, &uuid, names)),
+        compute_mode: 0,
+        persistence: true,
+        live: idle(&card),
+        faults: Faults::default(),
+        uuid,
+        card,
+    }
+}
+
+/// Direct peers first, or all ports spread evenly over the switches.
+fn links(profile: &Profile, card: &Card, place: &GpuPlace) -> Vec<Option<LinkEnd>> {
+    let ports = card.nvlink.map_or(0, |ports| usize::from(ports.links));
+    let peers = place.peers.iter().flat_map(|(&peer, &count)| {
+        std::iter::repeat_n(LinkEnd::Gpu(number(peer)), usize::from(count))
+    });
+    let mut ends: Vec<_> = peers.map(Some).collect();
+    let all = || (0..profile.switches.len()).collect();
+    let switches = place.switches.clone().unwrap_or_else(all);
+    if ends.is_empty() && !switches.is_empty() {
+        let spread = |port: usize| Some(LinkEnd::Switch(switches[port * switches.len() / ports]));
+        ends = (0..ports).map(spread).collect();
+    }
+    ends.resize(ports, None);
+    ends
+}
+
+fn instances(card: &Card, gpu_uuid: &str, names: &[String]) -> Vec<MigInstance> {
+    let capability = card.mig.expect("validated: the card has MIG profiles");
+    let shape = |name: &String| Shape::named(name, capability).expect("validated: there is one");
+    let shapes: Vec<Shape> = names.iter().map(shape).collect();
+    let starts = mig::place(&shapes).expect("validated: the instances fit");
+    let mut made: Vec<MigInstance> = Vec::new();
+    for ((shape, start), name) in shapes.iter().zip(starts).zip(names) {
+        let earlier =
+            made.iter().filter(|one| one.shape().first_instance_id() == shape.first_instance_id());
+        let gpu_instance = shape.first_instance_id() + number(earlier.count());
+        made.push(MigInstance {
+            profile: name.clone(),
+            profile_id: shape.profile_id,
+            gpu_instance,
+            compute_instance: 0,
+            start,
+            uuid: uuid("MIG", gpu_uuid, gpu_instance),
+        });
+    }
+    made
+}
+
+fn idle(card: &Card) -> Live {
+    Live {
+        temperature_c: IDLE_TEMPERATURE_C,
+        power_mw: card.power_limit_w * 1000 / IDLE_SHARE_OF_POWER,
+        ..Live::default()
+    }
+}
+
+/// A version 4 UUID in form, the same for the same seed and number.
+fn uuid(kind: &str, seed: &str, number: u32) -> String {
+    let high = hash(&format!("{kind}/{seed}/{number}/high"));
+    let low = hash(&format!("{kind}/{seed}/{number}/low"));
+    format!(
+        "{kind}-{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
+        high >> 32,
+        (high >> 16) & 0xffff,
+        high & 0xfff,
+        0x8000 | (low >> 48) & 0x3fff,
+        low & 0xffff_ffff_ffff,
+    )
+}
+
+/// Thirteen digits, as on a real board.
+fn serial(seed: &str, number: u32) -> String {
+    format!("165{:010}", hash(&format!("serial/{seed}/{number}")) % 10_000_000_000)
+}
+
+/// FNV-1a over 64 bits: stable over releases of Rust, which the standard hasher is not.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn number(index: usize) -> u32 {
+    u32::try_from(index).expect("fewer GPUs than PCI has buses")
+}

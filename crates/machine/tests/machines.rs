@@ -1,0 +1,154 @@
+//! Machines on disk: what the fake tree shows, and what faults change.
+
+use std::{fs, path::Path};
+
+use tempfile::TempDir;
+use windlass_machine::{Fault, Machine, Profile};
+
+/// A machine whose library is any file: these tests do not load it.
+fn machine(profile: &str) -> (TempDir, Machine) {
+    let dir = TempDir::new().expect("a folder");
+    let driver = dir.path().join("driver.so");
+    fs::write(&driver, "not loaded").expect("a file");
+    let profile = Profile::named(profile).expect("built in");
+    let machine = Machine::create(&dir.path().join("machine"), &profile, &driver).expect("made");
+    (dir, machine)
+}
+
+fn read(machine: &Machine, path: &str) -> String {
+    let path = machine.host_root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn exists(machine: &Machine, path: &str) -> bool {
+    machine.host_root().join(path).exists()
+}
+
+#[test]
+fn every_profile_makes_a_machine_that_says_it_is_simulated() {
+    for name in Profile::names() {
+        let (_dir, machine) = machine(name);
+        assert_eq!(read(&machine, "run/windlass/simulated"), format!("{name}\n"));
+        let model = machine.model().expect("written");
+        for gpu in &model.gpus {
+            let function = format!("sys/bus/pci/devices/{}", gpu.address());
+            assert_eq!(read(&machine, &format!("{function}/vendor")), "0x10de\n");
+            assert!(exists(&machine, &format!("{function}/driver")), "{function}");
+            assert!(exists(&machine, &format!("dev/nvidia{}", gpu.minor)));
+        }
+    }
+}
+
+#[test]
+fn a_dgx_h100_looks_like_one_in_sysfs() {
+    let (_dir, machine) = machine("dgx-h100");
+    let check = |path: &str, expected: &str| assert_eq!(read(&machine, path).trim(), expected);
+    check("sys/bus/pci/devices/0000:1b:00.0/class", "0x030200");
+    check("sys/bus/pci/devices/0000:1b:00.0/device", "0x2330");
+    check("sys/bus/pci/devices/0000:9d:00.0/numa_node", "1");
+    check("sys/bus/pci/devices/0000:9d:00.0/local_cpulist", "56-111,168-223");
+    check("sys/bus/pci/devices/0000:1b:00.0/current_link_speed", "32.0 GT/s PCIe");
+    check("sys/bus/pci/devices/0000:16:00.0/class", "0x060400");
+    check("sys/bus/pci/devices/0000:05:00.0/class", "0x068000");
+    check("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE");
+    check("sys/class/infiniband/mlx5_0/device/vendor", "0x15b3");
+    check("sys/class/infiniband_verbs/uverbs3/ibdev", "mlx5_3");
+    check("sys/class/net/ib0/device/class", "0x020700");
+    check("sys/class/net/eth0/device/class", "0x020000");
+    check("sys/devices/system/node/online", "0-1");
+    check("sys/devices/system/node/node1/distance", "21 10");
+    check("sys/class/dmi/id/product_name", "DGXH100");
+    assert!(exists(&machine, "dev/infiniband/uverbs0"));
+}
+
+#[test]
+fn a_gpu_and_its_nic_share_a_switch_in_the_device_tree() {
+    let (_dir, machine) = machine("dgx-h100");
+    let above = |address: &str| {
+        let link = machine.host_root().join("sys/bus/pci/devices").join(address);
+        let folder = fs::canonicalize(link).expect("a link");
+        folder.ancestors().nth(2).map(Path::to_owned).expect("two bridges above")
+    };
+    assert_eq!(above("0000:1b:00.0"), above("0000:18:00.0"));
+    assert!(above("0000:1b:00.0").ends_with("sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0"));
+}
+
+#[test]
+fn mig_instances_have_capabilities_with_the_minors_that_the_driver_gives() {
+    let (_dir, machine) = machine("mig-a100");
+    let minors = read(&machine, "proc/driver/nvidia-caps/mig-minors");
+    for line in ["config 1", "gpu0/gi7/access 66", "gpu0/gi7/ci0/access 67"] {
+        assert!(minors.lines().any(|found| found == line), "{line}");
+    }
+    assert!(exists(&machine, "dev/nvidia-caps/nvidia-cap66"));
+    let access = read(&machine, "proc/driver/nvidia/capabilities/gpu0/mig/gi7/access");
+    assert!(access.starts_with("DeviceFileMinor: 66\n"), "{access}");
+}
+
+#[test]
+fn an_added_gpu_appears_in_the_tree_and_a_removed_one_goes() {
+    let (_dir, machine) = machine("dgx-h100");
+    machine.inject(&Fault::AddGpu).expect("a ninth GPU");
+    let model = machine.model().expect("written");
+    let added = model.gpus.last().expect("nine GPUs");
+    assert_eq!((added.minor, added.address().to_string().as_str()), (8, "0000:e0:00.0"));
+    assert!(exists(&machine, "sys/bus/pci/devices/0000:e0:00.0/vendor"));
+    assert!(exists(&machine, "proc/driver/nvidia/gpus/0000:e0:00.0/information"));
+
+    machine.inject(&Fault::RemoveGpu { gpu: 8 }).expect("it was there");
+    assert!(!exists(&machine, "sys/bus/pci/devices/0000:e0:00.0"));
+    assert!(!exists(&machine, "dev/nvidia8"));
+    machine.inject(&Fault::AddGpu).expect("another one");
+    let model = machine.model().expect("written");
+    let again = model.gpus.last().expect("nine GPUs");
+    assert_eq!(again.number, 9, "numbers are not given twice");
+}
+
+#[test]
+fn a_fault_for_a_gpu_that_is_not_there_says_how_many_are() {
+    let (_dir, machine) = machine("t4-edge");
+    let error = machine.inject(&Fault::Lost { gpu: 3 }).expect_err("one GPU");
+    let cause = std::error::Error::source(&error).expect("a cause").to_string();
+    assert_eq!(cause, "`lost@3`: there is no GPU 3, the machine has 1");
+}
+
+#[test]
+fn recovery_ends_faults_and_remaps_the_broken_row() {
+    let (_dir, machine) = machine("t4-edge");
+    for fault in ["ecc@0", "lost@0", "slow:5@0", "recover@0"] {
+        machine.inject(&fault.parse().expect(fault)).expect(fault);
+    }
+    let model = machine.model().expect("written");
+    let gpu = &model.gpus[0];
+    assert_eq!(gpu.faults, windlass_machine::state::Faults::default());
+    assert_eq!((gpu.live.ecc_volatile.uncorrected, gpu.live.ecc_aggregate.uncorrected), (0, 1));
+    assert_eq!((gpu.live.remapped.pending, gpu.live.remapped.uncorrected), (false, 1));
+}
+
+#[test]
+fn the_driver_leaves_and_comes_back() {
+    let (_dir, machine) = machine("t4-edge");
+    let paths = ["proc/driver/nvidia/version", "dev/nvidia0", "dev/nvidiactl"];
+    machine.remove_driver().expect("removed");
+    assert!(!machine.nvml_library().exists());
+    assert!(paths.iter().all(|path| !exists(&machine, path)));
+    assert!(exists(&machine, "sys/bus/pci/devices/0000:3b:00.0/vendor"), "the card stays");
+    machine.install_driver().expect("installed");
+    assert!(machine.nvml_library().exists());
+    assert!(paths.iter().all(|path| exists(&machine, path)));
+}
+
+#[test]
+fn writers_take_turns() {
+    let (_dir, machine) = machine("t4-edge");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for code in 0..8 {
+                    machine.inject(&Fault::Xid { gpu: 0, code }).expect("injected");
+                }
+            });
+        }
+    });
+    assert_eq!(machine.model().expect("written").events.last(), 32);
+}

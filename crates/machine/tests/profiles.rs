@@ -1,0 +1,153 @@
+//! The built-in profiles, and what errors say about profiles that are wrong.
+
+use windlass_machine::{Model, Profile};
+
+#[test]
+fn every_built_in_profile_describes_a_machine_that_can_be() {
+    for name in Profile::names() {
+        let profile = Profile::named(name).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(profile.name, name);
+        let model = Model::new(&profile).expect("validated");
+        assert_eq!(model.gpus.len(), profile.gpus.len());
+    }
+}
+
+#[test]
+fn a_profile_survives_a_round_trip_through_yaml() {
+    for name in Profile::names() {
+        let profile = Profile::named(name).expect("built in");
+        let yaml = serde_saphyr::to_string(&profile).expect("plain data");
+        assert_eq!(Profile::parse("copy", &yaml).expect("written by us"), profile);
+    }
+}
+
+#[test]
+fn an_unknown_name_is_answered_with_the_known_ones() {
+    let error = Profile::load("dgx-h900").expect_err("no such machine").to_string();
+    assert!(error.contains("`dgx-h900`") && error.contains("dgx-h100, hgx-h200"), "{error}");
+}
+
+#[test]
+fn a_file_is_loaded_by_its_path() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/t4-edge.yaml");
+    assert_eq!(Profile::load(path).expect("a file").name, "t4-edge");
+}
+
+/// An L4 server with two GPUs; the tests spoil one thing each.
+const GOOD: &str = r#"name: small
+description: two cards
+product: Test
+driver: {version: 570.133.20, cuda: "12.8"}
+numa:
+  - {cpus: "0-7", memory_gib: 16}
+cards:
+  a100:
+    name: NVIDIA A100-PCIE-40GB
+    brand: nvidia
+    architecture: ampere
+    compute_capability: "8.0"
+    pci: 10de:20f1
+    subsystem: 10de:145f
+    memory_mib: 40960
+    bar1_mib: 65536
+    cores: 6912
+    power_limit_w: 250
+    clocks_mhz: {graphics: 1410, memory: 1215}
+    pcie: {generation: 4, width: 16}
+    nvlink: {generation: 3, links: 12}
+    mig: {memory_gb: 40, multiprocessors: 14}
+gpus:
+  - path: pci0000:20/0000:20:01.0/0000:21:00.0
+    numa: 0
+  - path: pci0000:20/0000:20:03.0/0000:25:00.0
+    numa: 0
+"#;
+
+#[track_caller]
+fn refused(from: &str, to: &str, expected: &str) {
+    assert!(GOOD.contains(from), "{from}");
+    let error = Profile::parse("small.yaml", &GOOD.replacen(from, to, 1)).expect_err(expected);
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn errors_name_the_file_the_line_and_the_entry() {
+    let last = "0000:20:03.0/0000:25:00.0\n    numa: 0";
+    refused(
+        last,
+        "0000:20:03.0/0000:25:00.0\n    numa: 4",
+        "small.yaml:26: gpus[1]: there is no NUMA node 4",
+    );
+    refused(
+        last,
+        "0000:20:01.0/0000:21:00.0",
+        "small.yaml:26: gpus[1]: PCI address 0000:21:00.0 is taken by an earlier entry",
+    );
+    refused(
+        "0000:20:03.0/0000:25:00.0",
+        "0000:20:03.0/0000:20:01.0/0000:25:00.0",
+        "small.yaml:26: gpus[1]: PCI address 0000:20:01.0 is elsewhere in an earlier entry",
+    );
+    refused(
+        "0000:21:00.0",
+        "0000:27:00.0",
+        "small.yaml:26: gpus[1]: PCI address 0000:25:00.0 comes before that of the GPU above: list \
+         GPUs in PCI order",
+    );
+}
+
+#[test]
+fn links_need_two_ends_and_ports() {
+    let first = "    numa: 0\n  - path";
+    refused(
+        first,
+        "    peers: {1: 4}\n  - path",
+        "small.yaml:24: gpus[0]: it has 4 links to GPU 1, which has 0 to it",
+    );
+    refused(
+        first,
+        "    peers: {5: 4}\n  - path",
+        "small.yaml:24: gpus[0]: there is no other GPU 5 to link with",
+    );
+}
+
+#[test]
+fn mig_instances_need_a_profile_and_room() {
+    let first = "    numa: 0\n  - path";
+    refused(
+        first,
+        "    mig: [1g.10gb, 9g.5gb]\n  - path",
+        "small.yaml:24: gpus[0]: its card has no MIG profile `9g.5gb`",
+    );
+    refused(
+        "    mig: {memory_gb: 40, multiprocessors: 14}\ngpus:\n  -",
+        "gpus:\n  - mig: []\n   ",
+        "small.yaml:23: gpus[0]: its card has no MIG: leave out `mig`",
+    );
+    refused(
+        first,
+        "    mig: [7g.40gb, 1g.5gb]\n  - path",
+        "small.yaml:24: gpus[0]: there is no room left for MIG instance `1g.5gb`",
+    );
+}
+
+#[test]
+fn names_are_not_given_twice() {
+    refused(
+        "    numa: 0\n  - path",
+        "    minor: 1\n  - path",
+        "small.yaml:26: gpus[1]: minor `1` is that of an earlier GPU",
+    );
+}
+
+#[test]
+fn syntax_errors_name_the_line_and_column() {
+    let check = |from: &str, to: &str, place: &str, words: &str| {
+        let yaml = GOOD.replacen(from, to, 1);
+        let error = Profile::parse("small.yaml", &yaml).expect_err(to).to_string();
+        assert!(error.starts_with(place) && error.contains(words), "{error}");
+    };
+    check("numa: 0", "nmua: 0", "small.yaml:25:", "nmua");
+    check("10de:20f1", "20f1", "small.yaml:13:", "write it like `10de:2330`");
+    check("\"8.0\"", "eight", "small.yaml:12:", "compute capability");
+}

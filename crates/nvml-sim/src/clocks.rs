@@ -1,0 +1,118 @@
+//! Clocks, utilization, performance states.
+
+use std::ffi::{c_uint, c_ulonglong};
+
+use nvml_wrapper_sys::bindings as sys;
+use windlass_machine::{card::Clocks, state::Gpu};
+
+use crate::{
+    abi::Out,
+    handle::Device,
+    status::{Answer, Status},
+};
+
+/// The graphics clock of a card with nothing to do.
+const IDLE_MHZ: u32 = 345;
+
+export! {
+    fn [nvmlDeviceGetMaxClockInfo nvmlDeviceGetMaxCustomerBoostClock](
+        device: Device,
+        clock: c_uint,
+        megahertz: Out<c_uint>,
+    ) {
+        let clocks = device.gpu()?.card.clocks_mhz;
+        megahertz.put(clock_of(clock, clocks.graphics, clocks)?)
+    }
+
+    fn [nvmlDeviceGetApplicationsClock nvmlDeviceGetDefaultApplicationsClock](
+        device: Device,
+        clock: c_uint,
+        megahertz: Out<c_uint>,
+    ) {
+        let clocks = device.gpu()?.card.clocks_mhz;
+        megahertz.put(clock_of(clock, clocks.graphics, clocks)?)
+    }
+
+    fn nvmlDeviceGetClockInfo(device: Device, clock: c_uint, megahertz: Out<c_uint>) {
+        let gpu = device.gpu()?;
+        megahertz.put(clock_of(clock, graphics_now(&gpu), gpu.card.clocks_mhz)?)
+    }
+
+    fn nvmlDeviceGetClock(device: Device, clock: c_uint, id: c_uint, megahertz: Out<c_uint>) {
+        let gpu = device.gpu()?;
+        let graphics = match id {
+            sys::nvmlClockId_enum_NVML_CLOCK_ID_CURRENT => graphics_now(&gpu),
+            _ => gpu.card.clocks_mhz.graphics,
+        };
+        megahertz.put(clock_of(clock, graphics, gpu.card.clocks_mhz)?)
+    }
+
+    fn nvmlDeviceGetUtilizationRates(device: Device, rates: Out<sys::nvmlUtilization_t>) {
+        let gpu = device.gpu()?;
+        // The real library does not count for a GPU that is partitioned.
+        if gpu.mig.is_some() {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        rates.put(sys::nvmlUtilization_t {
+            gpu: gpu.live.utilization_percent,
+            memory: gpu.live.memory_utilization_percent,
+        })
+    }
+
+    fn [
+        nvmlDeviceGetEncoderUtilization
+        nvmlDeviceGetDecoderUtilization
+        nvmlDeviceGetJpgUtilization
+        nvmlDeviceGetOfaUtilization
+    ](device: Device, percent: Out<c_uint>, period_us: Out<c_uint>) {
+        device.gpu()?;
+        percent.put(0)?;
+        period_us.put(167_000)
+    }
+
+    /// Data centre cards stay in P0.
+    fn [nvmlDeviceGetPerformanceState nvmlDeviceGetPowerState](
+        device: Device,
+        state: Out<sys::nvmlPstates_t>,
+    ) {
+        device.gpu()?;
+        state.put(sys::nvmlPStates_enum_NVML_PSTATE_0)
+    }
+
+    fn [nvmlDeviceGetCurrentClocksThrottleReasons nvmlDeviceGetCurrentClocksEventReasons](
+        device: Device,
+        reasons: Out<c_ulonglong>,
+    ) {
+        let idle = device.gpu()?.live.utilization_percent == 0;
+        let idle_reason = u64::from(sys::nvmlClocksEventReasonGpuIdle);
+        reasons.put(if idle { idle_reason } else { 0 })
+    }
+
+    /// All that NVML knows, in one mask.
+    fn [nvmlDeviceGetSupportedClocksThrottleReasons nvmlDeviceGetSupportedClocksEventReasons](
+        device: Device,
+        reasons: Out<c_ulonglong>,
+    ) {
+        device.gpu()?;
+        reasons.put(0x1ff)
+    }
+}
+
+fn graphics_now(gpu: &Gpu) -> u32 {
+    match gpu.live.utilization_percent {
+        0 => IDLE_MHZ.min(gpu.card.clocks_mhz.graphics),
+        _ => gpu.card.clocks_mhz.graphics,
+    }
+}
+
+fn clock_of(clock: c_uint, graphics: u32, clocks: Clocks) -> Answer<u32> {
+    match clock {
+        sys::nvmlClockType_enum_NVML_CLOCK_GRAPHICS | sys::nvmlClockType_enum_NVML_CLOCK_SM => {
+            Ok(graphics)
+        }
+        sys::nvmlClockType_enum_NVML_CLOCK_MEM => Ok(clocks.memory),
+        // The video engines run at nine tenths.
+        sys::nvmlClockType_enum_NVML_CLOCK_VIDEO => Ok(graphics / 10 * 9),
+        _ => Err(Status::INVALID_ARGUMENT),
+    }
+}

@@ -1,0 +1,167 @@
+//! ECC: the mode, error counters, retired pages and remapped rows.
+
+use std::ffi::{c_uint, c_ulonglong};
+
+use nvml_wrapper_sys::bindings as sys;
+use windlass_machine::{Architecture, state::EccCounts};
+
+use crate::{
+    abi::{Out, OutArray},
+    handle::{Device, FoundGpu},
+    status::{Answer, Status},
+};
+
+export! {
+    fn nvmlDeviceGetEccMode(
+        device: Device,
+        current: Out<sys::nvmlEnableState_t>,
+        pending: Out<sys::nvmlEnableState_t>,
+    ) {
+        with_ecc(device)?;
+        current.put(sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)?;
+        pending.put(sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)
+    }
+
+    fn nvmlDeviceGetDefaultEccMode(device: Device, mode: Out<sys::nvmlEnableState_t>) {
+        with_ecc(device)?;
+        mode.put(sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)
+    }
+
+    fn nvmlDeviceGetTotalEccErrors(
+        device: Device,
+        kind: c_uint,
+        since: c_uint,
+        count: Out<c_ulonglong>,
+    ) {
+        count.put(errors(&with_ecc(device)?, kind, since)?)
+    }
+
+    /// All of our errors are in device memory.
+    fn nvmlDeviceGetDetailedEccErrors(
+        device: Device,
+        kind: c_uint,
+        since: c_uint,
+        counts: Out<sys::nvmlEccErrorCounts_t>,
+    ) {
+        let deviceMemory = errors(&with_ecc(device)?, kind, since)?;
+        let none = 0;
+        counts.put(sys::nvmlEccErrorCounts_t {
+            l1Cache: none,
+            l2Cache: none,
+            deviceMemory,
+            registerFile: none,
+        })
+    }
+
+    fn nvmlDeviceGetMemoryErrorCounter(
+        device: Device,
+        kind: c_uint,
+        since: c_uint,
+        location: c_uint,
+        count: Out<c_ulonglong>,
+    ) {
+        let errors = errors(&with_ecc(device)?, kind, since)?;
+        let memory = sys::nvmlMemoryLocation_enum_NVML_MEMORY_LOCATION_DEVICE_MEMORY;
+        match location {
+            sys::nvmlMemoryLocation_enum_NVML_MEMORY_LOCATION_COUNT.. => {
+                Err(Status::INVALID_ARGUMENT)
+            }
+            _ => count.put(if location == memory { errors } else { 0 }),
+        }
+    }
+
+    /// Ampere and later remap rows and retire no pages.
+    fn nvmlDeviceGetRetiredPages(
+        device: Device,
+        _cause: c_uint,
+        count: Out<c_uint>,
+        _addresses: OutArray<c_ulonglong>,
+    ) {
+        retires_pages(&with_ecc(device)?)?;
+        count.put(0)
+    }
+
+    fn nvmlDeviceGetRetiredPages_v2(
+        device: Device,
+        _cause: c_uint,
+        count: Out<c_uint>,
+        _addresses: OutArray<c_ulonglong>,
+        _times: OutArray<c_ulonglong>,
+    ) {
+        retires_pages(&with_ecc(device)?)?;
+        count.put(0)
+    }
+
+    fn nvmlDeviceGetRetiredPagesPendingStatus(
+        device: Device,
+        pending: Out<sys::nvmlEnableState_t>,
+    ) {
+        let gpu = with_ecc(device)?;
+        retires_pages(&gpu)?;
+        pending.put(gpu.live.remapped.pending.into())
+    }
+
+    fn nvmlDeviceGetRemappedRows(
+        device: Device,
+        corrected: Out<c_uint>,
+        uncorrected: Out<c_uint>,
+        pending: Out<c_uint>,
+        failed: Out<c_uint>,
+    ) {
+        let gpu = with_ecc(device)?;
+        if retires_pages(&gpu).is_ok() {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        let rows = gpu.live.remapped;
+        corrected.put(rows.corrected)?;
+        uncorrected.put(rows.uncorrected)?;
+        pending.put(rows.pending.into())?;
+        failed.put(rows.failed.into())
+    }
+
+    fn nvmlDeviceGetRowRemapperHistogram(
+        device: Device,
+        values: Out<sys::nvmlRowRemapperHistogramValues_t>,
+    ) {
+        let gpu = with_ecc(device)?;
+        if retires_pages(&gpu).is_ok() {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        // Banks by how many spare rows they still have: nearly all have all.
+        let banks = 640;
+        let high = gpu.live.remapped.uncorrected.min(banks);
+        values.put(sys::nvmlRowRemapperHistogramValues_t {
+            max: banks - high,
+            high,
+            partial: 0,
+            low: 0,
+            none: 0,
+        })
+    }
+}
+
+/// Errors of a kind, by `nvmlMemoryErrorType_t` and `nvmlEccCounterType_t`.
+pub(crate) fn errors(gpu: &FoundGpu, kind: c_uint, since: c_uint) -> Answer<u64> {
+    let EccCounts { corrected, uncorrected } = match since {
+        sys::nvmlEccCounterType_enum_NVML_VOLATILE_ECC => gpu.live.ecc_volatile,
+        sys::nvmlEccCounterType_enum_NVML_AGGREGATE_ECC => gpu.live.ecc_aggregate,
+        _ => return Err(Status::INVALID_ARGUMENT),
+    };
+    match kind {
+        sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_CORRECTED => Ok(corrected),
+        sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED => Ok(uncorrected),
+        _ => Err(Status::INVALID_ARGUMENT),
+    }
+}
+
+fn with_ecc(device: Device) -> Answer<FoundGpu> {
+    let gpu = device.gpu()?;
+    if gpu.card.ecc { Ok(gpu) } else { Err(Status::NOT_SUPPORTED) }
+}
+
+fn retires_pages(gpu: &FoundGpu) -> Answer {
+    match gpu.card.architecture {
+        Architecture::Volta | Architecture::Turing => Ok(()),
+        _ => Err(Status::NOT_SUPPORTED),
+    }
+}

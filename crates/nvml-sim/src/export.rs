@@ -1,0 +1,25 @@
+//! How a function of NVML is written here.
+
+/// Exports functions with C linkage, whose bodies answer with [`crate::status::Answer`]. Versions
+/// that share a body stand in brackets: `fn [nvmlInit nvmlInit_v2]() { .. }`.
+macro_rules! export {
+    () => {};
+    ($(#[$meta:meta])* fn [$($name:ident)+] $parameters:tt $body:block $($rest:tt)*) => {
+        $(export! { fn $name $parameters $body })+
+        export! { $($rest)* }
+    };
+    (
+        $(#[$meta:meta])*
+        fn $name:ident ($($parameter:ident: $type:ty),* $(,)?) $body:block
+        $($rest:tt)*
+    ) => {
+        $(#[$meta])*
+        // SAFETY: the name is NVML's; whoever loads this library wants it in place of NVIDIA's.
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($($parameter: $type),*) -> $crate::status::Code {
+            let answer = || -> $crate::status::Answer { $body };
+            $crate::status::code(answer())
+        }
+        export! { $($rest)* }
+    };
+}

@@ -1,0 +1,150 @@
+//! Field values: many small questions in one call, each with its own answer.
+
+use std::{
+    ffi::{c_int, c_uint},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use nvml_wrapper_sys::bindings::{self as sys, field_id};
+use windlass_machine::state::LinkEnd;
+
+use crate::{
+    abi::OutArray,
+    ecc,
+    handle::{Device, FoundGpu},
+    nvlink, power,
+    status::{Answer, Status},
+};
+
+/// A value with the member of the union that it is in.
+enum Value {
+    Number(c_uint),
+    Long(u64),
+}
+
+export! {
+    fn nvmlDeviceGetFieldValues(
+        device: Device,
+        count: c_int,
+        values: OutArray<sys::nvmlFieldValue_t>,
+    ) {
+        let gpu = device.gpu()?;
+        let count = usize::try_from(count).map_err(|_| Status::INVALID_ARGUMENT)?;
+        values.map(count, |field| answer(&gpu, field))
+    }
+
+    fn nvmlDeviceClearFieldValues(
+        device: Device,
+        count: c_int,
+        values: OutArray<sys::nvmlFieldValue_t>,
+    ) {
+        device.gpu()?;
+        let count = usize::try_from(count).map_err(|_| Status::INVALID_ARGUMENT)?;
+        values.map(count, |mut field| {
+            field.nvmlReturn = sys::nvmlReturn_enum_NVML_SUCCESS;
+            field
+        })
+    }
+}
+
+fn answer(gpu: &FoundGpu, mut field: sys::nvmlFieldValue_t) -> sys::nvmlFieldValue_t {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    field.timestamp = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+    field.latencyUsec = 0;
+    field.nvmlReturn = sys::nvmlReturn_enum_NVML_SUCCESS;
+    match value(gpu, field.fieldId) {
+        Ok(Value::Number(number)) => {
+            field.valueType = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
+            // Zero the whole union first: callers are known to read a wider member.
+            field.value.ullVal = number.into();
+        }
+        Ok(Value::Long(number)) => {
+            field.valueType = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
+            field.value.ullVal = number;
+        }
+        Err(Status(code)) => field.nvmlReturn = code,
+    }
+    field
+}
+
+fn value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
+    memory_value(gpu, id).or_else(|_| link_value(gpu, id)).or_else(|_| power_value(gpu, id))
+}
+
+fn memory_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
+    let counted = |kind, since| ecc::errors(gpu, kind, since).map(Value::Long);
+    let (corrected, uncorrected) = (
+        sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_CORRECTED,
+        sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+    );
+    let (volatile, aggregate) = (
+        sys::nvmlEccCounterType_enum_NVML_VOLATILE_ECC,
+        sys::nvmlEccCounterType_enum_NVML_AGGREGATE_ECC,
+    );
+    let rows = gpu.live.remapped;
+    if !gpu.card.ecc {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    match id {
+        field_id::NVML_FI_DEV_ECC_CURRENT | field_id::NVML_FI_DEV_ECC_PENDING => {
+            Ok(Value::Number(1))
+        }
+        field_id::NVML_FI_DEV_ECC_SBE_VOL_TOTAL => counted(corrected, volatile),
+        field_id::NVML_FI_DEV_ECC_DBE_VOL_TOTAL => counted(uncorrected, volatile),
+        field_id::NVML_FI_DEV_ECC_SBE_AGG_TOTAL => counted(corrected, aggregate),
+        field_id::NVML_FI_DEV_ECC_DBE_AGG_TOTAL => counted(uncorrected, aggregate),
+        field_id::NVML_FI_DEV_REMAPPED_COR => Ok(Value::Number(rows.corrected)),
+        field_id::NVML_FI_DEV_REMAPPED_UNC => Ok(Value::Number(rows.uncorrected)),
+        field_id::NVML_FI_DEV_REMAPPED_PENDING => Ok(Value::Number(rows.pending.into())),
+        field_id::NVML_FI_DEV_REMAPPED_FAILURE => Ok(Value::Number(rows.failed.into())),
+        _ => Err(Status::NOT_SUPPORTED),
+    }
+}
+
+fn link_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
+    let ports = nvlink::ports(gpu)?;
+    let on_switch = |link: &&Option<LinkEnd>| matches!(link, Some(LinkEnd::Switch(_)));
+    match id {
+        field_id::NVML_FI_DEV_NVLINK_LINK_COUNT => Ok(Value::Number(ports.links.into())),
+        field_id::NVML_FI_DEV_NVSWITCH_CONNECTED_LINK_COUNT => {
+            let count = gpu.links.iter().filter(on_switch).count();
+            Ok(Value::Number(crate::lookup::as_count(count)?))
+        }
+        field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON | field_id::NVML_FI_DEV_NVLINK_GET_SPEED => {
+            Ok(Value::Number(link_speed_mbps(ports.generation)))
+        }
+        field_id::NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL
+        | field_id::NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL
+        | field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL
+        | field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL => Ok(Value::Long(0)),
+        _ => Err(Status::NOT_SUPPORTED),
+    }
+}
+
+fn power_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
+    let limit = power::limit_mw(gpu);
+    match id {
+        field_id::NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION => Ok(Value::Long(power::energy_mj(gpu))),
+        field_id::NVML_FI_DEV_POWER_AVERAGE | field_id::NVML_FI_DEV_POWER_INSTANT => {
+            Ok(Value::Number(gpu.live.power_mw))
+        }
+        field_id::NVML_FI_DEV_POWER_MIN_LIMIT => Ok(Value::Number(limit / 4)),
+        field_id::NVML_FI_DEV_POWER_MAX_LIMIT
+        | field_id::NVML_FI_DEV_POWER_DEFAULT_LIMIT
+        | field_id::NVML_FI_DEV_POWER_CURRENT_LIMIT
+        | field_id::NVML_FI_DEV_POWER_REQUESTED_LIMIT => Ok(Value::Number(limit)),
+        field_id::NVML_FI_DEV_PCIE_REPLAY_COUNTER => Ok(Value::Number(0)),
+        _ => Err(Status::NOT_SUPPORTED),
+    }
+}
+
+/// Of one link in one direction, as `nvidia-smi nvlink -s` shows it.
+fn link_speed_mbps(generation: u8) -> c_uint {
+    match generation {
+        1 => 20_000,
+        2 => 25_781,
+        3 => 25_000,
+        4 => 26_562,
+        _ => 53_125,
+    }
+}

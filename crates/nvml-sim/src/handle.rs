@@ -1,0 +1,252 @@
+//! Handles: small numbers in the form of pointers, which nothing ever follows.
+//!
+//! ```text
+//! GPU number + 1 | kind | GPU instance | compute instance
+//!   bits 16..    | 12.. |     4..      |       0..
+//! ```
+
+use std::{ops::Deref, ptr, sync::Arc};
+
+use nvml_wrapper_sys::bindings as sys;
+use windlass_machine::{
+    Model,
+    state::{Gpu, MigInstance},
+};
+
+use crate::{
+    faults, library,
+    status::{Answer, Status},
+};
+
+/// `nvmlDevice_t`: a GPU or a MIG device.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Device(sys::nvmlDevice_t);
+
+/// `nvmlGpuInstance_t`.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GpuInstance(sys::nvmlGpuInstance_t);
+
+/// `nvmlComputeInstance_t`.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ComputeInstance(sys::nvmlComputeInstance_t);
+
+/// A GPU as it is now.
+#[derive(Debug)]
+pub(crate) struct FoundGpu {
+    model: Arc<Model>,
+    index: usize,
+}
+
+/// A MIG instance as it is now.
+#[derive(Debug)]
+pub(crate) struct FoundInstance {
+    /// Its GPU.
+    pub(crate) gpu: FoundGpu,
+    index: usize,
+}
+
+/// What a device handle stands for.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// A whole GPU, with MIG or without.
+    Gpu(FoundGpu),
+    /// A MIG device.
+    Mig(FoundInstance),
+}
+
+/// What is packed into a handle.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Packed {
+    number: u32,
+    kind: Kind,
+    gpu_instance: u32,
+    compute_instance: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Gpu,
+    MigDevice,
+    GpuInstance,
+    ComputeInstance,
+}
+
+// === impl Device ===
+
+impl Device {
+    pub(crate) fn of_gpu(gpu: &Gpu) -> Self {
+        Self(Packed::gpu(gpu).pointer())
+    }
+
+    pub(crate) fn of_instance(gpu: &Gpu, instance: &MigInstance) -> Self {
+        Self(Packed::instance(Kind::MigDevice, gpu, instance).pointer())
+    }
+
+    /// What it stands for; waits, fails and so on as the faults of its GPU say.
+    pub(crate) fn find(self) -> Answer<Found> {
+        let packed = Packed::of(self.0.addr()).ok_or(Status::INVALID_ARGUMENT);
+        // Whether the library is initialised comes before whether the handle is good.
+        library::machine()?;
+        match packed?.kind {
+            Kind::Gpu => packed?.find_gpu().map(Found::Gpu),
+            Kind::MigDevice => packed?.find_instance().map(Found::Mig),
+            Kind::GpuInstance | Kind::ComputeInstance => Err(Status::INVALID_ARGUMENT),
+        }
+    }
+
+    /// The whole GPU; most functions know nothing of MIG devices.
+    pub(crate) fn gpu(self) -> Answer<FoundGpu> {
+        match self.find()? {
+            Found::Gpu(gpu) => Ok(gpu),
+            Found::Mig(_) => Err(Status::NOT_SUPPORTED),
+        }
+    }
+
+    /// The handle as it stands in structs.
+    pub(crate) fn raw(self) -> sys::nvmlDevice_t {
+        self.0
+    }
+}
+
+// === impl GpuInstance ===
+
+impl GpuInstance {
+    pub(crate) fn of(gpu: &Gpu, instance: &MigInstance) -> Self {
+        Self(Packed::instance(Kind::GpuInstance, gpu, instance).pointer())
+    }
+
+    pub(crate) fn find(self) -> Answer<FoundInstance> {
+        find_instance(self.0.addr(), Kind::GpuInstance)
+    }
+
+    /// The handle as it stands in structs.
+    pub(crate) fn raw(self) -> sys::nvmlGpuInstance_t {
+        self.0
+    }
+}
+
+// === impl ComputeInstance ===
+
+impl ComputeInstance {
+    pub(crate) fn of(gpu: &Gpu, instance: &MigInstance) -> Self {
+        Self(Packed::instance(Kind::ComputeInstance, gpu, instance).pointer())
+    }
+
+    pub(crate) fn find(self) -> Answer<FoundInstance> {
+        find_instance(self.0.addr(), Kind::ComputeInstance)
+    }
+}
+
+// === impl FoundGpu ===
+
+impl FoundGpu {
+    pub(crate) fn new(model: Arc<Model>, index: usize) -> Self {
+        Self { model, index }
+    }
+
+    /// NVML index.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The machine it is in.
+    pub(crate) fn machine(&self) -> &Model {
+        &self.model
+    }
+
+    /// Its MIG instances; fails where the card has no MIG.
+    pub(crate) fn instances(&self) -> Answer<&[MigInstance]> {
+        self.card.mig.ok_or(Status::NOT_SUPPORTED)?;
+        Ok(self.mig.as_deref().unwrap_or_default())
+    }
+}
+
+impl Deref for FoundGpu {
+    type Target = Gpu;
+
+    fn deref(&self) -> &Gpu {
+        &self.model.gpus[self.index]
+    }
+}
+
+// === impl FoundInstance ===
+
+impl FoundInstance {
+    /// Position among the MIG devices of its GPU.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+}
+
+impl Deref for FoundInstance {
+    type Target = MigInstance;
+
+    fn deref(&self) -> &MigInstance {
+        let instances = self.gpu.mig.as_deref().expect("found among the instances");
+        &instances[self.index]
+    }
+}
+
+// === impl Packed ===
+
+impl Packed {
+    fn gpu(gpu: &Gpu) -> Self {
+        Self { number: gpu.number, kind: Kind::Gpu, gpu_instance: 0, compute_instance: 0 }
+    }
+
+    fn instance(kind: Kind, gpu: &Gpu, instance: &MigInstance) -> Self {
+        Self {
+            number: gpu.number,
+            kind,
+            gpu_instance: instance.gpu_instance,
+            compute_instance: instance.compute_instance,
+        }
+    }
+
+    fn pointer<T>(self) -> *mut T {
+        let low = (self.kind as usize) << 12 | (self.gpu_instance as usize) << 4;
+        let address = (self.number as usize + 1) << 16 | low | self.compute_instance as usize;
+        ptr::without_provenance_mut(address)
+    }
+
+    fn of(address: usize) -> Option<Self> {
+        let bits = |from: u32, count: u32| (address >> from) & ((1 << count) - 1);
+        Some(Self {
+            number: u32::try_from((address >> 16).checked_sub(1)?).ok()?,
+            kind: match bits(12, 4) {
+                0 => Kind::Gpu,
+                1 => Kind::MigDevice,
+                2 => Kind::GpuInstance,
+                3 => Kind::ComputeInstance,
+                _ => return None,
+            },
+            gpu_instance: u32::try_from(bits(4, 8)).ok()?,
+            compute_instance: u32::try_from(bits(0, 4)).ok()?,
+        })
+    }
+
+    fn find_gpu(self) -> Answer<FoundGpu> {
+        faults::pass(self.number)
+    }
+
+    fn find_instance(self) -> Answer<FoundInstance> {
+        let gpu = self.find_gpu()?;
+        let wanted = (self.gpu_instance, self.compute_instance);
+        let position = gpu
+            .mig
+            .iter()
+            .flatten()
+            .position(|instance| (instance.gpu_instance, instance.compute_instance) == wanted);
+        let index = position.ok_or(Status::INVALID_ARGUMENT)?;
+        Ok(FoundInstance { gpu, index })
+    }
+}
+
+fn find_instance(address: usize, kind: Kind) -> Answer<FoundInstance> {
+    library::machine()?;
+    let packed = Packed::of(address).filter(|packed| packed.kind == kind);
+    packed.ok_or(Status::INVALID_ARGUMENT)?.find_instance()
+}

@@ -1,0 +1,208 @@
+//! What MIG instances are made of: profiles, and the attributes of a MIG device.
+
+use std::ffi::{c_char, c_uint};
+
+use nvml_wrapper_sys::bindings as sys;
+use windlass_machine::{card::Card, mig::Shape};
+
+use crate::{
+    abi::{field, struct_version, versioned},
+    handle::Found,
+    status::{Answer, Status},
+};
+
+versioned!(
+    sys::nvmlGpuInstanceProfileInfo_v2_t,
+    sys::nvmlGpuInstanceProfileInfo_v3_t,
+    sys::nvmlComputeInstanceProfileInfo_v2_t,
+    sys::nvmlComputeInstanceProfileInfo_v3_t,
+);
+
+/// Length of a profile's name in its structs, `NVML_DEVICE_NAME_V2_BUFFER_SIZE`.
+type Name = [c_char; 96];
+
+/// Attributes of a MIG device; a whole GPU has none, as in the real library.
+pub(crate) fn attributes(found: &Found) -> Answer<sys::nvmlDeviceAttributes_t> {
+    let Found::Mig(mig) = found else { return Err(Status::NOT_SUPPORTED) };
+    let shape = mig.shape();
+    let info = gpu_instance_profile(shape, &mig.gpu.card)?;
+    Ok(sys::nvmlDeviceAttributes_t {
+        multiprocessorCount: info.multiprocessorCount,
+        sharedCopyEngineCount: info.copyEngineCount,
+        sharedDecoderCount: info.decoderCount,
+        sharedEncoderCount: info.encoderCount,
+        sharedJpegCount: info.jpegCount,
+        sharedOfaCount: info.ofaCount,
+        gpuInstanceSliceCount: shape.slices,
+        computeInstanceSliceCount: shape.slices,
+        memorySizeMB: info.memorySizeMB,
+    })
+}
+
+/// A GPU instance profile on a card.
+pub(crate) fn gpu_instance_profile(
+    shape: Shape,
+    card: &Card,
+) -> Answer<sys::nvmlGpuInstanceProfileInfo_t> {
+    let capability = card.mig.ok_or(Status::NOT_SUPPORTED)?;
+    Ok(sys::nvmlGpuInstanceProfileInfo_t {
+        id: shape.profile_id,
+        isP2pSupported: 0,
+        sliceCount: shape.slices,
+        instanceCount: shape.most(),
+        multiprocessorCount: shape.multiprocessors(capability),
+        copyEngineCount: shape.slices,
+        decoderCount: shape.decoders,
+        encoderCount: 0,
+        jpegCount: shape.media,
+        ofaCount: shape.media,
+        memorySizeMB: shape.memory_mib(card),
+    })
+}
+
+/// The same with its name.
+pub(crate) fn gpu_instance_profile_v2(
+    shape: Shape,
+    card: &Card,
+) -> Answer<sys::nvmlGpuInstanceProfileInfo_v2_t> {
+    let info = gpu_instance_profile(shape, card)?;
+    Ok(sys::nvmlGpuInstanceProfileInfo_v2_t {
+        version: struct_version::<sys::nvmlGpuInstanceProfileInfo_v2_t>(2),
+        id: info.id,
+        isP2pSupported: info.isP2pSupported,
+        sliceCount: info.sliceCount,
+        instanceCount: info.instanceCount,
+        multiprocessorCount: info.multiprocessorCount,
+        copyEngineCount: info.copyEngineCount,
+        decoderCount: info.decoderCount,
+        encoderCount: info.encoderCount,
+        jpegCount: info.jpegCount,
+        ofaCount: info.ofaCount,
+        memorySizeMB: info.memorySizeMB,
+        name: name(shape, card)?,
+    })
+}
+
+/// The same with capabilities in place of the P2P flag.
+pub(crate) fn gpu_instance_profile_v3(
+    shape: Shape,
+    card: &Card,
+) -> Answer<sys::nvmlGpuInstanceProfileInfo_v3_t> {
+    let info = gpu_instance_profile(shape, card)?;
+    Ok(sys::nvmlGpuInstanceProfileInfo_v3_t {
+        version: struct_version::<sys::nvmlGpuInstanceProfileInfo_v3_t>(3),
+        id: info.id,
+        sliceCount: info.sliceCount,
+        instanceCount: info.instanceCount,
+        multiprocessorCount: info.multiprocessorCount,
+        copyEngineCount: info.copyEngineCount,
+        decoderCount: info.decoderCount,
+        encoderCount: info.encoderCount,
+        jpegCount: info.jpegCount,
+        ofaCount: info.ofaCount,
+        memorySizeMB: info.memorySizeMB,
+        name: name(shape, card)?,
+        capabilities: 0,
+    })
+}
+
+/// A compute instance profile within a GPU instance. Profiles are numbered as those of GPU
+/// instances with as many slices, and their ids are the same numbers.
+pub(crate) fn compute_instance_profile(
+    profile: c_uint,
+    within: Shape,
+    card: &Card,
+) -> Answer<sys::nvmlComputeInstanceProfileInfo_t> {
+    let slices = slices_of(profile)?;
+    if slices > within.slices {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    let whole = gpu_instance_profile(within, card)?;
+    Ok(sys::nvmlComputeInstanceProfileInfo_t {
+        id: profile,
+        sliceCount: slices,
+        instanceCount: within.slices / slices,
+        multiprocessorCount: whole.multiprocessorCount / within.slices * slices,
+        sharedCopyEngineCount: whole.copyEngineCount,
+        sharedDecoderCount: whole.decoderCount,
+        sharedEncoderCount: whole.encoderCount,
+        sharedJpegCount: whole.jpegCount,
+        sharedOfaCount: whole.ofaCount,
+    })
+}
+
+/// The same with its name, `1c.3g.20gb`, or that of the GPU instance when it fills it.
+pub(crate) fn compute_instance_profile_v2(
+    profile: c_uint,
+    within: Shape,
+    card: &Card,
+) -> Answer<sys::nvmlComputeInstanceProfileInfo_v2_t> {
+    let info = compute_instance_profile(profile, within, card)?;
+    Ok(sys::nvmlComputeInstanceProfileInfo_v2_t {
+        version: struct_version::<sys::nvmlComputeInstanceProfileInfo_v2_t>(2),
+        id: info.id,
+        sliceCount: info.sliceCount,
+        instanceCount: info.instanceCount,
+        multiprocessorCount: info.multiprocessorCount,
+        sharedCopyEngineCount: info.sharedCopyEngineCount,
+        sharedDecoderCount: info.sharedDecoderCount,
+        sharedEncoderCount: info.sharedEncoderCount,
+        sharedJpegCount: info.sharedJpegCount,
+        sharedOfaCount: info.sharedOfaCount,
+        name: compute_name(info.sliceCount, within, card)?,
+    })
+}
+
+/// The same with capabilities.
+pub(crate) fn compute_instance_profile_v3(
+    profile: c_uint,
+    within: Shape,
+    card: &Card,
+) -> Answer<sys::nvmlComputeInstanceProfileInfo_v3_t> {
+    let info = compute_instance_profile(profile, within, card)?;
+    Ok(sys::nvmlComputeInstanceProfileInfo_v3_t {
+        version: struct_version::<sys::nvmlComputeInstanceProfileInfo_v3_t>(3),
+        id: info.id,
+        sliceCount: info.sliceCount,
+        instanceCount: info.instanceCount,
+        multiprocessorCount: info.multiprocessorCount,
+        sharedCopyEngineCount: info.sharedCopyEngineCount,
+        sharedDecoderCount: info.sharedDecoderCount,
+        sharedEncoderCount: info.sharedEncoderCount,
+        sharedJpegCount: info.sharedJpegCount,
+        sharedOfaCount: info.sharedOfaCount,
+        name: compute_name(info.sliceCount, within, card)?,
+        capabilities: 0,
+    })
+}
+
+/// The compute instance profile that fills a GPU instance.
+pub(crate) fn filling_profile(shape: Shape) -> c_uint {
+    (0..sys::NVML_COMPUTE_INSTANCE_PROFILE_COUNT)
+        .find(|profile| slices_of(*profile) == Ok(shape.slices))
+        .unwrap_or(sys::NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE)
+}
+
+fn slices_of(profile: c_uint) -> Answer<u32> {
+    match profile {
+        sys::NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE => Ok(1),
+        sys::NVML_COMPUTE_INSTANCE_PROFILE_2_SLICE => Ok(2),
+        sys::NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE => Ok(3),
+        sys::NVML_COMPUTE_INSTANCE_PROFILE_4_SLICE => Ok(4),
+        sys::NVML_COMPUTE_INSTANCE_PROFILE_7_SLICE => Ok(7),
+        known if known < sys::NVML_COMPUTE_INSTANCE_PROFILE_COUNT => Err(Status::NOT_SUPPORTED),
+        _ => Err(Status::INVALID_ARGUMENT),
+    }
+}
+
+fn name(shape: Shape, card: &Card) -> Answer<Name> {
+    let capability = card.mig.ok_or(Status::NOT_SUPPORTED)?;
+    Ok(field(&format!("MIG {}", shape.name(capability))))
+}
+
+fn compute_name(slices: u32, within: Shape, card: &Card) -> Answer<Name> {
+    let capability = card.mig.ok_or(Status::NOT_SUPPORTED)?;
+    let whole = within.name(capability);
+    let part = if slices == within.slices { String::new() } else { format!("{slices}c.") };
+    Ok(field(&format!("MIG {part}{whole}")))
+}

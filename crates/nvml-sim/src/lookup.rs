@@ -1,0 +1,74 @@
+//! From an index, a UUID, a serial number or a bus id to a device.
+
+use std::ffi::c_uint;
+
+use windlass_machine::{Model, pci::PciAddress, state::Gpu};
+
+use crate::{
+    abi::{Out, Text},
+    faults,
+    handle::Device,
+    library,
+    status::{Answer, Status},
+};
+
+export! {
+    fn [nvmlDeviceGetCount nvmlDeviceGetCount_v2](count: Out<c_uint>) {
+        count.put(as_count(library::machine()?.gpus.len())?)
+    }
+
+    fn [nvmlDeviceGetHandleByIndex nvmlDeviceGetHandleByIndex_v2](
+        index: c_uint,
+        device: Out<Device>,
+    ) {
+        let model = library::machine()?;
+        let gpu = model.gpus.get(index as usize).ok_or(Status::INVALID_ARGUMENT)?;
+        hand_out(device, gpu)
+    }
+
+    /// GPUs and MIG devices.
+    fn nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<Device>) {
+        let model = library::machine()?;
+        let uuid = uuid.read()?;
+        match model.gpus.iter().find(|gpu| gpu.uuid == uuid) {
+            Some(gpu) => hand_out(device, gpu),
+            None => device.put(mig_device(&model, &uuid).ok_or(Status::NOT_FOUND)?),
+        }
+    }
+
+    fn nvmlDeviceGetHandleBySerial(serial: Text, device: Out<Device>) {
+        let (model, serial) = (library::machine()?, serial.read()?);
+        let gpu = model.gpus.iter().find(|gpu| gpu.serial == serial);
+        hand_out(device, gpu.ok_or(Status::NOT_FOUND)?)
+    }
+
+    /// Any width of domain, as the real library takes it.
+    fn [nvmlDeviceGetHandleByPciBusId nvmlDeviceGetHandleByPciBusId_v2](
+        bus_id: Text,
+        device: Out<Device>,
+    ) {
+        let model = library::machine()?;
+        let address: PciAddress = bus_id.read()?.parse().map_err(|_| Status::INVALID_ARGUMENT)?;
+        let gpu = model.gpus.iter().find(|gpu| gpu.address() == address);
+        hand_out(device, gpu.ok_or(Status::NOT_FOUND)?)
+    }
+}
+
+/// A length as C counts.
+pub(crate) fn as_count(length: usize) -> Answer<c_uint> {
+    c_uint::try_from(length).map_err(|_| Status::UNKNOWN)
+}
+
+/// A lost GPU has no handle, as in the real library.
+fn hand_out(device: Out<Device>, gpu: &Gpu) -> Answer {
+    device.check()?;
+    faults::pass(gpu.number)?;
+    device.put(Device::of_gpu(gpu))
+}
+
+fn mig_device(model: &Model, uuid: &str) -> Option<Device> {
+    let instances =
+        model.gpus.iter().flat_map(|gpu| gpu.mig.iter().flatten().map(move |mig| (gpu, mig)));
+    let (gpu, instance) = { instances }.find(|(_, instance)| instance.uuid == uuid)?;
+    Some(Device::of_instance(gpu, instance))
+}

@@ -1,0 +1,81 @@
+//! Frame buffer and BAR1.
+
+use nvml_wrapper_sys::bindings as sys;
+
+use crate::{
+    abi::{Out, OutVersioned, struct_version, versioned},
+    handle::{Device, Found},
+};
+
+const MIB: u64 = 1024 * 1024;
+
+/// What the driver keeps for itself: about 1 part in 128 with ECC on.
+const RESERVED_SHARE: u64 = 128;
+
+versioned!(sys::nvmlMemory_v2_t, sys::nvmlDeviceAddressingMode_t);
+
+/// Sizes in bytes.
+struct Memory {
+    total: u64,
+    reserved: u64,
+    used: u64,
+}
+
+export! {
+    /// Version 1 counts what the driver reserved as used.
+    fn nvmlDeviceGetMemoryInfo(device: Device, memory: Out<sys::nvmlMemory_t>) {
+        let Memory { total, reserved, used } = Memory::of(&device.find()?);
+        let used = used + reserved;
+        memory.put(sys::nvmlMemory_t { total, used, free: total.saturating_sub(used) })
+    }
+
+    fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: OutVersioned) {
+        let Memory { total, reserved, used } = Memory::of(&device.find()?);
+        memory.put(sys::nvmlMemory_v2_t {
+            version: struct_version::<sys::nvmlMemory_v2_t>(2),
+            total,
+            reserved,
+            free: total.saturating_sub(used + reserved),
+            used,
+        })
+    }
+
+    /// Neither HMM nor ATS.
+    fn nvmlDeviceGetAddressingMode(device: Device, mode: OutVersioned) {
+        device.gpu()?;
+        mode.put(sys::nvmlDeviceAddressingMode_t {
+            version: struct_version::<sys::nvmlDeviceAddressingMode_t>(1),
+            value: sys::nvmlDeviceAddressingModeType_t_NVML_DEVICE_ADDRESSING_MODE_NONE,
+        })
+    }
+
+    fn nvmlDeviceGetBAR1MemoryInfo(device: Device, memory: Out<sys::nvmlBAR1Memory_t>) {
+        let bar1Total = match device.find()? {
+            Found::Gpu(gpu) => gpu.card.bar1_mib * MIB,
+            Found::Mig(mig) => {
+                let eighth = mig.gpu.card.bar1_mib * MIB / 8;
+                eighth * u64::from(mig.shape().memory_slices)
+            }
+        };
+        let bar1Used = MIB;
+        memory.put(sys::nvmlBAR1Memory_t { bar1Total, bar1Used, bar1Free: bar1Total - bar1Used })
+    }
+}
+
+// === impl Memory ===
+
+impl Memory {
+    fn of(found: &Found) -> Self {
+        match found {
+            Found::Gpu(gpu) => {
+                let total = gpu.card.memory_mib * MIB;
+                let used = gpu.live.memory_used_mib * MIB;
+                Self { total, reserved: total / RESERVED_SHARE, used }
+            }
+            Found::Mig(mig) => {
+                let total = mig.shape().memory_mib(&mig.gpu.card) * MIB;
+                Self { total, reserved: 0, used: 0 }
+            }
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! MIG: the mode, MIG devices, and the instances below them.
+
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings as sys;
+use windlass_machine::{mig::Shape, state::MigInstance};
+
+use crate::{
+    abi::{Out, OutArray, OutVersioned, struct_version},
+    handle::{ComputeInstance, Device, Found, FoundGpu, FoundInstance, GpuInstance},
+    instance, library,
+    status::{Answer, Code, Status},
+};
+
+/// `nvmlComputeInstanceInfo_t` as version 1 of the function has it: without the placement.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ComputeInstanceInfoV1 {
+    device: sys::nvmlDevice_t,
+    gpu_instance: sys::nvmlGpuInstance_t,
+    id: c_uint,
+    profile_id: c_uint,
+}
+
+export! {
+    fn nvmlDeviceGetMigMode(device: Device, current: Out<c_uint>, pending: Out<c_uint>) {
+        let gpu = device.gpu()?;
+        gpu.card.mig.ok_or(Status::NOT_SUPPORTED)?;
+        let mode = c_uint::from(gpu.mig.is_some());
+        current.put(mode)?;
+        pending.put(mode)
+    }
+
+    /// Takes effect at once. Refused while instances exist, as by the real driver.
+    fn nvmlDeviceSetMigMode(device: Device, mode: c_uint, activation: Out<Code>) {
+        let gpu = device.gpu()?;
+        gpu.card.mig.ok_or(Status::NOT_SUPPORTED)?;
+        if mode > sys::NVML_DEVICE_MIG_ENABLE {
+            return Err(Status::INVALID_ARGUMENT);
+        }
+        if gpu.mig.as_ref().is_some_and(|instances| !instances.is_empty()) {
+            return Err(Status::IN_USE);
+        }
+        let on = mode == sys::NVML_DEVICE_MIG_ENABLE;
+        library::change(gpu.number, |gpu| gpu.mig = on.then(Vec::new))?;
+        activation.put(sys::nvmlReturn_enum_NVML_SUCCESS)
+    }
+
+    fn nvmlDeviceIsMigDeviceHandle(device: Device, is_mig: Out<c_uint>) {
+        is_mig.put(matches!(device.find()?, Found::Mig(_)).into())
+    }
+
+    fn nvmlDeviceGetMaxMigDeviceCount(device: Device, count: Out<c_uint>) {
+        let on = device.gpu()?.mig.is_some();
+        count.put(if on { windlass_machine::mig::COMPUTE_SLICES } else { 0 })
+    }
+
+    fn nvmlDeviceGetMigDeviceHandleByIndex(device: Device, index: c_uint, mig: Out<Device>) {
+        let gpu = device.gpu()?;
+        let instances = gpu.instances()?;
+        if index >= windlass_machine::mig::COMPUTE_SLICES {
+            return Err(Status::INVALID_ARGUMENT);
+        }
+        let instance = instances.get(index as usize).ok_or(Status::NOT_FOUND)?;
+        mig.put(Device::of_instance(&gpu, instance))
+    }
+
+    fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device: Device, gpu: Out<Device>) {
+        gpu.put(Device::of_gpu(&mig_device(device)?.gpu))
+    }
+
+    fn nvmlDeviceGetGpuInstanceId(device: Device, id: Out<c_uint>) {
+        id.put(mig_device(device)?.gpu_instance)
+    }
+
+    fn nvmlDeviceGetComputeInstanceId(device: Device, id: Out<c_uint>) {
+        id.put(mig_device(device)?.compute_instance)
+    }
+
+    fn nvmlDeviceGetGpuInstanceProfileInfo(
+        device: Device,
+        profile: c_uint,
+        info: Out<sys::nvmlGpuInstanceProfileInfo_t>,
+    ) {
+        let gpu = device.gpu()?;
+        info.put(instance::gpu_instance_profile(shape(profile)?, &gpu.card)?)
+    }
+
+    fn nvmlDeviceGetGpuInstanceProfileInfoV(
+        device: Device,
+        profile: c_uint,
+        info: OutVersioned,
+    ) {
+        put_profile(&device.gpu()?, shape(profile)?, info)
+    }
+
+    fn nvmlDeviceGetGpuInstanceProfileInfoByIdV(
+        device: Device,
+        profile_id: c_uint,
+        info: OutVersioned,
+    ) {
+        put_profile(&device.gpu()?, shape_with_id(profile_id)?, info)
+    }
+
+    fn [nvmlDeviceGetGpuInstancePossiblePlacements nvmlDeviceGetGpuInstancePossiblePlacements_v2](
+        device: Device,
+        profile_id: c_uint,
+        placements: OutArray<sys::nvmlGpuInstancePlacement_t>,
+        count: Out<c_uint>,
+    ) {
+        device.gpu()?.instances()?;
+        let shape = shape_with_id(profile_id)?;
+        let size = shape.memory_slices;
+        let placement = |&start| sys::nvmlGpuInstancePlacement_t { start, size };
+        let all: Vec<_> = shape.starts.iter().map(placement).collect();
+        placements.put_or_count(count, &all)
+    }
+
+    fn nvmlDeviceGetGpuInstanceRemainingCapacity(
+        device: Device,
+        profile_id: c_uint,
+        count: Out<c_uint>,
+    ) {
+        let gpu = device.gpu()?;
+        let shape = shape_with_id(profile_id)?;
+        let taken = |instance: &MigInstance| slices(instance.start, instance.shape());
+        let taken = gpu.instances()?.iter().map(taken).fold(0, |all, one| all | one);
+        let free = shape.starts.iter().filter(|start| slices(**start, shape) & taken == 0);
+        count.put(crate::lookup::as_count(free.count())?)
+    }
+
+    fn nvmlDeviceGetGpuInstances(
+        device: Device,
+        profile_id: c_uint,
+        instances: OutArray<GpuInstance>,
+        count: Out<c_uint>,
+    ) {
+        let gpu = device.gpu()?;
+        shape_with_id(profile_id)?;
+        let fitting = gpu.instances()?.iter().filter(|mig| mig.profile_id == profile_id);
+        let found: Vec<_> = fitting.map(|mig| GpuInstance::of(&gpu, mig)).collect();
+        // The real function trusts the caller to have room for `instanceCount` of the profile.
+        count.put(crate::lookup::as_count(found.len())?)?;
+        instances.put(found.len(), &found)
+    }
+
+    fn nvmlDeviceGetGpuInstanceById(device: Device, id: c_uint, instance: Out<GpuInstance>) {
+        let gpu = device.gpu()?;
+        let found = gpu.instances()?.iter().find(|mig| mig.gpu_instance == id);
+        instance.put(GpuInstance::of(&gpu, found.ok_or(Status::NOT_FOUND)?))
+    }
+
+    fn nvmlGpuInstanceGetInfo(
+        instance: GpuInstance,
+        info: Out<sys::nvmlGpuInstanceInfo_t>,
+    ) {
+        let found = instance.find()?;
+        info.put(sys::nvmlGpuInstanceInfo_t {
+            device: Device::of_gpu(&found.gpu).raw(),
+            id: found.gpu_instance,
+            profileId: found.profile_id,
+            placement: sys::nvmlGpuInstancePlacement_t {
+                start: found.start,
+                size: found.shape().memory_slices,
+            },
+        })
+    }
+
+    fn nvmlGpuInstanceGetComputeInstanceProfileInfo(
+        instance: GpuInstance,
+        profile: c_uint,
+        _engine_profile: c_uint,
+        info: Out<sys::nvmlComputeInstanceProfileInfo_t>,
+    ) {
+        let found = instance.find()?;
+        let card = &found.gpu.card;
+        info.put(instance::compute_instance_profile(profile, found.shape(), card)?)
+    }
+
+    fn nvmlGpuInstanceGetComputeInstanceProfileInfoV(
+        instance: GpuInstance,
+        profile: c_uint,
+        _engine_profile: c_uint,
+        info: OutVersioned,
+    ) {
+        let found = instance.find()?;
+        let (shape, card) = (found.shape(), &found.gpu.card);
+        let v3 = struct_version::<sys::nvmlComputeInstanceProfileInfo_v3_t>(3);
+        if info.version()? == v3 {
+            info.put(instance::compute_instance_profile_v3(profile, shape, card)?)
+        } else {
+            info.put(instance::compute_instance_profile_v2(profile, shape, card)?)
+        }
+    }
+
+    fn nvmlGpuInstanceGetComputeInstances(
+        instance: GpuInstance,
+        profile_id: c_uint,
+        instances: OutArray<ComputeInstance>,
+        count: Out<c_uint>,
+    ) {
+        let found = instance.find()?;
+        let fits = instance::filling_profile(found.shape()) == profile_id;
+        let one = [ComputeInstance::of(&found.gpu, &found)];
+        let all = if fits { &one[..] } else { &[] };
+        count.put(crate::lookup::as_count(all.len())?)?;
+        instances.put(all.len(), all)
+    }
+
+    fn nvmlGpuInstanceGetComputeInstanceById(
+        instance: GpuInstance,
+        id: c_uint,
+        compute_instance: Out<ComputeInstance>,
+    ) {
+        let found = instance.find()?;
+        if found.compute_instance != id {
+            return Err(Status::NOT_FOUND);
+        }
+        compute_instance.put(ComputeInstance::of(&found.gpu, &found))
+    }
+
+    fn nvmlComputeInstanceGetInfo_v2(
+        instance: ComputeInstance,
+        info: Out<sys::nvmlComputeInstanceInfo_t>,
+    ) {
+        info.put(compute_instance(&instance.find()?))
+    }
+
+    fn nvmlComputeInstanceGetInfo(
+        instance: ComputeInstance,
+        info: Out<ComputeInstanceInfoV1>,
+    ) {
+        let all = compute_instance(&instance.find()?);
+        info.put(ComputeInstanceInfoV1 {
+            device: all.device,
+            gpu_instance: all.gpuInstance,
+            id: all.id,
+            profile_id: all.profileId,
+        })
+    }
+}
+
+fn compute_instance(found: &FoundInstance) -> sys::nvmlComputeInstanceInfo_t {
+    sys::nvmlComputeInstanceInfo_t {
+        device: Device::of_gpu(&found.gpu).raw(),
+        gpuInstance: GpuInstance::of(&found.gpu, found).raw(),
+        id: found.compute_instance,
+        profileId: instance::filling_profile(found.shape()),
+        placement: sys::nvmlComputeInstancePlacement_t { start: 0, size: found.shape().slices },
+    }
+}
+
+fn mig_device(device: Device) -> Answer<FoundInstance> {
+    match device.find()? {
+        Found::Mig(instance) => Ok(instance),
+        Found::Gpu(_) => Err(Status::INVALID_ARGUMENT),
+    }
+}
+
+fn put_profile(gpu: &FoundGpu, shape: Shape, info: OutVersioned) -> Answer {
+    let v3 = struct_version::<sys::nvmlGpuInstanceProfileInfo_v3_t>(3);
+    if info.version()? == v3 {
+        info.put(instance::gpu_instance_profile_v3(shape, &gpu.card)?)
+    } else {
+        info.put(instance::gpu_instance_profile_v2(shape, &gpu.card)?)
+    }
+}
+
+/// A profile that NVML knows and our cards do not is not supported.
+fn shape(profile: c_uint) -> Answer<Shape> {
+    if profile >= sys::NVML_GPU_INSTANCE_PROFILE_COUNT {
+        return Err(Status::INVALID_ARGUMENT);
+    }
+    Shape::with_nvml_profile(profile).ok_or(Status::NOT_SUPPORTED)
+}
+
+fn shape_with_id(id: c_uint) -> Answer<Shape> {
+    Shape::with_profile_id(id).ok_or(Status::INVALID_ARGUMENT)
+}
+
+/// The memory slices that an instance takes, as bits.
+fn slices(start: u32, shape: Shape) -> u32 {
+    ((1 << shape.memory_slices) - 1) << start
+}

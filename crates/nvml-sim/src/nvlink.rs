@@ -1,0 +1,159 @@
+//! NVLink: ports, and what is at their far ends.
+
+use std::ffi::{c_uint, c_ulonglong};
+
+use nvml_wrapper_sys::bindings as sys;
+use windlass_machine::{
+    card::NvLinkPorts,
+    profile::Switch,
+    state::{Gpu, LinkEnd},
+};
+
+use crate::{
+    abi::{Out, field},
+    handle::{Device, FoundGpu},
+    pci::{self, PciInfoV2},
+    status::{Answer, Status},
+};
+
+/// How NVML writes the bus id of a switch that the host does not see; NCCL compares with its
+/// lower-case form (`src/graph/xml.cc`).
+const HIDDEN_SWITCH: &str = "FFFFFFF:FFFF:FF";
+
+export! {
+    fn nvmlDeviceGetNvLinkState(
+        device: Device,
+        link: c_uint,
+        active: Out<sys::nvmlEnableState_t>,
+    ) {
+        let gpu = device.gpu()?;
+        active.put(end(&gpu, link)?.is_some().into())
+    }
+
+    fn nvmlDeviceGetNvLinkVersion(device: Device, link: c_uint, version: Out<c_uint>) {
+        let gpu = device.gpu()?;
+        end(&gpu, link)?;
+        version.put(match ports(&gpu)?.generation {
+            1 => sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_1_0,
+            2 => sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_2_0,
+            3 => sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_3_0,
+            4 => sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_4_0,
+            _ => sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_5_0,
+        })
+    }
+
+    fn nvmlDeviceGetNvLinkCapability(
+        device: Device,
+        link: c_uint,
+        capability: c_uint,
+        result: Out<c_uint>,
+    ) {
+        let gpu = device.gpu()?;
+        let active = end(&gpu, link)?.is_some();
+        result.put(match capability {
+            sys::nvmlNvLinkCapability_enum_NVML_NVLINK_CAP_P2P_SUPPORTED
+            | sys::nvmlNvLinkCapability_enum_NVML_NVLINK_CAP_P2P_ATOMICS
+            | sys::nvmlNvLinkCapability_enum_NVML_NVLINK_CAP_VALID => active.into(),
+            known if known < sys::nvmlNvLinkCapability_enum_NVML_NVLINK_CAP_COUNT => 0,
+            _ => return Err(Status::INVALID_ARGUMENT),
+        })
+    }
+
+    fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
+        device: Device,
+        link: c_uint,
+        info: Out<sys::nvmlPciInfo_t>,
+    ) {
+        let gpu = device.gpu()?;
+        info.put(remote(&gpu, active_end(&gpu, link)?)?)
+    }
+
+    fn nvmlDeviceGetNvLinkRemotePciInfo(device: Device, link: c_uint, info: Out<PciInfoV2>) {
+        let gpu = device.gpu()?;
+        info.put(remote(&gpu, active_end(&gpu, link)?)?.into())
+    }
+
+    fn nvmlDeviceGetNvLinkRemoteDeviceType(
+        device: Device,
+        link: c_uint,
+        kind: Out<sys::nvmlIntNvLinkDeviceType_t>,
+    ) {
+        let gpu = device.gpu()?;
+        kind.put(match active_end(&gpu, link)? {
+            LinkEnd::Gpu(_) => sys::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU,
+            LinkEnd::Switch(_) => sys::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH,
+        })
+    }
+
+    /// Our links make no errors.
+    fn nvmlDeviceGetNvLinkErrorCounter(
+        device: Device,
+        link: c_uint,
+        counter: c_uint,
+        value: Out<c_ulonglong>,
+    ) {
+        let gpu = device.gpu()?;
+        active_end(&gpu, link)?;
+        if counter >= sys::nvmlNvLinkErrorCounter_enum_NVML_NVLINK_ERROR_COUNT {
+            return Err(Status::INVALID_ARGUMENT);
+        }
+        value.put(0)
+    }
+
+    fn nvmlDeviceResetNvLinkErrorCounters(device: Device, link: c_uint) {
+        let gpu = device.gpu()?;
+        active_end(&gpu, link).map(drop)
+    }
+}
+
+/// Whether two GPUs reach each other over NVLink: directly, or because both are on switches, which
+/// are linked with each other on all boards.
+pub(crate) fn are_linked(one: &Gpu, other: &Gpu) -> bool {
+    let on_switch = |link: &Option<LinkEnd>| matches!(link, Some(LinkEnd::Switch(_)));
+    let to_other = Some(LinkEnd::Gpu(other.number));
+    let over_switches = one.links.iter().any(on_switch) && other.links.iter().any(on_switch);
+    one.links.contains(&to_other) || (one.number != other.number && over_switches)
+}
+
+/// The ports of its card; without any, all of this is not supported.
+pub(crate) fn ports(gpu: &Gpu) -> Answer<NvLinkPorts> {
+    gpu.card.nvlink.ok_or(Status::NOT_SUPPORTED)
+}
+
+/// MIG turns the links of a GPU off.
+fn end(gpu: &Gpu, link: c_uint) -> Answer<Option<LinkEnd>> {
+    ports(gpu)?;
+    let end = gpu.links.get(link as usize).ok_or(Status::INVALID_ARGUMENT)?;
+    Ok(end.filter(|_| gpu.mig.is_none()))
+}
+
+fn active_end(gpu: &Gpu, link: c_uint) -> Answer<LinkEnd> {
+    end(gpu, link)?.ok_or(Status::NOT_SUPPORTED)
+}
+
+fn remote(gpu: &FoundGpu, end: LinkEnd) -> Answer<sys::nvmlPciInfo_t> {
+    let machine = gpu.machine();
+    match end {
+        LinkEnd::Gpu(number) => {
+            machine.gpu(number).map(pci::info_of_gpu).ok_or(Status::GPU_IS_LOST)
+        }
+        LinkEnd::Switch(index) => {
+            machine.switches.get(index).map(switch_info).ok_or(Status::UNKNOWN)
+        }
+    }
+}
+
+fn switch_info(switch: &Switch) -> sys::nvmlPciInfo_t {
+    match &switch.path {
+        Some(path) => pci::info(path.address(), switch.pci, switch.pci),
+        None => sys::nvmlPciInfo_t {
+            busIdLegacy: field(HIDDEN_SWITCH),
+            domain: c_uint::MAX,
+            bus: c_uint::MAX,
+            device: c_uint::MAX,
+            pciDeviceId: 0,
+            pciSubSystemId: 0,
+            busId: field(HIDDEN_SWITCH),
+        },
+    }
+}

@@ -1,0 +1,42 @@
+//! Which machine this library belongs to: the folder that its own file lies in.
+
+use std::{
+    env,
+    ffi::{CStr, OsStr, c_void},
+    fs,
+    mem::MaybeUninit,
+    os::unix::ffi::OsStrExt as _,
+    path::PathBuf,
+};
+
+/// Names the state file, for a library that lies elsewhere.
+const VARIABLE: &str = "WINDLASS_SIM_STATE";
+
+/// The machine's state file, whether it exists or not.
+pub(crate) fn state_file() -> Option<PathBuf> {
+    if let Some(path) = env::var_os(VARIABLE) {
+        return Some(PathBuf::from(path));
+    }
+    // A name that was linked to the machine's library leads to the machine.
+    let library = fs::canonicalize(own_path()?).ok()?;
+    Some(library.with_file_name("state.json"))
+}
+
+/// The path by which the loader knows this library.
+fn own_path() -> Option<PathBuf> {
+    let own: *const c_void = (own_path as fn() -> Option<PathBuf>) as *const c_void;
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: dladdr takes any address and a place for its answer (dladdr(3)).
+    let found = unsafe { libc::dladdr(own, info.as_mut_ptr()) };
+    if found == 0 {
+        return None;
+    }
+    // SAFETY: filled by dladdr, and a struct of zeroes would be valid too.
+    let info = unsafe { info.assume_init() };
+    if info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: a string of the loader that lives as long as this library is loaded.
+    let path = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some(PathBuf::from(OsStr::from_bytes(path.to_bytes())))
+}

@@ -1,0 +1,118 @@
+//! Power, temperature, fans.
+
+use std::ffi::{c_uint, c_ulonglong};
+
+use nvml_wrapper_sys::bindings as sys;
+
+use crate::{
+    abi::{Out, OutVersioned, struct_version, versioned},
+    handle::{Device, FoundGpu},
+    library,
+    status::{Answer, Status},
+};
+
+versioned!(sys::nvmlTemperature_v1_t, sys::nvmlMarginTemperature_v1_t);
+
+/// Temperatures at which a data centre card slows down and shuts down.
+const SLOWDOWN_C: u32 = 87;
+const SHUTDOWN_C: u32 = 92;
+const MEMORY_MAX_C: u32 = 95;
+
+export! {
+    fn nvmlDeviceGetPowerUsage(device: Device, milliwatts: Out<c_uint>) {
+        milliwatts.put(device.gpu()?.live.power_mw)
+    }
+
+    fn [
+        nvmlDeviceGetPowerManagementLimit
+        nvmlDeviceGetPowerManagementDefaultLimit
+        nvmlDeviceGetEnforcedPowerLimit
+    ](device: Device, milliwatts: Out<c_uint>) {
+        milliwatts.put(limit_mw(&device.gpu()?))
+    }
+
+    fn nvmlDeviceGetPowerManagementLimitConstraints(
+        device: Device,
+        least: Out<c_uint>,
+        most: Out<c_uint>,
+    ) {
+        let limit = limit_mw(&device.gpu()?);
+        least.put(limit / 4)?;
+        most.put(limit)
+    }
+
+    fn nvmlDeviceGetPowerManagementMode(device: Device, mode: Out<sys::nvmlEnableState_t>) {
+        device.gpu()?;
+        mode.put(sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)
+    }
+
+    fn nvmlDeviceGetTotalEnergyConsumption(device: Device, millijoules: Out<c_ulonglong>) {
+        millijoules.put(energy_mj(&device.gpu()?))
+    }
+
+    fn nvmlDeviceGetTemperature(device: Device, sensor: c_uint, celsius: Out<c_uint>) {
+        let gpu = device.gpu()?;
+        core_sensor(sensor)?;
+        celsius.put(gpu.live.temperature_c)
+    }
+
+    fn nvmlDeviceGetTemperatureV(device: Device, temperature: OutVersioned) {
+        let gpu = device.gpu()?;
+        temperature.put(sys::nvmlTemperature_v1_t {
+            version: struct_version::<sys::nvmlTemperature_v1_t>(1),
+            sensorType: sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU,
+            temperature: gpu.live.temperature_c.cast_signed(),
+        })
+    }
+
+    fn nvmlDeviceGetMarginTemperature(device: Device, margin: OutVersioned) {
+        let gpu = device.gpu()?;
+        margin.put(sys::nvmlMarginTemperature_v1_t {
+            version: struct_version::<sys::nvmlMarginTemperature_v1_t>(1),
+            marginTemperature: SLOWDOWN_C.cast_signed() - gpu.live.temperature_c.cast_signed(),
+        })
+    }
+
+    fn nvmlDeviceGetTemperatureThreshold(device: Device, which: c_uint, celsius: Out<c_uint>) {
+        device.gpu()?;
+        celsius.put(threshold_c(which)?)
+    }
+
+    /// These cards are cooled by the server's fans.
+    fn nvmlDeviceGetNumFans(device: Device, count: Out<c_uint>) {
+        device.gpu()?;
+        count.put(0)
+    }
+}
+
+/// What the card was drawing for as long as this process looks.
+pub(crate) fn energy_mj(gpu: &FoundGpu) -> u64 {
+    u64::from(gpu.live.power_mw) * library::seconds_in_use()
+}
+
+/// The power limit, which nobody changed.
+pub(crate) fn limit_mw(gpu: &FoundGpu) -> u32 {
+    gpu.card.power_limit_w * 1000
+}
+
+fn threshold_c(which: c_uint) -> Answer<u32> {
+    use sys::{
+        nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_COUNT as COUNT,
+        nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_GPU_MAX as GPU_MAX,
+        nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_MEM_MAX as MEM_MAX,
+        nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN as SHUTDOWN,
+        nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN as SLOWDOWN,
+    };
+    match which {
+        SHUTDOWN => Ok(SHUTDOWN_C),
+        SLOWDOWN | GPU_MAX => Ok(SLOWDOWN_C),
+        MEM_MAX => Ok(MEMORY_MAX_C),
+        known if known < COUNT => Err(Status::NOT_SUPPORTED),
+        _ => Err(Status::INVALID_ARGUMENT),
+    }
+}
+
+fn core_sensor(sensor: c_uint) -> Answer {
+    let core = sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU;
+    if sensor == core { Ok(()) } else { Err(Status::INVALID_ARGUMENT) }
+}

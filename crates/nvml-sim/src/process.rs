@@ -1,0 +1,65 @@
+//! Processes on a GPU.
+
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings as sys;
+use windlass_machine::state::Process;
+
+use crate::{
+    abi::{Out, OutArray},
+    handle::{Device, Found},
+    status::Answer,
+};
+
+/// Stands for no instance.
+const WHOLE_GPU: c_uint = 0xffff_ffff;
+
+export! {
+    fn nvmlDeviceGetComputeRunningProcesses(
+        device: Device,
+        count: Out<c_uint>,
+        infos: OutArray<sys::nvmlProcessInfo_v1_t>,
+    ) {
+        let brief = |process: &Process| sys::nvmlProcessInfo_v1_t {
+            pid: process.pid,
+            usedGpuMemory: process.memory_mib * 1024 * 1024,
+        };
+        let all: Vec<_> = computing(device)?.iter().map(brief).collect();
+        infos.put_counted(count, &all)
+    }
+
+    fn [nvmlDeviceGetComputeRunningProcesses_v2 nvmlDeviceGetComputeRunningProcesses_v3](
+        device: Device,
+        count: Out<c_uint>,
+        infos: OutArray<sys::nvmlProcessInfo_v2_t>,
+    ) {
+        let full = |process: &Process| sys::nvmlProcessInfo_v2_t {
+            pid: process.pid,
+            usedGpuMemory: process.memory_mib * 1024 * 1024,
+            gpuInstanceId: WHOLE_GPU,
+            computeInstanceId: WHOLE_GPU,
+        };
+        let all: Vec<_> = computing(device)?.iter().map(full).collect();
+        infos.put_counted(count, &all)
+    }
+
+    /// No simulated process draws or shares a GPU over MPS.
+    fn [
+        nvmlDeviceGetGraphicsRunningProcesses
+        nvmlDeviceGetGraphicsRunningProcesses_v2
+        nvmlDeviceGetGraphicsRunningProcesses_v3
+        nvmlDeviceGetMPSComputeRunningProcesses
+        nvmlDeviceGetMPSComputeRunningProcesses_v2
+        nvmlDeviceGetMPSComputeRunningProcesses_v3
+    ](device: Device, count: Out<c_uint>, infos: OutArray<sys::nvmlProcessInfo_v2_t>) {
+        device.find()?;
+        infos.put_counted(count, &[])
+    }
+}
+
+fn computing(device: Device) -> Answer<Vec<Process>> {
+    match device.find()? {
+        Found::Gpu(gpu) => Ok(gpu.live.processes.clone()),
+        Found::Mig(_) => Ok(Vec::new()),
+    }
+}

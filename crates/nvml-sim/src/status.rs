@@ -1,0 +1,91 @@
+//! `nvmlReturn_t`: what a call answers when it has nothing to give.
+
+use std::ffi::{CStr, c_char};
+
+use nvml_wrapper_sys::bindings as sys;
+
+/// `nvmlReturn_t` as it crosses the ABI.
+pub(crate) type Code = sys::nvmlReturn_t;
+
+/// An `nvmlReturn_t` other than success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Status(pub(crate) Code);
+
+/// What a function of NVML answers.
+pub(crate) type Answer<T = ()> = Result<T, Status>;
+
+// === impl Status ===
+
+impl Status {
+    pub(crate) const UNINITIALIZED: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED);
+    pub(crate) const INVALID_ARGUMENT: Self =
+        Self(sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
+    pub(crate) const NOT_SUPPORTED: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED);
+    pub(crate) const NOT_FOUND: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND);
+    pub(crate) const INSUFFICIENT_SIZE: Self =
+        Self(sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE);
+    pub(crate) const DRIVER_NOT_LOADED: Self =
+        Self(sys::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED);
+    pub(crate) const TIMEOUT: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT);
+    pub(crate) const GPU_IS_LOST: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
+    pub(crate) const OPERATING_SYSTEM: Self =
+        Self(sys::nvmlReturn_enum_NVML_ERROR_OPERATING_SYSTEM);
+    pub(crate) const IN_USE: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_IN_USE);
+    pub(crate) const INSUFFICIENT_RESOURCES: Self =
+        Self(sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES);
+    pub(crate) const VERSION_MISMATCH: Self =
+        Self(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+    pub(crate) const UNKNOWN: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN);
+}
+
+/// The answer as it crosses the ABI.
+pub(crate) fn code(answer: Answer) -> Code {
+    match answer {
+        Ok(()) => sys::nvmlReturn_enum_NVML_SUCCESS,
+        // An injected error may be any number, but never pass for success with nothing written.
+        Err(Status(sys::nvmlReturn_enum_NVML_SUCCESS)) => Status::UNKNOWN.0,
+        Err(Status(code)) => code,
+    }
+}
+
+/// What each code means, in the words of the real library; the position is the code.
+const WORDS: [&CStr; 31] = [
+    c"Success",
+    c"Uninitialized",
+    c"Invalid Argument",
+    c"Not Supported",
+    c"Insufficient Permissions",
+    c"Already Initialized",
+    c"Not Found",
+    c"Insufficient Size",
+    c"Insufficient External Power",
+    c"Driver Not Loaded",
+    c"Timeout",
+    c"Interrupt Request Issue",
+    c"NVML Shared Library Not Found",
+    c"Function Not Found",
+    c"Corrupted infoROM",
+    c"GPU is lost",
+    c"GPU requires reset",
+    c"The operating system has blocked the request",
+    c"RM has detected an NVML/RM version mismatch",
+    c"In use by another client",
+    c"Insufficient Memory",
+    c"No data",
+    c"The requested vGPU operation is not available on the target device because ECC is enabled",
+    c"Insufficient Resources",
+    c"Frequency Not Supported",
+    c"Argument version mismatch",
+    c"Deprecated",
+    c"Not Ready",
+    c"GPU Not Found",
+    c"Invalid State",
+    c"Reset Type Not Supported",
+];
+
+/// Words for any code; may be called before `nvmlInit`.
+// SAFETY: the name is NVML's; whoever loads this library wants it in place of NVIDIA's.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlErrorString(code: Code) -> *const c_char {
+    WORDS.get(code as usize).unwrap_or(&c"Unknown Error").as_ptr()
+}

@@ -1,0 +1,85 @@
+//! The library and the driver as a whole.
+
+use std::{
+    ffi::{CString, c_char, c_int, c_uint},
+    ptr,
+    sync::OnceLock,
+};
+
+use nvml_wrapper_sys::bindings as sys;
+
+use crate::{
+    abi::{Out, OutArray, OutText},
+    library,
+    status::{Answer, Status},
+};
+
+export! {
+    fn [nvmlInit nvmlInit_v2]() {
+        library::init()
+    }
+
+    fn nvmlInitWithFlags(_flags: c_uint) {
+        library::init()
+    }
+
+    fn nvmlShutdown() {
+        library::shutdown()
+    }
+
+    fn nvmlSystemGetDriverVersion(version: OutText, length: c_uint) {
+        version.put(length, &library::machine()?.driver.version)
+    }
+
+    /// The CUDA version, a point, and the driver's: `12.570.133.20`.
+    fn nvmlSystemGetNVMLVersion(version: OutText, length: c_uint) {
+        let driver = &library::machine()?.driver;
+        let major = driver.cuda.split('.').next().unwrap_or_default();
+        version.put(length, &format!("{major}.{}", driver.version))
+    }
+
+    /// 12.8 is 12080.
+    fn [nvmlSystemGetCudaDriverVersion nvmlSystemGetCudaDriverVersion_v2](version: Out<c_int>) {
+        version.put(cuda_number(&library::machine()?.driver.cuda)?)
+    }
+
+    fn nvmlSystemGetProcessName(pid: c_uint, name: OutText, length: c_uint) {
+        library::machine()?;
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| Status::NOT_FOUND)?;
+        let command = line.split(|byte| *byte == 0).next().unwrap_or_default();
+        let command = String::from_utf8_lossy(command);
+        let room = (length as usize).saturating_sub(1);
+        name.put(length, command.get(..room).unwrap_or(&command))
+    }
+
+    fn nvmlSystemGetHicVersion(count: Out<c_uint>, _entries: OutArray<sys::nvmlHwbcEntry_t>) {
+        library::machine()?;
+        count.put(0)
+    }
+
+    fn nvmlUnitGetCount(count: Out<c_uint>) {
+        library::machine()?;
+        count.put(0)
+    }
+
+    fn nvmlGetExcludedDeviceCount(count: Out<c_uint>) {
+        library::machine()?;
+        count.put(0)
+    }
+}
+
+/// The name of the profile; only a simulated library has this function. Null when the library lies
+/// in no machine.
+// SAFETY: the name begins with ours, so nothing else has it.
+#[unsafe(no_mangle)]
+extern "C" fn windlass_simulated_machine() -> *const c_char {
+    static PROFILE: OnceLock<Option<CString>> = OnceLock::new();
+    let find = || library::profile().and_then(|profile| CString::new(profile).ok());
+    PROFILE.get_or_init(find).as_ref().map_or(ptr::null(), |profile| profile.as_ptr())
+}
+
+fn cuda_number(version: &str) -> Answer<c_int> {
+    let (major, minor) = version.split_once('.').unwrap_or((version, "0"));
+    let number = |text: &str| text.parse::<c_int>().map_err(|_| Status::UNKNOWN);
+    Ok(number(major)? * 1000 + number(minor)? * 10)
+}

@@ -1,0 +1,133 @@
+//! How near things are: CPUs, memory, other GPUs.
+
+use std::ffi::{c_uint, c_ulong};
+
+use nvml_wrapper_sys::bindings as sys;
+use windlass_machine::pci::PciDistance;
+
+use crate::{
+    abi::{Out, OutArray},
+    handle::{Device, FoundGpu},
+    nvlink,
+    status::{Answer, Status},
+};
+
+export! {
+    fn nvmlDeviceGetCpuAffinity(
+        device: Device,
+        length: c_uint,
+        set: OutArray<c_ulong>,
+    ) {
+        put_cpus(&device.gpu()?, length, set)
+    }
+
+    /// NUMA nodes and sockets are the same in our machines.
+    fn nvmlDeviceGetCpuAffinityWithinScope(
+        device: Device,
+        length: c_uint,
+        set: OutArray<c_ulong>,
+        _scope: c_uint,
+    ) {
+        put_cpus(&device.gpu()?, length, set)
+    }
+
+    fn nvmlDeviceGetMemoryAffinity(
+        device: Device,
+        length: c_uint,
+        set: OutArray<c_ulong>,
+        _scope: c_uint,
+    ) {
+        let node = device.gpu()?.numa.ok_or(Status::NOT_SUPPORTED)?;
+        put_bits([node], length, set)
+    }
+
+    fn nvmlDeviceGetTopologyCommonAncestor(
+        one: Device,
+        other: Device,
+        level: Out<sys::nvmlGpuTopologyLevel_t>,
+    ) {
+        level.put(level_between(&one.gpu()?, &other.gpu()?))
+    }
+
+    /// The GPUs at exactly this level.
+    fn nvmlDeviceGetTopologyNearestGpus(
+        device: Device,
+        level: sys::nvmlGpuTopologyLevel_t,
+        count: Out<c_uint>,
+        devices: OutArray<Device>,
+    ) {
+        let gpu = device.gpu()?;
+        let machine = gpu.machine();
+        let indices = (0..machine.gpus.len()).filter(|index| *index != gpu.index());
+        let near = indices.filter(|index| level_to(&gpu, *index) == level);
+        let near: Vec<_> = near.map(|index| Device::of_gpu(&machine.gpus[index])).collect();
+        devices.put_or_count(count, &near)
+    }
+
+    fn nvmlDeviceGetP2PStatus(
+        one: Device,
+        other: Device,
+        index: c_uint,
+        status: Out<sys::nvmlGpuP2PStatus_t>,
+    ) {
+        let (one, other) = (one.gpu()?, other.gpu()?);
+        status.put(p2p(&one, &other, index)?)
+    }
+}
+
+fn level_between(one: &FoundGpu, other: &FoundGpu) -> sys::nvmlGpuTopologyLevel_t {
+    level_to(one, other.index())
+}
+
+fn level_to(gpu: &FoundGpu, index: usize) -> sys::nvmlGpuTopologyLevel_t {
+    let Some(other) = gpu.machine().gpus.get(index) else {
+        return sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM;
+    };
+    match gpu.distance(other) {
+        _ if other.number == gpu.number => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_INTERNAL,
+        PciDistance::OneSwitch => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_SINGLE,
+        PciDistance::SeveralSwitches => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_MULTIPLE,
+        PciDistance::HostBridge => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_HOSTBRIDGE,
+        PciDistance::Apart if gpu.numa == other.numa => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_NODE,
+        PciDistance::Apart => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM,
+    }
+}
+
+/// PCIe peers can read and write each other; atomics need NVLink; a partitioned GPU has no peers.
+fn p2p(one: &FoundGpu, other: &FoundGpu, index: c_uint) -> Answer<sys::nvmlGpuP2PStatus_t> {
+    let partitioned = one.mig.is_some() || other.mig.is_some();
+    let linked = nvlink::are_linked(one, other);
+    let possible = match index {
+        sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_READ
+        | sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_WRITE => !partitioned,
+        sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_NVLINK
+        | sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_ATOMICS => linked && !partitioned,
+        sys::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_PCI => !linked && !partitioned,
+        _ => return Err(Status::INVALID_ARGUMENT),
+    };
+    Ok(if possible {
+        sys::nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_OK
+    } else {
+        sys::nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_NOT_SUPPORTED
+    })
+}
+
+fn put_cpus(gpu: &FoundGpu, length: c_uint, set: OutArray<c_ulong>) -> Answer {
+    put_bits(gpu.machine().cpus_near(gpu.numa).iter(), length, set)
+}
+
+/// Bits in an array of words; those beyond its end are left out, as in the real library.
+fn put_bits(bits: impl IntoIterator<Item = u32>, length: c_uint, set: OutArray<c_ulong>) -> Answer {
+    if length == 0 {
+        return Err(Status::INVALID_ARGUMENT);
+    }
+    // More than any kernel has; a caller's mistake must not become our allocation.
+    let length = (length as usize).min(1024);
+    let mut words: Vec<c_ulong> = vec![0; length];
+    for bit in bits {
+        if let Some(word) = words.get_mut((bit / c_ulong::BITS) as usize) {
+            *word |= 1 << (bit % c_ulong::BITS);
+        }
+    }
+    set.put(length, &words)
+}

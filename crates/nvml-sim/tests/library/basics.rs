@@ -1,0 +1,116 @@
+//! Start, identity, arguments, versions.
+
+use std::{
+    ffi::{CStr, CString, c_char},
+    ptr,
+};
+
+use nvml_wrapper_sys::bindings::*;
+
+use crate::rig::{Rig, struct_version};
+
+#[test]
+fn every_call_before_init_says_so() {
+    let rig = Rig::new("dgx-h100");
+    let mut number = 0;
+    // SAFETY: a place for a number.
+    let code = unsafe { rig.nvml.nvmlDeviceGetCount_v2(&raw mut number) };
+    assert_eq!(code, nvmlReturn_enum_NVML_ERROR_UNINITIALIZED);
+    // SAFETY: takes nothing; once more than initialised.
+    let code = unsafe { rig.nvml.nvmlShutdown() };
+    assert_eq!(code, nvmlReturn_enum_NVML_ERROR_UNINITIALIZED);
+}
+
+#[test]
+fn identity_is_that_of_the_profile() {
+    let rig = Rig::started("dgx-h100");
+    assert_eq!(rig.count(), 8);
+    let gpu = rig.gpu(0);
+    assert_eq!(rig.name(gpu), "NVIDIA H100 80GB HBM3");
+    let model = rig.machine.model().expect("written");
+    assert_eq!(rig.uuid(gpu), model.gpus[0].uuid);
+
+    // SAFETY: a struct of numbers.
+    let mut pci: nvmlPciInfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a place for the struct.
+    assert_eq!(unsafe { rig.nvml.nvmlDeviceGetPciInfo_v3(gpu, &raw mut pci) }, 0);
+    // SAFETY: the library ends what it writes with NUL.
+    let bus_id = unsafe { CStr::from_ptr(pci.busId.as_ptr()) };
+    assert_eq!(bus_id, c"00000000:1B:00.0");
+    assert_eq!((pci.bus, pci.pciDeviceId, pci.pciSubSystemId), (0x1b, 0x2330_10de, 0x16c1_10de));
+
+    // SAFETY: a struct of numbers.
+    let mut memory: nvmlMemory_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a place for the struct.
+    assert_eq!(unsafe { rig.nvml.nvmlDeviceGetMemoryInfo(gpu, &raw mut memory) }, 0);
+    assert_eq!(memory.total, 81559 * 1024 * 1024);
+    assert_eq!(memory.free + memory.used, memory.total);
+}
+
+#[test]
+fn a_simulated_library_says_so() {
+    let rig = Rig::new("t4-edge");
+    // SAFETY: the library has no constructors of its own.
+    let library = unsafe { libloading::Library::new(rig.machine.nvml_library()) }.expect("loaded");
+    // SAFETY: the symbol has this type.
+    let name: libloading::Symbol<'_, extern "C" fn() -> *const c_char> =
+        unsafe { library.get(b"windlass_simulated_machine") }.expect("exported");
+    // SAFETY: a string that lives as long as the library.
+    assert_eq!(unsafe { CStr::from_ptr(name()) }, c"t4-edge");
+}
+
+#[test]
+fn devices_are_found_by_uuid_serial_and_bus_id() {
+    let rig = Rig::started("dgx-h100");
+    let expected = rig.gpu(2);
+    let model = rig.machine.model().expect("written");
+    let mut found = ptr::null_mut();
+    let text = |text: &str| CString::new(text).expect("no NUL");
+    let uuid = text(&model.gpus[2].uuid);
+    // SAFETY: a string and a place for a handle.
+    let code = unsafe { rig.nvml.nvmlDeviceGetHandleByUUID(uuid.as_ptr(), &raw mut found) };
+    assert_eq!((code, found), (0, expected));
+    for bus_id in ["00000000:52:00.0", "0000:52:00.0", "52:00.0"] {
+        let bus_id = text(bus_id);
+        // SAFETY: a string and a place for a handle.
+        let code =
+            unsafe { rig.nvml.nvmlDeviceGetHandleByPciBusId_v2(bus_id.as_ptr(), &raw mut found) };
+        assert_eq!((code, found), (0, expected));
+    }
+    let unknown = text("GPU-00000000-0000-0000-0000-000000000000");
+    // SAFETY: a string and a place for a handle.
+    let code = unsafe { rig.nvml.nvmlDeviceGetHandleByUUID(unknown.as_ptr(), &raw mut found) };
+    assert_eq!(code, nvmlReturn_enum_NVML_ERROR_NOT_FOUND);
+}
+
+#[test]
+fn bad_arguments_are_refused_as_nvml_refuses_them() {
+    let rig = Rig::started("t4-edge");
+    let gpu = rig.gpu(0);
+    let mut device = ptr::null_mut();
+    let mut name = [0; 4];
+    // SAFETY: places for what is written, or null, which the library checks.
+    unsafe {
+        let nvml = &rig.nvml;
+        assert_eq!(nvml.nvmlDeviceGetHandleByIndex_v2(1, &raw mut device), 2);
+        assert_eq!(nvml.nvmlDeviceGetIndex(gpu, ptr::null_mut()), 2);
+        assert_eq!(nvml.nvmlDeviceGetIndex(ptr::null_mut(), ptr::null_mut()), 2);
+        let code = nvml.nvmlDeviceGetName(gpu, name.as_mut_ptr(), 4);
+        assert_eq!(code, nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE);
+    }
+}
+
+#[test]
+fn a_struct_of_another_version_is_refused_and_not_written() {
+    let rig = Rig::started("dgx-h100");
+    let gpu = rig.gpu(0);
+    let mut memory = nvmlMemory_v2_t { version: 7, total: 1, reserved: 1, free: 1, used: 1 };
+    // SAFETY: a place for the struct.
+    let code = unsafe { rig.nvml.nvmlDeviceGetMemoryInfo_v2(gpu, &raw mut memory) };
+    assert_eq!(code, nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+    assert_eq!(memory.total, 1);
+    memory.version = struct_version::<nvmlMemory_v2_t>(2);
+    // SAFETY: a place for the struct.
+    assert_eq!(unsafe { rig.nvml.nvmlDeviceGetMemoryInfo_v2(gpu, &raw mut memory) }, 0);
+    assert_eq!(memory.total, memory.used + memory.free + memory.reserved);
+}

@@ -1,0 +1,9 @@
+//! The real cdylib, loaded as any client loads NVML and called through the public bindings.
+
+#![allow(clippy::wildcard_imports, reason = "C's names carry their namespace")]
+
+mod basics;
+mod faults;
+mod links;
+mod mig;
+mod rig;

@@ -1,0 +1,82 @@
+//! MIG devices and the instances below them.
+
+use std::ptr;
+
+use nvml_wrapper_sys::bindings::*;
+
+use crate::rig::{Rig, struct_version};
+
+#[test]
+fn mig_devices_have_names_parents_and_memory_of_their_own() {
+    let rig = Rig::started("mig-a100");
+    let gpu = rig.gpu(1);
+    let mut mig = ptr::null_mut();
+    // SAFETY: a place for a handle.
+    let code = unsafe { rig.nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 0, &raw mut mig) };
+    assert_eq!(code, 0);
+    assert_eq!(rig.name(mig), "NVIDIA A100-SXM4-40GB MIG 3g.20gb");
+    assert!(rig.uuid(mig).starts_with("MIG-"));
+    let mut parent = ptr::null_mut();
+    // SAFETY: a place for a handle.
+    let code =
+        unsafe { rig.nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig, &raw mut parent) };
+    assert_eq!((code, parent), (0, gpu));
+    // SAFETY: a struct of numbers.
+    let mut attributes: nvmlDeviceAttributes_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a place for the struct.
+    assert_eq!(unsafe { rig.nvml.nvmlDeviceGetAttributes_v2(mig, &raw mut attributes) }, 0);
+    assert_eq!((attributes.multiprocessorCount, attributes.gpuInstanceSliceCount), (42, 3));
+    // SAFETY: a place for a handle.
+    let code = unsafe { rig.nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 5, &raw mut mig) };
+    assert_eq!(code, nvmlReturn_enum_NVML_ERROR_NOT_FOUND);
+}
+
+#[test]
+fn a_gpu_instance_is_found_by_its_profile_and_holds_a_compute_instance() {
+    let rig = Rig::started("mig-a100");
+    let gpu = rig.gpu(1);
+    // SAFETY: a struct of numbers.
+    let mut profile: nvmlGpuInstanceProfileInfo_v2_t = unsafe { std::mem::zeroed() };
+    profile.version = struct_version::<nvmlGpuInstanceProfileInfo_v2_t>(2);
+    let kind = NVML_GPU_INSTANCE_PROFILE_3_SLICE;
+    let (mut instance, mut compute, mut count) = (ptr::null_mut(), ptr::null_mut(), 0);
+    // SAFETY: places for what is written; there is one instance of each profile.
+    unsafe {
+        let nvml = &rig.nvml;
+        let info = (&raw mut profile).cast();
+        assert_eq!(nvml.nvmlDeviceGetGpuInstanceProfileInfoV(gpu, kind, info), 0);
+        assert_eq!((profile.id, profile.memorySizeMB, profile.instanceCount), (9, 20224, 2));
+        let list = &raw mut instance;
+        assert_eq!(nvml.nvmlDeviceGetGpuInstances(gpu, profile.id, list, &raw mut count), 0);
+        assert_eq!(count, 1);
+        let list = &raw mut compute;
+        assert_eq!(nvml.nvmlGpuInstanceGetComputeInstances(instance, 2, list, &raw mut count), 0);
+        assert_eq!(count, 1);
+        let mut info: nvmlComputeInstanceInfo_t = std::mem::zeroed();
+        assert_eq!(nvml.nvmlComputeInstanceGetInfo_v2(compute, &raw mut info), 0);
+        assert_eq!((info.device, info.gpuInstance, info.profileId), (gpu, instance, 2));
+    }
+}
+
+#[test]
+fn mig_mode_is_set_while_there_are_no_instances() {
+    let rig = Rig::started("mig-a100");
+    let mode = |index| {
+        let (mut current, mut pending) = (9, 9);
+        let (current_out, pending_out) = (&raw mut current, &raw mut pending);
+        // SAFETY: places for two numbers.
+        let code =
+            unsafe { rig.nvml.nvmlDeviceGetMigMode(rig.gpu(index), current_out, pending_out) };
+        (code, current, pending)
+    };
+    let set = |index, mode| {
+        let mut activation = 9;
+        // SAFETY: a place for a number.
+        unsafe { rig.nvml.nvmlDeviceSetMigMode(rig.gpu(index), mode, &raw mut activation) }
+    };
+    assert_eq!(mode(2), (0, 0, 0));
+    assert_eq!(set(2, 1), 0);
+    assert_eq!(mode(2), (0, 1, 1));
+    assert_eq!(set(0, 0), nvmlReturn_enum_NVML_ERROR_IN_USE);
+    assert_eq!(mode(0), (0, 1, 1));
+}

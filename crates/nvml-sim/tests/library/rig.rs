@@ -1,0 +1,131 @@
+//! A machine whose library is loaded, and short ways to ask it.
+
+use std::{
+    ffi::{CStr, c_char, c_uint},
+    ptr,
+};
+
+use nvml_wrapper_sys::bindings::*;
+use tempfile::TempDir;
+use windlass_machine::{Machine, Profile, simulated_driver};
+
+/// `NVML_STRUCT_VERSION` of nvml.h.
+pub(crate) fn struct_version<T>(number: c_uint) -> c_uint {
+    c_uint::try_from(size_of::<T>()).expect("small") | (number << 24)
+}
+
+/// A machine with its library loaded.
+pub(crate) struct Rig {
+    pub(crate) nvml: NvmlLib,
+    pub(crate) machine: Machine,
+    _dir: TempDir,
+}
+
+impl Rig {
+    /// Loaded and not initialised.
+    pub(crate) fn new(profile: &str) -> Self {
+        let dir = TempDir::new().expect("a folder");
+        let profile = Profile::named(profile).expect("built in");
+        let driver = simulated_driver().expect("built with these tests");
+        let machine = Machine::create(dir.path(), &profile, &driver).expect("made");
+        // SAFETY: the library has no constructors of its own.
+        let nvml = unsafe { NvmlLib::new(machine.nvml_library()) }.expect("a library");
+        Self { nvml, machine, _dir: dir }
+    }
+
+    pub(crate) fn started(profile: &str) -> Self {
+        let rig = Self::new(profile);
+        // SAFETY: takes nothing.
+        assert_eq!(unsafe { rig.nvml.nvmlInit_v2() }, 0);
+        rig
+    }
+
+    pub(crate) fn inject(&self, fault: &str) {
+        self.machine.inject(&fault.parse().expect(fault)).expect(fault);
+    }
+
+    pub(crate) fn gpu(&self, index: u32) -> nvmlDevice_t {
+        let mut device = ptr::null_mut();
+        // SAFETY: a place for a handle.
+        let code = unsafe { self.nvml.nvmlDeviceGetHandleByIndex_v2(index, &raw mut device) };
+        assert_eq!(code, 0);
+        device
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        // SAFETY: a place for a number.
+        self.number(|nvml, out| unsafe { nvml.nvmlDeviceGetCount_v2(out) })
+    }
+
+    /// The number that a call writes.
+    pub(crate) fn number(&self, call: impl Fn(&NvmlLib, *mut c_uint) -> nvmlReturn_t) -> c_uint {
+        let mut number = 0;
+        assert_eq!(call(&self.nvml, &raw mut number), 0);
+        number
+    }
+
+    /// The text that a call writes.
+    pub(crate) fn text(
+        &self,
+        call: impl Fn(&NvmlLib, *mut c_char, c_uint) -> nvmlReturn_t,
+    ) -> String {
+        let mut buffer = [0; 96];
+        assert_eq!(call(&self.nvml, buffer.as_mut_ptr(), 96), 0);
+        // SAFETY: the library ends what it writes with NUL.
+        unsafe { CStr::from_ptr(buffer.as_ptr()) }.to_str().expect("ASCII").to_owned()
+    }
+
+    pub(crate) fn name(&self, device: nvmlDevice_t) -> String {
+        // SAFETY: a buffer and its length.
+        self.text(|nvml, text, length| unsafe { nvml.nvmlDeviceGetName(device, text, length) })
+    }
+
+    pub(crate) fn uuid(&self, device: nvmlDevice_t) -> String {
+        // SAFETY: a buffer and its length.
+        self.text(|nvml, text, length| unsafe { nvml.nvmlDeviceGetUUID(device, text, length) })
+    }
+
+    pub(crate) fn index_code(&self, device: nvmlDevice_t) -> nvmlReturn_t {
+        let mut index = 0;
+        // SAFETY: a place for a number.
+        unsafe { self.nvml.nvmlDeviceGetIndex(device, &raw mut index) }
+    }
+
+    /// A set that waits for XIDs of one GPU.
+    pub(crate) fn xids_of(&self, device: nvmlDevice_t) -> EventSet {
+        let mut set = ptr::null_mut();
+        // SAFETY: a place for a handle, then the handle.
+        unsafe {
+            assert_eq!(self.nvml.nvmlEventSetCreate(&raw mut set), 0);
+            let types = nvmlEventTypeXidCriticalError.into();
+            assert_eq!(self.nvml.nvmlDeviceRegisterEvents(device, types, set), 0);
+        }
+        EventSet(set)
+    }
+
+    pub(crate) fn wait(&self, set: &EventSet, timeout_ms: u32) -> (nvmlReturn_t, nvmlEventData_t) {
+        // SAFETY: a struct of numbers and a pointer that is not followed.
+        let mut data: nvmlEventData_t = unsafe { std::mem::zeroed() };
+        // SAFETY: a live handle and a place for the data.
+        let code = unsafe { self.nvml.nvmlEventSetWait_v2(set.0, &raw mut data, timeout_ms) };
+        (code, data)
+    }
+}
+
+/// A handle that may go to another thread, as NVML's may.
+#[derive(Clone, Copy)]
+pub(crate) struct EventSet(nvmlEventSet_t);
+
+// SAFETY: the library guards its event sets, and no one follows the pointer.
+unsafe impl Sync for EventSet {}
+// SAFETY: as above.
+unsafe impl Send for EventSet {}
+
+/// A device handle that may go to another thread.
+#[derive(Clone, Copy)]
+pub(crate) struct Device(pub(crate) nvmlDevice_t);
+
+// SAFETY: no one follows the pointer.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}

@@ -1,0 +1,212 @@
+//! The command line, as typed. Nothing here touches the machine.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tracing_subscriber::filter::Targets;
+use windlass_machine::Fault;
+
+use crate::logging::LogFormat;
+
+/// Accelerators for Kubernetes: discover, offer, watch, explain.
+///
+/// `windlass node` is the agent of a node. The other commands show what it sees, or let you try it
+/// without a GPU or a cluster: begin with `windlass demo`.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "Exit codes: 0 done, 1 failed, 64 wrong command line or configuration."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve this node's devices to its kubelet, until told to stop.
+    Node(NodeArgs),
+    /// List the devices of this host with their attributes and health.
+    Devices(DevicesArgs),
+    /// Show how near the devices of this host are to each other.
+    Topo(TopoArgs),
+    /// See the whole thing work: a simulated machine, the real agent, an embedded kubelet.
+    Demo(DemoArgs),
+    /// Run the embedded kubelet alone, for anyone's device plugin.
+    Kubelet(KubeletArgs),
+    /// Make simulated machines, and let faults happen to them.
+    Machine(MachineArgs),
+}
+
+/// Where the host is, and what the configuration says of it. Each flag wins over the file.
+#[derive(Args, Debug)]
+pub(crate) struct HostArgs {
+    /// Configuration file (YAML).
+    #[arg(long, value_name = "FILE", env = "WINDLASS_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Where the host's /sys, /proc, /dev and driver are found [default: /]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT")]
+    pub(crate) host_root: Option<PathBuf>,
+    /// NVML library [default: where drivers put it, below the host root]
+    #[arg(long, value_name = "FILE", env = "WINDLASS_NVML_LIBRARY")]
+    pub(crate) nvml_library: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct NodeArgs {
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+    /// The kubelet's folder [default: /var/lib/kubelet]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_KUBELET_DIR")]
+    pub(crate) kubelet_dir: Option<PathBuf>,
+    /// Where CDI documents are written [default: /var/run/cdi]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_CDI_DIR")]
+    pub(crate) cdi_dir: Option<PathBuf>,
+    /// What the container runtime calls the host root; another folder only for simulated machines
+    /// [default: /]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE")]
+    pub(crate) host_root_on_node: Option<PathBuf>,
+    /// How containers are told their devices [default: cdi]
+    #[arg(long, value_name = "HOW", env = "WINDLASS_DEVICE_LIST")]
+    pub(crate) device_list: Option<DeviceListArg>,
+    /// How log lines look.
+    #[arg(long, value_name = "FORMAT", env = "WINDLASS_LOG_FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+    /// What is logged: a level (info, debug), or levels by module (windlass_node=debug,info).
+    #[arg(long, value_name = "LEVELS", env = "WINDLASS_LOG", default_value = "info")]
+    pub(crate) log: Targets,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum DeviceListArg {
+    /// Names in CDI documents, which containerd 1.7 and CRI-O resolve.
+    Cdi,
+    /// NVIDIA_VISIBLE_DEVICES, which NVIDIA's container runtime resolves.
+    Envvar,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DevicesArgs {
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+    /// How to write the answer.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: OutputArg,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputArg {
+    /// Columns for people.
+    Table,
+    /// Everything, as JSON.
+    Json,
+    /// Everything, as YAML.
+    Yaml,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TopoArgs {
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+    /// How to write the answer.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: OutputArg,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DemoArgs {
+    /// A machine profile: a name from `windlass machine list`, or a YAML file.
+    #[arg(long, value_name = "NAME|FILE", default_value = "dgx-h100")]
+    pub(crate) machine: String,
+    /// How to tell what happens: text for people, or one JSON object per event.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: DemoOutputArg,
+    /// Leave everything running at the end, with the paths to poke at, until Ctrl-C.
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DemoOutputArg {
+    /// For people.
+    Text,
+    /// One JSON object per event.
+    Json,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Pods are given with --pod, or typed while it runs:
+
+  run NAME RESOURCE=N [RESOURCE=N ...]   admit a pod with one container
+  delete NAME                            delete a pod
+  pods                                   list pods and what they hold
+  resources                              list resources, devices and health
+  restart                                restart the kubelet: sockets are deleted, pods stay
+  help, quit
+
+Any plugin that registers in DIR/device-plugins is served, in whatever language it is written.")]
+pub(crate) struct KubeletArgs {
+    /// The kubelet's folder; sockets are made in device-plugins and pod-resources below it.
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// A pod to admit as soon as its resources are there, such as trainer:nvidia.com/gpu=4
+    #[arg(long = "pod", value_name = "NAME:RESOURCE=N[,RESOURCE=N]")]
+    pub(crate) pods: Vec<String>,
+    /// Whose behaviour to show where releases of Kubernetes differ.
+    #[arg(long, value_name = "RELEASE", default_value = "1.36")]
+    pub(crate) release: ReleaseArg,
+    /// How NUMA hints are used.
+    #[arg(long, value_name = "POLICY", default_value = "none")]
+    pub(crate) topology_policy: TopologyArg,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ReleaseArg {
+    /// Kubernetes up to 1.36.
+    #[value(name = "1.36")]
+    UpTo1_36,
+    /// Kubernetes from 1.37.
+    #[value(name = "1.37")]
+    From1_37,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum TopologyArg {
+    /// No hints are asked for.
+    None,
+    /// Aligned where possible.
+    BestEffort,
+    /// Refused where it cannot be aligned.
+    Restricted,
+    /// One NUMA node or none.
+    SingleNumaNode,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct MachineArgs {
+    #[command(subcommand)]
+    pub(crate) command: MachineCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MachineCommand {
+    /// List the machine profiles that Windlass knows.
+    List,
+    /// Make a simulated machine in a folder, and print how to point the agent at it.
+    Create {
+        /// The folder.
+        dir: PathBuf,
+        /// A machine profile: a name from `windlass machine list`, or a YAML file.
+        #[arg(long, value_name = "NAME|FILE", default_value = "dgx-h100")]
+        machine: String,
+    },
+    /// Let something happen to a simulated machine while it is in use.
+    Fault {
+        /// The machine's folder.
+        dir: PathBuf,
+        /// What happens, to the GPU of that index: xid:79@3, ecc@3, lost@3, error:15@3, slow:250@3,
+        /// hang@3, recover@3, add, remove@7
+        fault: Fault,
+    },
+}

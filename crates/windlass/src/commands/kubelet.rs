@@ -1,0 +1,122 @@
+//! `windlass kubelet`: the embedded kubelet, for anyone's plugin.
+
+mod pod_argument;
+mod session;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader, stdin},
+    signal::ctrl_c,
+};
+use windlass_kubelet_sim::{Config, Event, Kubelet, Release, TopologyPolicy};
+
+use crate::{
+    cli::{KubeletArgs, ReleaseArg, TopologyArg},
+    exit::Misuse,
+    screen::line,
+};
+use session::{Session, Then};
+
+/// How long `--pod` waits for a plugin to list enough devices.
+const PLUGIN_WAIT: Duration = Duration::from_secs(30);
+
+pub(super) async fn run(args: KubeletArgs) -> Result<()> {
+    let pods = args.pods.iter().map(|text| pod_argument::parse(text));
+    let pods = pods.collect::<Result<Vec<_>>>().map_err(Misuse)?;
+    let kubelet = Kubelet::start(config(&args)).context("cannot start the embedded kubelet")?;
+    line(format!("EMBEDDED kubelet, not a real one, in {}", args.dir.display()))?;
+    line(format!("plugins register at {}", kubelet.config().registration_socket().display()))?;
+    line(format!("pod resources at    {}", kubelet.config().pod_resources_socket().display()))?;
+    line("type `help` for what can be done, `quit` or Ctrl-C to end")?;
+    let mut session = Session::new(&kubelet);
+    let serving = async {
+        for pod in pods {
+            session.admit_when_possible(pod, PLUGIN_WAIT).await?;
+        }
+        converse(&mut session).await
+    };
+    let outcome = tokio::select! {
+        outcome = serving => outcome,
+        outcome = tell(&kubelet) => outcome,
+        _ = ctrl_c() => Ok(()),
+    };
+    kubelet.shutdown().await;
+    outcome
+}
+
+/// Carries out what is typed. At the end of the input it goes on until Ctrl-C, so that it can run
+/// without a terminal.
+async fn converse(session: &mut Session<'_>) -> Result<()> {
+    let mut lines = BufReader::new(stdin()).lines();
+    while let Some(text) = lines.next_line().await.context("cannot read what is typed")? {
+        match session.carry_out(&text).await? {
+            Then::GoOn => {}
+            Then::End => return Ok(()),
+        }
+    }
+    std::future::pending().await
+}
+
+/// Tells what plugins do, as it happens.
+async fn tell(kubelet: &Kubelet) -> Result<()> {
+    let calls = kubelet.calls();
+    let mut told = 0;
+    loop {
+        let news = calls.wait_for(|events| events.len() > told, Duration::MAX).await;
+        let events = news.unwrap_or_else(|events| events);
+        for text in events[told..].iter().filter_map(sentence) {
+            line(text)?;
+        }
+        told = events.len();
+    }
+}
+
+fn sentence(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::Registered { resource, endpoint } => {
+            format!("+ {resource} registered from {}", endpoint.display())
+        }
+        Event::RegistrationRefused { resource, message } => {
+            format!("! registration of {resource} refused: {message}")
+        }
+        Event::ListReceived { resource, devices } => {
+            let healthy = devices.iter().filter(|device| device.is_healthy()).count();
+            format!("+ {resource} lists {} devices, {healthy} healthy", devices.len())
+        }
+        Event::StreamEnded { resource, reason, .. } => {
+            format!("- {resource} ended its device list: {reason}")
+        }
+        Event::PreferredAsked { resource, question, .. } => format!(
+            "? {resource} prefers {} of {} available for {}",
+            question.answer.join(" "),
+            question.available.len(),
+            question.size
+        ),
+        Event::AllocateFailed { pod, resource, message, .. } => {
+            format!("! {resource} did not allocate for {pod}: {message}")
+        }
+        Event::Panicked { message } => {
+            format!("! a real kubelet would have crashed here: {message}")
+        }
+        _ => return None,
+    })
+}
+
+fn config(args: &KubeletArgs) -> Config {
+    let mut config = Config::new(&args.dir);
+    config.release = match args.release {
+        ReleaseArg::UpTo1_36 => Release::UpTo1_36,
+        ReleaseArg::From1_37 => Release::From1_37,
+    };
+    config.topology = match args.topology_policy {
+        TopologyArg::None => TopologyPolicy::None,
+        TopologyArg::BestEffort => TopologyPolicy::BestEffort,
+        TopologyArg::Restricted => TopologyPolicy::Restricted,
+        TopologyArg::SingleNumaNode => TopologyPolicy::SingleNumaNode,
+    };
+    // Any machine's plugin may register; nodes that no device is on change no hint.
+    config.numa_nodes = (0..8).collect();
+    config
+}

@@ -1,0 +1,66 @@
+//! What happens in the demo, as data: one JSON object each, or the source of the text.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use serde::Serialize;
+use windlass_core::inventory::Inventory;
+
+/// One thing that happened. Times are milliseconds since the step began.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub(super) enum Event {
+    /// The stage is set.
+    Started { machine: String, description: String, simulated: bool, dir: PathBuf },
+    /// The agent knows every device.
+    Discovered { inventory: Inventory, took_ms: f64 },
+    /// How the devices are connected: rows of cells, names first.
+    Topology { matrix: Vec<String> },
+    /// The kubelet has a resource's device list.
+    Registered { resource: String, capacity: usize, allocatable: usize, took_ms: f64 },
+    /// A pod was admitted and its containers started.
+    PodAdmitted { pod: String, containers: Vec<Container>, took_ms: f64 },
+    /// A pod was refused, as it had to be.
+    PodRefused { pod: String, reason: String, message: String },
+    /// A fault was injected.
+    Fault { device: String, fault: String },
+    /// The kubelet knows that a device failed.
+    Unhealthy { device: String, why: String, counts: Counts, held_by: Option<String>, took_ms: f64 },
+    /// The fault is gone; the device must stay quiet before it is trusted again.
+    Waiting { device: String, quiet_ms: u64 },
+    /// The kubelet knows that the device works again.
+    Recovered { device: String, counts: Counts, took_ms: f64 },
+    /// The kubelet restarted, and everything is as it was.
+    KubeletRestarted { resources: usize, pods: usize, devices_held: usize, took_ms: f64 },
+    /// The end.
+    Finished { steps: usize, pods: usize, took_ms: f64 },
+    /// Everything stays until Ctrl-C.
+    Kept { paths: BTreeMap<&'static str, PathBuf>, commands: Vec<String> },
+}
+
+/// What a resource has.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Counts {
+    pub(super) resource: String,
+    pub(super) capacity: usize,
+    pub(super) allocatable: usize,
+}
+
+/// What a container got.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Container {
+    pub(super) name: String,
+    pub(super) resource: String,
+    /// Short names, `GPU0`.
+    pub(super) devices: Vec<String>,
+    pub(super) ids: Vec<String>,
+    /// How the devices are connected.
+    pub(super) why: String,
+    /// How many sets the agent compared, if the kubelet asked for its preference.
+    pub(super) compared: Option<u64>,
+    pub(super) cdi_devices: Vec<String>,
+    /// What a runtime makes of it.
+    pub(super) env: Vec<String>,
+    pub(super) device_nodes: Vec<String>,
+}

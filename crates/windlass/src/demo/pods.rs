@@ -1,0 +1,52 @@
+//! The pods of the demo, cut to the machine.
+
+use windlass_kubelet_sim::{Container, Pod};
+
+/// The pods that fit `free` devices of a resource: half the machine, a pair, one with an init
+/// container whose device its main container takes over, a single one.
+pub(super) fn that_fit(resource: &str, free: usize) -> Vec<Pod> {
+    let half = if free > 1 { free / 2 } else { 1 };
+    let mut left = free;
+    let mut pods = Vec::new();
+    for (name, size) in [("trainer", half), ("pair", 2), ("prepared", 1), ("notebook", 1)] {
+        if size <= left {
+            left -= size;
+            let main = container("main", resource, size);
+            pods.push(match name {
+                "prepared" => Pod::new(name).init(container("fetch", resource, 1)).container(main),
+                _ => Pod::new(name).container(main),
+            });
+        }
+    }
+    pods
+}
+
+/// A pod that asks for one device more than is free.
+pub(super) fn too_large(resource: &str, free: usize) -> Pod {
+    Pod::new("too-large").container(container("main", resource, free + 1))
+}
+
+/// A pod with one device.
+pub(super) fn single(name: &str, resource: &str) -> Pod {
+    Pod::new(name).container(container("main", resource, 1))
+}
+
+fn container(name: &str, resource: &str, size: usize) -> Container {
+    let limits = [(resource.to_owned(), size as u64)].into();
+    Container { name: name.to_owned(), limits }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pods_never_ask_for_more_than_there_is() {
+        let size = |pod: &Pod| pod.containers[0].limits["r"];
+        for (free, expected) in [(8, vec![4, 2, 1, 1]), (2, vec![1, 1]), (1, vec![1]), (0, vec![])]
+        {
+            let sizes: Vec<_> = that_fit("r", free).iter().map(size).collect();
+            assert_eq!(sizes, expected, "{free} free");
+        }
+    }
+}

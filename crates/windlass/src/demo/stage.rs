@@ -1,0 +1,159 @@
+//! The stage: a folder with a simulated machine, and on it the real agent and an embedded kubelet.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use tempfile::TempDir;
+use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use windlass_kubelet_sim::Kubelet;
+use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_node::{Agent, Config, config::HealthPolicy, state::NodeState};
+
+use super::event::Event;
+use crate::{
+    commands::{clock, host_flags},
+    logging,
+};
+
+/// Everything that plays a part.
+pub(super) struct Stage {
+    pub(super) machine: Machine,
+    pub(super) kubelet: Kubelet,
+    pub(super) state: watch::Receiver<Arc<NodeState>>,
+    folder: TempDir,
+    stop: CancellationToken,
+    ended: CancellationToken,
+    agent: JoinSet<()>,
+}
+
+/// How long a device must be quiet here; a real node's default is a minute.
+pub(super) const QUIET_PERIOD: Duration = Duration::from_secs(1);
+
+/// How long the agent may take to stop.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Lines of the agent's log that are shown with an error.
+const LOG_TAIL: usize = 5;
+
+// === impl Stage ===
+
+impl Stage {
+    /// Makes the machine, starts the kubelet, then the agent.
+    pub(super) fn set(profile: &Profile) -> Result<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix("windlass-")
+            .tempdir()
+            .context("cannot make a temporary folder")?;
+        let levels = Targets::new().with_default(LevelFilter::INFO);
+        logging::to_file(&log(folder.path()), levels).context("cannot write the agent's log")?;
+        let machine =
+            Machine::create(&folder.path().join("machine"), profile, &simulated_driver()?)
+                .context("cannot make the simulated machine")?;
+        let kubelet_dir = folder.path().join("kubelet");
+        let mut settings = windlass_kubelet_sim::Config::new(&kubelet_dir);
+        settings.numa_nodes = (0..8).collect();
+        let kubelet = Kubelet::start(settings).context("cannot start the embedded kubelet")?;
+        let agent = Agent::start(&config(folder.path(), &machine), clock());
+        let agent = agent.context("cannot start the agent")?;
+        let state = agent.state();
+        let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
+        let mut task = JoinSet::new();
+        task.spawn(run(agent, stop.clone(), ended.clone()));
+        Ok(Self { machine, kubelet, state, folder, stop, ended, agent: task })
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(super) fn cdi_dir(&self) -> PathBuf {
+        cdi_dir(self.dir())
+    }
+
+    /// Ends when the agent ends, which it should not.
+    pub(super) async fn agent_failed(&self) {
+        self.ended.cancelled().await;
+    }
+
+    /// The last of what the agent had to say.
+    pub(super) fn agent_log_end(&self) -> String {
+        let text = std::fs::read_to_string(log(self.dir())).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(LOG_TAIL)..];
+        format!(
+            "the demo did not get to its end; the agent's last words:\n{}\nerror",
+            tail.join("\n")
+        )
+    }
+
+    /// What a person can poke at.
+    pub(super) fn kept(&self) -> Event {
+        let settings = self.kubelet.config();
+        let machine = self.machine.dir().display();
+        Event::Kept {
+            paths: BTreeMap::from([
+                ("machine", self.machine.dir().to_owned()),
+                ("host root", self.machine.host_root()),
+                ("NVML library", self.machine.nvml_library()),
+                ("plugin sockets", settings.plugin_dir()),
+                ("pod resources", settings.pod_resources_socket()),
+                ("CDI documents", self.cdi_dir()),
+                ("agent's log", log(self.dir())),
+            ]),
+            commands: vec![
+                format!("windlass devices {}", host_flags(&self.machine)),
+                format!("windlass machine fault {machine} xid:79@0"),
+                format!("windlass machine fault {machine} recover@0"),
+            ],
+        }
+    }
+
+    /// Stops the agent, then the kubelet, and removes the folder.
+    pub(super) async fn clear(mut self) {
+        // A call that hangs in the simulated driver would outlive it.
+        self.stop.cancel();
+        let agent = async { while self.agent.join_next().await.is_some() {} };
+        if timeout(GRACE, agent).await.is_err() {
+            tracing::warn!("the agent did not stop in time");
+        }
+        self.kubelet.shutdown().await;
+    }
+}
+
+async fn run(agent: Agent, stop: CancellationToken, ended: CancellationToken) {
+    if let Err(error) = agent.run(stop.cancelled()).await {
+        tracing::error!(error = &error as &dyn std::error::Error, "the agent failed");
+    }
+    ended.cancel();
+}
+
+fn config(folder: &Path, machine: &Machine) -> Config {
+    Config {
+        kubelet_dir: folder.join("kubelet"),
+        host_root: machine.host_root(),
+        host_root_on_node: machine.host_root(),
+        nvml_library: Some(machine.nvml_library()),
+        cdi_dir: cdi_dir(folder),
+        health: HealthPolicy {
+            quiet_period: QUIET_PERIOD,
+            probe_interval: QUIET_PERIOD / 2,
+            ..HealthPolicy::default()
+        },
+        ..Config::default()
+    }
+}
+
+fn cdi_dir(folder: &Path) -> PathBuf {
+    folder.join("cdi")
+}
+
+fn log(folder: &Path) -> PathBuf {
+    folder.join("agent.log")
+}

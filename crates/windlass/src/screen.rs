@@ -1,0 +1,110 @@
+//! What people read: tables, and colour on a terminal only.
+
+use std::{
+    env,
+    fmt::Display,
+    io::{self, IsTerminal as _, Write as _},
+};
+
+/// Paints text, or leaves it alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paint {
+    enabled: bool,
+}
+
+/// What a piece of text is, whatever colour that has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tone {
+    /// A heading.
+    Strong,
+    /// As it should be.
+    Good,
+    /// Not as it should be.
+    Bad,
+    /// Worth a look.
+    Notable,
+    /// Less important than the rest.
+    Quiet,
+}
+
+/// Rows of text under headings, each column as wide as its widest cell.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+/// Writes a line to the standard output stream.
+pub(crate) fn line(text: impl Display) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()
+}
+
+// === impl Paint ===
+
+impl Paint {
+    /// Paints on a terminal, unless <https://no-color.org> is asked for.
+    pub(crate) fn for_stdout() -> Self {
+        let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self { enabled: io::stdout().is_terminal() && !refused }
+    }
+
+    /// The text in a tone.
+    pub(crate) fn text(self, tone: Tone, text: impl Display) -> String {
+        let code = match tone {
+            Tone::Strong => "1",
+            Tone::Good => "32",
+            Tone::Bad => "31",
+            Tone::Notable => "33",
+            Tone::Quiet => "2",
+        };
+        if self.enabled { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+    }
+}
+
+// === impl Table ===
+
+impl Table {
+    /// A table with these headings.
+    pub(crate) fn new<const N: usize>(headings: [&str; N]) -> Self {
+        Self { rows: vec![headings.map(str::to_owned).to_vec()] }
+    }
+
+    /// A table whose first row is given with the others.
+    pub(crate) fn from_rows(rows: Vec<Vec<String>>) -> Self {
+        Self { rows }
+    }
+
+    /// Adds a row.
+    pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.to_vec());
+    }
+
+    /// The lines of the table, each after `indent`.
+    pub(crate) fn lines(&self, indent: &str) -> Vec<String> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let widths: Vec<_> = (0..columns).map(|column| self.width(column)).collect();
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+            format!("{indent}{}", cells.collect::<Vec<_>>().join("  ").trim_end())
+        };
+        self.rows.iter().map(line).collect()
+    }
+
+    fn width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = Table::new(["A", "LONG"]);
+        table.row(["wide".into(), "x".into()]);
+        assert_eq!(table.lines("  "), ["  A     LONG", "  wide  x"]);
+    }
+}
