@@ -41,7 +41,7 @@ impl Inventory {
     /// Puts devices into the order in which everything lists them.
     pub fn sort(&mut self) {
         self.devices.sort_by(|a, b| {
-            let key = |device: &Device| (device.kind, device.place.pci, device.index);
+            let key = |device: &Device| (device.kind, device.index, device.place.pci);
             key(a).cmp(&key(b)).then_with(|| a.id.cmp(&b.id))
         });
     }

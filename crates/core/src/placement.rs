@@ -139,8 +139,7 @@ fn required_positions(
 
 fn problem(devices: &[&Device], matrix: &ConnectionMatrix) -> search::Problem {
     let pairs = |row| (0..matrix.size()).map(move |column| (row, column));
-    let weight =
-        |(row, column)| if row == column { 0 } else { affinity(matrix.at(row, column)) };
+    let weight = |(row, column)| if row == column { 0 } else { affinity(matrix.at(row, column)) };
     search::Problem {
         affinity: (0..matrix.size()).flat_map(pairs).map(weight).collect(),
         numa: devices.iter().map(|device| device.place.numa_node).collect(),

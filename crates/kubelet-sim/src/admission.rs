@@ -108,7 +108,7 @@ type Questions = BTreeMap<(String, String), Question>;
 enum Step {
     Nothing,
     Take(DeviceIds),
-    Ask(Plugin, Undecided),
+    Ask(Plugin, Box<Undecided>),
 }
 
 /// The work of admitting one pod.
@@ -229,7 +229,7 @@ impl Admitting<'_> {
                 let settle = move |desk: &mut Desk| {
                     let preferred = question.answer.iter().cloned().collect();
                     desk.events.push(Event::preferred_asked(&undecided.request, question));
-                    desk.manager.settle(undecided, &preferred)
+                    desk.manager.settle(*undecided, &preferred)
                 };
                 self.owner.with(settle).await?
             }
@@ -280,7 +280,7 @@ impl Manager {
             return self.settle(undecided, &DeviceIds::new()).map(Step::Take);
         }
         let plugin = endpoint.plugin(&request.resource).map_err(Refusal::Preferred)?;
-        Ok(Step::Ask(plugin, undecided))
+        Ok(Step::Ask(plugin, Box::new(undecided)))
     }
 
     /// The plugin to call for `Allocate`.
@@ -397,9 +397,7 @@ impl Denial {
                 Reason::TopologyAffinityError,
                 "Resources cannot be allocated with Topology locality".to_owned(),
             ),
-            Self::Insufficient(short) => {
-                (Reason::OutOf(short.resource.clone()), short.to_string())
-            }
+            Self::Insufficient(short) => (Reason::OutOf(short.resource.clone()), short.to_string()),
         };
         Rejection { reason, message: format!("Pod was rejected: {cause}") }
     }

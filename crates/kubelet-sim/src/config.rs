@@ -59,7 +59,7 @@ impl Config {
             topology_scope: TopologyScope::default(),
             numa_nodes: vec![0],
             dial_timeout: Duration::from_secs(10),
-            grace_period: Duration::from_mins(5),
+            grace_period: Duration::from_secs(5 * 60),
             pre_start_timeout: Duration::from_secs(30),
             pod_resources_qps: 100,
             pod_resources_burst: 10,

@@ -129,8 +129,7 @@ impl Desk {
 
     /// Takes a list, as every message of a stream does.
     pub(crate) fn list(&mut self, resource: &str, devices: Vec<Device>) {
-        let event =
-            Event::ListReceived { resource: resource.to_owned(), devices: devices.clone() };
+        let event = Event::ListReceived { resource: resource.to_owned(), devices: devices.clone() };
         if let PodSync::Dropped(pods) = self.manager.list(resource, devices) {
             self.events.push(Event::PodSyncDropped { pods });
         }

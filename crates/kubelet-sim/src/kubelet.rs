@@ -203,7 +203,7 @@ impl Kubelet {
     /// Ends the kubelet as the end of its process does: connections are cut, sockets and checkpoint
     /// stay as files, containers go on.
     pub async fn stop(&self) {
-        let life = match std::mem::replace(&mut *self.state(), State::Changing) {
+        let life = match self.take_state() {
             State::Running(life) => life,
             other => {
                 *self.state() = other;
@@ -242,7 +242,7 @@ impl Kubelet {
 
     async fn begin_again(&self) -> Result<(), KubeletError> {
         let _turn = self.sync_loop.lock().await;
-        let remains = match std::mem::replace(&mut *self.state(), State::Changing) {
+        let remains = match self.take_state() {
             State::Stopped(remains) => remains,
             other => {
                 *self.state() = other;
@@ -278,6 +278,11 @@ impl Kubelet {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the state out, so that nobody else begins or ends a life meanwhile.
+    fn take_state(&self) -> State {
+        std::mem::replace(&mut *self.state(), State::Changing)
     }
 
     fn owner(&self) -> Option<(Owner, CancellationToken)> {

@@ -10,18 +10,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Status, Streaming, transport::Channel};
 use windlass_kubelet_api::{
-    deviceplugin::{
-        self as wire, device_plugin_client::DevicePluginClient,
-    },
+    deviceplugin::{self as wire, device_plugin_client::DevicePluginClient},
     socket::SocketPath,
 };
 
 use crate::{
-    admission::Question,
-    device::DeviceIds,
-    grant::Grant,
-    manager::Answer,
-    status::PluginOptions,
+    admission::Question, device::DeviceIds, grant::Grant, manager::Answer, status::PluginOptions,
 };
 
 /// First pause between two attempts to dial (gRPC's connection back-off starts at 1 s; a plugin
@@ -185,7 +179,9 @@ impl From<Status> for RpcError {
     fn from(status: Status) -> Self {
         let timed_out = status.code() == Code::Cancelled && status.message() == "Timeout expired";
         let (code, desc) = match status.code() {
-            Code::Cancelled if timed_out => ("DeadlineExceeded".to_owned(), "context deadline exceeded"),
+            Code::Cancelled if timed_out => {
+                ("DeadlineExceeded".to_owned(), "context deadline exceeded")
+            }
             Code::Cancelled => ("Canceled".to_owned(), status.message()),
             code => (format!("{code:?}"), status.message()),
         };

@@ -68,7 +68,6 @@ pub enum Registration {
 
 /// A plugin's answer to `GetDevicePluginOptions`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_field_names, reason = "the wire's names")]
 pub struct PluginOptions {
     /// `PreStartContainer` is to be called.
     pub pre_start_required: bool,
@@ -210,14 +209,17 @@ impl PodStatus {
 
 impl ContainerStatus {
     fn of(manager: &Manager, record: &PodRecord, container: &str) -> Self {
-        let mut status =
-            Self { running: record.running.contains(container), ..Self::default() };
+        let mut status = Self { running: record.running.contains(container), ..Self::default() };
         let holdings = manager.holdings.container(&record.pod.uid, container);
         for (resource, held) in holdings.into_iter().flatten() {
             let listed = manager.devices.get(resource);
             let health = |id: &String| {
                 let device = listed.and_then(|listed| listed.get(id));
-                if device.is_none_or(Device::is_healthy) { Health::Healthy } else { Health::Unhealthy }
+                if device.is_none_or(Device::is_healthy) {
+                    Health::Healthy
+                } else {
+                    Health::Unhealthy
+                }
             };
             let healths = held.ids().into_iter().map(|id| (id.clone(), health(&id))).collect();
             status.health.insert(resource.clone(), healths);

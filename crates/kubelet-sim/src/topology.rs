@@ -6,5 +6,5 @@ mod policy;
 
 pub(crate) use hint::{Demand, Hint, Hints};
 pub use mask::NumaMask;
-pub use policy::{TopologyPolicy, TopologyScope};
 pub(crate) use policy::merge;
+pub use policy::{TopologyPolicy, TopologyScope};

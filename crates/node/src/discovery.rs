@@ -1,5 +1,6 @@
 //! Finding devices: each source watches one family and publishes what it knows.
 
+mod log;
 mod nics;
 mod nvidia;
 

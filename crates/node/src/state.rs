@@ -106,6 +106,7 @@ impl Keeper {
             return;
         }
         let inventory = Inventory { generation: known.inventory.generation + 1, ..merged };
+        summarize(&inventory);
         let cdi = self.cdi.as_ref().and_then(|files| files.write(&inventory).err());
         if let Some(error) = &cdi {
             tracing::error!(%error, "devices cannot be handed out until this is mended");
@@ -113,6 +114,18 @@ impl Keeper {
         let offers = offer::plan(&self.resources, &inventory, &known.offers, &self.held);
         self.publish.send_replace(Arc::new(NodeState { inventory, offers, cdi }));
     }
+}
+
+/// One line for each new inventory; what happened to single devices is said by their source.
+fn summarize(inventory: &Inventory) {
+    let healthy = inventory.devices.iter().filter(|device| device.health.is_healthy()).count();
+    tracing::info!(
+        generation = inventory.generation,
+        devices = inventory.devices.len(),
+        healthy,
+        simulated = inventory.simulated,
+        "inventory changed"
+    );
 }
 
 /// Puts the sources' newest snapshots together.

@@ -71,8 +71,7 @@ impl Rewriter {
             bytes = match self.state {
                 State::Preface(missing) => {
                     let (rest, left) = pass(bytes, missing, out);
-                    self.state =
-                        if left == 0 { State::FrameHeader } else { State::Preface(left) };
+                    self.state = if left == 0 { State::FrameHeader } else { State::Preface(left) };
                     rest
                 }
                 State::Body(missing) => {

@@ -103,8 +103,8 @@ impl Life {
             podresources::serve(pod_resources, owner.clone(), config, ended.child_token());
         servers.spawn(serving);
         events.push(Event::Started);
-        let _end_on_drop = ended.clone().drop_guard();
-        Ok(Self { owner, ended, desk, servers, listening, _end_on_drop })
+        let guard = ended.clone().drop_guard();
+        Ok(Self { owner, ended, desk, servers, listening, _end_on_drop: guard })
     }
 
     /// Ends all tasks and waits for them.

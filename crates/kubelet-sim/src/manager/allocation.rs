@@ -75,7 +75,8 @@ mod tests {
         manager.grant(&request("pod", "c", 2), &ids("a b"), answer()).expect("listed");
         let held = manager.holdings.get("pod", "c", GPU).expect("granted");
         let expected = [(-1, vec!["b"]), (0, vec!["a"]), (1, vec!["a"])];
-        let expected = expected.map(|(node, ids)| (node, ids.into_iter().map(String::from).collect()));
+        let expected =
+            expected.map(|(node, ids)| (node, ids.into_iter().map(String::from).collect()));
         assert_eq!(held.by_numa, BTreeMap::from(expected));
         assert_eq!(held.ids(), ids("a b"));
     }

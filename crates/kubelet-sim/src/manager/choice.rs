@@ -176,11 +176,7 @@ impl Manager {
 
 /// Puts each device under the first of its nodes: those in the hint come first, then the others,
 /// then no node at all; within a group, nodes with few devices.
-fn split(
-    hint: NumaMask,
-    available: &DeviceIds,
-    listed: &BTreeMap<String, Device>,
-) -> ByAffinity {
+fn split(hint: NumaMask, available: &DeviceIds, listed: &BTreeMap<String, Device>) -> ByAffinity {
     let mut by_node = BTreeMap::<i64, DeviceIds>::new();
     for id in available {
         let nodes = listed.get(id).map(Device::nodes).unwrap_or_default();

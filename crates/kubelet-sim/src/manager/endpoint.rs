@@ -17,7 +17,11 @@ use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::Manager;
-use crate::{config::Release, plugin::{Plugin, RpcError}, status::PluginOptions};
+use crate::{
+    config::Release,
+    plugin::{Plugin, RpcError},
+    status::PluginOptions,
+};
 
 /// Under which a client is found when a stream ends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -113,7 +113,7 @@ mod tests {
     };
     use crate::topology::TopologyPolicy;
 
-    fn check(held: &str, size: u64, expected: Result<Alignment, Vanished>) {
+    fn check(held: &str, size: u64, expected: &Result<Alignment, Vanished>) {
         let mut manager = manager(vec![device("a", &[0]), device("b", &[1])]);
         manager.policy = TopologyPolicy::SingleNumaNode;
         if !held.is_empty() {
@@ -122,21 +122,21 @@ mod tests {
         let container = Container::new("c").limit(GPU, size);
         let pod = Pod { uid: "pod".to_owned(), ..Pod::new("pod").container(container.clone()) };
         manager.add_pod(pod.clone());
-        assert_eq!(manager.align_container(&pod, &container), expected, "{held} {size}");
+        assert_eq!(&manager.align_container(&pod, &container), expected, "{held} {size}");
     }
 
     #[test]
     fn a_container_keeps_the_node_of_the_devices_that_it_holds() {
-        check("", 1, Ok(Alignment::Admitted));
-        check("", 2, Ok(Alignment::Misaligned));
-        check("b", 1, Ok(Alignment::Admitted));
-        check("b", 2, Ok(Alignment::Misaligned));
-        check("a b", 1, Ok(Alignment::Misaligned));
+        check("", 1, &Ok(Alignment::Admitted));
+        check("", 2, &Ok(Alignment::Misaligned));
+        check("b", 1, &Ok(Alignment::Admitted));
+        check("b", 2, &Ok(Alignment::Misaligned));
+        check("a b", 1, &Ok(Alignment::Misaligned));
     }
 
     #[test]
     fn a_held_device_that_is_no_longer_listed_is_a_panic() {
-        check("gone", 1, Err(Vanished { id: "gone".to_owned() }));
+        check("gone", 1, &Err(Vanished { id: "gone".to_owned() }));
     }
 
     #[test]

@@ -157,7 +157,7 @@ mod tests {
         let mut manager = manager(vec![device("a", &[])]);
         hold(&mut manager, "pod", "c", "a");
         let mut flip = |round: usize| {
-            let device = if round % 2 == 0 { sick("a") } else { device("a", &[]) };
+            let device = if round.is_multiple_of(2) { sick("a") } else { device("a", &[]) };
             manager.list(GPU, vec![device])
         };
         assert!((0..POD_SYNCS).all(|round| matches!(flip(round), PodSync::Queued(_))));

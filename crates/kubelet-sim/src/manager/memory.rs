@@ -1,7 +1,5 @@
 //! What survives a restart: the state as a checkpoint document and back.
 
-use std::collections::BTreeMap;
-
 use prost::Message as _;
 use tokio::time::Instant;
 use windlass_kubelet_api::{
@@ -52,7 +50,7 @@ impl Manager {
             self.holdings.insert(&request, held);
         }
         self.restore_allocated();
-        for resource in checkpoint.registered.unwrap_or_else(BTreeMap::new).into_keys() {
+        for resource in checkpoint.registered.unwrap_or_default().into_keys() {
             self.expired.remove(&resource);
             self.healthy.insert(resource.clone(), DeviceIds::new());
             self.unhealthy.insert(resource.clone(), DeviceIds::new());

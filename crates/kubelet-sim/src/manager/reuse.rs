@@ -38,12 +38,7 @@ impl Manager {
 
     /// A container was served: what it holds can be reused if it will have ended by the time the
     /// next one starts, and cannot if not.
-    pub(crate) fn container_served(
-        &mut self,
-        pod: &str,
-        container: &str,
-        role: Option<InitRole>,
-    ) {
+    pub(crate) fn container_served(&mut self, pod: &str, container: &str, role: Option<InitRole>) {
         match role {
             Some(InitRole::RunsToCompletion) => self.lend(pod, container),
             Some(InitRole::Sidecar) | None => self.keep(pod, container),

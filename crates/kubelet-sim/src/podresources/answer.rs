@@ -43,7 +43,8 @@ pub(super) fn allocatable(manager: &Manager) -> Vec<wire::ContainerDevices> {
 fn pod_resources(manager: &Manager, pod: &Pod) -> wire::PodResources {
     let containers = pod.long_lived().map(|container| {
         let holdings = manager.holdings.container(&pod.uid, &container.name);
-        let devices = holdings.into_iter().flatten().flat_map(|(name, held)| held_devices(name, held));
+        let devices =
+            holdings.into_iter().flatten().flat_map(|(name, held)| held_devices(name, held));
         wire::ContainerResources {
             name: container.name.clone(),
             devices: devices.collect(),

@@ -62,8 +62,21 @@ mod tests {
     #[test]
     fn everything_else_is_refused() {
         for bad in [
-            "gpu", "a.kubernetes.io/x", "kubernetes.io/x", "requests.a/x", "A.com/x", "a.com/x/y",
-            "a.com/", "/x", "", "a..b/x", "-a.com/x", "a.com/-x", "a.com/x.", "a_b.com/x", "a.com/ü",
+            "gpu",
+            "a.kubernetes.io/x",
+            "kubernetes.io/x",
+            "requests.a/x",
+            "A.com/x",
+            "a.com/x/y",
+            "a.com/",
+            "/x",
+            "",
+            "a..b/x",
+            "-a.com/x",
+            "a.com/-x",
+            "a.com/x.",
+            "a_b.com/x",
+            "a.com/ü",
         ] {
             check(bad, false);
         }
@@ -71,8 +84,7 @@ mod tests {
 
     #[test]
     fn the_limits_are_63_for_the_name_and_244_for_the_domain() {
-        let domain = |length: usize| format!("{}a", "a.".repeat(length / 2)) + if length % 2 == 0 { "b" } else { "" };
-        let exact = |length: usize| domain(length)[..length].trim_end_matches('.').to_owned() + if domain(length)[..length].ends_with('.') { "c" } else { "" };
+        let exact = |length: usize| "a".repeat(length);
         check(&format!("{}/x", exact(244)), true);
         check(&format!("{}/x", exact(245)), false);
         check(&format!("a.com/{}", "x".repeat(63)), true);

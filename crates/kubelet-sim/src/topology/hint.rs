@@ -66,7 +66,7 @@ impl Demand<'_> {
     /// always all nodes, which gives the same hints for a higher price).
     fn nodes_with_devices(&self) -> Vec<i64> {
         let hosting: BTreeSet<i64> =
-            self.devices.values().flat_map(|device| device.nodes()).copied().collect();
+            self.devices.values().flat_map(Device::nodes).copied().collect();
         let known: Vec<i64> =
             hosting.into_iter().filter(|node| self.machine.contains(node)).collect();
         if known.is_empty() { self.machine.to_vec() } else { known }
@@ -194,13 +194,8 @@ mod tests {
         let listed = devices(&[&[0]]);
         let held = ids("z");
         let none = DeviceIds::new();
-        let demand = Demand {
-            machine: &[0],
-            devices: &listed,
-            available: &held,
-            reusable: &none,
-            size: 1,
-        };
+        let demand =
+            Demand { machine: &[0], devices: &listed, available: &held, reusable: &none, size: 1 };
         assert_eq!(demand.hints(), Err(Vanished { id: "z".to_owned() }));
     }
 }

@@ -92,7 +92,9 @@ fn best(machine: NumaMask, options: &[Vec<Hint>]) -> Hint {
 fn widest_need(options: &[Vec<Hint>]) -> u32 {
     options
         .iter()
-        .filter_map(|hints| hints.iter().filter_map(|hint| hint.affinity).map(NumaMask::count).min())
+        .filter_map(|hints| {
+            hints.iter().filter_map(|hint| hint.affinity).map(NumaMask::count).min()
+        })
         .max()
         .unwrap_or(0)
 }
@@ -163,7 +165,10 @@ mod tests {
         Hints::Masks(
             hints
                 .iter()
-                .map(|(mask, preferred)| Hint { affinity: Some(nodes(mask)), preferred: *preferred })
+                .map(|(mask, preferred)| Hint {
+                    affinity: Some(nodes(mask)),
+                    preferred: *preferred,
+                })
                 .collect(),
         )
     }

@@ -215,11 +215,8 @@ async fn a_container_gets_one_grant_in_which_the_first_plugin_wins() {
     let nics = Plugin::registered(&node.kubelet, NIC, devices(1)).await;
     node.counts(NIC, 1, 1).await;
     let answer = |host: &str, names: &[&str]| {
-        let mount = Mount {
-            container_path: "/m".to_owned(),
-            host_path: host.to_owned(),
-            read_only: true,
-        };
+        let mount =
+            Mount { container_path: "/m".to_owned(), host_path: host.to_owned(), read_only: true };
         let cdi = |name: &&str| CdiDevice { name: (*name).to_owned() };
         ContainerAllocateResponse {
             mounts: vec![mount],

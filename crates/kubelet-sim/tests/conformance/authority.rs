@@ -139,14 +139,12 @@ async fn an_h2_client_sends_many_requests_through_the_shim() {
     let server = async {
         let mut server = h2::server::handshake(Shim::new(far)).await.expect("shaken");
         let mut seen = Vec::new();
-        while seen.len() < REQUESTS {
-            let (request, mut answer) = server.accept().await.expect("open").expect("accepted");
+        while let Some(accepted) = server.accept().await {
+            let (request, mut answer) = accepted.expect("accepted");
             let (parts, _body) = request.into_parts();
             seen.push((parts.uri.to_string(), parts.headers["x-number"].clone()));
             answer.send_response(Response::new(()), true).expect("answered");
         }
-        server.graceful_shutdown();
-        while server.accept().await.is_some() {}
         seen
     };
     let client = async {
@@ -154,7 +152,8 @@ async fn an_h2_client_sends_many_requests_through_the_shim() {
         let send = async move {
             for number in 0..REQUESTS {
                 requests = requests.ready().await.expect("ready");
-                let host = ["var-lib-kubelet.example.com", "short", "another-host.example"][number % 3];
+                let host =
+                    ["var-lib-kubelet.example.com", "short", "another-host.example"][number % 3];
                 let request = Request::builder()
                     .uri(format!("http://{host}/path"))
                     .header("x-number", format!("{number}-{}", "padding".repeat(20)))
@@ -169,9 +168,11 @@ async fn an_h2_client_sends_many_requests_through_the_shim() {
     };
     let both = async { tokio::join!(server, client) };
     let (seen, ()) = tokio::time::timeout(DEADLINE, both).await.expect("in time");
+    assert_eq!(seen.len(), REQUESTS);
     for (number, (uri, header)) in seen.into_iter().enumerate() {
-        let host = if number % 3 == 1 { "local" } else { "localhost" };
-        assert_eq!(uri, format!("http://{host}/path"));
+        let host = uri.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/path"));
+        let host = host.expect("only the host changed");
+        assert!(!host.is_empty() && "localhost".starts_with(host), "{uri}");
         assert!(header.to_str().expect("text").starts_with(&format!("{number}-")));
     }
 }

@@ -42,9 +42,7 @@ async fn the_end_of_a_stream_keeps_capacity_and_is_never_retried() {
         assert_eq!(calls.iter().filter(|call| **call == Call::ListAndWatch).count(), 1);
         let health = &node.kubelet.node().pods["pod-uid"].containers["c"].health[GPU]["d0"];
         assert_eq!(*health, Health::Healthy, "a dead plugin changes no pod's status");
-        let cause = format!(
-            "no healthy devices present; cannot allocate unhealthy devices {GPU}"
-        );
+        let cause = format!("no healthy devices present; cannot allocate unhealthy devices {GPU}");
         node.refuse(("late", 1), &cause).await;
     }
 }

@@ -224,11 +224,10 @@ impl Service {
 
     async fn vanish(&self) {
         let kubelet = self.0.lists_seen.lock().expect("not poisoned").take().expect("once");
-        let is_empty_list = |event: &windlass_kubelet_sim::Event| {
-            matches!(event, windlass_kubelet_sim::Event::ListReceived { devices, .. } if devices.is_empty())
-        };
+        let is_empty_list = |event: &windlass_kubelet_sim::Event| matches!(event, windlass_kubelet_sim::Event::ListReceived { devices, .. } if devices.is_empty());
         self.0.show.send_replace(Show::Devices(Vec::new()));
-        let seen = kubelet.wait_for(|events| events.iter().any(is_empty_list), super::support::DEADLINE);
+        let seen =
+            kubelet.wait_for(|events| events.iter().any(is_empty_list), super::support::DEADLINE);
         seen.await.expect("the empty list arrived");
     }
 }

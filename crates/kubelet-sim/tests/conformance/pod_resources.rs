@@ -28,7 +28,8 @@ async fn list(node: &Node) -> Vec<PodResources> {
 
 /// Ids with their node.
 fn shown(devices: &[ContainerDevices]) -> Vec<(&str, Option<i64>)> {
-    let node = |device: &ContainerDevices| device.topology.as_ref().map(|topology| topology.nodes[0].id);
+    let node =
+        |device: &ContainerDevices| device.topology.as_ref().map(|topology| topology.nodes[0].id);
     devices.iter().map(|device| (&*device.device_ids[0], node(device))).collect()
 }
 

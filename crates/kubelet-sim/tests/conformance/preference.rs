@@ -14,7 +14,8 @@ async fn opinionated(node: &Node, list: Vec<Device>) -> Plugin {
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     let count = list.len();
     plugin.show(list);
-    let options = DevicePluginOptions { get_preferred_allocation_available: true, ..Default::default() };
+    let options =
+        DevicePluginOptions { get_preferred_allocation_available: true, ..Default::default() };
     plugin.script().options = Ok(options);
     plugin.register().await.expect("registered");
     node.counts(GPU, count, count).await;
@@ -63,7 +64,11 @@ async fn reusable_devices_need_no_opinion() {
     let plugin = opinionated(&node, devices(4)).await;
     let of = |name: &str| Container::new(name).limit(GPU, 2);
     node.kubelet.admit(Pod::new("pod").init(of("i")).container(of("c"))).await.expect("admitted");
-    assert_eq!(asked(&plugin), [("d0 d1 d2 d3".to_owned(), String::new(), 2)], "for the first only");
+    assert_eq!(
+        asked(&plugin),
+        [("d0 d1 d2 d3".to_owned(), String::new(), 2)],
+        "for the first only"
+    );
 }
 
 /// 75
@@ -104,12 +109,9 @@ async fn reused_devices_must_be_included() {
 /// 76
 #[tokio::test]
 async fn nonsense_is_tolerated_and_an_error_is_not() {
-    for (answer, expected) in [
-        ("", "d0 d1"),
-        ("d3", "d0 d3"),
-        ("bogus d2 d2", "d0 d2"),
-        ("d1 d2 d3", "d1 d2"),
-    ] {
+    for (answer, expected) in
+        [("", "d0 d1"), ("d3", "d0 d3"), ("bogus d2 d2", "d0 d2"), ("d1 d2 d3", "d1 d2")]
+    {
         let node = Node::start();
         let plugin = opinionated(&node, devices(4)).await;
         plugin.script().preferred = Ok(answer.split_whitespace().map(str::to_owned).collect());

@@ -83,7 +83,9 @@ async fn a_missing_endpoint_fails_when_the_dial_timeout_is_over() {
 #[tokio::test]
 async fn endpoints_lead_into_folders_and_out_of_the_plugin_folder() {
     let node = Node::start();
-    for (served, told) in [("sub/x.sock", "sub/x.sock"), ("abs.sock", "/abs.sock"), ("../up.sock", "../up.sock")] {
+    for (served, told) in
+        [("sub/x.sock", "sub/x.sock"), ("abs.sock", "/abs.sock"), ("../up.sock", "../up.sock")]
+    {
         let plugin = Plugin::serve(&node.kubelet, GPU, served);
         let request = RegisterRequest { endpoint: told.to_owned(), ..plugin.request() };
         plugin.register_as(request).await.expect("registered");
@@ -123,7 +125,8 @@ async fn only_the_options_call_counts_not_the_registers_options() {
     let node = Node::start();
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     plugin.show(devices(2));
-    let options = DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true };
+    let options =
+        DevicePluginOptions { pre_start_required: true, get_preferred_allocation_available: true };
     let request = RegisterRequest { options: Some(options), ..plugin.request() };
     plugin.register_as(request).await.expect("registered");
     node.counts(GPU, 2, 2).await;
@@ -251,9 +254,7 @@ async fn a_register_call_that_is_given_up_registers_nothing() {
         options: None,
     };
     tokio::time::timeout(SHORT, register(&socket, request)).await.expect_err("given up");
-    let is_cancelled = |event: &Event| {
-        matches!(event, Event::RegistrationRefused { message, .. } if message == "failed to dial device plugin: context canceled")
-    };
+    let is_cancelled = |event: &Event| matches!(event, Event::RegistrationRefused { message, .. } if message == "failed to dial device plugin: context canceled");
     node.event(is_cancelled).await;
 }
 

@@ -31,7 +31,10 @@ fn rejected(node: &Node, cause: &str) {
         panic!("{:?}", phase(node, "pod-uid"));
     };
     assert_eq!(reason, "UnexpectedAdmissionError");
-    assert_eq!(message, format!("Pod was rejected: Allocate failed due to {cause}, which is unexpected"));
+    assert_eq!(
+        message,
+        format!("Pod was rejected: Allocate failed due to {cause}, which is unexpected")
+    );
 }
 
 /// 83
@@ -69,7 +72,10 @@ async fn after_a_reboot_pods_that_come_before_their_plugin_are_rejected() {
     let (node, _plugin) = node_with_pod().await;
     node.kubelet.start_container("pod-uid", "c").await.expect("started");
     node.kubelet.reboot().await.expect("rebooted");
-    rejected(&node, "no healthy devices present; cannot allocate unhealthy devices example.com/gpu");
+    rejected(
+        &node,
+        "no healthy devices present; cannot allocate unhealthy devices example.com/gpu",
+    );
 }
 
 /// 52
@@ -152,9 +158,7 @@ async fn one_changed_byte_empties_the_state_and_the_kubelet_starts() {
     std::fs::write(plugins.join(FILE), GOLDEN.replacen("0003", "0009", 1)).expect("written");
     let node = Node::start_in(dir, |_| ());
     assert!(node.kubelet.node().resources.is_empty());
-    let is_corrupt = |event: &Event| {
-        matches!(event, Event::CheckpointIgnored { message } if message.contains("checksum 3711385807"))
-    };
+    let is_corrupt = |event: &Event| matches!(event, Event::CheckpointIgnored { message } if message.contains("checksum 3711385807"));
     assert_eq!(node.kubelet.calls().count(is_corrupt), 1);
 }
 

@@ -14,7 +14,8 @@ async fn node_with_pod(size: u64) -> (Node, Plugin) {
     let node = Node::start_with(|config| config.pre_start_timeout = SHORT);
     let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
     plugin.show(devices(2));
-    plugin.script().options = Ok(DevicePluginOptions { pre_start_required: true, ..Default::default() });
+    plugin.script().options =
+        Ok(DevicePluginOptions { pre_start_required: true, ..Default::default() });
     plugin.register().await.expect("registered");
     node.counts(GPU, 2, 2).await;
     node.kubelet.admit(pod("pod", GPU, size)).await.expect("admitted");

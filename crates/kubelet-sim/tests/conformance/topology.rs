@@ -72,7 +72,8 @@ async fn scope_pod_aligns_all_containers_together() {
     let _plugin = Plugin::registered(&node.kubelet, GPU, list).await;
     node.counts(GPU, 4, 4).await;
     let of = |name: &str| windlass_kubelet_sim::Container::new(name).limit(GPU, 1);
-    let pair = |name: &str| windlass_kubelet_sim::Pod::new(name).container(of("a")).container(of("b"));
+    let pair =
+        |name: &str| windlass_kubelet_sim::Pod::new(name).container(of("a")).container(of("b"));
     node.admit("one", GPU, 1).await;
     let admission = node.kubelet.admit(pair("pair")).await.expect("admitted on node 1");
     let held = |name| admission.allotment(name, GPU).expect("held").ids();

@@ -15,7 +15,7 @@ use windlass_core::{
     pci::{PciAddress, PciePath},
 };
 
-use super::{Publisher, SourceSnapshot};
+use super::{Publisher, SourceSnapshot, log};
 use crate::{clock::Clock, config::HealthPolicy, host::Host};
 
 /// The source.
@@ -54,7 +54,9 @@ impl Nics {
     }
 
     fn look(&mut self) -> SourceSnapshot {
-        let names = self.host.names(CLASS);
+        let mut names = self.host.names(CLASS);
+        // mlx5_10 comes after mlx5_9.
+        names.sort_by_key(|name| (name.len(), name.clone()));
         let present: Vec<_> = (0..).zip(&names).filter_map(|(i, name)| self.nic(i, name)).collect();
         for (device, observation) in &present {
             self.observe(&device.id, observation);
@@ -79,8 +81,7 @@ impl Nics {
         let tracker =
             self.trackers.entry(id.clone()).or_insert_with(|| HealthTracker::new(quiet, now));
         if let Some(from) = tracker.observe(observation, now) {
-            let health = tracker.health();
-            tracing::info!(device = %id, %from, to = %health.state, why = %health, "health changed");
+            log::health_changed(id, from, tracker.health());
         }
     }
 

@@ -88,6 +88,7 @@ impl DevicePlugin for Service {
                 return None;
             }
             tracing::info!(
+                %resource,
                 devices = offer.devices.len(),
                 allocatable = offer.allocatable(),
                 "list sent"
@@ -149,7 +150,7 @@ impl Service {
             ids.iter().map(|id| self.allocatable(state, id)).collect::<Result<Vec<_>, _>>()?;
         let simulated = state.inventory.simulated.as_deref();
         let grant = grant(&self.resource, &devices, self.device_list, simulated);
-        tracing::info!(?ids, "allocated");
+        tracing::info!(resource = %self.resource, devices = ids.join(" "), "allocated");
         Ok(wire::container_response(grant))
     }
 
@@ -188,8 +189,15 @@ impl Service {
         let size = usize::try_from(request.allocation_size).unwrap_or(0);
         let question = placement::Request { available: &available, required: &required, size };
         let choice = placement::choose(question).map_err(|source| self.unanswerable(source))?;
-        tracing::info!(chosen = ?choice.devices, why = %choice.connections, exact = choice.exact, "preferred");
-        let device_i_ds = choice.devices.iter().map(ToString::to_string).collect();
+        let device_i_ds: Vec<_> = choice.devices.iter().map(ToString::to_string).collect();
+        tracing::info!(
+            resource = %self.resource,
+            devices = device_i_ds.join(" "),
+            why = %choice.connections,
+            compared = choice.compared,
+            exact = choice.exact,
+            "preferred"
+        );
         Ok(ContainerPreferredAllocationResponse { device_i_ds })
     }
 

@@ -35,7 +35,6 @@ const STEP_LIMIT: Duration = Duration::from_secs(5);
 /// "GPU has fallen off the bus": what is injected.
 const FALLEN_OFF: u64 = 79;
 
-
 // === impl Script ===
 
 impl<'a> Script<'a> {
@@ -74,7 +73,10 @@ impl<'a> Script<'a> {
             inventory.simulated.is_some(),
             "the agent does not say that the machine is simulated"
         );
-        self.tell(&Event::Discovered { inventory: inventory.clone(), took_ms: ms(self.begun) })?;
+        self.tell(&Event::Discovered {
+            inventory: inventory.clone(),
+            took_ms: ms(self.stage.agent_started),
+        })?;
         Ok(inventory)
     }
 
@@ -91,7 +93,7 @@ impl<'a> Script<'a> {
                 resource: resource.clone(),
                 capacity,
                 allocatable,
-                took_ms: ms(self.begun),
+                took_ms: ms(self.stage.agent_started),
             })?;
             all.push(Counts { resource, capacity, allocatable });
         }
@@ -142,7 +144,9 @@ impl<'a> Script<'a> {
             allotment.ids().iter().filter_map(|id| inventory.get(id)).collect();
         devices.sort_by_key(|device| (device.kind, device.index));
         let grant = &allotment.grant;
-        let edits = runtime::resolve(&self.stage.cdi_dir(), &grant.cdi_devices)?;
+        let mut cdi_devices = grant.cdi_devices.clone();
+        cdi_devices.sort_by_key(|name| devices.iter().position(|d| name.ends_with(d.id.as_str())));
+        let edits = runtime::resolve(&self.stage.cdi_dir(), &cdi_devices)?;
         let own = grant.envs.iter().map(|(key, value)| format!("{key}={value}"));
         Ok(Container {
             name: name.to_owned(),
@@ -151,7 +155,7 @@ impl<'a> Script<'a> {
             ids: devices.iter().map(|device| device.id.to_string()).collect(),
             why: Connections::of(&devices).to_string(),
             compared: allotment.preference.as_ref().and_then(|asked| compared(inventory, asked)),
-            cdi_devices: grant.cdi_devices.clone(),
+            cdi_devices,
             env: own.chain(edits.env).collect(),
             device_nodes: edits.device_nodes,
         })
@@ -174,8 +178,9 @@ impl<'a> Script<'a> {
     async fn fail_and_recover(&mut self, inventory: &Inventory, main: &Counts) -> Result<()> {
         let node = self.stage.kubelet.node();
         let held = held_of(&node, &main.resource);
-        let (id, pod) = held.last_key_value().context("no pod holds a device")?;
-        let device = inventory.get(id).context("a held device is in the inventory")?;
+        let known = held.iter().filter_map(|(id, pod)| Some((inventory.get(id)?, pod)));
+        let last = known.max_by_key(|(device, _)| device.index);
+        let (device, pod) = last.context("no pod holds a device")?;
         self.fail(device, pod, main).await.context("step failure")?;
         self.recover(device, main).await.context("step recovery")
     }

@@ -9,7 +9,11 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
-use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, timeout},
+};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_kubelet_sim::Kubelet;
@@ -27,6 +31,7 @@ pub(super) struct Stage {
     pub(super) machine: Machine,
     pub(super) kubelet: Kubelet,
     pub(super) state: watch::Receiver<Arc<NodeState>>,
+    pub(super) agent_started: Instant,
     folder: TempDir,
     stop: CancellationToken,
     ended: CancellationToken,
@@ -60,13 +65,14 @@ impl Stage {
         let mut settings = windlass_kubelet_sim::Config::new(&kubelet_dir);
         settings.numa_nodes = (0..8).collect();
         let kubelet = Kubelet::start(settings).context("cannot start the embedded kubelet")?;
+        let agent_started = Instant::now();
         let agent = Agent::start(&config(folder.path(), &machine), clock());
         let agent = agent.context("cannot start the agent")?;
         let state = agent.state();
         let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
         let mut task = JoinSet::new();
         task.spawn(run(agent, stop.clone(), ended.clone()));
-        Ok(Self { machine, kubelet, state, folder, stop, ended, agent: task })
+        Ok(Self { machine, kubelet, state, agent_started, folder, stop, ended, agent: task })
     }
 
     pub(super) fn dir(&self) -> &Path {

@@ -57,7 +57,7 @@ fn sentences(event: &Event, paint: Paint) -> Vec<String> {
         Event::Registered { resource, capacity, allocatable, took_ms } => vec![format!(
             "  {} {resource}: {capacity} devices, {allocatable} allocatable {}",
             paint.text(Tone::Good, "ok"),
-            paint.text(Tone::Quiet, format!("({took_ms} ms after the start)")),
+            paint.text(Tone::Quiet, format!("({took_ms} ms after the agent started)")),
         )],
         other => later_sentences(other, paint),
     }

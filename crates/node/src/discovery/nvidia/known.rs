@@ -8,7 +8,7 @@ use windlass_core::{
     health::{HealthTracker, Observation, Reason},
 };
 
-use crate::clock::Clock;
+use crate::{clock::Clock, discovery::log};
 
 /// The devices by id. A device that was healthy once is never forgotten: the kubelet may hold its
 /// id, and must be told that it is unhealthy rather than nothing.
@@ -62,8 +62,7 @@ impl Known {
         let health = entry.tracker.health();
         entry.was_healthy |= health.is_healthy();
         if let Some(from) = change {
-            let why = health.trouble().map(ToString::to_string);
-            tracing::info!(device = %id, %from, to = %health.state, why, "health changed");
+            log::health_changed(id, from, health);
         }
     }
 
