@@ -1,0 +1,170 @@
+//! Faults of the simulated machine, and what the kubelet hears of them.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use windlass_core::{
+    health::{HealthState, Reason},
+    inventory::SourceState,
+};
+use windlass_kubelet_sim::NodeStatus;
+use windlass_machine::Fault;
+use windlass_node::state::NodeState;
+
+use crate::world::{GPU, LIMIT, QUIET, Running, World, allocatable, counts, gpu_id};
+
+fn inject(world: &World, fault: &str) {
+    let fault: Fault = fault.parse().expect("a fault");
+    world.machine.inject(&fault).expect("injected");
+}
+
+/// The reason for which the GPU of that index is not healthy.
+fn trouble(state: &NodeState, index: u32) -> Option<Reason> {
+    let gpu = state.inventory.devices.iter().find(|device| device.index == index)?;
+    gpu.health.trouble().map(|trouble| trouble.reason)
+}
+
+async fn until_trouble(agent: &Running, index: u32, reason: Reason) -> Arc<NodeState> {
+    agent.until(|state| trouble(state, index) == Some(reason)).await
+}
+
+#[tokio::test]
+async fn a_critical_xid_counts_at_once_and_recovery_takes_the_quiet_period() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    let begun = Instant::now();
+    inject(&world, "xid:79@3");
+    counts(&kubelet, (8, 7)).await;
+    assert_eq!(trouble(&agent.state.borrow(), 3), Some(Reason::Xid(79)));
+    counts(&kubelet, (8, 8)).await;
+    assert!(begun.elapsed() >= QUIET, "healthy again after {:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_programs_xid_does_not_count_unless_the_operator_says_so() {
+    let mut world = World::new("dgx-h100");
+    world.config.health.counted_xids.insert(13);
+    world.config.health.ignored_xids.insert(79);
+    let (kubelet, agent) = world.serving(8).await;
+    inject(&world, "xid:31@0");
+    inject(&world, "xid:79@1");
+    inject(&world, "xid:13@2");
+    counts(&kubelet, (8, 7)).await;
+    let state = agent.state.borrow().clone();
+    let troubles: Vec<_> = (0..3).map(|index| trouble(&state, index)).collect();
+    assert_eq!(troubles, [None, None, Some(Reason::Xid(13))]);
+}
+
+#[tokio::test]
+async fn each_kind_of_failure_has_its_reason_and_a_way_back() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    for (fault, reason) in [
+        ("ecc@1", Reason::DoubleBitEcc),
+        ("lost@1", Reason::Lost),
+        ("error:999@1", Reason::ProbeFailed),
+        ("hang@1", Reason::Unresponsive),
+    ] {
+        inject(&world, fault);
+        until_trouble(&agent, 1, reason).await;
+        counts(&kubelet, (8, 7)).await;
+        inject(&world, "recover@1");
+        counts(&kubelet, (8, 8)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_gpu_that_fails_at_the_start_hides_no_other() {
+    for (fault, reason) in [("error:999@5", Reason::ProbeFailed), ("hang@5", Reason::Unresponsive)]
+    {
+        let world = World::new("dgx-h100");
+        inject(&world, fault);
+        let kubelet = world.kubelet();
+        let agent = world.agent();
+        counts(&kubelet, (8, 7)).await;
+        let state = until_trouble(&agent, 5, reason).await;
+        let ids: Vec<_> = state.inventory.devices.iter().map(|device| &device.id).collect();
+        inject(&world, "recover@5");
+        let node = counts(&kubelet, (8, 8)).await;
+        let listed = &node.resources[GPU].devices;
+        let same = listed.keys().all(|listed| ids.iter().any(|id| id.as_str() == listed.as_str()));
+        assert!(same, "the failed GPU had its own name all along: {listed:?} in {ids:?}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_offered_healthy_before_it_was_probed() {
+    let world = World::new("dgx-h100");
+    for gpu in 0..8 {
+        inject(&world, &format!("hang@{gpu}"));
+    }
+    let kubelet = world.kubelet();
+    let _agent = world.agent();
+    let node = counts(&kubelet, (8, 0)).await;
+    assert!(node.resources[GPU].devices.values().all(|device| !device.is_healthy()));
+    for gpu in 0..8 {
+        inject(&world, &format!("recover@{gpu}"));
+    }
+    counts(&kubelet, (8, 8)).await;
+}
+
+#[tokio::test]
+async fn a_fault_reaches_every_instance_of_the_gpu() {
+    let world = World::new("mig-a100");
+    let kubelet = world.kubelet();
+    let agent = world.agent();
+    let complete = agent.until(|state| state.inventory.is_complete()).await;
+    let instances = |state: &NodeState| {
+        let gpu = state.inventory.devices.iter().find(|device| device.partitioned);
+        let gpu = gpu.expect("the profile has a cut GPU").clone();
+        let parts = state.inventory.parts_of(&gpu.id).cloned().collect::<Vec<_>>();
+        (gpu, parts)
+    };
+    let (gpu, parts) = instances(&complete);
+    assert!(parts.len() > 1 && parts.iter().all(|part| part.health.is_healthy()));
+    inject(&world, &format!("xid:79@{}", gpu.index));
+    agent
+        .until(|state| instances(state).1.iter().all(|p| p.health.state == HealthState::Unhealthy))
+        .await;
+    let unhealthy = |node: &NodeStatus| {
+        let all = node.resources.values().flat_map(|resource| &resource.devices);
+        parts.iter().all(|part| {
+            all.clone().any(|(id, device)| id == part.id.as_str() && !device.is_healthy())
+        })
+    };
+    kubelet.wait_for(unhealthy, LIMIT).await.expect("every instance is unhealthy");
+}
+
+#[tokio::test]
+async fn an_added_gpu_is_offered_and_a_removed_one_stays_listed_as_unhealthy() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    inject(&world, "add");
+    counts(&kubelet, (9, 9)).await;
+    let last = gpu_id(&agent, 8);
+    inject(&world, "remove@8");
+    let node = counts(&kubelet, (9, 8)).await;
+    let device = &node.resources[GPU].devices[last.as_str()];
+    assert!(!device.is_healthy(), "a kubelet that misses an id may panic");
+}
+
+#[tokio::test]
+async fn a_driver_that_is_installed_later_is_served_later() {
+    let world = World::new("dgx-h100");
+    world.machine.remove_driver().expect("removed");
+    let kubelet = world.kubelet();
+    let agent = world.agent();
+    let absent = |state: &Arc<NodeState>| {
+        matches!(state.inventory.sources.get("nvidia"), Some(SourceState::Absent(_)))
+    };
+    agent.until(absent).await;
+    assert!(kubelet.node().resources.is_empty(), "a node without GPUs has no GPU resource");
+    world.machine.install_driver().expect("installed");
+    allocatable(&kubelet, GPU, 8).await;
+
+    world.machine.remove_driver().expect("removed");
+    counts(&kubelet, (8, 0)).await;
+    until_trouble(&agent, 0, Reason::DriverGone).await;
+    world.machine.install_driver().expect("installed");
+    counts(&kubelet, (8, 8)).await;
+}

@@ -1,0 +1,157 @@
+//! The agent and a kubelet that comes late, restarts, deletes sockets, drops streams.
+
+use tonic::Request;
+use windlass_kubelet_api::deviceplugin::{Empty, UNHEALTHY};
+use windlass_kubelet_sim::{
+    Event, Kubelet, Misbehaviour, NodeStatus, PodPhase, RegistrationFault, StreamFault,
+};
+use windlass_machine::Fault;
+
+use crate::world::{GPU, LIMIT, World, allocatable, client, counts, pod};
+
+fn registrations(kubelet: &Kubelet) -> usize {
+    kubelet.calls().count(|event| matches!(event, Event::Registered { .. }))
+}
+
+/// Waits until the plugin registered that many times in all, and the node has every GPU again.
+async fn registered_again(kubelet: &Kubelet, times: usize) {
+    let often_enough = |events: &[Event]| {
+        events.iter().filter(|event| matches!(event, Event::Registered { .. })).count() >= times
+    };
+    let reached = kubelet.calls().wait_for(often_enough, LIMIT).await;
+    reached.unwrap_or_else(|events| panic!("not {times} registrations: {events:#?}"));
+    allocatable(kubelet, GPU, 8).await;
+}
+
+#[tokio::test]
+async fn a_kubelet_that_starts_late_is_registered_with() {
+    let world = World::new("dgx-h100");
+    let agent = world.agent();
+    agent.until(|state| state.inventory.is_complete()).await;
+    let kubelet = world.kubelet();
+    allocatable(&kubelet, GPU, 8).await;
+    assert_eq!(registrations(&kubelet), 1);
+}
+
+#[tokio::test]
+async fn restarts_of_the_kubelet_change_no_allocation() {
+    let world = World::new("dgx-h100");
+    let (kubelet, _agent) = world.serving(8).await;
+    let admission = kubelet.admit(pod("trainer", 4)).await.expect("admitted");
+    kubelet.start_container("trainer-uid", "main").await.expect("started");
+    let held = admission.allotment("main", GPU).expect("allotted").ids();
+    for restart in 1..=4 {
+        kubelet.restart().await.expect("restarted");
+        registered_again(&kubelet, 1 + restart).await;
+        let node = kubelet.node();
+        let trainer = &node.pods["trainer-uid"];
+        assert_eq!(trainer.phase, PodPhase::Admitted, "restart {restart}");
+        let devices = trainer.containers["main"].devices[GPU].values().flatten().cloned();
+        assert_eq!(devices.collect::<std::collections::BTreeSet<_>>(), held, "restart {restart}");
+    }
+    let rejection = kubelet.admit(pod("second", 5)).await.expect_err("four are held");
+    assert!(rejection.message.contains("Requested: 5, Available: 4"), "{rejection}");
+}
+
+#[tokio::test]
+async fn the_death_of_the_agent_changes_no_allocation() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    kubelet.admit(pod("trainer", 4)).await.expect("admitted");
+    // Dropped without a chance to clean up, as by SIGKILL: socket and documents stay.
+    drop(agent);
+    counts(&kubelet, (8, 0)).await;
+    let _agent = world.agent();
+    counts(&kubelet, (8, 8)).await;
+    assert_eq!(kubelet.node().resources[GPU].in_use.len(), 4);
+}
+
+#[tokio::test]
+async fn a_deleted_socket_is_served_anew_and_registered() {
+    let world = World::new("dgx-h100");
+    let (kubelet, _agent) = world.serving(8).await;
+    kubelet.delete_socket("windlass-nvidia.com_gpu.sock").expect("deleted");
+    registered_again(&kubelet, 2).await;
+    assert!(world.socket().exists());
+    kubelet.delete_sockets().expect("deleted");
+    kubelet.replace_registration_socket(1).expect("bound again");
+    registered_again(&kubelet, 3).await;
+    kubelet.admit(pod("p", 8)).await.expect("the new socket answers");
+}
+
+#[tokio::test]
+async fn a_kubelet_socket_that_is_replaced_twice_is_registered_with_in_the_end() {
+    let world = World::new("dgx-h100");
+    let (kubelet, _agent) = world.serving(8).await;
+    kubelet.replace_registration_socket(2).expect("bound again");
+    registered_again(&kubelet, 2).await;
+    kubelet.admit(pod("p", 1)).await.expect("admitted");
+}
+
+#[tokio::test]
+async fn a_lost_stream_leads_to_a_new_registration_though_the_socket_is_the_same() {
+    let world = World::new("dgx-h100");
+    let (kubelet, _agent) = world.serving(8).await;
+    kubelet.cancel_stream(GPU).await;
+    registered_again(&kubelet, 2).await;
+}
+
+#[tokio::test]
+async fn a_refused_registration_is_tried_again_until_it_succeeds() {
+    let world = World::new("dgx-h100");
+    let kubelet = world.kubelet();
+    let refuse = RegistrationFault::Refuse("not today".to_owned());
+    kubelet.misbehave(Misbehaviour { registration: refuse, ..Misbehaviour::default() });
+    let _agent = world.agent();
+    let refused = |event: &Event| matches!(event, Event::RegistrationRefused { .. });
+    let several = |events: &[Event]| events.iter().filter(|event| refused(event)).count() >= 3;
+    kubelet.calls().wait_for(several, LIMIT).await.expect("several attempts");
+    kubelet.misbehave(Misbehaviour::default());
+    allocatable(&kubelet, GPU, 8).await;
+}
+
+#[tokio::test]
+async fn every_open_stream_gets_every_change_and_none_is_ended_for_another() {
+    let world = World::new("dgx-h100");
+    let (kubelet, _agent) = world.serving(8).await;
+    let mut plugin = client(&kubelet, GPU).await;
+    let mut second =
+        plugin.list_and_watch(Request::new(Empty {})).await.expect("open").into_inner();
+    let list = second.message().await.expect("open").expect("a list");
+    assert_eq!(list.devices.len(), 8);
+
+    world.machine.inject(&Fault::Xid { gpu: 2, code: 79 }).expect("injected");
+    let list = second.message().await.expect("still open").expect("a list");
+    assert_eq!(list.devices.iter().filter(|device| device.health == UNHEALTHY).count(), 1);
+    counts(&kubelet, (8, 7)).await;
+}
+
+#[tokio::test]
+async fn a_kubelet_that_never_reads_holds_up_nobody() {
+    let world = World::new("dgx-h100");
+    let kubelet = world.kubelet();
+    let streams = StreamFault::NeverRead;
+    kubelet.misbehave(Misbehaviour { streams, ..Misbehaviour::default() });
+    let agent = world.agent();
+    let registered = |node: &NodeStatus| node.registrations.contains_key(GPU);
+    kubelet.wait_for(registered, LIMIT).await.expect("registered");
+    for _ in 0..20 {
+        world.machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
+    }
+    let failed = |state: &std::sync::Arc<windlass_node::state::NodeState>| {
+        state.inventory.devices.iter().any(|device| !device.health.is_healthy())
+    };
+    agent.until(failed).await;
+    let mut plugin = client(&kubelet, GPU).await;
+    plugin.get_device_plugin_options(Empty {}).await.expect("the agent keeps serving");
+}
+
+#[tokio::test]
+async fn a_stopped_agent_takes_its_socket_along_and_leaves_its_documents() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    agent.stop().await;
+    assert!(!world.socket().exists());
+    assert!(world.config.cdi_dir.join("windlass.dev-gpu.json").exists());
+    counts(&kubelet, (8, 0)).await;
+}

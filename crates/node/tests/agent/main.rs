@@ -1,0 +1,8 @@
+//! The agent as a whole: the real gRPC over real sockets, the real dlopen; only the kubelet is the
+//! embedded one and only the GPUs are simulated.
+
+mod health;
+mod lifecycle;
+mod requests;
+mod start;
+mod world;

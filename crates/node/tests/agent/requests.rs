@@ -1,0 +1,202 @@
+//! Requests, sensible and not, and their answers.
+
+use std::fs;
+
+use tokio::io::AsyncWriteExt as _;
+use tonic::Code;
+use windlass_kubelet_api::{
+    deviceplugin::{
+        AllocateRequest, AllocateResponse, ContainerAllocateRequest,
+        ContainerPreferredAllocationRequest, Empty, PreStartContainerRequest,
+        PreferredAllocationRequest, device_plugin_client::DevicePluginClient,
+    },
+    socket::SocketPath,
+};
+use windlass_machine::Fault;
+use windlass_node::config::DeviceList;
+
+use crate::world::{GPU, World, allocatable, client, counts, gpu_id, pod, pod_with};
+
+type Client = DevicePluginClient<tonic::transport::Channel>;
+
+fn allocation(containers: &[&[String]]) -> AllocateRequest {
+    let container_requests = containers
+        .iter()
+        .map(|ids| ContainerAllocateRequest { devices_ids: ids.to_vec() })
+        .collect();
+    AllocateRequest { container_requests }
+}
+
+async fn allocate(plugin: &mut Client, ids: &[String]) -> Result<AllocateResponse, tonic::Status> {
+    plugin.allocate(allocation(&[ids])).await.map(tonic::Response::into_inner)
+}
+
+async fn ids(plugin: &mut Client) -> Vec<String> {
+    let mut lists = plugin.list_and_watch(Empty {}).await.expect("open").into_inner();
+    let list = lists.message().await.expect("open").expect("a list");
+    list.devices.into_iter().map(|device| device.id).collect()
+}
+
+#[tokio::test]
+async fn what_cannot_be_allocated_is_refused_by_name() {
+    let world = World::new("dgx-h100");
+    let (kubelet, _agent) = world.serving(8).await;
+    let mut plugin = client(&kubelet, GPU).await;
+    let known = ids(&mut plugin).await[0].clone();
+    let stranger = "GPU-nobody".to_owned();
+    for (ids, code, expected) in [
+        (vec![stranger.clone()], Code::InvalidArgument, "nvidia.com/gpu has no device GPU-nobody"),
+        (vec![known.clone(), known.clone()], Code::InvalidArgument, "more than once"),
+        (vec![], Code::InvalidArgument, "names no devices of nvidia.com/gpu"),
+    ] {
+        let status = allocate(&mut plugin, &ids).await.expect_err(expected);
+        assert_eq!(status.code(), code);
+        assert!(status.message().contains(expected), "{}", status.message());
+    }
+    let request = PreStartContainerRequest { devices_ids: vec![stranger] };
+    let status = plugin.pre_start_container(request).await.expect_err("unknown");
+    assert_eq!(status.code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn a_device_that_failed_meanwhile_is_refused_with_its_trouble() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    let mut plugin = client(&kubelet, GPU).await;
+    let id = gpu_id(&agent, 0);
+    world.machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
+    counts(&kubelet, (8, 7)).await;
+    let status = allocate(&mut plugin, &[id.clone()]).await.expect_err("unhealthy");
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    let expected = format!("nvidia.com/gpu: {id} cannot be allocated: XID 79");
+    assert!(status.message().starts_with(&expected), "{}", status.message());
+}
+
+#[tokio::test]
+async fn a_device_node_that_is_missing_is_named() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    let mut plugin = client(&kubelet, GPU).await;
+    let id = gpu_id(&agent, 4);
+    fs::remove_file(world.config.host_root.join("dev/nvidia4")).expect("removed");
+    let status = allocate(&mut plugin, &[id]).await.expect_err("no node");
+    assert!(status.message().contains("device node /dev/nvidia4"), "{}", status.message());
+}
+
+#[tokio::test]
+async fn the_same_request_gets_the_same_bytes() {
+    use prost::Message as _;
+    let world = World::new("dgx-h100");
+    let (kubelet, _agent) = world.serving(8).await;
+    let mut plugin = client(&kubelet, GPU).await;
+    let known = ids(&mut plugin).await;
+    let two = allocation(&[&known[..2], &known[2..3]]);
+    let first = plugin.allocate(two.clone()).await.expect("allocated").into_inner();
+    assert_eq!(first.container_responses.len(), 2, "one answer per container, in order");
+    for _ in 0..20 {
+        let again = plugin.allocate(two.clone()).await.expect("allocated").into_inner();
+        assert_eq!(again.encode_to_vec().len(), first.encode_to_vec().len());
+        assert_eq!(again, first);
+    }
+}
+
+#[tokio::test]
+async fn every_name_that_is_granted_is_in_a_document_that_exists() {
+    let world = World::new("mig-a100");
+    let (kubelet, _agent) = world.serving(2).await;
+    for (resource, node) in [(GPU, "/dev/nvidia"), ("nvidia.com/mig-1g.5gb", "/dev/nvidia-caps/")] {
+        let admission = kubelet.admit(pod_with(resource, resource, 1)).await.expect("admitted");
+        let grant = &admission.allotment("main", resource).expect("allotted").grant;
+        let text = fs::read(world.config.cdi_dir.join("windlass.dev-gpu.json")).expect("written");
+        let document: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        let name = grant.cdi_devices[0].strip_prefix("windlass.dev/gpu=").expect("qualified");
+        let devices = document["devices"].as_array().expect("devices");
+        let device = devices.iter().find(|device| device["name"] == name).expect("in the document");
+        assert!(device.to_string().contains(node), "{device}");
+        assert_eq!(grant.envs["WINDLASS_SIMULATED"], "mig-a100", "a simulation says so");
+    }
+}
+
+#[tokio::test]
+async fn the_environment_is_the_alternative_to_documents() {
+    let mut world = World::new("dgx-h100");
+    world.config.device_list = DeviceList::Envvar;
+    let (kubelet, _agent) = world.serving(8).await;
+    let admission = kubelet.admit(pod("p", 2)).await.expect("admitted");
+    let allotment = admission.allotment("main", GPU).expect("allotted");
+    let visible: std::collections::BTreeSet<_> =
+        allotment.grant.envs["NVIDIA_VISIBLE_DEVICES"].split(',').map(str::to_owned).collect();
+    assert_eq!(visible, allotment.ids());
+    assert!(allotment.grant.cdi_devices.is_empty() && !world.config.cdi_dir.exists());
+}
+
+#[tokio::test]
+async fn ids_are_unique_over_resources() {
+    let world = World::new("mig-a100");
+    let (kubelet, _agent) = world.serving(2).await;
+    allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
+    let node = kubelet.node();
+    let all: Vec<_> = node.resources.values().flat_map(|one| one.devices.keys()).collect();
+    let unique: std::collections::BTreeSet<_> = all.iter().collect();
+    assert_eq!(all.len(), unique.len(), "the kubelet finds health by id alone");
+}
+
+#[tokio::test]
+async fn topology_is_told_where_there_is_one_and_absent_where_not() {
+    for (profile, count, expected) in [("dgx-h100", 8, Some(vec![0_i64])), ("t4-edge", 1, None)] {
+        let world = World::new(profile);
+        let (kubelet, agent) = world.serving(count).await;
+        let id = gpu_id(&agent, 0);
+        let node = kubelet.node();
+        assert_eq!(node.resources[GPU].devices[&id].numa_nodes, expected, "{profile}");
+    }
+}
+
+#[tokio::test]
+async fn a_preference_holds_what_must_be_in_it_and_impossible_ones_are_refused() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    let mut plugin = client(&kubelet, GPU).await;
+    let gpu = |index| gpu_id(&agent, index);
+    let all: Vec<_> = (0..8).map(gpu).collect();
+    let ask = |required: Vec<String>, size| {
+        let one = ContainerPreferredAllocationRequest {
+            available_device_i_ds: all.clone(),
+            must_include_device_i_ds: required,
+            allocation_size: size,
+        };
+        PreferredAllocationRequest { container_requests: vec![one] }
+    };
+    let answer = plugin.get_preferred_allocation(ask(vec![gpu(5)], 4)).await.expect("an answer");
+    let mut chosen = answer.into_inner().container_responses.remove(0).device_i_ds;
+    chosen.sort();
+    let mut second_node: Vec<_> = (4..8).map(gpu).collect();
+    second_node.sort();
+    assert_eq!(chosen, second_node, "the four of the NUMA node that GPU 5 is on");
+    for (required, size) in [(vec![], 9), (vec![], 0), (vec![], -1), (all.clone(), 2)] {
+        let status =
+            plugin.get_preferred_allocation(ask(required, size)).await.expect_err("refused");
+        assert_eq!(status.code(), Code::InvalidArgument);
+    }
+}
+
+#[tokio::test]
+async fn garbage_and_oversized_requests_hurt_nobody() {
+    let world = World::new("dgx-h100");
+    let (kubelet, _agent) = world.serving(8).await;
+    for garbage in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        &[0xff; 4096],
+        &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff"[..],
+    ] {
+        let mut stream = tokio::net::UnixStream::connect(world.socket()).await.expect("connected");
+        // The agent may hang up before everything is written.
+        let _ = stream.write_all(garbage).await;
+    }
+    let channel = SocketPath::new(world.socket()).expect("short").dial().await.expect("dialled");
+    let mut plugin = DevicePluginClient::new(channel);
+    let oversized = vec!["x".repeat(1 << 20); 5];
+    let status = allocate(&mut plugin, &oversized).await.expect_err("over 4 MiB");
+    assert_eq!(status.code(), Code::OutOfRange, "{status}");
+    kubelet.admit(pod("p", 8)).await.expect("the agent keeps serving");
+}

@@ -1,0 +1,80 @@
+//! Starts that are refused, and starts after an earlier life.
+
+use std::{fs, os::unix::net::UnixListener, path::PathBuf};
+
+use windlass_kubelet_api::checkpoint::{self, Checkpoint, PodDevices};
+use windlass_node::StartError;
+
+use crate::world::{GPU, World, allocatable, counts, pod};
+
+#[tokio::test]
+async fn a_second_agent_is_refused_and_the_first_unharmed() {
+    let world = World::new("dgx-h100");
+    let (kubelet, _agent) = world.serving(8).await;
+    let error = world.try_agent().err().expect("refused");
+    assert!(matches!(error, StartError::Taken(_)), "{error}");
+    assert!(error.to_string().contains("stop it first"), "{error}");
+    kubelet.admit(pod("p", 8)).await.expect("the first agent serves");
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_written_is_named_with_its_flag() {
+    let mut world = World::new("t4-edge");
+    // Nobody, root included, makes folders in /proc.
+    world.config.cdi_dir = "/proc/windlass".into();
+    let error = world.try_agent().err().expect("refused").to_string();
+    assert!(error.contains("/proc/windlass") && error.contains("--cdi-dir"), "{error}");
+}
+
+#[tokio::test]
+async fn a_socket_path_that_is_too_long_is_refused_with_the_path() {
+    let mut world = World::new("t4-edge");
+    world.config.kubelet_dir = world.path().join("x".repeat(80));
+    let error = world.try_agent().err().expect("refused");
+    let StartError::Socket(source) = error else { panic!("another error: {error}") };
+    let text = source.to_string();
+    assert!(text.contains(&"x".repeat(80)) && text.contains("107"), "{text}");
+}
+
+#[tokio::test]
+async fn a_stale_socket_is_replaced() {
+    let world = World::new("t4-edge");
+    let folder = world.socket().parent().map(PathBuf::from).expect("a folder");
+    fs::create_dir_all(&folder).expect("created");
+    drop(UnixListener::bind(world.socket()).expect("bound"));
+    let agent = world.agent();
+    agent.until(|state| state.inventory.is_complete()).await;
+    let kubelet = world.kubelet();
+    allocatable(&kubelet, GPU, 1).await;
+}
+
+#[tokio::test]
+async fn a_device_that_a_pod_holds_is_listed_though_it_is_gone() {
+    let world = World::new("t4-edge");
+    let folder = world.socket().parent().map(PathBuf::from).expect("a folder");
+    fs::create_dir_all(&folder).expect("created");
+    let held = PodDevices {
+        pod_uid: "u".to_owned(),
+        container_name: "c".to_owned(),
+        resource_name: GPU.to_owned(),
+        device_ids: [(0, vec!["GPU-gone".to_owned()])].into(),
+        allocate_response: Vec::new(),
+    };
+    let record = Checkpoint { pods: Some(vec![held]), registered: None };
+    fs::write(folder.join(checkpoint::FILE), record.to_json()).expect("written");
+    let _agent = world.agent();
+    let kubelet = world.kubelet();
+    let node = counts(&kubelet, (2, 1)).await;
+    assert!(!node.resources[GPU].devices["GPU-gone"].is_healthy());
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_no_reason_not_to_serve() {
+    let world = World::new("t4-edge");
+    let folder = world.socket().parent().map(PathBuf::from).expect("a folder");
+    fs::create_dir_all(&folder).expect("created");
+    fs::write(folder.join(checkpoint::FILE), "{\"Data\":").expect("written");
+    let kubelet = world.kubelet();
+    let _agent = world.agent();
+    allocatable(&kubelet, GPU, 1).await;
+}
