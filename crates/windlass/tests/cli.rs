@@ -1,0 +1,304 @@
+//! The program as people and service managers meet it: output, exit codes, signals.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const USAGE: Option<i32> = Some(64);
+
+/// How long the agent may take for anything before a test has failed.
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn windlass(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+    command.args(arguments).stdin(Stdio::null());
+    // The environment of whoever runs the tests configures nothing here.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("WINDLASS_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    windlass(arguments).output().expect("windlass runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn folder() -> TempDir {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("wl");
+    builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir()).expect("a temporary folder")
+}
+
+/// A simulated machine, and the flags that point commands at it.
+fn machine(folder: &TempDir, profile: &str) -> Vec<String> {
+    let dir = folder.path().join("machine");
+    let output = run(&["machine", "create", &dir.display().to_string(), "--machine", profile]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let path = |name: &str| dir.join(name).display().to_string();
+    vec!["--host-root".into(), path("host"), "--nvml-library".into(), path("libnvidia-ml.so.1")]
+}
+
+/// A running `windlass node`; killed when dropped.
+struct Node {
+    child: Child,
+    log: std::io::Lines<BufReader<std::process::ChildStderr>>,
+    seen: Vec<String>,
+}
+
+impl Node {
+    fn start(folder: &TempDir, host: &[String]) -> Self {
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let mut command = windlass(&["node", "--kubelet-dir", &path("kubelet")]);
+        command.args(["--cdi-dir", &path("cdi"), "--log-format", "json"]).args(host);
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("windlass runs");
+        let log = BufReader::new(child.stderr.take().expect("piped")).lines();
+        Self { child, log, seen: Vec::new() }
+    }
+
+    /// Reads the log until a message appears.
+    fn until(&mut self, message: &str) -> Value {
+        for line in self.log.by_ref() {
+            let line = line.expect("text");
+            self.seen.push(line.clone());
+            let event: Value = serde_json::from_str(&line).expect("every line is JSON");
+            if event["message"] == message {
+                return event;
+            }
+        }
+        panic!("the log ended without {message:?}: {:#?}", self.seen)
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill runs");
+        assert!(sent.success());
+    }
+
+    fn wait(&mut self) -> std::process::ExitStatus {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_demo_tells_every_step_as_json_and_ends_well() {
+    for profile in ["dgx-h100", "mig-a100", "t4-edge"] {
+        let output = run(&["demo", "--machine", profile, "--output", "json"]);
+        assert!(output.status.success(), "{profile}: {}", text(&output.stderr));
+        let lines = text(&output.stdout);
+        let events: Vec<Value> =
+            lines.lines().map(|line| serde_json::from_str(line).expect("one object")).collect();
+        let names: Vec<_> = events.iter().filter_map(|event| event["event"].as_str()).collect();
+        for expected in [
+            "started",
+            "discovered",
+            "topology",
+            "registered",
+            "podAdmitted",
+            "podRefused",
+            "fault",
+            "unhealthy",
+            "recovered",
+            "kubeletRestarted",
+            "finished",
+        ] {
+            assert!(names.contains(&expected), "{profile} tells no {expected}: {names:?}");
+        }
+        assert_eq!(events[0]["simulated"], true, "a simulation says so");
+    }
+}
+
+#[test]
+fn the_demo_is_read_by_people_and_says_that_it_is_simulated() {
+    let output = run(&["demo"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    for expected in
+        ["SIMULATED", "NV18", "all 6 pairs NV18 through NVSwitch, NUMA node 0", "All 12 steps"]
+    {
+        assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
+    }
+    assert!(!shown.contains('\x1b'), "colour is for terminals");
+}
+
+#[test]
+fn a_demo_that_cannot_be_played_fails_and_says_why() {
+    let output = windlass(&["demo"]).env("WINDLASS_SIM_DRIVER", "/nowhere.so").output();
+    let output = output.expect("windlass runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("/nowhere.so"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_wrong_command_line_is_code_64_and_says_what_would_be_right() {
+    for (arguments, expected) in [
+        (vec!["demo", "--machine", "dgx-h1000"], "dgx-h100"),
+        (vec!["nod"], "node"),
+        (vec!["node", "--log-format", "xml"], "json"),
+        (vec!["machine", "fault", "/tmp", "xid@3"], "xid:79@3"),
+        (vec!["kubelet", "/tmp/k", "--pod", "trainer"], "NAME:RESOURCE=N"),
+    ] {
+        let output = run(&arguments);
+        assert_eq!(output.status.code(), USAGE, "{arguments:?}");
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_wrong_configuration_is_code_64_with_file_and_line_and_nothing_is_touched() {
+    let folder = folder();
+    let file = folder.path().join("w.yaml");
+    let kubelet = folder.path().join("kubelet");
+    fs::write(&file, "deviceList: cdi\nresourses: []\n").expect("written");
+    let (file, dir) = (file.display().to_string(), kubelet.display().to_string());
+    let output = run(&["node", "--config", &file, "--kubelet-dir", &dir]);
+    assert_eq!(output.status.code(), USAGE);
+    let shown = text(&output.stderr);
+    assert!(shown.contains(&format!("{file}:2: unknown field `resourses`")), "{shown}");
+    assert!(!kubelet.exists());
+}
+
+#[test]
+fn help_is_no_failure() {
+    for arguments in [vec!["--help"], vec!["node", "--help"], vec!["--version"]] {
+        assert!(run(&arguments).status.success(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_closes_early_is_no_failure() {
+    let mut command = windlass(&["machine", "list"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("windlass runs");
+    drop(child.stdout.take());
+    assert!(child.wait().expect("a child").success());
+}
+
+#[test]
+fn devices_and_topology_are_for_people_and_for_programs() {
+    let folder = folder();
+    let host = machine(&folder, "dgx-h100");
+    let host: Vec<&str> = host.iter().map(String::as_str).collect();
+    let ask = |words: &[&str]| {
+        let output = run(&[words, &host[..]].concat());
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let table = ask(&["devices"]);
+    assert!(table.starts_with("SIMULATED machine dgx-h100"), "{table}");
+    let devices: Value = serde_json::from_str(&ask(&["devices", "-o", "json"])).expect("JSON");
+    let gpu = &devices["devices"][0];
+    assert_eq!(gpu["attributes"]["nvidia.com/productName"]["string"], "NVIDIA H100 80GB HBM3");
+    assert_eq!(gpu["attributes"]["resource.kubernetes.io/pcieRoot"]["string"], "pci0000:15");
+    assert_eq!(gpu["capacity"]["nvidia.com/memory"]["value"], "81559Mi");
+    assert!(ask(&["devices", "-o", "yaml"]).contains("nvidia.com/productName"));
+    let topology: Value = serde_json::from_str(&ask(&["topo", "-o", "json"])).expect("JSON");
+    assert_eq!(topology["connections"][0][7], "NV18");
+    assert_eq!(topology["connections"][0][8], "PIX", "the NIC beside the first GPU");
+}
+
+#[test]
+fn a_host_without_a_driver_has_no_devices_and_that_is_no_failure() {
+    let folder = folder();
+    let root = folder.path().display().to_string();
+    let library = folder.path().join("none.so").display().to_string();
+    let output = run(&["devices", "--host-root", &root, "--nvml-library", &library]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("none: cannot load"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn the_agent_starts_without_a_kubelet_and_ends_gracefully_at_sigterm() {
+    let folder = folder();
+    let host = machine(&folder, "t4-edge");
+    let mut node = Node::start(&folder, &host);
+    node.until("serving");
+    let socket = folder.path().join("kubelet/device-plugins/windlass-nvidia.com_gpu.sock");
+    assert!(socket.exists());
+    node.signal("TERM");
+    assert_eq!(node.wait().code(), Some(0), "{:?}", node.seen);
+    assert!(!socket.exists());
+}
+
+#[test]
+fn a_second_agent_is_refused_and_the_first_serves_on() {
+    let folder = folder();
+    let host = machine(&folder, "t4-edge");
+    let mut first = Node::start(&folder, &host);
+    first.until("serving");
+    let mut second = Node::start(&folder, &host);
+    assert_eq!(second.wait().code(), Some(1));
+    first.signal("TERM");
+    assert_eq!(first.wait().code(), Some(0));
+}
+
+#[test]
+fn an_agent_without_a_driver_says_so_once_and_serves_when_it_comes() {
+    let folder = folder();
+    let host = machine(&folder, "t4-edge");
+    let library = PathBuf::from(&host[3]);
+    let away = library.with_extension("away");
+    fs::rename(&library, &away).expect("moved");
+    let config = folder.path().join("w.yaml");
+    fs::write(&config, "health: {probeInterval: 50ms}\n").expect("written");
+    let flags = [&host[..], &["--config".to_owned(), config.display().to_string()]].concat();
+    let mut node = Node::start(&folder, &flags);
+    node.until("no NVIDIA driver; looking for one regularly");
+    fs::rename(&away, &library).expect("moved back");
+    node.until("serving");
+    let said = node.seen.iter().filter(|line| line.contains("no NVIDIA driver")).count();
+    assert_eq!(said, 1, "{:#?}", node.seen);
+    node.signal("INT");
+    assert_eq!(node.wait().code(), Some(0));
+}
+
+#[test]
+fn the_embedded_kubelet_admits_pods_of_a_plugin_that_registers_with_it() {
+    let folder = folder();
+    let host = machine(&folder, "dgx-h100");
+    let dir = folder.path().join("kubelet");
+    let mut command = windlass(&["kubelet", &dir.display().to_string()]);
+    command.args(["--pod", "first:nvidia.com/gpu=4"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut kubelet = command.spawn().expect("windlass runs");
+    let mut typed = kubelet.stdin.take().expect("piped");
+    let mut shown = BufReader::new(kubelet.stdout.take().expect("piped")).lines();
+    let mut node = Node::start(&folder, &host);
+    node.until("registered, the kubelet reads the device list");
+    let mut until = |expected: &str| {
+        let mut lines = shown.by_ref().map(|line| line.expect("text"));
+        assert!(lines.any(|line| line.contains(expected)), "{expected} was not shown");
+    };
+    until("pod first admitted");
+    writeln!(typed, "run second nvidia.com/gpu=5").expect("typed");
+    until("Requested: 5, Available: 4");
+    writeln!(typed, "delete first\nrun second nvidia.com/gpu=5\nnonsense\nquit").expect("typed");
+    until("pod second admitted");
+    until("not understood: nonsense");
+    assert!(kubelet.wait().expect("a child").success());
+    assert!(Path::new(&dir).join("device-plugins/kubelet_internal_checkpoint").exists());
+}

@@ -1,0 +1,107 @@
+//! The dependency policy of `deny.toml`, checked without a network and without another tool.
+//!
+//! Advisories are not checked here: their database has to be fetched, which `cargo deny` does.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env, fs,
+    path::Path,
+    process::Command,
+};
+
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    version: String,
+    license: Option<String>,
+    source: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Policy {
+    licenses: Licenses,
+    bans: Bans,
+}
+
+#[derive(Deserialize)]
+struct Licenses {
+    allow: BTreeSet<String>,
+}
+
+#[derive(Deserialize)]
+struct Bans {
+    skip: Vec<Skip>,
+}
+
+#[derive(Deserialize)]
+struct Skip {
+    #[serde(rename = "crate")]
+    name: String,
+}
+
+fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+fn policy() -> Policy {
+    let text = fs::read_to_string(root().join("deny.toml")).expect("deny.toml is there");
+    toml::from_str(&text).expect("deny.toml says what the test reads")
+}
+
+/// Every package that Linux builds of the workspace can hold.
+fn packages() -> Vec<Package> {
+    let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let target = format!("{}-unknown-linux-gnu", env::consts::ARCH);
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version=1", "--locked", "--offline", "--filter-platform"])
+        .arg(target)
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Metadata = serde_json::from_slice(&output.stdout).expect("cargo's JSON");
+    metadata.packages
+}
+
+#[test]
+fn every_licence_is_one_that_the_policy_allows() {
+    let allowed = policy().licenses.allow;
+    for package in packages() {
+        let name = format!("{} {}", package.name, package.version);
+        let license = package.license.unwrap_or_else(|| panic!("{name} names no licence"));
+        let parsed = spdx::Expression::parse_mode(&license, spdx::ParseMode::LAX);
+        let expression = parsed.unwrap_or_else(|error| panic!("{name}: {license}: {error}"));
+        let fits = expression.evaluate(|part| allowed.contains(&part.to_string()));
+        assert!(fits, "{name} is under {license}, which deny.toml does not allow");
+    }
+}
+
+#[test]
+fn no_crate_is_built_twice_without_a_reason() {
+    let excused: BTreeSet<_> = policy().bans.skip.into_iter().map(|skip| skip.name).collect();
+    let mut versions: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for package in packages() {
+        versions.entry(package.name).or_default().push(package.version);
+    }
+    versions.retain(|name, versions| versions.len() > 1 && !excused.contains(name));
+    assert!(versions.is_empty(), "name a reason in deny.toml, or get rid of one: {versions:?}");
+}
+
+#[test]
+fn everything_comes_from_the_registry_or_from_here() {
+    for package in packages() {
+        let source = package.source.unwrap_or_default();
+        assert!(
+            source.is_empty() || source.starts_with("registry+"),
+            "{} comes from {source}",
+            package.name
+        );
+    }
+}

@@ -1,0 +1,120 @@
+//! Rules of the house that no other tool checks. ARCHITECTURE.md says why each is there.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A product source file: its path below `crates/` and its text without test modules.
+struct Source {
+    path: String,
+    text: String,
+}
+
+/// Lines from which a file tests itself, or builds values for the tests beside it.
+const TESTS: [&str; 2] = ["#[cfg(test)]\nmod tests", "#[cfg(test)]\npub(crate) mod tests"];
+
+fn sources() -> Vec<Source> {
+    let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let mut files = Vec::new();
+    for member in fs::read_dir(crates).expect("crates/ is there") {
+        collect(&member.expect("readable").path().join("src"), &mut files);
+    }
+    files.sort();
+    let source = |path: &PathBuf| {
+        let text = fs::read_to_string(path).expect("a text file");
+        let tests = TESTS.iter().filter_map(|start| text.find(start)).min();
+        let text = text[..tests.unwrap_or(text.len())].to_owned();
+        let path = path.strip_prefix(crates).expect("below crates").display().to_string();
+        Source { path, text }
+    };
+    files.iter().map(source).collect()
+}
+
+fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).into_iter().flatten() {
+        let path = entry.expect("readable").path();
+        if path.is_dir() && !path.ends_with("generated") {
+            collect(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+/// Fails with every product file, but for those under `except`, that holds one of the words.
+fn forbid(words: &[&str], except: &[&str], why: &str) {
+    let offends = |source: &Source| {
+        let excused = except.iter().any(|prefix| source.path.starts_with(prefix));
+        let word = words.iter().find(|word| source.text.contains(**word))?;
+        (!excused).then(|| format!("{} has {word:?}", source.path))
+    };
+    let offenders: Vec<_> = sources().iter().filter_map(offends).collect();
+    assert!(offenders.is_empty(), "{why}: {offenders:#?}");
+}
+
+#[test]
+fn every_file_says_in_its_first_line_what_it_is_about() {
+    for Source { path, text } in sources() {
+        let first = text.lines().next().unwrap_or_default();
+        assert!(first.starts_with("//! ") && first.len() > 10, "{path} begins with {first:?}");
+    }
+}
+
+#[test]
+fn the_domain_does_no_io_and_reads_no_clock() {
+    let words = [
+        "std::fs",
+        "std::net",
+        "std::env",
+        "std::process",
+        "std::thread",
+        "SystemTime",
+        "Instant",
+        "Timestamp::now",
+        "tokio",
+        "tracing",
+    ];
+    let others = ["kubelet-api", "kubelet-sim", "machine", "node", "nvml", "windlass"];
+    forbid(&words, &others, "core is pure; pass time, files and randomness in");
+    let manifest = include_str!("../../core/Cargo.toml");
+    let dependencies = manifest.split("[dependencies]").nth(1).expect("a section");
+    let dependencies = dependencies.split('[').next().unwrap_or_default();
+    for line in dependencies.lines().filter(|line| !line.trim().is_empty()) {
+        let name = line.split('.').next().unwrap_or_default();
+        assert!(["jiff", "serde", "thiserror"].contains(&name), "core depends on {name}");
+    }
+}
+
+#[test]
+fn unsafe_code_stays_in_the_two_rooms_that_speak_c() {
+    forbid(&["unsafe {", "unsafe fn", "unsafe impl"], &["nvml/", "nvml-sim/"], "unsafe elsewhere");
+}
+
+#[test]
+fn the_kubelets_messages_stay_in_the_modules_that_speak_its_protocols() {
+    let words = ["AllocateRequest", "AllocateResponse", "ListAndWatchResponse", "RegisterRequest"];
+    let except = ["kubelet-api/", "kubelet-sim/", "node/src/plugin/"];
+    forbid(&words, &except, "convert at the edge");
+}
+
+#[test]
+fn the_kubelets_folder_is_named_in_one_place() {
+    // The command line names it in its help.
+    let except = ["node/src/config.rs", "windlass/src/cli.rs"];
+    let code = |line: &&str| !line.trim_start().starts_with("//");
+    for Source { path, text } in sources() {
+        let named = text.lines().filter(code).any(|line| line.contains("/var/lib/kubelet"));
+        assert!(!named || except.contains(&path.as_str()), "{path} names /var/lib/kubelet");
+    }
+}
+
+#[test]
+fn product_code_has_no_second_path_for_tests() {
+    forbid(&["cfg(test)", "cfg!(test)", "mockall"], &[], "one path for all");
+}
+
+#[test]
+fn people_are_spoken_to_by_the_binary_only() {
+    forbid(&["println!", "eprintln!", "stdout()"], &["windlass/"], "libraries log or return");
+}
