@@ -142,6 +142,8 @@ pub async fn survey(config: &Config, clock: Clock) -> Inventory {
     let complete = timeout(limit, state.wait_for(|state| state.inventory.is_complete())).await;
     let inventory = complete.ok().and_then(Result::ok).map(|state| state.inventory.clone());
     stop.cancel();
+    // A part that hangs in a driver is left behind.
+    let _ = timeout(GRACE, async { while parts.join_next().await.is_some() {} }).await;
     inventory.unwrap_or_default()
 }
 

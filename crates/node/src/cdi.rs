@@ -15,7 +15,7 @@ use windlass_core::{
 use crate::{files, host::Host};
 
 /// Writes the documents of one CDI directory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CdiFiles {
     dir: PathBuf,
     host: Host,

@@ -88,7 +88,7 @@ impl Keeper {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         self.held = read_held(&self.kubelet_checkpoint);
         loop {
-            self.refresh();
+            self.refresh().await;
             let again = self.publish.borrow().cdi.is_some();
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -98,7 +98,7 @@ impl Keeper {
         }
     }
 
-    fn refresh(&mut self) {
+    async fn refresh(&mut self) {
         let merged = merge(&self.sources);
         let known = self.publish.borrow().clone();
         if !merged.is_complete() || merged.says_the_same_as(&known.inventory) && known.cdi.is_none()
@@ -106,26 +106,36 @@ impl Keeper {
             return;
         }
         let inventory = Inventory { generation: known.inventory.generation + 1, ..merged };
-        summarize(&inventory);
-        let cdi = self.cdi.as_ref().and_then(|files| files.write(&inventory).err());
-        if let Some(error) = &cdi {
+        summarize(&known.inventory, &inventory);
+        let (inventory, cdi) = self.write_cdi(inventory).await;
+        if let Some(error) = cdi.as_ref().filter(|error| known.cdi.as_ref() != Some(error)) {
             tracing::error!(%error, "devices cannot be handed out until this is mended");
         }
         let offers = offer::plan(&self.resources, &inventory, &known.offers, &self.held);
         self.publish.send_replace(Arc::new(NodeState { inventory, offers, cdi }));
     }
+
+    /// Writing waits for the disk, which requests must not.
+    async fn write_cdi(&self, inventory: Inventory) -> (Inventory, Option<CdiError>) {
+        let Some(files) = self.cdi.clone() else { return (inventory, None) };
+        let write = move || {
+            let error = files.write(&inventory).err();
+            (inventory, error)
+        };
+        tokio::task::spawn_blocking(write).await.expect("writing neither panics nor is cancelled")
+    }
 }
 
-/// One line for each new inventory; what happened to single devices is said by their source.
-fn summarize(inventory: &Inventory) {
-    let healthy = inventory.devices.iter().filter(|device| device.health.is_healthy()).count();
-    tracing::info!(
-        generation = inventory.generation,
-        devices = inventory.devices.len(),
-        healthy,
-        simulated = inventory.simulated,
-        "inventory changed"
-    );
+/// One line whenever the numbers change; what happened to single devices is said by their source.
+fn summarize(before: &Inventory, now: &Inventory) {
+    let healthy = |inventory: &Inventory| {
+        inventory.devices.iter().filter(|device| device.health.is_healthy()).count()
+    };
+    let (devices, healthy_now) = (now.devices.len(), healthy(now));
+    if (before.devices.len(), healthy(before)) != (devices, healthy_now) {
+        let simulated = now.simulated.as_deref();
+        tracing::info!(devices, healthy = healthy_now, simulated, "inventory changed");
+    }
 }
 
 /// Puts the sources' newest snapshots together.

@@ -6,6 +6,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     Result,
+    error::Optional as _,
     gpu::Gpu,
     library::{Table, call, get},
 };
@@ -67,16 +68,12 @@ impl EventSet {
     pub fn watch(&self, gpu: &Gpu) -> Result<bool> {
         let supported: Result<u64> =
             get!(self.table, nvmlDeviceGetSupportedEventTypes, gpu.handle.0);
-        let wanted = match supported {
-            Ok(supported) => supported & FAULTS,
-            Err(error) if error.is_unsupported() => 0,
-            Err(error) => return Err(error),
-        };
+        let wanted = supported.optional()?.unwrap_or(0) & FAULTS;
         if wanted == 0 {
             return Ok(false);
         }
-        call!(self.table, nvmlDeviceRegisterEvents, gpu.handle.0, wanted, self.set.0)?;
-        Ok(true)
+        let added = call!(self.table, nvmlDeviceRegisterEvents, gpu.handle.0, wanted, self.set.0);
+        Ok(added.optional()?.is_some())
     }
 
     /// Blocks until a fault is reported, or for the time given.

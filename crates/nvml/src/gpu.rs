@@ -109,24 +109,26 @@ impl Gpu {
         Ok(text_in(&info.busId))
     }
 
-    /// Frame buffer memory. The driver reads it from the device, so that it serves as a probe.
-    pub fn memory(&self) -> Result<Memory> {
+    /// Frame buffer memory; `None` for a GPU that shares the host's. The driver reads it from the
+    /// device, so that it serves as a probe.
+    pub fn memory(&self) -> Result<Option<Memory>> {
         // SAFETY: integers, for which all zeros is a value.
         let mut memory: sys::nvmlMemory_v2_t = unsafe { std::mem::zeroed() };
         memory.version = versioned::<sys::nvmlMemory_v2_t>(2);
         let newer = call!(self.table, nvmlDeviceGetMemoryInfo_v2, self.handle.0, &raw mut memory);
         match newer.optional()? {
-            Some(()) => Ok(Memory { total: memory.total, used: memory.used }),
+            Some(()) => Ok(Some(Memory { total: memory.total, used: memory.used })),
             None => self.memory_before_510(),
         }
     }
 
     /// Drivers before 510 know only the first version.
-    fn memory_before_510(&self) -> Result<Memory> {
+    fn memory_before_510(&self) -> Result<Option<Memory>> {
         // SAFETY: integers, for which all zeros is a value.
         let mut memory: sys::nvmlMemory_t = unsafe { std::mem::zeroed() };
-        call!(self.table, nvmlDeviceGetMemoryInfo, self.handle.0, &raw mut memory)?;
-        Ok(Memory { total: memory.total, used: memory.used })
+        let asked = call!(self.table, nvmlDeviceGetMemoryInfo, self.handle.0, &raw mut memory);
+        let memory = Memory { total: memory.total, used: memory.used };
+        Ok(asked.optional()?.map(|()| memory))
     }
 }
 

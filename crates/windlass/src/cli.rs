@@ -1,5 +1,7 @@
 //! The command line, as typed. Nothing here touches the machine.
 
+#![expect(clippy::doc_markdown, reason = "the text is help, which is read in a terminal")]
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};

@@ -10,6 +10,7 @@ use std::{future::Future, time::Duration};
 
 use anyhow::{Context as _, Result};
 use jiff::Timestamp;
+use serde::Serialize;
 use windlass_core::inventory::Inventory;
 use windlass_node::{
     Config, agent,
@@ -22,9 +23,10 @@ pub(crate) use machine::host_flags;
 pub(crate) use topo::matrix;
 
 use crate::{
-    cli::{Command, HostArgs},
+    cli::{Command, HostArgs, OutputArg},
     demo,
     exit::Misuse,
+    screen::{Paint, Tone, line},
 };
 
 /// A thread that hangs in a driver's call does not keep the process.
@@ -71,6 +73,28 @@ fn config(args: HostArgs) -> Result<Config> {
 async fn survey(args: HostArgs) -> Result<Inventory> {
     let config = Config { device_list: DeviceList::Envvar, ..config(args)? };
     Ok(agent::survey(&config, clock()).await)
+}
+
+/// Writes a document for programs, or the table for people.
+fn answer(
+    output: OutputArg,
+    document: &impl Serialize,
+    table: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    match output {
+        OutputArg::Json => line(serde_json::to_string_pretty(document)?)?,
+        OutputArg::Yaml => line(serde_saphyr::to_string(document)?.trim_end())?,
+        OutputArg::Table => table()?,
+    }
+    Ok(())
+}
+
+/// A simulation says so in every output.
+fn simulated(inventory: &Inventory, paint: Paint) -> Result<()> {
+    if let Some(profile) = &inventory.simulated {
+        line(paint.text(Tone::Notable, format!("SIMULATED machine {profile}")))?;
+    }
+    Ok(())
 }
 
 /// The clock of this process.

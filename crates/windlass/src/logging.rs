@@ -29,7 +29,7 @@ pub(crate) fn to_stderr(format: LogFormat, filter: Targets) {
     match format {
         LogFormat::Text => registry.with(layer.with_target(false).with_filter(filter)).init(),
         LogFormat::Json => {
-            registry.with(layer.json().flatten_event(true).with_filter(filter)).init()
+            registry.with(layer.json().flatten_event(true).with_filter(filter)).init();
         }
     }
 }

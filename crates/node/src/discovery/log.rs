@@ -12,7 +12,7 @@ pub(super) fn health_changed(device: &DeviceId, from: HealthState, health: &Heal
     match health.trouble() {
         Some(trouble) => tracing::warn!(%device, %from, %to, why = %trouble, "health changed"),
         None if from == HealthState::Unknown => {
-            tracing::debug!(%device, %from, %to, "health changed")
+            tracing::debug!(%device, %from, %to, "health changed");
         }
         None => tracing::info!(%device, %from, %to, "health changed"),
     }

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use tokio::time::sleep;
+use tokio::{task::spawn_blocking, time::sleep};
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes},
@@ -45,12 +45,20 @@ impl Nics {
     /// Looks at once and then at the probe interval, until stopped.
     pub(super) async fn run(mut self, to: Publisher, stop: CancellationToken) {
         loop {
-            to.publish(self.look());
+            let Ok((nics, snapshot)) = spawn_blocking(move || self.looked()).await else { return };
+            self = nics;
+            to.publish(snapshot);
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = sleep(self.policy.probe_interval) => {}
             }
         }
+    }
+
+    /// Some of the files are answered by the device's firmware, which may take its time.
+    fn looked(mut self) -> (Self, SourceSnapshot) {
+        let snapshot = self.look();
+        (self, snapshot)
     }
 
     fn look(&mut self) -> SourceSnapshot {

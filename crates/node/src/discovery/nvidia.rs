@@ -18,6 +18,7 @@ mod events;
 mod facts;
 mod known;
 mod procfs;
+mod question;
 
 use std::{
     path::{Path, PathBuf},

@@ -17,11 +17,10 @@
 //! when a stream of ours ends, even though kubelet.sock is unchanged, because a kubelet up to 1.36
 //! drops the newest connection when any older stream ends (kubelet reference, trap 1).
 
-use std::time::Duration;
+use std::{pin::Pin, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
-    task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -82,6 +81,9 @@ enum Outcome {
     Accepted,
     Failed,
 }
+
+/// A registration on its way; dropping it ends the call.
+type Call = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// Why a registration failed.
 #[derive(Debug, thiserror::Error)]
@@ -178,7 +180,7 @@ impl Session {
     /// Keeps the resource registered until stopped.
     pub(super) async fn run(mut self, endpoint: &mut Endpoint, stop: &CancellationToken) {
         let mut state = State::NoKubelet;
-        let mut call = JoinSet::new();
+        let mut call = None;
         let mut input = self.look(endpoint);
         loop {
             let next = state.next(input, Instant::now(), &self.limits);
@@ -186,7 +188,7 @@ impl Session {
             state = next;
             input = tokio::select! {
                 () = stop.cancelled() => return,
-                Some(outcome) = call.join_next() => Input::Answered(outcome.unwrap_or(Outcome::Failed)),
+                outcome = answer(&mut call) => Input::Answered(outcome),
                 Some(event) = self.streams.recv() => Input::Stream(event),
                 Ok(()) = self.directory.changed() => self.look(endpoint),
                 () = due(state) => Input::Due,
@@ -209,7 +211,7 @@ impl Session {
         Input::Looked { kubelet: self.kubelet.identity(), own }
     }
 
-    fn enter(&self, from: State, to: State, call: &mut JoinSet<Outcome>) {
+    fn enter(&self, from: State, to: State, call: &mut Option<Call>) {
         if from == to {
             return;
         }
@@ -222,11 +224,12 @@ impl Session {
         // An answer to a call from an earlier state would be taken for the answer to the next one.
         // The call in flight goes on while the kubelet already reads the list within it.
         if !matches!(to, State::Registering { .. } | State::Serving { .. }) {
-            call.abort_all();
-            call.detach_all();
+            *call = None;
         }
         if let State::Registering { attempt, .. } = to {
-            call.spawn(register(self.kubelet.clone(), self.request(), self.limits, attempt));
+            let request = self.request();
+            let registration = register(self.kubelet.clone(), request, self.limits, attempt);
+            *call = Some(Box::pin(registration));
         }
     }
 
@@ -240,6 +243,14 @@ impl Session {
             options: None,
         }
     }
+}
+
+/// The answer to the call, if one is on its way; then it is no longer.
+async fn answer(call: &mut Option<Call>) -> Outcome {
+    let Some(pending) = call else { return std::future::pending().await };
+    let outcome = pending.await;
+    *call = None;
+    outcome
 }
 
 async fn due(state: State) {

@@ -66,7 +66,7 @@ async fn a_device_that_failed_meanwhile_is_refused_with_its_trouble() {
     let id = gpu_id(&agent, 0);
     world.machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
     counts(&kubelet, (8, 7)).await;
-    let status = allocate(&mut plugin, &[id.clone()]).await.expect_err("unhealthy");
+    let status = allocate(&mut plugin, std::slice::from_ref(&id)).await.expect_err("unhealthy");
     assert_eq!(status.code(), Code::FailedPrecondition);
     let expected = format!("nvidia.com/gpu: {id} cannot be allocated: XID 79");
     assert!(status.message().starts_with(&expected), "{}", status.message());

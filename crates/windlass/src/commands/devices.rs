@@ -7,9 +7,9 @@ use windlass_core::{
     inventory::{Inventory, SourceState},
 };
 
-use super::survey;
+use super::{answer, simulated, survey};
 use crate::{
-    cli::{DevicesArgs, OutputArg},
+    cli::DevicesArgs,
     screen::{Paint, Table, Tone, line},
 };
 
@@ -20,19 +20,12 @@ const RDMA_DEVICE: AttributeName = AttributeName::new("windlass.dev", "rdmaDevic
 
 pub(super) async fn run(args: DevicesArgs) -> Result<()> {
     let inventory = survey(args.host).await?;
-    match args.output {
-        OutputArg::Json => line(serde_json::to_string_pretty(&inventory)?)?,
-        OutputArg::Yaml => line(serde_saphyr::to_string(&inventory)?.trim_end())?,
-        OutputArg::Table => table(&inventory)?,
-    }
-    Ok(())
+    answer(args.output, &inventory, || table(&inventory))
 }
 
 fn table(inventory: &Inventory) -> Result<()> {
     let paint = Paint::for_stdout();
-    if let Some(profile) = &inventory.simulated {
-        line(paint.text(Tone::Notable, format!("SIMULATED machine {profile}")))?;
-    }
+    simulated(inventory, paint)?;
     for text in sources(inventory, paint) {
         line(text)?;
     }

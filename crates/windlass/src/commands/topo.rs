@@ -8,9 +8,9 @@ use windlass_core::{
     topology::{Connection, ConnectionMatrix},
 };
 
-use super::{devices::name, survey};
+use super::{answer, devices::name, simulated, survey};
 use crate::{
-    cli::{OutputArg, TopoArgs},
+    cli::TopoArgs,
     screen::{Paint, Table, Tone, line},
 };
 
@@ -45,19 +45,12 @@ const LEGEND: [&str; 6] = [
 
 pub(super) async fn run(args: TopoArgs) -> Result<()> {
     let inventory = survey(args.host).await?;
-    match args.output {
-        OutputArg::Json => line(serde_json::to_string_pretty(&document(&inventory))?)?,
-        OutputArg::Yaml => line(serde_saphyr::to_string(&document(&inventory))?.trim_end())?,
-        OutputArg::Table => table(&inventory)?,
-    }
-    Ok(())
+    answer(args.output, &document(&inventory), || table(&inventory))
 }
 
 fn table(inventory: &Inventory) -> Result<()> {
     let paint = Paint::for_stdout();
-    if let Some(profile) = &inventory.simulated {
-        line(paint.text(Tone::Notable, format!("SIMULATED machine {profile}")))?;
-    }
+    simulated(inventory, paint)?;
     if places(inventory).is_empty() {
         return Ok(line("no devices with a place on the PCI bus; `windlass devices` says why")?);
     }
@@ -78,9 +71,9 @@ pub(crate) fn matrix(inventory: &Inventory) -> Table {
     let heading = [String::new()].into_iter().chain(devices.iter().map(|device| name(device)));
     let mut rows = vec![heading.chain(["NUMA".to_owned()]).collect::<Vec<_>>()];
     for (position, device) in devices.iter().enumerate() {
-        let cell = |column| match column == position {
-            true => "X".to_owned(),
-            false => connections.at(position, column).to_string(),
+        let cell = |column| {
+            let itself = column == position;
+            if itself { "X".to_owned() } else { connections.at(position, column).to_string() }
         };
         let numa = device.place.numa_node.map_or_else(|| "-".to_owned(), |node| node.to_string());
         let cells = (0..devices.len()).map(cell);

@@ -26,7 +26,7 @@ pub(super) enum Event {
     /// The kubelet knows that a device failed.
     Unhealthy { device: String, why: String, counts: Counts, held_by: Option<String>, took_ms: f64 },
     /// The fault is gone; the device must stay quiet before it is trusted again.
-    Waiting { device: String, quiet_ms: u64 },
+    Waiting { device: String, quiet_ms: u128 },
     /// The kubelet knows that the device works again.
     Recovered { device: String, counts: Counts, took_ms: f64 },
     /// The kubelet restarted, and everything is as it was.

@@ -209,7 +209,7 @@ impl<'a> Script<'a> {
 
     async fn recover(&mut self, device: &Device, main: &Counts) -> Result<()> {
         let begun = Instant::now();
-        let (name, quiet_ms) = (short_name(device), QUIET_PERIOD.as_millis() as u64);
+        let (name, quiet_ms) = (short_name(device), QUIET_PERIOD.as_millis());
         self.stage.machine.inject(&Fault::Recover { gpu: device.index as usize })?;
         self.teller.tell(&Event::Waiting { device: name.clone(), quiet_ms })?;
         let id = device.id.as_str();

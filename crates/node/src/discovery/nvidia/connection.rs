@@ -1,6 +1,6 @@
 //! One initialisation of NVML: probes its GPUs, hears its events, and tells when it must end.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc};
 
 use tokio::{
     task::{JoinError, JoinSet},
@@ -19,6 +19,7 @@ use super::{
     facts::{DriverFacts, GpuFacts},
     known::Known,
     procfs::Fingerprint,
+    question::Question,
 };
 use crate::{config::HealthPolicy, host::Host};
 
@@ -59,26 +60,6 @@ struct Count {
     error: Option<String>,
 }
 
-/// A call into the driver that may never come back.
-///
-/// Idle ──ask──> Open ──answer──> Idle, or Open ──deadline──> Overdue ──answer──> Idle
-#[derive(Default)]
-struct Question {
-    state: QuestionState,
-    /// Whether it was answered, or became overdue, once.
-    settled: bool,
-}
-
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum QuestionState {
-    #[default]
-    Idle,
-    Open {
-        since: Instant,
-    },
-    Overdue,
-}
-
 /// What a blocking thread brings back.
 enum Answer {
     Count(Result<u32, NvmlError>),
@@ -107,7 +88,7 @@ impl Connection {
 
     /// Whether every GPU answered once or is overdue: before that a snapshot would be half a node.
     pub(super) fn has_seen_every_gpu(&self) -> bool {
-        self.count.question.settled && self.slots.iter().all(|slot| slot.question.settled)
+        self.count.question.is_settled() && self.slots.iter().all(|slot| slot.question.is_settled())
     }
 
     pub(super) fn driver(&self) -> &DriverFacts {
@@ -127,8 +108,10 @@ impl Connection {
                 self.take_answer(answer, known);
                 None
             }
-            Some(event) = self.events.next() => {
-                self.take_event(event, known);
+            news = self.events.next() => {
+                for event in news {
+                    self.take_event(event, known);
+                }
                 None
             }
             () = sleep_until(wake) => self.wake(known),
@@ -350,42 +333,6 @@ impl Connection {
 
 fn position(index: usize) -> u32 {
     u32::try_from(index).expect("NVML counts GPUs in 32 bits")
-}
-
-// === impl Question ===
-
-impl Question {
-    /// Opens the question. A call that hangs in the driver is not made a second time.
-    fn ask(&mut self, now: Instant) -> bool {
-        let idle = self.is_idle();
-        if idle {
-            self.state = QuestionState::Open { since: now };
-        }
-        idle
-    }
-
-    fn settle(&mut self) {
-        *self = Self { state: QuestionState::Idle, settled: true };
-    }
-
-    fn became_overdue(&mut self, now: Instant, deadline: Duration) -> bool {
-        let late = self.open_since().is_some_and(|since| now >= since + deadline);
-        if late {
-            *self = Self { state: QuestionState::Overdue, settled: true };
-        }
-        late
-    }
-
-    fn open_since(&self) -> Option<Instant> {
-        match self.state {
-            QuestionState::Open { since } => Some(since),
-            QuestionState::Idle | QuestionState::Overdue => None,
-        }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.state == QuestionState::Idle
-    }
 }
 
 // === impl Slot ===

@@ -49,13 +49,14 @@ impl Describe<'_> {
             MigFacts::Enabled(instances) => (true, instances.as_slice()),
             MigFacts::Unsupported | MigFacts::Disabled => (false, [].as_slice()),
         };
+        let memory = facts.memory_bytes.map(Quantity::Bytes);
         let gpu = Device {
             id: facts.uuid.parse().ok()?,
             kind: DeviceKind::Gpu,
             index,
             health: Health::unknown(self.now),
             attributes: self.gpu_attributes(index, facts, &place),
-            capacity: Capacities::from([(named("memory"), Quantity::Bytes(facts.memory_bytes))]),
+            capacity: memory.map(|bytes| (named("memory"), bytes)).into_iter().collect(),
             place,
             nodes: vec![node(facts.minor)],
             parent: None,

@@ -20,8 +20,9 @@ pub(super) struct EventWatch {
 /// Events in flight between the thread and the source. A storm beyond it waits in the driver.
 const IN_FLIGHT: usize = 256;
 
-/// A wait that failed is tried again after this, so that a broken driver is not asked in a loop.
-const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// Pauses after failed waits, so that a broken driver is not asked in a loop.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 // === impl EventWatch ===
 
@@ -39,9 +40,14 @@ impl EventWatch {
         Ok(Self { received, stop })
     }
 
-    /// The next event, or why there are none at the moment. `None` when the thread ended.
-    pub(super) async fn next(&mut self) -> Option<Result<Event, NvmlError>> {
-        self.received.recv().await
+    /// The events since the last call, or why there are none at the moment; a storm is taken in as
+    /// one batch. Waits for ever when the thread ended.
+    pub(super) async fn next(&mut self) -> Vec<Result<Event, NvmlError>> {
+        let mut batch = Vec::new();
+        if self.received.recv_many(&mut batch, IN_FLIGHT).await == 0 {
+            std::future::pending::<()>().await;
+        }
+        batch
     }
 
     /// Tells the thread to end, and blocks until it has let go of the library.
@@ -57,14 +63,32 @@ fn watch(
     send: &mpsc::Sender<Result<Event, NvmlError>>,
     stopped: &std::sync::mpsc::Receiver<()>,
 ) {
-    let mut pause = Duration::ZERO;
-    while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-        let outcome = events.wait(wait);
-        pause = if outcome.is_err() { AFTER_FAILURE } else { Duration::ZERO };
-        if let Some(news) = outcome.transpose()
-            && send.blocking_send(news).is_err()
-        {
+    let mut pauses = Pauses::default();
+    while stopped.recv_timeout(pauses.now) == Err(RecvTimeoutError::Timeout) {
+        let news = match events.wait(wait) {
+            Ok(event) => {
+                pauses = Pauses::default();
+                event.map(Ok)
+            }
+            Err(error) => pauses.after(error).then_some(Err(error)),
+        };
+        if news.is_some_and(|news| send.blocking_send(news).is_err()) {
             return;
         }
+    }
+}
+
+/// How long to pause between waits: not at all, unless the driver refuses to wait.
+#[derive(Default)]
+struct Pauses {
+    now: Duration,
+    error: Option<NvmlError>,
+}
+
+impl Pauses {
+    /// Makes the pause longer after each failure in a row. Gives whether the failure is a new one.
+    fn after(&mut self, error: NvmlError) -> bool {
+        self.now = (self.now * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.error.replace(error) != Some(error)
     }
 }

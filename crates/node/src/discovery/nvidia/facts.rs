@@ -23,7 +23,7 @@ pub(super) struct GpuFacts {
     pub(super) compute_capability: Option<(u32, u32)>,
     pub(super) serial: Option<String>,
     pub(super) pci_bus_id: String,
-    pub(super) memory_bytes: u64,
+    pub(super) memory_bytes: Option<u64>,
     pub(super) nvlinks: Vec<NvLink>,
     pub(super) mig: MigFacts,
 }
@@ -97,7 +97,7 @@ impl GpuFacts {
             compute_capability: gpu.compute_capability().ok(),
             serial: gpu.serial().ok().flatten(),
             pci_bus_id: gpu.pci_bus_id()?,
-            memory_bytes: gpu.memory()?.total,
+            memory_bytes: gpu.memory()?.map(|memory| memory.total),
             nvlinks: gpu.nvlinks()?,
             mig,
             gpu,
