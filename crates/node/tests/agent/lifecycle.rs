@@ -155,3 +155,12 @@ async fn a_stopped_agent_takes_its_socket_along_and_leaves_its_documents() {
     assert!(world.config.cdi_dir.join("windlass.dev-gpu.json").exists());
     counts(&kubelet, (8, 0)).await;
 }
+
+#[tokio::test]
+async fn registering_is_no_heartbeat() {
+    let world = World::new("dgx-h100");
+    let (kubelet, _agent) = world.serving(8).await;
+    // Longer than two of the regular looks, and than the wait for a first stream.
+    tokio::time::sleep(world.config.session.look_interval * 5 / 2).await;
+    assert_eq!(registrations(&kubelet), 1);
+}

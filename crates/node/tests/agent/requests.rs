@@ -200,3 +200,21 @@ async fn garbage_and_oversized_requests_hurt_nobody() {
     assert_eq!(status.code(), Code::OutOfRange, "{status}");
     kubelet.admit(pod("p", 8)).await.expect("the agent keeps serving");
 }
+
+#[tokio::test]
+async fn requests_are_answered_while_the_driver_hangs() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    for gpu in 1..8 {
+        world.machine.inject(&Fault::Hang { gpu }).expect("injected");
+    }
+    kubelet.admit(pod("p", 1)).await.expect("no request waits for the driver");
+    counts(&kubelet, (8, 1)).await;
+    let mut plugin = client(&kubelet, GPU).await;
+    let status = allocate(&mut plugin, &[gpu_id(&agent, 3)]).await.expect_err("unresponsive");
+    assert!(status.message().contains("unresponsive"), "{}", status.message());
+    for gpu in 1..8 {
+        world.machine.inject(&Fault::Recover { gpu }).expect("injected");
+    }
+    counts(&kubelet, (8, 8)).await;
+}

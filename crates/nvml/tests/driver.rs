@@ -1,0 +1,121 @@
+//! The safe calls against the simulated driver, and against a real one where
+//! `WINDLASS_E2E_NVML_LIBRARY` names it.
+
+use std::{
+    collections::BTreeSet,
+    env,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tempfile::TempDir;
+use windlass_machine::{Fault, Machine, Profile, simulated_driver};
+use windlass_nvml::{EventKind, LoadError, MigMode, Nvml, Remote};
+
+const REAL: &str = "WINDLASS_E2E_NVML_LIBRARY";
+
+fn machine(profile: &str) -> (TempDir, Machine) {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("wl");
+    let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
+    let folder = folder.expect("a temporary folder");
+    let profile = Profile::named(profile).expect("a shipped profile");
+    let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
+    let machine = Machine::create(folder.path(), &profile, &driver).expect("a machine");
+    (folder, machine)
+}
+
+/// What must hold of any driver, real or not.
+fn check_driver(library: &Path) {
+    let nvml = Nvml::load(library).expect("the driver answers");
+    assert!(!nvml.driver_version().expect("a version").is_empty());
+    assert!(nvml.cuda_version().expect("a version").major >= 10);
+    let events = nvml.event_set().expect("a set");
+    let mut uuids = BTreeSet::new();
+    for index in 0..nvml.gpu_count().expect("a number") {
+        let gpu = nvml.gpu(index).expect("a GPU");
+        assert!(gpu == nvml.gpu(index).expect("a GPU"), "the same GPU has the same handle");
+        assert!(uuids.insert(gpu.uuid().expect("a uuid")), "uuids are unique");
+        assert!(!gpu.name().expect("a name").is_empty());
+        assert_eq!(gpu.pci_bus_id().expect("an address").len(), "00000000:1B:00.0".len());
+        if let Some(memory) = gpu.memory().expect("memory") {
+            assert!(memory.total > 0 && memory.used <= memory.total);
+        }
+        assert!(gpu.compute_capability().expect("a capability").0 >= 3);
+        gpu.minor().expect("a minor");
+        gpu.serial().expect("a serial number, or none");
+        gpu.nvlinks().expect("links, or none");
+        if gpu.mig_mode().expect("a mode") == MigMode::Enabled {
+            for instance in gpu.mig_instances().expect("instances") {
+                assert!(instance.device.uuid().expect("a uuid").starts_with("MIG-"));
+                assert!(instance.share.memory_mib > 0);
+            }
+        }
+        events.watch(&gpu).expect("events, or none");
+    }
+    let event = events.wait(Duration::from_millis(1)).expect("a wait that ends");
+    assert_eq!(event, None, "no fault happens while this test runs");
+}
+
+#[test]
+fn every_simulated_driver_answers_everything() {
+    for profile in Profile::names() {
+        let (_folder, machine) = machine(profile);
+        check_driver(&machine.nvml_library());
+        let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+        assert_eq!(nvml.simulated().as_deref(), Some(profile), "a simulation says so");
+    }
+}
+
+#[test]
+fn a_real_driver_answers_everything() {
+    match env::var_os(REAL).map(PathBuf::from) {
+        Some(library) => check_driver(&library),
+        None => eprintln!("SKIPPED: set {REAL} to the path of a real libnvidia-ml.so.1"),
+    }
+}
+
+#[test]
+fn links_end_at_switches_or_at_other_gpus() {
+    let ends = |profile: &str| {
+        let (_folder, machine) = machine(profile);
+        let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+        let links = nvml.gpu(0).expect("a GPU").nvlinks().expect("links");
+        let switched = links.iter().filter(|link| matches!(link.remote, Remote::Switch(Some(_))));
+        let direct = links.iter().filter(|link| matches!(link.remote, Remote::Gpu(_)));
+        (switched.count(), direct.count())
+    };
+    assert_eq!(ends("dgx-h100"), (18, 0));
+    assert_eq!(ends("mixed-models"), (0, 12));
+    assert_eq!(ends("l40s-pcie"), (0, 0));
+}
+
+#[test]
+fn an_event_names_its_gpu_and_its_xid() {
+    let (_folder, machine) = machine("dgx-h100");
+    let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+    let (gpu, events) = (nvml.gpu(5).expect("a GPU"), nvml.event_set().expect("a set"));
+    assert!(events.watch(&gpu).expect("it reports faults"));
+    machine.inject(&Fault::Xid { gpu: 5, code: 79 }).expect("injected");
+    let event = events.wait(Duration::from_secs(5)).expect("a wait").expect("an event");
+    assert!(event.gpu == gpu);
+    assert_eq!(event.kind, EventKind::Xid(79));
+}
+
+#[test]
+fn a_lost_gpu_is_an_error_that_says_so() {
+    let (_folder, machine) = machine("dgx-h100");
+    let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+    let gpu = nvml.gpu(2).expect("a GPU");
+    machine.inject(&Fault::Lost { gpu: 2 }).expect("injected");
+    let error = gpu.memory().expect_err("lost");
+    assert!(error.is_lost());
+    assert_eq!(error.to_string(), "nvmlDeviceGetMemoryInfo_v2: the GPU is lost");
+}
+
+#[test]
+fn a_library_that_is_not_there_is_named() {
+    let error = Nvml::load(Path::new("/nowhere/libnvidia-ml.so.1")).expect_err("absent");
+    assert!(matches!(error, LoadError::Open { .. }));
+    assert_eq!(error.to_string(), "cannot load /nowhere/libnvidia-ml.so.1");
+}
