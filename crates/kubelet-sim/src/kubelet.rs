@@ -95,6 +95,7 @@ pub struct NotInTime {
 
 impl Kubelet {
     /// Makes the folders, takes the root, reads the checkpoint, deletes stale sockets and serves.
+    /// Both sockets are bound when this returns. Call it within a tokio runtime.
     pub fn start(config: Config) -> Result<Self, KubeletError> {
         let lock = directory::claim(&config)?;
         let kubelet = Self {

@@ -21,6 +21,8 @@
 //!   kubelet stops serving as a dead process would, and the test goes on.
 //! - No container runtime, no scheduler, no CPU and memory managers: topology hints come from
 //!   devices alone, and containers run when told ([`Kubelet::start_container`]).
+//! - While a plugin registers, its socket is dialled again every second, as gRPC does, but the first
+//!   times much sooner.
 //! - Left out: the `plugins_registry` watcher, DRA, pod resources `v1alpha1`, in-place resize, the
 //!   topology manager's policy options, the retry of a failed container start.
 //! - The text of a stopped endpoint has the resource's name where Go prints a struct with addresses.

@@ -305,6 +305,18 @@ mod tests {
         assert_eq!((open.available(), open.request.size), (ids("a0 a1 a2 a3"), 3));
     }
 
+    /// Catalogue row 79.
+    #[test]
+    fn a_collection_while_the_plugin_is_asked_changes_nothing_about_the_choice() {
+        let mut manager = two_nodes();
+        hold(&mut manager, "gone", "c", "b0");
+        align(&mut manager, &[0]);
+        let open = undecided(&mut manager, 5);
+        manager.pods.clear();
+        manager.collect_garbage();
+        assert_eq!(manager.settle(open, &ids("b1")), Ok(ids("a0 a1 a2 a3 b1")));
+    }
+
     #[test]
     fn a_device_of_several_nodes_is_counted_once() {
         let mut manager = manager(vec![device("x", &[0, 1]), device("y", &[1])]);

@@ -7,6 +7,7 @@ mod list_and_watch;
 mod plugin;
 mod pod_resources;
 mod preference;
+mod real_plugin;
 mod registration;
 mod restart;
 mod start;

@@ -20,7 +20,7 @@ use windlass_kubelet_sim::Kubelet;
 
 /// A call that reached the plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Call {
+pub(crate) enum Call {
     Options,
     ListAndWatch,
     Preferred { available: Vec<String>, must_include: Vec<String>, size: i32 },
@@ -30,15 +30,15 @@ pub enum Call {
 
 /// What the plugin answers.
 #[derive(Clone, Debug)]
-pub struct Script {
-    pub options: Result<wire::DevicePluginOptions, Status>,
-    pub preferred: Result<Vec<String>, Status>,
-    pub allocate: Allocate,
-    pub pre_start: PreStart,
+pub(crate) struct Script {
+    pub(crate) options: Result<wire::DevicePluginOptions, Status>,
+    pub(crate) preferred: Result<Vec<String>, Status>,
+    pub(crate) allocate: Allocate,
+    pub(crate) pre_start: PreStart,
 }
 
 #[derive(Clone, Debug)]
-pub enum Allocate {
+pub(crate) enum Allocate {
     /// One response for each container request, with the ids in an environment variable.
     Ids,
     /// These container responses.
@@ -50,7 +50,7 @@ pub enum Allocate {
 }
 
 #[derive(Clone, Debug)]
-pub enum PreStart {
+pub(crate) enum PreStart {
     Fine,
     Fail(Status),
     Hang,
@@ -65,9 +65,9 @@ enum Show {
 }
 
 /// A plugin that serves one resource on one socket.
-pub struct Plugin {
-    pub resource: String,
-    pub endpoint: String,
+pub(crate) struct Plugin {
+    pub(crate) resource: String,
+    pub(crate) endpoint: String,
     registration_socket: std::path::PathBuf,
     shared: Arc<Shared>,
     server: JoinSet<()>,
@@ -100,7 +100,7 @@ impl Default for Script {
 
 impl Plugin {
     /// Serves on a socket in the kubelet's plugin folder.
-    pub fn serve(kubelet: &Kubelet, resource: &str, endpoint: &str) -> Self {
+    pub(crate) fn serve(kubelet: &Kubelet, resource: &str, endpoint: &str) -> Self {
         let path = kubelet.config().plugin_dir().join(endpoint);
         std::fs::create_dir_all(path.parent().expect("in a folder")).expect("a folder");
         let shared = Arc::new(Shared {
@@ -122,7 +122,11 @@ impl Plugin {
     }
 
     /// Serves, shows these devices and registers.
-    pub async fn registered(kubelet: &Kubelet, resource: &str, devices: Vec<wire::Device>) -> Self {
+    pub(crate) async fn registered(
+        kubelet: &Kubelet,
+        resource: &str,
+        devices: Vec<wire::Device>,
+    ) -> Self {
         let endpoint = format!("{}.sock", resource.replace('/', "_"));
         let plugin = Self::serve(kubelet, resource, &endpoint);
         plugin.show(devices);
@@ -143,42 +147,35 @@ impl Plugin {
     }
 
     /// Binds the socket again, after somebody deleted it.
-    pub fn rebind(&mut self, kubelet: &Kubelet) {
+    pub(crate) fn rebind(&mut self, kubelet: &Kubelet) {
         let path = kubelet.config().plugin_dir().join(&self.endpoint);
         self.bind(&path);
     }
 
-    /// Dies: ends all streams and never answers again.
-    pub async fn die(mut self) {
-        self.end_streams(Ok(()));
-        self.streams(0).await;
-        self.server.shutdown().await;
-    }
-
-    pub fn show(&self, devices: Vec<wire::Device>) {
+    pub(crate) fn show(&self, devices: Vec<wire::Device>) {
         self.shared.show.send_replace(Show::Devices(devices));
     }
 
     /// Ends every open stream like this, and every new one at once.
-    pub fn end_streams(&self, how: Result<(), Status>) {
+    pub(crate) fn end_streams(&self, how: Result<(), Status>) {
         self.shared.show.send_replace(Show::End(how));
     }
 
-    pub fn script(&self) -> MutexGuard<'_, Script> {
+    pub(crate) fn script(&self) -> MutexGuard<'_, Script> {
         self.shared.script.lock().expect("no test panicked here")
     }
 
-    pub fn calls(&self) -> Vec<Call> {
+    pub(crate) fn calls(&self) -> Vec<Call> {
         self.shared.calls.lock().expect("no test panicked here").clone()
     }
 
     /// The calls since the last time.
-    pub fn take_calls(&self) -> Vec<Call> {
+    pub(crate) fn take_calls(&self) -> Vec<Call> {
         std::mem::take(&mut *self.shared.calls.lock().expect("no test panicked here"))
     }
 
     /// Waits until this many streams are open.
-    pub async fn streams(&self, count: usize) {
+    pub(crate) async fn streams(&self, count: usize) {
         let mut open = self.shared.open_streams.subscribe();
         let waiting = open.wait_for(|open| *open == count);
         tokio::time::timeout(super::support::DEADLINE, waiting)
@@ -187,11 +184,11 @@ impl Plugin {
             .expect("the sender lives");
     }
 
-    pub async fn register(&self) -> Result<(), Status> {
+    pub(crate) async fn register(&self) -> Result<(), Status> {
         self.register_as(self.request()).await
     }
 
-    pub fn request(&self) -> wire::RegisterRequest {
+    pub(crate) fn request(&self) -> wire::RegisterRequest {
         wire::RegisterRequest {
             version: wire::VERSION.to_owned(),
             endpoint: self.endpoint.clone(),
@@ -200,13 +197,13 @@ impl Plugin {
         }
     }
 
-    pub async fn register_as(&self, request: wire::RegisterRequest) -> Result<(), Status> {
+    pub(crate) async fn register_as(&self, request: wire::RegisterRequest) -> Result<(), Status> {
         register(&self.registration_socket, request).await
     }
 }
 
 /// Registers with the kubelet behind this socket.
-pub async fn register(
+pub(crate) async fn register(
     socket: &std::path::Path,
     request: wire::RegisterRequest,
 ) -> Result<(), Status> {

@@ -1,4 +1,4 @@
-//! GetPreferredAllocation: when it is asked, with what, and what its answer is worth.
+//! `GetPreferredAllocation`: when it is asked, with what, and what its answer is worth.
 
 use tonic::Status;
 use windlass_kubelet_api::deviceplugin::{Device, DevicePluginOptions};

@@ -1,4 +1,4 @@
-//! PreStartContainer, and containers that start again.
+//! `PreStartContainer`, and containers that start again.
 
 use tonic::Status;
 use windlass_kubelet_api::deviceplugin::DevicePluginOptions;

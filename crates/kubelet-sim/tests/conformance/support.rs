@@ -5,37 +5,37 @@ use std::{collections::BTreeSet, time::Duration};
 use tempfile::TempDir;
 use windlass_kubelet_api::deviceplugin as wire;
 use windlass_kubelet_sim::{
-    Config, Container, DeviceIds, Event, Kubelet, NodeStatus, Pod, Rejection,
+    Allotment, Config, Container, DeviceIds, Event, Kubelet, NodeStatus, Pod, Rejection,
 };
 
 /// Longest wait for anything that should happen at once.
-pub const DEADLINE: Duration = Duration::from_secs(5);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
 
 /// A time limit that tests wait out.
-pub const SHORT: Duration = Duration::from_millis(100);
+pub(crate) const SHORT: Duration = Duration::from_millis(100);
 
-pub const GPU: &str = "example.com/gpu";
-pub const NIC: &str = "example.com/nic";
+pub(crate) const GPU: &str = "example.com/gpu";
+pub(crate) const NIC: &str = "example.com/nic";
 
 /// A kubelet and the folder that goes with it.
-pub struct Node {
-    pub kubelet: Kubelet,
-    pub dir: TempDir,
+pub(crate) struct Node {
+    pub(crate) kubelet: Kubelet,
+    pub(crate) dir: TempDir,
 }
 
 impl Node {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with(|_| ())
     }
 
     /// Starts after a change to the settings.
-    pub fn start_with(change: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         Self::start_in(dir, change)
     }
 
     /// Starts where something lies already.
-    pub fn start_in(dir: TempDir, change: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) fn start_in(dir: TempDir, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config { dial_timeout: SHORT, ..Config::new(dir.path()) };
         config.numa_nodes = vec![0, 1];
         change(&mut config);
@@ -44,17 +44,17 @@ impl Node {
     }
 
     /// Waits until a resource has this capacity and allocatable.
-    pub async fn counts(&self, resource: &str, capacity: usize, allocatable: usize) {
+    pub(crate) async fn counts(&self, resource: &str, capacity: usize, allocatable: usize) {
         self.wait(|node| node.counts(resource) == Some((capacity, allocatable))).await;
     }
 
-    pub async fn wait(&self, condition: impl FnMut(&NodeStatus) -> bool) {
+    pub(crate) async fn wait(&self, condition: impl FnMut(&NodeStatus) -> bool) {
         if let Err(late) = self.kubelet.wait_for(condition, DEADLINE).await {
             panic!("{late}");
         }
     }
 
-    pub async fn event(&self, condition: impl Fn(&Event) -> bool) {
+    pub(crate) async fn event(&self, condition: impl Fn(&Event) -> bool) {
         let any = |events: &[Event]| events.iter().any(&condition);
         if let Err(events) = self.kubelet.calls().wait_for(any, DEADLINE).await {
             panic!("no such event: {events:#?}");
@@ -62,18 +62,18 @@ impl Node {
     }
 
     /// Admits a pod with one container and returns what it got.
-    pub async fn admit(&self, name: &str, resource: &str, size: u64) -> DeviceIds {
+    pub(crate) async fn admit(&self, name: &str, resource: &str, size: u64) -> DeviceIds {
         let admission = self.kubelet.admit(pod(name, resource, size)).await.expect("admitted");
-        admission.allotment("c", resource).map(|allotment| allotment.ids()).unwrap_or_default()
+        admission.allotment("c", resource).map(Allotment::ids).unwrap_or_default()
     }
 
     /// Expects a pod with one container to be rejected.
-    pub async fn reject(&self, name: &str, resource: &str, size: u64) -> Rejection {
+    pub(crate) async fn reject(&self, name: &str, resource: &str, size: u64) -> Rejection {
         self.kubelet.admit(pod(name, resource, size)).await.expect_err("rejected")
     }
 
     /// Expects that allocation fails for exactly this reason.
-    pub async fn refuse(&self, (name, size): (&str, u64), cause: &str) {
+    pub(crate) async fn refuse(&self, (name, size): (&str, u64), cause: &str) {
         let rejection = self.reject(name, GPU, size).await;
         assert_eq!(rejection.reason.to_string(), "UnexpectedAdmissionError");
         let expected =
@@ -81,32 +81,32 @@ impl Node {
         assert_eq!(rejection.message, expected);
     }
 
-    pub fn in_use(&self, resource: &str) -> DeviceIds {
+    pub(crate) fn in_use(&self, resource: &str) -> DeviceIds {
         let node = self.kubelet.node();
         node.resources.get(resource).map(|status| status.in_use.clone()).unwrap_or_default()
     }
 }
 
 /// A pod with container `c`.
-pub fn pod(name: &str, resource: &str, size: u64) -> Pod {
+pub(crate) fn pod(name: &str, resource: &str, size: u64) -> Pod {
     Pod::new(name).container(Container::new("c").limit(resource, size))
 }
 
-pub fn ids(names: &str) -> BTreeSet<String> {
+pub(crate) fn ids(names: &str) -> BTreeSet<String> {
     names.split_whitespace().map(str::to_owned).collect()
 }
 
 /// Healthy devices without topology: `d0`, `d1`, ...
-pub fn devices(count: usize) -> Vec<wire::Device> {
+pub(crate) fn devices(count: usize) -> Vec<wire::Device> {
     (0..count).map(|index| device(&format!("d{index}"), "Healthy")).collect()
 }
 
-pub fn device(id: &str, health: &str) -> wire::Device {
+pub(crate) fn device(id: &str, health: &str) -> wire::Device {
     wire::Device { id: id.to_owned(), health: health.to_owned(), topology: None }
 }
 
 /// A healthy device on these NUMA nodes.
-pub fn on_nodes(id: &str, nodes: &[i64]) -> wire::Device {
+pub(crate) fn on_nodes(id: &str, nodes: &[i64]) -> wire::Device {
     let nodes = nodes.iter().map(|id| wire::NumaNode { id: *id }).collect();
     wire::Device { topology: Some(wire::TopologyInfo { nodes }), ..device(id, "Healthy") }
 }

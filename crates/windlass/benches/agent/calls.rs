@@ -1,0 +1,136 @@
+//! Calls over the agent's socket, each in turn with an empty call over another process's socket.
+//!
+//! Three processes take part in each pair of calls: this one asks, the empty server answers, then the
+//! agent answers. Neither of the two answers twice in a row, so neither is warmer than the other.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use tonic::transport::Channel;
+use windlass_kubelet_api::deviceplugin::{
+    AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
+    PreferredAllocationRequest, device_plugin_client::DevicePluginClient,
+};
+
+use crate::{
+    empty,
+    report::Row,
+    samples::Samples,
+    stage::{Served, Stage},
+};
+
+const WARM_UP: usize = 500;
+const ROUNDS: usize = 4_000;
+const ALLOCATE_TO_EMPTY: f64 = 1.3;
+
+/// The client of one plugin, as the kubelet has it.
+pub(crate) type Client = DevicePluginClient<Channel>;
+
+/// What is asked.
+#[derive(Clone, Debug)]
+enum Call {
+    Options,
+    Allocate(AllocateRequest),
+    Prefer(PreferredAllocationRequest),
+}
+
+/// A call, whom it is made to, and how long it took each time.
+struct Measured {
+    name: &'static str,
+    client: Client,
+    call: Call,
+    taken: Samples,
+}
+
+/// Measures what the kubelet asks on a pod's way.
+pub(crate) async fn measure() -> Result<Vec<Row>> {
+    let small = Stage::set("dgx-h100")?.serve(&[]).await?;
+    let large = Stage::set("16-gpu")?.serve(&[]).await?;
+    let (_server, socket) = empty::start(&small.stage.path("empty.sock")).await?;
+    let baseline = Client::new(socket.dial().await?);
+    let mut baseline = Measured::new("empty call", &baseline, Call::Options);
+    let mut calls = calls(&small, &large).await?;
+    for round in 0..WARM_UP + ROUNDS {
+        if round == WARM_UP {
+            calls
+                .iter_mut()
+                .chain([&mut baseline])
+                .for_each(|call| call.taken = Samples::default());
+        }
+        for call in &mut calls {
+            baseline.make().await?;
+            call.make().await?;
+        }
+    }
+    let mut rows = vec![Row::timed("empty call to an empty server", &baseline.taken)];
+    rows.extend(calls.iter().map(|call| call.row(&baseline.taken)));
+    Ok(rows)
+}
+
+async fn calls(small: &Served, large: &Served) -> Result<Vec<Measured>> {
+    let (eight, sixteen) = (small.ids(), large.ids());
+    ensure!((eight.len(), sixteen.len()) == (8, 16), "the profiles have 8 and 16 GPUs");
+    let small = Client::new(small.socket()?.dial().await?);
+    let large = Client::new(large.socket()?.dial().await?);
+    Ok(vec![
+        Measured::new("empty call to the agent", &small, Call::Options),
+        Measured::new("Allocate, 1 device", &small, Call::allocate(&eight[..1])),
+        Measured::new("Allocate, 8 devices", &small, Call::allocate(&eight)),
+        Measured::new("GetPreferredAllocation, 8 of 8", &small, Call::prefer(&eight, 8)),
+        Measured::new("GetPreferredAllocation, 4 of 8", &small, Call::prefer(&eight, 4)),
+        Measured::new("GetPreferredAllocation, 8 of 16", &large, Call::prefer(&sixteen, 8)),
+    ])
+}
+
+/// A request for these devices, for one container.
+pub(crate) fn allocation(ids: &[String]) -> AllocateRequest {
+    let container = ContainerAllocateRequest { devices_ids: ids.to_vec() };
+    AllocateRequest { container_requests: vec![container] }
+}
+
+// === impl Call ===
+
+impl Call {
+    fn allocate(ids: &[String]) -> Self {
+        Self::Allocate(allocation(ids))
+    }
+
+    fn prefer(ids: &[String], size: i32) -> Self {
+        let container = ContainerPreferredAllocationRequest {
+            available_device_i_ds: ids.to_vec(),
+            must_include_device_i_ds: Vec::new(),
+            allocation_size: size,
+        };
+        Self::Prefer(PreferredAllocationRequest { container_requests: vec![container] })
+    }
+}
+
+// === impl Measured ===
+
+impl Measured {
+    fn new(name: &'static str, client: &Client, call: Call) -> Self {
+        Self { name, client: client.clone(), call, taken: Samples::default() }
+    }
+
+    async fn make(&mut self) -> Result<()> {
+        let call = self.call.clone();
+        let begun = Instant::now();
+        match call {
+            Call::Options => drop(self.client.get_device_plugin_options(Empty {}).await?),
+            Call::Allocate(request) => drop(self.client.allocate(request).await?),
+            Call::Prefer(request) => drop(self.client.get_preferred_allocation(request).await?),
+        }
+        self.taken.push(begun.elapsed());
+        Ok(())
+    }
+
+    fn row(&self, baseline: &Samples) -> Row {
+        let ratio = self.taken.ratio_to(baseline);
+        let row =
+            Row::timed(self.name, &self.taken).compared(format!("{ratio:.2} x an empty call"));
+        match self.call {
+            Call::Allocate(_) => row.limited(ratio, ALLOCATE_TO_EMPTY, " x"),
+            Call::Options | Call::Prefer(_) => row,
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What the agent does when there is nothing to do.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::Result;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::{
+    proc::{ticks, wakeups},
+    report::Row,
+    stage::Stage,
+};
+
+const WATCHED: Duration = Duration::from_secs(20);
+
+/// When the start is over.
+const SETTLED: Duration = Duration::from_secs(3);
+
+/// How near wake-ups are that count as one piece of work.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Periodic work happens at most this often.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// Watches the agent, with the product's own intervals.
+pub(crate) async fn measure() -> Result<Vec<Row>> {
+    let served = Stage::set("dgx-h100")?.serve(&[]).await?;
+    let agent = served.agent.id();
+    sleep(SETTLED).await;
+    let (ticks_before, mut known) = (ticks(agent)?, wakeups(agent)?);
+    let (mut woken, mut pieces) = (0, Vec::new());
+    let begun = Instant::now();
+    for look in 1..=u32::try_from(WATCHED.as_millis() / LOOK.as_millis())? {
+        sleep_until(begun + LOOK * look).await;
+        let now = wakeups(agent)?;
+        let more = increase(&known, &now);
+        if more > 0 {
+            pieces.push(LOOK * look);
+        }
+        woken += more;
+        known = now;
+    }
+    let busy = Duration::from_millis(10 * (ticks(agent)? - ticks_before));
+    let share = 100.0 * busy.as_secs_f64() / WATCHED.as_secs_f64();
+    let times: Vec<_> = pieces.iter().map(|at| format!("{:.1}", at.as_secs_f64())).collect();
+    let most = WATCHED.as_secs_f64() / PERIOD.as_secs_f64();
+    let count = f64::from(u32::try_from(pieces.len())?);
+    Ok(vec![
+        Row::once(format!("idle CPU over {WATCHED:?}"), format!("{share:.2} %"))
+            .compared(format!("{woken} wake-ups")),
+        Row::once("moments with work", pieces.len())
+            .compared(format!("at {} s", times.join(", ")))
+            .limited(count, most, ""),
+    ])
+}
+
+/// Wake-ups since the last look; those of a thread that ended between two looks are lost.
+fn increase(before: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> u64 {
+    let since = |(thread, count): (&String, &u64)| {
+        count.saturating_sub(before.get(thread).copied().unwrap_or(0))
+    };
+    now.iter().map(since).sum()
+}

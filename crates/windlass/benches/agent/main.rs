@@ -1,0 +1,108 @@
+//! What the agent costs, beside its budgets: `cargo bench -p windlass --bench agent`.
+//!
+//! Every figure that depends on the machine stands beside a baseline taken in the same run, the two
+//! in turns. The agent is the real binary in a process of its own; simulated are the machine and the
+//! kubelet. A budget that is missed is printed and ends the run well, unless `--strict` is given.
+//!
+//! To measure another device plugin beside ours, name it. It serves in `/var/lib/kubelet`, so give
+//! the run one of its own; a kubelet that lives there is not disturbed:
+//!
+//! ```sh
+//! WINDLASS_BENCH_PEER=/usr/bin/nvidia-device-plugin unshare --mount sh -c \
+//!   'mount -t tmpfs bench /var/lib/kubelet && cargo bench -p windlass --bench agent'
+//! ```
+
+mod calls;
+mod empty;
+mod fault;
+mod idle;
+mod memory;
+mod proc;
+mod report;
+mod samples;
+mod solver;
+mod spawn;
+mod stage;
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Parser, ValueEnum};
+use report::{Report, Row};
+
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// What to measure [default: everything but idle, which takes long]
+    parts: Vec<Part>,
+    /// End with 1 if a budget is missed.
+    #[arg(long)]
+    strict: bool,
+    /// Another device plugin to measure beside ours.
+    #[arg(long, env = "WINDLASS_BENCH_PEER", value_name = "COMMAND")]
+    peer: Option<PathBuf>,
+    /// What cargo calls every benchmark with.
+    #[arg(long, hide = true)]
+    bench: bool,
+    /// Be the baseline's server on this socket.
+    #[arg(long, hide = true, value_name = "SOCKET")]
+    serve_empty: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Part {
+    Spawn,
+    Calls,
+    Solver,
+    Memory,
+    Fault,
+    Idle,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    // One thread, as the agent has.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the async runtime")?;
+    runtime.block_on(async {
+        if let Some(socket) = arguments.serve_empty {
+            return empty::serve(socket).await;
+        }
+        tokio::select! {
+            outcome = measure(arguments) => outcome,
+            // Ending here drops, and with it stops and removes, whatever was started.
+            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        }
+    })
+}
+
+async fn measure(arguments: Arguments) -> Result<()> {
+    let mut report = Report::begin()?;
+    let parts = if arguments.parts.is_empty() { &Part::DEFAULT } else { &arguments.parts[..] };
+    for part in parts {
+        report.show(&part.measure(&arguments).await.with_context(|| format!("{part:?}"))?)?;
+    }
+    let missed = report.end()?;
+    if missed > 0 && arguments.strict {
+        bail!("budgets were missed");
+    }
+    Ok(())
+}
+
+// === impl Part ===
+
+impl Part {
+    const DEFAULT: [Self; 5] = [Self::Spawn, Self::Calls, Self::Solver, Self::Memory, Self::Fault];
+
+    async fn measure(self, arguments: &Arguments) -> Result<Vec<Row>> {
+        match self {
+            Self::Spawn => spawn::measure(arguments.peer.as_deref()).await,
+            Self::Calls => calls::measure().await,
+            Self::Solver => solver::measure().await,
+            Self::Memory => memory::measure().await,
+            Self::Fault => fault::measure().await,
+            Self::Idle => idle::measure().await,
+        }
+    }
+}

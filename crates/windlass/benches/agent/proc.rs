@@ -1,0 +1,84 @@
+//! What the kernel tells of a process.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use anyhow::{Context as _, Result};
+
+/// Memory that a process holds, by where it is from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Resident {
+    pub(crate) total_kib: u64,
+    /// Mappings of the NVML library's file.
+    pub(crate) nvml_kib: u64,
+    /// Memory of its own: heap, stacks, changed pages of files.
+    pub(crate) anonymous_kib: u64,
+}
+
+// === impl Resident ===
+
+impl Resident {
+    /// Adds up `/proc/<pid>/smaps`.
+    pub(crate) fn of(process: u32) -> Result<Self> {
+        let mut sum = Self::default();
+        let mut in_nvml = false;
+        for line in read(format!("/proc/{process}/smaps"))?.lines() {
+            if let Some(size) = kib(line, "Rss:") {
+                sum.total_kib += size;
+                sum.nvml_kib += if in_nvml { size } else { 0 };
+            } else if let Some(size) = kib(line, "Anonymous:") {
+                sum.anonymous_kib += if in_nvml { 0 } else { size };
+            } else if is_mapping(line) {
+                in_nvml = line.contains("libnvidia-ml.so");
+            }
+        }
+        Ok(sum)
+    }
+
+    /// What counts against the budget.
+    pub(crate) fn without_nvml_mib(self) -> f64 {
+        mib(self.total_kib - self.nvml_kib)
+    }
+}
+
+/// How often each thread of a process has waited and was woken, by thread id.
+pub(crate) fn wakeups(process: u32) -> Result<BTreeMap<String, u64>> {
+    let threads = format!("/proc/{process}/task");
+    let entries = fs::read_dir(&threads).with_context(|| format!("cannot read {threads}"))?;
+    // A thread may end meanwhile.
+    let count = |entry: fs::DirEntry| {
+        let status = fs::read_to_string(entry.path().join("status")).ok()?;
+        let count =
+            status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        Some((entry.file_name().into_string().ok()?, count.trim().parse().ok()?))
+    };
+    Ok(entries.flatten().filter_map(count).collect())
+}
+
+/// Clock ticks, of a hundredth of a second, that the process has run for (proc_pid_stat(5)).
+pub(crate) fn ticks(process: u32) -> Result<u64> {
+    let stat = read(format!("/proc/{process}/stat"))?;
+    // Behind the name, which may hold anything, begins the third field; 14 and 15 are the times.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let times = fields.split_whitespace().skip(11).take(2);
+    Ok(times.filter_map(|time| time.parse::<u64>().ok()).sum())
+}
+
+/// Mebibytes to two digits.
+#[expect(clippy::cast_precision_loss, reason = "no process has 2^53 KiB")]
+pub(crate) fn mib(kib: u64) -> f64 {
+    kib as f64 / 1024.0
+}
+
+fn read(path: impl AsRef<Path>) -> Result<String> {
+    let path = path.as_ref();
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn kib(line: &str, key: &str) -> Option<u64> {
+    line.strip_prefix(key)?.trim().strip_suffix(" kB")?.parse().ok()
+}
+
+/// `55d0c0a00000-55d0c0c00000 r--p ...`; the lines below a mapping have a capital and a colon.
+fn is_mapping(line: &str) -> bool {
+    line.starts_with(|first: char| first.is_ascii_digit() || ('a'..='f').contains(&first))
+}

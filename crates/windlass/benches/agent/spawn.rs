@@ -1,0 +1,116 @@
+//! From the start of the process to the kubelet's knowledge of its devices.
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use windlass_kubelet_api::deviceplugin::{KUBELET_SOCKET, PLUGIN_DIR};
+use windlass_kubelet_sim::Kubelet;
+
+use crate::{
+    report::Row,
+    samples::{Samples, Short},
+    stage::{PATIENCE, RESOURCE, Running, Stage, is_listed, start_kubelet},
+};
+
+const RUNS: usize = 20;
+const REGISTERED_WITHIN: Duration = Duration::from_millis(10);
+/// How much of another plugin's time we may take.
+const SHARE_OF_PEER: f64 = 0.5;
+
+/// Where plugins serve that cannot be told otherwise.
+const KUBELET_DIR: &str = "/var/lib/kubelet";
+
+/// How long a plugin takes, counted from before its process is made.
+#[derive(Debug, Default)]
+struct Start {
+    registered: Samples,
+    listed: Samples,
+}
+
+/// In turns: a process that does nothing, the agent, the other plugin.
+pub(crate) async fn measure(peer: Option<&Path>) -> Result<Vec<Row>> {
+    let stage = Stage::set("dgx-h100")?;
+    let occupied = Path::new(KUBELET_DIR).join(PLUGIN_DIR).join(KUBELET_SOCKET).exists();
+    let measurable = peer.filter(|_| !occupied);
+    let (mut nothing, mut ours, mut theirs) = Default::default();
+    // The first run finds cold files and is not counted.
+    for run in 0..=RUNS {
+        if run == 1 {
+            (nothing, ours, theirs) = Default::default();
+        }
+        version(&mut nothing)?;
+        start(stage.kubelet()?, &mut stage.agent(&[])?, &mut ours).await?;
+        if let Some(peer) = measurable {
+            let kubelet = start_kubelet(Path::new(KUBELET_DIR))?;
+            start(kubelet, &mut peer_command(peer, &stage), &mut theirs).await?;
+        }
+    }
+    let mut rows = rows(&nothing, &ours);
+    match (peer, measurable) {
+        (None, _) => rows.push(Row::note("another plugin: name it in WINDLASS_BENCH_PEER")),
+        (Some(_), None) => rows.push(Row::note(format!(
+            "another plugin: not measured, since a kubelet lives in {KUBELET_DIR}"
+        ))),
+        (Some(peer), Some(_)) => rows.extend(peer_rows(peer, &ours, &theirs)),
+    }
+    Ok(rows)
+}
+
+fn rows(nothing: &Samples, ours: &Start) -> Vec<Row> {
+    let more = ours.registered.median().saturating_sub(nothing.median());
+    vec![
+        Row::timed("start and end of windlass --version", nothing),
+        Row::timed("spawn to registered, 8 GPUs", &ours.registered)
+            .compared(format!("{} more than --version", Short(more)))
+            .at_most(ours.registered.median(), REGISTERED_WITHIN),
+        Row::timed("spawn to first device list", &ours.listed),
+    ]
+}
+
+fn peer_rows(peer: &Path, ours: &Start, theirs: &Start) -> [Row; 2] {
+    let name = peer.file_name().unwrap_or(peer.as_os_str()).display();
+    let row = |what, ours: &Samples, theirs: &Samples| {
+        let ratio = ours.ratio_to(theirs);
+        Row::timed(format!("{name}: to {what}"), theirs)
+            .compared(format!("ours takes {ratio:.2} x"))
+            .limited(ratio, SHARE_OF_PEER, " x")
+    };
+    [
+        row("registered", &ours.registered, &theirs.registered),
+        row("first device list", &ours.listed, &theirs.listed),
+    ]
+}
+
+fn version(taken: &mut Samples) -> Result<()> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+    command.env_clear().arg("--version").stdout(Stdio::null());
+    let begun = Instant::now();
+    let ended = command.status().context("cannot start windlass")?;
+    taken.push(begun.elapsed());
+    ensure!(ended.success(), "windlass --version failed");
+    Ok(())
+}
+
+async fn start(kubelet: Kubelet, command: &mut Command, taken: &mut Start) -> Result<()> {
+    let begun = Instant::now();
+    let plugin = Running::start(command)?;
+    kubelet.wait_for(|node| node.registrations.contains_key(RESOURCE), PATIENCE).await?;
+    taken.registered.push(begun.elapsed());
+    kubelet.wait_for(is_listed, PATIENCE).await?;
+    taken.listed.push(begun.elapsed());
+    drop(plugin);
+    kubelet.shutdown().await;
+    Ok(())
+}
+
+/// Finds the simulated driver as it finds the real one: by the dynamic linker.
+fn peer_command(peer: &Path, stage: &Stage) -> Command {
+    let mut command = Command::new(peer);
+    command.env_clear().env("LD_LIBRARY_PATH", stage.machine.dir());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
