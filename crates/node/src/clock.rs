@@ -1,7 +1,7 @@
 //! The agent's clock: wall time that never jumps.
 
 use jiff::Timestamp;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 /// Wall time as it was at the start, plus the time that has passed since: an adjustment of the
 /// machine's clock neither ends a quiet period early nor makes it last for ever, and a test that
@@ -27,5 +27,13 @@ impl Clock {
     pub fn instant_of(&self, time: Timestamp) -> Instant {
         let since_start = time.duration_since(self.wall);
         self.started + std::time::Duration::try_from(since_start).unwrap_or_default()
+    }
+}
+
+/// Waits until a time. One that has come is not waited for: tokio's timer rounds up to the next
+/// millisecond, and would cost a start two of its ten.
+pub(crate) async fn until(time: Instant) {
+    if time > Instant::now() {
+        sleep_until(time).await;
     }
 }

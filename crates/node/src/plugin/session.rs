@@ -21,7 +21,7 @@ use std::{pin::Pin, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use windlass_core::resource::ResourceName;
@@ -31,7 +31,7 @@ use windlass_kubelet_api::{
 };
 
 use super::{endpoint::Endpoint, service::StreamEvent};
-use crate::config::SessionLimits;
+use crate::{clock::until, config::SessionLimits};
 
 /// Keeps one resource registered.
 pub(super) struct Session {
@@ -255,7 +255,7 @@ async fn answer(call: &mut Option<Call>) -> Outcome {
 
 async fn due(state: State) {
     match state.due() {
-        Some(time) => sleep_until(time).await,
+        Some(time) => until(time).await,
         None => std::future::pending().await,
     }
 }

@@ -14,7 +14,8 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status, transport::Server};
 use windlass_kubelet_api::{
     deviceplugin::{
-        AllocateRequest, AllocateResponse, DevicePluginOptions, Empty, ListAndWatchResponse,
+        AllocateRequest, AllocateResponse, CdiDevice, ContainerAllocateRequest,
+        ContainerAllocateResponse, DevicePluginOptions, Empty, ListAndWatchResponse,
         PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
         PreferredAllocationResponse,
         device_plugin_server::{DevicePlugin, DevicePluginServer},
@@ -47,6 +48,17 @@ pub(crate) async fn serve(socket: PathBuf) -> Result<()> {
     Ok(server.serve_with_incoming(incoming).await?)
 }
 
+fn words(request: ContainerAllocateRequest) -> ContainerAllocateResponse {
+    let ids = request.devices_ids.join(",");
+    let envs = [("WINDLASS_SIMULATED", "dgx-h100"), ("WINDLASS_NVIDIA_COM_GPU", &ids)];
+    let name = |id: String| CdiDevice { name: format!("windlass.dev/gpu={id}") };
+    ContainerAllocateResponse {
+        envs: envs.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        cdi_devices: request.devices_ids.into_iter().map(name).collect(),
+        ..ContainerAllocateResponse::default()
+    }
+}
+
 #[tonic::async_trait]
 impl DevicePlugin for Nothing {
     type ListAndWatchStream = tokio_stream::Empty<Result<ListAndWatchResponse, Status>>;
@@ -72,11 +84,13 @@ impl DevicePlugin for Nothing {
         Ok(Response::new(PreferredAllocationResponse::default()))
     }
 
+    /// The agent's words without its thoughts: tells what of a call is their transport.
     async fn allocate(
         &self,
-        _: Request<AllocateRequest>,
+        request: Request<AllocateRequest>,
     ) -> Result<Response<AllocateResponse>, Status> {
-        Ok(Response::new(AllocateResponse::default()))
+        let requests = request.into_inner().container_requests.into_iter();
+        Ok(Response::new(AllocateResponse { container_responses: requests.map(words).collect() }))
     }
 
     async fn pre_start_container(

@@ -16,7 +16,8 @@ const WATCHED: Duration = Duration::from_secs(20);
 /// When the start is over.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// How near wake-ups are that count as one piece of work.
+/// How near wake-ups are that count as one piece of work. A wake-up with no other near it is tokio's
+/// timer, which finds nothing to do.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Periodic work happens at most this often.
@@ -28,15 +29,17 @@ pub(crate) async fn measure() -> Result<Vec<Row>> {
     let agent = served.agent.id();
     sleep(SETTLED).await;
     let (ticks_before, mut known) = (ticks(agent)?, wakeups(agent)?);
-    let (mut woken, mut pieces) = (0, Vec::new());
+    let (mut lone, mut woken, mut working, mut pieces) = (0, 0, false, Vec::new());
     let begun = Instant::now();
     for look in 1..=u32::try_from(WATCHED.as_millis() / LOOK.as_millis())? {
         sleep_until(begun + LOOK * look).await;
         let now = wakeups(agent)?;
         let more = increase(&known, &now);
-        if more > 0 {
+        if more > 1 && !working {
             pieces.push(LOOK * look);
         }
+        working = more > 1;
+        lone += u64::from(more == 1);
         woken += more;
         known = now;
     }
@@ -47,7 +50,7 @@ pub(crate) async fn measure() -> Result<Vec<Row>> {
     let count = f64::from(u32::try_from(pieces.len())?);
     Ok(vec![
         Row::once(format!("idle CPU over {WATCHED:?}"), format!("{share:.2} %"))
-            .compared(format!("{woken} wake-ups")),
+            .compared(format!("{woken} wake-ups, {lone} of them lone")),
         Row::once("moments with work", pieces.len())
             .compared(format!("at {} s", times.join(", ")))
             .limited(count, most, ""),

@@ -13,7 +13,7 @@ use windlass_kubelet_sim::Kubelet;
 use crate::{
     report::Row,
     samples::{Samples, Short},
-    stage::{PATIENCE, RESOURCE, Running, Stage, is_listed, start_kubelet},
+    stage::{PATIENCE, Running, Stage, is_listed, is_registered, start_kubelet},
 };
 
 const RUNS: usize = 20;
@@ -98,7 +98,7 @@ fn version(taken: &mut Samples) -> Result<()> {
 async fn start(kubelet: Kubelet, command: &mut Command, taken: &mut Start) -> Result<()> {
     let begun = Instant::now();
     let plugin = Running::start(command)?;
-    kubelet.wait_for(|node| node.registrations.contains_key(RESOURCE), PATIENCE).await?;
+    kubelet.wait_for(is_registered, PATIENCE).await?;
     taken.registered.push(begun.elapsed());
     kubelet.wait_for(is_listed, PATIENCE).await?;
     taken.listed.push(begun.elapsed());

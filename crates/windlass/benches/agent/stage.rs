@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketPath};
-use windlass_kubelet_sim::{Config, Kubelet, NodeStatus};
+use windlass_kubelet_sim::{Config, Kubelet, NodeStatus, Registration};
 use windlass_machine::{Machine, Profile, simulated_driver};
 
 /// The resource that every part asks for.
@@ -110,6 +110,11 @@ pub(crate) fn start_kubelet(dir: &Path) -> Result<Kubelet> {
     let mut settings = Config::new(dir);
     settings.numa_nodes = (0..8).collect();
     Kubelet::start(settings).context("cannot start the embedded kubelet")
+}
+
+/// Whether the plugin is registered; a kubelet's record of an earlier one does not count.
+pub(crate) fn is_registered(node: &NodeStatus) -> bool {
+    matches!(node.registrations.get(RESOURCE), Some(Registration::Connected { .. }))
 }
 
 /// Whether the plugin's device list has arrived.

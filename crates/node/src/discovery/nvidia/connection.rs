@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use tokio::{
     task::{JoinError, JoinSet},
-    time::{Instant, sleep_until},
+    time::Instant,
 };
 use windlass_core::{
     device::DeviceId,
@@ -21,7 +21,7 @@ use super::{
     procfs::Fingerprint,
     question::Question,
 };
-use crate::{config::HealthPolicy, host::Host};
+use crate::{clock::until, config::HealthPolicy, host::Host};
 
 pub(super) struct Connection {
     nvml: Nvml,
@@ -114,7 +114,7 @@ impl Connection {
                 }
                 None
             }
-            () = sleep_until(wake) => self.wake(known),
+            () = until(wake) => self.wake(known),
         }
     }
 
