@@ -83,6 +83,15 @@ pub struct Place {
     pub nvlinks: NvLinks,
 }
 
+// === impl Device ===
+
+impl Device {
+    /// The order in which devices are listed and chosen: by kind, index, place and id.
+    pub fn order(&self) -> impl Ord + '_ {
+        (self.kind, self.index, self.place.pci, &self.id)
+    }
+}
+
 // === impl DeviceId ===
 
 impl DeviceId {

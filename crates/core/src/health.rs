@@ -60,9 +60,9 @@ pub struct Evidence {
     pub detail: String,
     /// When it was seen first.
     pub first: Timestamp,
-    /// When it was reported last.
+    /// When it began last; a probe that goes on failing is one trouble that lasts.
     pub last: Timestamp,
-    /// How often it was reported.
+    /// How often it began.
     pub count: u32,
 }
 
@@ -80,6 +80,8 @@ pub enum Reason {
     Unresponsive,
     /// The driver answered the probe with another error.
     ProbeFailed,
+    /// The driver asks for a reset, a reboot or a drain, or could not map bad memory out.
+    NeedsReset,
     /// It was there, and is no longer.
     Vanished,
     /// The driver is gone, and the device with it.
@@ -95,6 +97,9 @@ pub enum Observation {
     Passed,
     /// The probe failed; seen again at each probe until it passes.
     Failed(Reason, String),
+    /// The probe takes longer than it should. Of a device that was seen healthy that is a failure;
+    /// the first probe may wake a sleeping device, and costs it no quiet period.
+    Overdue(String),
     /// The driver reported a fault of its own accord.
     Fault(Reason, String),
 }
@@ -161,6 +166,7 @@ impl fmt::Display for Reason {
             Self::Lost => f.write_str("lost"),
             Self::Unresponsive => f.write_str("unresponsive"),
             Self::ProbeFailed => f.write_str("probe failed"),
+            Self::NeedsReset => f.write_str("needs a reset"),
             Self::Vanished => f.write_str("vanished"),
             Self::DriverGone => f.write_str("driver gone"),
             Self::LinkDown => f.write_str("link down"),
@@ -203,17 +209,24 @@ impl HealthTracker {
                 }
                 self.enter(HealthState::Healthy, now)
             }
-            Observation::Failed(reason, detail) => {
-                self.last_trouble = Some(now);
-                self.remember_once(*reason, detail, now);
-                self.enter(HealthState::Unhealthy, now)
+            Observation::Failed(reason, detail) => self.fail(*reason, detail, now),
+            Observation::Overdue(detail) if self.health.state == HealthState::Unknown => {
+                self.remember_once(Reason::Unresponsive, detail, now);
+                None
             }
+            Observation::Overdue(detail) => self.fail(Reason::Unresponsive, detail, now),
             Observation::Fault(reason, detail) => {
                 self.last_trouble = Some(now);
                 self.remember(*reason, detail, now);
                 self.enter(HealthState::Unhealthy, now)
             }
         }
+    }
+
+    fn fail(&mut self, reason: Reason, detail: &str, now: Timestamp) -> Option<HealthState> {
+        self.last_trouble = Some(now);
+        self.remember_once(reason, detail, now);
+        self.enter(HealthState::Unhealthy, now)
     }
 
     fn enter(&mut self, state: HealthState, now: Timestamp) -> Option<HealthState> {
@@ -290,6 +303,15 @@ mod tests {
         assert_eq!(seen, [Healthy, Unhealthy, Healthy]);
         let seen = states(&[(2, xid()), (50, xid()), (62, passed()), (110, passed())]);
         assert_eq!(seen, [Unhealthy, Unhealthy, Unhealthy, Healthy]);
+    }
+
+    #[test]
+    fn a_slow_first_probe_costs_no_quiet_period_and_a_later_one_does() {
+        use HealthState::{Healthy, Unhealthy, Unknown};
+        let overdue = || Observation::Overdue("5s".into());
+        let passed = || Observation::Passed;
+        let seen = states(&[(5, overdue()), (6, passed()), (20, overdue()), (21, passed())]);
+        assert_eq!(seen, [Unknown, Healthy, Unhealthy, Unhealthy]);
     }
 
     #[test]

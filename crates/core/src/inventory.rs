@@ -40,10 +40,7 @@ pub enum SourceState {
 impl Inventory {
     /// Puts devices into the order in which everything lists them.
     pub fn sort(&mut self) {
-        self.devices.sort_by(|a, b| {
-            let key = |device: &Device| (device.kind, device.index, device.place.pci);
-            key(a).cmp(&key(b)).then_with(|| a.id.cmp(&b.id))
-        });
+        self.devices.sort_by(|a, b| a.order().cmp(&b.order()));
     }
 
     /// Whether every source has answered once, if only to say that it is absent.

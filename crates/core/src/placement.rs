@@ -102,12 +102,10 @@ pub fn choose(request: Request<'_>) -> Result<Choice, PlacementError> {
     })
 }
 
-/// The same order whatever the caller's: by kind, place, index, id; each device once.
+/// The inventory's order, whatever the caller's; each device once.
 fn ordered<'a>(available: &[&'a Device]) -> Vec<&'a Device> {
     let mut devices = available.to_vec();
-    devices.sort_by(|a, b| {
-        (a.kind, a.place.pci, a.index, &a.id).cmp(&(b.kind, b.place.pci, b.index, &b.id))
-    });
+    devices.sort_by(|a, b| a.order().cmp(&b.order()));
     devices.dedup_by(|a, b| a.id == b.id);
     devices
 }
@@ -140,10 +138,8 @@ fn required_positions(
 fn problem(devices: &[&Device], matrix: &ConnectionMatrix) -> search::Problem {
     let pairs = |row| (0..matrix.size()).map(move |column| (row, column));
     let weight = |(row, column)| if row == column { 0 } else { affinity(matrix.at(row, column)) };
-    search::Problem {
-        affinity: (0..matrix.size()).flat_map(pairs).map(weight).collect(),
-        numa: devices.iter().map(|device| device.place.numa_node).collect(),
-    }
+    let affinity = (0..matrix.size()).flat_map(pairs).map(weight).collect();
+    search::Problem::new(affinity, devices.iter().map(|device| device.place.numa_node).collect())
 }
 
 /// The worth of one connection. One NVLink outweighs every PCIe level; the levels have the order

@@ -25,7 +25,7 @@ use crate::{
     discovery,
     host::Host,
     plugin::{self, Plugins},
-    state::{Keeper, NodeState},
+    state::{self, Keeper, NodeState, Notices},
 };
 
 /// An agent with everything it needs in hand: nothing that can be wrong at the start is left to the
@@ -34,7 +34,7 @@ use crate::{
 pub struct Agent {
     state: watch::Receiver<Arc<NodeState>>,
     stop: CancellationToken,
-    parts: JoinSet<()>,
+    parts: Parts,
     _lock: File,
 }
 
@@ -67,6 +67,9 @@ pub enum StartError {
     },
 }
 
+/// What runs, each part giving its name when it ends.
+type Parts = JoinSet<&'static str>;
+
 /// Keeps a second agent away. A dot file, because a kubelet takes a directory with any other file
 /// for the sign of an earlier life; a file, because the kubelet deletes sockets only.
 const LOCK: &str = ".windlass.lock";
@@ -80,20 +83,20 @@ impl Agent {
     /// Takes the kubelet's directory, checks everything, and starts the parts.
     pub fn start(config: &Config, clock: Clock) -> Result<Self, StartError> {
         let dir = config.kubelet_dir.join(PLUGIN_DIR);
-        writable(&dir, "--kubelet-dir")?;
-        if config.device_list == DeviceList::Cdi {
-            writable(&config.cdi_dir, "--cdi-dir")?;
-        }
-        let lock = lock(&dir)?;
         check_sockets(&dir, &config.resources)?;
+        let lock = lock(&dir)?;
+        if config.device_list == DeviceList::Cdi {
+            writable(&config.cdi_dir)?;
+        }
         let watched = DirectoryWatch::new(&dir)
             .map_err(|source| StartError::Watch { path: dir.clone(), source })?;
 
         let stop = CancellationToken::new();
         let mut parts = JoinSet::new();
         let (changes, directory) = watch::channel(0);
-        parts.spawn(watched.run(changes, config.session.look_interval));
-        let state = start_discovery(config, clock, &mut parts, &stop);
+        let look_interval = config.session.look_interval;
+        spawn(&mut parts, "watch of the kubelet's folder", watched.run(changes, look_interval));
+        let state = start_discovery(config, clock, (&mut parts, &stop), directory.clone());
         let plugins = Plugins {
             host: Host::new(&config.host_root, &config.host_root_on_node),
             device_list: config.device_list,
@@ -102,7 +105,7 @@ impl Agent {
             directory,
             dir,
         };
-        parts.spawn(plugins.run(stop.clone()));
+        spawn(&mut parts, "device plugin", plugins.run(stop.clone()));
         Ok(Self { state, stop, parts, _lock: lock })
     }
 
@@ -115,7 +118,7 @@ impl Agent {
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), PartFailed> {
         let outcome = tokio::select! {
             () = shutdown => Ok(()),
-            Some(ended) = self.parts.join_next() => Err(PartFailed(ended.err())),
+            Some(ended) = self.parts.join_next() => Err(PartFailed::from(ended)),
         };
         self.stop.cancel();
         let ended = timeout(GRACE, async { while self.parts.join_next().await.is_some() {} });
@@ -128,61 +131,91 @@ impl Agent {
 
 /// A part of the agent ended though it should not.
 #[derive(Debug, thiserror::Error)]
-#[error("a part of the agent ended unexpectedly")]
-pub struct PartFailed(#[source] Option<tokio::task::JoinError>);
+pub enum PartFailed {
+    /// It came to an end.
+    #[error("the agent's {0} ended unexpectedly")]
+    Ended(&'static str),
+    /// It panicked.
+    #[error("a part of the agent panicked")]
+    Panicked(#[from] tokio::task::JoinError),
+}
 
-/// Looks at the host once: the inventory as soon as every source has answered.
+impl From<Result<&'static str, tokio::task::JoinError>> for PartFailed {
+    fn from(ended: Result<&'static str, tokio::task::JoinError>) -> Self {
+        ended.map_or_else(Self::Panicked, Self::Ended)
+    }
+}
+
+/// Looks at the host once. A source that does not answer in time is `Starting` in the answer.
 pub async fn survey(config: &Config, clock: Clock) -> Inventory {
-    let stop = CancellationToken::new();
-    let mut parts = JoinSet::new();
-    // Looking changes nothing on the machine, so no CDI documents are written.
-    let config = Config { device_list: DeviceList::Envvar, ..config.clone() };
-    let mut state = start_discovery(&config, clock, &mut parts, &stop);
-    let limit = config.health.call_deadline * 3;
-    let complete = timeout(limit, state.wait_for(|state| state.inventory.is_complete())).await;
-    let inventory = complete.ok().and_then(Result::ok).map(|state| state.inventory.clone());
+    let (stop, news) = (CancellationToken::new(), Arc::new(Notify::new()));
+    let (mut parts, mut snapshots) = (JoinSet::new(), Vec::new());
+    for source in discovery::sources(config, clock, &news, &stop) {
+        snapshots.push((source.name, source.snapshots));
+        parts.spawn(source.run);
+    }
+    let complete = async {
+        while !state::merge(&snapshots).is_complete() {
+            news.notified().await;
+        }
+    };
+    // Late answers are in the merge below, or are not.
+    let _ = timeout(config.health.call_deadline * 3, complete).await;
+    let inventory = state::merge(&snapshots);
     stop.cancel();
     // A part that hangs in a driver is left behind.
     let _ = timeout(GRACE, async { while parts.join_next().await.is_some() {} }).await;
-    inventory.unwrap_or_default()
+    inventory
 }
 
 fn start_discovery(
     config: &Config,
     clock: Clock,
-    parts: &mut JoinSet<()>,
-    stop: &CancellationToken,
+    (parts, stop): (&mut Parts, &CancellationToken),
+    kubelet_writes: watch::Receiver<u64>,
 ) -> watch::Receiver<Arc<NodeState>> {
     let (publish, state) = watch::channel(Arc::new(NodeState::default()));
     let news = Arc::new(Notify::new());
     let mut snapshots = Vec::new();
     for source in discovery::sources(config, clock, &news, stop) {
         snapshots.push((source.name, source.snapshots));
-        parts.spawn(source.run);
+        spawn(parts, source.name, source.run);
     }
-    parts.spawn(Keeper::new(config, snapshots, news, publish).run(stop.clone()));
+    let notices = Notices { news, kubelet_writes };
+    let keeper = Keeper::new(config, snapshots, notices, publish);
+    spawn(parts, "keeper", keeper.run(stop.clone()));
     state
 }
 
+fn spawn(parts: &mut Parts, name: &'static str, part: impl Future<Output = ()> + Send + 'static) {
+    parts.spawn(async move {
+        part.await;
+        name
+    });
+}
+
 /// Makes the folder if need be, and proves that files can be made in it.
-fn writable(path: &Path, flag: &'static str) -> Result<(), StartError> {
+fn writable(path: &Path) -> Result<(), StartError> {
     let probe = path.join(".windlass.probe");
     fs::create_dir_all(path)
         .and_then(|()| File::create(&probe))
         .and_then(|_| fs::remove_file(&probe))
-        .map_err(|source| StartError::Folder { path: path.to_owned(), flag, source })
+        .map_err(|source| StartError::Folder { path: path.to_owned(), flag: "--cdi-dir", source })
 }
 
-/// The lock lives as long as the file is open; the kernel releases it even when the agent is killed.
+/// Makes the folder if need be, and takes it. The lock lives as long as the file is open; the kernel
+/// releases it even when the agent is killed.
 fn lock(dir: &Path) -> Result<File, StartError> {
-    let path = dir.join(LOCK);
+    let refused =
+        |source| StartError::Folder { path: dir.to_owned(), flag: "--kubelet-dir", source };
+    fs::create_dir_all(dir).map_err(refused)?;
     let mut options = OpenOptions::new();
-    let file = options.create(true).truncate(false).write(true).open(&path).map_err(|source| {
-        StartError::Folder { path: path.clone(), flag: "--kubelet-dir", source }
-    })?;
+    let file = options.create(true).truncate(false).write(true).open(dir.join(LOCK));
+    let file = file.map_err(refused)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(_) => Err(StartError::Taken(dir.to_owned())),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(StartError::Taken(dir.to_owned())),
+        Err(error) => Err(refused(error.into())),
     }
 }
 

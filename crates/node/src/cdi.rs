@@ -9,6 +9,7 @@ use std::{
 use windlass_core::{
     cdi::{ContainerEdits, DeviceNode, Kind, Spec, SpecDevice},
     device::{Device, DeviceKind},
+    health::Reason,
     inventory::Inventory,
 };
 
@@ -51,6 +52,14 @@ pub(crate) fn kind_of(kind: DeviceKind) -> Kind {
     }
 }
 
+/// Whether a device can stand in a document. One without edits makes a runtime refuse the whole
+/// document; the nodes of a MIG instance that is gone may be another instance's by now.
+fn is_nameable(device: &Device) -> bool {
+    let is_gone = device.health.trouble().is_some_and(|trouble| trouble.reason == Reason::Vanished);
+    let is_stale = device.kind == DeviceKind::Mig && is_gone;
+    !(device.nodes.is_empty() || is_stale)
+}
+
 // === impl CdiFiles ===
 
 impl CdiFiles {
@@ -58,19 +67,22 @@ impl CdiFiles {
         Self { dir: dir.to_owned(), host }
     }
 
-    /// Brings the documents up to date; those that are stay untouched. A document is never removed:
-    /// a container that restarts needs the names it was created with.
-    pub(crate) fn write(&self, inventory: &Inventory) -> Result<(), CdiError> {
+    /// Brings the documents up to date, and gives their paths; those that are stay untouched. A
+    /// document is never removed, and a GPU that failed stays in it: a container that restarts needs
+    /// the names it was created with.
+    pub(crate) fn write(&self, inventory: &Inventory) -> Result<Vec<PathBuf>, CdiError> {
         let mut kinds: BTreeMap<Kind, Vec<&Device>> = BTreeMap::new();
-        for device in &inventory.devices {
+        for device in inventory.devices.iter().filter(|device| is_nameable(device)) {
             kinds.entry(kind_of(device.kind)).or_default().push(device);
         }
+        let mut paths = Vec::new();
         for (kind, devices) in kinds {
             let path = self.dir.join(kind.file_name());
             let written = write_one(&path, &self.spec(kind, &devices));
-            written.map_err(|error| CdiError { path, why: error.to_string() })?;
+            written.map_err(|error| CdiError { path: path.clone(), why: error.to_string() })?;
+            paths.push(path);
         }
-        Ok(())
+        Ok(paths)
     }
 
     fn spec(&self, kind: Kind, devices: &[&Device]) -> Spec {

@@ -84,6 +84,12 @@ impl Publisher {
         (Self { snapshots, news: news.clone() }, receiver)
     }
 
+    /// Publishes that the source does not answer; what it knew stays.
+    fn publish_late(&self, why: String) {
+        let known = self.snapshots.borrow().clone();
+        self.publish(SourceSnapshot { state: SourceState::Failing(why), ..known });
+    }
+
     /// Publishes a snapshot if it says something new.
     fn publish(&self, snapshot: SourceSnapshot) {
         let news = self.snapshots.send_if_modified(|known| {

@@ -1,8 +1,14 @@
 //! What a container is given for its devices: a pure answer to "which devices, told how".
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
-use windlass_core::{device::Device, resource::ResourceName};
+use windlass_core::{
+    device::{Device, DeviceKind},
+    resource::ResourceName,
+};
 
 use crate::{cdi, config::DeviceList};
 
@@ -13,6 +19,8 @@ pub(crate) struct Grant {
     pub(crate) envs: BTreeMap<String, String>,
     /// Qualified CDI names, in the order of the request.
     pub(crate) cdi_devices: Vec<String>,
+    /// Device nodes under `/dev` that no runtime adds by itself.
+    pub(crate) nodes: BTreeSet<PathBuf>,
 }
 
 /// Tells a container that its machine is simulated.
@@ -28,22 +36,31 @@ pub(crate) fn grant(
     list: DeviceList,
     simulated: Option<&str>,
 ) -> Grant {
-    let ids = devices.iter().map(|device| device.id.as_str()).collect::<Vec<_>>().join(",");
     let mut grant = Grant::default();
     if let Some(profile) = simulated {
         grant.envs.insert(SIMULATED.to_owned(), profile.to_owned());
     }
+    let ids = devices.iter().map(|device| device.id.as_str()).collect::<Vec<_>>().join(",");
     match list {
-        DeviceList::Envvar => {
-            grant.envs.insert(VISIBLE_DEVICES.to_owned(), ids);
-        }
         DeviceList::Cdi => {
             grant.envs.insert(variable(resource), ids);
             let name = |device: &&Device| cdi::kind_of(device.kind).qualify(&device.id);
             grant.cdi_devices = devices.iter().map(name).collect();
         }
+        DeviceList::Envvar if devices.iter().all(|device| is_nvidia(device.kind)) => {
+            grant.envs.insert(VISIBLE_DEVICES.to_owned(), ids);
+        }
+        // NVIDIA's runtime knows nothing of these.
+        DeviceList::Envvar => {
+            grant.envs.insert(variable(resource), ids);
+            grant.nodes = devices.iter().flat_map(|device| device.nodes.clone()).collect();
+        }
     }
     grant
+}
+
+fn is_nvidia(kind: DeviceKind) -> bool {
+    matches!(kind, DeviceKind::Gpu | DeviceKind::Mig)
 }
 
 /// The variable that lists a resource's ids. The kubelet merges the variables of all resources of a

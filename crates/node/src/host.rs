@@ -22,7 +22,7 @@ const SIMULATED: &str = "/run/windlass/simulated";
 
 /// Where drivers put NVML, in the order of NVIDIA's container toolkit; then GKE's place and the GPU
 /// operator's driver container.
-const NVML_FOLDERS: [&str; 9] = [
+const NVML_FOLDERS: [&str; 11] = [
     "/usr/lib64",
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -32,7 +32,12 @@ const NVML_FOLDERS: [&str; 9] = [
     "/usr/local/nvidia/lib64",
     "/home/kubernetes/bin/nvidia/lib64",
     "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+    "/run/nvidia/driver/usr/lib/aarch64-linux-gnu",
+    "/run/nvidia/driver/usr/lib64",
 ];
+
+/// Links followed before a loop is assumed, as the kernel does, `path_resolution(7)`.
+const MAX_LINKS: usize = 40;
 
 /// NVML's file name; also what the dynamic linker is asked for when no folder has it.
 const NVML: &str = "libnvidia-ml.so.1";
@@ -85,13 +90,31 @@ impl Host {
         self.text(SIMULATED)
     }
 
-    /// The NVML library of the host's driver.
-    pub fn nvml_library(&self) -> PathBuf {
-        NVML_FOLDERS
-            .iter()
-            .map(|folder| self.path(Path::new(folder).join(NVML)))
-            .find(|path| path.exists())
-            .unwrap_or_else(|| NVML.into())
+    /// The NVML library of the host's driver. The dynamic linker is asked only about this machine.
+    pub fn nvml_library(&self) -> Option<PathBuf> {
+        let inside = NVML_FOLDERS.iter().map(|folder| Path::new(folder).join(NVML));
+        let found = inside.filter_map(|path| self.resolve(&path)).find(|path| path.exists());
+        let is_this_machine = self.root == Path::new("/");
+        found.or_else(|| is_this_machine.then(|| NVML.into()))
+    }
+
+    /// Where the NVML library is looked for, for a message.
+    pub fn nvml_folders(&self) -> String {
+        let folders: Vec<_> =
+            NVML_FOLDERS.iter().map(|folder| self.path(folder).display().to_string()).collect();
+        folders.join(", ")
+    }
+
+    /// Follows symbolic links as the host does: an absolute one starts again at the host's root.
+    fn resolve(&self, absolute: &Path) -> Option<PathBuf> {
+        let mut path = absolute.to_owned();
+        for _ in 0..MAX_LINKS {
+            match fs::read_link(self.path(&path)) {
+                Ok(target) => path = path.parent()?.join(target),
+                Err(_) => return Some(self.path(path)),
+            }
+        }
+        None
     }
 }
 

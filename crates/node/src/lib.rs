@@ -20,3 +20,9 @@ mod plugin;
 
 pub use agent::{Agent, StartError};
 pub use config::Config;
+
+/// An error and its causes in one line: log formats differ in what they keep of a chain.
+pub fn causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

@@ -30,6 +30,8 @@ pub(crate) struct OfferedDevice {
     pub(crate) state: Allocatable,
     /// The NUMA node, where the machine tells it.
     pub(crate) numa_node: Option<u32>,
+    /// Whether it was allocatable through this resource since the agent started.
+    given: bool,
 }
 
 /// Whether a device may be allocated.
@@ -44,9 +46,11 @@ pub(crate) type Held = BTreeMap<ResourceName, BTreeSet<DeviceId>>;
 
 /// Cuts the inventory into resources.
 ///
-/// An id that was offered stays in its resource, unallocatable once its device is gone, cut into
-/// parts or claimed by another resource: a kubelet that finds an id missing may panic (kubelet
-/// reference, trap 3). `held` adds what the kubelet remembers from before the agent started.
+/// A device stays with the resource that it was once allocatable through, whatever position the rules
+/// find it at later, and one that a container holds is allocatable through no other resource: the
+/// kubelet counts each resource by itself, and would give it away a second time. Ids that were
+/// allocatable, or are held, stay listed when their device is gone or cut into parts: a kubelet that
+/// finds an id missing may panic (kubelet reference, trap 3).
 pub(crate) fn plan(
     resources: &Resources,
     inventory: &Inventory,
@@ -55,14 +59,20 @@ pub(crate) fn plan(
 ) -> Offers {
     let mut offers: BTreeMap<ResourceName, Offer> = BTreeMap::new();
     for device in inventory.devices.iter().filter(|device| !device.partitioned) {
-        if let Some(name) = resources.name_for(device, profile(device)) {
-            let offer = offers.entry(name).or_default();
-            offer.devices.insert(device.id.clone(), OfferedDevice::of(device));
-        }
+        let wanted = resources.name_for(device, profile(device));
+        let given = previous.iter().find(|(_, offer)| offer.gave(&device.id)).map(|(name, _)| name);
+        let Some(name) = given.or(wanted.as_ref()) else { continue };
+        let offer = offers.entry(name.clone()).or_default();
+        let holder = held.iter().find(|(_, ids)| ids.contains(&device.id)).map(|(name, _)| name);
+        let offered = match holder.filter(|holder| *holder != name) {
+            None => OfferedDevice::of(device, given.is_some()),
+            Some(holder) => OfferedDevice::held_as(holder, device),
+        };
+        offer.devices.insert(device.id.clone(), offered);
     }
     for (name, offer) in previous {
         let offered = offers.entry(name.clone()).or_default();
-        offer.devices.keys().for_each(|id| offered.keep(id, inventory));
+        offer.devices.keys().filter(|id| offer.gave(id)).for_each(|id| offered.keep(id, inventory));
     }
     for (name, offer) in &mut offers {
         held.get(name).into_iter().flatten().for_each(|id| offer.keep(id, inventory));
@@ -87,6 +97,11 @@ fn share(name: ResourceName, offer: Offer, previous: &Offers) -> (ResourceName, 
 // === impl Offer ===
 
 impl Offer {
+    /// Whether the device was allocatable through this resource since the agent started.
+    fn gave(&self, id: &DeviceId) -> bool {
+        self.devices.get(id).is_some_and(|device| device.given)
+    }
+
     /// Keeps an id that is no longer offered for its own sake.
     fn keep(&mut self, id: &DeviceId, inventory: &Inventory) {
         if !self.devices.contains_key(id) {
@@ -104,13 +119,20 @@ impl Offer {
 // === impl OfferedDevice ===
 
 impl OfferedDevice {
-    fn of(device: &Device) -> Self {
+    fn of(device: &Device, given_before: bool) -> Self {
+        let healthy = device.health.is_healthy();
         let state = match device.health.trouble() {
-            _ if device.health.is_healthy() => Allocatable::Yes,
+            _ if healthy => Allocatable::Yes,
             Some(trouble) => Allocatable::No(trouble.to_string()),
             None => Allocatable::No("not probed yet".to_owned()),
         };
-        Self { state, numa_node: device.place.numa_node }
+        Self { state, numa_node: device.place.numa_node, given: healthy || given_before }
+    }
+
+    /// The same device is in use through another resource.
+    fn held_as(holder: &ResourceName, device: &Device) -> Self {
+        let why = format!("a container holds it as {holder}");
+        Self { state: Allocatable::No(why), numa_node: device.place.numa_node, given: false }
     }
 
     fn withdrawn(device: Option<&Device>) -> Self {
@@ -120,7 +142,7 @@ impl OfferedDevice {
             None => "no longer on this node",
         };
         let numa_node = device.and_then(|device| device.place.numa_node);
-        Self { state: Allocatable::No(why.to_owned()), numa_node }
+        Self { state: Allocatable::No(why.to_owned()), numa_node, given: true }
     }
 }
 
@@ -183,6 +205,42 @@ mod tests {
                 ("b".into(), "cut into MIG instances".into())
             ]
         );
+    }
+
+    fn all_gpus_as(name: &ResourceName) -> Resources {
+        let devices = crate::config::Selector::all(DeviceKind::Gpu);
+        Resources::Rules(vec![crate::config::ResourceRule { name: name.clone(), devices }])
+    }
+
+    #[test]
+    fn a_device_that_a_container_holds_is_allocatable_through_no_other_resource() {
+        let mine: ResourceName = "a.com/mine".parse().expect("valid");
+        let held = Held::from([(gpu(), BTreeSet::from(["a".parse().expect("valid")]))]);
+        let all =
+            inventory(vec![device("a", &Observation::Passed), device("b", &Observation::Passed)]);
+        let offers = plan(&all_gpus_as(&mine), &all, &Offers::new(), &held);
+        assert_eq!((offers[&mine].devices.len(), offers[&mine].allocatable()), (2, 1));
+        let released = plan(&all_gpus_as(&mine), &all, &offers, &Held::new());
+        assert_eq!(released[&mine].allocatable(), 2);
+    }
+
+    #[test]
+    fn a_device_that_was_renumbered_stays_with_its_resource() {
+        let other: ResourceName = "a.com/other".parse().expect("valid");
+        let all = inventory(vec![device("a", &Observation::Passed)]);
+        let first = plan(&all_gpus_as(&gpu()), &all, &Offers::new(), &Held::new());
+        let then = plan(&all_gpus_as(&other), &all, &first, &Held::new());
+        assert_eq!((then[&gpu()].allocatable(), then.get(&other)), (1, None));
+    }
+
+    #[test]
+    fn an_id_that_never_worked_is_forgotten() {
+        let lost = Observation::Failed(Reason::Lost, "lost".into());
+        let placeholder = inventory(vec![device("nvidia-index-0", &lost)]);
+        let first = plan(&Resources::Default, &placeholder, &Offers::new(), &Held::new());
+        let named = inventory(vec![device("a", &Observation::Passed)]);
+        let then = plan(&Resources::Default, &named, &first, &Held::new());
+        assert_eq!(reasons(&then), [("a".into(), String::new())]);
     }
 
     #[test]

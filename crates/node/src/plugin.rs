@@ -9,6 +9,7 @@ use std::{
     collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use tokio::{sync::watch, task::JoinSet};
@@ -21,6 +22,7 @@ use windlass_kubelet_api::{
 };
 
 use crate::{
+    causes,
     config::{DeviceList, SessionLimits},
     host::Host,
     state::NodeState,
@@ -50,45 +52,78 @@ pub(crate) fn kubelet_path(dir: &Path) -> Result<SocketPath, SocketError> {
     SocketPath::new(dir.join(KUBELET_SOCKET))
 }
 
+/// A resource that cannot be served now is tried again after this, or when the folder changes.
+const TRY_AGAIN: Duration = Duration::from_secs(10);
+
+/// The servers that run, each of which gives its resource back when it ends.
+type Servers = JoinSet<ResourceName>;
+
 // === impl Plugins ===
 
 impl Plugins {
-    /// Serves until stopped, or until the state's keeper ends.
+    /// Serves every resource that is offered, until stopped or until the state's keeper ends.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut served = BTreeSet::new();
-        let mut servers = JoinSet::new();
+        let mut known = BTreeSet::new();
+        let mut servers = Servers::new();
         loop {
-            let offered: Vec<_> = self.state.borrow_and_update().offers.keys().cloned().collect();
-            for resource in offered {
-                if served.insert(resource.clone()) {
-                    self.start(resource, &mut servers, &stop);
-                }
-            }
+            let complete = self.start_missing(&mut known, &mut servers, &stop);
             tokio::select! {
                 () = stop.cancelled() => break,
                 changed = self.state.changed() => if changed.is_err() { break },
+                Some(ended) = servers.join_next() => {
+                    let resource = ended.expect("a server neither panics nor is cancelled");
+                    tracing::error!(%resource, "the server ended; it is started again");
+                    known.remove(&resource);
+                    tokio::time::sleep(self.limits.retry_most).await;
+                }
+                Ok(()) = self.directory.changed(), if !complete => {}
+                () = tokio::time::sleep(TRY_AGAIN), if !complete => {}
             }
         }
         while servers.join_next().await.is_some() {}
     }
 
-    /// A resource that cannot be served is said so, and the others are.
-    fn start(&self, resource: ResourceName, servers: &mut JoinSet<()>, stop: &CancellationToken) {
-        let span = tracing::info_span!("resource", name = %resource);
-        let bound = kubelet_path(&self.dir).and_then(|kubelet| {
-            let own = socket_path(&self.dir, &resource)?;
-            Ok((Endpoint::bind(own)?, kubelet))
-        });
-        let (endpoint, kubelet) = match bound {
-            Ok(bound) => bound,
-            Err(error) => {
-                span.in_scope(|| {
-                    tracing::error!(error = &error as &dyn std::error::Error, "not served");
-                });
-                return;
+    /// Starts what is offered and not served. Gives whether all could be.
+    fn start_missing(
+        &mut self,
+        known: &mut BTreeSet<ResourceName>,
+        servers: &mut Servers,
+        stop: &CancellationToken,
+    ) -> bool {
+        let state = self.state.borrow_and_update().clone();
+        let mut complete = true;
+        for resource in state.offers.keys() {
+            if known.contains(resource) {
+                continue;
             }
-        };
-        span.in_scope(|| tracing::info!(socket = %endpoint.path(), "serving"));
+            let span = tracing::info_span!("plugin", %resource);
+            match span.in_scope(|| self.prepare(resource)) {
+                Ok((endpoint, service, session)) => {
+                    known.insert(resource.clone());
+                    let server = endpoint::serve(endpoint, service, session, stop.clone());
+                    let resource = resource.clone();
+                    let server = async {
+                        server.await;
+                        resource
+                    };
+                    servers.spawn(server.instrument(span));
+                }
+                Err(error) => {
+                    complete = false;
+                    tracing::error!(%resource, error = causes(&error), "cannot be served yet");
+                }
+            }
+        }
+        complete
+    }
+
+    fn prepare(
+        &self,
+        resource: &ResourceName,
+    ) -> Result<(Endpoint, Service, Session), SocketError> {
+        let kubelet = kubelet_path(&self.dir)?;
+        let endpoint = Endpoint::bind(socket_path(&self.dir, resource)?)?;
+        tracing::info!(socket = %endpoint.path(), "serving");
         let (streams, stream_events) = tokio::sync::mpsc::unbounded_channel();
         let service = Service {
             resource: resource.clone(),
@@ -98,12 +133,12 @@ impl Plugins {
             streams,
         };
         let session = Session {
-            resource,
+            resource: resource.clone(),
             kubelet,
             limits: self.limits,
             directory: self.directory.clone(),
             streams: stream_events,
         };
-        servers.spawn(endpoint::serve(endpoint, service, session, stop.clone()).instrument(span));
+        Ok((endpoint, service, session))
     }
 }

@@ -19,6 +19,7 @@ use windlass_core::{inventory::Inventory, resource::ResourceName};
 use windlass_kubelet_api::{checkpoint, deviceplugin};
 
 use crate::{
+    causes,
     cdi::{CdiError, CdiFiles},
     config::{Config, DeviceList, Resources},
     discovery::SourceSnapshot,
@@ -33,6 +34,8 @@ pub struct NodeState {
     pub inventory: Inventory,
     /// What the kubelet is told of them.
     pub(crate) offers: Offers,
+    /// The CDI documents that the offers need.
+    pub(crate) documents: Vec<PathBuf>,
     /// Why the CDI documents are not up to date.
     pub(crate) cdi: Option<CdiError>,
 }
@@ -42,14 +45,23 @@ pub(crate) struct Keeper {
     sources: Vec<(&'static str, watch::Receiver<SourceSnapshot>)>,
     resources: Resources,
     news: Arc<Notify>,
+    /// Counts the changes of the folder in which the kubelet keeps its record.
+    kubelet_writes: watch::Receiver<u64>,
     held: Held,
     kubelet_checkpoint: PathBuf,
     cdi: Option<CdiFiles>,
+    /// How often documents are looked at without news.
+    documents_again: Duration,
     publish: watch::Sender<Arc<NodeState>>,
 }
 
-/// CDI documents that could not be written are tried again after this, without news too.
-const WRITE_AGAIN: Duration = Duration::from_secs(10);
+/// What wakes the keeper.
+pub(crate) struct Notices {
+    /// A source has news.
+    pub(crate) news: Arc<Notify>,
+    /// Counts the changes of the kubelet's folder.
+    pub(crate) kubelet_writes: watch::Receiver<u64>,
+}
 
 // === impl NodeState ===
 
@@ -67,7 +79,7 @@ impl Keeper {
     pub(crate) fn new(
         config: &Config,
         sources: Vec<(&'static str, watch::Receiver<SourceSnapshot>)>,
-        news: Arc<Notify>,
+        notices: Notices,
         publish: watch::Sender<Arc<NodeState>>,
     ) -> Self {
         let host = Host::new(&config.host_root, &config.host_root_on_node);
@@ -75,52 +87,81 @@ impl Keeper {
         let plugins = config.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
         Self {
             sources,
-            news,
+            news: notices.news,
+            kubelet_writes: notices.kubelet_writes,
             resources: config.resources.clone(),
             held: Held::new(),
             kubelet_checkpoint: plugins.join(checkpoint::FILE),
             cdi: (config.device_list == DeviceList::Cdi).then_some(cdi),
+            documents_again: config.session.look_interval,
             publish,
         }
     }
 
     /// Keeps the state until stopped. Ends every reader's stream when it ends.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        self.held = read_held(&self.kubelet_checkpoint);
+        self.held = self.read_held().await;
         loop {
             self.refresh().await;
-            let again = self.publish.borrow().cdi.is_some();
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.news.notified() => {}
-                () = sleep(WRITE_AGAIN), if again => {}
+                Ok(()) = self.kubelet_writes.changed(), if !self.held.is_empty() => {
+                    self.release().await;
+                }
+                () = sleep(self.documents_again), if self.cdi.is_some() => {}
             }
         }
     }
 
+    /// Forgets what containers held when the agent started and have released since. What they were
+    /// given since then the offers themselves remember.
+    async fn release(&mut self) {
+        let now = self.read_held().await;
+        self.held.retain(|name, ids| {
+            ids.retain(|id| now.get(name).is_some_and(|held| held.contains(id)));
+            !ids.is_empty()
+        });
+    }
+
+    async fn read_held(&self) -> Held {
+        let path = self.kubelet_checkpoint.clone();
+        let read = tokio::task::spawn_blocking(move || read_held(&path));
+        read.await.expect("reading neither panics nor is cancelled")
+    }
+
+    /// Documents are brought up to date at every look, also when the inventory is unchanged: someone
+    /// may have removed one, and nodes that all GPUs share come and go by themselves.
     async fn refresh(&mut self) {
         let merged = merge(&self.sources);
-        let known = self.publish.borrow().clone();
-        if !merged.is_complete() || merged.says_the_same_as(&known.inventory) && known.cdi.is_none()
-        {
+        if !merged.is_complete() {
             return;
         }
-        let inventory = Inventory { generation: known.inventory.generation + 1, ..merged };
-        summarize(&known.inventory, &inventory);
-        let (inventory, cdi) = self.write_cdi(inventory).await;
+        let known = self.publish.borrow().clone();
+        let (merged, documents, cdi) = self.write_documents(merged).await;
+        let offers = offer::plan(&self.resources, &merged, &known.offers, &self.held);
+        let unchanged = merged.says_the_same_as(&known.inventory);
+        if unchanged && offers == known.offers && cdi == known.cdi {
+            return;
+        }
         if let Some(error) = cdi.as_ref().filter(|error| known.cdi.as_ref() != Some(error)) {
             tracing::error!(%error, "devices cannot be handed out until this is mended");
         }
-        let offers = offer::plan(&self.resources, &inventory, &known.offers, &self.held);
-        self.publish.send_replace(Arc::new(NodeState { inventory, offers, cdi }));
+        summarize(&known.inventory, &merged);
+        let generation = known.inventory.generation + 1;
+        let inventory = Inventory { generation, ..merged };
+        self.publish.send_replace(Arc::new(NodeState { inventory, offers, documents, cdi }));
     }
 
     /// Writing waits for the disk, which requests must not.
-    async fn write_cdi(&self, inventory: Inventory) -> (Inventory, Option<CdiError>) {
-        let Some(files) = self.cdi.clone() else { return (inventory, None) };
-        let write = move || {
-            let error = files.write(&inventory).err();
-            (inventory, error)
+    async fn write_documents(
+        &self,
+        inventory: Inventory,
+    ) -> (Inventory, Vec<PathBuf>, Option<CdiError>) {
+        let Some(files) = self.cdi.clone() else { return (inventory, Vec::new(), None) };
+        let write = move || match files.write(&inventory) {
+            Ok(documents) => (inventory, documents, None),
+            Err(error) => (inventory, Vec::new(), Some(error)),
         };
         tokio::task::spawn_blocking(write).await.expect("writing neither panics nor is cancelled")
     }
@@ -139,7 +180,7 @@ fn summarize(before: &Inventory, now: &Inventory) {
 }
 
 /// Puts the sources' newest snapshots together.
-fn merge(sources: &[(&'static str, watch::Receiver<SourceSnapshot>)]) -> Inventory {
+pub(crate) fn merge(sources: &[(&'static str, watch::Receiver<SourceSnapshot>)]) -> Inventory {
     let mut inventory = Inventory::default();
     for (name, snapshots) in sources {
         let snapshot = snapshots.borrow();
@@ -158,7 +199,8 @@ fn read_held(path: &Path) -> Held {
     let record = match checkpoint::Checkpoint::parse(text.trim_end()) {
         Ok(record) => record,
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "ignoring the kubelet's record");
+            let error = causes(&error);
+            tracing::warn!(path = %path.display(), error, "ignoring the kubelet's record");
             return Held::new();
         }
     };

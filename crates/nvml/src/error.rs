@@ -68,13 +68,19 @@ impl NvmlError {
         )
     }
 
-    /// The device or the driver has no such thing.
+    /// The device or the driver has no such thing, or not in this version.
     pub fn is_unsupported(self) -> bool {
         matches!(
             self.code,
             sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED
                 | sys::nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND
+                | sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH
         )
+    }
+
+    /// This process may not know.
+    pub fn is_permission(self) -> bool {
+        self.code == sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION
     }
 
     /// A wait ended without an event.
@@ -117,6 +123,9 @@ impl NvmlError {
                 "the library and the kernel module have different versions"
             }
             sys::nvmlReturn_enum_NVML_ERROR_IN_USE => "in use",
+            sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH => {
+                "this driver has another version of the structure"
+            }
             sys::nvmlReturn_enum_NVML_ERROR_MEMORY => "out of memory",
             sys::nvmlReturn_enum_NVML_ERROR_NOT_READY => "not ready",
             sys::nvmlReturn_enum_NVML_ERROR_GPU_NOT_FOUND => "no GPUs were found",

@@ -14,6 +14,7 @@ mod gpu;
 mod library;
 mod mig;
 mod nvlink;
+mod trouble;
 
 pub use error::{LoadError, NvmlError};
 pub use event::{Event, EventKind, EventSet};
@@ -21,6 +22,7 @@ pub use gpu::{Brand, Gpu, Memory};
 pub use library::{CudaVersion, Nvml};
 pub use mig::{MigInstance, MigMode, MigShare};
 pub use nvlink::{NvLink, Remote};
+pub use trouble::RecoveryAction;
 
 /// The answer of one NVML call.
 pub type Result<T, E = NvmlError> = std::result::Result<T, E>;

@@ -72,34 +72,33 @@ impl Gpu {
         })
     }
 
-    /// The instances, in NVML's order. Positions that hold none are skipped.
-    pub fn mig_instances(&self) -> Result<Vec<MigInstance>> {
+    /// The instances, in NVML's order, each with its own error. Positions that hold none, or hold
+    /// none any more, are skipped.
+    pub fn mig_instances(&self) -> Result<Vec<Result<MigInstance>>> {
         let places: u32 = get!(self.table, nvmlDeviceGetMaxMigDeviceCount, self.handle.0)?;
-        let instances = (0..places).map(|index| self.mig_instance(index));
-        instances.filter_map(Result::transpose).collect()
+        let there = |instance: &Result<MigInstance>| {
+            !instance.as_ref().is_err_and(|error| error.is_absent())
+        };
+        Ok((0..places).map(|index| self.mig_instance(index)).filter(there).collect())
     }
 
-    fn mig_instance(&self, index: u32) -> Result<Option<MigInstance>> {
+    fn mig_instance(&self, index: u32) -> Result<MigInstance> {
         let mut handle = std::ptr::null_mut();
-        let asked = call!(
+        call!(
             self.table,
             nvmlDeviceGetMigDeviceHandleByIndex,
             self.handle.0,
             index,
             &raw mut handle
-        );
-        match asked {
-            Err(error) if error.is_absent() => return Ok(None),
-            other => other?,
-        }
+        )?;
         let device = Self::new(self.table.clone(), handle);
-        Ok(Some(MigInstance {
+        Ok(MigInstance {
             index,
             gpu_instance: get!(self.table, nvmlDeviceGetGpuInstanceId, handle)?,
             compute_instance: get!(self.table, nvmlDeviceGetComputeInstanceId, handle)?,
             share: device.mig_share()?,
             device,
-        }))
+        })
     }
 
     fn mig_share(&self) -> Result<MigShare> {

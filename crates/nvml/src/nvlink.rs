@@ -32,20 +32,25 @@ pub enum Remote {
 const MAX_LINKS: u32 = sys::NVML_NVLINK_MAX_LINKS;
 
 impl Gpu {
-    /// The active links; none for a GPU without NVLink. A link that cannot be asked about counts as
-    /// down, except where the GPU itself is lost.
+    /// The active links; none for a GPU without NVLink.
     pub fn nvlinks(&self) -> Result<Vec<NvLink>> {
-        let mut links = Vec::new();
+        Ok(self.nvlinks_up()?.into_iter().map(|link| self.nvlink(link)).collect())
+    }
+
+    /// The positions of the active links. A link that cannot be asked about counts as down, except
+    /// where the GPU itself is lost.
+    pub fn nvlinks_up(&self) -> Result<Vec<u32>> {
+        let mut up = Vec::new();
         for link in 0..MAX_LINKS {
             match self.link_is_up(link) {
-                Ok(true) => links.push(self.nvlink(link)),
-                Ok(false) => {}
-                Err(error) if error.is_lost() => return Err(error),
+                Ok(true) => up.push(link),
                 // The first link a GPU does not have: there are no more.
-                Err(_) => break,
+                Err(error) if error.is_unsupported() || error.is_absent() => break,
+                Err(error) if error.is_lost() => return Err(error),
+                Ok(false) | Err(_) => {}
             }
         }
-        Ok(links)
+        Ok(up)
     }
 
     fn link_is_up(&self, link: u32) -> Result<bool> {

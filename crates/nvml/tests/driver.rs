@@ -10,7 +10,7 @@ use std::{
 
 use tempfile::TempDir;
 use windlass_machine::{Fault, Machine, Profile, simulated_driver};
-use windlass_nvml::{EventKind, LoadError, MigMode, Nvml, Remote};
+use windlass_nvml::{EventKind, LoadError, MigMode, Nvml, RecoveryAction, Remote};
 
 const REAL: &str = "WINDLASS_E2E_NVML_LIBRARY";
 
@@ -45,8 +45,12 @@ fn check_driver(library: &Path) {
         gpu.minor().expect("a minor");
         gpu.serial().expect("a serial number, or none");
         gpu.nvlinks().expect("links, or none");
+        assert_ne!(gpu.row_remapping_failed().expect("rows, or none"), Some(true));
+        let action = gpu.recovery_action().expect("an action, or none");
+        assert!(matches!(action, None | Some(RecoveryAction::None)), "{action:?}");
         if gpu.mig_mode().expect("a mode") == MigMode::Enabled {
             for instance in gpu.mig_instances().expect("instances") {
+                let instance = instance.expect("an instance");
                 assert!(instance.device.uuid().expect("a uuid").starts_with("MIG-"));
                 assert!(instance.share.memory_mib > 0);
             }

@@ -78,11 +78,19 @@ const RULES: &[XidRule] = &[
     rule(120, Critical, "GSP error", "the GPU's system processor failed; needs a reset"),
     rule(121, Informational, "C2C link corrected error", "every error was corrected"),
     rule(136, Critical, "link training failed", "a link is missing since boot"),
+    rule(137, Application, "NVLink privilege error", "a program's access to a peer was refused"),
     rule(140, Critical, "unrecovered ECC error", "memory that cannot be corrected; needs a reset"),
     rule(143, Critical, "GPU initialization failed", "the device did not come up"),
-    rule(145, Critical, "NVLink error", "a link of the fifth generation went down"),
-    rule(149, Critical, "NVLink error", "a link of the fifth generation failed"),
-    rule(154, Informational, "GPU recovery action changed", "tells what to do about another error"),
+    rule(144, Critical, "NVLink error", "fifth generation, system access window"),
+    rule(145, Critical, "NVLink error", "fifth generation, receive layer"),
+    rule(146, Critical, "NVLink error", "fifth generation, transmit layer"),
+    rule(147, Critical, "NVLink error", "fifth generation, transaction exchange"),
+    rule(148, Critical, "NVLink error", "fifth generation, power and link control"),
+    rule(149, Critical, "NVLink error", "fifth generation, network interface"),
+    rule(150, Critical, "NVLink error", "fifth generation, switch or memory engine"),
+    rule(154, Informational, "GPU recovery action changed", "the probe asks for the action itself"),
+    rule(156, Informational, "resource retirement recorded", "the bad part is out of use, or will be after a reset"),
+    rule(157, Critical, "resource retirement failed", "the bad part stays in use"),
 ];
 
 #[cfg(test)]

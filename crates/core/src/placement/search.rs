@@ -6,13 +6,19 @@ use std::cmp::Reverse;
 /// keeps a question under 2 ms.
 const MAX_COMPARED: u64 = 200_000;
 
+/// Swaps tried at most, where not every set can be compared.
+const MAX_SWAPS: u64 = 20_000;
+
 /// Weights between positions, and where each position sits.
 #[derive(Debug)]
 pub(super) struct Problem {
     /// Row-major square matrix, symmetric, zero on the diagonal.
-    pub(super) affinity: Vec<i64>,
+    affinity: Vec<i64>,
     /// NUMA node per position, where known.
-    pub(super) numa: Vec<Option<u32>>,
+    numa: Vec<Option<u32>>,
+    /// The sum of each row, and of all pairs: what remains is found without another walk.
+    rows: Vec<i64>,
+    total: i64,
 }
 
 /// The best set found.
@@ -62,7 +68,7 @@ impl Search<'_> {
         }
         for candidate in next..=self.free.len() - missing {
             let position = self.free[candidate];
-            let gain: i64 = set.iter().map(|&other| self.problem.at(position, other)).sum();
+            let gain = self.problem.touching(set, position);
             set.push(position);
             self.extend(set, candidate + 1, missing - 1, inner + gain);
             set.pop();
@@ -84,6 +90,14 @@ impl Search<'_> {
 // === impl Problem ===
 
 impl Problem {
+    /// A symmetric matrix of weights, row by row, and the NUMA node of each position.
+    pub(super) fn new(affinity: Vec<i64>, numa: Vec<Option<u32>>) -> Self {
+        let rows: Vec<i64> =
+            affinity.chunks(numa.len().max(1)).map(|row| row.iter().sum()).collect();
+        let total = rows.iter().sum::<i64>() / 2;
+        Self { affinity, numa, rows, total }
+    }
+
     fn len(&self) -> usize {
         self.numa.len()
     }
@@ -99,19 +113,19 @@ impl Problem {
         set.iter().enumerate().map(pairs).sum()
     }
 
+    /// The weight between one position and a set.
+    fn touching(&self, set: &[usize], position: usize) -> i64 {
+        set.iter().map(|&other| self.at(position, other)).sum()
+    }
+
     fn score(&self, set: &[usize], inner: i64) -> Score {
         (inner, self.remaining(set, inner), Reverse(self.numa_nodes(set)))
     }
 
     /// The weight of all pairs outside a set: everything, less what touches the set.
     fn remaining(&self, set: &[usize], inner: i64) -> i64 {
-        let total: i64 = self.affinity.iter().sum::<i64>() / 2;
-        let touching: i64 = set.iter().map(|&row| self.row(row).iter().sum::<i64>()).sum();
-        total - touching + inner
-    }
-
-    fn row(&self, row: usize) -> &[i64] {
-        &self.affinity[row * self.len()..(row + 1) * self.len()]
+        let touching: i64 = set.iter().map(|&row| self.rows[row]).sum();
+        self.total - touching + inner
     }
 
     fn numa_nodes(&self, set: &[usize]) -> u32 {
@@ -149,16 +163,24 @@ fn improving_swap(
     fixed: usize,
     compared: &mut u64,
 ) -> Option<Vec<usize>> {
-    let current = problem.score(set, problem.inner(set));
+    let inner = problem.inner(set);
+    let current = problem.score(set, inner);
     for slot in fixed..set.len() {
+        let lost = problem.touching(set, set[slot]);
         for outside in (0..problem.len()).filter(|position| !set.contains(position)) {
             *compared += 1;
-            let mut swapped = set.to_vec();
-            swapped[slot] = outside;
-            if *compared < MAX_COMPARED
-                && problem.score(&swapped, problem.inner(&swapped)) > current
-            {
-                return Some(swapped);
+            if *compared > MAX_SWAPS {
+                return None;
+            }
+            let gained = problem.touching(set, outside) - problem.at(outside, set[slot]);
+            let swapped = inner - lost + gained;
+            if swapped < current.0 {
+                continue;
+            }
+            let mut set = set.to_vec();
+            set[slot] = outside;
+            if problem.score(&set, swapped) > current {
+                return Some(set);
             }
         }
     }

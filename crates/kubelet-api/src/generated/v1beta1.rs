@@ -96,8 +96,8 @@ pub struct AllocateResponse {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ContainerAllocateResponse {
-    #[prost(map = "string, string", tag = "1")]
-    pub envs: ::std::collections::HashMap<
+    #[prost(btree_map = "string, string", tag = "1")]
+    pub envs: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
@@ -105,8 +105,8 @@ pub struct ContainerAllocateResponse {
     pub mounts: ::prost::alloc::vec::Vec<Mount>,
     #[prost(message, repeated, tag = "3")]
     pub devices: ::prost::alloc::vec::Vec<DeviceSpec>,
-    #[prost(map = "string, string", tag = "4")]
-    pub annotations: ::std::collections::HashMap<
+    #[prost(btree_map = "string, string", tag = "4")]
+    pub annotations: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,

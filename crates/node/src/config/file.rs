@@ -9,7 +9,7 @@ use std::{
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
-use windlass_core::device::DeviceKind;
+use windlass_core::device::{DeviceId, DeviceKind};
 
 use super::{Config, DeviceList, ResourceRule, Resources, Selector};
 
@@ -100,6 +100,10 @@ struct HealthEntry {
     counted_xids: BTreeSet<u64>,
 }
 
+/// Shorter ones keep the agent busy, longer ones are a slip of the pen.
+const SHORTEST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// A mistake, and the line it is on.
 struct Mistake {
     line: u64,
@@ -170,12 +174,24 @@ fn rules(entries: Vec<ResourceEntry>) -> Result<Vec<ResourceRule>, Mistake> {
         let name = entry.name.value.parse();
         let name = name.map_err(|error| Mistake { line, problem: format!("{error}") })?;
         let rule = ResourceRule { name, devices: entry.devices.into() };
+        check(&rule.devices).map_err(|problem| Mistake { line, problem })?;
         if let Some(problem) = rules.iter().find_map(|earlier| conflict(earlier, &rule)) {
             return Err(Mistake { line, problem });
         }
         rules.push((line, rule));
     }
     Ok(rules.into_iter().map(|(_, rule)| rule).collect())
+}
+
+/// What no device can be.
+fn check(selector: &Selector) -> Result<(), String> {
+    if selector.kind != DeviceKind::Mig && !selector.profiles.is_empty() {
+        return Err(
+            "only MIG instances have profiles; write kind: mig, or leave them out".to_owned()
+        );
+    }
+    let names = selector.ids.iter().map(|id| id.parse::<DeviceId>().map(drop));
+    names.collect::<Result<(), _>>().map_err(|error| error.to_string())
 }
 
 fn conflict((line, earlier): &(u64, ResourceRule), later: &ResourceRule) -> Option<String> {
@@ -210,8 +226,8 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
         .parse()
         .map_err(|_| D::Error::custom(format!("{text:?} is no duration: {expected}")))?;
     match Duration::try_from(parsed) {
-        Ok(positive) if !positive.is_zero() => Ok(Some(positive)),
-        _ => Err(D::Error::custom(format!("{text:?} is not above zero: {expected}"))),
+        Ok(within) if (SHORTEST..=LONGEST).contains(&within) => Ok(Some(within)),
+        _ => Err(D::Error::custom(format!("{text:?} is not between 10ms and 24h: {expected}"))),
     }
 }
 
@@ -276,7 +292,19 @@ mod tests {
             ("kubeletDir: /k\nkubletDir: /x\n".to_owned(), 2, "unknown field `kubletDir`"),
             ("health:\n  quiet: 3s\n".to_owned(), 2, "quietPeriod"),
             ("health:\n  quietPeriod: soon\n".to_owned(), 2, "500ms, 60s or 5m"),
-            ("health:\n  quietPeriod: 0s\n".to_owned(), 2, "not above zero"),
+            ("health:\n  quietPeriod: 0s\n".to_owned(), 2, "between 10ms and 24h"),
+            ("health:\n  probeInterval: 9999h\n".to_owned(), 2, "between 10ms and 24h"),
+            (
+                "resources:\n- name: a.com/x\n  devices: {kind: gpu, profiles: [1g.5gb]}\n"
+                    .to_owned(),
+                2,
+                "only MIG instances have profiles",
+            ),
+            (
+                "resources:\n- name: a.com/x\n  devices: {kind: gpu, ids: [a b]}\n".to_owned(),
+                2,
+                "cannot name a device",
+            ),
             ("deviceList: csv\n".to_owned(), 1, "envvar"),
             (format!("resources:\n- name: gpu\n  {gpu}}}\n"), 2, "write it like nvidia.com/gpu"),
             (format!("resources:\n- name: a.com/{}\n  {gpu}}}\n", "x".repeat(64)), 2, "1 to 63"),

@@ -5,7 +5,10 @@
 
 use std::{collections::BTreeMap, path::PathBuf};
 
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::{
+    task::spawn_blocking,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes},
@@ -42,20 +45,32 @@ impl Nics {
         Self { policy: policy.clone(), host, clock, trackers, devices }
     }
 
-    /// Looks at once and then at the probe interval, until stopped.
+    /// Looks at once and then at the probe interval, until stopped. Some of the files are answered by
+    /// the device's firmware: a look that takes too long is waited for, and said.
     pub(super) async fn run(mut self, to: Publisher, stop: CancellationToken) {
+        let (deadline, interval) = (self.policy.call_deadline, self.policy.probe_interval);
         loop {
-            let Ok((nics, snapshot)) = spawn_blocking(move || self.looked()).await else { return };
+            let mut look = spawn_blocking(move || self.looked());
+            let in_time = timeout(deadline, &mut look).await;
+            let looked = if let Ok(looked) = in_time {
+                looked
+            } else {
+                to.publish_late(format!("{CLASS} did not answer within {deadline:?}"));
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    looked = look => looked,
+                }
+            };
+            let (nics, snapshot) = looked.expect("looking neither panics nor is cancelled");
             self = nics;
             to.publish(snapshot);
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = sleep(self.policy.probe_interval) => {}
+                () = sleep(interval) => {}
             }
         }
     }
 
-    /// Some of the files are answered by the device's firmware, which may take its time.
     fn looked(mut self) -> (Self, SourceSnapshot) {
         let snapshot = self.look();
         (self, snapshot)

@@ -17,14 +17,11 @@ mod describe;
 mod events;
 mod facts;
 mod known;
+mod probe;
 mod procfs;
 mod question;
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{
     task::JoinSet,
@@ -41,6 +38,7 @@ use self::{
 };
 use super::{Publisher, SourceSnapshot};
 use crate::{
+    causes,
     clock::Clock,
     config::{Config, HealthPolicy},
     host::Host,
@@ -57,11 +55,15 @@ pub(super) struct Nvidia {
     state: SourceState,
     simulated: Option<String>,
     attempt: JoinSet<Result<Driver, ConnectError>>,
+    /// How long a GPU may stay lost before NVML is initialised again.
+    patience: Duration,
 }
 
 /// Why there is no connection to the driver.
 #[derive(Debug, thiserror::Error)]
 enum ConnectError {
+    #[error("there is no libnvidia-ml.so.1 in {searched}")]
+    NoLibrary { searched: String },
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error("cannot ask the driver")]
@@ -78,7 +80,12 @@ enum Ended {
     Stopped,
     /// The driver or its set of GPUs changed.
     Changed,
+    /// A GPU stays lost; what a reset brought back is seen by a new initialisation only.
+    Lost,
 }
+
+/// The longest time between two initialisations for the sake of a lost GPU.
+const MOST_PATIENCE: Duration = Duration::from_secs(600);
 
 // === impl Nvidia ===
 
@@ -92,6 +99,7 @@ impl Nvidia {
             state: SourceState::Starting,
             simulated: None,
             attempt: JoinSet::new(),
+            patience: config.health.quiet_period,
         }
     }
 
@@ -105,7 +113,7 @@ impl Nvidia {
             match attempt {
                 Ok(connection) => match self.serve(connection, &to, &stop).await {
                     Ended::Stopped => return,
-                    Ended::Changed => continue,
+                    Ended::Changed | Ended::Lost => continue,
                 },
                 Err(error) => self.go_without(&error, &to),
             }
@@ -120,12 +128,14 @@ impl Nvidia {
     /// hangs is waited for again the next time, not made a second time.
     async fn connect(&mut self) -> Result<Connection, ConnectError> {
         if self.attempt.is_empty() {
-            let library = self.library.clone().unwrap_or_else(|| self.host.nvml_library());
-            self.attempt.spawn_blocking(move || load(&library));
+            let (library, host) = (self.library.clone(), self.host.clone());
+            self.attempt.spawn_blocking(move || load(library, &host));
         }
         let deadline = self.policy.call_deadline;
         match timeout(deadline, self.attempt.join_next()).await {
-            Ok(Some(Ok(driver))) => Ok(Connection::new(driver?, &self.host, &self.policy)?),
+            Ok(Some(Ok(driver))) => {
+                Ok(Connection::new(driver?, &self.host, &self.policy, self.patience)?)
+            }
             Ok(Some(Err(_)) | None) | Err(_) => Err(ConnectError::Overdue(deadline)),
         }
     }
@@ -159,8 +169,15 @@ impl Nvidia {
                 }
                 Some(Ended::Changed) => {
                     tracing::info!("NVIDIA driver or GPUs changed; initialising NVML again");
+                    self.patience = self.policy.quiet_period;
                     connection.shut_down().await;
                     return Ended::Changed;
+                }
+                Some(Ended::Lost) => {
+                    tracing::info!(after = ?self.patience, "a GPU stays lost; initialising NVML again");
+                    self.patience = (self.patience * 2).min(MOST_PATIENCE);
+                    connection.shut_down().await;
+                    return Ended::Lost;
                 }
             }
         }
@@ -168,19 +185,16 @@ impl Nvidia {
 
     /// Says so once, and keeps what was known as devices that are gone.
     fn go_without(&mut self, error: &ConnectError, to: &Publisher) {
-        let text = chain(error);
-        let state = match error {
-            ConnectError::Load(LoadError::Open { .. }) => SourceState::Absent(text.clone()),
-            ConnectError::Load(LoadError::Init { source, .. }) if source.is_driver_absent() => {
-                SourceState::Absent(text.clone())
-            }
-            _ => SourceState::Failing(text.clone()),
-        };
-        if self.state != state {
-            tracing::info!(why = text, "no NVIDIA driver; looking for one regularly");
+        let why = causes(error);
+        let absent = error.is_absence();
+        let state = if absent { SourceState::Absent } else { SourceState::Failing }(why.clone());
+        if self.state != state && absent {
+            tracing::info!(why, "no NVIDIA driver; looking for one regularly");
+        } else if self.state != state {
+            tracing::warn!(why, "the NVIDIA driver fails; trying again regularly");
         }
         self.state = state;
-        self.known.fail_all(Reason::DriverGone, &text);
+        self.known.fail_all(Reason::DriverGone, &why);
         self.publish(to);
     }
 
@@ -191,11 +205,32 @@ impl Nvidia {
     }
 }
 
-fn load(library: &Path) -> Result<Driver, ConnectError> {
-    let nvml = Nvml::load(library)?;
+// === impl ConnectError ===
+
+impl ConnectError {
+    /// Whether there is no driver, as opposed to one that does not work.
+    fn is_absence(&self) -> bool {
+        match self {
+            Self::NoLibrary { .. } => true,
+            Self::Load(LoadError::Open { path, .. }) => path.is_absolute() && !path.exists(),
+            Self::Load(LoadError::Init { source, .. }) => source.is_driver_absent(),
+            Self::Ask(_) | Self::Thread(_) | Self::Overdue(_) => false,
+        }
+    }
+}
+
+/// Loads the library that was named, or the one that is found. Blocks, perhaps for ever.
+fn load(library: Option<PathBuf>, host: &Host) -> Result<Driver, ConnectError> {
+    let library = library.or_else(|| host.nvml_library());
+    let library =
+        library.ok_or_else(|| ConnectError::NoLibrary { searched: host.nvml_folders() })?;
+    // Read before NVML is, so that a change in between is noticed.
+    let fingerprint = host.nvidia_fingerprint();
+    let nvml = Nvml::load(&library)?;
     let facts = DriverFacts::read(&nvml)?;
     let events = Arc::new(nvml.event_set()?);
-    Ok(Driver { nvml, facts, events })
+    tracing::debug!(library = %library.display(), "NVML loaded");
+    Ok(Driver { nvml, facts, events, fingerprint })
 }
 
 fn describe_driver(driver: &DriverFacts) -> String {
@@ -203,10 +238,4 @@ fn describe_driver(driver: &DriverFacts) -> String {
         Some(cuda) => format!("driver {}, CUDA {cuda}", driver.version),
         None => format!("driver {}", driver.version),
     }
-}
-
-/// An error and its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

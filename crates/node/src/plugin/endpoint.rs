@@ -19,6 +19,7 @@ use windlass_kubelet_api::{
 };
 
 use super::{service::Service, session::Session};
+use crate::causes;
 
 /// A bound socket, and the way of its connections into the server.
 pub(super) struct Endpoint {
@@ -55,7 +56,7 @@ pub(super) async fn serve(
     tokio::select! {
         outcome = server => {
             if let Err(error) = outcome {
-                tracing::error!(error = &error as &dyn std::error::Error, "the server ended");
+                tracing::error!(error = causes(&error), "the server failed");
             }
         }
         () = session => {}

@@ -26,13 +26,7 @@ use windlass_kubelet_api::deviceplugin::{
 };
 
 use super::wire::{self, Refusal};
-use crate::{
-    config::DeviceList,
-    grant::grant,
-    host::Host,
-    offer::{Allocatable, Offer},
-    state::NodeState,
-};
+use crate::{config::DeviceList, grant::grant, host::Host, offer::Allocatable, state::NodeState};
 
 /// The server of one resource.
 pub(super) struct Service {
@@ -43,15 +37,22 @@ pub(super) struct Service {
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
 }
 
-/// Something happened to a device list stream of the kubelet's.
+/// Something happened to a device list stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamEvent {
-    Opened,
-    Ended,
+    Opened(StreamId),
+    Ended(StreamId),
 }
 
+/// Tells one open stream from another: the address of something that lives as long as it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StreamId(pub(super) usize);
+
 /// Tells the session when a stream ends, however it ends.
-struct StreamGuard(mpsc::UnboundedSender<StreamEvent>);
+struct StreamGuard {
+    streams: mpsc::UnboundedSender<StreamEvent>,
+    marker: Arc<()>,
+}
 
 type DeviceListStream = Pin<Box<dyn Stream<Item = Result<ListAndWatchResponse, Status>> + Send>>;
 
@@ -80,21 +81,18 @@ impl DevicePlugin for Service {
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
         let guard = StreamGuard::open(&self.streams);
         let resource = self.resource.clone();
-        let mut sent: Option<Arc<Offer>> = None;
+        let mut sent = None;
         let lists = WatchStream::new(self.state.clone()).filter_map(move |state| {
             let _open = &guard;
             let offer = state.offers.get(&resource)?;
-            if sent.as_ref() == Some(offer) {
+            let list = wire::device_list(offer);
+            if sent.as_ref() == Some(&list) {
                 return None;
             }
-            tracing::info!(
-                %resource,
-                devices = offer.devices.len(),
-                allocatable = offer.allocatable(),
-                "list sent"
-            );
-            sent = Some(offer.clone());
-            Some(Ok(wire::device_list(offer)))
+            let (devices, allocatable) = (offer.devices.len(), offer.allocatable());
+            tracing::info!(devices, allocatable, "list sent");
+            sent = Some(list.clone());
+            Some(Ok(list))
         });
         Ok(Response::new(Box::pin(lists)))
     }
@@ -143,15 +141,13 @@ impl Service {
         }
         self.check_unique(ids)?;
         self.check_known(state, ids)?;
-        if let Some(error) = &state.cdi {
-            return Err(Refusal::Cdi(error.to_string()));
-        }
+        check_documents(state)?;
         let devices =
             ids.iter().map(|id| self.allocatable(state, id)).collect::<Result<Vec<_>, _>>()?;
         let simulated = state.inventory.simulated.as_deref();
         let grant = grant(&self.resource, &devices, self.device_list, simulated);
         tracing::info!(resource = %self.resource, devices = ids.join(" "), "allocated");
-        Ok(wire::container_response(grant))
+        Ok(wire::container_response(grant, &self.host))
     }
 
     /// The device, if it may be given away and its nodes are where the container will look for them.
@@ -181,7 +177,7 @@ impl Service {
         state: &NodeState,
         request: &ContainerPreferredAllocationRequest,
     ) -> Result<ContainerPreferredAllocationResponse, Refusal> {
-        self.check_known(state, &request.available_device_i_ds)?;
+        // A preference is a hint: ids that are not known are no reason to refuse the pod.
         let ids = request.available_device_i_ds.iter();
         let available: Vec<_> = ids.filter_map(|id| state.inventory.get(id)).collect();
         let required: Vec<_> =
@@ -230,18 +226,41 @@ impl Service {
     }
 }
 
+/// A name is granted only if the runtime will find it.
+fn check_documents(state: &NodeState) -> Result<(), Refusal> {
+    if let Some(error) = &state.cdi {
+        return Err(Refusal::Cdi(error.to_string()));
+    }
+    match state.documents.iter().find(|path| !path.exists()) {
+        None => Ok(()),
+        Some(path) => Err(Refusal::Cdi(format!(
+            "CDI document {} was removed; it is written again within ten seconds",
+            path.display()
+        ))),
+    }
+}
+
 // === impl StreamGuard ===
 
 impl StreamGuard {
     fn open(streams: &mpsc::UnboundedSender<StreamEvent>) -> Self {
+        let guard = Self { streams: streams.clone(), marker: Arc::new(()) };
+        guard.tell(StreamEvent::Opened(guard.id()));
+        guard
+    }
+
+    fn id(&self) -> StreamId {
+        StreamId(Arc::as_ptr(&self.marker).addr())
+    }
+
+    fn tell(&self, event: StreamEvent) {
         // The session may have ended already; then nobody needs to know.
-        let _ = streams.send(StreamEvent::Opened);
-        Self(streams.clone())
+        let _ = self.streams.send(event);
     }
 }
 
 impl Drop for StreamGuard {
     fn drop(&mut self) {
-        let _ = self.0.send(StreamEvent::Ended);
+        self.tell(StreamEvent::Ended(self.id()));
     }
 }

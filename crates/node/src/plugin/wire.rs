@@ -1,16 +1,17 @@
 //! Between the domain and the device plugin protocol: the only place that knows both.
 
-use std::fmt;
+use std::{fmt, path::PathBuf};
 
 use tonic::Status;
 use windlass_core::placement::PlacementError;
 use windlass_kubelet_api::deviceplugin::{
-    CdiDevice, ContainerAllocateResponse, Device, HEALTHY, ListAndWatchResponse, NumaNode,
-    TopologyInfo, UNHEALTHY,
+    CdiDevice, ContainerAllocateResponse, Device, DeviceSpec, HEALTHY, ListAndWatchResponse,
+    NumaNode, TopologyInfo, UNHEALTHY,
 };
 
 use crate::{
     grant::Grant,
+    host::Host,
     offer::{Allocatable, Offer},
 };
 
@@ -53,8 +54,14 @@ pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
 }
 
 /// A grant as the kubelet takes it.
-pub(super) fn container_response(grant: Grant) -> ContainerAllocateResponse {
+pub(super) fn container_response(grant: Grant, host: &Host) -> ContainerAllocateResponse {
+    let node = |path: &PathBuf| DeviceSpec {
+        container_path: path.display().to_string(),
+        host_path: host.path_on_node(path).display().to_string(),
+        permissions: "rw".to_owned(),
+    };
     ContainerAllocateResponse {
+        devices: grant.nodes.iter().map(node).collect(),
         envs: grant.envs.into_iter().collect(),
         cdi_devices: grant.cdi_devices.into_iter().map(|name| CdiDevice { name }).collect(),
         ..ContainerAllocateResponse::default()

@@ -7,7 +7,7 @@ use windlass_core::{
     health::{HealthState, Reason},
     inventory::SourceState,
 };
-use windlass_kubelet_sim::NodeStatus;
+use windlass_kubelet_sim::{Device, Event, NodeStatus};
 use windlass_machine::Fault;
 use windlass_node::state::NodeState;
 
@@ -24,8 +24,16 @@ fn trouble(state: &NodeState, index: u32) -> Option<Reason> {
     gpu.health.trouble().map(|trouble| trouble.reason)
 }
 
+/// Waits until the GPU is not healthy and this reason is among the evidence; a later look may have
+/// found another one besides.
 async fn until_trouble(agent: &Running, index: u32, reason: Reason) -> Arc<NodeState> {
-    agent.until(|state| trouble(state, index) == Some(reason)).await
+    let seen = |state: &Arc<NodeState>| {
+        state.inventory.devices.iter().filter(|device| device.index == index).any(|device| {
+            let evidence = device.health.evidence.iter();
+            !device.health.is_healthy() && evidence.clone().any(|one| one.reason == reason)
+        })
+    };
+    agent.until(seen).await
 }
 
 #[tokio::test]
@@ -100,8 +108,12 @@ async fn nothing_is_offered_healthy_before_it_was_probed() {
     }
     let kubelet = world.kubelet();
     let _agent = world.agent();
-    let node = counts(&kubelet, (8, 0)).await;
-    assert!(node.resources[GPU].devices.values().all(|device| !device.is_healthy()));
+    counts(&kubelet, (8, 0)).await;
+    let told_healthy = kubelet.calls().count(|event| match event {
+        Event::ListReceived { devices, .. } => devices.iter().any(Device::is_healthy),
+        _ => false,
+    });
+    assert_eq!(told_healthy, 0, "not in any list");
     for gpu in 0..8 {
         inject(&world, &format!("recover@{gpu}"));
     }
@@ -166,5 +178,27 @@ async fn a_driver_that_is_installed_later_is_served_later() {
     counts(&kubelet, (8, 0)).await;
     until_trouble(&agent, 0, Reason::DriverGone).await;
     world.machine.install_driver().expect("installed");
+    counts(&kubelet, (8, 8)).await;
+}
+
+#[tokio::test]
+async fn a_lost_gpu_does_not_hide_the_faults_of_others() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    inject(&world, "lost@2");
+    until_trouble(&agent, 2, Reason::Lost).await;
+    counts(&kubelet, (8, 7)).await;
+    // The driver refuses to wait for the events of a set with a lost GPU in it. The agent listens to
+    // another set a moment later; the driver keeps no events for a set that was not there.
+    let mut listening = tokio::time::interval(QUIET / 2);
+    let heard = async {
+        while trouble(&agent.state.borrow(), 5).is_none() {
+            listening.tick().await;
+            inject(&world, "xid:79@5");
+        }
+    };
+    tokio::time::timeout(LIMIT, heard).await.expect("events are heard beside a lost GPU");
+    counts(&kubelet, (8, 6)).await;
+    inject(&world, "recover@2");
     counts(&kubelet, (8, 8)).await;
 }

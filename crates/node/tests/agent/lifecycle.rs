@@ -3,7 +3,7 @@
 use tonic::Request;
 use windlass_kubelet_api::deviceplugin::{Empty, UNHEALTHY};
 use windlass_kubelet_sim::{
-    Event, Kubelet, Misbehaviour, NodeStatus, PodPhase, RegistrationFault, StreamFault,
+    Event, Kubelet, Misbehaviour, NodeStatus, PodPhase, RegistrationFault, Release, StreamFault,
 };
 use windlass_machine::Fault;
 
@@ -86,6 +86,24 @@ async fn a_kubelet_socket_that_is_replaced_twice_is_registered_with_in_the_end()
     kubelet.replace_registration_socket(2).expect("bound again");
     registered_again(&kubelet, 2).await;
     kubelet.admit(pod("p", 1)).await.expect("admitted");
+}
+
+#[tokio::test]
+async fn both_kinds_of_kubelet_are_served_through_restarts_and_losses() {
+    for release in [Release::UpTo1_36, Release::From1_37] {
+        let world = World::new("dgx-h100");
+        let config = windlass_kubelet_sim::Config { release, ..world.kubelet_config() };
+        let kubelet = Kubelet::start(config).expect("started");
+        let _agent = world.agent();
+        allocatable(&kubelet, GPU, 8).await;
+        kubelet.admit(pod("trainer", 4)).await.expect("admitted");
+        kubelet.start_container("trainer-uid", "main").await.expect("started");
+        kubelet.cancel_stream(GPU).await;
+        registered_again(&kubelet, 2).await;
+        kubelet.restart().await.expect("restarted");
+        registered_again(&kubelet, 3).await;
+        assert_eq!(kubelet.node().resources[GPU].in_use.len(), 4, "{release:?}");
+    }
 }
 
 #[tokio::test]

@@ -78,3 +78,17 @@ async fn a_record_that_cannot_be_read_is_no_reason_not_to_serve() {
     let _agent = world.agent();
     allocatable(&kubelet, GPU, 1).await;
 }
+
+#[tokio::test]
+async fn a_resource_whose_name_is_taken_by_a_file_is_served_when_the_file_is_gone() {
+    let world = World::new("t4-edge");
+    let folder = world.socket().parent().map(PathBuf::from).expect("a folder");
+    fs::create_dir_all(&folder).expect("created");
+    fs::write(world.socket(), "precious").expect("written");
+    let kubelet = world.kubelet();
+    let agent = world.agent();
+    agent.until(|state| state.inventory.is_complete()).await;
+    assert_eq!(fs::read_to_string(world.socket()).expect("still there"), "precious");
+    fs::remove_file(world.socket()).expect("removed");
+    allocatable(&kubelet, GPU, 1).await;
+}

@@ -16,9 +16,9 @@ use windlass_nvml::{NvLink, Remote};
 
 use super::{
     facts::{DriverFacts, GpuFacts, InstanceFacts, MigFacts},
-    procfs::ProcGpu,
+    procfs::ListedGpu,
 };
-use crate::host::{Host, PciFunction};
+use crate::host::Host;
 
 /// What is the same for every device of one description.
 pub(super) struct Describe<'a> {
@@ -36,13 +36,16 @@ const fn named(name: &'static str) -> AttributeName {
 /// The attribute that holds a MIG instance's profile.
 pub(crate) const PROFILE: AttributeName = named("profile");
 
+/// The attribute that holds a MIG instance's position on its GPU.
+const INSTANCE_INDEX: AttributeName = named("instanceIndex");
+
 /// The attribute that makes a simulation visible wherever a device is listed.
 const SIMULATED: AttributeName = AttributeName::new("windlass.dev", "simulated");
 
 // === impl Describe ===
 
 impl Describe<'_> {
-    /// A GPU and its instances, the GPU first. `None` when its names are no names.
+    /// A GPU and its instances, the GPU first. `None` when its name is none.
     pub(super) fn gpu(&self, index: u32, facts: &GpuFacts) -> Option<Vec<Device>> {
         let place = self.place(facts);
         let (partitioned, instances) = match &facts.mig {
@@ -58,7 +61,7 @@ impl Describe<'_> {
             attributes: self.gpu_attributes(index, facts, &place),
             capacity: memory.map(|bytes| (named("memory"), bytes)).into_iter().collect(),
             place,
-            nodes: vec![node(facts.minor)],
+            nodes: facts.minor.map(node).into_iter().collect(),
             parent: None,
             partitioned,
         };
@@ -68,30 +71,35 @@ impl Describe<'_> {
     }
 
     /// A GPU that NVML cannot describe, from what the kernel module and sysfs say.
-    pub(super) fn failed(&self, index: u32, known: Option<&ProcGpu>) -> Option<Device> {
-        let function = known.map(|gpu| self.host.pci_function(gpu.address));
-        let attributes = function.as_ref().map(PciFunction::attributes);
+    pub(super) fn failed(&self, index: u32, listed: Option<&ListedGpu>) -> Option<Device> {
+        let attributes = listed.map(|gpu| gpu.function.attributes()).into_iter().flatten();
         Some(Device {
-            id: placeholder_id(index, known)?,
+            id: placeholder_id(index, listed)?,
             kind: DeviceKind::Gpu,
             index,
             health: Health::unknown(self.now),
-            attributes: self
-                .common("gpu")
-                .into_iter()
-                .chain(attributes.into_iter().flatten())
-                .collect(),
+            attributes: self.common("gpu").into_iter().chain(attributes).collect(),
             capacity: Capacities::new(),
-            place: function.as_ref().map_or_else(Place::default, PciFunction::place),
-            nodes: known.and_then(|gpu| gpu.minor).map(node).into_iter().collect(),
+            place: listed.map(|gpu| gpu.function.place()).unwrap_or_default(),
+            nodes: listed.and_then(|gpu| gpu.minor).map(node).into_iter().collect(),
             parent: None,
             partitioned: false,
         })
     }
 
+    /// Why an instance cannot be used, although the driver lists it: without its capability nodes a
+    /// container would see the GPU and be refused.
+    pub(super) fn obstacle(&self, facts: &GpuFacts, part: &InstanceFacts) -> Option<String> {
+        let minor = facts.minor?;
+        let missing = capabilities(minor, part)
+            .into_iter()
+            .find(|capability| self.host.mig_minor(capability).is_none())?;
+        Some(format!("the driver names no device node for capability {missing}"))
+    }
+
     fn place(&self, facts: &GpuFacts) -> Place {
         let nvlinks = nvlinks(&facts.nvlinks);
-        match facts.pci_bus_id.parse() {
+        match facts.pci_bus_id.as_deref().unwrap_or_default().parse() {
             Ok(address) => Place { nvlinks, ..self.host.pci_function(address).place() },
             Err(_) => Place { nvlinks, ..Place::default() },
         }
@@ -129,7 +137,7 @@ impl Describe<'_> {
         let own = [
             (named("uuid"), Some(AttributeValue::string(&facts.uuid))),
             (named("index"), Some(AttributeValue::Int(index.into()))),
-            (named("minor"), Some(AttributeValue::Int(facts.minor.into()))),
+            (named("minor"), facts.minor.map(|minor| AttributeValue::Int(minor.into()))),
             (named("serial"), facts.serial.as_deref().map(AttributeValue::string)),
             (named("migCapable"), Some(AttributeValue::Bool(facts.mig != MigFacts::Unsupported))),
             (
@@ -150,6 +158,7 @@ impl Describe<'_> {
             (named("uuid"), AttributeValue::string(&part.uuid)),
             (named("parentUUID"), AttributeValue::string(gpu.id.as_str())),
             (named("parentIndex"), AttributeValue::Int(gpu.index.into())),
+            (INSTANCE_INDEX, AttributeValue::Int(part.index.into())),
             (PROFILE, AttributeValue::string(&part.profile)),
         ];
         let model = self.model("mig", facts, &gpu.place);
@@ -168,16 +177,19 @@ impl Describe<'_> {
     }
 
     /// The GPU's node, and the capabilities of the GPU instance and the compute instance.
-    fn instance_nodes(&self, minor: u32, part: &InstanceFacts) -> Vec<PathBuf> {
-        let (gi, ci) = (part.gpu_instance, part.compute_instance);
-        let capability = |name: String| {
-            let number = self.host.mig_minor(&name)?;
-            Some(PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{number}")))
-        };
-        let instance = capability(format!("gpu{minor}/gi{gi}/access"));
-        let compute = capability(format!("gpu{minor}/gi{gi}/ci{ci}/access"));
-        [Some(node(minor)), instance, compute].into_iter().flatten().collect()
+    fn instance_nodes(&self, minor: Option<u32>, part: &InstanceFacts) -> Vec<PathBuf> {
+        let Some(minor) = minor else { return Vec::new() };
+        let numbers = capabilities(minor, part).into_iter();
+        let numbers = numbers.filter_map(|capability| self.host.mig_minor(&capability));
+        let guards = numbers.map(|n| PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{n}")));
+        std::iter::once(node(minor)).chain(guards).collect()
     }
+}
+
+/// What guards an instance, as the driver's table names it.
+fn capabilities(minor: u32, part: &InstanceFacts) -> [String; 2] {
+    let (gi, ci) = (part.gpu_instance, part.compute_instance);
+    [format!("gpu{minor}/gi{gi}/access"), format!("gpu{minor}/gi{gi}/ci{ci}/access")]
 }
 
 fn node(minor: u32) -> PathBuf {
@@ -221,9 +233,9 @@ fn nvlinks(links: &[NvLink]) -> NvLinks {
 
 /// The best name there is for a GPU that does not tell its own: what the kernel module knows, its
 /// PCI address, its position.
-fn placeholder_id(index: u32, known: Option<&ProcGpu>) -> Option<DeviceId> {
-    let uuid = known.and_then(|gpu| gpu.uuid.clone());
-    let address = known.map(|gpu| gpu.address.to_string().replace([':', '.'], "-"));
+fn placeholder_id(index: u32, listed: Option<&ListedGpu>) -> Option<DeviceId> {
+    let uuid = listed.and_then(|gpu| gpu.uuid.clone());
+    let address = listed.map(|gpu| gpu.function.address.to_string().replace([':', '.'], "-"));
     let name = uuid
         .or_else(|| address.map(|address| format!("nvidia-pci-{address}")))
         .unwrap_or_else(|| format!("nvidia-index-{index}"));

@@ -4,14 +4,14 @@
 //! not waited for when the agent stops: it holds nothing but the library.
 
 use std::{
-    sync::{Arc, mpsc::RecvTimeoutError},
+    sync::{Arc, mpsc::TryRecvError},
     time::Duration,
 };
 
 use tokio::sync::mpsc;
 use windlass_nvml::{Event, EventSet, NvmlError};
 
-/// The events of one initialisation of NVML; the thread ends when this is dropped.
+/// The events of one set; the thread ends when this is dropped, or after a wait that failed.
 pub(super) struct EventWatch {
     received: mpsc::Receiver<Result<Event, NvmlError>>,
     stop: std::sync::mpsc::Sender<()>,
@@ -19,10 +19,6 @@ pub(super) struct EventWatch {
 
 /// Events in flight between the thread and the source. A storm beyond it waits in the driver.
 const IN_FLIGHT: usize = 256;
-
-/// Pauses after failed waits, so that a broken driver is not asked in a loop.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 // === impl EventWatch ===
 
@@ -57,38 +53,19 @@ impl EventWatch {
     }
 }
 
+/// Sends each event, until stopped or until a wait fails: a set that cannot be waited for once fails
+/// at every wait, and has to be replaced.
 fn watch(
     events: &EventSet,
     wait: Duration,
     send: &mpsc::Sender<Result<Event, NvmlError>>,
     stopped: &std::sync::mpsc::Receiver<()>,
 ) {
-    let mut pauses = Pauses::default();
-    while stopped.recv_timeout(pauses.now) == Err(RecvTimeoutError::Timeout) {
-        let news = match events.wait(wait) {
-            Ok(event) => {
-                pauses = Pauses::default();
-                event.map(Ok)
-            }
-            Err(error) => pauses.after(error).then_some(Err(error)),
-        };
-        if news.is_some_and(|news| send.blocking_send(news).is_err()) {
+    while stopped.try_recv() == Err(TryRecvError::Empty) {
+        let outcome = events.wait(wait);
+        let failed = outcome.is_err();
+        if outcome.transpose().is_some_and(|news| send.blocking_send(news).is_err()) || failed {
             return;
         }
-    }
-}
-
-/// How long to pause between waits: not at all, unless the driver refuses to wait.
-#[derive(Default)]
-struct Pauses {
-    now: Duration,
-    error: Option<NvmlError>,
-}
-
-impl Pauses {
-    /// Makes the pause longer after each failure in a row. Gives whether the failure is a new one.
-    fn after(&mut self, error: NvmlError) -> bool {
-        self.now = (self.now * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-        self.error.replace(error) != Some(error)
     }
 }

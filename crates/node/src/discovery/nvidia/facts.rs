@@ -1,6 +1,6 @@
 //! What NVML says of a GPU, read in one go. Everything here blocks, and may block for ever.
 
-use windlass_nvml::{EventSet, Gpu, MigMode, MigShare, NvLink, Nvml, NvmlError};
+use windlass_nvml::{Gpu, MigMode, MigShare, NvLink, Nvml, NvmlError};
 
 /// The driver as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,12 +17,12 @@ pub(super) struct GpuFacts {
     pub(super) gpu: Gpu,
     pub(super) uuid: String,
     pub(super) name: String,
-    pub(super) minor: u32,
+    pub(super) minor: Option<u32>,
     pub(super) brand: Option<String>,
     pub(super) architecture: Option<&'static str>,
     pub(super) compute_capability: Option<(u32, u32)>,
     pub(super) serial: Option<String>,
-    pub(super) pci_bus_id: String,
+    pub(super) pci_bus_id: Option<String>,
     pub(super) memory_bytes: Option<u64>,
     pub(super) nvlinks: Vec<NvLink>,
     pub(super) mig: MigFacts,
@@ -42,6 +42,7 @@ pub(super) enum MigFacts {
 /// One MIG instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InstanceFacts {
+    pub(super) index: u32,
     pub(super) uuid: String,
     /// `1g.10gb`
     pub(super) profile: String,
@@ -65,39 +66,18 @@ impl DriverFacts {
 // === impl GpuFacts ===
 
 impl GpuFacts {
-    /// Probes a GPU. Facts that cannot change while the driver runs are taken from `known`, if that
-    /// is the same GPU cut in the same way; else everything is read, and its faults are watched.
-    pub(super) fn probe(
-        nvml: &Nvml,
-        events: &EventSet,
-        index: u32,
-        known: Option<Self>,
-    ) -> Result<Self, NvmlError> {
-        let gpu = nvml.gpu(index)?;
-        let uuid = gpu.uuid()?;
-        gpu.memory()?;
-        let mig = MigFacts::read(&gpu)?;
-        match known {
-            Some(known) if known.uuid == uuid && known.mig == mig && known.gpu == gpu => Ok(known),
-            _ => {
-                events.watch(&gpu)?;
-                Self::read(gpu, mig)
-            }
-        }
-    }
-
-    fn read(gpu: Gpu, mig: MigFacts) -> Result<Self, NvmlError> {
+    pub(super) fn read(gpu: Gpu, mig: MigFacts) -> Result<Self, NvmlError> {
         Ok(Self {
             uuid: gpu.uuid()?,
             name: gpu.name()?,
-            minor: gpu.minor()?,
             // Facts that a pod may select by, but that the device can serve without.
+            minor: gpu.minor().ok(),
             brand: gpu.brand().ok().map(|brand| brand.to_string()),
             architecture: gpu.architecture().ok().flatten(),
             compute_capability: gpu.compute_capability().ok(),
             serial: gpu.serial().ok().flatten(),
-            pci_bus_id: gpu.pci_bus_id()?,
-            memory_bytes: gpu.memory()?.map(|memory| memory.total),
+            pci_bus_id: gpu.pci_bus_id().ok(),
+            memory_bytes: memory(&gpu, &mig)?,
             nvlinks: gpu.nvlinks()?,
             mig,
             gpu,
@@ -105,17 +85,27 @@ impl GpuFacts {
     }
 }
 
+/// Reads the GPU's memory, which also proves that it answers. Where MIG is on, only a process with
+/// the right to monitor MIG may know it.
+pub(super) fn memory(gpu: &Gpu, mig: &MigFacts) -> Result<Option<u64>, NvmlError> {
+    match gpu.memory() {
+        Err(error) if error.is_permission() && matches!(mig, MigFacts::Enabled(_)) => Ok(None),
+        memory => Ok(memory?.map(|memory| memory.total)),
+    }
+}
+
 // === impl MigFacts ===
 
 impl MigFacts {
-    fn read(gpu: &Gpu) -> Result<Self, NvmlError> {
+    pub(super) fn read(gpu: &Gpu) -> Result<Self, NvmlError> {
         Ok(match gpu.mig_mode()? {
             MigMode::Unsupported => Self::Unsupported,
             MigMode::Disabled => Self::Disabled,
             MigMode::Enabled => {
                 let instances = gpu.mig_instances()?;
-                let facts = instances.iter().map(InstanceFacts::read);
-                Self::Enabled(facts.collect::<Result<_, _>>()?)
+                let facts = instances.into_iter().map(|found| InstanceFacts::read(&found?));
+                // One instance that fails, or is just being removed, hides no other.
+                Self::Enabled(facts.filter_map(Result::ok).collect())
             }
         })
     }
@@ -125,6 +115,7 @@ impl InstanceFacts {
     fn read(instance: &windlass_nvml::MigInstance) -> Result<Self, NvmlError> {
         let name = instance.device.name()?;
         Ok(Self {
+            index: instance.index,
             uuid: instance.device.uuid()?,
             profile: profile_in(&name).to_owned(),
             gpu_instance: instance.gpu_instance,

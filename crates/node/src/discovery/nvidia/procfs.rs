@@ -2,12 +2,12 @@
 
 use windlass_core::pci::PciAddress;
 
-use crate::host::Host;
+use crate::host::{Host, PciFunction};
 
 /// A GPU that the kernel module drives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ProcGpu {
-    pub(super) address: PciAddress,
+pub(super) struct ListedGpu {
+    pub(super) function: PciFunction,
     pub(super) uuid: Option<String>,
     pub(super) minor: Option<u32>,
 }
@@ -26,27 +26,29 @@ const GPUS: &str = "/proc/driver/nvidia/gpus";
 const MIG_MINORS: &str = "/proc/driver/nvidia-caps/mig-minors";
 
 impl Host {
-    /// The driver and its GPUs in short.
+    /// The driver and its GPUs in short. The kernel module answers; it may take long, or hang.
     pub(super) fn nvidia_fingerprint(&self) -> Fingerprint {
         Fingerprint { version: self.text(VERSION), gpus: self.names(GPUS) }
     }
 
     /// The GPUs that the kernel module drives, in the order of their addresses, which is NVML's.
-    pub(super) fn nvidia_gpus(&self) -> Vec<ProcGpu> {
+    /// The module answers these reads with calls into the GPU: they may take long, or hang.
+    pub(super) fn nvidia_gpus(&self) -> Vec<ListedGpu> {
         let mut gpus: Vec<_> =
             self.names(GPUS).iter().filter_map(|name| self.nvidia_gpu(name)).collect();
-        gpus.sort_by_key(|gpu| gpu.address);
+        gpus.sort_by_key(|gpu| gpu.function.address);
         gpus
     }
 
-    fn nvidia_gpu(&self, name: &str) -> Option<ProcGpu> {
+    fn nvidia_gpu(&self, name: &str) -> Option<ListedGpu> {
         let information = self.text(format!("{GPUS}/{name}/information")).unwrap_or_default();
         let field = |key: &str| {
             let line = information.lines().find_map(|line| line.strip_prefix(key));
             line.map(|value| value.trim().to_owned())
         };
-        Some(ProcGpu {
-            address: name.parse().ok()?,
+        let address: PciAddress = name.parse().ok()?;
+        Some(ListedGpu {
+            function: self.pci_function(address),
             // A lost GPU's uuid is printed as question marks.
             uuid: field("GPU UUID:").filter(|uuid| !uuid.contains('?')),
             minor: field("Device Minor:").and_then(|minor| minor.parse().ok()),

@@ -1,0 +1,85 @@
+//! What is asked of the driver, and what is done about answers that do not come.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use windlass_core::health::Observation;
+
+use super::{
+    super::{known::Known, probe::Probe},
+    Answer, Connection, position,
+};
+
+impl Connection {
+    pub(super) fn mark_overdue(&mut self, now: Instant, known: &mut Known) {
+        let deadline = self.policy.call_deadline;
+        let why = format!("the driver did not answer within {deadline:?}");
+        if self.round.question.became_overdue(now, deadline) {
+            self.cannot_count(why.clone(), known);
+        }
+        if self.listing.became_overdue(now, deadline) {
+            self.take_listing(Vec::new(), known);
+        }
+        for index in 0..self.slots.len() {
+            if self.slots[index].question.became_overdue(now, deadline) {
+                self.fail(index, Observation::Overdue(why.clone()), known);
+            }
+        }
+    }
+
+    pub(super) fn ask_round(&mut self, now: Instant) {
+        if self.round.question.ask(now) {
+            let (nvml, host) = (self.nvml.clone(), self.host.clone());
+            self.answers
+                .spawn_blocking(move || Answer::Round(host.nvidia_fingerprint(), nvml.gpu_count()));
+        }
+    }
+
+    pub(super) fn ask_every_gpu(&mut self, now: Instant, known: &Known) {
+        for index in 0..self.slots.len() {
+            self.ask_gpu(index, now, known);
+        }
+    }
+
+    pub(super) fn ask_gpu(&mut self, index: usize, now: Instant, known: &Known) {
+        let slot = &mut self.slots[index];
+        if slot.question.ask(now) {
+            let probe = Probe {
+                nvml: self.nvml.clone(),
+                driver: self.driver.clone(),
+                host: self.host.clone(),
+                now: known.now(),
+                index: position(index),
+                known: slot.facts.clone(),
+                watch_in: slot.needs(&self.event_set),
+            };
+            self.answers.spawn_blocking(move || Answer::Gpu(index, Box::new(probe.run())));
+        }
+    }
+
+    pub(super) fn ask_recovering(&mut self, now: Instant, known: &Known) {
+        for index in 0..self.slots.len() {
+            let recovery = known.next_recovery(&self.slots[index].ids);
+            if recovery.is_some_and(|at| at <= known.now()) {
+                self.ask_gpu(index, now, known);
+            }
+        }
+    }
+
+    pub(super) fn ask_listing(&mut self) {
+        if self.listing.ask(Instant::now()) {
+            let host = self.host.clone();
+            self.answers.spawn_blocking(move || Answer::Listed(host.nvidia_gpus()));
+        }
+    }
+
+    pub(super) fn ask_events(&mut self, now: Instant) {
+        let long_ago = now >= self.round.events_made + self.policy.probe_interval;
+        if !(self.round.wants_events && long_ago) {
+            return;
+        }
+        (self.round.wants_events, self.round.events_made) = (false, now);
+        let nvml = self.nvml.clone();
+        self.answers.spawn_blocking(move || Answer::Events(nvml.event_set().map(Arc::new)));
+    }
+}

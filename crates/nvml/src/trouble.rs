@@ -1,0 +1,78 @@
+//! What the driver asks for before a GPU can be trusted again.
+
+use nvml_wrapper_sys::bindings as sys;
+
+use crate::{Result, error::Optional as _, gpu::Gpu, library::call};
+
+/// What must be done about a GPU, after `nvmlDeviceGpuRecoveryAction_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecoveryAction {
+    /// Nothing.
+    None,
+    /// Reset the GPU.
+    Reset,
+    /// Reboot the node.
+    Reboot,
+    /// Drain the GPU of work, or of traffic with its peers, before anything else.
+    Drain,
+    /// An action that these words do not have.
+    Other(u64),
+}
+
+impl Gpu {
+    /// What the driver wants done; `None` for a driver (before 570) or a GPU that does not tell.
+    pub fn recovery_action(&self) -> Result<Option<RecoveryAction>> {
+        let asked = self.field(sys::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION).optional()?;
+        Ok(asked.flatten().map(RecoveryAction::of))
+    }
+
+    /// Whether a bad row of memory could not be mapped out; `None` for a GPU that maps none out.
+    pub fn row_remapping_failed(&self) -> Result<Option<bool>> {
+        let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
+        let asked = call!(
+            self.table,
+            nvmlDeviceGetRemappedRows,
+            self.handle.0,
+            &raw mut corrected,
+            &raw mut uncorrected,
+            &raw mut pending,
+            &raw mut failed
+        );
+        Ok(asked.optional()?.map(|()| failed != 0))
+    }
+
+    /// One field as an unsigned number; `None` where this GPU has no such field.
+    fn field(&self, id: u32) -> Result<Option<u64>> {
+        // SAFETY: integers and a union of numbers, for which all zeros is a value.
+        let mut field: sys::nvmlFieldValue_t = unsafe { std::mem::zeroed() };
+        field.fieldId = id;
+        call!(self.table, nvmlDeviceGetFieldValues, self.handle.0, 1, &raw mut field)?;
+        if field.nvmlReturn != sys::nvmlReturn_enum_NVML_SUCCESS {
+            return Ok(None);
+        }
+        // SAFETY: every member is a plain number, all bytes of the union were zero before, and a
+        // narrower member that NVML wrote lies in the low bytes (NVML's platforms are little-endian).
+        Ok(Some(unsafe { field.value.ullVal }))
+    }
+}
+
+// === impl RecoveryAction ===
+
+impl RecoveryAction {
+    fn of(code: u64) -> Self {
+        match u32::try_from(code) {
+            Ok(sys::nvmlDeviceGpuRecoveryAction_s_NVML_GPU_RECOVERY_ACTION_NONE) => Self::None,
+            Ok(sys::nvmlDeviceGpuRecoveryAction_s_NVML_GPU_RECOVERY_ACTION_GPU_RESET) => {
+                Self::Reset
+            }
+            Ok(sys::nvmlDeviceGpuRecoveryAction_s_NVML_GPU_RECOVERY_ACTION_NODE_REBOOT) => {
+                Self::Reboot
+            }
+            Ok(
+                sys::nvmlDeviceGpuRecoveryAction_s_NVML_GPU_RECOVERY_ACTION_DRAIN_P2P
+                | sys::nvmlDeviceGpuRecoveryAction_s_NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET,
+            ) => Self::Drain,
+            _ => Self::Other(code),
+        }
+    }
+}
