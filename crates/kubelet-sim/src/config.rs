@@ -42,8 +42,13 @@ pub enum Release {
     /// that registered last, even if another one's stream ended.
     #[default]
     UpTo1_36,
-    /// Plugins are keyed by resource and socket (Kubernetes pull request 135437): the end of a
-    /// stream concerns its own plugin.
+    /// Plugins are keyed by resource and socket (Kubernetes pull request 135437, merged): the end
+    /// of a stream concerns its own plugin.
+    ///
+    /// Deduced, not read in that release: that the newest of two sockets is the one that is called,
+    /// that only its end makes devices unhealthy, and that a second registration from the same
+    /// socket takes the first one's place as it does up to 1.36. Changes that would refuse such a
+    /// registration while the first stream lives are proposed and not merged; they are not followed.
     From1_37,
 }
 

@@ -1,6 +1,6 @@
 //! The one task that owns the device manager; others send it functions and get their results.
 
-use std::{path::Path, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -15,7 +15,7 @@ use crate::{
     device::Device,
     event::{Event, EventLog},
     fault::Misbehaviour,
-    manager::{Manager, PodSync, Refusal, Vanished},
+    manager::{Client, Manager, Refusal, Vanished},
     status::{Condition, NodeStatus},
 };
 
@@ -47,6 +47,14 @@ pub(crate) struct Desk {
     ended: CancellationToken,
 }
 
+/// Tells that the desk ended in a panic, when it did: whoever waits for the status would wait for
+/// ever, and whoever ends this life gets the panic itself.
+struct Witness {
+    status: watch::Sender<Arc<NodeStatus>>,
+    events: EventLog,
+    ended: CancellationToken,
+}
+
 /// What a desk is opened with, besides the state.
 #[derive(Clone, Debug)]
 pub(crate) struct Office {
@@ -71,12 +79,31 @@ impl Owner {
         &self,
         act: impl FnOnce(&mut Desk) -> R + Send + 'static,
     ) -> Result<R, Gone> {
-        let (reply, result) = oneshot::channel();
-        let command: Command = Box::new(move |desk| {
+        self.send(move |desk| {
             let outcome = act(desk);
             desk.publish();
+            outcome
+        })
+        .await
+    }
+
+    /// Runs a function that only looks at the state, or writes to the log: there is nothing to show
+    /// afterwards.
+    pub(crate) async fn look<R: Send + 'static>(
+        &self,
+        at: impl FnOnce(&Desk) -> R + Send + 'static,
+    ) -> Result<R, Gone> {
+        self.send(|desk| at(desk)).await
+    }
+
+    async fn send<R: Send + 'static>(
+        &self,
+        act: impl FnOnce(&mut Desk) -> R + Send + 'static,
+    ) -> Result<R, Gone> {
+        let (reply, result) = oneshot::channel();
+        let command: Command = Box::new(move |desk| {
             // Nobody waits for it any more: what was done stays done.
-            let _ = reply.send(outcome);
+            let _ = reply.send(act(desk));
         });
         self.commands.send(command).map_err(|_| Gone)?;
         result.await.map_err(|_| Gone)
@@ -109,6 +136,7 @@ impl Desk {
 
     /// Works through commands until the kubelet ends. Returns the state, for the next life.
     pub(crate) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) -> Manager {
+        let _witness = self.witness();
         loop {
             let expiry = self.manager.next_expiry(self.config.grace_period);
             tokio::select! {
@@ -117,7 +145,8 @@ impl Desk {
                 Some(command) = commands.recv() => command(&mut self),
                 Some(task) = self.tasks.join_next(), if !self.tasks.is_empty() => {
                     if let Err(error) = task {
-                        self.panic(&format!("a connection's task failed: {error}"));
+                        self.publish();
+                        self.witness().tell(&format!("a connection's task failed: {error}"));
                     }
                 }
                 () = until(expiry) => self.expire(),
@@ -130,10 +159,8 @@ impl Desk {
     /// Takes a list, as every message of a stream does.
     pub(crate) fn list(&mut self, resource: &str, devices: Vec<Device>) {
         let event = Event::ListReceived { resource: resource.to_owned(), devices: devices.clone() };
-        if let PodSync::Dropped(pods) = self.manager.list(resource, devices) {
-            self.events.push(Event::PodSyncDropped { pods });
-        }
-        while let Some(pods) = self.manager.pod_syncs.pop_front() {
+        let pods = self.manager.list(resource, devices);
+        if !pods.is_empty() {
             self.events.push(Event::PodsSynced { pods });
         }
         // A failed write is recorded; the real kubelet goes on too.
@@ -142,13 +169,10 @@ impl Desk {
     }
 
     /// A stream is over.
-    pub(crate) fn stream_ended(&mut self, resource: &str, socket: &Path, reason: String) {
-        self.manager.stream_ended(resource, socket, Instant::now());
-        self.events.push(Event::StreamEnded {
-            resource: resource.to_owned(),
-            endpoint: socket.to_owned(),
-            reason,
-        });
+    pub(crate) fn stream_ended(&mut self, client: &Client, endpoint: PathBuf, reason: String) {
+        self.manager.stream_ended(client, Instant::now());
+        let resource = client.resource().to_owned();
+        self.events.push(Event::StreamEnded { resource, endpoint, reason });
     }
 
     /// Writes the checkpoint.
@@ -168,7 +192,8 @@ impl Desk {
 
     /// Ends this life as a nil dereference ends the real kubelet's.
     pub(crate) fn crash(&mut self, vanished: &Vanished) {
-        self.panic(&vanished.to_string());
+        self.publish();
+        self.witness().tell(&vanished.to_string());
     }
 
     /// Shows the state to everybody, if it changed. A dead kubelet's state is no news.
@@ -186,13 +211,9 @@ impl Desk {
         });
     }
 
-    fn panic(&mut self, message: &str) {
-        self.publish();
-        self.ended.cancel();
-        self.status.send_modify(|shown| {
-            Arc::make_mut(shown).kubelet = Condition::Panicked(message.to_owned());
-        });
-        self.events.push(Event::Panicked { message: message.to_owned() });
+    fn witness(&self) -> Witness {
+        let (status, events) = (self.status.clone(), self.events.clone());
+        Witness { status, events, ended: self.ended.clone() }
     }
 
     fn expire(&mut self) {
@@ -205,6 +226,27 @@ impl Desk {
             self.events.push(Event::ResourceExpired { resource });
         }
         self.publish();
+    }
+}
+
+// === impl Witness ===
+
+impl Witness {
+    /// Ends this life as a panic.
+    fn tell(&self, message: &str) {
+        self.ended.cancel();
+        self.status.send_modify(|shown| {
+            Arc::make_mut(shown).kubelet = Condition::Panicked(message.to_owned());
+        });
+        self.events.push(Event::Panicked { message: message.to_owned() });
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.tell("the embedded kubelet itself panicked: a defect of Windlass");
+        }
     }
 }
 

@@ -7,6 +7,9 @@ use windlass_kubelet_api::deviceplugin::{self as wire, HEALTHY};
 /// Device ids of one resource.
 pub type DeviceIds = BTreeSet<String>;
 
+/// Stands for "no NUMA node" where devices are sorted by node (`nodeWithoutTopology`).
+pub(crate) const NO_NODE: i64 = -1;
+
 /// One entry of a `ListAndWatch` answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
@@ -37,5 +40,11 @@ impl Device {
     /// The NUMA nodes, none if there is no topology.
     pub fn nodes(&self) -> &[i64] {
         self.numa_nodes.as_deref().unwrap_or_default()
+    }
+
+    /// The NUMA nodes under which the device is sorted: [`NO_NODE`] if it has none.
+    pub(crate) fn sorted_under(&self) -> &[i64] {
+        let nodes = self.nodes();
+        if nodes.is_empty() { &[NO_NODE] } else { nodes }
     }
 }

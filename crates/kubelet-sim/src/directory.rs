@@ -54,18 +54,41 @@ pub(crate) fn claim(config: &Config) -> Result<File, DirectoryError> {
 }
 
 /// Deletes every socket directly in the folder, and links to sockets; nothing else, nothing deeper.
+/// Every one is tried, whatever became of the others; the first failure is returned.
 pub(crate) fn wipe_sockets(dir: &Path) -> Result<(), DirectoryError> {
     let entries = fs::read_dir(dir).map_err(|source| failed("read folder", dir, source))?;
-    for entry in entries {
+    let wiped = entries.map(|entry| {
         let path = entry.map_err(|source| failed("read folder", dir, source))?.path();
         let is_socket = fs::metadata(&path).is_ok_and(|found| found.file_type().is_socket());
-        if is_socket {
-            fs::remove_file(&path).map_err(|source| failed("delete socket", &path, source))?;
+        if is_socket { delete(&path) } else { Ok(()) }
+    });
+    wiped.fold(Ok(()), Result::and)
+}
+
+/// Deletes a socket that is there or was a moment ago: its plugin may delete it too.
+fn delete(socket: &Path) -> Result<(), DirectoryError> {
+    match fs::remove_file(socket) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(failed("delete socket", socket, source))
         }
+        Ok(()) | Err(_) => Ok(()),
     }
-    Ok(())
 }
 
 fn failed(action: &'static str, path: &Path, source: io::Error) -> DirectoryError {
     DirectoryError::Io { action, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_its_plugin_deleted_first_is_deleted() {
+        delete(Path::new("/nonexistent/plugin.sock")).expect("it is not there");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        // Not a file: the nearest thing to a socket that cannot be deleted.
+        let refused = delete(folder.path()).expect_err("a folder is no file");
+        assert!(refused.to_string().starts_with("cannot delete socket "), "{refused}");
+    }
 }

@@ -10,6 +10,10 @@ use crate::{
     manager::Request,
 };
 
+/// How many events are kept, the newest: far more than a test makes, and little enough for a
+/// kubelet that runs for weeks.
+const KEPT: usize = 4096;
+
 /// One observable step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -118,11 +122,6 @@ pub enum Event {
         /// Pod UIDs.
         pods: Vec<String>,
     },
-    /// More than 100 pod syncs were waiting.
-    PodSyncDropped {
-        /// Pod UIDs.
-        pods: Vec<String>,
-    },
     /// The checkpoint was written.
     CheckpointWritten,
     /// The checkpoint could not be written.
@@ -140,15 +139,29 @@ pub enum Event {
 }
 
 /// The events so far, and those to come. Outlives restarts of the kubelet.
+///
+/// # Assumptions
+///
+/// Only the newest 4096 events are kept. Who looks at a kubelet for longer than that asks for
+/// [`news`](Self::news), which tells each event once, instead of counting.
 #[derive(Clone, Debug)]
 pub struct Calls {
-    events: watch::Receiver<Vec<Event>>,
+    log: watch::Receiver<Log>,
 }
 
 /// Where events are written.
 #[derive(Clone, Debug)]
 pub(crate) struct EventLog {
-    events: Arc<watch::Sender<Vec<Event>>>,
+    log: Arc<watch::Sender<Log>>,
+}
+
+/// The newest events and their numbers.
+#[derive(Debug, Default)]
+struct Log {
+    /// Up to twice as many as are kept: in one piece, and moved seldom.
+    events: Vec<Event>,
+    /// How many there were before these.
+    forgotten: u64,
 }
 
 // === impl Event ===
@@ -175,48 +188,145 @@ impl Event {
     }
 }
 
+// === impl Log ===
+
+impl Log {
+    fn push(&mut self, event: Event) {
+        if self.events.len() == 2 * KEPT {
+            self.events.drain(..KEPT);
+            self.forgotten += KEPT as u64;
+        }
+        self.events.push(event);
+    }
+
+    /// The sequence number of the next event: how many there were in all.
+    fn next(&self) -> u64 {
+        self.forgotten + self.events.len() as u64
+    }
+
+    fn newest(&self) -> &[Event] {
+        &self.events[self.events.len().saturating_sub(KEPT)..]
+    }
+
+    /// The newest events from this number on.
+    fn since(&self, sequence: u64) -> &[Event] {
+        let newest = self.newest();
+        let missed = self.next().saturating_sub(sequence);
+        let count = usize::try_from(missed).unwrap_or(usize::MAX).min(newest.len());
+        &newest[newest.len() - count..]
+    }
+}
+
 // === impl EventLog ===
 
 impl EventLog {
     pub(crate) fn new() -> Self {
-        Self { events: Arc::new(watch::Sender::new(Vec::new())) }
+        Self { log: Arc::new(watch::Sender::new(Log::default())) }
     }
 
     pub(crate) fn push(&self, event: Event) {
         tracing::debug!(?event, "embedded kubelet");
-        self.events.send_modify(|events| events.push(event));
+        self.log.send_modify(|log| log.push(event));
     }
 
     pub(crate) fn calls(&self) -> Calls {
-        Calls { events: self.events.subscribe() }
+        Calls { log: self.log.subscribe() }
     }
 }
 
 // === impl Calls ===
 
 impl Calls {
-    /// All events so far.
+    /// The newest 4096 events, oldest first.
     pub fn all(&self) -> Vec<Event> {
-        self.events.borrow().clone()
+        self.log.borrow().newest().to_vec()
     }
 
-    /// How many events so far fulfil the condition.
+    /// How many of the newest 4096 events fulfil the condition.
     pub fn count(&self, condition: impl Fn(&Event) -> bool) -> usize {
-        self.events.borrow().iter().filter(|event| condition(event)).count()
+        self.log.borrow().newest().iter().filter(|event| condition(event)).count()
     }
 
-    /// Waits until the events fulfil the condition. Returns them, as they are when it does or when
-    /// the deadline is over.
+    /// The events from a sequence number on, and the number of the event that will follow them. The
+    /// first event has number 0. Events that are no longer kept are left out.
+    pub fn since(&self, sequence: u64) -> (Vec<Event>, u64) {
+        let log = self.log.borrow();
+        (log.since(sequence).to_vec(), log.next())
+    }
+
+    /// Waits for events that were not told yet, and moves `sequence` behind them. None at all means
+    /// that the kubelet is gone and there will be no more. Nothing is lost if this is given up.
+    pub async fn news(&self, sequence: &mut u64) -> Vec<Event> {
+        let mut log = self.log.clone();
+        // Without a writer this returns at once, and what there is counts.
+        let _ = log.wait_for(|log| log.next() > *sequence).await;
+        let (events, next) = self.since(*sequence);
+        *sequence = next;
+        events
+    }
+
+    /// Waits until the newest 4096 events fulfil the condition. Returns them, as they are when they
+    /// do or when the deadline is over.
     pub async fn wait_for(
         &self,
         mut condition: impl FnMut(&[Event]) -> bool,
         deadline: Duration,
     ) -> Result<Vec<Event>, Vec<Event>> {
-        let mut events = self.events.clone();
-        let waiting = events.wait_for(|events| condition(events));
+        let mut log = self.log.clone();
+        let waiting = log.wait_for(|log| condition(log.newest()));
         match tokio::time::timeout(deadline, waiting).await {
-            Ok(Ok(found)) => Ok(found.clone()),
+            Ok(Ok(found)) => Ok(found.newest().to_vec()),
             Ok(Err(_)) | Err(_) => Err(self.all()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbered(number: usize) -> Event {
+        Event::PodAdmitted { pod: number.to_string() }
+    }
+
+    fn log(count: usize) -> EventLog {
+        let log = EventLog::new();
+        (0..count).for_each(|number| log.push(numbered(number)));
+        log
+    }
+
+    #[test]
+    fn only_the_newest_events_are_kept() {
+        for count in [0, 1, KEPT, KEPT + 1, 2 * KEPT, 2 * KEPT + 1, 5 * KEPT + 7] {
+            let log = log(count);
+            let kept: Vec<Event> = (count.saturating_sub(KEPT)..count).map(numbered).collect();
+            assert_eq!(log.calls().all(), kept, "{count}");
+            assert_eq!(log.calls().count(|_| true), kept.len());
+            assert!(log.log.borrow().events.len() <= 2 * KEPT);
+        }
+    }
+
+    #[test]
+    fn events_are_told_from_a_number_on_as_far_as_they_are_kept() {
+        let count = 3 * KEPT + 5;
+        let calls = log(count).calls();
+        let next = count as u64;
+        assert_eq!(calls.since(next - 2), (vec![numbered(count - 2), numbered(count - 1)], next));
+        assert_eq!(calls.since(next), (Vec::new(), next));
+        assert_eq!(calls.since(next + 9), (Vec::new(), next));
+        assert_eq!(calls.since(0).0, calls.all());
+    }
+
+    #[tokio::test]
+    async fn news_tell_each_event_once_and_end_with_the_kubelet() {
+        let log = log(2);
+        let calls = log.calls();
+        let mut told = 0;
+        assert_eq!(calls.news(&mut told).await, [numbered(0), numbered(1)]);
+        let (next, ()) = tokio::join!(calls.news(&mut told), async { log.push(numbered(2)) });
+        assert_eq!(next, [numbered(2)]);
+        assert_eq!(told, 3);
+        drop(log);
+        assert_eq!(calls.news(&mut told).await, []);
     }
 }

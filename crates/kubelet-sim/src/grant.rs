@@ -50,6 +50,12 @@ pub struct DeviceNode {
     pub permissions: String,
 }
 
+/// What appears at a path in the container.
+trait Placed: Clone {
+    fn container_path(&self) -> &str;
+    fn host_path(&self) -> &str;
+}
+
 /// A setting that a later resource of the same container wanted differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
@@ -84,45 +90,13 @@ impl Grant {
         let mut conflicts = Vec::new();
         for grant in grants {
             conflicts.extend(merge_map("env", &mut merged.envs, &grant.envs));
-            conflicts.extend(merged.add_devices(&grant.devices));
-            conflicts.extend(merged.add_mounts(&grant.mounts));
+            conflicts.extend(merge_paths("device", &mut merged.devices, &grant.devices));
+            conflicts.extend(merge_paths("mount", &mut merged.mounts, &grant.mounts));
             let annotations = &mut merged.annotations;
             conflicts.extend(merge_map("annotation", annotations, &grant.annotations));
             merged.add_cdi_devices(&grant.cdi_devices);
         }
         (merged, conflicts)
-    }
-
-    fn add_devices(&mut self, more: &[DeviceNode]) -> Vec<Conflict> {
-        let mut conflicts = Vec::new();
-        for device in more {
-            let path = &device.container_path;
-            match self.devices.iter().find(|known| known.container_path == *path) {
-                None => self.devices.push(device.clone()),
-                Some(known) => conflicts.extend(Conflict::between(
-                    "device",
-                    path,
-                    (&known.host_path, &device.host_path),
-                )),
-            }
-        }
-        conflicts
-    }
-
-    fn add_mounts(&mut self, more: &[Mount]) -> Vec<Conflict> {
-        let mut conflicts = Vec::new();
-        for mount in more {
-            let path = &mount.container_path;
-            match self.mounts.iter().find(|known| known.container_path == *path) {
-                None => self.mounts.push(mount.clone()),
-                Some(known) => conflicts.extend(Conflict::between(
-                    "mount",
-                    path,
-                    (&known.host_path, &mount.host_path),
-                )),
-            }
-        }
-        conflicts
     }
 
     fn add_cdi_devices(&mut self, more: &[String]) {
@@ -144,6 +118,16 @@ impl Mount {
     }
 }
 
+impl Placed for Mount {
+    fn container_path(&self) -> &str {
+        &self.container_path
+    }
+
+    fn host_path(&self) -> &str {
+        &self.host_path
+    }
+}
+
 // === impl DeviceNode ===
 
 impl DeviceNode {
@@ -153,6 +137,16 @@ impl DeviceNode {
             host_path: device.host_path.clone(),
             permissions: device.permissions.clone(),
         }
+    }
+}
+
+impl Placed for DeviceNode {
+    fn container_path(&self) -> &str {
+        &self.container_path
+    }
+
+    fn host_path(&self) -> &str {
+        &self.host_path
     }
 }
 
@@ -179,6 +173,21 @@ fn merge_map(
     for (key, value) in more {
         let kept = merged.entry(key.clone()).or_insert_with(|| value.clone());
         conflicts.extend(Conflict::between(kind, key, (kept, value)));
+    }
+    conflicts
+}
+
+fn merge_paths<T: Placed>(kind: &'static str, merged: &mut Vec<T>, more: &[T]) -> Vec<Conflict> {
+    let mut conflicts = Vec::new();
+    for placed in more {
+        let path = placed.container_path();
+        match merged.iter().find(|known| known.container_path() == path) {
+            None => merged.push(placed.clone()),
+            Some(known) => {
+                let values = (known.host_path(), placed.host_path());
+                conflicts.extend(Conflict::between(kind, path, values));
+            }
+        }
     }
     conflicts
 }

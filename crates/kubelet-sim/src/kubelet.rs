@@ -6,25 +6,31 @@
 //!                     ^  pods and node status stay    │
 //!                     └───────── restart, reboot ─────┘
 //! ```
+//!
+//! The state changes in one step, under its lock, and only by who has the turn in `lives`: a future
+//! that is dropped on the way leaves one of the two states, never neither.
 
 mod faults;
 mod life;
 
 use std::{
     fs::File,
+    future::poll_fn,
+    panic::resume_unwind,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinError};
 use tokio_util::sync::CancellationToken;
 use windlass_kubelet_api::socket::SocketError;
 
-use self::life::{Life, Pods, Remains};
+use self::life::{Life, Pods, Remains, Sockets};
 use crate::{
     admission::{self, Admission, Reason, Rejection},
     config::Config,
-    desk::{Office, Owner},
+    desk::{Gone, Office, Owner},
     directory::{self, DirectoryError},
     event::{Calls, Event, EventLog},
     fault::Misbehaviour,
@@ -49,6 +55,11 @@ use crate::{
 /// # Assumptions
 ///
 /// One kubelet per root; a second one is refused. Pod UIDs are unique.
+///
+/// # Panics
+///
+/// A defect of the embedded kubelet itself shows as [`Condition::Panicked`], and its panic goes on
+/// in the next call that ends this life: [`stop`](Self::stop), [`restart`](Self::restart).
 #[derive(Debug)]
 pub struct Kubelet {
     config: Arc<Config>,
@@ -56,7 +67,10 @@ pub struct Kubelet {
     faults: watch::Sender<Misbehaviour>,
     status: watch::Sender<Arc<NodeStatus>>,
     state: Mutex<State>,
-    /// Pods are admitted, and lives begin and end, one at a time.
+    /// Lives begin and end one at a time. Taken before `sync_loop`, and never held while a plugin
+    /// is waited for, so that a kubelet can always be stopped.
+    lives: tokio::sync::Mutex<()>,
+    /// Pods are admitted one at a time.
     sync_loop: tokio::sync::Mutex<()>,
     /// Held as long as the kubelet exists, stopped or not.
     _lock: File,
@@ -66,8 +80,13 @@ pub struct Kubelet {
 enum State {
     Running(Life),
     Stopped(Remains),
-    /// Between the two, for a moment.
-    Changing,
+}
+
+/// A new life, before its pods are admitted again.
+struct Begun {
+    owner: Owner,
+    ended: CancellationToken,
+    pods: Vec<Pod>,
 }
 
 /// Why a kubelet does not run.
@@ -79,6 +98,9 @@ pub enum KubeletError {
     /// Its sockets cannot be bound.
     #[error("cannot serve the embedded kubelet's sockets")]
     Socket(#[from] SocketError),
+    /// A new life was to begin before the last one had ended.
+    #[error("the embedded kubelet runs already: stop it first")]
+    NotStopped,
 }
 
 /// A condition that did not come true in time, and the status as it was then.
@@ -89,6 +111,23 @@ pub struct NotInTime {
     pub waited: Duration,
     /// The status at the end.
     pub status: Arc<NodeStatus>,
+}
+
+// === impl State ===
+
+impl State {
+    /// Ends the life, if there is one: ready when it is over and its remains are in its place. It
+    /// may be given up and asked again.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), JoinError>> {
+        let Self::Running(life) = self else { return Poll::Ready(Ok(())) };
+        let ended = ready!(life.poll_end(cx));
+        let (remains, outcome) = match ended {
+            Ok(remains) => (remains, Ok(())),
+            Err(error) => (Remains::default(), Err(error)),
+        };
+        *self = Self::Stopped(remains);
+        Poll::Ready(outcome)
+    }
 }
 
 // === impl Kubelet ===
@@ -104,11 +143,12 @@ impl Kubelet {
             faults: watch::Sender::new(Misbehaviour::default()),
             status: watch::Sender::new(Arc::new(NodeStatus::default())),
             state: Mutex::new(State::Stopped(Remains::default())),
+            lives: tokio::sync::Mutex::new(()),
             sync_loop: tokio::sync::Mutex::new(()),
             _lock: lock,
         };
-        let life = Life::begin(kubelet.office(), Remains::default())?;
-        *kubelet.state() = State::Running(life);
+        // A first life has no pods to admit again.
+        kubelet.begin()?;
         Ok(kubelet)
     }
 
@@ -127,7 +167,7 @@ impl Kubelet {
         self.status.subscribe()
     }
 
-    /// Everything that happened, over restarts.
+    /// What happened, over restarts: the newest events, in order.
     pub fn calls(&self) -> Calls {
         self.events.calls()
     }
@@ -202,21 +242,10 @@ impl Kubelet {
     }
 
     /// Ends the kubelet as the end of its process does: connections are cut, sockets and checkpoint
-    /// stay as files, containers go on.
+    /// stay as files, containers go on. Calls that run then are answered that it is gone.
     pub async fn stop(&self) {
-        let life = match self.take_state() {
-            State::Running(life) => life,
-            other => {
-                *self.state() = other;
-                return;
-            }
-        };
-        let remains = life.end().await;
-        *self.state() = State::Stopped(remains);
-        if self.node().kubelet == Condition::Running {
-            self.status.send_modify(|shown| Arc::make_mut(shown).kubelet = Condition::Stopped);
-            self.events.push(Event::Stopped);
-        }
+        let _turn = self.lives.lock().await;
+        self.end().await;
     }
 
     /// Stops for good and frees the root.
@@ -227,33 +256,59 @@ impl Kubelet {
     /// Ends the process and starts a new one: every socket directly in the plugin folder is
     /// deleted, `kubelet.sock` is new, everything but the checkpoint is forgotten, and all pods are
     /// admitted again before anything else happens. Running containers keep running.
+    ///
+    /// # Errors
+    ///
+    /// The folders or sockets cannot be used. The kubelet is stopped then, with all its pods, and
+    /// can be restarted once the cause is gone. If this is given up, the kubelet is stopped, or runs
+    /// without having admitted all pods again: what it lacks then, another restart brings.
     pub async fn restart(&self) -> Result<(), KubeletError> {
-        self.stop().await;
-        self.begin_again().await
+        let turn = self.lives.lock().await;
+        self.end().await;
+        self.begin_again(turn).await
     }
 
     /// Like [`restart`](Self::restart), after all containers have ended too.
     pub async fn reboot(&self) -> Result<(), KubeletError> {
-        self.stop().await;
+        let turn = self.lives.lock().await;
+        self.end().await;
         if let State::Stopped(remains) = &mut *self.state() {
             remains.pods.values_mut().for_each(|record| record.running.clear());
         }
-        self.begin_again().await
+        self.begin_again(turn).await
     }
 
-    async fn begin_again(&self) -> Result<(), KubeletError> {
-        let _turn = self.sync_loop.lock().await;
-        let remains = match self.take_state() {
-            State::Stopped(remains) => remains,
-            other => {
-                *self.state() = other;
-                return Ok(());
-            }
-        };
+    /// Ends the life, if there is one. The caller has the turn.
+    async fn end(&self) {
+        let ended = poll_fn(|cx| self.state().poll_end(cx)).await;
+        if let Err(error) = ended
+            && let Ok(panic) = error.try_into_panic()
+        {
+            resume_unwind(panic);
+        }
+        if self.node().kubelet == Condition::Running {
+            self.status.send_modify(|shown| Arc::make_mut(shown).kubelet = Condition::Stopped);
+            self.events.push(Event::Stopped);
+        }
+    }
+
+    /// Begins a life after the last one. A failure leaves what the last one left.
+    fn begin(&self) -> Result<Begun, KubeletError> {
+        let mut state = self.state();
+        let State::Stopped(remains) = &mut *state else { return Err(KubeletError::NotStopped) };
+        let sockets = Sockets::bind(&self.config)?;
+        let remains = std::mem::take(remains);
         let pods = remains.to_admit_again();
-        let life = Life::begin(self.office(), remains)?;
+        let life = Life::begin(self.office(), sockets, remains);
         let (owner, ended) = (life.owner.clone(), life.ended.clone());
-        *self.state() = State::Running(life);
+        *state = State::Running(life);
+        Ok(Begun { owner, ended, pods })
+    }
+
+    async fn begin_again(&self, turn: tokio::sync::MutexGuard<'_, ()>) -> Result<(), KubeletError> {
+        let _pods_wait = self.sync_loop.lock().await;
+        let Begun { owner, ended, pods } = self.begin()?;
+        drop(turn);
         for pod in pods {
             // The outcome is in the pod's status and among the events.
             let _ = ended.run_until_cancelled(admission::admit(&owner, pod)).await;
@@ -265,31 +320,37 @@ impl Kubelet {
 
     /// Changes what the API server and the runtime know, whether the kubelet runs or not.
     async fn change_pods(&self, change: impl FnOnce(&mut Pods) + Clone + Send + 'static) {
-        if let Some((owner, _)) = self.owner() {
-            let act = change.clone();
-            if owner.with(move |desk| act(&mut desk.manager.pods)).await.is_ok() {
-                return;
-            }
-            self.stop().await;
+        if self.change_at_desk(change.clone()).await.is_ok() {
+            return;
         }
+        let _turn = self.lives.lock().await;
+        // While this waited for its turn, a new life may have begun.
+        if self.change_at_desk(change.clone()).await.is_ok() {
+            return;
+        }
+        // It panicked, or nobody stayed to see it end.
+        self.end().await;
         if let State::Stopped(remains) = &mut *self.state() {
             change(&mut remains.pods);
         }
+    }
+
+    async fn change_at_desk(
+        &self,
+        change: impl FnOnce(&mut Pods) + Send + 'static,
+    ) -> Result<(), Gone> {
+        let (owner, _) = self.owner().ok_or(Gone)?;
+        owner.with(move |desk| change(&mut desk.manager.pods)).await
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the state out, so that nobody else begins or ends a life meanwhile.
-    fn take_state(&self) -> State {
-        std::mem::replace(&mut *self.state(), State::Changing)
-    }
-
     fn owner(&self) -> Option<(Owner, CancellationToken)> {
         match &*self.state() {
             State::Running(life) => Some((life.owner.clone(), life.ended.clone())),
-            State::Stopped(_) | State::Changing => None,
+            State::Stopped(_) => None,
         }
     }
 
@@ -309,5 +370,33 @@ impl Kubelet {
             Condition::Running | Condition::Stopped => "the kubelet was stopped".to_owned(),
         };
         Rejection { reason: Reason::KubeletGone, message }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(5);
+
+    #[tokio::test]
+    async fn a_defect_of_the_desk_shows_at_once_and_goes_on_where_the_life_is_ended() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let kubelet = Arc::new(Kubelet::start(Config::new(dir.path())).expect("started"));
+        let (owner, _) = kubelet.owner().expect("it runs");
+        assert_eq!(owner.with(|_| panic!("a defect")).await, Err::<(), _>(Gone));
+        let panicked = |node: &NodeStatus| matches!(node.kubelet, Condition::Panicked(_));
+        kubelet.wait_for(panicked, DEADLINE).await.expect("it shows");
+
+        let ending = Arc::clone(&kubelet);
+        let mut ended = JoinSet::new();
+        ended.spawn(async move { ending.restart().await.is_ok() });
+        let ended = ended.join_next().await.expect("one task");
+        let panic = ended.expect_err("the panic went on").into_panic();
+        assert_eq!(panic.downcast_ref(), Some(&"a defect"));
+        kubelet.restart().await.expect("a new life");
+        assert_eq!(kubelet.node().kubelet, Condition::Running);
     }
 }

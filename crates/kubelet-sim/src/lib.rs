@@ -23,6 +23,8 @@
 //!   devices alone, and containers run when told ([`Kubelet::start_container`]).
 //! - While a plugin registers, its socket is dialled again every second, as gRPC does, but the first
 //!   times much sooner.
+//! - A health change syncs its pods at once. The real one hands them to the pod workers through a
+//!   channel of 100 and drops what does not fit; here nothing is dropped, because nothing is slow.
 //! - Left out: the `plugins_registry` watcher, DRA, pod resources `v1alpha1`, in-place resize, the
 //!   topology manager's policy options, the retry of a failed container start.
 //! - The text of a stopped endpoint has the resource's name where Go prints a struct with addresses.

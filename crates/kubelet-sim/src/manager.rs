@@ -14,14 +14,13 @@ mod pods;
 mod refusal;
 mod reuse;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 pub(crate) use allocation::Answer;
 pub(crate) use choice::{Choice, Request, Undecided};
-pub(crate) use endpoint::{ClientKey, Endpoint};
+pub(crate) use endpoint::{Client, Clients, Endpoint};
 pub(crate) use hints::{Alignment, saturating};
 pub(crate) use holding::{Held, Holdings};
-pub(crate) use listing::PodSync;
 pub(crate) use pods::{Insufficient, PodRecord};
 pub(crate) use refusal::{Refusal, Vanished};
 
@@ -50,8 +49,8 @@ pub(crate) struct Manager {
     pub(crate) expired: DeviceIds,
     /// The plugin to call for each resource.
     pub(crate) endpoints: BTreeMap<String, Endpoint>,
-    /// Plugins that are connected or connecting, by the release's key.
-    pub(crate) clients: BTreeMap<ClientKey, tokio_util::sync::CancellationToken>,
+    /// Plugins that are connected or connecting.
+    pub(crate) clients: Clients,
     /// Ids in use, recomputed from `holdings` now and then; may run ahead of them.
     pub(crate) allocated: BTreeMap<String, DeviceIds>,
     /// What each container holds.
@@ -64,8 +63,6 @@ pub(crate) struct Manager {
     pub(crate) pods: BTreeMap<String, PodRecord>,
     /// Whether the first list of pods was worked through.
     pub(crate) sources_ready: bool,
-    /// Pods waiting for a sync because a device's health changed.
-    pub(crate) pod_syncs: VecDeque<Vec<String>>,
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::{
 use prost::Message as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Request, Status, Streaming, transport::Channel};
+use tonic::{Code, Request, Response, Status, Streaming, transport::Channel};
 use windlass_kubelet_api::{
     deviceplugin::{self as wire, device_plugin_client::DevicePluginClient},
     socket::SocketPath,
@@ -110,7 +110,7 @@ impl Plugin {
         if let Some(deadline) = deadline {
             request.set_timeout(deadline.saturating_duration_since(Instant::now()));
         }
-        let options = self.client().get_device_plugin_options(request).await?.into_inner();
+        let options = self.call(self.client().get_device_plugin_options(request)).await?;
         Ok(PluginOptions {
             pre_start_required: options.pre_start_required,
             get_preferred_allocation_available: options.get_preferred_allocation_available,
@@ -119,7 +119,7 @@ impl Plugin {
 
     /// `ListAndWatch`.
     pub(crate) async fn watch(&self) -> Result<Streaming<wire::ListAndWatchResponse>, RpcError> {
-        Ok(self.client().list_and_watch(wire::Empty {}).await?.into_inner())
+        self.call(self.client().list_and_watch(wire::Empty {})).await
     }
 
     /// `GetPreferredAllocation`, without deadline. Puts the answer into the question.
@@ -131,7 +131,7 @@ impl Plugin {
                 allocation_size: i32::try_from(question.size).unwrap_or(i32::MAX),
             }],
         };
-        let response = self.client().get_preferred_allocation(request).await?.into_inner();
+        let response = self.call(self.client().get_preferred_allocation(request)).await?;
         let first = response.container_responses.into_iter().next();
         question.answer = first.map(|answer| answer.device_i_ds).unwrap_or_default();
         Ok(())
@@ -144,7 +144,7 @@ impl Plugin {
                 devices_ids: devices.iter().cloned().collect(),
             }],
         };
-        let response = self.client().allocate(request).await?.into_inner();
+        let response = self.call(self.client().allocate(request)).await?;
         let first = response.container_responses.into_iter().next();
         Ok(first.map(|answer| Answer {
             encoded: answer.encode_to_vec(),
@@ -161,8 +161,18 @@ impl Plugin {
         let devices_ids = devices.iter().cloned().collect();
         let mut request = Request::new(wire::PreStartContainerRequest { devices_ids });
         request.set_timeout(timeout);
-        self.client().pre_start_container(request).await?;
-        Ok(())
+        self.call(self.client().pre_start_container(request)).await.map(drop)
+    }
+
+    /// Waits for an answer, but not longer than the connection is open.
+    async fn call<T>(
+        &self,
+        calling: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, RpcError> {
+        match self.closed.run_until_cancelled(calling).await {
+            Some(answer) => Ok(answer?.into_inner()),
+            None => Err(RpcError::closing()),
+        }
     }
 }
 
@@ -172,6 +182,12 @@ impl RpcError {
     /// The caller's own context was cancelled.
     pub(crate) fn cancelled() -> Self {
         Self::Status { code: "Canceled".to_owned(), desc: "context canceled".to_owned() }
+    }
+
+    /// The kubelet closed the connection (`ErrClientConnClosing` of grpc-go).
+    fn closing() -> Self {
+        let desc = "grpc: the client connection is closing".to_owned();
+        Self::Status { code: "Canceled".to_owned(), desc }
     }
 }
 

@@ -151,7 +151,8 @@ impl Container {
 
 fn add(total: &mut Limits, more: &Limits) {
     for (resource, quantity) in more {
-        *total.entry(resource.clone()).or_default() += quantity;
+        let sum = total.entry(resource.clone()).or_default();
+        *sum = sum.saturating_add(*quantity);
     }
 }
 
@@ -177,5 +178,12 @@ mod tests {
         ] {
             assert_eq!(pod.effective_limits()["r"], expected, "{pod:?}");
         }
+    }
+
+    #[test]
+    fn quantities_beyond_counting_stay_the_largest() {
+        let most = |name| Container::new(name).limit("r", u64::MAX);
+        let pod = Pod::new("p").sidecar(most("s")).container(most("a")).container(most("b"));
+        assert_eq!(pod.effective_limits()["r"], u64::MAX);
     }
 }

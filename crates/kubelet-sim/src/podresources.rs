@@ -75,8 +75,8 @@ impl PodResourcesLister for Lister {
         _: Request<wire::AllocatableResourcesRequest>,
     ) -> Result<Response<wire::AllocatableResourcesResponse>, Status> {
         self.admit_call()?;
-        let list = |desk: &mut crate::desk::Desk| answer::allocatable(&desk.manager);
-        let devices = self.owner.with(list).await.map_err(gone)?;
+        let list = |desk: &crate::desk::Desk| answer::allocatable(&desk.manager);
+        let devices = self.owner.look(list).await.map_err(gone)?;
         Ok(Response::new(wire::AllocatableResourcesResponse { devices, ..Default::default() }))
     }
 
@@ -87,10 +87,9 @@ impl PodResourcesLister for Lister {
         self.admit_call()?;
         let wire::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
         let text = format!("pod {pod_name} in namespace {pod_namespace} not found");
-        let find = move |desk: &mut crate::desk::Desk| {
-            answer::find(&desk.manager, &pod_namespace, &pod_name)
-        };
-        let found = self.owner.with(find).await.map_err(gone)?;
+        let find =
+            move |desk: &crate::desk::Desk| answer::find(&desk.manager, &pod_namespace, &pod_name);
+        let found = self.owner.look(find).await.map_err(gone)?;
         let pod_resources = Some(found.ok_or_else(|| Status::unknown(text))?);
         Ok(Response::new(wire::GetPodResourcesResponse { pod_resources }))
     }

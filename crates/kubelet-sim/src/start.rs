@@ -1,4 +1,4 @@
-//! The start of a container: `PreStartContainer`, a missing allocation made up for, one merged grant.
+//! The start of a container: `PreStartContainer`, a missing allocation made up for, one grant.
 
 use crate::{
     admission::allocate_again,
@@ -8,6 +8,7 @@ use crate::{
     manager::{Manager, Refusal, Request, saturating},
     plugin::{Plugin, RpcError},
     pod::{Container, Pod},
+    status::PodPhase,
 };
 
 /// A container that did not start. The real kubelet tries again with the pod's back-off; here the
@@ -25,7 +26,10 @@ pub enum StartError {
         /// Container name.
         container: String,
     },
-    /// The kubelet was stopped.
+    /// The pod is not admitted, not yet or no more: no container of it may run.
+    #[error("pod {0} is not admitted")]
+    NotAdmitted(String),
+    /// The kubelet was stopped, or ended in a panic.
     #[error("the kubelet was stopped before the container of pod {0} started")]
     Stopped(String),
 }
@@ -37,15 +41,12 @@ type PreStart = Option<(Result<Plugin, RpcError>, crate::device::DeviceIds)>;
 pub(crate) async fn start(owner: &Owner, pod: &str, container: &str) -> Result<Grant, StartError> {
     let (uid, name) = (pod.to_owned(), container.to_owned());
     let found = owner
-        .with(move |desk| desk.manager.find_container(&uid, &name))
+        .look(move |desk| desk.manager.find_container(&uid, &name))
         .await
         .map_err(|_| StartError::Stopped(pod.to_owned()))?;
-    let (pod, container) = found.ok_or_else(|| StartError::Unknown {
-        pod: pod.to_owned(),
-        container: container.to_owned(),
-    })?;
+    let (pod, container) = found?;
     prepare(owner, &pod, &container).await.map_err(|refusal| match refusal {
-        Refusal::Stopped => StartError::Stopped(pod.uid.clone()),
+        Refusal::Stopped | Refusal::Panic(_) => StartError::Stopped(pod.uid.clone()),
         refusal => StartError::CreateContainerConfig(refusal.to_string()),
     })
 }
@@ -61,7 +62,7 @@ async fn prepare(owner: &Owner, pod: &Pod, container: &Container) -> Result<Gran
         pre_start(owner, request).await?;
     }
     let (uid, asking) = (pod.uid.clone(), container.clone());
-    if owner.with(move |desk| desk.manager.lacks_devices(&uid, &asking)).await? {
+    if owner.look(move |desk| desk.manager.lacks_devices(&uid, &asking)).await? {
         allocate_again(owner, pod, container).await?;
     }
     let (uid, name) = (pod.uid.clone(), container.name.clone());
@@ -70,23 +71,29 @@ async fn prepare(owner: &Owner, pod: &Pod, container: &Container) -> Result<Gran
 
 async fn pre_start(owner: &Owner, request: Request) -> Result<(), Refusal> {
     let asking = request.clone();
-    let look = move |desk: &mut Desk| {
+    let look = move |desk: &Desk| {
         let timeout = desk.config.pre_start_timeout;
         desk.manager.pre_start(&asking).map(|call| (call, timeout))
     };
-    let (Some((plugin, devices)), timeout) = owner.with(look).await?? else { return Ok(()) };
+    let (Some((plugin, devices)), timeout) = owner.look(look).await?? else { return Ok(()) };
     let plugin = plugin.map_err(Refusal::PreStart)?;
     plugin.pre_start(&devices, timeout).await.map_err(Refusal::PreStart)?;
-    let note = move |desk: &mut Desk| desk.events.push(Event::pre_started(&request, devices));
-    Ok(owner.with(note).await?)
+    let note = move |desk: &Desk| desk.events.push(Event::pre_started(&request, devices));
+    Ok(owner.look(note).await?)
 }
 
 // === impl Manager, for the start of containers ===
 
 impl Manager {
-    fn find_container(&self, pod: &str, container: &str) -> Option<(Pod, Container)> {
-        let pod = &self.pods.get(pod)?.pod;
-        Some((pod.clone(), pod.find(container)?.clone()))
+    /// The container, if its pod is admitted.
+    fn find_container(&self, pod: &str, name: &str) -> Result<(Pod, Container), StartError> {
+        let unknown = || StartError::Unknown { pod: pod.to_owned(), container: name.to_owned() };
+        let record = self.pods.get(pod).ok_or_else(unknown)?;
+        let container = record.pod.find(name).ok_or_else(unknown)?;
+        if record.phase != PodPhase::Admitted {
+            return Err(StartError::NotAdmitted(pod.to_owned()));
+        }
+        Ok((record.pod.clone(), container.clone()))
     }
 
     /// Whom to call before the container starts, if anyone.

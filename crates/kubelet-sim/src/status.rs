@@ -32,7 +32,8 @@ pub enum Condition {
     /// It was stopped; its sockets are stale files.
     #[default]
     Stopped,
-    /// It dereferenced nil; its sockets are stale files. The text says why.
+    /// It dereferenced nil, or has a defect of its own; its sockets are stale files. The text says
+    /// which.
     Panicked(String),
 }
 

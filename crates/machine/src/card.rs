@@ -47,9 +47,9 @@ pub struct Card {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Brand {
-    /// Tesla: Volta, Turing.
+    /// Tesla: Volta.
     Tesla,
-    /// NVIDIA: Ampere and later.
+    /// NVIDIA: Turing and later.
     Nvidia,
     /// `GeForce`.
     GeForce,
@@ -121,6 +121,10 @@ pub struct MigCapability {
     pub memory_gb: u32,
     /// SMs of one compute slice.
     pub multiprocessors: u32,
+    /// Memory of an instance with 1, 2, 4 and 8 memory slices, as `nvidia-smi mig -lgip` lists it;
+    /// an even share if unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<[u64; 4]>,
 }
 
 /// Text that is not a compute capability.
@@ -131,6 +135,11 @@ pub struct ComputeCapabilitySyntaxError(String);
 // === impl Architecture ===
 
 impl Architecture {
+    /// Whether it replaces broken memory rows by spare ones. Earlier cards retire pages.
+    pub fn remaps_rows(self) -> bool {
+        !matches!(self, Self::Volta | Self::Turing)
+    }
+
     /// How VBIOS versions of this generation begin.
     pub fn vbios_prefix(self) -> &'static str {
         match self {

@@ -22,9 +22,32 @@ impl CpuList {
         self.0.iter().cloned().flatten()
     }
 
-    /// The CPUs of several lists, one after the other.
+    /// The CPUs of several lists, in their order, ranges that touch joined.
     pub fn union<'a>(lists: impl IntoIterator<Item = &'a Self>) -> Self {
-        Self(lists.into_iter().flat_map(|list| list.0.iter().cloned()).collect())
+        let mut ranges: Vec<_> =
+            lists.into_iter().flat_map(|list| list.0.iter().cloned()).collect();
+        ranges.sort_by_key(|range| *range.start());
+        let mut joined: Vec<RangeInclusive<u32>> = Vec::new();
+        for range in ranges {
+            match joined.last_mut() {
+                Some(last) if *range.start() <= last.end().saturating_add(1) => {
+                    *last = *last.start()..=*last.end().max(range.end());
+                }
+                _ => joined.push(range),
+            }
+        }
+        Self(joined)
+    }
+
+    /// A CPU that is in both lists.
+    pub(crate) fn shared_with(&self, other: &Self) -> Option<u32> {
+        let ranges = other.0.iter();
+        self.0.iter().find_map(|range| {
+            let meets = |other: &&RangeInclusive<u32>| {
+                other.start() <= range.end() && range.start() <= other.end()
+            };
+            ranges.clone().find(meets).map(|other| *other.start().max(range.start()))
+        })
     }
 }
 
@@ -78,6 +101,13 @@ mod tests {
         for text in ["0", "0-3", "0-55,112-167", "1,3,5"] {
             assert_eq!(text.parse::<CpuList>().expect(text).to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_union_is_sorted_and_joined_as_the_kernel_prints_it() {
+        let lists = ["0-3,16-19", "4-7,20-23", "12", "40-41"];
+        let lists = lists.map(|text| text.parse::<CpuList>().expect(text));
+        assert_eq!(CpuList::union(&lists).to_string(), "0-7,12,16-23,40-41");
     }
 
     #[test]

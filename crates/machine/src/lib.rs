@@ -18,6 +18,7 @@ pub use card::{Architecture, Brand, Card};
 pub use driver::simulated_driver;
 pub use fault::{Fault, FaultSyntaxError};
 pub use machine::{Machine, MachineError};
+pub use mig::MigError;
 pub use profile::{Profile, ProfileError};
 pub use state::Model;
 

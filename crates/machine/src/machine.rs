@@ -20,9 +20,10 @@ use std::{
 
 use crate::{
     fault::{Fault, FaultError},
+    mig::MigError,
     profile::{Problem, Profile},
-    state::Model,
-    tree::Tree,
+    state::{Gpu, Model},
+    tree::{MARKER, Tree, unless},
 };
 
 const HOST: &str = "host";
@@ -30,6 +31,8 @@ const LIBRARY: &str = "libnvidia-ml.so.1";
 /// What some clients load; a link to [`LIBRARY`], which dangles while there is no driver.
 const UNVERSIONED_LIBRARY: &str = "libnvidia-ml.so";
 const SPARE_LIBRARY: &str = ".removed-libnvidia-ml.so.1";
+/// An earlier machine's [`HOST`] while it is being removed.
+const OLD_HOST: &str = ".removed-host";
 const STATE: &str = "state.json";
 const LOCK: &str = "state.lock";
 
@@ -69,6 +72,12 @@ pub enum MachineError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The folder has something in a machine's place that no machine put there.
+    #[error("{path} is not of a simulated machine; choose a folder that is empty or missing")]
+    NotOurs {
+        /// What is in the way.
+        path: PathBuf,
+    },
     /// Not a state that this version wrote.
     #[error("cannot read the machine's state {path}")]
     State {
@@ -80,6 +89,9 @@ pub enum MachineError {
     /// The fault does not fit the machine.
     #[error("cannot inject a fault")]
     Fault(#[from] FaultError),
+    /// The GPU cannot be cut so.
+    #[error("cannot change MIG")]
+    Mig(#[from] MigError),
 }
 
 // === impl Machine ===
@@ -88,18 +100,22 @@ impl Machine {
     /// Makes a machine in a folder, with `driver` as its NVML library: see
     /// [`crate::simulated_driver`].
     ///
-    /// The folder is created; what an earlier machine left there is replaced.
+    /// The folder is created; what an earlier machine left there is replaced. A folder with
+    /// anything else in a machine's place is refused and not touched.
     pub fn create(dir: &Path, profile: &Profile, driver: &Path) -> Result<Self, MachineError> {
         let model = Model::new(profile)
             .map_err(|source| MachineError::Profile { profile: profile.name.clone(), source })?;
         act("create", dir, fs::create_dir_all)?;
         let dir = act("resolve", dir, fs::canonicalize)?;
         let machine = Self { dir };
-        let host = machine.host_root();
-        if host.exists() {
-            act("remove", &host, fs::remove_dir_all)?;
+        // Where another process may be making a machine, what it has made so far tells nothing.
+        if !machine.dir.join(LOCK).exists() {
+            machine.refuse_strangers()?;
         }
-        Tree::new(&host).write(&model)?;
+        let _lock = machine.lock()?;
+        machine.refuse_strangers()?;
+        machine.clear()?;
+        Tree::of(&model).replace(&Tree::default(), &machine.host_root())?;
         machine.copy_library(driver)?;
         machine.link_library()?;
         machine.store(&model)?;
@@ -143,59 +159,95 @@ impl Machine {
     /// Lets a fault happen, to the state and to the fake tree. Whoever waits for an NVML event is
     /// told before this returns or right after.
     pub fn inject(&self, fault: &Fault) -> Result<(), MachineError> {
-        self.change(|model, tree| {
-            let removed = fault.gpu().and_then(|index| model.gpus.get(index)).cloned();
-            model.apply(fault)?;
-            match fault {
-                Fault::AddGpu => model.gpus.last().map_or(Ok(()), |gpu| tree.add_gpu(model, gpu)),
-                Fault::RemoveGpu { .. } => removed.map_or(Ok(()), |gpu| tree.remove_gpu(&gpu)),
-                _ => Ok(()),
-            }
-        })
+        self.change(|model| Ok(model.apply(fault)?))
     }
 
-    /// Changes anything about the machine, atomically: sensors, processes, MIG.
+    /// Changes anything about the machine, atomically: sensors, processes, MIG. The fake tree shows
+    /// GPUs and MIG instances as they are afterwards.
     pub fn update(&self, change: impl FnOnce(&mut Model)) -> Result<(), MachineError> {
-        self.change(|model, _| {
+        self.change(|model| {
             change(model);
             Ok(())
         })
     }
 
+    /// Cuts a GPU into MIG instances by the names of their profiles, as `nvidia-smi mig -cgi` does;
+    /// an empty list leaves MIG on without instances, `None` turns it off. Instances that stay in
+    /// their place in the list keep their UUIDs.
+    pub fn set_mig(&self, gpu: usize, instances: Option<&[&str]>) -> Result<(), MachineError> {
+        self.change(|model| Ok(model.set_mig(gpu, instances)?))
+    }
+
     /// Unloads the driver: the library, `/proc/driver/nvidia` and the device nodes vanish, and a
     /// process that has the library open gets `NVML_ERROR_DRIVER_NOT_LOADED`.
     pub fn remove_driver(&self) -> Result<(), MachineError> {
-        self.change(|model, tree| {
+        self.change(|model| {
             model.driver_loaded = false;
-            tree.remove_driver(model)?;
-            let library = self.nvml_library();
-            if library.exists() {
-                act("remove", &library, |path| fs::rename(path, self.dir.join(SPARE_LIBRARY)))?;
-            }
-            Ok(())
+            let spare = self.dir.join(SPARE_LIBRARY);
+            act("remove", &self.nvml_library(), |library| {
+                unless(io::ErrorKind::NotFound, fs::rename(library, spare))
+            })
         })
     }
 
     /// Undoes [`Self::remove_driver`]. The library is a new file, as after a real installation.
     pub fn install_driver(&self) -> Result<(), MachineError> {
-        self.change(|model, tree| {
+        self.change(|model| {
             model.driver_loaded = true;
-            tree.add_driver(model)?;
             let spare = self.dir.join(SPARE_LIBRARY);
             if spare.exists() { self.copy_library(&spare) } else { Ok(()) }
         })
     }
 
-    /// Reads, changes and writes the state while no one else does.
+    /// Reads, changes and writes the state while no one else does, and what the fake tree shows of
+    /// it.
     fn change(
         &self,
-        change: impl FnOnce(&mut Model, &Tree) -> Result<(), MachineError>,
+        change: impl FnOnce(&mut Model) -> Result<(), MachineError>,
     ) -> Result<(), MachineError> {
-        let lock = act("open", &self.dir.join(LOCK), File::create)?;
-        act("lock", &self.dir.join(LOCK), |_| lock.lock())?;
-        let mut model = self.model()?;
-        change(&mut model, &Tree::new(&self.host_root()))?;
+        let _lock = self.lock()?;
+        let before = self.model()?;
+        let mut model = before.clone();
+        change(&mut model)?;
+        if !shows_the_same(&before, &model) {
+            Tree::of(&model).replace(&Tree::of(&before), &self.host_root())?;
+        }
         self.store(&model)
+    }
+
+    /// Makes others wait who change the machine, until the file is closed.
+    fn lock(&self) -> Result<File, MachineError> {
+        let path = self.dir.join(LOCK);
+        let lock = act("open", &path, File::create)?;
+        act("lock", &path, |_| lock.lock())?;
+        Ok(lock)
+    }
+
+    /// A tree of ours has the marker, and whatever else is ours has the lock beside it.
+    fn refuse_strangers(&self) -> Result<(), MachineError> {
+        let host = self.host_root();
+        if host.join(MARKER).exists() {
+            return Ok(());
+        }
+        let known = self.dir.join(LOCK).exists();
+        let places = if known { &[HOST][..] } else { &[HOST, LIBRARY, UNVERSIONED_LIBRARY, STATE] };
+        let mut places = places.iter().map(|name| self.dir.join(name));
+        match places.find(|path| path.symlink_metadata().is_ok()) {
+            Some(path) => Err(MachineError::NotOurs { path }),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes what an earlier machine left. Its tree is moved away first, so that what is left of
+    /// it after a crash still is known to be ours.
+    fn clear(&self) -> Result<(), MachineError> {
+        let missing = io::ErrorKind::NotFound;
+        let (host, old) = (self.host_root(), self.dir.join(OLD_HOST));
+        act("remove", &old, |old| unless(missing, fs::remove_dir_all(old)))?;
+        act("remove", &host, |host| unless(missing, fs::rename(host, &old)))?;
+        act("remove", &old, |old| unless(missing, fs::remove_dir_all(old)))?;
+        let spare = self.dir.join(SPARE_LIBRARY);
+        act("remove", &spare, |spare| unless(missing, fs::remove_file(spare)))
     }
 
     /// Replaces the state; a reader sees the old one or the new one.
@@ -208,9 +260,8 @@ impl Machine {
     }
 
     fn link_library(&self) -> Result<(), MachineError> {
-        act("link", &self.dir.join(UNVERSIONED_LIBRARY), |link| match symlink(LIBRARY, link) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            other => other,
+        act("link", &self.dir.join(UNVERSIONED_LIBRARY), |link| {
+            unless(io::ErrorKind::AlreadyExists, symlink(LIBRARY, link))
         })
     }
 
@@ -220,6 +271,20 @@ impl Machine {
         act("copy the simulated driver", driver, |driver| fs::copy(driver, &new))?;
         act("replace", &self.nvml_library(), |library| fs::rename(&new, library))
     }
+}
+
+/// Whether a change concerns no file of the tree, as most do not: building two trees to see that
+/// would take longer than the change.
+fn shows_the_same(before: &Model, after: &Model) -> bool {
+    fn of_gpu(gpu: &Gpu) -> impl PartialEq {
+        (gpu.number, &gpu.uuid, gpu.minor, &gpu.path, gpu.numa, &gpu.card, &gpu.mig)
+    }
+    fn of_machine(model: &Model) -> impl PartialEq {
+        let names = (&model.profile, &model.product, &model.driver, model.driver_loaded);
+        (names, &model.numa, &model.switches, &model.nics)
+    }
+    of_machine(before) == of_machine(after)
+        && before.gpus.iter().map(of_gpu).eq(after.gpus.iter().map(of_gpu))
 }
 
 /// Does something to a path, and says what and to which when it fails.

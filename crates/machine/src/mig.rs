@@ -1,9 +1,10 @@
-//! MIG: the shapes that a GPU can be cut into, and where the driver puts them.
+//! MIG: the shapes that a GPU can be cut into, what an instance of each holds, and where the driver
+//! puts them.
 //!
-//! Shapes, profile ids and slices are those of A100, which later cards kept; see NVIDIA's MIG user
-//! guide, "A100 MIG Profiles", and `nvidia-smi mig -lgip` and `-lgipp`.
+//! Names, ids and starts are the same for A100, H100, H200 and B200 (`nvidia-smi mig -lgip` and
+//! `-lgipp`). What an instance holds is not: see [`Units`].
 
-use crate::card::{Card, MigCapability};
+use crate::card::{Architecture, Card, MigCapability};
 
 /// Memory slices of a GPU that can be partitioned.
 pub const MEMORY_SLICES: u32 = 8;
@@ -11,7 +12,8 @@ pub const MEMORY_SLICES: u32 = 8;
 /// Compute slices of a GPU that can be partitioned, and so its largest number of MIG devices.
 pub const COMPUTE_SLICES: u32 = 7;
 
-/// What the driver keeps of each instance's memory, so that `1g.5gb` has 4864 MiB.
+/// What an instance has less than its share of memory, on a card whose profile does not say more
+/// exactly: see [`MigCapability::memory_mib`].
 const RESERVED_MIB: u64 = 256;
 
 /// A GPU instance profile, before it is applied to a card.
@@ -27,33 +29,111 @@ pub struct Shape {
     pub memory_slices: u32,
     /// Memory slices at which an instance may start.
     pub starts: &'static [u32],
+    /// Its row in the tables of [`Units`].
+    row: usize,
+}
+
+/// What an instance of a shape holds on a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Units {
+    /// SMs.
+    pub multiprocessors: u32,
+    /// Copy engines.
+    pub copy_engines: u32,
     /// Video decoders.
     pub decoders: u32,
-    /// JPEG engines, and as many optical flow engines.
-    pub media: u32,
+    /// JPEG engines.
+    pub jpeg: u32,
+    /// Optical flow engines.
+    pub optical_flow: u32,
+}
+
+/// Why a GPU cannot be cut as asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MigError {
+    /// The index is too high.
+    #[error("there is no GPU {gpu}, the machine has {count}")]
+    NoGpu {
+        /// Which GPU.
+        gpu: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The card cannot be partitioned at all.
+    #[error("GPU {gpu}, {card}, has no MIG")]
+    NoMig {
+        /// Which GPU.
+        gpu: usize,
+        /// Its name.
+        card: String,
+    },
+    /// The card is not cut so.
+    #[error("there is no MIG profile `{0}` for its card; there are {1}")]
+    Profile(String, String),
+    /// The instances do not fit side by side.
+    #[error("there is no room left for MIG instance `{0}`")]
+    Room(String),
 }
 
 /// Every profile, smallest first.
 pub const SHAPES: [Shape; 7] = [
-    shape([0, 19], [1, 1], &[0, 1, 2, 3, 4, 5, 6], [0, 0]),
-    shape([7, 20], [1, 1], &[0, 1, 2, 3, 4, 5, 6], [1, 1]),
-    shape([9, 15], [1, 2], &[0, 2, 4, 6], [1, 0]),
-    shape([1, 14], [2, 2], &[0, 2, 4], [1, 0]),
-    shape([2, 9], [3, 4], &[0, 4], [2, 0]),
-    shape([3, 5], [4, 4], &[0], [2, 0]),
-    shape([4, 0], [7, 8], &[0], [5, 1]),
+    shape(0, [0, 19], [1, 1], &[0, 1, 2, 3, 4, 5, 6]),
+    shape(1, [7, 20], [1, 1], &[0, 1, 2, 3, 4, 5, 6]),
+    shape(2, [9, 15], [1, 2], &[0, 2, 4, 6]),
+    shape(3, [1, 14], [2, 2], &[0, 2, 4]),
+    shape(4, [2, 9], [3, 4], &[0, 4]),
+    shape(5, [3, 5], [4, 4], &[0]),
+    shape(6, [4, 0], [7, 8], &[0]),
 ];
 
-/// The driver's profile id of the one shape that takes all of a GPU's media engines.
+/// The driver's profile id of the one shape with the media extensions, `+me`.
 const WITH_MEDIA_ENGINES: u32 = 20;
 
+/// SMs, copy engines, decoders, JPEG engines, optical flow engines of each shape.
+type Table = [[u32; 5]; 7];
+
+/// A100: `nvidia-smi mig -lgip` in NVIDIA's MIG user guide.
+const AMPERE: Table = [
+    [14, 1, 0, 0, 0],
+    [14, 1, 1, 1, 1],
+    [14, 1, 1, 0, 0],
+    [28, 2, 1, 0, 0],
+    [42, 3, 2, 0, 0],
+    [56, 4, 2, 0, 0],
+    [98, 7, 5, 1, 1],
+];
+
+/// H100 SXM 80 GB and H200: engines from the guide's tables "GPU Instance Profiles on H100" and "on
+/// H200", SMs from `nvidia-smi mig -lgip` on such cards.
+const HOPPER: Table = [
+    [16, 1, 1, 1, 0],
+    [16, 1, 1, 1, 1],
+    [26, 1, 1, 1, 0],
+    [32, 2, 2, 2, 0],
+    [60, 3, 3, 3, 0],
+    [64, 4, 4, 4, 0],
+    [132, 8, 7, 7, 1],
+];
+
+/// B200: engines from the guide's table "GPU Instance Profiles on B200"; SMs are those of the mock
+/// in NVIDIA/go-nvml, because no listing of a real card was at hand.
+const BLACKWELL: Table = [
+    [18, 2, 1, 1, 0],
+    [18, 2, 1, 1, 1],
+    [18, 2, 1, 1, 0],
+    [36, 3, 1, 1, 0],
+    [54, 6, 1, 1, 0],
+    [72, 8, 1, 1, 0],
+    [126, 16, 1, 1, 1],
+];
+
 const fn shape(
+    row: usize,
     [nvml_profile, profile_id]: [u32; 2],
     [slices, memory_slices]: [u32; 2],
     starts: &'static [u32],
-    [decoders, media]: [u32; 2],
 ) -> Shape {
-    Shape { nvml_profile, profile_id, slices, memory_slices, starts, decoders, media }
+    Shape { nvml_profile, profile_id, slices, memory_slices, starts, row }
 }
 
 // === impl Shape ===
@@ -84,18 +164,42 @@ impl Shape {
 
     /// Memory that an instance has on a card.
     pub fn memory_mib(&self, card: &Card) -> u64 {
-        card.memory_mib * u64::from(self.memory_slices) / u64::from(MEMORY_SLICES) - RESERVED_MIB
+        let listed = card.mig.and_then(|capability| capability.memory_mib);
+        let share = card.memory_mib * u64::from(self.memory_slices) / u64::from(MEMORY_SLICES);
+        // 1, 2, 4 and 8 slices, which are powers of two.
+        listed.map_or(share.saturating_sub(RESERVED_MIB), |listed| {
+            listed[self.memory_slices.trailing_zeros() as usize]
+        })
     }
 
-    /// SMs that an instance has on a card.
-    pub fn multiprocessors(&self, capability: MigCapability) -> u32 {
-        self.slices * capability.multiprocessors
+    /// What an instance holds on a card: the table of its generation, scaled to the SMs that a
+    /// slice of this card has.
+    pub fn units(&self, card: &Card, capability: MigCapability) -> Units {
+        let table = match card.architecture {
+            Architecture::Hopper => HOPPER,
+            Architecture::Blackwell => BLACKWELL,
+            _ => AMPERE,
+        };
+        let [multiprocessors, copy_engines, decoders, jpeg, optical_flow] = table[self.row];
+        let [of_one_slice, ..] = table[0];
+        Units {
+            multiprocessors: multiprocessors * capability.multiprocessors / of_one_slice,
+            copy_engines,
+            decoders,
+            jpeg,
+            optical_flow,
+        }
     }
 
     /// How many fit one GPU.
     pub fn most(&self) -> u32 {
         let places = u32::try_from(self.starts.len()).expect("a table of at most seven");
         if self.profile_id == WITH_MEDIA_ENGINES { 1 } else { places }
+    }
+
+    /// The memory slices that an instance takes which starts at one, as bits.
+    pub fn taken_from(&self, start: u32) -> u32 {
+        ((1 << self.memory_slices) - 1) << start
     }
 
     /// The first id that the driver gives to instances of this size: it keeps 0 for the whole GPU,
@@ -114,22 +218,112 @@ impl Shape {
 /// driver does when no placement is asked for. `None` when one does not fit.
 pub fn place(shapes: &[Shape]) -> Option<Vec<u32>> {
     let mut taken = 0u32;
-    let put = |shape: &Shape| {
-        let slices = |start: u32| ((1 << shape.memory_slices) - 1) << start;
-        let start = *shape.starts.iter().find(|start| taken & slices(**start) == 0)?;
-        taken |= slices(start);
+    let put = |(index, shape): (usize, &Shape)| {
+        let alike = shapes[..index].iter().filter(|earlier| *earlier == shape).count();
+        let allowed = alike < shape.most() as usize;
+        let free = |start: &&u32| taken & shape.taken_from(**start) == 0;
+        let start = *shape.starts.iter().find(free).filter(|_| allowed)?;
+        taken |= shape.taken_from(start);
         Some(start)
     };
-    shapes.iter().map(put).collect()
+    shapes.iter().enumerate().map(put).collect()
+}
+
+/// The shapes that a card calls by these names, each with its start.
+pub fn arrange<N: AsRef<str>>(
+    names: &[N],
+    capability: MigCapability,
+) -> Result<Vec<(Shape, u32)>, MigError> {
+    let known = || SHAPES.map(|shape| shape.name(capability)).join(", ");
+    let mut shapes = Vec::new();
+    let mut starts = Vec::new();
+    for name in names.iter().map(AsRef::as_ref) {
+        let shape = Shape::named(name, capability);
+        shapes.push(shape.ok_or_else(|| MigError::Profile(name.to_owned(), known()))?);
+        starts = place(&shapes).ok_or_else(|| MigError::Room(name.to_owned()))?;
+    }
+    Ok(shapes.into_iter().zip(starts).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Profile;
+
+    fn capability(memory_gb: u32) -> MigCapability {
+        MigCapability { memory_gb, multiprocessors: 14, memory_mib: None }
+    }
 
     fn names(memory_gb: u32) -> Vec<String> {
-        let capability = MigCapability { memory_gb, multiprocessors: 14 };
-        SHAPES.iter().map(|shape| shape.name(capability)).collect()
+        SHAPES.iter().map(|shape| shape.name(capability(memory_gb))).collect()
+    }
+
+    /// Rows as `nvidia-smi mig -lgip` prints them: instances, memory, SMs, decoders, copy engines,
+    /// JPEG engines, optical flow engines.
+    #[track_caller]
+    fn check(profile: &str, expected: &str) {
+        let profile = Profile::named(profile).expect("built in");
+        let card = profile.cards.values().next().expect("a card");
+        let capability = card.mig.expect("it can be partitioned");
+        let rows = SHAPES.iter().map(|shape| {
+            let units = shape.units(card, capability);
+            format!(
+                "{:<12} {} {:>6} {:>3} {} {:>2} {} {}\n",
+                shape.name(capability),
+                shape.most(),
+                shape.memory_mib(card),
+                units.multiprocessors,
+                units.decoders,
+                units.copy_engines,
+                units.jpeg,
+                units.optical_flow,
+            )
+        });
+        assert_eq!(rows.collect::<String>(), expected);
+    }
+
+    #[test]
+    fn the_profiles_of_each_card_are_those_that_nvidia_smi_lists() {
+        check(
+            "mig-a100",
+            "1g.5gb       7   4864  14 0  1 0 0\n\
+             1g.5gb+me    1   4864  14 1  1 1 1\n\
+             1g.10gb      4   9856  14 1  1 0 0\n\
+             2g.10gb      3   9856  28 1  2 0 0\n\
+             3g.20gb      2  19968  42 2  3 0 0\n\
+             4g.20gb      1  19968  56 2  4 0 0\n\
+             7g.40gb      1  40192  98 5  7 1 1\n",
+        );
+        check(
+            "dgx-h100",
+            "1g.10gb      7   9984  16 1  1 1 0\n\
+             1g.10gb+me   1   9984  16 1  1 1 1\n\
+             1g.20gb      4  20096  26 1  1 1 0\n\
+             2g.20gb      3  20096  32 2  2 2 0\n\
+             3g.40gb      2  40448  60 3  3 3 0\n\
+             4g.40gb      1  40448  64 4  4 4 0\n\
+             7g.80gb      1  81152 132 7  8 7 1\n",
+        );
+        check(
+            "hgx-h200",
+            "1g.18gb      7  16384  16 1  1 1 0\n\
+             1g.18gb+me   1  16384  16 1  1 1 1\n\
+             1g.35gb      4  33280  26 1  1 1 0\n\
+             2g.35gb      3  33280  32 2  2 2 0\n\
+             3g.71gb      2  71168  60 3  3 3 0\n\
+             4g.71gb      1  71168  64 4  4 4 0\n\
+             7g.141gb     1 143360 132 7  8 7 1\n",
+        );
+        check(
+            "hgx-b200",
+            "1g.23gb      7  22663  18 1  2 1 0\n\
+             1g.23gb+me   1  22663  18 1  2 1 1\n\
+             1g.45gb      4  45583  18 1  2 1 0\n\
+             2g.45gb      3  45583  36 1  3 1 0\n\
+             3g.90gb      2  91423  54 1  6 1 0\n\
+             4g.90gb      1  91423  72 1  8 1 0\n\
+             7g.180gb     1 183103 126 1 16 1 1\n",
+        );
     }
 
     #[test]
@@ -143,14 +337,16 @@ mod tests {
 
     #[test]
     fn instances_are_placed_side_by_side_until_there_is_no_room() {
-        let capability = MigCapability { memory_gb: 40, multiprocessors: 14 };
         let check = |names: &[&str], expected: Option<Vec<u32>>| {
-            let shapes = names.iter().map(|name| Shape::named(name, capability).expect(name));
-            assert_eq!(place(&shapes.collect::<Vec<_>>()), expected, "{names:?}");
+            let starts = arrange(names, capability(40))
+                .map(|placed| placed.into_iter().map(|(_, start)| start).collect());
+            assert_eq!(starts.ok(), expected, "{names:?}");
         };
         check(&["1g.5gb"; 7], Some(vec![0, 1, 2, 3, 4, 5, 6]));
         check(&["1g.5gb"; 8], None);
         check(&["3g.20gb", "2g.10gb", "1g.5gb"], Some(vec![0, 4, 6]));
         check(&["7g.40gb", "1g.5gb"], None);
+        check(&["1g.5gb+me", "1g.5gb"], Some(vec![0, 1]));
+        check(&["1g.5gb+me", "1g.5gb+me"], None);
     }
 }

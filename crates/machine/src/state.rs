@@ -2,7 +2,7 @@
 //!
 //! This is what `state.json` holds. [`crate::Machine`] writes it, the simulated driver reads it.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 pub use events::{Event, EventKind, EventLog};
 
@@ -91,6 +91,7 @@ pub struct MigInstance {
     /// `1g.5gb`.
     pub profile: String,
     /// Key of its [`Shape`], the driver's id of the profile.
+    #[serde(deserialize_with = "known_profile_id")]
     pub profile_id: u32,
     /// GPU instance id.
     pub gpu_instance: u32,
@@ -134,7 +135,7 @@ pub struct EccCounts {
     pub uncorrected: u64,
 }
 
-/// Memory rows that the GPU replaced by spare ones.
+/// Memory rows that the GPU replaced by spare ones; on cards before Ampere, pages that it retired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemappedRows {
     /// After corrected errors.
@@ -212,6 +213,11 @@ impl Gpu {
         format!("{}.41.00.01", self.card.architecture.vbios_prefix()).to_uppercase()
     }
 
+    /// Whether only a reset makes it good again: `NVML_GPU_RECOVERY_ACTION_GPU_RESET`.
+    pub fn needs_reset(&self) -> bool {
+        self.faults.lost || self.live.remapped.pending
+    }
+
     /// The MIG instance with these ids.
     pub fn instance(&self, gpu_instance: u32, compute_instance: u32) -> Option<&MigInstance> {
         self.mig.iter().flatten().find(|instance| {
@@ -225,6 +231,13 @@ impl Gpu {
 impl MigInstance {
     /// The shape that it was cut to.
     pub fn shape(&self) -> Shape {
-        Shape::with_profile_id(self.profile_id).expect("made from a shape of the table")
+        Shape::with_profile_id(self.profile_id).expect("made or read with a shape of the table")
     }
+}
+
+/// A state that another version wrote may know shapes that this one does not.
+fn known_profile_id<'a, D: Deserializer<'a>>(from: D) -> Result<u32, D::Error> {
+    let id = u32::deserialize(from)?;
+    let shape = Shape::with_profile_id(id);
+    shape.map(|shape| shape.profile_id).ok_or_else(|| D::Error::custom("unknown MIG profile id"))
 }

@@ -1,6 +1,10 @@
 //! The fake host tree: what sysfs, procfs and /dev show of a machine, as the real kernel shows it.
+//!
+//! A tree is a pure function of the model. A machine that changes is two trees, and what differs
+//! between them is all that is touched on disk: the files of a healthy GPU stay the files they are.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
@@ -10,7 +14,7 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 use crate::{
     machine::{MachineError, act},
-    state::{Gpu, Model},
+    state::Model,
 };
 
 mod network;
@@ -19,109 +23,162 @@ mod pci;
 mod platform;
 
 /// Says that a host is simulated; holds the name of the profile.
-const MARKER: &str = "run/windlass/simulated";
+pub(crate) const MARKER: &str = "run/windlass/simulated";
 
-/// A folder that stands for `/`.
-#[derive(Debug)]
+/// Where an entry is made before it is moved into its place.
+const NEW: &str = ".new";
+
+/// Folders that stay when the last entry in them goes, because a kernel always has them.
+const STANDING: [&str; 7] = [
+    "dev",
+    "proc/driver",
+    "run",
+    "sys/bus/pci/devices",
+    "sys/bus/pci/drivers",
+    "sys/devices",
+    "sys/module",
+];
+
+/// What a machine shows below the folder that stands for `/`.
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tree {
-    root: PathBuf,
+    entries: BTreeMap<PathBuf, Entry>,
+}
+
+/// Something in a folder. In the order in which they are made: what leads to a folder comes after
+/// what is in it.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Entry {
+    /// A file with lines in it.
+    File(String),
+    /// A symbolic link, with its target as written.
+    Link(PathBuf),
+    /// A device node that behaves as /dev/null.
+    Device,
 }
 
 // === impl Tree ===
 
 impl Tree {
-    pub(crate) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned() }
+    /// Everything that a model shows.
+    pub(crate) fn of(model: &Model) -> Self {
+        let mut tree = Self::default();
+        tree.file(MARKER, &model.profile);
+        tree.platform(model);
+        for gpu in &model.gpus {
+            tree.gpu_function(model, gpu);
+        }
+        for switch in &model.switches {
+            tree.switch(model, switch);
+        }
+        for nic in model.nics.iter().enumerate() {
+            tree.nic(model, nic);
+        }
+        if model.driver_loaded {
+            tree.driver(model);
+        }
+        tree
     }
 
-    /// Everything that a model shows, in a folder that is empty or missing.
-    pub(crate) fn write(&self, model: &Model) -> Result<(), MachineError> {
-        self.file(MARKER, &model.profile)?;
-        self.write_platform(model)?;
-        model.gpus.iter().try_for_each(|gpu| self.write_gpu_function(model, gpu))?;
-        model.switches.iter().try_for_each(|switch| self.write_switch(model, switch))?;
-        model
-            .nics
+    /// Makes the folder show this tree, which shows `before` until now.
+    pub(crate) fn replace(&self, before: &Self, root: &Path) -> Result<(), MachineError> {
+        before.leave(self, root)?;
+        let mut new: Vec<_> = self
+            .entries
             .iter()
-            .enumerate()
-            .try_for_each(|(index, nic)| self.write_nic(model, (index, nic)))?;
-        self.add_driver(model)
+            .filter(|(path, entry)| before.entries.get(*path) != Some(entry))
+            .collect();
+        // The marker first: a folder with anything of ours in it says whose it is.
+        new.sort_by_key(|(path, entry)| (path.as_path() != Path::new(MARKER), *entry));
+        new.into_iter().try_for_each(|(path, entry)| entry.make(root, path))
     }
 
-    /// A GPU that was plugged in.
-    pub(crate) fn add_gpu(&self, model: &Model, gpu: &Gpu) -> Result<(), MachineError> {
-        self.write_gpu_function(model, gpu)?;
-        if model.driver_loaded { self.add_driver(model) } else { Ok(()) }
-    }
-
-    /// A GPU that was pulled out.
-    pub(crate) fn remove_gpu(&self, gpu: &Gpu) -> Result<(), MachineError> {
-        self.remove_gpu_driver(gpu)?;
-        self.remove_function(&gpu.path)
+    /// Removes what is not in the next tree, links before the folders they lead to, and the folders
+    /// that are empty after that.
+    fn leave(&self, next: &Self, root: &Path) -> Result<(), MachineError> {
+        let mut gone: Vec<_> =
+            self.entries.iter().filter(|(path, _)| !next.entries.contains_key(*path)).collect();
+        gone.sort_by_key(|(_, entry)| std::cmp::Reverse(*entry));
+        for (path, _) in &gone {
+            act("remove", &root.join(path), |path| {
+                unless(io::ErrorKind::NotFound, fs::remove_file(path))
+            })?;
+        }
+        let folders: BTreeSet<_> =
+            gone.iter().flat_map(|(path, _)| path.ancestors().skip(1)).collect();
+        let standing =
+            |folder: &Path| STANDING.iter().any(|name| Path::new(name).starts_with(folder));
+        // Deepest first; one that still has entries refuses, and so it should.
+        for folder in folders.into_iter().rev().filter(|folder| !standing(folder)) {
+            let _ = fs::remove_dir(root.join(folder));
+        }
+        Ok(())
     }
 
     /// A file with a line in it.
-    fn file(&self, path: impl AsRef<Path>, line: &str) -> Result<(), MachineError> {
-        let path = self.parent_of(path)?;
-        act("write", &path, |path| fs::write(path, format!("{line}\n")))
+    fn file(&mut self, path: impl AsRef<Path>, line: &str) {
+        self.entries.insert(path.as_ref().to_owned(), Entry::File(format!("{line}\n")));
     }
 
     /// A file for each name, with a line in it.
-    fn files(&self, folder: &Path, lines: &[(&str, &str)]) -> Result<(), MachineError> {
-        lines.iter().try_for_each(|(name, line)| self.file(folder.join(name), line))
+    fn files(&mut self, folder: &Path, lines: &[(&str, &str)]) {
+        for (name, line) in lines {
+            self.file(folder.join(name), line);
+        }
     }
 
     /// A symbolic link to another path of the tree, relative as sysfs has them.
-    fn link(&self, path: impl AsRef<Path>, target: &Path) -> Result<(), MachineError> {
-        let folder = path.as_ref().parent().unwrap_or(Path::new(""));
+    fn link(&mut self, path: impl AsRef<Path>, target: &Path) {
+        let path = path.as_ref();
+        let folder = path.parent().unwrap_or(Path::new(""));
         let up = folder.components().map(|_| "..").collect::<PathBuf>();
-        let path = self.parent_of(&path)?;
-        act("link", &path, |path| match symlink(up.join(target), path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            other => other,
-        })
+        self.entries.insert(path.to_owned(), Entry::Link(up.join(target)));
     }
 
-    /// A device node that behaves as /dev/null; a plain file where the kernel forbids nodes.
-    fn device(&self, path: &str) -> Result<(), MachineError> {
-        let path = self.parent_of(path)?;
-        let everyone = Mode::from_raw_mode(0o666);
-        let null = makedev(1, 3);
-        act("make device node", &path, |path| {
-            match mknodat(CWD, path, FileType::CharacterDevice, everyone, null) {
-                Err(rustix::io::Errno::EXIST) => return Ok(()),
-                Err(_) => fs::write(path, "")?,
-                Ok(()) => {}
-            }
-            // Once more, because the umask takes bits away.
-            fs::set_permissions(path, fs::Permissions::from_mode(0o666))
-        })
+    fn device(&mut self, path: &str) {
+        self.entries.insert(PathBuf::from(path), Entry::Device);
     }
 
-    /// Whether something is at a path.
-    fn has(&self, path: &Path) -> bool {
-        self.root.join(path).exists()
+    /// Whether something is in a folder.
+    fn has(&self, folder: &Path) -> bool {
+        let mut behind = self.entries.range(folder.to_owned()..);
+        behind.next().is_some_and(|(path, _)| path.starts_with(folder))
     }
+}
 
-    /// Removes a file, a link or a folder with all that is in it; fine if there is none.
-    fn remove(&self, path: impl AsRef<Path>) -> Result<(), MachineError> {
-        act("remove", &self.root.join(path), |path| {
-            let removed = match fs::symlink_metadata(path) {
-                Ok(found) if found.is_dir() => fs::remove_dir_all(path),
-                _ => fs::remove_file(path),
-            };
-            match removed {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                other => other,
-            }
-        })
-    }
+// === impl Entry ===
 
-    /// The path below the root, with its folder made.
-    fn parent_of(&self, path: impl AsRef<Path>) -> Result<PathBuf, MachineError> {
-        let path = self.root.join(path);
-        let folder = path.parent().unwrap_or(&self.root);
+impl Entry {
+    /// Makes the entry elsewhere and moves it, so that a reader sees all of it or none.
+    fn make(&self, root: &Path, path: &Path) -> Result<(), MachineError> {
+        let path = root.join(path);
+        let folder = path.parent().unwrap_or(root);
         act("create", folder, fs::create_dir_all)?;
-        Ok(path)
+        let new = root.join(NEW);
+        act("remove", &new, |new| unless(io::ErrorKind::NotFound, fs::remove_file(new)))?;
+        match self {
+            Self::File(text) => act("write", &new, |new| fs::write(new, text))?,
+            Self::Link(target) => act("link", &new, |new| symlink(target, new))?,
+            Self::Device => act("make device node", &new, device)?,
+        }
+        act("replace", &path, |path| fs::rename(&new, path))
+    }
+}
+
+/// A device node that behaves as /dev/null; a plain file where the kernel forbids nodes.
+fn device(path: &Path) -> io::Result<()> {
+    let everyone = Mode::from_raw_mode(0o666);
+    if mknodat(CWD, path, FileType::CharacterDevice, everyone, makedev(1, 3)).is_err() {
+        fs::write(path, "")?;
+    }
+    // Once more, because the umask takes bits away.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666))
+}
+
+/// Takes one kind of error for success.
+pub(crate) fn unless(kind: io::ErrorKind, result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == kind => Ok(()),
+        other => other,
     }
 }

@@ -1,6 +1,11 @@
 //! Machines on disk: what the fake tree shows, and what faults change.
 
-use std::{fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
 
 use tempfile::TempDir;
 use windlass_machine::{Fault, Machine, Profile};
@@ -102,6 +107,149 @@ fn an_added_gpu_appears_in_the_tree_and_a_removed_one_goes() {
     let model = machine.model().expect("written");
     let again = model.gpus.last().expect("nine GPUs");
     assert_eq!(again.number, 9, "numbers are not given twice");
+}
+
+/// Every path below a folder with what is there, and which file it is.
+fn listing(machine: &Machine) -> BTreeMap<PathBuf, (String, u64)> {
+    let root = machine.host_root();
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let seen = fs::symlink_metadata(&path).expect("an entry");
+            let what = if seen.is_symlink() {
+                assert!(path.exists(), "{} dangles", path.display());
+                format!("-> {}", fs::read_link(&path).expect("a link").display())
+            } else if seen.is_dir() {
+                folders.push(path.clone());
+                "folder".to_owned()
+            } else if seen.is_file() {
+                fs::read_to_string(&path).expect("a file")
+            } else {
+                "node".to_owned()
+            };
+            let inode = if seen.is_dir() { 0 } else { seen.ino() };
+            found.insert(path.strip_prefix(&root).expect("below it").to_owned(), (what, inode));
+        }
+    }
+    found
+}
+
+#[test]
+fn what_is_added_and_removed_leaves_everything_else_untouched() {
+    for name in ["dgx-h100", "mig-a100", "t4-edge"] {
+        let (_dir, machine) = machine(name);
+        let before = listing(&machine);
+        let added = machine.model().expect("written").gpus.len();
+        machine.inject(&Fault::AddGpu).expect("one more");
+        let with_it = listing(&machine);
+        let minors = Path::new("proc/driver/nvidia-caps/mig-minors");
+        for (path, entry) in before.iter().filter(|(path, _)| *path != minors) {
+            assert_eq!(with_it.get(path), Some(entry), "{}", path.display());
+        }
+        machine.inject(&Fault::RemoveGpu { gpu: added }).expect("it was there");
+        let paths = |listing: &BTreeMap<PathBuf, _>| listing.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(paths(&listing(&machine)), paths(&before), "{name}");
+    }
+}
+
+#[test]
+fn without_the_driver_nothing_is_bound_to_it() {
+    let (_dir, machine) = machine("mig-a100");
+    let before = listing(&machine);
+    machine.remove_driver().expect("removed");
+    let without = listing(&machine);
+    let of_driver = |path: &&PathBuf| path.to_string_lossy().contains("nvidia");
+    assert_eq!(without.keys().find(of_driver), None);
+    assert!(!exists(&machine, "sys/bus/pci/devices/0000:07:00.0/driver"));
+    assert!(!read(&machine, "sys/bus/pci/devices/0000:07:00.0/uevent").contains("DRIVER"));
+    assert!(machine.host_root().join("dev").is_dir(), "someone may watch it");
+    machine.install_driver().expect("installed");
+    assert!(listing(&machine).keys().eq(before.keys()));
+}
+
+#[test]
+fn instances_that_are_made_and_destroyed_come_and_go_in_dev() {
+    let (_dir, machine) = machine("mig-a100");
+    let uuid = |gpu: usize| {
+        let model = machine.model().expect("written");
+        model.gpus[gpu].mig.as_ref().expect("MIG is on")[0].uuid.clone()
+    };
+    assert!(!exists(&machine, "dev/nvidia-caps/nvidia-cap282"));
+    machine.set_mig(2, Some(&["3g.20gb"])).expect("there is room");
+    // GPU 2, GPU instance 1, as in mig-minors.
+    assert!(read(&machine, "proc/driver/nvidia-caps/mig-minors").contains("gpu2/gi1/access 282\n"));
+    assert!(exists(&machine, "dev/nvidia-caps/nvidia-cap282"));
+    let first = uuid(2);
+    machine.set_mig(2, Some(&["3g.20gb", "2g.10gb"])).expect("there is room");
+    assert_eq!(uuid(2), first, "what stays is the same device");
+    machine.update(|model| model.gpus[2].mig = None).expect("MIG off");
+    assert!(!exists(&machine, "dev/nvidia-caps/nvidia-cap282"));
+    assert!(!exists(&machine, "proc/driver/nvidia/capabilities/gpu2"));
+}
+
+#[test]
+fn a_gpu_that_cannot_be_cut_so_says_why() {
+    let (_dir, machine) = machine("mixed-models");
+    let check = |gpu, names: &[&str], expected: &str| {
+        let error = machine.set_mig(gpu, Some(names)).expect_err(expected);
+        let cause = std::error::Error::source(&error).expect("a cause").to_string();
+        assert_eq!(cause, expected);
+    };
+    check(9, &[], "there is no GPU 9, the machine has 6");
+    check(2, &[], "GPU 2, Tesla T4, has no MIG");
+    check(0, &["7g.40gb", "1g.5gb"], "there is no room left for MIG instance `1g.5gb`");
+    check(
+        0,
+        &["1g.7gb"],
+        "there is no MIG profile `1g.7gb` for its card; there are 1g.5gb, 1g.5gb+me, 1g.10gb, \
+         2g.10gb, 3g.20gb, 4g.20gb, 7g.40gb",
+    );
+}
+
+#[test]
+fn a_folder_that_is_not_ours_is_refused_and_not_touched() {
+    let dir = TempDir::new().expect("a folder");
+    let driver = dir.path().join("driver.so");
+    fs::write(&driver, "not loaded").expect("a file");
+    let profile = Profile::named("t4-edge").expect("built in");
+    let theirs = dir.path().join("theirs");
+    for name in ["host/notes", "libnvidia-ml.so.1", "state.json"] {
+        let file = theirs.join(name);
+        fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+        fs::write(&file, "theirs").expect("a file");
+        let error = Machine::create(&theirs, &profile, &driver).expect_err(name).to_string();
+        assert!(error.contains("is not of a simulated machine"), "{error}");
+        assert_eq!(fs::read_to_string(&file).expect("still there"), "theirs");
+        assert!(!theirs.join("state.lock").exists());
+        fs::remove_dir_all(&theirs).expect("ours to remove");
+    }
+    let machine = Machine::create(&theirs, &profile, &driver).expect("a folder that is missing");
+    machine.remove_driver().expect("removed");
+    Machine::create(&theirs, &profile, &driver).expect("a machine of ours");
+    let left: Vec<_> = fs::read_dir(&theirs).expect("a folder").collect();
+    // host, two names of the library, state.json, state.lock.
+    assert_eq!(left.len(), 5, "{left:?}");
+}
+
+#[test]
+fn the_kernel_module_and_the_processors_are_written_as_a_kernel_writes_them() {
+    let (_dir, volta) = machine("16-gpu");
+    let (_other, hopper) = machine("dgx-h100");
+    let version = |machine| read(machine, "proc/driver/nvidia/version");
+    assert!(!version(&volta).contains("Open Kernel Module"));
+    assert!(version(&hopper).contains("Open Kernel Module"));
+    assert_eq!(read(&hopper, "sys/devices/system/cpu/online"), "0-223\n");
+}
+
+#[test]
+fn a_card_without_ecc_notices_no_errors() {
+    let (_dir, machine) = machine("t4-edge");
+    machine.update(|model| model.gpus[0].card.ecc = false).expect("another card");
+    let error = machine.inject(&Fault::DoubleBitEcc { gpu: 0 }).expect_err("no ECC");
+    let cause = std::error::Error::source(&error).expect("a cause").to_string();
+    assert_eq!(cause, "`ecc@0`: Tesla T4 has no ECC");
 }
 
 #[test]

@@ -132,6 +132,69 @@ fn mig_instances_need_a_profile_and_room() {
 }
 
 #[test]
+fn machines_that_cannot_be_are_refused() {
+    refused(
+        "links: 12",
+        "links: 24",
+        "small.yaml:9: cards.a100: it has 24 NVLink ports, NVML knows 18 at most",
+    );
+    refused(
+        "generation: 4",
+        "generation: 0",
+        "small.yaml:9: cards.a100: its pcie generation is 0, it must be 1 to 6",
+    );
+    refused(
+        "memory_mib: 40960",
+        "memory_mib: 18446744073709551615",
+        "small.yaml:9: cards.a100: its memory_mib is 18446744073709551615, it must be 1024 to \
+         33554432",
+    );
+    refused(
+        "power_limit_w: 250",
+        "power_limit_w: 4294967295",
+        "small.yaml:9: cards.a100: its power_limit_w is 4294967295, it must be 1 to 100000",
+    );
+    refused(
+        "\"12.8\"",
+        "twelve",
+        "small.yaml:1: the machine: the CUDA version `twelve` is not one, write it like `\"12.8\"`",
+    );
+    let node = "  - {cpus: \"0-7\", memory_gib: 16}\n";
+    refused(
+        node,
+        &format!("{node}  - {{cpus: \"4-11\", memory_gib: 16}}\n"),
+        "small.yaml:7: numa[1]: CPU 4 is in an earlier node",
+    );
+    let last = "0000:25:00.0\n    numa: 0\n";
+    refused(
+        last,
+        &format!("{last}    peers: {{0: 4}}\n    switches: [0]\nswitches: [{{pci: 10de:1af1}}]\n"),
+        "small.yaml:26: gpus[1]: it has links to peers and to switches: leave out `peers`, or \
+         write `switches: []`",
+    );
+    let nic = |bus| {
+        format!(
+            "  - {{netdev: eth0, path: \"pci0000:40/0000:40:01.0/0000:{bus}:00.0\", \
+             pci: 15b3:1021, subsystem: 15b3:0041, rate_gbps: 100}}\n"
+        )
+    };
+    refused(
+        last,
+        &format!("{last}nics:\n{}{}", nic("41"), nic("42")),
+        "small.yaml:30: nics[1]: netdev `eth0` is that of an earlier adapter",
+    );
+}
+
+#[test]
+fn one_instance_has_the_media_extensions() {
+    refused(
+        "    numa: 0\n  - path",
+        "    mig: [1g.5gb+me, 1g.5gb+me]\n  - path",
+        "small.yaml:24: gpus[0]: there is no room left for MIG instance `1g.5gb+me`",
+    );
+}
+
+#[test]
 fn names_are_not_given_twice() {
     refused(
         "    numa: 0\n  - path",

@@ -110,7 +110,10 @@ impl<T: Copy> OutArray<T> {
     /// The array's convention for unknown lengths: `count` says how many fit and is told how many
     /// there are.
     pub(crate) fn put_counted(self, count: Out<c_uint>, values: &[T]) -> Answer {
-        let room = if self.0.is_null() { 0 } else { count.read()? as usize };
+        let room = count.read()? as usize;
+        if self.0.is_null() && room > 0 {
+            return Err(Status::INVALID_ARGUMENT);
+        }
         count.put(c_uint::try_from(values.len()).map_err(|_| Status::UNKNOWN)?)?;
         if values.len() > room {
             return Err(Status::INSUFFICIENT_SIZE);
@@ -172,6 +175,15 @@ impl OutVersioned {
     /// The version that the caller expects, which tells the size of its struct.
     pub(crate) fn version(self) -> Answer<c_uint> {
         Out(self.0).read()
+    }
+
+    /// What the caller wrote there, if its struct has this version.
+    pub(crate) fn read<T: Versioned>(self, version: c_uint) -> Answer<T> {
+        if self.version()? != version {
+            return Err(Status::VERSION_MISMATCH);
+        }
+        // The version holds the size, so the caller's struct is this one.
+        Out(self.0.cast::<T>()).read()
     }
 
     /// Writes a struct of just the version that the caller expects.

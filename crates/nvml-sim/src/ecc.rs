@@ -3,7 +3,7 @@
 use std::ffi::{c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings as sys;
-use windlass_machine::{Architecture, state::EccCounts};
+use windlass_machine::state::EccCounts;
 
 use crate::{
     abi::{Out, OutArray},
@@ -73,23 +73,24 @@ export! {
     /// Ampere and later remap rows and retire no pages.
     fn nvmlDeviceGetRetiredPages(
         device: Device,
-        _cause: c_uint,
+        cause: c_uint,
         count: Out<c_uint>,
-        _addresses: OutArray<c_ulonglong>,
+        addresses: OutArray<c_ulonglong>,
     ) {
-        retires_pages(&with_ecc(device)?)?;
-        count.put(0)
+        addresses.put_counted(count, &retired_pages(&with_ecc(device)?, cause)?)
     }
 
     fn nvmlDeviceGetRetiredPages_v2(
         device: Device,
-        _cause: c_uint,
+        cause: c_uint,
         count: Out<c_uint>,
-        _addresses: OutArray<c_ulonglong>,
-        _times: OutArray<c_ulonglong>,
+        addresses: OutArray<c_ulonglong>,
+        times: OutArray<c_ulonglong>,
     ) {
-        retires_pages(&with_ecc(device)?)?;
-        count.put(0)
+        let pages = retired_pages(&with_ecc(device)?, cause)?;
+        addresses.put_counted(count, &pages)?;
+        // When each was retired: at some time before we looked.
+        times.put(pages.len(), &vec![0; pages.len()])
     }
 
     fn nvmlDeviceGetRetiredPagesPendingStatus(
@@ -154,14 +155,26 @@ pub(crate) fn errors(gpu: &FoundGpu, kind: c_uint, since: c_uint) -> Answer<u64>
     }
 }
 
+/// Addresses of the pages that were retired for a cause; which ones they are is made up.
+fn retired_pages(gpu: &FoundGpu, cause: c_uint) -> Answer<Vec<c_ulonglong>> {
+    use sys::{
+        nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR as DOUBLE_BIT,
+        nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS as SINGLE_BIT,
+    };
+    retires_pages(gpu)?;
+    let count = match cause {
+        SINGLE_BIT => gpu.live.remapped.corrected,
+        DOUBLE_BIT => gpu.live.remapped.uncorrected,
+        _ => return Err(Status::INVALID_ARGUMENT),
+    };
+    Ok((0..count).map(|page| c_ulonglong::from(page) * 4096).collect())
+}
+
 fn with_ecc(device: Device) -> Answer<FoundGpu> {
     let gpu = device.gpu()?;
     if gpu.card.ecc { Ok(gpu) } else { Err(Status::NOT_SUPPORTED) }
 }
 
 fn retires_pages(gpu: &FoundGpu) -> Answer {
-    match gpu.card.architecture {
-        Architecture::Volta | Architecture::Turing => Ok(()),
-        _ => Err(Status::NOT_SUPPORTED),
-    }
+    if gpu.card.architecture.remaps_rows() { Err(Status::NOT_SUPPORTED) } else { Ok(()) }
 }

@@ -21,7 +21,7 @@ use crate::{
     handle::Device,
     library,
     status::{Answer, Status},
-    watch::Watch,
+    watch::Moment,
 };
 
 /// Stands for no instance in `gpuInstanceId` and `computeInstanceId`.
@@ -41,21 +41,22 @@ struct Handle(sys::nvmlEventSet_t);
 /// `nvmlEventData_t` as version 1 of the function has it: without instances.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct EventDataV1 {
+pub(crate) struct EventDataV1 {
     device: sys::nvmlDevice_t,
     event_type: c_ulonglong,
     event_data: c_ulonglong,
 }
 
+/// What one set waits for; two threads may wait on it, and each event goes to one of them.
+#[derive(Default)]
 struct EventSet {
-    watch: Watch,
     interest: Mutex<Interest>,
 }
 
 /// Which events a set waits for, and which it has told.
 #[derive(Default)]
 struct Interest {
-    gpus: BTreeMap<u32, Registration>,
+    gpus: BTreeMap<u32, Vec<Registration>>,
     told: u64,
 }
 
@@ -63,15 +64,13 @@ struct Registration {
     types: c_ulonglong,
     /// Events up to this one were before the registration.
     since: u64,
-    /// Whether the set was told that the GPU is lost.
-    told_lost: bool,
 }
 
 export! {
     fn nvmlEventSetCreate(set: Out<Handle>) {
         library::machine()?;
         set.check()?;
-        set.put(create()?)
+        set.put(create())
     }
 
     fn nvmlEventSetFree(set: Handle) {
@@ -107,13 +106,16 @@ export! {
     }
 }
 
-fn create() -> Answer<Handle> {
+fn create() -> Handle {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
-    let watch = Watch::new(&library::folder()?)?;
     let handle = NEXT.fetch_add(1, Ordering::Relaxed);
-    let set = EventSet { watch, interest: Mutex::default() };
-    SETS.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, Arc::new(set));
-    Ok(Handle(std::ptr::without_provenance_mut(handle)))
+    SETS.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, Arc::default());
+    Handle(std::ptr::without_provenance_mut(handle))
+}
+
+/// Frees every set, as the last `nvmlShutdown` does.
+pub(crate) fn free_all() {
+    SETS.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
 /// What a card can tell; cards without ECC cannot tell about ECC.
@@ -151,35 +153,35 @@ impl Handle {
 impl EventSet {
     fn register(&self, gpu: u32, types: c_ulonglong, since: u64) {
         let mut interest = self.interest.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Registration { types: 0, since, told_lost: false };
-        interest.gpus.entry(gpu).or_insert_with(new).types |= types;
+        interest.gpus.entry(gpu).or_default().push(Registration { types, since });
     }
 
-    /// The next event, or a time-out. The folder is watched since before the log is read, so an
-    /// event between reading and waiting ends the wait at once.
+    /// The next event, or a time-out. The moment is before the log is read, so an event between
+    /// reading and waiting ends the wait at once.
     fn wait(&self, deadline: Option<Instant>) -> Answer<sys::nvmlEventData_t> {
         loop {
-            self.watch.forget();
+            let moment = Moment::now()?;
             let machine = library::machine()?;
             if let Some(told) = self.next(&machine) {
                 return told;
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return Err(Status::TIMEOUT);
             }
-            self.watch.wait(left)?;
+            moment.wait(deadline)?;
         }
     }
 
-    /// What is to be told now: events in their order, then once that a GPU was lost.
+    /// What is to be told now. While a GPU of the set is lost, that and nothing else, each time:
+    /// so does the real library, which makes the set blind for its other GPUs. Their events stay.
     fn next(&self, machine: &Model) -> Option<Answer<sys::nvmlEventData_t>> {
         let mut interest = self.interest.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((event, gpu)) = interest.next_event(machine) {
-            interest.told = event.sequence;
-            return Some(Ok(data(event, gpu)));
+        if interest.any_lost(machine) {
+            return Some(Err(Status::GPU_IS_LOST));
         }
-        interest.newly_lost(machine).then_some(Err(Status::GPU_IS_LOST))
+        let (event, gpu) = interest.next_event(machine)?;
+        interest.told = event.sequence;
+        Some(Ok(data(event, gpu)))
     }
 }
 
@@ -188,22 +190,17 @@ impl EventSet {
 impl Interest {
     fn next_event<'a>(&self, machine: &'a Model) -> Option<(&'a Event, &'a Gpu)> {
         machine.events.after(self.told).find_map(|event| {
-            let wanted = self.gpus.get(&event.gpu)?;
             let (kind, _) = type_and_data(event.kind);
-            let fits = wanted.types & kind != 0 && event.sequence > wanted.since;
+            let wanted = |one: &Registration| one.types & kind != 0 && event.sequence > one.since;
+            let fits = self.gpus.get(&event.gpu)?.iter().any(wanted);
             fits.then_some((event, machine.gpu(event.gpu)?))
         })
     }
 
-    /// Whether a GPU is lost that was not when last told.
-    fn newly_lost(&mut self, machine: &Model) -> bool {
-        for (number, registration) in &mut self.gpus {
-            let lost = machine.gpu(*number).is_none_or(|gpu| gpu.faults.lost);
-            if std::mem::replace(&mut registration.told_lost, lost) != lost && lost {
-                return true;
-            }
-        }
-        false
+    /// Whether a GPU of the set fell off the bus or was pulled out.
+    fn any_lost(&self, machine: &Model) -> bool {
+        let lost = |number: &u32| machine.gpu(*number).is_none_or(|gpu| gpu.faults.lost);
+        self.gpus.keys().any(lost)
     }
 }
 

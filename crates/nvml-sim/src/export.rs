@@ -17,8 +17,7 @@ macro_rules! export {
         // SAFETY: the name is NVML's; whoever loads this library wants it in place of NVIDIA's.
         #[unsafe(no_mangle)]
         extern "C" fn $name($($parameter: $type),*) -> $crate::status::Code {
-            let answer = || -> $crate::status::Answer { $body };
-            $crate::status::code(answer())
+            $crate::status::answer(|| $body)
         }
         export! { $($rest)* }
     };

@@ -8,36 +8,42 @@ use crate::{
     handle::FoundGpu,
     library,
     status::{Answer, Status},
-    watch::{Watch, pause},
+    watch::{Moment, pause},
 };
 
 /// The GPU with a number, once its faults let the call through.
 pub(crate) fn pass(number: u32) -> Answer<FoundGpu> {
-    let mut gpu = find(number)?;
-    if gpu.faults.hang {
-        gpu = wait_for_recovery(number)?;
+    let gpu = pass_even_if_lost(number)?;
+    if gpu.faults.lost { Err(Status::GPU_IS_LOST) } else { Ok(gpu) }
+}
+
+/// The same for the few calls that the driver answers for a GPU that it cannot reach.
+pub(crate) fn pass_even_if_lost(number: u32) -> Answer<FoundGpu> {
+    let mut gpu = find_when_it_answers(number)?;
+    if gpu.faults.slow_ms > 0 {
+        pause(Duration::from_millis(gpu.faults.slow_ms.into()));
+        // What happened meanwhile is in the answer.
+        gpu = find_when_it_answers(number)?;
     }
-    let Faults { lost, error, slow_ms, .. } = gpu.faults;
-    if slow_ms > 0 {
-        pause(Duration::from_millis(slow_ms.into()));
-    }
-    match error {
-        _ if lost => Err(Status::GPU_IS_LOST),
-        Some(code) => Err(Status(code)),
-        None => Ok(gpu),
+    match gpu.faults {
+        Faults { lost: false, error: Some(code), .. } => Err(Status(code)),
+        _ => Ok(gpu),
     }
 }
 
 /// Blocks as the real library does, until the GPU no longer hangs or is gone.
-fn wait_for_recovery(number: u32) -> Answer<FoundGpu> {
-    let watch = Watch::new(&library::folder()?)?;
+fn find_when_it_answers(number: u32) -> Answer<FoundGpu> {
+    let gpu = find(number)?;
+    if !gpu.faults.hang {
+        return Ok(gpu);
+    }
     loop {
-        watch.forget();
+        let moment = Moment::now()?;
         let gpu = find(number)?;
         if !gpu.faults.hang {
             return Ok(gpu);
         }
-        watch.wait(None)?;
+        moment.wait(None)?;
     }
 }
 

@@ -28,7 +28,9 @@ export! {
         count: c_int,
         values: OutArray<sys::nvmlFieldValue_t>,
     ) {
-        let gpu = device.gpu()?;
+        // The call answers for a lost GPU too: each field says that it is lost, except the one
+        // that says what helps.
+        let gpu = device.gpu_even_if_lost()?;
         let count = usize::try_from(count).map_err(|_| Status::INVALID_ARGUMENT)?;
         values.map(count, |field| answer(&gpu, field))
     }
@@ -68,7 +70,21 @@ fn answer(gpu: &FoundGpu, mut field: sys::nvmlFieldValue_t) -> sys::nvmlFieldVal
 }
 
 fn value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
+    if id == field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION {
+        return Ok(Value::Number(recovery_action(gpu)));
+    }
+    if gpu.faults.lost {
+        return Err(Status::GPU_IS_LOST);
+    }
     memory_value(gpu, id).or_else(|_| link_value(gpu, id)).or_else(|_| power_value(gpu, id))
+}
+
+fn recovery_action(gpu: &FoundGpu) -> c_uint {
+    if gpu.needs_reset() {
+        sys::nvmlDeviceGpuRecoveryAction_s_NVML_GPU_RECOVERY_ACTION_GPU_RESET
+    } else {
+        sys::nvmlDeviceGpuRecoveryAction_s_NVML_GPU_RECOVERY_ACTION_NONE
+    }
 }
 
 fn memory_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
@@ -93,6 +109,18 @@ fn memory_value(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
         field_id::NVML_FI_DEV_ECC_DBE_VOL_TOTAL => counted(uncorrected, volatile),
         field_id::NVML_FI_DEV_ECC_SBE_AGG_TOTAL => counted(corrected, aggregate),
         field_id::NVML_FI_DEV_ECC_DBE_AGG_TOTAL => counted(uncorrected, aggregate),
+        _ if gpu.card.architecture.remaps_rows() => remapped(gpu, id),
+        field_id::NVML_FI_DEV_RETIRED_SBE => Ok(Value::Number(rows.corrected)),
+        field_id::NVML_FI_DEV_RETIRED_DBE => Ok(Value::Number(rows.uncorrected)),
+        field_id::NVML_FI_DEV_RETIRED_PENDING => Ok(Value::Number(rows.pending.into())),
+        _ => Err(Status::NOT_SUPPORTED),
+    }
+}
+
+/// Ampere and later remap rows and retire no pages.
+fn remapped(gpu: &FoundGpu, id: c_uint) -> Answer<Value> {
+    let rows = gpu.live.remapped;
+    match id {
         field_id::NVML_FI_DEV_REMAPPED_COR => Ok(Value::Number(rows.corrected)),
         field_id::NVML_FI_DEV_REMAPPED_UNC => Ok(Value::Number(rows.uncorrected)),
         field_id::NVML_FI_DEV_REMAPPED_PENDING => Ok(Value::Number(rows.pending.into())),

@@ -105,6 +105,16 @@ impl Device {
         }
     }
 
+    /// The whole GPU, though it may have fallen off the bus.
+    pub(crate) fn gpu_even_if_lost(self) -> Answer<FoundGpu> {
+        library::machine()?;
+        let packed = Packed::of(self.0.addr()).filter(|packed| packed.kind == Kind::Gpu);
+        match packed {
+            Some(packed) => faults::pass_even_if_lost(packed.number),
+            None => self.gpu(),
+        }
+    }
+
     /// The handle as it stands in structs.
     pub(crate) fn raw(self) -> sys::nvmlDevice_t {
         self.0
@@ -157,10 +167,9 @@ impl FoundGpu {
         &self.model
     }
 
-    /// Its MIG instances; fails where the card has no MIG.
+    /// Its MIG instances; fails where the card has no MIG, and while MIG is off.
     pub(crate) fn instances(&self) -> Answer<&[MigInstance]> {
-        self.card.mig.ok_or(Status::NOT_SUPPORTED)?;
-        Ok(self.mig.as_deref().unwrap_or_default())
+        self.mig.as_deref().ok_or(Status::NOT_SUPPORTED)
     }
 }
 

@@ -44,18 +44,18 @@ pub(crate) fn gpu_instance_profile(
     shape: Shape,
     card: &Card,
 ) -> Answer<sys::nvmlGpuInstanceProfileInfo_t> {
-    let capability = card.mig.ok_or(Status::NOT_SUPPORTED)?;
+    let units = shape.units(card, card.mig.ok_or(Status::NOT_SUPPORTED)?);
     Ok(sys::nvmlGpuInstanceProfileInfo_t {
         id: shape.profile_id,
         isP2pSupported: 0,
         sliceCount: shape.slices,
         instanceCount: shape.most(),
-        multiprocessorCount: shape.multiprocessors(capability),
-        copyEngineCount: shape.slices,
-        decoderCount: shape.decoders,
+        multiprocessorCount: units.multiprocessors,
+        copyEngineCount: units.copy_engines,
+        decoderCount: units.decoders,
         encoderCount: 0,
-        jpegCount: shape.media,
-        ofaCount: shape.media,
+        jpegCount: units.jpeg,
+        ofaCount: units.optical_flow,
         memorySizeMB: shape.memory_mib(card),
     })
 }
@@ -117,12 +117,17 @@ pub(crate) fn compute_instance_profile(
     if slices > within.slices {
         return Err(Status::NOT_SUPPORTED);
     }
+    let capability = card.mig.ok_or(Status::NOT_SUPPORTED)?;
     let whole = gpu_instance_profile(within, card)?;
+    // SMs beyond those of its slices are only of use to what fills the instance.
+    let part = slices * capability.multiprocessors;
+    let multiprocessorCount =
+        if slices == within.slices { whole.multiprocessorCount } else { part };
     Ok(sys::nvmlComputeInstanceProfileInfo_t {
         id: profile,
         sliceCount: slices,
         instanceCount: within.slices / slices,
-        multiprocessorCount: whole.multiprocessorCount / within.slices * slices,
+        multiprocessorCount,
         sharedCopyEngineCount: whole.copyEngineCount,
         sharedDecoderCount: whole.decoderCount,
         sharedEncoderCount: whole.encoderCount,

@@ -1,11 +1,23 @@
 //! Sizes and offsets of `nvml.h`'s structs, so that a change in the bindings does not pass unseen.
 //!
 //! All of them agree with what a C compiler says of `nvml.h` in NVIDIA's package
-//! `nvidia-nvml-dev` 13.5.37.
+//! `nvidia-nvml-dev` 13.5.37; the test `header` asks it again.
 
 use std::mem::offset_of;
 
 use nvml_wrapper_sys::bindings as sys;
+
+use crate::{
+    events::EventDataV1,
+    mig::ComputeInstanceInfoV1,
+    pci::{PciInfoV1, PciInfoV2},
+};
+
+// What earlier versions of the functions write, which later headers no longer have.
+const _: () = assert!(size_of::<EventDataV1>() == 24);
+const _: () = assert!(size_of::<PciInfoV1>() == 32);
+const _: () = assert!(size_of::<PciInfoV2>() == 52);
+const _: () = assert!(size_of::<ComputeInstanceInfoV1>() == 24);
 
 macro_rules! sizes {
     ($($type:ident: $size:literal),* $(,)?) => {
@@ -25,6 +37,7 @@ sizes! {
     nvmlComputeInstanceProfileInfo_t: 36,
     nvmlComputeInstanceProfileInfo_v2_t: 136,
     nvmlComputeInstanceProfileInfo_v3_t: 140,
+    nvmlDeviceAddressingMode_t: 8,
     nvmlDeviceAttributes_t: 40,
     nvmlEccErrorCounts_t: 32,
     nvmlEventData_t: 32,

@@ -1,7 +1,8 @@
 //! The library's own state: who uses it, and the machine as last read.
 
 use std::{
-    fs,
+    fs::{self, File, Metadata},
+    io::Read as _,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -11,8 +12,9 @@ use std::{
 use windlass_machine::{Machine, Model, state::Gpu};
 
 use crate::{
-    origin,
+    events, origin,
     status::{Answer, Status},
+    watch,
 };
 
 static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, state_file: None, seen: None });
@@ -24,12 +26,20 @@ struct Library {
     /// `nvmlInit` less `nvmlShutdown`.
     users: u32,
     state_file: Option<PathBuf>,
-    seen: Option<(Stamp, Arc<Model>)>,
+    seen: Option<Seen>,
+}
+
+/// The state as last read. Its file stays open, so that no other file gets its inode number.
+struct Seen {
+    _file: File,
+    stamp: Stamp,
+    model: Arc<Model>,
 }
 
 /// Tells one version of the state file from another: it is replaced by rename.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
+    device: u64,
     inode: u64,
     size: u64,
     modified: (i64, i64),
@@ -51,6 +61,13 @@ pub(crate) fn init() -> Answer {
 pub(crate) fn shutdown() -> Answer {
     let mut library = lock();
     library.users = library.users.checked_sub(1).ok_or(Status::UNINITIALIZED)?;
+    if library.users == 0 {
+        library.seen = None;
+        // Who waits asks for the machine again, and for that needs the lock.
+        drop(library);
+        events::free_all();
+        watch::end();
+    }
     Ok(())
 }
 
@@ -82,7 +99,7 @@ pub(crate) fn change(number: u32, change: impl FnOnce(&mut Gpu)) -> Answer {
 /// The profile's name, whether anyone called `nvmlInit` or not.
 pub(crate) fn profile() -> Option<String> {
     let state_file = lock().state_file.clone().or_else(origin::state_file)?;
-    Some(read(&state_file).ok()?.profile)
+    Some(Seen::read(&state_file).ok()?.model.profile.clone())
 }
 
 /// How long this process has used the library.
@@ -95,32 +112,39 @@ pub(crate) fn seconds_in_use() -> u64 {
 impl Library {
     fn machine(&mut self) -> Answer<Arc<Model>> {
         let path = self.state_file.as_deref().ok_or(Status::DRIVER_NOT_LOADED)?;
-        let stamp = Stamp::of(path)?;
+        let now = Stamp::of(&fs::metadata(path).map_err(|_| Status::DRIVER_NOT_LOADED)?);
         let model = match &self.seen {
-            Some((seen, model)) if *seen == stamp => Arc::clone(model),
-            _ => Arc::new(read(path)?),
+            Some(seen) if seen.stamp == now => Arc::clone(&seen.model),
+            _ => Arc::clone(&self.seen.insert(Seen::read(path)?).model),
         };
-        self.seen = Some((stamp, Arc::clone(&model)));
         if model.driver_loaded { Ok(model) } else { Err(Status::DRIVER_NOT_LOADED) }
+    }
+}
+
+// === impl Seen ===
+
+impl Seen {
+    fn read(path: &Path) -> Answer<Self> {
+        let mut file = File::open(path).map_err(|_| Status::DRIVER_NOT_LOADED)?;
+        let found = file.metadata().map_err(|_| Status::DRIVER_NOT_LOADED)?;
+        let mut json = Vec::new();
+        file.read_to_end(&mut json).map_err(|_| Status::DRIVER_NOT_LOADED)?;
+        let model = serde_json::from_slice(&json).map_err(|_| Status::UNKNOWN)?;
+        Ok(Self { _file: file, stamp: Stamp::of(&found), model: Arc::new(model) })
     }
 }
 
 // === impl Stamp ===
 
 impl Stamp {
-    fn of(path: &Path) -> Answer<Self> {
-        let found = fs::metadata(path).map_err(|_| Status::DRIVER_NOT_LOADED)?;
-        Ok(Self {
+    fn of(found: &Metadata) -> Self {
+        Self {
+            device: found.dev(),
             inode: found.ino(),
             size: found.size(),
             modified: (found.mtime(), found.mtime_nsec()),
-        })
+        }
     }
-}
-
-fn read(path: &Path) -> Answer<Model> {
-    let json = fs::read(path).map_err(|_| Status::DRIVER_NOT_LOADED)?;
-    serde_json::from_slice(&json).map_err(|_| Status::UNKNOWN)
 }
 
 /// The state is replaced as a whole, so what a panic left behind is still good.

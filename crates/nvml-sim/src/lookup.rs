@@ -32,7 +32,7 @@ export! {
         let uuid = uuid.read()?;
         match model.gpus.iter().find(|gpu| gpu.uuid == uuid) {
             Some(gpu) => hand_out(device, gpu),
-            None => device.put(mig_device(&model, &uuid).ok_or(Status::NOT_FOUND)?),
+            None => hand_out_mig(device, &model, &uuid),
         }
     }
 
@@ -66,9 +66,13 @@ fn hand_out(device: Out<Device>, gpu: &Gpu) -> Answer {
     device.put(Device::of_gpu(gpu))
 }
 
-fn mig_device(model: &Model, uuid: &str) -> Option<Device> {
+/// Nor has a MIG device of one.
+fn hand_out_mig(device: Out<Device>, model: &Model, uuid: &str) -> Answer {
     let instances =
         model.gpus.iter().flat_map(|gpu| gpu.mig.iter().flatten().map(move |mig| (gpu, mig)));
-    let (gpu, instance) = { instances }.find(|(_, instance)| instance.uuid == uuid)?;
-    Some(Device::of_instance(gpu, instance))
+    let found = { instances }.find(|(_, instance)| instance.uuid == uuid);
+    let (gpu, instance) = found.ok_or(Status::NOT_FOUND)?;
+    device.check()?;
+    faults::pass(gpu.number)?;
+    device.put(Device::of_instance(gpu, instance))
 }

@@ -25,7 +25,7 @@ export! {
     /// Version 1 counts what the driver reserved as used.
     fn nvmlDeviceGetMemoryInfo(device: Device, memory: Out<sys::nvmlMemory_t>) {
         let Memory { total, reserved, used } = Memory::of(&device.find()?);
-        let used = used + reserved;
+        let used = used.saturating_add(reserved);
         memory.put(sys::nvmlMemory_t { total, used, free: total.saturating_sub(used) })
     }
 
@@ -35,7 +35,7 @@ export! {
             version: struct_version::<sys::nvmlMemory_v2_t>(2),
             total,
             reserved,
-            free: total.saturating_sub(used + reserved),
+            free: total.saturating_sub(used.saturating_add(reserved)),
             used,
         })
     }
@@ -58,7 +58,8 @@ export! {
             }
         };
         let bar1Used = MIB;
-        memory.put(sys::nvmlBAR1Memory_t { bar1Total, bar1Used, bar1Free: bar1Total - bar1Used })
+        let bar1Free = bar1Total.saturating_sub(bar1Used);
+        memory.put(sys::nvmlBAR1Memory_t { bar1Total, bar1Used, bar1Free })
     }
 }
 
@@ -69,7 +70,7 @@ impl Memory {
         match found {
             Found::Gpu(gpu) => {
                 let total = gpu.card.memory_mib * MIB;
-                let used = gpu.live.memory_used_mib * MIB;
+                let used = gpu.live.memory_used_mib.saturating_mul(MIB);
                 Self { total, reserved: total / RESERVED_SHARE, used }
             }
             Found::Mig(mig) => {

@@ -15,7 +15,7 @@ use crate::{
 /// `nvmlComputeInstanceInfo_t` as version 1 of the function has it: without the placement.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct ComputeInstanceInfoV1 {
+pub(crate) struct ComputeInstanceInfoV1 {
     device: sys::nvmlDevice_t,
     gpu_instance: sys::nvmlGpuInstance_t,
     id: c_uint,
@@ -31,15 +31,17 @@ export! {
         pending.put(mode)
     }
 
-    /// Takes effect at once. Refused while instances exist, as by the real driver.
+    /// Takes effect at once. While instances exist the call succeeds and changes nothing; that the
+    /// GPU is in use is the activation status.
     fn nvmlDeviceSetMigMode(device: Device, mode: c_uint, activation: Out<Code>) {
         let gpu = device.gpu()?;
         gpu.card.mig.ok_or(Status::NOT_SUPPORTED)?;
+        activation.check()?;
         if mode > sys::NVML_DEVICE_MIG_ENABLE {
             return Err(Status::INVALID_ARGUMENT);
         }
         if gpu.mig.as_ref().is_some_and(|instances| !instances.is_empty()) {
-            return Err(Status::IN_USE);
+            return activation.put(Status::IN_USE.0);
         }
         let on = mode == sys::NVML_DEVICE_MIG_ENABLE;
         library::change(gpu.number, |gpu| gpu.mig = on.then(Vec::new))?;
@@ -57,11 +59,12 @@ export! {
 
     fn nvmlDeviceGetMigDeviceHandleByIndex(device: Device, index: c_uint, mig: Out<Device>) {
         let gpu = device.gpu()?;
-        let instances = gpu.instances()?;
+        gpu.card.mig.ok_or(Status::NOT_SUPPORTED)?;
         if index >= windlass_machine::mig::COMPUTE_SLICES {
             return Err(Status::INVALID_ARGUMENT);
         }
-        let instance = instances.get(index as usize).ok_or(Status::NOT_FOUND)?;
+        // Where MIG is off there is none at any index.
+        let instance = gpu.mig.iter().flatten().nth(index as usize).ok_or(Status::NOT_FOUND)?;
         mig.put(Device::of_instance(&gpu, instance))
     }
 
@@ -123,10 +126,13 @@ export! {
     ) {
         let gpu = device.gpu()?;
         let shape = shape_with_id(profile_id)?;
-        let taken = |instance: &MigInstance| slices(instance.start, instance.shape());
-        let taken = gpu.instances()?.iter().map(taken).fold(0, |all, one| all | one);
-        let free = shape.starts.iter().filter(|start| slices(**start, shape) & taken == 0);
-        count.put(crate::lookup::as_count(free.count())?)
+        let instances = gpu.instances()?;
+        let taken = |instance: &MigInstance| instance.shape().taken_from(instance.start);
+        let taken = instances.iter().map(taken).fold(0, |all, one| all | one);
+        let free = shape.starts.iter().filter(|start| shape.taken_from(**start) & taken == 0);
+        let alike = instances.iter().filter(|instance| instance.profile_id == profile_id);
+        let allowed = shape.most().saturating_sub(crate::lookup::as_count(alike.count())?);
+        count.put(crate::lookup::as_count(free.count())?.min(allowed))
     }
 
     fn nvmlDeviceGetGpuInstances(
@@ -276,9 +282,4 @@ fn shape(profile: c_uint) -> Answer<Shape> {
 
 fn shape_with_id(id: c_uint) -> Answer<Shape> {
     Shape::with_profile_id(id).ok_or(Status::INVALID_ARGUMENT)
-}
-
-/// The memory slices that an instance takes, as bits.
-fn slices(start: u32, shape: Shape) -> u32 {
-    ((1 << shape.memory_slices) - 1) << start
 }

@@ -20,7 +20,7 @@ versioned!(sys::nvmlPciInfoExt_t);
 /// `nvmlPciInfo_t` as versions 1 and 2 of the function have it: shorter at the end.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct PciInfoV1 {
+pub(crate) struct PciInfoV1 {
     bus_id: [c_char; 16],
     domain: c_uint,
     bus: c_uint,

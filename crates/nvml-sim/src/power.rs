@@ -58,18 +58,22 @@ export! {
 
     fn nvmlDeviceGetTemperatureV(device: Device, temperature: OutVersioned) {
         let gpu = device.gpu()?;
+        let version = struct_version::<sys::nvmlTemperature_v1_t>(1);
+        let asked: sys::nvmlTemperature_v1_t = temperature.read(version)?;
+        core_sensor(asked.sensorType)?;
         temperature.put(sys::nvmlTemperature_v1_t {
-            version: struct_version::<sys::nvmlTemperature_v1_t>(1),
-            sensorType: sys::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU,
+            version,
+            sensorType: asked.sensorType,
             temperature: gpu.live.temperature_c.cast_signed(),
         })
     }
 
     fn nvmlDeviceGetMarginTemperature(device: Device, margin: OutVersioned) {
         let gpu = device.gpu()?;
+        let slowdown = SLOWDOWN_C.cast_signed();
         margin.put(sys::nvmlMarginTemperature_v1_t {
             version: struct_version::<sys::nvmlMarginTemperature_v1_t>(1),
-            marginTemperature: SLOWDOWN_C.cast_signed() - gpu.live.temperature_c.cast_signed(),
+            marginTemperature: slowdown.saturating_sub_unsigned(gpu.live.temperature_c),
         })
     }
 
@@ -81,7 +85,8 @@ export! {
     /// These cards are cooled by the server's fans.
     fn nvmlDeviceGetNumFans(device: Device, count: Out<c_uint>) {
         device.gpu()?;
-        count.put(0)
+        count.check()?;
+        Err(Status::NOT_SUPPORTED)
     }
 }
 
@@ -92,7 +97,7 @@ pub(crate) fn energy_mj(gpu: &FoundGpu) -> u64 {
 
 /// The power limit, which nobody changed.
 pub(crate) fn limit_mw(gpu: &FoundGpu) -> u32 {
-    gpu.card.power_limit_w * 1000
+    gpu.card.power_limit_w.saturating_mul(1000)
 }
 
 fn threshold_c(which: c_uint) -> Answer<u32> {

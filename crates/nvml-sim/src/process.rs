@@ -22,7 +22,7 @@ export! {
     ) {
         let brief = |process: &Process| sys::nvmlProcessInfo_v1_t {
             pid: process.pid,
-            usedGpuMemory: process.memory_mib * 1024 * 1024,
+            usedGpuMemory: process.memory_mib.saturating_mul(1024 * 1024),
         };
         let all: Vec<_> = computing(device)?.iter().map(brief).collect();
         infos.put_counted(count, &all)
@@ -35,7 +35,7 @@ export! {
     ) {
         let full = |process: &Process| sys::nvmlProcessInfo_v2_t {
             pid: process.pid,
-            usedGpuMemory: process.memory_mib * 1024 * 1024,
+            usedGpuMemory: process.memory_mib.saturating_mul(1024 * 1024),
             gpuInstanceId: WHOLE_GPU,
             computeInstanceId: WHOLE_GPU,
         };

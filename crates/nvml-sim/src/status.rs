@@ -1,6 +1,9 @@
 //! `nvmlReturn_t`: what a call answers when it has nothing to give.
 
-use std::ffi::{CStr, c_char};
+use std::{
+    ffi::{CStr, c_char},
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -38,8 +41,14 @@ impl Status {
     pub(crate) const UNKNOWN: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN);
 }
 
-/// The answer as it crosses the ABI.
-pub(crate) fn code(answer: Answer) -> Code {
+/// Runs the body of a function and gives its answer as it crosses the ABI. A panic is our mistake
+/// and must not abort the client. What it may have left half done is a lock, and all of ours hold
+/// values that are good at any line.
+pub(crate) fn answer(body: impl FnOnce() -> Answer) -> Code {
+    code(catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Status::UNKNOWN)))
+}
+
+fn code(answer: Answer) -> Code {
     match answer {
         Ok(()) => sys::nvmlReturn_enum_NVML_SUCCESS,
         // An injected error may be any number, but never pass for success with nothing written.
@@ -88,4 +97,14 @@ const WORDS: [&CStr; 31] = [
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(code: Code) -> *const c_char {
     WORDS.get(code as usize).unwrap_or(&c"Unknown Error").as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_unknown_error_and_not_the_end_of_the_client() {
+        assert_eq!(answer(|| panic!("as a mistake would")), Status::UNKNOWN.0);
+    }
 }

@@ -3,7 +3,7 @@
 use std::ffi::{c_uint, c_ulong};
 
 use nvml_wrapper_sys::bindings as sys;
-use windlass_machine::pci::PciDistance;
+use windlass_machine::{pci::PciDistance, state::Gpu};
 
 use crate::{
     abi::{Out, OutArray},
@@ -46,7 +46,8 @@ export! {
         other: Device,
         level: Out<sys::nvmlGpuTopologyLevel_t>,
     ) {
-        level.put(level_between(&one.gpu()?, &other.gpu()?))
+        let (one, other) = (one.gpu()?, other.gpu()?);
+        level.put(level_between(&one, &other))
     }
 
     /// The GPUs at exactly this level.
@@ -57,10 +58,9 @@ export! {
         devices: OutArray<Device>,
     ) {
         let gpu = device.gpu()?;
-        let machine = gpu.machine();
-        let indices = (0..machine.gpus.len()).filter(|index| *index != gpu.index());
-        let near = indices.filter(|index| level_to(&gpu, *index) == level);
-        let near: Vec<_> = near.map(|index| Device::of_gpu(&machine.gpus[index])).collect();
+        let others = gpu.machine().gpus.iter().filter(|other| other.number != gpu.number);
+        let near = others.filter(|other| level_between(&gpu, other) == level);
+        let near: Vec<_> = near.map(Device::of_gpu).collect();
         devices.put_or_count(count, &near)
     }
 
@@ -75,20 +75,13 @@ export! {
     }
 }
 
-fn level_between(one: &FoundGpu, other: &FoundGpu) -> sys::nvmlGpuTopologyLevel_t {
-    level_to(one, other.index())
-}
-
-fn level_to(gpu: &FoundGpu, index: usize) -> sys::nvmlGpuTopologyLevel_t {
-    let Some(other) = gpu.machine().gpus.get(index) else {
-        return sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM;
-    };
-    match gpu.distance(other) {
-        _ if other.number == gpu.number => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_INTERNAL,
+fn level_between(one: &Gpu, other: &Gpu) -> sys::nvmlGpuTopologyLevel_t {
+    match one.distance(other) {
+        _ if one.number == other.number => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_INTERNAL,
         PciDistance::OneSwitch => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_SINGLE,
         PciDistance::SeveralSwitches => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_MULTIPLE,
         PciDistance::HostBridge => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_HOSTBRIDGE,
-        PciDistance::Apart if gpu.numa == other.numa => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_NODE,
+        PciDistance::Apart if one.numa == other.numa => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_NODE,
         PciDistance::Apart => sys::nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM,
     }
 }

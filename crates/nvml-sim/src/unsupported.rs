@@ -1,74 +1,140 @@
-//! Functions that these cards do not support: a client finds them, and is told so.
+//! Functions that the simulation does not answer: a client finds them, and is told that they are
+//! not supported.
+//!
+//! Real cards do support some of them. They are here so that a client which looks them up at the
+//! start, as those that link against the library do, gets as far as asking.
+
+use std::ffi::{c_char, c_uint, c_ulonglong};
+
+use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
-    handle::Device,
-    status::{Answer, Code, Status, code},
+    handle::{ComputeInstance, Device, GpuInstance},
+    library,
+    status::{Answer, Code, Status, answer},
 };
 
-/// Each takes a device first. The parameters behind it are not read, and in C a function may take
-/// fewer than it is given.
+/// Each with all of its parameters, in the types of the bindings. Those that begin with a handle
+/// say first what is wrong with the handle.
 macro_rules! not_supported {
-    ($($name:ident)*) => {$(
+    (for $handle:ty: $($name:ident($($type:ty),*))*) => {$(
         // SAFETY: the name is NVML's; whoever loads this library wants it in place of NVIDIA's.
         #[unsafe(no_mangle)]
-        extern "C" fn $name(device: Device) -> Code {
-            code(refuse(device))
+        extern "C" fn $name(handle: $handle, $(_: $type),*) -> Code {
+            answer(|| handle.find().map(drop).and_then(|()| refuse()))
+        }
+    )*};
+    ($($name:ident($($type:ty),*))*) => {$(
+        // SAFETY: the name is NVML's; whoever loads this library wants it in place of NVIDIA's.
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($(_: $type),*) -> Code {
+            answer(refuse)
         }
     )*};
 }
 
 not_supported! {
-    nvmlDeviceClearCpuAffinity
-    nvmlDeviceClearEccErrorCounts
-    nvmlDeviceCreateGpuInstance
-    nvmlDeviceCreateGpuInstanceWithPlacement
-    nvmlDeviceGetAPIRestriction
-    nvmlDeviceGetAccountingMode
-    nvmlDeviceGetAdaptiveClockInfoStatus
-    nvmlDeviceGetAutoBoostedClocksEnabled
-    nvmlDeviceGetBridgeChipInfo
-    nvmlDeviceGetCapabilities
-    nvmlDeviceGetConfComputeProtectedMemoryUsage
-    nvmlDeviceGetDriverModel
-    nvmlDeviceGetDriverModel_v2
-    nvmlDeviceGetEncoderSessions
-    nvmlDeviceGetEncoderStats
-    nvmlDeviceGetFBCStats
-    nvmlDeviceGetFanSpeed
-    nvmlDeviceGetFanSpeed_v2
-    nvmlDeviceGetGpuOperationMode
-    nvmlDeviceGetGspFirmwareVersion
-    nvmlDeviceGetInforomConfigurationChecksum
-    nvmlDeviceGetInforomImageVersion
-    nvmlDeviceGetInforomVersion
-    nvmlDeviceGetMemoryBusWidth
-    nvmlDeviceGetNumaNodeId
-    nvmlDeviceGetNvLinkUtilizationCounter
-    nvmlDeviceGetPlatformInfo
-    nvmlDeviceGetPowerSource
-    nvmlDeviceGetProcessUtilization
-    nvmlDeviceGetProcessesUtilizationInfo
-    nvmlDeviceGetRunningProcessDetailList
-    nvmlDeviceGetSamples
-    nvmlDeviceGetSramEccErrorStatus
-    nvmlDeviceGetSupportedGraphicsClocks
-    nvmlDeviceGetSupportedMemoryClocks
-    nvmlDeviceGetSupportedVgpus
-    nvmlDeviceGetThermalSettings
-    nvmlDeviceGetVgpuMetadata
-    nvmlDeviceGetViolationStatus
-    nvmlDeviceResetGpuLockedClocks
-    nvmlDeviceResetMemoryLockedClocks
-    nvmlDeviceSetApplicationsClocks
-    nvmlDeviceSetCpuAffinity
-    nvmlDeviceSetEccMode
-    nvmlDeviceSetGpuLockedClocks
-    nvmlDeviceSetMemoryLockedClocks
-    nvmlDeviceSetPowerManagementLimit
-    nvmlDeviceValidateInforom
+    for Device:
+    nvmlDeviceClearCpuAffinity()
+    nvmlDeviceClearEccErrorCounts(sys::nvmlEccCounterType_t)
+    nvmlDeviceCreateGpuInstance(c_uint, *mut sys::nvmlGpuInstance_t)
+    nvmlDeviceCreateGpuInstanceWithPlacement(
+        c_uint,
+        *const sys::nvmlGpuInstancePlacement_t,
+        *mut sys::nvmlGpuInstance_t
+    )
+    nvmlDeviceGetAPIRestriction(sys::nvmlRestrictedAPI_t, *mut sys::nvmlEnableState_t)
+    nvmlDeviceGetAccountingMode(*mut sys::nvmlEnableState_t)
+    nvmlDeviceGetAdaptiveClockInfoStatus(*mut c_uint)
+    nvmlDeviceGetAutoBoostedClocksEnabled(*mut sys::nvmlEnableState_t, *mut sys::nvmlEnableState_t)
+    nvmlDeviceGetBridgeChipInfo(*mut sys::nvmlBridgeChipHierarchy_t)
+    nvmlDeviceGetCapabilities(*mut sys::nvmlDeviceCapabilities_t)
+    nvmlDeviceGetConfComputeProtectedMemoryUsage(*mut sys::nvmlMemory_t)
+    nvmlDeviceGetDriverModel(*mut sys::nvmlDriverModel_t, *mut sys::nvmlDriverModel_t)
+    nvmlDeviceGetDriverModel_v2(*mut sys::nvmlDriverModel_t, *mut sys::nvmlDriverModel_t)
+    nvmlDeviceGetEncoderSessions(*mut c_uint, *mut sys::nvmlEncoderSessionInfo_t)
+    nvmlDeviceGetEncoderStats(*mut c_uint, *mut c_uint, *mut c_uint)
+    nvmlDeviceGetFBCStats(*mut sys::nvmlFBCStats_t)
+    nvmlDeviceGetFanSpeed(*mut c_uint)
+    nvmlDeviceGetFanSpeed_v2(c_uint, *mut c_uint)
+    nvmlDeviceGetGpuOperationMode(
+        *mut sys::nvmlGpuOperationMode_t,
+        *mut sys::nvmlGpuOperationMode_t
+    )
+    nvmlDeviceGetGspFirmwareVersion(*mut c_char)
+    nvmlDeviceGetInforomConfigurationChecksum(*mut c_uint)
+    nvmlDeviceGetInforomImageVersion(*mut c_char, c_uint)
+    nvmlDeviceGetInforomVersion(sys::nvmlInforomObject_t, *mut c_char, c_uint)
+    nvmlDeviceGetMemoryBusWidth(*mut c_uint)
+    nvmlDeviceGetNumaNodeId(*mut c_uint)
+    nvmlDeviceGetNvLinkInfo(*mut sys::nvmlNvLinkInfo_t)
+    nvmlDeviceGetNvLinkUtilizationCounter(c_uint, c_uint, *mut c_ulonglong, *mut c_ulonglong)
+    nvmlDeviceGetPlatformInfo(*mut sys::nvmlPlatformInfo_t)
+    nvmlDeviceGetPowerSource(*mut sys::nvmlPowerSource_t)
+    nvmlDeviceGetProcessUtilization(
+        *mut sys::nvmlProcessUtilizationSample_t,
+        *mut c_uint,
+        c_ulonglong
+    )
+    nvmlDeviceGetProcessesUtilizationInfo(*mut sys::nvmlProcessesUtilizationInfo_t)
+    nvmlDeviceGetRunningProcessDetailList(*mut sys::nvmlProcessDetailList_t)
+    nvmlDeviceGetSamples(
+        sys::nvmlSamplingType_t,
+        c_ulonglong,
+        *mut sys::nvmlValueType_t,
+        *mut c_uint,
+        *mut sys::nvmlSample_t
+    )
+    nvmlDeviceGetSramEccErrorStatus(*mut sys::nvmlEccSramErrorStatus_t)
+    nvmlDeviceGetSupportedGraphicsClocks(c_uint, *mut c_uint, *mut c_uint)
+    nvmlDeviceGetSupportedMemoryClocks(*mut c_uint, *mut c_uint)
+    nvmlDeviceGetSupportedVgpus(*mut c_uint, *mut sys::nvmlVgpuTypeId_t)
+    nvmlDeviceGetThermalSettings(c_uint, *mut sys::nvmlGpuThermalSettings_t)
+    nvmlDeviceGetVgpuMetadata(*mut sys::nvmlVgpuPgpuMetadata_t, *mut c_uint)
+    nvmlDeviceGetViolationStatus(sys::nvmlPerfPolicyType_t, *mut sys::nvmlViolationTime_t)
+    nvmlDeviceResetGpuLockedClocks()
+    nvmlDeviceResetMemoryLockedClocks()
+    nvmlDeviceSetApplicationsClocks(c_uint, c_uint)
+    nvmlDeviceSetCpuAffinity()
+    nvmlDeviceSetEccMode(sys::nvmlEnableState_t)
+    nvmlDeviceSetGpuLockedClocks(c_uint, c_uint)
+    nvmlDeviceSetMemoryLockedClocks(c_uint, c_uint)
+    nvmlDeviceSetPowerManagementLimit(c_uint)
+    nvmlDeviceValidateInforom()
+    nvmlGpmMigSampleGet(c_uint, sys::nvmlGpmSample_t)
+    nvmlGpmQueryDeviceSupport(*mut sys::nvmlGpmSupport_t)
+    nvmlGpmQueryIfStreamingEnabled(*mut c_uint)
+    nvmlGpmSampleGet(sys::nvmlGpmSample_t)
+    nvmlGpmSetStreamingEnabled(c_uint)
 }
 
-fn refuse(device: Device) -> Answer {
-    device.find()?;
+not_supported! {
+    for GpuInstance:
+    nvmlGpuInstanceCreateComputeInstance(c_uint, *mut sys::nvmlComputeInstance_t)
+    nvmlGpuInstanceCreateComputeInstanceWithPlacement(
+        c_uint,
+        *const sys::nvmlComputeInstancePlacement_t,
+        *mut sys::nvmlComputeInstance_t
+    )
+    nvmlGpuInstanceDestroy()
+}
+
+not_supported! {
+    for ComputeInstance:
+    nvmlComputeInstanceDestroy()
+}
+
+not_supported! {
+    nvmlDeviceGetHandleByUUIDV(*const sys::nvmlUUID_t, *mut sys::nvmlDevice_t)
+    nvmlGpmMetricsGet(*mut sys::nvmlGpmMetricsGet_t)
+    nvmlGpmSampleAlloc(*mut sys::nvmlGpmSample_t)
+    nvmlGpmSampleFree(sys::nvmlGpmSample_t)
+    nvmlSystemGetConfComputeCapabilities(*mut sys::nvmlConfComputeSystemCaps_t)
+    nvmlSystemGetConfComputeSettings(*mut sys::nvmlSystemConfComputeSettings_t)
+    nvmlSystemGetConfComputeState(*mut sys::nvmlConfComputeSystemState_t)
+}
+
+fn refuse() -> Answer {
+    library::machine()?;
     Err(Status::NOT_SUPPORTED)
 }

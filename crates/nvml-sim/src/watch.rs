@@ -1,6 +1,24 @@
-//! Waiting for the machine to change, without polling.
+//! Waiting for the machine to change, without polling and without a thread.
+//!
+//! The kernel gives each user few inotify instances (`fs.inotify.max_user_instances`, often 128),
+//! so a process has one, however many wait. One of those who wait sleeps in the kernel for all;
+//! when a file is replaced it wakes the others. When its own time is over first, another takes its
+//! place:
+//!
+//! ```text
+//!                    nobody polls                  the folder changed
+//! reads the state ──────────────────> polls ───────────────────────────> generation + 1, wakes all
+//!        │                              │ its time is over
+//!        │ another polls                v
+//!        └──────────────────> sleeps <── wakes all: one of them polls
+//! ```
 
-use std::{mem::MaybeUninit, os::fd::OwnedFd, path::Path, time::Duration};
+use std::{
+    mem::MaybeUninit,
+    os::fd::OwnedFd,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -8,47 +26,124 @@ use rustix::{
     io::Errno,
 };
 
-use crate::status::{Answer, Status};
+use crate::{
+    library,
+    status::{Answer, Status},
+};
 
-/// Tells when a file in a folder is replaced.
-#[derive(Debug)]
-pub(crate) struct Watch(OwnedFd);
+static SHARED: Mutex<Shared> = Mutex::new(Shared { generation: 0, watch: None, polled: false });
+static CHANGED: Condvar = Condvar::new();
 
-// === impl Watch ===
+struct Shared {
+    /// Counts the changes of the folder that anyone who waited has seen.
+    generation: u64,
+    watch: Option<Arc<OwnedFd>>,
+    /// Whether someone sleeps in the kernel for all.
+    polled: bool,
+}
 
-impl Watch {
-    /// Begins to watch. The kernel keeps what happens until [`Self::forget`], so a change between
-    /// reading the state and waiting is not missed.
-    pub(crate) fn new(folder: &Path) -> Answer<Self> {
-        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
-        // There are few inotify instances per user: fs.inotify.max_user_instances, often 128.
-        let watch = inotify::init(flags).map_err(|_| Status::INSUFFICIENT_RESOURCES)?;
-        inotify::add_watch(&watch, folder, inotify::WatchFlags::MOVED_TO)
-            .map_err(|_| Status::OPERATING_SYSTEM)?;
-        Ok(Self(watch))
-    }
+/// A moment before the state is read: a change after it ends the wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment(u64);
 
-    /// Forgets the changes so far; the caller reads the state after this.
-    pub(crate) fn forget(&self) {
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut changes = inotify::Reader::new(&self.0, &mut buffer);
-        while changes.next().is_ok() {}
-    }
+// === impl Moment ===
 
-    /// Waits for a change or the end of the time; without a time, for ever.
-    pub(crate) fn wait(&self, time: Option<Duration>) -> Answer {
-        let time = time.and_then(|time| Timespec::try_from(time).ok());
-        let mut watched = [PollFd::new(&self.0, PollFlags::IN)];
-        match poll(&mut watched, time.as_ref()) {
-            // A signal: the caller looks at the state and at the clock, and comes back.
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(_) => Err(Status::OPERATING_SYSTEM),
+impl Moment {
+    /// Begins to watch if no one did. The kernel keeps what happens from then on.
+    pub(crate) fn now() -> Answer<Self> {
+        let mut shared = lock();
+        if shared.watch.is_none() {
+            shared.watch = Some(Arc::new(watch()?));
         }
+        Ok(Self(shared.generation))
     }
+
+    /// Waits for a change or the deadline; without a deadline, for ever.
+    pub(crate) fn wait(self, deadline: Option<Instant>) -> Answer {
+        let mut shared = lock();
+        while shared.generation == self.0 {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(());
+            }
+            shared = if shared.polled { sleep(shared, left) } else { poll_for_all(shared, left)? };
+        }
+        Ok(())
+    }
+}
+
+/// Ends the watch if no one waits; who waits later begins a new one.
+pub(crate) fn end() {
+    let mut shared = lock();
+    if !shared.polled {
+        shared.watch = None;
+    }
+    // Whoever sleeps sees that the library was shut down; whoever polls, when something changes.
+    shared.generation += 1;
+    CHANGED.notify_all();
 }
 
 /// Waits for a time, whatever happens.
 pub(crate) fn pause(time: Duration) {
     let Ok(time) = Timespec::try_from(time) else { return };
     let _ = poll(&mut [], Some(&time));
+}
+
+fn sleep(
+    shared: MutexGuard<'static, Shared>,
+    left: Option<Duration>,
+) -> MutexGuard<'static, Shared> {
+    match left {
+        Some(left) => CHANGED.wait_timeout(shared, left).unwrap_or_else(PoisonError::into_inner).0,
+        None => CHANGED.wait(shared).unwrap_or_else(PoisonError::into_inner),
+    }
+}
+
+/// Sleeps in the kernel without the lock, and wakes the others whatever ended it: they look at the
+/// generation, and at whether someone still polls.
+fn poll_for_all(
+    mut shared: MutexGuard<'static, Shared>,
+    left: Option<Duration>,
+) -> Answer<MutexGuard<'static, Shared>> {
+    let watch = match &shared.watch {
+        Some(watch) => Arc::clone(watch),
+        None => Arc::clone(shared.watch.insert(Arc::new(watch()?))),
+    };
+    shared.polled = true;
+    drop(shared);
+    let left = left.and_then(|left| Timespec::try_from(left).ok());
+    let polled = poll(&mut [PollFd::new(&watch, PollFlags::IN)], left.as_ref());
+    let mut shared = lock();
+    shared.polled = false;
+    CHANGED.notify_all();
+    match polled {
+        Ok(0) | Err(Errno::INTR) => {}
+        Ok(_) => {
+            forget(&watch);
+            shared.generation += 1;
+        }
+        Err(_) => return Err(Status::OPERATING_SYSTEM),
+    }
+    Ok(shared)
+}
+
+/// Watches the machine's folder for files that are replaced.
+fn watch() -> Answer<OwnedFd> {
+    let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+    let watch = inotify::init(flags).map_err(|_| Status::INSUFFICIENT_RESOURCES)?;
+    inotify::add_watch(&watch, library::folder()?, inotify::WatchFlags::MOVED_TO)
+        .map_err(|_| Status::OPERATING_SYSTEM)?;
+    Ok(watch)
+}
+
+/// Takes the changes so far from the kernel; whoever was woken reads the state after this.
+fn forget(watch: &OwnedFd) {
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut changes = inotify::Reader::new(watch, &mut buffer);
+    while changes.next().is_ok() {}
+}
+
+/// No one panics between two fields, so what a panic left behind is still good.
+fn lock() -> MutexGuard<'static, Shared> {
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }

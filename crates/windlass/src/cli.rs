@@ -29,9 +29,11 @@ pub(crate) enum Command {
     /// Serve this node's devices to its kubelet, until told to stop.
     Node(NodeArgs),
     /// List the devices of this host with their attributes and health.
-    Devices(DevicesArgs),
+    Devices(LookArgs),
     /// Show how near the devices of this host are to each other.
-    Topo(TopoArgs),
+    Topo(LookArgs),
+    /// Show which errors of NVIDIA's driver (XIDs) make a GPU unhealthy, and why.
+    Xids(XidsArgs),
     /// See the whole thing work: a simulated machine, the real agent, an embedded kubelet.
     Demo(DemoArgs),
     /// Run the embedded kubelet alone, for anyone's device plugin.
@@ -81,14 +83,16 @@ pub(crate) struct NodeArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum DeviceListArg {
-    /// Names in CDI documents, which containerd 1.7 and CRI-O resolve.
+    /// Names in CDI documents, which CRI-O and containerd 2 resolve; containerd 1.7 needs
+    /// enable_cdi = true.
     Cdi,
     /// NVIDIA_VISIBLE_DEVICES, which NVIDIA's container runtime resolves.
     Envvar,
 }
 
+/// What is looked at, and how it is shown.
 #[derive(Args, Debug)]
-pub(crate) struct DevicesArgs {
+pub(crate) struct LookArgs {
     #[command(flatten)]
     pub(crate) host: HostArgs,
     /// How to write the answer.
@@ -107,9 +111,7 @@ pub(crate) enum OutputArg {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct TopoArgs {
-    #[command(flatten)]
-    pub(crate) host: HostArgs,
+pub(crate) struct XidsArgs {
     /// How to write the answer.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputArg,
@@ -147,7 +149,8 @@ Pods are given with --pod, or typed while it runs:
   restart                                restart the kubelet: sockets are deleted, pods stay
   help, quit
 
-Any plugin that registers in DIR/device-plugins is served, in whatever language it is written.")]
+Any plugin that registers in DIR/device-plugins is served, in whatever language it is written. A folder
+that belongs to a real kubelet is refused.")]
 pub(crate) struct KubeletArgs {
     /// The kubelet's folder; sockets are made in device-plugins and pod-resources below it.
     #[arg(value_name = "DIR")]

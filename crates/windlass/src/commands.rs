@@ -5,22 +5,19 @@ mod kubelet;
 mod machine;
 mod node;
 mod topo;
+mod xids;
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, path::Path, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use jiff::Timestamp;
 use serde::Serialize;
-use windlass_core::inventory::Inventory;
-use windlass_node::{
-    Config, agent,
-    clock::Clock,
-    config::{ConfigFile, DeviceList},
-};
+use windlass_core::inventory::{Inventory, SourceState};
+use windlass_node::{Config, agent, clock::Clock, config::ConfigFile};
 
-pub(crate) use devices::{device_table, name as short_name, sources};
+pub(crate) use devices::{device_table, name as short_name, ordered, sources};
 pub(crate) use machine::host_flags;
-pub(crate) use topo::matrix;
+pub(crate) use topo::{LEGEND, Topology};
 
 use crate::{
     cli::{Command, HostArgs, OutputArg},
@@ -39,6 +36,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Devices(args) => block_on(devices::run(args)),
         Command::Topo(args) => block_on(topo::run(args)),
         Command::Demo(args) => block_on(demo::run(args)),
+        Command::Xids(args) => xids::run(&args),
         Command::Kubelet(args) => block_on(kubelet::run(args)),
         Command::Machine(args) => machine::run(args.command),
     }
@@ -59,20 +57,40 @@ fn block_on(command: impl Future<Output = Result<()>>) -> Result<()> {
 /// The defaults, the file over them, the flags over the file.
 fn config(args: HostArgs) -> Result<Config> {
     let mut config = match &args.config {
-        Some(path) => ConfigFile::load(path).map_err(|error| Misuse(error.into()))?,
+        Some(path) => {
+            let loaded = ConfigFile::load(path).context("--config");
+            loaded.map_err(Misuse)?
+        }
         None => Config::default(),
     };
     if let Some(root) = args.host_root {
         config.host_root = root;
     }
     config.nvml_library = args.nvml_library.or(config.nvml_library);
+    directory("host root", &config.host_root, "--host-root or hostRoot")?;
     Ok(config)
+}
+
+/// A folder that the configuration names must be one; `named` says by which flag and key.
+fn directory(what: &str, path: &Path, named: &str) -> Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let problem = anyhow!("the {what} {} is no directory: change {named}", path.display());
+    Err(Misuse(problem).into())
 }
 
 /// Looks at this host once.
 async fn survey(args: HostArgs) -> Result<Inventory> {
-    let config = Config { device_list: DeviceList::Envvar, ..config(args)? };
-    Ok(agent::survey(&config, clock()).await)
+    Ok(agent::survey(&config(args)?, clock()).await)
+}
+
+/// What was found is shown in any case; that something is missing from it is a failure.
+fn complete(inventory: &Inventory) -> Result<()> {
+    let late = inventory.sources.iter().filter(|(_, state)| **state == SourceState::Starting);
+    let late: Vec<_> = late.map(|(name, _)| name.as_str()).collect();
+    ensure!(late.is_empty(), "no answer in time from {}: its devices are missing", late.join(", "));
+    Ok(())
 }
 
 /// Writes a document for programs, or the table for people.
@@ -100,4 +118,22 @@ fn simulated(inventory: &Inventory, paint: Paint) -> Result<()> {
 /// The clock of this process.
 pub(crate) fn clock() -> Clock {
     Clock::starting_at(Timestamp::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_that_is_late_is_named() {
+        let with = |states: &[(&str, SourceState)]| {
+            let sources = states.iter().map(|(name, state)| ((*name).to_owned(), state.clone()));
+            let inventory = Inventory { sources: sources.collect(), ..Inventory::default() };
+            complete(&inventory).map_err(|error| error.to_string())
+        };
+        let ready = ("nics", SourceState::Absent("none".into()));
+        assert_eq!(with(std::slice::from_ref(&ready)), Ok(()));
+        let error = with(&[ready, ("nvidia", SourceState::Starting)]).expect_err("late");
+        assert!(error.starts_with("no answer in time from nvidia"), "{error}");
+    }
 }

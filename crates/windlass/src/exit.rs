@@ -10,6 +10,11 @@ const USAGE: u8 = 64;
 #[error(transparent)]
 pub(crate) struct Misuse(#[from] pub(crate) anyhow::Error);
 
+/// Marks an error that stands in the log already, where the last words of a command would repeat it.
+#[derive(Debug, thiserror::Error)]
+#[error("see the log")]
+pub(crate) struct Logged;
+
 /// Ends a command: 0 when it did what it should, 64 for misuse, 1 for anything else. A reader that
 /// closes our output early, such as `head`, is no failure.
 #[expect(
@@ -22,7 +27,9 @@ pub(crate) fn report(outcome: anyhow::Result<()>) -> ExitCode {
     if pipe.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("windlass: {error:#}");
+    if !error.is::<Logged>() {
+        eprintln!("windlass: {error:#}");
+    }
     if error.is::<Misuse>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
 }
 

@@ -33,6 +33,33 @@ pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
+/// Columns that a line may take, tables of many devices aside: two panes on a wide screen.
+const WIDTH: usize = 120;
+
+/// `1 device`, `8 devices`.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+/// The words after `lead`, broken into lines; those after the first are indented as far as it.
+pub(crate) fn wrapped(lead: &str, words: impl IntoIterator<Item = impl Display>) -> Vec<String> {
+    let (mut lines, mut line, mut gap) = (Vec::new(), lead.to_owned(), "");
+    for word in words.into_iter().map(|word| word.to_string()) {
+        let fits = line.chars().count() + gap.len() + word.chars().count() <= WIDTH;
+        if !fits && !gap.is_empty() {
+            let next = " ".repeat(lead.chars().count());
+            lines.push(std::mem::replace(&mut line, next));
+            gap = "";
+        }
+        line.push_str(gap);
+        line.push_str(&word);
+        gap = " ";
+    }
+    lines.push(line);
+    lines
+}
+
 /// Writes a line to the standard output stream.
 pub(crate) fn line(text: impl Display) -> io::Result<()> {
     let mut out = io::stdout().lock();
@@ -100,6 +127,20 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lines_are_broken_between_words() {
+        let words = ["x".repeat(60), "y".repeat(60), "z".to_owned()];
+        let lines = wrapped("  gets  ", &words);
+        assert_eq!(lines, [format!("  gets  {}", words[0]), format!("        {} z", words[1])]);
+        assert_eq!(wrapped("  gets  ", ["x".repeat(200)]).len(), 1, "a word is not broken");
+    }
+
+    #[test]
+    fn one_is_singular() {
+        assert_eq!(count(1, "device"), "1 device");
+        assert_eq!(count(0, "device"), "0 devices");
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

@@ -1,8 +1,10 @@
 //! The program as people and service managers meet it: output, exit codes, signals.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{BufRead as _, BufReader, Write as _},
+    os::unix::net::UnixListener,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -10,6 +12,7 @@ use std::{
 
 use serde_json::Value;
 use tempfile::TempDir;
+use windlass_node::config::ConfigFile;
 
 const USAGE: Option<i32> = Some(64);
 
@@ -148,6 +151,19 @@ fn the_demo_is_read_by_people_and_says_that_it_is_simulated() {
 }
 
 #[test]
+fn the_demo_fits_the_screen_on_every_kind_of_machine() {
+    for profile in ["dgx-h100", "16-gpu", "mig-a100", "t4-edge"] {
+        let output = run(&["demo", "--machine", profile]);
+        assert!(output.status.success(), "{profile}: {}", text(&output.stderr));
+        let shown = text(&output.stdout);
+        let long = shown.lines().find(|line| line.chars().count() > 120);
+        assert_eq!(long, None, "{profile}");
+        assert!(!shown.contains("\n\n\n"), "two empty lines in a row:\n{shown}");
+        assert!(!shown.contains(" 1 devices") && !shown.contains(" 1 resources"), "{shown}");
+    }
+}
+
+#[test]
 fn a_demo_that_cannot_be_played_fails_and_says_why() {
     let output = windlass(&["demo"]).env("WINDLASS_SIM_DRIVER", "/nowhere.so").output();
     let output = output.expect("windlass runs");
@@ -182,6 +198,74 @@ fn a_wrong_configuration_is_code_64_with_file_and_line_and_nothing_is_touched() 
     let shown = text(&output.stderr);
     assert!(shown.contains(&format!("{file}:2: unknown field `resourses`")), "{shown}");
     assert!(!kubelet.exists());
+}
+
+#[test]
+fn a_path_that_is_no_folder_is_code_64_and_names_its_flag() {
+    let folder = folder();
+    let file = folder.path().join("file").display().to_string();
+    fs::write(&file, "").expect("written");
+    for (arguments, flag) in [
+        (vec!["node", "--host-root", "/nonexistent"], "--host-root"),
+        (vec!["devices", "--host-root", "/nonexistent"], "--host-root"),
+        (vec!["topo", "--host-root", &file], "--host-root"),
+        (vec!["node", "--kubelet-dir", &file], "--kubelet-dir"),
+        (vec!["node", "--cdi-dir", &file], "--cdi-dir"),
+        (vec!["devices", "--config", "/nonexistent"], "--config"),
+    ] {
+        let output = run(&arguments);
+        assert_eq!(output.status.code(), USAGE, "{arguments:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(flag), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn an_agent_that_cannot_start_says_so_once_in_the_format_of_its_log() {
+    let failing = ["node", "--host-root", "/nonexistent", "--log-format"];
+    let cause = "/nonexistent is no directory";
+    let output = run(&[&failing[..], &["json"]].concat());
+    assert_eq!(output.status.code(), USAGE);
+    let shown = text(&output.stderr);
+    let event: Value = serde_json::from_str(&shown).expect("one JSON event and nothing else");
+    assert_eq!(event["level"], "ERROR");
+    assert!(event["error"].as_str().is_some_and(|error| error.contains(cause)), "{shown}");
+    let silent = [&["json", "--log", "off"], &["text"][..]];
+    for format in silent {
+        let output = run(&[&failing[..], format].concat());
+        let shown = text(&output.stderr);
+        assert_eq!(shown.matches(cause).count(), 1, "{shown}");
+        assert!(shown.starts_with("windlass: "), "{shown}");
+    }
+}
+
+#[test]
+fn the_policy_of_xids_is_for_people_and_for_programs() {
+    let table = text(&run(&["xids"]).stdout);
+    let row = table.lines().find(|line| line.starts_with("79 ")).expect("a row for XID 79");
+    for expected in ["critical", "GPU has fallen off the bus", "needs a reset"] {
+        assert!(row.contains(expected), "{row}");
+    }
+    let policy: Value = serde_json::from_slice(&run(&["xids", "-o", "json"]).stdout).expect("JSON");
+    let verdict = |xid: u64| {
+        let rows = policy["xids"].as_array().expect("a list");
+        rows.iter().find(|row| row["xid"] == xid).map(|row| row["verdict"].clone())
+    };
+    assert_eq!(verdict(31), Some("application".into()));
+    assert_eq!(verdict(63), Some("informational".into()));
+    assert_eq!(policy["unlisted"], "critical");
+    assert!(text(&run(&["xids", "-o", "yaml"]).stdout).contains("verdict: critical"));
+}
+
+#[test]
+fn the_configuration_in_the_readme_is_one_that_is_accepted() {
+    let parse = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
+        let readme = fs::read_to_string(&path).expect("a text file");
+        let block = readme.split_once("```yaml\n").and_then(|(_, rest)| rest.split_once("```"));
+        let (yaml, _) = block.unwrap_or_else(|| panic!("{name} has no YAML"));
+        ConfigFile::parse(&path, yaml).unwrap_or_else(|error| panic!("{error}"))
+    };
+    assert_eq!(parse("README.md"), parse("README.zh-CN.md"), "one example in two languages");
 }
 
 #[test]
@@ -220,6 +304,20 @@ fn devices_and_topology_are_for_people_and_for_programs() {
     let topology: Value = serde_json::from_str(&ask(&["topo", "-o", "json"])).expect("JSON");
     assert_eq!(topology["connections"][0][7], "NV18");
     assert_eq!(topology["connections"][0][8], "PIX", "the NIC beside the first GPU");
+}
+
+#[test]
+fn every_mig_instance_has_a_name_of_its_own() {
+    let folder = folder();
+    let host = machine(&folder, "mig-a100");
+    let host: Vec<&str> = host.iter().map(String::as_str).collect();
+    let table = text(&run(&[&["devices"], &host[..]].concat()).stdout);
+    let rows = table.lines().skip_while(|line| !line.starts_with("NAME")).skip(1);
+    let names: Vec<_> = rows.filter_map(|line| line.split_whitespace().next()).collect();
+    let unique: BTreeSet<_> = names.iter().collect();
+    assert_eq!(unique.len(), names.len(), "{table}");
+    assert!(names.contains(&"GPU0:6"), "{table}");
+    assert!(table.contains("A100-SXM4-40GB MIG 1g.5gb"), "{table}");
 }
 
 #[test]
@@ -301,4 +399,48 @@ fn the_embedded_kubelet_admits_pods_of_a_plugin_that_registers_with_it() {
     until("not understood: nonsense");
     assert!(kubelet.wait().expect("a child").success());
     assert!(Path::new(&dir).join("device-plugins/kubelet_internal_checkpoint").exists());
+}
+
+#[test]
+fn the_embedded_kubelet_leaves_a_real_kubelets_folder_alone() {
+    let folder = folder();
+    let dir = folder.path().join("kubelet");
+    let plugins = dir.join("device-plugins");
+    fs::create_dir_all(&plugins).expect("made");
+    let refused = |expected: &str| {
+        let output = run(&["kubelet", &dir.display().to_string()]);
+        assert_eq!(output.status.code(), USAGE, "{}", text(&output.stderr));
+        let shown = text(&output.stderr);
+        assert!(shown.contains(expected) && shown.contains("name an empty folder"), "{shown}");
+        let left = fs::read_dir(&dir).expect("readable").count();
+        assert_eq!(left, 1, "nothing was added beside device-plugins");
+    };
+
+    let socket = plugins.join("kubelet.sock");
+    let kubelet = UnixListener::bind(&socket).expect("bound");
+    refused("a kubelet answers on");
+    drop(kubelet);
+
+    let (checkpoint, plugin) =
+        (plugins.join("kubelet_internal_checkpoint"), plugins.join("some-plugin.sock"));
+    fs::write(&checkpoint, "precious").expect("written");
+    let _plugin = UnixListener::bind(&plugin).expect("bound");
+    refused("kubelet_internal_checkpoint");
+    assert!(plugin.exists() && socket.exists());
+    assert_eq!(fs::read_to_string(&checkpoint).expect("there"), "precious");
+}
+
+#[test]
+fn the_embedded_kubelet_comes_back_to_a_folder_of_its_own() {
+    let folder = folder();
+    let dir = folder.path().join("kubelet");
+    for _ in 0..2 {
+        let mut command = windlass(&["kubelet", &dir.display().to_string()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut kubelet = command.spawn().expect("windlass runs");
+        writeln!(kubelet.stdin.take().expect("piped"), "quit").expect("typed");
+        assert!(kubelet.wait().expect("a child").success());
+        let checkpoint = dir.join("device-plugins/kubelet_internal_checkpoint");
+        fs::write(checkpoint, "{}").expect("written");
+    }
 }

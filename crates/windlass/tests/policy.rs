@@ -1,4 +1,5 @@
-//! The dependency policy of `deny.toml`, checked without a network and without another tool.
+//! The dependency policy of `deny.toml`, and which of our crates may use which, checked without a
+//! network and without another tool.
 //!
 //! Advisories are not checked here: their database has to be fetched, which `cargo deny` does.
 
@@ -22,6 +23,14 @@ struct Package {
     version: String,
     license: Option<String>,
     source: Option<String>,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+    /// `dev` or `build`; none for what ends up in the crate.
+    kind: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -45,6 +54,20 @@ struct Skip {
     #[serde(rename = "crate")]
     name: String,
 }
+
+/// Which of our crates may use which, tests aside. Dependencies point at the domain; the binary, which
+/// is not listed, may use all.
+const ROOMS: [(&str, &[&str]); 7] = [
+    ("windlass-core", &[]),
+    ("windlass-kubelet-api", &[]),
+    ("windlass-nvml", &[]),
+    ("windlass-machine", &["windlass-core"]),
+    ("windlass-nvml-sim", &["windlass-machine"]),
+    ("windlass-node", &["windlass-core", "windlass-kubelet-api", "windlass-nvml"]),
+    ("windlass-kubelet-sim", &["windlass-core", "windlass-kubelet-api"]),
+];
+
+const BINARY: &str = "windlass";
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
@@ -103,5 +126,21 @@ fn everything_comes_from_the_registry_or_from_here() {
             "{} comes from {source}",
             package.name
         );
+    }
+}
+
+#[test]
+fn our_crates_use_each_other_in_one_direction() {
+    let rooms = BTreeMap::from(ROOMS);
+    for package in packages().iter().filter(|package| package.source.is_none()) {
+        if package.name == BINARY {
+            continue;
+        }
+        let allowed = rooms.get(package.name.as_str());
+        let allowed = allowed.unwrap_or_else(|| panic!("say what {} may use", package.name));
+        let used = package.dependencies.iter().filter(|dependency| dependency.kind.is_none());
+        for Dependency { name, .. } in used.filter(|one| one.name.starts_with(BINARY)) {
+            assert!(allowed.contains(&name.as_str()), "{} may not use {name}", package.name);
+        }
     }
 }

@@ -110,6 +110,34 @@ fn the_kubelets_folder_is_named_in_one_place() {
 }
 
 #[test]
+fn the_agents_state_has_one_owner_and_no_lock() {
+    let others = ["kubelet-api/", "kubelet-sim/", "machine/", "nvml-sim/", "windlass/"];
+    forbid(&["Mutex", "RwLock", "Atomic"], &others, "one task owns it, the rest sees snapshots");
+}
+
+#[test]
+fn every_test_that_the_architecture_names_is_there() {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let text = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("a text file");
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let spans = text.split('`').filter_map(|span| span.split_once(" :: "));
+    // The page's own example of how a reference is written is none.
+    let named: Vec<_> = spans.filter(|reference| *reference != ("file", "test")).collect();
+    assert!(named.len() > 20, "the references are no longer written as `file :: test`");
+    for (file, test) in named {
+        // The abbreviations that the page explains under Invariants.
+        let path = match file.split_once('/') {
+            None => format!("crates/windlass/tests/{file}"),
+            Some(("agent", file)) => format!("crates/node/tests/agent/{file}"),
+            Some(_) => file.to_owned(),
+        };
+        let source = fs::read_to_string(root.join(&path));
+        let source = source.unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert!(source.contains(&format!("fn {test}(")), "{path} has no test {test}");
+    }
+}
+
+#[test]
 fn product_code_has_no_second_path_for_tests() {
     forbid(&["cfg(test)", "cfg!(test)", "mockall"], &[], "one path for all");
 }

@@ -38,7 +38,7 @@ impl Kubelet {
     /// Cuts the connection to the plugin that a resource is allocated from.
     pub async fn cancel_stream(&self, resource: &str) {
         let resource = resource.to_owned();
-        let cut = move |desk: &mut Desk| {
+        let cut = move |desk: &Desk| {
             let endpoint = desk.manager.endpoints.get(&resource);
             if let Some(plugin) = endpoint.and_then(|endpoint| endpoint.plugin.as_ref()) {
                 plugin.cut();
@@ -46,7 +46,7 @@ impl Kubelet {
         };
         if let Some((owner, _)) = self.owner() {
             // A kubelet that is gone has no streams.
-            let _ = owner.with(cut).await;
+            let _ = owner.look(cut).await;
         }
     }
 
@@ -55,10 +55,10 @@ impl Kubelet {
     pub async fn plugin(&self, resource: &str) -> Option<DevicePluginClient<Channel>> {
         let (owner, _) = self.owner()?;
         let resource = resource.to_owned();
-        let find = move |desk: &mut Desk| {
+        let find = move |desk: &Desk| {
             let endpoint = desk.manager.endpoints.get(&resource)?;
             Some(endpoint.plugin.as_ref()?.client())
         };
-        owner.with(find).await.ok()?
+        owner.look(find).await.ok()?
     }
 }

@@ -1,13 +1,22 @@
 //! One life of the kubelet: what its process owns, from start to end.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
-use tokio::task::JoinSet;
+use tokio::{
+    net::UnixListener,
+    task::{JoinError, JoinSet},
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use windlass_kubelet_api::socket::SocketPath;
 
 use super::KubeletError;
 use crate::{
+    config::Config,
     desk::{Desk, Office, Owner},
     device::DeviceIds,
     directory,
@@ -27,6 +36,12 @@ pub(super) struct Remains {
     pub(super) pods: Pods,
     /// Extended resources in the node's status.
     resources: DeviceIds,
+}
+
+/// Both sockets, bound after the folder was wiped: all of a beginning that can fail.
+pub(super) struct Sockets {
+    registration: UnixListener,
+    pod_resources: UnixListener,
 }
 
 /// A running kubelet's tasks. Dropped, they end at once.
@@ -75,17 +90,27 @@ impl Remains {
     }
 }
 
+// === impl Sockets ===
+
+impl Sockets {
+    /// Deletes every socket in the plugin folder and binds the kubelet's own.
+    pub(super) fn bind(config: &Config) -> Result<Self, KubeletError> {
+        directory::wipe_sockets(&config.plugin_dir())?;
+        Ok(Self {
+            registration: bind(config.registration_socket())?,
+            pod_resources: bind(config.pod_resources_socket())?,
+        })
+    }
+}
+
 // === impl Life ===
 
 impl Life {
-    /// Reads the checkpoint, deletes sockets, binds both of its own and serves.
-    pub(super) fn begin(office: Office, remains: Remains) -> Result<Self, KubeletError> {
+    /// Reads the checkpoint and serves.
+    pub(super) fn begin(office: Office, sockets: Sockets, remains: Remains) -> Self {
         let config = Arc::clone(&office.config);
         let ended = office.ended.clone();
-        directory::wipe_sockets(&config.plugin_dir())?;
-        let registration = bind(config.registration_socket())?;
-        let pod_resources = bind(config.pod_resources_socket())?;
-
+        let Sockets { registration, pod_resources } = sockets;
         let (owner, commands) = Owner::new();
         let listening = Listening {
             owner: owner.clone(),
@@ -104,15 +129,20 @@ impl Life {
         servers.spawn(serving);
         events.push(Event::Started);
         let guard = ended.clone().drop_guard();
-        Ok(Self { owner, ended, desk, servers, listening, _end_on_drop: guard })
+        Self { owner, ended, desk, servers, listening, _end_on_drop: guard }
     }
 
-    /// Ends all tasks and waits for them.
-    pub(super) async fn end(mut self) -> Remains {
+    /// Ends all tasks: ready when the last one is over, once. Fails if the desk panicked.
+    pub(super) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<Remains, JoinError>> {
         self.ended.cancel();
-        let manager = self.desk.join_next().await.and_then(Result::ok);
-        while self.servers.join_next().await.is_some() {}
-        manager.map(Remains::of).unwrap_or_default()
+        while let Some(served) = ready!(self.servers.poll_join_next(cx)) {
+            if let Err(error) = served {
+                tracing::error!(%error, "a server of the embedded kubelet failed");
+            }
+        }
+        // Its only task; asked once more after that, there is nothing left.
+        let manager = ready!(self.desk.poll_join_next(cx)).transpose();
+        Poll::Ready(manager.map(|manager| manager.map(Remains::of).unwrap_or_default()))
     }
 
     /// Serves registrations on a new socket file with the same name.
@@ -125,6 +155,6 @@ impl Life {
     }
 }
 
-fn bind(path: PathBuf) -> Result<tokio::net::UnixListener, KubeletError> {
+fn bind(path: PathBuf) -> Result<UnixListener, KubeletError> {
     Ok(SocketPath::new(path)?.bind()?)
 }

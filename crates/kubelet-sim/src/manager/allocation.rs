@@ -5,9 +5,6 @@ use std::collections::BTreeMap;
 use super::{Held, Manager, Request, Vanished, holding::Dropped};
 use crate::{device::DeviceIds, grant::Grant};
 
-/// Key of [`Held::by_numa`] for devices without NUMA node.
-const NO_NODE: i64 = -1;
-
 /// A plugin's answer to `Allocate`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
@@ -30,8 +27,8 @@ impl Manager {
         let listed = self.devices.get(&request.resource);
         for id in devices {
             let device = listed.and_then(|listed| listed.get(id));
-            let nodes = device.ok_or_else(|| Vanished { id: id.clone() })?.nodes();
-            for node in if nodes.is_empty() { &[NO_NODE] } else { nodes } {
+            let device = device.ok_or_else(|| Vanished { id: id.clone() })?;
+            for node in device.sorted_under() {
                 by_numa.entry(*node).or_default().push(id.clone());
             }
         }
@@ -44,14 +41,15 @@ impl Manager {
         self.allocated = self.holdings.in_use();
     }
 
-    /// Frees what pods hold that are gone, once all pods are known. What was chosen and never
-    /// granted is freed with it, and only then.
+    /// Frees what pods hold that are gone, once all pods are known, and forgets where they were to
+    /// be aligned. What was chosen and never granted is freed with it, and only then.
     pub(crate) fn collect_garbage(&mut self) {
         if !self.sources_ready {
             return;
         }
         let pods = &self.pods;
         let is_active = |uid: &str| pods.get(uid).is_some_and(super::PodRecord::is_active);
+        self.affinities.retain(|(pod, _), _| is_active(pod));
         if self.holdings.retain(is_active) == Dropped::Some {
             self.restore_allocated();
         }
@@ -93,14 +91,18 @@ mod tests {
         let mut manager = manager(vec![device("a", &[]), device("b", &[])]);
         hold(&mut manager, "pod", "c", "a");
         manager.allocated.entry(GPU.to_owned()).or_default().insert("b".to_owned());
+        let key = ("pod".to_owned(), "c".to_owned());
+        manager.affinities.insert(key, crate::topology::NumaMask::of([0]));
+        manager.collect_garbage();
+        assert_eq!((manager.allocated[GPU].clone(), manager.affinities.len()), (ids("a b"), 1));
         manager.pods.clear();
 
         manager.sources_ready = false;
         manager.collect_garbage();
-        assert_eq!(manager.allocated[GPU], ids("a b"));
+        assert_eq!((manager.allocated[GPU].clone(), manager.affinities.len()), (ids("a b"), 1));
 
         manager.sources_ready = true;
         manager.collect_garbage();
-        assert!(manager.allocated.is_empty());
+        assert!(manager.allocated.is_empty() && manager.affinities.is_empty());
     }
 }

@@ -13,12 +13,9 @@ use std::collections::BTreeMap;
 
 use super::{Manager, Refusal};
 use crate::{
-    device::{Device, DeviceIds},
+    device::{Device, DeviceIds, NO_NODE},
     topology::NumaMask,
 };
-
-/// Key in which devices without NUMA node are collected.
-const NO_NODE: i64 = -1;
 
 /// One resource of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -179,8 +176,7 @@ impl Manager {
 fn split(hint: NumaMask, available: &DeviceIds, listed: &BTreeMap<String, Device>) -> ByAffinity {
     let mut by_node = BTreeMap::<i64, DeviceIds>::new();
     for id in available {
-        let nodes = listed.get(id).map(Device::nodes).unwrap_or_default();
-        for node in if nodes.is_empty() { &[NO_NODE] } else { nodes } {
+        for node in listed.get(id).map_or(&[NO_NODE][..], Device::sorted_under) {
             by_node.entry(*node).or_default().insert(id.clone());
         }
     }

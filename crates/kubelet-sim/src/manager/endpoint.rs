@@ -1,17 +1,23 @@
 //! The plugins behind the resources: who is called, and what a lost stream does.
 //!
 //! ```text
-//!  Register ─> client in the table ─> dial, options ─> endpoint ─> list ... list ─> stream ends
-//!                  │ fails: removed,                    replaces the                  │
-//!                  └ an older endpoint stays            older one     client of this key, if any:
-//!                    (a zombie)                                       closed, endpoint stopped,
-//!                                                                     devices unhealthy
+//!  Register ─> in the table ─> dialled ─> options ─> endpoint ─> list ... list ─> stream ends
+//!                  │ fails: removed,                  replaces the                   │
+//!                  └ an older endpoint stays          older one     the client of its key, if
+//!                    (a zombie)                                     any: removed, connection
+//!                                                                   closed, endpoint stopped,
+//!                                                                   devices unhealthy
 //! ```
 //!
 //! Up to 1.36 the key is the resource, so the end of an old stream closes the newest client, and
-//! the end of a stream whose key is gone changes nothing. From 1.37 the socket is in the key.
+//! the end of a stream whose key is gone changes nothing. A newest client that still dials has
+//! nothing to close: it goes on, out of the table, and its own end will change nothing. From 1.37
+//! the socket is in the key.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -23,12 +29,34 @@ use crate::{
     status::PluginOptions,
 };
 
+/// Plugins that are connected or connecting, by the release's key: at most one for each.
+#[derive(Debug, Default)]
+pub(crate) struct Clients {
+    by_key: BTreeMap<ClientKey, Entry>,
+    begun: u64,
+}
+
+/// One registration's client, whether it is still in the table or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Client {
+    key: ClientKey,
+    /// Tells it from later ones with its key.
+    number: u64,
+}
+
 /// Under which a client is found when a stream ends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ClientKey {
+struct ClientKey {
     resource: String,
     /// From 1.37 on.
     socket: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    /// Closes the connection, once there is one.
+    close: Option<CancellationToken>,
 }
 
 /// Whom to call for a resource.
@@ -79,43 +107,58 @@ impl Endpoint {
     }
 }
 
+// === impl Client ===
+
+impl Client {
+    /// The resource that it registered.
+    pub(crate) fn resource(&self) -> &str {
+        &self.key.resource
+    }
+}
+
 impl Manager {
-    fn client_key(&self, resource: &str, socket: &Path) -> ClientKey {
+    /// A registration was accepted and the plugin is being dialled.
+    pub(crate) fn client_begins(&mut self, resource: &str, socket: &Path) -> Client {
         let socket = match self.release {
             Release::UpTo1_36 => None,
             Release::From1_37 => Some(socket.to_owned()),
         };
-        ClientKey { resource: resource.to_owned(), socket }
+        let key = ClientKey { resource: resource.to_owned(), socket };
+        self.clients.begun += 1;
+        let number = self.clients.begun;
+        self.clients.by_key.insert(key.clone(), Entry { number, close: None });
+        Client { key, number }
     }
 
-    /// A registration was accepted and the plugin is being dialled.
-    pub(crate) fn client_begins(
-        &mut self,
-        resource: &str,
-        socket: &Path,
-        close: CancellationToken,
-    ) {
-        self.clients.insert(self.client_key(resource, socket), close);
+    /// There is a connection that can be closed from now on, if the client is still in the table.
+    pub(crate) fn client_dialled(&mut self, client: &Client, close: CancellationToken) {
+        let found = self.clients.by_key.get_mut(&client.key);
+        if let Some(entry) = found.filter(|entry| entry.number == client.number) {
+            entry.close = Some(close);
+        }
     }
 
     /// Dial or options failed. Whatever client has the key is forgotten, endpoints stay.
-    pub(crate) fn client_failed(&mut self, resource: &str, socket: &Path) {
-        self.clients.remove(&self.client_key(resource, socket));
+    pub(crate) fn client_failed(&mut self, client: &Client) {
+        self.clients.by_key.remove(&client.key);
     }
 
     /// The plugin answered: calls go to it from now on, devices wait for its first list.
-    pub(crate) fn client_connected(&mut self, resource: &str, endpoint: Endpoint) {
-        self.endpoints.insert(resource.to_owned(), endpoint);
+    pub(crate) fn client_connected(&mut self, client: &Client, endpoint: Endpoint) {
+        self.endpoints.insert(client.resource().to_owned(), endpoint);
     }
 
-    /// A stream ended: closes the client that has the key now.
-    pub(crate) fn stream_ended(&mut self, resource: &str, socket: &Path, now: Instant) {
-        let Some(close) = self.clients.remove(&self.client_key(resource, socket)) else { return };
-        close.cancel();
-        let concerned = self.endpoints.get_mut(resource).filter(|endpoint| match self.release {
-            Release::UpTo1_36 => true,
-            Release::From1_37 => endpoint.socket.as_deref() == Some(socket),
-        });
+    /// A client's stream ended: closes the client that has its key now.
+    pub(crate) fn stream_ended(&mut self, client: &Client, now: Instant) {
+        let ClientKey { resource, socket } = &client.key;
+        let Some(newest) = self.clients.by_key.remove(&client.key) else { return };
+        if let Some(close) = newest.close {
+            close.cancel();
+        }
+        let concerned = self
+            .endpoints
+            .get_mut(resource)
+            .filter(|endpoint| socket.is_none() || endpoint.socket == *socket);
         if let Some(endpoint) = concerned {
             endpoint.plugin = None;
             endpoint.stopped_at = Some(now);
@@ -174,22 +217,25 @@ mod tests {
         }
     }
 
-    /// Registers `one.sock`, then `two.sock`; returns how to tell that they were closed.
-    fn two_registered(release: Release) -> (Manager, [CancellationToken; 2]) {
-        let mut manager = Manager { release, ..manager(vec![device("a", &[])]) };
-        let closed = ["one.sock", "two.sock"].map(|socket| {
-            let close = CancellationToken::new();
-            manager.client_begins(GPU, Path::new(socket), close.clone());
-            manager.client_connected(GPU, endpoint(socket));
-            close
-        });
-        (manager, closed)
+    /// A plugin that begins, is dialled and answers, as far as the table is concerned.
+    fn register(manager: &mut Manager, socket: &str) -> (Client, CancellationToken) {
+        let client = manager.client_begins(GPU, Path::new(socket));
+        let close = CancellationToken::new();
+        manager.client_dialled(&client, close.clone());
+        manager.client_connected(&client, endpoint(socket));
+        (client, close)
+    }
+
+    fn node(release: Release) -> Manager {
+        Manager { release, ..manager(vec![device("a", &[])]) }
     }
 
     #[tokio::test]
     async fn up_to_1_36_the_end_of_an_old_stream_closes_the_newer_plugin() {
-        let (mut manager, [one, two]) = two_registered(Release::UpTo1_36);
-        manager.stream_ended(GPU, Path::new("one.sock"), Instant::now());
+        let mut manager = node(Release::UpTo1_36);
+        let (first, one) = register(&mut manager, "one.sock");
+        let (_, two) = register(&mut manager, "two.sock");
+        manager.stream_ended(&first, Instant::now());
         assert!(two.is_cancelled() && !one.is_cancelled());
         assert_eq!(manager.counts()[GPU], (1, 0));
         assert!(manager.endpoints[GPU].stopped_at.is_some());
@@ -197,29 +243,65 @@ mod tests {
 
     #[tokio::test]
     async fn from_1_37_the_end_of_an_old_stream_leaves_the_newer_plugin_alone() {
-        let (mut manager, [_, two]) = two_registered(Release::From1_37);
-        manager.stream_ended(GPU, Path::new("one.sock"), Instant::now());
+        let mut manager = node(Release::From1_37);
+        let (first, _) = register(&mut manager, "one.sock");
+        let (second, two) = register(&mut manager, "two.sock");
+        manager.stream_ended(&first, Instant::now());
         assert!(!two.is_cancelled());
         assert_eq!(manager.counts()[GPU], (1, 1));
-        manager.stream_ended(GPU, Path::new("two.sock"), Instant::now());
+        manager.stream_ended(&second, Instant::now());
         assert_eq!(manager.counts()[GPU], (1, 0));
     }
 
     #[tokio::test]
+    async fn a_newer_plugin_that_still_dials_is_not_closed_and_its_own_end_goes_unnoticed() {
+        let mut manager = node(Release::UpTo1_36);
+        let (first, _) = register(&mut manager, "one.sock");
+        let second = manager.client_begins(GPU, Path::new("two.sock"));
+        manager.stream_ended(&first, Instant::now());
+        assert_eq!(manager.counts()[GPU], (1, 0), "the old endpoint is stopped");
+
+        let close = CancellationToken::new();
+        manager.client_dialled(&second, close.clone());
+        manager.client_connected(&second, endpoint("two.sock"));
+        manager.list(GPU, vec![device("a", &[])]);
+        assert_eq!(manager.counts()[GPU], (1, 1));
+        manager.stream_ended(&second, Instant::now());
+        assert!(!close.is_cancelled());
+        assert_eq!(manager.counts()[GPU], (1, 1));
+    }
+
+    #[tokio::test]
+    async fn of_two_plugins_that_dial_only_the_newer_one_can_be_closed() {
+        let mut manager = node(Release::UpTo1_36);
+        let first = manager.client_begins(GPU, Path::new("one.sock"));
+        let second = manager.client_begins(GPU, Path::new("two.sock"));
+        let [one, two] = [&first, &second].map(|client| {
+            let close = CancellationToken::new();
+            manager.client_dialled(client, close.clone());
+            close
+        });
+        manager.stream_ended(&first, Instant::now());
+        assert!(two.is_cancelled() && !one.is_cancelled());
+    }
+
+    #[tokio::test]
     async fn a_failed_registration_leaves_a_zombie() {
-        let (mut manager, _) = two_registered(Release::UpTo1_36);
-        manager.client_begins(GPU, Path::new("three.sock"), CancellationToken::new());
-        manager.client_failed(GPU, Path::new("three.sock"));
-        manager.stream_ended(GPU, Path::new("two.sock"), Instant::now());
+        let mut manager = node(Release::UpTo1_36);
+        let (first, _) = register(&mut manager, "one.sock");
+        let failing = manager.client_begins(GPU, Path::new("two.sock"));
+        manager.client_failed(&failing);
+        manager.stream_ended(&first, Instant::now());
         assert_eq!(manager.counts()[GPU], (1, 1));
     }
 
     #[tokio::test]
     async fn a_resource_expires_after_the_grace_period_and_stays_on_the_node_with_nothing() {
-        let (mut manager, _) = two_registered(Release::UpTo1_36);
+        let mut manager = node(Release::UpTo1_36);
+        let (client, _) = register(&mut manager, "one.sock");
         let lost = Instant::now();
         let grace = Duration::from_secs(300);
-        manager.stream_ended(GPU, Path::new("two.sock"), lost);
+        manager.stream_ended(&client, lost);
         assert!(manager.expire(lost + grace, grace).is_empty());
         assert_eq!(manager.unhealthy[GPU], ids("a"));
         assert_eq!(manager.expire(lost + grace + Duration::from_millis(1), grace), [GPU]);

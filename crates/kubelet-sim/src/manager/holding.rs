@@ -17,7 +17,8 @@ pub(crate) struct Holdings {
 /// Devices of one resource in one container, and the plugin's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// Ids by NUMA node at the time of allocation, -1 for none. A device of two nodes is in both.
+    /// Ids by NUMA node at the time of allocation, `NO_NODE` for none. A device of two nodes is in
+    /// both.
     pub(crate) by_numa: BTreeMap<i64, Vec<String>>,
     /// The encoded `ContainerAllocateResponse`, kept for the checkpoint.
     pub(crate) response: Vec<u8>,

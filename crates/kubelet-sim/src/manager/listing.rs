@@ -5,27 +5,13 @@ use std::collections::BTreeMap;
 use super::Manager;
 use crate::device::{Device, DeviceIds};
 
-/// Capacity of the channel that announces pods to sync (`make(chan resourceupdates.Update, 100)`).
-const POD_SYNCS: usize = 100;
-
-/// What a list set in motion besides the new counts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum PodSync {
-    /// No pod holds a device whose health changed.
-    #[default]
-    NotNeeded,
-    /// These pods are to be synced.
-    Queued(Vec<String>),
-    /// These pods should have been synced, but the channel is full.
-    Dropped(Vec<String>),
-}
-
 impl Manager {
-    /// Takes a list as the whole truth about a resource.
+    /// Takes a list as the whole truth about a resource. Returns the pods that are synced at once
+    /// because a device that they hold changed its health or reappeared.
     ///
     /// Of a device listed twice the last record wins, and both count: an id can be healthy and
     /// unhealthy at once.
-    pub(crate) fn list(&mut self, resource: &str, devices: Vec<Device>) -> PodSync {
+    pub(crate) fn list(&mut self, resource: &str, devices: Vec<Device>) -> Vec<String> {
         let old = self.devices.remove(resource).unwrap_or_default();
         let (mut healthy, mut unhealthy) = (DeviceIds::new(), DeviceIds::new());
         let mut listed = BTreeMap::new();
@@ -42,18 +28,7 @@ impl Manager {
         self.healthy.insert(resource.to_owned(), healthy);
         self.unhealthy.insert(resource.to_owned(), unhealthy);
         self.expired.remove(resource);
-        self.queue_pod_sync(affected.into_iter().collect())
-    }
-
-    fn queue_pod_sync(&mut self, pods: Vec<String>) -> PodSync {
-        if pods.is_empty() {
-            return PodSync::NotNeeded;
-        }
-        if self.pod_syncs.len() >= POD_SYNCS {
-            return PodSync::Dropped(pods);
-        }
-        self.pod_syncs.push_back(pods.clone());
-        PodSync::Queued(pods)
+        affected.into_iter().collect()
     }
 
     /// Moves all healthy ids to unhealthy. The devices' own health stays as the plugin said it.
@@ -145,22 +120,10 @@ mod tests {
     fn a_holder_is_synced_when_its_device_changes_health_or_reappears_but_not_when_it_goes() {
         let mut manager = manager(vec![device("a", &[]), device("b", &[])]);
         hold(&mut manager, "pod", "c", "a");
-        let queued = PodSync::Queued(vec!["pod".to_owned()]);
-        assert_eq!(manager.list(GPU, vec![device("a", &[]), sick("b")]), PodSync::NotNeeded);
-        assert_eq!(manager.list(GPU, vec![sick("a")]), queued);
-        assert_eq!(manager.list(GPU, vec![]), PodSync::NotNeeded);
-        assert_eq!(manager.list(GPU, vec![sick("a")]), queued);
-    }
-
-    #[test]
-    fn the_101st_waiting_pod_sync_is_dropped() {
-        let mut manager = manager(vec![device("a", &[])]);
-        hold(&mut manager, "pod", "c", "a");
-        let mut flip = |round: usize| {
-            let device = if round.is_multiple_of(2) { sick("a") } else { device("a", &[]) };
-            manager.list(GPU, vec![device])
-        };
-        assert!((0..POD_SYNCS).all(|round| matches!(flip(round), PodSync::Queued(_))));
-        assert_eq!(flip(POD_SYNCS), PodSync::Dropped(vec!["pod".to_owned()]));
+        let none: [&str; 0] = [];
+        assert_eq!(manager.list(GPU, vec![device("a", &[]), sick("b")]), none);
+        assert_eq!(manager.list(GPU, vec![sick("a")]), ["pod"]);
+        assert_eq!(manager.list(GPU, vec![]), none);
+        assert_eq!(manager.list(GPU, vec![sick("a")]), ["pod"]);
     }
 }

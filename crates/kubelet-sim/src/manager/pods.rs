@@ -98,7 +98,8 @@ impl Manager {
         let others = self.pods.values().filter(|record| record.phase == PodPhase::Admitted);
         for record in others.filter(|record| record.pod.uid != uid) {
             for (resource, quantity) in record.pod.effective_limits() {
-                *used.entry(resource).or_default() += quantity;
+                let sum = used.entry(resource).or_default();
+                *sum = sum.saturating_add(quantity);
             }
         }
         used
@@ -134,6 +135,15 @@ mod tests {
             insufficient.to_string(),
             "Node didn't have enough resource: example.com/gpu, requested: 2, used: 1, capacity: 2"
         );
+    }
+
+    #[test]
+    fn requests_beyond_counting_use_everything() {
+        let mut manager = manager(vec![device("a", &[])]);
+        admitted(&mut manager, pod("one", u64::MAX));
+        admitted(&mut manager, pod("two", u64::MAX));
+        manager.fits(&pod("p", 1)).expect_err("nothing is left");
+        manager.fits(&pod("p", u64::MAX)).expect_err("nothing is left");
     }
 
     #[test]

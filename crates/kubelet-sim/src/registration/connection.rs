@@ -2,9 +2,11 @@
 //!
 //! ```text
 //!  begun ─> dialling ─> asking options ─> connected: Register answers ─> watching ─> ended
-//!             │ 10 s        │ error
+//!             │ 10 s        │ error, or closed
 //!             └─────────────┴─> failed: Register answers the text, the client is forgotten
 //! ```
+//!
+//! From the end of the dial on, the end of another stream may close the connection.
 
 use std::path::PathBuf;
 
@@ -19,7 +21,7 @@ use crate::{
     device::Device,
     event::Event,
     fault::{Misbehaviour, StreamFault},
-    manager::Endpoint,
+    manager::{Client, Endpoint},
     plugin::{Plugin, RpcError},
     status::PluginOptions,
 };
@@ -60,50 +62,47 @@ impl Connection {
         mut self,
         mut reply: oneshot::Sender<Result<(), ConnectError>>,
     ) -> Result<(), Gone> {
-        let closed = self.begin().await?;
-        match self.connect(closed, &mut reply).await? {
+        let client = self.begin().await?;
+        match self.connect(&client, &mut reply).await? {
             Err(error) => {
-                self.fail(&error).await?;
+                self.fail(client, &error).await?;
                 // The plugin that asked may have left.
                 let _ = reply.send(Err(error));
                 Ok(())
             }
             Ok((plugin, options)) => {
-                self.register(plugin.clone(), options).await?;
+                self.register(client.clone(), plugin.clone(), options).await?;
                 // The plugin that asked may have left; it is registered all the same.
                 let _ = reply.send(Ok(()));
                 let reason = self.watch(&plugin).await?;
-                let (resource, socket) = (self.resource, self.socket);
-                self.owner.with(move |desk| desk.stream_ended(&resource, &socket, reason)).await
+                let socket = self.socket;
+                self.owner.with(move |desk| desk.stream_ended(&client, socket, reason)).await
             }
         }
     }
 
-    async fn begin(&self) -> Result<CancellationToken, Gone> {
-        let close = CancellationToken::new();
+    async fn begin(&self) -> Result<Client, Gone> {
         let (resource, socket) = (self.resource.clone(), self.socket.clone());
-        let closed = close.clone();
-        let begin = move |desk: &mut crate::desk::Desk| {
-            desk.manager.client_begins(&resource, &socket, close);
-        };
-        self.owner.with(begin).await?;
-        Ok(closed)
+        self.owner.with(move |desk| desk.manager.client_begins(&resource, &socket)).await
     }
 
     /// Dials and asks for options, unless the `Register` call is given up meanwhile.
     async fn connect(
         &self,
-        closed: CancellationToken,
+        client: &Client,
         reply: &mut oneshot::Sender<Result<(), ConnectError>>,
     ) -> Result<Result<(Plugin, PluginOptions), ConnectError>, Gone> {
-        let timeout = self.owner.with(|desk| desk.config.dial_timeout).await?;
+        let timeout = self.owner.look(|desk| desk.config.dial_timeout).await?;
+        let close = CancellationToken::new();
         let plugin = tokio::select! {
-            dialled = Plugin::dial(&self.socket, closed, timeout) => match dialled {
+            dialled = Plugin::dial(&self.socket, close.clone(), timeout) => match dialled {
                 Ok(plugin) => plugin,
                 Err(_) => return Ok(Err(ConnectError::DialTimeout)),
             },
             () = reply.closed() => return Ok(Err(ConnectError::DialCancelled)),
         };
+        let dialled = client.clone();
+        self.owner.with(move |desk| desk.manager.client_dialled(&dialled, close)).await?;
         let options = tokio::select! {
             options = plugin.options(self.deadline) => options,
             () = reply.closed() => Err(RpcError::cancelled()),
@@ -111,20 +110,25 @@ impl Connection {
         Ok(options.map(|options| (plugin, options)).map_err(ConnectError::Options))
     }
 
-    async fn fail(&self, error: &ConnectError) -> Result<(), Gone> {
-        let (resource, socket) = (self.resource.clone(), self.socket.clone());
+    async fn fail(&self, client: Client, error: &ConnectError) -> Result<(), Gone> {
+        let resource = self.resource.clone();
         let message = error.to_string();
         let forget = move |desk: &mut crate::desk::Desk| {
-            desk.manager.client_failed(&resource, &socket);
+            desk.manager.client_failed(&client);
             desk.events.push(Event::RegistrationRefused { resource, message });
         };
         self.owner.with(forget).await
     }
 
-    async fn register(&self, plugin: Plugin, options: PluginOptions) -> Result<(), Gone> {
+    async fn register(
+        &self,
+        client: Client,
+        plugin: Plugin,
+        options: PluginOptions,
+    ) -> Result<(), Gone> {
         let (resource, endpoint) = (self.resource.clone(), self.socket.clone());
         let register = move |desk: &mut crate::desk::Desk| {
-            desk.manager.client_connected(&resource, Endpoint::connected(plugin, options));
+            desk.manager.client_connected(&client, Endpoint::connected(plugin, options));
             desk.events.push(Event::Registered { resource, endpoint });
         };
         self.owner.with(register).await
@@ -132,12 +136,9 @@ impl Connection {
 
     /// Follows `ListAndWatch` until it ends. Returns why.
     async fn watch(&mut self, plugin: &Plugin) -> Result<String, Gone> {
-        let mut stream = tokio::select! {
-            stream = plugin.watch() => match stream {
-                Ok(stream) => stream,
-                Err(error) => return Ok(error.to_string()),
-            },
-            () = plugin.closed() => return Ok("closed by the kubelet".to_owned()),
+        let mut stream = match plugin.watch().await {
+            Ok(stream) => stream,
+            Err(error) => return Ok(error.to_string()),
         };
         loop {
             let faults = &mut self.faults;

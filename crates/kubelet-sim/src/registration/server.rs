@@ -27,6 +27,9 @@ use crate::{
     severable,
 };
 
+/// Longest `TimeoutValue` (gRPC over HTTP/2, "Requests"); a longer one could not be counted to.
+const MAX_TIMEOUT_DIGITS: usize = 8;
+
 /// What the server needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Listening {
@@ -101,11 +104,11 @@ impl Registrar {
 
     async fn refuse(&self, resource: String, message: String) -> Status {
         let status = Status::unknown(message.clone());
-        let note = move |desk: &mut crate::desk::Desk| {
+        let note = move |desk: &crate::desk::Desk| {
             desk.events.push(Event::RegistrationRefused { resource, message });
         };
         // A kubelet that is gone answers all the same, if it still can.
-        let _ = self.listening.owner.with(note).await;
+        let _ = self.listening.owner.look(note).await;
         status
     }
 
@@ -133,21 +136,28 @@ fn check(request: &wire::RegisterRequest) -> Result<(), String> {
     Ok(())
 }
 
-/// When the caller stops waiting, from its `grpc-timeout`: digits and a unit.
+/// When the caller stops waiting, from its `grpc-timeout`.
 fn deadline(request: &Request<wire::RegisterRequest>) -> Option<Instant> {
     let text = request.metadata().get("grpc-timeout")?.to_str().ok()?;
+    Instant::now().checked_add(timeout(text)?)
+}
+
+/// One to eight digits and a unit; anything else is no timeout, for tonic neither.
+fn timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.len() > MAX_TIMEOUT_DIGITS || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
     let count: u64 = digits.parse().ok()?;
-    let timeout = match unit {
-        "H" => Duration::from_secs(count.checked_mul(3600)?),
-        "M" => Duration::from_secs(count.checked_mul(60)?),
+    Some(match unit {
+        "H" => Duration::from_secs(count * 3600),
+        "M" => Duration::from_secs(count * 60),
         "S" => Duration::from_secs(count),
         "m" => Duration::from_millis(count),
         "u" => Duration::from_micros(count),
         "n" => Duration::from_nanos(count),
         _ => return None,
-    };
-    Some(Instant::now() + timeout)
+    })
 }
 
 /// Go's answer to a service that a server does not have: a plugin may register `kubelet.sock`.
@@ -196,5 +206,29 @@ impl DevicePlugin for NotAPlugin {
         _: Request<wire::PreStartContainerRequest>,
     ) -> Result<Response<wire::PreStartContainerResponse>, Status> {
         Self::unknown()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_has_up_to_eight_digits_and_a_unit() {
+        for (text, expected) in [
+            ("5S", Some(Duration::from_secs(5))),
+            ("2M", Some(Duration::from_secs(120))),
+            ("99999999H", Some(Duration::from_secs(99_999_999 * 3600))),
+            ("99999999n", Some(Duration::from_nanos(99_999_999))),
+            ("100000000n", None),
+            ("18446744073709551615S", None),
+            ("+5S", None),
+            ("5", None),
+            ("S", None),
+            ("5é", None),
+            ("", None),
+        ] {
+            assert_eq!(timeout(text), expected, "{text}");
+        }
     }
 }

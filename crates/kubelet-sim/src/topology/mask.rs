@@ -36,7 +36,7 @@ impl NumaMask {
     /// The one with fewer nodes; of equally many, the one with the lower nodes.
     #[must_use]
     pub fn narrowest(self, other: Self) -> Self {
-        self.min_by_width(other)
+        if other.width() < self.width() { other } else { self }
     }
 
     /// Every mask over these nodes that is not empty, narrow ones first.
@@ -52,12 +52,8 @@ impl NumaMask {
         found
     }
 
-    fn min_by_width(self, other: Self) -> Self {
-        if other.width() < self.width() { other } else { self }
-    }
-
     /// Sorts by number of nodes, then towards low ones.
-    pub(crate) fn width(self) -> (u32, u64) {
+    fn width(self) -> (u32, u64) {
         (self.count(), self.0)
     }
 }

@@ -1,11 +1,13 @@
 //! Admission: which pods get which devices, and the exact words for those that get none.
 
 use tonic::Status;
-use windlass_kubelet_api::deviceplugin::{CdiDevice, ContainerAllocateResponse, Mount};
+use windlass_kubelet_api::deviceplugin::{
+    CdiDevice, ContainerAllocateResponse, DevicePluginOptions, Mount,
+};
 use windlass_kubelet_sim::{Condition, Container, Event, Pod, Reason};
 
 use super::{
-    plugin::{Allocate, Call, Plugin},
+    plugin::{Allocate, Call, Method, Plugin},
     support::{DEADLINE, GPU, NIC, Node, SHORT, device, devices, ids, pod},
 };
 
@@ -132,7 +134,7 @@ async fn of_two_container_responses_the_first_is_used() {
 #[tokio::test]
 async fn a_hanging_allocate_keeps_other_pods_waiting() {
     let (node, plugin) = node_with(2).await;
-    plugin.script().allocate = Allocate::Hang;
+    plugin.script().ignores = Some(Method::Allocate);
     let innocent = async {
         let waiting = tokio::time::timeout(SHORT, node.kubelet.admit(Pod::new("innocent")));
         waiting.await.expect_err("it waits for its turn");
@@ -140,6 +142,34 @@ async fn a_hanging_allocate_keeps_other_pods_waiting() {
     };
     let (stuck, ()) = tokio::join!(biased; node.kubelet.admit(pod("stuck", GPU, 1)), innocent);
     assert_eq!(stuck.expect_err("stopped").reason, Reason::KubeletGone);
+}
+
+#[tokio::test]
+async fn a_call_that_is_under_way_when_the_stream_ends_fails_with_the_connection() {
+    let is_allocate = |call: &Call| matches!(call, Call::Allocate(_));
+    check_closing(Method::Allocate, is_allocate, "").await;
+    let is_preferred = |call: &Call| matches!(call, Call::Preferred { .. });
+    let prefix = "device plugin GetPreferredAllocation rpc failed with err: ";
+    check_closing(Method::Preferred, is_preferred, prefix).await;
+}
+
+async fn check_closing(ignored: Method, is_ignored: impl Fn(&Call) -> bool, prefix: &str) {
+    let (node, plugin) = node_with(2).await;
+    let options =
+        DevicePluginOptions { get_preferred_allocation_available: true, ..Default::default() };
+    plugin.script().options = Ok(options);
+    plugin.register().await.expect("registered");
+    plugin.script().ignores = Some(ignored);
+    let ending = async {
+        plugin.called(is_ignored).await;
+        plugin.end_streams(Ok(()));
+    };
+    let closing = "rpc error: code = Canceled desc = grpc: the client connection is closing";
+    let cause = format!("{prefix}{closing}");
+    let both = async { tokio::join!(node.refuse(("pod", 1), &cause), ending) };
+    tokio::time::timeout(DEADLINE, both).await.expect("the call does not outlive its connection");
+    node.counts(GPU, 2, 0).await;
+    assert_eq!(node.in_use(GPU), ids(""));
 }
 
 /// 64

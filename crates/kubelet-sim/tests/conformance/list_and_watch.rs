@@ -1,6 +1,7 @@
 //! Lists become counts; the end of a stream makes devices unhealthy, not gone.
 
 use tonic::Status;
+use windlass_kubelet_api::deviceplugin::Empty;
 use windlass_kubelet_sim::{Event, Health, Misbehaviour, StreamFault};
 
 use super::{
@@ -118,6 +119,9 @@ async fn a_stream_can_be_left_unread() {
     node.kubelet.misbehave(Misbehaviour { streams, ..Misbehaviour::default() });
     let plugin = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
     plugin.streams(1).await;
+    // What the plugin sent before it answered this has arrived.
+    let mut client = node.kubelet.plugin(GPU).await.expect("connected");
+    client.get_device_plugin_options(Empty {}).await.expect("answered");
     assert_eq!(node.kubelet.node().counts(GPU), None);
     node.kubelet.misbehave(Misbehaviour::default());
     node.counts(GPU, 1, 1).await;

@@ -31,10 +31,19 @@ pub(crate) enum Call {
 /// What the plugin answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
+    /// Is never answered, whatever else the script says.
+    pub(crate) ignores: Option<Method>,
     pub(crate) options: Result<wire::DevicePluginOptions, Status>,
     pub(crate) preferred: Result<Vec<String>, Status>,
     pub(crate) allocate: Allocate,
     pub(crate) pre_start: PreStart,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Options,
+    Preferred,
+    Allocate,
 }
 
 #[derive(Clone, Debug)]
@@ -46,7 +55,6 @@ pub(crate) enum Allocate {
     Fail(Status),
     /// Drops the devices from the list, waits until the kubelet has seen it, then answers.
     Vanish,
-    Hang,
 }
 
 #[derive(Clone, Debug)]
@@ -75,7 +83,7 @@ pub(crate) struct Plugin {
 
 struct Shared {
     script: Mutex<Script>,
-    calls: Mutex<Vec<Call>>,
+    calls: watch::Sender<Vec<Call>>,
     show: watch::Sender<Show>,
     open_streams: watch::Sender<usize>,
     lists_seen: Mutex<Option<windlass_kubelet_sim::Calls>>,
@@ -88,6 +96,7 @@ struct OpenStream(Arc<Shared>);
 impl Default for Script {
     fn default() -> Self {
         Self {
+            ignores: None,
             options: Ok(wire::DevicePluginOptions::default()),
             preferred: Ok(Vec::new()),
             allocate: Allocate::Ids,
@@ -105,7 +114,7 @@ impl Plugin {
         std::fs::create_dir_all(path.parent().expect("in a folder")).expect("a folder");
         let shared = Arc::new(Shared {
             script: Mutex::new(Script::default()),
-            calls: Mutex::new(Vec::new()),
+            calls: watch::Sender::new(Vec::new()),
             show: watch::Sender::new(Show::Nothing),
             open_streams: watch::Sender::new(0),
             lists_seen: Mutex::new(Some(kubelet.calls())),
@@ -166,12 +175,22 @@ impl Plugin {
     }
 
     pub(crate) fn calls(&self) -> Vec<Call> {
-        self.shared.calls.lock().expect("no test panicked here").clone()
+        self.shared.calls.borrow().clone()
     }
 
     /// The calls since the last time.
     pub(crate) fn take_calls(&self) -> Vec<Call> {
-        std::mem::take(&mut *self.shared.calls.lock().expect("no test panicked here"))
+        self.shared.calls.send_replace(Vec::new())
+    }
+
+    /// Waits until such a call arrived.
+    pub(crate) async fn called(&self, is_it: impl Fn(&Call) -> bool) {
+        let mut calls = self.shared.calls.subscribe();
+        let waiting = calls.wait_for(|calls| calls.iter().any(&is_it));
+        tokio::time::timeout(super::support::DEADLINE, waiting)
+            .await
+            .unwrap_or_else(|_| panic!("called in time"))
+            .expect("the sender lives");
     }
 
     /// Waits until this many streams are open.
@@ -214,9 +233,17 @@ pub(crate) async fn register(
 // === impl Service ===
 
 impl Service {
-    fn note(&self, call: Call) -> Script {
-        self.0.calls.lock().expect("no test panicked here").push(call);
+    fn script_now(&self) -> Script {
         self.0.script.lock().expect("no test panicked here").clone()
+    }
+
+    async fn note(&self, method: Method, call: Call) -> Script {
+        self.0.calls.send_modify(|calls| calls.push(call));
+        let script = self.script_now();
+        if script.ignores == Some(method) {
+            std::future::pending::<()>().await;
+        }
+        script
     }
 
     async fn vanish(&self) {
@@ -244,14 +271,14 @@ impl DevicePlugin for Service {
         &self,
         _: Request<wire::Empty>,
     ) -> Result<Response<wire::DevicePluginOptions>, Status> {
-        self.note(Call::Options).options.map(Response::new)
+        self.note(Method::Options, Call::Options).await.options.map(Response::new)
     }
 
     async fn list_and_watch(
         &self,
         _: Request<wire::Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        self.note(Call::ListAndWatch);
+        self.0.calls.send_modify(|calls| calls.push(Call::ListAndWatch));
         self.0.open_streams.send_modify(|open| *open += 1);
         let open = OpenStream(Arc::clone(&self.0));
         let shows = WatchStream::new(self.0.show.subscribe());
@@ -277,7 +304,7 @@ impl DevicePlugin for Service {
             must_include: request.must_include_device_i_ds,
             size: request.allocation_size,
         };
-        let device_i_ds = self.note(call).preferred?;
+        let device_i_ds = self.note(Method::Preferred, call).await.preferred?;
         let answer = wire::ContainerPreferredAllocationResponse { device_i_ds };
         Ok(Response::new(wire::PreferredAllocationResponse { container_responses: vec![answer] }))
     }
@@ -292,7 +319,8 @@ impl DevicePlugin for Service {
             .into_iter()
             .map(|container| container.devices_ids)
             .collect();
-        let container_responses = match self.note(Call::Allocate(ids.clone())).allocate {
+        let script = self.note(Method::Allocate, Call::Allocate(ids.clone())).await;
+        let container_responses = match script.allocate {
             Allocate::Ids => ids.iter().map(|ids| visible(ids)).collect(),
             Allocate::Answer(responses) => responses,
             Allocate::Fail(status) => return Err(status),
@@ -300,7 +328,6 @@ impl DevicePlugin for Service {
                 self.vanish().await;
                 ids.iter().map(|ids| visible(ids)).collect()
             }
-            Allocate::Hang => std::future::pending().await,
         };
         Ok(Response::new(wire::AllocateResponse { container_responses }))
     }
@@ -309,8 +336,10 @@ impl DevicePlugin for Service {
         &self,
         request: Request<wire::PreStartContainerRequest>,
     ) -> Result<Response<wire::PreStartContainerResponse>, Status> {
-        let script = self.note(Call::PreStart(request.into_inner().devices_ids));
-        match script.pre_start {
+        let call = Call::PreStart(request.into_inner().devices_ids);
+        self.0.calls.send_modify(|calls| calls.push(call));
+        let pre_start = self.script_now().pre_start;
+        match pre_start {
             PreStart::Fine => Ok(Response::new(wire::PreStartContainerResponse {})),
             PreStart::Fail(status) => Err(status),
             PreStart::Hang => std::future::pending().await,

@@ -76,19 +76,34 @@ async fn reusable_devices_need_no_opinion() {
 async fn it_is_asked_with_aligned_and_taken_devices_and_the_whole_size() {
     let node = Node::start_with(|config| config.topology = TopologyPolicy::BestEffort);
     let plugin = opinionated(&node, two_nodes()).await;
-    plugin.script().preferred = Ok(vec!["d0".to_owned(), "d5".to_owned()]);
+    let wish = ["d5", "d1", "d2", "d3"].map(str::to_owned);
+    plugin.script().preferred = Ok(wish.to_vec());
     let init = Container::new("i").limit(GPU, 2);
-    let app = Container::new("c").limit(GPU, 4);
-    let crossing = Pod::new("pod").init(init).container(app);
-    let admission = node.kubelet.admit(crossing).await.expect("admitted");
-    // The hint for two devices is node 0, so d5 is not aligned and d1 fills up.
-    assert_eq!(admission.allotment("i", GPU).expect("held").ids(), ids("d0 d1"));
-    let question = admission.allotment("i", GPU).and_then(|held| held.preference.clone());
-    let question = question.expect("the plugin was asked");
-    assert_eq!((question.available, question.size), (ids("d0 d1 d2 d3"), 2));
-    assert_eq!(question.answer, ["d0", "d5"]);
+    let app = Container::new("c").limit(GPU, 3);
+    let pod = Pod::new("pod").init(init).container(app);
+    let admission = node.kubelet.admit(pod).await.expect("admitted");
+    // The hint for both containers is node 0, so d5 is not aligned.
+    let allotment = |name| admission.allotment(name, GPU).expect("held");
+    assert_eq!(allotment("i").ids(), ids("d1 d2"));
+    assert_eq!(allotment("c").ids(), ids("d1 d2 d3"));
+    let aligned = || "d0 d1 d2 d3".to_owned();
+    let expected = [(aligned(), String::new(), 2), (aligned(), "d1 d2".to_owned(), 3)];
+    assert_eq!(asked(&plugin), expected);
+    let question = allotment("c").preference.clone().expect("the plugin was asked");
+    assert_eq!((question.available, question.must_include), (ids("d0 d1 d2 d3"), ids("d1 d2")));
+    assert_eq!((question.size, &question.answer[..]), (3, &wish[..]));
+}
+
+/// 73
+#[tokio::test]
+async fn exactly_the_aligned_devices_that_are_left_need_no_opinion() {
+    let node = Node::start_with(|config| config.topology = TopologyPolicy::BestEffort);
+    let plugin = opinionated(&node, two_nodes()).await;
+    let init = Container::new("i").limit(GPU, 2);
+    let pod = Pod::new("pod").init(init).container(Container::new("c").limit(GPU, 4));
+    let admission = node.kubelet.admit(pod).await.expect("admitted");
     assert_eq!(admission.allotment("c", GPU).expect("held").ids(), ids("d0 d1 d2 d3"));
-    assert_eq!(asked(&plugin).len(), 1, "two more were exactly the aligned ones");
+    assert_eq!(asked(&plugin).len(), 1, "for the init container only");
 }
 
 /// 75

@@ -27,7 +27,10 @@ impl Drop for Killed {
 /// Without the program there is nothing to check.
 #[tokio::test]
 async fn a_go_plugin_registers_and_serves_a_pod() {
-    let Some(program) = env::var_os(PROGRAM) else { return };
+    let Some(program) = env::var_os(PROGRAM) else {
+        eprintln!("SKIPPED: set {PROGRAM} to meet a plugin written in Go");
+        return;
+    };
     let node = Node::start_with(|config| config.dial_timeout = Duration::from_secs(10));
     let folder = node.kubelet.config().plugin_dir();
     let child = Command::new(program).arg(folder).stderr(Stdio::null()).spawn();

@@ -1,14 +1,19 @@
 //! Register: checks, texts, and what a second registration does to the first.
 
 use tonic::{Code, Status};
-use windlass_kubelet_api::deviceplugin::{self as wire, DevicePluginOptions, RegisterRequest};
+use windlass_kubelet_api::{
+    deviceplugin::{
+        self as wire, DevicePluginOptions, RegisterRequest, registration_client::RegistrationClient,
+    },
+    socket::SocketPath,
+};
 use windlass_kubelet_sim::{
     Config, Event, Kubelet, KubeletError, Misbehaviour, Registration, RegistrationFault, Release,
 };
 
 use super::{
-    plugin::{Allocate, Call, Plugin, register},
-    support::{DEADLINE, GPU, Node, SHORT, device, devices},
+    plugin::{Allocate, Call, Method, Plugin, register},
+    support::{DEADLINE, GPU, NIC, Node, SHORT, device, devices},
 };
 
 fn refused(outcome: Result<(), Status>, expected: &str) {
@@ -63,7 +68,7 @@ async fn names_that_are_no_extended_resources_are_refused() {
 /// 5
 #[tokio::test]
 async fn a_missing_endpoint_fails_when_the_dial_timeout_is_over() {
-    let node = Node::start();
+    let node = Node::start_with(|config| config.dial_timeout = SHORT);
     let started = tokio::time::Instant::now();
     for endpoint in ["missing.sock", ""] {
         let request = RegisterRequest {
@@ -215,7 +220,7 @@ async fn a_new_plugins_list_replaces_the_old_ones() {
 /// 18
 #[tokio::test]
 async fn a_failed_second_registration_makes_a_zombie_of_the_first() {
-    let node = Node::start();
+    let node = Node::start_with(|config| config.dial_timeout = SHORT);
     let first = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
     node.counts(GPU, 1, 1).await;
     let request = RegisterRequest { endpoint: "missing.sock".to_owned(), ..first.request() };
@@ -245,7 +250,7 @@ async fn registration_can_be_refused_or_left_hanging() {
 
 #[tokio::test]
 async fn a_register_call_that_is_given_up_registers_nothing() {
-    let node = Node::start_with(|config| config.dial_timeout = DEADLINE);
+    let node = Node::start();
     let socket = node.kubelet.config().registration_socket();
     let request = RegisterRequest {
         version: wire::VERSION.to_owned(),
@@ -256,6 +261,77 @@ async fn a_register_call_that_is_given_up_registers_nothing() {
     tokio::time::timeout(SHORT, register(&socket, request)).await.expect_err("given up");
     let is_cancelled = |event: &Event| matches!(event, Event::RegistrationRefused { message, .. } if message == "failed to dial device plugin: context canceled");
     node.event(is_cancelled).await;
+    // It comes too late: nobody dials any more.
+    let late = Plugin::serve(&node.kubelet, GPU, "late.sock");
+    late.show(devices(1));
+    let status = node.kubelet.node();
+    assert!(status.registrations.is_empty() && status.resources.is_empty(), "{status:?}");
+    let registered = |event: &Event| matches!(event, Event::Registered { .. });
+    assert_eq!(node.kubelet.calls().count(registered), 0);
+    assert_eq!(late.calls(), []);
+}
+
+/// Trap 1, in the moment between `Register` and the connection.
+#[tokio::test]
+async fn a_plugin_that_is_still_dialled_when_the_old_stream_ends_works_and_dies_unnoticed() {
+    let node = Node::start();
+    let first = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
+    node.counts(GPU, 1, 1).await;
+    let socket = node.kubelet.config().registration_socket();
+    let request = RegisterRequest { endpoint: "two.sock".to_owned(), ..first.request() };
+    let meanwhile = async {
+        // Whole registrations that begin later: by their end the first one is being dialled.
+        for _ in 0..3 {
+            Plugin::serve(&node.kubelet, NIC, "nic.sock").register().await.expect("registered");
+        }
+        first.end_streams(Ok(()));
+        node.counts(GPU, 1, 0).await;
+        let second = Plugin::serve(&node.kubelet, GPU, "two.sock");
+        second.show(devices(2));
+        second
+    };
+    let (outcome, second) = tokio::join!(biased; register(&socket, request), meanwhile);
+    outcome.expect("registered");
+    node.counts(GPU, 2, 2).await;
+
+    second.end_streams(Ok(()));
+    let is_its_end = |event: &Event| matches!(event, Event::StreamEnded { endpoint, .. } if endpoint.ends_with("two.sock"));
+    node.event(is_its_end).await;
+    assert_eq!(node.kubelet.node().counts(GPU), Some((2, 2)));
+}
+
+/// The same, a moment later: the newer plugin's connection is there and can be closed.
+#[tokio::test]
+async fn a_plugin_that_is_asked_for_options_when_the_old_stream_ends_is_not_registered() {
+    let node = Node::start();
+    let first = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
+    node.counts(GPU, 1, 1).await;
+    let second = Plugin::serve(&node.kubelet, GPU, "two.sock");
+    second.script().ignores = Some(Method::Options);
+    let ending = async {
+        second.called(|call| *call == Call::Options).await;
+        first.end_streams(Ok(()));
+    };
+    let both = async { tokio::join!(second.register(), ending) };
+    let (outcome, ()) = tokio::time::timeout(DEADLINE, both).await.expect("Register is answered");
+    refused(
+        outcome,
+        "failed to get device plugin options: rpc error: code = Canceled desc = grpc: the client connection is closing",
+    );
+    node.counts(GPU, 1, 0).await;
+}
+
+#[tokio::test]
+async fn a_deadline_beyond_counting_is_no_deadline() {
+    let node = Node::start();
+    let plugin = Plugin::serve(&node.kubelet, GPU, "gpu.sock");
+    let socket = SocketPath::new(node.kubelet.config().registration_socket()).expect("short");
+    let mut client = RegistrationClient::new(socket.dial().await.expect("dialled"));
+    for timeout in ["18446744073709551615S", "99999999H"] {
+        let mut request = tonic::Request::new(plugin.request());
+        request.metadata_mut().insert("grpc-timeout", timeout.parse().expect("ASCII"));
+        client.register(request).await.expect("registered");
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use windlass_kubelet_api::checkpoint::{Checkpoint, FILE};
-use windlass_kubelet_sim::{Event, PodPhase, Registration};
+use windlass_kubelet_sim::{Condition, Event, Pod, PodPhase, Reason, Registration};
 
 use super::{
     plugin::{Call, Plugin},
@@ -54,6 +54,65 @@ async fn a_restart_wipes_all_sockets_and_a_plugin_that_comes_back_has_its_counts
     plugin.register().await.expect("registered");
     node.counts(GPU, 2, 2).await;
     assert_eq!(node.in_use(GPU), ids("d0"));
+}
+
+#[tokio::test]
+async fn a_restart_that_fails_keeps_the_pods_for_one_that_succeeds() {
+    let (node, _plugin) = node_with_pod().await;
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    let socket = node.kubelet.config().registration_socket();
+    std::fs::remove_file(&socket).expect("it was bound");
+    std::fs::create_dir(&socket).expect("in its place");
+    for _ in 0..2 {
+        node.kubelet.restart().await.expect_err("a folder is in the way");
+        assert_eq!(node.kubelet.node().kubelet, Condition::Stopped);
+    }
+    let gone = node.kubelet.admit(pod("late", GPU, 1)).await.expect_err("nobody is there");
+    assert_eq!(gone.reason, Reason::KubeletGone);
+
+    std::fs::remove_dir(&socket).expect("out of the way");
+    node.kubelet.restart().await.expect("restarted");
+    assert_eq!(phase(&node, "pod-uid"), PodPhase::Admitted);
+    assert_eq!(node.in_use(GPU), ids("d0"));
+}
+
+#[tokio::test]
+async fn a_stop_that_is_given_up_is_completed_by_the_next_call() {
+    let (node, _plugin) = node_with_pod().await;
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    for _ in 0..3 {
+        tokio::select! {
+            biased;
+            () = node.kubelet.stop() => panic!("its tasks end later"),
+            () = std::future::ready(()) => {}
+        }
+    }
+    node.kubelet.stop().await;
+    assert_eq!(node.kubelet.node().kubelet, Condition::Stopped);
+    node.kubelet.restart().await.expect("restarted");
+    assert_eq!(phase(&node, "pod-uid"), PodPhase::Admitted);
+}
+
+#[tokio::test]
+async fn stops_restarts_and_changes_at_the_same_time_lose_nothing() {
+    let (node, _plugin) = node_with_pod().await;
+    let kubelet = &node.kubelet;
+    kubelet.start_container("pod-uid", "c").await.expect("started");
+    kubelet.admit(Pod::new("other")).await.expect("admitted");
+    let (first, (), (), second, ()) = tokio::join!(
+        kubelet.restart(),
+        kubelet.stop(),
+        kubelet.delete("other-uid"),
+        kubelet.restart(),
+        kubelet.stop(),
+    );
+    first.and(second).expect("both restarted");
+    assert_eq!(kubelet.node().kubelet, Condition::Stopped, "the last one counts");
+    kubelet.restart().await.expect("restarted");
+    assert_eq!(phase(&node, "pod-uid"), PodPhase::Admitted);
+    assert!(!kubelet.node().pods.contains_key("other-uid"));
+    let events = |wanted: Event| kubelet.calls().count(move |event| *event == wanted);
+    assert_eq!((events(Event::Started), events(Event::Stopped)), (4, 3));
 }
 
 /// 54

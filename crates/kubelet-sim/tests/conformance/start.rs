@@ -2,10 +2,10 @@
 
 use tonic::Status;
 use windlass_kubelet_api::deviceplugin::DevicePluginOptions;
-use windlass_kubelet_sim::StartError;
+use windlass_kubelet_sim::{Condition, StartError};
 
 use super::{
-    plugin::{Call, Plugin, PreStart},
+    plugin::{Allocate, Call, Plugin, PreStart},
     support::{GPU, Node, SHORT, devices, pod},
 };
 
@@ -89,6 +89,31 @@ async fn a_pod_admitted_before_its_plugin_gets_devices_when_it_starts() {
     node.counts(GPU, 1, 1).await;
     let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
     assert_eq!(grant.envs["VISIBLE"], "d0");
+}
+
+#[tokio::test]
+async fn containers_of_pods_that_were_rejected_or_have_ended_do_not_start() {
+    let (node, plugin) = node_with_pod(1).await;
+    let not_admitted = |uid: &str| StartError::NotAdmitted(uid.to_owned());
+    let start = |uid| node.kubelet.start_container(uid, "c");
+    node.reject("big", GPU, 9).await;
+    assert_eq!(start("big-uid").await, Err(not_admitted("big-uid")));
+    node.kubelet.finish("pod-uid").await;
+    assert_eq!(start("pod-uid").await, Err(not_admitted("pod-uid")));
+    assert!(!node.kubelet.node().pods["pod-uid"].containers["c"].running);
+    assert_eq!(plugin.calls(), []);
+}
+
+#[tokio::test]
+async fn a_device_that_vanishes_while_a_start_allocates_it_ends_the_kubelet_and_the_start() {
+    let node = Node::start();
+    node.kubelet.admit(pod("pod", GPU, 1)).await.expect("admitted without devices");
+    let plugin = Plugin::registered(&node.kubelet, GPU, devices(1)).await;
+    node.counts(GPU, 1, 1).await;
+    plugin.script().allocate = Allocate::Vanish;
+    let error = node.kubelet.start_container("pod-uid", "c").await.expect_err("a dead kubelet");
+    assert_eq!(error, StartError::Stopped("pod-uid".to_owned()));
+    assert!(matches!(node.kubelet.node().kubelet, Condition::Panicked(_)));
 }
 
 #[tokio::test]

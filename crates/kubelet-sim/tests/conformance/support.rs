@@ -36,7 +36,7 @@ impl Node {
 
     /// Starts where something lies already.
     pub(crate) fn start_in(dir: TempDir, change: impl FnOnce(&mut Config)) -> Self {
-        let mut config = Config { dial_timeout: SHORT, ..Config::new(dir.path()) };
+        let mut config = Config::new(dir.path());
         config.numa_nodes = vec![0, 1];
         change(&mut config);
         let kubelet = Kubelet::start(config).expect("started");

@@ -1,7 +1,7 @@
 //! Topology policies, from the list to the pod.
 
-use windlass_kubelet_api::checkpoint::FILE;
-use windlass_kubelet_sim::{Reason, TopologyPolicy, TopologyScope};
+use windlass_kubelet_api::{checkpoint::FILE, deviceplugin::Device};
+use windlass_kubelet_sim::{Reason, Rejection, TopologyPolicy, TopologyScope};
 
 use super::{
     plugin::Plugin,
@@ -15,6 +15,12 @@ async fn node(policy: TopologyPolicy) -> (Node, Plugin) {
     let plugin = Plugin::registered(&node.kubelet, GPU, list).await;
     node.counts(GPU, 4, 4).await;
     (node, plugin)
+}
+
+fn misaligned(rejection: &Rejection) {
+    assert_eq!(rejection.reason, Reason::TopologyAffinityError);
+    let expected = "Pod was rejected: Resources cannot be allocated with Topology locality";
+    assert_eq!(rejection.message, expected);
 }
 
 /// 99
@@ -31,24 +37,30 @@ async fn a_pod_gets_devices_of_one_node_where_they_fit() {
 
 /// 100
 #[tokio::test]
-async fn misaligned_pods_are_rejected_by_restricted_and_single_numa_node() {
-    for (policy, size) in [(TopologyPolicy::Restricted, 2), (TopologyPolicy::SingleNumaNode, 3)] {
-        let (node, _plugin) = node(policy).await;
-        node.admit("one", GPU, 1).await;
-        node.kubelet.admit(pod("two", GPU, 1)).await.expect("admitted");
-        let rejection = if size == 2 {
-            // One device is left on node 0 and two on node 1 until a third pod comes.
-            node.admit("three", GPU, 1).await;
-            node.reject("misaligned", GPU, 2).await
-        } else {
-            node.reject("misaligned", GPU, size).await
-        };
-        assert_eq!(rejection.reason, Reason::TopologyAffinityError);
-        assert_eq!(
-            rejection.message,
-            "Pod was rejected: Resources cannot be allocated with Topology locality"
-        );
-    }
+async fn devices_that_are_enough_but_apart_are_refused_by_restricted() {
+    let half_sick = || {
+        [("d0", 0, "Healthy"), ("d1", 0, "Unhealthy"), ("d2", 1, "Healthy"), ("d3", 1, "Unhealthy")]
+            .map(|(id, node, health)| Device { health: health.to_owned(), ..on_nodes(id, &[node]) })
+    };
+    let pair = async |policy| {
+        let (node, plugin) = node(policy).await;
+        plugin.show(half_sick().to_vec());
+        node.counts(GPU, 4, 2).await;
+        node.kubelet.admit(pod("pair", GPU, 2)).await
+    };
+    let admission = pair(TopologyPolicy::BestEffort).await.expect("there are two");
+    assert_eq!(admission.allotment("c", GPU).expect("held").ids(), ids("d0 d2"));
+    misaligned(&pair(TopologyPolicy::Restricted).await.expect_err("on two nodes"));
+}
+
+/// 100
+#[tokio::test]
+async fn devices_that_must_come_from_two_nodes_are_refused_by_single_numa_node() {
+    let (free, _plugin) = node(TopologyPolicy::Restricted).await;
+    assert_eq!(free.admit("three", GPU, 3).await.len(), 3, "no node could ever have three");
+    let (strict, _plugin) = node(TopologyPolicy::SingleNumaNode).await;
+    misaligned(&strict.reject("three", GPU, 3).await);
+    assert_eq!(strict.admit("two", GPU, 2).await, ids("d0 d1"));
 }
 
 /// 101

@@ -19,6 +19,14 @@ pub enum FaultError {
     /// A GPU is added like another, and there is no other.
     #[error("`add`: the machine has no GPU to add another one like")]
     NothingToClone,
+    /// A card without ECC notices no errors.
+    #[error("`{fault}`: {card} has no ECC")]
+    NoEcc {
+        /// What was to happen.
+        fault: Fault,
+        /// The card's name.
+        card: String,
+    },
 }
 
 // === impl Model ===
@@ -32,6 +40,9 @@ impl Model {
             return Err(FaultError::NoGpu { fault: fault.clone(), gpu: index, count });
         };
         let number = gpu.number;
+        if matches!(fault, Fault::DoubleBitEcc { .. }) && !gpu.card.ecc {
+            return Err(FaultError::NoEcc { fault: fault.clone(), card: gpu.card.name.clone() });
+        }
         match *fault {
             Fault::Xid { code, .. } => self.events.push(number, EventKind::Xid(code)),
             Fault::DoubleBitEcc { .. } => {

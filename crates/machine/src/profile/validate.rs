@@ -1,18 +1,23 @@
 //! What a machine cannot be, and where its profile says so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, de::IgnoredAny};
 use serde_saphyr::Spanned;
 
-use super::{GpuPlace, Profile};
+use super::{GpuPlace, NumaNode, Profile};
 use crate::{
-    mig::Shape,
+    card::Card,
+    mig::{self, MigError},
     pci::{PciAddress, PciPath},
 };
 
 /// NVML's `NVML_NVLINK_MAX_LINKS`.
 const MOST_LINKS: u32 = 18;
+
+/// A hundred times what there is today, and far from the ends of the numbers.
+const MOST_CARD_MIB: u64 = 1 << 25;
+const MOST_NODE_GIB: u64 = 1 << 20;
 
 /// The first thing found wrong with an entry of a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,11 +30,17 @@ pub struct Problem {
 }
 
 /// An entry of a profile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Entry {
     /// The document as a whole.
     #[error("the machine")]
     Machine,
+    /// `numa[n]`.
+    #[error("numa[{0}]")]
+    Numa(usize),
+    /// `cards.name`.
+    #[error("cards.{0}")]
+    Card(String),
     /// `gpus[n]`.
     #[error("gpus[{0}]")]
     Gpu(usize),
@@ -86,6 +97,33 @@ pub enum Wrong {
     /// The instances do not fit side by side.
     #[error("there is no room left for MIG instance `{0}`")]
     MigRoom(String),
+    /// More ports than NVML can name.
+    #[error("it has {0} NVLink ports, NVML knows {MOST_LINKS} at most")]
+    Ports(u8),
+    /// Links go to switches or to other GPUs.
+    #[error("it has links to peers and to switches: leave out `peers`, or write `switches: []`")]
+    PeersAndSwitches,
+    /// A number that no card, port or node has.
+    #[error("its {what} is {value}, it must be {least} to {most}")]
+    Range {
+        /// Which number.
+        what: &'static str,
+        /// What the profile says.
+        value: u64,
+        /// The least that can be.
+        least: u64,
+        /// The most that can be.
+        most: u64,
+    },
+    /// A CPU is in one node.
+    #[error("CPU {0} is in an earlier node")]
+    Cpu(u32),
+    /// A version that NVML could not tell as a number.
+    #[error("the CUDA version `{0}` is not one, write it like `\"12.8\"`")]
+    Cuda(String),
+    /// Two adapters with one name.
+    #[error("{0} `{1}` is that of an earlier adapter")]
+    TakenNic(&'static str, String),
 }
 
 /// Every reason why there cannot be such a machine; the first one found.
@@ -93,12 +131,84 @@ pub(super) fn validate(profile: &Profile) -> Result<(), Problem> {
     if profile.numa.is_empty() {
         return Err(Problem { entry: Entry::Machine, wrong: Wrong::NoNuma });
     }
+    if cuda(&profile.driver.cuda).is_none() {
+        let wrong = Wrong::Cuda(profile.driver.cuda.clone());
+        return Err(Problem { entry: Entry::Machine, wrong });
+    }
+    nodes(profile)?;
+    for (name, card) in &profile.cards {
+        numbers(card).map_err(|wrong| Problem { entry: Entry::Card(name.clone()), wrong })?;
+    }
     places(profile)?;
     names(profile)?;
+    adapters(profile)?;
     for (index, gpu) in profile.gpus.iter().enumerate() {
         let problem = |wrong| Problem { entry: Entry::Gpu(index), wrong };
         links(profile, index, gpu).map_err(problem)?;
-        mig(profile, gpu).map_err(problem)?;
+        partitions(profile, gpu).map_err(problem)?;
+    }
+    Ok(())
+}
+
+/// `12.8`, as two numbers.
+fn cuda(version: &str) -> Option<(u16, u16)> {
+    let (major, minor) = version.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// No CPU is in two nodes, and memory is counted in bytes without overflow.
+fn nodes(profile: &Profile) -> Result<(), Problem> {
+    for (index, node) in profile.numa.iter().enumerate() {
+        let problem = |wrong| Problem { entry: Entry::Numa(index), wrong };
+        range("memory_gib", node.memory_gib, 1, MOST_NODE_GIB).map_err(problem)?;
+        let shared = |earlier: &NumaNode| node.cpus.shared_with(&earlier.cpus);
+        if let Some(cpu) = profile.numa[..index].iter().find_map(shared) {
+            return Err(problem(Wrong::Cpu(cpu)));
+        }
+    }
+    Ok(())
+}
+
+/// The card's numbers are of a size that cards have, so that nobody who computes with them has to
+/// think of overflow.
+fn numbers(card: &Card) -> Result<(), Wrong> {
+    range("memory_mib", card.memory_mib, 1024, MOST_CARD_MIB)?;
+    range("bar1_mib", card.bar1_mib, 1, MOST_CARD_MIB)?;
+    range("power_limit_w", card.power_limit_w.into(), 1, 100_000)?;
+    range("pcie generation", card.pcie.generation.into(), 1, 6)?;
+    range("pcie width", card.pcie.width.into(), 1, 32)?;
+    if let Some(mig) = card.mig {
+        range("mig memory_gb", mig.memory_gb.into(), 8, MOST_CARD_MIB / 1024)?;
+        range("mig multiprocessors", mig.multiprocessors.into(), 1, 1000)?;
+        for memory in mig.memory_mib.into_iter().flatten() {
+            range("mig memory_mib", memory, 1, card.memory_mib)?;
+        }
+    }
+    match card.nvlink {
+        Some(ports) if u32::from(ports.links) > MOST_LINKS => Err(Wrong::Ports(ports.links)),
+        _ => Ok(()),
+    }
+}
+
+fn range(what: &'static str, value: u64, least: u64, most: u64) -> Result<(), Wrong> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(Wrong::Range { what, value, least, most })
+}
+
+/// No two adapters share an interface or an RDMA device.
+fn adapters(profile: &Profile) -> Result<(), Problem> {
+    let mut taken = BTreeSet::new();
+    for (index, nic) in profile.nics.iter().enumerate() {
+        let problem = |wrong| Problem { entry: Entry::Nic(index), wrong };
+        range("rate_gbps", nic.rate_gbps.into(), 1, 100_000).map_err(problem)?;
+        for (what, name) in [("netdev", Some(&nic.netdev)), ("rdma", nic.rdma.as_ref())] {
+            let Some(name) = name else { continue };
+            if !taken.insert((what, name)) {
+                return Err(problem(Wrong::TakenNic(what, name.clone())));
+            }
+        }
     }
     Ok(())
 }
@@ -107,6 +217,11 @@ pub(super) fn validate(profile: &Profile) -> Result<(), Problem> {
 pub(super) fn line_of(problem: &Problem, yaml: &str) -> u64 {
     #[derive(Default, Deserialize)]
     struct Lines {
+        #[serde(default)]
+        numa: Vec<Spanned<IgnoredAny>>,
+        #[serde(default)]
+        cards: BTreeMap<String, Spanned<IgnoredAny>>,
+        #[serde(default)]
         gpus: Vec<Spanned<IgnoredAny>>,
         #[serde(default)]
         switches: Vec<Spanned<IgnoredAny>>,
@@ -114,11 +229,13 @@ pub(super) fn line_of(problem: &Problem, yaml: &str) -> u64 {
         nics: Vec<Spanned<IgnoredAny>>,
     }
     let lines: Lines = serde_saphyr::from_str(yaml).unwrap_or_default();
-    let entry = match problem.entry {
+    let entry = match &problem.entry {
         Entry::Machine => None,
-        Entry::Gpu(index) => lines.gpus.get(index),
-        Entry::Switch(index) => lines.switches.get(index),
-        Entry::Nic(index) => lines.nics.get(index),
+        Entry::Numa(index) => lines.numa.get(*index),
+        Entry::Card(name) => lines.cards.get(name),
+        Entry::Gpu(index) => lines.gpus.get(*index),
+        Entry::Switch(index) => lines.switches.get(*index),
+        Entry::Nic(index) => lines.nics.get(*index),
     };
     entry.map_or(1, |entry| entry.defined.line())
 }
@@ -128,7 +245,7 @@ fn places(profile: &Profile) -> Result<(), Problem> {
     let mut taken = Vec::new();
     let mut above = BTreeMap::new();
     for (entry, path, numa) in functions(profile) {
-        let problem = |wrong| Problem { entry, wrong };
+        let problem = |wrong| Problem { entry: entry.clone(), wrong };
         if let Some(node) = numa.filter(|node| *node as usize >= profile.numa.len()) {
             return Err(problem(Wrong::Numa(node)));
         }
@@ -198,6 +315,11 @@ fn names(profile: &Profile) -> Result<(), Problem> {
 fn links(profile: &Profile, index: usize, gpu: &GpuPlace) -> Result<(), Wrong> {
     let known = || profile.cards.keys().cloned().collect::<Vec<_>>().join(", ");
     let card = profile.card_of(gpu).ok_or_else(|| Wrong::Card(known()))?;
+    let unset = !profile.switches.is_empty();
+    let to_switches = gpu.switches.as_ref().map_or(unset, |switches| !switches.is_empty());
+    if to_switches && !gpu.peers.is_empty() {
+        return Err(Wrong::PeersAndSwitches);
+    }
     for (&peer, &count) in &gpu.peers {
         let other = profile.gpus.get(peer).filter(|_| peer != index).ok_or(Wrong::Peer(peer))?;
         let back = other.peers.get(&index).copied().unwrap_or(0);
@@ -210,21 +332,18 @@ fn links(profile: &Profile, index: usize, gpu: &GpuPlace) -> Result<(), Wrong> {
         return Err(Wrong::Switch(*switch));
     }
     let used = gpu.peers.values().map(|count| u32::from(*count)).sum();
-    let ports = card.nvlink.map_or(0, |ports| u32::from(ports.links)).min(MOST_LINKS);
+    let ports = card.nvlink.map_or(0, |ports| u32::from(ports.links));
     if used > ports { Err(Wrong::Links(used, ports)) } else { Ok(()) }
 }
 
 /// The instances exist on the card and fit side by side.
-fn mig(profile: &Profile, gpu: &GpuPlace) -> Result<(), Wrong> {
+fn partitions(profile: &Profile, gpu: &GpuPlace) -> Result<(), Wrong> {
     let Some(names) = &gpu.mig else { return Ok(()) };
     let capability = profile.card_of(gpu).and_then(|card| card.mig).ok_or(Wrong::NoMig)?;
-    let mut shapes = Vec::new();
-    for name in names {
-        let shape = Shape::named(name, capability);
-        shapes.push(shape.ok_or_else(|| Wrong::MigProfile(name.clone()))?);
-        if crate::mig::place(&shapes).is_none() {
-            return Err(Wrong::MigRoom(name.clone()));
-        }
+    match mig::arrange(names, capability) {
+        Ok(_) => Ok(()),
+        Err(MigError::Room(name)) => Err(Wrong::MigRoom(name)),
+        Err(MigError::Profile(name, _)) => Err(Wrong::MigProfile(name)),
+        Err(MigError::NoGpu { .. } | MigError::NoMig { .. }) => Err(Wrong::NoMig),
     }
-    Ok(())
 }

@@ -2,8 +2,8 @@
 
 use super::{EventLog, Faults, Gpu, LinkEnd, Live, MigInstance, Model};
 use crate::{
-    card::Card,
-    mig::{self, Shape},
+    card::{Card, MigCapability},
+    mig::{self, MigError},
     pci::PciAddress,
     profile::{GpuPlace, Problem, Profile},
 };
@@ -33,6 +33,16 @@ impl Model {
             events: EventLog::default(),
             seed,
         })
+    }
+
+    /// Cuts a GPU into MIG instances; `None` turns MIG off.
+    pub fn set_mig(&mut self, gpu: usize, names: Option<&[&str]>) -> Result<(), MigError> {
+        let count = self.gpus.len();
+        let found = self.gpus.get_mut(gpu).ok_or(MigError::NoGpu { gpu, count })?;
+        let no_mig = || MigError::NoMig { gpu, card: found.card.name.clone() };
+        let capability = found.card.mig.ok_or_else(no_mig)?;
+        found.mig = names.map(|names| instances(capability, &found.uuid, names)).transpose()?;
+        Ok(())
     }
 
     /// Another GPU like the last one, in the next free place after it.
@@ -86,7 +96,10 @@ fn gpu(profile: &Profile, seed: &str, (index, place): (usize, &GpuPlace)) -> Gpu
         path: place.path.clone(),
         numa: place.numa,
         links: links(profile, &card, place),
-        mig: place.mig.as_ref().map(|names| instances(&card, &uuid, names)),
+        mig: place.mig.as_ref().map(|names| {
+            let capability = card.mig.expect("validated: the card has MIG profiles");
+            instances(capability, &uuid, names).expect("validated: the instances fit")
+        }),
         compute_mode: 0,
         persistence: true,
         live: idle(&card),
@@ -113,18 +126,19 @@ fn links(profile: &Profile, card: &Card, place: &GpuPlace) -> Vec<Option<LinkEnd
     ends
 }
 
-fn instances(card: &Card, gpu_uuid: &str, names: &[String]) -> Vec<MigInstance> {
-    let capability = card.mig.expect("validated: the card has MIG profiles");
-    let shape = |name: &String| Shape::named(name, capability).expect("validated: there is one");
-    let shapes: Vec<Shape> = names.iter().map(shape).collect();
-    let starts = mig::place(&shapes).expect("validated: the instances fit");
+/// The instances that a GPU is cut into, with the ids and UUIDs that the driver gives them.
+fn instances(
+    capability: MigCapability,
+    gpu_uuid: &str,
+    names: &[impl AsRef<str>],
+) -> Result<Vec<MigInstance>, MigError> {
     let mut made: Vec<MigInstance> = Vec::new();
-    for ((shape, start), name) in shapes.iter().zip(starts).zip(names) {
+    for (shape, start) in mig::arrange(names, capability)? {
         let earlier =
             made.iter().filter(|one| one.shape().first_instance_id() == shape.first_instance_id());
         let gpu_instance = shape.first_instance_id() + number(earlier.count());
         made.push(MigInstance {
-            profile: name.clone(),
+            profile: shape.name(capability),
             profile_id: shape.profile_id,
             gpu_instance,
             compute_instance: 0,
@@ -132,7 +146,7 @@ fn instances(card: &Card, gpu_uuid: &str, names: &[String]) -> Vec<MigInstance> 
             uuid: uuid("MIG", gpu_uuid, gpu_instance),
         });
     }
-    made
+    Ok(made)
 }
 
 fn idle(card: &Card) -> Live {

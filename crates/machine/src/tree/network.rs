@@ -8,7 +8,6 @@ use super::{
 };
 use crate::{
     card::PcieLink,
-    machine::MachineError,
     profile::{LinkState, Nic},
     state::Model,
 };
@@ -16,12 +15,8 @@ use crate::{
 // === impl Tree ===
 
 impl Tree {
-    pub(super) fn write_nic(
-        &self,
-        model: &Model,
-        (index, nic): (usize, &Nic),
-    ) -> Result<(), MachineError> {
-        self.write_function(
+    pub(super) fn nic(&mut self, model: &Model, (index, nic): (usize, &Nic)) {
+        self.function(
             model,
             &Function {
                 path: &nic.path,
@@ -30,22 +25,17 @@ impl Tree {
                 class: if nic.infiniband { CLASS_INFINIBAND } else { CLASS_ETHERNET },
                 numa: nic.numa,
                 link: PcieLink { generation: 4, width: 16 },
-                driver: "mlx5_core",
+                driver: Some("mlx5_core"),
             },
-        )?;
+        );
         let folder = sysfs_folder(&nic.path);
-        self.write_interface(&folder, (index, nic))?;
-        match &nic.rdma {
-            Some(name) => self.write_rdma(&folder, name, (index, nic)),
-            None => Ok(()),
+        self.interface(&folder, (index, nic));
+        if let Some(name) = &nic.rdma {
+            self.rdma(&folder, name, (index, nic));
         }
     }
 
-    fn write_interface(
-        &self,
-        function: &Path,
-        (index, nic): (usize, &Nic),
-    ) -> Result<(), MachineError> {
+    fn interface(&mut self, function: &Path, (index, nic): (usize, &Nic)) {
         let folder = function.join("net").join(&nic.netdev);
         let up = nic.link == LinkState::Up;
         self.files(
@@ -59,37 +49,32 @@ impl Tree {
                 // ARPHRD_INFINIBAND and ARPHRD_ETHER of linux/if_arp.h.
                 ("type", if nic.infiniband { "32" } else { "1" }),
             ],
-        )?;
-        self.link(folder.join("device"), function)?;
-        self.link(Path::new("sys/class/net").join(&nic.netdev), &folder)
+        );
+        self.link(folder.join("device"), function);
+        self.link(Path::new("sys/class/net").join(&nic.netdev), &folder);
     }
 
-    fn write_rdma(
-        &self,
-        function: &Path,
-        name: &str,
-        (index, nic): (usize, &Nic),
-    ) -> Result<(), MachineError> {
+    fn rdma(&mut self, function: &Path, name: &str, (index, nic): (usize, &Nic)) {
         let folder = function.join("infiniband").join(name);
         let guid = format!("0200:0000:0000:{index:04x}");
         self.files(
             &folder,
             &[("node_guid", &guid), ("node_type", "1: CA"), ("fw_ver", "28.39.1002")],
-        )?;
-        self.write_port(&folder.join("ports/1"), nic)?;
-        self.link(folder.join("device"), function)?;
-        self.link(Path::new("sys/class/infiniband").join(name), &folder)?;
+        );
+        self.port(&folder.join("ports/1"), nic);
+        self.link(folder.join("device"), function);
+        self.link(Path::new("sys/class/infiniband").join(name), &folder);
 
         let verbs = format!("uverbs{index}");
         let folder = function.join("infiniband_verbs").join(&verbs);
-        self.files(&folder, &[("ibdev", name), ("dev", &format!("231:{}", 192 + index))])?;
-        self.link(folder.join("device"), function)?;
-        self.link(Path::new("sys/class/infiniband_verbs").join(&verbs), &folder)?;
-        self.device(&format!("dev/infiniband/{verbs}"))?;
-        self.device("dev/infiniband/rdma_cm")
+        self.files(&folder, &[("ibdev", name), ("dev", &format!("231:{}", 192 + index))]);
+        self.link(folder.join("device"), function);
+        self.link(Path::new("sys/class/infiniband_verbs").join(&verbs), &folder);
+        self.device(&format!("dev/infiniband/{verbs}"));
+        self.device("dev/infiniband/rdma_cm");
     }
 
-    fn write_port(&self, folder: &Path, nic: &Nic) -> Result<(), MachineError> {
+    fn port(&mut self, folder: &Path, nic: &Nic) {
         let up = nic.link == LinkState::Up;
         self.files(
             folder,
@@ -99,6 +84,6 @@ impl Tree {
                 ("rate", &format!("{} Gb/sec (4X)", nic.rate_gbps)),
                 ("link_layer", if nic.infiniband { "InfiniBand" } else { "Ethernet" }),
             ],
-        )
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use super::Tree;
 use crate::{
-    machine::MachineError,
+    card::Architecture,
     state::{Gpu, MigInstance, Model},
 };
 
@@ -44,52 +44,32 @@ const MINORS_OF_INSTANCE: u32 = 1 + COMPUTE_INSTANCES;
 // === impl Tree ===
 
 impl Tree {
-    /// Everything that the driver shows of the machine as it is now.
-    pub(crate) fn add_driver(&self, model: &Model) -> Result<(), MachineError> {
-        CONTROL_NODES.iter().try_for_each(|node| self.device(node))?;
-        let version = &model.driver.version;
-        self.file("sys/module/nvidia/version", version)?;
-        self.file("sys/module/nvidia/initstate", "live")?;
-        self.file(
-            Path::new(PROC).join("version"),
-            &format!(
-                "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  \
-                 Release Build  (windlass@simulated)\n\
-                 GCC version:  simulated"
-            ),
-        )?;
-        self.file("proc/devices", DEVICES)?;
-        self.write_mig_minors(model)?;
-        model.gpus.iter().try_for_each(|gpu| self.write_gpu_driver(gpu))
-    }
-
-    /// The driver is unloaded.
-    pub(crate) fn remove_driver(&self, model: &Model) -> Result<(), MachineError> {
-        CONTROL_NODES.iter().try_for_each(|node| self.remove(node))?;
-        model.gpus.iter().try_for_each(|gpu| self.remove_gpu_driver(gpu))?;
-        for path in [PROC, CAPS, "sys/module/nvidia", "dev/nvidia-caps", "proc/devices"] {
-            self.remove(path)?;
+    /// Everything that the driver shows of the machine.
+    pub(super) fn driver(&mut self, model: &Model) {
+        for node in CONTROL_NODES {
+            self.device(node);
         }
-        Ok(())
+        self.file("sys/module/nvidia/version", &model.driver.version);
+        self.file("sys/module/nvidia/initstate", "live");
+        self.file(Path::new(PROC).join("version"), &version(model));
+        self.file("proc/devices", DEVICES);
+        self.mig_minors(model);
+        for gpu in &model.gpus {
+            self.gpu_driver(gpu);
+        }
     }
 
-    /// What the driver shows of one GPU goes away.
-    pub(super) fn remove_gpu_driver(&self, gpu: &Gpu) -> Result<(), MachineError> {
-        self.remove(node(gpu))?;
-        self.remove(Path::new(PROC).join("gpus").join(gpu.address().to_string()))?;
-        self.remove(Path::new(PROC).join(format!("capabilities/gpu{}", gpu.minor)))
-    }
-
-    fn write_gpu_driver(&self, gpu: &Gpu) -> Result<(), MachineError> {
-        self.device(&node(gpu))?;
+    fn gpu_driver(&mut self, gpu: &Gpu) {
+        self.device(&node(gpu));
         let folder = Path::new(PROC).join("gpus").join(gpu.address().to_string());
-        self.file(folder.join("information"), &information(gpu))?;
-        let instances = gpu.mig.iter().flatten();
-        instances.into_iter().try_for_each(|instance| self.write_instance(gpu, instance))
+        self.file(folder.join("information"), &information(gpu));
+        for instance in gpu.mig.iter().flatten() {
+            self.instance(gpu, instance);
+        }
     }
 
     /// The capability files and nodes of a MIG instance.
-    fn write_instance(&self, gpu: &Gpu, instance: &MigInstance) -> Result<(), MachineError> {
+    fn instance(&mut self, gpu: &Gpu, instance: &MigInstance) {
         let (gi, ci) = (instance.gpu_instance, instance.compute_instance);
         let folder = PathBuf::from(format!("{PROC}/capabilities/gpu{}/mig/gi{gi}", gpu.minor));
         let minor = minor_of_instance(gpu.minor, gi);
@@ -98,13 +78,12 @@ impl Tree {
             (folder.join(format!("ci{ci}/access")), minor + 1 + ci),
         ];
         for (path, minor) in accesses {
-            self.file(path, &capability(minor))?;
-            self.device(&format!("dev/nvidia-caps/nvidia-cap{minor}"))?;
+            self.file(path, &capability(minor));
+            self.device(&format!("dev/nvidia-caps/nvidia-cap{minor}"));
         }
-        Ok(())
     }
 
-    fn write_mig_minors(&self, model: &Model) -> Result<(), MachineError> {
+    fn mig_minors(&mut self, model: &Model) {
         let mut lines = "config 1\nmonitor 2".to_owned();
         for gpu in &model.gpus {
             for gi in 0..GPU_INSTANCES {
@@ -117,10 +96,25 @@ impl Tree {
                 }
             }
         }
-        self.file(Path::new(CAPS).join("mig-minors"), &lines)?;
-        self.file(Path::new(PROC).join("capabilities/mig/config"), &capability(1))?;
-        self.file(Path::new(PROC).join("capabilities/mig/monitor"), &capability(2))
+        self.file(Path::new(CAPS).join("mig-minors"), &lines);
+        self.file(Path::new(PROC).join("capabilities/mig/config"), &capability(1));
+        self.file(Path::new(PROC).join("capabilities/mig/monitor"), &capability(2));
     }
+}
+
+/// The open kernel module begins with Turing; a machine with an older card needs the closed one.
+fn version(model: &Model) -> String {
+    let version = &model.driver.version;
+    let closed = model.gpus.iter().any(|gpu| gpu.card.architecture == Architecture::Volta);
+    let module = if closed {
+        format!("NVIDIA UNIX x86_64 Kernel Module  {version}  (windlass@simulated)")
+    } else {
+        format!(
+            "NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build  \
+             (windlass@simulated)"
+        )
+    };
+    format!("NVRM version: {module}\nGCC version:  simulated")
 }
 
 fn node(gpu: &Gpu) -> String {

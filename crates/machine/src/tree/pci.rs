@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use super::Tree;
 use crate::{
     card::PcieLink,
-    machine::MachineError,
     pci::{PciAddress, PciId, PciPath},
     profile::Switch,
     state::{Gpu, Model},
@@ -30,14 +29,15 @@ pub(super) struct Function<'a> {
     pub class: u32,
     pub numa: Option<u32>,
     pub link: PcieLink,
-    pub driver: &'static str,
+    /// Its driver, while one is loaded.
+    pub driver: Option<&'static str>,
 }
 
 // === impl Tree ===
 
 impl Tree {
-    pub(super) fn write_gpu_function(&self, model: &Model, gpu: &Gpu) -> Result<(), MachineError> {
-        self.write_function(
+    pub(super) fn gpu_function(&mut self, model: &Model, gpu: &Gpu) {
+        self.function(
             model,
             &Function {
                 path: &gpu.path,
@@ -46,15 +46,15 @@ impl Tree {
                 class: CLASS_3D,
                 numa: gpu.numa,
                 link: gpu.card.pcie,
-                driver: "nvidia",
+                driver: model.driver_loaded.then_some("nvidia"),
             },
-        )
+        );
     }
 
     /// A switch that the host does not see has nothing to write.
-    pub(super) fn write_switch(&self, model: &Model, switch: &Switch) -> Result<(), MachineError> {
-        let Some(path) = &switch.path else { return Ok(()) };
-        self.write_function(
+    pub(super) fn switch(&mut self, model: &Model, switch: &Switch) {
+        let Some(path) = &switch.path else { return };
+        self.function(
             model,
             &Function {
                 path,
@@ -63,17 +63,13 @@ impl Tree {
                 class: CLASS_OTHER_BRIDGE,
                 numa: switch.numa,
                 link: PcieLink { generation: 2, width: 2 },
-                driver: "nvidia-nvswitch",
+                driver: model.driver_loaded.then_some("nvidia-nvswitch"),
             },
-        )
+        );
     }
 
     /// A function, and the bridges on the way to it.
-    pub(super) fn write_function(
-        &self,
-        model: &Model,
-        function: &Function<'_>,
-    ) -> Result<(), MachineError> {
+    pub(super) fn function(&mut self, model: &Model, function: &Function<'_>) {
         let mut folder = PathBuf::from("sys/devices").join(function.path.root());
         let (address, bridges) = function.path.end_and_bridges();
         for (depth, bridge) in bridges.iter().enumerate() {
@@ -82,26 +78,20 @@ impl Tree {
                 let pci = if depth == 0 { ROOT_PORT } else { SWITCH_PORT };
                 let class = CLASS_PCI_BRIDGE;
                 let facts =
-                    Function { pci, subsystem: pci, class, driver: "pcieport", ..*function };
-                self.write_facts(model, &folder, (*bridge, &facts))?;
+                    Function { pci, subsystem: pci, class, driver: Some("pcieport"), ..*function };
+                self.facts(model, &folder, (*bridge, &facts));
             }
         }
         folder.push(address.to_string());
-        self.write_facts(model, &folder, (address, function))
+        self.facts(model, &folder, (address, function));
     }
 
-    /// The function itself; bridges above it stay.
-    pub(super) fn remove_function(&self, path: &PciPath) -> Result<(), MachineError> {
-        self.remove(bus_link(path.address()))?;
-        self.remove(sysfs_folder(path))
-    }
-
-    fn write_facts(
-        &self,
+    fn facts(
+        &mut self,
         model: &Model,
         folder: &Path,
         (address, function): (PciAddress, &Function<'_>),
-    ) -> Result<(), MachineError> {
+    ) {
         let node = function.numa.map_or_else(|| "-1".to_owned(), |node| node.to_string());
         let (pci, subsystem) = (function.pci, function.subsystem);
         let (speed, width) = (function.link.speed(), function.link.width.to_string());
@@ -121,12 +111,14 @@ impl Tree {
                 ("max_link_width", &width),
                 ("uevent", &uevent(address, function)),
             ],
-        )?;
-        self.link(bus_link(address), folder)?;
-        let driver = Path::new("sys/bus/pci/drivers").join(function.driver);
-        self.link(driver.join(address.to_string()), folder)?;
-        self.link(folder.join("driver"), &driver)?;
-        self.link(folder.join("subsystem"), Path::new("sys/bus/pci"))
+        );
+        self.link(bus_link(address), folder);
+        self.link(folder.join("subsystem"), Path::new("sys/bus/pci"));
+        if let Some(driver) = function.driver {
+            let driver = Path::new("sys/bus/pci/drivers").join(driver);
+            self.link(driver.join(address.to_string()), folder);
+            self.link(folder.join("driver"), &driver);
+        }
     }
 }
 
@@ -141,9 +133,10 @@ fn bus_link(address: PciAddress) -> PathBuf {
 
 fn uevent(address: PciAddress, function: &Function<'_>) -> String {
     let (pci, subsystem) = (function.pci, function.subsystem);
+    let driver = function.driver.map(|driver| format!("DRIVER={driver}\n")).unwrap_or_default();
     format!(
-        "DRIVER={}\nPCI_CLASS={:X}\nPCI_ID={:04X}:{:04X}\nPCI_SUBSYS_ID={:04X}:{:04X}\n\
+        "{driver}PCI_CLASS={:X}\nPCI_ID={:04X}:{:04X}\nPCI_SUBSYS_ID={:04X}:{:04X}\n\
          PCI_SLOT_NAME={address}",
-        function.driver, function.class, pci.vendor, pci.device, subsystem.vendor, subsystem.device,
+        function.class, pci.vendor, pci.device, subsystem.vendor, subsystem.device,
     )
 }

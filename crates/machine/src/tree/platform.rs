@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Tree;
-use crate::{machine::MachineError, profile::NumaNode, state::Model};
+use crate::{profile::NumaNode, state::Model};
 
 /// Distances as firmware states them: to itself, and to another node.
 const NEAR: &str = "10";
@@ -12,33 +12,27 @@ const FAR: &str = "21";
 // === impl Tree ===
 
 impl Tree {
-    pub(super) fn write_platform(&self, model: &Model) -> Result<(), MachineError> {
-        self.file("sys/class/dmi/id/product_name", &model.product)?;
-        self.file("sys/class/dmi/id/sys_vendor", "Windlass (simulated)")?;
+    pub(super) fn platform(&mut self, model: &Model) {
+        self.file("sys/class/dmi/id/product_name", &model.product);
+        self.file("sys/class/dmi/id/sys_vendor", "Windlass (simulated)");
         let nodes = Path::new("sys/devices/system/node");
         let online = match model.numa.len() {
             0 | 1 => "0".to_owned(),
             count => format!("0-{}", count - 1),
         };
         for list in ["online", "possible", "has_cpu", "has_memory"] {
-            self.file(nodes.join(list), &online)?;
+            self.file(nodes.join(list), &online);
         }
-        self.file("sys/devices/system/cpu/online", &model.cpus_near(None).to_string())?;
+        self.file("sys/devices/system/cpu/online", &model.cpus_near(None).to_string());
         let indices = 0..model.numa.len();
         for (index, node) in model.numa.iter().enumerate() {
             let distances = indices.clone().map(|other| if other == index { NEAR } else { FAR });
             let distances = distances.collect::<Vec<_>>().join(" ");
-            self.write_node(&nodes.join(format!("node{index}")), (index, node), &distances)?;
+            self.node(&nodes.join(format!("node{index}")), (index, node), &distances);
         }
-        Ok(())
     }
 
-    fn write_node(
-        &self,
-        folder: &Path,
-        (index, node): (usize, &NumaNode),
-        distances: &str,
-    ) -> Result<(), MachineError> {
+    fn node(&mut self, folder: &Path, (index, node): (usize, &NumaNode), distances: &str) {
         let kib = node.memory_gib * 1024 * 1024;
         let meminfo = format!(
             "Node {index} MemTotal:       {kib} kB\n\
@@ -48,6 +42,6 @@ impl Tree {
         self.files(
             folder,
             &[("cpulist", &node.cpus.to_string()), ("distance", distances), ("meminfo", &meminfo)],
-        )
+        );
     }
 }

@@ -114,3 +114,45 @@ fn a_struct_of_another_version_is_refused_and_not_written() {
     assert_eq!(unsafe { rig.nvml.nvmlDeviceGetMemoryInfo_v2(gpu, &raw mut memory) }, 0);
     assert_eq!(memory.total, memory.used + memory.free + memory.reserved);
 }
+
+#[test]
+fn a_sensor_that_there_is_not_and_fans_that_there_are_not_are_answered_so() {
+    let rig = Rig::started("dgx-h100");
+    let gpu = rig.gpu(0);
+    let mut temperature = nvmlTemperature_v1_t {
+        version: struct_version::<nvmlTemperature_v1_t>(1),
+        sensorType: 7,
+        temperature: 0,
+    };
+    let mut fans = 0;
+    // SAFETY: places for what is written.
+    unsafe {
+        let nvml = &rig.nvml;
+        assert_eq!(nvml.nvmlDeviceGetTemperatureV(gpu, &raw mut temperature), 2);
+        temperature.sensorType = nvmlTemperatureSensors_enum_NVML_TEMPERATURE_GPU;
+        assert_eq!(nvml.nvmlDeviceGetTemperatureV(gpu, &raw mut temperature), 0);
+        assert_eq!(nvml.nvmlDeviceGetNumFans(gpu, &raw mut fans), 3);
+    }
+    assert_eq!(temperature.temperature, 34);
+}
+
+#[test]
+fn room_for_processes_without_a_place_is_refused() {
+    let rig = Rig::started("t4-edge");
+    let gpu = rig.gpu(0);
+    rig.machine
+        .update(|model| {
+            let process = windlass_machine::state::Process { pid: 1, memory_mib: 512 };
+            model.gpus[0].live.processes.push(process);
+        })
+        .expect("set");
+    let ask = |mut count| {
+        // SAFETY: a count, and null, which the library checks.
+        let code = unsafe {
+            rig.nvml.nvmlDeviceGetComputeRunningProcesses_v3(gpu, &raw mut count, ptr::null_mut())
+        };
+        (code, count)
+    };
+    assert_eq!(ask(0), (nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE, 1));
+    assert_eq!(ask(4).0, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
+}

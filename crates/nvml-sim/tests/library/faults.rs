@@ -1,31 +1,105 @@
 //! Faults that are injected while a client runs.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::mpsc,
+    time::{Duration, Instant},
+};
 
 use nvml_wrapper_sys::bindings::*;
 use windlass_machine::Fault;
 
 use crate::rig::{Device, Rig};
 
+/// Long enough that a thread which does not wait would have answered.
+const A_WHILE: Duration = Duration::from_millis(100);
+
 #[test]
 fn an_xid_wakes_whoever_waits_for_it() {
     let rig = Rig::started("dgx-h100");
-    let gpu = rig.gpu(3);
-    let set = rig.xids_of(gpu);
+    let gpu = Device(rig.gpu(3));
+    let set = rig.xids_of(gpu.0);
     rig.inject("xid:31@2");
     assert_eq!(rig.wait(&set, 0).0, nvmlReturn_enum_NVML_ERROR_TIMEOUT, "another GPU's");
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            let (code, data) = rig.wait(&set, 30_000);
-            (code, data.eventData, data.eventType, data.device as usize, Instant::now())
+        let (tell, told) = mpsc::channel();
+        let (rig, set) = (&rig, &set);
+        scope.spawn(move || {
+            let (code, data) = rig.wait(set, 30_000);
+            let event = (code, data.eventData, data.eventType, data.device as usize);
+            tell.send((event, Instant::now())).expect("someone listens");
         });
+        assert_eq!(told.recv_timeout(A_WHILE), Err(mpsc::RecvTimeoutError::Timeout));
         let injected = Instant::now();
         rig.inject("xid:79@3");
-        let (code, xid, kind, device, woken) = waiting.join().expect("no panic");
-        assert_eq!((code, xid, kind), (0, 79, u64::from(nvmlEventTypeXidCriticalError)));
-        assert_eq!(device, gpu as usize);
+        let (event, woken) = told.recv_timeout(Duration::from_secs(20)).expect("an event");
+        let xid = u64::from(nvmlEventTypeXidCriticalError);
+        assert_eq!(event, (0, 79, xid, gpu.0 as usize));
         assert!(woken - injected < Duration::from_secs(5), "a file event, not a timeout");
     });
+}
+
+#[test]
+fn two_who_wait_on_one_set_are_told_one_event_each() {
+    let rig = Rig::started("dgx-h100");
+    let set = rig.xids_of(rig.gpu(0));
+    std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        // One gives up early, so that another has to take its place.
+        for timeout_ms in [20, 30_000, 30_000] {
+            let (rig, set, tell) = (&rig, &set, tell.clone());
+            scope.spawn(move || {
+                let (code, data) = rig.wait(set, timeout_ms);
+                tell.send((code, data.eventData)).expect("someone listens");
+            });
+        }
+        let next = || told.recv_timeout(Duration::from_secs(20)).expect("an answer");
+        assert_eq!(next().0, nvmlReturn_enum_NVML_ERROR_TIMEOUT);
+        rig.inject("xid:13@0");
+        assert_eq!(next(), (0, 13));
+        assert!(told.recv_timeout(A_WHILE).is_err(), "there was one event");
+        rig.inject("xid:31@0");
+        assert_eq!(next(), (0, 31));
+    });
+}
+
+#[test]
+fn there_may_be_more_event_sets_than_the_kernel_has_watches() {
+    let rig = Rig::started("t4-edge");
+    let sets: Vec<_> = (0..300).map(|_| rig.xids_of(rig.gpu(0))).collect();
+    rig.inject("xid:79@0");
+    assert!(sets.iter().all(|set| rig.wait(set, 0).1.eventData == 79));
+}
+
+#[test]
+fn the_last_shutdown_frees_event_sets() {
+    let rig = Rig::started("t4-edge");
+    let set = rig.event_set();
+    // SAFETY: takes nothing.
+    assert_eq!(unsafe { rig.nvml.nvmlInit_v2() }, 0);
+    let shutdown = || {
+        // SAFETY: takes nothing.
+        assert_eq!(unsafe { rig.nvml.nvmlShutdown() }, 0);
+    };
+    shutdown();
+    assert_eq!(rig.wait(&set, 0).0, nvmlReturn_enum_NVML_ERROR_TIMEOUT, "still initialised");
+    shutdown();
+    // SAFETY: takes nothing.
+    assert_eq!(unsafe { rig.nvml.nvmlInit_v2() }, 0);
+    assert_eq!(rig.wait(&set, 0).0, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
+}
+
+#[test]
+fn another_type_that_is_registered_later_brings_no_older_events() {
+    let rig = Rig::started("dgx-h100");
+    let gpu = rig.gpu(0);
+    let set = rig.xids_of(gpu);
+    rig.inject("ecc@0");
+    rig.register(&set, gpu, nvmlEventTypeDoubleBitEccError);
+    rig.inject("xid:79@0");
+    assert_eq!(rig.wait(&set, 0).1.eventData, 79);
+    rig.inject("ecc@0");
+    let double_bit = u64::from(nvmlEventTypeDoubleBitEccError);
+    assert_eq!(rig.wait(&set, 0).1.eventType, double_bit);
 }
 
 #[test]
@@ -45,15 +119,64 @@ fn events_are_told_once_in_order_and_only_those_after_the_registration() {
 fn a_lost_gpu_answers_so_and_the_others_go_on() {
     let rig = Rig::started("dgx-h100");
     let (lost, well) = (rig.gpu(3), rig.gpu(4));
-    let set = rig.xids_of(lost);
     rig.inject("lost@3");
     assert_eq!(rig.index_code(lost), nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
     assert_eq!(rig.index_code(well), 0);
     assert_eq!(rig.count(), 8);
-    assert_eq!(rig.wait(&set, 0).0, nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
-    assert_eq!(rig.wait(&set, 0).0, nvmlReturn_enum_NVML_ERROR_TIMEOUT, "told once");
     rig.inject("recover@3");
     assert_eq!(rig.index_code(lost), 0);
+}
+
+#[test]
+fn a_lost_gpu_makes_its_event_set_blind_for_the_others_until_it_recovers() {
+    let rig = Rig::started("dgx-h100");
+    let set = rig.xids_of(rig.gpu(3));
+    rig.register(&set, rig.gpu(4), nvmlEventTypeXidCriticalError);
+    rig.inject("lost@3");
+    rig.inject("xid:79@4");
+    for _ in 0..3 {
+        assert_eq!(rig.wait(&set, 30_000).0, nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
+    }
+    rig.inject("recover@3");
+    assert_eq!(rig.wait(&set, 0).1.eventData, 79);
+    rig.inject("remove@3");
+    assert_eq!(rig.wait(&set, 0).0, nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST, "pulled out");
+}
+
+#[test]
+fn the_recovery_action_is_a_reset_until_there_was_one() {
+    let rig = Rig::started("dgx-h100");
+    let gpu = rig.gpu(0);
+    let action = || rig.field(gpu, field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION);
+    assert_eq!(action(), (0, 0));
+    for fault in ["ecc@0", "lost@0"] {
+        rig.inject(fault);
+        let reset = nvmlDeviceGpuRecoveryAction_s_NVML_GPU_RECOVERY_ACTION_GPU_RESET;
+        assert_eq!(action(), (0, reset.into()), "{fault}");
+        if fault == "lost@0" {
+            let (code, _) = rig.field(gpu, field_id::NVML_FI_DEV_POWER_INSTANT);
+            assert_eq!(code, nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST, "other fields say so");
+        }
+        rig.inject("recover@0");
+        assert_eq!(action(), (0, 0), "{fault}");
+    }
+}
+
+#[test]
+fn cards_before_ampere_retire_pages_and_remap_no_rows() {
+    let rig = Rig::started("t4-edge");
+    let gpu = rig.gpu(0);
+    rig.inject("ecc@0");
+    let not_supported = nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
+    assert_eq!(rig.field(gpu, field_id::NVML_FI_DEV_REMAPPED_PENDING).0, not_supported);
+    assert_eq!(rig.field(gpu, field_id::NVML_FI_DEV_RETIRED_PENDING), (0, 1));
+    rig.inject("recover@0");
+    let cause = nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR;
+    let (mut count, mut pages) = (8, [0; 8]);
+    let (count_out, pages_out) = (&raw mut count, pages.as_mut_ptr());
+    // SAFETY: an array and its length.
+    let code = unsafe { rig.nvml.nvmlDeviceGetRetiredPages(gpu, cause, count_out, pages_out) };
+    assert_eq!((code, count), (0, 1));
 }
 
 #[test]
@@ -70,20 +193,58 @@ fn a_call_on_a_hanging_gpu_returns_when_it_recovers() {
     let (hung, well) = (Device(rig.gpu(1)), rig.gpu(2));
     rig.inject("hang@1");
     std::thread::scope(|scope| {
-        let device = hung;
+        let (tell, told) = mpsc::channel();
         let rig = &rig;
-        let (begun, begins) = std::sync::mpsc::channel();
-        let hanging = scope.spawn(move || {
-            let device = { device };
-            begun.send(()).expect("someone listens");
-            rig.index_code(device.0)
+        scope.spawn(move || {
+            let device = { hung };
+            tell.send(rig.index_code(device.0)).expect("someone listens");
         });
-        begins.recv().expect("it begins");
+        assert_eq!(told.recv_timeout(A_WHILE), Err(mpsc::RecvTimeoutError::Timeout));
         assert_eq!(rig.index_code(well), 0, "the others go on");
-        assert!(!hanging.is_finished());
         rig.inject("recover@1");
-        assert_eq!(hanging.join().expect("no panic"), 0);
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(0));
     });
+}
+
+#[test]
+fn a_slow_gpu_answers_with_what_is_true_when_it_answers() {
+    let rig = Rig::started("t4-edge");
+    let gpu = Device(rig.gpu(0));
+    rig.inject("slow:300@0");
+    std::thread::scope(|scope| {
+        let rig = &rig;
+        let slow = scope.spawn(move || {
+            let gpu = { gpu };
+            rig.index_code(gpu.0)
+        });
+        rig.inject("lost@0");
+        assert_eq!(slow.join().expect("no panic"), nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
+    });
+}
+
+#[test]
+fn every_change_is_seen_however_fast_they_follow_each_other() {
+    let rig = Rig::started("t4-edge");
+    let gpu = rig.gpu(0);
+    for celsius in 0..200 {
+        rig.machine.update(|model| model.gpus[0].live.temperature_c = celsius % 10).expect("set");
+        // SAFETY: a place for a number.
+        let read = rig.number(|nvml, out| unsafe { nvml.nvmlDeviceGetTemperature(gpu, 0, out) });
+        assert_eq!(read, celsius % 10);
+    }
+}
+
+#[test]
+fn a_state_of_another_version_is_an_error() {
+    let rig = Rig::started("mig-a100");
+    let path = rig.machine.state_file();
+    let state = std::fs::read_to_string(&path).expect("written");
+    assert!(state.contains("\"profile_id\":19"));
+    std::fs::write(&path, state.replace("\"profile_id\":19", "\"profile_id\":99")).expect("a file");
+    let mut number = 0;
+    // SAFETY: a place for a number.
+    let code = unsafe { rig.nvml.nvmlDeviceGetCount_v2(&raw mut number) };
+    assert_eq!(code, nvmlReturn_enum_NVML_ERROR_UNKNOWN);
 }
 
 #[test]

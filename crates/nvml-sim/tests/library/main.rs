@@ -3,7 +3,9 @@
 #![allow(clippy::wildcard_imports, reason = "C's names carry their namespace")]
 
 mod basics;
+mod exports;
 mod faults;
+mod header;
 mod links;
 mod mig;
 mod rig;

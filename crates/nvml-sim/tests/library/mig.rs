@@ -45,7 +45,7 @@ fn a_gpu_instance_is_found_by_its_profile_and_holds_a_compute_instance() {
         let nvml = &rig.nvml;
         let info = (&raw mut profile).cast();
         assert_eq!(nvml.nvmlDeviceGetGpuInstanceProfileInfoV(gpu, kind, info), 0);
-        assert_eq!((profile.id, profile.memorySizeMB, profile.instanceCount), (9, 20224, 2));
+        assert_eq!((profile.id, profile.memorySizeMB, profile.instanceCount), (9, 19968, 2));
         let list = &raw mut instance;
         assert_eq!(nvml.nvmlDeviceGetGpuInstances(gpu, profile.id, list, &raw mut count), 0);
         assert_eq!(count, 1);
@@ -71,12 +71,58 @@ fn mig_mode_is_set_while_there_are_no_instances() {
     };
     let set = |index, mode| {
         let mut activation = 9;
+        let out = &raw mut activation;
         // SAFETY: a place for a number.
-        unsafe { rig.nvml.nvmlDeviceSetMigMode(rig.gpu(index), mode, &raw mut activation) }
+        let code = unsafe { rig.nvml.nvmlDeviceSetMigMode(rig.gpu(index), mode, out) };
+        (code, activation)
     };
     assert_eq!(mode(2), (0, 0, 0));
-    assert_eq!(set(2, 1), 0);
+    assert_eq!(set(2, 1), (0, 0));
     assert_eq!(mode(2), (0, 1, 1));
-    assert_eq!(set(0, 0), nvmlReturn_enum_NVML_ERROR_IN_USE);
+    assert_eq!(set(0, 0), (0, nvmlReturn_enum_NVML_ERROR_IN_USE));
     assert_eq!(mode(0), (0, 1, 1));
+    // SAFETY: null, which the library checks.
+    let code = unsafe { rig.nvml.nvmlDeviceSetMigMode(rig.gpu(3), 1, ptr::null_mut()) };
+    assert_eq!(code, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
+    assert_eq!(mode(3), (0, 0, 0));
+}
+
+#[test]
+fn while_mig_is_off_there_is_nothing_to_ask_about_instances() {
+    let rig = Rig::started("mig-a100");
+    let (mut instances, mut count) = ([ptr::null_mut(); 8], 0);
+    let (list, count_out) = (instances.as_mut_ptr(), &raw mut count);
+    // SAFETY: room for as many as there can be.
+    let code = unsafe { rig.nvml.nvmlDeviceGetGpuInstances(rig.gpu(2), 19, list, count_out) };
+    assert_eq!(code, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED);
+    let mut mig = ptr::null_mut();
+    // SAFETY: a place for a handle.
+    let code = unsafe { rig.nvml.nvmlDeviceGetMigDeviceHandleByIndex(rig.gpu(2), 0, &raw mut mig) };
+    assert_eq!(code, nvmlReturn_enum_NVML_ERROR_NOT_FOUND);
+}
+
+#[test]
+fn instances_come_and_go_while_a_client_looks() {
+    let rig = Rig::started("mig-a100");
+    let gpu = rig.gpu(2);
+    rig.machine.set_mig(2, Some(&["3g.20gb", "1g.5gb"])).expect("there is room");
+    let mut mig = ptr::null_mut();
+    // SAFETY: a place for a handle.
+    let code = unsafe { rig.nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 1, &raw mut mig) };
+    assert_eq!((code, rig.name(mig).as_str()), (0, "NVIDIA A100-SXM4-40GB MIG 1g.5gb"));
+    rig.machine.set_mig(2, Some(&["3g.20gb"])).expect("one less");
+    assert_eq!(rig.index_code(mig), nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
+}
+
+#[test]
+fn a_mig_device_of_a_lost_gpu_is_not_handed_out() {
+    let rig = Rig::started("mig-a100");
+    let model = rig.machine.model().expect("written");
+    let uuid = &model.gpus[0].mig.as_ref().expect("partitioned")[0].uuid;
+    let uuid = std::ffi::CString::new(uuid.as_str()).expect("no NUL");
+    rig.inject("lost@0");
+    let mut mig = ptr::null_mut();
+    // SAFETY: a string and a place for a handle.
+    let code = unsafe { rig.nvml.nvmlDeviceGetHandleByUUID(uuid.as_ptr(), &raw mut mig) };
+    assert_eq!(code, nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
 }

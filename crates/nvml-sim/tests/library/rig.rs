@@ -91,16 +91,37 @@ impl Rig {
         unsafe { self.nvml.nvmlDeviceGetIndex(device, &raw mut index) }
     }
 
+    /// A set that waits for nothing yet.
+    pub(crate) fn event_set(&self) -> EventSet {
+        let mut set = ptr::null_mut();
+        // SAFETY: a place for a handle.
+        assert_eq!(unsafe { self.nvml.nvmlEventSetCreate(&raw mut set) }, 0);
+        EventSet(set)
+    }
+
+    pub(crate) fn register(&self, set: &EventSet, device: nvmlDevice_t, types: u32) {
+        // SAFETY: live handles.
+        let code = unsafe { self.nvml.nvmlDeviceRegisterEvents(device, types.into(), set.0) };
+        assert_eq!(code, 0);
+    }
+
     /// A set that waits for XIDs of one GPU.
     pub(crate) fn xids_of(&self, device: nvmlDevice_t) -> EventSet {
-        let mut set = ptr::null_mut();
-        // SAFETY: a place for a handle, then the handle.
-        unsafe {
-            assert_eq!(self.nvml.nvmlEventSetCreate(&raw mut set), 0);
-            let types = nvmlEventTypeXidCriticalError.into();
-            assert_eq!(self.nvml.nvmlDeviceRegisterEvents(device, types, set), 0);
-        }
-        EventSet(set)
+        let set = self.event_set();
+        self.register(&set, device, nvmlEventTypeXidCriticalError);
+        set
+    }
+
+    /// What one field value answers: its code and its value.
+    pub(crate) fn field(&self, device: nvmlDevice_t, id: u32) -> (nvmlReturn_t, u64) {
+        // SAFETY: a struct of numbers.
+        let mut field: nvmlFieldValue_t = unsafe { std::mem::zeroed() };
+        field.fieldId = id;
+        // SAFETY: an array of one.
+        let code = unsafe { self.nvml.nvmlDeviceGetFieldValues(device, 1, &raw mut field) };
+        assert_eq!(code, 0);
+        // SAFETY: any number is valid in each member of the union.
+        (field.nvmlReturn, unsafe { field.value.ullVal })
     }
 
     pub(crate) fn wait(&self, set: &EventSet, timeout_ms: u32) -> (nvmlReturn_t, nvmlEventData_t) {
@@ -109,6 +130,14 @@ impl Rig {
         // SAFETY: a live handle and a place for the data.
         let code = unsafe { self.nvml.nvmlEventSetWait_v2(set.0, &raw mut data, timeout_ms) };
         (code, data)
+    }
+}
+
+impl Drop for Rig {
+    /// As a client should before it unloads the library; an error only says that it never began.
+    fn drop(&mut self) {
+        // SAFETY: takes nothing.
+        unsafe { self.nvml.nvmlShutdown() };
     }
 }
 

@@ -9,15 +9,18 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tonic::transport::Channel;
-use windlass_kubelet_api::deviceplugin::{
-    AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
-    PreferredAllocationRequest, device_plugin_client::DevicePluginClient,
+use windlass_kubelet_api::{
+    deviceplugin::{
+        AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
+        PreferredAllocationRequest, device_plugin_client::DevicePluginClient,
+    },
+    socket::SocketPath,
 };
 
 use crate::{
     empty,
     report::Row,
-    samples::Samples,
+    samples::{Samples, Short},
     stage::{Served, Stage},
 };
 
@@ -57,25 +60,32 @@ pub(crate) async fn measure() -> Result<Vec<Row>> {
 async fn measure_here() -> Result<Vec<Row>> {
     let small = Stage::set("dgx-h100")?.serve(&[]).await?;
     let large = Stage::set("16-gpu")?.serve(&[]).await?;
-    let (_server, socket) = empty::start(&small.stage.path("empty.sock")).await?;
-    let server = Client::new(socket.dial().await?);
-    let mut baseline = Measured::new("empty call to an empty server", &server, Call::Options);
-    let mut calls = calls(&server, &small, &large).await?;
+    let (_server, socket) = empty::start(&small.stage.path("empty")).await?;
+    let (_talker, words) = empty::start(&small.stage.path("words")).await?;
+    let mut rows = Vec::new();
+    for call in &mut calls(&client(&words).await?, &small, &large).await? {
+        let mut baseline = Measured::new("", &client(&socket).await?, Call::Options);
+        alternate(&mut baseline, call).await?;
+        rows.push(call.row(&baseline.taken));
+    }
+    Ok(rows)
+}
+
+/// Each of two processes is called as often as the other, and after the other: both have their
+/// caches swept to the same degree.
+async fn alternate(baseline: &mut Measured, call: &mut Measured) -> Result<()> {
     for round in 0..WARM_UP + ROUNDS {
         if round == WARM_UP {
-            calls
-                .iter_mut()
-                .chain([&mut baseline])
-                .for_each(|call| call.taken = Samples::default());
+            (baseline.taken, call.taken) = Default::default();
         }
-        for call in &mut calls {
-            baseline.make().await?;
-            call.make().await?;
-        }
+        baseline.make().await?;
+        call.make().await?;
     }
-    let mut rows = vec![Row::timed(baseline.name, &baseline.taken)];
-    rows.extend(calls.iter().map(|call| call.row(&baseline.taken)));
-    Ok(rows)
+    Ok(())
+}
+
+async fn client(socket: &SocketPath) -> Result<Client> {
+    Ok(Client::new(socket.dial().await?))
 }
 
 /// What this process starts from now on runs where it runs.
@@ -86,18 +96,17 @@ fn share_one_core(allowed: &CpuSet) -> Result<()> {
     Ok(sched_setaffinity(None, &one)?)
 }
 
-async fn calls(server: &Client, small: &Served, large: &Served) -> Result<Vec<Measured>> {
+async fn calls(words: &Client, small: &Served, large: &Served) -> Result<Vec<Measured>> {
     let (eight, sixteen) = (small.ids(), large.ids());
     ensure!((eight.len(), sixteen.len()) == (8, 16), "the profiles have 8 and 16 GPUs");
-    let small = Client::new(small.socket()?.dial().await?);
-    let large = Client::new(large.socket()?.dial().await?);
+    let (small, large) = (client(&small.socket()?).await?, client(&large.socket()?).await?);
     Ok(vec![
         Measured::new("empty call to the agent", &small, Call::Options),
         Measured::new("Allocate, 1 device", &small, Call::allocate(&eight[..1]))
             .within(ALLOCATE_TO_EMPTY),
         Measured::new("Allocate, 8 devices", &small, Call::allocate(&eight))
             .within(ALLOCATE_TO_EMPTY),
-        Measured::new("the same words from the empty server", server, Call::allocate(&eight)),
+        Measured::new("the same words without the agent", words, Call::allocate(&eight)),
         Measured::new("GetPreferredAllocation, 8 of 8", &small, Call::prefer(&eight, 8)),
         Measured::new("GetPreferredAllocation, 4 of 8", &small, Call::prefer(&eight, 4)),
         Measured::new("GetPreferredAllocation, 8 of 16", &large, Call::prefer(&sixteen, 8)),
@@ -153,8 +162,8 @@ impl Measured {
 
     fn row(&self, baseline: &Samples) -> Row {
         let ratio = self.taken.ratio_to(baseline);
-        let row =
-            Row::timed(self.name, &self.taken).compared(format!("{ratio:.2} x an empty call"));
+        let row = Row::timed(self.name, &self.taken)
+            .compared(format!("{ratio:.2} x an empty call of {}", Short(baseline.median())));
         match self.limit {
             Some(limit) => row.limited(ratio, limit, " x"),
             None => row,

@@ -27,13 +27,18 @@ use crate::stage::{PATIENCE, Running};
 
 struct Nothing;
 
-/// Starts this executable as the server, and waits for its socket.
-pub(crate) async fn start(socket: &Path) -> Result<(Running, SocketPath)> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.env_clear().arg("--serve-empty").arg(socket).stdin(Stdio::null());
+/// Starts a server in a folder, and waits for its socket. The executable is a copy of this one: the
+/// same file would be the same memory, and warm from the caller's own use of it, as the agent's is
+/// not.
+pub(crate) async fn start(folder: &Path) -> Result<(Running, SocketPath)> {
+    std::fs::create_dir(folder)?;
+    let (copy, socket) = (folder.join("server"), folder.join("socket"));
+    std::fs::copy(std::env::current_exe()?, &copy).context("cannot copy this executable")?;
+    let mut command = Command::new(copy);
+    command.env_clear().arg("--serve-empty").arg(&socket).stdin(Stdio::null());
     let server = Running::start(&mut command)?;
     let there = async {
-        while std::os::unix::net::UnixStream::connect(socket).is_err() {
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
     };

@@ -35,7 +35,7 @@ pub(crate) async fn measure() -> Result<Vec<Row>> {
 }
 
 fn row(what: &str, resident: Resident) -> Row {
-    let (total, own) = (mib(resident.total_kib), mib(resident.anonymous_kib));
+    let (total, own) = (mib(resident.total), mib(resident.anonymous));
     let without_nvml = resident.without_nvml_mib();
     Row::once(what, format!("{without_nvml:.1} MiB"))
         .compared(format!("own {own:.1}, with NVML {total:.1}"))

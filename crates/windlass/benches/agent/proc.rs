@@ -4,14 +4,15 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context as _, Result};
 
-/// Memory that a process holds, by where it is from.
+/// Memory that a process holds, in KiB, by where it is from.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Resident {
-    pub(crate) total_kib: u64,
+    /// All of it.
+    pub(crate) total: u64,
     /// Mappings of the NVML library's file.
-    pub(crate) nvml_kib: u64,
+    pub(crate) nvml: u64,
     /// Memory of its own: heap, stacks, changed pages of files.
-    pub(crate) anonymous_kib: u64,
+    pub(crate) anonymous: u64,
 }
 
 // === impl Resident ===
@@ -23,10 +24,10 @@ impl Resident {
         let mut in_nvml = false;
         for line in read(format!("/proc/{process}/smaps"))?.lines() {
             if let Some(size) = kib(line, "Rss:") {
-                sum.total_kib += size;
-                sum.nvml_kib += if in_nvml { size } else { 0 };
+                sum.total += size;
+                sum.nvml += if in_nvml { size } else { 0 };
             } else if let Some(size) = kib(line, "Anonymous:") {
-                sum.anonymous_kib += if in_nvml { 0 } else { size };
+                sum.anonymous += if in_nvml { 0 } else { size };
             } else if is_mapping(line) {
                 in_nvml = line.contains("libnvidia-ml.so");
             }
@@ -36,7 +37,7 @@ impl Resident {
 
     /// What counts against the budget.
     pub(crate) fn without_nvml_mib(self) -> f64 {
-        mib(self.total_kib - self.nvml_kib)
+        mib(self.total - self.nvml)
     }
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn wakeups(process: u32) -> Result<BTreeMap<String, u64>> {
     Ok(entries.flatten().filter_map(count).collect())
 }
 
-/// Clock ticks, of a hundredth of a second, that the process has run for (proc_pid_stat(5)).
+/// Clock ticks, of a hundredth of a second, that the process has run for (`proc_pid_stat(5)`).
 pub(crate) fn ticks(process: u32) -> Result<u64> {
     let stat = read(format!("/proc/{process}/stat"))?;
     // Behind the name, which may hold anything, begins the third field; 14 and 15 are the times.
@@ -63,7 +64,7 @@ pub(crate) fn ticks(process: u32) -> Result<u64> {
     Ok(times.filter_map(|time| time.parse::<u64>().ok()).sum())
 }
 
-/// Mebibytes to two digits.
+/// Mebibytes.
 #[expect(clippy::cast_precision_loss, reason = "no process has 2^53 KiB")]
 pub(crate) fn mib(kib: u64) -> f64 {
     kib as f64 / 1024.0

@@ -96,7 +96,7 @@ impl Stage {
         let kubelet = self.kubelet()?;
         let agent = Running::start(&mut self.agent(more)?)?;
         let served = Served { agent, kubelet, stage: self };
-        served.wait_for(|node| is_listed(node)).await?;
+        served.wait_for(is_listed).await?;
         Ok(served)
     }
 

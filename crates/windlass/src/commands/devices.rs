@@ -2,25 +2,27 @@
 
 use anyhow::Result;
 use windlass_core::{
-    attribute::AttributeName,
+    attribute::{AttributeName, AttributeValue},
     device::{Device, DeviceKind},
     inventory::{Inventory, SourceState},
 };
 
-use super::{answer, simulated, survey};
+use super::{answer, complete, simulated, survey};
 use crate::{
-    cli::DevicesArgs,
+    cli::LookArgs,
     screen::{Paint, Table, Tone, line},
 };
 
 const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
+const INSTANCE: AttributeName = AttributeName::new("nvidia.com", "instanceIndex");
 const PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 const MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
 const RDMA_DEVICE: AttributeName = AttributeName::new("windlass.dev", "rdmaDevice");
 
-pub(super) async fn run(args: DevicesArgs) -> Result<()> {
+pub(super) async fn run(args: LookArgs) -> Result<()> {
     let inventory = survey(args.host).await?;
-    answer(args.output, &inventory, || table(&inventory))
+    answer(args.output, &inventory, || table(&inventory))?;
+    complete(&inventory)
 }
 
 fn table(inventory: &Inventory) -> Result<()> {
@@ -54,55 +56,78 @@ pub(crate) fn sources(inventory: &Inventory, paint: Paint) -> Vec<String> {
     inventory.sources.iter().map(text).collect()
 }
 
-/// The devices in columns.
+/// The devices in columns. The table leaves to JSON what would make it too wide: the maker's name,
+/// the PCI domain where it is 0, as `lspci` does, and where NVLinks end.
 pub(crate) fn device_table(inventory: &Inventory) -> Table {
     let mut table =
         Table::new(["NAME", "ID", "PRODUCT", "MEMORY", "NUMA", "PCI", "NVLINK", "HEALTH"]);
-    for device in &inventory.devices {
+    for device in ordered(&inventory.devices) {
         table.row([
             name(device),
             device.id.to_string(),
-            product(device),
+            product(inventory, device),
             device.capacity.get(&MEMORY).map_or_else(dash, ToString::to_string),
             device.place.numa_node.map_or_else(dash, |node| node.to_string()),
-            device.place.pci.map_or_else(dash, |address| address.to_string()),
+            device.place.pci.map_or_else(dash, |address| without("0000:", &address.to_string())),
             nvlinks(device),
-            health(device),
+            device.health.to_string(),
         ]);
     }
     table
 }
 
-/// The short name that tables and matrices use: `GPU0`, `GPU0:1g.5gb`, `mlx5_0`.
+/// Devices in the order of their short names.
+pub(crate) fn ordered<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Vec<&'a Device> {
+    let mut devices: Vec<_> = devices.into_iter().collect();
+    devices.sort_by_key(|device| (device.kind, device.index, instance(device)));
+    devices
+}
+
+/// The short name that tables and matrices use: `GPU0`, `GPU0:3`, `mlx5_0`.
 pub(crate) fn name(device: &Device) -> String {
     let text = |key| device.attributes.get(key).map(ToString::to_string);
     match device.kind {
         DeviceKind::Gpu => format!("GPU{}", device.index),
-        DeviceKind::Mig => format!("GPU{}:{}", device.index, text(&PROFILE).unwrap_or_default()),
+        DeviceKind::Mig => {
+            let part = text(&INSTANCE).or_else(|| text(&PROFILE));
+            format!("GPU{}:{}", device.index, part.unwrap_or_default())
+        }
         DeviceKind::Nic => text(&RDMA_DEVICE).unwrap_or_else(|| format!("NIC{}", device.index)),
     }
 }
 
-fn product(device: &Device) -> String {
-    device.attributes.get(&PRODUCT).map_or_else(dash, ToString::to_string)
+/// The position of a MIG instance on its GPU.
+fn instance(device: &Device) -> Option<i64> {
+    match device.attributes.get(&INSTANCE) {
+        Some(AttributeValue::Int(index)) => Some(*index),
+        _ => None,
+    }
 }
 
-/// `18 (switch)`, or `12` for links that end at other GPUs.
+/// `H100 80GB HBM3`; a part says which, a whole that is cut into parts says how many.
+fn product(inventory: &Inventory, device: &Device) -> String {
+    let product = device.attributes.get(&PRODUCT).map(ToString::to_string);
+    let product = product.map_or_else(dash, |product| without("NVIDIA ", &product));
+    match device.attributes.get(&PROFILE) {
+        Some(profile) => format!("{product} MIG {profile}"),
+        None if device.partitioned => {
+            format!("{product}, {} x MIG", inventory.parts_of(&device.id).count())
+        }
+        None => product,
+    }
+}
+
+fn without(prefix: &str, text: &str) -> String {
+    text.strip_prefix(prefix).unwrap_or(text).to_owned()
+}
+
+/// How many links, whatever they end at.
 fn nvlinks(device: &Device) -> String {
     let links = &device.place.nvlinks;
-    match (links.to_switches, links.peers.values().sum::<u32>()) {
-        (0, 0) => dash(),
-        (0, direct) => direct.to_string(),
-        (switched, 0) => format!("{switched} (switch)"),
-        (switched, direct) => format!("{direct} + {switched} (switch)"),
+    match links.to_switches + links.peers.values().sum::<u32>() {
+        0 => dash(),
+        links => links.to_string(),
     }
-}
-
-fn health(device: &Device) -> String {
-    if device.partitioned {
-        return format!("{}, cut into MIG instances", device.health);
-    }
-    device.health.to_string()
 }
 
 fn dash() -> String {

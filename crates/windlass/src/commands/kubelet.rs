@@ -1,5 +1,6 @@
 //! `windlass kubelet`: the embedded kubelet, for anyone's plugin.
 
+mod folder;
 mod pod_argument;
 mod session;
 
@@ -15,7 +16,7 @@ use windlass_kubelet_sim::{Config, Event, Kubelet, Release, TopologyPolicy};
 use crate::{
     cli::{KubeletArgs, ReleaseArg, TopologyArg},
     exit::Misuse,
-    screen::line,
+    screen::{count, line},
 };
 use session::{Session, Then};
 
@@ -25,7 +26,9 @@ const PLUGIN_WAIT: Duration = Duration::from_secs(30);
 pub(super) async fn run(args: KubeletArgs) -> Result<()> {
     let pods = args.pods.iter().map(|text| pod_argument::parse(text));
     let pods = pods.collect::<Result<Vec<_>>>().map_err(Misuse)?;
-    let kubelet = Kubelet::start(config(&args)).context("cannot start the embedded kubelet")?;
+    let config = config(&args);
+    folder::claim(&config).await?;
+    let kubelet = Kubelet::start(config).context("cannot start the embedded kubelet")?;
     line(format!("EMBEDDED kubelet, not a real one, in {}", args.dir.display()))?;
     line(format!("plugins register at {}", kubelet.config().registration_socket().display()))?;
     line(format!("pod resources at    {}", kubelet.config().pod_resources_socket().display()))?;
@@ -83,16 +86,16 @@ fn sentence(event: &Event) -> Option<String> {
         }
         Event::ListReceived { resource, devices } => {
             let healthy = devices.iter().filter(|device| device.is_healthy()).count();
-            format!("+ {resource} lists {} devices, {healthy} healthy", devices.len())
+            format!("+ {resource} lists {}, {healthy} healthy", count(devices.len(), "device"))
         }
         Event::StreamEnded { resource, reason, .. } => {
             format!("- {resource} ended its device list: {reason}")
         }
         Event::PreferredAsked { resource, question, .. } => format!(
-            "? {resource} prefers {} of {} available for {}",
-            question.answer.join(" "),
+            "? {resource} was asked for {} of {} available and prefers {}",
+            question.size,
             question.available.len(),
-            question.size
+            question.answer.join(" ")
         ),
         Event::AllocateFailed { pod, resource, message, .. } => {
             format!("! {resource} did not allocate for {pod}: {message}")

@@ -4,14 +4,31 @@ use anyhow::{Context as _, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use windlass_node::{Agent, Config, config::DeviceList};
 
-use super::{clock, config};
+use super::{clock, config, directory};
 use crate::{
     cli::{DeviceListArg, NodeArgs},
-    logging,
+    exit::Logged,
+    logging::{self, LogFormat},
 };
 
 pub(super) async fn run(args: NodeArgs) -> Result<()> {
-    logging::to_stderr(args.log_format, args.log.clone());
+    let format = args.log_format;
+    logging::to_stderr(format, args.log.clone());
+    serve(args).await.map_err(|error| last_words(format, error))
+}
+
+/// Whoever collects JSON is told of the end in JSON; a person reads it as that of any command.
+fn last_words(format: LogFormat, error: anyhow::Error) -> anyhow::Error {
+    match format {
+        LogFormat::Json if tracing::event_enabled!(tracing::Level::ERROR) => {
+            tracing::error!(error = format!("{error:#}"), "windlass node failed");
+            error.context(Logged)
+        }
+        LogFormat::Json | LogFormat::Text => error,
+    }
+}
+
+async fn serve(args: NodeArgs) -> Result<()> {
     let config = with_flags(args)?;
     let shutdown = asked_to_stop()?;
     let agent = Agent::start(&config, clock()).context("cannot start")?;
@@ -42,6 +59,15 @@ fn with_flags(args: NodeArgs) -> Result<Config> {
         Some(DeviceListArg::Cdi) => config.device_list = DeviceList::Cdi,
         Some(DeviceListArg::Envvar) => config.device_list = DeviceList::Envvar,
         None => {}
+    }
+    // The agent makes these two where they are missing.
+    for (what, path, named) in [
+        ("kubelet's folder", &config.kubelet_dir, "--kubelet-dir or kubeletDir"),
+        ("folder of CDI documents", &config.cdi_dir, "--cdi-dir or cdiDir"),
+    ] {
+        if path.exists() {
+            directory(what, path, named)?;
+        }
     }
     Ok(config)
 }

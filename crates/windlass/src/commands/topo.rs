@@ -8,99 +8,124 @@ use windlass_core::{
     topology::{Connection, ConnectionMatrix},
 };
 
-use super::{answer, devices::name, simulated, survey};
+use super::{answer, complete, devices::name, simulated, survey};
 use crate::{
-    cli::TopoArgs,
+    cli::LookArgs,
     screen::{Paint, Table, Tone, line},
 };
 
-/// The matrix for programs: `connections[i][j]` between the devices at i and j.
-#[derive(Serialize)]
+/// Whole devices with a place, and how they are connected: `connections[i][j]` between the devices
+/// at i and j.
+#[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Document<'a> {
+pub(crate) struct Topology {
     #[serde(skip_serializing_if = "Option::is_none")]
-    simulated: Option<&'a str>,
-    devices: Vec<Entry<'a>>,
+    simulated: Option<String>,
+    devices: Vec<Entry>,
     connections: Vec<Vec<Connection>>,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry<'a> {
+struct Entry {
     name: String,
-    id: &'a str,
+    id: String,
+    kind: DeviceKind,
     #[serde(skip_serializing_if = "Option::is_none")]
     numa_node: Option<u32>,
 }
 
-/// What the labels mean, as `nvidia-smi topo` has them.
-const LEGEND: [&str; 6] = [
-    "NV#   # NVLinks, through NVSwitch where there is one",
-    "PIX   a single PCIe switch",
-    "PXB   several PCIe switches, no host bridge",
-    "PHB   a PCIe host bridge",
-    "NODE  host bridges of one NUMA node",
-    "SYS   the interconnect between NUMA nodes",
-];
+/// What the labels mean, which are those of `nvidia-smi topo`.
+pub(crate) const LEGEND: &str = "NV# NVLinks, PSB same board, PIX one PCIe switch, PXB several, \
+                                 PHB host bridge, NODE same NUMA node, SYS other";
 
-pub(super) async fn run(args: TopoArgs) -> Result<()> {
+pub(super) async fn run(args: LookArgs) -> Result<()> {
     let inventory = survey(args.host).await?;
-    answer(args.output, &document(&inventory), || table(&inventory))
+    let topology = Topology::of(&inventory);
+    answer(args.output, &topology, || show(&inventory, &topology))?;
+    complete(&inventory)
 }
 
-fn table(inventory: &Inventory) -> Result<()> {
+fn show(inventory: &Inventory, topology: &Topology) -> Result<()> {
     let paint = Paint::for_stdout();
     simulated(inventory, paint)?;
-    if places(inventory).is_empty() {
+    if topology.devices.is_empty() {
         return Ok(line("no devices with a place on the PCI bus; `windlass devices` says why")?);
     }
-    for text in matrix(inventory).lines("") {
-        line(text)?;
-    }
+    topology.matrix().lines("").into_iter().try_for_each(line)?;
     line("")?;
-    for text in LEGEND {
-        line(paint.text(Tone::Quiet, text))?;
-    }
-    Ok(())
+    Ok(line(paint.text(Tone::Quiet, LEGEND))?)
 }
 
-/// The matrix for people: a row and a column per device, the NUMA node last.
-pub(crate) fn matrix(inventory: &Inventory) -> Table {
-    let devices = places(inventory);
-    let connections = ConnectionMatrix::of(&devices);
-    let heading = [String::new()].into_iter().chain(devices.iter().map(|device| name(device)));
-    let mut rows = vec![heading.chain(["NUMA".to_owned()]).collect::<Vec<_>>()];
-    for (position, device) in devices.iter().enumerate() {
-        let cell = |column| {
-            let itself = column == position;
-            if itself { "X".to_owned() } else { connections.at(position, column).to_string() }
+// === impl Topology ===
+
+impl Topology {
+    /// The topology of an inventory. Parts are left out: they are where their whole is.
+    pub(crate) fn of(inventory: &Inventory) -> Self {
+        let whole = |device: &&Device| device.kind != DeviceKind::Mig && device.place.pci.is_some();
+        let devices: Vec<_> = inventory.devices.iter().filter(whole).collect();
+        let matrix = ConnectionMatrix::of(&devices);
+        let row = |i| (0..devices.len()).map(|j| matrix.at(i, j)).collect();
+        Self {
+            simulated: inventory.simulated.clone(),
+            connections: (0..devices.len()).map(row).collect(),
+            devices: devices.into_iter().map(Entry::of).collect(),
+        }
+    }
+
+    /// Everything with everything, the NUMA nodes last.
+    fn matrix(&self) -> Table {
+        let all: Vec<_> = (0..self.devices.len()).collect();
+        self.with_numa(&all, self.cells(&all, &all))
+    }
+
+    /// The GPUs with each other and their NUMA nodes, then, where there are other devices, the GPUs
+    /// with these: narrower than the whole, which few screens have room for.
+    pub(crate) fn of_gpus(&self) -> Vec<Table> {
+        let is_gpu = |position: &usize| self.devices[*position].kind == DeviceKind::Gpu;
+        let (gpus, others): (Vec<_>, Vec<_>) = (0..self.devices.len()).partition(is_gpu);
+        let mut tables = vec![self.with_numa(&gpus, self.cells(&gpus, &gpus))];
+        if !others.is_empty() {
+            tables.push(Table::from_rows(self.cells(&gpus, &others)));
+        }
+        tables
+    }
+
+    /// Names before each row and above each column.
+    fn cells(&self, rows: &[usize], columns: &[usize]) -> Vec<Vec<String>> {
+        let name = |position: &usize| self.devices[*position].name.clone();
+        let heading = [String::new()].into_iter().chain(columns.iter().map(name)).collect();
+        let line = |row: &usize| {
+            let cells = columns.iter().map(|column| self.cell(*row, *column));
+            [name(row)].into_iter().chain(cells).collect()
         };
-        let numa = device.place.numa_node.map_or_else(|| "-".to_owned(), |node| node.to_string());
-        let cells = (0..devices.len()).map(cell);
-        rows.push([name(device)].into_iter().chain(cells).chain([numa]).collect());
+        [heading].into_iter().chain(rows.iter().map(line)).collect()
     }
-    Table::from_rows(rows)
-}
 
-fn document(inventory: &Inventory) -> Document<'_> {
-    let devices = places(inventory);
-    let matrix = ConnectionMatrix::of(&devices);
-    let row = |i| (0..devices.len()).map(|j| matrix.at(i, j)).collect();
-    Document {
-        simulated: inventory.simulated.as_deref(),
-        connections: (0..devices.len()).map(row).collect(),
-        devices: devices.iter().map(|device| Entry::of(device)).collect(),
+    fn cell(&self, row: usize, column: usize) -> String {
+        if row == column { "X".to_owned() } else { self.connections[row][column].to_string() }
+    }
+
+    fn with_numa(&self, rows: &[usize], mut cells: Vec<Vec<String>>) -> Table {
+        let node = |row: &usize| {
+            let node = self.devices[*row].numa_node;
+            node.map_or_else(|| "-".to_owned(), |node| node.to_string())
+        };
+        let column = ["NUMA".to_owned()].into_iter().chain(rows.iter().map(node));
+        for (line, cell) in cells.iter_mut().zip(column) {
+            line.push(cell);
+        }
+        Table::from_rows(cells)
     }
 }
 
-/// Whole devices with a place; parts are where their whole is.
-fn places(inventory: &Inventory) -> Vec<&Device> {
-    let whole = |device: &&Device| device.kind != DeviceKind::Mig && device.place.pci.is_some();
-    inventory.devices.iter().filter(whole).collect()
-}
-
-impl<'a> Entry<'a> {
-    fn of(device: &'a Device) -> Self {
-        Self { name: name(device), id: device.id.as_str(), numa_node: device.place.numa_node }
+impl Entry {
+    fn of(device: &Device) -> Self {
+        Self {
+            name: name(device),
+            id: device.id.to_string(),
+            kind: device.kind,
+            numa_node: device.place.numa_node,
+        }
     }
 }

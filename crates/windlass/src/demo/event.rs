@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, path::PathBuf};
 use serde::Serialize;
 use windlass_core::inventory::Inventory;
 
+use crate::commands::Topology;
+
 /// One thing that happened. Times are milliseconds since the step began.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
@@ -13,20 +15,20 @@ pub(super) enum Event {
     Started { machine: String, description: String, simulated: bool, dir: PathBuf },
     /// The agent knows every device.
     Discovered { inventory: Inventory, took_ms: f64 },
-    /// How the devices are connected: rows of cells, names first.
-    Topology { matrix: Vec<String> },
-    /// The kubelet has a resource's device list.
-    Registered { resource: String, capacity: usize, allocatable: usize, took_ms: f64 },
+    /// How the devices are connected.
+    Topology(Topology),
+    /// The kubelet has the device list of every resource.
+    Registered { resources: Vec<Arrival> },
     /// A pod was admitted and its containers started.
     PodAdmitted { pod: String, containers: Vec<Container>, took_ms: f64 },
     /// A pod was refused, as it had to be.
     PodRefused { pod: String, reason: String, message: String },
-    /// A fault was injected.
+    /// A fault was injected into a GPU.
     Fault { device: String, fault: String },
     /// The kubelet knows that a device failed.
-    Unhealthy { device: String, why: String, counts: Counts, held_by: Option<String>, took_ms: f64 },
+    Unhealthy(Failure),
     /// The fault is gone; the device must stay quiet before it is trusted again.
-    Waiting { device: String, quiet_ms: u128 },
+    Waiting { device: String, quiet_ms: f64 },
     /// The kubelet knows that the device works again.
     Recovered { device: String, counts: Counts, took_ms: f64 },
     /// The kubelet restarted, and everything is as it was.
@@ -35,6 +37,28 @@ pub(super) enum Event {
     Finished { steps: usize, pods: usize, took_ms: f64 },
     /// Everything stays until Ctrl-C.
     Kept { paths: BTreeMap<&'static str, PathBuf>, commands: Vec<String> },
+}
+
+/// A resource that the kubelet knows now.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Arrival {
+    #[serde(flatten)]
+    pub(super) counts: Counts,
+    /// Since the agent started.
+    pub(super) took_ms: f64,
+}
+
+/// A device that failed, and whom that concerns.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Failure {
+    pub(super) device: String,
+    pub(super) why: String,
+    pub(super) counts: Counts,
+    /// The pod that holds the device.
+    pub(super) held_by: String,
+    pub(super) took_ms: f64,
 }
 
 /// What a resource has.
@@ -52,13 +76,14 @@ pub(super) struct Counts {
 pub(super) struct Container {
     pub(super) name: String,
     pub(super) resource: String,
-    /// Short names, `GPU0`.
+    /// Short names, `GPU0`, in order.
     pub(super) devices: Vec<String>,
     pub(super) ids: Vec<String>,
     /// How the devices are connected.
     pub(super) why: String,
     /// How many sets the agent compared, if the kubelet asked for its preference.
     pub(super) compared: Option<u64>,
+    /// In the order of the devices.
     pub(super) cdi_devices: Vec<String>,
     /// What a runtime makes of it.
     pub(super) env: Vec<String>,

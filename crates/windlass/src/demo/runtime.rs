@@ -16,6 +16,7 @@ pub(super) struct Edits {
 pub(super) fn resolve(dir: &Path, names: &[String]) -> Result<Edits> {
     let documents = documents(dir)?;
     let mut edits = Edits::default();
+    let mut common = Edits::default();
     for name in names {
         let (kind, device) =
             name.split_once('=').with_context(|| format!("{name} is no CDI name"))?;
@@ -24,8 +25,11 @@ pub(super) fn resolve(dir: &Path, names: &[String]) -> Result<Edits> {
         let found = items(&document["devices"]).find(|entry| entry["name"] == device);
         let found = found.with_context(|| format!("the document of {kind} has no {device}"))?;
         edits.add(&found["containerEdits"]);
-        edits.add(&document["containerEdits"]);
+        common.add(&document["containerEdits"]);
     }
+    // What the devices bring comes first, then what is there for all of them.
+    edits.env.extend(common.env);
+    edits.device_nodes.extend(common.device_nodes);
     Ok(edits)
 }
 
@@ -60,5 +64,24 @@ impl Edits {
         for node in items(&edits["deviceNodes"]) {
             self.device_nodes.extend(new(&self.device_nodes, node["path"].as_str()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_devices_own_nodes_come_first_in_the_order_of_the_names() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let document = r#"{"kind": "v/c", "containerEdits": {"deviceNodes": [{"path": "/dev/ctl"}]},
+            "devices": [{"name": "a", "containerEdits": {"deviceNodes": [{"path": "/dev/a"}]}},
+                        {"name": "b", "containerEdits": {"deviceNodes": [{"path": "/dev/b"}]}}]}"#;
+        fs::write(folder.path().join("v-c.json"), document).expect("written");
+        let resolved = |names: [&str; 2]| resolve(folder.path(), &names.map(str::to_owned));
+        let edits = resolved(["v/c=b", "v/c=a"]).expect("both are there");
+        assert_eq!(edits.device_nodes, ["/dev/b", "/dev/a", "/dev/ctl"]);
+        let error = resolved(["v/c=a", "v/c=z"]).expect_err("no z");
+        assert_eq!(error.to_string(), "the document of v/c has no z");
     }
 }

@@ -13,12 +13,12 @@ use windlass_kubelet_sim::{Admission, Allotment, NodeStatus, Pod, PodStatus, Que
 use windlass_machine::Fault;
 
 use super::{
-    event::{Container, Counts, Event},
+    event::{Arrival, Container, Counts, Event, Failure},
     pods, runtime,
     stage::{QUIET_PERIOD, Stage},
     tell::Teller,
 };
-use crate::commands::{matrix, short_name};
+use crate::commands::{Topology, ordered, short_name};
 
 /// Plays the steps.
 pub(super) struct Script<'a> {
@@ -45,7 +45,7 @@ impl<'a> Script<'a> {
     /// Plays the whole story.
     pub(super) async fn play(&mut self) -> Result<()> {
         let inventory = self.discover().await.context("step discovery")?;
-        self.tell(&Event::Topology { matrix: matrix(&inventory).lines("") })?;
+        self.tell(&Event::Topology(Topology::of(&inventory)))?;
         let resources = self.register().await.context("step registration")?;
         let Some(main) = resources.iter().max_by_key(|counts| counts.allocatable) else {
             bail!("step registration: the machine has no device to offer");
@@ -83,21 +83,18 @@ impl<'a> Script<'a> {
     /// Every resource that the agent offers must arrive at the kubelet.
     async fn register(&mut self) -> Result<Vec<Counts>> {
         let offered = self.stage.state.borrow().resources();
-        let mut all = Vec::new();
+        let mut arrived = Vec::new();
         for (resource, (capacity, allocatable)) in offered {
-            let arrived =
-                |node: &NodeStatus| node.counts(resource.as_str()) == Some((capacity, allocatable));
-            self.stage.kubelet.wait_for(arrived, STEP_LIMIT).await?;
             let resource = resource.to_string();
-            self.tell(&Event::Registered {
-                resource: resource.clone(),
-                capacity,
-                allocatable,
-                took_ms: ms(self.stage.agent_started),
-            })?;
-            all.push(Counts { resource, capacity, allocatable });
+            let complete =
+                |node: &NodeStatus| node.counts(&resource) == Some((capacity, allocatable));
+            self.stage.kubelet.wait_for(complete, STEP_LIMIT).await?;
+            let took_ms = ms(self.stage.agent_started);
+            arrived.push(Arrival { counts: Counts { resource, capacity, allocatable }, took_ms });
         }
-        Ok(all)
+        let resources = arrived.iter().map(|arrival| arrival.counts.clone()).collect();
+        self.tell(&Event::Registered { resources: arrived })?;
+        Ok(resources)
     }
 
     async fn fill(&mut self, inventory: &Inventory, main: &Counts) -> Result<()> {
@@ -140,9 +137,7 @@ impl<'a> Script<'a> {
         (name, resource): (&str, &str),
         allotment: &Allotment,
     ) -> Result<Container> {
-        let mut devices: Vec<_> =
-            allotment.ids().iter().filter_map(|id| inventory.get(id)).collect();
-        devices.sort_by_key(|device| (device.kind, device.index));
+        let devices = ordered(allotment.ids().iter().filter_map(|id| inventory.get(id)));
         let grant = &allotment.grant;
         let mut cdi_devices = grant.cdi_devices.clone();
         cdi_devices.sort_by_key(|name| devices.iter().position(|d| name.ends_with(d.id.as_str())));
@@ -196,20 +191,22 @@ impl<'a> Script<'a> {
         // The driver finds it lost from now on: it does not recover by itself.
         self.stage.machine.inject(&Fault::Lost { gpu })?;
         let why = self.stage.state.borrow().inventory.get(id).map(|now| now.health.to_string());
-        let name = short_name(device);
-        self.tell(&Event::Fault { device: name.clone(), fault: format!("XID {FALLEN_OFF}") })?;
-        self.tell(&Event::Unhealthy {
-            device: name,
+        self.tell(&Event::Fault {
+            device: format!("GPU{gpu}"),
+            fault: format!("XID {FALLEN_OFF}"),
+        })?;
+        self.tell(&Event::Unhealthy(Failure {
+            device: short_name(device),
             why: why.unwrap_or_default(),
             counts: counts(&node, &main.resource),
-            held_by: Some(pod.to_owned()),
+            held_by: pod.to_owned(),
             took_ms,
-        })
+        }))
     }
 
     async fn recover(&mut self, device: &Device, main: &Counts) -> Result<()> {
         let begun = Instant::now();
-        let (name, quiet_ms) = (short_name(device), QUIET_PERIOD.as_millis());
+        let (name, quiet_ms) = (short_name(device), QUIET_PERIOD.as_secs_f64() * 1000.0);
         self.stage.machine.inject(&Fault::Recover { gpu: device.index as usize })?;
         self.teller.tell(&Event::Waiting { device: name.clone(), quiet_ms })?;
         let id = device.id.as_str();

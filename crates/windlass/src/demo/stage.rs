@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_kubelet_sim::Kubelet;
 use windlass_machine::{Machine, Profile, simulated_driver};
-use windlass_node::{Agent, Config, config::HealthPolicy, state::NodeState};
+use windlass_node::{Agent, Config, causes, config::HealthPolicy, state::NodeState};
 
 use super::event::Event;
 use crate::{
@@ -135,7 +135,7 @@ impl Stage {
 
 async fn run(agent: Agent, stop: CancellationToken, ended: CancellationToken) {
     if let Err(error) = agent.run(stop.cancelled()).await {
-        tracing::error!(error = &error as &dyn std::error::Error, "the agent failed");
+        tracing::error!(error = causes(&error), "the agent failed");
     }
     ended.cancel();
 }

@@ -1,11 +1,18 @@
 //! Tells events: as text for people, or as JSON for machines.
 
-use anyhow::Result;
+use std::{
+    collections::BTreeMap,
+    fmt::Display,
+    path::{Path, PathBuf},
+};
 
-use super::event::{Container, Counts, Event};
+use anyhow::Result;
+use windlass_core::inventory::Inventory;
+
+use super::event::{Arrival, Container, Counts, Event, Failure};
 use crate::{
-    commands::{device_table, sources},
-    screen::{Paint, Tone, line},
+    commands::{LEGEND, Topology, device_table, sources},
+    screen::{Paint, Tone, count, line, wrapped},
 };
 
 /// Tells events.
@@ -15,173 +22,218 @@ pub(super) enum Teller {
     Json,
 }
 
+/// The people's words for events; the methods return lines.
+#[derive(Clone, Copy)]
+struct Words(Paint);
+
 // === impl Teller ===
 
 impl Teller {
     pub(super) fn tell(self, event: &Event) -> Result<()> {
         match self {
             Self::Json => line(serde_json::to_string(event)?)?,
-            Self::Text(paint) => {
-                for text in sentences(event, paint) {
-                    line(text)?;
-                }
-            }
+            Self::Text(paint) => Words(paint).lines(event).into_iter().try_for_each(line)?,
         }
         Ok(())
     }
 }
 
-fn sentences(event: &Event, paint: Paint) -> Vec<String> {
-    match event {
-        Event::Started { machine, description, dir, .. } => vec![
-            paint.text(Tone::Strong, format!("Windlass demo on {machine}: {description}")),
-            paint.text(
-                Tone::Notable,
-                "The machine is SIMULATED; the agent, its gRPC and its driver calls are real.",
-            ),
-            paint.text(Tone::Quiet, format!("in {}", dir.display())),
-        ],
-        Event::Discovered { inventory, took_ms } => {
-            let mut lines = heading(paint, "Discovered", Some(*took_ms));
-            lines.extend(sources(inventory, paint).iter().map(|text| format!("  {text}")));
+// === impl Words ===
+
+impl Words {
+    fn lines(self, event: &Event) -> Vec<String> {
+        match event {
+            Event::Started { machine, description, dir, simulated: _ } => {
+                self.started(machine, description, dir)
+            }
+            Event::Discovered { inventory, took_ms } => self.discovered(inventory, *took_ms),
+            Event::Topology(topology) => self.topology(topology),
+            Event::Registered { resources } => self.registered(resources),
+            Event::PodAdmitted { pod, containers, took_ms } => {
+                self.pod_admitted(pod, containers, *took_ms)
+            }
+            Event::PodRefused { pod, reason, message } => self.pod_refused(pod, reason, message),
+            Event::Fault { device, fault } => self.fault(device, fault),
+            Event::Unhealthy(failure) => self.unhealthy(failure),
+            Event::Waiting { device, quiet_ms } => waiting(device, *quiet_ms / 1000.0),
+            Event::Recovered { device, counts, took_ms } => {
+                self.recovered(device, counts, *took_ms)
+            }
+            Event::KubeletRestarted { resources, pods, devices_held, took_ms } => {
+                self.kubelet_restarted(*resources, (*pods, *devices_held), *took_ms)
+            }
+            Event::Finished { steps, pods, took_ms } => self.finished(*steps, *pods, *took_ms),
+            Event::Kept { paths, commands } => self.kept(paths, commands),
+        }
+    }
+
+    fn started(self, machine: &str, description: &str, dir: &Path) -> Vec<String> {
+        let simulated =
+            "The machine is SIMULATED; the agent, its gRPC and its driver calls are real.";
+        vec![
+            self.strong(format!("Windlass demo on {machine}: {description}")),
+            self.0.text(Tone::Notable, simulated),
+            self.quiet(format!("in {}", dir.display())),
+        ]
+    }
+
+    fn discovered(self, inventory: &Inventory, took_ms: f64) -> Vec<String> {
+        let heading = format!("{} {}", self.strong("Discovered"), self.took(took_ms));
+        let mut lines = vec![String::new(), heading];
+        lines.extend(sources(inventory, self.0).iter().map(|text| format!("  {text}")));
+        lines.push(String::new());
+        lines.extend(device_table(inventory).lines("  "));
+        lines
+    }
+
+    fn topology(self, topology: &Topology) -> Vec<String> {
+        let mut lines = self.heading("Topology");
+        for table in topology.of_gpus() {
+            lines.extend(table.lines("  "));
             lines.push(String::new());
-            lines.extend(device_table(inventory).lines("  "));
-            lines
         }
-        Event::Topology { matrix } => {
-            let mut lines = heading(paint, "Topology", None);
-            lines.extend(matrix.iter().map(|text| format!("  {text}")));
-            lines.extend(heading(paint, "Registered with the kubelet", None));
-            lines
-        }
-        Event::Registered { resource, capacity, allocatable, took_ms } => vec![format!(
-            "  {} {resource}: {capacity} devices, {allocatable} allocatable {}",
-            paint.text(Tone::Good, "ok"),
-            paint.text(Tone::Quiet, format!("({took_ms} ms after the agent started)")),
-        )],
-        other => later_sentences(other, paint),
+        lines.push(self.quiet(format!("  {LEGEND}")));
+        lines
     }
-}
 
-fn later_sentences(event: &Event, paint: Paint) -> Vec<String> {
-    match event {
-        Event::PodAdmitted { pod, containers, took_ms } => {
-            pod_admitted(pod, containers, *took_ms, paint)
-        }
-        Event::PodRefused { pod, reason, message } => vec![
-            format!(
-                "  {} pod {pod} is refused, as it has to be: {reason}",
-                paint.text(Tone::Good, "ok")
-            ),
-            paint.text(Tone::Quiet, format!("       {message}")),
-        ],
-        Event::Fault { device, fault } => {
-            let mut lines = heading(paint, "A GPU fails", None);
+    fn registered(self, resources: &[Arrival]) -> Vec<String> {
+        let mut lines = self.heading("Registered with the kubelet");
+        for Arrival { counts: Counts { resource, capacity, allocatable }, took_ms } in resources {
+            let devices = count(*capacity, "device");
             lines.push(format!(
-                "  {} the driver reports {fault} on {device}",
-                paint.text(Tone::Notable, "!!")
+                "  {} {resource}: {devices}, {allocatable} allocatable {}",
+                self.ok(),
+                self.quiet(format!("({took_ms:.1} ms after the agent started)"))
             ));
-            lines
         }
-        Event::Unhealthy { device, why, counts, held_by, took_ms } => vec![
-            format!(
-                "  {} {device} is {} {}",
-                paint.text(Tone::Good, "ok"),
-                paint.text(Tone::Bad, why),
-                quiet_ms(paint, *took_ms)
-            ),
-            format!(
-                "       {}{}",
-                counted(counts),
-                held_by.as_ref().map_or_else(String::new, |pod| format!(
-                    "; pod {pod} goes on and shows it in its status"
-                ))
-            ),
-        ],
-        Event::Waiting { device, quiet_ms } => vec![format!(
-            "  .. {device} was reset; it must pass its probe after {quiet_ms} ms without trouble"
-        )],
-        Event::Recovered { device, counts, took_ms } => vec![
-            format!(
-                "  {} {device} is {} again {}",
-                paint.text(Tone::Good, "ok"),
-                paint.text(Tone::Good, "Healthy"),
-                quiet_ms(paint, *took_ms)
-            ),
-            format!("       {}", counted(counts)),
-        ],
-        other => last_sentences(other, paint),
+        lines
     }
-}
 
-fn last_sentences(event: &Event, paint: Paint) -> Vec<String> {
-    match event {
-        Event::KubeletRestarted { resources, pods, devices_held, took_ms } => {
-            let mut lines = heading(paint, "The kubelet restarts and deletes every socket", None);
-            lines.push(format!(
-                "  {} {resources} resources registered again, {pods} pods hold their {devices_held} devices as before {}",
-                paint.text(Tone::Good, "ok"),
-                quiet_ms(paint, *took_ms)
-            ));
-            lines
-        }
-        Event::Finished { steps, pods, took_ms } => vec![
-            String::new(),
-            paint.text(
-                Tone::Strong,
-                format!(
-                    "All {steps} steps happened, {pods} pods served, in {:.1} s.",
-                    took_ms / 1000.0
-                ),
-            ),
-        ],
-        Event::Kept { paths, commands } => {
-            let mut lines = heading(paint, "Everything keeps running until Ctrl-C", None);
-            lines.extend(
-                paths.iter().map(|(what, path)| format!("  {what:<15} {}", path.display())),
-            );
-            lines.push(String::new());
-            lines.extend(commands.iter().map(|command| format!("  {command}")));
-            lines
-        }
-        _ => Vec::new(),
+    fn pod_admitted(self, pod: &str, containers: &[Container], took_ms: f64) -> Vec<String> {
+        let (pod, took) = (self.strong(pod), self.took(took_ms));
+        let mut lines = vec![String::new(), format!("  {} pod {pod} admitted {took}", self.ok())];
+        lines.extend(containers.iter().flat_map(|container| self.container(container)));
+        lines
     }
-}
 
-fn pod_admitted(pod: &str, containers: &[Container], took_ms: f64, paint: Paint) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    lines.push(format!(
-        "  {} pod {} admitted {}",
-        paint.text(Tone::Good, "ok"),
-        paint.text(Tone::Strong, pod),
-        quiet_ms(paint, took_ms)
-    ));
-    for container in containers {
+    fn container(self, container: &Container) -> Vec<String> {
         let Container { name, resource, devices, why, compared, .. } = container;
-        let sets = compared.map_or_else(String::new, |sets| format!(" (best of {sets})"));
-        lines.push(format!(
-            "       {name}: {} x {resource} = {}",
-            devices.len(),
-            devices.join(" ")
-        ));
+        let sets = match compared {
+            None => String::new(),
+            Some(1) => " (the only choice)".to_owned(),
+            Some(sets) => format!(" (best of {sets})"),
+        };
+        let given = format!("       {name}: {} x {resource} = ", devices.len());
+        let mut lines = wrapped(&given, devices);
         lines.push(format!("         why   {why}{sets}"));
-        lines.push(format!("         gets  {}", container.device_nodes.join(" ")));
-        let cdi = container.cdi_devices.join(" ");
-        lines.push(paint.text(Tone::Quiet, format!("         by    {cdi}")));
+        lines.extend(wrapped("         gets  ", &container.device_nodes));
+        lines.extend(cdi_kinds(&container.cdi_devices).into_iter().map(|(kind, names)| {
+            self.quiet(format!("         by    {} of {kind}", count(names, "CDI name")))
+        }));
+        lines
     }
-    lines
+
+    fn pod_refused(self, pod: &str, reason: &str, message: &str) -> Vec<String> {
+        let (ok, pod) = (self.ok(), self.strong(pod));
+        let refused = format!("  {ok} pod {pod} is refused, as it has to be: {reason}");
+        let message = wrapped("       ", message.split_whitespace());
+        let message = message.into_iter().map(|text| self.quiet(text));
+        [String::new(), refused].into_iter().chain(message).collect()
+    }
+
+    fn fault(self, device: &str, fault: &str) -> Vec<String> {
+        let mut lines = self.heading("A GPU fails");
+        let mark = self.0.text(Tone::Notable, "!!");
+        lines.push(format!("  {mark} the driver reports {fault} on {device}"));
+        lines
+    }
+
+    fn unhealthy(self, failure: &Failure) -> Vec<String> {
+        let Failure { device, why, counts, held_by, took_ms } = failure;
+        let (why, took) = (self.0.text(Tone::Bad, why), self.took(*took_ms));
+        let counts = allocatable(counts);
+        vec![
+            format!("  {} {device} is {why} {took}", self.ok()),
+            format!("       {counts}; pod {held_by} goes on and shows it in its status"),
+        ]
+    }
+
+    fn recovered(self, device: &str, counts: &Counts, took_ms: f64) -> Vec<String> {
+        let (healthy, took) = (self.0.text(Tone::Good, "Healthy"), self.took(took_ms));
+        vec![
+            format!("  {} {device} is {healthy} again {took}", self.ok()),
+            format!("       {}", allocatable(counts)),
+        ]
+    }
+
+    fn kubelet_restarted(
+        self,
+        resources: usize,
+        (pods, devices): (usize, usize),
+        took_ms: f64,
+    ) -> Vec<String> {
+        let mut lines = self.heading("The kubelet restarts and deletes every socket");
+        lines.push(format!(
+            "  {} {} registered again; {} with {} as before {}",
+            self.ok(),
+            count(resources, "resource"),
+            count(pods, "pod"),
+            count(devices, "device"),
+            self.took(took_ms)
+        ));
+        lines
+    }
+
+    fn finished(self, steps: usize, pods: usize, took_ms: f64) -> Vec<String> {
+        let (pods, seconds) = (count(pods, "pod"), took_ms / 1000.0);
+        self.heading(&format!("All {steps} steps happened, {pods} served, in {seconds:.1} s."))
+    }
+
+    fn kept(self, paths: &BTreeMap<&str, PathBuf>, commands: &[String]) -> Vec<String> {
+        let mut lines = self.heading("Everything keeps running until Ctrl-C");
+        lines.extend(paths.iter().map(|(what, path)| format!("  {what:<15} {}", path.display())));
+        lines.push(String::new());
+        lines.extend(commands.iter().map(|command| format!("  {command}")));
+        lines
+    }
+
+    /// A part of the story begins: an empty line before it, none after.
+    fn heading(self, text: &str) -> Vec<String> {
+        vec![String::new(), self.strong(text)]
+    }
+
+    fn ok(self) -> String {
+        self.0.text(Tone::Good, "ok")
+    }
+
+    fn strong(self, text: impl Display) -> String {
+        self.0.text(Tone::Strong, text)
+    }
+
+    fn quiet(self, text: impl Display) -> String {
+        self.0.text(Tone::Quiet, text)
+    }
+
+    fn took(self, ms: f64) -> String {
+        self.quiet(format!("({ms:.1} ms)"))
+    }
 }
 
-fn counted(counts: &Counts) -> String {
+fn waiting(device: &str, quiet_s: f64) -> Vec<String> {
+    let rule = format!("must pass its probe after {quiet_s:.1} s without trouble");
+    vec![format!("  .. the GPU was reset; {device} {rule}")]
+}
+
+fn allocatable(counts: &Counts) -> String {
     let Counts { resource, capacity, allocatable } = counts;
     format!("{resource}: {allocatable} of {capacity} allocatable")
 }
 
-fn heading(paint: Paint, text: &str, took_ms: Option<f64>) -> Vec<String> {
-    let took = took_ms.map_or_else(String::new, |ms| format!(" {}", quiet_ms(paint, ms)));
-    vec![String::new(), format!("{}{took}", paint.text(Tone::Strong, text))]
-}
-
-fn quiet_ms(paint: Paint, ms: f64) -> String {
-    paint.text(Tone::Quiet, format!("({ms} ms)"))
+/// How many names there are of each CDI kind.
+fn cdi_kinds(names: &[String]) -> BTreeMap<&str, usize> {
+    let mut kinds = BTreeMap::new();
+    for (kind, _) in names.iter().filter_map(|name| name.split_once('=')) {
+        *kinds.entry(kind).or_default() += 1;
+    }
+    kinds
 }

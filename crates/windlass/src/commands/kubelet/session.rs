@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use windlass_kubelet_sim::{Admission, Kubelet, NodeStatus, Pod, PodPhase, Registration};
+use windlass_kubelet_sim::{
+    Admission, Kubelet, NodeStatus, Pod, PodPhase, Registration, Rejection,
+};
+use windlass_node::causes;
 
 use super::pod_argument;
 use crate::screen::{Table, line};
@@ -67,7 +70,7 @@ impl<'a> Session<'a> {
             ["resources"] => self.resources()?,
             ["restart"] => match self.kubelet.restart().await {
                 Ok(()) => line("kubelet restarted")?,
-                Err(error) => line(format!("! {:#}", anyhow::Error::new(error)))?,
+                Err(error) => line(format!("! {}", causes(&error)))?,
             },
             _ => line(format!("! not understood: {text}\n{HELP}"))?,
         }
@@ -80,10 +83,14 @@ impl<'a> Session<'a> {
             Ok(admission) => {
                 told(&name, &admission)?;
                 if let Err(error) = self.kubelet.start_container(&uid, "main").await {
-                    line(format!("! pod {name} does not start: {error}"))?;
+                    line(format!("! pod {name} does not start: {}", causes(&error)))?;
                 }
             }
-            Err(rejection) => line(format!("! pod {name} {rejection}"))?,
+            Err(Rejection { reason, message }) => {
+                // The kubelet's own message begins as this line does.
+                let why = message.strip_prefix("Pod was rejected: ").unwrap_or(&message);
+                line(format!("! pod {name} was rejected: {reason}: {why}"))?;
+            }
         }
         Ok(())
     }
@@ -106,9 +113,13 @@ impl<'a> Session<'a> {
             for (container, status) in &pod.containers {
                 for (resource, devices) in &status.devices {
                     let ids: Vec<_> = devices.values().flatten().cloned().collect();
-                    let cells = [pod.name.clone(), phase(&pod.phase), container.clone()];
-                    let [name, phase, container] = cells;
-                    table.row([name, phase, container, resource.clone(), ids.join(" ")]);
+                    table.row([
+                        pod.name.clone(),
+                        phase(&pod.phase),
+                        container.clone(),
+                        resource.clone(),
+                        ids.join(" "),
+                    ]);
                 }
             }
         }
@@ -126,15 +137,13 @@ impl<'a> Session<'a> {
             for (id, device) in &status.devices {
                 let numa = device.nodes().iter().map(ToString::to_string).collect::<Vec<_>>();
                 let used = if status.in_use.contains(id) { "in use" } else { "free" };
-                let names = [resource.clone(), plugin.to_owned(), id.clone()];
-                let [resource, plugin, id] = names;
                 table.row([
-                    resource,
-                    plugin,
-                    id,
+                    resource.clone(),
+                    plugin.to_owned(),
+                    id.clone(),
                     device.health.clone(),
                     numa.join(","),
-                    used.into(),
+                    used.to_owned(),
                 ]);
             }
         }

@@ -1,0 +1,105 @@
+//! The visits to the desk that an admission consists of: what is asked for, whom to ask, and the
+//! record of the answer.
+
+use super::Rejection;
+use crate::{
+    desk::Desk,
+    device::DeviceIds,
+    event::Event,
+    manager::{Answer, Choice, Manager, Refusal, Request, Undecided, saturating},
+    plugin::{Plugin, RpcError},
+    pod::Container,
+    status::PodPhase,
+};
+
+/// A choice as far as it goes without the plugin.
+pub(super) enum Step {
+    Nothing,
+    Take(DeviceIds),
+    Ask(Plugin, Box<Undecided>),
+}
+
+// === impl Manager, for admission ===
+
+impl Manager {
+    /// What the container asks of plugins, after a garbage collection if it asks for anything.
+    pub(super) fn requests(&mut self, pod: &str, container: &Container) -> Vec<Request> {
+        self.turn_to_pod(pod);
+        let known = container.limits.iter().filter(|(resource, _)| self.is_known(resource));
+        let requests: Vec<Request> = known
+            .map(|(resource, quantity)| Request {
+                pod: pod.to_owned(),
+                container: container.name.clone(),
+                resource: resource.clone(),
+                size: saturating(*quantity),
+            })
+            .collect();
+        if !requests.is_empty() {
+            self.collect_garbage();
+        }
+        requests
+    }
+
+    pub(super) fn next_step(&mut self, request: &Request) -> Result<Step, Refusal> {
+        let undecided = match self.choose(request)? {
+            Choice::Nothing => return Ok(Step::Nothing),
+            Choice::Devices(devices) => return Ok(Step::Take(devices)),
+            Choice::Undecided(undecided) => undecided,
+        };
+        let endpoint = self.endpoints.get(&request.resource);
+        let endpoint = endpoint.ok_or_else(|| Refusal::NoEndpoint(request.resource.clone()))?;
+        if !endpoint.wants_preferred() {
+            return self.settle(undecided, &DeviceIds::new()).map(Step::Take);
+        }
+        let plugin = endpoint.plugin(&request.resource).map_err(Refusal::Preferred)?;
+        Ok(Step::Ask(plugin, Box::new(undecided)))
+    }
+
+    /// The plugin to call for `Allocate`.
+    pub(super) fn plugin(&mut self, resource: &str) -> Result<Result<Plugin, RpcError>, Refusal> {
+        let Some(endpoint) = self.endpoints.get(resource) else {
+            self.restore_allocated();
+            return Err(Refusal::UnknownPlugin(resource.to_owned()));
+        };
+        Ok(endpoint.plugin(resource))
+    }
+}
+
+// === impl Desk, for admission ===
+
+impl Desk {
+    /// Takes the plugin's answer to `Allocate`. An error frees the choice; an answer without a
+    /// container response leaks it until a pod is collected.
+    pub(super) fn record(
+        &mut self,
+        request: &Request,
+        devices: DeviceIds,
+        answer: Result<Option<Answer>, RpcError>,
+    ) -> Result<(), Refusal> {
+        let outcome = match answer {
+            Err(error) => {
+                self.manager.restore_allocated();
+                Err(Refusal::Allocate(error))
+            }
+            Ok(None) => Err(Refusal::EmptyResponse),
+            Ok(Some(answer)) => {
+                self.manager.grant(request, &devices, answer).map_err(Refusal::from)
+            }
+        };
+        self.events.push(match &outcome {
+            Ok(()) => Event::allocated(request, devices),
+            Err(refusal) => Event::allocate_failed(request, refusal.to_string()),
+        });
+        if let Err(Refusal::Panic(vanished)) = &outcome {
+            self.crash(vanished);
+        }
+        outcome
+    }
+
+    pub(super) fn reject(&mut self, pod: String, rejection: &Rejection) {
+        let (reason, message) = (rejection.reason.to_string(), rejection.message.clone());
+        let phase = PodPhase::Failed { reason: reason.clone(), message: message.clone() };
+        self.manager.set_phase(&pod, phase);
+        self.events.push(Event::PodRejected { pod, reason, message });
+    }
+}

@@ -1,0 +1,85 @@
+//! Every function that the library exports, called with nothing.
+
+use std::{collections::BTreeSet, fs, path::Path, ptr};
+
+use nvml_wrapper_sys::bindings::*;
+
+use crate::rig::Rig;
+
+/// Any function of NVML: eight words are more than any takes.
+type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize) -> u32;
+
+/// Those that take nothing, or answer with no code.
+const OTHERS: [&str; 5] =
+    ["nvmlInit", "nvmlInit_v2", "nvmlInitWithFlags", "nvmlShutdown", "nvmlErrorString"];
+
+/// Names of NVML's functions in this crate's sources.
+fn names() -> BTreeSet<String> {
+    let sources =
+        fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("src")).expect("a folder");
+    let text =
+        sources.map(|file| fs::read_to_string(file.expect("an entry").path()).expect("a source"));
+    let text = text.collect::<String>();
+    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    words.filter(|word| word.starts_with("nvml")).map(str::to_owned).collect()
+}
+
+/// Whether a function's first parameter is a handle, which nothing follows.
+fn takes_a_handle(name: &str) -> bool {
+    let lookups = ["nvmlDeviceGetHandleBy", "nvmlDeviceGetCount"];
+    let handles = ["nvmlDevice", "nvmlGpuInstance", "nvmlComputeInstance"];
+    handles.iter().any(|start| name.starts_with(start))
+        && !lookups.iter().any(|start| name.starts_with(start))
+}
+
+/// Calls each with a first word and zeroes behind it.
+fn call_all(rig: &Rig, first: usize) -> Vec<(String, u32)> {
+    // SAFETY: the library has no constructors of its own.
+    let library = unsafe { libloading::Library::new(rig.machine.nvml_library()) }.expect("loaded");
+    let mut codes = Vec::new();
+    for name in names() {
+        // SAFETY: called below in a way that fits all functions of NVML but the others.
+        let Ok(function) = (unsafe { library.get::<Any>(name.as_bytes()) }) else { continue };
+        if OTHERS.contains(&name.as_str()) || (first != 0 && !takes_a_handle(&name)) {
+            continue;
+        }
+        // SAFETY: the parameters are numbers and pointers, at most eight; where Linux runs, those
+        // beyond what a function takes are not looked at. Null is good in NVML's contract.
+        codes.push((name, unsafe { function(first, 0, 0, 0, 0, 0, 0, 0) }));
+    }
+    codes
+}
+
+#[test]
+fn every_function_refuses_null() {
+    let rig = Rig::started("mig-a100");
+    let codes = call_all(&rig, 0);
+    assert!(codes.len() > 200, "{}", codes.len());
+    let refusals = [
+        nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT,
+        nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
+        nvmlReturn_enum_NVML_ERROR_NOT_FOUND,
+    ];
+    let other = codes.iter().filter(|(_, code)| !refusals.contains(code)).collect::<Vec<_>>();
+    assert!(other.is_empty(), "{other:?}");
+}
+
+#[test]
+fn no_function_follows_null_behind_a_good_handle() {
+    let rig = Rig::started("mig-a100");
+    let (mut mig, mut instance) = (ptr::null_mut(), ptr::null_mut());
+    let mut count = 0;
+    // SAFETY: places for handles; there is one instance of the profile.
+    unsafe {
+        let nvml = &rig.nvml;
+        assert_eq!(nvml.nvmlDeviceGetMigDeviceHandleByIndex(rig.gpu(1), 0, &raw mut mig), 0);
+        let (list, count) = (&raw mut instance, &raw mut count);
+        assert_eq!(nvml.nvmlDeviceGetGpuInstances(rig.gpu(1), 9, list, count), 0);
+    }
+    let handles = [rig.gpu(0) as usize, rig.gpu(2) as usize, mig as usize, instance as usize];
+    for handle in handles {
+        let unknown = |(_, code): &&(String, u32)| *code == nvmlReturn_enum_NVML_ERROR_UNKNOWN;
+        let codes = call_all(&rig, handle);
+        assert_eq!(codes.iter().find(unknown), None, "a panic");
+    }
+}
