@@ -202,3 +202,17 @@ async fn a_lost_gpu_does_not_hide_the_faults_of_others() {
     inject(&world, "recover@2");
     counts(&kubelet, (8, 8)).await;
 }
+
+#[tokio::test]
+async fn a_new_mig_layout_is_followed_and_no_id_is_dropped() {
+    let world = World::new("dgx-a100");
+    let (kubelet, _agent) = world.serving(8).await;
+    world.machine.set_mig(0, Some(&["3g.20gb", "2g.10gb"])).expect("cut");
+    counts(&kubelet, (8, 7)).await;
+    allocatable(&kubelet, "nvidia.com/mig-3g.20gb", 1).await;
+    allocatable(&kubelet, "nvidia.com/mig-2g.10gb", 1).await;
+    world.machine.set_mig(0, None).expect("whole again");
+    counts(&kubelet, (8, 8)).await;
+    let node = allocatable(&kubelet, "nvidia.com/mig-3g.20gb", 0).await;
+    assert_eq!(node.counts("nvidia.com/mig-3g.20gb"), Some((1, 0)), "the id stays listed");
+}

@@ -7,7 +7,7 @@ use std::{
 use nvml_wrapper_sys::bindings::*;
 use tempfile::TempDir;
 
-/// Names the header.
+/// Names the header, of CUDA 13 or later: earlier ones lack structs that the bindings have.
 const VARIABLE: &str = "WINDLASS_NVML_HEADER";
 
 /// C expressions, with what the bindings say.
