@@ -60,6 +60,9 @@ pub struct Device {
     /// The device this one is a part of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceId>,
+    /// Its position among the parts of that device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<u32>,
     /// Whether it is cut into parts, which are then the devices to hand out.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partitioned: bool,
@@ -86,9 +89,9 @@ pub struct Place {
 // === impl Device ===
 
 impl Device {
-    /// The order in which devices are listed and chosen: by kind, index, place and id.
+    /// The order in which devices are listed and chosen: by kind, index, part, place and id.
     pub fn order(&self) -> impl Ord + '_ {
-        (self.kind, self.index, self.place.pci, &self.id)
+        (self.kind, self.index, self.part, self.place.pci, &self.id)
     }
 }
 

@@ -117,9 +117,7 @@ struct GoPrint<'a>(&'a Checkpoint);
 
 impl fmt::Display for GoPrint<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)",
-        )?;
+        f.write_str("(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)")?;
         match &self.0.pods {
             None => f.write_str("<nil>")?,
             Some(pods) => bracketed(f, pods, print_pod)?,

@@ -169,6 +169,7 @@ mod tests {
             place: windlass_core::device::Place::default(),
             nodes: Vec::new(),
             parent: None,
+            part: None,
             partitioned: false,
         }
     }

@@ -21,7 +21,7 @@ pub use event::{Event, EventKind, EventSet};
 pub use gpu::{Brand, Gpu, Memory};
 pub use library::{CudaVersion, Nvml};
 pub use mig::{MigInstance, MigMode, MigShare};
-pub use nvlink::{NvLink, Remote};
+pub use nvlink::Remote;
 pub use trouble::RecoveryAction;
 
 /// The answer of one NVML call.

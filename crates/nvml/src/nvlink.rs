@@ -1,4 +1,4 @@
-//! A GPU's NVLinks, one by one.
+//! A GPU's NVLinks: which are active, and where they end.
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -7,15 +7,6 @@ use crate::{
     gpu::Gpu,
     library::{call, get, text_in},
 };
-
-/// An active link.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NvLink {
-    /// NVLink generation.
-    pub generation: Option<u32>,
-    /// What is at the other end.
-    pub remote: Remote,
-}
 
 /// The other end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,12 +23,7 @@ pub enum Remote {
 const MAX_LINKS: u32 = sys::NVML_NVLINK_MAX_LINKS;
 
 impl Gpu {
-    /// The active links; none for a GPU without NVLink.
-    pub fn nvlinks(&self) -> Result<Vec<NvLink>> {
-        Ok(self.nvlinks_up()?.into_iter().map(|link| self.nvlink(link)).collect())
-    }
-
-    /// The positions of the active links. A link that cannot be asked about counts as down, except
+    /// The positions of the active links; none for a GPU without NVLink. A link that cannot be asked about counts as down, except
     /// where the GPU itself is lost.
     pub fn nvlinks_up(&self) -> Result<Vec<u32>> {
         let mut up = Vec::new();
@@ -58,13 +44,13 @@ impl Gpu {
         Ok(state == sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)
     }
 
-    fn nvlink(&self, link: u32) -> NvLink {
-        let generation: Result<u32, NvmlError> =
-            get!(self.table, nvmlDeviceGetNvLinkVersion, self.handle.0, link);
-        NvLink { generation: generation.ok(), remote: self.remote(link) }
+    /// The NVLink generation of an active link, which is that of all links of a GPU.
+    pub fn nvlink_generation(&self, link: u32) -> Option<u32> {
+        get!(self.table, nvmlDeviceGetNvLinkVersion, self.handle.0, link).ok()
     }
 
-    fn remote(&self, link: u32) -> Remote {
+    /// What is at the other end of an active link.
+    pub fn nvlink_remote(&self, link: u32) -> Remote {
         let kind: Result<u32, NvmlError> =
             get!(self.table, nvmlDeviceGetNvLinkRemoteDeviceType, self.handle.0, link);
         let address = self.remote_address(link).ok().filter(|address| !address.is_empty());

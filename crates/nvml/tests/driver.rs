@@ -44,7 +44,10 @@ fn check_driver(library: &Path) {
         assert!(gpu.compute_capability().expect("a capability").0 >= 3);
         gpu.minor().expect("a minor");
         gpu.serial().expect("a serial number, or none");
-        gpu.nvlinks().expect("links, or none");
+        for link in gpu.nvlinks_up().expect("links, or none") {
+            assert!(gpu.nvlink_generation(link).is_none_or(|generation| generation > 0));
+            gpu.nvlink_remote(link);
+        }
         assert_ne!(gpu.row_remapping_failed().expect("rows, or none"), Some(true));
         let action = gpu.recovery_action().expect("an action, or none");
         assert!(matches!(action, None | Some(RecoveryAction::None)), "{action:?}");
@@ -84,9 +87,11 @@ fn links_end_at_switches_or_at_other_gpus() {
     let ends = |profile: &str| {
         let (_folder, machine) = machine(profile);
         let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
-        let links = nvml.gpu(0).expect("a GPU").nvlinks().expect("links");
-        let switched = links.iter().filter(|link| matches!(link.remote, Remote::Switch(Some(_))));
-        let direct = links.iter().filter(|link| matches!(link.remote, Remote::Gpu(_)));
+        let gpu = nvml.gpu(0).expect("a GPU");
+        let links = gpu.nvlinks_up().expect("links");
+        let ends: Vec<_> = links.into_iter().map(|link| gpu.nvlink_remote(link)).collect();
+        let switched = ends.iter().filter(|end| matches!(end, Remote::Switch(Some(_))));
+        let direct = ends.iter().filter(|end| matches!(end, Remote::Gpu(_)));
         (switched.count(), direct.count())
     };
     assert_eq!(ends("dgx-h100"), (18, 0));

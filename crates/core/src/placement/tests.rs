@@ -26,6 +26,7 @@ fn gpu(index: u32, bus: u8, numa: u32) -> Device {
         place: Place { pci: Some(pci), path, numa_node: Some(numa), ..Place::default() },
         nodes: Vec::new(),
         parent: None,
+        part: None,
         partitioned: false,
     }
 }

@@ -143,6 +143,7 @@ impl Nics {
             place: function.place(),
             nodes: self.nodes(name),
             parent: None,
+            part: None,
             partitioned: false,
         };
         Some((device, self.link(&folder)))

@@ -90,7 +90,7 @@ impl DevicePlugin for Service {
                 return None;
             }
             let (devices, allocatable) = (offer.devices.len(), offer.allocatable());
-            tracing::info!(devices, allocatable, "list sent");
+            tracing::info!(resource = resource.as_str(), devices, allocatable, "list sent");
             sent = Some(list.clone());
             Some(Ok(list))
         });
@@ -146,7 +146,7 @@ impl Service {
             ids.iter().map(|id| self.allocatable(state, id)).collect::<Result<Vec<_>, _>>()?;
         let simulated = state.inventory.simulated.as_deref();
         let grant = grant(&self.resource, &devices, self.device_list, simulated);
-        tracing::info!(resource = %self.resource, devices = ids.join(" "), "allocated");
+        tracing::info!(resource = self.resource.as_str(), devices = ids.join(" "), "allocated");
         Ok(wire::container_response(grant, &self.host))
     }
 
@@ -187,9 +187,9 @@ impl Service {
         let choice = placement::choose(question).map_err(|source| self.unanswerable(source))?;
         let device_i_ds: Vec<_> = choice.devices.iter().map(ToString::to_string).collect();
         tracing::info!(
-            resource = %self.resource,
+            resource = self.resource.as_str(),
             devices = device_i_ds.join(" "),
-            why = %choice.connections,
+            why = choice.connections.to_string(),
             compared = choice.compared,
             exact = choice.exact,
             "preferred"

@@ -12,10 +12,10 @@ use windlass_core::{
     nvlink::NvLinks,
     pci::PciAddress,
 };
-use windlass_nvml::{NvLink, Remote};
+use windlass_nvml::Remote;
 
 use super::{
-    facts::{DriverFacts, GpuFacts, InstanceFacts, MigFacts},
+    facts::{DriverFacts, GpuFacts, InstanceFacts, LinkFacts, MigFacts},
     procfs::ListedGpu,
 };
 use crate::host::Host;
@@ -63,6 +63,7 @@ impl Describe<'_> {
             place,
             nodes: facts.minor.map(node).into_iter().collect(),
             parent: None,
+            part: None,
             partitioned,
         };
         let parts = instances.iter().filter_map(|part| self.instance(&gpu, facts, part));
@@ -83,6 +84,7 @@ impl Describe<'_> {
             place: listed.map(|gpu| gpu.function.place()).unwrap_or_default(),
             nodes: listed.and_then(|gpu| gpu.minor).map(node).into_iter().collect(),
             parent: None,
+            part: None,
             partitioned: false,
         })
     }
@@ -98,7 +100,7 @@ impl Describe<'_> {
     }
 
     fn place(&self, facts: &GpuFacts) -> Place {
-        let nvlinks = nvlinks(&facts.nvlinks);
+        let nvlinks = nvlinks(&facts.links);
         match facts.pci_bus_id.as_deref().unwrap_or_default().parse() {
             Ok(address) => Place { nvlinks, ..self.host.pci_function(address).place() },
             Err(_) => Place { nvlinks, ..Place::default() },
@@ -172,6 +174,7 @@ impl Describe<'_> {
             place: Place { nvlinks: NvLinks::default(), ..gpu.place.clone() },
             nodes: self.instance_nodes(facts.minor, part),
             parent: Some(gpu.id.clone()),
+            part: Some(part.index),
             partitioned: false,
         })
     }
@@ -210,11 +213,10 @@ fn share(part: &InstanceFacts) -> Capacities {
 }
 
 /// Sums up single links by where they end.
-fn nvlinks(links: &[NvLink]) -> NvLinks {
-    let mut sum =
-        NvLinks { generation: links.iter().find_map(|link| link.generation), ..NvLinks::default() };
-    for link in links {
-        match &link.remote {
+fn nvlinks(links: &LinkFacts) -> NvLinks {
+    let mut sum = NvLinks { generation: links.generation, ..NvLinks::default() };
+    for remote in &links.remotes {
+        match remote {
             Remote::Gpu(address) => {
                 if let Ok(peer) = address.parse::<PciAddress>() {
                     *sum.peers.entry(peer).or_default() += 1;

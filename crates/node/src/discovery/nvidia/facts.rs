@@ -1,6 +1,6 @@
 //! What NVML says of a GPU, read in one go. Everything here blocks, and may block for ever.
 
-use windlass_nvml::{Gpu, MigMode, MigShare, NvLink, Nvml, NvmlError};
+use windlass_nvml::{Gpu, MigMode, MigShare, Nvml, NvmlError, Remote};
 
 /// The driver as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +24,18 @@ pub(super) struct GpuFacts {
     pub(super) serial: Option<String>,
     pub(super) pci_bus_id: Option<String>,
     pub(super) memory_bytes: Option<u64>,
-    pub(super) nvlinks: Vec<NvLink>,
+    pub(super) links: LinkFacts,
     pub(super) mig: MigFacts,
+}
+
+/// The active NVLinks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LinkFacts {
+    pub(super) generation: Option<u32>,
+    /// Positions of the links, as the driver counts.
+    pub(super) up: Vec<u32>,
+    /// Where each of them ends.
+    pub(super) remotes: Vec<Remote>,
 }
 
 /// Whether and how the GPU is cut.
@@ -66,7 +76,7 @@ impl DriverFacts {
 // === impl GpuFacts ===
 
 impl GpuFacts {
-    pub(super) fn read(gpu: Gpu, mig: MigFacts) -> Result<Self, NvmlError> {
+    pub(super) fn read(gpu: Gpu, mig: MigFacts, links: Vec<u32>) -> Result<Self, NvmlError> {
         Ok(Self {
             uuid: gpu.uuid()?,
             name: gpu.name()?,
@@ -78,7 +88,7 @@ impl GpuFacts {
             serial: gpu.serial().ok().flatten(),
             pci_bus_id: gpu.pci_bus_id().ok(),
             memory_bytes: memory(&gpu, &mig)?,
-            nvlinks: gpu.nvlinks()?,
+            links: LinkFacts::read(&gpu, links),
             mig,
             gpu,
         })
@@ -91,6 +101,18 @@ pub(super) fn memory(gpu: &Gpu, mig: &MigFacts) -> Result<Option<u64>, NvmlError
     match gpu.memory() {
         Err(error) if error.is_permission() && matches!(mig, MigFacts::Enabled(_)) => Ok(None),
         memory => Ok(memory?.map(|memory| memory.total)),
+    }
+}
+
+// === impl LinkFacts ===
+
+impl LinkFacts {
+    fn read(gpu: &Gpu, up: Vec<u32>) -> Self {
+        Self {
+            generation: up.first().and_then(|&link| gpu.nvlink_generation(link)),
+            remotes: up.iter().map(|&link| gpu.nvlink_remote(link)).collect(),
+            up,
+        }
     }
 }
 

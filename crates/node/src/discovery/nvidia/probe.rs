@@ -56,18 +56,15 @@ impl Probe {
             tracing::info!(device = uuid, "the driver reports no events of this GPU; it is polled");
         }
         let needs_reset = needs_reset(&gpu);
-        let links = gpu.nvlinks_up()?.len();
+        let links = gpu.nvlinks_up()?;
         let same = |known: &GpuFacts| {
-            known.uuid == uuid
-                && known.mig == mig
-                && known.gpu == gpu
-                && known.nvlinks.len() == links
+            known.uuid == uuid && known.mig == mig && known.gpu == gpu && known.links.up == links
         };
         let unchanged = self.known.clone().filter(same);
         let (described, obstacles, facts) = if let Some(facts) = unchanged {
             (None, BTreeMap::new(), facts)
         } else {
-            let facts = GpuFacts::read(gpu, mig)?;
+            let facts = GpuFacts::read(gpu, mig, links)?;
             let (described, obstacles) = self.describe(&facts);
             (described, obstacles, facts)
         };
