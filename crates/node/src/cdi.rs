@@ -30,6 +30,9 @@ pub(crate) struct CdiError {
     why: String,
 }
 
+/// The documents that were written, by kind.
+pub(crate) type Documents = BTreeMap<Kind, PathBuf>;
+
 /// A container reads and writes a device, and makes no device nodes of its own.
 const READ_WRITE: &str = "rw";
 
@@ -70,19 +73,19 @@ impl CdiFiles {
     /// Brings the documents up to date, and gives their paths; those that are stay untouched. A
     /// document is never removed, and a GPU that failed stays in it: a container that restarts needs
     /// the names it was created with.
-    pub(crate) fn write(&self, inventory: &Inventory) -> Result<Vec<PathBuf>, CdiError> {
+    pub(crate) fn write(&self, inventory: &Inventory) -> Result<Documents, CdiError> {
         let mut kinds: BTreeMap<Kind, Vec<&Device>> = BTreeMap::new();
         for device in inventory.devices.iter().filter(|device| is_nameable(device)) {
             kinds.entry(kind_of(device.kind)).or_default().push(device);
         }
-        let mut paths = Vec::new();
+        let mut documents = Documents::new();
         for (kind, devices) in kinds {
             let path = self.dir.join(kind.file_name());
             let written = write_one(&path, &self.spec(kind, &devices));
             written.map_err(|error| CdiError { path: path.clone(), why: error.to_string() })?;
-            paths.push(path);
+            documents.insert(kind, path);
         }
-        Ok(paths)
+        Ok(documents)
     }
 
     fn spec(&self, kind: Kind, devices: &[&Device]) -> Spec {

@@ -5,8 +5,12 @@ mod pci;
 
 use std::{
     fs,
+    os::fd::OwnedFd,
     path::{Component, Path, PathBuf},
+    sync::Arc,
 };
+
+use rustix::fs::{AtFlags, Mode, OFlags};
 
 pub use pci::PciFunction;
 
@@ -15,6 +19,8 @@ pub use pci::PciFunction;
 pub struct Host {
     root: PathBuf,
     root_on_node: PathBuf,
+    /// The root, opened once: a look at a file then walks only the way below it.
+    opened: Option<Arc<OwnedFd>>,
 }
 
 /// Says that a host tree is simulated, and which profile it was made from.
@@ -47,7 +53,9 @@ const NVML: &str = "libnvidia-ml.so.1";
 impl Host {
     /// A host whose `/` is `root` for the agent and `root_on_node` for the container runtime.
     pub fn new(root: impl Into<PathBuf>, root_on_node: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), root_on_node: root_on_node.into() }
+        let (root, root_on_node) = (root.into(), root_on_node.into());
+        let opened = rustix::fs::open(&root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
+        Self { root, root_on_node, opened: opened.map(Arc::new) }
     }
 
     /// Where the agent finds a file of the host.
@@ -62,7 +70,13 @@ impl Host {
 
     /// Whether the host has that file.
     pub fn has(&self, absolute: impl AsRef<Path>) -> bool {
-        self.path(absolute).exists()
+        let absolute = absolute.as_ref();
+        match (&self.opened, absolute.strip_prefix("/")) {
+            (Some(root), Ok(below)) => {
+                rustix::fs::statat(root.as_ref(), below, AtFlags::empty()).is_ok()
+            }
+            _ => self.path(absolute).exists(),
+        }
     }
 
     /// A file's text without the spaces around it; `None` when it cannot be read, as is usual for

@@ -20,7 +20,7 @@ use windlass_kubelet_api::{checkpoint, deviceplugin};
 
 use crate::{
     causes,
-    cdi::{CdiError, CdiFiles},
+    cdi::{CdiError, CdiFiles, Documents},
     config::{Config, DeviceList, Resources},
     discovery::SourceSnapshot,
     host::Host,
@@ -35,7 +35,7 @@ pub struct NodeState {
     /// What the kubelet is told of them.
     pub(crate) offers: Offers,
     /// The CDI documents that the offers need.
-    pub(crate) documents: Vec<PathBuf>,
+    pub(crate) documents: Documents,
     /// Why the CDI documents are not up to date.
     pub(crate) cdi: Option<CdiError>,
 }
@@ -157,11 +157,11 @@ impl Keeper {
     async fn write_documents(
         &self,
         inventory: Inventory,
-    ) -> (Inventory, Vec<PathBuf>, Option<CdiError>) {
-        let Some(files) = self.cdi.clone() else { return (inventory, Vec::new(), None) };
+    ) -> (Inventory, Documents, Option<CdiError>) {
+        let Some(files) = self.cdi.clone() else { return (inventory, Documents::new(), None) };
         let write = move || match files.write(&inventory) {
             Ok(documents) => (inventory, documents, None),
-            Err(error) => (inventory, Vec::new(), Some(error)),
+            Err(error) => (inventory, Documents::new(), Some(error)),
         };
         tokio::task::spawn_blocking(write).await.expect("writing neither panics nor is cancelled")
     }

@@ -26,7 +26,9 @@ use windlass_kubelet_api::deviceplugin::{
 };
 
 use super::wire::{self, Refusal};
-use crate::{config::DeviceList, grant::grant, host::Host, offer::Allocatable, state::NodeState};
+use crate::{
+    cdi, config::DeviceList, grant::grant, host::Host, offer::Allocatable, state::NodeState,
+};
 
 /// The server of one resource.
 pub(super) struct Service {
@@ -141,9 +143,9 @@ impl Service {
         }
         self.check_unique(ids)?;
         self.check_known(state, ids)?;
-        check_documents(state)?;
         let devices =
             ids.iter().map(|id| self.allocatable(state, id)).collect::<Result<Vec<_>, _>>()?;
+        check_documents(state, &devices)?;
         let simulated = state.inventory.simulated.as_deref();
         let grant = grant(&self.resource, &devices, self.device_list, simulated);
         tracing::info!(resource = self.resource.as_str(), devices = ids.join(" "), "allocated");
@@ -227,11 +229,13 @@ impl Service {
 }
 
 /// A name is granted only if the runtime will find it.
-fn check_documents(state: &NodeState) -> Result<(), Refusal> {
+fn check_documents(state: &NodeState, devices: &[&Device]) -> Result<(), Refusal> {
     if let Some(error) = &state.cdi {
         return Err(Refusal::Cdi(error.to_string()));
     }
-    match state.documents.iter().find(|path| !path.exists()) {
+    let kinds: BTreeSet<_> = devices.iter().map(|device| cdi::kind_of(device.kind)).collect();
+    let paths = kinds.iter().filter_map(|kind| state.documents.get(kind));
+    match paths.into_iter().find(|path| !path.exists()) {
         None => Ok(()),
         Some(path) => Err(Refusal::Cdi(format!(
             "CDI document {} was removed; it is written again within ten seconds",
