@@ -87,13 +87,13 @@ impl Device {
 
     /// What it stands for; waits, fails and so on as the faults of its GPU say.
     pub(crate) fn find(self) -> Answer<Found> {
-        let packed = Packed::of(self.0.addr()).ok_or(Status::INVALID_ARGUMENT);
-        // Whether the library is initialised comes before whether the handle is good.
-        library::machine()?;
-        match packed?.kind {
-            Kind::Gpu => packed?.find_gpu().map(Found::Gpu),
-            Kind::MigDevice => packed?.find_instance().map(Found::Mig),
-            Kind::GpuInstance | Kind::ComputeInstance => Err(Status::INVALID_ARGUMENT),
+        match Packed::of(self.0.addr()) {
+            Some(packed) if packed.kind == Kind::Gpu => packed.find_gpu().map(Found::Gpu),
+            Some(packed) if packed.kind == Kind::MigDevice => {
+                packed.find_instance().map(Found::Mig)
+            }
+            // Whether the library is initialised comes before whether the handle is good.
+            Some(_) | None => library::machine().and(Err(Status::INVALID_ARGUMENT)),
         }
     }
 
@@ -107,7 +107,6 @@ impl Device {
 
     /// The whole GPU, though it may have fallen off the bus.
     pub(crate) fn gpu_even_if_lost(self) -> Answer<FoundGpu> {
-        library::machine()?;
         let packed = Packed::of(self.0.addr()).filter(|packed| packed.kind == Kind::Gpu);
         match packed {
             Some(packed) => faults::pass_even_if_lost(packed.number),

@@ -5,7 +5,7 @@ use std::{
     io::Read as _,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
     time::Instant,
 };
 
@@ -17,7 +17,7 @@ use crate::{
     watch,
 };
 
-static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, state_file: None, seen: None });
+static LIBRARY: RwLock<Library> = RwLock::new(Library { users: 0, state_file: None, seen: None });
 
 /// Since when this process uses the library.
 static STARTED: OnceLock<Instant> = OnceLock::new();
@@ -25,7 +25,7 @@ static STARTED: OnceLock<Instant> = OnceLock::new();
 struct Library {
     /// `nvmlInit` less `nvmlShutdown`.
     users: u32,
-    state_file: Option<PathBuf>,
+    state_file: Option<Arc<Path>>,
     seen: Option<Seen>,
 }
 
@@ -47,11 +47,11 @@ struct Stamp {
 
 /// One more user.
 pub(crate) fn init() -> Answer {
-    let mut library = lock();
+    let mut library = write();
     if library.state_file.is_none() {
-        library.state_file = origin::state_file();
+        library.state_file = origin::state_file().map(Arc::from);
     }
-    library.machine()?;
+    library.read_again()?;
     library.users += 1;
     STARTED.get_or_init(Instant::now);
     Ok(())
@@ -59,7 +59,7 @@ pub(crate) fn init() -> Answer {
 
 /// One user less.
 pub(crate) fn shutdown() -> Answer {
-    let mut library = lock();
+    let mut library = write();
     library.users = library.users.checked_sub(1).ok_or(Status::UNINITIALIZED)?;
     if library.users == 0 {
         library.seen = None;
@@ -71,18 +71,19 @@ pub(crate) fn shutdown() -> Answer {
     Ok(())
 }
 
-/// The machine as it is now.
+/// The machine as it is now. Callers look at the file side by side, and wait for each other only when
+/// it has changed.
 pub(crate) fn machine() -> Answer<Arc<Model>> {
-    let mut library = lock();
-    if library.users == 0 {
-        return Err(Status::UNINITIALIZED);
-    }
-    library.machine()
+    let path = read().in_use()?;
+    let found = fs::metadata(&path).map_err(|_| Status::DRIVER_NOT_LOADED)?;
+    let seen = read().seen_as(Stamp::of(&found));
+    let model = seen.map_or_else(|| write().read_again(), Ok)?;
+    if model.driver_loaded { Ok(model) } else { Err(Status::DRIVER_NOT_LOADED) }
 }
 
 /// The folder whose changes are changes of the machine.
 pub(crate) fn folder() -> Answer<PathBuf> {
-    let library = lock();
+    let library = read();
     let folder = library.state_file.as_deref().and_then(Path::parent);
     folder.map(Path::to_owned).ok_or(Status::UNINITIALIZED)
 }
@@ -98,7 +99,8 @@ pub(crate) fn change(number: u32, change: impl FnOnce(&mut Gpu)) -> Answer {
 
 /// The profile's name, whether anyone called `nvmlInit` or not.
 pub(crate) fn profile() -> Option<String> {
-    let state_file = lock().state_file.clone().or_else(origin::state_file)?;
+    let in_use = read().state_file.clone();
+    let state_file = in_use.or_else(|| origin::state_file().map(Arc::from))?;
     Some(Seen::read(&state_file).ok()?.model.profile.clone())
 }
 
@@ -110,13 +112,20 @@ pub(crate) fn seconds_in_use() -> u64 {
 // === impl Library ===
 
 impl Library {
-    fn machine(&mut self) -> Answer<Arc<Model>> {
+    /// The state file, once someone called `nvmlInit`.
+    fn in_use(&self) -> Answer<Arc<Path>> {
+        let path = self.state_file.clone().filter(|_| self.users > 0);
+        path.ok_or(Status::UNINITIALIZED)
+    }
+
+    /// The model, if the file is still the one that was read.
+    fn seen_as(&self, now: Stamp) -> Option<Arc<Model>> {
+        self.seen.as_ref().filter(|seen| seen.stamp == now).map(|seen| Arc::clone(&seen.model))
+    }
+
+    fn read_again(&mut self) -> Answer<Arc<Model>> {
         let path = self.state_file.as_deref().ok_or(Status::DRIVER_NOT_LOADED)?;
-        let now = Stamp::of(&fs::metadata(path).map_err(|_| Status::DRIVER_NOT_LOADED)?);
-        let model = match &self.seen {
-            Some(seen) if seen.stamp == now => Arc::clone(&seen.model),
-            _ => Arc::clone(&self.seen.insert(Seen::read(path)?).model),
-        };
+        let model = Arc::clone(&self.seen.insert(Seen::read(path)?).model);
         if model.driver_loaded { Ok(model) } else { Err(Status::DRIVER_NOT_LOADED) }
     }
 }
@@ -148,6 +157,11 @@ impl Stamp {
 }
 
 /// The state is replaced as a whole, so what a panic left behind is still good.
-fn lock() -> MutexGuard<'static, Library> {
-    LIBRARY.lock().unwrap_or_else(PoisonError::into_inner)
+fn read() -> RwLockReadGuard<'static, Library> {
+    LIBRARY.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// As [`read`], for a change.
+fn write() -> RwLockWriteGuard<'static, Library> {
+    LIBRARY.write().unwrap_or_else(PoisonError::into_inner)
 }
