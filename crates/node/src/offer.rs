@@ -34,6 +34,15 @@ pub(crate) struct OfferedDevice {
     given: bool,
 }
 
+/// Through whom the kubelet may have given a device away.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Given {
+    /// Through this resource, since the agent started.
+    Here,
+    /// By an earlier life of the agent, or another resource.
+    Elsewhere,
+}
+
 /// Whether a device may be allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Allocatable {
@@ -72,10 +81,14 @@ pub(crate) fn plan(
     }
     for (name, offer) in previous {
         let offered = offers.entry(name.clone()).or_default();
-        offer.devices.keys().filter(|id| offer.gave(id)).for_each(|id| offered.keep(id, inventory));
+        let given = offer.devices.keys().filter(|id| offer.gave(id));
+        given.for_each(|id| offered.keep(id, inventory, Given::Here));
     }
     for (name, offer) in &mut offers {
-        held.get(name).into_iter().flatten().for_each(|id| offer.keep(id, inventory));
+        held.get(name)
+            .into_iter()
+            .flatten()
+            .for_each(|id| offer.keep(id, inventory, Given::Elsewhere));
     }
     offers.into_iter().map(|(name, offer)| share(name, offer, previous)).collect()
 }
@@ -103,10 +116,10 @@ impl Offer {
     }
 
     /// Keeps an id that is no longer offered for its own sake.
-    fn keep(&mut self, id: &DeviceId, inventory: &Inventory) {
+    fn keep(&mut self, id: &DeviceId, inventory: &Inventory, given: Given) {
         if !self.devices.contains_key(id) {
             let device = inventory.get(id.as_str());
-            self.devices.insert(id.clone(), OfferedDevice::withdrawn(device));
+            self.devices.insert(id.clone(), OfferedDevice::withdrawn(device, given));
         }
     }
 
@@ -135,14 +148,14 @@ impl OfferedDevice {
         Self { state: Allocatable::No(why), numa_node: device.place.numa_node, given: false }
     }
 
-    fn withdrawn(device: Option<&Device>) -> Self {
+    fn withdrawn(device: Option<&Device>, given: Given) -> Self {
         let why = match device {
             Some(device) if device.partitioned => "cut into MIG instances",
             Some(_) => "offered as another resource",
             None => "no longer on this node",
         };
         let numa_node = device.and_then(|device| device.place.numa_node);
-        Self { state: Allocatable::No(why.to_owned()), numa_node, given: true }
+        Self { state: Allocatable::No(why.to_owned()), numa_node, given: given == Given::Here }
     }
 }
 
@@ -223,6 +236,25 @@ mod tests {
         assert_eq!((offers[&mine].devices.len(), offers[&mine].allocatable()), (2, 1));
         let released = plan(&all_gpus_as(&mine), &all, &offers, &Held::new());
         assert_eq!(released[&mine].allocatable(), 2);
+    }
+
+    #[test]
+    fn planning_again_changes_nothing() {
+        let mine: ResourceName = "a.com/mine".parse().expect("valid");
+        let rule = |name: &ResourceName, id: &str| {
+            let mut devices = crate::config::Selector::all(DeviceKind::Gpu);
+            devices.ids.insert(id.to_owned());
+            crate::config::ResourceRule { name: name.clone(), devices }
+        };
+        let rules = Resources::Rules(vec![rule(&mine, "a"), rule(&gpu(), "b")]);
+        let held = Held::from([(gpu(), BTreeSet::from(["a".parse().expect("valid")]))]);
+        let all =
+            inventory(vec![device("a", &Observation::Passed), device("b", &Observation::Passed)]);
+        let first = plan(&rules, &all, &Offers::new(), &held);
+        assert_eq!((first[&mine].allocatable(), first[&gpu()].allocatable()), (0, 1));
+        assert_eq!(plan(&rules, &all, &first, &held), first);
+        let released = plan(&rules, &all, &first, &Held::new());
+        assert_eq!((released[&mine].allocatable(), released[&gpu()].devices.len()), (1, 1));
     }
 
     #[test]

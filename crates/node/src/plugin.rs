@@ -6,13 +6,16 @@ mod session;
 mod wire;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 use windlass_core::resource::ResourceName;
@@ -52,69 +55,78 @@ pub(crate) fn kubelet_path(dir: &Path) -> Result<SocketPath, SocketError> {
     SocketPath::new(dir.join(KUBELET_SOCKET))
 }
 
-/// A resource that cannot be served now is tried again after this, or when the folder changes.
-const TRY_AGAIN: Duration = Duration::from_secs(10);
-
 /// The servers that run, each of which gives its resource back when it ends.
 type Servers = JoinSet<ResourceName>;
+
+/// Resources that are not served for the moment: until when, and why.
+type Resting = BTreeMap<ResourceName, (Instant, String)>;
 
 // === impl Plugins ===
 
 impl Plugins {
-    /// Serves every resource that is offered, until stopped or until the state's keeper ends.
+    /// Serves every resource that is offered, until stopped or until the state's keeper ends. One that
+    /// cannot be served is tried again at the interval of the regular looks.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let mut known = BTreeSet::new();
+        let (mut served, mut resting) = (BTreeSet::new(), Resting::new());
         let mut servers = Servers::new();
         loop {
-            let complete = self.start_missing(&mut known, &mut servers, &stop);
+            for resource in self.missing(&served, &resting) {
+                match self.start(&resource, &mut servers, &stop) {
+                    Ok(()) => {
+                        resting.remove(&resource);
+                        served.insert(resource);
+                    }
+                    Err(error) => self.rest(resource, causes(&error), &mut resting),
+                }
+            }
+            let wake = resting.values().map(|(until, _)| *until).min();
             tokio::select! {
+                biased;
                 () = stop.cancelled() => break,
                 changed = self.state.changed() => if changed.is_err() { break },
                 Some(ended) = servers.join_next() => {
                     let resource = ended.expect("a server neither panics nor is cancelled");
-                    tracing::error!(%resource, "the server ended; it is started again");
-                    known.remove(&resource);
-                    tokio::time::sleep(self.limits.retry_most).await;
+                    served.remove(&resource);
+                    self.rest(resource, "its server ended".to_owned(), &mut resting);
                 }
-                Ok(()) = self.directory.changed(), if !complete => {}
-                () = tokio::time::sleep(TRY_AGAIN), if !complete => {}
+                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
             }
         }
         while servers.join_next().await.is_some() {}
     }
 
-    /// Starts what is offered and not served. Gives whether all could be.
-    fn start_missing(
-        &mut self,
-        known: &mut BTreeSet<ResourceName>,
+    /// What is offered, not served, and not resting.
+    fn missing(&mut self, served: &BTreeSet<ResourceName>, resting: &Resting) -> Vec<ResourceName> {
+        let (state, now) = (self.state.borrow_and_update().clone(), Instant::now());
+        let rests = |name: &ResourceName| resting.get(name).is_some_and(|(until, _)| now < *until);
+        let missing = state.offers.keys().filter(|name| !served.contains(*name) && !rests(name));
+        missing.cloned().collect()
+    }
+
+    /// Tries again later; says why when the reason is a new one.
+    fn rest(&self, resource: ResourceName, why: String, resting: &mut Resting) {
+        if resting.get(&resource).is_none_or(|(_, known)| *known != why) {
+            tracing::error!(%resource, why, "not served for the moment");
+        }
+        resting.insert(resource, (Instant::now() + self.limits.look_interval, why));
+    }
+
+    fn start(
+        &self,
+        resource: &ResourceName,
         servers: &mut Servers,
         stop: &CancellationToken,
-    ) -> bool {
-        let state = self.state.borrow_and_update().clone();
-        let mut complete = true;
-        for resource in state.offers.keys() {
-            if known.contains(resource) {
-                continue;
-            }
-            let span = tracing::info_span!("plugin", %resource);
-            match span.in_scope(|| self.prepare(resource)) {
-                Ok((endpoint, service, session)) => {
-                    known.insert(resource.clone());
-                    let server = endpoint::serve(endpoint, service, session, stop.clone());
-                    let resource = resource.clone();
-                    let server = async {
-                        server.await;
-                        resource
-                    };
-                    servers.spawn(server.instrument(span));
-                }
-                Err(error) => {
-                    complete = false;
-                    tracing::error!(%resource, error = causes(&error), "cannot be served yet");
-                }
-            }
-        }
-        complete
+    ) -> Result<(), SocketError> {
+        let span = tracing::info_span!("plugin", %resource);
+        let (endpoint, service, session) = span.in_scope(|| self.prepare(resource))?;
+        let server = endpoint::serve(endpoint, service, session, stop.clone());
+        let resource = resource.clone();
+        let server = async {
+            server.await;
+            resource
+        };
+        servers.spawn(server.instrument(span));
+        Ok(())
     }
 
     fn prepare(

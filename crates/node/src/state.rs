@@ -100,7 +100,7 @@ impl Keeper {
 
     /// Keeps the state until stopped. Ends every reader's stream when it ends.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        self.held = self.read_held().await;
+        self.held = self.read_held().await.unwrap_or_default();
         loop {
             self.refresh().await;
             tokio::select! {
@@ -117,14 +117,15 @@ impl Keeper {
     /// Forgets what containers held when the agent started and have released since. What they were
     /// given since then the offers themselves remember.
     async fn release(&mut self) {
-        let now = self.read_held().await;
+        // A record that cannot be read releases nothing.
+        let Some(now) = self.read_held().await else { return };
         self.held.retain(|name, ids| {
             ids.retain(|id| now.get(name).is_some_and(|held| held.contains(id)));
             !ids.is_empty()
         });
     }
 
-    async fn read_held(&self) -> Held {
+    async fn read_held(&self) -> Option<Held> {
         let path = self.kubelet_checkpoint.clone();
         let read = tokio::task::spawn_blocking(move || read_held(&path));
         read.await.expect("reading neither panics nor is cancelled")
@@ -192,16 +193,23 @@ pub(crate) fn merge(sources: &[(&'static str, watch::Receiver<SourceSnapshot>)])
     inventory
 }
 
-/// What containers hold, by the kubelet's own record. Without a record nothing is held; one that
-/// cannot be read is no reason not to serve.
-fn read_held(path: &Path) -> Held {
-    let Ok(text) = std::fs::read_to_string(path) else { return Held::new() };
+/// What containers hold, by the kubelet's own record. Without a record nothing is held; `None` for one
+/// that cannot be read, which is no reason not to serve.
+fn read_held(path: &Path) -> Option<Held> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(Held::new()),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "cannot read the kubelet's record");
+            return None;
+        }
+    };
     let record = match checkpoint::Checkpoint::parse(text.trim_end()) {
         Ok(record) => record,
         Err(error) => {
             let error = causes(&error);
             tracing::warn!(path = %path.display(), error, "ignoring the kubelet's record");
-            return Held::new();
+            return None;
         }
     };
     let names = record.pods.iter().flatten().map(|entry| entry.resource_name.clone());
@@ -210,5 +218,5 @@ fn read_held(path: &Path) -> Held {
         let ids = record.held(name).filter_map(|id| id.parse().ok()).collect();
         Some((name.parse().ok()?, ids))
     };
-    names.iter().filter_map(held).collect()
+    Some(names.iter().filter_map(held).collect())
 }

@@ -158,6 +158,9 @@ impl Nvidia {
             };
             match ended {
                 None if connection.has_seen_every_gpu() => {
+                    if connection.take_heart(self.policy.quiet_period) {
+                        self.patience = self.policy.quiet_period;
+                    }
                     let failing = |why: &str| SourceState::Failing(why.to_owned());
                     self.state = connection.trouble().map_or_else(|| ready.clone(), failing);
                     self.publish(to);
@@ -170,14 +173,12 @@ impl Nvidia {
                 Some(Ended::Changed) => {
                     tracing::info!("NVIDIA driver or GPUs changed; initialising NVML again");
                     self.patience = self.policy.quiet_period;
-                    connection.shut_down().await;
-                    return Ended::Changed;
+                    return shut_down(connection, Ended::Changed, stop).await;
                 }
                 Some(Ended::Lost) => {
                     tracing::info!(after = ?self.patience, "a GPU stays lost; initialising NVML again");
                     self.patience = (self.patience * 2).min(MOST_PATIENCE);
-                    connection.shut_down().await;
-                    return Ended::Lost;
+                    return shut_down(connection, Ended::Lost, stop).await;
                 }
             }
         }
@@ -202,6 +203,14 @@ impl Nvidia {
         let devices = self.known.devices();
         let simulated = self.simulated.clone();
         to.publish(SourceSnapshot { state: self.state.clone(), simulated, devices });
+    }
+}
+
+/// Shuts NVML down before the next initialisation; the agent's own end is not kept waiting.
+async fn shut_down(connection: Connection, ended: Ended, stop: &CancellationToken) -> Ended {
+    tokio::select! {
+        () = stop.cancelled() => Ended::Stopped,
+        () = connection.shut_down() => ended,
     }
 }
 

@@ -75,10 +75,11 @@ impl Session {
         if !endpoint.is_in_place() {
             own = OwnSocket::Replaced;
             if let Err(error) = endpoint.bind_again() {
-                tracing::error!(error = causes(&error), "cannot serve");
-                return Input::Looked { kubelet: None, own };
+                tracing::error!(error = causes(&error), "cannot serve for the moment");
+                own = OwnSocket::Missing;
+            } else {
+                tracing::info!(socket = %endpoint.path(), "socket was deleted, serving on a new one");
             }
-            tracing::info!(socket = %endpoint.path(), "socket was deleted, serving on a new one");
         }
         Input::Looked { kubelet: self.kubelet.identity(), own }
     }
@@ -89,7 +90,10 @@ impl Session {
         }
         match to {
             State::NoKubelet if from != State::NoKubelet => {
-                tracing::info!(was = from.name(), "kubelet.sock is gone, waiting for it");
+                tracing::info!(
+                    was = from.name(),
+                    "no kubelet to register with, waiting for its socket"
+                );
             }
             State::Waiting { .. } if matches!(from, State::Serving { .. }) => {
                 tracing::info!("the kubelet no longer reads the device list, registering again");

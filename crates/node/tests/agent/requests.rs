@@ -247,7 +247,7 @@ async fn network_interfaces_are_offered_where_the_rules_say_so() {
         (world.config.resources, world.config.device_list) = (Resources::Rules(vec![rule]), list);
         let kubelet = world.kubelet();
         let _agent = world.agent();
-        allocatable(&kubelet, nics.as_str(), 9).await;
+        allocatable(&kubelet, nics.as_str(), 8).await;
         let pod = pod_with("p", nics.as_str(), 2);
         let admission = kubelet.admit(pod).await.expect("admitted");
         let grant = &admission.allotment("main", nics.as_str()).expect("allotted").grant;

@@ -8,7 +8,7 @@ mod take;
 use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::Instant};
-use windlass_nvml::{EventSet, Nvml, NvmlError};
+use windlass_nvml::{Event, EventSet, Nvml, NvmlError};
 
 pub(super) use self::slot::NumberedSet;
 use self::slot::Slot;
@@ -31,6 +31,8 @@ pub(super) struct Connection {
     fingerprint: Fingerprint,
     event_set: NumberedSet,
     events: EventWatch,
+    /// Events of GPUs that have not told their names yet.
+    unmatched: Vec<Event>,
     answers: JoinSet<Answer>,
     round: Round,
     slots: Vec<Slot>,
@@ -90,6 +92,7 @@ impl Connection {
             policy: policy.clone(),
             nvml: driver.nvml,
             driver: Arc::new(driver.facts),
+            unmatched: Vec::new(),
             answers: JoinSet::new(),
             round: Round { question, error, next: now, wants_events, events_made: now },
             slots: Vec::new(),
@@ -107,6 +110,15 @@ impl Connection {
 
     pub(super) fn driver(&self) -> &DriverFacts {
         &self.driver
+    }
+
+    /// Nothing is lost: the next loss is met with as much patience as the first.
+    pub(super) fn take_heart(&mut self, patience: Duration) -> bool {
+        let well = self.has_seen_every_gpu() && self.lost_since.is_none();
+        if well {
+            self.patience = patience;
+        }
+        well
     }
 
     /// Why the driver does not tell its GPUs.
@@ -138,8 +150,8 @@ impl Connection {
     pub(super) async fn shut_down(self) {
         let limit = self.policy.event_wait + self.policy.call_deadline;
         let ended = tokio::task::spawn_blocking(move || {
-            let Self { events, event_set, slots, answers, nvml, .. } = self;
-            drop((event_set, slots, answers, nvml));
+            let Self { events, event_set, unmatched, slots, answers, nvml, .. } = self;
+            drop((event_set, unmatched, slots, answers, nvml));
             events.end();
         });
         if tokio::time::timeout(limit, ended).await.is_err() {

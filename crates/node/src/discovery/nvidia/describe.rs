@@ -39,6 +39,9 @@ pub(crate) const PROFILE: AttributeName = named("profile");
 /// The attribute that holds a MIG instance's position on its GPU.
 const INSTANCE_INDEX: AttributeName = named("instanceIndex");
 
+/// Why a device without a minor number cannot be used.
+pub(super) const NO_NODE: &str = "the driver tells no device node";
+
 /// The attribute that makes a simulation visible wherever a device is listed.
 const SIMULATED: AttributeName = AttributeName::new("windlass.dev", "simulated");
 
@@ -92,7 +95,7 @@ impl Describe<'_> {
     /// Why an instance cannot be used, although the driver lists it: without its capability nodes a
     /// container would see the GPU and be refused.
     pub(super) fn obstacle(&self, facts: &GpuFacts, part: &InstanceFacts) -> Option<String> {
-        let minor = facts.minor?;
+        let Some(minor) = facts.minor else { return Some(NO_NODE.to_owned()) };
         let missing = capabilities(minor, part)
             .into_iter()
             .find(|capability| self.host.mig_minor(capability).is_none())?;

@@ -80,8 +80,9 @@ impl GpuFacts {
         Ok(Self {
             uuid: gpu.uuid()?,
             name: gpu.name()?,
-            // Facts that a pod may select by, but that the device can serve without.
+            // Without it the device is described, and not offered.
             minor: gpu.minor().ok(),
+            // Facts that a pod may select by, but that the device can serve without.
             brand: gpu.brand().ok().map(|brand| brand.to_string()),
             architecture: gpu.architecture().ok().flatten(),
             compute_capability: gpu.compute_capability().ok(),

@@ -8,6 +8,7 @@ use windlass_core::{
     health::{HealthTracker, Observation, Reason},
 };
 
+use super::procfs::ListedGpu;
 use crate::{clock::Clock, discovery::log};
 
 /// The devices by id. A device that was healthy once is never forgotten: the kubelet may hold its
@@ -52,6 +53,18 @@ impl Known {
         };
         let was_healthy = tracker.health().is_healthy();
         self.devices.insert(device.id.clone(), Entry { device, tracker, was_healthy });
+    }
+
+    /// A GPU that was described before, and its parts: by the name or the address that the kernel
+    /// module lists.
+    pub(super) fn whole_and_parts_at(&self, listed: Option<&ListedGpu>) -> Vec<DeviceId> {
+        let Some(listed) = listed else { return Vec::new() };
+        let is_listed = |device: &Device| {
+            listed.uuid.as_deref() == Some(device.id.as_str())
+                || device.place.pci == Some(listed.function.address)
+        };
+        let here = |entry: &&Entry| is_listed(&entry.device) && entry.was_healthy;
+        self.devices.values().filter(here).map(|entry| entry.device.id.clone()).collect()
     }
 
     /// Takes in what was seen of a device.

@@ -9,7 +9,7 @@ use windlass_nvml::{Gpu, Nvml, NvmlError, RecoveryAction};
 
 use super::{
     connection::NumberedSet,
-    describe::Describe,
+    describe::{Describe, NO_NODE},
     facts::{DriverFacts, GpuFacts, InstanceFacts, MigFacts, memory},
 };
 use crate::host::Host;
@@ -80,7 +80,9 @@ impl Probe {
         };
         let obstacle =
             |part: &InstanceFacts| Some((part.uuid.parse().ok()?, describe.obstacle(facts, part)?));
-        let obstacles = instances.iter().filter_map(obstacle).collect();
+        let whole = facts.minor.is_none().then(|| facts.uuid.parse().ok()).flatten();
+        let whole = whole.map(|id| (id, NO_NODE.to_owned()));
+        let obstacles = instances.iter().filter_map(obstacle).chain(whole).collect();
         if described.is_none() {
             tracing::error!(name = facts.uuid, "the driver gives a GPU a name that is none");
         }

@@ -29,7 +29,7 @@ use crate::config::SessionLimits;
 /// Where the session stands. `kubelet` is the socket that the state is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// There is no kubelet.sock.
+    /// There is no kubelet.sock, or no socket of ours that it could dial.
     NoKubelet,
     /// It will register at that time; `attempt` counts the failures in a row.
     Waiting { kubelet: SocketIdentity, until: Instant, attempt: u32 },
@@ -58,6 +58,8 @@ pub(super) enum Input {
 pub(super) enum OwnSocket {
     InPlace,
     Replaced,
+    /// It was deleted and could not be bound again.
+    Missing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +77,10 @@ impl State {
     /// The transition function.
     pub(super) fn next(self, input: Input, now: Instant, limits: &SessionLimits) -> Self {
         match (self, input) {
-            (_, Input::Looked { kubelet: None, .. }) => Self::NoKubelet,
+            (
+                _,
+                Input::Looked { kubelet: None, .. } | Input::Looked { own: OwnSocket::Missing, .. },
+            ) => Self::NoKubelet,
             (state, Input::Looked { kubelet: Some(kubelet), own }) => {
                 let unchanged = own == OwnSocket::InPlace && state.kubelet() == Some(kubelet);
                 if unchanged { state } else { Self::Waiting { kubelet, until: now, attempt: 0 } }

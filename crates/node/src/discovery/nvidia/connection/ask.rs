@@ -50,7 +50,7 @@ impl Connection {
                 host: self.host.clone(),
                 now: known.now(),
                 index: position(index),
-                known: slot.facts.clone(),
+                known: slot.settled_facts(),
                 watch_in: slot.needs(&self.event_set),
             };
             self.answers.spawn_blocking(move || Answer::Gpu(index, Box::new(probe.run())));

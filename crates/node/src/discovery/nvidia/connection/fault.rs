@@ -12,7 +12,7 @@ use super::{super::known::Known, Connection};
 impl Connection {
     pub(super) fn take_event(&mut self, event: Result<Event, NvmlError>, known: &mut Known) {
         match event {
-            Ok(event) => self.take_fault(&event, known),
+            Ok(event) => self.take_fault(event, known),
             Err(error) => {
                 // Which GPU broke the wait is not told: a set is made without those that are lost.
                 tracing::warn!(%error, "waiting for NVML events failed");
@@ -24,10 +24,14 @@ impl Connection {
         }
     }
 
-    pub(super) fn take_fault(&mut self, event: &Event, known: &mut Known) {
-        let Some(slot) = self.slots.iter().find(|slot| slot.is(event)) else {
-            tracing::warn!(kind = ?event.kind, "an NVML event of a GPU that is not known");
-            return self.ask_every_gpu(Instant::now(), known);
+    pub(super) fn take_fault(&mut self, event: Event, known: &mut Known) {
+        let Some(slot) = self.slots.iter().find(|slot| slot.is(&event)) else {
+            if self.has_seen_every_gpu() {
+                tracing::warn!(kind = ?event.kind, "an NVML event of a GPU that is not known");
+                return self.ask_every_gpu(Instant::now(), known);
+            }
+            // Of a GPU whose first probe is on its way.
+            return self.unmatched.push(event);
         };
         let fault = match event.kind {
             EventKind::Xid(code) => {

@@ -46,6 +46,11 @@ impl Slot {
         self.question.is_settled() && self.unnamed.is_none()
     }
 
+    /// The facts that need no second look; what stands in the way of a device may be gone.
+    pub(super) fn settled_facts(&self) -> Option<GpuFacts> {
+        self.facts.clone().filter(|_| self.obstacles.is_empty())
+    }
+
     pub(super) fn is(&self, event: &Event) -> bool {
         self.facts.as_ref().is_some_and(|facts| facts.gpu == event.gpu)
     }

@@ -60,7 +60,10 @@ impl Connection {
             Ok(count) if self.slots.is_empty() => self.open_slots(count, known),
             // NVML counts once per initialisation; indices mean other GPUs now.
             Ok(count) if count as usize != self.slots.len() => return Some(Ended::Changed),
-            Ok(_) => self.round.error = None,
+            Ok(_) => {
+                self.round.error = None;
+                self.look_for_losses();
+            }
             Err(error) => self.cannot_count(error.to_string(), known),
         }
         None
@@ -68,6 +71,7 @@ impl Connection {
 
     pub(super) fn open_slots(&mut self, count: u32, known: &mut Known) {
         self.round.error = None;
+        self.look_for_losses();
         self.slots.resize_with(count as usize, Slot::default);
         self.ask_every_gpu(Instant::now(), known);
         self.vanish_strangers(known);
@@ -112,6 +116,9 @@ impl Connection {
         }
         self.vanish_unless_present(&gone, known);
         self.vanish_strangers(known);
+        for event in std::mem::take(&mut self.unmatched) {
+            self.take_fault(event, known);
+        }
         if self.slots[index].needs(&self.event_set).is_some() {
             // It was asked when another set was in use.
             self.ask_gpu(index, Instant::now(), known);
@@ -142,11 +149,17 @@ impl Connection {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let Some(observation) = slot.unnamed.take() else { continue };
             let entry = listed.get(index).filter(|_| complete);
-            let Some(device) = describe.failed(position(index), entry) else { continue };
-            slot.ids.push(device.id.clone());
-            let id = device.id.clone();
-            known.describe(device);
-            known.observe(&id, &observation);
+            // What an earlier initialisation knew of the GPU is more than can be known now.
+            slot.ids = known.whole_and_parts_at(entry);
+            if slot.ids.is_empty()
+                && let Some(device) = describe.failed(position(index), entry)
+            {
+                slot.ids.push(device.id.clone());
+                known.describe(device);
+            }
+            for id in &slot.ids {
+                known.observe(id, &observation);
+            }
         }
         self.listed = Some(listed);
     }
@@ -178,7 +191,10 @@ impl Connection {
         match started {
             Ok((Ok(events), set)) => {
                 let number = self.event_set.number + 1;
-                (self.events, self.event_set) = (events, NumberedSet { number, set });
+                let old = std::mem::replace(&mut self.event_set, NumberedSet { number, set });
+                self.events = events;
+                // Freeing a set is a call into the driver.
+                tokio::task::spawn_blocking(move || drop(old));
                 self.ask_every_gpu(Instant::now(), known);
             }
             Ok((Err(error), _)) => {
