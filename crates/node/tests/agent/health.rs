@@ -216,3 +216,26 @@ async fn a_new_mig_layout_is_followed_and_no_id_is_dropped() {
     let node = allocatable(&kubelet, "nvidia.com/mig-3g.20gb", 0).await;
     assert_eq!(node.counts("nvidia.com/mig-3g.20gb"), Some((1, 0)), "the id stays listed");
 }
+
+#[tokio::test]
+async fn a_lost_gpu_keeps_its_parts_over_a_new_initialisation() {
+    let world = World::new("mig-a100");
+    let kubelet = world.kubelet();
+    let agent = world.agent();
+    let before = allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
+    let cut = |state: &NodeState| {
+        state.inventory.devices.iter().find(|device| device.partitioned).cloned()
+    };
+    let gpu = cut(&agent.state.borrow()).expect("the profile has a cut GPU");
+    inject(&world, &format!("lost@{}", gpu.index));
+    until_trouble(&agent, gpu.index, Reason::Lost).await;
+    // Longer than the agent's patience, so that NVML was initialised again.
+    tokio::time::sleep(QUIET * 3).await;
+    let state = agent.state.borrow().clone();
+    let now = state.inventory.get(gpu.id.as_str()).expect("still known");
+    assert!(now.partitioned && now.attributes == gpu.attributes, "described as before: {now:?}");
+    assert_eq!(state.inventory.parts_of(&gpu.id).count(), 7);
+    assert_eq!(kubelet.node().counts(GPU), before.counts(GPU), "it did not become a whole GPU");
+    inject(&world, &format!("recover@{}", gpu.index));
+    allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
+}
