@@ -222,9 +222,5 @@ fn lock(dir: &Path) -> Result<File, StartError> {
 /// Every socket whose name is known beforehand must fit.
 fn check_sockets(dir: &Path, resources: &Resources) -> Result<(), SocketError> {
     plugin::kubelet_path(dir)?;
-    let known = match resources {
-        Resources::Rules(rules) => rules.iter().map(|rule| rule.name.clone()).collect(),
-        Resources::Default => vec!["nvidia.com/gpu".parse().expect("a valid name")],
-    };
-    known.iter().try_for_each(|name| plugin::socket_path(dir, name).map(drop))
+    resources.known_names().iter().try_for_each(|name| plugin::socket_path(dir, name).map(drop))
 }

@@ -34,7 +34,7 @@ pub(crate) struct CdiError {
 pub(crate) type Documents = BTreeMap<Kind, PathBuf>;
 
 /// A container reads and writes a device, and makes no device nodes of its own.
-const READ_WRITE: &str = "rw";
+pub(crate) const READ_WRITE: &str = "rw";
 
 /// Nodes of NVIDIA's driver that belong to no GPU. A program needs the first; CUDA needs the second,
 /// profilers the third, display the last.

@@ -153,6 +153,14 @@ impl Default for SessionLimits {
 // === impl Resources ===
 
 impl Resources {
+    /// The names that do not depend on what is discovered.
+    pub fn known_names(&self) -> Vec<ResourceName> {
+        match self {
+            Self::Default => default_name(DeviceKind::Gpu, None).into_iter().collect(),
+            Self::Rules(rules) => rules.iter().map(|rule| rule.name.clone()).collect(),
+        }
+    }
+
     /// The resource that a device belongs to, if any.
     pub fn name_for(&self, device: &Device, profile: Option<&str>) -> Option<ResourceName> {
         match self {

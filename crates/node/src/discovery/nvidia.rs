@@ -32,7 +32,8 @@ use windlass_core::{health::Reason, inventory::SourceState};
 use windlass_nvml::{LoadError, Nvml, NvmlError};
 
 use self::{
-    connection::{Connection, Driver},
+    connection::{Connection, Driver, Listening},
+    events::EventWatch,
     facts::DriverFacts,
     known::Known,
 };
@@ -129,12 +130,13 @@ impl Nvidia {
     async fn connect(&mut self) -> Result<Connection, ConnectError> {
         if self.attempt.is_empty() {
             let (library, host) = (self.library.clone(), self.host.clone());
-            self.attempt.spawn_blocking(move || load(library, &host));
+            let event_wait = self.policy.event_wait;
+            self.attempt.spawn_blocking(move || load(library, &host, event_wait));
         }
         let deadline = self.policy.call_deadline;
         match timeout(deadline, self.attempt.join_next()).await {
             Ok(Some(Ok(driver))) => {
-                Ok(Connection::new(driver?, &self.host, &self.policy, self.patience)?)
+                Ok(Connection::new(driver?, &self.host, &self.policy, self.patience))
             }
             Ok(Some(Err(_)) | None) | Err(_) => Err(ConnectError::Overdue(deadline)),
         }
@@ -229,7 +231,11 @@ impl ConnectError {
 }
 
 /// Loads the library that was named, or the one that is found. Blocks, perhaps for ever.
-fn load(library: Option<PathBuf>, host: &Host) -> Result<Driver, ConnectError> {
+fn load(
+    library: Option<PathBuf>,
+    host: &Host,
+    event_wait: Duration,
+) -> Result<Driver, ConnectError> {
     let library = library.or_else(|| host.nvml_library());
     let library =
         library.ok_or_else(|| ConnectError::NoLibrary { searched: host.nvml_folders() })?;
@@ -237,9 +243,15 @@ fn load(library: Option<PathBuf>, host: &Host) -> Result<Driver, ConnectError> {
     let fingerprint = host.nvidia_fingerprint();
     let nvml = Nvml::load(&library)?;
     let facts = DriverFacts::read(&nvml)?;
-    let events = Arc::new(nvml.event_set()?);
+    let listening = listen(&nvml, event_wait)?;
     tracing::debug!(library = %library.display(), "NVML loaded");
-    Ok(Driver { nvml, facts, events, fingerprint })
+    Ok(Driver { nvml, facts, listening, fingerprint })
+}
+
+/// Makes a set for events and a thread that waits for them. Blocks.
+fn listen(nvml: &Nvml, event_wait: Duration) -> Result<Listening, ConnectError> {
+    let set = Arc::new(nvml.event_set()?);
+    Ok(Listening { watch: EventWatch::start(set.clone(), event_wait)?, set })
 }
 
 fn describe_driver(driver: &DriverFacts) -> String {

@@ -10,6 +10,7 @@ use windlass_kubelet_api::deviceplugin::{
 };
 
 use crate::{
+    cdi::READ_WRITE,
     grant::Grant,
     host::Host,
     offer::{Allocatable, Offer},
@@ -58,7 +59,7 @@ pub(super) fn container_response(grant: Grant, host: &Host) -> ContainerAllocate
     let node = |path: &PathBuf| DeviceSpec {
         container_path: path.display().to_string(),
         host_path: host.path_on_node(path).display().to_string(),
-        permissions: "rw".to_owned(),
+        permissions: READ_WRITE.to_owned(),
     };
     ContainerAllocateResponse {
         devices: grant.nodes.iter().map(node).collect(),

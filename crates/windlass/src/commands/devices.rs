@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use windlass_core::{
-    attribute::{AttributeName, AttributeValue},
+    attribute::AttributeName,
     device::{Device, DeviceKind},
     inventory::{Inventory, SourceState},
 };
@@ -14,7 +14,6 @@ use crate::{
 };
 
 const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
-const INSTANCE: AttributeName = AttributeName::new("nvidia.com", "instanceIndex");
 const PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 const MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
 const RDMA_DEVICE: AttributeName = AttributeName::new("windlass.dev", "rdmaDevice");
@@ -61,7 +60,7 @@ pub(crate) fn sources(inventory: &Inventory, paint: Paint) -> Vec<String> {
 pub(crate) fn device_table(inventory: &Inventory) -> Table {
     let mut table =
         Table::new(["NAME", "ID", "PRODUCT", "MEMORY", "NUMA", "PCI", "NVLINK", "HEALTH"]);
-    for device in ordered(&inventory.devices) {
+    for device in &inventory.devices {
         table.row([
             name(device),
             device.id.to_string(),
@@ -76,10 +75,10 @@ pub(crate) fn device_table(inventory: &Inventory) -> Table {
     table
 }
 
-/// Devices in the order of their short names.
+/// Devices in the inventory's order.
 pub(crate) fn ordered<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Vec<&'a Device> {
     let mut devices: Vec<_> = devices.into_iter().collect();
-    devices.sort_by_key(|device| (device.kind, device.index, instance(device)));
+    devices.sort_by(|a, b| a.order().cmp(&b.order()));
     devices
 }
 
@@ -89,18 +88,10 @@ pub(crate) fn name(device: &Device) -> String {
     match device.kind {
         DeviceKind::Gpu => format!("GPU{}", device.index),
         DeviceKind::Mig => {
-            let part = text(&INSTANCE).or_else(|| text(&PROFILE));
+            let part = device.part.map(|part| part.to_string()).or_else(|| text(&PROFILE));
             format!("GPU{}:{}", device.index, part.unwrap_or_default())
         }
         DeviceKind::Nic => text(&RDMA_DEVICE).unwrap_or_else(|| format!("NIC{}", device.index)),
-    }
-}
-
-/// The position of a MIG instance on its GPU.
-fn instance(device: &Device) -> Option<i64> {
-    match device.attributes.get(&INSTANCE) {
-        Some(AttributeValue::Int(index)) => Some(*index),
-        _ => None,
     }
 }
 

@@ -13,7 +13,7 @@ use windlass_nvml::{Event, EventSet, Nvml, NvmlError};
 pub(super) use self::slot::NumberedSet;
 use self::slot::Slot;
 use super::{
-    Ended,
+    ConnectError, Ended,
     events::EventWatch,
     facts::DriverFacts,
     known::Known,
@@ -48,8 +48,14 @@ pub(super) struct Connection {
 pub(super) struct Driver {
     pub(super) nvml: Nvml,
     pub(super) facts: DriverFacts,
-    pub(super) events: Arc<EventSet>,
+    pub(super) listening: Listening,
     pub(super) fingerprint: Fingerprint,
+}
+
+/// A set for events, and the thread that waits for them.
+pub(super) struct Listening {
+    pub(super) set: Arc<EventSet>,
+    pub(super) watch: EventWatch,
 }
 
 /// The regular look at everything: how many GPUs there are, and whether the driver is the same.
@@ -68,7 +74,7 @@ enum Answer {
     Round(Fingerprint, Result<u32, NvmlError>),
     Gpu(usize, Box<Result<Probed, NvmlError>>),
     Listed(Vec<ListedGpu>),
-    Events(Result<Arc<EventSet>, NvmlError>),
+    Events(Result<Listening, ConnectError>),
 }
 
 // === impl Connection ===
@@ -81,12 +87,12 @@ impl Connection {
         host: &Host,
         policy: &HealthPolicy,
         patience: Duration,
-    ) -> std::io::Result<Self> {
+    ) -> Self {
         let (question, error, wants_events) = Default::default();
         let now = Instant::now();
-        Ok(Self {
-            events: EventWatch::start(driver.events.clone(), policy.event_wait)?,
-            event_set: NumberedSet { number: 0, set: driver.events },
+        Self {
+            events: driver.listening.watch,
+            event_set: NumberedSet { number: 0, set: driver.listening.set },
             fingerprint: driver.fingerprint,
             host: host.clone(),
             policy: policy.clone(),
@@ -100,7 +106,7 @@ impl Connection {
             listed: None,
             lost_since: None,
             patience,
-        })
+        }
     }
 
     /// Whether every GPU answered once or is overdue: before that a snapshot would be half a node.

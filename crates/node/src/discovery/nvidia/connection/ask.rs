@@ -1,12 +1,10 @@
 //! What is asked of the driver, and what is done about answers that do not come.
 
-use std::sync::Arc;
-
 use tokio::time::Instant;
 use windlass_core::health::Observation;
 
 use super::{
-    super::{known::Known, probe::Probe},
+    super::{known::Known, listen, probe::Probe},
     Answer, Connection, position,
 };
 
@@ -79,7 +77,7 @@ impl Connection {
             return;
         }
         (self.round.wants_events, self.round.events_made) = (false, now);
-        let nvml = self.nvml.clone();
-        self.answers.spawn_blocking(move || Answer::Events(nvml.event_set().map(Arc::new)));
+        let (nvml, event_wait) = (self.nvml.clone(), self.policy.event_wait);
+        self.answers.spawn_blocking(move || Answer::Events(listen(&nvml, event_wait)));
     }
 }

@@ -55,7 +55,7 @@ impl Connection {
     }
 
     /// Whether an XID counts: the operator's word, then the catalogue's.
-    pub(super) fn judge(&self, code: u64) -> (bool, &'static str) {
+    fn judge(&self, code: u64) -> (bool, &'static str) {
         let (verdict, meaning) = judge_xid(code);
         let counts = self.policy.counted_xids.contains(&code)
             || (verdict == Verdict::Critical && !self.policy.ignored_xids.contains(&code));

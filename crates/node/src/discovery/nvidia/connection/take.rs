@@ -1,26 +1,27 @@
 //! What the driver's answers mean for the devices.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use tokio::{task::JoinError, time::Instant};
 use windlass_core::{
     device::DeviceId,
     health::{Observation, Reason},
 };
-use windlass_nvml::{EventSet, NvmlError};
+use windlass_nvml::NvmlError;
 
 use super::{
     super::{
-        Ended,
+        ConnectError, Ended,
         describe::Describe,
-        events::EventWatch,
         known::Known,
         probe::Probed,
         procfs::{Fingerprint, ListedGpu},
     },
-    Answer, Connection, NumberedSet, position,
+    Answer, Connection, Listening, NumberedSet, position,
     slot::Slot,
 };
+
+use crate::causes;
 
 impl Connection {
     pub(super) fn take_answer(
@@ -46,7 +47,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn take_round(
+    fn take_round(
         &mut self,
         fingerprint: &Fingerprint,
         count: Result<u32, NvmlError>,
@@ -69,7 +70,7 @@ impl Connection {
         None
     }
 
-    pub(super) fn open_slots(&mut self, count: u32, known: &mut Known) {
+    fn open_slots(&mut self, count: u32, known: &mut Known) {
         self.round.error = None;
         self.look_for_losses();
         self.slots.resize_with(count as usize, Slot::default);
@@ -86,12 +87,7 @@ impl Connection {
         self.look_for_losses();
     }
 
-    pub(super) fn take_gpu(
-        &mut self,
-        index: usize,
-        outcome: Result<Probed, NvmlError>,
-        known: &mut Known,
-    ) {
+    fn take_gpu(&mut self, index: usize, outcome: Result<Probed, NvmlError>, known: &mut Known) {
         self.slots[index].question.settle();
         match outcome {
             Ok(probed) => self.take_probed(index, probed, known),
@@ -105,7 +101,7 @@ impl Connection {
         self.look_for_losses();
     }
 
-    pub(super) fn take_probed(&mut self, index: usize, probed: Probed, known: &mut Known) {
+    fn take_probed(&mut self, index: usize, probed: Probed, known: &mut Known) {
         let slot = &mut self.slots[index];
         let gone = slot.take(&probed);
         for device in probed.described.into_iter().flatten() {
@@ -164,12 +160,12 @@ impl Connection {
         self.listed = Some(listed);
     }
 
-    pub(super) fn look_for_losses(&mut self) {
+    fn look_for_losses(&mut self) {
         let lost = self.round.error.is_some() || self.slots.iter().any(|slot| slot.lost);
         self.lost_since = lost.then(|| self.lost_since.unwrap_or_else(Instant::now));
     }
 
-    pub(super) fn vanish_unless_present(&self, ids: &[DeviceId], known: &mut Known) {
+    fn vanish_unless_present(&self, ids: &[DeviceId], known: &mut Known) {
         let present: BTreeSet<_> = self.slots.iter().flat_map(|slot| &slot.ids).collect();
         for id in ids.iter().filter(|id| !present.contains(id)) {
             known.vanish(id, "the driver lists it no longer");
@@ -177,7 +173,7 @@ impl Connection {
     }
 
     /// Devices of an earlier initialisation that this one does not have.
-    pub(super) fn vanish_strangers(&self, known: &mut Known) {
+    fn vanish_strangers(&self, known: &mut Known) {
         if self.has_seen_every_gpu() {
             let ids: Vec<_> = known.ids().cloned().collect();
             self.vanish_unless_present(&ids, known);
@@ -186,23 +182,18 @@ impl Connection {
 
     /// Listens to another set. Every GPU that answers is put into it; one that is lost stays out,
     /// since it would end every wait for the others' events.
-    pub(super) fn take_events(&mut self, set: Result<Arc<EventSet>, NvmlError>, known: &Known) {
-        let started = set.map(|set| (EventWatch::start(set.clone(), self.policy.event_wait), set));
-        match started {
-            Ok((Ok(events), set)) => {
+    fn take_events(&mut self, listening: Result<Listening, ConnectError>, known: &Known) {
+        match listening {
+            Ok(Listening { set, watch }) => {
                 let number = self.event_set.number + 1;
                 let old = std::mem::replace(&mut self.event_set, NumberedSet { number, set });
-                self.events = events;
+                self.events = watch;
                 // Freeing a set is a call into the driver.
                 tokio::task::spawn_blocking(move || drop(old));
                 self.ask_every_gpu(Instant::now(), known);
             }
-            Ok((Err(error), _)) => {
-                tracing::warn!(%error, "cannot start a thread for NVML's events");
-                self.round.wants_events = true;
-            }
             Err(error) => {
-                tracing::warn!(%error, "cannot make a set for NVML's events");
+                tracing::warn!(error = causes(&error), "cannot listen to NVML's events again");
                 self.round.wants_events = true;
             }
         }
