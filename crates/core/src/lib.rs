@@ -11,4 +11,5 @@ pub mod nvlink;
 pub mod pci;
 pub mod placement;
 pub mod resource;
+pub mod selector;
 pub mod topology;

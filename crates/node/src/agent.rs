@@ -20,7 +20,7 @@ use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 
 use crate::{
     clock::Clock,
-    config::{Config, DeviceList, Resources},
+    config::{Config, Resources},
     directory::DirectoryWatch,
     discovery,
     host::Host,
@@ -83,9 +83,9 @@ impl Agent {
     /// Takes the kubelet's directory, checks everything, and starts the parts.
     pub fn start(config: &Config, clock: Clock) -> Result<Self, StartError> {
         let dir = config.kubelet_dir.join(PLUGIN_DIR);
-        check_sockets(&dir, &config.resources)?;
+        check_sockets(&dir, &config.policy.resources)?;
         let lock = lock(&dir)?;
-        if config.device_list == DeviceList::Cdi {
+        if config.policy.delivery.uses_cdi() {
             writable(&config.cdi_dir)?;
         }
         let watched = DirectoryWatch::new(&dir)
@@ -99,7 +99,7 @@ impl Agent {
         let state = start_discovery(config, clock, (&mut parts, &stop), directory.clone());
         let plugins = Plugins {
             host: Host::new(&config.host_root, &config.host_root_on_node),
-            device_list: config.device_list,
+            delivery: Arc::new(config.policy.delivery.clone()),
             limits: config.session,
             state: state.clone(),
             directory,
@@ -160,7 +160,7 @@ pub async fn survey(config: &Config, clock: Clock) -> Inventory {
         }
     };
     // Late answers are in the merge below, or are not.
-    let _ = timeout(config.health.call_deadline * 3, complete).await;
+    let _ = timeout(config.policy.health.call_deadline * 3, complete).await;
     let inventory = state::merge(&snapshots);
     stop.cancel();
     // A part that hangs in a driver is left behind.

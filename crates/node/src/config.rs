@@ -1,15 +1,28 @@
 //! What the agent is told: every path, time limit and rule, as plain values.
+//!
+//! Places and limits are fixed when the agent starts; the [`Policy`] may be replaced while it runs.
 
+mod delivery;
 mod file;
+mod policy;
+mod selector;
+mod sharing;
 
-use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use windlass_core::{
-    device::{Device, DeviceKind},
-    resource::ResourceName,
+pub use delivery::{
+    AnnotationPrefix, Delivery, DeviceIds, DeviceNodes, Feature, Hooks, Imex, InvalidPrefix,
+    MissingChannel, Strategy,
 };
-
 pub use file::{ConfigError, ConfigFile};
+pub use policy::{
+    HealthPolicy, LabelOutput, LabelPolicy, MigStrategy, Policy, ResourceRule, Resources,
+    UnlistedXids,
+};
+pub use selector::Selector;
+pub use sharing::{
+    InvalidReplicas, PerContainer, Replicas, Shared, Sharing, SharingMethod, Spread,
+};
 
 /// Everything the agent needs to know, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,75 +33,49 @@ pub struct Config {
     pub host_root: PathBuf,
     /// What the container runtime calls `host_root`: `/`, unless the machine is simulated.
     pub host_root_on_node: PathBuf,
-    /// The NVML library; `None` looks where drivers put it.
-    pub nvml_library: Option<PathBuf>,
+    /// Where the driver's installation lies.
+    pub driver: DriverPlaces,
     /// Where CDI documents are written.
     pub cdi_dir: PathBuf,
-    /// How a container is told its devices.
-    pub device_list: DeviceList,
-    /// What is offered, in order: the first rule that matches a device has it.
-    pub resources: Resources,
-    /// When a device counts as failed, and when as recovered.
-    pub health: HealthPolicy,
+    /// Where the agent keeps what must outlive it.
+    pub state_dir: PathBuf,
+    /// Where MPS daemons have their pipes and logs, as the host names it.
+    pub mps_dir: PathBuf,
+    /// Where health and metrics are served; `None` serves neither.
+    pub listen: Option<SocketAddr>,
+    /// How the API server is reached.
+    pub cluster: ClusterAccess,
     /// Time limits of the conversation with the kubelet.
     pub session: SessionLimits,
+    /// What is offered, how it is handed out, and when it is trusted.
+    pub policy: Policy,
 }
 
-/// How a container is told its devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceList {
-    /// By names in CDI documents, which the container runtime resolves.
-    Cdi,
-    /// By `NVIDIA_VISIBLE_DEVICES`, which NVIDIA's container runtime resolves.
-    Envvar,
-}
-
-/// What is offered to the kubelet.
+/// Where the driver's installation lies. Everything but the library is a path of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Resources {
-    /// Whole GPUs as `nvidia.com/gpu`, MIG instances as `nvidia.com/mig-<profile>`.
-    Default,
-    /// By rule.
-    Rules(Vec<ResourceRule>),
+pub struct DriverPlaces {
+    /// The NVML library; `None` looks where drivers put it.
+    pub nvml_library: Option<PathBuf>,
+    /// The root that libraries, binaries and firmware lie under: `/`, or `/run/nvidia/driver` with
+    /// a driver container.
+    pub root: PathBuf,
+    /// Where this process finds that root, if not below the host's.
+    pub mounted_at: Option<PathBuf>,
+    /// The root that `/dev` lies under, as containers shall get it from; `None` is the host's own.
+    pub dev_root: Option<PathBuf>,
 }
 
-/// One resource, and the devices it is made of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResourceRule {
-    /// The name that pods ask for.
-    pub name: ResourceName,
-    /// Which devices it is made of.
-    pub devices: Selector,
-}
-
-/// Picks devices of one kind; empty sets pick all of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Selector {
-    /// The kind.
-    pub kind: DeviceKind,
-    /// Positions as `windlass devices` shows them; a MIG instance has its GPU's.
-    pub index: BTreeSet<u32>,
-    /// Device ids.
-    pub ids: BTreeSet<String>,
-    /// MIG profiles, `1g.10gb`.
-    pub profiles: BTreeSet<String>,
-}
-
-/// When a device counts as failed, and when as recovered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HealthPolicy {
-    /// How long a device must be without trouble before a passed probe makes it healthy again.
-    pub quiet_period: Duration,
-    /// How often devices are probed.
-    pub probe_interval: Duration,
-    /// How long the driver may take for an answer.
-    pub call_deadline: Duration,
-    /// How long one wait for the driver's events lasts; how late the watcher notices its end.
-    pub event_wait: Duration,
-    /// XIDs that do not count, whatever the catalogue says.
-    pub ignored_xids: BTreeSet<u64>,
-    /// XIDs that count, whatever the catalogue says.
-    pub counted_xids: BTreeSet<u64>,
+/// How the API server is reached, and as which node. Nothing is asked of it unless a part needs it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterAccess {
+    /// A kubeconfig; `None` is the pod's own account.
+    pub kubeconfig: Option<PathBuf>,
+    /// The name of this node's object.
+    pub node_name: Option<String>,
+    /// The namespace of objects that are not the cluster's.
+    pub namespace: Option<String>,
+    /// Whether changes of health become events of the node's object.
+    pub events: bool,
 }
 
 /// Time limits of the conversation with the kubelet.
@@ -114,27 +101,21 @@ impl Default for Config {
             kubelet_dir: "/var/lib/kubelet".into(),
             host_root: "/".into(),
             host_root_on_node: "/".into(),
-            nvml_library: None,
+            driver: DriverPlaces::default(),
             cdi_dir: "/var/run/cdi".into(),
-            device_list: DeviceList::Cdi,
-            resources: Resources::Default,
-            health: HealthPolicy::default(),
+            state_dir: "/var/lib/windlass".into(),
+            mps_dir: "/run/windlass/mps".into(),
+            listen: None,
+            cluster: ClusterAccess::default(),
             session: SessionLimits::default(),
+            policy: Policy::default(),
         }
     }
 }
 
-impl Default for HealthPolicy {
+impl Default for DriverPlaces {
     fn default() -> Self {
-        Self {
-            quiet_period: Duration::from_secs(60),
-            // No periodic work more often than this keeps an idle agent idle.
-            probe_interval: Duration::from_secs(10),
-            call_deadline: Duration::from_secs(5),
-            event_wait: Duration::from_secs(10),
-            ignored_xids: BTreeSet::new(),
-            counted_xids: BTreeSet::new(),
-        }
+        Self { nvml_library: None, root: "/".into(), mounted_at: None, dev_root: None }
     }
 }
 
@@ -147,69 +128,5 @@ impl Default for SessionLimits {
             retry_most: Duration::from_secs(10),
             look_interval: Duration::from_secs(10),
         }
-    }
-}
-
-// === impl Resources ===
-
-impl Resources {
-    /// The names that do not depend on what is discovered.
-    pub fn known_names(&self) -> Vec<ResourceName> {
-        match self {
-            Self::Default => default_name(DeviceKind::Gpu, None).into_iter().collect(),
-            Self::Rules(rules) => rules.iter().map(|rule| rule.name.clone()).collect(),
-        }
-    }
-
-    /// The resource that a device belongs to, if any.
-    pub fn name_for(&self, device: &Device, profile: Option<&str>) -> Option<ResourceName> {
-        match self {
-            Self::Default => default_name(device.kind, profile),
-            Self::Rules(rules) => rules
-                .iter()
-                .find(|rule| rule.devices.matches(device, profile))
-                .map(|rule| rule.name.clone()),
-        }
-    }
-}
-
-/// NVIDIA's names, which existing manifests use; a `+` in a profile is no part of a resource name.
-fn default_name(kind: DeviceKind, profile: Option<&str>) -> Option<ResourceName> {
-    match (kind, profile) {
-        (DeviceKind::Gpu, _) => "nvidia.com/gpu".parse().ok(),
-        (DeviceKind::Mig, Some(profile)) => {
-            format!("nvidia.com/mig-{}", profile.replace('+', ".")).parse().ok()
-        }
-        _ => None,
-    }
-}
-
-// === impl Selector ===
-
-impl Selector {
-    /// All devices of a kind.
-    pub fn all(kind: DeviceKind) -> Self {
-        let (index, ids, profiles) = Default::default();
-        Self { kind, index, ids, profiles }
-    }
-
-    /// Whether the device is picked.
-    pub fn matches(&self, device: &Device, profile: Option<&str>) -> bool {
-        device.kind == self.kind
-            && (self.index.is_empty() || self.index.contains(&device.index))
-            && (self.ids.is_empty() || self.ids.contains(device.id.as_str()))
-            && (self.profiles.is_empty() || profile.is_some_and(|p| self.profiles.contains(p)))
-    }
-
-    /// Whether some device could be picked by both: neither names something that rules the other
-    /// out.
-    pub fn may_overlap(&self, other: &Self) -> bool {
-        fn meet<T: Ord>(a: &BTreeSet<T>, b: &BTreeSet<T>) -> bool {
-            a.is_empty() || b.is_empty() || !a.is_disjoint(b)
-        }
-        self.kind == other.kind
-            && meet(&self.index, &other.index)
-            && meet(&self.ids, &other.ids)
-            && meet(&self.profiles, &other.profiles)
     }
 }

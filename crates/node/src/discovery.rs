@@ -51,7 +51,7 @@ pub(crate) fn sources(
 ) -> Vec<Source> {
     let host = Host::new(&config.host_root, &config.host_root_on_node);
     let nvidia = nvidia::Nvidia::new(config, host.clone(), clock);
-    let nics = nics::Nics::new(&config.health, host, clock);
+    let nics = nics::Nics::new(&config.policy.health, host, clock);
     let (to_nvidia, nvidia_snapshots) = Publisher::new(news);
     let (to_nics, nics_snapshots) = Publisher::new(news);
     vec![

@@ -10,7 +10,10 @@ use windlass_core::{
     resource::ResourceName,
 };
 
-use crate::{cdi, config::DeviceList};
+use crate::{
+    cdi,
+    config::{Delivery, Strategy},
+};
 
 /// What a container is given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +36,7 @@ const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 pub(crate) fn grant(
     resource: &ResourceName,
     devices: &[&Device],
-    list: DeviceList,
+    delivery: &Delivery,
     simulated: Option<&str>,
 ) -> Grant {
     let mut grant = Grant::default();
@@ -41,20 +44,18 @@ pub(crate) fn grant(
         grant.envs.insert(SIMULATED.to_owned(), profile.to_owned());
     }
     let ids = devices.iter().map(|device| device.id.as_str()).collect::<Vec<_>>().join(",");
-    match list {
-        DeviceList::Cdi => {
-            grant.envs.insert(variable(resource), ids);
-            let name = |device: &&Device| cdi::kind_of(device.kind).qualify(&device.id);
-            grant.cdi_devices = devices.iter().map(name).collect();
-        }
-        DeviceList::Envvar if devices.iter().all(|device| is_nvidia(device.kind)) => {
-            grant.envs.insert(VISIBLE_DEVICES.to_owned(), ids);
-        }
+    if delivery.uses_cdi() {
+        grant.envs.insert(variable(resource), ids);
+        let name = |device: &&Device| cdi::kind_of(device.kind).qualify(&device.id);
+        grant.cdi_devices = devices.iter().map(name).collect();
+    } else if delivery.strategies.contains(&Strategy::Envvar)
+        && devices.iter().all(|device| is_nvidia(device.kind))
+    {
+        grant.envs.insert(VISIBLE_DEVICES.to_owned(), ids);
+    } else {
         // NVIDIA's runtime knows nothing of these.
-        DeviceList::Envvar => {
-            grant.envs.insert(variable(resource), ids);
-            grant.nodes = devices.iter().flat_map(|device| device.nodes.clone()).collect();
-        }
+        grant.envs.insert(variable(resource), ids);
+        grant.nodes = devices.iter().flat_map(|device| device.nodes.clone()).collect();
     }
     grant
 }

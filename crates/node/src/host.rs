@@ -2,6 +2,7 @@
 //! bug report can put another root in front.
 
 mod pci;
+mod roots;
 
 use std::{
     fs,
@@ -13,6 +14,7 @@ use std::{
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 pub use pci::PciFunction;
+pub use roots::Roots;
 
 /// The host's files, under a root.
 #[derive(Clone, Debug)]

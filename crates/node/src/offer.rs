@@ -223,7 +223,11 @@ mod tests {
 
     fn all_gpus_as(name: &ResourceName) -> Resources {
         let devices = crate::config::Selector::all(DeviceKind::Gpu);
-        Resources::Rules(vec![crate::config::ResourceRule { name: name.clone(), devices }])
+        Resources::Rules(vec![crate::config::ResourceRule {
+            name: name.clone(),
+            devices,
+            sharing: crate::config::Sharing::Exclusive,
+        }])
     }
 
     #[test]
@@ -244,7 +248,11 @@ mod tests {
         let rule = |name: &ResourceName, id: &str| {
             let mut devices = crate::config::Selector::all(DeviceKind::Gpu);
             devices.ids.insert(id.to_owned());
-            crate::config::ResourceRule { name: name.clone(), devices }
+            crate::config::ResourceRule {
+                name: name.clone(),
+                devices,
+                sharing: crate::config::Sharing::Exclusive,
+            }
         };
         let rules = Resources::Rules(vec![rule(&mine, "a"), rule(&gpu(), "b")]);
         let held = Held::from([(gpu(), BTreeSet::from(["a".parse().expect("valid")]))]);

@@ -26,7 +26,7 @@ use windlass_kubelet_api::{
 
 use crate::{
     causes,
-    config::{DeviceList, SessionLimits},
+    config::{Delivery, SessionLimits},
     host::Host,
     state::NodeState,
 };
@@ -38,7 +38,7 @@ use session::Session;
 pub(crate) struct Plugins {
     pub(crate) dir: PathBuf,
     pub(crate) host: Host,
-    pub(crate) device_list: DeviceList,
+    pub(crate) delivery: Arc<Delivery>,
     pub(crate) limits: SessionLimits,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
     pub(crate) directory: watch::Receiver<u64>,
@@ -140,7 +140,7 @@ impl Plugins {
         let service = Service {
             resource: resource.clone(),
             state: self.state.clone(),
-            device_list: self.device_list,
+            delivery: self.delivery.clone(),
             host: self.host.clone(),
             streams,
         };

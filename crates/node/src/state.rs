@@ -21,7 +21,7 @@ use windlass_kubelet_api::{checkpoint, deviceplugin};
 use crate::{
     causes,
     cdi::{CdiError, CdiFiles, Documents},
-    config::{Config, DeviceList, Resources},
+    config::{Config, Resources},
     discovery::SourceSnapshot,
     host::Host,
     offer::{self, Held, Offers},
@@ -89,10 +89,10 @@ impl Keeper {
             sources,
             news: notices.news,
             kubelet_writes: notices.kubelet_writes,
-            resources: config.resources.clone(),
+            resources: config.policy.resources.clone(),
             held: Held::new(),
             kubelet_checkpoint: plugins.join(checkpoint::FILE),
-            cdi: (config.device_list == DeviceList::Cdi).then_some(cdi),
+            cdi: config.policy.delivery.uses_cdi().then_some(cdi),
             documents_again: config.session.look_interval,
             publish,
         }

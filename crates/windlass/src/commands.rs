@@ -66,7 +66,7 @@ fn config(args: HostArgs) -> Result<Config> {
     if let Some(root) = args.host_root {
         config.host_root = root;
     }
-    config.nvml_library = args.nvml_library.or(config.nvml_library);
+    config.driver.nvml_library = args.nvml_library.or(config.driver.nvml_library);
     directory("host root", &config.host_root, "--host-root or hostRoot")?;
     Ok(config)
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 use windlass_core::device::{DeviceId, DeviceKind};
 
-use super::{Config, DeviceList, ResourceRule, Resources, Selector};
+use super::{Config, ResourceRule, Resources, Selector, Sharing, Strategy};
 
 /// The file as written. Every key may be left out; unknown keys are mistakes.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -141,21 +141,21 @@ impl ConfigFile {
         let mut config = Config::default();
         let resources = self.resources.map(rules).transpose()?;
         if let Some(rules) = resources {
-            config.resources = Resources::Rules(rules);
+            config.policy.resources = Resources::Rules(rules);
         }
         replace(&mut config.kubelet_dir, self.kubelet_dir);
         replace(&mut config.host_root, self.host_root);
         replace(&mut config.host_root_on_node, self.host_root_on_node);
         replace(&mut config.cdi_dir, self.cdi_dir);
-        config.nvml_library = self.nvml_library;
+        config.driver.nvml_library = self.nvml_library;
         if let Some(strategy) = self.device_list {
-            config.device_list = strategy.into();
+            config.policy.delivery.strategies = BTreeSet::from([strategy.into()]);
         }
-        replace(&mut config.health.quiet_period, self.health.quiet_period);
-        replace(&mut config.health.probe_interval, self.health.probe_interval);
-        replace(&mut config.health.call_deadline, self.health.call_deadline);
-        config.health.ignored_xids = self.health.ignored_xids;
-        config.health.counted_xids = self.health.counted_xids;
+        replace(&mut config.policy.health.quiet_period, self.health.quiet_period);
+        replace(&mut config.policy.health.probe_interval, self.health.probe_interval);
+        replace(&mut config.policy.health.call_deadline, self.health.call_deadline);
+        config.policy.health.ignored_xids = self.health.ignored_xids;
+        config.policy.health.counted_xids = self.health.counted_xids;
         Ok(config)
     }
 }
@@ -173,7 +173,8 @@ fn rules(entries: Vec<ResourceEntry>) -> Result<Vec<ResourceRule>, Mistake> {
         let line = entry.name.referenced.line();
         let name = entry.name.value.parse();
         let name = name.map_err(|error| Mistake { line, problem: format!("{error}") })?;
-        let rule = ResourceRule { name, devices: entry.devices.into() };
+        let (devices, sharing) = (entry.devices.into(), Sharing::Exclusive);
+        let rule = ResourceRule { name, devices, sharing };
         check(&rule.devices).map_err(|problem| Mistake { line, problem })?;
         if let Some(problem) = rules.iter().find_map(|earlier| conflict(earlier, &rule)) {
             return Err(Mistake { line, problem });
@@ -201,7 +202,7 @@ fn conflict((line, earlier): &(u64, ResourceRule), later: &ResourceRule) -> Opti
             later.name
         ));
     }
-    earlier.devices.may_overlap(&later.devices).then(|| {
+    earlier.devices.covers(&later.devices).then(|| {
         format!(
             "resources {} (line {line}) and {} can claim the same {}; \
              give each its own index or ids, such as index: [0, 1]",
@@ -231,10 +232,10 @@ fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duratio
     }
 }
 
-impl From<DeviceListEntry> for DeviceList {
+impl From<DeviceListEntry> for Strategy {
     fn from(entry: DeviceListEntry) -> Self {
         match entry {
-            DeviceListEntry::Cdi => Self::Cdi,
+            DeviceListEntry::Cdi => Self::CdiCri,
             DeviceListEntry::Envvar => Self::Envvar,
         }
     }
@@ -247,7 +248,8 @@ impl From<SelectorEntry> for Selector {
             KindEntry::Mig => DeviceKind::Mig,
             KindEntry::Nic => DeviceKind::Nic,
         };
-        Self { kind, index: entry.index, ids: entry.ids, profiles: entry.profiles }
+        let SelectorEntry { index, ids, profiles, .. } = entry;
+        Self { kind, index, ids, profiles, expression: None }
     }
 }
 
@@ -276,11 +278,11 @@ mod tests {
         )
         .expect("valid");
         assert_eq!(config.kubelet_dir, Path::new("/k"));
-        assert_eq!(config.nvml_library.as_deref(), Some(Path::new("/l")));
-        assert_eq!(config.device_list, DeviceList::Envvar);
-        assert_eq!(config.health.quiet_period, Duration::from_secs(120));
-        assert_eq!(config.health.probe_interval, Duration::from_millis(500));
-        let Resources::Rules(rules) = config.resources else { panic!("rules were given") };
+        assert_eq!(config.driver.nvml_library.as_deref(), Some(Path::new("/l")));
+        assert_eq!(config.policy.delivery.strategies, BTreeSet::from([Strategy::Envvar]));
+        assert_eq!(config.policy.health.quiet_period, Duration::from_secs(120));
+        assert_eq!(config.policy.health.probe_interval, Duration::from_millis(500));
+        let Resources::Rules(rules) = config.policy.resources else { panic!("rules were given") };
         assert_eq!(rules[0].devices.index, BTreeSet::from([1, 2]));
         assert_eq!(rules[1].devices.profiles.len(), 1);
     }

@@ -93,14 +93,14 @@ const MOST_PATIENCE: Duration = Duration::from_secs(600);
 impl Nvidia {
     pub(super) fn new(config: &Config, host: Host, clock: Clock) -> Self {
         Self {
-            library: config.nvml_library.clone(),
-            policy: config.health.clone(),
-            known: Known::new(config.health.quiet_period, clock),
+            library: config.driver.nvml_library.clone(),
+            policy: config.policy.health.clone(),
+            known: Known::new(config.policy.health.quiet_period, clock),
             host,
             state: SourceState::Starting,
             simulated: None,
             attempt: JoinSet::new(),
-            patience: config.health.quiet_period,
+            patience: config.policy.health.quiet_period,
         }
     }
 

@@ -27,14 +27,14 @@ use windlass_kubelet_api::deviceplugin::{
 
 use super::wire::{self, Refusal};
 use crate::{
-    cdi, config::DeviceList, grant::grant, host::Host, offer::Allocatable, state::NodeState,
+    cdi, config::Delivery, grant::grant, host::Host, offer::Allocatable, state::NodeState,
 };
 
 /// The server of one resource.
 pub(super) struct Service {
     pub(super) resource: ResourceName,
     pub(super) state: watch::Receiver<Arc<NodeState>>,
-    pub(super) device_list: DeviceList,
+    pub(super) delivery: Arc<Delivery>,
     pub(super) host: Host,
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
 }
@@ -147,7 +147,7 @@ impl Service {
             ids.iter().map(|id| self.allocatable(state, id)).collect::<Result<Vec<_>, _>>()?;
         check_documents(state, &devices)?;
         let simulated = state.inventory.simulated.as_deref();
-        let grant = grant(&self.resource, &devices, self.device_list, simulated);
+        let grant = grant(&self.resource, &devices, &self.delivery, simulated);
         tracing::info!(resource = self.resource.as_str(), devices = ids.join(" "), "allocated");
         Ok(wire::container_response(grant, &self.host))
     }

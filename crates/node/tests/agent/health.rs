@@ -51,8 +51,8 @@ async fn a_critical_xid_counts_at_once_and_recovery_takes_the_quiet_period() {
 #[tokio::test]
 async fn a_programs_xid_does_not_count_unless_the_operator_says_so() {
     let mut world = World::new("dgx-h100");
-    world.config.health.counted_xids.insert(13);
-    world.config.health.ignored_xids.insert(79);
+    world.config.policy.health.counted_xids.insert(13);
+    world.config.policy.health.ignored_xids.insert(79);
     let (kubelet, agent) = world.serving(8).await;
     inject(&world, "xid:31@0");
     inject(&world, "xid:79@1");

@@ -14,7 +14,7 @@ use windlass_kubelet_api::{
     socket::SocketPath,
 };
 use windlass_machine::Fault;
-use windlass_node::config::{DeviceList, ResourceRule, Resources, Selector};
+use windlass_node::config::{ResourceRule, Resources, Selector, Sharing, Strategy};
 
 use crate::world::{GPU, LIMIT, World, allocatable, client, counts, gpu_id, pod, pod_with};
 
@@ -120,7 +120,7 @@ async fn every_name_that_is_granted_is_in_a_document_that_exists() {
 #[tokio::test]
 async fn the_environment_is_the_alternative_to_documents() {
     let mut world = World::new("dgx-h100");
-    world.config.device_list = DeviceList::Envvar;
+    world.config.policy.delivery.strategies = [Strategy::Envvar].into();
     let (kubelet, _agent) = world.serving(8).await;
     let admission = kubelet.admit(pod("p", 2)).await.expect("admitted");
     let allotment = admission.allotment("main", GPU).expect("allotted");
@@ -240,11 +240,12 @@ async fn a_document_that_was_removed_is_missed_and_written_again() {
 #[tokio::test]
 async fn network_interfaces_are_offered_where_the_rules_say_so() {
     let nics: ResourceName = "a.com/nic".parse().expect("valid");
-    for (list, cdi_names) in [(DeviceList::Cdi, 2), (DeviceList::Envvar, 0)] {
+    for (list, cdi_names) in [(Strategy::CdiCri, 2), (Strategy::Envvar, 0)] {
         let mut world = World::new("dgx-h100");
         let devices = Selector::all(DeviceKind::Nic);
-        let rule = ResourceRule { name: nics.clone(), devices };
-        (world.config.resources, world.config.device_list) = (Resources::Rules(vec![rule]), list);
+        let rule = ResourceRule { name: nics.clone(), devices, sharing: Sharing::Exclusive };
+        world.config.policy.resources = Resources::Rules(vec![rule]);
+        world.config.policy.delivery.strategies = [list].into();
         let kubelet = world.kubelet();
         let _agent = world.agent();
         allocatable(&kubelet, nics.as_str(), 8).await;

@@ -12,7 +12,7 @@ use windlass_machine::{Machine, Profile, simulated_driver};
 use windlass_node::{
     Agent, Config, StartError,
     clock::Clock,
-    config::{HealthPolicy, SessionLimits},
+    config::{DriverPlaces, HealthPolicy, Policy, SessionLimits},
     state::NodeState,
 };
 
@@ -106,14 +106,22 @@ fn config(folder: &TempDir, machine: &Machine) -> Config {
         kubelet_dir: folder.path().join("kubelet"),
         host_root: machine.host_root(),
         host_root_on_node: machine.host_root(),
-        nvml_library: Some(machine.nvml_library()),
+        driver: DriverPlaces {
+            nvml_library: Some(machine.nvml_library()),
+            ..DriverPlaces::default()
+        },
+        state_dir: folder.path().join("state"),
+        mps_dir: "/run/windlass/mps".into(),
         cdi_dir: folder.path().join("cdi"),
-        health: HealthPolicy {
-            quiet_period: QUIET,
-            probe_interval: Duration::from_millis(100),
-            call_deadline: Duration::from_millis(400),
-            event_wait: Duration::from_millis(200),
-            ..HealthPolicy::default()
+        policy: Policy {
+            health: HealthPolicy {
+                quiet_period: QUIET,
+                probe_interval: Duration::from_millis(100),
+                call_deadline: Duration::from_millis(400),
+                event_wait: Duration::from_millis(200),
+                ..HealthPolicy::default()
+            },
+            ..Policy::default()
         },
         session: SessionLimits {
             stream_deadline: Duration::from_millis(500),

@@ -11,7 +11,7 @@ use windlass_core::{
     device::{Device, DeviceKind},
     placement::{Request, choose},
 };
-use windlass_node::{Config, agent, clock::Clock};
+use windlass_node::{Config, agent, clock::Clock, config::DriverPlaces};
 
 use crate::{report::Row, samples::Samples, stage::Stage};
 
@@ -43,7 +43,10 @@ async fn gpus(profile: &str) -> Result<Vec<Device>> {
     let stage = Stage::set(profile)?;
     let config = Config {
         host_root: stage.machine.host_root(),
-        nvml_library: Some(stage.machine.nvml_library()),
+        driver: DriverPlaces {
+            nvml_library: Some(stage.machine.nvml_library()),
+            ..DriverPlaces::default()
+        },
         ..Config::default()
     };
     let inventory = agent::survey(&config, Clock::starting_at(Timestamp::now())).await;

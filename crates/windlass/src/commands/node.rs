@@ -1,8 +1,10 @@
 //! `windlass node`: the agent.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{SignalKind, signal};
-use windlass_node::{Agent, Config, config::DeviceList};
+use windlass_node::{Agent, Config, config::Strategy};
 
 use super::{clock, config, directory};
 use crate::{
@@ -55,9 +57,10 @@ fn with_flags(args: NodeArgs) -> Result<Config> {
             *value = flag;
         }
     }
+    let mut strategies = |only| config.policy.delivery.strategies = BTreeSet::from([only]);
     match args.device_list {
-        Some(DeviceListArg::Cdi) => config.device_list = DeviceList::Cdi,
-        Some(DeviceListArg::Envvar) => config.device_list = DeviceList::Envvar,
+        Some(DeviceListArg::Cdi) => strategies(Strategy::CdiCri),
+        Some(DeviceListArg::Envvar) => strategies(Strategy::Envvar),
         None => {}
     }
     // The agent makes these two where they are missing.

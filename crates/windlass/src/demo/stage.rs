@@ -18,7 +18,11 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_kubelet_sim::Kubelet;
 use windlass_machine::{Machine, Profile, simulated_driver};
-use windlass_node::{Agent, Config, causes, config::HealthPolicy, state::NodeState};
+use windlass_node::{
+    Agent, Config, causes,
+    config::{DriverPlaces, HealthPolicy, Policy},
+    state::NodeState,
+};
 
 use super::event::Event;
 use crate::{
@@ -145,13 +149,20 @@ fn config(folder: &Path, machine: &Machine) -> Config {
         kubelet_dir: folder.join("kubelet"),
         host_root: machine.host_root(),
         host_root_on_node: machine.host_root(),
-        nvml_library: Some(machine.nvml_library()),
-        cdi_dir: cdi_dir(folder),
-        health: HealthPolicy {
-            quiet_period: QUIET_PERIOD,
-            probe_interval: QUIET_PERIOD / 2,
-            ..HealthPolicy::default()
+        driver: DriverPlaces {
+            nvml_library: Some(machine.nvml_library()),
+            ..DriverPlaces::default()
         },
+        cdi_dir: cdi_dir(folder),
+        policy: Policy {
+            health: HealthPolicy {
+                quiet_period: QUIET_PERIOD,
+                probe_interval: QUIET_PERIOD / 2,
+                ..HealthPolicy::default()
+            },
+            ..Policy::default()
+        },
+        state_dir: folder.join("state"),
         ..Config::default()
     }
 }

@@ -1,0 +1,167 @@
+//! What may change while the agent runs: what is offered, how it is handed out, when it is trusted.
+
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+
+use windlass_core::{
+    device::{Device, DeviceKind},
+    resource::ResourceName,
+};
+
+use super::{Delivery, Selector, Sharing};
+
+/// Everything that a new configuration may change without a restart.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Policy {
+    /// What a GPU in MIG mode is offered as.
+    pub mig: MigStrategy,
+    /// Devices that are kept back, whatever the rules say.
+    pub exclude: Vec<Selector>,
+    /// What is offered, in order: the first rule that matches a device has it.
+    pub resources: Resources,
+    /// What a container gets.
+    pub delivery: Delivery,
+    /// When a device counts as failed, and when as recovered.
+    pub health: HealthPolicy,
+    /// Where the node's labels are written.
+    pub labels: LabelPolicy,
+}
+
+/// What a GPU in MIG mode is offered as; the names are NVIDIA's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MigStrategy {
+    /// The whole GPU, as if it were not cut.
+    None,
+    /// Its instances, under the name of whole GPUs; all instances must be alike.
+    Single,
+    /// Its instances, each under the name of its profile.
+    #[default]
+    Mixed,
+}
+
+/// What is offered to the kubelet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Resources {
+    /// Whole GPUs as `nvidia.com/gpu`, MIG instances as `nvidia.com/mig-<profile>`.
+    #[default]
+    Default,
+    /// By rule.
+    Rules(Vec<ResourceRule>),
+}
+
+/// One resource, and the devices it is made of. Rules of the same name add up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceRule {
+    /// The name that pods ask for.
+    pub name: ResourceName,
+    /// Which devices it is made of.
+    pub devices: Selector,
+    /// Whether one device serves one container or several.
+    pub sharing: Sharing,
+}
+
+/// When a device counts as failed, and when as recovered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthPolicy {
+    /// How long a device must be without trouble before a passed probe makes it healthy again.
+    pub quiet_period: Duration,
+    /// How often devices are probed.
+    pub probe_interval: Duration,
+    /// How long the driver may take for an answer.
+    pub call_deadline: Duration,
+    /// How long one wait for the driver's events lasts; how late the watcher notices its end.
+    pub event_wait: Duration,
+    /// XIDs that do not count, whatever the catalogue says.
+    pub ignored_xids: BTreeSet<u64>,
+    /// XIDs that count, whatever the catalogue says.
+    pub counted_xids: BTreeSet<u64>,
+    /// Whether XIDs that are on neither list count as the catalogue says, or not at all.
+    pub unlisted_xids: UnlistedXids,
+}
+
+/// What becomes of XIDs that the configuration does not name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnlistedXids {
+    /// The catalogue judges.
+    #[default]
+    Judged,
+    /// None of them counts.
+    Ignored,
+    /// All of them count, those of a faulty program included.
+    Counted,
+}
+
+/// Where the node's labels are written, and what goes into them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LabelPolicy {
+    /// Where to.
+    pub output: LabelOutput,
+    /// Whether the time of writing is a label too, as gpu-feature-discovery has it.
+    pub timestamp: bool,
+    /// A file that names the machine; `None` is the DMI table's product name.
+    pub machine_type_file: Option<PathBuf>,
+}
+
+/// Where labels are written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LabelOutput {
+    /// Nowhere.
+    #[default]
+    None,
+    /// A file that node-feature-discovery reads.
+    File(PathBuf),
+    /// A `NodeFeature` object, which node-feature-discovery turns into labels.
+    NodeFeature,
+    /// The Node object itself.
+    Node,
+}
+
+// === impl HealthPolicy ===
+
+impl Default for HealthPolicy {
+    fn default() -> Self {
+        Self {
+            quiet_period: Duration::from_secs(60),
+            // No periodic work more often than this keeps an idle agent idle.
+            probe_interval: Duration::from_secs(10),
+            call_deadline: Duration::from_secs(5),
+            event_wait: Duration::from_secs(10),
+            ignored_xids: BTreeSet::new(),
+            counted_xids: BTreeSet::new(),
+            unlisted_xids: UnlistedXids::Judged,
+        }
+    }
+}
+
+// === impl Resources ===
+
+impl Resources {
+    /// The names that do not depend on what is discovered.
+    pub fn known_names(&self) -> Vec<ResourceName> {
+        match self {
+            Self::Default => default_name(DeviceKind::Gpu, None).into_iter().collect(),
+            Self::Rules(rules) => rules.iter().map(|rule| rule.name.clone()).collect(),
+        }
+    }
+
+    /// The resource that a device belongs to, if any.
+    pub fn name_for(&self, device: &Device, profile: Option<&str>) -> Option<ResourceName> {
+        match self {
+            Self::Default => default_name(device.kind, profile),
+            Self::Rules(rules) => rules
+                .iter()
+                .find(|rule| rule.devices.matches(device, profile).unwrap_or(false))
+                .map(|rule| rule.name.clone()),
+        }
+    }
+}
+
+/// NVIDIA's names, which existing manifests use; a `+` in a profile is no part of a resource name.
+fn default_name(kind: DeviceKind, profile: Option<&str>) -> Option<ResourceName> {
+    match (kind, profile) {
+        (DeviceKind::Gpu, _) => "nvidia.com/gpu".parse().ok(),
+        (DeviceKind::Mig, Some(profile)) => {
+            format!("nvidia.com/mig-{}", profile.replace('+', ".")).parse().ok()
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,101 @@
+//! Whether one device serves one container or several.
+
+use std::num::NonZeroU32;
+
+/// Whether one device serves one container or several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// One.
+    #[default]
+    Exclusive,
+    /// Several.
+    Shared(Shared),
+}
+
+/// How a device is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// What keeps the containers apart.
+    pub method: SharingMethod,
+    /// How many containers one device serves.
+    pub replicas: Replicas,
+    /// How many replicas one container may ask for.
+    pub per_container: PerContainer,
+    /// Which devices are filled first.
+    pub spread: Spread,
+}
+
+/// What keeps the containers on one device apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharingMethod {
+    /// Nothing but the driver's time slices: memory and faults are shared.
+    TimeSlicing,
+    /// An MPS daemon, which gives each client process an equal part of memory and threads.
+    Mps,
+}
+
+/// How many replicas one container may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PerContainer {
+    /// One: more would not give it more time.
+    One,
+    /// As many as it likes.
+    Any,
+}
+
+/// Which devices are filled first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Spread {
+    /// Those with the fewest replicas in use.
+    #[default]
+    Distributed,
+    /// Those with the most replicas in use, so that others stay free.
+    Packed,
+}
+
+/// A number of replicas that a kubelet can be told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Replicas(NonZeroU32);
+
+/// A number of replicas that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} replicas: write a number from 1 to {max}", max = Replicas::MAX)]
+pub struct InvalidReplicas(u64);
+
+// === impl Replicas ===
+
+impl Replicas {
+    /// The most replicas of one device. The kubelet takes messages of at most 4 MiB (gRPC's default),
+    /// and 16 devices with this many replicas make a list of about 1 MiB.
+    pub const MAX: u32 = 1024;
+
+    /// How many.
+    pub fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl TryFrom<u64> for Replicas {
+    type Error = InvalidReplicas;
+
+    fn try_from(count: u64) -> Result<Self, Self::Error> {
+        let within = u32::try_from(count).ok().filter(|count| *count <= Self::MAX);
+        within.and_then(NonZeroU32::new).map(Self).ok_or(InvalidReplicas(count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_of_none_or_of_too_many_are_refused() {
+        for good in [1, 2, 1024] {
+            assert_eq!(u64::from(Replicas::try_from(good).expect("valid").get()), good);
+        }
+        for bad in [0, 1025, 100_000, u64::MAX] {
+            let error = Replicas::try_from(bad).expect_err("invalid").to_string();
+            assert_eq!(error, format!("{bad} replicas: write a number from 1 to 1024"));
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The trees that a device's files lie in: the host, the driver's installation, the device nodes.
+
+use super::Host;
+use crate::config::Config;
+
+/// The trees that a device's files lie in. On most nodes they are one; with a driver in a container
+/// the last two lie below `/run/nvidia/driver`.
+#[derive(Clone, Debug)]
+pub struct Roots {
+    /// `/sys`, `/proc`, `/run`.
+    pub host: Host,
+    /// Libraries, programs, firmware and sockets of the driver.
+    pub driver: Host,
+    /// `/dev`.
+    pub dev: Host,
+}
+
+// === impl Roots ===
+
+impl Roots {
+    /// The trees that the configuration names.
+    pub fn new(config: &Config) -> Self {
+        let host = Host::new(&config.host_root, &config.host_root_on_node);
+        let places = &config.driver;
+        let root = places.mounted_at.clone().unwrap_or_else(|| host.path(&places.root));
+        let driver = Host::new(root, host.path_on_node(&places.root));
+        let dev = match &places.dev_root {
+            Some(root) => Host::new(host.path(root), host.path_on_node(root)),
+            None => host.clone(),
+        };
+        Self { host, driver, dev }
+    }
+}
