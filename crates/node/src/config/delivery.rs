@@ -58,7 +58,7 @@ pub enum DeviceNodes {
 /// What every container of an NVIDIA resource gets besides its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Feature {
-    /// GPUDirect Storage: `/dev/nvidia-fs*`, `/run/udev`, `/etc/cufile.json`.
+    /// `GPUDirect` Storage: `/dev/nvidia-fs*`, `/run/udev`, `/etc/cufile.json`.
     Gds,
     /// Mellanox OFED: `/dev/infiniband/uverbs*`, `/dev/infiniband/rdma_cm`.
     Mofed,
