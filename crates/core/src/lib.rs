@@ -10,6 +10,7 @@ pub mod inventory;
 pub mod nvlink;
 pub mod pci;
 pub mod placement;
+pub mod replica;
 pub mod resource;
 pub mod selector;
 pub mod topology;

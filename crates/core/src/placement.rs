@@ -10,6 +10,7 @@
 //! 4. low positions in the inventory's order.
 
 mod search;
+pub mod shares;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// A GPU on bus `bus` below a host bridge of its own NUMA node.
-fn gpu(index: u32, bus: u8, numa: u32) -> Device {
+pub(super) fn gpu(index: u32, bus: u8, numa: u32) -> Device {
     let pci: PciAddress = format!("0000:{bus:02x}:00.0").parse().expect("valid");
     let path =
         PciePath::from_sysfs(&format!("pci0000:{numa:02x}/0000:{numa:02x}:{index:02x}.0/{pci}"));
@@ -32,12 +32,12 @@ fn gpu(index: u32, bus: u8, numa: u32) -> Device {
 }
 
 /// Eight GPUs on two NUMA nodes, four each.
-fn two_sockets() -> Vec<Device> {
+pub(super) fn two_sockets() -> Vec<Device> {
     (0..8).map(|index| gpu(index, 0x10 + u8::try_from(index).expect("small"), index / 4)).collect()
 }
 
 /// The same with direct NVLinks between the pairs given.
-fn linked(pairs: &[(usize, usize, u32)]) -> Vec<Device> {
+pub(super) fn linked(pairs: &[(usize, usize, u32)]) -> Vec<Device> {
     let mut devices = two_sockets();
     let address = |devices: &[Device], index: usize| devices[index].place.pci.expect("set above");
     for &(a, b, links) in pairs {
@@ -48,7 +48,7 @@ fn linked(pairs: &[(usize, usize, u32)]) -> Vec<Device> {
     devices
 }
 
-fn switched() -> Vec<Device> {
+pub(super) fn switched() -> Vec<Device> {
     let mut devices = two_sockets();
     for device in &mut devices {
         device.place.nvlinks = NvLinks { to_switches: 18, ..NvLinks::default() };

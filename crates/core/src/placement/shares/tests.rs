@@ -1,0 +1,321 @@
+//! Shares of devices that a person can check by eye, and the promises of each spread on any others.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::placement::tests::{gpu, linked, switched};
+
+/// Devices, the free replicas of each, and how many others are in use.
+struct World {
+    devices: Vec<Device>,
+    free: Vec<Vec<u32>>,
+    in_use: Vec<usize>,
+}
+
+impl World {
+    fn new(devices: Vec<Device>, replicas: u32, in_use: &[u32]) -> Self {
+        let free = in_use.iter().map(|&used| (used..replicas).collect()).collect();
+        Self { devices, free, in_use: in_use.iter().map(|&used| used as usize).collect() }
+    }
+
+    fn shared(&self) -> Vec<SharedDevice<'_>> {
+        let free = self.free.iter().zip(&self.in_use);
+        let shared = self.devices.iter().zip(free);
+        shared.map(|(device, (free, &in_use))| SharedDevice { device, free, in_use }).collect()
+    }
+
+    fn ask(&self, ask: &Ask) -> Result<ShareChoice, ShareError> {
+        let required: Vec<_> = ask.required.iter().map(|id| id.parse().expect("valid")).collect();
+        let Ask { size, spread, span, .. } = *ask;
+        choose(ShareRequest { devices: &self.shared(), required: &required, size, spread, span })
+    }
+
+    /// `0x2 3x1`: two replicas of GPU 0 and one of GPU 3.
+    fn chosen(&self, ask: &Ask) -> String {
+        let choice = self.ask(ask).expect("an answer");
+        let share = |share: &Share| {
+            format!("{}x{}", share.device.as_str().trim_start_matches("GPU-"), share.chosen)
+        };
+        choice.shares.iter().map(share).collect::<Vec<_>>().join(" ")
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Ask {
+    size: usize,
+    required: &'static [&'static str],
+    spread: Spread,
+    span: Span,
+}
+
+fn distributed(size: usize) -> Ask {
+    Ask { size, required: &[], spread: Spread::Distributed, span: Span::AnyDevices }
+}
+
+fn packed(size: usize) -> Ask {
+    Ask { spread: Spread::Packed, ..distributed(size) }
+}
+
+fn of_one(ask: Ask) -> Ask {
+    Ask { span: Span::OneDevice, ..ask }
+}
+
+#[test]
+fn distributed_takes_from_the_devices_with_the_fewest_in_use() {
+    let world = World::new(switched(), 4, &[2, 0, 1, 0]);
+    for (size, expected) in
+        [(1, "1x1"), (2, "1x1 3x1"), (4, "1x2 2x1 3x1"), (16 - 3, "0x2 1x4 2x3 3x4")]
+    {
+        assert_eq!(world.chosen(&distributed(size)), expected);
+    }
+}
+
+#[test]
+fn a_container_that_takes_two_gets_two_devices_where_the_load_is_equal() {
+    // One replica of GPU 0 is required: the other comes from a GPU the container does not have.
+    let world = World::new(switched(), 4, &[0, 1]);
+    let ask = Ask { required: &["GPU-0::3"], ..distributed(2) };
+    assert_eq!(world.chosen(&ask), "0x1 1x1");
+}
+
+#[test]
+fn packed_fills_the_device_with_the_most_in_use_before_the_next() {
+    let world = World::new(switched(), 4, &[0, 1, 3, 0]);
+    for (size, expected) in [(1, "2x1"), (3, "1x2 2x1"), (4, "1x3 2x1"), (5, "0x1 1x3 2x1")] {
+        assert_eq!(world.chosen(&packed(size)), expected);
+    }
+}
+
+#[test]
+fn equal_devices_are_told_apart_by_their_connections() {
+    let bridged = || linked(&[(2, 6, 4), (1, 3, 2)]);
+    let world = World::new(bridged(), 4, &[0; 8]);
+    assert_eq!(world.chosen(&distributed(2)), "2x1 6x1");
+    assert_eq!(world.chosen(&packed(5)), "2x4 6x1");
+    // GPU 3 is the least in use: of the others the one that is bridged with it.
+    let world = World::new(bridged(), 4, &[1, 1, 1, 0, 1, 1, 1, 1]);
+    assert_eq!(world.chosen(&distributed(2)), "1x1 3x1");
+}
+
+#[test]
+fn one_device_gives_all_where_it_must() {
+    let world = World::new(switched(), 4, &[0, 1, 3, 2]);
+    for (ask, expected) in [
+        (of_one(distributed(2)), "0x2"),
+        (of_one(packed(2)), "3x2"),
+        (of_one(packed(3)), "1x3"),
+        (Ask { required: &["GPU-1::3"], ..of_one(distributed(2)) }, "1x2"),
+    ] {
+        assert_eq!(world.chosen(&ask), expected);
+    }
+}
+
+#[test]
+fn the_lowest_free_numbers_are_taken_beside_the_required() {
+    let world = World::new(switched(), 5, &[1]);
+    let ask = Ask { required: &["GPU-0::3"], ..distributed(3) };
+    let ids: Vec<_> =
+        world.ask(&ask).expect("an answer").replicas.iter().map(ToString::to_string).collect();
+    assert_eq!(ids, ["GPU-0::1", "GPU-0::2", "GPU-0::3"]);
+}
+
+#[test]
+fn impossible_questions_are_refused_with_the_numbers() {
+    let world = World::new(switched(), 4, &[2, 1]);
+    let requiring = |required, ask| Ask { required, ..ask };
+    let both: &[&str] = &["GPU-0::3", "GPU-1::3"];
+    for (ask, expected) in [
+        (distributed(0), "a choice of 0 replicas was asked for"),
+        (packed(6), "6 replicas were asked for and 5 are available"),
+        (requiring(both, packed(1)), "2 replicas are required in a choice of 1"),
+        (
+            requiring(&["GPU-0::1"], packed(1)),
+            "required replica GPU-0::1 is not among the available ones",
+        ),
+        (
+            requiring(&["GPU-7::0"], packed(1)),
+            "required replica GPU-7::0 is not among the available ones",
+        ),
+        (
+            requiring(both, of_one(packed(2))),
+            "replicas of one device were asked for, and the required ones are of 2 devices",
+        ),
+        (
+            of_one(packed(4)),
+            "4 replicas of one device were asked for and none has more than 3 available",
+        ),
+        (
+            requiring(&["GPU-0::3"], of_one(packed(3))),
+            "3 replicas of one device were asked for and none has more than 2 available",
+        ),
+    ] {
+        assert_eq!(world.ask(&ask).expect_err(expected).to_string(), expected);
+    }
+}
+
+#[test]
+fn the_answer_is_explained_in_a_line() {
+    let world = World::new(switched(), 4, &[1, 0, 3, 3]);
+    assert_eq!(
+        world.ask(&distributed(3)).expect("an answer").to_string(),
+        "1 of GPU-0 (1 in use), 2 of GPU-1 (0 in use): distributed, the pair over NV18 through NVSwitch, NUMA node 0"
+    );
+}
+
+#[test]
+fn two_thousand_replicas_are_chosen_from_with_one_comparison_of_sets() {
+    let devices = (0..16).map(|i| gpu(i, 0x10 + u8::try_from(i).expect("small"), i / 8)).collect();
+    let world = World::new(devices, 128, &[0; 16]);
+    for (ask, devices) in
+        [(distributed(2_048), 16), (distributed(8), 8), (packed(2_047), 16), (packed(129), 2)]
+    {
+        let choice = world.ask(&ask).expect("an answer");
+        assert_eq!((choice.replicas.len(), choice.shares.len()), (ask.size, devices));
+    }
+}
+
+prop_compose! {
+    /// Up to eight linked GPUs, the free replicas of each, how many more are in use, an order of asking.
+    fn any_world()(
+        links in prop::collection::vec((0..8_usize, 0..8_usize, 1..5_u32), 0..12),
+        shares in prop::collection::vec(
+            (prop::sample::subsequence((0..6_u32).collect::<Vec<_>>(), 0..=6), 0..4_usize), 1..=8,
+        ),
+        spread in prop_oneof![Just(Spread::Distributed), Just(Spread::Packed)],
+        span in prop_oneof![Just(Span::AnyDevices), Just(Span::OneDevice)],
+        size in 1..20_usize,
+        seed: u64,
+    ) -> (World, Question) {
+        let links: Vec<_> = links.into_iter().filter(|(a, b, _)| a != b).collect();
+        let (free, in_use): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
+        let devices = linked(&links).into_iter().take(free.len()).collect();
+        let world = World { devices, free, in_use };
+        let question = Question::about(&world, spread, span, size, seed);
+        (world, question)
+    }
+}
+
+/// A request whose required replicas are a few of the free ones.
+#[derive(Debug)]
+struct Question {
+    required: Vec<ReplicaId>,
+    size: usize,
+    spread: Spread,
+    span: Span,
+}
+
+impl Question {
+    fn about(world: &World, spread: Spread, span: Span, size: usize, seed: u64) -> Self {
+        let all = world.devices.iter().zip(&world.free).flat_map(|(device, free)| {
+            free.iter().map(|&number| ReplicaId { device: device.id.clone(), number })
+        });
+        let drawn = all.enumerate().filter(|(at, _)| (seed >> (at % 64)) & 7 == 7);
+        let required = drawn.map(|(_, replica)| replica).take(size.min(3)).collect();
+        Self { required, size, spread, span }
+    }
+
+    fn of<'a>(&'a self, devices: &'a [SharedDevice<'a>]) -> ShareRequest<'a> {
+        let Self { size, spread, span, .. } = *self;
+        ShareRequest { devices, required: &self.required, size, spread, span }
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.free.iter().zip(&self.in_use)).finish()
+    }
+}
+
+/// Per device: replicas in use by others, chosen, and those of them that were required; and free ones
+/// that are left.
+fn loads(
+    world: &World,
+    question: &Question,
+    choice: &ShareChoice,
+) -> Vec<(usize, usize, usize, usize)> {
+    let count = |replicas: &[ReplicaId], device: &Device| {
+        replicas.iter().filter(|replica| replica.device == device.id).count()
+    };
+    let row = |shared: &SharedDevice<'_>| {
+        let chosen = count(&choice.replicas, shared.device);
+        let required = count(&question.required, shared.device);
+        (shared.in_use, chosen, required, shared.free.len() - chosen)
+    };
+    world.shared().iter().map(row).collect()
+}
+
+proptest! {
+    #[test]
+    fn an_answer_is_full_free_and_holds_what_is_required((world, question) in any_world()) {
+        let shared = world.shared();
+        let Ok(choice) = choose(question.of(&shared)) else { return Ok(()) };
+        let replicas: BTreeSet<_> = choice.replicas.iter().collect();
+        prop_assert_eq!(replicas.len(), question.size);
+        prop_assert_eq!(choice.replicas.len(), question.size);
+        prop_assert!(question.required.iter().all(|replica| replicas.contains(replica)));
+        for replica in replicas {
+            let of = shared.iter().find(|shared| shared.device.id == replica.device);
+            prop_assert!(of.expect("a known device").free.contains(&replica.number));
+        }
+        prop_assert!(question.span == Span::AnyDevices || choice.shares.len() == 1);
+    }
+
+    #[test]
+    fn a_question_without_an_answer_has_none((world, question) in any_world()) {
+        let shared = world.shared();
+        let available: usize = world.free.iter().map(Vec::len).sum();
+        let alone = world.free.iter().any(|free| free.len() >= question.size);
+        match choose(question.of(&shared)) {
+            Ok(_) => prop_assert!(question.size <= available),
+            Err(ShareError::TooFew { .. }) => prop_assert!(question.size > available),
+            Err(ShareError::TooFewOnOne { .. }) =>
+                prop_assert!(!alone || !question.required.is_empty()),
+            Err(ShareError::RequiredOnSeveral(_)) => prop_assert!(question.required.len() > 1),
+            Err(error) => prop_assert!(false, "{error}"),
+        }
+    }
+
+    #[test]
+    fn the_order_of_asking_does_not_matter((world, question) in any_world(), turn in 0..8_usize) {
+        let mut reversed: Vec<Vec<u32>> = world.free.clone();
+        for free in &mut reversed {
+            free.reverse();
+        }
+        let mut shared = world.shared();
+        let expected = choose(question.of(&shared));
+        for (entry, free) in shared.iter_mut().zip(&reversed) {
+            entry.free = free;
+        }
+        let turn = turn % shared.len();
+        shared.rotate_left(turn);
+        prop_assert_eq!(choose(question.of(&shared)), expected);
+    }
+
+    #[test]
+    fn distributed_leaves_no_device_behind((world, mut question) in any_world()) {
+        (question.spread, question.span) = (Spread::Distributed, Span::AnyDevices);
+        let shared = world.shared();
+        let Ok(choice) = choose(question.of(&shared)) else { return Ok(()) };
+        let loads = loads(&world, &question, &choice);
+        let lowest = loads.iter().filter(|(.., left)| *left > 0).map(|(used, chosen, ..)| used + chosen);
+        let lowest = lowest.min().unwrap_or(usize::MAX);
+        for (used, chosen, required, _) in loads {
+            prop_assert!(chosen == required || used + chosen <= lowest.saturating_add(1));
+        }
+    }
+
+    #[test]
+    fn packed_fills_one_device_before_it_opens_another((world, mut question) in any_world()) {
+        (question.spread, question.span) = (Spread::Packed, Span::AnyDevices);
+        let shared = world.shared();
+        let Ok(choice) = choose(question.of(&shared)) else { return Ok(()) };
+        let loads = loads(&world, &question, &choice);
+        let opened: Vec<_> = loads.iter().filter(|(_, chosen, required, _)| chosen > required).collect();
+        prop_assert!(opened.iter().filter(|(.., left)| *left > 0).count() <= 1);
+        for (used, chosen, required, left) in &loads {
+            let passed_over = *left > 0 && chosen == required;
+            let before = |(other, _, also, _): &&&(usize, usize, usize, usize)| other + also < used + required;
+            prop_assert!(!passed_over || opened.iter().find(before).is_none());
+        }
+    }
+}

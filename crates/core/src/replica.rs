@@ -1,0 +1,110 @@
+//! One of several shares of a device, each of which the kubelet counts as a device of its own.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Serialize, Serializer};
+
+use crate::device::DeviceId;
+
+/// A share's name, `GPU-5c8e::3`: the form of NVIDIA's device plugin, so that what a kubelet remembers
+/// of that plugin's containers stays true under this one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplicaId {
+    /// The device that is shared.
+    pub device: DeviceId,
+    /// Which of its shares, from 0.
+    pub number: u32,
+}
+
+/// A text that names no share of a device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} names no replica: write a device's id, '::' and a number without leading zeros")]
+pub struct InvalidReplicaId(String);
+
+/// Between the device's id and the number.
+const SEPARATOR: &str = "::";
+
+// === impl ReplicaId ===
+
+impl ReplicaId {
+    /// Takes a replica's name apart without a copy: the device's id, unchecked, and the number. `None`
+    /// for every other text, such as the id of a device that is not shared.
+    pub fn split(text: &str) -> Option<(&str, u32)> {
+        let (device, digits) = text.rsplit_once(SEPARATOR)?;
+        let canonical =
+            digits == "0" || digits.starts_with(|first: char| ('1'..='9').contains(&first));
+        let number = digits.parse().ok().filter(|_| canonical)?;
+        Some((device, number))
+    }
+}
+
+impl FromStr for ReplicaId {
+    type Err = InvalidReplicaId;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parsed = Self::split(text)
+            .and_then(|(device, number)| Some(Self { device: device.parse().ok()?, number }));
+        parsed.ok_or_else(|| InvalidReplicaId(text.to_owned()))
+    }
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{SEPARATOR}{}", self.device, self.number)
+    }
+}
+
+impl Serialize for ReplicaId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn only_the_canonical_number_names_a_replica() {
+        for good in ["GPU-5c8e::0", "MIG-1::10", "0000:1b:00.0::4294967295"] {
+            assert_eq!(good.parse::<ReplicaId>().expect(good).to_string(), good);
+        }
+        for bad in
+            ["GPU-1", "GPU-1::", "GPU-1::01", "GPU-1::+1", "GPU-1::-1", "GPU-1::4294967296", "::0"]
+        {
+            let error = bad.parse::<ReplicaId>().expect_err(bad).to_string();
+            assert!(error.starts_with(&format!("{bad:?} names no replica")), "{error}");
+        }
+    }
+
+    #[test]
+    fn replicas_of_a_device_are_ordered_by_number() {
+        let id = |text: &str| text.parse::<ReplicaId>().expect("valid");
+        assert!(id("GPU-1::2") < id("GPU-1::10"));
+    }
+
+    proptest! {
+        #[test]
+        fn every_replica_is_read_back_as_it_was_written(
+            device in "[A-Za-z0-9_.:-]{1,63}", number: u32,
+        ) {
+            let replica = ReplicaId { device: device.parse().expect("valid"), number };
+            prop_assert_eq!(replica.to_string().parse::<ReplicaId>(), Ok(replica));
+        }
+
+        #[test]
+        fn a_plain_id_is_no_replica(id in "(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}") {
+            prop_assert!(id.parse::<DeviceId>().is_ok());
+            prop_assert_eq!(ReplicaId::split(&id), None);
+        }
+
+        #[test]
+        fn a_text_that_is_read_is_written_the_same(text in "[a-z0:]{0,4}(::)?[0-9]{0,11}") {
+            if let Ok(replica) = text.parse::<ReplicaId>() {
+                prop_assert_eq!(replica.to_string(), text);
+            }
+        }
+    }
+}
