@@ -137,6 +137,13 @@ impl Serialize for DeviceId {
 
 // === impl DeviceKind ===
 
+impl DeviceKind {
+    /// Whether NVIDIA's driver serves it.
+    pub fn is_nvidia(self) -> bool {
+        matches!(self, Self::Gpu | Self::Mig)
+    }
+}
+
 impl fmt::Display for DeviceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

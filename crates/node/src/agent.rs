@@ -15,15 +15,14 @@ use tokio::{
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
-use windlass_core::inventory::Inventory;
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 
 use crate::{
     clock::Clock,
-    config::{Config, Resources},
+    config::{Config, Policy, Resources},
     directory::DirectoryWatch,
     discovery,
-    host::Host,
+    host::Roots,
     plugin::{self, Plugins},
     state::{self, Keeper, NodeState, Notices},
 };
@@ -82,6 +81,16 @@ const GRACE: Duration = Duration::from_secs(5);
 impl Agent {
     /// Takes the kubelet's directory, checks everything, and starts the parts.
     pub fn start(config: &Config, clock: Clock) -> Result<Self, StartError> {
+        let policy = watch::Sender::new(Arc::new(config.policy.clone()));
+        Self::start_under(config, policy.subscribe(), clock)
+    }
+
+    /// As [`Agent::start`], under a policy that may be replaced while the agent runs.
+    pub fn start_under(
+        config: &Config,
+        policy: watch::Receiver<Arc<Policy>>,
+        clock: Clock,
+    ) -> Result<Self, StartError> {
         let dir = config.kubelet_dir.join(PLUGIN_DIR);
         check_sockets(&dir, &config.policy.resources)?;
         let lock = lock(&dir)?;
@@ -96,10 +105,11 @@ impl Agent {
         let (changes, directory) = watch::channel(0);
         let look_interval = config.session.look_interval;
         spawn(&mut parts, "watch of the kubelet's folder", watched.run(changes, look_interval));
-        let state = start_discovery(config, clock, (&mut parts, &stop), directory.clone());
+        let kubelet_writes = directory.clone();
+        let notices = Notices { news: Arc::new(Notify::new()), kubelet_writes, policy };
+        let state = start_discovery(config, clock, (&mut parts, &stop), notices);
         let plugins = Plugins {
-            host: Host::new(&config.host_root, &config.host_root_on_node),
-            delivery: Arc::new(config.policy.delivery.clone()),
+            roots: Roots::new(config),
             limits: config.session,
             state: state.clone(),
             directory,
@@ -147,7 +157,7 @@ impl From<Result<&'static str, tokio::task::JoinError>> for PartFailed {
 }
 
 /// Looks at the host once. A source that does not answer in time is `Starting` in the answer.
-pub async fn survey(config: &Config, clock: Clock) -> Inventory {
+pub async fn survey(config: &Config, clock: Clock) -> NodeState {
     let (stop, news) = (CancellationToken::new(), Arc::new(Notify::new()));
     let (mut parts, mut snapshots) = (JoinSet::new(), Vec::new());
     for source in discovery::sources(config, clock, &news, &stop) {
@@ -161,27 +171,25 @@ pub async fn survey(config: &Config, clock: Clock) -> Inventory {
     };
     // Late answers are in the merge below, or are not.
     let _ = timeout(config.policy.health.call_deadline * 3, complete).await;
-    let inventory = state::merge(&snapshots);
+    let state = state::look_once(config, &snapshots);
     stop.cancel();
     // A part that hangs in a driver is left behind.
     let _ = timeout(GRACE, async { while parts.join_next().await.is_some() {} }).await;
-    inventory
+    state
 }
 
 fn start_discovery(
     config: &Config,
     clock: Clock,
     (parts, stop): (&mut Parts, &CancellationToken),
-    kubelet_writes: watch::Receiver<u64>,
+    notices: Notices,
 ) -> watch::Receiver<Arc<NodeState>> {
     let (publish, state) = watch::channel(Arc::new(NodeState::default()));
-    let news = Arc::new(Notify::new());
     let mut snapshots = Vec::new();
-    for source in discovery::sources(config, clock, &news, stop) {
+    for source in discovery::sources(config, clock, &notices.news, stop) {
         snapshots.push((source.name, source.snapshots));
         spawn(parts, source.name, source.run);
     }
-    let notices = Notices { news, kubelet_writes };
     let keeper = Keeper::new(config, snapshots, notices, publish);
     spawn(parts, "keeper", keeper.run(stop.clone()));
     state

@@ -13,7 +13,7 @@ use windlass_core::{
     inventory::Inventory,
 };
 
-use crate::{files, host::Host};
+use crate::{config::DeviceIds, files, host::Host};
 
 /// Writes the documents of one CDI directory.
 #[derive(Clone, Debug)]
@@ -52,6 +52,16 @@ pub(crate) fn kind_of(kind: DeviceKind) -> Kind {
     match kind {
         DeviceKind::Gpu | DeviceKind::Mig => Kind::new("gpu"),
         DeviceKind::Nic => Kind::new("nic"),
+    }
+}
+
+/// What a device is called in its document, and by NVIDIA's runtime: its UUID, or its position, `0`
+/// and `0:1` for the second instance on the first GPU.
+pub(crate) fn device_name(device: &Device, ids: DeviceIds) -> String {
+    match (ids, device.part) {
+        (DeviceIds::Uuid, _) => device.id.to_string(),
+        (DeviceIds::Index, None) => device.index.to_string(),
+        (DeviceIds::Index, Some(part)) => format!("{}:{part}", device.index),
     }
 }
 

@@ -89,6 +89,9 @@ pub struct SessionLimits {
     pub retry_first: Duration,
     /// The longest wait before registering again.
     pub retry_most: Duration,
+    /// How long after an answer to Allocate the kubelet's record may still lack it: a device that a
+    /// new policy moves is given to no one for so long.
+    pub handover: Duration,
     /// How often sockets are looked at without a reason, should a notice have been lost.
     pub look_interval: Duration,
 }
@@ -126,6 +129,8 @@ impl Default for SessionLimits {
             stream_deadline: Duration::from_secs(5),
             retry_first: Duration::from_millis(50),
             retry_most: Duration::from_secs(10),
+            // The kubelet writes its record before it starts the container, in a few milliseconds.
+            handover: Duration::from_secs(2),
             look_interval: Duration::from_secs(10),
         }
     }

@@ -1,18 +1,17 @@
 //! What a container is given for its devices: a pure answer to "which devices, told how".
 
+mod annotation;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
-use windlass_core::{
-    device::{Device, DeviceKind},
-    resource::ResourceName,
-};
+use windlass_core::{device::Device, resource::ResourceName};
 
 use crate::{
     cdi,
-    config::{Delivery, Strategy},
+    config::{Delivery, DeviceNodes, Feature, Strategy},
 };
 
 /// What a container is given.
@@ -20,10 +19,51 @@ use crate::{
 pub(crate) struct Grant {
     /// Environment variables.
     pub(crate) envs: BTreeMap<String, String>,
+    /// Annotations for the runtime.
+    pub(crate) annotations: BTreeMap<String, String>,
+    /// Bind mounts.
+    pub(crate) mounts: Vec<Mount>,
     /// Qualified CDI names, in the order of the request.
     pub(crate) cdi_devices: Vec<String>,
     /// Device nodes under `/dev` that no runtime adds by itself.
     pub(crate) nodes: BTreeSet<PathBuf>,
+}
+
+/// A bind mount, both paths as the container runtime knows them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mount {
+    pub(crate) host_path: PathBuf,
+    pub(crate) container_path: PathBuf,
+    pub(crate) access: Access,
+}
+
+/// What a container may do with a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+/// What a grant is made from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Question<'a> {
+    pub(crate) resource: &'a ResourceName,
+    /// The devices, each once, in the order of the request.
+    pub(crate) devices: &'a [&'a Device],
+    pub(crate) delivery: &'a Delivery,
+    pub(crate) surroundings: &'a Surroundings,
+    pub(crate) simulated: Option<&'a str>,
+}
+
+/// What the node has besides its devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Surroundings {
+    /// Device nodes of the driver that belong to no GPU.
+    pub(crate) control_nodes: Vec<PathBuf>,
+    /// IMEX channels that are configured and there.
+    pub(crate) imex_channels: BTreeSet<u32>,
+    /// CDI names that every container of an NVIDIA resource gets besides.
+    pub(crate) cdi_extras: Vec<String>,
 }
 
 /// Tells a container that its machine is simulated.
@@ -32,36 +72,118 @@ const SIMULATED: &str = "WINDLASS_SIMULATED";
 /// What NVIDIA's container runtime reads.
 const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// The grant for these devices. The same devices, the same grant.
-pub(crate) fn grant(
-    resource: &ResourceName,
-    devices: &[&Device],
-    delivery: &Delivery,
-    simulated: Option<&str>,
-) -> Grant {
+/// Where NVIDIA's container runtime looks for mounts that name devices.
+const MOUNTED_DEVICES: &str = "/var/run/nvidia-container-devices";
+
+/// The folder of IMEX channels.
+const IMEX_CHANNELS: &str = "/dev/nvidia-caps-imex-channels";
+
+/// The grant for these devices. The same question, the same grant.
+pub(crate) fn grant(question: Question<'_>) -> Grant {
     let mut grant = Grant::default();
-    if let Some(profile) = simulated {
+    if let Some(profile) = question.simulated {
         grant.envs.insert(SIMULATED.to_owned(), profile.to_owned());
     }
-    let ids = devices.iter().map(|device| device.id.as_str()).collect::<Vec<_>>().join(",");
-    if delivery.uses_cdi() {
-        grant.envs.insert(variable(resource), ids);
-        let name = |device: &&Device| cdi::kind_of(device.kind).qualify(&device.id);
-        grant.cdi_devices = devices.iter().map(name).collect();
-    } else if delivery.strategies.contains(&Strategy::Envvar)
-        && devices.iter().all(|device| is_nvidia(device.kind))
-    {
-        grant.envs.insert(VISIBLE_DEVICES.to_owned(), ids);
-    } else {
+    let is_nvidia = question.devices.iter().all(|device| device.kind.is_nvidia());
+    if question.delivery.uses_cdi() {
+        question.by_cdi(&mut grant);
+    }
+    if is_nvidia {
+        question.nvidia(&mut grant);
+    } else if !question.delivery.uses_cdi() {
         // NVIDIA's runtime knows nothing of these.
-        grant.envs.insert(variable(resource), ids);
-        grant.nodes = devices.iter().flat_map(|device| device.nodes.clone()).collect();
+        grant.envs.insert(variable(question.resource), question.ids().join(","));
+        grant.nodes = question.devices.iter().flat_map(|device| device.nodes.clone()).collect();
     }
     grant
 }
 
-fn is_nvidia(kind: DeviceKind) -> bool {
-    matches!(kind, DeviceKind::Gpu | DeviceKind::Mig)
+/// The node of an IMEX channel.
+pub(crate) fn imex_node(channel: u32) -> PathBuf {
+    Path::new(IMEX_CHANNELS).join(format!("channel{channel}"))
+}
+
+// === impl Question ===
+
+impl Question<'_> {
+    fn uses(&self, strategy: Strategy) -> bool {
+        self.delivery.strategies.contains(&strategy)
+    }
+
+    fn ids(&self) -> Vec<&str> {
+        self.devices.iter().map(|device| device.id.as_str()).collect()
+    }
+
+    /// What NVIDIA's runtime calls the devices.
+    fn names(&self) -> Vec<String> {
+        self.devices.iter().map(|device| cdi::device_name(device, self.delivery.ids)).collect()
+    }
+
+    fn by_cdi(&self, grant: &mut Grant) {
+        grant.envs.insert(variable(self.resource), self.ids().join(","));
+        let named = self.devices.iter().zip(self.names());
+        let mut names: Vec<_> =
+            named.map(|(device, name)| cdi::kind_of(device.kind).qualify(name)).collect();
+        if self.devices.iter().all(|device| device.kind.is_nvidia()) {
+            names.extend(self.surroundings.cdi_extras.iter().cloned());
+        }
+        if self.uses(Strategy::CdiAnnotations) {
+            let key = annotation::key(&self.delivery.annotation_prefix, self.resource);
+            grant.annotations.insert(key, names.join(","));
+        }
+        if self.uses(Strategy::CdiCri) {
+            grant.cdi_devices = names;
+        }
+    }
+
+    /// What NVIDIA's runtime and the programs in the container look for.
+    fn nvidia(&self, grant: &mut Grant) {
+        for feature in &self.delivery.features {
+            grant.envs.insert(feature_variable(*feature).to_owned(), "enabled".to_owned());
+        }
+        if self.uses(Strategy::Envvar) {
+            grant.envs.insert(VISIBLE_DEVICES.to_owned(), self.names().join(","));
+            let channels: Vec<_> =
+                self.surroundings.imex_channels.iter().map(ToString::to_string).collect();
+            if !channels.is_empty() {
+                grant.envs.insert("NVIDIA_IMEX_CHANNELS".to_owned(), channels.join(","));
+            }
+        }
+        if self.uses(Strategy::VolumeMounts) {
+            self.by_mounts(grant);
+        }
+        let by_runtime_alone = self.uses(Strategy::Envvar) || self.uses(Strategy::VolumeMounts);
+        // CDI writes nodes into the container's own configuration, where they are not forgotten.
+        if by_runtime_alone && self.delivery.nodes == DeviceNodes::ByKubelet {
+            let devices = self.devices.iter().flat_map(|device| device.nodes.clone());
+            let channels = self.surroundings.imex_channels.iter().map(|n| imex_node(*n));
+            let control = self.surroundings.control_nodes.iter().cloned();
+            grant.nodes = devices.chain(control).chain(channels).collect();
+        }
+    }
+
+    /// A pod cannot mount what the kubelet did not give it, so these cannot be forged as a variable
+    /// can.
+    fn by_mounts(&self, grant: &mut Grant) {
+        let folder = Path::new(MOUNTED_DEVICES);
+        grant.envs.insert(VISIBLE_DEVICES.to_owned(), MOUNTED_DEVICES.to_owned());
+        let channels = self.surroundings.imex_channels.iter();
+        let channels = channels.map(|channel| folder.join("imex").join(channel.to_string()));
+        let devices = self.names().into_iter().map(|name| folder.join(name));
+        grant.mounts.extend(devices.chain(channels).map(|container_path| Mount {
+            host_path: "/dev/null".into(),
+            container_path,
+            access: Access::ReadWrite,
+        }));
+    }
+}
+
+fn feature_variable(feature: Feature) -> &'static str {
+    match feature {
+        Feature::Gds => "NVIDIA_GDS",
+        Feature::Mofed => "NVIDIA_MOFED",
+        Feature::Gdrcopy => "NVIDIA_GDRCOPY",
+    }
 }
 
 /// The variable that lists a resource's ids. The kubelet merges the variables of all resources of a
@@ -70,19 +192,4 @@ fn variable(resource: &ResourceName) -> String {
     let upper = resource.as_str().to_ascii_uppercase();
     let plain = upper.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
     format!("WINDLASS_{plain}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_resource_has_a_variable_of_its_own() {
-        for (resource, expected) in [
-            ("nvidia.com/gpu", "WINDLASS_NVIDIA_COM_GPU"),
-            ("nvidia.com/mig-1g.10gb", "WINDLASS_NVIDIA_COM_MIG_1G_10GB"),
-        ] {
-            assert_eq!(variable(&resource.parse().expect("valid")), expected);
-        }
-    }
 }

@@ -24,12 +24,7 @@ use windlass_kubelet_api::{
     socket::{SocketError, SocketPath},
 };
 
-use crate::{
-    causes,
-    config::{Delivery, SessionLimits},
-    host::Host,
-    state::NodeState,
-};
+use crate::{causes, config::SessionLimits, host::Roots, state::NodeState};
 use endpoint::Endpoint;
 use service::Service;
 use session::Session;
@@ -37,8 +32,7 @@ use session::Session;
 /// Starts a server for each resource as it appears, and keeps it until the agent stops.
 pub(crate) struct Plugins {
     pub(crate) dir: PathBuf,
-    pub(crate) host: Host,
-    pub(crate) delivery: Arc<Delivery>,
+    pub(crate) roots: Roots,
     pub(crate) limits: SessionLimits,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
     pub(crate) directory: watch::Receiver<u64>,
@@ -140,8 +134,7 @@ impl Plugins {
         let service = Service {
             resource: resource.clone(),
             state: self.state.clone(),
-            delivery: self.delivery.clone(),
-            host: self.host.clone(),
+            roots: self.roots.clone(),
             streams,
         };
         let session = Session {

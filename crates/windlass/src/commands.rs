@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use jiff::Timestamp;
 use serde::Serialize;
 use windlass_core::inventory::{Inventory, SourceState};
-use windlass_node::{Config, agent, clock::Clock, config::ConfigFile};
+use windlass_node::{Config, agent, clock::Clock, config::ConfigFile, state::NodeState};
 
 pub(crate) use devices::{device_table, name as short_name, ordered, sources};
 pub(crate) use machine::host_flags;
@@ -81,7 +81,7 @@ fn directory(what: &str, path: &Path, named: &str) -> Result<()> {
 }
 
 /// Looks at this host once.
-async fn survey(args: HostArgs) -> Result<Inventory> {
+async fn survey(args: HostArgs) -> Result<NodeState> {
     Ok(agent::survey(&config(args)?, clock()).await)
 }
 

@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
-use windlass_core::{
-    device::{Device, DeviceKind},
-    resource::ResourceName,
-};
+use windlass_core::resource::ResourceName;
 
 use super::{Delivery, Selector, Sharing};
 
@@ -138,30 +135,8 @@ impl Resources {
     /// The names that do not depend on what is discovered.
     pub fn known_names(&self) -> Vec<ResourceName> {
         match self {
-            Self::Default => default_name(DeviceKind::Gpu, None).into_iter().collect(),
+            Self::Default => "nvidia.com/gpu".parse().into_iter().collect(),
             Self::Rules(rules) => rules.iter().map(|rule| rule.name.clone()).collect(),
         }
-    }
-
-    /// The resource that a device belongs to, if any.
-    pub fn name_for(&self, device: &Device, profile: Option<&str>) -> Option<ResourceName> {
-        match self {
-            Self::Default => default_name(device.kind, profile),
-            Self::Rules(rules) => rules
-                .iter()
-                .find(|rule| rule.devices.matches(device, profile).unwrap_or(false))
-                .map(|rule| rule.name.clone()),
-        }
-    }
-}
-
-/// NVIDIA's names, which existing manifests use; a `+` in a profile is no part of a resource name.
-fn default_name(kind: DeviceKind, profile: Option<&str>) -> Option<ResourceName> {
-    match (kind, profile) {
-        (DeviceKind::Gpu, _) => "nvidia.com/gpu".parse().ok(),
-        (DeviceKind::Mig, Some(profile)) => {
-            format!("nvidia.com/mig-{}", profile.replace('+', ".")).parse().ok()
-        }
-        _ => None,
     }
 }

@@ -2,6 +2,9 @@
 
 use std::num::NonZeroU32;
 
+use serde::Serialize;
+pub use windlass_core::placement::shares::Spread;
+
 /// Whether one device serves one container or several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
@@ -26,7 +29,8 @@ pub struct Shared {
 }
 
 /// What keeps the containers on one device apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum SharingMethod {
     /// Nothing but the driver's time slices: memory and faults are shared.
     TimeSlicing,
@@ -41,16 +45,6 @@ pub enum PerContainer {
     One,
     /// As many as it likes.
     Any,
-}
-
-/// Which devices are filled first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Spread {
-    /// Those with the fewest replicas in use.
-    #[default]
-    Distributed,
-    /// Those with the most replicas in use, so that others stay free.
-    Packed,
 }
 
 /// A number of replicas that a kubelet can be told of.

@@ -4,38 +4,29 @@
 //! kubelet gives Allocate no deadline, asks it before it knows whether the pod fits, and never tells
 //! when a device is free again (kubelet reference, traps 6 and 7).
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    pin::Pin,
-    sync::Arc,
-};
+mod allocate;
+mod prefer;
+
+use std::{pin::Pin, sync::Arc};
 
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, StreamExt as _, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
-use windlass_core::{
-    device::Device,
-    placement::{self, PlacementError},
-    resource::ResourceName,
-};
+use windlass_core::resource::ResourceName;
 use windlass_kubelet_api::deviceplugin::{
-    AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse,
-    ContainerPreferredAllocationRequest, ContainerPreferredAllocationResponse, DevicePluginOptions,
-    Empty, ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse,
-    PreferredAllocationRequest, PreferredAllocationResponse, device_plugin_server::DevicePlugin,
+    AllocateRequest, AllocateResponse, DevicePluginOptions, Empty, ListAndWatchResponse,
+    PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
+    PreferredAllocationResponse, device_plugin_server::DevicePlugin,
 };
 
 use super::wire::{self, Refusal};
-use crate::{
-    cdi, config::Delivery, grant::grant, host::Host, offer::Allocatable, state::NodeState,
-};
+use crate::{host::Roots, offer::Offer, state::NodeState};
 
 /// The server of one resource.
 pub(super) struct Service {
     pub(super) resource: ResourceName,
     pub(super) state: watch::Receiver<Arc<NodeState>>,
-    pub(super) delivery: Arc<Delivery>,
-    pub(super) host: Host,
+    pub(super) roots: Roots,
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
 }
 
@@ -91,7 +82,7 @@ impl DevicePlugin for Service {
             if sent.as_ref() == Some(&list) {
                 return None;
             }
-            let (devices, allocatable) = (offer.devices.len(), offer.allocatable());
+            let (devices, allocatable) = (offer.listed(), offer.allocatable());
             tracing::info!(resource = resource.as_str(), devices, allocatable, "list sent");
             sent = Some(list.clone());
             Some(Ok(list))
@@ -126,97 +117,19 @@ impl DevicePlugin for Service {
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
         let state = self.state.borrow().clone();
-        self.check_known(&state, &request.into_inner().devices_ids)?;
+        self.check_known(&self.offer(&state), &request.into_inner().devices_ids)?;
         Ok(Response::new(PreStartContainerResponse {}))
     }
 }
 
 impl Service {
-    fn allocate_one(
-        &self,
-        state: &NodeState,
-        request: &ContainerAllocateRequest,
-    ) -> Result<ContainerAllocateResponse, Refusal> {
-        let ids = &request.devices_ids;
-        if ids.is_empty() {
-            return Err(Refusal::Empty { resource: self.name() });
-        }
-        self.check_unique(ids)?;
-        self.check_known(state, ids)?;
-        let devices =
-            ids.iter().map(|id| self.allocatable(state, id)).collect::<Result<Vec<_>, _>>()?;
-        check_documents(state, &devices)?;
-        let simulated = state.inventory.simulated.as_deref();
-        let grant = grant(&self.resource, &devices, &self.delivery, simulated);
-        tracing::info!(resource = self.resource.as_str(), devices = ids.join(" "), "allocated");
-        Ok(wire::container_response(grant, &self.host))
+    /// The offer of this resource; one without devices when it is gone.
+    fn offer(&self, state: &NodeState) -> Arc<Offer> {
+        state.offers.get(&self.resource).cloned().unwrap_or_default()
     }
 
-    /// The device, if it may be given away and its nodes are where the container will look for them.
-    fn allocatable<'a>(&self, state: &'a NodeState, id: &str) -> Result<&'a Device, Refusal> {
-        let refuse = |why: &str| Refusal::NotAllocatable {
-            resource: self.name(),
-            id: id.to_owned(),
-            why: why.to_owned(),
-        };
-        let offered = state.offers.get(&self.resource).and_then(|offer| offer.devices.get(id));
-        if let Some(Allocatable::No(why)) = offered.map(|offered| &offered.state) {
-            return Err(refuse(why));
-        }
-        let device = state.inventory.get(id).ok_or_else(|| refuse("no longer on this node"))?;
-        match device.nodes.iter().find(|node| !self.host.has(node)) {
-            None => Ok(device),
-            Some(node) => Err(Refusal::NodeMissing {
-                resource: self.name(),
-                id: id.to_owned(),
-                node: node.display().to_string(),
-            }),
-        }
-    }
-
-    fn prefer(
-        &self,
-        state: &NodeState,
-        request: &ContainerPreferredAllocationRequest,
-    ) -> Result<ContainerPreferredAllocationResponse, Refusal> {
-        // A preference is a hint: ids that are not known are no reason to refuse the pod.
-        let ids = request.available_device_i_ds.iter();
-        let available: Vec<_> = ids.filter_map(|id| state.inventory.get(id)).collect();
-        let required: Vec<_> =
-            request.must_include_device_i_ds.iter().map(String::as_str).collect();
-        let size = usize::try_from(request.allocation_size).unwrap_or(0);
-        let question = placement::Request { available: &available, required: &required, size };
-        let choice = placement::choose(question).map_err(|source| self.unanswerable(source))?;
-        let device_i_ds: Vec<_> = choice.devices.iter().map(ToString::to_string).collect();
-        tracing::info!(
-            resource = self.resource.as_str(),
-            devices = device_i_ds.join(" "),
-            why = choice.connections.to_string(),
-            compared = choice.compared,
-            exact = choice.exact,
-            "preferred"
-        );
-        Ok(ContainerPreferredAllocationResponse { device_i_ds })
-    }
-
-    fn unanswerable(&self, source: PlacementError) -> Refusal {
-        Refusal::Placement { resource: self.name(), source }
-    }
-
-    fn check_unique(&self, ids: &[String]) -> Result<(), Refusal> {
-        let mut seen = BTreeSet::new();
-        let repeated: Vec<_> = ids.iter().filter(|id| !seen.insert(*id)).cloned().collect();
-        match repeated.as_slice() {
-            [] => Ok(()),
-            _ => Err(Refusal::Duplicate { resource: self.name(), ids: repeated }),
-        }
-    }
-
-    fn check_known(&self, state: &NodeState, ids: &[String]) -> Result<(), Refusal> {
-        let none = BTreeMap::new();
-        let offer = state.offers.get(&self.resource).map_or(&none, |offer| &offer.devices);
-        let unknown: Vec<_> =
-            ids.iter().filter(|id| !offer.contains_key(id.as_str())).cloned().collect();
+    fn check_known(&self, offer: &Offer, ids: &[String]) -> Result<(), Refusal> {
+        let unknown: Vec<_> = ids.iter().filter(|id| offer.find(id).is_none()).cloned().collect();
         match unknown.as_slice() {
             [] => Ok(()),
             _ => Err(Refusal::Unknown { resource: self.name(), ids: unknown }),
@@ -225,22 +138,6 @@ impl Service {
 
     fn name(&self) -> String {
         self.resource.to_string()
-    }
-}
-
-/// A name is granted only if the runtime will find it.
-fn check_documents(state: &NodeState, devices: &[&Device]) -> Result<(), Refusal> {
-    if let Some(error) = &state.cdi {
-        return Err(Refusal::Cdi(error.to_string()));
-    }
-    let kinds: BTreeSet<_> = devices.iter().map(|device| cdi::kind_of(device.kind)).collect();
-    let paths = kinds.iter().filter_map(|kind| state.documents.get(kind));
-    match paths.into_iter().find(|path| !path.exists()) {
-        None => Ok(()),
-        Some(path) => Err(Refusal::Cdi(format!(
-            "CDI document {} was removed; it is written again within ten seconds",
-            path.display()
-        ))),
     }
 }
 

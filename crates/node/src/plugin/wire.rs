@@ -3,15 +3,15 @@
 use std::{fmt, path::PathBuf};
 
 use tonic::Status;
-use windlass_core::placement::PlacementError;
+use windlass_core::placement::{PlacementError, shares::ShareError};
 use windlass_kubelet_api::deviceplugin::{
-    CdiDevice, ContainerAllocateResponse, Device, DeviceSpec, HEALTHY, ListAndWatchResponse,
+    CdiDevice, ContainerAllocateResponse, Device, DeviceSpec, HEALTHY, ListAndWatchResponse, Mount,
     NumaNode, TopologyInfo, UNHEALTHY,
 };
 
 use crate::{
     cdi::READ_WRITE,
-    grant::Grant,
+    grant::{self, Access, Grant},
     host::Host,
     offer::{Allocatable, Offer},
 };
@@ -31,23 +31,35 @@ pub(super) enum Refusal {
         "{resource}: device node {node} of {id} is missing on this node; is the driver loaded?"
     )]
     NodeMissing { resource: String, id: String, node: String },
+    #[error(
+        "{resource}: {asked} replicas were asked for, and a container may have one: a second one \
+         gives it neither more memory nor more time"
+    )]
+    OneReplicaOnly { resource: String, asked: usize },
+    #[error(
+        "{resource}: the replicas are on {devices} devices, and a container can talk to the MPS \
+         daemon of one; ask for fewer"
+    )]
+    SeveralDaemons { resource: String, devices: usize },
     #[error("{0}")]
     Cdi(String),
     #[error("{resource}: {source}")]
     Placement { resource: String, source: PlacementError },
+    #[error("{resource}: {source}")]
+    Shares { resource: String, source: ShareError },
 }
 
 /// The list as the kubelet takes it.
 pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
-    let devices = offer.devices.iter().map(|(id, device)| Device {
-        id: id.to_string(),
-        health: match device.state {
+    let devices = offer.list().map(|listed| Device {
+        id: listed.id.into_owned(),
+        health: match listed.state {
             Allocatable::Yes => HEALTHY.to_owned(),
             Allocatable::No(_) => UNHEALTHY.to_owned(),
         },
         // Absent rather than empty: a present message without nodes hides the device from the pod
         // resources API (kubelet reference, trap 4).
-        topology: device
+        topology: listed
             .numa_node
             .map(|node| TopologyInfo { nodes: vec![NumaNode { id: node.into() }] }),
     });
@@ -55,17 +67,26 @@ pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
 }
 
 /// A grant as the kubelet takes it.
-pub(super) fn container_response(grant: Grant, host: &Host) -> ContainerAllocateResponse {
+pub(super) fn container_response(grant: Grant, dev: &Host) -> ContainerAllocateResponse {
     let node = |path: &PathBuf| DeviceSpec {
         container_path: path.display().to_string(),
-        host_path: host.path_on_node(path).display().to_string(),
+        host_path: dev.path_on_node(path).display().to_string(),
         permissions: READ_WRITE.to_owned(),
     };
     ContainerAllocateResponse {
         devices: grant.nodes.iter().map(node).collect(),
+        mounts: grant.mounts.iter().map(mount).collect(),
+        annotations: grant.annotations.into_iter().collect(),
         envs: grant.envs.into_iter().collect(),
         cdi_devices: grant.cdi_devices.into_iter().map(|name| CdiDevice { name }).collect(),
-        ..ContainerAllocateResponse::default()
+    }
+}
+
+fn mount(mount: &grant::Mount) -> Mount {
+    Mount {
+        host_path: mount.host_path.display().to_string(),
+        container_path: mount.container_path.display().to_string(),
+        read_only: mount.access == Access::ReadOnly,
     }
 }
 
@@ -76,7 +97,10 @@ impl From<Refusal> for Status {
             Refusal::Empty { .. }
             | Refusal::Unknown { .. }
             | Refusal::Duplicate { .. }
-            | Refusal::Placement { .. } => Self::invalid_argument(text),
+            | Refusal::OneReplicaOnly { .. }
+            | Refusal::SeveralDaemons { .. }
+            | Refusal::Placement { .. }
+            | Refusal::Shares { .. } => Self::invalid_argument(text),
             Refusal::NotAllocatable { .. } | Refusal::NodeMissing { .. } | Refusal::Cdi(_) => {
                 Self::failed_precondition(text)
             }

@@ -49,7 +49,7 @@ async fn gpus(profile: &str) -> Result<Vec<Device>> {
         },
         ..Config::default()
     };
-    let inventory = agent::survey(&config, Clock::starting_at(Timestamp::now())).await;
+    let inventory = agent::survey(&config, Clock::starting_at(Timestamp::now())).await.inventory;
     Ok(inventory.devices.into_iter().filter(|device| device.kind == DeviceKind::Gpu).collect())
 }
 

@@ -1,11 +1,16 @@
 //! `windlass devices`: what this host has.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
+use serde::Serialize;
 use windlass_core::{
     attribute::AttributeName,
-    device::{Device, DeviceKind},
+    device::{Device, DeviceId, DeviceKind},
     inventory::{Inventory, SourceState},
 };
+
+use windlass_node::state::Offering;
 
 use super::{answer, complete, simulated, survey};
 use crate::{
@@ -13,18 +18,35 @@ use crate::{
     screen::{Paint, Table, Tone, line},
 };
 
+/// The column that is left out where resources are not known.
+const RESOURCE: usize = 7;
+
 const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
 const PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 const MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
 const RDMA_DEVICE: AttributeName = AttributeName::new("windlass.dev", "rdmaDevice");
 
 pub(super) async fn run(args: LookArgs) -> Result<()> {
-    let inventory = survey(args.host).await?;
-    answer(args.output, &inventory, || table(&inventory))?;
-    complete(&inventory)
+    let node = survey(args.host).await?;
+    let (inventory, offerings) = (&node.inventory, node.offerings());
+    let document = Document { inventory, offerings: &offerings };
+    answer(args.output, &document, || table(inventory, &offerings))?;
+    complete(inventory)
 }
 
-fn table(inventory: &Inventory) -> Result<()> {
+/// What becomes of each device.
+type Offerings = BTreeMap<DeviceId, Offering>;
+
+/// The answer for programs.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    #[serde(flatten)]
+    inventory: &'a Inventory,
+    offerings: &'a Offerings,
+}
+
+fn table(inventory: &Inventory, offerings: &Offerings) -> Result<()> {
     let paint = Paint::for_stdout();
     simulated(inventory, paint)?;
     for text in sources(inventory, paint) {
@@ -32,8 +54,11 @@ fn table(inventory: &Inventory) -> Result<()> {
     }
     if !inventory.devices.is_empty() {
         line("")?;
-        for text in device_table(inventory).lines("") {
+        for text in device_table(inventory, offerings).lines("") {
             line(text)?;
+        }
+        for text in obstacles(inventory, offerings) {
+            line(paint.text(Tone::Notable, text))?;
         }
     }
     Ok(())
@@ -55,13 +80,34 @@ pub(crate) fn sources(inventory: &Inventory, paint: Paint) -> Vec<String> {
     inventory.sources.iter().map(text).collect()
 }
 
-/// The devices in columns. The table leaves to JSON what would make it too wide: the maker's name,
+/// Why healthy devices are not handed out, in the order of the table.
+fn obstacles(inventory: &Inventory, offerings: &Offerings) -> Vec<String> {
+    let healthy = inventory.devices.iter().filter(|device| device.health.is_healthy());
+    let obstacle = |device: &Device| {
+        let why = offerings.get(&device.id)?.obstacle.as_deref()?;
+        Some(format!("{} is not handed out: {why}", name(device)))
+    };
+    healthy.filter_map(obstacle).collect()
+}
+
+/// The resource, and into how many parts a device is shared: `nvidia.com/gpu x8`.
+fn resource(device: &Device, offerings: &Offerings) -> String {
+    let Some(offering) = offerings.get(&device.id) else { return dash() };
+    let name = offering.resource.as_ref().map_or_else(dash, ToString::to_string);
+    match offering.shared {
+        Some(shared) => format!("{name} x{}", shared.replicas),
+        None => name,
+    }
+}
+
+/// The devices in columns, with their resources where those are known. The table leaves to JSON what would make it too wide: the maker's name,
 /// the PCI domain where it is 0, as `lspci` does, and where NVLinks end.
-pub(crate) fn device_table(inventory: &Inventory) -> Table {
-    let mut table =
-        Table::new(["NAME", "ID", "PRODUCT", "MEMORY", "NUMA", "PCI", "NVLINK", "HEALTH"]);
+pub(crate) fn device_table(inventory: &Inventory, offerings: &Offerings) -> Table {
+    let headings =
+        ["NAME", "ID", "PRODUCT", "MEMORY", "NUMA", "PCI", "NVLINK", "RESOURCE", "HEALTH"];
+    let mut rows = vec![headings.map(str::to_owned).to_vec()];
     for device in &inventory.devices {
-        table.row([
+        rows.push(vec![
             name(device),
             device.id.to_string(),
             product(inventory, device),
@@ -69,10 +115,14 @@ pub(crate) fn device_table(inventory: &Inventory) -> Table {
             device.place.numa_node.map_or_else(dash, |node| node.to_string()),
             device.place.pci.map_or_else(dash, |address| without("0000:", &address.to_string())),
             nvlinks(device),
+            resource(device, offerings),
             device.health.to_string(),
         ]);
     }
-    table
+    if offerings.is_empty() {
+        rows.iter_mut().for_each(|row| drop(row.remove(RESOURCE)));
+    }
+    Table::from_rows(rows)
 }
 
 /// Devices in the inventory's order.

@@ -40,7 +40,7 @@ pub(crate) const LEGEND: &str = "NV# NVLinks, PSB same board, PIX one PCIe switc
                                  PHB host bridge, NODE same NUMA node, SYS other";
 
 pub(super) async fn run(args: LookArgs) -> Result<()> {
-    let inventory = survey(args.host).await?;
+    let inventory = survey(args.host).await?.inventory;
     let topology = Topology::of(&inventory);
     answer(args.output, &topology, || show(&inventory, &topology))?;
     complete(&inventory)

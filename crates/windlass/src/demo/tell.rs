@@ -82,7 +82,7 @@ impl Words {
         let mut lines = vec![String::new(), heading];
         lines.extend(sources(inventory, self.0).iter().map(|text| format!("  {text}")));
         lines.push(String::new());
-        lines.extend(device_table(inventory).lines("  "));
+        lines.extend(device_table(inventory, &BTreeMap::new()).lines("  "));
         lines
     }
 

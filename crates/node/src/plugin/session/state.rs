@@ -166,6 +166,7 @@ mod tests {
         stream_deadline: Duration::from_secs(5),
         retry_first: Duration::from_millis(100),
         retry_most: Duration::from_secs(1),
+        handover: Duration::from_secs(2),
         look_interval: Duration::from_secs(10),
     };
 

@@ -1,0 +1,273 @@
+//! The inventory cut into resources, without a device ever having two owners.
+//!
+//! A device stays with the resource that it was once allocatable through, whatever position the rules
+//! find it at later. Only a new policy moves it, in three steps, since the kubelet may be giving it
+//! away at this very moment:
+//!
+//! ```text
+//!   kept ──policy changed──> waiting ──every Allocate is in the kubelet's record──> moved
+//!                            (listed as unhealthy,                (offered anew; not allocatable
+//!                             every Allocate is refused)           while a container holds it)
+//! ```
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use windlass_core::{
+    device::{Device, DeviceId},
+    inventory::Inventory,
+    replica::ReplicaId,
+    resource::ResourceName,
+};
+
+use super::{
+    Allocatable, Offer, OfferedDevice, Offers, Withdrawn,
+    want::{Target, Want, Wants},
+};
+use crate::config::{Policy, Sharing};
+
+/// Ids that containers hold by the kubelet's record, per resource.
+pub(crate) type Held = BTreeMap<ResourceName, BTreeSet<String>>;
+
+/// What a plan is made from.
+#[derive(Clone, Copy)]
+pub(crate) struct Question<'a> {
+    pub(crate) policy: &'a Policy,
+    pub(crate) inventory: &'a Inventory,
+    /// What the kubelet was told last.
+    pub(crate) previous: &'a Offers,
+    pub(crate) held: &'a Held,
+    pub(crate) moves: Moves,
+    /// Why a device cannot be handed out although it is healthy.
+    pub(crate) obstacle: &'a dyn Fn(&Device, Sharing) -> Option<String>,
+}
+
+/// Whether devices may change from one resource to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moves {
+    /// They stay where they are.
+    Kept,
+    /// The policy is new: those that must move are given to no one for the moment.
+    Waiting,
+    /// The record says who holds what: the rest moves.
+    Allowed,
+}
+
+/// The inventory cut into resources.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) offers: Offers,
+    /// Devices that are part of no resource though someone might expect it, and why.
+    pub(crate) withheld: BTreeMap<DeviceId, String>,
+    /// Whether a device waits for its move.
+    pub(crate) waiting: bool,
+}
+
+/// A plan in the making.
+struct Planner<'a> {
+    question: Question<'a>,
+    offers: BTreeMap<ResourceName, Offer>,
+    withheld: BTreeMap<DeviceId, String>,
+    waiting: bool,
+}
+
+/// Under which name and by which kind of id a device is given away. Two claims that differ are two
+/// accounts of the kubelet's, which knows nothing of the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Claim {
+    name: ResourceName,
+    form: Form,
+}
+
+/// By which kind of id a device goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Whole,
+    Replicas,
+}
+
+/// Cuts the inventory into resources.
+pub(crate) fn plan(question: Question<'_>) -> Plan {
+    let wants = Wants::new(question.policy, question.inventory);
+    let (offers, withheld) = (BTreeMap::new(), BTreeMap::new());
+    let mut planner = Planner { question, offers, withheld, waiting: false };
+    for device in &question.inventory.devices {
+        planner.place(device, wants.of(device));
+    }
+    planner.keep_what_was_given();
+    planner.keep_what_is_held();
+    planner.finish()
+}
+
+// === impl Planner ===
+
+impl Planner<'_> {
+    fn place(&mut self, device: &Device, want: Want) {
+        let owner = self.owner(&device.id);
+        let moves = self.question.moves;
+        match (want, owner) {
+            (Want::Offered(target), None) => self.offer(device, &target),
+            (Want::Offered(target), Some(owner)) if owner.claim() == target.claim() => {
+                self.offer(device, &target);
+            }
+            (Want::Unfit(why), Some(owner)) => self.hold_back(device, &owner, why),
+            (Want::Nothing, Some(_)) if device.partitioned => {}
+            (_, Some(owner)) if moves == Moves::Kept => self.offer(device, &owner),
+            (want, Some(owner)) if moves == Moves::Waiting => {
+                self.waiting = true;
+                self.hold_back(device, &owner, why_it_moves(want));
+            }
+            (Want::Offered(target), Some(_)) => self.offer(device, &target),
+            (Want::Withheld(why) | Want::Unfit(why), _) => {
+                self.withheld.insert(device.id.clone(), why);
+            }
+            (Want::Nothing, _) => {}
+        }
+    }
+
+    /// Where the device was allocatable since the agent started.
+    fn owner(&self, id: &DeviceId) -> Option<Target> {
+        self.question.previous.iter().find_map(|(name, offer)| {
+            let device = offer.devices.get(id).filter(|device| device.given)?;
+            Some(Target { name: name.clone(), sharing: device.sharing })
+        })
+    }
+
+    fn offer(&mut self, device: &Device, target: &Target) {
+        let owner = self.owner(&device.id);
+        let state = self.state(device, target);
+        let given = owner.is_some_and(|owner| owner.claim() == target.claim());
+        self.insert(device, target, given || state == Allocatable::Yes, state);
+    }
+
+    /// The device stays listed, and is given to no one.
+    fn hold_back(&mut self, device: &Device, owner: &Target, why: String) {
+        self.insert(device, owner, true, Allocatable::No(why));
+    }
+
+    fn insert(&mut self, device: &Device, target: &Target, given: bool, state: Allocatable) {
+        let (sharing, numa_node) = (target.sharing, device.place.numa_node);
+        let offered = OfferedDevice { state, sharing, numa_node, given };
+        let offer = self.offers.entry(target.name.clone()).or_default();
+        offer.devices.insert(device.id.clone(), offered);
+    }
+
+    fn state(&mut self, device: &Device, target: &Target) -> Allocatable {
+        let why = match device.health.trouble() {
+            _ if device.health.is_healthy() => {
+                let obstacle = (self.question.obstacle)(device, target.sharing);
+                self.conflict(device, target).or(obstacle)
+            }
+            Some(trouble) => Some(trouble.to_string()),
+            None => Some("not probed yet".to_owned()),
+        };
+        why.map_or(Allocatable::Yes, Allocatable::No)
+    }
+
+    /// Who else has the device, its whole, or one of its parts.
+    fn conflict(&mut self, device: &Device, target: &Target) -> Option<String> {
+        let parts = self.question.inventory.parts_of(&device.id).map(|part| &part.id);
+        let relatives: Vec<_> = device.parent.iter().chain(parts).collect();
+        let moves = self.question.moves == Moves::Waiting
+            && relatives.iter().any(|id| self.owner(id).is_some());
+        if moves {
+            self.waiting = true;
+            return Some("moves from another resource".to_owned());
+        }
+        let claim = target.claim();
+        let itself = self.claims(&device.id).find(|held| *held != claim);
+        let held = itself.or_else(|| relatives.into_iter().find_map(|id| self.claims(id).next()));
+        held.map(|held| format!("a container holds it as {}", held.name))
+    }
+
+    /// How containers hold a device.
+    fn claims<'a>(&'a self, id: &'a DeviceId) -> impl Iterator<Item = Claim> + 'a {
+        let is_replica =
+            move |held: &String| held.parse().is_ok_and(|replica: ReplicaId| replica.device == *id);
+        self.question.held.iter().flat_map(move |(name, ids)| {
+            let whole = ids.contains(id.as_str()).then_some(Form::Whole);
+            let replicas = ids.iter().any(is_replica).then_some(Form::Replicas);
+            let claim = |form| Claim { name: name.clone(), form };
+            whole.into_iter().chain(replicas).map(claim)
+        })
+    }
+
+    /// Ids that were allocatable stay listed for the agent's life.
+    fn keep_what_was_given(&mut self) {
+        for (name, before) in self.question.previous {
+            let given = before.devices.iter().filter(|(_, device)| device.given);
+            let ids = given.flat_map(|(id, device)| device.list(id).map(|listed| listed.id));
+            let withdrawn = before.withdrawn.iter().filter(|(_, entry)| entry.given);
+            for id in ids.map(String::from).chain(withdrawn.map(|(id, _)| id.clone())) {
+                self.keep(name, id, true);
+            }
+        }
+    }
+
+    /// Ids that containers hold are listed, if anything of that name is.
+    fn keep_what_is_held(&mut self) {
+        for (name, ids) in self.question.held {
+            for id in
+                ids.iter().filter(|_| self.offers.contains_key(name)).cloned().collect::<Vec<_>>()
+            {
+                self.keep(name, id, false);
+            }
+        }
+    }
+
+    fn keep(&mut self, name: &ResourceName, id: String, given: bool) {
+        let inventory = self.question.inventory;
+        let offer = self.offers.entry(name.clone()).or_default();
+        if offer.find(&id).is_some() {
+            return;
+        }
+        let base = id.parse::<ReplicaId>().map(|replica| replica.device.to_string());
+        let device = inventory.get(base.as_deref().unwrap_or(&id));
+        let still_here = base.is_ok_and(|base| offer.devices.contains_key(base.as_str()))
+            || offer.devices.contains_key(id.as_str());
+        let why = match device {
+            _ if still_here => "shared in another way by now",
+            Some(device) if device.partitioned => "cut into MIG instances",
+            Some(_) => "no longer offered as this resource",
+            None => "no longer on this node",
+        };
+        let numa_node = device.and_then(|device| device.place.numa_node);
+        let state = Allocatable::No(why.to_owned());
+        offer.withdrawn.insert(id, Withdrawn { state, numa_node, given });
+    }
+
+    fn finish(self) -> Plan {
+        let previous = self.question.previous;
+        let offers = self.offers.into_iter().map(|(name, offer)| share(name, offer, previous));
+        Plan { offers: offers.collect(), withheld: self.withheld, waiting: self.waiting }
+    }
+}
+
+fn why_it_moves(want: Want) -> String {
+    match want {
+        Want::Offered(target) => format!("moves to {}", target.name),
+        Want::Withheld(why) | Want::Unfit(why) => why,
+        Want::Nothing => "other devices are offered in its place".to_owned(),
+    }
+}
+
+/// An offer that did not change stays the same allocation, so that comparing it costs nothing.
+fn share(name: ResourceName, offer: Offer, previous: &Offers) -> (ResourceName, Arc<Offer>) {
+    let unchanged = previous.get(&name).filter(|earlier| ***earlier == offer);
+    let offer = unchanged.cloned().unwrap_or_else(|| Arc::new(offer));
+    (name, offer)
+}
+
+// === impl Target ===
+
+impl Target {
+    fn claim(&self) -> Claim {
+        let form = match self.sharing {
+            Sharing::Exclusive => Form::Whole,
+            Sharing::Shared(_) => Form::Replicas,
+        };
+        Claim { name: self.name.clone(), form }
+    }
+}

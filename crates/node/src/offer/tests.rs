@@ -1,0 +1,370 @@
+//! Plans: what is offered, as what, and that no device has two owners.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use windlass_core::{
+    attribute::AttributeValue,
+    device::{Device, DeviceKind, Place},
+    health::{HealthTracker, Observation, Reason},
+    inventory::Inventory,
+    resource::ResourceName,
+};
+
+use super::{Allocatable, Held, Moves, Offers, Plan, Question, plan};
+use crate::{
+    config::{
+        MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
+        Sharing, SharingMethod, Spread,
+    },
+    discovery::PROFILE,
+};
+
+/// A plan, step by step, as the keeper makes them.
+struct Node {
+    policy: Policy,
+    devices: Vec<Device>,
+    held: Held,
+    moves: Moves,
+    plan: Plan,
+}
+
+impl Node {
+    fn with(devices: Vec<Device>) -> Self {
+        let (policy, held, plan) = Default::default();
+        Self { policy, devices, held, moves: Moves::Kept, plan }
+    }
+
+    fn rules(mut self, rules: Vec<ResourceRule>) -> Self {
+        self.policy.resources = Resources::Rules(rules);
+        self
+    }
+
+    fn mig(mut self, strategy: MigStrategy) -> Self {
+        self.policy.mig = strategy;
+        self
+    }
+
+    fn plan(&mut self) -> &mut Self {
+        let mut inventory = Inventory { devices: self.devices.clone(), ..Inventory::default() };
+        inventory.sort();
+        let previous = std::mem::take(&mut self.plan.offers);
+        self.plan = plan(Question {
+            policy: &self.policy,
+            inventory: &inventory,
+            previous: &previous,
+            held: &self.held,
+            moves: self.moves,
+            obstacle: &|_, _| None,
+        });
+        self
+    }
+
+    fn holds(&mut self, resource: &str, ids: &[&str]) -> &mut Self {
+        let ids = ids.iter().map(ToString::to_string).collect();
+        self.held = Held::from([(name(resource), ids)]);
+        self
+    }
+
+    /// Each id of a resource, and why it may not be allocated.
+    fn listed(&self, resource: &str) -> Vec<(String, String)> {
+        let Some(offer) = self.plan.offers.get(&name(resource)) else { return Vec::new() };
+        let state = |state: &Allocatable| match state {
+            Allocatable::Yes => String::new(),
+            Allocatable::No(why) => why.clone(),
+        };
+        offer.list().map(|listed| (listed.id.into_owned(), state(listed.state))).collect()
+    }
+
+    fn allocatable(&self, resource: &str) -> usize {
+        self.plan.offers.get(&name(resource)).map_or(0, |offer| offer.allocatable())
+    }
+
+    fn withheld(&self) -> Vec<(&str, &str)> {
+        self.plan.withheld.iter().map(|(id, why)| (id.as_str(), why.as_str())).collect()
+    }
+
+    /// No device is allocatable in two ways at once.
+    fn assert_single_owners(&self) {
+        let mut owned = BTreeSet::new();
+        for offer in self.plan.offers.values() {
+            let yes = offer.devices.iter().filter(|(_, device)| device.state == Allocatable::Yes);
+            yes.for_each(|(id, _)| assert!(owned.insert(id.clone()), "{id} has two owners"));
+        }
+    }
+}
+
+const GPU: &str = "nvidia.com/gpu";
+
+fn name(text: &str) -> ResourceName {
+    text.parse().expect("valid")
+}
+
+fn device(id: &str, index: u32, observation: &Observation) -> Device {
+    let mut tracker = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
+    tracker.observe(observation, Timestamp::UNIX_EPOCH);
+    Device {
+        id: id.parse().expect("valid"),
+        kind: DeviceKind::Gpu,
+        index,
+        health: tracker.health().clone(),
+        attributes: BTreeMap::new(),
+        capacity: BTreeMap::new(),
+        place: Place::default(),
+        nodes: Vec::new(),
+        parent: None,
+        part: None,
+        partitioned: false,
+    }
+}
+
+fn gpu(id: &str, index: u32) -> Device {
+    device(id, index, &Observation::Passed)
+}
+
+fn gpus(count: u32) -> Vec<Device> {
+    (0..count).map(|index| gpu(&format!("g{index}"), index)).collect()
+}
+
+/// A GPU in MIG mode, and its instances.
+fn cut(id: &str, index: u32, profiles: &[&str]) -> Vec<Device> {
+    let whole = Device { partitioned: true, ..gpu(id, index) };
+    let part = |(part, profile): (usize, &&str)| Device {
+        kind: DeviceKind::Mig,
+        parent: Some(whole.id.clone()),
+        part: u32::try_from(part).ok(),
+        attributes: BTreeMap::from([(PROFILE, AttributeValue::string(*profile))]),
+        ..gpu(&format!("{id}-{part}"), index)
+    };
+    let parts: Vec<_> = profiles.iter().enumerate().map(part).collect();
+    std::iter::once(whole.clone()).chain(parts).collect()
+}
+
+fn shared(replicas: u64) -> Sharing {
+    Sharing::Shared(Shared {
+        method: SharingMethod::TimeSlicing,
+        replicas: Replicas::try_from(replicas).expect("valid"),
+        per_container: PerContainer::Any,
+        spread: Spread::Distributed,
+    })
+}
+
+fn rule(resource: &str, index: &[u32], sharing: Sharing) -> ResourceRule {
+    let index = index.iter().copied().collect();
+    let devices = Selector { index, ..Selector::all(DeviceKind::Gpu) };
+    ResourceRule { name: name(resource), devices, sharing }
+}
+
+fn line(id: &str, why: &str) -> (String, String) {
+    (id.to_owned(), why.to_owned())
+}
+
+#[test]
+fn an_id_that_was_offered_is_never_dropped() {
+    let mut node = Node::with(gpus(2));
+    assert_eq!(node.plan().allocatable(GPU), 2);
+    node.devices = cut("g1", 1, &["1g.5gb"]);
+    node.plan();
+    assert_eq!(
+        node.listed(GPU),
+        [line("g0", "no longer on this node"), line("g1", "cut into MIG instances")]
+    );
+    assert_eq!(node.allocatable("nvidia.com/mig-1g.5gb"), 1);
+}
+
+#[test]
+fn an_id_that_never_worked_is_forgotten() {
+    let lost = Observation::Failed(Reason::Lost, "lost".into());
+    let mut node = Node::with(vec![device("nvidia-index-0", 0, &lost)]);
+    node.plan();
+    node.devices = gpus(1);
+    assert_eq!(node.plan().listed(GPU), [line("g0", "")]);
+}
+
+#[test]
+fn an_unhealthy_device_says_why_and_an_unchanged_offer_is_shared() {
+    let failed = Observation::Fault(Reason::Xid(79), "fell off".into());
+    let mut node = Node::with(vec![device("a", 0, &failed)]);
+    assert!(node.plan().listed(GPU)[0].1.starts_with("XID 79, fell off"));
+    let before: Offers = node.plan.offers.clone();
+    node.plan();
+    assert!(Arc::ptr_eq(&before[&name(GPU)], &node.plan.offers[&name(GPU)]));
+}
+
+#[test]
+fn a_shared_device_goes_by_its_replicas() {
+    let rules = vec![rule("a.com/shared", &[1], shared(3)), rule(GPU, &[], Sharing::Exclusive)];
+    let mut node = Node::with(gpus(2)).rules(rules);
+    assert_eq!(node.plan().listed(GPU), [line("g0", "")]);
+    let replicas = [line("g1::0", ""), line("g1::1", ""), line("g1::2", "")];
+    assert_eq!(node.listed("a.com/shared"), replicas);
+    let offer = &node.plan.offers[&name("a.com/shared")];
+    assert_eq!((offer.listed(), offer.allocatable()), (3, 3));
+    assert!(offer.find("g1::2").is_some());
+    for unknown in ["g1", "g1::3", "g1::02", "g0::0", "g0"] {
+        assert!(offer.find(unknown).is_none(), "{unknown}");
+    }
+}
+
+#[test]
+fn fewer_replicas_withdraw_the_last_and_more_bring_them_back() {
+    let rules = |replicas| vec![rule(GPU, &[], shared(replicas))];
+    let mut node = Node::with(gpus(1)).rules(rules(3));
+    node.plan();
+    node.policy.resources = Resources::Rules(rules(1));
+    node.plan();
+    let gone = "shared in another way by now";
+    assert_eq!(node.listed(GPU), [line("g0::0", ""), line("g0::1", gone), line("g0::2", gone)]);
+    node.policy.resources = Resources::Rules(rules(3));
+    assert_eq!(node.plan().allocatable(GPU), 3);
+}
+
+#[test]
+fn a_new_policy_moves_a_device_when_it_is_known_that_no_container_holds_it() {
+    let mut node = Node::with(gpus(2));
+    node.plan();
+    node.policy.resources = Resources::Rules(vec![rule("a.com/new", &[], Sharing::Exclusive)]);
+    node.moves = Moves::Waiting;
+    node.plan();
+    assert!(node.plan.waiting);
+    let moves = "moves to a.com/new";
+    assert_eq!(node.listed(GPU), [line("g0", moves), line("g1", moves)]);
+    assert_eq!(node.allocatable("a.com/new"), 0);
+    node.moves = Moves::Allowed;
+    node.holds(GPU, &["g1"]).plan();
+    assert!(!node.plan.waiting);
+    assert_eq!(
+        node.listed("a.com/new"),
+        [line("g0", ""), line("g1", "a container holds it as nvidia.com/gpu")]
+    );
+    assert_eq!(node.allocatable(GPU), 0, "both ids are listed, as unhealthy");
+    assert_eq!(node.listed(GPU).len(), 2);
+    node.moves = Moves::Kept;
+    node.held.clear();
+    assert_eq!(node.plan().allocatable("a.com/new"), 2);
+    node.assert_single_owners();
+}
+
+#[test]
+fn a_device_that_becomes_shared_waits_for_the_container_that_has_it_alone() {
+    let mut node = Node::with(gpus(1));
+    node.plan();
+    node.policy.resources = Resources::Rules(vec![rule(GPU, &[], shared(2))]);
+    node.moves = Moves::Waiting;
+    node.plan();
+    assert_eq!(node.listed(GPU), [line("g0", "moves to nvidia.com/gpu")]);
+    node.moves = Moves::Allowed;
+    node.holds(GPU, &["g0"]).plan();
+    let held = "a container holds it as nvidia.com/gpu";
+    assert_eq!(
+        node.listed(GPU),
+        [line("g0::0", held), line("g0::1", held), line("g0", "shared in another way by now")]
+    );
+    node.moves = Moves::Kept;
+    node.held.clear();
+    assert_eq!(node.plan().allocatable(GPU), 2);
+}
+
+#[test]
+fn without_a_new_policy_a_device_stays_with_its_resource_whatever_its_position() {
+    let rules = vec![rule("a.com/first", &[0], Sharing::Exclusive), rule(GPU, &[], shared(2))];
+    let mut node = Node::with(gpus(2)).rules(rules);
+    node.plan();
+    node.devices = vec![gpu("g1", 0)];
+    node.plan();
+    assert_eq!(node.listed("a.com/first"), [line("g0", "no longer on this node")]);
+    assert_eq!(node.listed(GPU), [line("g1::0", ""), line("g1::1", "")]);
+}
+
+#[test]
+fn what_a_container_held_before_the_agent_started_is_listed() {
+    let mut node = Node::with(gpus(1));
+    node.holds(GPU, &["lost", "g0::1"]).plan();
+    let listed = node.listed(GPU);
+    assert_eq!(listed[0], line("g0", "a container holds it as nvidia.com/gpu"));
+    assert_eq!(listed[1], line("g0::1", "shared in another way by now"));
+    assert_eq!(listed[2], line("lost", "no longer on this node"));
+    node.devices.clear();
+    node.plan.offers.clear();
+    assert!(node.plan().plan.offers.is_empty(), "a node without devices offers no resource");
+}
+
+#[test]
+fn the_parts_of_a_gpu_that_a_container_holds_whole_are_not_given_away() {
+    let mut node = Node::with(cut("g0", 0, &["1g.5gb", "1g.5gb"])).mig(MigStrategy::None);
+    assert_eq!(node.plan().listed(GPU), [line("g0", "")]);
+    node.policy.mig = MigStrategy::Mixed;
+    node.moves = Moves::Waiting;
+    assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), 0);
+    node.moves = Moves::Allowed;
+    node.holds(GPU, &["g0"]).plan();
+    let held = "a container holds it as nvidia.com/gpu";
+    assert_eq!(node.listed("nvidia.com/mig-1g.5gb"), [line("g0-0", held), line("g0-1", held)]);
+}
+
+#[test]
+fn mixed_offers_each_profile_under_its_name() {
+    let mut devices = cut("g0", 0, &["1g.10gb+me", "1c.2g.20gb"]);
+    devices.extend(cut("g1", 1, &[]));
+    devices.push(gpu("g2", 2));
+    let mut node = Node::with(devices);
+    node.plan();
+    let names: Vec<_> = node.plan.offers.keys().map(ResourceName::as_str).collect();
+    assert_eq!(names, [GPU, "nvidia.com/mig-1c.2g.20gb", "nvidia.com/mig-1g.10gb.me"]);
+    assert_eq!(
+        node.withheld(),
+        [("g1", "MIG is on, but no instance exists: make one, or turn MIG off")]
+    );
+}
+
+#[test]
+fn single_serves_what_is_alike_and_keeps_the_rest_back_with_its_reason() {
+    let mut devices = cut("g0", 0, &["1g.5gb", "1g.5gb"]);
+    devices.extend(cut("g1", 1, &["3g.20gb", "1g.5gb"]));
+    devices.push(gpu("g2", 2));
+    devices.extend(cut("g3", 3, &[]));
+    let mut node = Node::with(devices).mig(MigStrategy::Single);
+    node.plan();
+    assert_eq!(node.listed(GPU), [line("g0-0", ""), line("g0-1", "")]);
+    let kept: Vec<_> = node.withheld().iter().map(|(id, _)| *id).collect();
+    assert_eq!(kept, ["g1-0", "g1-1", "g2", "g3"]);
+    let whole = Node::with(gpus(2)).mig(MigStrategy::Single).plan().allocatable(GPU);
+    assert_eq!(whole, 2, "without any MIG, single means whole GPUs");
+}
+
+#[test]
+fn none_offers_a_cut_gpu_whole_and_not_its_parts() {
+    let mut node = Node::with(cut("g0", 0, &["1g.5gb"])).mig(MigStrategy::None);
+    node.plan();
+    assert_eq!(node.listed(GPU), [line("g0", "")]);
+    assert_eq!(node.plan.offers.len(), 1);
+}
+
+#[test]
+fn devices_are_kept_back_by_name_and_by_expression() {
+    let mut node = Node::with(gpus(3)).rules(vec![rule(GPU, &[0, 1], Sharing::Exclusive)]);
+    let named = Selector { ids: ["g0".to_owned()].into(), ..Selector::all(DeviceKind::Gpu) };
+    let lacks = r#"device.attributes["nvidia.com"].productName == "x""#.parse().expect("CEL");
+    let asked = Selector { index: [1].into(), expression: Some(lacks), ..named.clone() };
+    node.policy.exclude = vec![named, Selector { ids: BTreeSet::new(), ..asked }];
+    node.plan();
+    assert_eq!(node.plan.offers.len(), 0);
+    let reasons: Vec<_> = node.withheld().into_iter().map(|(_, why)| why.to_owned()).collect();
+    assert_eq!(reasons[0], "kept back by the configuration");
+    assert!(reasons[1].starts_with("kept back, since its exclusion cannot be"), "{}", reasons[1]);
+    assert_eq!(reasons[2], "no rule of the configuration takes it");
+}
+
+#[test]
+fn planning_again_changes_nothing() {
+    let rules = vec![rule("a.com/x", &[0], shared(4)), rule(GPU, &[], Sharing::Exclusive)];
+    let mut node = Node::with(gpus(3)).rules(rules);
+    node.holds("a.com/y", &["g2"]).plan();
+    let first = node.plan.clone();
+    assert_eq!(node.plan().plan, first);
+    assert_eq!((node.allocatable("a.com/x"), node.allocatable(GPU)), (4, 1));
+}

@@ -1,0 +1,191 @@
+//! What the configuration wants of each device: the resource it belongs to, or why it is kept back.
+
+use windlass_core::{
+    attribute::AttributeValue,
+    device::{Device, DeviceId, DeviceKind},
+    inventory::Inventory,
+    resource::ResourceName,
+};
+
+use crate::{
+    config::{MigStrategy, Policy, ResourceRule, Resources, Sharing, SharingMethod},
+    discovery::PROFILE,
+};
+
+/// What is wanted of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Want {
+    /// To be part of a resource.
+    Offered(Target),
+    /// To be kept back by the configuration, and why.
+    Withheld(String),
+    /// Nothing for now: it cannot serve in the shape it has, and why.
+    Unfit(String),
+    /// Nothing: other devices stand for it, or no one asked.
+    Nothing,
+}
+
+/// The resource that a device is part of, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) name: ResourceName,
+    pub(super) sharing: Sharing,
+}
+
+/// The policy and what it has to know of the node as a whole.
+pub(super) struct Wants<'a> {
+    policy: &'a Policy,
+    inventory: &'a Inventory,
+    /// With the strategy `single`: the profile that every instance must have.
+    single: Option<String>,
+}
+
+// === impl Wants ===
+
+impl<'a> Wants<'a> {
+    pub(super) fn new(policy: &'a Policy, inventory: &'a Inventory) -> Self {
+        let single = (policy.mig == MigStrategy::Single).then(|| commonest_profile(inventory));
+        Self { policy, inventory, single: single.flatten() }
+    }
+
+    /// What is wanted of a device.
+    pub(super) fn of(&self, device: &Device) -> Want {
+        if self.others_stand_for(device) {
+            return Want::Nothing;
+        }
+        let unfit = || self.layout_trouble(device).map(Want::Unfit);
+        let withheld = || self.excluded(device).map(Want::Withheld);
+        unfit().or_else(withheld).unwrap_or_else(|| self.named(device))
+    }
+
+    /// Whether the parts are offered instead of the whole, or the whole instead of its parts.
+    fn others_stand_for(&self, device: &Device) -> bool {
+        match (device.kind, self.policy.mig) {
+            (DeviceKind::Mig, MigStrategy::None) => true,
+            (DeviceKind::Gpu, MigStrategy::Single | MigStrategy::Mixed) if device.partitioned => {
+                self.inventory.parts_of(&device.id).next().is_some()
+            }
+            _ => false,
+        }
+    }
+
+    /// Why the way in which GPUs are cut keeps this one back; the others are served.
+    fn layout_trouble(&self, device: &Device) -> Option<String> {
+        let in_mig_mode = device.partitioned && self.policy.mig != MigStrategy::None;
+        if in_mig_mode {
+            return Some("MIG is on, but no instance exists: make one, or turn MIG off".to_owned());
+        }
+        let single = self.single.as_deref()?;
+        match device.kind {
+            DeviceKind::Gpu => Some(format!(
+                "not in MIG mode, while with MIG strategy single the node's GPUs are cut into {single}"
+            )),
+            DeviceKind::Mig if !self.is_uniform(device, single) => Some(format!(
+                "its GPU is not cut into {single} alone, as MIG strategy single asks: \
+                 use mixed, or cut the GPU anew"
+            )),
+            DeviceKind::Mig | DeviceKind::Nic => None,
+        }
+    }
+
+    /// Whether all instances on the GPU of this one have that profile.
+    fn is_uniform(&self, instance: &Device, expected: &str) -> bool {
+        let Some(gpu) = &instance.parent else { return false };
+        self.inventory.parts_of(gpu).all(|part| profile(part) == Some(expected))
+    }
+
+    /// Why the configuration keeps the device back. A rule that cannot be answered keeps it back too:
+    /// a device that someone wanted out is not handed out for lack of an attribute.
+    fn excluded(&self, device: &Device) -> Option<String> {
+        self.policy.exclude.iter().find_map(|rule| match rule.matches(device, profile(device)) {
+            Ok(true) => Some("kept back by the configuration".to_owned()),
+            Ok(false) => None,
+            Err(error) => {
+                Some(format!("kept back, since its exclusion cannot be ruled out: {error}"))
+            }
+        })
+    }
+
+    fn named(&self, device: &Device) -> Want {
+        match &self.policy.resources {
+            Resources::Default => match self.default_name(device) {
+                Some(name) => Want::Offered(Target { name, sharing: Sharing::Exclusive }),
+                None => Want::Nothing,
+            },
+            Resources::Rules(rules) => by_rule(rules, device),
+        }
+    }
+
+    /// NVIDIA's names, which existing manifests use.
+    fn default_name(&self, device: &Device) -> Option<ResourceName> {
+        match (device.kind, profile(device)) {
+            (DeviceKind::Gpu, _) => whole_gpus(),
+            (DeviceKind::Mig, _) if self.policy.mig == MigStrategy::Single => whole_gpus(),
+            // A `+` is no part of a resource name.
+            (DeviceKind::Mig, Some(profile)) => {
+                format!("nvidia.com/mig-{}", profile.replace('+', ".")).parse().ok()
+            }
+            (DeviceKind::Mig | DeviceKind::Nic, _) => None,
+        }
+    }
+}
+
+fn whole_gpus() -> Option<ResourceName> {
+    "nvidia.com/gpu".parse().ok()
+}
+
+/// The first rule that matches. A rule without an answer does not match, and is what is told of a
+/// device that no other rule takes.
+fn by_rule(rules: &[ResourceRule], device: &Device) -> Want {
+    let mut unanswered = None;
+    for rule in rules {
+        match rule.devices.matches(device, profile(device)) {
+            Ok(true) => return wanted(rule, device),
+            Ok(false) => {}
+            Err(error) => {
+                unanswered.get_or_insert_with(|| format!("the rule for {}: {error}", rule.name));
+            }
+        }
+    }
+    let named = rules.iter().any(|rule| rule.devices.kind == device.kind);
+    match unanswered {
+        Some(why) => Want::Withheld(why),
+        None if named => Want::Withheld("no rule of the configuration takes it".to_owned()),
+        None => Want::Nothing,
+    }
+}
+
+fn wanted(rule: &ResourceRule, device: &Device) -> Want {
+    match rule.sharing {
+        Sharing::Shared(shared)
+            if shared.method == SharingMethod::Mps && device.kind != DeviceKind::Gpu =>
+        {
+            Want::Withheld(format!("{} shares by MPS, which is for whole GPUs", rule.name))
+        }
+        sharing => Want::Offered(Target { name: rule.name.clone(), sharing }),
+    }
+}
+
+/// A MIG instance's profile.
+pub(super) fn profile(device: &Device) -> Option<&str> {
+    match device.attributes.get(&PROFILE) {
+        Some(AttributeValue::String(profile)) => Some(profile),
+        _ => None,
+    }
+}
+
+/// The profile of most GPUs that are cut into instances of one profile; with as many of another, that
+/// of the first GPU.
+fn commonest_profile(inventory: &Inventory) -> Option<String> {
+    let cut = inventory.devices.iter().filter(|device| device.partitioned);
+    let uniform: Vec<&str> = cut.filter_map(|gpu| only_profile(inventory, &gpu.id)).collect();
+    let gpus = |profile: &str| uniform.iter().filter(|other| **other == profile).count();
+    // The last of several maxima is the first GPU's, since they are looked at backwards.
+    uniform.iter().rev().max_by_key(|profile| gpus(profile)).map(ToString::to_string)
+}
+
+fn only_profile<'a>(inventory: &'a Inventory, gpu: &'a DeviceId) -> Option<&'a str> {
+    let mut profiles = inventory.parts_of(gpu).map(profile);
+    let first = profiles.next()??;
+    profiles.all(|profile| profile == Some(first)).then_some(first)
+}

@@ -1,0 +1,324 @@
+//! The one task that owns the node's state.
+//!
+//! The keeper merges what the sources publish into an inventory, writes the CDI documents for it,
+//! cuts it into offers, and only then publishes: whoever is offered a device finds its document.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+use windlass_core::{device::Device, inventory::Inventory};
+use windlass_kubelet_api::{checkpoint, deviceplugin};
+
+use super::{NodeState, held};
+use crate::{
+    cdi::{CdiError, CdiFiles, Documents},
+    config::{Config, MissingChannel, Policy, Sharing},
+    discovery::SourceSnapshot,
+    grant::{self, Surroundings},
+    host::Roots,
+    offer::{self, Held, Moves, Plan},
+};
+
+/// The newest snapshot of each source.
+pub(crate) type Snapshots = Vec<(&'static str, watch::Receiver<SourceSnapshot>)>;
+
+/// Owns the node's state.
+pub(crate) struct Keeper {
+    sources: Snapshots,
+    notices: Notices,
+    held: Held,
+    moves: Moves,
+    /// When the kubelet's record has every Allocate that was answered before the policy changed.
+    settled_at: Option<Instant>,
+    handover: Duration,
+    kubelet_checkpoint: PathBuf,
+    look: Look,
+    /// How often documents are looked at without news.
+    documents_again: Duration,
+    publish: watch::Sender<Arc<NodeState>>,
+}
+
+/// What wakes the keeper.
+pub(crate) struct Notices {
+    /// A source has news.
+    pub(crate) news: Arc<Notify>,
+    /// Counts the changes of the folder in which the kubelet keeps its record.
+    pub(crate) kubelet_writes: watch::Receiver<u64>,
+    /// What is wanted of the devices.
+    pub(crate) policy: watch::Receiver<Arc<Policy>>,
+}
+
+/// What has to be looked at on disk, apart from devices.
+#[derive(Clone)]
+struct Look {
+    roots: Roots,
+    cdi: CdiFiles,
+}
+
+/// What was found there.
+struct Looked {
+    surroundings: Surroundings,
+    documents: Documents,
+    cdi: Option<CdiError>,
+}
+
+/// Device nodes of the driver that belong to no GPU.
+const CONTROL_NODES: [&str; 4] =
+    ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
+
+// === impl Keeper ===
+
+impl Keeper {
+    pub(crate) fn new(
+        config: &Config,
+        sources: Snapshots,
+        notices: Notices,
+        publish: watch::Sender<Arc<NodeState>>,
+    ) -> Self {
+        let plugins = config.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
+        Self {
+            sources,
+            notices,
+            held: Held::new(),
+            moves: Moves::Kept,
+            settled_at: None,
+            handover: config.session.handover,
+            kubelet_checkpoint: plugins.join(checkpoint::FILE),
+            look: Look::new(config),
+            documents_again: config.session.look_interval,
+            publish,
+        }
+    }
+
+    /// Keeps the state until stopped. Ends every reader's stream when it ends.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        self.held = self.read_held().await.unwrap_or_default();
+        loop {
+            self.refresh().await;
+            let settled = self.settled_at;
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.notices.news.notified() => {}
+                Ok(()) = self.notices.policy.changed() => self.hold_moves(),
+                Ok(()) = self.notices.kubelet_writes.changed(), if !self.held.is_empty() => {
+                    self.release().await;
+                }
+                () = sleep_until(settled.unwrap_or_else(Instant::now)), if settled.is_some() => {
+                    self.allow_moves().await;
+                }
+                () = sleep(self.documents_again) => {}
+            }
+        }
+    }
+
+    /// The policy is new. What it moves is given to no one until the kubelet's record is complete.
+    fn hold_moves(&mut self) {
+        self.moves = Moves::Waiting;
+        self.settled_at = Some(Instant::now() + self.handover);
+    }
+
+    /// By now the kubelet has written down every Allocate that was answered under the old policy.
+    async fn allow_moves(&mut self) {
+        match self.read_held().await {
+            Some(held) => {
+                self.held = held;
+                self.moves = Moves::Allowed;
+                self.settled_at = None;
+            }
+            // Without the record no one knows who holds what.
+            None => self.settled_at = Some(Instant::now() + self.handover),
+        }
+    }
+
+    /// Forgets what containers held and have released since. What they were given since then the
+    /// offers themselves remember.
+    async fn release(&mut self) {
+        // A record that cannot be read releases nothing.
+        let Some(now) = self.read_held().await else { return };
+        self.held.retain(|name, ids| {
+            ids.retain(|id| now.get(name).is_some_and(|held| held.contains(id)));
+            !ids.is_empty()
+        });
+    }
+
+    async fn read_held(&self) -> Option<Held> {
+        let path = self.kubelet_checkpoint.clone();
+        let read = tokio::task::spawn_blocking(move || held::read(&path));
+        read.await.expect("reading neither panics nor is cancelled")
+    }
+
+    /// Documents are brought up to date at every look, also when the inventory is unchanged: someone
+    /// may have removed one, and nodes that all GPUs share come and go by themselves.
+    async fn refresh(&mut self) {
+        let merged = merge(&self.sources);
+        if !merged.is_complete() {
+            return;
+        }
+        let known = self.publish.borrow().clone();
+        let policy = self.notices.policy.borrow().clone();
+        let (merged, looked) = self.look_at_disk(merged, policy.clone()).await;
+        let question = offer::Question {
+            policy: &policy,
+            inventory: &merged,
+            previous: &known.offers,
+            held: &self.held,
+            moves: self.moves,
+            obstacle: &|device, sharing| obstacle(&policy, &looked.surroundings, device, sharing),
+        };
+        let plan = offer::plan(question);
+        self.note_moves(&plan);
+        let state = looked.state(merged, policy, plan);
+        self.publish_unless_known(state, &known);
+    }
+
+    /// Moves are over once none waits.
+    fn note_moves(&mut self, plan: &Plan) {
+        if !plan.waiting {
+            self.moves = Moves::Kept;
+            self.settled_at = None;
+        }
+    }
+
+    fn publish_unless_known(&self, mut state: NodeState, known: &NodeState) {
+        if state.says_the_same_as(known) {
+            return;
+        }
+        if let Some(error) = state.cdi.as_ref().filter(|error| known.cdi.as_ref() != Some(error)) {
+            tracing::error!(%error, "devices cannot be handed out until this is mended");
+        }
+        summarize(&known.inventory, &state.inventory);
+        tell_withheld(known, &state);
+        state.inventory.generation = known.inventory.generation + 1;
+        self.publish.send_replace(Arc::new(state));
+    }
+
+    /// Files wait for the disk, which requests must not.
+    async fn look_at_disk(&self, inventory: Inventory, policy: Arc<Policy>) -> (Inventory, Looked) {
+        let look = self.look.clone();
+        let look = move || {
+            let looked = look.run(&inventory, &policy);
+            (inventory, looked)
+        };
+        tokio::task::spawn_blocking(look).await.expect("looking neither panics nor is cancelled")
+    }
+}
+
+// === impl Look ===
+
+impl Look {
+    fn new(config: &Config) -> Self {
+        let roots = Roots::new(config);
+        Self { cdi: CdiFiles::new(&config.cdi_dir, roots.host.clone()), roots }
+    }
+
+    fn run(&self, inventory: &Inventory, policy: &Policy) -> Looked {
+        let surroundings = self.surroundings(policy);
+        if !policy.delivery.uses_cdi() {
+            return Looked { surroundings, documents: Documents::new(), cdi: None };
+        }
+        match self.cdi.write(inventory) {
+            Ok(documents) => Looked { surroundings, documents, cdi: None },
+            Err(error) => Looked { surroundings, documents: Documents::new(), cdi: Some(error) },
+        }
+    }
+
+    fn surroundings(&self, policy: &Policy) -> Surroundings {
+        let has = |node: &Path| self.roots.dev.has(node);
+        let control = CONTROL_NODES.iter().map(PathBuf::from).filter(|node| has(node));
+        let channels = policy.delivery.imex.channels.iter().copied();
+        Surroundings {
+            control_nodes: control.collect(),
+            imex_channels: channels.filter(|channel| has(&grant::imex_node(*channel))).collect(),
+            cdi_extras: Vec::new(),
+        }
+    }
+}
+
+impl Looked {
+    fn state(self, inventory: Inventory, policy: Arc<Policy>, plan: Plan) -> NodeState {
+        NodeState {
+            inventory,
+            policy,
+            offers: plan.offers,
+            withheld: plan.withheld,
+            surroundings: self.surroundings,
+            documents: self.documents,
+            cdi: self.cdi,
+        }
+    }
+}
+
+/// The state as an agent that starts now would publish it, without writing anything.
+pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
+    let (inventory, policy) = (merge(sources), Arc::new(config.policy.clone()));
+    let surroundings = Look::new(config).surroundings(&policy);
+    let question = offer::Question {
+        policy: &policy,
+        inventory: &inventory,
+        previous: &offer::Offers::new(),
+        held: &Held::new(),
+        moves: Moves::Kept,
+        obstacle: &|device, sharing| obstacle(&policy, &surroundings, device, sharing),
+    };
+    let plan = offer::plan(question);
+    let looked = Looked { surroundings, documents: Documents::new(), cdi: None };
+    looked.state(inventory, policy, plan)
+}
+
+/// Why a healthy device cannot be handed out for lack of something beside it.
+fn obstacle(
+    policy: &Policy,
+    surroundings: &Surroundings,
+    device: &Device,
+    _sharing: Sharing,
+) -> Option<String> {
+    let imex = &policy.delivery.imex;
+    if !device.kind.is_nvidia() || imex.missing == MissingChannel::Tolerated {
+        return None;
+    }
+    let missing = imex.channels.difference(&surroundings.imex_channels).next()?;
+    let node = grant::imex_node(*missing);
+    Some(format!("IMEX channel {missing} is required, but {} is missing", node.display()))
+}
+
+/// One line whenever the numbers change; what happened to single devices is said by their source.
+fn summarize(before: &Inventory, now: &Inventory) {
+    let healthy = |inventory: &Inventory| {
+        inventory.devices.iter().filter(|device| device.health.is_healthy()).count()
+    };
+    let (devices, healthy_now) = (now.devices.len(), healthy(now));
+    if (before.devices.len(), healthy(before)) != (devices, healthy_now) {
+        let simulated = now.simulated.as_deref();
+        tracing::info!(devices, healthy = healthy_now, simulated, "inventory changed");
+    }
+}
+
+/// One line for each device that is kept back for a reason that was not told yet.
+fn tell_withheld(before: &NodeState, now: &NodeState) {
+    for (device, why) in &now.withheld {
+        if before.withheld.get(device) != Some(why) {
+            tracing::info!(%device, why, "not offered");
+        }
+    }
+}
+
+/// Puts the sources' newest snapshots together.
+pub(crate) fn merge(sources: &Snapshots) -> Inventory {
+    let mut inventory = Inventory::default();
+    for (name, snapshots) in sources {
+        let snapshot = snapshots.borrow();
+        inventory.sources.insert((*name).to_owned(), snapshot.state.clone());
+        inventory.simulated = inventory.simulated.or_else(|| snapshot.simulated.clone());
+        inventory.devices.extend(snapshot.devices.iter().cloned());
+    }
+    inventory.sort();
+    inventory
+}
