@@ -94,9 +94,6 @@ impl Agent {
         let dir = config.kubelet_dir.join(PLUGIN_DIR);
         check_sockets(&dir, &config.policy.resources)?;
         let lock = lock(&dir)?;
-        if config.policy.delivery.uses_cdi() {
-            writable(&config.cdi_dir)?;
-        }
         let watched = DirectoryWatch::new(&dir)
             .map_err(|source| StartError::Watch { path: dir.clone(), source })?;
 
@@ -200,15 +197,6 @@ fn spawn(parts: &mut Parts, name: &'static str, part: impl Future<Output = ()> +
         part.await;
         name
     });
-}
-
-/// Makes the folder if need be, and proves that files can be made in it.
-fn writable(path: &Path) -> Result<(), StartError> {
-    let probe = path.join(".windlass.probe");
-    fs::create_dir_all(path)
-        .and_then(|()| File::create(&probe))
-        .and_then(|_| fs::remove_file(&probe))
-        .map_err(|source| StartError::Folder { path: path.to_owned(), flag: "--cdi-dir", source })
 }
 
 /// Makes the folder if need be, and takes it. The lock lives as long as the file is open; the kernel

@@ -98,6 +98,15 @@ impl CdiFiles {
         Ok(documents)
     }
 
+    /// The folder lies on a file system that is mounted read-only.
+    pub(crate) fn read_only(&self) -> Option<CdiError> {
+        let present = self.dir.ancestors().find(|folder| folder.exists())?;
+        let flags = rustix::fs::statvfs(present).ok()?.f_flag;
+        let why = "the file system is mounted read-only".to_owned();
+        let error = CdiError { path: self.dir.clone(), why };
+        flags.contains(rustix::fs::StatVfsMountFlags::RDONLY).then_some(error)
+    }
+
     fn spec(&self, kind: Kind, devices: &[&Device]) -> Spec {
         let edits = |device: &Device| ContainerEdits {
             device_nodes: device.nodes.iter().map(|node| self.node(node)).collect(),
@@ -134,6 +143,7 @@ impl CdiFiles {
 }
 
 fn write_one(path: &Path, spec: &Spec) -> io::Result<()> {
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     let mut document = serde_json::to_vec_pretty(spec)?;
     document.push(b'\n');
     if files::replace(path, &document)? {

@@ -121,9 +121,10 @@ impl Question<'_> {
 
     fn by_cdi(&self, grant: &mut Grant) {
         grant.envs.insert(variable(self.resource), self.ids().join(","));
-        let named = self.devices.iter().zip(self.names());
-        let mut names: Vec<_> =
-            named.map(|(device, name)| cdi::kind_of(device.kind).qualify(name)).collect();
+        let ids = self.delivery.ids;
+        let qualified =
+            |device: &&Device| cdi::kind_of(device.kind).qualify(cdi::device_name(device, ids));
+        let mut names: Vec<_> = self.devices.iter().map(qualified).collect();
         if self.devices.iter().all(|device| device.kind.is_nvidia()) {
             names.extend(self.surroundings.cdi_extras.iter().cloned());
         }
@@ -193,3 +194,6 @@ fn variable(resource: &ResourceName) -> String {
     let plain = upper.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
     format!("WINDLASS_{plain}")
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,7 +108,6 @@ impl Planner<'_> {
         let owner = self.owner(&device.id);
         let moves = self.question.moves;
         match (want, owner) {
-            (Want::Offered(target), None) => self.offer(device, &target),
             (Want::Offered(target), Some(owner)) if owner.claim() == target.claim() => {
                 self.offer(device, &target);
             }
@@ -119,7 +118,7 @@ impl Planner<'_> {
                 self.waiting = true;
                 self.hold_back(device, &owner, why_it_moves(want));
             }
-            (Want::Offered(target), Some(_)) => self.offer(device, &target),
+            (Want::Offered(target), _) => self.offer(device, &target),
             (Want::Withheld(why) | Want::Unfit(why), _) => {
                 self.withheld.insert(device.id.clone(), why);
             }

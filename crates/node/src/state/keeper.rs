@@ -20,7 +20,7 @@ use windlass_kubelet_api::{checkpoint, deviceplugin};
 use super::{NodeState, held};
 use crate::{
     cdi::{CdiError, CdiFiles, Documents},
-    config::{Config, MissingChannel, Policy, Sharing},
+    config::{Config, MissingChannel, Policy},
     discovery::SourceSnapshot,
     grant::{self, Surroundings},
     host::Roots,
@@ -171,7 +171,7 @@ impl Keeper {
             previous: &known.offers,
             held: &self.held,
             moves: self.moves,
-            obstacle: &|device, sharing| obstacle(&policy, &looked.surroundings, device, sharing),
+            obstacle: &|device, _| obstacle(&policy, &looked, device),
         };
         let plan = offer::plan(question);
         self.note_moves(&plan);
@@ -230,6 +230,14 @@ impl Look {
         }
     }
 
+    /// For whoever only wants to know: a folder that cannot be written is told as far as it is known
+    /// without the agent's rights.
+    fn without_writing(&self, policy: &Policy) -> Looked {
+        let surroundings = self.surroundings(policy);
+        let cdi = policy.delivery.uses_cdi().then(|| self.cdi.read_only()).flatten();
+        Looked { surroundings, documents: Documents::new(), cdi }
+    }
+
     fn surroundings(&self, policy: &Policy) -> Surroundings {
         let has = |node: &Path| self.roots.dev.has(node);
         let control = CONTROL_NODES.iter().map(PathBuf::from).filter(|node| has(node));
@@ -259,32 +267,29 @@ impl Looked {
 /// The state as an agent that starts now would publish it, without writing anything.
 pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
     let (inventory, policy) = (merge(sources), Arc::new(config.policy.clone()));
-    let surroundings = Look::new(config).surroundings(&policy);
+    let looked = Look::new(config).without_writing(&policy);
     let question = offer::Question {
         policy: &policy,
         inventory: &inventory,
         previous: &offer::Offers::new(),
         held: &Held::new(),
         moves: Moves::Kept,
-        obstacle: &|device, sharing| obstacle(&policy, &surroundings, device, sharing),
+        obstacle: &|device, _| obstacle(&policy, &looked, device),
     };
     let plan = offer::plan(question);
-    let looked = Looked { surroundings, documents: Documents::new(), cdi: None };
     looked.state(inventory, policy, plan)
 }
 
 /// Why a healthy device cannot be handed out for lack of something beside it.
-fn obstacle(
-    policy: &Policy,
-    surroundings: &Surroundings,
-    device: &Device,
-    _sharing: Sharing,
-) -> Option<String> {
+fn obstacle(policy: &Policy, looked: &Looked, device: &Device) -> Option<String> {
+    if let Some(error) = &looked.cdi {
+        return Some(error.to_string());
+    }
     let imex = &policy.delivery.imex;
     if !device.kind.is_nvidia() || imex.missing == MissingChannel::Tolerated {
         return None;
     }
-    let missing = imex.channels.difference(&surroundings.imex_channels).next()?;
+    let missing = imex.channels.difference(&looked.surroundings.imex_channels).next()?;
     let node = grant::imex_node(*missing);
     Some(format!("IMEX channel {missing} is required, but {} is missing", node.display()))
 }

@@ -4,5 +4,6 @@
 mod health;
 mod lifecycle;
 mod requests;
+mod sharing;
 mod start;
 mod world;

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::net::UnixListener, path::PathBuf};
 
 use windlass_kubelet_api::checkpoint::{self, Checkpoint, PodDevices};
-use windlass_node::StartError;
+use windlass_node::{StartError, state::NodeState};
 
 use crate::world::{GPU, World, allocatable, counts, pod};
 
@@ -18,12 +18,16 @@ async fn a_second_agent_is_refused_and_the_first_unharmed() {
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_written_is_named_with_its_flag() {
+async fn a_folder_that_cannot_be_written_keeps_devices_back_and_says_so() {
     let mut world = World::new("t4-edge");
     // Nobody, root included, makes folders in /proc.
     world.config.cdi_dir = "/proc/windlass".into();
-    let error = world.try_agent().err().expect("refused").to_string();
-    assert!(error.contains("/proc/windlass") && error.contains("--cdi-dir"), "{error}");
+    let agent = world.agent();
+    let known = |state: &std::sync::Arc<NodeState>| !state.offerings().is_empty();
+    let state = agent.until(known).await;
+    let offering = state.offerings().into_values().next().expect("one GPU");
+    let why = offering.obstacle.expect("kept back");
+    assert!(why.contains("cannot write CDI document /proc/windlass"), "{why}");
 }
 
 #[tokio::test]

@@ -58,12 +58,12 @@ impl World {
     }
 
     pub(crate) fn try_agent(&self) -> Result<Running, StartError> {
-        let agent = Agent::start(&self.config, Clock::starting_at(Timestamp::now()))?;
-        let (state, stop) = (agent.state(), CancellationToken::new());
-        let token = stop.clone();
-        let mut task = JoinSet::new();
-        task.spawn(async move { agent.run(token.cancelled()).await.expect("no part fails") });
-        Ok(Running { state, stop, task })
+        Ok(run(Agent::start(&self.config, clock())?))
+    }
+
+    /// An agent whose policy may change while it runs.
+    pub(crate) fn agent_under(&self, policy: watch::Receiver<Arc<Policy>>) -> Running {
+        run(Agent::start_under(&self.config, policy, clock()).expect("the agent starts"))
     }
 
     pub(crate) fn kubelet(&self) -> Kubelet {
@@ -92,6 +92,18 @@ impl World {
     pub(crate) fn path(&self) -> &std::path::Path {
         self.folder.path()
     }
+}
+
+fn clock() -> Clock {
+    Clock::starting_at(Timestamp::now())
+}
+
+fn run(agent: Agent) -> Running {
+    let (state, stop) = (agent.state(), CancellationToken::new());
+    let token = stop.clone();
+    let mut task = JoinSet::new();
+    task.spawn(async move { agent.run(token.cancelled()).await.expect("no part fails") });
+    Running { state, stop, task }
 }
 
 /// In memory where the machine has it: a simulated machine is a thousand small files.
@@ -127,6 +139,7 @@ fn config(folder: &TempDir, machine: &Machine) -> Config {
             stream_deadline: Duration::from_millis(500),
             retry_first: Duration::from_millis(10),
             retry_most: Duration::from_millis(100),
+            handover: Duration::from_millis(50),
             look_interval: Duration::from_millis(500),
             ..SessionLimits::default()
         },

@@ -120,7 +120,9 @@ pub(crate) fn device_table(inventory: &Inventory, offerings: &Offerings) -> Tabl
         ]);
     }
     if offerings.is_empty() {
-        rows.iter_mut().for_each(|row| drop(row.remove(RESOURCE)));
+        for row in &mut rows {
+            row.remove(RESOURCE);
+        }
     }
     Table::from_rows(rows)
 }

@@ -114,7 +114,9 @@ fn by_device(ids: &[String]) -> BTreeMap<&str, Vec<u32>> {
     for (device, number) in ids.iter().filter_map(|id| ReplicaId::split(id)) {
         numbers.entry(device).or_default().push(number);
     }
-    numbers.values_mut().for_each(|numbers| numbers.sort_unstable());
+    for numbers in numbers.values_mut() {
+        numbers.sort_unstable();
+    }
     numbers
 }
 

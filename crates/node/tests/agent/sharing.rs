@@ -1,0 +1,141 @@
+//! Shared devices, MIG strategies, and a policy that changes while containers run.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use windlass_core::device::DeviceKind;
+use windlass_kubelet_sim::{Event, Kubelet};
+use windlass_node::config::{
+    MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
+    Sharing, SharingMethod, Spread,
+};
+
+use crate::world::{GPU, World, allocatable, counts, gpu_id, pod, pod_with};
+
+const SHARED: &str = "nvidia.com/gpu.shared";
+
+fn shared(replicas: u64, per_container: PerContainer, spread: Spread) -> Sharing {
+    let replicas = Replicas::try_from(replicas).expect("valid");
+    Sharing::Shared(Shared { method: SharingMethod::TimeSlicing, replicas, per_container, spread })
+}
+
+fn rule(name: &str, index: &[u32], sharing: Sharing) -> ResourceRule {
+    let index = index.iter().copied().collect();
+    let devices = Selector { index, ..Selector::all(DeviceKind::Gpu) };
+    ResourceRule { name: name.parse().expect("valid"), devices, sharing }
+}
+
+fn devices_of(ids: &BTreeSet<String>) -> BTreeSet<&str> {
+    ids.iter().map(|id| id.rsplit_once("::").expect("a replica").0).collect()
+}
+
+#[tokio::test]
+async fn one_node_has_exclusive_shared_and_kept_back_gpus_side_by_side() {
+    let mut world = World::new("dgx-h100");
+    let sharing = shared(8, PerContainer::Any, Spread::Distributed);
+    let rules = vec![rule(GPU, &[0, 1], Sharing::Exclusive), rule(SHARED, &[2, 3, 4, 5], sharing)];
+    world.config.policy.resources = Resources::Rules(rules);
+    let (kubelet, agent) = world.serving(2).await;
+    allocatable(&kubelet, SHARED, 32).await;
+    let kept: Vec<_> = [6, 7].map(|index| gpu_id(&agent, index)).into();
+    let offerings = agent.state.borrow().offerings();
+    for id in kept {
+        let why = offerings[id.as_str()].obstacle.as_deref();
+        assert_eq!(why, Some("no rule of the configuration takes it"));
+    }
+    let admission = kubelet.admit(pod_with("p", SHARED, 4)).await.expect("admitted");
+    let ids = admission.allotment("main", SHARED).expect("allotted").ids();
+    assert_eq!(devices_of(&ids).len(), 4, "one replica of each GPU: {ids:?}");
+}
+
+#[tokio::test]
+async fn packed_replicas_fill_a_gpu_before_they_open_another() {
+    let mut world = World::new("dgx-h100");
+    let sharing = shared(4, PerContainer::Any, Spread::Packed);
+    world.config.policy.resources = Resources::Rules(vec![rule(SHARED, &[], sharing)]);
+    let kubelet = world.kubelet();
+    let _agent = world.agent();
+    allocatable(&kubelet, SHARED, 32).await;
+    let mut used = BTreeSet::new();
+    for name in ["a", "b", "c", "d"] {
+        let admission = kubelet.admit(pod_with(name, SHARED, 1)).await.expect("admitted");
+        let allotment = admission.allotment("main", SHARED).expect("allotted");
+        used.extend(devices_of(&allotment.ids()).into_iter().map(str::to_owned));
+        assert_eq!(allotment.grant.cdi_devices.len(), 1, "a replica is named as its device");
+    }
+    assert_eq!(used.len(), 1, "{used:?}");
+}
+
+#[tokio::test]
+async fn a_container_that_asks_for_two_replicas_is_refused_where_one_is_all_it_may_have() {
+    let mut world = World::new("t4-edge");
+    let sharing = shared(4, PerContainer::One, Spread::Distributed);
+    world.config.policy.resources = Resources::Rules(vec![rule(GPU, &[], sharing)]);
+    let (kubelet, _agent) = world.serving(4).await;
+    let rejection = kubelet.admit(pod("greedy", 2)).await.expect_err("refused");
+    assert!(rejection.message.contains("2 replicas were asked for"), "{rejection}");
+    kubelet.admit(pod("modest", 1)).await.expect("admitted");
+}
+
+#[tokio::test]
+async fn a_fault_reaches_every_replica_of_its_gpu() {
+    let mut world = World::new("dgx-h100");
+    let sharing = shared(4, PerContainer::Any, Spread::Distributed);
+    world.config.policy.resources = Resources::Rules(vec![rule(GPU, &[], sharing)]);
+    let (kubelet, _agent) = world.serving(32).await;
+    world.machine.inject(&"xid:79@3".parse().expect("a fault")).expect("injected");
+    counts(&kubelet, (32, 28)).await;
+    world.machine.inject(&"recover@3".parse().expect("a fault")).expect("recovered");
+    counts(&kubelet, (32, 32)).await;
+}
+
+#[tokio::test]
+async fn mig_is_offered_by_profile_as_gpus_or_not_at_all() {
+    for (strategy, gpus) in
+        [(MigStrategy::Mixed, 2), (MigStrategy::Single, 7), (MigStrategy::None, 4)]
+    {
+        let mut world = World::new("mig-a100");
+        world.config.policy.mig = strategy;
+        let (kubelet, agent) = world.serving(gpus).await;
+        kubelet.admit(pod("p", 1)).await.expect("admitted");
+        let resources = agent.state.borrow().resources().len();
+        assert_eq!(resources, if strategy == MigStrategy::Mixed { 4 } else { 1 }, "{strategy:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_new_policy_moves_free_gpus_at_once_and_held_ones_when_they_are_released() {
+    let world = World::new("dgx-h100");
+    let policy = tokio::sync::watch::Sender::new(Arc::new(world.config.policy.clone()));
+    let kubelet = world.kubelet();
+    let _agent = world.agent_under(policy.subscribe());
+    allocatable(&kubelet, GPU, 8).await;
+    kubelet.admit(pod("holder", 3)).await.expect("admitted");
+    let sharing = shared(2, PerContainer::Any, Spread::Distributed);
+    let resources = Resources::Rules(vec![rule(SHARED, &[], sharing)]);
+    policy.send_replace(Arc::new(Policy { resources, ..world.config.policy.clone() }));
+    allocatable(&kubelet, SHARED, 10).await;
+    counts(&kubelet, (8, 0)).await;
+    kubelet.delete("holder-uid").await;
+    // A kubelet writes down what was released when it next gives something away.
+    kubelet.admit(pod_with("first", SHARED, 1)).await.expect("admitted");
+    allocatable(&kubelet, SHARED, 16).await;
+    kubelet.admit(pod_with("rest", SHARED, 15)).await.expect("admitted");
+}
+
+#[tokio::test]
+async fn a_policy_that_changes_nothing_for_a_resource_leaves_it_alone() {
+    let world = World::new("mig-a100");
+    let policy = tokio::sync::watch::Sender::new(Arc::new(world.config.policy.clone()));
+    let kubelet = world.kubelet();
+    let agent = world.agent_under(policy.subscribe());
+    allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
+    let registrations = |kubelet: &Kubelet| {
+        kubelet.calls().count(|event| matches!(event, Event::Registered { .. }))
+    };
+    let before = registrations(&kubelet);
+    let excluded = Selector { ids: [gpu_id(&agent, 3)].into(), ..Selector::all(DeviceKind::Gpu) };
+    policy
+        .send_replace(Arc::new(Policy { exclude: vec![excluded], ..world.config.policy.clone() }));
+    counts(&kubelet, (2, 1)).await;
+    assert_eq!(registrations(&kubelet), before, "nothing is registered anew");
+}
