@@ -150,7 +150,8 @@ impl From<Result<&'static str, tokio::task::JoinError>> for PartFailed {
 pub async fn survey(config: &Config, clock: Clock) -> Inventory {
     let (stop, news) = (CancellationToken::new(), Arc::new(Notify::new()));
     let (mut parts, mut snapshots) = (JoinSet::new(), Vec::new());
-    for source in discovery::sources(config, clock, &news, &stop) {
+    let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
+    for source in discovery::sources(config, &policy, clock, &news, &stop) {
         snapshots.push((source.name, source.snapshots));
         parts.spawn(source.run);
     }
@@ -177,7 +178,8 @@ fn start_discovery(
     let (publish, state) = watch::channel(Arc::new(NodeState::default()));
     let news = Arc::new(Notify::new());
     let mut snapshots = Vec::new();
-    for source in discovery::sources(config, clock, &news, stop) {
+    let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
+    for source in discovery::sources(config, &policy, clock, &news, stop) {
         snapshots.push((source.name, source.snapshots));
         spawn(parts, source.name, source.run);
     }
