@@ -189,6 +189,11 @@ impl HealthTracker {
         Self { health: Health::unknown(now), last_trouble: None, quiet_period }
     }
 
+    /// Goes by another quiet period from now on, the one that runs included.
+    pub fn set_quiet_period(&mut self, quiet_period: Duration) {
+        self.quiet_period = quiet_period;
+    }
+
     /// The health as of the last observation.
     pub fn health(&self) -> &Health {
         &self.health

@@ -140,6 +140,11 @@ impl Architecture {
         !matches!(self, Self::Volta | Self::Turing)
     }
 
+    /// Whether its GPUs register with a fabric manager where they are on switches.
+    pub fn has_fabric(self) -> bool {
+        matches!(self, Self::Hopper | Self::Blackwell)
+    }
+
     /// How VBIOS versions of this generation begin.
     pub fn vbios_prefix(self) -> &'static str {
         match self {

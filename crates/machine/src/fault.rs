@@ -16,6 +16,15 @@ pub enum Fault {
         /// Which XID.
         code: u64,
     },
+    /// The driver logs an XID that is confined to a MIG instance.
+    InstanceXid {
+        /// Index of the GPU.
+        gpu: usize,
+        /// Id of the GPU instance.
+        instance: u32,
+        /// Which XID.
+        code: u64,
+    },
     /// ECC cannot repair memory: counters rise, a row waits to be remapped, an event is told.
     DoubleBitEcc {
         /// Index of the GPU.
@@ -45,6 +54,43 @@ pub enum Fault {
         /// Index of the GPU.
         gpu: usize,
     },
+    /// ECC cannot repair memory, and no event tells: a counter rises.
+    EccCount {
+        /// Index of the GPU.
+        gpu: usize,
+    },
+    /// A row of memory waits to be replaced at the next reset; on older cards, a page to be retired.
+    RemapPending {
+        /// Index of the GPU.
+        gpu: usize,
+    },
+    /// A row of memory could not be replaced, which no reset mends.
+    RemapFailed {
+        /// Index of the GPU.
+        gpu: usize,
+    },
+    /// An NVLink goes down.
+    LinkDown {
+        /// Index of the GPU.
+        gpu: usize,
+        /// Which of its ports.
+        port: u8,
+    },
+    /// The fabric manager cannot put it into the NVLink fabric.
+    Fabric {
+        /// Index of the GPU.
+        gpu: usize,
+    },
+    /// It is too hot, and slows down.
+    Thermal {
+        /// Index of the GPU.
+        gpu: usize,
+    },
+    /// It gets too little power, and slows down.
+    Power {
+        /// Index of the GPU.
+        gpu: usize,
+    },
     /// The GPU is reset: faults in force end, volatile counters are zero.
     Recover {
         /// Index of the GPU.
@@ -62,8 +108,9 @@ pub enum Fault {
 /// Text that is not a fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a fault; there are xid:79@3, ecc@3, lost@3, error:15@3, slow:250@3, hang@3, \
-     recover@3, add, remove@3, where 3 is the index of a GPU"
+    "`{0}` is not a fault; there are xid:79@3, xid:79@3/1, ecc@3, ecc-count@3, remap-pending@3, \
+     remap-failed@3, nvlink:5@3, fabric@3, thermal@3, power@3, lost@3, error:15@3, slow:250@3, \
+     hang@3, recover@3, add, remove@3, where 3 is the index of a GPU and 1 the id of a GPU instance"
 )]
 pub struct FaultSyntaxError(String);
 
@@ -74,7 +121,15 @@ impl Fault {
     pub fn gpu(&self) -> Option<usize> {
         match *self {
             Self::Xid { gpu, .. }
+            | Self::InstanceXid { gpu, .. }
             | Self::DoubleBitEcc { gpu }
+            | Self::EccCount { gpu }
+            | Self::RemapPending { gpu }
+            | Self::RemapFailed { gpu }
+            | Self::LinkDown { gpu, .. }
+            | Self::Fabric { gpu }
+            | Self::Thermal { gpu }
+            | Self::Power { gpu }
             | Self::Lost { gpu }
             | Self::Error { gpu, .. }
             | Self::Slow { gpu, .. }
@@ -90,7 +145,15 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Xid { gpu, code } => write!(f, "xid:{code}@{gpu}"),
+            Self::InstanceXid { gpu, instance, code } => write!(f, "xid:{code}@{gpu}/{instance}"),
             Self::DoubleBitEcc { gpu } => write!(f, "ecc@{gpu}"),
+            Self::EccCount { gpu } => write!(f, "ecc-count@{gpu}"),
+            Self::RemapPending { gpu } => write!(f, "remap-pending@{gpu}"),
+            Self::RemapFailed { gpu } => write!(f, "remap-failed@{gpu}"),
+            Self::LinkDown { gpu, port } => write!(f, "nvlink:{port}@{gpu}"),
+            Self::Fabric { gpu } => write!(f, "fabric@{gpu}"),
+            Self::Thermal { gpu } => write!(f, "thermal@{gpu}"),
+            Self::Power { gpu } => write!(f, "power@{gpu}"),
             Self::Lost { gpu } => write!(f, "lost@{gpu}"),
             Self::Error { gpu, code } => write!(f, "error:{code}@{gpu}"),
             Self::Slow { gpu, millis } => write!(f, "slow:{millis}@{gpu}"),
@@ -115,14 +178,27 @@ fn parse(text: &str) -> Option<Fault> {
         return Some(Fault::AddGpu);
     }
     let (what, gpu) = text.split_once('@')?;
+    if let (Some(("xid", code)), Some((gpu, instance))) =
+        (what.split_once(':'), gpu.split_once('/'))
+    {
+        let (gpu, instance) = (gpu.parse().ok()?, instance.parse().ok()?);
+        return Some(Fault::InstanceXid { gpu, instance, code: code.parse().ok()? });
+    }
     let gpu = gpu.parse().ok()?;
     let fault = match what.split_once(':') {
         Some(("xid", code)) => Fault::Xid { gpu, code: code.parse().ok()? },
+        Some(("nvlink", port)) => Fault::LinkDown { gpu, port: port.parse().ok()? },
         Some(("error", code)) => Fault::Error { gpu, code: code.parse().ok()? },
         Some(("slow", millis)) => Fault::Slow { gpu, millis: millis.parse().ok()? },
         Some(_) => return None,
         None => match what {
             "ecc" => Fault::DoubleBitEcc { gpu },
+            "ecc-count" => Fault::EccCount { gpu },
+            "remap-pending" => Fault::RemapPending { gpu },
+            "remap-failed" => Fault::RemapFailed { gpu },
+            "fabric" => Fault::Fabric { gpu },
+            "thermal" => Fault::Thermal { gpu },
+            "power" => Fault::Power { gpu },
             "lost" => Fault::Lost { gpu },
             "hang" => Fault::Hang { gpu },
             "recover" => Fault::Recover { gpu },
@@ -139,7 +215,9 @@ mod tests {
 
     #[test]
     fn every_fault_reads_back_as_it_is_written() {
-        let all = "xid:79@3 ecc@0 lost@3 error:15@3 slow:250@3 hang@3 recover@3 add remove@7";
+        let all = "xid:79@3 xid:79@3/1 ecc@0 ecc-count@1 remap-pending@1 remap-failed@1 \
+                   nvlink:5@2 fabric@2 thermal@2 power@2 lost@3 error:15@3 slow:250@3 hang@3 \
+                   recover@3 add remove@7";
         for text in all.split(' ') {
             assert_eq!(text.parse::<Fault>().expect(text).to_string(), text);
         }
@@ -147,7 +225,9 @@ mod tests {
 
     #[test]
     fn what_is_not_a_fault_is_answered_with_the_grammar() {
-        for wrong in ["", "xid@3", "xid:a@3", "lost", "lost@x", "melt@1", "ecc:1@3"] {
+        for wrong in
+            ["", "xid@3", "xid:a@3", "lost@3/1", "nvlink@3", "lost", "lost@x", "melt@1", "ecc:1@3"]
+        {
             let error = wrong.parse::<Fault>().expect_err(wrong).to_string();
             assert!(error.contains("xid:79@3"), "{error}");
         }

@@ -8,6 +8,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub use cluster::{ClusterUuid, Fabric, InvalidCluster};
 pub use validate::Problem;
 
 use crate::{
@@ -17,6 +18,7 @@ use crate::{
 };
 
 mod builtin;
+mod cluster;
 mod validate;
 
 /// A machine: its driver, its processors, and its devices with their places.
@@ -43,6 +45,9 @@ pub struct Profile {
     /// `NVSwitch` chips.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<Switch>,
+    /// The fabric that its switches are part of, if that reaches beyond the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<Fabric>,
     /// Network adapters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nics: Vec<Nic>,

@@ -11,7 +11,7 @@ use crate::{
     cpus::CpuList,
     mig::Shape,
     pci::{PciAddress, PciDistance, PciPath},
-    profile::{Driver, Nic, NumaNode, Switch},
+    profile::{Driver, Fabric, Nic, NumaNode, Switch},
 };
 
 mod events;
@@ -36,6 +36,8 @@ pub struct Model {
     pub gpus: Vec<Gpu>,
     /// `NVSwitch` chips.
     pub switches: Vec<Switch>,
+    /// The fabric that they are part of, if that reaches beyond the machine.
+    pub fabric: Option<Fabric>,
     /// Network adapters.
     pub nics: Vec<Nic>,
     /// The number of the next GPU that is added.
@@ -168,6 +170,21 @@ pub struct Faults {
     pub slow_ms: u32,
     /// Calls do not return.
     pub hang: bool,
+    /// The fabric manager could not put it into the fabric.
+    pub fabric: bool,
+    /// NVLinks that are down, a bit for each.
+    pub links_down: u32,
+    /// Clocks are held back.
+    pub slowed: Slowed,
+}
+
+/// Why a GPU's clocks are held back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slowed {
+    /// It is too hot.
+    pub thermal: bool,
+    /// It gets too little power.
+    pub power: bool,
 }
 
 // === impl Model ===
@@ -213,9 +230,23 @@ impl Gpu {
         format!("{}.41.00.01", self.card.architecture.vbios_prefix()).to_uppercase()
     }
 
-    /// Whether only a reset makes it good again: `NVML_GPU_RECOVERY_ACTION_GPU_RESET`.
+    /// Whether only a reset makes it good again: `NVML_GPU_RECOVERY_ACTION_GPU_RESET`. A row that
+    /// ECC still repairs can wait for the next one.
     pub fn needs_reset(&self) -> bool {
-        self.faults.lost || self.live.remapped.pending
+        let broken = self.live.remapped.pending && self.live.ecc_volatile.uncorrected > 0;
+        self.faults.lost || broken
+    }
+
+    /// Where an NVLink ends now; `None` for one that is down or not plugged.
+    pub fn link(&self, port: usize) -> Option<LinkEnd> {
+        let down = self.faults.links_down >> port & 1 == 1;
+        self.links.get(port).copied().flatten().filter(|_| !down)
+    }
+
+    /// Whether a fabric manager registers it: on switches, since Hopper.
+    pub fn is_on_fabric(&self) -> bool {
+        let on_switch = self.links.iter().any(|link| matches!(link, Some(LinkEnd::Switch(_))));
+        self.card.architecture.has_fabric() && on_switch
     }
 
     /// The MIG instance with these ids.

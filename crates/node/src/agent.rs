@@ -157,7 +157,8 @@ impl From<Result<&'static str, tokio::task::JoinError>> for PartFailed {
 pub async fn survey(config: &Config, clock: Clock) -> NodeState {
     let (stop, news) = (CancellationToken::new(), Arc::new(Notify::new()));
     let (mut parts, mut snapshots) = (JoinSet::new(), Vec::new());
-    for source in discovery::sources(config, clock, &news, &stop) {
+    let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
+    for source in discovery::sources(config, &policy, clock, &news, &stop) {
         snapshots.push((source.name, source.snapshots));
         parts.spawn(source.run);
     }
@@ -183,7 +184,7 @@ fn start_discovery(
 ) -> watch::Receiver<Arc<NodeState>> {
     let (publish, state) = watch::channel(Arc::new(NodeState::default()));
     let mut snapshots = Vec::new();
-    for source in discovery::sources(config, clock, &notices.news, stop) {
+    for source in discovery::sources(config, &notices.policy, clock, &notices.news, stop) {
         snapshots.push((source.name, source.snapshots));
         spawn(parts, source.name, source.run);
     }

@@ -3,6 +3,7 @@
 mod log;
 mod nics;
 mod nvidia;
+mod policy;
 
 use std::{pin::Pin, sync::Arc};
 
@@ -12,7 +13,12 @@ use windlass_core::{device::Device, inventory::SourceState};
 
 pub(crate) use nvidia::PROFILE;
 
-use crate::{clock::Clock, config::Config, host::Host};
+use self::policy::PolicyWatch;
+use crate::{
+    clock::Clock,
+    config::{Config, Policy},
+    host::Host,
+};
 
 /// What a source knows at one moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,16 +48,18 @@ pub(crate) struct Publisher {
     news: Arc<Notify>,
 }
 
-/// Builds every source; nothing is read from the host yet. `news` is notified of each snapshot.
+/// Builds every source; nothing is read from the host yet. A new health policy takes effect while
+/// they run. `news` is notified of each snapshot.
 pub(crate) fn sources(
     config: &Config,
+    policy: &watch::Receiver<Arc<Policy>>,
     clock: Clock,
     news: &Arc<Notify>,
     stop: &CancellationToken,
 ) -> Vec<Source> {
     let host = Host::new(&config.host_root, &config.host_root_on_node);
-    let nvidia = nvidia::Nvidia::new(config, host.clone(), clock);
-    let nics = nics::Nics::new(&config.policy.health, host, clock);
+    let nvidia = nvidia::Nvidia::new(config, PolicyWatch::new(policy.clone()), host.clone(), clock);
+    let nics = nics::Nics::new(host, clock);
     let (to_nvidia, nvidia_snapshots) = Publisher::new(news);
     let (to_nics, nics_snapshots) = Publisher::new(news);
     vec![
@@ -63,7 +71,7 @@ pub(crate) fn sources(
         Source {
             name: "nics",
             snapshots: nics_snapshots,
-            run: Box::pin(nics.run(to_nics, stop.clone())),
+            run: Box::pin(nics.run(PolicyWatch::new(policy.clone()), to_nics, stop.clone())),
         },
     ]
 }

@@ -83,9 +83,7 @@ export! {
         device: Device,
         reasons: Out<c_ulonglong>,
     ) {
-        let idle = device.gpu()?.live.utilization_percent == 0;
-        let idle_reason = u64::from(sys::nvmlClocksEventReasonGpuIdle);
-        reasons.put(if idle { idle_reason } else { 0 })
+        reasons.put(held_back_by(&*device.gpu()?))
     }
 
     /// All that NVML knows, in one mask.
@@ -96,6 +94,19 @@ export! {
         device.gpu()?;
         reasons.put(0x1ff)
     }
+}
+
+/// Why the clocks are not at their highest, in bits of `nvmlClocksEventReason*`.
+fn held_back_by(gpu: &Gpu) -> c_ulonglong {
+    let slowed = gpu.faults.slowed;
+    [
+        (gpu.live.utilization_percent == 0, sys::nvmlClocksEventReasonGpuIdle),
+        (slowed.thermal, sys::nvmlClocksThrottleReasonHwThermalSlowdown),
+        (slowed.power, sys::nvmlClocksThrottleReasonHwPowerBrakeSlowdown),
+    ]
+    .into_iter()
+    .filter_map(|(holds, reason)| holds.then_some(c_ulonglong::from(reason)))
+    .sum()
 }
 
 fn graphics_now(gpu: &Gpu) -> u32 {

@@ -206,11 +206,12 @@ impl Interest {
 
 fn data(event: &Event, gpu: &Gpu) -> sys::nvmlEventData_t {
     let (event_type, event_data) = type_and_data(event.kind);
+    let (gpu_instance, compute_instance) = event.instance.unwrap_or((WHOLE_GPU, WHOLE_GPU));
     sys::nvmlEventData_t {
         device: Device::of_gpu(gpu).raw(),
         eventType: event_type,
         eventData: event_data,
-        gpuInstanceId: WHOLE_GPU,
-        computeInstanceId: WHOLE_GPU,
+        gpuInstanceId: gpu_instance,
+        computeInstanceId: compute_instance,
     }
 }

@@ -1,21 +1,18 @@
 //! The GPU fabric: whether the fabric manager has put a GPU into its NVLink domain.
 
 use nvml_wrapper_sys::bindings as sys;
-use windlass_machine::{
-    Architecture,
-    state::{Gpu, LinkEnd},
-};
+use windlass_machine::profile::{ClusterUuid, Fabric};
 
 use crate::{
     abi::{Out, OutVersioned, struct_version, versioned},
-    handle::Device,
-    status::{Answer, Status},
+    handle::{Device, FoundGpu},
+    status::{Answer, Code, Status},
 };
 
 versioned!(sys::nvmlGpuFabricInfo_v2_t, sys::nvmlGpuFabricInfo_v3_t);
 
 /// Within one machine there is one cluster, and it has no UUID.
-const NO_CLUSTER: [u8; 16] = [0; 16];
+const NO_CLUSTER: Fabric = Fabric { cluster: ClusterUuid([0; 16]), clique: 0 };
 
 /// The two states that our GPUs are in; the type in the ABI is narrower than the constants.
 const COMPLETED: sys::nvmlGpuFabricState_t = 3;
@@ -23,59 +20,80 @@ const NOT_ON_A_FABRIC: sys::nvmlGpuFabricState_t = 0;
 const _: () = assert!(COMPLETED as u32 == sys::NVML_GPU_FABRIC_STATE_COMPLETED);
 const _: () = assert!(NOT_ON_A_FABRIC as u32 == sys::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED);
 
+/// What all versions of the structure tell.
+struct Registration {
+    fabric: Fabric,
+    state: sys::nvmlGpuFabricState_t,
+    status: Code,
+    /// Bits of `NVML_GPU_FABRIC_HEALTH_MASK_*`.
+    mask: u32,
+    summary: u32,
+}
+
 export! {
     fn nvmlDeviceGetGpuFabricInfo(device: Device, info: Out<sys::nvmlGpuFabricInfo_t>) {
-        let gpu = device.gpu()?;
-        let state = state_of(&gpu)?;
+        let registration = Registration::of(&device.gpu()?)?;
         info.put(sys::nvmlGpuFabricInfo_t {
-            clusterUuid: NO_CLUSTER,
-            status: sys::nvmlReturn_enum_NVML_SUCCESS,
-            cliqueId: 0,
-            state,
+            clusterUuid: registration.fabric.cluster.0,
+            status: registration.status,
+            cliqueId: registration.fabric.clique,
+            state: registration.state,
         })
     }
 
     fn nvmlDeviceGetGpuFabricInfoV(device: Device, info: OutVersioned) {
-        let gpu = device.gpu()?;
-        let state = state_of(&gpu)?;
+        let registration = Registration::of(&device.gpu()?)?;
         if info.version()? == struct_version::<sys::nvmlGpuFabricInfo_v2_t>(2) {
-            info.put(version_2(state))
+            info.put(registration.version_2())
         } else {
-            info.put(version_3(state))
+            info.put(registration.version_3())
         }
     }
 }
 
-/// Hopper and later are put into the fabric by the fabric manager; it is done when a client looks.
-fn state_of(gpu: &Gpu) -> Answer<sys::nvmlGpuFabricState_t> {
-    let on_switch = gpu.links.iter().any(|link| matches!(link, Some(LinkEnd::Switch(_))));
-    match gpu.card.architecture {
-        Architecture::Hopper | Architecture::Blackwell if on_switch => Ok(COMPLETED),
-        Architecture::Hopper | Architecture::Blackwell => Ok(NOT_ON_A_FABRIC),
-        _ => Err(Status::NOT_SUPPORTED),
-    }
-}
+// === impl Registration ===
 
-fn version_2(state: sys::nvmlGpuFabricState_t) -> sys::nvmlGpuFabricInfo_v2_t {
-    sys::nvmlGpuFabricInfo_v2_t {
-        version: struct_version::<sys::nvmlGpuFabricInfo_v2_t>(2),
-        clusterUuid: NO_CLUSTER,
-        status: sys::nvmlReturn_enum_NVML_SUCCESS,
-        cliqueId: 0,
-        state,
-        healthMask: 0,
+impl Registration {
+    /// The fabric manager is done when a client looks; a GPU whose fabric fails keeps the error that
+    /// it ended with.
+    fn of(gpu: &FoundGpu) -> Answer<Self> {
+        if !gpu.card.architecture.has_fabric() {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        let state = if gpu.is_on_fabric() { COMPLETED } else { NOT_ON_A_FABRIC };
+        let fabric = gpu.machine().fabric.clone().filter(|_| state == COMPLETED);
+        let bad_route = sys::NVML_GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE
+            << sys::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY;
+        let (status, mask, summary) = if gpu.faults.fabric {
+            (Status::UNKNOWN.0, bad_route, sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY)
+        } else {
+            let success = sys::nvmlReturn_enum_NVML_SUCCESS;
+            (success, 0, sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY)
+        };
+        Ok(Self { fabric: fabric.unwrap_or(NO_CLUSTER), state, status, mask, summary })
     }
-}
 
-fn version_3(state: sys::nvmlGpuFabricState_t) -> sys::nvmlGpuFabricInfo_v3_t {
-    sys::nvmlGpuFabricInfo_v3_t {
-        version: struct_version::<sys::nvmlGpuFabricInfo_v3_t>(3),
-        clusterUuid: NO_CLUSTER,
-        status: sys::nvmlReturn_enum_NVML_SUCCESS,
-        cliqueId: 0,
-        state,
-        healthMask: 0,
-        #[expect(clippy::cast_possible_truncation, reason = "the constant is 1")]
-        healthSummary: sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY as u8,
+    fn version_2(&self) -> sys::nvmlGpuFabricInfo_v2_t {
+        sys::nvmlGpuFabricInfo_v2_t {
+            version: struct_version::<sys::nvmlGpuFabricInfo_v2_t>(2),
+            clusterUuid: self.fabric.cluster.0,
+            status: self.status,
+            cliqueId: self.fabric.clique,
+            state: self.state,
+            healthMask: self.mask,
+        }
+    }
+
+    fn version_3(&self) -> sys::nvmlGpuFabricInfo_v3_t {
+        sys::nvmlGpuFabricInfo_v3_t {
+            version: struct_version::<sys::nvmlGpuFabricInfo_v3_t>(3),
+            clusterUuid: self.fabric.cluster.0,
+            status: self.status,
+            cliqueId: self.fabric.clique,
+            state: self.state,
+            healthMask: self.mask,
+            #[expect(clippy::cast_possible_truncation, reason = "the constants are 1 and 2")]
+            healthSummary: self.summary as u8,
+        }
     }
 }

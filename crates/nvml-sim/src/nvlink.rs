@@ -123,8 +123,8 @@ pub(crate) fn ports(gpu: &Gpu) -> Answer<NvLinkPorts> {
 /// MIG turns the links of a GPU off.
 fn end(gpu: &Gpu, link: c_uint) -> Answer<Option<LinkEnd>> {
     ports(gpu)?;
-    let end = gpu.links.get(link as usize).ok_or(Status::INVALID_ARGUMENT)?;
-    Ok(end.filter(|_| gpu.mig.is_none()))
+    gpu.links.get(link as usize).ok_or(Status::INVALID_ARGUMENT)?;
+    Ok(gpu.link(link as usize).filter(|_| gpu.mig.is_none()))
 }
 
 fn active_end(gpu: &Gpu, link: c_uint) -> Answer<LinkEnd> {

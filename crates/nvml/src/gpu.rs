@@ -147,7 +147,7 @@ impl fmt::Debug for Gpu {
 
 /// The version field of a versioned structure: its size, and the version in the last byte
 /// (`NVML_STRUCT_VERSION` in `nvml.h`).
-fn versioned<T>(version: u32) -> u32 {
+pub(crate) fn versioned<T>(version: u32) -> u32 {
     u32::try_from(size_of::<T>()).expect("NVML structures are small") | version << 24
 }
 

@@ -10,18 +10,24 @@
 
 mod error;
 mod event;
+mod fabric;
 mod gpu;
 mod library;
+mod memory_errors;
 mod mig;
 mod nvlink;
+mod slowdown;
 mod trouble;
 
 pub use error::{LoadError, NvmlError};
 pub use event::{Event, EventKind, EventSet};
+pub use fabric::{Fabric, FabricHealth, FabricState};
 pub use gpu::{Brand, Gpu, Memory};
 pub use library::{CudaVersion, Nvml};
+pub use memory_errors::RowRemapping;
 pub use mig::{MigInstance, MigMode, MigShare};
 pub use nvlink::Remote;
+pub use slowdown::Slowdown;
 pub use trouble::RecoveryAction;
 
 /// The answer of one NVML call.

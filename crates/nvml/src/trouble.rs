@@ -26,21 +26,6 @@ impl Gpu {
         Ok(asked.flatten().map(RecoveryAction::of))
     }
 
-    /// Whether a bad row of memory could not be mapped out; `None` for a GPU that maps none out.
-    pub fn row_remapping_failed(&self) -> Result<Option<bool>> {
-        let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
-        let asked = call!(
-            self.table,
-            nvmlDeviceGetRemappedRows,
-            self.handle.0,
-            &raw mut corrected,
-            &raw mut uncorrected,
-            &raw mut pending,
-            &raw mut failed
-        );
-        Ok(asked.optional()?.map(|()| failed != 0))
-    }
-
     /// One field as an unsigned number; `None` where this GPU has no such field.
     fn field(&self, id: u32) -> Result<Option<u64>> {
         // SAFETY: integers and a union of numbers, for which all zeros is a value.

@@ -10,18 +10,23 @@ use std::{
 
 use tempfile::TempDir;
 use windlass_machine::{Fault, Machine, Profile, simulated_driver};
-use windlass_nvml::{EventKind, LoadError, MigMode, Nvml, RecoveryAction, Remote};
+use windlass_nvml::{
+    EventKind, FabricHealth, FabricState, LoadError, MigMode, Nvml, RecoveryAction, Remote,
+};
 
 const REAL: &str = "WINDLASS_E2E_NVML_LIBRARY";
 
 fn machine(profile: &str) -> (TempDir, Machine) {
+    machine_of(&Profile::named(profile).expect("a shipped profile"))
+}
+
+fn machine_of(profile: &Profile) -> (TempDir, Machine) {
     let mut builder = tempfile::Builder::new();
     builder.prefix("wl");
     let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
     let folder = folder.expect("a temporary folder");
-    let profile = Profile::named(profile).expect("a shipped profile");
     let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
-    let machine = Machine::create(folder.path(), &profile, &driver).expect("a machine");
+    let machine = Machine::create(folder.path(), profile, &driver).expect("a machine");
     (folder, machine)
 }
 
@@ -48,7 +53,13 @@ fn check_driver(library: &Path) {
             assert!(gpu.nvlink_generation(link).is_none_or(|generation| generation > 0));
             gpu.nvlink_remote(link);
         }
-        assert_ne!(gpu.row_remapping_failed().expect("rows, or none"), Some(true));
+        let rows = gpu.row_remapping().expect("rows, or none");
+        assert!(rows.is_none_or(|rows| !rows.failed), "{rows:?}");
+        gpu.page_retirement_pending().expect("pages, or none");
+        gpu.uncorrected_errors().expect("a count, or none");
+        gpu.slowdown().expect("reasons, or none");
+        let fabric = gpu.fabric().expect("a fabric, or none");
+        assert!(fabric.is_none_or(|fabric| fabric.health != FabricHealth::Bad));
         let action = gpu.recovery_action().expect("an action, or none");
         assert!(matches!(action, None | Some(RecoveryAction::None)), "{action:?}");
         if gpu.mig_mode().expect("a mode") == MigMode::Enabled {
@@ -128,3 +139,34 @@ fn a_library_that_is_not_there_is_named() {
     assert!(matches!(error, LoadError::Open { .. }));
     assert_eq!(error.to_string(), "cannot load /nowhere/libnvidia-ml.so.1");
 }
+
+#[test]
+fn a_gpu_on_switches_is_in_a_fabric_and_only_a_rack_gives_it_a_name() {
+    let (_folder, board) = machine("dgx-h100");
+    let nvml = Nvml::load(&board.nvml_library()).expect("loaded");
+    let fabric = nvml.gpu(0).expect("a GPU").fabric().expect("told").expect("on switches");
+    assert!(fabric.is_joined() && fabric.state == FabricState::Completed);
+    assert_eq!((fabric.cluster, fabric.clique), (None, 0));
+
+    let (_folder, card) = machine("l40s-pcie");
+    let nvml = Nvml::load(&card.nvml_library()).expect("loaded");
+    assert_eq!(nvml.gpu(0).expect("a GPU").fabric().expect("told"), None);
+
+    let (_folder, rack) = machine_of(&in_a_rack("hgx-b200"));
+    let nvml = Nvml::load(&rack.nvml_library()).expect("loaded");
+    let gpu = nvml.gpu(3).expect("a GPU");
+    let fabric = gpu.fabric().expect("told").expect("on switches");
+    assert_eq!((fabric.cluster.as_deref(), fabric.clique), (Some(CLUSTER), 7));
+    rack.inject(&Fault::Fabric { gpu: 3 }).expect("injected");
+    let fabric = gpu.fabric().expect("told").expect("on switches");
+    assert!(!fabric.is_joined() && fabric.health == FabricHealth::Bad);
+}
+
+/// The machine of a profile as one of several on a fabric.
+fn in_a_rack(profile: &str) -> Profile {
+    let cluster = CLUSTER.to_owned().try_into().expect("a UUID");
+    let fabric = Some(windlass_machine::profile::Fabric { cluster, clique: 7 });
+    Profile { fabric, ..Profile::named(profile).expect("a shipped profile") }
+}
+
+const CLUSTER: &str = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4";

@@ -27,6 +27,26 @@ pub enum FaultError {
         /// The card's name.
         card: String,
     },
+    /// An older card retires pages and replaces no rows.
+    #[error("`{fault}`: {card} replaces no rows of memory")]
+    NoRemapping {
+        /// What was to happen.
+        fault: Fault,
+        /// The card's name.
+        card: String,
+    },
+    /// The GPU has no such link, or no fabric behind its links.
+    #[error("`{fault}`: the GPU has no such link")]
+    NoLink {
+        /// What was to happen.
+        fault: Fault,
+    },
+    /// The GPU is not cut, or not so.
+    #[error("`{fault}`: the GPU has no GPU instance of that id")]
+    NoInstance {
+        /// What was to happen.
+        fault: Fault,
+    },
 }
 
 // === impl Model ===
@@ -39,12 +59,21 @@ impl Model {
         let Some(gpu) = self.gpus.get_mut(index) else {
             return Err(FaultError::NoGpu { fault: fault.clone(), gpu: index, count });
         };
+        gpu.can_have(fault)?;
         let number = gpu.number;
-        if matches!(fault, Fault::DoubleBitEcc { .. }) && !gpu.card.ecc {
-            return Err(FaultError::NoEcc { fault: fault.clone(), card: gpu.card.name.clone() });
-        }
         match *fault {
             Fault::Xid { code, .. } => self.events.push(number, EventKind::Xid(code)),
+            Fault::InstanceXid { instance, code, .. } => {
+                let at = gpu.ids_of(instance);
+                self.events.push_of(number, at, EventKind::Xid(code));
+            }
+            Fault::EccCount { .. } => gpu.count_an_error(),
+            Fault::RemapPending { .. } => gpu.live.remapped.pending = true,
+            Fault::RemapFailed { .. } => gpu.live.remapped.failed = true,
+            Fault::LinkDown { port, .. } => gpu.faults.links_down |= 1 << port,
+            Fault::Fabric { .. } => gpu.faults.fabric = true,
+            Fault::Thermal { .. } => gpu.faults.slowed.thermal = true,
+            Fault::Power { .. } => gpu.faults.slowed.power = true,
             Fault::DoubleBitEcc { .. } => {
                 gpu.break_a_memory_row();
                 self.events.push(number, EventKind::DoubleBitEcc);
@@ -80,10 +109,48 @@ impl Model {
 // === impl Gpu ===
 
 impl Gpu {
+    /// Whether the card has what the fault breaks.
+    fn can_have(&self, fault: &Fault) -> Result<(), FaultError> {
+        let (card, refused) = (self.card.name.clone(), fault.clone());
+        match *fault {
+            Fault::DoubleBitEcc { .. }
+            | Fault::EccCount { .. }
+            | Fault::RemapPending { .. }
+            | Fault::RemapFailed { .. }
+                if !self.card.ecc =>
+            {
+                Err(FaultError::NoEcc { fault: refused, card })
+            }
+            Fault::RemapFailed { .. } if !self.card.architecture.remaps_rows() => {
+                Err(FaultError::NoRemapping { fault: refused, card })
+            }
+            Fault::LinkDown { port, .. } if self.link(port.into()).is_none() => {
+                Err(FaultError::NoLink { fault: refused })
+            }
+            Fault::Fabric { .. } if !self.is_on_fabric() => {
+                Err(FaultError::NoLink { fault: refused })
+            }
+            Fault::InstanceXid { instance, .. } if self.ids_of(instance).is_none() => {
+                Err(FaultError::NoInstance { fault: refused })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The ids of a GPU instance and of the compute instance that fills it.
+    fn ids_of(&self, gpu_instance: u32) -> Option<(u32, u32)> {
+        let found = self.mig.iter().flatten().find(|one| one.gpu_instance == gpu_instance);
+        found.map(|instance| (instance.gpu_instance, instance.compute_instance))
+    }
+
     fn break_a_memory_row(&mut self) {
+        self.count_an_error();
+        self.live.remapped.pending = true;
+    }
+
+    fn count_an_error(&mut self) {
         self.live.ecc_volatile.uncorrected += 1;
         self.live.ecc_aggregate.uncorrected += 1;
-        self.live.remapped.pending = true;
     }
 
     /// What a GPU reset does: faults end, volatile counters are zero, waiting rows are remapped.

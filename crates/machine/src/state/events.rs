@@ -16,6 +16,8 @@ pub struct Event {
     pub gpu: u32,
     /// What happened.
     pub kind: EventKind,
+    /// The GPU instance and compute instance that it is confined to.
+    pub instance: Option<(u32, u32)>,
 }
 
 /// What happened to a GPU.
@@ -48,13 +50,18 @@ impl EventLog {
         self.newest.iter().filter(move |event| event.sequence > sequence)
     }
 
-    /// Numbers an event and keeps it.
+    /// Numbers an event of a whole GPU and keeps it.
     pub(crate) fn push(&mut self, gpu: u32, kind: EventKind) {
+        self.push_of(gpu, None, kind);
+    }
+
+    /// Numbers an event and keeps it.
+    pub(crate) fn push_of(&mut self, gpu: u32, instance: Option<(u32, u32)>, kind: EventKind) {
         self.last += 1;
         if self.newest.len() == KEPT {
             self.newest.pop_front();
         }
-        self.newest.push_back(Event { sequence: self.last, gpu, kind });
+        self.newest.push_back(Event { sequence: self.last, gpu, kind, instance });
     }
 }
 

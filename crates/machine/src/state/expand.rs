@@ -28,6 +28,7 @@ impl Model {
             numa: profile.numa.clone(),
             gpus: gpus.map(|(index, place)| gpu(profile, &seed, (index, place))).collect(),
             switches: profile.switches.clone(),
+            fabric: profile.fabric.clone(),
             nics: profile.nics.clone(),
             next_number: number(profile.gpus.len()),
             events: EventLog::default(),

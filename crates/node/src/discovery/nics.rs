@@ -3,7 +3,7 @@
 //! The source tells where they sit, so that a GPU's neighbours are known, and whether their link is
 //! up. It reads a few files per interface at each look.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use tokio::{
     task::spawn_blocking,
@@ -18,12 +18,12 @@ use windlass_core::{
     pci::{PciAddress, PciePath},
 };
 
-use super::{Publisher, SourceSnapshot, log};
-use crate::{clock::Clock, config::HealthPolicy, host::Host};
+use super::{PolicyWatch, Publisher, SourceSnapshot, log};
+use crate::{clock::Clock, host::Host};
 
 /// The source.
 pub(super) struct Nics {
-    policy: HealthPolicy,
+    quiet_period: Duration,
     host: Host,
     clock: Clock,
     trackers: BTreeMap<DeviceId, HealthTracker>,
@@ -40,16 +40,23 @@ const ACTIVE: &str = "ACTIVE";
 // === impl Nics ===
 
 impl Nics {
-    pub(super) fn new(policy: &HealthPolicy, host: Host, clock: Clock) -> Self {
-        let (trackers, devices) = Default::default();
-        Self { policy: policy.clone(), host, clock, trackers, devices }
+    pub(super) fn new(host: Host, clock: Clock) -> Self {
+        let (quiet_period, trackers, devices) = Default::default();
+        Self { quiet_period, host, clock, trackers, devices }
     }
 
-    /// Looks at once and then at the probe interval, until stopped. Some of the files are answered by
-    /// the device's firmware: a look that takes too long is waited for, and said.
-    pub(super) async fn run(mut self, to: Publisher, stop: CancellationToken) {
-        let (deadline, interval) = (self.policy.call_deadline, self.policy.probe_interval);
+    /// Looks at once, at the probe interval, and when there is another policy, until stopped. Some of
+    /// the files are answered by the device's firmware: a look that takes too long is waited for, and
+    /// said.
+    pub(super) async fn run(
+        mut self,
+        mut policy: PolicyWatch,
+        to: Publisher,
+        stop: CancellationToken,
+    ) {
         loop {
+            self.set_quiet_period(policy.current().quiet_period);
+            let deadline = policy.current().call_deadline;
             let mut look = spawn_blocking(move || self.looked());
             let in_time = timeout(deadline, &mut look).await;
             let looked = if let Ok(looked) = in_time {
@@ -66,9 +73,15 @@ impl Nics {
             to.publish(snapshot);
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = sleep(interval) => {}
+                () = sleep(policy.current().probe_interval) => {}
+                () = policy.changed() => {}
             }
         }
+    }
+
+    fn set_quiet_period(&mut self, quiet_period: Duration) {
+        self.quiet_period = quiet_period;
+        self.trackers.values_mut().for_each(|tracker| tracker.set_quiet_period(quiet_period));
     }
 
     fn looked(mut self) -> (Self, SourceSnapshot) {
@@ -100,7 +113,7 @@ impl Nics {
 
     fn observe(&mut self, id: &DeviceId, observation: &Observation) {
         let now = self.clock.now();
-        let quiet = self.policy.quiet_period;
+        let quiet = self.quiet_period;
         let tracker =
             self.trackers.entry(id.clone()).or_insert_with(|| HealthTracker::new(quiet, now));
         if let Some(from) = tracker.observe(observation, now) {

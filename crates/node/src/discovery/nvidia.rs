@@ -15,6 +15,7 @@
 mod connection;
 mod describe;
 mod events;
+mod fabric;
 mod facts;
 mod known;
 mod probe;
@@ -37,20 +38,15 @@ use self::{
     facts::DriverFacts,
     known::Known,
 };
-use super::{Publisher, SourceSnapshot};
-use crate::{
-    causes,
-    clock::Clock,
-    config::{Config, HealthPolicy},
-    host::Host,
-};
+use super::{PolicyWatch, Publisher, SourceSnapshot};
+use crate::{causes, clock::Clock, config::Config, host::Host};
 
 pub(crate) use describe::PROFILE;
 
 /// The source.
 pub(super) struct Nvidia {
     library: Option<PathBuf>,
-    policy: HealthPolicy,
+    policy: PolicyWatch,
     host: Host,
     known: Known,
     state: SourceState,
@@ -91,16 +87,17 @@ const MOST_PATIENCE: Duration = Duration::from_secs(600);
 // === impl Nvidia ===
 
 impl Nvidia {
-    pub(super) fn new(config: &Config, host: Host, clock: Clock) -> Self {
+    pub(super) fn new(config: &Config, policy: PolicyWatch, host: Host, clock: Clock) -> Self {
+        let quiet_period = policy.current().quiet_period;
         Self {
             library: config.driver.nvml_library.clone(),
-            policy: config.policy.health.clone(),
-            known: Known::new(config.policy.health.quiet_period, clock),
+            policy,
+            known: Known::new(quiet_period, clock),
             host,
             state: SourceState::Starting,
             simulated: None,
             attempt: JoinSet::new(),
-            patience: config.policy.health.quiet_period,
+            patience: quiet_period,
         }
     }
 
@@ -120,7 +117,8 @@ impl Nvidia {
             }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = sleep(self.policy.probe_interval) => {}
+                () = sleep(self.policy.current().probe_interval) => {}
+                () = self.policy.changed() => self.known.set_quiet_period(self.quiet_period()),
             }
         }
     }
@@ -130,13 +128,14 @@ impl Nvidia {
     async fn connect(&mut self) -> Result<Connection, ConnectError> {
         if self.attempt.is_empty() {
             let (library, host) = (self.library.clone(), self.host.clone());
-            let event_wait = self.policy.event_wait;
+            let event_wait = self.policy.current().event_wait;
             self.attempt.spawn_blocking(move || load(library, &host, event_wait));
         }
-        let deadline = self.policy.call_deadline;
+        let deadline = self.policy.current().call_deadline;
         match timeout(deadline, self.attempt.join_next()).await {
             Ok(Some(Ok(driver))) => {
-                Ok(Connection::new(driver?, &self.host, &self.policy, self.patience))
+                let policy = self.policy.current();
+                Ok(Connection::new(driver?, &self.host, policy, self.patience))
             }
             Ok(Some(Err(_)) | None) | Err(_) => Err(ConnectError::Overdue(deadline)),
         }
@@ -156,12 +155,17 @@ impl Nvidia {
         loop {
             let ended = tokio::select! {
                 () = stop.cancelled() => Some(Ended::Stopped),
+                () = self.policy.changed() => {
+                    self.known.set_quiet_period(self.quiet_period());
+                    connection.adopt(self.policy.current());
+                    None
+                }
                 ended = connection.step(&mut self.known) => ended,
             };
             match ended {
                 None if connection.has_seen_every_gpu() => {
-                    if connection.take_heart(self.policy.quiet_period) {
-                        self.patience = self.policy.quiet_period;
+                    if connection.take_heart(self.quiet_period()) {
+                        self.patience = self.quiet_period();
                     }
                     let failing = |why: &str| SourceState::Failing(why.to_owned());
                     self.state = connection.trouble().map_or_else(|| ready.clone(), failing);
@@ -174,7 +178,7 @@ impl Nvidia {
                 }
                 Some(Ended::Changed) => {
                     tracing::info!("NVIDIA driver or GPUs changed; initialising NVML again");
-                    self.patience = self.policy.quiet_period;
+                    self.patience = self.quiet_period();
                     return shut_down(connection, Ended::Changed, stop).await;
                 }
                 Some(Ended::Lost) => {
@@ -184,6 +188,10 @@ impl Nvidia {
                 }
             }
         }
+    }
+
+    fn quiet_period(&self) -> Duration {
+        self.policy.current().quiet_period
     }
 
     /// Says so once, and keeps what was known as devices that are gone.

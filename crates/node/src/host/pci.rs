@@ -1,7 +1,7 @@
 //! A PCI function as sysfs describes it.
 
 use windlass_core::{
-    attribute::{AttributeValue, Attributes, standard},
+    attribute::{AttributeName, AttributeValue, Attributes, standard},
     device::Place,
     pci::{PciAddress, PciePath},
 };
@@ -21,7 +21,14 @@ pub struct PciFunction {
     pub vendor: Option<String>,
     /// Device id.
     pub device: Option<String>,
+    /// Class, subclass and programming interface as sysfs writes them, `0x030200`.
+    pub class: Option<String>,
 }
+
+/// Tells a compute card, `0x030200`, from one that drives a screen, `0x030000`.
+const PCI_CLASS: AttributeName = AttributeName::new("windlass.dev", "pciClass");
+
+// === impl Host ===
 
 impl Host {
     /// Reads what sysfs says of a function.
@@ -37,9 +44,12 @@ impl Host {
             numa_node: self.text(format!("{folder}/numa_node")).and_then(|node| node.parse().ok()),
             vendor: id("vendor"),
             device: id("device"),
+            class: self.text(format!("{folder}/class")),
         }
     }
 }
+
+// === impl PciFunction ===
 
 impl PciFunction {
     /// The place of a device that is this function.
@@ -52,7 +62,7 @@ impl PciFunction {
         }
     }
 
-    /// The attributes that Kubernetes defines for PCI devices.
+    /// The attributes that Kubernetes defines for PCI devices, and the class.
     pub fn attributes(&self) -> Attributes {
         let address = AttributeValue::string(self.address.to_string());
         let root = self.path.as_ref().map(|path| AttributeValue::string(path.root()));
@@ -61,6 +71,7 @@ impl PciFunction {
             (standard::PCI_BUS_ID, Some(address)),
             (standard::PCIE_ROOT, root),
             (standard::NUMA_NODE, numa_node),
+            (PCI_CLASS, self.class.as_deref().map(AttributeValue::string)),
         ];
         all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }

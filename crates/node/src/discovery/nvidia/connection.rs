@@ -109,6 +109,12 @@ impl Connection {
         }
     }
 
+    /// Goes by another policy from now on; the next round does not wait for the old interval.
+    pub(super) fn adopt(&mut self, policy: &HealthPolicy) {
+        self.policy = policy.clone();
+        self.round.next = self.round.next.min(Instant::now() + policy.probe_interval);
+    }
+
     /// Whether every GPU answered once or is overdue: before that a snapshot would be half a node.
     pub(super) fn has_seen_every_gpu(&self) -> bool {
         self.round.question.is_settled() && self.slots.iter().all(Slot::is_settled)

@@ -15,6 +15,7 @@ use windlass_core::{
 use windlass_nvml::Remote;
 
 use super::{
+    fabric,
     facts::{DriverFacts, GpuFacts, InstanceFacts, LinkFacts, MigFacts},
     procfs::ListedGpu,
 };
@@ -29,7 +30,7 @@ pub(super) struct Describe<'a> {
 
 const DOMAIN: &str = "nvidia.com";
 
-const fn named(name: &'static str) -> AttributeName {
+pub(super) const fn named(name: &'static str) -> AttributeName {
     AttributeName::new(DOMAIN, name)
 }
 
@@ -155,7 +156,8 @@ impl Describe<'_> {
             ),
         ];
         let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        self.model("gpu", facts, place).into_iter().chain(own).collect()
+        let fabric = facts.fabric.iter().flat_map(fabric::attributes);
+        self.model("gpu", facts, place).into_iter().chain(own).chain(fabric).collect()
     }
 
     fn instance(&self, gpu: &Device, facts: &GpuFacts, part: &InstanceFacts) -> Option<Device> {

@@ -1,6 +1,6 @@
 //! What NVML says of a GPU, read in one go. Everything here blocks, and may block for ever.
 
-use windlass_nvml::{Gpu, MigMode, MigShare, Nvml, NvmlError, Remote};
+use windlass_nvml::{Fabric, Gpu, MigMode, MigShare, Nvml, NvmlError, Remote};
 
 /// The driver as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub(super) struct GpuFacts {
     pub(super) memory_bytes: Option<u64>,
     pub(super) links: LinkFacts,
     pub(super) mig: MigFacts,
+    /// Of a GPU that can be in one.
+    pub(super) fabric: Option<Fabric>,
 }
 
 /// The active NVLinks.
@@ -90,10 +92,16 @@ impl GpuFacts {
             pci_bus_id: gpu.pci_bus_id().ok(),
             memory_bytes: memory(&gpu, &mig)?,
             links: LinkFacts::read(&gpu, links),
+            fabric: fabric(&gpu),
             mig,
             gpu,
         })
     }
+}
+
+/// A driver that does not tell is one without a fabric.
+pub(super) fn fabric(gpu: &Gpu) -> Option<Fabric> {
+    gpu.fabric().ok().flatten()
 }
 
 /// Reads the GPU's memory, which also proves that it answers. Where MIG is on, only a process with

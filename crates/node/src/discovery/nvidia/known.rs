@@ -32,6 +32,11 @@ impl Known {
         Self { devices: BTreeMap::new(), quiet_period, clock }
     }
 
+    pub(super) fn set_quiet_period(&mut self, quiet_period: Duration) {
+        self.quiet_period = quiet_period;
+        self.devices.values_mut().for_each(|entry| entry.tracker.set_quiet_period(quiet_period));
+    }
+
     pub(super) fn now(&self) -> Timestamp {
         self.clock.now()
     }

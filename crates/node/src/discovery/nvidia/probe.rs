@@ -10,7 +10,7 @@ use windlass_nvml::{Gpu, Nvml, NvmlError, RecoveryAction};
 use super::{
     connection::NumberedSet,
     describe::{Describe, NO_NODE},
-    facts::{DriverFacts, GpuFacts, InstanceFacts, MigFacts, memory},
+    facts::{DriverFacts, GpuFacts, InstanceFacts, MigFacts, fabric, memory},
 };
 use crate::host::Host;
 
@@ -60,7 +60,8 @@ impl Probe {
         let same = |known: &GpuFacts| {
             known.uuid == uuid && known.mig == mig && known.gpu == gpu && known.links.up == links
         };
-        let unchanged = self.known.clone().filter(same);
+        let fabric = fabric(&gpu);
+        let unchanged = self.known.clone().filter(same).filter(|known| known.fabric == fabric);
         let (described, obstacles, facts) = if let Some(facts) = unchanged {
             (None, BTreeMap::new(), facts)
         } else {
@@ -92,7 +93,7 @@ impl Probe {
 
 /// What the driver asks for, in words; a driver that does not tell asks for nothing.
 fn needs_reset(gpu: &Gpu) -> Option<String> {
-    if let Ok(Some(true)) = gpu.row_remapping_failed() {
+    if gpu.row_remapping().ok().flatten().is_some_and(|rows| rows.failed) {
         return Some("a bad row of memory could not be mapped out".to_owned());
     }
     match gpu.recovery_action().ok().flatten()? {

@@ -8,6 +8,10 @@ use windlass_core::{
 use windlass_nvml::{Event, EventKind, NvmlError};
 
 use super::{super::known::Known, Connection};
+use crate::config::{HealthPolicy, UnlistedXids};
+
+/// The XID of a double-bit ECC error.
+const DOUBLE_BIT_ECC: u64 = 48;
 
 impl Connection {
     pub(super) fn take_event(&mut self, event: Result<Event, NvmlError>, known: &mut Known) {
@@ -35,14 +39,16 @@ impl Connection {
         };
         let fault = match event.kind {
             EventKind::Xid(code) => {
-                let (counts, meaning) = self.judge(code);
-                if !counts {
+                let meaning = judge_xid(code).1;
+                if !counts(&self.policy, code) {
                     let device = slot.ids.first().map(DeviceId::as_str);
                     tracing::info!(device, xid = code, meaning, "an XID that does not count");
                     return;
                 }
                 Observation::Fault(Reason::Xid(code), meaning.to_owned())
             }
+            // The driver logs this as an XID too, and the operator's word on that holds here.
+            EventKind::DoubleBitEcc if !counts(&self.policy, DOUBLE_BIT_ECC) => return,
             EventKind::DoubleBitEcc => {
                 let detail = "memory that could not be corrected".to_owned();
                 Observation::Fault(Reason::DoubleBitEcc, detail)
@@ -53,12 +59,48 @@ impl Connection {
             known.observe(id, &fault);
         }
     }
+}
 
-    /// Whether an XID counts: the operator's word, then the catalogue's.
-    fn judge(&self, code: u64) -> (bool, &'static str) {
-        let (verdict, meaning) = judge_xid(code);
-        let counts = self.policy.counted_xids.contains(&code)
-            || (verdict == Verdict::Critical && !self.policy.ignored_xids.contains(&code));
-        (counts, meaning)
+/// Whether an XID counts: the operator's word on the code, then on all codes, then the catalogue's.
+/// A code on both lists counts, as with NVIDIA's plugin.
+fn counts(policy: &HealthPolicy, code: u64) -> bool {
+    let named = policy.counted_xids.contains(&code);
+    let unnamed = !policy.ignored_xids.contains(&code);
+    named
+        || unnamed
+            && match policy.unlisted_xids {
+                UnlistedXids::Judged => judge_xid(code).0 == Verdict::Critical,
+                UnlistedXids::Ignored => false,
+                UnlistedXids::Counted => true,
+            }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks which of a critical, a program's and an unknown XID count.
+    fn check(ignored: &[u64], counted: &[u64], unlisted: UnlistedXids, expected: [bool; 3]) {
+        let policy = HealthPolicy {
+            ignored_xids: ignored.iter().copied().collect(),
+            counted_xids: counted.iter().copied().collect(),
+            unlisted_xids: unlisted,
+            ..HealthPolicy::default()
+        };
+        let seen = [79, 13, 9_999].map(|code| counts(&policy, code));
+        assert_eq!(seen, expected, "-{ignored:?} +{counted:?} {unlisted:?}");
+    }
+
+    #[test]
+    fn the_operators_word_on_a_code_goes_before_the_one_on_all_and_that_before_the_catalogue() {
+        use UnlistedXids::{Counted, Ignored, Judged};
+        check(&[], &[], Judged, [true, false, true]);
+        check(&[79], &[13], Judged, [false, true, true]);
+        check(&[79], &[79], Judged, [true, false, true]);
+        check(&[], &[], Ignored, [false, false, false]);
+        check(&[], &[79], Ignored, [true, false, false]);
+        check(&[79], &[13], Ignored, [false, true, false]);
+        check(&[], &[], Counted, [true, true, true]);
+        check(&[79], &[], Counted, [false, true, true]);
     }
 }

@@ -1,0 +1,64 @@
+//! What a GPU's place in the NVLink fabric comes to, as attributes.
+
+use windlass_core::attribute::{AttributeName, AttributeValue};
+use windlass_nvml::{Fabric, FabricHealth, FabricState};
+
+use super::describe::named;
+
+const STATE: AttributeName = named("fabricState");
+const CLUSTER: AttributeName = named("fabricClusterUUID");
+const CLIQUE: AttributeName = named("fabricCliqueID");
+const DEGRADED: AttributeName = named("fabricDegraded");
+
+/// The attributes of a GPU that can be in a fabric. Cluster and clique are those of a fabric that it
+/// has joined and that reaches beyond the machine.
+pub(super) fn attributes(fabric: &Fabric) -> impl Iterator<Item = (AttributeName, AttributeValue)> {
+    let cluster = fabric.cluster.as_deref().filter(|_| fabric.is_joined());
+    let clique = cluster.map(|_| AttributeValue::Int(fabric.clique.into()));
+    let degraded = fabric.health != FabricHealth::Good;
+    [
+        (STATE, Some(AttributeValue::string(state(fabric)))),
+        (CLUSTER, cluster.map(AttributeValue::string)),
+        (CLIQUE, clique),
+        (DEGRADED, Some(AttributeValue::Bool(degraded))),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name, value?)))
+}
+
+/// In the words of `nvidia-smi`, and one for a registration that ended badly.
+fn state(fabric: &Fabric) -> &'static str {
+    match (fabric.state, &fabric.outcome) {
+        (FabricState::NotStarted, _) => "NotStarted",
+        (FabricState::InProgress, _) => "InProgress",
+        (FabricState::Completed, Ok(())) => "Completed",
+        (FabricState::Completed, Err(_)) => "Failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOINED: Fabric = Fabric {
+        state: FabricState::Completed,
+        outcome: Ok(()),
+        cluster: None,
+        clique: 7,
+        health: FabricHealth::Good,
+    };
+
+    fn names(fabric: &Fabric) -> Vec<&'static str> {
+        attributes(fabric).map(|(name, _)| name.name()).collect()
+    }
+
+    #[test]
+    fn a_clique_is_told_of_a_fabric_that_was_joined_and_reaches_beyond_the_machine() {
+        assert_eq!(names(&JOINED), ["fabricState", "fabricDegraded"]);
+        let rack = Fabric { cluster: Some("8a3cc1f2".to_owned()), ..JOINED };
+        let all = ["fabricState", "fabricClusterUUID", "fabricCliqueID", "fabricDegraded"];
+        assert_eq!(names(&rack), all);
+        let waiting = Fabric { state: FabricState::InProgress, ..rack };
+        assert_eq!(names(&waiting), ["fabricState", "fabricDegraded"]);
+    }
+}

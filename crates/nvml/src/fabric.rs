@@ -1,0 +1,234 @@
+//! The NVLink fabric that reaches beyond one GPU: whether a GPU is part of it, and how it fares.
+
+use nvml_wrapper_sys::bindings as sys;
+
+use crate::{
+    NvmlError, Result,
+    error::Optional as _,
+    gpu::{Gpu, versioned},
+    library::call,
+};
+
+/// A GPU's place in the fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fabric {
+    /// How far the GPU's registration is.
+    pub state: FabricState,
+    /// How the registration ended; tells something once it is completed.
+    pub outcome: Result<()>,
+    /// The cluster, as a UUID in text; `None` within one machine, where the driver gives zeros.
+    pub cluster: Option<String>,
+    /// The partition of the cluster whose GPUs reach each other's memory.
+    pub clique: u32,
+    /// What the fabric manager says of the GPU's part in it.
+    pub health: FabricHealth,
+}
+
+/// How far a GPU's registration with the fabric is, after `nvmlGpuFabricState_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FabricState {
+    /// It has not begun: the fabric manager does not run, or not yet.
+    NotStarted,
+    /// The fabric manager works on it.
+    InProgress,
+    /// It has ended, well or not.
+    Completed,
+}
+
+/// How a GPU's part in the fabric works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FabricHealth {
+    /// Well, or the driver does not tell.
+    Good,
+    /// With less bandwidth than it has been built for.
+    Degraded,
+    /// Not: routes to peers are broken.
+    Bad,
+}
+
+/// What all versions of the structure have.
+struct Registration {
+    state: sys::nvmlGpuFabricState_t,
+    status: sys::nvmlReturn_t,
+    cluster: [u8; 16],
+    clique: u32,
+    health: FabricHealth,
+}
+
+/// The name of the function in errors; that of its structure's first version is the same but for a
+/// letter.
+const CALL: &str = "nvmlDeviceGetGpuFabricInfoV";
+
+impl Gpu {
+    /// The GPU's place in the fabric; `None` for a GPU that can be part of none, and for a driver
+    /// that cannot tell.
+    pub fn fabric(&self) -> Result<Option<Fabric>> {
+        let newest = self.fabric_since_570().optional()?;
+        let newer = match newest {
+            None => self.fabric_since_545().optional()?,
+            found => found,
+        };
+        let registration = match newer {
+            None => self.fabric_before_545().optional()?,
+            found => found,
+        };
+        Ok(registration.and_then(Fabric::of))
+    }
+
+    fn fabric_since_570(&self) -> Result<Registration> {
+        // SAFETY: integers and arrays of integers, for which all zeros is a value.
+        let mut info: sys::nvmlGpuFabricInfo_v3_t = unsafe { std::mem::zeroed() };
+        info.version = versioned::<sys::nvmlGpuFabricInfo_v3_t>(3);
+        call!(self.table, nvmlDeviceGetGpuFabricInfoV, self.handle.0, &raw mut info)?;
+        let summary = FabricHealth::of_summary(info.healthSummary.into());
+        Ok(Registration {
+            state: info.state,
+            status: info.status,
+            cluster: info.clusterUuid,
+            clique: info.cliqueId,
+            health: summary.unwrap_or_else(|| FabricHealth::of_mask(info.healthMask)),
+        })
+    }
+
+    /// The second version is the first part of the third; the driver writes as much as the version
+    /// says.
+    fn fabric_since_545(&self) -> Result<Registration> {
+        // SAFETY: integers and arrays of integers, for which all zeros is a value.
+        let mut info: sys::nvmlGpuFabricInfo_v3_t = unsafe { std::mem::zeroed() };
+        info.version = versioned::<sys::nvmlGpuFabricInfo_v2_t>(2);
+        call!(self.table, nvmlDeviceGetGpuFabricInfoV, self.handle.0, &raw mut info)?;
+        Ok(Registration {
+            state: info.state,
+            status: info.status,
+            cluster: info.clusterUuid,
+            clique: info.cliqueId,
+            health: FabricHealth::of_mask(info.healthMask),
+        })
+    }
+
+    fn fabric_before_545(&self) -> Result<Registration> {
+        // SAFETY: integers and arrays of integers, for which all zeros is a value.
+        let mut info: sys::nvmlGpuFabricInfo_t = unsafe { std::mem::zeroed() };
+        call!(self.table, nvmlDeviceGetGpuFabricInfo, self.handle.0, &raw mut info)?;
+        Ok(Registration {
+            state: info.state,
+            status: info.status,
+            cluster: info.clusterUuid,
+            clique: info.cliqueId,
+            health: FabricHealth::Good,
+        })
+    }
+}
+
+// === impl Fabric ===
+
+impl Fabric {
+    fn of(registration: Registration) -> Option<Self> {
+        let state = match u32::from(registration.state) {
+            sys::NVML_GPU_FABRIC_STATE_NOT_STARTED => FabricState::NotStarted,
+            sys::NVML_GPU_FABRIC_STATE_IN_PROGRESS => FabricState::InProgress,
+            sys::NVML_GPU_FABRIC_STATE_COMPLETED => FabricState::Completed,
+            _ => return None,
+        };
+        Some(Self {
+            state,
+            outcome: NvmlError::check(CALL, registration.status),
+            cluster: cluster_in(registration.cluster),
+            clique: registration.clique,
+            health: registration.health,
+        })
+    }
+
+    /// Whether the GPU is part of the fabric.
+    pub fn is_joined(&self) -> bool {
+        self.state == FabricState::Completed && self.outcome.is_ok()
+    }
+}
+
+// === impl FabricHealth ===
+
+impl FabricHealth {
+    /// After `NVML_GPU_FABRIC_HEALTH_SUMMARY_*`; `None` where the driver gives no summary.
+    fn of_summary(summary: u32) -> Option<Self> {
+        match summary {
+            sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY => Some(Self::Good),
+            sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY => Some(Self::Degraded),
+            sys::NVML_GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY => Some(Self::Bad),
+            _ => None,
+        }
+    }
+
+    /// After `NVML_GPU_FABRIC_HEALTH_MASK_*`: what nvml.h calls a width is the mask of a part.
+    fn of_mask(mask: u32) -> Self {
+        let part = |shift: u32, width: u32| (mask >> shift) & width;
+        let route = part(
+            sys::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ROUTE_UNHEALTHY,
+            sys::NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_ROUTE_UNHEALTHY,
+        );
+        let bandwidth = part(
+            sys::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW,
+            sys::NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_DEGRADED_BW,
+        );
+        if route == sys::NVML_GPU_FABRIC_HEALTH_MASK_ROUTE_UNHEALTHY_TRUE {
+            Self::Bad
+        } else if bandwidth == sys::NVML_GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE {
+            Self::Degraded
+        } else {
+            Self::Good
+        }
+    }
+}
+
+/// A UUID as text; all zeros stand for none.
+fn cluster_in(bytes: [u8; 16]) -> Option<String> {
+    if bytes == [0; 16] {
+        return None;
+    }
+    let dashes = |(place, byte): (usize, &u8)| {
+        let dash = if matches!(place, 4 | 6 | 8 | 10) { "-" } else { "" };
+        format!("{dash}{byte:02x}")
+    };
+    Some(bytes.iter().enumerate().map(dashes).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_have_the_size_that_their_version_promises() {
+        // nvmlGpuFabricInfo_v2 and _v3 in NVIDIA's own bindings.
+        assert_eq!(versioned::<sys::nvmlGpuFabricInfo_v2_t>(2), 0x0200_0024);
+        assert_eq!(versioned::<sys::nvmlGpuFabricInfo_v3_t>(3), 0x0300_0028);
+    }
+
+    #[test]
+    fn the_second_version_is_the_first_part_of_the_third() {
+        use std::mem::offset_of;
+        use sys::{nvmlGpuFabricInfo_v2_t as V2, nvmlGpuFabricInfo_v3_t as V3};
+        assert_eq!(offset_of!(V2, clusterUuid), offset_of!(V3, clusterUuid));
+        assert_eq!(offset_of!(V2, status), offset_of!(V3, status));
+        assert_eq!(offset_of!(V2, cliqueId), offset_of!(V3, cliqueId));
+        assert_eq!(offset_of!(V2, state), offset_of!(V3, state));
+        assert_eq!(offset_of!(V2, healthMask), offset_of!(V3, healthMask));
+    }
+
+    #[test]
+    fn a_cluster_of_zeros_is_none_and_others_are_written_as_uuids() {
+        assert_eq!(cluster_in([0; 16]), None);
+        let bytes: [u8; 16] = std::array::from_fn(|place| u8::try_from(place).expect("small"));
+        let expected = "00010203-0405-0607-0809-0a0b0c0d0e0f";
+        assert_eq!(cluster_in(bytes).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_broken_route_is_bad_and_less_bandwidth_is_degraded() {
+        for (mask, expected) in [
+            (0b10_00_00_10, FabricHealth::Good),
+            (0b00_00_00_01, FabricHealth::Degraded),
+            (0b00_01_00_01, FabricHealth::Bad),
+        ] {
+            assert_eq!(FabricHealth::of_mask(mask), expected, "{mask:#b}");
+        }
+    }
+}
