@@ -7,6 +7,7 @@ pub mod cdi;
 pub mod device;
 pub mod health;
 pub mod inventory;
+pub mod labels;
 pub mod nvlink;
 pub mod pci;
 pub mod placement;

@@ -9,6 +9,7 @@ pub mod clock;
 pub mod config;
 pub mod discovery;
 pub mod host;
+pub mod labels;
 pub mod state;
 
 mod cdi;

@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::Targets;
 use windlass_machine::Fault;
 
-use crate::logging::LogFormat;
+use crate::{commands::LabelsArgs, logging::LogFormat};
 
 /// Accelerators for Kubernetes: discover, offer, watch, explain.
 ///
@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Devices(LookArgs),
     /// Show how near the devices of this host are to each other.
     Topo(LookArgs),
+    /// Show the labels that tell a scheduler about this node's GPUs.
+    Labels(LabelsArgs),
     /// Show which errors of NVIDIA's driver (XIDs) make a GPU unhealthy, and why.
     Xids(XidsArgs),
     /// See the whole thing work: a simulated machine, the real agent, an embedded kubelet.

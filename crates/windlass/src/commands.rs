@@ -2,6 +2,7 @@
 
 mod devices;
 mod kubelet;
+mod labels;
 mod machine;
 mod node;
 mod topo;
@@ -16,6 +17,7 @@ use windlass_core::inventory::{Inventory, SourceState};
 use windlass_node::{Config, agent, clock::Clock, config::ConfigFile, state::NodeState};
 
 pub(crate) use devices::{device_table, name as short_name, ordered, sources};
+pub(crate) use labels::LabelsArgs;
 pub(crate) use machine::host_flags;
 pub(crate) use topo::{LEGEND, Topology};
 
@@ -35,6 +37,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Node(args) => block_on(node::run(args)),
         Command::Devices(args) => block_on(devices::run(args)),
         Command::Topo(args) => block_on(topo::run(args)),
+        Command::Labels(args) => block_on(labels::run(args)),
         Command::Demo(args) => block_on(demo::run(args)),
         Command::Xids(args) => xids::run(&args),
         Command::Kubelet(args) => block_on(kubelet::run(args)),

@@ -1,0 +1,198 @@
+//! What labels read of a device.
+
+use super::{LabelInput, Offering, spelling};
+use crate::{
+    attribute::{AttributeName, AttributeValue, Quantity},
+    device::{Device, DeviceKind},
+    health::Reason,
+};
+
+/// A GPU that has a name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gpu<'a> {
+    device: &'a Device,
+    /// Whether containers get parts of it only.
+    pub(super) is_cut: bool,
+    /// How the whole of it is offered, if it is.
+    pub(super) offering: Option<Offering>,
+}
+
+/// A MIG instance.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Instance<'a> {
+    device: &'a Device,
+    /// How it is offered, if it is.
+    pub(super) offering: Option<Offering>,
+}
+
+const PRODUCT: AttributeName = nvidia("productName");
+const PROFILE: AttributeName = nvidia("profile");
+const MEMORY: AttributeName = nvidia("memory");
+const CAPABILITY: AttributeName = nvidia("cudaComputeCapability");
+const DRIVER: AttributeName = nvidia("driverVersion");
+const CUDA: AttributeName = nvidia("cudaDriverVersion");
+const MIG_CAPABLE: AttributeName = nvidia("migCapable");
+const FABRIC_CLUSTER: AttributeName = nvidia("fabricClusterUUID");
+const FABRIC_CLIQUE: AttributeName = nvidia("fabricCliqueID");
+const PCI_CLASS: AttributeName = AttributeName::new("windlass.dev", "pciClass");
+
+/// Capacities of an instance, and how gpu-feature-discovery calls them.
+const ENGINES: [(AttributeName, &str); 6] = [
+    (nvidia("multiprocessors"), "multiprocessors"),
+    (nvidia("copyEngines"), "engines.copy"),
+    (nvidia("decoders"), "engines.decoder"),
+    (nvidia("encoders"), "engines.encoder"),
+    (nvidia("jpegEngines"), "engines.jpeg"),
+    (nvidia("ofaEngines"), "engines.ofa"),
+];
+
+const fn nvidia(name: &'static str) -> AttributeName {
+    AttributeName::new("nvidia.com", name)
+}
+
+/// The node's GPUs, in order.
+pub(super) fn gpus<'a>(input: &LabelInput<'a>) -> Vec<Gpu<'a>> {
+    let gpu = |device: &'a Device| {
+        let offering = input.offerings.get(&device.id).copied().filter(|_| !device.partitioned);
+        Gpu { device, is_cut: device.partitioned, offering }
+    };
+    present(input, DeviceKind::Gpu).map(gpu).collect()
+}
+
+/// The node's MIG instances, in order.
+pub(super) fn instances<'a>(input: &LabelInput<'a>) -> Vec<Instance<'a>> {
+    let instance = |device: &'a Device| Instance {
+        device,
+        offering: input.offerings.get(&device.id).copied(),
+    };
+    let named = present(input, DeviceKind::Mig).filter(|device| text(device, &PROFILE).is_some());
+    named.map(instance).collect()
+}
+
+/// Devices of NVIDIA's that are there; one that never told its name has nothing to say.
+fn present<'a>(input: &LabelInput<'a>, kind: DeviceKind) -> impl Iterator<Item = &'a Device> {
+    let is_gone = |device: &&Device| {
+        device.health.trouble().is_some_and(|trouble| trouble.reason == Reason::Vanished)
+    };
+    let present = input.inventory.of_kind(kind).filter(move |device| !is_gone(device));
+    present.filter(|device| text(device, &PRODUCT).is_some())
+}
+
+fn text<'a>(device: &'a Device, name: &AttributeName) -> Option<&'a str> {
+    match device.attributes.get(name)? {
+        AttributeValue::String(text) | AttributeValue::Version(text) => Some(text),
+        AttributeValue::Int(_) | AttributeValue::Bool(_) => None,
+    }
+}
+
+fn memory_mib(device: &Device) -> Option<u64> {
+    match device.capacity.get(&MEMORY)? {
+        Quantity::Bytes(bytes) => Some(bytes >> 20),
+        Quantity::Count(_) => None,
+    }
+}
+
+// === impl Gpu ===
+
+impl Gpu<'_> {
+    /// The product's name as labels spell it.
+    pub(super) fn model(&self) -> String {
+        spelling::sanitised(text(self.device, &PRODUCT).unwrap_or_default())
+    }
+
+    pub(super) fn memory_mib(&self) -> Option<u64> {
+        memory_mib(self.device)
+    }
+
+    /// CUDA compute capability, major and minor.
+    pub(super) fn compute(&self) -> Option<(u32, u32)> {
+        let mut parts = text(self.device, &CAPABILITY)?.split('.').map(str::parse);
+        Some((parts.next()?.ok()?, parts.next()?.ok()?))
+    }
+
+    pub(super) fn driver_version(&self) -> Option<&str> {
+        text(self.device, &DRIVER)
+    }
+
+    pub(super) fn cuda_version(&self) -> Option<&str> {
+        text(self.device, &CUDA)
+    }
+
+    pub(super) fn is_mig_capable(&self) -> bool {
+        self.device.attributes.get(&MIG_CAPABLE) == Some(&AttributeValue::Bool(true))
+    }
+
+    /// The NVLink domain it is part of: cluster and clique.
+    pub(super) fn fabric(&self) -> Option<(&str, String)> {
+        let cluster = text(self.device, &FABRIC_CLUSTER)?;
+        let clique = self.device.attributes.get(&FABRIC_CLIQUE)?;
+        Some((cluster, clique.to_string()))
+    }
+
+    /// PCI base class and subclass, `0302`.
+    pub(super) fn pci_class(&self) -> Option<&str> {
+        let class = text(self.device, &PCI_CLASS)?;
+        class.trim_start_matches("0x").get(..4)
+    }
+
+    pub(super) fn has_instances(&self, instances: &[Instance<'_>]) -> bool {
+        instances.iter().any(|part| part.device.parent.as_ref() == Some(&self.device.id))
+    }
+}
+
+// === impl Instance ===
+
+impl Instance<'_> {
+    /// The GPU's name as labels spell it.
+    pub(super) fn model(&self) -> String {
+        spelling::sanitised(text(self.device, &PRODUCT).unwrap_or_default())
+    }
+
+    /// The profile as labels spell it: a `+` cannot stand in a key.
+    pub(super) fn profile(&self) -> String {
+        let profile = text(self.device, &PROFILE).unwrap_or_default().replace('+', ".");
+        spelling::sanitised(&profile)
+    }
+
+    /// What it has of its GPU, under the names of labels.
+    pub(super) fn amounts(&self) -> Vec<(&'static str, u64)> {
+        let engine = |(name, label): &(AttributeName, &'static str)| {
+            let (Quantity::Count(amount) | Quantity::Bytes(amount)) =
+                *self.device.capacity.get(name)?;
+            Some((*label, amount))
+        };
+        let memory = memory_mib(self.device).map(|mib| ("memory", mib));
+        let slices = slices(text(self.device, &PROFILE).unwrap_or_default());
+        let slices = slices.map(|(gi, ci)| [("slices.gi", gi), ("slices.ci", ci)]);
+        let engines = ENGINES.iter().filter_map(engine);
+        memory.into_iter().chain(slices.into_iter().flatten()).chain(engines).collect()
+    }
+}
+
+/// Slices of the GPU instance and of the compute instance, which a profile is named after: `3g.20gb` has
+/// three of each, `1c.3g.20gb` one compute slice of three.
+fn slices(profile: &str) -> Option<(u64, u64)> {
+    let counted = |unit: char| {
+        profile.split('.').find_map(|part| part.strip_suffix(unit)?.parse::<u64>().ok())
+    };
+    let gi = counted('g')?;
+    Some((gi, counted('c').unwrap_or(gi)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_tells_its_slices() {
+        for (profile, expected) in [
+            ("1g.5gb", Some((1, 1))),
+            ("1c.3g.20gb", Some((3, 1))),
+            ("1g.10gb+me", Some((1, 1))),
+            ("7g.80gb", Some((7, 7))),
+            ("odd", None),
+        ] {
+            assert_eq!(slices(profile), expected, "{profile}");
+        }
+    }
+}

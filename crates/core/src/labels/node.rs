@@ -1,0 +1,111 @@
+//! Labels of the node as a whole: its machine, its driver, what its GPUs have in common.
+
+use super::{
+    HostFacts, Label, LabelInput, Sharing, Vgpu,
+    device::Gpu,
+    spelling::{nvidia, ours, sanitised},
+};
+
+/// What gpu-feature-discovery writes where it does not know.
+const UNKNOWN: &str = "unknown";
+
+/// Labels of a node with or without GPUs.
+pub(super) fn always(input: &LabelInput<'_>) -> impl Iterator<Item = Label> {
+    let timestamp = input.timestamp.map(|time| nvidia("gfd.timestamp", time.as_second()));
+    let simulated = input.inventory.simulated.as_deref();
+    let simulated = simulated.map(|profile| ours("simulated", sanitised(profile)));
+    vgpu(&input.host.vgpu).into_iter().chain(timestamp).chain(simulated)
+}
+
+/// Labels of a node with GPUs.
+pub(super) fn with_gpus(input: &LabelInput<'_>, gpus: &[Gpu<'_>]) -> Vec<Label> {
+    let machine = input.host.machine.as_deref().unwrap_or(UNKNOWN);
+    let capable = gpus.iter().any(Gpu::is_mig_capable);
+    // Other than gpu-feature-discovery, which knows one rule for all GPUs: those under MPS count, whatever
+    // the others are.
+    let mps = gpus.iter().filter_map(|gpu| gpu.offering).any(|how| how.sharing == Sharing::Mps);
+    let one = [
+        nvidia("gpu.machine", sanitised(machine)),
+        nvidia("mig.capable", capable),
+        nvidia("mps.capable", mps),
+        nvidia("gpu.mode", mode(gpus)),
+    ];
+    let clique = clique(gpus).map(|clique| nvidia("gpu.clique", clique));
+    one.into_iter().chain(clique).chain(driver(input.host, gpus)).chain(cuda(gpus)).collect()
+}
+
+fn vgpu(vgpu: &Vgpu) -> Vec<Label> {
+    let present = |is: bool| nvidia("vgpu.present", is);
+    match vgpu {
+        Vgpu::Unknown => Vec::new(),
+        Vgpu::Absent => vec![present(false)],
+        Vgpu::Present(host) => {
+            let version = host.driver_version.as_deref();
+            let version = version.map(|text| nvidia("vgpu.host-driver-version", text));
+            let branch = host.driver_branch.as_deref();
+            let branch = branch.map(|text| nvidia("vgpu.host-driver-branch", text));
+            [present(true)].into_iter().chain(version).chain(branch).collect()
+        }
+    }
+}
+
+/// The driver's version, under its new names and its old ones.
+fn driver(host: &HostFacts, gpus: &[Gpu<'_>]) -> Vec<Label> {
+    let spelt = || gpus.iter().find_map(Gpu::driver_version).map(as_nvidia_counts);
+    let Some(full) = host.driver_version.clone().or_else(spelt) else { return Vec::new() };
+    let mut labels = vec![nvidia("cuda.driver-version.full", &full)];
+    let mut parts = full.splitn(3, '.');
+    if let (Some(major), Some(minor)) = (parts.next(), parts.next()) {
+        let revision = parts.next().unwrap_or_default();
+        labels.extend([
+            nvidia("cuda.driver-version.major", major),
+            nvidia("cuda.driver-version.minor", minor),
+            nvidia("cuda.driver-version.revision", revision),
+            nvidia("cuda.driver.major", major),
+            nvidia("cuda.driver.minor", minor),
+            nvidia("cuda.driver.rev", revision),
+        ]);
+    }
+    labels
+}
+
+/// The attribute is a semantic version, `550.163.1`; NVIDIA's revisions have two digits.
+fn as_nvidia_counts(version: &str) -> String {
+    match version.rsplit_once('.') {
+        Some((front, revision)) if front.contains('.') => format!("{front}.{revision:0>2}"),
+        _ => version.to_owned(),
+    }
+}
+
+/// The newest CUDA that the driver supports, under its new names and its old ones.
+fn cuda(gpus: &[Gpu<'_>]) -> Vec<Label> {
+    let version = gpus.iter().find_map(Gpu::cuda_version).unwrap_or_default();
+    let mut parts = version.split('.');
+    let (Some(major), Some(minor)) = (parts.next(), parts.next()) else { return Vec::new() };
+    vec![
+        nvidia("cuda.runtime-version.major", major),
+        nvidia("cuda.runtime-version.minor", minor),
+        nvidia("cuda.runtime-version.full", format_args!("{major}.{minor}")),
+        nvidia("cuda.runtime.major", major),
+        nvidia("cuda.runtime.minor", minor),
+    ]
+}
+
+/// What the GPUs are built for, if they all are built for the same.
+fn mode(gpus: &[Gpu<'_>]) -> &'static str {
+    let mut classes = gpus.iter().map(Gpu::pci_class);
+    let first = classes.next().flatten();
+    match first.filter(|class| classes.all(|other| other == Some(class))) {
+        Some("0300") => "graphics",
+        Some("0302") => "compute",
+        _ => UNKNOWN,
+    }
+}
+
+/// The NVLink domain, if all GPUs that are in one are in the same.
+fn clique(gpus: &[Gpu<'_>]) -> Option<String> {
+    let mut fabrics = gpus.iter().filter_map(Gpu::fabric);
+    let (cluster, clique) = fabrics.next()?;
+    let same = fabrics.all(|other| other == (cluster, clique.clone()));
+    same.then(|| format!("{cluster}.{clique}"))
+}

@@ -1,0 +1,121 @@
+//! How labels are spelt: every key and value that leaves here is one that Kubernetes accepts.
+
+use std::fmt::Display;
+
+use super::Label;
+
+/// Longest value, and longest part of a key after the slash.
+const MAX_CHARS: usize = 63;
+
+/// Characters of the name of a model in a key: with `gpu.` before and `.compute.minor` behind, and as
+/// `mig.<model>.<profile>`, the key still fits.
+const MAX_MODEL_CHARS: usize = 45;
+
+/// A label that gpu-feature-discovery knows.
+pub(super) fn nvidia(name: impl Display, text: impl Display) -> Label {
+    (key("nvidia.com", name), value(&text.to_string()))
+}
+
+/// A label of our own.
+pub(super) fn ours(name: impl Display, text: impl Display) -> Label {
+    (key("windlass.dev", name), value(&text.to_string()))
+}
+
+/// What gpu-feature-discovery makes of a name: `NVIDIA A100-SXM4-40GB` becomes
+/// `NVIDIA-A100-SXM4-40GB`. Odd characters go, blanks become one `-`.
+pub(super) fn sanitised(text: &str) -> String {
+    let kept: String = text.chars().filter(|c| is_allowed(*c) || *c == ' ').collect();
+    kept.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-")
+}
+
+/// A product with what follows it; a model whose name is too long is cut, and what follows stays.
+pub(super) fn product(model: &str, rest: &str) -> String {
+    let room = MAX_CHARS.saturating_sub(rest.len());
+    format!("{}{rest}", model.get(..room).unwrap_or(model))
+}
+
+/// A model as part of a key, the same on every node.
+pub(super) fn model_in_key(model: &str) -> String {
+    match fitted(model, MAX_MODEL_CHARS) {
+        name if name.is_empty() => "unknown".to_owned(),
+        name => name,
+    }
+}
+
+fn key(domain: &str, name: impl Display) -> String {
+    format!("{domain}/{}", fitted(&name.to_string(), MAX_CHARS))
+}
+
+fn value(text: &str) -> String {
+    let allowed: String = text.chars().filter(|c| is_allowed(*c)).take(MAX_CHARS).collect();
+    trimmed(&allowed).to_owned()
+}
+
+/// A text that fits; if it must be cut, a checksum keeps it apart from others that begin the same.
+fn fitted(text: &str, max: usize) -> String {
+    let allowed: String = text.chars().filter(|c| is_allowed(*c)).collect();
+    let allowed = trimmed(&allowed);
+    match allowed.get(..max) {
+        Some(cut) if cut.len() < allowed.len() => {
+            let sum = format!("-{:04x}", checksum(allowed));
+            format!("{}{sum}", trimmed(&cut[..max - sum.len()]))
+        }
+        _ => allowed.to_owned(),
+    }
+}
+
+/// FNV-1a, folded to sixteen bits.
+fn checksum(text: &str) -> u32 {
+    let hash = text
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    (hash >> 16) ^ (hash & 0xffff)
+}
+
+fn is_allowed(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-_.".contains(c)
+}
+
+fn trimmed(text: &str) -> &str {
+    text.trim_matches(|c: char| !c.is_ascii_alphanumeric())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_spelt_as_gpu_feature_discovery_spells_them() {
+        for (text, expected) in [
+            ("NVIDIA A100-SXM4-40GB", "NVIDIA-A100-SXM4-40GB"),
+            ("  Tesla   T4 ", "Tesla-T4"),
+            ("NVIDIA H100 80GB HBM3", "NVIDIA-H100-80GB-HBM3"),
+            ("Product (rev. 2)/x_y", "Product-rev.-2x_y"),
+            ("a\tb", "ab"),
+            ("ü", ""),
+        ] {
+            assert_eq!(sanitised(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_follows_a_long_model_is_kept() {
+        let long = "x".repeat(80);
+        let spelt = value(&product(&long, "-MIG-1g.5gb-SHARED"));
+        assert_eq!(spelt.len(), 63);
+        assert!(spelt.ends_with("x-MIG-1g.5gb-SHARED"), "{spelt}");
+    }
+
+    #[test]
+    fn long_models_that_begin_the_same_stay_apart() {
+        let begin = "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstation";
+        let (one, other) = (model_in_key(begin), model_in_key(&format!("{begin}-2")));
+        assert_ne!(one, other);
+        assert_eq!((one.len(), other.len()), (45, 45));
+        assert_eq!(
+            model_in_key("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition"),
+            "NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition",
+            "the longest common name fits"
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! The file from which node-feature-discovery reads labels.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use windlass_core::labels::{Labels, feature_file};
+
+use crate::files;
+
+/// A file as we wrote it, or want it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FeatureFile {
+    path: PathBuf,
+    content: String,
+}
+
+/// Why the file is not as it should be.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {act} label file {path}")]
+pub(super) struct FileError {
+    act: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Writes the file that is wanted, and removes the one before if that lies elsewhere.
+pub(super) fn exchange(
+    before: Option<&FeatureFile>,
+    wanted: Option<&FeatureFile>,
+) -> Result<(), FileError> {
+    if let Some(file) = wanted {
+        file.write()?;
+    }
+    match before.filter(|before| wanted.is_none_or(|file| file.path != before.path)) {
+        Some(before) => before.remove(),
+        None => Ok(()),
+    }
+}
+
+// === impl FeatureFile ===
+
+impl FeatureFile {
+    pub(super) fn new(path: &Path, labels: &Labels) -> Self {
+        Self { path: path.to_owned(), content: feature_file(labels) }
+    }
+
+    /// Writes it, unless it says this already; its folder is made if need be. The draft beside it has a
+    /// dot in front, so that node-feature-discovery does not read it.
+    fn write(&self) -> Result<(), FileError> {
+        let folder = self.path.parent().map_or(Ok(()), fs::create_dir_all);
+        let written = folder.and_then(|()| files::replace(&self.path, self.content.as_bytes()));
+        if written.map_err(|source| self.error("write", source))? {
+            tracing::info!(path = %self.path.display(), "labels written");
+        }
+        Ok(())
+    }
+
+    /// Removes it, if it is still the one that was written.
+    fn remove(&self) -> Result<(), FileError> {
+        let removed = match fs::read(&self.path) {
+            Ok(present) if present != self.content.as_bytes() => return Ok(()),
+            Ok(_) => fs::remove_file(&self.path),
+            Err(error) => Err(error),
+        };
+        match removed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(self.error("remove", source)),
+            Ok(()) => {
+                tracing::info!(path = %self.path.display(), "labels removed");
+                Ok(())
+            }
+        }
+    }
+
+    fn error(&self, act: &'static str, source: io::Error) -> FileError {
+        FileError { act, path: self.path.clone(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(value: &str) -> Labels {
+        Labels::from([("nvidia.com/gpu.count".to_owned(), value.to_owned())])
+    }
+
+    #[test]
+    fn a_file_that_moves_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let at = |name: &str| FeatureFile::new(&dir.path().join(name), &labels("8"));
+        let (old, new) = (at("a/gfd"), at("b/gfd"));
+        exchange(None, Some(&old)).expect("written");
+        exchange(Some(&old), Some(&new)).expect("written");
+        assert!(!old.path.exists());
+        assert_eq!(fs::read_to_string(&new.path).expect("there"), "nvidia.com/gpu.count=8\n");
+        exchange(Some(&new), None).expect("removed");
+        exchange(Some(&new), None).expect("it is gone");
+        assert!(!new.path.exists());
+    }
+
+    #[test]
+    fn a_file_that_someone_else_wrote_is_not_removed() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let file = FeatureFile::new(&dir.path().join("gfd"), &labels("8"));
+        exchange(None, Some(&file)).expect("written");
+        fs::write(&file.path, "theirs=1\n").expect("written");
+        exchange(Some(&file), None).expect("left alone");
+        assert!(file.path.exists());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join("gfd");
+        fs::create_dir(&path).expect("a folder");
+        let error = exchange(None, Some(&FeatureFile::new(&path, &labels("8"))));
+        let text = error.expect_err("a folder is no file").to_string();
+        assert_eq!(text, format!("cannot write label file {}", path.display()));
+    }
+}

@@ -1,0 +1,173 @@
+//! Virtual GPUs of a guest: they say so in their PCI configuration space.
+//!
+//! The layout of the space is that of the PCI specification: a list of capabilities, of which NVIDIA's
+//! vendor-specific one begins with `VF`, followed by records of an id, a length and data. The record with
+//! id 0 has ten bytes of the host's driver version and ten of its branch.
+
+use windlass_core::labels::{Vgpu, VgpuHost};
+
+use crate::host::Host;
+
+const PCI: &str = "/sys/bus/pci/devices";
+const NVIDIA: &str = "0x10de";
+/// How classes of displays begin; other functions of NVIDIA's are not asked, and not woken.
+const DISPLAY: &str = "0x03";
+
+/// The part of the space that has capabilities; the kernel shows less to whom it does not trust.
+const SPACE: usize = 256;
+const STATUS: usize = 0x06;
+/// In the status: whether there is a list.
+const HAS_LIST: u8 = 0x10;
+const LIST: usize = 0x34;
+const VENDOR_SPECIFIC: u8 = 0x09;
+/// In a vendor-specific capability: where its length, its signature and its records are.
+const LENGTH: usize = 2;
+const SIGNATURE: usize = 3;
+const RECORDS: usize = 5;
+/// Characters of a version, and of a branch.
+const FIELD: usize = 10;
+
+/// Looks at every GPU that is on the bus. If several are virtual, the last speaks: they all come from the
+/// same machine.
+pub(super) fn read(host: &Host) -> Vgpu {
+    let mut found = Vgpu::Absent;
+    for address in host.names(PCI) {
+        let folder = format!("{PCI}/{address}");
+        let fact = |name: &str| host.text(format!("{folder}/{name}")).unwrap_or_default();
+        if fact("vendor") != NVIDIA || !fact("class").starts_with(DISPLAY) {
+            continue;
+        }
+        let Some(space) = space(host, &folder) else { return Vgpu::Unknown };
+        if let Some(capability) = capability(&space) {
+            found = Vgpu::Present(lender(capability));
+        }
+    }
+    found
+}
+
+/// The configuration space, if all of it may be read.
+fn space(host: &Host, folder: &str) -> Option<[u8; SPACE]> {
+    let bytes = std::fs::read(host.path(format!("{folder}/config"))).ok()?;
+    bytes.get(..SPACE)?.try_into().ok()
+}
+
+/// NVIDIA's capability of virtual GPUs.
+fn capability(space: &[u8; SPACE]) -> Option<&[u8]> {
+    if space[STATUS] & HAS_LIST == 0 {
+        return None;
+    }
+    let mut at = usize::from(space[LIST]);
+    // A broken list may lead in circles; the space has room for no more capabilities than this.
+    for _ in 0..SPACE / 4 {
+        let (id, next) = (*space.get(at)?, *space.get(at + 1)?);
+        if at == 0 || id == u8::MAX {
+            return None;
+        }
+        if id == VENDOR_SPECIFIC {
+            let capability = &space[at..];
+            let capability = capability.get(..usize::from(*capability.get(LENGTH)?))?;
+            return (capability.get(SIGNATURE..RECORDS)? == b"VF").then_some(capability);
+        }
+        at = usize::from(next);
+    }
+    None
+}
+
+/// What the capability says of the machine that lends the GPU.
+fn lender(capability: &[u8]) -> VgpuHost {
+    let mut records = capability.get(RECORDS..).unwrap_or_default();
+    while let [id, length, data @ ..] = records {
+        if *id == 0 {
+            let field = |from: usize| data.get(from..from + FIELD).and_then(text);
+            return VgpuHost { driver_version: field(0), driver_branch: field(FIELD) };
+        }
+        // The length counts the whole record; one of none would lead nowhere.
+        records = records.get(usize::from(*length).max(2)..).unwrap_or_default();
+    }
+    VgpuHost::default()
+}
+
+fn text(bytes: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(bytes).ok()?.trim_matches('\0');
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    const ADDRESS: &str = "0000:00:05.0";
+
+    /// A virtual GPU's space: an MSI capability, then NVIDIA's.
+    fn virtual_gpu(records: &[u8]) -> Vec<u8> {
+        let mut space = vec![0; SPACE];
+        space[STATUS] = HAS_LIST;
+        space[LIST] = 0x68;
+        space[0x68..0x6a].copy_from_slice(&[0x05, 0xd0]);
+        let length = u8::try_from(RECORDS + records.len()).expect("short");
+        space[0xd0..0xd5].copy_from_slice(&[VENDOR_SPECIFIC, 0, length, b'V', b'F']);
+        space[0xd5..0xd5 + records.len()].copy_from_slice(records);
+        space
+    }
+
+    fn host(root: &Path, space: &[u8]) -> Host {
+        let folder = root.join("sys/bus/pci/devices").join(ADDRESS);
+        fs::create_dir_all(&folder).expect("a folder");
+        for (name, content) in
+            [("vendor", b"0x10de\n".as_slice()), ("class", b"0x030000\n"), ("config", space)]
+        {
+            fs::write(folder.join(name), content).expect("a file");
+        }
+        Host::new(root, root)
+    }
+
+    fn check(space: &[u8], expected: &Vgpu) {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        assert_eq!(read(&host(root.path(), space)), *expected);
+    }
+
+    fn present(version: Option<&str>, branch: Option<&str>) -> Vgpu {
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        Vgpu::Present(VgpuHost { driver_version: owned(version), driver_branch: owned(branch) })
+    }
+
+    #[test]
+    fn a_virtual_gpu_tells_the_driver_of_its_host() {
+        let driver = b"\x00\x16460.16\0\0\0\0r460_00\0\0\0";
+        check(&virtual_gpu(driver), &present(Some("460.16"), Some("r460_00")));
+        let after_another = [b"\x02\x04ab".as_slice(), driver].concat();
+        check(&virtual_gpu(&after_another), &present(Some("460.16"), Some("r460_00")));
+    }
+
+    #[test]
+    fn a_virtual_gpu_that_does_not_tell_its_host_is_one_all_the_same() {
+        for records in [b"".as_slice(), b"\x00\x16460", b"\x07\x00", b"\x07\xff"] {
+            check(&virtual_gpu(records), &present(None, None));
+        }
+    }
+
+    #[test]
+    fn a_gpu_of_the_machines_own_is_no_virtual_one() {
+        check(&vec![0; SPACE], &Vgpu::Absent);
+        let mut other = virtual_gpu(b"");
+        other[0xd3..0xd5].copy_from_slice(b"\x01\x00");
+        check(&other, &Vgpu::Absent);
+        let mut circle = virtual_gpu(b"");
+        circle[0x69] = 0x68;
+        check(&circle, &Vgpu::Absent);
+        check(&vec![0xff; SPACE], &Vgpu::Absent);
+    }
+
+    #[test]
+    fn a_space_of_which_only_the_head_may_be_read_tells_nothing() {
+        check(&[0; 64], &Vgpu::Unknown);
+    }
+
+    #[test]
+    fn a_host_without_gpus_has_no_virtual_ones() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        assert_eq!(read(&Host::new(root.path(), root.path())), Vgpu::Absent);
+    }
+}

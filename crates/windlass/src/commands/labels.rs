@@ -1,0 +1,69 @@
+//! `windlass labels`: what this node is labelled with.
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use windlass_core::{
+    inventory::Inventory,
+    labels::{Labels, feature_file},
+};
+use windlass_node::{agent, host::Host, labels};
+
+use super::{answer, clock, complete, config, simulated, sources};
+use crate::{
+    cli::{HostArgs, OutputArg},
+    screen::{Paint, Table, line},
+};
+
+#[derive(Args, Debug)]
+pub(crate) struct LabelsArgs {
+    #[command(flatten)]
+    host: HostArgs,
+    /// How to write the answer.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    output: LabelsOutputArg,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LabelsOutputArg {
+    /// Columns for people.
+    Table,
+    /// One object, as JSON.
+    Json,
+    /// One object, as YAML.
+    Yaml,
+    /// key=value, as node-feature-discovery reads it.
+    Nfd,
+}
+
+pub(super) async fn run(args: LabelsArgs) -> Result<()> {
+    let (config, clock) = (config(args.host)?, clock());
+    let inventory = agent::survey(&config, clock).await;
+    let host = Host::new(&config.host_root, &config.host_root_on_node);
+    let labels = labels::of(&host, &config.policy, &inventory, clock.now());
+    let output = match args.output {
+        LabelsOutputArg::Nfd => {
+            line(feature_file(&labels).trim_end())?;
+            return complete(&inventory);
+        }
+        LabelsOutputArg::Table => OutputArg::Table,
+        LabelsOutputArg::Json => OutputArg::Json,
+        LabelsOutputArg::Yaml => OutputArg::Yaml,
+    };
+    answer(output, &labels, || table(&inventory, &labels))?;
+    complete(&inventory)
+}
+
+fn table(inventory: &Inventory, labels: &Labels) -> Result<()> {
+    let paint = Paint::for_stdout();
+    simulated(inventory, paint)?;
+    sources(inventory, paint).into_iter().try_for_each(line)?;
+    let mut table = Table::new(["LABEL", "VALUE"]);
+    for (key, value) in labels {
+        table.row([key.clone(), value.clone()]);
+    }
+    if !labels.is_empty() {
+        line("")?;
+        table.lines("").into_iter().try_for_each(line)?;
+    }
+    Ok(())
+}
