@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 pub mod discovery;
 pub mod host;

@@ -1,0 +1,26 @@
+//! The API server, for the few things that need one: labels, events, and a label of the own Node.
+//!
+//! The agent serves its kubelet without it. Nothing connects before a part has something to say or
+//! to ask; each part then has a connection of its own, and lets go of it at the first failure, so that
+//! new credentials are read. Every failure is a state: it is said once, and tried again with back-off.
+
+pub mod events;
+pub mod labels;
+pub mod node_label;
+
+mod attempts;
+mod client;
+mod error;
+
+pub use client::{Client, InvalidNodeName, Limits, PodIdentity};
+pub use error::ClusterError;
+
+/// Who writes, as the API server remembers it.
+const MANAGER: &str = "windlass";
+
+/// The next change; a channel whose sender is gone has none.
+async fn changed<T>(receiver: &mut tokio::sync::watch::Receiver<T>) {
+    if receiver.changed().await.is_err() {
+        std::future::pending().await
+    }
+}

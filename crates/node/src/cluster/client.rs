@@ -1,0 +1,204 @@
+//! The way to the API server: credentials are read and a connection is made when one is needed.
+
+use std::{path::PathBuf, time::Duration};
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::time::timeout;
+
+use super::ClusterError;
+use crate::config::ClusterAccess;
+
+/// How the API server is reached, and as which node. Making one reads nothing and connects to nobody.
+#[derive(Clone, Debug)]
+pub struct Client {
+    kubeconfig: Option<PathBuf>,
+    namespace: Option<String>,
+    node: String,
+    pod: Option<PodIdentity>,
+    limits: Limits,
+}
+
+/// The pod that the agent runs in; what the agent writes for itself goes when it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodIdentity {
+    /// Its namespace: what another namespace holds cannot belong to it.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its unique id.
+    pub uid: String,
+}
+
+/// How long the API server is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How long an answer may take.
+    pub answer: Duration,
+    /// The first wait after a failure; it doubles. Also the least time between two watches.
+    pub retry_first: Duration,
+    /// The longest wait after a failure.
+    pub retry_most: Duration,
+    /// How often labels are applied anew without a reason, should someone have changed them.
+    pub apply_again: Duration,
+    /// How long one watch may last.
+    pub watch: Duration,
+}
+
+/// A text that cannot name a node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} cannot be the name of a node: give it with --node-name or NODE_NAME, as \
+     `kubectl get nodes` shows it"
+)]
+pub struct InvalidNodeName(String);
+
+/// One part's connection.
+pub(super) struct Connection {
+    pub(super) kube: kube::Client,
+    answer: Duration,
+}
+
+// === impl Client ===
+
+impl Client {
+    /// A client for the node that the configuration names, else for the one that is called as this
+    /// machine.
+    pub fn new(access: &ClusterAccess) -> Result<Self, InvalidNodeName> {
+        let node = access.node_name.clone().unwrap_or_else(machine_name);
+        if !is_node_name(&node) {
+            return Err(InvalidNodeName(node));
+        }
+        let (kubeconfig, namespace) = (access.kubeconfig.clone(), access.namespace.clone());
+        Ok(Self { kubeconfig, namespace, node, pod: None, limits: Limits::default() })
+    }
+
+    /// With the pod that the agent runs in.
+    #[must_use]
+    pub fn in_pod(self, pod: PodIdentity) -> Self {
+        Self { pod: Some(pod), ..self }
+    }
+
+    /// With other limits.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// The name of this node's object.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The namespace of what is not the cluster's, over a connection: the account has one of its own.
+    pub(super) fn namespace(&self, connection: &Connection) -> String {
+        let own = || connection.kube.default_namespace().to_owned();
+        self.namespace.clone().unwrap_or_else(own)
+    }
+
+    /// The pod, if it lives in that namespace.
+    pub(super) fn pod_in(&self, namespace: &str) -> Option<&PodIdentity> {
+        self.pod.as_ref().filter(|pod| pod.namespace == namespace)
+    }
+
+    /// Reads the credentials as they are now. The API server itself is met at the first request.
+    pub(super) async fn connect(&self) -> Result<Connection, ClusterError> {
+        let mut config = self.config().await?;
+        // The back-off is ours, so that there is one, and it is said.
+        config.default_retry = false;
+        config.connect_timeout = Some(self.limits.answer);
+        let kube = kube::Client::try_from(config).map_err(no_access)?;
+        Ok(Connection { kube, answer: self.limits.answer })
+    }
+
+    async fn config(&self) -> Result<kube::Config, ClusterError> {
+        let Some(path) = self.kubeconfig.clone() else {
+            let read = tokio::task::spawn_blocking(kube::Config::incluster).await;
+            return read.expect("reading neither panics nor is cancelled").map_err(no_access);
+        };
+        let read = tokio::task::spawn_blocking(move || Kubeconfig::read_from(path)).await;
+        let file = read.expect("reading neither panics nor is cancelled").map_err(no_access)?;
+        let options = KubeConfigOptions::default();
+        kube::Config::from_custom_kubeconfig(file, &options).await.map_err(no_access)
+    }
+}
+
+fn no_access(error: impl std::error::Error + Send + Sync + 'static) -> ClusterError {
+    ClusterError::NoAccess(Box::new(error))
+}
+
+/// What a kubelet calls its node unless it is told otherwise.
+fn machine_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().to_lowercase()
+}
+
+/// Names of nodes are DNS subdomains, which also keeps them from being more than a name in a path.
+fn is_node_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_label = |label: &str| !label.is_empty() && label.bytes().all(allowed);
+    text.len() <= 253 && text.split('.').all(is_label)
+}
+
+// === impl Limits ===
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            answer: Duration::from_secs(15),
+            retry_first: Duration::from_secs(1),
+            retry_most: Duration::from_secs(5 * 60),
+            // An apply that changes nothing is not written by the API server.
+            apply_again: Duration::from_secs(10 * 60),
+            // As client-go has it: a connection that has died unseen costs no more.
+            watch: Duration::from_secs(5 * 60),
+        }
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Waits for an answer, for as long as one may take.
+    pub(super) async fn ask<T>(
+        &self,
+        doing: impl Fn() -> String,
+        question: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ClusterError> {
+        match timeout(self.answer, question).await {
+            Ok(answer) => answer.map_err(|error| ClusterError::of(doing(), error)),
+            Err(_) => Err(ClusterError::Late { doing: doing(), limit: self.answer }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> Result<Client, InvalidNodeName> {
+        Client::new(&ClusterAccess { node_name: Some(name.to_owned()), ..ClusterAccess::default() })
+    }
+
+    #[test]
+    fn a_node_has_a_name_that_the_api_server_takes() {
+        for good in ["n1", "ip-10-0-0-1.eu-west-1.compute.internal"] {
+            assert_eq!(named(good).expect("valid").node(), good);
+        }
+        for bad in ["", "N1", "a/../b", "a..b", "a?watch=1", &"x".repeat(254)] {
+            let error = named(bad).expect_err(bad).to_string();
+            assert!(error.contains("--node-name"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_pod_owns_what_lies_in_its_own_namespace_only() {
+        let (name, uid) = ("windlass-x".to_owned(), "u".to_owned());
+        let pod = PodIdentity { namespace: "gpu".to_owned(), name, uid };
+        let client = named("n1").expect("valid").in_pod(pod.clone());
+        assert_eq!(client.pod_in("gpu"), Some(&pod));
+        assert_eq!(client.pod_in("kube-system"), None);
+    }
+}
