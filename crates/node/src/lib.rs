@@ -9,6 +9,7 @@ pub mod clock;
 pub mod config;
 pub mod discovery;
 pub mod host;
+pub mod mps;
 pub mod state;
 
 mod cdi;
