@@ -4,6 +4,7 @@
 
 mod delivery;
 mod file;
+mod mps;
 mod policy;
 mod selector;
 mod sharing;
@@ -15,6 +16,7 @@ pub use delivery::{
     MissingChannel, Strategy,
 };
 pub use file::{ConfigError, ConfigFile};
+pub use mps::{MpsSettings, MpsUsers};
 pub use policy::{
     HealthPolicy, LabelOutput, LabelPolicy, MigStrategy, Policy, ResourceRule, Resources,
     UnlistedXids,
@@ -41,6 +43,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Where MPS daemons have their pipes and logs, as the host names it.
     pub mps_dir: PathBuf,
+    /// How MPS daemons are run.
+    pub mps: MpsSettings,
     /// Where health and metrics are served; `None` serves neither.
     pub listen: Option<SocketAddr>,
     /// How the API server is reached.
@@ -108,6 +112,7 @@ impl Default for Config {
             cdi_dir: "/var/run/cdi".into(),
             state_dir: "/var/lib/windlass".into(),
             mps_dir: "/run/windlass/mps".into(),
+            mps: MpsSettings::default(),
             listen: None,
             cluster: ClusterAccess::default(),
             session: SessionLimits::default(),

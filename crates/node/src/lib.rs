@@ -11,6 +11,7 @@ pub mod config;
 pub mod discovery;
 pub mod host;
 pub mod labels;
+pub mod mps;
 pub mod state;
 
 mod cdi;
