@@ -1,38 +1,37 @@
 //! The agent: built from a configuration, then run until told to stop.
 
+mod assembly;
+mod parts;
+
 use std::{
     fs::{self, File, OpenOptions},
     io,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 
 use rustix::fs::FlockOperation;
 use tokio::{
     sync::{Notify, watch},
-    task::JoinSet,
     time::timeout,
 };
-use tokio_util::sync::CancellationToken;
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 
 use crate::{
     clock::Clock,
     config::{Config, Policy, Resources},
     directory::DirectoryWatch,
-    discovery,
-    host::Roots,
-    plugin::{self, Plugins},
-    state::{self, Keeper, NodeState, Notices},
+    plugin,
+    state::{self, NodeState},
 };
+use assembly::Ground;
+use parts::Parts;
 
 /// An agent with everything it needs in hand: nothing that can be wrong at the start is left to the
 /// run.
 #[derive(Debug)]
 pub struct Agent {
     state: watch::Receiver<Arc<NodeState>>,
-    stop: CancellationToken,
     parts: Parts,
     _lock: File,
 }
@@ -66,15 +65,9 @@ pub enum StartError {
     },
 }
 
-/// What runs, each part giving its name when it ends.
-type Parts = JoinSet<&'static str>;
-
 /// Keeps a second agent away. A dot file, because a kubelet takes a directory with any other file
 /// for the sign of an earlier life; a file, because the kubelet deletes sockets only.
 const LOCK: &str = ".windlass.lock";
-
-/// How long the parts may take to end; systemd and the kubelet allow longer.
-const GRACE: Duration = Duration::from_secs(5);
 
 // === impl Agent ===
 
@@ -97,23 +90,9 @@ impl Agent {
         let watched = DirectoryWatch::new(&dir)
             .map_err(|source| StartError::Watch { path: dir.clone(), source })?;
 
-        let stop = CancellationToken::new();
-        let mut parts = JoinSet::new();
-        let (changes, directory) = watch::channel(0);
-        let look_interval = config.session.look_interval;
-        spawn(&mut parts, "watch of the kubelet's folder", watched.run(changes, look_interval));
-        let kubelet_writes = directory.clone();
-        let notices = Notices { news: Arc::new(Notify::new()), kubelet_writes, policy };
-        let state = start_discovery(config, clock, (&mut parts, &stop), notices);
-        let plugins = Plugins {
-            roots: Roots::new(config),
-            limits: config.session,
-            state: state.clone(),
-            directory,
-            dir,
-        };
-        spawn(&mut parts, "device plugin", plugins.run(stop.clone()));
-        Ok(Self { state, stop, parts, _lock: lock })
+        let mut parts = Parts::default();
+        let state = assembly::assemble(config, Ground { dir, watched, policy, clock }, &mut parts);
+        Ok(Self { state, parts, _lock: lock })
     }
 
     /// The node's state, for whoever wants to watch it.
@@ -125,13 +104,9 @@ impl Agent {
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), PartFailed> {
         let outcome = tokio::select! {
             () = shutdown => Ok(()),
-            Some(ended) = self.parts.join_next() => Err(PartFailed::from(ended)),
+            ended = self.parts.next_end() => Err(PartFailed::from(ended)),
         };
-        self.stop.cancel();
-        let ended = timeout(GRACE, async { while self.parts.join_next().await.is_some() {} });
-        if ended.await.is_err() {
-            tracing::warn!(limit = ?GRACE, "not everything ended in time");
-        }
+        self.parts.stop().await;
         outcome
     }
 }
@@ -155,49 +130,20 @@ impl From<Result<&'static str, tokio::task::JoinError>> for PartFailed {
 
 /// Looks at the host once. A source that does not answer in time is `Starting` in the answer.
 pub async fn survey(config: &Config, clock: Clock) -> NodeState {
-    let (stop, news) = (CancellationToken::new(), Arc::new(Notify::new()));
-    let (mut parts, mut snapshots) = (JoinSet::new(), Vec::new());
+    let (mut parts, news) = (Parts::default(), Arc::new(Notify::new()));
     let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
-    for source in discovery::sources(config, &policy, clock, &news, &stop) {
-        snapshots.push((source.name, source.snapshots));
-        parts.spawn(source.run);
-    }
+    let snapshots = assembly::discover(config, clock, (&policy, &news), &mut parts);
     let complete = async {
         while !state::merge(&snapshots).is_complete() {
             news.notified().await;
         }
     };
-    // Late answers are in the merge below, or are not.
+    // Late answers are in what follows, or are not.
     let _ = timeout(config.policy.health.call_deadline * 3, complete).await;
     let state = state::look_once(config, &snapshots);
-    stop.cancel();
     // A part that hangs in a driver is left behind.
-    let _ = timeout(GRACE, async { while parts.join_next().await.is_some() {} }).await;
+    parts.stop().await;
     state
-}
-
-fn start_discovery(
-    config: &Config,
-    clock: Clock,
-    (parts, stop): (&mut Parts, &CancellationToken),
-    notices: Notices,
-) -> watch::Receiver<Arc<NodeState>> {
-    let (publish, state) = watch::channel(Arc::new(NodeState::default()));
-    let mut snapshots = Vec::new();
-    for source in discovery::sources(config, &notices.policy, clock, &notices.news, stop) {
-        snapshots.push((source.name, source.snapshots));
-        spawn(parts, source.name, source.run);
-    }
-    let keeper = Keeper::new(config, snapshots, notices, publish);
-    spawn(parts, "keeper", keeper.run(stop.clone()));
-    state
-}
-
-fn spawn(parts: &mut Parts, name: &'static str, part: impl Future<Output = ()> + Send + 'static) {
-    parts.spawn(async move {
-        part.await;
-        name
-    });
 }
 
 /// Makes the folder if need be, and takes it. The lock lives as long as the file is open; the kernel

@@ -12,6 +12,7 @@ use windlass_core::{device::Device, resource::ResourceName};
 use crate::{
     cdi,
     config::{Delivery, DeviceNodes, Feature, Strategy},
+    mps::MpsGrant,
 };
 
 /// What a container is given.
@@ -52,6 +53,8 @@ pub(crate) struct Question<'a> {
     pub(crate) devices: &'a [&'a Device],
     pub(crate) delivery: &'a Delivery,
     pub(crate) surroundings: &'a Surroundings,
+    /// What makes the container a client of its device's MPS daemon.
+    pub(crate) mps: Option<&'a MpsGrant>,
     pub(crate) simulated: Option<&'a str>,
 }
 
@@ -83,6 +86,14 @@ pub(crate) fn grant(question: Question<'_>) -> Grant {
     let mut grant = Grant::default();
     if let Some(profile) = question.simulated {
         grant.envs.insert(SIMULATED.to_owned(), profile.to_owned());
+    }
+    if let Some(mps) = question.mps {
+        grant.envs.extend(mps.envs.clone());
+        grant.mounts.extend(mps.mounts.iter().map(|(container_path, host_path)| Mount {
+            host_path: host_path.clone(),
+            container_path: container_path.clone(),
+            access: Access::ReadWrite,
+        }));
     }
     let is_nvidia = question.devices.iter().all(|device| device.kind.is_nvidia());
     if question.delivery.uses_cdi() {

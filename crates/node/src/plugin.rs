@@ -24,7 +24,7 @@ use windlass_kubelet_api::{
     socket::{SocketError, SocketPath},
 };
 
-use crate::{causes, config::SessionLimits, host::Roots, state::NodeState};
+use crate::{causes, config::SessionLimits, host::Roots, mps::MpsPlaces, state::NodeState};
 use endpoint::Endpoint;
 use service::Service;
 use session::Session;
@@ -33,6 +33,7 @@ use session::Session;
 pub(crate) struct Plugins {
     pub(crate) dir: PathBuf,
     pub(crate) roots: Roots,
+    pub(crate) mps: MpsPlaces,
     pub(crate) limits: SessionLimits,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
     pub(crate) directory: watch::Receiver<u64>,
@@ -135,6 +136,7 @@ impl Plugins {
             resource: resource.clone(),
             state: self.state.clone(),
             roots: self.roots.clone(),
+            mps: self.mps.clone(),
             streams,
         };
         let session = Session {

@@ -45,6 +45,7 @@ fn granted(delivery: &Delivery) -> Grant {
         devices: &[&gpu, &part],
         delivery,
         surroundings: &surroundings,
+        mps: None,
         simulated: None,
     })
 }

@@ -26,7 +26,7 @@ use super::{
     Allocatable, Offer, OfferedDevice, Offers, Withdrawn,
     want::{Target, Want, Wants},
 };
-use crate::config::{Policy, Sharing};
+use crate::config::{Policy, Replicas, Shared, Sharing, SharingMethod};
 
 /// Ids that containers hold by the kubelet's record, per resource.
 pub(crate) type Held = BTreeMap<ResourceName, BTreeSet<String>>;
@@ -63,6 +63,8 @@ pub(crate) struct Plan {
     pub(crate) withheld: BTreeMap<DeviceId, String>,
     /// Whether a device waits for its move.
     pub(crate) waiting: bool,
+    /// Devices that are shared by MPS and in no container's hands otherwise.
+    pub(crate) mps: BTreeMap<DeviceId, Replicas>,
 }
 
 /// A plan in the making.
@@ -71,6 +73,7 @@ struct Planner<'a> {
     offers: BTreeMap<ResourceName, Offer>,
     withheld: BTreeMap<DeviceId, String>,
     waiting: bool,
+    mps: BTreeMap<DeviceId, Replicas>,
 }
 
 /// Under which name and by which kind of id a device is given away. Two claims that differ are two
@@ -91,8 +94,8 @@ enum Form {
 /// Cuts the inventory into resources.
 pub(crate) fn plan(question: Question<'_>) -> Plan {
     let wants = Wants::new(question.policy, question.inventory);
-    let (offers, withheld) = (BTreeMap::new(), BTreeMap::new());
-    let mut planner = Planner { question, offers, withheld, waiting: false };
+    let (offers, withheld, mps) = Default::default();
+    let mut planner = Planner { question, offers, withheld, waiting: false, mps };
     for device in &question.inventory.devices {
         planner.place(device, wants.of(device));
     }
@@ -154,10 +157,15 @@ impl Planner<'_> {
     }
 
     fn state(&mut self, device: &Device, target: &Target) -> Allocatable {
+        let conflict = self.conflict(device, target);
+        if let (None, Sharing::Shared(Shared { method: SharingMethod::Mps, replicas, .. })) =
+            (&conflict, target.sharing)
+        {
+            self.mps.insert(device.id.clone(), replicas);
+        }
         let why = match device.health.trouble() {
             _ if device.health.is_healthy() => {
-                let obstacle = (self.question.obstacle)(device, target.sharing);
-                self.conflict(device, target).or(obstacle)
+                conflict.or_else(|| (self.question.obstacle)(device, target.sharing))
             }
             Some(trouble) => Some(trouble.to_string()),
             None => Some("not probed yet".to_owned()),
@@ -240,7 +248,12 @@ impl Planner<'_> {
     fn finish(self) -> Plan {
         let previous = self.question.previous;
         let offers = self.offers.into_iter().map(|(name, offer)| share(name, offer, previous));
-        Plan { offers: offers.collect(), withheld: self.withheld, waiting: self.waiting }
+        Plan {
+            offers: offers.collect(),
+            withheld: self.withheld,
+            waiting: self.waiting,
+            mps: self.mps,
+        }
     }
 }
 

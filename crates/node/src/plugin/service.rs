@@ -20,13 +20,14 @@ use windlass_kubelet_api::deviceplugin::{
 };
 
 use super::wire::{self, Refusal};
-use crate::{host::Roots, offer::Offer, state::NodeState};
+use crate::{host::Roots, mps::MpsPlaces, offer::Offer, state::NodeState};
 
 /// The server of one resource.
 pub(super) struct Service {
     pub(super) resource: ResourceName,
     pub(super) state: watch::Receiver<Arc<NodeState>>,
     pub(super) roots: Roots,
+    pub(super) mps: MpsPlaces,
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
 }
 

@@ -20,10 +20,11 @@ use windlass_kubelet_api::{checkpoint, deviceplugin};
 use super::{NodeState, held};
 use crate::{
     cdi::{CdiError, CdiFiles, Documents},
-    config::{Config, MissingChannel, Policy},
+    config::{Config, MissingChannel, Policy, Shared, Sharing, SharingMethod},
     discovery::SourceSnapshot,
     grant::{self, Surroundings},
     host::Roots,
+    mps::{MpsState, MpsStates, MpsWant, MpsWants},
     offer::{self, Held, Moves, Plan},
 };
 
@@ -43,7 +44,16 @@ pub(crate) struct Keeper {
     look: Look,
     /// How often documents are looked at without news.
     documents_again: Duration,
+    mps_wants: watch::Sender<Arc<MpsWants>>,
     publish: watch::Sender<Arc<NodeState>>,
+}
+
+/// Where the keeper publishes.
+pub(crate) struct Outlets {
+    /// The node's state.
+    pub(crate) state: watch::Sender<Arc<NodeState>>,
+    /// The devices that need an MPS daemon.
+    pub(crate) mps_wants: watch::Sender<Arc<MpsWants>>,
 }
 
 /// What wakes the keeper.
@@ -54,6 +64,8 @@ pub(crate) struct Notices {
     pub(crate) kubelet_writes: watch::Receiver<u64>,
     /// What is wanted of the devices.
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
+    /// How the MPS daemons fare; changes are also `news`.
+    pub(crate) mps: watch::Receiver<Arc<MpsStates>>,
 }
 
 /// What has to be looked at on disk, apart from devices.
@@ -81,7 +93,7 @@ impl Keeper {
         config: &Config,
         sources: Snapshots,
         notices: Notices,
-        publish: watch::Sender<Arc<NodeState>>,
+        outlets: Outlets,
     ) -> Self {
         let plugins = config.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
         Self {
@@ -94,7 +106,8 @@ impl Keeper {
             kubelet_checkpoint: plugins.join(checkpoint::FILE),
             look: Look::new(config),
             documents_again: config.session.look_interval,
-            publish,
+            mps_wants: outlets.mps_wants,
+            publish: outlets.state,
         }
     }
 
@@ -165,16 +178,20 @@ impl Keeper {
         let known = self.publish.borrow().clone();
         let policy = self.notices.policy.borrow().clone();
         let (merged, looked) = self.look_at_disk(merged, policy.clone()).await;
-        let question = offer::Question {
+        let daemons = self.notices.mps.borrow().clone();
+        let plan = offer::plan(offer::Question {
             policy: &policy,
             inventory: &merged,
             previous: &known.offers,
             held: &self.held,
             moves: self.moves,
-            obstacle: &|device, _| obstacle(&policy, &looked, device),
-        };
-        let plan = offer::plan(question);
+            obstacle: &|device, sharing| {
+                let daemon = || daemon_trouble(&daemons, device, sharing);
+                obstacle(&policy, &looked, device).or_else(daemon)
+            },
+        });
         self.note_moves(&plan);
+        self.want_daemons(&plan, &merged);
         let state = looked.state(merged, policy, plan);
         self.publish_unless_known(state, &known);
     }
@@ -184,6 +201,21 @@ impl Keeper {
         if !plan.waiting {
             self.moves = Moves::Kept;
             self.settled_at = None;
+        }
+    }
+
+    /// A daemon is started for a device that works, and stays when the device fails: its other clients
+    /// may go on.
+    fn want_daemons(&self, plan: &Plan, inventory: &Inventory) {
+        let known = self.mps_wants.borrow().clone();
+        let wanted = plan.mps.iter().filter_map(|(id, replicas)| {
+            let device = inventory.get(id.as_str())?;
+            let wanted = device.health.is_healthy() || known.contains_key(id);
+            wanted.then(|| (id.clone(), MpsWant::new(device, *replicas)))
+        });
+        let wants: MpsWants = wanted.collect();
+        if *known != wants {
+            self.mps_wants.send_replace(Arc::new(wants));
         }
     }
 
@@ -292,6 +324,16 @@ fn obstacle(policy: &Policy, looked: &Looked, device: &Device) -> Option<String>
     let missing = imex.channels.difference(&looked.surroundings.imex_channels).next()?;
     let node = grant::imex_node(*missing);
     Some(format!("IMEX channel {missing} is required, but {} is missing", node.display()))
+}
+
+/// Why a device that is shared by MPS has no daemon to serve it.
+fn daemon_trouble(daemons: &MpsStates, device: &Device, sharing: Sharing) -> Option<String> {
+    match sharing {
+        Sharing::Shared(Shared { method: SharingMethod::Mps, .. }) => {
+            daemons.get(&device.id).unwrap_or(&MpsState::Starting).trouble()
+        }
+        Sharing::Shared(_) | Sharing::Exclusive => None,
+    }
 }
 
 /// One line whenever the numbers change; what happened to single devices is said by their source.

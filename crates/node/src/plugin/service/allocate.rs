@@ -13,6 +13,7 @@ use crate::{
     cdi,
     config::{PerContainer, SharingMethod},
     grant::{self, grant},
+    mps::MpsGrant,
     offer::{Allocatable, Found, Offer},
     state::NodeState,
 };
@@ -34,11 +35,13 @@ impl Service {
         if state.policy.delivery.uses_cdi() {
             check_documents(state, &devices)?;
         }
+        let mps = self.mps_client(&offer, &devices);
         let grant = grant(grant::Question {
             resource: &self.resource,
             devices: &devices,
             delivery: &state.policy.delivery,
             surroundings: &state.surroundings,
+            mps: mps.as_ref(),
             simulated: state.inventory.simulated.as_deref(),
         });
         tracing::info!(resource = self.resource.as_str(), devices = ids.join(" "), "allocated");
@@ -102,6 +105,12 @@ impl Service {
             [] => Ok(()),
             _ => Err(Refusal::Duplicate { resource: self.name(), ids: repeated }),
         }
+    }
+
+    /// What makes a container a client of the one daemon that serves its device.
+    fn mps_client(&self, offer: &Offer, devices: &[&Device]) -> Option<MpsGrant> {
+        offer.shared().filter(|shared| shared.method == SharingMethod::Mps)?;
+        devices.first().map(|device| self.mps.container(&device.id))
     }
 
     /// Whether one container may have so many replicas.
