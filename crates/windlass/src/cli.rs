@@ -216,4 +216,18 @@ pub(crate) enum MachineCommand {
         /// hang@3, recover@3, add, remove@7
         fault: Fault,
     },
+    /// Cut a GPU of a simulated machine into MIG instances while it is in use; without profiles MIG is
+    /// turned off.
+    Mig {
+        /// The machine's folder.
+        dir: PathBuf,
+        /// The GPU, by its index.
+        gpu: usize,
+        /// Profiles of its card, such as 1g.10gb; --none leaves MIG on without an instance.
+        #[arg(value_name = "PROFILE")]
+        profiles: Vec<String>,
+        /// Turn MIG on, and make no instance.
+        #[arg(long, conflicts_with = "profiles")]
+        none: bool,
+    },
 }

@@ -128,6 +128,7 @@ fn every_test_that_the_architecture_names_is_there() {
         // The abbreviations that the page explains under Invariants.
         let path = match file.split_once('/') {
             None => format!("crates/windlass/tests/{file}"),
+            Some(("cluster", file)) => format!("crates/windlass/tests/cluster/{file}"),
             Some(("agent", file)) => format!("crates/node/tests/agent/{file}"),
             Some(_) => file.to_owned(),
         };

@@ -16,6 +16,10 @@ pub(super) fn run(command: MachineCommand) -> Result<()> {
         MachineCommand::List => list(),
         MachineCommand::Create { dir, machine } => create(&dir, &machine),
         MachineCommand::Fault { dir, fault } => inject(&dir, &fault),
+        MachineCommand::Mig { dir, gpu, profiles, none } => {
+            let off = profiles.is_empty() && !none;
+            cut(&dir, gpu, (!off).then_some(&profiles))
+        }
     }
 }
 
@@ -54,6 +58,18 @@ fn create(dir: &Path, profile: &str) -> Result<()> {
 pub(crate) fn host_flags(machine: &Machine) -> String {
     let (root, library) = (machine.host_root(), machine.nvml_library());
     format!("--host-root {} --nvml-library {}", root.display(), library.display())
+}
+
+fn cut(dir: &Path, gpu: usize, profiles: Option<&Vec<String>>) -> Result<()> {
+    let machine = Machine::open(dir)?;
+    let names = profiles.map(|names| names.iter().map(String::as_str).collect::<Vec<_>>());
+    machine.set_mig(gpu, names.as_deref()).map_err(|error| Misuse(error.into()))?;
+    line(match names.as_deref() {
+        None => format!("MIG is off on GPU {gpu} of {}", dir.display()),
+        Some([]) => format!("MIG is on, without an instance, on GPU {gpu} of {}", dir.display()),
+        Some(names) => format!("GPU {gpu} of {} is cut into {}", dir.display(), names.join(" ")),
+    })?;
+    Ok(())
 }
 
 fn inject(dir: &Path, fault: &Fault) -> Result<()> {

@@ -1,0 +1,44 @@
+//! What the kubelet itself says, over its pod resources socket.
+
+use std::collections::BTreeMap;
+
+use windlass_kubelet_api::{
+    podresources::{
+        AllocatableResourcesRequest, ListPodResourcesRequest,
+        pod_resources_lister_client::PodResourcesListerClient,
+    },
+    socket::SocketPath,
+};
+
+const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
+
+/// What each pod holds.
+pub(crate) type Holdings = BTreeMap<String, Vec<String>>;
+
+/// A client of the kubelet's; `None` while it restarts.
+async fn pod_resources() -> Option<PodResourcesListerClient<tonic::transport::Channel>> {
+    let socket = SocketPath::new(POD_RESOURCES).expect("short");
+    socket.dial().await.ok().map(PodResourcesListerClient::new)
+}
+
+/// Devices of a resource that the kubelet would hand out or has handed out.
+pub(crate) async fn allocatable(resource: &str) -> Option<usize> {
+    let request = AllocatableResourcesRequest {};
+    let answer = pod_resources().await?.get_allocatable_resources(request).await.ok()?;
+    let devices = answer.into_inner().devices;
+    Some(devices.iter().filter(|device| device.resource_name == resource).count())
+}
+
+pub(crate) async fn holdings() -> Option<Holdings> {
+    let answer = pod_resources().await?.list(ListPodResourcesRequest {}).await.ok()?;
+    let mut holdings = Holdings::new();
+    for pod in answer.into_inner().pod_resources {
+        let devices = pod.containers.into_iter().flat_map(|container| container.devices);
+        let mut ids: Vec<_> = devices.flat_map(|device| device.device_ids).collect();
+        ids.sort();
+        if !ids.is_empty() {
+            holdings.insert(pod.name, ids);
+        }
+    }
+    Some(holdings)
+}

@@ -1,0 +1,101 @@
+//! A simulated machine, and the agent that serves it to the real kubelet.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command},
+};
+
+use tempfile::TempDir;
+
+/// A simulated machine and the agent's configuration; gone when dropped.
+pub(crate) struct Node {
+    folder: TempDir,
+}
+
+/// The agent; killed when dropped.
+pub(crate) struct Agent(Child);
+
+fn windlass(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+    command.args(arguments);
+    command
+}
+
+fn succeed(arguments: &[&str]) {
+    let output = windlass(arguments).output().expect("windlass runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+}
+
+// === impl Node ===
+
+impl Node {
+    pub(crate) fn new(profile: &str, config: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let node = Self { folder };
+        succeed(&["machine", "create", &node.path("machine"), "--machine", profile]);
+        node.configure(config);
+        node
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().join(name).display().to_string()
+    }
+
+    /// Writes the agent's configuration, which an agent that runs takes up.
+    pub(crate) fn configure(&self, config: &str) {
+        fs::write(self.path("windlass.yaml"), config).expect("written");
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).expect("a log")
+    }
+
+    pub(crate) fn fault(&self, fault: &str) {
+        succeed(&["machine", "fault", &self.path("machine"), fault]);
+    }
+
+    /// Cuts a GPU into MIG instances.
+    pub(crate) fn cut(&self, gpu: &str, profiles: &[&str]) {
+        let machine = self.path("machine");
+        succeed(&[&["machine", "mig", &machine, gpu], profiles].concat());
+    }
+
+    pub(crate) fn agent(&self) -> Agent {
+        let host = self.path("machine/host");
+        let log = fs::File::options().create(true).append(true).open(self.path("log"));
+        let child = windlass(&["node", "--host-root", &host, "--host-root-on-node", &host])
+            .args(["--nvml-library", &self.path("machine/libnvidia-ml.so.1")])
+            .args(["--config", &self.path("windlass.yaml"), "--state-dir", &self.path("state")])
+            .stderr(log.expect("a log"))
+            .spawn();
+        Agent(child.expect("windlass runs"))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for document in ["windlass.dev-gpu.json", "windlass.dev-nic.json"] {
+            // Written by the agent of this test; an agent in use leaves them for its containers.
+            let _ = fs::remove_file(Path::new("/var/run/cdi").join(document));
+        }
+    }
+}
+
+// === impl Agent ===
+
+impl Agent {
+    /// As the kernel's SIGKILL: nothing is cleaned up.
+    pub(crate) fn kill(mut self) {
+        self.0.kill().expect("it runs");
+        self.0.wait().expect("it ends");
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,80 @@
+//! Pods on the cluster, deleted when the test is over.
+
+use std::{
+    env,
+    process::{Command, Stdio},
+};
+
+use crate::{KUBECONFIG, NODE_STATUS, eventually};
+
+/// Pods that a test made, by name; deleted when dropped.
+pub(crate) struct Pods(Vec<String>);
+
+pub(crate) fn kubectl(arguments: &[&str]) -> String {
+    let output = command().args(arguments).output().expect("kubectl is on the PATH");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn command() -> Command {
+    let mut command = Command::new("kubectl");
+    command.arg("--kubeconfig").arg(env::var_os(KUBECONFIG).expect("checked"));
+    command
+}
+
+/// A number of the node's status, such as its capacity of a resource.
+pub(crate) fn node_status(field: &str, resource: &str) -> String {
+    let resource = resource.replace('.', "\\.");
+    let path = format!("jsonpath={{.items[0].status.{field}.{resource}}}");
+    kubectl(&["get", "nodes", "-o", &path])
+}
+
+// === impl Pods ===
+
+impl Pods {
+    pub(crate) fn none() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Makes a pod, and waits until its container runs.
+    pub(crate) async fn run(&mut self, name: &str, resource: &str, count: usize) {
+        self.make(name, resource, count);
+        let phase = async || kubectl(&["get", "pod", name, "-o", "jsonpath={.status.phase}"]);
+        eventually(NODE_STATUS, "Running".to_owned(), phase).await;
+    }
+
+    /// Makes a pod of one container that asks for a resource.
+    pub(crate) fn make(&mut self, name: &str, resource: &str, count: usize) {
+        let manifest = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  \
+             automountServiceAccountToken: false\n  terminationGracePeriodSeconds: 0\n  \
+             containers:\n  - name: main\n    image: docker.io/local/app:1\n    \
+             imagePullPolicy: Never\n    resources: {{limits: {{{resource}: {count}}}}}\n"
+        );
+        let mut child = command()
+            .args(["apply", "-f", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("kubectl is on the PATH");
+        let mut input = child.stdin.take().expect("piped");
+        std::io::Write::write_all(&mut input, manifest.as_bytes()).expect("written");
+        drop(input);
+        assert!(child.wait().expect("a child").success());
+        self.0.push(name.to_owned());
+    }
+
+    /// Deletes one of them, and waits until it is gone.
+    pub(crate) fn delete(&mut self, name: &str) {
+        kubectl(&["delete", "pod", "--now", name]);
+        self.0.retain(|known| known != name);
+    }
+}
+
+impl Drop for Pods {
+    fn drop(&mut self) {
+        let names = self.0.iter().map(String::as_str);
+        let words = ["delete", "pod", "--now", "--ignore-not-found"].into_iter().chain(names);
+        kubectl(&words.collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,70 @@
+//! Pods go on through restarts of the kubelet, the agent's death and faults.
+
+use std::{env, process::Command, time::Duration};
+
+use crate::{
+    NODE_STATUS, alone, eventually, has_cluster,
+    kubelet::{Holdings, allocatable, holdings},
+    node::Node,
+    pods::{Pods, kubectl, node_status},
+};
+
+const RESTART: &str = "WINDLASS_E2E_RESTART_KUBELET";
+const GPU: &str = "nvidia.com/gpu";
+
+/// How soon the kubelet itself must know of a fault.
+const FAULT_IS_KNOWN: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_real_kubelet_runs_pods_through_restarts_crashes_and_faults() {
+    if !has_cluster() {
+        return;
+    }
+    let _alone = alone();
+    let node = Node::new("dgx-h100", "health: {quietPeriod: 20s, probeInterval: 1s}\n");
+    let mut agent = node.agent();
+    eventually(NODE_STATUS, "8".to_owned(), async || node_status("capacity", GPU)).await;
+    let mut pods = Pods::none();
+    run_pods(&mut pods).await;
+    let held = holdings().await;
+    let count = held.iter().flat_map(Holdings::values).map(Vec::len).sum::<usize>();
+    assert_eq!(count, 7, "{held:?}");
+
+    if let Some(restart) = env::var_os(RESTART) {
+        assert!(Command::new(restart).status().expect("the command runs").success());
+        eventually(NODE_STATUS, Some(8), async || allocatable(GPU).await).await;
+        eventually(NODE_STATUS, held.clone(), async || holdings().await).await;
+    } else {
+        eprintln!("LEFT OUT: set {RESTART} to restart the kubelet as well");
+    }
+
+    agent.kill();
+    eventually(NODE_STATUS, Some(0), async || allocatable(GPU).await).await;
+    agent = node.agent();
+    eventually(NODE_STATUS, Some(8), async || allocatable(GPU).await).await;
+    assert_eq!(holdings().await, held, "after the agent's death");
+
+    node.fault("xid:79@7");
+    let known = eventually(FAULT_IS_KNOWN, Some(7), async || allocatable(GPU).await).await;
+    eprintln!("the kubelet knew of the fault after {known:?}");
+    eventually(NODE_STATUS, "7".to_owned(), async || node_status("allocatable", GPU)).await;
+    eventually(NODE_STATUS, "8".to_owned(), async || node_status("allocatable", GPU)).await;
+    drop(pods);
+    drop(agent);
+}
+
+/// Pods of 1, 2 and 4 GPUs reach Running, and find what they asked for inside.
+async fn run_pods(pods: &mut Pods) {
+    for gpus in [1, 2, 4] {
+        let name = format!("windlass-e2e-{gpus}");
+        pods.run(&name, GPU, gpus).await;
+        let inside = async || {
+            let log = kubectl(&["logs", &name]);
+            let ids = log.lines().find_map(|line| line.strip_prefix("WINDLASS_NVIDIA_COM_GPU="));
+            let named = ids.map_or(0, |ids| ids.split(',').count());
+            let nodes = log.lines().filter_map(|line| line.rsplit_once(" nvidia"));
+            (named, nodes.filter(|(_, name)| name.parse::<u32>().is_ok()).count())
+        };
+        eventually(NODE_STATUS, (gpus, gpus), inside).await;
+    }
+}

@@ -1,0 +1,75 @@
+//! Exclusive, time-sliced and MIG resources side by side on one node, and a change of MIG while pods run.
+
+use crate::{
+    NODE_STATUS, alone, eventually, has_cluster,
+    kubelet::{allocatable, holdings},
+    node::Node,
+    pods::{Pods, kubectl, node_status},
+};
+
+const GPU: &str = "nvidia.com/gpu";
+const SHARED: &str = "nvidia.com/gpu.shared";
+const SMALL: &str = "nvidia.com/mig-1g.5gb";
+const LARGE: &str = "nvidia.com/mig-3g.20gb";
+
+/// GPUs 0 and 1 are cut, 2 and 3 are whole.
+const CONFIG: &str = "\
+health: {quietPeriod: 2s, probeInterval: 1s}
+resources:
+  - name: nvidia.com/gpu.shared
+    devices: {kind: gpu, match: 'device.attributes[\"nvidia.com\"].index == 3'}
+    sharing: {method: timeSlicing, replicas: 4}
+  - {name: nvidia.com/gpu, devices: {kind: gpu}}
+  - {name: nvidia.com/mig-1g.5gb, devices: {kind: mig, profiles: [1g.5gb]}}
+  - {name: nvidia.com/mig-3g.20gb, devices: {kind: mig, profiles: [3g.20gb]}}
+";
+
+#[tokio::test]
+async fn shared_cut_and_exclusive_gpus_serve_pods_side_by_side_while_mig_changes() {
+    if !has_cluster() {
+        return;
+    }
+    let _alone = alone();
+    let node = Node::new("mig-a100", CONFIG);
+    let agent = node.agent();
+    for (resource, count) in [(GPU, 1), (SHARED, 4), (SMALL, 8), (LARGE, 1)] {
+        eventually(NODE_STATUS, Some(count), async || allocatable(resource).await).await;
+        let capacity = async || node_status("capacity", resource);
+        eventually(NODE_STATUS, count.to_string(), capacity).await;
+    }
+    let mut pods = Pods::none();
+    pods.run("windlass-e2e-exclusive", GPU, 1).await;
+    for name in ["windlass-e2e-shared-a", "windlass-e2e-shared-b", "windlass-e2e-shared-c"] {
+        pods.run(name, SHARED, 1).await;
+        let nodes = async || gpu_nodes(name);
+        eventually(NODE_STATUS, ["nvidia3"].map(str::to_owned).to_vec(), nodes).await;
+    }
+    pods.run("windlass-e2e-large", LARGE, 1).await;
+    let nodes = async || gpu_nodes("windlass-e2e-large");
+    eventually(NODE_STATUS, ["nvidia1"].map(str::to_owned).to_vec(), nodes).await;
+
+    let held = holdings().await;
+    let registered = node.log().matches("registered, the kubelet reads").count();
+    node.cut("0", &["2g.10gb", "1g.5gb"]);
+    eventually(NODE_STATUS, Some(2), async || allocatable(SMALL).await).await;
+    assert_eq!(holdings().await, held, "pods on other GPUs go on");
+    assert_eq!(node.log().matches("registered, the kubelet reads").count(), registered);
+    pods.run("windlass-e2e-small", SMALL, 1).await;
+    let restarts = kubectl(&[
+        "get",
+        "pods",
+        "-o",
+        "jsonpath={.items[*].status.containerStatuses[*].restartCount}",
+    ]);
+    assert!(restarts.split_whitespace().all(|count| count == "0"), "{restarts}");
+    drop(pods);
+    drop(agent);
+}
+
+/// The nodes of GPUs that a container finds in its `/dev`.
+fn gpu_nodes(pod: &str) -> Vec<String> {
+    let log = kubectl(&["logs", pod]);
+    let names = log.lines().filter_map(|line| line.rsplit_once(" nvidia"));
+    let numbers = names.filter(|(_, number)| number.parse::<u32>().is_ok());
+    numbers.map(|(_, number)| format!("nvidia{number}")).collect()
+}
