@@ -9,6 +9,7 @@ pub mod health;
 pub mod inventory;
 pub mod labels;
 pub mod nvlink;
+pub mod pattern;
 pub mod pci;
 pub mod placement;
 pub mod replica;

@@ -1,25 +1,45 @@
 //! Devices selected by an expression: CEL, as Dynamic Resource Allocation has it, over the same
 //! attributes.
+//!
+//! ```text
+//! device.attributes["nvidia.com"].productName.matches("^NVIDIA A100")
+//!   && device.capacity["nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0
+//!   && device.attributes["nvidia.com"].cudaComputeCapability.isGreaterThan(semver("8.9.0"))
+//! ```
+//!
+//! As in DRA a domain that a device knows nothing of is an empty map and an attribute that it lacks
+//! is an error, which `has()` and `.?name.orValue(...)` avoid. `device.id`, `device.index` and
+//! `device.kind` are ours: a node's devices have them with no driver. `device.driver` and
+//! `device.allowMultipleAllocations` are not there, since a device of the node's configuration is of
+//! no DRA driver. Of Kubernetes' libraries there are quantities and versions; those for lists,
+//! strings, sets, URLs and addresses are not.
 
-use std::{collections::HashMap, fmt, str::FromStr, sync::Arc};
+mod check;
+mod facts;
+mod language;
+mod quantity;
+mod version;
 
-use cel::{Context, Program, Value};
+use std::{fmt, str::FromStr, sync::Arc};
 
-use crate::{
-    attribute::{AttributeName, AttributeValue, Quantity},
-    device::Device,
+use cel::{
+    Context, Value,
+    common::{ast::IdedExpr, types::CelBool},
+    parser::PrattParser,
 };
+
+use crate::device::Device;
 
 /// A CEL expression about `device`, parsed once; two with the same text are equal.
 #[derive(Clone)]
 pub struct DeviceExpression {
     text: Arc<str>,
-    program: Arc<Program>,
+    parsed: Arc<IdedExpr>,
 }
 
 /// Why a text is no expression about a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no CEL expression: {problem}")]
+#[error("{text:?} selects no devices: {problem}")]
 pub struct InvalidExpression {
     text: String,
     problem: String,
@@ -27,15 +47,26 @@ pub struct InvalidExpression {
 
 /// Why an expression has no answer for a device, such as an attribute that the device lacks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{expression:?} has no answer for this device: {problem}")]
+#[error("{expression:?} has no answer for {device}: {problem}")]
 pub struct NoAnswer {
     expression: String,
+    device: String,
     problem: String,
 }
+
+/// The parser counts how deep brackets are, but not how long a chain of `a ? b : c` is, and takes stack
+/// for each.
+const MAX_CHOICES: usize = 50;
+
+/// Most of what was written that an error repeats.
+const MAX_SHOWN_CHARS: usize = 300;
 
 // === impl DeviceExpression ===
 
 impl DeviceExpression {
+    /// The longest expression, in bytes: DRA's limit.
+    pub const MAX_BYTES: usize = 10 * 1024;
+
     /// The expression as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
@@ -43,14 +74,19 @@ impl DeviceExpression {
 
     /// Whether the device is selected.
     pub fn matches(&self, device: &Device) -> Result<bool, NoAnswer> {
-        let no_answer = |problem: String| NoAnswer { expression: self.text.to_string(), problem };
-        let mut context = Context::default();
-        context.add_variable_from_value("device", variable(device));
-        match self.program.execute(&context) {
-            Ok(Value::Bool(answer)) => Ok(answer),
-            Ok(other) => Err(no_answer(format!("{other:?} is neither true nor false"))),
-            Err(error) => Err(no_answer(error.to_string())),
-        }
+        let mut context = Context::with_env(language::environment());
+        context.add_variable_as_val("device", facts::variable(device));
+        let answer = Value::resolve_val(&self.parsed, &context)
+            .map_err(|error| self.no_answer(device, &with_advice(error.to_string())))?;
+        answer.downcast_ref::<CelBool>().map(|truth| *truth.inner()).ok_or_else(|| {
+            let kind = answer.get_type().name();
+            self.no_answer(device, &format!("it gives a value of type {kind}, not true or false"))
+        })
+    }
+
+    fn no_answer(&self, device: &Device, problem: &str) -> NoAnswer {
+        let (expression, device) = (in_a_line(&self.text), device.id.to_string());
+        NoAnswer { expression, device, problem: in_a_line(problem) }
     }
 }
 
@@ -58,11 +94,14 @@ impl FromStr for DeviceExpression {
     type Err = InvalidExpression;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let program = Program::compile(text).map_err(|error| InvalidExpression {
-            text: text.to_owned(),
-            problem: error.to_string(),
-        })?;
-        Ok(Self { text: text.into(), program: Arc::new(program) })
+        let invalid = |problem: String| InvalidExpression {
+            text: in_a_line(text),
+            problem: in_a_line(&problem),
+        };
+        check_length(text).map_err(invalid)?;
+        let parsed = parse(text).map_err(invalid)?;
+        check::check(&parsed).map_err(|fault| invalid(fault.located(text)))?;
+        Ok(Self { text: text.into(), parsed: Arc::new(parsed) })
     }
 }
 
@@ -80,34 +119,57 @@ impl fmt::Debug for DeviceExpression {
     }
 }
 
-/// `device.attributes["nvidia.com"].index`, `device.capacity["nvidia.com"].memory`.
-fn variable(device: &Device) -> HashMap<String, Value> {
-    let attributes = device.attributes.iter().map(|(name, value)| (name, attribute(value)));
-    let capacity = device.capacity.iter().map(|(name, amount)| (name, quantity(*amount)));
-    HashMap::from([
-        ("attributes".to_owned(), by_domain(attributes)),
-        ("capacity".to_owned(), by_domain(capacity)),
-    ])
-}
-
-fn by_domain<'a>(values: impl Iterator<Item = (&'a AttributeName, Value)>) -> Value {
-    let mut domains: HashMap<String, HashMap<String, Value>> = HashMap::new();
-    for (name, value) in values {
-        let domain = domains.entry(name.domain().to_owned()).or_default();
-        domain.insert(name.name().to_owned(), value);
+/// What has to hold before the parser may see a text.
+fn check_length(text: &str) -> Result<(), String> {
+    let (bytes, most) = (text.len(), DeviceExpression::MAX_BYTES);
+    let choices = text.matches('?').count();
+    if bytes > most {
+        return Err(format!("it has {bytes} bytes and {most} are allowed"));
     }
-    domains.into()
+    if choices > MAX_CHOICES {
+        return Err(format!("it has {choices} '?' and {MAX_CHOICES} are allowed"));
+    }
+    Ok(())
 }
 
-fn attribute(value: &AttributeValue) -> Value {
-    match value {
-        AttributeValue::String(text) | AttributeValue::Version(text) => text.clone().into(),
-        AttributeValue::Int(number) => (*number).into(),
-        AttributeValue::Bool(truth) => (*truth).into(),
+/// The crate's parser by precedence rather than the generated one that its `Program` takes: it counts
+/// how deep it is, and the generated one with its tables stays out of the binary.
+fn parse(text: &str) -> Result<IdedExpr, String> {
+    let parser = PrattParser::new().enable_optional_syntax(true);
+    parser.parse(text).map_err(|errors| match errors.errors.first() {
+        Some(error) if error.pos.0 > 0 => {
+            let (line, column) = error.pos;
+            let problem = error.msg.trim_start_matches("Syntax error: ");
+            located(line.unsigned_abs(), column.unsigned_abs(), problem)
+        }
+        Some(error) => error.msg.clone(),
+        None => "it cannot be read".to_owned(),
+    })
+}
+
+fn located(line: usize, column: usize, problem: &str) -> String {
+    match line {
+        1 => format!("column {column}: {problem}"),
+        _ => format!("line {line}, column {column}: {problem}"),
     }
 }
 
-fn quantity(amount: Quantity) -> Value {
-    let (Quantity::Bytes(number) | Quantity::Count(number)) = amount;
-    i64::try_from(number).unwrap_or(i64::MAX).into()
+/// Operators do not compare quantities and versions, in DRA as here.
+fn with_advice(problem: String) -> String {
+    if problem.starts_with("found no matching overload for '_") && problem.contains("kubernetes.") {
+        return format!("{problem}; compare with isLessThan, isGreaterThan or compareTo");
+    }
+    problem
 }
+
+fn in_a_line(text: &str) -> String {
+    let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = line.char_indices().nth(MAX_SHOWN_CHARS) {
+        line.truncate(end);
+        line.push_str("...");
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests;

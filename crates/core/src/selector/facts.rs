@@ -1,0 +1,140 @@
+//! A device as expressions see it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use cel::{
+    ExecutionError,
+    common::{
+        traits::{Container, Indexer, Iterable, Sizer},
+        types::{CelBool, CelInt, CelMap, CelMapKey, CelString, MAP_TYPE, Type},
+        value::{CowVal, Val},
+    },
+};
+
+use super::{quantity::Amount, version::Version};
+use crate::{
+    attribute::{AttributeName, AttributeValue},
+    device::Device,
+};
+
+/// What can be asked of `device`.
+pub(super) const FIELDS: [&str; 5] = ["attributes", "capacity", "id", "index", "kind"];
+
+/// Values by domain. A domain that the device knows nothing of is an empty one, as in DRA, so that
+/// `has()` can ask for what is in it.
+#[derive(Clone, Debug)]
+struct Domains<'v> {
+    known: CelMap<'v>,
+    unknown: CelMap<'v>,
+}
+
+/// A named value.
+type Entry<'v> = (&'v str, Box<dyn Val + 'v>);
+
+/// The value of the variable `device`; texts are borrowed.
+pub(super) fn variable<'v>(device: &'v Device) -> Box<dyn Val + 'v> {
+    let attributes = device.attributes.iter().map(|(name, value)| (name, attribute(value)));
+    let capacity = device.capacity.iter().map(|(name, amount)| {
+        let amount: Box<dyn Val> = Box::new(Amount::from(*amount));
+        (name, amount)
+    });
+    let fields: [Box<dyn Val + 'v>; 5] = [
+        Box::new(Domains::of(attributes)),
+        Box::new(Domains::of(capacity)),
+        Box::new(CelString::from(device.id.as_str())),
+        Box::new(CelInt::from(i64::from(device.index))),
+        Box::new(CelString::from(device.kind.to_string())),
+    ];
+    Box::new(map(FIELDS.into_iter().zip(fields)))
+}
+
+fn attribute(value: &AttributeValue) -> Box<dyn Val + '_> {
+    match value {
+        AttributeValue::String(text) => Box::new(CelString::from(text.as_str())),
+        AttributeValue::Int(number) => Box::new(CelInt::from(*number)),
+        AttributeValue::Bool(truth) => Box::new(CelBool::from(*truth)),
+        AttributeValue::Version(text) => match Version::parse(text) {
+            Some(version) => Box::new(version),
+            None => Box::new(CelString::from(text.as_str())),
+        },
+    }
+}
+
+fn map<'v>(entries: impl Iterator<Item = Entry<'v>>) -> CelMap<'v> {
+    let entries = entries.map(|(key, value)| (CelMapKey::from(key), value));
+    CelMap::from(entries.collect::<HashMap<_, _>>())
+}
+
+// === impl Domains ===
+
+impl<'v> Domains<'v> {
+    fn of(values: impl Iterator<Item = (&'v AttributeName, Box<dyn Val + 'v>)>) -> Self {
+        let mut domains: BTreeMap<&str, Vec<Entry<'v>>> = BTreeMap::new();
+        for (name, value) in values {
+            domains.entry(name.domain()).or_default().push((name.name(), value));
+        }
+        let domain = |(domain, values): (_, Vec<_>)| {
+            let values: Box<dyn Val + 'v> = Box::new(map(values.into_iter()));
+            (domain, values)
+        };
+        Self { known: map(domains.into_iter().map(domain)), unknown: CelMap::default() }
+    }
+}
+
+impl Val for Domains<'_> {
+    fn get_type(&self) -> &Type {
+        &MAP_TYPE
+    }
+
+    fn cel_type() -> &'static Type {
+        &MAP_TYPE
+    }
+
+    fn as_container(&self) -> Option<&dyn Container> {
+        self.known.as_container()
+    }
+
+    fn as_indexer<'b, 'w>(&'b self) -> Option<&'b (dyn Indexer + 'w)>
+    where
+        Self: 'w,
+    {
+        Some(self)
+    }
+
+    fn as_iterable<'b, 'w>(&'b self) -> Option<&'b (dyn Iterable + 'w)>
+    where
+        Self: 'w,
+    {
+        self.known.as_iterable()
+    }
+
+    fn as_sizer(&self) -> Option<&dyn Sizer> {
+        self.known.as_sizer()
+    }
+
+    fn clone_as_boxed<'w>(&self) -> Box<dyn Val + 'w>
+    where
+        Self: 'w,
+    {
+        Box::new(self.clone())
+    }
+}
+
+impl Indexer for Domains<'_> {
+    fn get<'b, 'w>(&'b self, domain: &dyn Val) -> Result<CowVal<'b, 'w>, ExecutionError>
+    where
+        Self: 'w,
+    {
+        match self.known.get(domain) {
+            Err(ExecutionError::NoSuchKey(_)) => Ok(CowVal::Borrowed(&self.unknown)),
+            found => found,
+        }
+    }
+
+    fn steal<'w>(self: Box<Self>, domain: &dyn Val) -> Result<Box<dyn Val + 'w>, ExecutionError>
+    where
+        Self: 'w,
+    {
+        self.get(domain).map(CowVal::into_owned)
+    }
+}

@@ -1,0 +1,171 @@
+//! `quantity("40Gi")` in expressions: an amount in Kubernetes' notation.
+
+use std::any::Any;
+
+use cel::{
+    ExecutionError,
+    common::{
+        types::{CelInt, Type},
+        value::{StaticVal, Val},
+    },
+};
+
+use crate::attribute::Quantity;
+
+static TYPE: Type = Type::new_unspecified_type("kubernetes.Quantity");
+
+/// A billionth, the smallest part that Kubernetes keeps.
+const PER_ONE: i128 = 1_000_000_000;
+
+/// The suffixes and their worth in billionths.
+const SUFFIXES: [(&str, i128); 15] = [
+    ("n", 1),
+    ("u", 1_000),
+    ("m", 1_000_000),
+    ("k", 1_000 * PER_ONE),
+    ("M", 1_000_000 * PER_ONE),
+    ("G", 1_000_000_000 * PER_ONE),
+    ("T", 1_000_000_000_000 * PER_ONE),
+    ("P", 1_000_000_000_000_000 * PER_ONE),
+    ("E", 1_000_000_000_000_000_000 * PER_ONE),
+    ("Ki", PER_ONE << 10),
+    ("Mi", PER_ONE << 20),
+    ("Gi", PER_ONE << 30),
+    ("Ti", PER_ONE << 40),
+    ("Pi", PER_ONE << 50),
+    ("Ei", PER_ONE << 60),
+];
+
+/// An amount, in billionths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Amount(i128);
+
+// === impl Amount ===
+
+impl Amount {
+    /// Reads Kubernetes' notation. What is finer than a billionth is rounded away from zero, as there.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (negative, unsigned) = match text.as_bytes().first()? {
+            b'-' => (true, &text[1..]),
+            b'+' => (false, &text[1..]),
+            _ => (false, text),
+        };
+        let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.');
+        let (digits, suffix) = unsigned.split_at(end.unwrap_or(unsigned.len()));
+        let billionths = scaled(digits, unit(suffix)?)?;
+        Some(Self(if negative { -billionths } else { billionths }))
+    }
+
+    /// The whole number that it is.
+    pub(super) fn as_integer(self) -> Option<i64> {
+        (self.0 % PER_ONE == 0).then(|| i64::try_from(self.0 / PER_ONE).ok()).flatten()
+    }
+
+    pub(super) fn sign(self) -> CelInt {
+        CelInt::from(i64::try_from(self.0.signum()).expect("-1, 0 or 1"))
+    }
+
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "the function's name says that it is approximate"
+    )]
+    pub(super) fn as_float(self) -> f64 {
+        self.0 as f64 / PER_ONE as f64
+    }
+
+    pub(super) fn plus(self, other: Self) -> Result<Self, ExecutionError> {
+        let sum = self.0.checked_add(other.0).map(Self);
+        sum.ok_or_else(|| ExecutionError::function_error("add", "the sum is too large"))
+    }
+
+    pub(super) fn minus(self, other: Self) -> Result<Self, ExecutionError> {
+        let difference = self.0.checked_sub(other.0).map(Self);
+        difference.ok_or_else(|| ExecutionError::function_error("sub", "the result is too large"))
+    }
+}
+
+impl From<Quantity> for Amount {
+    fn from(quantity: Quantity) -> Self {
+        let (Quantity::Bytes(number) | Quantity::Count(number)) = quantity;
+        Self(i128::from(number) * PER_ONE)
+    }
+}
+
+impl From<&CelInt> for Amount {
+    fn from(number: &CelInt) -> Self {
+        Self(i128::from(*number.inner()) * PER_ONE)
+    }
+}
+
+impl Val for Amount {
+    fn get_type(&self) -> &Type {
+        &TYPE
+    }
+
+    fn cel_type() -> &'static Type {
+        &TYPE
+    }
+
+    fn equals(&self, other: &dyn Val) -> bool {
+        other.downcast_ref::<Self>() == Some(self)
+    }
+
+    fn clone_as_boxed<'v>(&self) -> Box<dyn Val + 'v> {
+        Box::new(*self)
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+}
+
+impl StaticVal for Amount {}
+
+/// The worth of a suffix, which may be a decimal exponent, in billionths.
+fn unit(suffix: &str) -> Option<i128> {
+    if suffix.is_empty() {
+        return Some(PER_ONE);
+    }
+    if let Some((_, worth)) = SUFFIXES.iter().find(|(known, _)| *known == suffix) {
+        return Some(*worth);
+    }
+    let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+    10_i128.checked_pow(u32::try_from(exponent.checked_add(9)?).ok()?)
+}
+
+/// `1.5` of a unit: the digits as one number, divided by what the point stands for.
+fn scaled(digits: &str, unit: i128) -> Option<i128> {
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let mantissa: i128 = format!("{whole}{fraction}").parse().ok()?;
+    let divisor = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
+    let product = mantissa.checked_mul(unit)?;
+    Some(product / divisor + i128::from(product % divisor != 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_read_as_kubernetes_reads_them() {
+        for (text, billionths) in [
+            ("0", 0),
+            ("40Gi", (40 << 30) * PER_ONE),
+            ("1.5Ki", 1_536 * PER_ONE),
+            ("-2k", -2_000 * PER_ONE),
+            ("+.5", PER_ONE / 2),
+            ("1.", PER_ONE),
+            ("100m", PER_ONE / 10),
+            ("1e3", 1_000 * PER_ONE),
+            ("1E-3", PER_ONE / 1_000),
+            ("0.0000000001", 1),
+            ("16Ei", (16 << 60) * PER_ONE),
+        ] {
+            assert_eq!(Amount::parse(text), Some(Amount(billionths)), "{text}");
+        }
+        let long = "9".repeat(40);
+        for bad in ["", "-", ".", "Gi", "1GB", "1 Gi", "1.2.3", "--1", "1e", "1e99", &long] {
+            assert_eq!(Amount::parse(bad), None, "{bad:?}");
+        }
+    }
+}

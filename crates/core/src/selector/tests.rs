@@ -1,0 +1,286 @@
+//! Expressions over devices as the agent describes them, and over texts that nobody would write.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    attribute::{AttributeName, AttributeValue, Quantity},
+    device::{DeviceKind, Place},
+    health::Health,
+};
+
+const fn nvidia(name: &'static str) -> AttributeName {
+    AttributeName::new("nvidia.com", name)
+}
+
+/// An H100 as the agent publishes it.
+fn h100() -> Device {
+    let string = AttributeValue::string;
+    Device {
+        id: "GPU-4d5b6c31-0000-0000-0000-000000000001".parse().expect("valid"),
+        kind: DeviceKind::Gpu,
+        index: 1,
+        health: Health::unknown(Timestamp::UNIX_EPOCH),
+        attributes: BTreeMap::from([
+            (nvidia("productName"), string("NVIDIA H100 80GB HBM3")),
+            (nvidia("architecture"), string("Hopper")),
+            (nvidia("cudaComputeCapability"), AttributeValue::version("9.0")),
+            (nvidia("driverVersion"), AttributeValue::version("580.95.05")),
+            (nvidia("migCapable"), AttributeValue::Bool(true)),
+            (crate::attribute::standard::NUMA_NODE, AttributeValue::Int(1)),
+        ]),
+        capacity: BTreeMap::from([
+            (nvidia("memory"), Quantity::Bytes(81_559 << 20)),
+            (nvidia("multiprocessors"), Quantity::Count(132)),
+        ]),
+        place: Place::default(),
+        nodes: Vec::new(),
+        parent: None,
+        part: None,
+        partitioned: false,
+    }
+}
+
+fn expression(text: &str) -> DeviceExpression {
+    text.parse().expect(text)
+}
+
+#[test]
+fn expressions_of_dra_select_devices() {
+    for (text, expected) in [
+        (r#"device.attributes["nvidia.com"].productName == "NVIDIA H100 80GB HBM3""#, true),
+        (r#"device.attributes["nvidia.com"].productName.startsWith("NVIDIA H")"#, true),
+        (r#"device.attributes["nvidia.com"].productName.matches("^NVIDIA A100")"#, false),
+        (r#"device.attributes["nvidia.com"]["architecture"] in ["Hopper", "Blackwell"]"#, true),
+        (
+            r#"["A100", "H100"].exists(m, device.attributes["nvidia.com"].productName.contains(m))"#,
+            true,
+        ),
+        (r#"device.attributes["resource.kubernetes.io"].numaNode == 1"#, true),
+        (r#"device.attributes["nvidia.com"].migCapable && device.index > 0"#, true),
+        (r#"device.kind == "gpu" && device.id.startsWith("GPU-4d5b")"#, true),
+        (r#"has(device.attributes["nvidia.com"].profile)"#, false),
+        (r#"has(device.attributes["amd.com"].productName)"#, false),
+        (r#""amd.com" in device.attributes"#, false),
+        (r#"size(device.attributes["amd.com"]) == 0 && size(device.attributes) == 2"#, true),
+        (r#"device.attributes["nvidia.com"].?profile.orValue("whole") == "whole""#, true),
+        (r#"device.attributes["nvidia.com"].exists(name, name == "migCapable")"#, true),
+        (r#"device.attributes.all(domain, domain.contains("."))"#, true),
+        (r#"true || device.attributes["nvidia.com"].profile == "x""#, true),
+    ] {
+        assert_eq!(expression(text).matches(&h100()), Ok(expected), "{text}");
+    }
+}
+
+#[test]
+fn quantities_and_versions_are_compared_as_kubernetes_compares_them() {
+    for (text, expected) in [
+        (r#"device.capacity["nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0"#, true),
+        (r#"device.capacity["nvidia.com"].memory.isGreaterThan(quantity("80Gi"))"#, false),
+        (r#"device.capacity["nvidia.com"].memory.isLessThan(quantity("80Gi"))"#, true),
+        (r#"device.capacity["nvidia.com"].memory == quantity("81559Mi")"#, true),
+        (
+            r#"device.capacity["nvidia.com"].memory.add(quantity("1Mi")) == quantity("81560Mi")"#,
+            true,
+        ),
+        (r#"device.capacity["nvidia.com"].memory.sub(1).isInteger()"#, true),
+        (r#"device.capacity["nvidia.com"].multiprocessors.asInteger() == 132"#, true),
+        (r#"quantity("500m").asApproximateFloat() == 0.5 && quantity("-1").sign() == -1"#, true),
+        (r#"quantity("1Ki").add(1).sub(quantity("1")) == quantity("1024")"#, true),
+        (r#"isQuantity("1GB") || isSemver("9.0")"#, false),
+        (
+            r#"device.attributes["nvidia.com"].cudaComputeCapability.isGreaterThan(semver("8.9.0"))"#,
+            true,
+        ),
+        (r#"device.attributes["nvidia.com"].cudaComputeCapability == semver("9.0.0")"#, true),
+        (
+            r#"device.attributes["nvidia.com"].driverVersion.compareTo(semver("580.100.0")) < 0"#,
+            true,
+        ),
+        (
+            r#"device.attributes["nvidia.com"].driverVersion.major() == 580 && semver("1.2.3").patch() == 3"#,
+            true,
+        ),
+        (r#"semver("1.0.0-rc.1").isLessThan(semver("1.0.0"))"#, true),
+    ] {
+        assert_eq!(expression(text).matches(&h100()), Ok(expected), "{text}");
+    }
+}
+
+#[test]
+fn a_wrong_expression_is_refused_with_the_place_and_what_is_right() {
+    let deep = format!("{}true{}", "[".repeat(200), "]".repeat(200));
+    let chained = format!("device{}", ".x".repeat(5_000));
+    let choices = "true ? 1 : ".repeat(51);
+    let long = "1".repeat(DeviceExpression::MAX_BYTES + 1);
+    let loops = "[1,2,3].all(a, ".repeat(9) + "true" + &")".repeat(9);
+    for (text, expected) in [
+        ("", "column 1: "),
+        ("device.kind ==", "column 15: "),
+        ("device.kind = 'gpu'", "column 13: "),
+        ("true &&\n 1 +", "line 2, column 5: "),
+        (
+            "devcie.kind == 'gpu'",
+            r#"column 1: "devcie" is not known: there is the variable "device""#,
+        ),
+        (
+            "device.driver == 'x'",
+            r#"column 8: device has no "driver": there are attributes, capacity, id, index, kind"#,
+        ),
+        (
+            "device.kind == 'lower' || device.kind.lower() == ''",
+            r#"column 39: there is no function "lower"; there are add, "#,
+        ),
+        ("[1].all(x, x > 0) && x == 1", r#"column 9: "x" is not known"#),
+        ("device.kind.matches('a(')", "not a valid regex"),
+        ("a.b{c: 1}", "it makes a value that is not known here"),
+        (&deep, "expression recursion limit exceeded: 96"),
+        (&choices, "it has 51 '?' and 50 are allowed"),
+        (&chained, "it nests deeper than 24 levels"),
+        (&long, "it has 10241 bytes and 10240 are allowed"),
+        (&loops, "1000000 are allowed: nest fewer loops"),
+    ] {
+        let error = text.parse::<DeviceExpression>().expect_err(text).to_string();
+        assert!(error.contains(expected), "{error}");
+        assert!(!error.contains('\n') && error.len() < 1_500, "{error}");
+    }
+}
+
+#[test]
+fn an_expression_without_an_answer_says_why_and_for_which_device() {
+    for (text, expected) in [
+        (r#"device.attributes["nvidia.com"].profile == "x""#, "No such key: profile"),
+        (
+            r#"device.attributes["nvidia.com"].productName"#,
+            "a value of type string, not true or false",
+        ),
+        ("device", "a value of type map, not true or false"),
+        (r#"quantity("40GB") == quantity("40G")"#, r#""40GB" is no quantity, such as "40Gi""#),
+        (r#"semver("9.0") == semver("9")"#, r#""9.0" is no semantic version, such as "9.0.0""#),
+        (
+            r#"device.capacity["nvidia.com"].memory > quantity("40Gi")"#,
+            "compare with isLessThan, isGreaterThan or compareTo",
+        ),
+        ("1 / 0 == 1", "zero"),
+    ] {
+        let error = expression(text).matches(&h100()).expect_err(text).to_string();
+        assert!(error.contains(expected), "{error}");
+        assert!(error.contains("for GPU-4d5b6c31") && !error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn one_that_repeats_itself_without_end_is_refused_or_read() {
+    for piece in [
+        "(", "[", "{", "!", "-", "a?", "a?b:", "a.", "a[", "f(", "'", "\"", "1+", "a&&",
+        "x.all(a,", "has(", "{1:", "a{b:", "\\", "`", "//", "!-", ". ?",
+    ] {
+        let text = piece.repeat(DeviceExpression::MAX_BYTES / piece.len());
+        assert!(text.parse::<DeviceExpression>().is_err(), "{piece}");
+    }
+    // As deep as is allowed, and evaluated.
+    let sum = "1+".repeat(22) + "1 == 23";
+    let nested = "1+(".repeat(22) + "1" + &")".repeat(22) + " == 23";
+    let choices = "false ? false : ".repeat(22) + "true";
+    let wide = vec!["true"; 1_200].join(" && ");
+    for text in [sum, nested, choices, wide] {
+        assert_eq!(expression(&text).matches(&h100()), Ok(true), "{text}");
+    }
+}
+
+const ATOMS: &[&str] = &[
+    "device",
+    "device.attributes",
+    "device.attributes['nvidia.com']",
+    "device.index",
+    "device.attributes['nvidia.com'].productName",
+    "device.attributes['nvidia.com'].driverVersion",
+    "device.capacity['nvidia.com'].memory",
+    "x",
+    "quantity('1.5Gi')",
+    "semver('1.2.3-rc.1')",
+    "null",
+    "true",
+    "0",
+    "-9223372036854775808",
+    "18446744073709551615u",
+    "1e308",
+    "'é\\n'",
+    "b'x'",
+    "'(?i)a{3}'",
+    "[]",
+    "{}",
+    "int",
+];
+
+const OPERATORS: &[&str] =
+    &["+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "&&", "||", "in"];
+
+const PREFIXES: &[&str] = &[
+    "!",
+    "-",
+    "int",
+    "uint",
+    "double",
+    "string",
+    "bytes",
+    "bool",
+    "dyn",
+    "type",
+    "size",
+    "has",
+    "quantity",
+    "semver",
+    "isQuantity",
+    "isSemver",
+];
+
+const METHODS: &[&str] = &[
+    "compareTo",
+    "isLessThan",
+    "add",
+    "sub",
+    "contains",
+    "startsWith",
+    "endsWith",
+    "matches",
+    "orValue",
+    "or",
+    "size",
+    "nonsense",
+];
+
+/// Expressions that can mostly be read, and mostly make no sense.
+fn any_expression() -> impl Strategy<Value = String> {
+    let one_of = prop::sample::select::<&str>;
+    one_of(ATOMS).prop_map(str::to_owned).prop_recursive(5, 32, 3, move |inner| {
+        let two = (inner.clone(), inner.clone());
+        let three = (inner.clone(), inner.clone(), inner.clone());
+        prop_oneof![
+            (two.clone(), one_of(OPERATORS)).prop_map(|((a, b), op)| format!("({a} {op} {b})")),
+            (inner.clone(), one_of(PREFIXES)).prop_map(|(a, name)| format!("{name}({a})")),
+            (two.clone(), one_of(METHODS)).prop_map(|((a, b), name)| format!("({a}).{name}({b})")),
+            (inner, one_of(&["asInteger", "sign", "major", "size", "hasValue", "value"]))
+                .prop_map(|(a, name)| format!("({a}).{name}()")),
+            (two.clone(), one_of(&["all", "exists", "exists_one", "map", "filter"]))
+                .prop_map(|((a, b), name)| format!("({a}).{name}(x, {b})")),
+            two.clone().prop_map(|(a, b)| format!("[{a}, {b}]")),
+            two.clone().prop_map(|(a, b)| format!("{{{a}: {b}}}")),
+            two.clone().prop_map(|(a, b)| format!("({a})[{b}]")),
+            two.prop_map(|(a, b)| format!("({a})[?{b}]")),
+            three.prop_map(|(a, b, c)| format!("({a} ? {b} : {c})")),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text in prop_oneof!["[ -~]{0,40}", "\\PC{0,40}", any_expression()]) {
+        if let Ok(expression) = text.parse::<DeviceExpression>() {
+            let _ = expression.matches(&h100());
+        }
+    }
+}
