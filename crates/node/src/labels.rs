@@ -150,3 +150,6 @@ impl Labeller {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
