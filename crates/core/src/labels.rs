@@ -119,7 +119,7 @@ pub fn labels(input: &LabelInput<'_>) -> Labels {
 
 /// Labels as node-feature-discovery reads them from a file: one `key=value` a line.
 pub fn feature_file(labels: &Labels) -> String {
-    labels.iter().map(|(key, value)| format!("{key}={value}\n")).collect()
+    labels.iter().map(|(key, value)| format!("{key}={value}\n")).collect::<Vec<_>>().concat()
 }
 
 // === impl Offering ===

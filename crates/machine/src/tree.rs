@@ -17,6 +17,7 @@ use crate::{
     state::Model,
 };
 
+mod config_space;
 mod network;
 mod nvidia;
 mod pci;
@@ -49,8 +50,8 @@ pub(crate) struct Tree {
 /// what is in it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Entry {
-    /// A file with lines in it.
-    File(String),
+    /// A file with lines in it, or what else a device answers.
+    File(Vec<u8>),
     /// A symbolic link, with its target as written.
     Link(PathBuf),
     /// A device node that behaves as /dev/null.
@@ -117,7 +118,12 @@ impl Tree {
 
     /// A file with a line in it.
     fn file(&mut self, path: impl AsRef<Path>, line: &str) {
-        self.entries.insert(path.as_ref().to_owned(), Entry::File(format!("{line}\n")));
+        self.bytes(path, format!("{line}\n").into_bytes());
+    }
+
+    /// A file that is no text.
+    fn bytes(&mut self, path: impl AsRef<Path>, content: Vec<u8>) {
+        self.entries.insert(path.as_ref().to_owned(), Entry::File(content));
     }
 
     /// A file for each name, with a line in it.
@@ -157,7 +163,7 @@ impl Entry {
         let new = root.join(NEW);
         act("remove", &new, |new| unless(io::ErrorKind::NotFound, fs::remove_file(new)))?;
         match self {
-            Self::File(text) => act("write", &new, |new| fs::write(new, text))?,
+            Self::File(content) => act("write", &new, |new| fs::write(new, content))?,
             Self::Link(target) => act("link", &new, |new| symlink(target, new))?,
             Self::Device => act("make device node", &new, device)?,
         }

@@ -61,8 +61,8 @@ pub fn of(host: &Host, policy: &Policy, inventory: &Inventory, asked: Timestamp)
 // === impl Labeller ===
 
 impl Labeller {
-    /// A labeller, and where it publishes. What it publishes is empty until the inventory is complete, and
-    /// while the policy wants no labels; the labels of a node are never none.
+    /// A labeller, and where it publishes. What it publishes is empty until the inventory is complete, while
+    /// the policy wants no labels, and of a node of which nothing is known.
     pub fn new(
         host: Host,
         clock: Clock,
@@ -74,30 +74,25 @@ impl Labeller {
         (Self { host, clock, state, policy, publish, file, trouble }, labels)
     }
 
-    /// Keeps the labels until stopped, and then takes the file along.
+    /// Keeps the labels until stopped, and then takes the file along. Nothing is done without news, but
+    /// for a file that could not be written.
     pub async fn run(mut self, stop: CancellationToken) {
-        let _ = stop.run_until_cancelled(self.keep()).await;
-        self.put(None).await;
-    }
-
-    /// Nothing is done without news, but for a file that could not be written.
-    async fn keep(&mut self) {
         let (mut asked, mut retry) = (self.clock.now(), RETRY_FIRST);
         loop {
-            self.refresh(asked).await;
+            self.refresh(asked, &stop).await;
             let failing = self.trouble.is_some();
             retry = if failing { retry } else { RETRY_FIRST };
             tokio::select! {
+                () = stop.cancelled() => break,
                 Ok(()) = self.state.changed() => {}
                 Ok(()) = self.policy.changed() => asked = self.clock.now(),
                 () = sleep(retry), if failing => retry = RETRY_MOST.min(retry * 2),
-                // Nobody is left who could bring news.
-                else => std::future::pending().await,
             }
         }
+        self.put(None).await;
     }
 
-    async fn refresh(&mut self, asked: Timestamp) {
+    async fn refresh(&mut self, asked: Timestamp, stop: &CancellationToken) {
         let state = self.state.borrow_and_update().clone();
         let policy = self.policy.borrow_and_update().clone();
         let output = policy.labels.output.clone();
@@ -109,8 +104,10 @@ impl Labeller {
             return;
         }
         let host = self.host.clone();
-        let read = move || of(&host, &policy, &state.inventory, asked);
-        let labels = spawn_blocking(read).await.expect("reading neither panics nor is cancelled");
+        let read = spawn_blocking(move || of(&host, &policy, &state.inventory, asked));
+        // Firmware that does not answer keeps nobody from stopping; a file that is being written does.
+        let Some(labels) = stop.run_until_cancelled(read).await else { return };
+        let labels = labels.expect("reading neither panics nor is cancelled");
         let file = match &output {
             LabelOutput::File(path) => Some(FeatureFile::new(path, &labels)),
             _ => None,
@@ -150,3 +147,6 @@ impl Labeller {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -284,6 +284,28 @@ fn a_reader_that_closes_early_is_no_failure() {
 }
 
 #[test]
+fn labels_are_for_people_and_for_node_feature_discovery() {
+    let folder = folder();
+    let flags = machine(&folder, "mig-a100");
+    let labels = |output: &str| {
+        let mut command = windlass(&["labels", "--output", output]);
+        let output = command.args(&flags).output().expect("windlass runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let table = labels("table");
+    assert!(table.starts_with("SIMULATED machine mig-a100"), "{table}");
+    assert!(table.contains("nvidia.com/cuda.driver-version.full"), "{table}");
+    let file = labels("nfd");
+    assert!(file.lines().all(|line| line.split('=').count() == 2), "{file}");
+    let document: Value = serde_json::from_str(&labels("json")).expect("JSON");
+    let labels = document.as_object().expect("an object");
+    assert_eq!(labels.len(), file.lines().count());
+    assert_eq!(labels["nvidia.com/cuda.driver-version.full"], "550.163.01");
+    assert_eq!(labels["windlass.dev/simulated"], "mig-a100");
+}
+
+#[test]
 fn devices_and_topology_are_for_people_and_for_programs() {
     let folder = folder();
     let host = machine(&folder, "dgx-h100");

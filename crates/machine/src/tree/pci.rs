@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Tree;
+use super::{Tree, config_space::config_space};
 use crate::{
     card::PcieLink,
     pci::{PciAddress, PciId, PciPath},
@@ -112,6 +112,7 @@ impl Tree {
                 ("uevent", &uevent(address, function)),
             ],
         );
+        self.bytes(folder.join("config"), config_space(function));
         self.link(bus_link(address), folder);
         self.link(folder.join("subsystem"), Path::new("sys/bus/pci"));
         if let Some(driver) = function.driver {

@@ -33,8 +33,8 @@ pub(super) fn instance_names(strategy: MigStrategy) -> InstanceNames {
 
 fn shared_as(policy: &Policy, device: &Device) -> Option<Offering> {
     let profile = profile(device);
-    let excluded = |selector: &crate::config::Selector| selector.matches(device, profile);
-    if policy.exclude.iter().any(|selector| excluded(selector).unwrap_or(false)) {
+    // What cannot be ruled out counts as excluded.
+    if policy.exclude.iter().any(|rule| rule.matches(device, profile).unwrap_or(true)) {
         return None;
     }
     match &policy.resources {

@@ -2,6 +2,7 @@
 //! embedded one and only the GPUs are simulated.
 
 mod health;
+mod labels;
 mod lifecycle;
 mod requests;
 mod sharing;

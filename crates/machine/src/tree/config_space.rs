@@ -1,0 +1,29 @@
+//! The head of a function's PCI configuration space, and the two capabilities that every modern one has.
+//!
+//! The layout is that of the PCI Local Bus Specification, chapter 6.
+
+use super::pci::Function;
+
+const SPACE: usize = 256;
+/// In the status: there is a list of capabilities.
+const HAS_LIST: u8 = 0x10;
+/// Where the list begins.
+const POWER_MANAGEMENT: u8 = 0x60;
+/// Where it goes on, and ends.
+const EXPRESS: u8 = 0x78;
+
+/// What sysfs has as `config`. Base addresses and everything that the system software sets are zero.
+pub(super) fn config_space(function: &Function<'_>) -> Vec<u8> {
+    let mut space = vec![0; SPACE];
+    let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0x00, &function.pci.vendor.to_le_bytes());
+    put(0x02, &function.pci.device.to_le_bytes());
+    put(0x06, &[HAS_LIST]);
+    put(0x09, &function.class.to_le_bytes()[..3]);
+    put(0x2c, &function.subsystem.vendor.to_le_bytes());
+    put(0x2e, &function.subsystem.device.to_le_bytes());
+    put(0x34, &[POWER_MANAGEMENT]);
+    put(POWER_MANAGEMENT.into(), &[0x01, EXPRESS]);
+    put(EXPRESS.into(), &[0x10, 0x00]);
+    space
+}

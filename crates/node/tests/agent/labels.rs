@@ -1,0 +1,110 @@
+//! The labels of every machine, and of one whose MIG layout changes.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tokio_util::sync::CancellationToken;
+use windlass_core::{
+    device::DeviceKind,
+    labels::{Labels, feature_file},
+};
+use windlass_machine::Profile;
+use windlass_node::{
+    agent,
+    clock::Clock,
+    config::{
+        LabelOutput, MigStrategy, PerContainer, Replicas, ResourceRule, Resources, Selector,
+        Shared, Sharing, SharingMethod, Spread,
+    },
+    host::Host,
+    labels,
+};
+
+use crate::world::{LIMIT, World};
+
+/// A host that is looked at once.
+async fn labels_of(world: &World) -> Labels {
+    let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+    let inventory = agent::survey(&world.config, clock).await;
+    let host = Host::new(world.machine.host_root(), world.machine.host_root());
+    labels::of(&host, &world.config.policy, &inventory, clock.now())
+}
+
+fn values<const N: usize>(labels: &Labels, keys: [&str; N]) -> [String; N] {
+    keys.map(|key| labels.get(key).cloned().unwrap_or_default())
+}
+
+#[tokio::test]
+async fn every_machine_has_its_labels() {
+    for name in Profile::names() {
+        let labels = labels_of(&World::new(name)).await;
+        insta::assert_snapshot!(format!("labels_{name}"), feature_file(&labels));
+    }
+}
+
+fn time_sliced(name: &str, kind: DeviceKind, replicas: u64) -> ResourceRule {
+    let shared = Shared {
+        method: SharingMethod::TimeSlicing,
+        replicas: Replicas::try_from(replicas).expect("valid"),
+        per_container: PerContainer::Any,
+        spread: Spread::default(),
+    };
+    ResourceRule {
+        name: name.parse().expect("valid"),
+        devices: Selector::all(kind),
+        sharing: Sharing::Shared(shared),
+    }
+}
+
+#[tokio::test]
+async fn labels_tell_how_the_policy_shares_each_device() {
+    let mut world = World::new("mixed-models");
+    let kept_back = Selector { index: [0].into(), ..Selector::all(DeviceKind::Gpu) };
+    world.config.policy.exclude = vec![kept_back];
+    let keys =
+        ["product", "replicas", "sharing-strategy"].map(|key| format!("nvidia.com/gpu.{key}"));
+    let keys = keys.each_ref().map(String::as_str);
+    for (name, product) in [
+        ("nvidia.com/gpu", "NVIDIA-A100-PCIE-40GB-SHARED"),
+        ("nvidia.com/gpu.shared", "NVIDIA-A100-PCIE-40GB"),
+    ] {
+        let rule = time_sliced(name, DeviceKind::Gpu, 4);
+        world.config.policy.resources = Resources::Rules(vec![rule]);
+        let labels = labels_of(&world).await;
+        assert_eq!(values(&labels, keys), [product, "4", "time-slicing"]);
+        let model = "windlass.dev/gpu.NVIDIA-A100-PCIE-40GB";
+        let shares = values(&labels, [&format!("{model}.count"), &format!("{model}.shares")]);
+        assert_eq!(shares, ["2", "4"], "one of them is kept back");
+    }
+}
+
+#[tokio::test]
+async fn a_new_mig_layout_gets_new_labels_and_a_stopped_agent_leaves_none() {
+    let mut world = World::new("dgx-a100");
+    let path = world.path().join("features.d/gfd");
+    world.config.policy.mig = MigStrategy::Mixed;
+    world.config.policy.labels.output = LabelOutput::File(path.clone());
+    let agent = world.agent();
+    let (_policy, policies) = watch::channel(Arc::new(world.config.policy.clone()));
+    let host = Host::new(world.machine.host_root(), world.machine.host_root());
+    let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+    let (labeller, mut labels) = labels::Labeller::new(host, clock, agent.state.clone(), policies);
+    let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
+    task.spawn(labeller.run(stop.clone()));
+
+    let mig = "nvidia.com/mig-3g.20gb.count";
+    let has = |count: Option<&'static str>| {
+        move |labels: &Arc<Labels>| {
+            !labels.is_empty() && labels.get(mig).map(String::as_str) == count
+        }
+    };
+    timeout(LIMIT, labels.wait_for(has(None))).await.expect("in time").expect("it runs");
+    world.machine.set_mig(3, Some(&["3g.20gb", "3g.20gb"])).expect("cut");
+    timeout(LIMIT, labels.wait_for(has(Some("2")))).await.expect("in time").expect("it runs");
+
+    agent.stop().await;
+    stop.cancel();
+    timeout(LIMIT, task.join_next()).await.expect("in time").expect("one").expect("no panic");
+    assert!(!path.exists());
+}
