@@ -148,7 +148,7 @@ async fn answer(
 ) -> Result<Response<Body>, hyper::Error> {
     let asked = read(request).await?;
     let mut answer = Answer::Text(500, "");
-    cluster.send_modify(|cluster| answer = cluster.answer(asked));
+    cluster.send_modify(|cluster| answer = cluster.answer(&asked));
     let whole = |code, kind, text: String| {
         let body = Full::new(Bytes::from(text)).boxed_unsync();
         response(code, kind, body)
@@ -190,7 +190,8 @@ fn changes(cluster: &watch::Sender<Cluster>, from: u64) -> Body {
     let mut last = from;
     let news = WatchStream::new(snapshots).map_while(move |cluster| {
         let lines = cluster.history.iter().filter(|(version, _)| *version > last);
-        let lines: String = lines.map(|(_, event)| format!("{event}\n")).collect();
+        let lines: String =
+            lines.flat_map(|(_, event)| [event.to_string(), "\n".to_owned()]).collect();
         last = cluster.history.last().map_or(last, |(version, _)| last.max(*version));
         (cluster.cuts == cuts).then_some(lines)
     });

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 use windlass_core::{
+    attribute::{Attributes, Capacities},
     device::{Device, DeviceKind, Place},
     health::{Evidence, Health, HealthState, Reason},
     inventory::Inventory,
@@ -50,8 +51,8 @@ fn device(kind: DeviceKind, index: u32, id: &str) -> Device {
         kind,
         index,
         health: healthy(0),
-        attributes: Default::default(),
-        capacity: Default::default(),
+        attributes: Attributes::new(),
+        capacity: Capacities::new(),
         place: Place::default(),
         nodes: Vec::new(),
         parent: None,

@@ -115,25 +115,25 @@ impl Cluster {
         self.log.iter().filter(fits).collect()
     }
 
-    pub(crate) fn answer(&mut self, asked: Asked) -> Answer {
+    pub(crate) fn answer(&mut self, asked: &Asked) -> Answer {
         self.log.push(asked.clone());
-        if let Some(refused) = self.refuse(&asked) {
+        if let Some(refused) = self.refuse(asked) {
             return refused;
         }
         let parts: Vec<_> = asked.path.trim_matches('/').split('/').collect();
         match (asked.method.as_str(), parts.as_slice()) {
-            ("GET", ["api", "v1", "nodes"]) => self.list_or_watch(&asked),
+            ("GET", ["api", "v1", "nodes"]) => self.list_or_watch(asked),
             ("GET", ["api", "v1", "nodes", name]) => self.get_node(name),
-            ("PATCH", ["api", "v1", "nodes", name]) => self.patch_node(name, &asked),
+            ("PATCH", ["api", "v1", "nodes", name]) => self.patch_node(name, asked),
             ("GET", ["api", "v1", "namespaces", "gpu", "pods", "windlass-x"]) => pod(),
             (_, ["apis", "nfd.k8s-sigs.io", "v1alpha1", "namespaces", space, _, name]) => {
-                self.node_feature(format!("{space}/{name}"), &asked)
+                self.node_feature(format!("{space}/{name}"), asked)
             }
             ("POST", ["apis", "events.k8s.io", "v1", "namespaces", space, "events"]) => {
-                self.create_event(space, &asked)
+                self.create_event(space, asked)
             }
             ("PATCH", ["apis", "events.k8s.io", "v1", "namespaces", _, "events", name]) => {
-                self.patch_event(name, &asked)
+                self.patch_event(name, asked)
             }
             _ => Answer::Text(404, "404 page not found\n"),
         }
