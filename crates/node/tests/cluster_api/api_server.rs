@@ -37,7 +37,8 @@ pub(crate) struct ApiServer {
     /// Where parts of the agent run.
     pub(crate) parts: JoinSet<()>,
     pub(crate) stop: CancellationToken,
-    /// Holds the port until the server is started.
+    address: SocketAddr,
+    /// Holds the port while the server is not there.
     socket: Option<TcpSocket>,
     folder: TempDir,
     server: JoinSet<()>,
@@ -57,8 +58,7 @@ impl ApiServer {
 
     /// One that refuses connections until told to [`Self::come`].
     pub(crate) fn not_yet() -> Self {
-        let socket = TcpSocket::new_v4().expect("a socket");
-        socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+        let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)));
         let address = socket.local_addr().expect("bound");
         let folder = tempfile::tempdir().expect("a temporary folder");
         let kubeconfig = format!(
@@ -72,6 +72,7 @@ impl ApiServer {
             cluster: watch::Sender::new(Cluster::default()),
             parts: JoinSet::new(),
             stop: CancellationToken::new(),
+            address,
             socket: Some(socket),
             folder,
             server: JoinSet::new(),
@@ -80,9 +81,15 @@ impl ApiServer {
 
     /// Begins to answer.
     pub(crate) fn come(&mut self) {
-        let socket = self.socket.take().expect("it comes once");
+        let socket = self.socket.take().expect("it is not there");
         let listener = socket.listen(16).expect("a listener");
         self.server.spawn(serve(listener, self.cluster.clone()));
+    }
+
+    /// Dies with all its connections, and refuses new ones until told to [`Self::come`].
+    pub(crate) async fn die(&mut self) {
+        self.server.shutdown().await;
+        self.socket = Some(bind(self.address));
     }
 
     /// A client for it, which is quick to try again.
@@ -119,6 +126,13 @@ impl ApiServer {
         });
         ended.await.expect("parts end in time");
     }
+}
+
+fn bind(address: SocketAddr) -> TcpSocket {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_reuseaddr(true).expect("a socket's option");
+    socket.bind(address).expect("a free port");
+    socket
 }
 
 /// Waits for a value in a channel.

@@ -182,3 +182,19 @@ async fn a_node_that_is_not_there_yet_is_unknown_and_followed_when_it_comes() {
     value_is(&mut values, &value("a100")).await;
     server.stop().await;
 }
+
+#[tokio::test]
+async fn an_api_server_that_dies_and_comes_back_is_followed_on() {
+    let mut server = ApiServer::start();
+    set(&server, "a100");
+    let mut values = watch(&mut server);
+    value_is(&mut values, &value("a100")).await;
+    server.until(|cluster| watches(cluster) == 1).await;
+    server.die().await;
+    set(&server, "h100");
+    tokio::task::yield_now().await;
+    assert_eq!(*values.borrow(), value("a100"));
+    server.come();
+    value_is(&mut values, &value("h100")).await;
+    server.stop().await;
+}
