@@ -21,6 +21,12 @@ const MANAGER: &str = "windlass";
 /// The next change; a channel whose sender is gone has none.
 async fn changed<T>(receiver: &mut tokio::sync::watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
+}
+
+/// As much of a text as fits into so many bytes.
+fn beginning(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
 }

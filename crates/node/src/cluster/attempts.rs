@@ -1,7 +1,7 @@
 //! What one part has tried: how long it waits after a failure, and what of it is said.
 
 use std::{
-    hash::{DefaultHasher, Hash as _, Hasher as _},
+    hash::{DefaultHasher, Hasher as _},
     time::Duration,
 };
 

@@ -4,6 +4,8 @@ use std::{error::Error, time::Duration};
 
 use kube::core::Status;
 
+use super::beginning;
+
 /// Why a request to the API server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
@@ -38,6 +40,9 @@ pub enum ClusterError {
     },
 }
 
+/// More than any sentence of an API server takes, in bytes.
+const LONGEST_ANSWER: usize = 500;
+
 // === impl ClusterError ===
 
 impl ClusterError {
@@ -62,11 +67,11 @@ impl ClusterError {
     }
 }
 
-/// The answer's own words; what is no API server may have none.
+/// The answer's own words; what is no API server may have none, or a whole page.
 fn said(status: &Status) -> String {
     match status.message.trim() {
         "" => format!("the API server answered {}", status.code),
-        message => message.to_owned(),
+        message => beginning(message, LONGEST_ANSWER).to_owned(),
     }
 }
 
@@ -86,46 +91,37 @@ fn advice(status: &Status) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use kube::core::response::StatusDetails;
+    use serde_json::json;
 
     use super::*;
 
+    fn refused(code: u16, about: &str, message: &str) -> String {
+        let status = json!({"code": code, "message": message, "details": {"kind": about}});
+        let status = serde_json::from_value(status).expect("a status");
+        ClusterError::of("doing".to_owned(), kube::Error::Api(Box::new(status))).to_string()
+    }
+
     #[test]
     fn a_refusal_says_what_would_mend_it() {
-        let about =
-            |kind: &str| StatusDetails { kind: kind.to_owned(), ..StatusDetails::default() };
-        for (code, details, message, expected) in [
-            (
-                401,
-                None,
-                "Unauthorized",
-                "doing: Unauthorized; its token or certificate is not accepted",
-            ),
-            (403, None, "no", "doing: no; deploy/rbac.yaml has what it takes"),
+        for (code, about, message, expected) in [
+            (401, "", "Unauthorized", "Unauthorized; its token or certificate is not accepted"),
+            (403, "nodes", "no", "no; deploy/rbac.yaml has what it takes"),
             (
                 404,
-                None,
+                "",
                 "404 page not found\n",
-                "doing: 404 page not found; a NodeFeature needs node-feature-discovery in the cluster",
+                "404 page not found; a NodeFeature needs node-feature-discovery in the cluster",
             ),
-            (
-                404,
-                Some(about("nodes")),
-                "n1 not found",
-                "doing: n1 not found; give the node's name with --node-name or NODE_NAME",
-            ),
-            (
-                404,
-                Some(about("namespaces")),
-                "x not found",
-                "doing: x not found; give another with --namespace",
-            ),
-            (500, None, "", "doing: the API server answered 500"),
+            (404, "nodes", "n1?", "n1?; give the node's name with --node-name or NODE_NAME"),
+            (404, "namespaces", "x?", "x?; give another with --namespace"),
+            (500, "", "", "the API server answered 500"),
         ] {
-            let message = message.to_owned();
-            let status = Box::new(Status { code, details, message, ..Status::default() });
-            let error = ClusterError::of("doing".to_owned(), kube::Error::Api(status));
-            assert_eq!(error.to_string(), expected);
+            assert_eq!(refused(code, about, message), format!("doing: {expected}"));
         }
+    }
+
+    #[test]
+    fn a_page_instead_of_an_answer_is_cut() {
+        assert_eq!(refused(502, "", &"ä".repeat(10_000)), format!("doing: {}", "ä".repeat(250)));
     }
 }

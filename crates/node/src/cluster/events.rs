@@ -10,6 +10,7 @@ use k8s_openapi::api::events::v1::Event;
 use kube::{
     Api,
     api::{Patch, PatchParams, PostParams},
+    core::Status,
 };
 use tokio::{
     sync::watch,
@@ -100,14 +101,14 @@ impl Teller {
         let write = self.series.next(report);
         match write_to(connection, &write).await {
             // The first attempt got through, its answer did not.
-            Err(error) if error.status().is_some_and(|status| status.is_already_exists()) => {}
+            Err(error) if error.status().is_some_and(Status::is_already_exists) => {}
             // The event has expired; it is written anew.
             Err(error) if error.is_not_found() && write.is_repetition() => {
                 self.series.forget(report);
                 return Ok(());
             }
             // One that the API server will never take must not hold up the others.
-            Err(error) if error.status().is_some_and(|status| status.is_invalid()) => {
+            Err(error) if error.status().is_some_and(Status::is_invalid) => {
                 tracing::error!(%error, "an event is lost");
             }
             written => written?,

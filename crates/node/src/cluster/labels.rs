@@ -77,7 +77,7 @@ impl Writer {
                 Ok(()) => self.news().await,
                 Err(error) => {
                     let pause = self.attempts.failed(&error);
-                    // Another policy may be the cure; other labels are not.
+                    // Another policy may be the cure, and is tried at once; other labels can wait.
                     tokio::select! {
                         () = sleep(pause) => {}
                         () = changed(&mut self.policy) => {}

@@ -33,7 +33,7 @@ pub enum LabelValue {
     Unknown,
     /// The Node has no such label.
     Absent,
-    /// It has this value.
+    /// It has this value, which may be empty.
     Value(String),
 }
 
@@ -50,7 +50,7 @@ pub fn watch(
 ) -> (watch::Receiver<LabelValue>, impl Future<Output = ()> + Send) {
     let (publish, value) = watch::channel(LabelValue::Unknown);
     let attempts = Attempts::new("node label", &client);
-    let watcher = Watcher { client, label, attempts, publish };
+    let watcher = Watcher { client, label, attempts, publish, missing: false };
     let run = async move {
         tokio::select! {
             () = stop.cancelled() => {}
@@ -65,6 +65,8 @@ struct Watcher {
     label: String,
     attempts: Attempts,
     publish: watch::Sender<LabelValue>,
+    /// Whether the last list had no such Node.
+    missing: bool,
 }
 
 /// The Node's metadata, which is all that is asked for: its status is large and changes often.
@@ -117,9 +119,13 @@ impl Watcher {
         let doing = || format!("cannot list Node {}", self.client.node());
         let list = connection.ask(doing, nodes.list_metadata(&which)).await?;
         self.attempts.worked();
-        match list.items.first() {
-            Some(node) => self.seen(node),
-            None => tracing::warn!(node = self.client.node(), "the cluster has no such Node (yet)"),
+        let node = list.items.first();
+        if node.is_none() && !self.missing {
+            tracing::warn!(node = self.client.node(), "the cluster has no such Node (yet)");
+        }
+        self.missing = node.is_none();
+        if let Some(node) = node {
+            self.seen(node);
         }
         Ok(list.metadata.resource_version.unwrap_or_default())
     }

@@ -9,6 +9,8 @@ use windlass_core::{
     inventory::Inventory,
 };
 
+use crate::cluster::beginning;
+
 /// The devices that were told to be unhealthy, and how that was put.
 #[derive(Debug, Default)]
 pub(super) struct Told(BTreeMap<DeviceId, String>);
@@ -81,5 +83,5 @@ fn whole_is_so_too(device: &Device, inventory: &Inventory) -> bool {
 fn note(device: &Device, happened: &str, simulated: Option<&str>) -> String {
     let simulated = simulated.map(|profile| format!(" (simulated {profile})")).unwrap_or_default();
     let note = format!("{} {}{simulated} {happened}", device.kind, device.id);
-    note[..note.floor_char_boundary(LONGEST_NOTE)].to_owned()
+    beginning(&note, LONGEST_NOTE).to_owned()
 }

@@ -1,0 +1,214 @@
+//! The API server: HTTP/1 on a loopback port, in front of a [`Cluster`].
+
+use std::{convert::Infallible, net::SocketAddr, time::Duration};
+
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::{
+    Request, Response,
+    body::{Bytes, Frame, Incoming},
+    header,
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use tempfile::TempDir;
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    sync::watch,
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_stream::{StreamExt as _, wrappers::WatchStream};
+use tokio_util::sync::CancellationToken;
+use windlass_node::{
+    cluster::{Client, Limits},
+    config::ClusterAccess,
+};
+
+use crate::objects::{Answer, Asked, Cluster, NODE};
+
+/// How long anything may take before a test has failed.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// An API server, and the agent's parts that speak to it. All of it ends when dropped.
+pub(crate) struct ApiServer {
+    /// The objects; a test may change them behind everyone's back.
+    pub(crate) cluster: watch::Sender<Cluster>,
+    /// Where parts of the agent run.
+    pub(crate) parts: JoinSet<()>,
+    pub(crate) stop: CancellationToken,
+    address: SocketAddr,
+    /// Holds the port while the server is not there.
+    socket: Option<TcpSocket>,
+    folder: TempDir,
+    server: JoinSet<()>,
+}
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+// === impl ApiServer ===
+
+impl ApiServer {
+    /// One that answers.
+    pub(crate) fn start() -> Self {
+        let mut server = Self::not_yet();
+        server.come();
+        server
+    }
+
+    /// One that refuses connections until told to [`Self::come`].
+    pub(crate) fn not_yet() -> Self {
+        let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let address = socket.local_addr().expect("bound");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let kubeconfig = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+             clusters: [{{name: c, cluster: {{server: \"http://{address}\"}}}}]\n\
+             users: [{{name: u, user: {{token: t}}}}]\n\
+             contexts: [{{name: c, context: {{cluster: c, user: u, namespace: gpu}}}}]\n"
+        );
+        std::fs::write(folder.path().join("kubeconfig"), kubeconfig).expect("written");
+        Self {
+            cluster: watch::Sender::new(Cluster::default()),
+            parts: JoinSet::new(),
+            stop: CancellationToken::new(),
+            address,
+            socket: Some(socket),
+            folder,
+            server: JoinSet::new(),
+        }
+    }
+
+    /// Begins to answer.
+    pub(crate) fn come(&mut self) {
+        let socket = self.socket.take().expect("it is not there");
+        let listener = socket.listen(16).expect("a listener");
+        self.server.spawn(serve(listener, self.cluster.clone()));
+    }
+
+    /// Dies with all its connections, and refuses new ones until told to [`Self::come`].
+    pub(crate) async fn die(&mut self) {
+        self.server.shutdown().await;
+        self.socket = Some(bind(self.address));
+    }
+
+    /// A client for it, which is quick to try again.
+    pub(crate) fn client(&self) -> Client {
+        let access = ClusterAccess {
+            kubeconfig: Some(self.folder.path().join("kubeconfig")),
+            node_name: Some(NODE.to_owned()),
+            ..ClusterAccess::default()
+        };
+        let limits = Limits {
+            answer: Duration::from_secs(5),
+            retry_first: Duration::from_millis(5),
+            retry_most: Duration::from_millis(50),
+            ..Limits::default()
+        };
+        Client::new(&access).expect("a good name").with_limits(limits)
+    }
+
+    /// Waits until the objects, or what was asked, fulfil a condition.
+    pub(crate) async fn until(&self, condition: impl FnMut(&Cluster) -> bool) -> Cluster {
+        let mut cluster = self.cluster.subscribe();
+        let reached = timeout(LIMIT, cluster.wait_for(condition)).await;
+        let reached = reached.map(|found| found.expect("the server runs").clone());
+        reached.unwrap_or_else(|_| panic!("not in time: {:#?}", self.cluster.borrow()))
+    }
+
+    /// Stops the agent's parts, which must end of themselves.
+    pub(crate) async fn stop(mut self) {
+        self.stop.cancel();
+        let ended = timeout(LIMIT, async {
+            while let Some(part) = self.parts.join_next().await {
+                part.expect("no part panics");
+            }
+        });
+        ended.await.expect("parts end in time");
+    }
+}
+
+fn bind(address: SocketAddr) -> TcpSocket {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_reuseaddr(true).expect("a socket's option");
+    socket.bind(address).expect("a free port");
+    socket
+}
+
+/// Waits for a value in a channel.
+pub(crate) async fn value_is<T: PartialEq + std::fmt::Debug>(
+    channel: &mut watch::Receiver<T>,
+    expected: &T,
+) {
+    let reached = timeout(LIMIT, channel.wait_for(|value| value == expected)).await.map(drop);
+    assert!(reached.is_ok(), "{:?} instead of {expected:?}", channel.borrow());
+}
+
+async fn serve(listener: TcpListener, cluster: watch::Sender<Cluster>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.expect("a listener");
+        let cluster = cluster.clone();
+        let answer = service_fn(move |request| answer(cluster.clone(), request));
+        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
+        // A client that goes away is no failure.
+        connections.spawn(async move { drop(connection.await) });
+    }
+}
+
+async fn answer(
+    cluster: watch::Sender<Cluster>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, hyper::Error> {
+    let asked = read(request).await?;
+    let mut answer = Answer::Text(500, "");
+    cluster.send_modify(|cluster| answer = cluster.answer(&asked));
+    let whole = |code, kind, text: String| {
+        let body = Full::new(Bytes::from(text)).boxed_unsync();
+        response(code, kind, body)
+    };
+    Ok(match answer {
+        Answer::Json(code, value) => whole(code, "application/json", value.to_string()),
+        Answer::Text(code, text) => whole(code, "text/plain; charset=utf-8", text.to_owned()),
+        Answer::Watch(from) => response(200, "application/json", changes(&cluster, from)),
+    })
+}
+
+fn response(code: u16, kind: &str, body: Body) -> Response<Body> {
+    let response = Response::builder().status(code).header(header::CONTENT_TYPE, kind);
+    response.body(body).expect("a response")
+}
+
+async fn read(request: Request<Incoming>) -> Result<Asked, hyper::Error> {
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await?.to_bytes();
+    let header = |name| {
+        let value = parts.headers.get(name).and_then(|value| value.to_str().ok());
+        value.unwrap_or_default().to_owned()
+    };
+    let pairs = parts.uri.query().unwrap_or_default().split('&').filter_map(|p| p.split_once('='));
+    Ok(Asked {
+        method: parts.method.to_string(),
+        path: parts.uri.path().to_owned(),
+        query: pairs.map(|(key, value)| (key.to_owned(), value.replace("%3D", "="))).collect(),
+        content_type: header(header::CONTENT_TYPE),
+        accept: header(header::ACCEPT),
+        body: serde_json::from_slice(&body).unwrap_or_default(),
+    })
+}
+
+/// The changes after a version, a line each, until all watches are cut.
+fn changes(cluster: &watch::Sender<Cluster>, from: u64) -> Body {
+    let cuts = cluster.borrow().cuts;
+    let snapshots = cluster.subscribe();
+    let mut last = from;
+    let news = WatchStream::new(snapshots).map_while(move |cluster| {
+        let lines = cluster.history.iter().filter(|(version, _)| *version > last);
+        let lines: String =
+            lines.flat_map(|(_, event)| [event.to_string(), "\n".to_owned()]).collect();
+        last = cluster.history.last().map_or(last, |(version, _)| last.max(*version));
+        (cluster.cuts == cuts).then_some(lines)
+    });
+    let frames = news.filter(|lines| !lines.is_empty()).map(|lines| Ok(Frame::data(lines.into())));
+    StreamBody::new(frames).boxed_unsync()
+}

@@ -1,0 +1,337 @@
+//! Events: what is told of a device's health, how often, and through which failures.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::{sync::watch, time::Instant};
+use windlass_core::{
+    attribute::{Attributes, Capacities},
+    device::{Device, DeviceKind, Place},
+    health::{Evidence, Health, HealthState, Reason},
+    inventory::Inventory,
+};
+use windlass_node::{cluster::events, state::NodeState};
+
+use crate::{
+    api_server::ApiServer,
+    objects::{Cluster, NODE, Refusal, status},
+};
+
+/// The first second of these stories.
+const START: i64 = 1_750_000_000;
+
+/// The node's devices, as the agent sees them.
+struct Node {
+    inventory: Inventory,
+    state: watch::Sender<Arc<NodeState>>,
+}
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(START + second).expect("a time of this century")
+}
+
+fn healthy(second: i64) -> Health {
+    Health { state: HealthState::Healthy, since: at(second), evidence: Vec::new() }
+}
+
+fn failed(second: i64, reason: Reason, detail: &str) -> Health {
+    let (detail, first, last) = (detail.to_owned(), at(second), at(second));
+    let evidence = vec![Evidence { reason, detail, first, last, count: 1 }];
+    Health { state: HealthState::Unhealthy, since: at(second), evidence }
+}
+
+fn off_the_bus(second: i64) -> Health {
+    failed(second, Reason::Xid(79), "GPU has fallen off the bus")
+}
+
+fn device(kind: DeviceKind, index: u32, id: &str) -> Device {
+    Device {
+        id: id.parse().expect("a good id"),
+        kind,
+        index,
+        health: healthy(0),
+        attributes: Attributes::new(),
+        capacity: Capacities::new(),
+        place: Place::default(),
+        nodes: Vec::new(),
+        parent: None,
+        part: None,
+        partitioned: false,
+    }
+}
+
+/// The state of a node with one GPU, failed or not.
+pub(crate) fn a_failure(reason: Option<Reason>, second: i64) -> Arc<NodeState> {
+    let health = match reason {
+        Some(reason) => failed(second, reason, "as told"),
+        None => healthy(second),
+    };
+    let gpu = Device { health, ..device(DeviceKind::Gpu, 0, "GPU-0") };
+    let mut state = NodeState::default();
+    state.inventory.devices.push(gpu);
+    Arc::new(state)
+}
+
+// === impl Node ===
+
+impl Node {
+    /// A node with healthy GPUs `GPU-0` and on, whose events are told to the server.
+    fn run(server: &mut ApiServer, gpus: u32) -> Self {
+        let device = |index| device(DeviceKind::Gpu, index, &format!("GPU-{index}"));
+        let devices = (0..gpus).map(device).collect();
+        let inventory = Inventory { devices, ..Inventory::default() };
+        let (state, reads) = watch::channel(Arc::default());
+        let node = Self { inventory, state };
+        node.publish();
+        server.parts.spawn(events::run(reads, server.client(), server.stop.clone()));
+        node
+    }
+
+    fn publish(&self) {
+        let mut state = NodeState::default();
+        state.inventory = self.inventory.clone();
+        self.state.send_replace(Arc::new(state));
+    }
+
+    fn set(&mut self, position: usize, health: Health) {
+        self.inventory.devices[position].health = health;
+        self.publish();
+    }
+}
+
+/// The notes of all events, in the order of what they tell.
+fn notes(cluster: &Cluster) -> Vec<String> {
+    let mut events: Vec<_> = cluster.events.values().collect();
+    events.sort_by_key(|event| (event["eventTime"].to_string(), event["note"].to_string()));
+    let note = |event: &&Value| event["note"].as_str().expect("a note").to_owned();
+    events.iter().map(note).collect()
+}
+
+/// How many times something was told, whatever became of it.
+fn tellings(cluster: &Cluster) -> usize {
+    cluster.asked("POST", "/events").len() + cluster.asked("PATCH", "/events").len()
+}
+
+fn counts(cluster: &Cluster) -> Vec<u64> {
+    let count = |event: &Value| event["series"]["count"].as_u64().unwrap_or(1);
+    let mut counts: Vec<_> = cluster.events.values().map(count).collect();
+    counts.sort_unstable();
+    counts
+}
+
+#[tokio::test]
+async fn a_failure_is_a_warning_on_the_node_and_its_recovery_is_told() {
+    let mut server = ApiServer::start();
+    let mut node = Node::run(&mut server, 2);
+    node.set(1, off_the_bus(5));
+    let cluster = server.until(|cluster| cluster.events.len() == 1).await;
+    let mut event = cluster.events.values().next().expect("one").clone();
+    let name = event["metadata"]["name"].take();
+    assert!(name.as_str().is_some_and(|name| name.starts_with("windlass-")), "{name}");
+    let expected = json!({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event",
+        "metadata": {"name": null, "namespace": "default"},
+        "type": "Warning", "reason": "DeviceUnhealthy", "action": "Withhold",
+        "note": "gpu GPU-1 is Unhealthy: XID 79, GPU has fallen off the bus",
+        "eventTime": event["eventTime"],
+        "regarding": {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": NODE},
+        "reportingController": "windlass.dev/node", "reportingInstance": NODE,
+    });
+    assert_eq!(event, expected);
+    assert_eq!(event["eventTime"], "2025-06-15T15:06:45.000000Z");
+
+    node.set(1, healthy(65));
+    let cluster = server.until(|cluster| cluster.events.len() == 2).await;
+    let recovered = "gpu GPU-1 is Healthy again, was Unhealthy: XID 79, GPU has fallen off the bus";
+    assert_eq!(notes(&cluster)[1], recovered);
+    let is_normal =
+        |event: &Value| event["type"] == "Normal" && event["reason"] == "DeviceRecovered";
+    assert!(cluster.events.values().any(is_normal));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn devices_that_are_well_or_not_probed_yet_are_no_news() {
+    let mut server = ApiServer::start();
+    let mut node = Node::run(&mut server, 3);
+    node.set(0, Health::unknown(at(0)));
+    node.set(0, healthy(1));
+    // The last device is told; the first two, before it in order, were not.
+    node.set(2, off_the_bus(2));
+    let cluster = server.until(|cluster| tellings(cluster) == 1).await;
+    assert_eq!(notes(&cluster), ["gpu GPU-2 is Unhealthy: XID 79, GPU has fallen off the bus"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn another_trouble_of_an_unhealthy_device_is_told() {
+    let mut server = ApiServer::start();
+    let mut node = Node::run(&mut server, 1);
+    node.set(0, failed(1, Reason::Xid(48), "double-bit ECC error"));
+    server.until(|cluster| cluster.events.len() == 1).await;
+    node.set(0, off_the_bus(2));
+    server.until(|cluster| cluster.events.len() == 2).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_same_news_again_makes_a_series() {
+    let mut server = ApiServer::start();
+    let mut node = Node::run(&mut server, 1);
+    for round in 0..3 {
+        node.set(0, off_the_bus(round * 120));
+        let told = usize::try_from(round * 2).expect("small");
+        server.until(|cluster| tellings(cluster) == told + 1).await;
+        node.set(0, healthy(round * 120 + 60));
+        server.until(|cluster| tellings(cluster) == told + 2).await;
+    }
+    let cluster = server.until(|cluster| counts(cluster) == [3, 3]).await;
+    let last = &cluster.asked("PATCH", "/events").last().expect("the last").body;
+    let time = "2025-06-15T15:11:40.000000Z";
+    assert_eq!(*last, json!({"series": {"count": 3, "lastObservedTime": time}}));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_event_that_has_expired_is_written_anew() {
+    let mut server = ApiServer::start();
+    let mut node = Node::run(&mut server, 1);
+    node.set(0, off_the_bus(1));
+    server.until(|cluster| cluster.events.len() == 1).await;
+    node.set(0, healthy(60));
+    server.until(|cluster| cluster.events.len() == 2).await;
+    server.cluster.send_modify(|cluster| cluster.events.clear());
+    node.set(0, off_the_bus(120));
+    let cluster = server.until(|cluster| cluster.events.len() == 1).await;
+    assert_eq!(counts(&cluster), [1]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_fault_of_a_whole_gpu_is_not_told_of_each_of_its_parts() {
+    let mut server = ApiServer::start();
+    let mut node = Node::run(&mut server, 1);
+    let whole = node.inventory.devices[0].id.clone();
+    for part in 0..7 {
+        let instance = device(DeviceKind::Mig, 0, &format!("MIG-{part}"));
+        let (parent, part) = (Some(whole.clone()), Some(part));
+        node.inventory.devices.push(Device { parent, part, ..instance });
+    }
+    for device in &mut node.inventory.devices {
+        device.health = off_the_bus(1);
+    }
+    node.publish();
+    server.until(|cluster| tellings(cluster) == 1).await;
+    for device in &mut node.inventory.devices {
+        device.health = healthy(60);
+    }
+    // A trouble of its own is told.
+    node.set(3, failed(61, Reason::ProbeFailed, "unknown error"));
+    let cluster = server.until(|cluster| tellings(cluster) == 3).await;
+    assert_eq!(
+        notes(&cluster),
+        [
+            "gpu GPU-0 is Unhealthy: XID 79, GPU has fallen off the bus",
+            "gpu GPU-0 is Healthy again, was Unhealthy: XID 79, GPU has fallen off the bus",
+            "mig MIG-2 is Unhealthy: probe failed, unknown error",
+        ]
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_storm_of_faults_is_told_drop_by_drop() {
+    let mut server = ApiServer::start();
+    let mut node = Node::run(&mut server, 40);
+    for device in &mut node.inventory.devices {
+        device.health = off_the_bus(1);
+    }
+    node.publish();
+    let begun = Instant::now();
+    server.until(|cluster| tellings(cluster) == 32).await;
+    assert!(begun.elapsed() < Duration::from_secs(9), "the first come at once");
+    // From here on, time passes only while everyone waits for it.
+    tokio::time::pause();
+    server.until(|cluster| tellings(cluster) == 34).await;
+    assert!(begun.elapsed() >= Duration::from_secs(20), "{:?}", begun.elapsed());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_told_yet_is_told_as_it_then_is() {
+    let mut server = ApiServer::start();
+    let busy = status(503, "ServiceUnavailable", "apiserver not ready");
+    let refusal = Refusal { method: "POST", path: "/events", times: usize::MAX, status: busy };
+    server.cluster.send_modify(|cluster| cluster.refusals.push(refusal));
+    let mut node = Node::run(&mut server, 3);
+    node.set(0, off_the_bus(1));
+    server.until(|cluster| tellings(cluster) > 0).await;
+    node.set(0, healthy(60));
+    node.set(2, off_the_bus(61));
+    let about_it = |cluster: &Cluster| {
+        cluster.log.last().is_some_and(|last| {
+            last.body["note"].as_str().is_some_and(|note| note.contains("GPU-2"))
+        })
+    };
+    server.until(about_it).await;
+    server.cluster.send_modify(|cluster| cluster.refusals.clear());
+    let cluster = server.until(|cluster| !cluster.events.is_empty()).await;
+    assert_eq!(notes(&cluster), ["gpu GPU-2 is Unhealthy: XID 79, GPU has fallen off the bus"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_api_server_that_comes_late_is_told_then() {
+    let mut server = ApiServer::not_yet();
+    let mut node = Node::run(&mut server, 1);
+    node.set(0, off_the_bus(1));
+    tokio::task::yield_now().await;
+    server.come();
+    server.until(|cluster| cluster.events.len() == 1).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_refusal_is_tried_again_and_the_event_is_written_once() {
+    let mut server = ApiServer::start();
+    let forbidden = status(403, "Forbidden", "events.events.k8s.io is forbidden");
+    let refusal = Refusal { method: "POST", path: "/events", times: 3, status: forbidden };
+    server.cluster.send_modify(|cluster| cluster.refusals.push(refusal));
+    let mut node = Node::run(&mut server, 1);
+    node.set(0, off_the_bus(1));
+    let cluster = server.until(|cluster| cluster.events.len() == 1).await;
+    assert_eq!(tellings(&cluster), 4);
+    let names: std::collections::BTreeSet<_> = cluster
+        .asked("POST", "/events")
+        .iter()
+        .map(|asked| asked.body["metadata"]["name"].to_string())
+        .collect();
+    assert_eq!(names.len(), 1, "a name of its own would make an event of each attempt");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_event_that_is_never_taken_holds_up_no_other() {
+    let mut server = ApiServer::start();
+    let invalid = status(422, "Invalid", "note: Invalid value");
+    let refusal = Refusal { method: "POST", path: "/events", times: 1, status: invalid };
+    server.cluster.send_modify(|cluster| cluster.refusals.push(refusal));
+    let mut node = Node::run(&mut server, 2);
+    node.set(0, off_the_bus(1));
+    node.set(1, off_the_bus(2));
+    let cluster = server.until(|cluster| cluster.events.len() == 1).await;
+    assert_eq!(notes(&cluster), ["gpu GPU-1 is Unhealthy: XID 79, GPU has fallen off the bus"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_simulated_device_is_called_so() {
+    let mut server = ApiServer::start();
+    let mut node = Node::run(&mut server, 1);
+    node.inventory.simulated = Some("dgx-h100".to_owned());
+    node.set(0, off_the_bus(1));
+    let cluster = server.until(|cluster| cluster.events.len() == 1).await;
+    assert!(notes(&cluster)[0].starts_with("gpu GPU-0 (simulated dgx-h100) is Unhealthy"));
+    server.stop().await;
+}

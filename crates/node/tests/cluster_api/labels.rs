@@ -1,0 +1,267 @@
+//! Labels out: what is applied, what goes, what stays, and what a refusal leads to.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::sync::watch;
+use windlass_node::{
+    cluster::{Client, PodIdentity, labels},
+    config::{LabelOutput, LabelPolicy, Policy},
+};
+
+use crate::{
+    api_server::ApiServer,
+    objects::{Cluster, NODE, NODE_UID, Refusal, status},
+};
+
+const FEATURE: &str = "gpu/windlass-features-for-n1";
+
+/// The two inputs of the part.
+struct Inputs {
+    labels: watch::Sender<Arc<labels::Labels>>,
+    policy: watch::Sender<Arc<Policy>>,
+}
+
+fn labels_of(pairs: &[(&str, &str)]) -> Arc<labels::Labels> {
+    let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    Arc::new(pairs.iter().map(owned).collect())
+}
+
+fn policy(output: LabelOutput) -> Arc<Policy> {
+    Arc::new(Policy {
+        labels: LabelPolicy { output, ..LabelPolicy::default() },
+        ..Policy::default()
+    })
+}
+
+fn run(server: &mut ApiServer, output: LabelOutput) -> Inputs {
+    let client = server.client();
+    run_as(server, client, output)
+}
+
+fn run_as(server: &mut ApiServer, client: Client, output: LabelOutput) -> Inputs {
+    let (labels, reads_labels) = watch::channel(Arc::new(labels::Labels::new()));
+    let (policy, reads_policy) = watch::channel(policy(output));
+    let stop = server.stop.clone();
+    server.parts.spawn(labels::run(reads_labels, reads_policy, client, stop));
+    Inputs { labels, policy }
+}
+
+fn patches(cluster: &Cluster) -> usize {
+    cluster.asked("PATCH", "/api/v1/nodes/n1").len()
+}
+
+impl Inputs {
+    fn send(&self, pairs: &[(&str, &str)]) {
+        self.labels.send_replace(labels_of(pairs));
+    }
+}
+
+#[tokio::test]
+async fn labels_are_applied_to_the_node_and_those_that_vanish_are_removed() {
+    let mut server = ApiServer::start();
+    let inputs = run(&mut server, LabelOutput::Node);
+    inputs.send(&[("nvidia.com/gpu.count", "8"), ("nvidia.com/mig.capable", "true")]);
+    let cluster = server.until(|cluster| cluster.labels.len() == 3).await;
+    let patch = cluster.asked("PATCH", "/api/v1/nodes/n1")[0];
+    assert_eq!(patch.content_type, "application/apply-patch+yaml");
+    assert_eq!(patch.query.get("fieldManager").map(String::as_str), Some("windlass"));
+    assert_eq!(patch.query.get("force"), None);
+    let labels = json!({"nvidia.com/gpu.count": "8", "nvidia.com/mig.capable": "true"});
+    let metadata = json!({"name": NODE, "uid": NODE_UID, "labels": labels});
+    assert_eq!(patch.body, json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata}));
+
+    inputs.send(&[("nvidia.com/gpu.count", "7")]);
+    let cluster = server.until(|cluster| cluster.labels.len() == 2).await;
+    let expected = [("kubernetes.io/hostname", NODE), ("nvidia.com/gpu.count", "7")];
+    assert_eq!(cluster.node_labels(), expected.into());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_is_asked_of_the_api_server_without_labels_for_it() {
+    let mut server = ApiServer::start();
+    for output in [LabelOutput::None, LabelOutput::File("/dev/null".into())] {
+        let inputs = run(&mut server, output);
+        inputs.send(&[("nvidia.com/gpu.count", "8")]);
+        // A second part on the same thread has its turn after the first.
+        let other = run(&mut server, LabelOutput::NodeFeature);
+        other.send(&[("a", "b")]);
+        server.until(|cluster| cluster.node_features.contains_key(FEATURE)).await;
+    }
+    assert_eq!(patches(&server.cluster.borrow()), 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn labels_that_are_not_known_yet_take_nothing_away() {
+    let mut server = ApiServer::start();
+    let first = run(&mut server, LabelOutput::Node);
+    first.send(&[("nvidia.com/gpu.count", "8")]);
+    server.until(|cluster| patches(cluster) == 1).await;
+    // The next life of the agent begins without labels.
+    let second = run(&mut server, LabelOutput::Node);
+    second.send(&[]);
+    first.send(&[("nvidia.com/gpu.count", "7")]);
+    let cluster = server.until(|cluster| patches(cluster) == 2).await;
+    assert_eq!(cluster.node_labels().get("nvidia.com/gpu.count"), Some(&"7"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn equal_labels_are_no_news() {
+    let mut server = ApiServer::start();
+    let inputs = run(&mut server, LabelOutput::Node);
+    inputs.send(&[("a", "1")]);
+    server.until(|cluster| patches(cluster) == 1).await;
+    inputs.send(&[("a", "1")]);
+    inputs.policy.send_replace(policy(LabelOutput::Node));
+    inputs.send(&[("a", "2")]);
+    let cluster = server.until(|cluster| cluster.node_labels().get("a") == Some(&"2")).await;
+    assert_eq!(patches(&cluster), 2);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn labels_that_someone_removed_are_applied_again_in_time() {
+    let mut server = ApiServer::start();
+    let again = std::time::Duration::from_millis(20);
+    let limits = windlass_node::cluster::Limits { apply_again: again, ..Default::default() };
+    let client = server.client().with_limits(limits);
+    let inputs = run_as(&mut server, client, LabelOutput::Node);
+    inputs.send(&[("a", "1")]);
+    server.until(|cluster| cluster.node_labels().contains_key("a")).await;
+    server.cluster.send_modify(|cluster| cluster.set_label("a", None));
+    server.until(|cluster| cluster.node_labels().contains_key("a")).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_label_that_another_keeps_stays_and_the_rest_is_written() {
+    let mut server = ApiServer::start();
+    server.cluster.send_modify(|cluster| cluster.set_label("nvidia.com/gpu.count", Some("16")));
+    let inputs = run(&mut server, LabelOutput::Node);
+    inputs.send(&[("nvidia.com/gpu.count", "8"), ("nvidia.com/gpu.memory", "81559")]);
+    let cluster = server.until(|c| c.node_labels().contains_key("nvidia.com/gpu.memory")).await;
+    assert_eq!(cluster.node_labels().get("nvidia.com/gpu.count"), Some(&"16"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_feature_says_whose_it_is_and_who_owns_it() {
+    let mut server = ApiServer::start();
+    let (namespace, name, uid) = ("gpu".into(), "windlass-x".into(), "pod-uid".into());
+    let client = server.client().in_pod(PodIdentity { namespace, name, uid });
+    let inputs = run_as(&mut server, client, LabelOutput::NodeFeature);
+    inputs.send(&[("nvidia.com/gpu.count", "8")]);
+    let cluster = server.until(|cluster| cluster.node_features.contains_key(FEATURE)).await;
+    let written = serde_json::to_string_pretty(&cluster.node_features[FEATURE]);
+    insta::assert_snapshot!(written.expect("JSON"), @r#"
+    {
+      "apiVersion": "nfd.k8s-sigs.io/v1alpha1",
+      "kind": "NodeFeature",
+      "metadata": {
+        "labels": {
+          "nfd.node.kubernetes.io/node-name": "n1"
+        },
+        "name": "windlass-features-for-n1",
+        "ownerReferences": [
+          {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "name": "windlass",
+            "uid": "ds-uid"
+          },
+          {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": "windlass-x",
+            "uid": "pod-uid"
+          }
+        ]
+      },
+      "spec": {
+        "features": {
+          "attributes": {},
+          "flags": {},
+          "instances": {}
+        },
+        "labels": {
+          "nvidia.com/gpu.count": "8"
+        }
+      }
+    }
+    "#);
+    inputs.send(&[]);
+    let labels = |cluster: &Cluster| cluster.node_features[FEATURE]["spec"]["labels"].clone();
+    server.until(|cluster| labels(cluster) == json!({})).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn another_place_for_labels_takes_them_back_from_the_first() {
+    let mut server = ApiServer::start();
+    let inputs = run(&mut server, LabelOutput::NodeFeature);
+    inputs.send(&[("a", "1")]);
+    server.until(|cluster| cluster.node_features.contains_key(FEATURE)).await;
+    inputs.policy.send_replace(policy(LabelOutput::Node));
+    let cluster = server.until(|cluster| cluster.node_labels().contains_key("a")).await;
+    assert!(cluster.node_features.is_empty());
+    inputs.policy.send_replace(policy(LabelOutput::None));
+    server.until(|cluster| !cluster.node_labels().contains_key("a")).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_refusal_is_tried_again_with_the_newest_labels() {
+    let mut server = ApiServer::start();
+    let forbidden = status(403, "Forbidden", "nodes \"n1\" is forbidden");
+    let refusal = Refusal { method: "PATCH", path: "/nodes/n1", times: 3, status: forbidden };
+    server.cluster.send_modify(|cluster| cluster.refusals.push(refusal));
+    let inputs = run(&mut server, LabelOutput::Node);
+    inputs.send(&[("a", "1")]);
+    server.until(|cluster| patches(cluster) >= 1).await;
+    inputs.send(&[("a", "2")]);
+    let cluster = server.until(|cluster| cluster.node_labels().get("a") == Some(&"2")).await;
+    assert_eq!(cluster.refusals[0].times, 0);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn without_node_feature_discovery_another_place_is_the_cure_at_once() {
+    let mut server = ApiServer::start();
+    server.cluster.send_modify(|cluster| cluster.has_nfd = false);
+    let hour = std::time::Duration::from_secs(3600);
+    let limits = windlass_node::cluster::Limits { retry_first: hour, ..Default::default() };
+    let client = server.client().with_limits(limits);
+    let inputs = run_as(&mut server, client, LabelOutput::NodeFeature);
+    inputs.send(&[("a", "1")]);
+    server.until(|cluster| !cluster.asked("PATCH", "nodefeatures").is_empty()).await;
+    inputs.policy.send_replace(policy(LabelOutput::Node));
+    server.until(|cluster| cluster.node_labels().contains_key("a")).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_not_there_is_not_made() {
+    let mut server = ApiServer::start();
+    server.cluster.send_modify(|cluster| cluster.has_node = false);
+    let inputs = run(&mut server, LabelOutput::Node);
+    inputs.send(&[("a", "1")]);
+    let cluster = server.until(|c| c.asked("GET", "/api/v1/nodes/n1").len() >= 2).await;
+    assert_eq!(patches(&cluster), 0);
+    server.cluster.send_modify(|cluster| cluster.has_node = true);
+    server.until(|cluster| cluster.node_labels().contains_key("a")).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_api_server_that_comes_late_gets_the_labels_then() {
+    let mut server = ApiServer::not_yet();
+    let inputs = run(&mut server, LabelOutput::Node);
+    inputs.send(&[("a", "1")]);
+    tokio::task::yield_now().await;
+    server.come();
+    server.until(|cluster| cluster.node_labels().contains_key("a")).await;
+    server.stop().await;
+}

@@ -1,0 +1,10 @@
+//! The API server's wire: the product's own client over real HTTP; only the API server is ours, and
+//! keeps the objects that the agent touches as a real one would. With a real one at hand, it is asked
+//! too.
+
+mod api_server;
+mod events;
+mod labels;
+mod node_label;
+mod objects;
+mod real;

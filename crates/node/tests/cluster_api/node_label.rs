@@ -1,0 +1,200 @@
+//! The label of the own Node, watched through what API servers do.
+
+use windlass_node::cluster::node_label::{self, LabelValue};
+
+use crate::{
+    api_server::{ApiServer, value_is},
+    objects::{Cluster, Refusal, status},
+};
+
+const LABEL: &str = "nvidia.com/device-plugin.config";
+
+type Values = tokio::sync::watch::Receiver<LabelValue>;
+
+fn watch(server: &mut ApiServer) -> Values {
+    let (values, run) = node_label::watch(server.client(), LABEL.to_owned(), server.stop.clone());
+    server.parts.spawn(run);
+    values
+}
+
+fn value(text: &str) -> LabelValue {
+    LabelValue::Value(text.to_owned())
+}
+
+fn set(server: &ApiServer, text: &str) {
+    server.cluster.send_modify(|cluster| cluster.set_label(LABEL, Some(text)));
+}
+
+fn watches(cluster: &Cluster) -> usize {
+    let asked = cluster.asked("GET", "/api/v1/nodes");
+    asked.iter().filter(|asked| asked.query.contains_key("watch")).count()
+}
+
+fn lists(cluster: &Cluster) -> usize {
+    cluster.asked("GET", "/api/v1/nodes").len() - watches(cluster)
+}
+
+#[tokio::test]
+async fn a_label_is_read_followed_and_missed() {
+    let mut server = ApiServer::start();
+    let mut values = watch(&mut server);
+    value_is(&mut values, &LabelValue::Absent).await;
+    set(&server, "a100");
+    value_is(&mut values, &value("a100")).await;
+    set(&server, "h100");
+    value_is(&mut values, &value("h100")).await;
+    server.cluster.send_modify(|cluster| cluster.set_label(LABEL, None));
+    value_is(&mut values, &LabelValue::Absent).await;
+    let cluster = server.cluster.borrow().clone();
+    assert_eq!((lists(&cluster), watches(&cluster)), (1, 1));
+    let accept = &cluster.asked("GET", "/api/v1/nodes")[0].accept;
+    assert!(accept.contains("PartialObjectMetadata"), "only metadata is asked for: {accept}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_change_of_other_labels_is_no_news() {
+    let mut server = ApiServer::start();
+    set(&server, "a100");
+    let mut values = watch(&mut server);
+    value_is(&mut values, &value("a100")).await;
+    values.mark_unchanged();
+    server.cluster.send_modify(|cluster| cluster.set_label("other", Some("x")));
+    set(&server, "h100");
+    values.changed().await.expect("the watcher runs");
+    assert_eq!(*values.borrow_and_update(), value("h100"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_watch_that_ends_goes_on_from_the_last_version_without_another_list() {
+    let mut server = ApiServer::start();
+    let mut values = watch(&mut server);
+    value_is(&mut values, &LabelValue::Absent).await;
+    server.until(|cluster| watches(cluster) == 1).await;
+    // The change and the end reach the agent together, or the change first: both are right.
+    set(&server, "a100");
+    value_is(&mut values, &value("a100")).await;
+    server.cluster.send_modify(|cluster| cluster.cuts += 1);
+    set(&server, "h100");
+    value_is(&mut values, &value("h100")).await;
+    let cluster = server.until(|cluster| watches(cluster) == 2).await;
+    assert_eq!(lists(&cluster), 1);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_bookmark_moves_the_version_from_which_a_watch_goes_on() {
+    let mut server = ApiServer::start();
+    let mut values = watch(&mut server);
+    value_is(&mut values, &LabelValue::Absent).await;
+    server.until(|cluster| watches(cluster) == 1).await;
+    server.cluster.send_modify(Cluster::bookmark);
+    let marked = server.cluster.borrow().history.last().expect("a bookmark").0.to_string();
+    // Until the bookmark was read, a watch that is cut goes on from before it.
+    let cut = async || {
+        server.cluster.send_modify(|cluster| cluster.cuts += 1);
+        let before = watches(&server.cluster.borrow());
+        let cluster = server.until(|cluster| watches(cluster) > before).await;
+        cluster.log.last().and_then(|asked| asked.query.get("resourceVersion").cloned())
+    };
+    while cut().await.as_ref() != Some(&marked) {}
+    assert_eq!(lists(&server.cluster.borrow()), 1);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_version_that_is_too_old_leads_to_a_new_list() {
+    let mut server = ApiServer::start();
+    let mut values = watch(&mut server);
+    value_is(&mut values, &LabelValue::Absent).await;
+    server.until(|cluster| watches(cluster) == 1).await;
+    server.cluster.send_modify(|cluster| {
+        cluster.compacted = cluster.history.last().expect("the first").0;
+        cluster.cuts += 1;
+        cluster.set_label(LABEL, Some("a100"));
+    });
+    value_is(&mut values, &value("a100")).await;
+    let cluster = server.until(|cluster| watches(cluster) == 3).await;
+    assert_eq!(lists(&cluster), 2);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_version_that_becomes_too_old_within_a_watch_leads_to_a_new_list() {
+    let mut server = ApiServer::start();
+    let mut values = watch(&mut server);
+    value_is(&mut values, &LabelValue::Absent).await;
+    server.until(|cluster| watches(cluster) == 1).await;
+    server.cluster.send_modify(|cluster| {
+        cluster.bookmark();
+        let last = cluster.history.last_mut().expect("a bookmark");
+        last.1 = serde_json::json!({
+            "type": "ERROR", "object": status(410, "Expired", "too old resource version"),
+        });
+    });
+    server.until(|cluster| lists(cluster) == 2).await;
+    set(&server, "a100");
+    value_is(&mut values, &value("a100")).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_refusal_is_tried_again_and_the_last_word_stands_meanwhile() {
+    let mut server = ApiServer::start();
+    set(&server, "a100");
+    let mut values = watch(&mut server);
+    value_is(&mut values, &value("a100")).await;
+    server.until(|cluster| watches(cluster) == 1).await;
+    let forbidden = status(403, "Forbidden", "nodes is forbidden");
+    let refusal = Refusal { method: "GET", path: "/nodes", times: 3, status: forbidden };
+    server.cluster.send_modify(|cluster| {
+        cluster.refusals.push(refusal);
+        cluster.cuts += 1;
+    });
+    server.until(|cluster| cluster.refusals[0].times == 0).await;
+    assert_eq!(*values.borrow(), value("a100"));
+    set(&server, "h100");
+    value_is(&mut values, &value("h100")).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_api_server_that_comes_late_is_followed_then() {
+    let mut server = ApiServer::not_yet();
+    set(&server, "a100");
+    let mut values = watch(&mut server);
+    tokio::task::yield_now().await;
+    assert_eq!(*values.borrow(), LabelValue::Unknown);
+    server.come();
+    value_is(&mut values, &value("a100")).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_not_there_yet_is_unknown_and_followed_when_it_comes() {
+    let mut server = ApiServer::start();
+    server.cluster.send_modify(|cluster| cluster.has_node = false);
+    let mut values = watch(&mut server);
+    server.until(|cluster| watches(cluster) == 1).await;
+    assert_eq!(*values.borrow(), LabelValue::Unknown);
+    set(&server, "a100");
+    value_is(&mut values, &value("a100")).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_api_server_that_dies_and_comes_back_is_followed_on() {
+    let mut server = ApiServer::start();
+    set(&server, "a100");
+    let mut values = watch(&mut server);
+    value_is(&mut values, &value("a100")).await;
+    server.until(|cluster| watches(cluster) == 1).await;
+    server.die().await;
+    set(&server, "h100");
+    tokio::task::yield_now().await;
+    assert_eq!(*values.borrow(), value("a100"));
+    server.come();
+    value_is(&mut values, &value("h100")).await;
+    server.stop().await;
+}

@@ -1,0 +1,343 @@
+//! A cluster's objects as far as the agent touches them: one Node, `NodeFeature`s, events.
+//!
+//! Server-side apply, watch and the checks of events follow the API server's own code: apply removes
+//! what the same manager no longer names and refuses what another manager keeps at another value.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+/// The Node that there is, and its unique id.
+pub(crate) const NODE: &str = "n1";
+pub(crate) const NODE_UID: &str = "0e57ca6d-0000-4000-8000-000000000001";
+
+/// Everything, at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Cluster {
+    /// Labels of the Node: value and who keeps it.
+    pub(crate) labels: BTreeMap<String, (String, BTreeSet<String>)>,
+    /// `NodeFeature`s by `namespace/name`.
+    pub(crate) node_features: BTreeMap<String, Value>,
+    pub(crate) events: BTreeMap<String, Value>,
+    /// Everything that was asked, in order.
+    pub(crate) log: Vec<Asked>,
+    pub(crate) refusals: Vec<Refusal>,
+    pub(crate) has_node: bool,
+    pub(crate) has_nfd: bool,
+    /// Watches from this version or an older one are too old.
+    pub(crate) compacted: u64,
+    /// Ends every watch when it changes.
+    pub(crate) cuts: u64,
+    /// The Node at each version, for watches.
+    pub(crate) history: Vec<(u64, Value)>,
+    version: u64,
+}
+
+/// One request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Asked {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) query: BTreeMap<String, String>,
+    pub(crate) content_type: String,
+    pub(crate) accept: String,
+    pub(crate) body: Value,
+}
+
+/// What is answered instead, to how many requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) method: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) times: usize,
+    pub(crate) status: Value,
+}
+
+/// What is answered.
+pub(crate) enum Answer {
+    Json(u16, Value),
+    Text(u16, &'static str),
+    /// A stream of changes after this version.
+    Watch(u64),
+}
+
+/// A refusal as the API server words one.
+pub(crate) fn status(code: u16, reason: &str, message: &str) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "code": code, "reason": reason, "message": message,
+    })
+}
+
+// === impl Cluster ===
+
+impl Default for Cluster {
+    fn default() -> Self {
+        let mut cluster = Self {
+            labels: BTreeMap::new(),
+            node_features: BTreeMap::new(),
+            events: BTreeMap::new(),
+            log: Vec::new(),
+            refusals: Vec::new(),
+            has_node: true,
+            has_nfd: true,
+            compacted: 0,
+            cuts: 0,
+            history: Vec::new(),
+            version: 10,
+        };
+        cluster.set_label("kubernetes.io/hostname", Some(NODE));
+        cluster
+    }
+}
+
+impl Cluster {
+    /// The Node's labels as anyone reads them.
+    pub(crate) fn node_labels(&self) -> BTreeMap<&str, &str> {
+        self.labels.iter().map(|(key, (value, _))| (key.as_str(), value.as_str())).collect()
+    }
+
+    /// What `kubectl label` does.
+    pub(crate) fn set_label(&mut self, key: &str, value: Option<&str>) {
+        match value {
+            Some(value) => {
+                let entry = (value.to_owned(), BTreeSet::from(["kubectl".to_owned()]));
+                self.labels.insert(key.to_owned(), entry);
+            }
+            None => drop(self.labels.remove(key)),
+        }
+        self.node_changed();
+    }
+
+    /// Requests of one kind, in order.
+    pub(crate) fn asked(&self, method: &str, path: &str) -> Vec<&Asked> {
+        let fits = |asked: &&Asked| asked.method == method && asked.path.contains(path);
+        self.log.iter().filter(fits).collect()
+    }
+
+    pub(crate) fn answer(&mut self, asked: &Asked) -> Answer {
+        self.log.push(asked.clone());
+        if let Some(refused) = self.refuse(asked) {
+            return refused;
+        }
+        let parts: Vec<_> = asked.path.trim_matches('/').split('/').collect();
+        match (asked.method.as_str(), parts.as_slice()) {
+            ("GET", ["api", "v1", "nodes"]) => self.list_or_watch(asked),
+            ("GET", ["api", "v1", "nodes", name]) => self.get_node(name),
+            ("PATCH", ["api", "v1", "nodes", name]) => self.patch_node(name, asked),
+            ("GET", ["api", "v1", "namespaces", "gpu", "pods", "windlass-x"]) => pod(),
+            (_, ["apis", "nfd.k8s-sigs.io", "v1alpha1", "namespaces", space, _, name]) => {
+                self.node_feature(format!("{space}/{name}"), asked)
+            }
+            ("POST", ["apis", "events.k8s.io", "v1", "namespaces", space, "events"]) => {
+                self.create_event(space, asked)
+            }
+            ("PATCH", ["apis", "events.k8s.io", "v1", "namespaces", _, "events", name]) => {
+                self.patch_event(name, asked)
+            }
+            _ => Answer::Text(404, "404 page not found\n"),
+        }
+    }
+
+    fn refuse(&mut self, asked: &Asked) -> Option<Answer> {
+        let fits = |refusal: &&mut Refusal| {
+            refusal.times > 0 && asked.method == refusal.method && asked.path.contains(refusal.path)
+        };
+        let refusal = self.refusals.iter_mut().find(fits)?;
+        refusal.times -= 1;
+        let code = refusal.status["code"].as_u64().and_then(|code| u16::try_from(code).ok());
+        Some(Answer::Json(code.expect("a code"), refusal.status.clone()))
+    }
+
+    fn list_or_watch(&mut self, asked: &Asked) -> Answer {
+        let only_the_node = format!("metadata.name={NODE}");
+        assert_eq!(asked.query.get("fieldSelector"), Some(&only_the_node));
+        if asked.query.get("watch").map(String::as_str) != Some("true") {
+            let items: Vec<_> = self.has_node.then(|| self.node()).into_iter().collect();
+            return Answer::Json(
+                200,
+                json!({
+                    "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+                    "metadata": {"resourceVersion": self.version.to_string()}, "items": items,
+                }),
+            );
+        }
+        assert_eq!(asked.query.get("allowWatchBookmarks").map(String::as_str), Some("true"));
+        let from = asked.query.get("resourceVersion").and_then(|version| version.parse().ok());
+        let from: u64 = from.expect("a watch goes on from a version");
+        if from <= self.compacted {
+            let text = format!("too old resource version: {from} ({})", self.version);
+            return Answer::Json(410, status(410, "Expired", &text));
+        }
+        Answer::Watch(from)
+    }
+
+    fn get_node(&self, name: &str) -> Answer {
+        if self.has_node && name == NODE {
+            return Answer::Json(200, self.node());
+        }
+        let mut refusal = status(404, "NotFound", &format!("nodes {name:?} not found"));
+        refusal["details"] = json!({"name": name, "kind": "nodes"});
+        Answer::Json(404, refusal)
+    }
+
+    fn node(&self) -> Value {
+        json!({
+            "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+            "metadata": {
+                "name": NODE, "uid": NODE_UID, "resourceVersion": self.version.to_string(),
+                "labels": self.node_labels(),
+            },
+        })
+    }
+
+    fn node_changed(&mut self) {
+        self.version += 1;
+        let event = json!({"type": "MODIFIED", "object": self.node()});
+        self.history.push((self.version, event));
+    }
+
+    /// Something else happens in the cluster; only a bookmark tells.
+    pub(crate) fn bookmark(&mut self) {
+        self.version += 1;
+        let metadata =
+            json!({"resourceVersion": self.version.to_string(), "creationTimestamp": null});
+        let object = json!({"kind": "Node", "apiVersion": "v1", "metadata": metadata});
+        self.history.push((self.version, json!({"type": "BOOKMARK", "object": object})));
+    }
+
+    fn patch_node(&mut self, name: &str, asked: &Asked) -> Answer {
+        assert_eq!(name, NODE);
+        assert_eq!(asked.content_type, "application/apply-patch+yaml");
+        if asked.body["metadata"]["uid"] != NODE_UID {
+            return Answer::Json(409, status(409, "Conflict", "uid mismatch"));
+        }
+        let manager = asked.query.get("fieldManager").expect("an apply has a manager");
+        let wanted: BTreeMap<String, String> =
+            serde_json::from_value(asked.body["metadata"]["labels"].clone()).expect("labels");
+        let taken = |(key, value): &(&String, &String)| {
+            let (now, managers) = self.labels.get(*key)?;
+            let other = managers.iter().find(|other| *other != manager)?;
+            (now != *value).then(|| {
+                json!({
+                    "reason": "FieldManagerConflict",
+                    "message": format!("conflict with {other:?} using v1"),
+                    "field": format!(".metadata.labels.{key}"),
+                })
+            })
+        };
+        let causes: Vec<_> = wanted.iter().filter_map(|pair| taken(&pair)).collect();
+        if !causes.is_empty() {
+            let mut refusal = status(409, "Conflict", "Apply failed with conflicts");
+            refusal["details"] = json!({"causes": causes});
+            return Answer::Json(409, refusal);
+        }
+        self.apply_labels(manager, wanted);
+        Answer::Json(200, self.node())
+    }
+
+    fn apply_labels(&mut self, manager: &str, wanted: BTreeMap<String, String>) {
+        let before = self.labels.clone();
+        for (key, (_, managers)) in &mut self.labels {
+            if !wanted.contains_key(key) && managers.remove(manager) && managers.is_empty() {
+                managers.insert("nobody".to_owned());
+            }
+        }
+        self.labels.retain(|_, (_, managers)| !managers.contains("nobody"));
+        for (key, value) in wanted {
+            let entry = self.labels.entry(key).or_default();
+            entry.0 = value;
+            entry.1.insert(manager.to_owned());
+        }
+        if self.labels != before {
+            self.node_changed();
+        }
+    }
+
+    fn node_feature(&mut self, name: String, asked: &Asked) -> Answer {
+        if !self.has_nfd {
+            return Answer::Text(404, "404 page not found\n");
+        }
+        if asked.method == "DELETE" {
+            let known = self.node_features.remove(&name).is_some();
+            let code = if known { 200 } else { 404 };
+            return Answer::Json(code, status(code, "NotFound", "deleted, or never there"));
+        }
+        assert_eq!(asked.method, "PATCH");
+        assert_eq!(asked.content_type, "application/apply-patch+yaml");
+        assert_eq!(asked.query.get("force").map(String::as_str), Some("true"));
+        self.node_features.insert(name, asked.body.clone());
+        let metadata = asked.body["metadata"].clone();
+        Answer::Json(
+            200,
+            json!({
+                "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+            }),
+        )
+    }
+
+    fn create_event(&mut self, namespace: &str, asked: &Asked) -> Answer {
+        let event = &asked.body;
+        let name = event["metadata"]["name"].as_str().expect("a name").to_owned();
+        if let Some(wrong) = mistake(namespace, event) {
+            return Answer::Json(422, status(422, "Invalid", wrong));
+        }
+        if self.events.contains_key(&name) {
+            return Answer::Json(409, status(409, "AlreadyExists", "already exists"));
+        }
+        self.events.insert(name, event.clone());
+        Answer::Json(201, event.clone())
+    }
+
+    fn patch_event(&mut self, name: &str, asked: &Asked) -> Answer {
+        assert_eq!(asked.content_type, "application/merge-patch+json");
+        let Some(event) = self.events.get_mut(name) else {
+            return Answer::Json(404, status(404, "NotFound", "no such event"));
+        };
+        let changed: Vec<_> = asked.body.as_object().expect("a patch").keys().collect();
+        assert_eq!(changed, ["series"], "everything else of an event is immutable");
+        event["series"] = asked.body["series"].clone();
+        Answer::Json(
+            200,
+            json!({
+                "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+                "metadata": event["metadata"],
+            }),
+        )
+    }
+}
+
+/// What the API server would find wrong with an event of events.k8s.io/v1 about a Node.
+fn mistake(namespace: &str, event: &Value) -> Option<&'static str> {
+    let text = |key: &str| event[key].as_str().unwrap_or_default();
+    let within = |key: &str, most: usize| (1..=most).contains(&text(key).len());
+    let checks = [
+        (namespace == "default", "an event about a Node lies in default"),
+        (event["regarding"]["namespace"].is_null(), "a Node has no namespace"),
+        (event["eventTime"].is_string(), "eventTime is required"),
+        (text("reportingController").contains('/'), "reportingController is no qualified name"),
+        (within("reportingInstance", 128), "reportingInstance"),
+        (within("action", 128), "action"),
+        (within("reason", 128), "reason"),
+        (text("note").len() <= 1024, "note is too long"),
+        (["Normal", "Warning"].contains(&text("type")), "type"),
+        (event["series"].is_null(), "a new event is no series"),
+        (event["deprecatedCount"].is_null(), "deprecatedCount"),
+    ];
+    checks.into_iter().find(|(right, _)| !right).map(|(_, wrong)| wrong)
+}
+
+/// The pod that an agent in namespace `gpu` runs in.
+fn pod() -> Answer {
+    let owner = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "windlass", "uid": "ds-uid",
+        "controller": true, "blockOwnerDeletion": true,
+    });
+    let metadata = json!({"name": "windlass-x", "namespace": "gpu", "ownerReferences": [owner]});
+    Answer::Json(
+        200,
+        json!({
+            "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+        }),
+    )
+}

@@ -1,0 +1,229 @@
+//! The same against a real API server, when there is one.
+//!
+//! Runs when `WINDLASS_E2E_KUBECONFIG` names a cluster whose administrator we are. It makes a Node of
+//! its own, which no kubelet serves, and deletes it.
+
+use std::{collections::BTreeMap, env, sync::Arc, time::Duration};
+
+use k8s_openapi::api::{core::v1::Node, events::v1::Event};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
+    core::{ApiResource, DynamicObject},
+};
+use serde_json::json;
+use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tokio_util::sync::CancellationToken;
+use windlass_core::health::Reason;
+use windlass_node::{
+    cluster::{
+        Client, Limits, events, labels,
+        node_label::{self, LabelValue},
+    },
+    config::{ClusterAccess, LabelOutput, LabelPolicy, Policy},
+};
+
+use crate::{api_server::value_is, events::a_failure};
+
+const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
+
+/// How long anything may take before the test has failed.
+const LIMIT: Duration = Duration::from_secs(20);
+
+const COUNT: &str = "nvidia.com/gpu.count";
+
+/// The cluster, and the parts of an agent on its Node.
+struct World {
+    kube: kube::Client,
+    nodes: Api<Node>,
+    /// `None` where node-feature-discovery is not installed.
+    node_features: Option<Api<DynamicObject>>,
+    name: String,
+    client: Client,
+    parts: JoinSet<()>,
+    stop: CancellationToken,
+}
+
+// === impl World ===
+
+impl World {
+    async fn new(kubeconfig: std::path::PathBuf) -> Self {
+        let file = Kubeconfig::read_from(&kubeconfig).expect("a kubeconfig");
+        let options = KubeConfigOptions::default();
+        let config = kube::Config::from_custom_kubeconfig(file, &options).await;
+        let kube = kube::Client::try_from(config.expect("complete")).expect("a client");
+        let name = format!("windlass-e2e-{}", std::process::id());
+        let access = ClusterAccess {
+            kubeconfig: Some(kubeconfig),
+            node_name: Some(name.clone()),
+            ..ClusterAccess::default()
+        };
+        let again = Duration::from_millis(200);
+        let limits = Limits { retry_first: again, apply_again: again, ..Limits::default() };
+        let client = Client::new(&access).expect("a good name").with_limits(limits);
+        let nodes = Api::all(kube.clone());
+        let node_features = node_features(&kube).await;
+        let (parts, stop) = (JoinSet::new(), CancellationToken::new());
+        Self { kube, nodes, node_features, name, client, parts, stop }
+    }
+
+    async fn label(&self, key: &str, value: Option<&str>) {
+        let patch = json!({"metadata": {"labels": {key: value}}});
+        let (how, patch) = (PatchParams::default(), Patch::Merge(patch));
+        self.nodes.patch(&self.name, &how, &patch).await.expect("labelled");
+    }
+
+    async fn labels(&self) -> BTreeMap<String, String> {
+        self.nodes.get(&self.name).await.expect("a Node").labels().clone()
+    }
+
+    /// Follows a label of the Node through changes and its deletion.
+    async fn follow_a_label(&mut self) {
+        let label = "windlass.dev/config".to_owned();
+        let (mut values, run) =
+            node_label::watch(self.client.clone(), label.clone(), self.stop.clone());
+        self.parts.spawn(run);
+        value_is(&mut values, &LabelValue::Absent).await;
+        for value in ["a", "b"] {
+            self.label(&label, Some(value)).await;
+            value_is(&mut values, &LabelValue::Value(value.to_owned())).await;
+        }
+        self.label(&label, None).await;
+        value_is(&mut values, &LabelValue::Absent).await;
+    }
+
+    /// Writes labels to the Node, removes one, leaves one that `kubectl` has set, takes all back.
+    async fn write_labels(&mut self) {
+        self.label("nvidia.com/gpu.memory", Some("1")).await;
+        let (labels, reads) = watch::channel(Arc::new(labels_of(&[(COUNT, "8"), ("a.b/c", "d")])));
+        let (policy, reads_policy) = watch::channel(policy(LabelOutput::Node));
+        let (client, stop) = (self.client.clone(), self.stop.clone());
+        self.parts.spawn(labels::run(reads, reads_policy, client, stop));
+        self.until(async |world| world.labels().await.contains_key("a.b/c")).await;
+        labels
+            .send_replace(Arc::new(labels_of(&[(COUNT, "7"), ("nvidia.com/gpu.memory", "81559")])));
+        self.until(async |world| !world.labels().await.contains_key("a.b/c")).await;
+        self.until(async |world| world.labels().await.get(COUNT).is_some_and(|c| c == "7")).await;
+        let memory = self.labels().await.remove("nvidia.com/gpu.memory");
+        assert_eq!(memory.as_deref(), Some("1"), "what kubectl has set stays");
+        if let Some(objects) = &self.node_features {
+            self.move_to_node_feature(&policy, objects).await;
+        }
+        policy.send_replace(self::policy(LabelOutput::None));
+        self.until(async |world| !world.labels().await.contains_key(COUNT)).await;
+    }
+
+    async fn move_to_node_feature(
+        &self,
+        policy: &watch::Sender<Arc<Policy>>,
+        objects: &Api<DynamicObject>,
+    ) {
+        policy.send_replace(self::policy(LabelOutput::NodeFeature));
+        let name = format!("windlass-features-for-{}", self.name);
+        let is_there = async || objects.get_opt(&name).await.expect("an answer");
+        self.until(async |_| is_there().await.is_some()).await;
+        let found = is_there().await.expect("it is there");
+        assert_eq!(found.data["spec"]["labels"][COUNT], "7");
+        assert!(!self.labels().await.contains_key(COUNT), "taken back from the Node");
+        policy.send_replace(self::policy(LabelOutput::Node));
+        self.until(async |_| is_there().await.is_none()).await;
+        self.until(async |world| world.labels().await.contains_key(COUNT)).await;
+    }
+
+    /// Tells a failure three times and a recovery in between: two events, which are series.
+    async fn tell_a_failure(&mut self) {
+        let (state, reads) = watch::channel(a_failure(None, 0));
+        self.parts.spawn(events::run(reads, self.client.clone(), self.stop.clone()));
+        for round in 0..3 {
+            state.send_replace(a_failure(Some(Reason::Xid(79)), i64::from(round) * 120));
+            self.until(async |world| world.told("DeviceUnhealthy").await == round + 1).await;
+            state.send_replace(a_failure(None, i64::from(round) * 120 + 60));
+            self.until(async |world| world.told("DeviceRecovered").await == round + 1).await;
+        }
+    }
+
+    /// How often something was told of the Node.
+    async fn told(&self, reason: &str) -> i32 {
+        let count = |event: &Event| event.series.as_ref().map_or(1, |series| series.count);
+        let events = self.events().await;
+        events.iter().filter(|event| event.reason.as_deref() == Some(reason)).map(count).sum()
+    }
+
+    /// The events about the Node.
+    async fn events(&self) -> Vec<Event> {
+        let all: Api<Event> = Api::namespaced(self.kube.clone(), "default");
+        let mut events = all.list(&ListParams::default()).await.expect("a list").items;
+        events.retain(|event| {
+            event.regarding.as_ref().and_then(|about| about.name.as_ref()) == Some(&self.name)
+        });
+        events
+    }
+
+    /// Leaves the cluster as it was.
+    async fn clean_up(self) {
+        self.stop.cancel();
+        let events: Api<Event> = Api::namespaced(self.kube.clone(), "default");
+        for event in self.events().await {
+            let deleted = events.delete(&event.name_any(), &DeleteParams::default()).await;
+            deleted.expect("the event is deleted");
+        }
+        let deleted = self.nodes.delete(&self.name, &DeleteParams::default()).await;
+        deleted.expect("the Node is deleted");
+    }
+
+    async fn until(&self, mut condition: impl AsyncFnMut(&Self) -> bool) {
+        let reached = timeout(LIMIT, async {
+            while !condition(self).await {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        reached.await.expect("in time");
+    }
+}
+
+async fn node_features(kube: &kube::Client) -> Option<Api<DynamicObject>> {
+    let kind = ApiResource {
+        group: "nfd.k8s-sigs.io".to_owned(),
+        version: "v1alpha1".to_owned(),
+        api_version: "nfd.k8s-sigs.io/v1alpha1".to_owned(),
+        kind: "NodeFeature".to_owned(),
+        plural: "nodefeatures".to_owned(),
+    };
+    let objects = Api::namespaced_with(kube.clone(), "default", &kind);
+    objects.list(&ListParams::default()).await.is_ok().then_some(objects)
+}
+
+fn labels_of(pairs: &[(&str, &str)]) -> labels::Labels {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+fn policy(output: LabelOutput) -> Arc<Policy> {
+    Arc::new(Policy {
+        labels: LabelPolicy { output, ..LabelPolicy::default() },
+        ..Policy::default()
+    })
+}
+
+#[tokio::test]
+async fn a_real_api_server_takes_labels_and_events_and_tells_of_a_label() {
+    let Some(kubeconfig) = env::var_os(KUBECONFIG) else {
+        eprintln!("SKIPPED: set {KUBECONFIG} to run this on a real cluster");
+        return;
+    };
+    let mut world = World::new(kubeconfig.into()).await;
+    if world.node_features.is_none() {
+        eprintln!("LEFT OUT: the cluster has no NodeFeature");
+    }
+    let node = serde_json::from_value(json!({"metadata": {"name": world.name}}));
+    let made = world.nodes.create(&PostParams::default(), &node.expect("a Node")).await;
+    made.expect("the Node is made");
+    let story = async {
+        world.follow_a_label().await;
+        world.write_labels().await;
+        world.tell_a_failure().await;
+    };
+    let told = timeout(LIMIT * 5, story).await;
+    world.clean_up().await;
+    told.expect("in time");
+}
