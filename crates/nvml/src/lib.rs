@@ -8,6 +8,7 @@
 //! NVML is thread-safe ("The NVML library is thread-safe", NVML reference, section 1), so all types
 //! here are `Send` and `Sync`.
 
+mod compute_mode;
 mod error;
 mod event;
 mod gpu;
@@ -16,6 +17,7 @@ mod mig;
 mod nvlink;
 mod trouble;
 
+pub use compute_mode::ComputeMode;
 pub use error::{LoadError, NvmlError};
 pub use event::{Event, EventKind, EventSet};
 pub use gpu::{Brand, Gpu, Memory};
