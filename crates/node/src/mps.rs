@@ -6,8 +6,20 @@
 //!      └── states: device -> MpsState <──────┘      a device whose daemon is not ready is not handed out
 //! ```
 //!
-//! One daemon per GPU and not per resource: a GPU or a daemon that fails takes no other along.
+//! One daemon per GPU and not per resource: a GPU or a daemon that fails takes no other along. A
+//! program has one daemon, so a container can use MPS on one device only.
+//!
+//! Daemons outlive the agent, since the programs on a GPU die with its daemon. The next agent takes
+//! over what it finds, and stops what is no longer wanted; [`stop_all`] is for when there is no next
+//! one. The alternative, daemons that end with the agent, would make every restart of the agent an
+//! outage of every pod that shares a GPU.
+//!
+//! What MPS limits is a process: a container that runs two has twice the share. What it shares is the
+//! host's `/dev/shm`, or the folder that is given in its place (`MpsSettings::shm_dir`): client and
+//! server talk through files there. NVIDIA's plugin mounts a tmpfs for it, for which an agent needs
+//! the right to mount and a mount that reaches the host.
 
+mod control;
 mod daemon;
 mod ground;
 mod mode;
@@ -181,15 +193,14 @@ impl Mps {
     }
 }
 
-/// Stops every daemon that an agent has left running, as before Windlass is removed from a node. No
-/// agent may be running. Gives what could not be stopped, by device.
-pub async fn stop_all(config: &Config) -> BTreeMap<DeviceId, String> {
+/// Stops every daemon that an agent has left running, as before Windlass is removed from a node. An
+/// agent that still runs would start them again. Gives what came of it, by device.
+pub async fn stop_all(config: &Config) -> BTreeMap<DeviceId, Result<(), String>> {
     let ground = Arc::new(Ground::new(config));
-    let mut failed = BTreeMap::new();
+    let mut outcomes = BTreeMap::new();
     for device in ground.leftovers() {
-        if let Err(error) = ground.stop(&mut ground.hold(device.clone())).await {
-            failed.insert(device, causes(&error));
-        }
+        let stopped = ground.stop(&mut ground.hold(device.clone())).await;
+        outcomes.insert(device, stopped.map_err(|error| causes(&error)));
     }
-    failed
+    outcomes
 }

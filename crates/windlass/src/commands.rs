@@ -3,6 +3,7 @@
 mod devices;
 mod kubelet;
 mod machine;
+mod mps;
 mod node;
 mod topo;
 mod xids;
@@ -17,6 +18,7 @@ use windlass_node::{Config, agent, clock::Clock, config::ConfigFile};
 
 pub(crate) use devices::{device_table, name as short_name, ordered, sources};
 pub(crate) use machine::host_flags;
+pub(crate) use mps::MpsArgs;
 pub(crate) use topo::{LEGEND, Topology};
 
 use crate::{
@@ -37,6 +39,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Topo(args) => block_on(topo::run(args)),
         Command::Demo(args) => block_on(demo::run(args)),
         Command::Xids(args) => xids::run(&args),
+        Command::Mps(args) => block_on(mps::run(args)),
         Command::Kubelet(args) => block_on(kubelet::run(args)),
         Command::Machine(args) => machine::run(args.command),
     }

@@ -1,9 +1,10 @@
 #!/bin/sh
 # nvidia-cuda-mps-control of a simulated machine: a control daemon that answers and limits no one.
 #
-# It speaks as the real one does on its command line. Between daemon and client there are named pipes
-# of its own, since no CUDA program connects to it. What goes wrong with it is in mps/<GPU> of the
-# machine's folder: "refuse <why>" or "hang".
+# It speaks as the real one does on its command line. Its one server is a number, the daemon's own
+# process id, which start_server makes. Between daemon and client there are named pipes of its own,
+# since no CUDA program connects to it. What goes wrong with it is in mps/<GPU> of the machine's folder:
+# "refuse <why>" or "hang".
 set -u
 pipe=${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}
 running=$pipe/nvidia-cuda-mps-control.pid
@@ -26,7 +27,13 @@ answer() {
         set_default_active_thread_percentage) percent=$first.0 && echo "$percent" ;;
         get_default_device_pinned_mem_limit) echo "$limit" ;;
         set_default_device_pinned_mem_limit) limit=$second && echo ;;
-        get_server_list | quit) echo ;;
+        start_server) server=$$ server_percent=$percent server_limit=$limit && echo ;;
+        get_server_list) echo "$server" ;;
+        get_active_thread_percentage) echo "$server_percent" ;;
+        set_active_thread_percentage) server_percent=$second.0 && echo "$server_percent" ;;
+        get_device_pinned_mem_limit) echo "$server_limit" ;;
+        set_device_pinned_mem_limit) server_limit=$third && echo ;;
+        quit) echo ;;
         *) echo "Unknown command: $command" ;;
     esac
 }
@@ -38,8 +45,8 @@ serve() {
     # Open for both, so that neither side waits for the other to be there.
     exec 3<>"$pipe/control"
     echo $$ >"$running"
-    percent=100.0 limit=
-    while read -r reply command first second <&3; do
+    percent=100.0 limit= server= server_percent= server_limit=
+    while read -r reply command first second third <&3; do
         look_for_fault
         [ "$kind" != hang ] || kill -STOP $$
         answer 1<>"$reply"

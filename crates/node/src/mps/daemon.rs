@@ -1,10 +1,10 @@
 //! Keeps one device's daemon running: carries out what [`State::next`] decides.
 
-use std::{pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 use windlass_core::device::DeviceId;
@@ -37,7 +37,7 @@ type Call = Pin<Box<dyn Future<Output = (Option<Held>, Result<(), Failure>)> + S
 type Failure = (Outcome, String);
 
 /// How often a daemon that has just been started is asked.
-const START_LOOK: std::time::Duration = std::time::Duration::from_millis(50);
+const START_LOOK: Duration = Duration::from_millis(50);
 
 // === impl Daemon ===
 
@@ -77,8 +77,10 @@ impl Daemon {
             };
             let (error, again) = (causes(&error), self.ground.settings.retry_most);
             tracing::warn!(device = %self.device, error, ?again, "cannot stop the MPS daemon");
-            // Wanted again, or tried again.
-            let _ = timeout(again, self.want.changed()).await;
+            tokio::select! {
+                Ok(()) = self.want.changed() => {}
+                () = sleep(again) => {}
+            }
         }
     }
 
@@ -91,8 +93,8 @@ impl Daemon {
             let input = tokio::select! {
                 (held, result) = answer(&mut call) => self.take(held, result),
                 why = exited(&mut self.held) => self.take_exit(&why),
-                changed = self.want.changed() => {
-                    if changed.is_err() || self.wanted().is_none() {
+                Ok(()) = self.want.changed() => {
+                    if self.wanted().is_none() {
                         break;
                     }
                     Input::Changed

@@ -1,4 +1,4 @@
-//! NVIDIA's control program: where it is, how it is run, and what it is told.
+//! NVIDIA's control program: where it is, and how it is run.
 //!
 //! The program is run from the driver's installation. Where that is the root of another system, as a
 //! node's is for an agent in a container, the program is run inside it, so that it finds its libraries
@@ -10,11 +10,9 @@ use std::{
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
 };
 
-use tokio::{io::AsyncWriteExt as _, process::Command, time::timeout};
+use tokio::process::Command;
 use windlass_core::device::DeviceId;
 
 use super::place::{MpsPlaces, PIPE_DIRECTORY, Place, SHM};
@@ -27,7 +25,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program {
     /// As the process that runs it names it.
-    path: PathBuf,
+    pub(super) path: PathBuf,
     /// The root of another system that it is run in.
     inside: Option<PathBuf>,
     /// What is put in front of paths of the host, so that the daemon finds them.
@@ -54,19 +52,6 @@ pub(super) enum ProgramError {
     SharedMemory { daemon: PathBuf, host: PathBuf },
 }
 
-/// Why a daemon did not do what it was told.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum AskError {
-    #[error("cannot run {path}")]
-    Run { path: PathBuf, source: std::io::Error },
-    #[error("no answer to {command} within {deadline:?}")]
-    Late { command: String, deadline: Duration },
-    #[error("{command} was refused: {said}")]
-    Refused { command: String, said: String },
-    #[error("the daemon limits clients to {said}% of the threads though {wanted}% were set")]
-    NotTaken { said: String, wanted: u32 },
-}
-
 /// The program's name.
 const NAME: &str = "nvidia-cuda-mps-control";
 
@@ -86,13 +71,6 @@ const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch6
 /// reboot.
 const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 const LOG_DIRECTORY: &str = "CUDA_MPS_LOG_DIRECTORY";
-
-const GET_THREADS: &str = "get_default_active_thread_percentage";
-const SET_THREADS: &str = "set_default_active_thread_percentage";
-const SET_MEMORY: &str = "set_default_device_pinned_mem_limit";
-
-/// The daemon's own number of its one device.
-const DEVICE: u32 = 0;
 
 // === impl Program ===
 
@@ -146,7 +124,8 @@ impl Program {
         command
     }
 
-    fn command(&self, place: &Place) -> Command {
+    /// The command that gives commands to that daemon.
+    pub(super) fn command(&self, place: &Place) -> Command {
         let mut command = match &self.inside {
             Some(root) => {
                 let mut command = Command::new("chroot");
@@ -168,76 +147,6 @@ impl Program {
 
     fn as_daemon_sees(&self, path: &Path) -> PathBuf {
         Host::new(&self.host_root, "/").path(path)
-    }
-
-    /// Whether the daemon answers.
-    pub(super) async fn ping(&self, place: &Place, deadline: Duration) -> Result<(), AskError> {
-        self.threads_percent(place, deadline).await.map(drop)
-    }
-
-    /// Sets what each client is limited to, and asks whether it is.
-    pub(super) async fn limit(
-        &self,
-        place: &Place,
-        share: super::want::Share,
-        deadline: Duration,
-    ) -> Result<(), AskError> {
-        if let Some(memory) = share.memory_mib {
-            self.ask(place, &format!("{SET_MEMORY} {DEVICE} {memory}M"), deadline).await?;
-        }
-        let wanted = share.threads_percent;
-        self.ask(place, &format!("{SET_THREADS} {wanted}"), deadline).await?;
-        let (said, percent) = self.threads_percent(place, deadline).await?;
-        if (percent - f64::from(wanted)).abs() < 1.0 {
-            Ok(())
-        } else {
-            Err(AskError::NotTaken { said, wanted })
-        }
-    }
-
-    /// Asks the daemon to end with all its servers.
-    pub(super) async fn quit(&self, place: &Place, deadline: Duration) -> Result<(), AskError> {
-        self.ask(place, "quit", deadline).await.map(drop)
-    }
-
-    async fn threads_percent(
-        &self,
-        place: &Place,
-        deadline: Duration,
-    ) -> Result<(String, f64), AskError> {
-        let said = self.ask(place, GET_THREADS, deadline).await?;
-        // The program says that there is no daemon in words, and may call that a success.
-        match said.parse() {
-            Ok(percent) => Ok((said, percent)),
-            Err(_) => Err(AskError::Refused { command: GET_THREADS.to_owned(), said }),
-        }
-    }
-
-    /// Gives one command to the daemon, by a second process of the program. One that gets no answer
-    /// is killed.
-    async fn ask(&self, place: &Place, text: &str, deadline: Duration) -> Result<String, AskError> {
-        let mut command = self.command(place);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.kill_on_drop(true);
-        let asked = async {
-            let mut client = command.spawn()?;
-            let mut stdin = client.stdin.take().expect("it is piped");
-            // A program that did not wait for the command says why below.
-            let _ = stdin.write_all(format!("{text}\n").as_bytes()).await;
-            drop(stdin);
-            client.wait_with_output().await
-        };
-        let output = match timeout(deadline, asked).await {
-            Err(_) => return Err(AskError::Late { command: text.to_owned(), deadline }),
-            Ok(Err(source)) => return Err(AskError::Run { path: self.path.clone(), source }),
-            Ok(Ok(output)) => output,
-        };
-        let line = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().replace('\n', "; ");
-        if output.status.success() {
-            return Ok(line(&output.stdout));
-        }
-        let said = [line(&output.stdout), line(&output.stderr)].join(" ").trim().to_owned();
-        Err(AskError::Refused { command: text.to_owned(), said })
     }
 }
 
@@ -271,4 +180,68 @@ fn same(one: &Path, other: &Path) -> bool {
 
 fn folder_of(file: &Path) -> Option<PathBuf> {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    const PROGRAM: &str = "usr/bin/nvidia-cuda-mps-control";
+
+    /// A folder as an agent may find one, with a program in it.
+    fn tree(files: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        for file in files {
+            let path = dir.path().join(file.trim_start_matches('/'));
+            fs::create_dir_all(path.parent().expect("a folder")).expect("created");
+            fs::write(path, "").expect("written");
+        }
+        fs::create_dir_all(dir.path().join("run/windlass/mps")).expect("created");
+        std::os::unix::fs::symlink(SHM, dir.path().join("shm")).expect("linked");
+        dir
+    }
+
+    /// How the program of a driver that is mounted at `driver` is run, on a host that is at `host`.
+    fn found(host: &Path, driver: &Path) -> Result<Program, ProgramError> {
+        let mut config = Config { host_root: host.to_owned(), ..Config::default() };
+        config.driver.mounted_at = Some(driver.to_owned());
+        config.mps.shm_dir = "/shm".into();
+        Program::find(&Roots::new(&config), &MpsPlaces::new(&config))
+    }
+
+    #[test]
+    fn a_folder_with_a_driver_and_nothing_else_is_used_from_outside() {
+        let dir = tree(&[PROGRAM, "usr/lib64/libnvidia-ml.so.1"]);
+        let program = found(dir.path(), dir.path()).expect("found");
+        assert_eq!((program.path, program.inside), (dir.path().join(PROGRAM), None));
+        assert_eq!(program.host_root, dir.path(), "the daemon sees the host where the agent does");
+        assert_eq!(program.search.libraries, Some(dir.path().join("usr/lib64")));
+    }
+
+    #[test]
+    fn a_system_of_its_own_is_entered_where_the_daemons_folder_is_the_same() {
+        let host = tree(&[PROGRAM, LOADERS[0]]);
+        let inside = whole_system(&Host::new(host.path(), "/"), &places(host.path()));
+        assert_eq!(inside.as_deref(), Some(host.path()));
+        let driver = tree(&[PROGRAM, LOADERS[0]]);
+        let elsewhere = whole_system(&Host::new(driver.path(), "/"), &places(host.path()));
+        assert_eq!(elsewhere, None, "clients would find no pipes");
+        assert_eq!(whole_system(&Host::new("/", "/"), &places(Path::new("/"))), None);
+    }
+
+    fn places(host: &Path) -> MpsPlaces {
+        MpsPlaces::new(&Config { host_root: host.to_owned(), ..Config::default() })
+    }
+
+    #[test]
+    fn shared_memory_that_is_not_the_nodes_is_named() {
+        let host = tree(&[PROGRAM, LOADERS[0]]);
+        let error = found(host.path(), host.path()).expect_err("refused").to_string();
+        let inside = host.path().join("dev/shm");
+        assert!(error.starts_with(&inside.display().to_string()), "{error}");
+        let driver = tree(&[]);
+        let error = found(host.path(), driver.path()).expect_err("refused").to_string();
+        assert!(error.contains("there is no nvidia-cuda-mps-control in"), "{error}");
+    }
 }

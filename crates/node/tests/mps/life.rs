@@ -148,7 +148,8 @@ async fn all_daemons_can_be_stopped_without_an_agent() {
     mps.ready(&gpu).await;
     let pid = rig.pid(0);
     mps.stop().await;
-    assert_eq!(stop_all(&rig.config).await, [].into());
+    assert_eq!(stop_all(&rig.config).await, [(gpu, Ok(()))].into());
+    assert_eq!(stop_all(&rig.config).await, [].into(), "nothing is left");
     assert!(!runs(pid) && !rig.is_left(0) && rig.compute_mode(0) == 0);
 }
 
@@ -160,12 +161,16 @@ async fn other_limits_are_set_on_the_daemon_that_runs() {
     mps.want([(gpu.clone(), shares(4))]);
     mps.ready(&gpu).await;
     let pid = rig.pid(0);
+    rig.ask(0, "start_server -uid 0");
+    let server = rig.ask(0, "get_server_list");
     mps.want([(gpu.clone(), shares(100))]);
     let why = mps.failed(&gpu).await;
     assert_eq!(why, "MPS daemon: 100 replicas: MPS serves at most 48 clients on this GPU");
     mps.want([(gpu.clone(), shares(8))]);
     mps.ready(&gpu).await;
     assert_eq!(rig.ask(0, "get_default_active_thread_percentage"), "12.0");
+    assert_eq!(rig.ask(0, &format!("get_active_thread_percentage {server}")), "12.0");
+    assert_eq!(rig.ask(0, &format!("get_device_pinned_mem_limit {server} 0")), "10240M");
     assert!(rig.pid(0) == pid && runs(pid), "programs go on");
     let states = mps.until(|states| !states.is_empty()).await;
     assert_eq!(states[&gpu], MpsState::Ready);

@@ -56,7 +56,7 @@ async fn a_gpu_whose_compute_mode_cannot_be_set_is_out_of_service_alone() {
     mps.ready(&gpus[0]).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[tokio::test]
 async fn a_driver_that_hangs_costs_its_own_gpu_only() {
     let rig = Rig::new();
     let mps = rig.run();
