@@ -66,7 +66,7 @@ pub(super) enum GroundError {
 const EVERYONE: u32 = 0o777;
 const ENTERED_BY_EVERYONE: u32 = 0o755;
 
-/// Where a kernel with SELinux has its switch, and the label of what containers may use
+/// Where a kernel with `SELinux` has its switch, and the label of what containers may use
 /// (`container_selinux(8)`).
 const SELINUX: &str = "/sys/fs/selinux/enforce";
 const SELINUX_ATTRIBUTE: &str = "security.selinux";
@@ -190,7 +190,7 @@ impl Ground {
         fs::write(&path, "").map_err(|source| GroundError::Folder { path, source })
     }
 
-    /// Lets containers in where SELinux guards folders.
+    /// Lets containers in where `SELinux` guards folders.
     fn label(&self, folder: &Path) -> io::Result<()> {
         if !self.roots.host.has(SELINUX) {
             return Ok(());

@@ -111,10 +111,14 @@ impl State {
             }
             // What was wrong may be right now.
             (Self::Waiting { .. }, Input::Changed) => Self::FIRST,
-            (Self::Preparing { .. } | Self::Settling { .. }, Input::Done(Outcome::Badly))
-            | (Self::Settling { .. } | Self::Ready { .. } | Self::Asking { .. }, Input::Exited) => {
-                self.ending(now)
-            }
+            (Self::Preparing { .. } | Self::Settling { .. }, Input::Done(_))
+            | (
+                Self::Settling { .. }
+                | Self::Ready { .. }
+                | Self::Asking { .. }
+                | Self::Kept { .. },
+                Input::Exited,
+            ) => self.ending(now),
             (Self::Ending { attempt }, Input::Done(_)) => Self::waiting(attempt, now, settings),
             (Self::Waiting { attempt, .. }, Input::Due) => Self::Preparing { attempt },
             (state, _) => state,
