@@ -19,6 +19,7 @@ pub use driver::simulated_driver;
 pub use fault::{Fault, FaultSyntaxError};
 pub use machine::{Machine, MachineError};
 pub use mig::MigError;
+pub use mps::MpsFault;
 pub use profile::{Profile, ProfileError};
 pub use state::Model;
 
@@ -28,6 +29,7 @@ mod driver;
 pub mod fault;
 mod machine;
 pub mod mig;
+mod mps;
 pub mod pci;
 pub mod profile;
 pub mod state;

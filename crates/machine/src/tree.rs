@@ -18,6 +18,7 @@ use crate::{
 };
 
 mod config_space;
+mod mps;
 mod network;
 mod nvidia;
 mod pci;
@@ -52,6 +53,8 @@ pub(crate) struct Tree {
 enum Entry {
     /// A file with lines in it, or what else a device answers.
     File(Vec<u8>),
+    /// A program, as text that an interpreter reads.
+    Program(&'static str),
     /// A symbolic link, with its target as written.
     Link(PathBuf),
     /// A device node that behaves as /dev/null.
@@ -66,6 +69,7 @@ impl Tree {
         let mut tree = Self::default();
         tree.file(MARKER, &model.profile);
         tree.platform(model);
+        tree.shared_memory();
         for gpu in &model.gpus {
             tree.gpu_function(model, gpu);
         }
@@ -77,6 +81,7 @@ impl Tree {
         }
         if model.driver_loaded {
             tree.driver(model);
+            tree.mps();
         }
         tree
     }
@@ -133,6 +138,11 @@ impl Tree {
         }
     }
 
+    /// A program that anyone may run.
+    fn program(&mut self, path: &Path, text: &'static str) {
+        self.entries.insert(path.to_owned(), Entry::Program(text));
+    }
+
     /// A symbolic link to another path of the tree, relative as sysfs has them.
     fn link(&mut self, path: impl AsRef<Path>, target: &Path) {
         let path = path.as_ref();
@@ -164,11 +174,17 @@ impl Entry {
         act("remove", &new, |new| unless(io::ErrorKind::NotFound, fs::remove_file(new)))?;
         match self {
             Self::File(content) => act("write", &new, |new| fs::write(new, content))?,
+            Self::Program(text) => act("write", &new, |new| program(new, text))?,
             Self::Link(target) => act("link", &new, |new| symlink(target, new))?,
             Self::Device => act("make device node", &new, device)?,
         }
         act("replace", &path, |path| fs::rename(&new, path))
     }
+}
+
+fn program(path: &Path, text: &str) -> io::Result<()> {
+    fs::write(path, text)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 
 /// A device node that behaves as /dev/null; a plain file where the kernel forbids nodes.

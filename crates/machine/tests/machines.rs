@@ -175,6 +175,22 @@ fn without_the_driver_nothing_is_bound_to_it() {
 }
 
 #[test]
+fn the_control_program_of_mps_comes_with_the_driver_and_can_be_run() {
+    let (_dir, machine) = machine("t4-edge");
+    let program = machine.host_root().join("usr/bin/nvidia-cuda-mps-control");
+    let run = || {
+        let mut command = std::process::Command::new(&program);
+        command.env("CUDA_MPS_PIPE_DIRECTORY", machine.dir()).stdin(std::process::Stdio::null());
+        command.output().expect("it runs")
+    };
+    let output = run();
+    assert!(!output.status.success(), "no daemon runs");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("Cannot find"), "{output:?}");
+    machine.remove_driver().expect("removed");
+    assert!(!program.exists());
+}
+
+#[test]
 fn instances_that_are_made_and_destroyed_come_and_go_in_dev() {
     let (_dir, machine) = machine("mig-a100");
     let uuid = |gpu: usize| {

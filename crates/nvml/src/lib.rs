@@ -8,6 +8,7 @@
 //! NVML is thread-safe ("The NVML library is thread-safe", NVML reference, section 1), so all types
 //! here are `Send` and `Sync`.
 
+mod compute_mode;
 mod error;
 mod event;
 mod fabric;
@@ -19,6 +20,7 @@ mod nvlink;
 mod slowdown;
 mod trouble;
 
+pub use compute_mode::ComputeMode;
 pub use error::{LoadError, NvmlError};
 pub use event::{Event, EventKind, EventSet};
 pub use fabric::{Fabric, FabricHealth, FabricState};

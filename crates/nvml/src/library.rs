@@ -19,7 +19,7 @@ use crate::{
 /// NVML, loaded and initialised; shut down when the last clone and the last [`Gpu`] are gone.
 #[derive(Clone)]
 pub struct Nvml {
-    table: Arc<Table>,
+    pub(crate) table: Arc<Table>,
 }
 
 /// The newest CUDA version that the driver supports.

@@ -11,7 +11,8 @@ use std::{
 use tempfile::TempDir;
 use windlass_machine::{Fault, Machine, Profile, simulated_driver};
 use windlass_nvml::{
-    EventKind, FabricHealth, FabricState, LoadError, MigMode, Nvml, RecoveryAction, Remote,
+    ComputeMode, EventKind, FabricHealth, FabricState, LoadError, MigMode, Nvml, RecoveryAction,
+    Remote,
 };
 
 const REAL: &str = "WINDLASS_E2E_NVML_LIBRARY";
@@ -40,7 +41,10 @@ fn check_driver(library: &Path) {
     for index in 0..nvml.gpu_count().expect("a number") {
         let gpu = nvml.gpu(index).expect("a GPU");
         assert!(gpu == nvml.gpu(index).expect("a GPU"), "the same GPU has the same handle");
-        assert!(uuids.insert(gpu.uuid().expect("a uuid")), "uuids are unique");
+        let uuid = gpu.uuid().expect("a uuid");
+        assert!(gpu == nvml.gpu_with_uuid(&uuid).expect("a GPU"), "and so by its name");
+        assert!(uuids.insert(uuid), "uuids are unique");
+        assert!(!matches!(gpu.compute_mode().expect("a mode"), ComputeMode::Other(_)));
         assert!(!gpu.name().expect("a name").is_empty());
         assert_eq!(gpu.pci_bus_id().expect("an address").len(), "00000000:1B:00.0".len());
         if let Some(memory) = gpu.memory().expect("memory") {
@@ -83,6 +87,20 @@ fn every_simulated_driver_answers_everything() {
         let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
         assert_eq!(nvml.simulated().as_deref(), Some(profile), "a simulation says so");
     }
+}
+
+#[test]
+fn a_compute_mode_is_set_for_one_gpu_and_stays() {
+    let (_folder, machine) = machine("dgx-h100");
+    let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+    let modes = || [0, 1].map(|index| nvml.gpu(index).expect("a GPU").compute_mode());
+    let gpu = nvml.gpu(0).expect("a GPU");
+    for mode in [ComputeMode::ExclusiveProcess, ComputeMode::Prohibited, ComputeMode::Default] {
+        gpu.set_compute_mode(mode).expect("set");
+        assert_eq!(modes(), [Ok(mode), Ok(ComputeMode::Default)]);
+    }
+    let error = nvml.gpu_with_uuid("GPU-of-another-machine\0").expect_err("there is none");
+    assert!(error.is_absent(), "{error}");
 }
 
 #[test]

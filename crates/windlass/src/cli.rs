@@ -8,7 +8,10 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::Targets;
 use windlass_machine::Fault;
 
-use crate::{commands::LabelsArgs, logging::LogFormat};
+use crate::{
+    commands::{LabelsArgs, MpsArgs},
+    logging::LogFormat,
+};
 
 /// Accelerators for Kubernetes: discover, offer, watch, explain.
 ///
@@ -36,6 +39,8 @@ pub(crate) enum Command {
     Labels(LabelsArgs),
     /// Show which errors of NVIDIA's driver (XIDs) make a GPU unhealthy, and why.
     Xids(XidsArgs),
+    /// Stop the MPS daemons of this host, which go on when the agent ends.
+    Mps(MpsArgs),
     /// See the whole thing work: a simulated machine, the real agent, an embedded kubelet.
     Demo(DemoArgs),
     /// Run the embedded kubelet alone, for anyone's device plugin.

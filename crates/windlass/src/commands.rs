@@ -4,6 +4,7 @@ mod devices;
 mod kubelet;
 mod labels;
 mod machine;
+mod mps;
 mod node;
 mod topo;
 mod xids;
@@ -19,6 +20,7 @@ use windlass_node::{Config, agent, clock::Clock, config::ConfigFile, state::Node
 pub(crate) use devices::{device_table, name as short_name, ordered, sources};
 pub(crate) use labels::LabelsArgs;
 pub(crate) use machine::host_flags;
+pub(crate) use mps::MpsArgs;
 pub(crate) use topo::{LEGEND, Topology};
 
 use crate::{
@@ -40,6 +42,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Labels(args) => block_on(labels::run(args)),
         Command::Demo(args) => block_on(demo::run(args)),
         Command::Xids(args) => xids::run(&args),
+        Command::Mps(args) => block_on(mps::run(args)),
         Command::Kubelet(args) => block_on(kubelet::run(args)),
         Command::Machine(args) => machine::run(args.command),
     }

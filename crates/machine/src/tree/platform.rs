@@ -1,8 +1,8 @@
-//! What is there without any device: DMI, NUMA nodes.
+//! What is there without any device: DMI, NUMA nodes, shared memory.
 
 use std::path::Path;
 
-use super::Tree;
+use super::{Entry, Tree};
 use crate::{profile::NumaNode, state::Model};
 
 /// Distances as firmware states them: to itself, and to another node.
@@ -30,6 +30,11 @@ impl Tree {
             let distances = distances.collect::<Vec<_>>().join(" ");
             self.node(&nodes.join(format!("node{index}")), (index, node), &distances);
         }
+    }
+
+    /// Programs of the simulated machine are processes of this one, and share memory with it.
+    pub(super) fn shared_memory(&mut self) {
+        self.entries.insert("dev/shm".into(), Entry::Link("/dev/shm".into()));
     }
 
     fn node(&mut self, folder: &Path, (index, node): (usize, &NumaNode), distances: &str) {

@@ -113,6 +113,11 @@ impl Place {
         self.folder.join("log")
     }
 
+    /// What the daemon's process says.
+    pub(super) fn output(&self) -> PathBuf {
+        self.log().join("daemon.log")
+    }
+
     /// The file that says which process the daemon is.
     pub(super) fn record(&self) -> PathBuf {
         self.folder.join("daemon")

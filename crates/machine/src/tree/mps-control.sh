@@ -1,0 +1,79 @@
+#!/bin/sh
+# nvidia-cuda-mps-control of a simulated machine: a control daemon that answers and limits no one.
+#
+# It speaks as the real one does on its command line. Its one server is a number, the daemon's own
+# process id, which start_server makes. Between daemon and client there are named pipes of its own,
+# since no CUDA program connects to it. What goes wrong with it is in mps/<GPU> of the machine's folder:
+# "refuse <why>" or "hang".
+set -u
+pipe=${CUDA_MPS_PIPE_DIRECTORY:-/tmp/nvidia-mps}
+running=$pipe/nvidia-cuda-mps-control.pid
+fault=${0%/host/usr/bin/*}/mps/${CUDA_VISIBLE_DEVICES:-all}
+
+fail() {
+    echo "$1" >&2
+    exit 1
+}
+
+# Sets $kind and $why to what is wrong with the GPU's daemon.
+look_for_fault() {
+    kind= why=
+    if [ -e "$fault" ]; then read -r kind why <"$fault"; fi
+}
+
+answer() {
+    case $command in
+        get_default_active_thread_percentage) echo "$percent" ;;
+        set_default_active_thread_percentage) percent=$first.0 && echo "$percent" ;;
+        get_default_device_pinned_mem_limit) echo "$limit" ;;
+        set_default_device_pinned_mem_limit) limit=$second && echo ;;
+        start_server) server=$$ server_percent=$percent server_limit=$limit && echo ;;
+        get_server_list) echo "$server" ;;
+        get_active_thread_percentage) echo "$server_percent" ;;
+        set_active_thread_percentage) server_percent=$second.0 && echo "$server_percent" ;;
+        get_device_pinned_mem_limit) echo "$server_limit" ;;
+        set_device_pinned_mem_limit) server_limit=$third && echo ;;
+        quit) echo ;;
+        *) echo "Unknown command: $command" ;;
+    esac
+}
+
+serve() {
+    look_for_fault
+    [ "$kind" != refuse ] || fail "$why"
+    mkdir -p "$pipe" && rm -f "$pipe/control" && mkfifo "$pipe/control" || exit 1
+    # Open for both, so that neither side waits for the other to be there.
+    exec 3<>"$pipe/control"
+    echo $$ >"$running"
+    percent=100.0 limit= server= server_percent= server_limit=
+    while read -r reply command first second third <&3; do
+        look_for_fault
+        [ "$kind" != hang ] || kill -STOP $$
+        answer 1<>"$reply"
+        [ "$command" != quit ] || break
+    done
+    rm -f "$pipe/control" "$running"
+}
+
+ask() {
+    daemon=
+    [ ! -e "$running" ] || read -r daemon <"$running"
+    [ -n "$daemon" ] && kill -0 "$daemon" 2>/dev/null ||
+        fail "Cannot find MPS control daemon process"
+    reply=$pipe/reply.$$
+    mkfifo "$reply" || exit 1
+    exec 4<>"$reply"
+    while read -r line; do
+        echo "$reply $line" 1<>"$pipe/control"
+        read -r line <&4
+        echo "$line"
+    done
+    rm -f "$reply"
+}
+
+case ${1:-} in
+    -d) "$0" -f </dev/null >/dev/null 2>&1 & ;;
+    -f) serve ;;
+    "") ask ;;
+    *) fail "usage: nvidia-cuda-mps-control [-d | -f]" ;;
+esac

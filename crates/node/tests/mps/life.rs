@@ -1,0 +1,177 @@
+//! A daemon's life: started, limited, restarted, taken over, stopped.
+
+use windlass_machine::MpsFault;
+use windlass_node::mps::{MpsState, stop_all};
+
+use crate::rig::{Rig, runs, shares};
+
+#[tokio::test]
+async fn a_wanted_daemon_is_ready_once_its_limits_are_set() {
+    let rig = Rig::new();
+    let mps = rig.run();
+    let gpu = rig.gpu(0);
+    mps.want([(gpu.clone(), shares(4))]);
+    mps.ready(&gpu).await;
+    assert_eq!(rig.ask(0, "get_default_active_thread_percentage"), "25.0");
+    assert_eq!(rig.ask(0, "get_default_device_pinned_mem_limit 0"), "20480M");
+    assert_eq!([0, 1].map(|index| rig.compute_mode(index)), [3, 0], "only its GPU is exclusive");
+    mps.stop().await;
+}
+
+#[tokio::test]
+async fn every_gpu_has_a_daemon_of_its_own() {
+    let rig = Rig::new();
+    let mps = rig.run();
+    let gpus = [0, 1].map(|index| rig.gpu(index));
+    mps.want(gpus.iter().cloned().zip([shares(2), shares(10)]));
+    for gpu in &gpus {
+        mps.ready(gpu).await;
+    }
+    assert_eq!(rig.ask(0, "get_default_active_thread_percentage"), "50.0");
+    assert_eq!(rig.ask(1, "get_default_active_thread_percentage"), "10.0");
+    let second = rig.pid(1);
+    rig.kill(0);
+    mps.failed(&gpus[0]).await;
+    mps.ready(&gpus[0]).await;
+    assert!(rig.pid(1) == second && runs(second), "the other one is untouched");
+}
+
+#[tokio::test]
+async fn a_daemon_that_crashed_is_started_again() {
+    let rig = Rig::new();
+    let mps = rig.run();
+    let gpu = rig.gpu(0);
+    mps.want([(gpu.clone(), shares(4))]);
+    mps.ready(&gpu).await;
+    let first = rig.pid(0);
+    rig.kill(0);
+    let why = mps.failed(&gpu).await;
+    assert_eq!(why, "MPS daemon: the daemon ended with signal: 9 (SIGKILL)");
+    mps.ready(&gpu).await;
+    assert_ne!(rig.pid(0), first);
+    assert_eq!(rig.ask(0, "get_default_active_thread_percentage"), "25.0", "limits are set again");
+}
+
+#[tokio::test]
+async fn a_daemon_that_hangs_is_killed_and_started_again() {
+    let rig = Rig::new();
+    let mps = rig.run();
+    let gpu = rig.gpu(0);
+    mps.want([(gpu.clone(), shares(4))]);
+    mps.ready(&gpu).await;
+    let first = rig.pid(0);
+    rig.machine.set_mps_fault(gpu.as_str(), Some(&MpsFault::Hangs)).expect("set");
+    let why = mps.failed(&gpu).await;
+    assert!(why.contains("no answer to get_default_active_thread_percentage within 1s"), "{why}");
+    rig.machine.set_mps_fault(gpu.as_str(), None).expect("unset");
+    mps.ready(&gpu).await;
+    assert!(rig.pid(0) != first && !runs(first));
+}
+
+#[tokio::test]
+async fn a_daemon_that_is_no_longer_wanted_quits_and_leaves_the_gpu_to_everyone() {
+    let rig = Rig::new();
+    let mps = rig.run();
+    let gpu = rig.gpu(0);
+    mps.want([(gpu.clone(), shares(4))]);
+    mps.ready(&gpu).await;
+    let pid = rig.pid(0);
+    mps.want([]);
+    mps.gone(&rig, 0).await;
+    assert!(!runs(pid) && rig.compute_mode(0) == 0);
+    mps.until(|states| states.is_empty()).await;
+    mps.want([(gpu.clone(), shares(2))]);
+    mps.ready(&gpu).await;
+    assert_eq!(rig.ask(0, "get_default_active_thread_percentage"), "50.0", "and comes back");
+}
+
+#[tokio::test]
+async fn a_daemon_that_hangs_is_stopped_too() {
+    let rig = Rig::new();
+    let mps = rig.run();
+    let gpu = rig.gpu(0);
+    mps.want([(gpu.clone(), shares(4))]);
+    mps.ready(&gpu).await;
+    let pid = rig.pid(0);
+    rig.machine.set_mps_fault(gpu.as_str(), Some(&MpsFault::Hangs)).expect("set");
+    mps.want([]);
+    mps.gone(&rig, 0).await;
+    assert!(!runs(pid) && rig.compute_mode(0) == 0);
+}
+
+#[tokio::test]
+async fn a_daemon_outlives_the_agent_and_is_taken_over_by_the_next() {
+    let rig = Rig::new();
+    let gpu = rig.gpu(0);
+    let mps = rig.run();
+    mps.want([(gpu.clone(), shares(4))]);
+    mps.ready(&gpu).await;
+    let pid = rig.pid(0);
+    mps.stop().await;
+    assert!(runs(pid), "programs use it");
+    let mps = rig.run();
+    mps.want([(gpu.clone(), shares(5))]);
+    mps.ready(&gpu).await;
+    assert_eq!((rig.pid(0), runs(pid)), (pid, true), "the same process");
+    assert_eq!(rig.ask(0, "get_default_active_thread_percentage"), "20.0");
+    rig.kill(0);
+    assert_eq!(mps.failed(&gpu).await, "MPS daemon: the daemon is gone");
+    mps.ready(&gpu).await;
+    assert_ne!(rig.pid(0), pid);
+}
+
+#[tokio::test]
+async fn what_an_earlier_agent_left_is_stopped_once_it_is_known_to_be_unwanted() {
+    let rig = Rig::new();
+    let gpus = [0, 1].map(|index| rig.gpu(index));
+    let mps = rig.run();
+    mps.want(gpus.iter().map(|gpu| (gpu.clone(), shares(4))));
+    for gpu in &gpus {
+        mps.ready(gpu).await;
+    }
+    let pids = [0, 1].map(|index| rig.pid(index));
+    mps.stop().await;
+    let mps = rig.run();
+    mps.want([(gpus[1].clone(), shares(4))]);
+    mps.gone(&rig, 0).await;
+    mps.ready(&gpus[1]).await;
+    assert_eq!(pids.map(runs), [false, true]);
+    assert_eq!([0, 1].map(|index| rig.compute_mode(index)), [0, 3]);
+}
+
+#[tokio::test]
+async fn all_daemons_can_be_stopped_without_an_agent() {
+    let rig = Rig::new();
+    let gpu = rig.gpu(0);
+    let mps = rig.run();
+    mps.want([(gpu.clone(), shares(4))]);
+    mps.ready(&gpu).await;
+    let pid = rig.pid(0);
+    mps.stop().await;
+    assert_eq!(stop_all(&rig.config).await, [(gpu, Ok(()))].into());
+    assert_eq!(stop_all(&rig.config).await, [].into(), "nothing is left");
+    assert!(!runs(pid) && !rig.is_left(0) && rig.compute_mode(0) == 0);
+}
+
+#[tokio::test]
+async fn other_limits_are_set_on_the_daemon_that_runs() {
+    let rig = Rig::new();
+    let mps = rig.run();
+    let gpu = rig.gpu(0);
+    mps.want([(gpu.clone(), shares(4))]);
+    mps.ready(&gpu).await;
+    let pid = rig.pid(0);
+    rig.ask(0, "start_server -uid 0");
+    let server = rig.ask(0, "get_server_list");
+    mps.want([(gpu.clone(), shares(100))]);
+    let why = mps.failed(&gpu).await;
+    assert_eq!(why, "MPS daemon: 100 replicas: MPS serves at most 48 clients on this GPU");
+    mps.want([(gpu.clone(), shares(8))]);
+    mps.ready(&gpu).await;
+    assert_eq!(rig.ask(0, "get_default_active_thread_percentage"), "12.0");
+    assert_eq!(rig.ask(0, &format!("get_active_thread_percentage {server}")), "12.0");
+    assert_eq!(rig.ask(0, &format!("get_device_pinned_mem_limit {server} 0")), "10240M");
+    assert!(rig.pid(0) == pid && runs(pid), "programs go on");
+    let states = mps.until(|states| !states.is_empty()).await;
+    assert_eq!(states[&gpu], MpsState::Ready);
+}

@@ -1,0 +1,211 @@
+//! A machine in a temporary folder, and the part of the agent that runs its MPS daemons.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tempfile::TempDir;
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+use windlass_core::device::DeviceId;
+use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_node::{
+    Config,
+    config::{DriverPlaces, MpsSettings, Replicas},
+    mps::{Mig, Mps, MpsState, MpsStates, MpsWant, MpsWants},
+};
+
+/// How long anything may take before a test has failed.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+
+pub(crate) struct Rig {
+    pub(crate) machine: Machine,
+    pub(crate) config: Config,
+    _folder: TempDir,
+}
+
+/// A part that runs; it is stopped when dropped, and waited for by [`Running::stop`].
+pub(crate) struct Running {
+    wants: watch::Sender<Arc<MpsWants>>,
+    states: watch::Receiver<Arc<MpsStates>>,
+    stop: CancellationToken,
+    task: JoinSet<()>,
+}
+
+// === impl Rig ===
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("wl");
+        let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
+        let folder = folder.expect("a temporary folder");
+        let profile = Profile::named("dgx-h100").expect("a shipped profile");
+        let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
+        let machine = Machine::create(&folder.path().join("machine"), &profile, &driver);
+        let machine = machine.expect("a machine");
+        let config = Config {
+            host_root: machine.host_root(),
+            host_root_on_node: machine.host_root(),
+            driver: DriverPlaces {
+                nvml_library: Some(machine.nvml_library()),
+                ..DriverPlaces::default()
+            },
+            mps: MpsSettings {
+                start_deadline: Duration::from_secs(20),
+                answer_deadline: Duration::from_secs(1),
+                question_interval: Duration::from_millis(50),
+                retry_first: Duration::from_millis(10),
+                retry_most: Duration::from_millis(200),
+                stop_grace: Duration::from_secs(1),
+                ..MpsSettings::default()
+            },
+            ..Config::default()
+        };
+        Self { machine, config, _folder: folder }
+    }
+
+    pub(crate) fn run(&self) -> Running {
+        let (wants, receiver) = watch::channel(Arc::default());
+        let (mps, states) = Mps::new(&self.config, receiver, &Arc::new(Notify::new()));
+        let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
+        task.spawn(mps.run(stop.clone()));
+        Running { wants, states, stop, task }
+    }
+
+    /// The GPU at an index.
+    pub(crate) fn gpu(&self, index: usize) -> DeviceId {
+        let model = self.machine.model().expect("written");
+        model.gpus[index].uuid.parse().expect("an id")
+    }
+
+    /// Its `nvmlComputeMode_t`: 0 is the default, 3 is exclusive to one process.
+    pub(crate) fn compute_mode(&self, index: usize) -> u32 {
+        self.machine.model().expect("written").gpus[index].compute_mode
+    }
+
+    /// Where a GPU's daemon has its files.
+    pub(crate) fn folder(&self, index: usize) -> PathBuf {
+        self.machine.host_root().join("run/windlass/mps").join(self.gpu(index).as_str())
+    }
+
+    pub(crate) fn program(&self) -> PathBuf {
+        self.machine.host_root().join("usr/bin/nvidia-cuda-mps-control")
+    }
+
+    /// What the daemon itself answers.
+    pub(crate) fn ask(&self, index: usize, command: &str) -> String {
+        let mut client = Command::new(self.program());
+        client.env("CUDA_MPS_PIPE_DIRECTORY", self.folder(index).join("pipe"));
+        let mut client = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs");
+        let mut stdin = client.stdin.take().expect("piped");
+        std::io::Write::write_all(&mut stdin, format!("{command}\n").as_bytes()).expect("written");
+        drop(stdin);
+        let output = client.wait_with_output().expect("it ends");
+        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+    }
+
+    /// The daemon's process, as it was recorded.
+    pub(crate) fn pid(&self, index: usize) -> Pid {
+        recorded(&self.folder(index)).expect("a daemon is recorded")
+    }
+
+    pub(crate) fn kill(&self, index: usize) {
+        kill_process(self.pid(index), Signal::KILL).expect("it runs");
+    }
+
+    pub(crate) fn is_left(&self, index: usize) -> bool {
+        self.folder(index).exists()
+    }
+}
+
+impl Drop for Rig {
+    /// Daemons outlive the agent; they shall not outlive the test.
+    fn drop(&mut self) {
+        let folder = self.machine.host_root().join("run/windlass/mps");
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if let Some(pid) = recorded(&entry.path()).filter(|pid| runs(*pid)) {
+                let _ = kill_process_group(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+fn recorded(folder: &Path) -> Option<Pid> {
+    let record = fs::read_to_string(folder.join("daemon")).ok()?;
+    Pid::from_raw(record.split_once(' ')?.0.parse().ok()?)
+}
+
+/// Whether the process is a control daemon that runs.
+pub(crate) fn runs(pid: Pid) -> bool {
+    // A process that ended and was not waited for has no command line.
+    let path = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
+    fs::read_to_string(path).is_ok_and(|line| line.contains("nvidia-cuda-mps-control"))
+}
+
+// === impl Running ===
+
+impl Running {
+    pub(crate) fn want(&self, wants: impl IntoIterator<Item = (DeviceId, MpsWant)>) {
+        self.wants.send_replace(Arc::new(wants.into_iter().collect::<BTreeMap<_, _>>()));
+    }
+
+    /// Waits for the states to fulfil a condition.
+    pub(crate) async fn until(
+        &self,
+        condition: impl FnMut(&Arc<MpsStates>) -> bool,
+    ) -> Arc<MpsStates> {
+        let mut states = self.states.clone();
+        let reached = timeout(LIMIT, states.wait_for(condition)).await;
+        let reached = reached.map(|found| found.expect("the part runs").clone());
+        reached.unwrap_or_else(|_| panic!("not in time; {:#?}", self.states.borrow()))
+    }
+
+    pub(crate) async fn ready(&self, device: &DeviceId) {
+        self.until(|states| states.get(device) == Some(&MpsState::Ready)).await;
+    }
+
+    /// Waits for the device to be out of service, and gives the reason.
+    pub(crate) async fn failed(&self, device: &DeviceId) -> String {
+        let failed = |state: Option<&MpsState>| matches!(state, Some(MpsState::Failed(_)));
+        let states = self.until(|states| failed(states.get(device))).await;
+        states[device].trouble().expect("it is out of service")
+    }
+
+    /// Waits until nothing is left of a GPU's daemon.
+    pub(crate) async fn gone(&self, rig: &Rig, index: usize) {
+        let gone = async {
+            while rig.is_left(index) {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(LIMIT, gone).await.expect("it is stopped in time");
+    }
+
+    /// Stops the part as the agent's end does.
+    pub(crate) async fn stop(mut self) {
+        self.stop.cancel();
+        let ended = timeout(LIMIT, self.task.join_next()).await.expect("it stops in time");
+        ended.expect("there is one").expect("no panic");
+    }
+}
+
+/// So many shares of an H100.
+pub(crate) fn shares(replicas: u64) -> MpsWant {
+    MpsWant {
+        replicas: Replicas::try_from(replicas).expect("valid"),
+        memory_bytes: Some(80 << 30),
+        compute_capability: Some((9, 0)),
+        mig: Mig::Whole,
+    }
+}

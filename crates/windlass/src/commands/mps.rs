@@ -1,0 +1,40 @@
+//! `windlass mps stop`: ends the MPS daemons that an agent has left running.
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use windlass_node::mps;
+
+use super::config;
+use crate::{cli::HostArgs, screen::line};
+
+#[derive(Args, Debug)]
+pub(crate) struct MpsArgs {
+    #[command(subcommand)]
+    command: MpsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum MpsCommand {
+    /// Stop them all, and let every program use their GPUs again. Programs that use a daemon end
+    /// with it. Stop the agent first: it starts what it misses.
+    Stop(HostArgs),
+}
+
+pub(super) async fn run(args: MpsArgs) -> Result<()> {
+    let MpsCommand::Stop(host) = args.command;
+    let stopped = mps::stop_all(&config(host)?).await;
+    if stopped.is_empty() {
+        return Ok(line("no MPS daemon of Windlass is left")?);
+    }
+    let mut failed = Vec::new();
+    for (device, outcome) in stopped {
+        match outcome {
+            Ok(()) => line(format!("{device}  stopped"))?,
+            Err(why) => failed.push(format!("{device}: {why}")),
+        }
+    }
+    if !failed.is_empty() {
+        bail!("cannot stop the MPS daemons of {}", failed.join(", "));
+    }
+    Ok(())
+}
