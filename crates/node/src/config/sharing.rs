@@ -2,6 +2,9 @@
 
 use std::num::NonZeroU32;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 /// Whether one device serves one container or several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
@@ -26,7 +29,8 @@ pub struct Shared {
 }
 
 /// What keeps the containers on one device apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub enum SharingMethod {
     /// Nothing but the driver's time slices: memory and faults are shared.
     TimeSlicing,
@@ -35,7 +39,8 @@ pub enum SharingMethod {
 }
 
 /// How many replicas one container may ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum PerContainer {
     /// One: more would not give it more time.
     One,
@@ -44,7 +49,8 @@ pub enum PerContainer {
 }
 
 /// Which devices are filled first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Spread {
     /// Those with the fewest replicas in use.
     #[default]
