@@ -3,9 +3,13 @@
 //! Places and limits are fixed when the agent starts; the [`Policy`] may be replaced while it runs.
 
 mod delivery;
+mod document;
 mod file;
+mod mistake;
 mod mps;
 mod policy;
+mod profile;
+mod rules;
 mod selector;
 mod sharing;
 
@@ -15,11 +19,13 @@ pub use delivery::{
     AnnotationPrefix, Delivery, DeviceIds, DeviceNodes, Feature, Hooks, Imex, InvalidPrefix,
     MissingChannel, Strategy,
 };
-pub use file::{ConfigError, ConfigFile};
+pub use document::Remark;
+pub use file::{ConfigFile, schema, to_yaml};
+pub use mistake::{ConfigError, Mistakes};
 pub use mps::{MpsSettings, MpsUsers};
 pub use policy::{
     HealthPolicy, LabelOutput, LabelPolicy, MigStrategy, Policy, ResourceRule, Resources,
-    UnlistedXids,
+    UnlistedXids, Unmatched,
 };
 pub use selector::Selector;
 pub use sharing::{

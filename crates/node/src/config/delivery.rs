@@ -2,6 +2,9 @@
 
 use std::{collections::BTreeSet, path::PathBuf};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 /// What a container gets for its devices, and how it is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
@@ -22,9 +25,13 @@ pub struct Delivery {
 }
 
 /// A way in which devices are named to the runtime. The names are NVIDIA's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
 pub enum Strategy {
     /// `cdi-cri`: CDI names in the kubelet's message to the runtime.
+    #[serde(alias = "cdi")]
     CdiCri,
     /// `cdi-annotations`: CDI names in annotations, for a kubelet that does not pass names on.
     CdiAnnotations,
@@ -36,7 +43,8 @@ pub enum Strategy {
 }
 
 /// What devices are called towards a runtime.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum DeviceIds {
     /// By UUID.
     #[default]
@@ -56,7 +64,10 @@ pub enum DeviceNodes {
 }
 
 /// What every container of an NVIDIA resource gets besides its devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
 pub enum Feature {
     /// `GPUDirect` Storage: `/dev/nvidia-fs*`, `/run/udev`, `/etc/cufile.json`.
     Gds,

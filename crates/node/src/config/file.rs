@@ -1,113 +1,118 @@
-//! The configuration file: YAML, strict, with the place of every mistake.
+//! The configuration file: YAML or JSON, strict, with the place of every mistake.
+
+mod delivery;
+mod health;
+mod labels;
+mod places;
+mod resources;
+mod word;
 
 use std::{
     collections::BTreeSet,
+    net::SocketAddr,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use jiff::SignedDuration;
-use serde::{Deserialize, Deserializer};
-use serde_saphyr::Spanned;
-use windlass_core::device::{DeviceId, DeviceKind};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::{Config, ResourceRule, Resources, Selector, Sharing, Strategy};
+use self::{
+    delivery::{HooksEntry, ImexEntry},
+    health::HealthEntry,
+    labels::LabelsEntry,
+    places::{ClusterEntry, DriverEntry},
+    resources::{ResourceEntry, SelectorEntry, unlined},
+    word::Written,
+};
+use super::{
+    AnnotationPrefix, Config, ConfigError, Delivery, DeviceIds, DeviceNodes, Feature, MigStrategy,
+    Mistakes, Policy, Remark, Resources, Strategy, Unmatched,
+    document::{self, Lined, Many, UnknownKeys},
+    rules,
+};
 
-/// The file as written. Every key may be left out; unknown keys are mistakes.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) use resources::too_many_clients;
+
+/// What `windlass node` is told. Every key may be left out; unknown keys are mistakes.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[schemars(title = "Configuration of windlass node")]
 pub struct ConfigFile {
+    /// The kubelet's folder; its sockets lie in `device-plugins` below.
+    #[serde(skip_serializing_if = "Option::is_none")]
     kubelet_dir: Option<PathBuf>,
+    /// Where the host's `/sys`, `/proc`, `/dev` and driver are found.
+    #[serde(skip_serializing_if = "Option::is_none")]
     host_root: Option<PathBuf>,
+    /// What the container runtime calls `hostRoot`; another folder only for simulated machines.
+    #[serde(skip_serializing_if = "Option::is_none")]
     host_root_on_node: Option<PathBuf>,
+    /// The NVML library; left out, it is looked for where drivers put it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     nvml_library: Option<PathBuf>,
+    /// Where the driver's installation lies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    driver: Option<DriverEntry>,
+    /// Where CDI documents are written.
+    #[serde(skip_serializing_if = "Option::is_none")]
     cdi_dir: Option<PathBuf>,
-    device_list: Option<DeviceListEntry>,
+    /// Where the agent keeps what must outlive it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state_dir: Option<PathBuf>,
+    /// Where MPS daemons have their pipes and logs, as the host names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mps_dir: Option<PathBuf>,
+    /// Where health and metrics are served over HTTP; left out, neither is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listen: Option<Written<SocketAddr>>,
+    /// How the API server is reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<ClusterEntry>,
+    /// What a GPU in MIG mode is offered as.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mig: Option<MigStrategy>,
+    /// The ways in which devices are named to the container runtime.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_list: Option<Lined<Many<Strategy>>>,
+    /// What devices are called there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_ids: Option<DeviceIds>,
+    /// Whether device nodes go through the kubelet as well, for its static CPU manager.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pass_device_specs: Option<bool>,
+    /// What the keys of CDI annotations begin with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cdi_annotation_prefix: Option<Written<AnnotationPrefix>>,
+    /// Which of the NVIDIA container toolkit's hooks CDI documents ask for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hooks: Option<HooksEntry>,
+    /// What every container of an NVIDIA resource gets besides.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    features: BTreeSet<Feature>,
+    /// Channels for memory that is exported between nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    imex: Option<ImexEntry>,
+    /// Devices that are kept back, whatever the rules say.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    exclude: Vec<Lined<SelectorEntry>>,
+    /// What is offered, in order: the first rule that takes a device has it. Left out, whole GPUs are
+    /// `nvidia.com/gpu` and MIG instances `nvidia.com/mig-<profile>`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     resources: Option<Vec<ResourceEntry>>,
-    #[serde(default)]
-    health: HealthEntry,
+    /// What becomes of devices that no rule takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unmatched: Option<Lined<Unmatched>>,
+    /// When a device counts as failed, and when as recovered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    health: Option<Lined<HealthEntry>>,
+    /// Where the node's labels are written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    labels: Option<Lined<LabelsEntry>>,
 }
 
-/// A mistake in a configuration file, or a file that cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read configuration {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        source: std::io::Error,
-    },
-    /// The file says something that cannot be.
-    #[error("{}:{line}: {problem}", path.display())]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// The line, counted from 1.
-        line: u64,
-        /// What is wrong, and what to write instead.
-        problem: String,
-    },
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum DeviceListEntry {
-    Cdi,
-    Envvar,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct ResourceEntry {
-    name: Spanned<String>,
-    devices: SelectorEntry,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct SelectorEntry {
-    kind: KindEntry,
-    #[serde(default)]
-    index: BTreeSet<u32>,
-    #[serde(default)]
-    ids: BTreeSet<String>,
-    #[serde(default)]
-    profiles: BTreeSet<String>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum KindEntry {
-    Gpu,
-    Mig,
-    Nic,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct HealthEntry {
-    #[serde(default, deserialize_with = "duration")]
-    quiet_period: Option<Duration>,
-    #[serde(default, deserialize_with = "duration")]
-    probe_interval: Option<Duration>,
-    #[serde(default, deserialize_with = "duration")]
-    call_deadline: Option<Duration>,
-    #[serde(default)]
-    ignored_xids: BTreeSet<u64>,
-    #[serde(default)]
-    counted_xids: BTreeSet<u64>,
-}
-
-/// Shorter ones keep the agent busy, longer ones are a slip of the pen.
-const SHORTEST: Duration = Duration::from_millis(10);
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// A mistake, and the line it is on.
-struct Mistake {
-    line: u64,
-    problem: String,
+/// The JSON schema of the file.
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(ConfigFile).to_value()
 }
 
 // === impl ConfigFile ===
@@ -122,226 +127,167 @@ impl ConfigFile {
 
     /// Applies a document to the defaults; `path` is for the messages.
     pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
-        Self::read(text).and_then(Self::into_config).map_err(|Mistake { line, problem }| {
-            ConfigError::Invalid { path: path.to_owned(), line, problem }
-        })
+        let wrong = |found| Mistakes::new(path, found);
+        let root = document::parse(text).map_err(|mistake| wrong(vec![mistake]))?;
+        Ok(Self::read(&root).map_err(wrong)?)
     }
 
-    fn read(text: &str) -> Result<Self, Mistake> {
-        if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
-            return Ok(Self::default());
-        }
-        serde_saphyr::from_str(text).map_err(|error| Mistake {
-            line: error.location().map_or(1, |location| location.line()),
-            problem: plain(&error),
-        })
+    /// Applies a parsed document to the defaults.
+    pub(super) fn read(root: &document::Node) -> Result<Config, Vec<Remark>> {
+        let reading = document::read::<Self>(root, UnknownKeys::Wrong);
+        let mut wrong = reading.mistakes;
+        let config = reading.value.unwrap_or_default().into_config(&mut wrong);
+        if wrong.is_empty() { Ok(config) } else { Err(wrong) }
     }
 
-    fn into_config(self) -> Result<Config, Mistake> {
+    fn into_config(self, wrong: &mut Vec<Remark>) -> Config {
         let mut config = Config::default();
-        let resources = self.resources.map(rules).transpose()?;
-        if let Some(rules) = resources {
-            config.policy.resources = Resources::Rules(rules);
+        config.driver.nvml_library.clone_from(&self.nvml_library);
+        if let Some(driver) = self.driver.clone() {
+            driver.apply(&mut config.driver);
         }
-        replace(&mut config.kubelet_dir, self.kubelet_dir);
-        replace(&mut config.host_root, self.host_root);
-        replace(&mut config.host_root_on_node, self.host_root_on_node);
-        replace(&mut config.cdi_dir, self.cdi_dir);
-        config.driver.nvml_library = self.nvml_library;
-        if let Some(strategy) = self.device_list {
-            config.policy.delivery.strategies = BTreeSet::from([strategy.into()]);
+        config.listen = self.listen.as_ref().map(|Written(address)| *address);
+        config.cluster = self.cluster.clone().map(Into::into).unwrap_or_default();
+        for (place, given) in [
+            (&mut config.kubelet_dir, &self.kubelet_dir),
+            (&mut config.host_root, &self.host_root),
+            (&mut config.host_root_on_node, &self.host_root_on_node),
+            (&mut config.cdi_dir, &self.cdi_dir),
+            (&mut config.state_dir, &self.state_dir),
+            (&mut config.mps_dir, &self.mps_dir),
+        ] {
+            if let Some(given) = given {
+                place.clone_from(given);
+            }
         }
-        replace(&mut config.policy.health.quiet_period, self.health.quiet_period);
-        replace(&mut config.policy.health.probe_interval, self.health.probe_interval);
-        replace(&mut config.policy.health.call_deadline, self.health.call_deadline);
-        config.policy.health.ignored_xids = self.health.ignored_xids;
-        config.policy.health.counted_xids = self.health.counted_xids;
-        Ok(config)
+        config.policy = self.into_policy(wrong);
+        config
     }
-}
 
-fn replace<T>(value: &mut T, given: Option<T>) {
-    if let Some(given) = given {
-        *value = given;
-    }
-}
-
-/// Checks names and overlaps in the order of the file, so that the message names the later line.
-fn rules(entries: Vec<ResourceEntry>) -> Result<Vec<ResourceRule>, Mistake> {
-    let mut rules: Vec<(u64, ResourceRule)> = Vec::new();
-    for entry in entries {
-        let line = entry.name.referenced.line();
-        let name = entry.name.value.parse();
-        let name = name.map_err(|error| Mistake { line, problem: format!("{error}") })?;
-        let (devices, sharing) = (entry.devices.into(), Sharing::Exclusive);
-        let rule = ResourceRule { name, devices, sharing };
-        check(&rule.devices).map_err(|problem| Mistake { line, problem })?;
-        if let Some(problem) = rules.iter().find_map(|earlier| conflict(earlier, &rule)) {
-            return Err(Mistake { line, problem });
-        }
-        rules.push((line, rule));
-    }
-    Ok(rules.into_iter().map(|(_, rule)| rule).collect())
-}
-
-/// What no device can be.
-fn check(selector: &Selector) -> Result<(), String> {
-    if selector.kind != DeviceKind::Mig && !selector.profiles.is_empty() {
-        return Err(
-            "only MIG instances have profiles; write kind: mig, or leave them out".to_owned()
-        );
-    }
-    let names = selector.ids.iter().map(|id| id.parse::<DeviceId>().map(drop));
-    names.collect::<Result<(), _>>().map_err(|error| error.to_string())
-}
-
-fn conflict((line, earlier): &(u64, ResourceRule), later: &ResourceRule) -> Option<String> {
-    if earlier.name == later.name {
-        return Some(format!(
-            "resource {} is already on line {line}; write one entry that selects all its devices",
-            later.name
-        ));
-    }
-    earlier.devices.covers(&later.devices).then(|| {
-        format!(
-            "resources {} (line {line}) and {} can claim the same {}; \
-             give each its own index or ids, such as index: [0, 1]",
-            earlier.name, later.name, later.devices.kind
-        )
-    })
-}
-
-/// The first line of a YAML error, without the place, which stands before it already; the rest is a
-/// picture of the document.
-fn plain(error: &serde_saphyr::Error) -> String {
-    let text = error.without_snippet().to_string();
-    let first = text.lines().next().unwrap_or_default();
-    first.rsplit_once(" at line ").map_or(first, |(problem, _)| problem).to_owned()
-}
-
-fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    use serde::de::Error as _;
-    let text = String::deserialize(deserializer)?;
-    let expected = "write a duration such as 500ms, 60s or 5m";
-    let parsed: SignedDuration = text
-        .parse()
-        .map_err(|_| D::Error::custom(format!("{text:?} is no duration: {expected}")))?;
-    match Duration::try_from(parsed) {
-        Ok(within) if (SHORTEST..=LONGEST).contains(&within) => Ok(Some(within)),
-        _ => Err(D::Error::custom(format!("{text:?} is not between 10ms and 24h: {expected}"))),
-    }
-}
-
-impl From<DeviceListEntry> for Strategy {
-    fn from(entry: DeviceListEntry) -> Self {
-        match entry {
-            DeviceListEntry::Cdi => Self::CdiCri,
-            DeviceListEntry::Envvar => Self::Envvar,
+    fn into_policy(mut self, wrong: &mut Vec<Remark>) -> Policy {
+        let exclude = std::mem::take(&mut self.exclude).into_iter();
+        let exclude: Vec<_> = exclude
+            .map(|Lined { line, value }| Lined { line, value: value.into_selector(line, wrong) })
+            .collect();
+        let (resources, unmatched) = self.take_resources(&exclude, wrong);
+        let health = self.health.take().map(|it| it.value.into_policy(it.line, wrong));
+        let labels = self.labels.take().map(|it| it.value.into_policy(it.line, wrong));
+        Policy {
+            mig: self.mig.unwrap_or_default(),
+            exclude: exclude.into_iter().map(|selector| selector.value).collect(),
+            resources,
+            unmatched,
+            health: health.unwrap_or_default(),
+            labels: labels.unwrap_or_default(),
+            delivery: self.into_delivery(wrong),
         }
     }
-}
 
-impl From<SelectorEntry> for Selector {
-    fn from(entry: SelectorEntry) -> Self {
-        let kind = match entry.kind {
-            KindEntry::Gpu => DeviceKind::Gpu,
-            KindEntry::Mig => DeviceKind::Mig,
-            KindEntry::Nic => DeviceKind::Nic,
+    fn take_resources(
+        &mut self,
+        exclude: &[Lined<super::Selector>],
+        wrong: &mut Vec<Remark>,
+    ) -> (Resources, Unmatched) {
+        let unmatched = self.unmatched.take();
+        let Some(entries) = self.resources.take() else {
+            wrong.extend(unmatched.map(|it| Remark::new(it.line, UNMATCHED_ALONE)));
+            return (Resources::Default, Unmatched::default());
         };
-        let SelectorEntry { index, ids, profiles, .. } = entry;
-        Self { kind, index, ids, profiles, expression: None }
+        let unmatched = unmatched.map_or_else(Unmatched::default, |it| it.value);
+        let rules = entries.into_iter().map(|entry| entry.into_rule(wrong));
+        let rules: Vec<_> = rules.collect();
+        wrong.extend(rules::contradictions(&rules, exclude, unmatched));
+        let rules = rules.into_iter().map(|rule| rule.value).collect();
+        (Resources::Rules(rules), unmatched)
+    }
+
+    fn into_delivery(self, wrong: &mut Vec<Remark>) -> Delivery {
+        let usual = Delivery::default();
+        let strategies = self.device_list.map(|list| {
+            if list.value.0.is_empty() {
+                wrong.push(Remark::new(list.line, NO_DEVICE_LIST));
+            }
+            list.value.0.into_iter().collect()
+        });
+        let nodes = match self.pass_device_specs {
+            Some(true) => DeviceNodes::ByKubelet,
+            Some(false) | None => DeviceNodes::ByRuntime,
+        };
+        Delivery {
+            strategies: strategies.unwrap_or(usual.strategies),
+            ids: self.device_ids.unwrap_or_default(),
+            nodes,
+            annotation_prefix: self.cdi_annotation_prefix.map(|it| it.0).unwrap_or_default(),
+            hooks: self.hooks.map(Into::into).unwrap_or_default(),
+            features: self.features,
+            imex: self.imex.map(Into::into).unwrap_or_default(),
+        }
+    }
+}
+
+const UNMATCHED_ALONE: &str = "unmatched is about devices that no rule takes, and there are no \
+    rules: leave it out, or write resources";
+
+const NO_DEVICE_LIST: &str = "no way to name devices: write one of cdi-cri, cdi-annotations, \
+    envvar, volume-mounts";
+
+/// A configuration as a file that says it: all that differs from the defaults.
+pub fn to_yaml(config: &Config) -> String {
+    serde_saphyr::to_string(&ConfigFile::from(config))
+        .expect("a file has no value that YAML has no form for")
+}
+
+impl From<&Config> for ConfigFile {
+    /// What a file has to say for this configuration: all that differs from the defaults.
+    fn from(config: &Config) -> Self {
+        let usual = Config::default();
+        let policy = &config.policy;
+        let differing = |place: &PathBuf, usual: &PathBuf| (place != usual).then(|| place.clone());
+        Self {
+            kubelet_dir: differing(&config.kubelet_dir, &usual.kubelet_dir),
+            host_root: differing(&config.host_root, &usual.host_root),
+            host_root_on_node: differing(&config.host_root_on_node, &usual.host_root_on_node),
+            nvml_library: config.driver.nvml_library.clone(),
+            driver: DriverEntry::of(&config.driver),
+            cdi_dir: differing(&config.cdi_dir, &usual.cdi_dir),
+            state_dir: differing(&config.state_dir, &usual.state_dir),
+            mps_dir: differing(&config.mps_dir, &usual.mps_dir),
+            listen: config.listen.map(Written),
+            cluster: ClusterEntry::of(&config.cluster),
+            mig: Some(policy.mig).filter(|mig| *mig != MigStrategy::default()),
+            exclude: policy.exclude.iter().map(|it| unlined(it.into())).collect(),
+            unmatched: Some(policy.unmatched)
+                .filter(|unmatched| *unmatched != Unmatched::default())
+                .map(unlined),
+            resources: match &policy.resources {
+                Resources::Default => None,
+                Resources::Rules(rules) => Some(rules.iter().map(Into::into).collect()),
+            },
+            health: HealthEntry::of(&policy.health).map(unlined),
+            labels: LabelsEntry::of(&policy.labels).map(unlined),
+            ..Self::from(&policy.delivery)
+        }
+    }
+}
+
+impl From<&Delivery> for ConfigFile {
+    fn from(delivery: &Delivery) -> Self {
+        let usual = Delivery::default();
+        let strategies = Many(delivery.strategies.iter().copied().collect());
+        let prefix = &delivery.annotation_prefix;
+        Self {
+            device_list: (delivery.strategies != usual.strategies).then(|| unlined(strategies)),
+            device_ids: Some(delivery.ids).filter(|ids| *ids != usual.ids),
+            pass_device_specs: (delivery.nodes == DeviceNodes::ByKubelet).then_some(true),
+            cdi_annotation_prefix: (*prefix != usual.annotation_prefix)
+                .then(|| Written(prefix.clone())),
+            hooks: HooksEntry::of(&delivery.hooks),
+            features: delivery.features.clone(),
+            imex: ImexEntry::of(&delivery.imex),
+            ..Self::default()
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str) -> Result<Config, String> {
-        ConfigFile::parse(Path::new("w.yaml"), text).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn an_empty_file_is_the_default() {
-        assert_eq!(parse(""), Ok(Config::default()));
-        assert_eq!(parse("# nothing yet\n\n"), Ok(Config::default()));
-    }
-
-    #[test]
-    fn every_key_is_taken() {
-        let config = parse(
-            "kubeletDir: /k\nhostRoot: /h\nhostRootOnNode: /n\nnvmlLibrary: /l\ncdiDir: /c\n\
-             deviceList: envvar\nresources:\n- name: a.com/x\n  devices: {kind: gpu, index: [1, 2]}\n\
-             - name: a.com/y\n  devices: {kind: mig, profiles: [1g.5gb], ids: [MIG-1]}\n\
-             health:\n  quietPeriod: 2m\n  probeInterval: 500ms\n  callDeadline: 1s\n  \
-             ignoredXids: [48]\n  countedXids: [13]\n",
-        )
-        .expect("valid");
-        assert_eq!(config.kubelet_dir, Path::new("/k"));
-        assert_eq!(config.driver.nvml_library.as_deref(), Some(Path::new("/l")));
-        assert_eq!(config.policy.delivery.strategies, BTreeSet::from([Strategy::Envvar]));
-        assert_eq!(config.policy.health.quiet_period, Duration::from_secs(120));
-        assert_eq!(config.policy.health.probe_interval, Duration::from_millis(500));
-        let Resources::Rules(rules) = config.policy.resources else { panic!("rules were given") };
-        assert_eq!(rules[0].devices.index, BTreeSet::from([1, 2]));
-        assert_eq!(rules[1].devices.profiles.len(), 1);
-    }
-
-    #[test]
-    fn mistakes_are_refused_with_the_line_and_what_to_write() {
-        let gpu = "devices: {kind: gpu";
-        for (text, line, expected) in [
-            ("kubeletDir: /k\nkubletDir: /x\n".to_owned(), 2, "unknown field `kubletDir`"),
-            ("health:\n  quiet: 3s\n".to_owned(), 2, "quietPeriod"),
-            ("health:\n  quietPeriod: soon\n".to_owned(), 2, "500ms, 60s or 5m"),
-            ("health:\n  quietPeriod: 0s\n".to_owned(), 2, "between 10ms and 24h"),
-            ("health:\n  probeInterval: 9999h\n".to_owned(), 2, "between 10ms and 24h"),
-            (
-                "resources:\n- name: a.com/x\n  devices: {kind: gpu, profiles: [1g.5gb]}\n"
-                    .to_owned(),
-                2,
-                "only MIG instances have profiles",
-            ),
-            (
-                "resources:\n- name: a.com/x\n  devices: {kind: gpu, ids: [a b]}\n".to_owned(),
-                2,
-                "cannot name a device",
-            ),
-            ("deviceList: csv\n".to_owned(), 1, "envvar"),
-            (format!("resources:\n- name: gpu\n  {gpu}}}\n"), 2, "write it like nvidia.com/gpu"),
-            (format!("resources:\n- name: a.com/{}\n  {gpu}}}\n", "x".repeat(64)), 2, "1 to 63"),
-            ("resources:\n- name: a.com/x\n  devices: {kind: tpu}\n".to_owned(), 3, "gpu"),
-            (
-                format!("resources:\n- name: a.com/x\n  {gpu}}}\n- name: a.com/x\n  {gpu}}}\n"),
-                4,
-                "already on line 2",
-            ),
-            (
-                format!(
-                    "resources:\n- name: a.com/x\n  {gpu}}}\n- name: a.com/y\n  {gpu}, index: [0]}}\n"
-                ),
-                4,
-                "(line 2) and a.com/y can claim the same gpu",
-            ),
-            ("kubeletDir: [\n".to_owned(), 1, "expected string"),
-        ] {
-            let error = parse(&text).expect_err(&text);
-            assert!(error.starts_with(&format!("w.yaml:{line}: ")), "{text}\n{error}");
-            assert!(error.contains(expected), "{text}\n{error}");
-        }
-    }
-
-    #[test]
-    fn resources_with_devices_of_their_own_live_together() {
-        let text = "resources:\n- name: a.com/x\n  devices: {kind: gpu, index: [0]}\n\
-                    - name: a.com/y\n  devices: {kind: gpu, index: [1]}\n\
-                    - name: a.com/z\n  devices: {kind: nic}\n";
-        assert!(parse(text).is_ok());
-    }
-
-    #[test]
-    fn an_unreadable_file_is_named() {
-        let error = ConfigFile::load(Path::new("/nowhere/w.yaml")).expect_err("absent");
-        assert_eq!(error.to_string(), "cannot read configuration /nowhere/w.yaml");
-    }
-}
+mod tests;

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use windlass_core::resource::ResourceName;
 
 use super::{Delivery, Selector, Sharing};
@@ -15,6 +17,8 @@ pub struct Policy {
     pub exclude: Vec<Selector>,
     /// What is offered, in order: the first rule that matches a device has it.
     pub resources: Resources,
+    /// What becomes of devices that no rule takes.
+    pub unmatched: Unmatched,
     /// What a container gets.
     pub delivery: Delivery,
     /// When a device counts as failed, and when as recovered.
@@ -24,7 +28,8 @@ pub struct Policy {
 }
 
 /// What a GPU in MIG mode is offered as; the names are NVIDIA's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum MigStrategy {
     /// The whole GPU, as if it were not cut.
     None,
@@ -43,6 +48,17 @@ pub enum Resources {
     Default,
     /// By rule.
     Rules(Vec<ResourceRule>),
+}
+
+/// What becomes of devices that no rule takes. Without rules it means nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Unmatched {
+    /// They are not offered.
+    #[default]
+    KeptBack,
+    /// They are offered as they would be without any rule.
+    Default,
 }
 
 /// One resource, and the devices it is made of. Rules of the same name add up.
@@ -76,7 +92,8 @@ pub struct HealthPolicy {
 }
 
 /// What becomes of XIDs that the configuration does not name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum UnlistedXids {
     /// The catalogue judges.
     #[default]

@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU32;
 
-use serde::Serialize;
-pub use windlass_core::placement::shares::Spread;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Whether one device serves one container or several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Shared {
 }
 
 /// What keeps the containers on one device apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum SharingMethod {
     /// Nothing but the driver's time slices: memory and faults are shared.
@@ -39,12 +39,24 @@ pub enum SharingMethod {
 }
 
 /// How many replicas one container may ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum PerContainer {
     /// One: more would not give it more time.
     One,
     /// As many as it likes.
     Any,
+}
+
+/// Which devices are filled first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Spread {
+    /// Those with the fewest replicas in use.
+    #[default]
+    Distributed,
+    /// Those with the most replicas in use, so that others stay free.
+    Packed,
 }
 
 /// A number of replicas that a kubelet can be told of.

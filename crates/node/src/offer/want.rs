@@ -8,7 +8,7 @@ use windlass_core::{
 };
 
 use crate::{
-    config::{MigStrategy, Policy, ResourceRule, Resources, Sharing, SharingMethod},
+    config::{MigStrategy, Policy, ResourceRule, Resources, Sharing, SharingMethod, Unmatched},
     discovery::PROFILE,
 };
 
@@ -108,11 +108,24 @@ impl<'a> Wants<'a> {
 
     fn named(&self, device: &Device) -> Want {
         match &self.policy.resources {
-            Resources::Default => match self.default_name(device) {
-                Some(name) => Want::Offered(Target { name, sharing: Sharing::Exclusive }),
-                None => Want::Nothing,
-            },
-            Resources::Rules(rules) => by_rule(rules, device),
+            Resources::Default => self.by_default(device),
+            Resources::Rules(rules) => by_rule(rules, device).unwrap_or_else(|| {
+                let named = rules.iter().any(|rule| rule.devices.kind == device.kind);
+                match self.policy.unmatched {
+                    Unmatched::Default => self.by_default(device),
+                    Unmatched::KeptBack if named => {
+                        Want::Withheld("no rule of the configuration takes it".to_owned())
+                    }
+                    Unmatched::KeptBack => Want::Nothing,
+                }
+            }),
+        }
+    }
+
+    fn by_default(&self, device: &Device) -> Want {
+        match self.default_name(device) {
+            Some(name) => Want::Offered(Target { name, sharing: Sharing::Exclusive }),
+            None => Want::Nothing,
         }
     }
 
@@ -136,23 +149,18 @@ fn whole_gpus() -> Option<ResourceName> {
 
 /// The first rule that matches. A rule without an answer does not match, and is what is told of a
 /// device that no other rule takes.
-fn by_rule(rules: &[ResourceRule], device: &Device) -> Want {
+fn by_rule(rules: &[ResourceRule], device: &Device) -> Option<Want> {
     let mut unanswered = None;
     for rule in rules {
         match rule.devices.matches(device, profile(device)) {
-            Ok(true) => return wanted(rule, device),
+            Ok(true) => return Some(wanted(rule, device)),
             Ok(false) => {}
             Err(error) => {
                 unanswered.get_or_insert_with(|| format!("the rule for {}: {error}", rule.name));
             }
         }
     }
-    let named = rules.iter().any(|rule| rule.devices.kind == device.kind);
-    match unanswered {
-        Some(why) => Want::Withheld(why),
-        None if named => Want::Withheld("no rule of the configuration takes it".to_owned()),
-        None => Want::Nothing,
-    }
+    unanswered.map(Want::Withheld)
 }
 
 fn wanted(rule: &ResourceRule, device: &Device) -> Want {

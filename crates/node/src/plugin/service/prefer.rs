@@ -16,7 +16,7 @@ use windlass_kubelet_api::deviceplugin::{
 
 use super::{super::wire::Refusal, Service};
 use crate::{
-    config::{Shared, SharingMethod},
+    config::{Shared, SharingMethod, Spread},
     offer::{Offer, OfferedDevice},
     state::NodeState,
 };
@@ -84,7 +84,7 @@ impl Service {
             devices: &devices,
             required: &required,
             size: size(request),
-            spread: shared.spread,
+            spread: spread(shared),
             span: span(shared),
         };
         let choice = shares::choose(question)
@@ -97,6 +97,13 @@ impl Service {
             "preferred"
         );
         Ok(chosen)
+    }
+}
+
+fn spread(shared: Shared) -> shares::Spread {
+    match shared.spread {
+        Spread::Distributed => shares::Spread::Distributed,
+        Spread::Packed => shares::Spread::Packed,
     }
 }
 

@@ -1,0 +1,220 @@
+//! YAML as a tree of nodes that know their lines and what was written there.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, MapAccess, SeqAccess, Visitor},
+};
+use serde_saphyr::{DuplicateKeyPolicy, Options, Spanned};
+
+use super::Remark;
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    /// Unique in the document.
+    pub(super) id: u32,
+    pub(crate) line: u64,
+    /// What was written, for texts that look like numbers.
+    pub(super) written: String,
+    pub(super) value: Value,
+}
+
+/// What YAML takes it for.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Null,
+    Bool(bool),
+    Unsigned(u64),
+    Signed(i64),
+    Float(f64),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(Key, Node)>),
+}
+
+/// A key and where it stands.
+#[derive(Clone, Debug)]
+pub(super) struct Key {
+    pub(super) line: u64,
+    pub(super) text: String,
+}
+
+/// Parses a document; one that says nothing is an empty map.
+pub(crate) fn parse(text: &str) -> Result<Node, Remark> {
+    let nothing = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    let mut root = if text.lines().all(nothing) {
+        Node { id: 0, line: 1, written: String::new(), value: Value::Map(Vec::new()) }
+    } else {
+        let tree = serde_saphyr::from_str_with_options::<Spanned<Tree>>(text, options());
+        Node::new(tree.map_err(|error| remark(&error))?, text)
+    };
+    root.number(&mut 0);
+    Ok(root)
+}
+
+/// A key that is there twice reaches the reader, which knows the line of the first.
+fn options() -> Options {
+    let mut options = Options::default();
+    options.duplicate_keys = DuplicateKeyPolicy::PassThrough;
+    options
+}
+
+/// The first line of a YAML error; the rest is a picture of the document.
+fn remark(error: &serde_saphyr::Error) -> Remark {
+    let text = error.without_snippet().to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let problem = first.rsplit_once(" at line ").map_or(first, |(problem, _)| problem);
+    Remark::new(error.location().map_or(1, |location| location.line()), problem)
+}
+
+// === impl Node ===
+
+impl Node {
+    fn new(Spanned { value, referenced, defined, .. }: Spanned<Tree>, text: &str) -> Self {
+        let span = defined.span();
+        let written = span.byte_offset().zip(span.byte_len()).and_then(|(start, length)| {
+            let start = usize::try_from(start).ok()?;
+            text.get(start..start.checked_add(usize::try_from(length).ok()?)?)
+        });
+        let scalar = !matches!(value, Tree::List(_) | Tree::Map(_));
+        let written = written.filter(|_| scalar).unwrap_or_default().trim().to_owned();
+        Self { id: 0, line: referenced.line(), written, value: Value::new(value, text) }
+    }
+
+    fn number(&mut self, next: &mut u32) {
+        self.id = *next;
+        *next += 1;
+        match &mut self.value {
+            Value::List(items) => items.iter_mut().for_each(|item| item.number(next)),
+            Value::Map(entries) => entries.iter_mut().for_each(|(_, value)| value.number(next)),
+            _ => {}
+        }
+    }
+
+    /// The keys of a map.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        let entries = if let Value::Map(entries) = &self.value { entries.as_slice() } else { &[] };
+        entries.iter().map(|(key, _)| key.text.as_str())
+    }
+
+    /// What a key of a map says, if it is a scalar.
+    pub(crate) fn scalar(&self, name: &str) -> Option<(u64, String)> {
+        let Value::Map(entries) = &self.value else { return None };
+        let (_, node) = entries.iter().find(|(key, _)| key.text == name)?;
+        node.text().map(|text| (node.line, text))
+    }
+
+    /// A scalar as text.
+    pub(super) fn text(&self) -> Option<String> {
+        match &self.value {
+            Value::Text(text) => Some(text.clone()),
+            Value::Null | Value::List(_) | Value::Map(_) => None,
+            Value::Bool(_) | Value::Unsigned(_) | Value::Signed(_) | Value::Float(_) => {
+                Some(self.written.clone())
+            }
+        }
+    }
+}
+
+impl Value {
+    fn new(tree: Tree, text: &str) -> Self {
+        match tree {
+            Tree::Scalar(scalar) => scalar,
+            Tree::List(items) => {
+                Self::List(items.into_iter().map(|item| Node::new(item, text)).collect())
+            }
+            Tree::Map(entries) => {
+                let entry = |(key, value): (Spanned<String>, _)| {
+                    let key = Key { line: key.referenced.line(), text: key.value };
+                    (key, Node::new(value, text))
+                };
+                Self::Map(entries.into_iter().map(entry).collect())
+            }
+        }
+    }
+}
+
+/// The tree as the YAML library gives it.
+enum Tree {
+    Scalar(Value),
+    List(Vec<Spanned<Tree>>),
+    Map(Vec<(Spanned<String>, Spanned<Tree>)>),
+}
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TreeVisitor)
+    }
+}
+
+struct TreeVisitor;
+
+impl<'de> Visitor<'de> for TreeVisitor {
+    type Value = Tree;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Bool(value)))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Unsigned(value)))
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Tree, E> {
+        u64::try_from(value).map_or(Ok(Tree::Scalar(Value::Signed(value))), |it| self.visit_u64(it))
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "no key takes a number of that size")]
+    fn visit_i128<E>(self, value: i128) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Float(value as f64)))
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "no key takes a number of that size")]
+    fn visit_u128<E>(self, value: u128) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Float(value as f64)))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Float(value)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Text(value.to_owned())))
+    }
+
+    fn visit_unit<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Null))
+    }
+
+    fn visit_none<E: serde::de::Error>(self) -> Result<Tree, E> {
+        self.visit_unit()
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Tree, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Tree::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Tree, A::Error> {
+        let mut map = Vec::new();
+        while let Some(entry) = entries.next_entry()? {
+            map.push(entry);
+        }
+        if map.len() > MOST_KEYS {
+            return Err(A::Error::custom("more keys than any configuration has"));
+        }
+        Ok(Tree::Map(map))
+    }
+}
+
+/// A document with more is not for us.
+const MOST_KEYS: usize = 10_000;

@@ -1,0 +1,221 @@
+//! The file's keys for resources: which devices, under which name, shared how.
+
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use windlass_core::{device::DeviceKind, resource::ResourceName, selector::DeviceExpression};
+
+use super::word::{Count, Id, Profile, Written};
+use crate::config::{
+    PerContainer, Remark, Replicas, ResourceRule, Selector, Shared, Sharing, SharingMethod, Spread,
+    document::Lined, rules::LinedRule,
+};
+
+/// One resource, and the devices it is made of. Rules of the same name add up.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ResourceEntry {
+    /// The name that pods ask for.
+    name: Lined<Written<ResourceName>>,
+    /// Which devices it is made of.
+    devices: Lined<SelectorEntry>,
+    /// Left out, a device serves one container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sharing: Option<Lined<SharingEntry>>,
+}
+
+/// Picks devices of one kind that fit everything it names; what is left out fits all.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct SelectorEntry {
+    /// The kind.
+    kind: KindEntry,
+    /// Positions as `windlass devices` shows them; a MIG instance has its GPU's.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    index: BTreeSet<u32>,
+    /// Device ids.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    ids: BTreeSet<Written<Id>>,
+    /// MIG profiles.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    profiles: BTreeSet<Written<Profile>>,
+    /// A CEL expression over the device's attributes and capacities, as DRA has it.
+    #[serde(default, rename = "match", skip_serializing_if = "Option::is_none")]
+    expression: Option<Written<DeviceExpression>>,
+}
+
+/// What sort of thing a device is.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum KindEntry {
+    /// A whole GPU.
+    Gpu,
+    /// A MIG instance.
+    Mig,
+    /// A network or RDMA interface.
+    Nic,
+}
+
+/// How one device serves several containers.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct SharingEntry {
+    /// What keeps the containers apart.
+    method: SharingMethod,
+    /// How many containers one device serves; at most 48 with `mps`.
+    replicas: Count,
+    /// How many replicas one container may ask for; left out, `any` with `timeSlicing` and `one`
+    /// with `mps`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    per_container: Option<PerContainer>,
+    /// Which devices are filled first.
+    #[serde(default, skip_serializing_if = "is_distributed")]
+    spread: Spread,
+}
+
+/// The most clients of one MPS server (from compute capability 7.0 on, which the first check at run
+/// time does not know yet).
+pub(crate) const MOST_MPS_CLIENTS: u32 = 48;
+
+// === impl ResourceEntry ===
+
+impl ResourceEntry {
+    /// The rule, and what is wrong with it in itself.
+    pub(super) fn into_rule(self, wrong: &mut Vec<Remark>) -> LinedRule {
+        let Self { name, devices, sharing } = self;
+        let devices = devices.value.into_selector(devices.line, wrong);
+        let sharing = sharing.map_or(Sharing::Exclusive, |sharing| {
+            let problem = sharing.value.problem(devices.kind);
+            wrong.extend(problem.map(|problem| Remark::new(sharing.line, problem)));
+            sharing.value.into()
+        });
+        let rule = ResourceRule { name: name.value.0, devices, sharing };
+        Lined { line: name.line, value: rule }
+    }
+}
+
+impl From<&ResourceRule> for ResourceEntry {
+    fn from(rule: &ResourceRule) -> Self {
+        let sharing = match rule.sharing {
+            Sharing::Exclusive => None,
+            Sharing::Shared(shared) => Some(SharingEntry::from(shared)),
+        };
+        Self {
+            name: unlined(Written(rule.name.clone())),
+            devices: unlined(SelectorEntry::from(&rule.devices)),
+            sharing: sharing.map(unlined),
+        }
+    }
+}
+
+/// What is written has no line yet.
+pub(super) fn unlined<T>(value: T) -> Lined<T> {
+    Lined { line: 0, value }
+}
+
+// === impl SelectorEntry ===
+
+impl SelectorEntry {
+    pub(super) fn into_selector(self, line: u64, wrong: &mut Vec<Remark>) -> Selector {
+        let kind = self.kind.into();
+        if kind != DeviceKind::Mig && !self.profiles.is_empty() {
+            let problem = "only MIG instances have profiles; write kind: mig, or leave them out";
+            wrong.push(Remark::new(line, problem));
+        }
+        Selector {
+            kind,
+            index: self.index,
+            ids: self.ids.into_iter().map(|Written(Id(id))| id).collect(),
+            profiles: self.profiles.into_iter().map(|Written(Profile(text))| text).collect(),
+            expression: self.expression.map(|Written(expression)| expression),
+        }
+    }
+}
+
+impl From<&Selector> for SelectorEntry {
+    fn from(selector: &Selector) -> Self {
+        let Selector { kind, index, ids, profiles, expression } = selector.clone();
+        Self {
+            kind: kind.into(),
+            index,
+            ids: ids.into_iter().map(|id| Written(Id(id))).collect(),
+            profiles: profiles.into_iter().map(|profile| Written(Profile(profile))).collect(),
+            expression: expression.map(Written),
+        }
+    }
+}
+
+impl From<KindEntry> for DeviceKind {
+    fn from(entry: KindEntry) -> Self {
+        match entry {
+            KindEntry::Gpu => Self::Gpu,
+            KindEntry::Mig => Self::Mig,
+            KindEntry::Nic => Self::Nic,
+        }
+    }
+}
+
+impl From<DeviceKind> for KindEntry {
+    fn from(kind: DeviceKind) -> Self {
+        match kind {
+            DeviceKind::Gpu => Self::Gpu,
+            DeviceKind::Mig => Self::Mig,
+            DeviceKind::Nic => Self::Nic,
+        }
+    }
+}
+
+// === impl SharingEntry ===
+
+impl SharingEntry {
+    fn problem(&self, kind: DeviceKind) -> Option<String> {
+        let Count(replicas) = self.replicas;
+        match (self.method, kind) {
+            (_, DeviceKind::Nic) => Some("network interfaces cannot be shared".to_owned()),
+            (SharingMethod::Mps, DeviceKind::Mig) => {
+                Some("MPS shares whole GPUs only; share MIG instances by timeSlicing".to_owned())
+            }
+            (SharingMethod::Mps, DeviceKind::Gpu) => too_many_clients(replicas),
+            (SharingMethod::TimeSlicing, _) => None,
+        }
+    }
+}
+
+/// What is wrong with that many replicas by MPS.
+pub(crate) fn too_many_clients(replicas: Replicas) -> Option<String> {
+    let count = replicas.get();
+    (count > MOST_MPS_CLIENTS)
+        .then(|| format!("{count} replicas: an MPS server has at most {MOST_MPS_CLIENTS} clients"))
+}
+
+/// How many replicas a container may ask for where nothing is said: a second one by MPS is a second
+/// limit that the first process does not get.
+fn usual_per_container(method: SharingMethod) -> PerContainer {
+    match method {
+        SharingMethod::TimeSlicing => PerContainer::Any,
+        SharingMethod::Mps => PerContainer::One,
+    }
+}
+
+impl From<SharingEntry> for Sharing {
+    fn from(entry: SharingEntry) -> Self {
+        let SharingEntry { method, replicas: Count(replicas), per_container, spread } = entry;
+        let per_container = per_container.unwrap_or_else(|| usual_per_container(method));
+        Self::Shared(Shared { method, replicas, per_container, spread })
+    }
+}
+
+impl From<Shared> for SharingEntry {
+    fn from(shared: Shared) -> Self {
+        let Shared { method, replicas, per_container, spread } = shared;
+        let unusual = per_container != usual_per_container(method);
+        let per_container = Some(per_container).filter(|_| unusual);
+        Self { method, replicas: Count(replicas), per_container, spread }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_distributed(spread: &Spread) -> bool {
+    *spread == Spread::Distributed
+}

@@ -1,0 +1,332 @@
+//! The file's words: each taken, each mistake placed, what is written read back.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use windlass_core::device::DeviceKind;
+
+use super::*;
+use crate::config::{
+    HealthPolicy, Imex, LabelOutput, MissingChannel, PerContainer, Replicas, ResourceRule,
+    Selector, Shared, Sharing, SharingMethod, Spread, UnlistedXids,
+};
+
+fn parse(text: &str) -> Result<Config, String> {
+    ConfigFile::parse(Path::new("w.yaml"), text).map_err(|error| error.to_string())
+}
+
+/// Every key there is.
+const EVERYTHING: &str = r#"kubeletDir: /k
+hostRoot: /h
+hostRootOnNode: /n
+nvmlLibrary: /l
+driver: {root: /run/nvidia/driver, mountedAt: /driver, devRoot: /}
+cdiDir: /c
+stateDir: /s
+mpsDir: /m
+listen: 127.0.0.1:9400
+cluster: {kubeconfig: /kc, nodeName: n1, namespace: gpu, events: true}
+mig: single
+deviceList: [envvar, cdi-annotations]
+deviceIds: index
+passDeviceSpecs: true
+cdiAnnotationPrefix: cdi.example.com/
+hooks: {program: /usr/bin/nvidia-ctk, disabled: [chmod]}
+features: [gds, mofed, gdrcopy]
+imex: {channels: [0, 2047], required: true}
+exclude:
+- {kind: gpu, index: [7]}
+resources:
+- name: a.com/x
+  devices: {kind: gpu, index: [1, 2], match: 'device.attributes["nvidia.com"].index > 1'}
+  sharing: {method: mps, replicas: 4, perContainer: any, spread: packed}
+- name: a.com/y
+  devices: {kind: mig, profiles: [1g.5gb], ids: [MIG-1]}
+  sharing: {method: timeSlicing, replicas: 8}
+unmatched: default
+health:
+  quietPeriod: 2m
+  probeInterval: 500ms
+  callDeadline: 1s
+  ignoredXids: [48]
+  countedXids: [13]
+  unlistedXids: ignored
+labels: {to: file, file: /f, timestamp: true, machineTypeFile: /t}
+"#;
+
+#[test]
+fn an_empty_file_is_the_default() {
+    assert_eq!(parse(""), Ok(Config::default()));
+    assert_eq!(parse("# nothing yet\n\n"), Ok(Config::default()));
+    assert_eq!(parse("{}"), Ok(Config::default()));
+    assert_eq!(parse("health:\nresources:\n"), Ok(Config::default()));
+}
+
+#[test]
+fn every_key_is_taken() {
+    let config = parse(EVERYTHING).expect("valid");
+    assert_eq!(config.kubelet_dir, Path::new("/k"));
+    assert_eq!(config.driver.nvml_library.as_deref(), Some(Path::new("/l")));
+    assert_eq!(config.driver.root, Path::new("/run/nvidia/driver"));
+    assert_eq!(config.listen, Some(([127, 0, 0, 1], 9400).into()));
+    assert!(config.cluster.events);
+    let policy = config.policy;
+    assert_eq!(policy.delivery.strategies, [Strategy::CdiAnnotations, Strategy::Envvar].into());
+    let imex = Imex { channels: [0, 2047].into(), missing: MissingChannel::Refused };
+    assert_eq!(policy.delivery.imex, imex);
+    assert_eq!(policy.health.quiet_period, Duration::from_secs(120));
+    assert_eq!(policy.health.probe_interval, Duration::from_millis(500));
+    assert_eq!(policy.labels.output, LabelOutput::File("/f".into()));
+    let Resources::Rules(rules) = policy.resources else { panic!("rules were given") };
+    assert_eq!(rules[0].devices.index, BTreeSet::from([1, 2]));
+    let Sharing::Shared(shared) = rules[0].sharing else { panic!("it is shared") };
+    assert_eq!((shared.per_container, shared.spread), (PerContainer::Any, Spread::Packed));
+    let Sharing::Shared(shared) = rules[1].sharing else { panic!("it is shared") };
+    assert_eq!((shared.replicas.get(), shared.per_container), (8, PerContainer::Any));
+}
+
+#[test]
+fn json_is_accepted_too() {
+    let text = "{\n  \"mig\": \"none\",\n  \"health\": {\"quiet\": 3}\n}";
+    assert!(parse(text).expect_err("a mistake").starts_with("w.yaml:3: unknown field `quiet`"));
+}
+
+/// A rule for GPUs, from its first line on.
+fn gpus(name: &str, rest: &str) -> String {
+    format!("- name: {name}\n  devices: {{kind: gpu{rest}}}\n")
+}
+
+fn rule(name: &str, devices: &str, sharing: &str) -> String {
+    format!("resources:\n- name: {name}\n  devices: {{{devices}}}\n  sharing: {{{sharing}}}\n")
+}
+
+#[test]
+fn mistakes_are_refused_with_the_line_and_what_to_write() {
+    for (text, line, expected) in [
+        ("kubeletDir: /k\nkubletDir: /x\n".to_owned(), 2, "unknown field `kubletDir`"),
+        ("kubeletDir: /k\nkubeletDir: /x\n".to_owned(), 2, "already on line 1"),
+        ("health:\n  quiet: 3s\n".to_owned(), 2, "quietPeriod"),
+        ("health:\n  quietPeriod: soon\n".to_owned(), 2, "500ms, 60s or 5m"),
+        ("health:\n  quietPeriod: 0s\n".to_owned(), 2, "between 10ms and 24h"),
+        ("health:\n  probeInterval: 9999h\n".to_owned(), 2, "between 10ms and 24h"),
+        ("health:\n  ignoredXids: [79]\n  countedXids: [79]\n".to_owned(), 2, "keep one"),
+        (
+            rule("a.com/x", "kind: gpu, profiles: [1g.5gb]", "method: mps, replicas: 2"),
+            3,
+            "only MIG",
+        ),
+        (format!("resources:\n{}", gpus("a.com/x", ", ids: [a b]")), 3, "cannot name a device"),
+        ("deviceList: csv\n".to_owned(), 1, "envvar"),
+        ("deviceList: []\n".to_owned(), 1, "no way to name devices"),
+        ("cdiAnnotationPrefix: cdi\n".to_owned(), 1, "a domain and a slash"),
+        ("listen: here\n".to_owned(), 1, "0.0.0.0:9400"),
+        ("imex: {channels: [0,\n  2048]}\n".to_owned(), 2, "channel 2048 does not exist"),
+        ("imex: {channels: [-1]}\n".to_owned(), 1, "channel -1 does not exist"),
+        ("labels: {to: node, file: /x}\n".to_owned(), 1, "for `to: file` only"),
+        ("unmatched: default\n".to_owned(), 1, "there are no rules"),
+        (format!("resources:\n{}", gpus("gpu", "")), 2, "write it like nvidia.com/gpu"),
+        (format!("resources:\n{}", gpus(&format!("a.com/{}", "x".repeat(64)), "")), 2, "1 to 63"),
+        ("resources:\n- name: a.com/x\n  devices: {kind: tpu}\n".to_owned(), 3, "gpu"),
+        ("resources:\n- name: a.com/x\n".to_owned(), 2, "missing field `devices`"),
+        (
+            "resources:\n- name: a.com/x\n  devices: {kind: mig, profiles: [9g.80gb]}\n".to_owned(),
+            3,
+            "no MIG profile that a GPU could have",
+        ),
+        (format!("resources:\n{}", gpus("a.com/x", ", match: 'device.'")), 3, "no CEL expression"),
+        (rule("a.com/x", "kind: gpu", "method: mps, replicas: 0"), 4, "0 replicas: write a number"),
+        (
+            rule("a.com/x", "kind: gpu", "method: timeSlicing, replicas: 100000"),
+            4,
+            "100000 replicas",
+        ),
+        (rule("a.com/x", "kind: gpu", "method: mps, replicas: 49"), 4, "at most 48 clients"),
+        (rule("a.com/x", "kind: mig", "method: mps, replicas: 2"), 4, "MPS shares whole GPUs only"),
+        (rule("a.com/x", "kind: nic", "method: timeSlicing, replicas: 2"), 4, "cannot be shared"),
+        (
+            format!("resources:\n{}{}", gpus("a.com/x", ""), gpus("a.com/y", ", index: [0]")),
+            4,
+            "a.com/x on line 2 takes every such gpu first",
+        ),
+        (
+            format!("exclude: [{{kind: gpu}}]\nresources:\n{}", gpus("a.com/x", ", index: [0]")),
+            3,
+            "exclude on line 1",
+        ),
+        (
+            format!(
+                "resources:\n{}  sharing: {{method: timeSlicing, replicas: 4}}\n{}",
+                gpus("a.com/x", ", index: [0]"),
+                gpus("a.com/x", ", index: [1]")
+            ),
+            5,
+            "exclusive here and time-sliced by 4 (any number per container, distributed) on line 2",
+        ),
+        (
+            format!(
+                "unmatched: default\n{}",
+                rule("nvidia.com/gpu", "kind: gpu, index: [0]", "method: timeSlicing, replicas: 4")
+            ),
+            3,
+            "under the same name unshared",
+        ),
+        ("kubeletDir: [\n".to_owned(), 1, ""),
+        ("kubeletDir: [a]\n".to_owned(), 1, "expected path string"),
+        ("just text\n".to_owned(), 1, "invalid type: string \"just text\""),
+    ] {
+        let error = parse(&text).expect_err(&text);
+        assert!(error.starts_with(&format!("w.yaml:{line}: ")), "{text}\n{error}");
+        assert!(error.contains(expected), "{text}\n{error}");
+        assert_eq!(error.lines().count(), 1, "one mistake is told once: {text}\n{error}");
+    }
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let text = "kubletDir: /x\nmig: both\nhealth:\n  quietPeriod: soon\n  ignoredXids: [a, 79, b]\n\
+                resources:\n- name: gpu\n  devices: {kind: tpu}\n- name: a.com/x\n  devices: {kind: gpu}\n  \
+                sharing: {method: mps, replicas: 0}\n- name: a.com/y\n  devices: {kind: gpu}\n";
+    let error = parse(text).expect_err("many mistakes");
+    let lines: Vec<_> = error.lines().filter_map(|line| line.split(':').nth(1)).collect();
+    assert_eq!(lines, ["1", "2", "4", "5", "5", "7", "8", "11"], "{error}");
+}
+
+#[test]
+fn rules_with_devices_of_their_own_live_together() {
+    let text = format!(
+        "resources:\n{}{}{}- name: a.com/z\n  devices: {{kind: nic}}\n",
+        gpus("a.com/x", ", index: [0]"),
+        gpus("a.com/x", ", index: [1]"),
+        gpus("a.com/y", "")
+    );
+    assert_eq!(parse(&text).map(drop), Ok(()));
+}
+
+#[test]
+fn a_text_may_look_like_a_number() {
+    let config =
+        parse("cluster: {nodeName: 0123}\nhooks: {disabled: [1.10, true]}").expect("valid");
+    assert_eq!(config.cluster.node_name.as_deref(), Some("0123"));
+    assert_eq!(config.policy.delivery.hooks.disabled, ["1.10".into(), "true".into()].into());
+}
+
+#[test]
+fn an_unreadable_file_is_named() {
+    let error = ConfigFile::load(Path::new("/nowhere/w.yaml")).expect_err("absent");
+    assert_eq!(error.to_string(), "cannot read configuration /nowhere/w.yaml");
+}
+
+fn json(yaml: &str) -> Value {
+    serde_saphyr::from_str(yaml).expect("YAML")
+}
+
+#[test]
+fn the_schema_knows_every_key_and_refuses_what_the_reader_refuses() {
+    let schema = schema();
+    let schema = jsonschema::validator_for(&schema).expect("a schema");
+    let errors: Vec<_> =
+        schema.iter_errors(&json(EVERYTHING)).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+    for wrong in [
+        "kubletDir: /k",
+        "mig: both",
+        "deviceList: csv",
+        "imex: {channels: [2048]}",
+        "health: {quietPeriod: 5}",
+        "resources: [{name: gpu, devices: {kind: gpu}}]",
+        "resources: [{name: a.com/x, devices: {kind: tpu}}]",
+        "resources: [{name: a.com/x, devices: {kind: mig, profiles: [9g.80gb]}}]",
+        "resources: [{name: a.com/x, devices: {kind: gpu}, sharing: {method: mps, replicas: 0}}]",
+        "resources: [{name: a.com/x, devices: {kind: gpu}, sharing: {replicas: 2}}]",
+    ] {
+        assert!(!schema.is_valid(&json(wrong)), "{wrong}");
+        assert!(parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn the_schema_describes_every_key() {
+    let schema = schema();
+    let properties = schema["properties"].as_object().expect("properties");
+    for (key, property) in properties {
+        assert!(property["description"].is_string(), "{key} has no description: {property}");
+    }
+    let every: Vec<_> = json(EVERYTHING).as_object().expect("a map").keys().cloned().collect();
+    assert!(properties.keys().all(|key| every.contains(key)), "the test's file lacks a key");
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let config = parse(EVERYTHING).expect("valid");
+    assert_eq!(parse(&to_yaml(&config)), Ok(config));
+    assert_eq!(parse(&to_yaml(&Config::default())), Ok(Config::default()));
+}
+
+prop_compose! {
+    fn sharing()(
+        mps in any::<bool>(), replicas in 1_u64..=48, any in any::<bool>(), packed in any::<bool>(),
+    ) -> Sharing {
+        Sharing::Shared(Shared {
+            method: if mps { SharingMethod::Mps } else { SharingMethod::TimeSlicing },
+            replicas: Replicas::try_from(replicas).expect("in range"),
+            per_container: if any { PerContainer::Any } else { PerContainer::One },
+            spread: if packed { Spread::Packed } else { Spread::Distributed },
+        })
+    }
+}
+
+prop_compose! {
+    fn gpu_rule(number: u32)(
+        id in "[A-Za-z0-9._:-]{1,63}", sharing in sharing(), text in "[ -~]{0,20}",
+    ) -> ResourceRule {
+        let literal = format!("{text:?}");
+        ResourceRule {
+            name: format!("a.com/r{number}").parse().expect("valid"),
+            devices: Selector {
+                index: [number].into(),
+                ids: [id].into(),
+                expression: format!("device.driver == {literal}").parse().ok(),
+                ..Selector::all(DeviceKind::Gpu)
+            },
+            sharing,
+        }
+    }
+}
+
+prop_compose! {
+    fn policy()(
+        first in gpu_rule(0), second in gpu_rule(1), pause in 10_u64..100_000, disabled in "[ -~]{1,12}",
+        xids in proptest::collection::btree_set(0_u64..200, 0..5), path in "/[ -~]{0,20}",
+    ) -> Policy {
+        let mut policy = Policy {
+            resources: Resources::Rules(vec![first, second]),
+            unmatched: Unmatched::Default,
+            health: HealthPolicy {
+                quiet_period: Duration::from_millis(pause),
+                ignored_xids: xids,
+                unlisted_xids: UnlistedXids::Counted,
+                ..HealthPolicy::default()
+            },
+            ..Policy::default()
+        };
+        policy.labels.output = LabelOutput::File(path.into());
+        policy.delivery.hooks.disabled.insert(disabled);
+        policy
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_policy_that_is_written_is_read_back(policy in policy()) {
+        let config = Config { policy, ..Config::default() };
+        let text = to_yaml(&config);
+        prop_assert_eq!(parse(&text), Ok(config), "{}", text);
+    }
+
+    #[test]
+    fn no_text_makes_the_reader_panic(text in "[ -~\n]{0,200}") {
+        let _ = parse(&text);
+        let _ = parse(&format!("resources:\n- {text}\n"));
+    }
+}

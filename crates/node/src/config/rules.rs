@@ -1,0 +1,110 @@
+//! What rules must not say together: a rule that no device can reach, one name with two meanings.
+
+use windlass_core::device::DeviceKind;
+
+use super::{Remark, ResourceRule, Selector, Sharing, Unmatched, document::Lined};
+
+/// A rule and the line that its name is on.
+pub(super) type LinedRule = Lined<ResourceRule>;
+
+/// Everything that rules contradict each other in. What a device is left for, when no rule takes it,
+/// counts as a rule at the end.
+pub(super) fn contradictions(
+    rules: &[LinedRule],
+    exclude: &[Lined<Selector>],
+    unmatched: Unmatched,
+) -> Vec<Remark> {
+    let mut found = Vec::new();
+    for (index, rule) in rules.iter().enumerate() {
+        let earlier = &rules[..index];
+        found.extend(earlier.iter().find_map(|earlier| two_meanings(earlier, rule)));
+        found.extend(unreachable(rule, earlier, exclude));
+    }
+    if unmatched == Unmatched::Default {
+        found.extend(rules.iter().filter_map(|rule| also_by_default(rule, rules)));
+    }
+    found
+}
+
+fn two_meanings(earlier: &LinedRule, later: &LinedRule) -> Option<Remark> {
+    let (first, second) = (&earlier.value, &later.value);
+    (first.name == second.name && first.sharing != second.sharing).then(|| {
+        let (name, line) = (&second.name, earlier.line);
+        let (here, there) = (described(second.sharing), described(first.sharing));
+        let text = format!(
+            "resource {name} is {here} here and {there} on line {line}: \
+             a pod cannot tell which it gets; share alike, or use two names"
+        );
+        Remark::new(later.line, text)
+    })
+}
+
+fn unreachable(
+    rule: &LinedRule,
+    earlier: &[LinedRule],
+    exclude: &[Lined<Selector>],
+) -> Option<Remark> {
+    let devices = &rule.value.devices;
+    let kind = devices.kind;
+    let excluded = exclude.iter().find(|excluded| excluded.value.covers(devices));
+    let taken = earlier.iter().find(|earlier| earlier.value.devices.covers(devices));
+    let name = &rule.value.name;
+    let text = match (excluded, taken) {
+        (Some(excluded), _) => {
+            let line = excluded.line;
+            format!("{name} gets no device: exclude on line {line} keeps every such {kind} back")
+        }
+        (None, Some(earlier)) => {
+            let (first, line) = (&earlier.value.name, earlier.line);
+            format!(
+                "{name} gets no device: {first} on line {line} takes every such {kind} first; \
+                 move this rule up, or narrow that one by index, ids or match"
+            )
+        }
+        (None, None) => return None,
+    };
+    Some(Remark::new(rule.line, text))
+}
+
+/// A shared resource whose name exclusive devices get as well.
+fn also_by_default(rule: &LinedRule, rules: &[LinedRule]) -> Option<Remark> {
+    let name = &rule.value.name;
+    let shared = rule.value.sharing != Sharing::Exclusive;
+    let left = named_by_default(name.as_str()).filter(|_| shared)?;
+    let all_taken = rules.iter().any(|rule| rule.value.devices.covers(&left));
+    let text = format!(
+        "resource {name} is shared here, but devices that no rule takes are offered under the same \
+         name unshared; use another name, take every {}, or leave out unmatched: default",
+        left.kind
+    );
+    (!all_taken).then(|| Remark::new(rule.line, text))
+}
+
+/// The devices that have a name without any rule.
+fn named_by_default(name: &str) -> Option<Selector> {
+    let name = name.strip_prefix("nvidia.com/")?;
+    if name == "gpu" {
+        return Some(Selector::all(DeviceKind::Gpu));
+    }
+    let mut instances = Selector::all(DeviceKind::Mig);
+    instances.profiles.insert(super::profile::named(name.strip_prefix("mig-")?));
+    Some(instances)
+}
+
+fn described(sharing: Sharing) -> String {
+    use super::{PerContainer, SharingMethod, Spread};
+    let Sharing::Shared(shared) = sharing else { return "exclusive".to_owned() };
+    let method = match shared.method {
+        SharingMethod::TimeSlicing => "time-sliced",
+        SharingMethod::Mps => "shared by MPS",
+    };
+    let each = match shared.per_container {
+        PerContainer::One => "one per container",
+        PerContainer::Any => "any number per container",
+    };
+    let spread = match shared.spread {
+        Spread::Distributed => "distributed",
+        Spread::Packed => "packed",
+    };
+    format!("{method} by {} ({each}, {spread})", shared.replicas.get())
+}
