@@ -182,6 +182,9 @@ fn start_discovery(
     for source in discovery::sources(config, &policy, clock, &news, stop) {
         snapshots.push((source.name, source.snapshots));
         spawn(parts, source.name, source.run);
+        if let Some(keep) = source.keep {
+            spawn(parts, "record of health", keep);
+        }
     }
     let notices = Notices { news, kubelet_writes };
     let keeper = Keeper::new(config, snapshots, notices, publish);

@@ -13,6 +13,7 @@ pub mod state;
 
 mod cdi;
 mod directory;
+mod evidence;
 mod files;
 mod grant;
 mod offer;

@@ -1,8 +1,10 @@
 //! The agent as a whole: the real gRPC over real sockets, the real dlopen; only the kubelet is the
 //! embedded one and only the GPUs are simulated.
 
+mod conditions;
 mod health;
 mod lifecycle;
+mod memory;
 mod requests;
 mod start;
 mod world;
