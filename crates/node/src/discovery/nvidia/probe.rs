@@ -63,7 +63,7 @@ impl Probe {
             tracing::info!(device = uuid, "the driver reports no events of this GPU; it is polled");
         }
         let uncorrected_errors = gpu.uncorrected_errors().ok().flatten();
-        let facts = self.facts(gpu, uuid, mig)?;
+        let facts = self.facts(gpu, &uuid, mig)?;
         let unchanged = self.settled && self.known.as_ref() == Some(&facts);
         let (described, obstacles) =
             if unchanged { (None, BTreeMap::new()) } else { self.describe(&facts) };
@@ -73,7 +73,7 @@ impl Probe {
 
     /// The facts that are known, if that is the same GPU, cut and linked in the same way, or new
     /// ones; and its conditions as they are now.
-    fn facts(&self, gpu: Gpu, uuid: String, mig: MigFacts) -> Result<GpuFacts, NvmlError> {
+    fn facts(&self, gpu: Gpu, uuid: &str, mig: MigFacts) -> Result<GpuFacts, NvmlError> {
         let known = self.known.as_ref().filter(|known| known.uuid == uuid && known.gpu == gpu);
         let before = known.map(|known| known.conditions.clone()).unwrap_or_default();
         let conditions = Conditions::read(&gpu, &before, self.moment);

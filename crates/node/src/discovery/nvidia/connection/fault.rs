@@ -69,7 +69,7 @@ impl Connection {
     pub(super) fn uncorrected(&self, errors: u64) -> Option<Observation> {
         let detail = format!("{errors} since the last look");
         counts(&self.policy, DOUBLE_BIT_ECC)
-            .then(|| Observation::Fault(Reason::UncorrectedEcc, detail))
+            .then_some(Observation::Fault(Reason::UncorrectedEcc, detail))
     }
 }
 
