@@ -11,15 +11,24 @@
 //! ```
 //!
 //! *Unknown* exists so that nothing is offered before it was seen working. The quiet period keeps a
-//! device that fails now and then from being handed out between its failures.
+//! device that fails now and then from being handed out between its failures; it doubles each time
+//! that the device fails again soon after it recovered.
 
+mod action;
+mod quiet;
+mod reason;
+mod record;
 mod xid;
 
 use std::{fmt, time::Duration};
 
 use jiff::Timestamp;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeStruct as _};
 
+pub use action::Action;
+use quiet::Quiet;
+pub use reason::{Reason, UnknownReason};
+pub use record::HealthRecord;
 pub use xid::{Verdict, XidRule, judge as judge_xid, rules as xid_rules};
 
 /// How many different troubles are remembered per device; the oldest makes room.
@@ -39,7 +48,7 @@ pub struct Health {
 }
 
 /// The three states of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HealthState {
     /// Not probed yet.
@@ -51,8 +60,7 @@ pub enum HealthState {
 }
 
 /// One kind of trouble a device had.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Evidence {
     /// What sort of trouble.
     pub reason: Reason,
@@ -64,30 +72,6 @@ pub struct Evidence {
     pub last: Timestamp,
     /// How often it began.
     pub count: u32,
-}
-
-/// Why a device is not healthy. Each stays apart up to the command line, since each asks something
-/// else of the operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// The driver reported this XID, which the policy counts.
-    Xid(u64),
-    /// The driver reported a double-bit ECC error.
-    DoubleBitEcc,
-    /// The driver says that the device fell off its bus.
-    Lost,
-    /// The driver did not answer within the deadline.
-    Unresponsive,
-    /// The driver answered the probe with another error.
-    ProbeFailed,
-    /// The driver asks for a reset, a reboot or a drain, or could not map bad memory out.
-    NeedsReset,
-    /// It was there, and is no longer.
-    Vanished,
-    /// The driver is gone, and the device with it.
-    DriverGone,
-    /// A network device has no link.
-    LinkDown,
 }
 
 /// Something seen about a device.
@@ -108,8 +92,7 @@ pub enum Observation {
 #[derive(Clone, Debug)]
 pub struct HealthTracker {
     health: Health,
-    last_trouble: Option<Timestamp>,
-    quiet_period: Duration,
+    quiet: Quiet,
 }
 
 // === impl Health ===
@@ -132,11 +115,13 @@ impl Health {
 }
 
 impl fmt::Display for Health {
-    /// `Healthy`, or `Unhealthy: XID 79, GPU has fallen off the bus`.
+    /// `Healthy`, or `Unhealthy: XID 79, GPU has fallen off the bus; restart the machine`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.state)?;
-        match self.trouble() {
-            Some(trouble) => write!(f, ": {trouble}"),
+        let Some(trouble) = self.trouble() else { return Ok(()) };
+        write!(f, ": {trouble}")?;
+        match trouble.reason.action().filter(|action| action.concerns_operator()) {
+            Some(action) => write!(f, "; {action}"),
             None => Ok(()),
         }
     }
@@ -158,25 +143,20 @@ impl fmt::Display for Evidence {
     }
 }
 
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Xid(code) => write!(f, "XID {code}"),
-            Self::DoubleBitEcc => f.write_str("double-bit ECC error"),
-            Self::Lost => f.write_str("lost"),
-            Self::Unresponsive => f.write_str("unresponsive"),
-            Self::ProbeFailed => f.write_str("probe failed"),
-            Self::NeedsReset => f.write_str("needs a reset"),
-            Self::Vanished => f.write_str("vanished"),
-            Self::DriverGone => f.write_str("driver gone"),
-            Self::LinkDown => f.write_str("link down"),
-        }
-    }
-}
-
-impl Serialize for Reason {
+impl Serialize for Evidence {
+    /// With the action that the reason asks for.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        let mut document = serializer.serialize_struct("Evidence", 6)?;
+        document.serialize_field("reason", &self.reason)?;
+        document.serialize_field("detail", &self.detail)?;
+        match self.reason.action() {
+            Some(action) => document.serialize_field("action", &action)?,
+            None => document.skip_field("action")?,
+        }
+        document.serialize_field("first", &self.first)?;
+        document.serialize_field("last", &self.last)?;
+        document.serialize_field("count", &self.count)?;
+        document.end()
     }
 }
 
@@ -186,12 +166,40 @@ impl HealthTracker {
     /// Starts in the unknown state. A device that had trouble must pass its probe when at least
     /// `quiet_period` has gone by since the last of it.
     pub fn new(quiet_period: Duration, now: Timestamp) -> Self {
-        Self { health: Health::unknown(now), last_trouble: None, quiet_period }
+        Self { health: Health::unknown(now), quiet: Quiet::new(quiet_period) }
+    }
+
+    /// Goes on from what an earlier life wrote down. A device that was unhealthy is so until it
+    /// passes; what was healthy then is not known to be now.
+    pub fn resume(record: HealthRecord, quiet_period: Duration, now: Timestamp) -> Self {
+        let quiet = Quiet::resume(quiet_period, &record, now);
+        let health = match record.state {
+            HealthState::Unhealthy => Health {
+                state: HealthState::Unhealthy,
+                since: record.since.min(now),
+                evidence: record.evidence,
+            },
+            HealthState::Unknown | HealthState::Healthy => {
+                Health { evidence: record.evidence, ..Health::unknown(now) }
+            }
+        };
+        Self { health, quiet }
+    }
+
+    /// What another life needs to go on.
+    pub fn record(&self) -> HealthRecord {
+        HealthRecord {
+            state: self.health.state,
+            since: self.health.since,
+            evidence: self.health.evidence.clone(),
+            last_trouble: self.quiet.last_trouble(),
+            relapses: self.quiet.relapses(),
+        }
     }
 
     /// Goes by another quiet period from now on, the one that runs included.
     pub fn set_quiet_period(&mut self, quiet_period: Duration) {
-        self.quiet_period = quiet_period;
+        self.quiet.set_period(quiet_period);
     }
 
     /// The health as of the last observation.
@@ -201,8 +209,7 @@ impl HealthTracker {
 
     /// When a passed probe would make the device healthy again; `None` when it is.
     pub fn recovers_at(&self) -> Option<Timestamp> {
-        let trouble = self.last_trouble.filter(|_| !self.health.is_healthy())?;
-        Some(trouble.saturating_add(self.quiet_period).unwrap_or(Timestamp::MAX))
+        self.quiet.ends_at().filter(|_| !self.health.is_healthy())
     }
 
     /// Takes one observation in. Gives the state before it when the state changed.
@@ -221,7 +228,7 @@ impl HealthTracker {
             }
             Observation::Overdue(detail) => self.fail(Reason::Unresponsive, detail, now),
             Observation::Fault(reason, detail) => {
-                self.last_trouble = Some(now);
+                self.quiet.disturb(&self.health, now);
                 self.remember(*reason, detail, now);
                 self.enter(HealthState::Unhealthy, now)
             }
@@ -229,7 +236,7 @@ impl HealthTracker {
     }
 
     fn fail(&mut self, reason: Reason, detail: &str, now: Timestamp) -> Option<HealthState> {
-        self.last_trouble = Some(now);
+        self.quiet.disturb(&self.health, now);
         self.remember_once(reason, detail, now);
         self.enter(HealthState::Unhealthy, now)
     }
@@ -331,7 +338,8 @@ mod tests {
         }
         let trouble = tracker.health().trouble().expect("unhealthy").clone();
         assert_eq!((trouble.count, trouble.first, trouble.last), (5, at(6), at(10)));
-        assert_eq!(tracker.health().to_string(), "Unhealthy: XID 79, GPU has fallen off the bus");
+        let expected = "Unhealthy: XID 79, GPU has fallen off the bus; restart the machine";
+        assert_eq!(tracker.health().to_string(), expected);
     }
 
     #[test]
@@ -346,5 +354,49 @@ mod tests {
         assert_eq!((health.state, health.evidence.len()), (HealthState::Healthy, MAX_EVIDENCE));
         assert_eq!(health.trouble(), None);
         assert_eq!(health.evidence.last().map(|last| last.reason), Some(Reason::Xid(119)));
+    }
+
+    #[test]
+    fn a_device_that_flaps_is_quiet_for_longer_each_time() {
+        let mut tracker = HealthTracker::new(QUIET, at(0));
+        tracker.observe(&Observation::Passed, at(0));
+        let mut now = 0;
+        for wait in [60, 120, 240] {
+            tracker.observe(&xid(), at(now));
+            assert_eq!(tracker.recovers_at(), Some(at(now + wait)));
+            tracker.observe(&Observation::Passed, at(now + wait - 1));
+            assert!(!tracker.health().is_healthy(), "not before its time");
+            tracker.observe(&Observation::Passed, at(now + wait));
+            assert!(tracker.health().is_healthy());
+            now += wait + 10;
+        }
+    }
+
+    #[test]
+    fn what_was_unhealthy_in_an_earlier_life_waits_out_its_quiet_period() {
+        let mut earlier = HealthTracker::new(QUIET, at(0));
+        earlier.observe(&Observation::Passed, at(1));
+        earlier.observe(&xid(), at(10));
+        let text = serde_json::to_string(&earlier.record()).expect("plain");
+        let record = serde_json::from_str(&text).expect("as it was written");
+        let mut tracker = HealthTracker::resume(record, QUIET, at(11));
+        assert_eq!(tracker.health(), earlier.health());
+        tracker.observe(&Observation::Passed, at(12));
+        assert!(!tracker.health().is_healthy());
+        tracker.observe(&Observation::Passed, at(70));
+        assert!(tracker.health().is_healthy());
+        let later = HealthTracker::resume(tracker.record(), QUIET, at(80));
+        assert_eq!(later.health().state, HealthState::Unknown, "it has not been seen in this life");
+    }
+
+    #[test]
+    fn after_a_reboot_evidence_is_history_and_no_reason_to_wait() {
+        let mut earlier = HealthTracker::new(QUIET, at(0));
+        earlier.observe(&xid(), at(10));
+        let mut tracker = HealthTracker::resume(earlier.record().as_history(), QUIET, at(11));
+        assert_eq!((tracker.health().state, tracker.recovers_at()), (HealthState::Unknown, None));
+        tracker.observe(&Observation::Passed, at(12));
+        assert!(tracker.health().is_healthy());
+        assert_eq!(tracker.health().evidence.len(), 1);
     }
 }

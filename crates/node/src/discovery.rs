@@ -39,6 +39,8 @@ pub(crate) struct Source {
     pub(crate) snapshots: watch::Receiver<SourceSnapshot>,
     /// Its life; ends when the token is cancelled.
     pub(crate) run: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// Writes down what must outlive the agent, likewise; not for a look that changes nothing.
+    pub(crate) keep: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 /// Where a source publishes: the newest snapshot, and a notice that there is one.
@@ -66,11 +68,13 @@ pub(crate) fn sources(
         Source {
             name: "nvidia",
             snapshots: nvidia_snapshots,
+            keep: Some(Box::pin(nvidia.keep(stop.clone()))),
             run: Box::pin(nvidia.run(to_nvidia, stop.clone())),
         },
         Source {
             name: "nics",
             snapshots: nics_snapshots,
+            keep: None,
             run: Box::pin(nics.run(PolicyWatch::new(policy.clone()), to_nics, stop.clone())),
         },
     ]
@@ -110,3 +114,6 @@ impl Publisher {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

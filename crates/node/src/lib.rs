@@ -16,6 +16,7 @@ pub mod state;
 
 mod cdi;
 mod directory;
+mod evidence;
 mod files;
 mod grant;
 mod offer;

@@ -72,7 +72,7 @@ impl Gpu {
             None => self.fabric_before_545().optional()?,
             found => found,
         };
-        Ok(registration.and_then(Fabric::of))
+        Ok(registration.as_ref().and_then(Fabric::of))
     }
 
     fn fabric_since_570(&self) -> Result<Registration> {
@@ -123,7 +123,7 @@ impl Gpu {
 // === impl Fabric ===
 
 impl Fabric {
-    fn of(registration: Registration) -> Option<Self> {
+    fn of(registration: &Registration) -> Option<Self> {
         let state = match u32::from(registration.state) {
             sys::NVML_GPU_FABRIC_STATE_NOT_STARTED => FabricState::NotStarted,
             sys::NVML_GPU_FABRIC_STATE_IN_PROGRESS => FabricState::InProgress,

@@ -242,7 +242,9 @@ fn an_agent_that_cannot_start_says_so_once_in_the_format_of_its_log() {
 fn the_policy_of_xids_is_for_people_and_for_programs() {
     let table = text(&run(&["xids"]).stdout);
     let row = table.lines().find(|line| line.starts_with("79 ")).expect("a row for XID 79");
-    for expected in ["critical", "GPU has fallen off the bus", "needs a reset"] {
+    for expected in
+        ["critical", "GPU has fallen off the bus", "restart the machine", "needs a reset"]
+    {
         assert!(row.contains(expected), "{row}");
     }
     let policy: Value = serde_json::from_slice(&run(&["xids", "-o", "json"]).stdout).expect("JSON");
@@ -252,6 +254,9 @@ fn the_policy_of_xids_is_for_people_and_for_programs() {
     };
     assert_eq!(verdict(31), Some("application".into()));
     assert_eq!(verdict(63), Some("informational".into()));
+    let action =
+        policy["xids"].as_array().and_then(|rows| rows.iter().find(|row| row["xid"] == 48));
+    assert_eq!(action.map(|row| row["action"].clone()), Some("reset the GPU".into()));
     assert_eq!(policy["unlisted"], "critical");
     assert!(text(&run(&["xids", "-o", "yaml"]).stdout).contains("verdict: critical"));
 }

@@ -1,9 +1,14 @@
 //! Which XIDs make a GPU unhealthy, as data with the reason beside each.
 //!
 //! An XID is an error that NVIDIA's driver writes to the kernel log and reports as an NVML event.
-//! Numbers and meanings: NVIDIA, "XID Errors" (docs.nvidia.com/deploy/xid-errors), release 580.
+//! Numbers, meanings and actions: NVIDIA, "XID Errors" (docs.nvidia.com/deploy/xid-errors), release
+//! 580; the actions are the catalogue's column of immediate actions.
 
 use self::Verdict::{Application, Critical, Informational};
+use super::Action::{
+    self, CheckBoard, CheckLinks, ContactSupport, Nothing, ResetGpu, RestartMachine,
+    RestartProgram, UpdateDriver,
+};
 
 /// What an XID means for the next pod on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +32,9 @@ pub struct XidRule {
     pub meaning: &'static str,
     /// Why it counts or does not.
     pub reason: &'static str,
+    /// The catalogue's immediate action. It says what helps the program that ran; whether the next
+    /// one can be trusted to the GPU is the verdict's to say, so the two may differ.
+    pub action: Action,
 }
 
 /// An XID that the table does not know counts: a new driver's new error is not waved through.
@@ -38,59 +46,70 @@ pub fn judge(code: u64) -> (Verdict, &'static str) {
     rule.map_or(UNKNOWN, |rule| (rule.verdict, rule.meaning))
 }
 
+/// What the catalogue asks for; `None` for a code that it does not have.
+pub(super) fn action(code: u64) -> Option<Action> {
+    RULES.iter().find(|rule| rule.code == code).map(|rule| rule.action)
+}
+
 /// The whole policy, ordered by code.
 pub fn rules() -> &'static [XidRule] {
     RULES
 }
 
-const fn rule(code: u64, verdict: Verdict, meaning: &'static str, reason: &'static str) -> XidRule {
-    XidRule { code, verdict, meaning, reason }
+const fn rule(
+    code: u64,
+    verdict: Verdict,
+    action: Action,
+    meaning: &'static str,
+    reason: &'static str,
+) -> XidRule {
+    XidRule { code, verdict, meaning, reason, action }
 }
 
 #[rustfmt::skip]
 const RULES: &[XidRule] = &[
-    rule(8, Application, "GPU stopped processing", "a kernel ran past the watchdog"),
-    rule(13, Application, "graphics engine exception", "an illegal instruction or address of the program"),
-    rule(31, Application, "GPU memory page fault", "the program touched memory it does not own"),
-    rule(32, Critical, "invalid or corrupted push buffer stream", "usually the bus or the driver, not the program"),
-    rule(38, Critical, "driver firmware error", "the driver's own state is in doubt"),
-    rule(43, Application, "GPU stopped processing", "the driver ended a faulty program"),
-    rule(44, Critical, "graphics engine fault during context switch", "the engine's state is in doubt"),
-    rule(45, Application, "preemptive cleanup", "follows another error or a killed program"),
-    rule(46, Critical, "GPU stopped processing", "the GPU timed out on its own"),
-    rule(48, Critical, "double-bit ECC error", "memory that cannot be corrected; needs a reset"),
-    rule(54, Critical, "auxiliary power is not connected", "the board is not powered as it must be"),
-    rule(61, Critical, "internal micro-controller breakpoint", "firmware stopped; needs a reset"),
-    rule(62, Critical, "internal micro-controller halt", "firmware halted; needs a reset"),
-    rule(63, Informational, "ECC page retirement or row remapping recorded", "the bad row is already out of use; takes effect at the next reset"),
-    rule(64, Critical, "ECC page retirement or row remapping failed", "the bad row stays in use"),
-    rule(68, Application, "video processor exception", "a stream that the decoder could not take"),
-    rule(69, Application, "graphics engine class error", "a wrong method or value from the program"),
-    rule(74, Critical, "NVLink error", "traffic to peers is broken or slow"),
-    rule(78, Critical, "vGPU start error", "the virtual GPU did not come up"),
-    rule(79, Critical, "GPU has fallen off the bus", "the device does not answer; needs a reset or a reboot"),
-    rule(92, Informational, "high single-bit ECC error rate", "every error was corrected"),
-    rule(94, Informational, "contained ECC error", "only the program that hit it was ended"),
-    rule(95, Critical, "uncontained ECC error", "other programs may have been hit; needs a reset"),
-    rule(109, Application, "context switch timeout", "a program that does not yield"),
-    rule(110, Critical, "security fault error", "needs a reset"),
-    rule(119, Critical, "GSP RPC timeout", "the GPU's system processor does not answer; needs a reset"),
-    rule(120, Critical, "GSP error", "the GPU's system processor failed; needs a reset"),
-    rule(121, Informational, "C2C link corrected error", "every error was corrected"),
-    rule(136, Critical, "link training failed", "a link is missing since boot"),
-    rule(137, Application, "NVLink privilege error", "a program's access to a peer was refused"),
-    rule(140, Critical, "unrecovered ECC error", "memory that cannot be corrected; needs a reset"),
-    rule(143, Critical, "GPU initialization failed", "the device did not come up"),
-    rule(144, Critical, "NVLink error", "fifth generation, system access window"),
-    rule(145, Critical, "NVLink error", "fifth generation, receive layer"),
-    rule(146, Critical, "NVLink error", "fifth generation, transmit layer"),
-    rule(147, Critical, "NVLink error", "fifth generation, transaction exchange"),
-    rule(148, Critical, "NVLink error", "fifth generation, power and link control"),
-    rule(149, Critical, "NVLink error", "fifth generation, network interface"),
-    rule(150, Critical, "NVLink error", "fifth generation, switch or memory engine"),
-    rule(154, Informational, "GPU recovery action changed", "the probe asks for the action itself"),
-    rule(156, Informational, "resource retirement recorded", "the bad part is out of use, or will be after a reset"),
-    rule(157, Critical, "resource retirement failed", "the bad part stays in use"),
+    rule(8, Application, RestartProgram, "GPU stopped processing", "a kernel ran past the watchdog"),
+    rule(13, Application, RestartProgram, "graphics engine exception", "an illegal instruction or address of the program"),
+    rule(31, Application, RestartProgram, "GPU memory page fault", "the program touched memory it does not own"),
+    rule(32, Critical, RestartProgram, "invalid or corrupted push buffer stream", "usually the bus or the driver, not the program"),
+    rule(38, Critical, Nothing, "driver firmware error", "the driver's own state is in doubt"),
+    rule(43, Application, Nothing, "GPU stopped processing", "the driver ended a faulty program"),
+    rule(44, Critical, Nothing, "graphics engine fault during context switch", "the engine's state is in doubt"),
+    rule(45, Application, Nothing, "preemptive cleanup", "follows another error or a killed program"),
+    rule(46, Critical, ResetGpu, "GPU stopped processing", "the GPU timed out on its own"),
+    rule(48, Critical, ResetGpu, "double-bit ECC error", "memory that cannot be corrected; needs a reset"),
+    rule(54, Critical, CheckBoard, "auxiliary power is not connected", "the board is not powered as it must be"),
+    rule(61, Critical, ContactSupport, "internal micro-controller breakpoint", "firmware stopped; needs a reset"),
+    rule(62, Critical, ResetGpu, "internal micro-controller halt", "firmware halted; needs a reset"),
+    rule(63, Informational, Nothing, "ECC page retirement or row remapping recorded", "the bad row is already out of use; takes effect at the next reset"),
+    rule(64, Critical, ResetGpu, "ECC page retirement or row remapping failed", "the bad row stays in use"),
+    rule(68, Application, RestartProgram, "video processor exception", "a stream that the decoder could not take"),
+    rule(69, Application, RestartProgram, "graphics engine class error", "a wrong method or value from the program"),
+    rule(74, Critical, CheckLinks, "NVLink error", "traffic to peers is broken or slow"),
+    rule(78, Critical, UpdateDriver, "vGPU start error", "the virtual GPU did not come up"),
+    rule(79, Critical, RestartMachine, "GPU has fallen off the bus", "the device does not answer; needs a reset or a reboot"),
+    rule(92, Informational, Nothing, "high single-bit ECC error rate", "every error was corrected"),
+    rule(94, Informational, RestartProgram, "contained ECC error", "only the program that hit it was ended"),
+    rule(95, Critical, ResetGpu, "uncontained ECC error", "other programs may have been hit; needs a reset"),
+    rule(109, Application, ResetGpu, "context switch timeout", "a program that does not yield"),
+    rule(110, Critical, ResetGpu, "security fault error", "needs a reset"),
+    rule(119, Critical, ResetGpu, "GSP RPC timeout", "the GPU's system processor does not answer; needs a reset"),
+    rule(120, Critical, ResetGpu, "GSP error", "the GPU's system processor failed; needs a reset"),
+    rule(121, Informational, Nothing, "C2C link corrected error", "every error was corrected"),
+    rule(136, Critical, ResetGpu, "link training failed", "a link is missing since boot"),
+    rule(137, Application, Nothing, "NVLink privilege error", "a program's access to a peer was refused"),
+    rule(140, Critical, ResetGpu, "unrecovered ECC error", "memory that cannot be corrected; needs a reset"),
+    rule(143, Critical, ResetGpu, "GPU initialization failed", "the device did not come up"),
+    rule(144, Critical, CheckLinks, "NVLink error", "fifth generation, system access window"),
+    rule(145, Critical, CheckLinks, "NVLink error", "fifth generation, receive layer"),
+    rule(146, Critical, CheckLinks, "NVLink error", "fifth generation, transmit layer"),
+    rule(147, Critical, CheckLinks, "NVLink error", "fifth generation, transaction exchange"),
+    rule(148, Critical, CheckLinks, "NVLink error", "fifth generation, power and link control"),
+    rule(149, Critical, CheckLinks, "NVLink error", "fifth generation, network interface"),
+    rule(150, Critical, CheckLinks, "NVLink error", "fifth generation, switch or memory engine"),
+    rule(154, Informational, Nothing, "GPU recovery action changed", "the probe asks for the action itself"),
+    rule(156, Informational, ResetGpu, "resource retirement recorded", "the bad part is out of use, or will be after a reset"),
+    rule(157, Critical, Nothing, "resource retirement failed", "the bad part stays in use"),
 ];
 
 #[cfg(test)]
@@ -109,5 +128,15 @@ mod tests {
             assert_eq!(judge(code).0, expected, "XID {code}");
         }
         assert_eq!(judge(9_999).0, Critical);
+    }
+
+    #[test]
+    fn a_code_has_the_catalogues_action_and_an_unknown_one_has_none() {
+        for (code, expected) in
+            [(79, Some(RestartMachine)), (48, Some(ResetGpu)), (13, Some(RestartProgram))]
+        {
+            assert_eq!(action(code), expected, "XID {code}");
+        }
+        assert_eq!(action(9_999), None);
     }
 }

@@ -76,6 +76,9 @@ pub(super) fn discover(
     let sources = discovery::sources(config, policy, clock, news, &parts.token());
     let start = |source: discovery::Source| {
         parts.add(source.name, source.run);
+        if let Some(keep) = source.keep {
+            parts.add("record of health", keep);
+        }
         (source.name, source.snapshots)
     };
     sources.into_iter().map(start).collect()

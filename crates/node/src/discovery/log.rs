@@ -10,7 +10,10 @@ use windlass_core::{
 pub(super) fn health_changed(device: &DeviceId, from: HealthState, health: &Health) {
     let to = health.state;
     match health.trouble() {
-        Some(trouble) => tracing::warn!(%device, %from, %to, why = %trouble, "health changed"),
+        Some(trouble) => {
+            let action = trouble.reason.action().map(tracing::field::display);
+            tracing::warn!(%device, %from, %to, why = %trouble, action, "health changed");
+        }
         None if from == HealthState::Unknown => {
             tracing::debug!(%device, %from, %to, "health changed");
         }

@@ -12,6 +12,7 @@
 //! GPU unresponsive, and a late answer starts its recovery. A GPU whose call still hangs is not asked
 //! again. What was ever seen stays in the snapshot, since the kubelet must not lose sight of an id.
 
+mod conditions;
 mod connection;
 mod describe;
 mod events;
@@ -25,7 +26,8 @@ mod question;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{
-    task::JoinSet,
+    sync::watch,
+    task::{JoinSet, spawn_blocking},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -39,7 +41,13 @@ use self::{
     known::Known,
 };
 use super::{PolicyWatch, Publisher, SourceSnapshot};
-use crate::{causes, clock::Clock, config::Config, host::Host};
+use crate::{
+    causes,
+    clock::Clock,
+    config::Config,
+    evidence::{EvidenceFile, Records},
+    host::Host,
+};
 
 pub(crate) use describe::PROFILE;
 
@@ -52,6 +60,9 @@ pub(super) struct Nvidia {
     state: SourceState,
     simulated: Option<String>,
     attempt: JoinSet<Result<Driver, ConnectError>>,
+    evidence: EvidenceFile,
+    /// What is to be kept of the devices' health.
+    records: watch::Sender<Records>,
     /// How long a GPU may stay lost before NVML is initialised again.
     patience: Duration,
 }
@@ -93,16 +104,40 @@ impl Nvidia {
             library: config.driver.nvml_library.clone(),
             policy,
             known: Known::new(quiet_period, clock),
-            host,
             state: SourceState::Starting,
             simulated: None,
             attempt: JoinSet::new(),
+            evidence: EvidenceFile::new(&config.state_dir, "nvidia", host.clone()),
+            records: watch::Sender::new(Records::new()),
+            host,
             patience: quiet_period,
         }
     }
 
+    /// Writes the evidence down until stopped; a look at the host that changes nothing is without it.
+    pub(super) fn keep(&self, stop: CancellationToken) -> impl Future<Output = ()> + use<> {
+        self.evidence.clone().keep(self.records.subscribe(), stop)
+    }
+
+    async fn remember(&mut self) {
+        let (evidence, now) = (self.evidence.clone(), self.known.now());
+        let records = spawn_blocking(move || evidence.load(now)).await;
+        self.known.remember(records.expect("loading neither panics nor is cancelled"));
+        self.write_down();
+    }
+
+    fn write_down(&self) {
+        let records = self.known.records();
+        self.records.send_if_modified(|kept| {
+            let news = *kept != records;
+            *kept = records;
+            news
+        });
+    }
+
     /// Looks for the driver until stopped; serves its GPUs while it is there.
     pub(super) async fn run(mut self, to: Publisher, stop: CancellationToken) {
+        self.remember().await;
         loop {
             let attempt = tokio::select! {
                 () = stop.cancelled() => return,
@@ -210,6 +245,7 @@ impl Nvidia {
     }
 
     fn publish(&self, to: &Publisher) {
+        self.write_down();
         let devices = self.known.devices();
         let simulated = self.simulated.clone();
         to.publish(SourceSnapshot { state: self.state.clone(), simulated, devices });

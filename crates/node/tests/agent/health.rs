@@ -13,7 +13,7 @@ use windlass_node::state::NodeState;
 
 use crate::world::{GPU, LIMIT, QUIET, Running, World, allocatable, counts, gpu_id};
 
-fn inject(world: &World, fault: &str) {
+pub(crate) fn inject(world: &World, fault: &str) {
     let fault: Fault = fault.parse().expect("a fault");
     world.machine.inject(&fault).expect("injected");
 }
@@ -26,7 +26,7 @@ fn trouble(state: &NodeState, index: u32) -> Option<Reason> {
 
 /// Waits until the GPU is not healthy and this reason is among the evidence; a later look may have
 /// found another one besides.
-async fn until_trouble(agent: &Running, index: u32, reason: Reason) -> Arc<NodeState> {
+pub(crate) async fn until_trouble(agent: &Running, index: u32, reason: Reason) -> Arc<NodeState> {
     let seen = |state: &Arc<NodeState>| {
         state.inventory.devices.iter().filter(|device| device.index == index).any(|device| {
             let evidence = device.health.evidence.iter();
@@ -67,16 +67,17 @@ async fn a_programs_xid_does_not_count_unless_the_operator_says_so() {
 async fn each_kind_of_failure_has_its_reason_and_a_way_back() {
     let world = World::new("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
-    for (fault, reason) in [
-        ("ecc@1", Reason::DoubleBitEcc),
-        ("lost@1", Reason::Lost),
-        ("error:999@1", Reason::ProbeFailed),
-        ("hang@1", Reason::Unresponsive),
+    // Each happens to another GPU: one that fails again soon is waited for longer.
+    for (fault, index, reason) in [
+        ("ecc@1", 1, Reason::DoubleBitEcc),
+        ("lost@2", 2, Reason::Lost),
+        ("error:999@3", 3, Reason::ProbeFailed),
+        ("hang@4", 4, Reason::Unresponsive),
     ] {
         inject(&world, fault);
-        until_trouble(&agent, 1, reason).await;
+        until_trouble(&agent, index, reason).await;
         counts(&kubelet, (8, 7)).await;
-        inject(&world, "recover@1");
+        inject(&world, &format!("recover@{index}"));
         counts(&kubelet, (8, 8)).await;
     }
 }
@@ -145,6 +146,27 @@ async fn a_fault_reaches_every_instance_of_the_gpu() {
         })
     };
     kubelet.wait_for(unhealthy, LIMIT).await.expect("every instance is unhealthy");
+}
+
+#[tokio::test]
+async fn a_fault_of_one_instance_leaves_the_others_alone() {
+    let world = World::new("mig-a100");
+    let _kubelet = world.kubelet();
+    let agent = world.agent();
+    let complete = agent.until(|state| state.inventory.is_complete()).await;
+    let gpu = complete.inventory.devices.iter().find(|device| device.partitioned);
+    let gpu = gpu.expect("the profile has a cut GPU").clone();
+    let model = world.machine.model().expect("a model");
+    let instances = model.gpus[gpu.index as usize].mig.clone().expect("the GPU is cut");
+    let named = instances.last().expect("it has instances");
+    inject(&world, &format!("xid:79@{}/{}", gpu.index, named.gpu_instance));
+    let failed = |state: &Arc<NodeState>| {
+        let device = state.inventory.get(&named.uuid);
+        device.is_some_and(|part| part.health.state == HealthState::Unhealthy)
+    };
+    let state = agent.until(failed).await;
+    let unhealthy = state.inventory.devices.iter().filter(|device| !device.health.is_healthy());
+    assert_eq!(unhealthy.count(), 1, "neither the GPU nor another instance");
 }
 
 #[tokio::test]

@@ -1,9 +1,11 @@
 //! The agent as a whole: the real gRPC over real sockets, the real dlopen; only the kubelet is the
 //! embedded one and only the GPUs are simulated.
 
+mod conditions;
 mod health;
 mod labels;
 mod lifecycle;
+mod memory;
 mod requests;
 mod sharing;
 mod start;

@@ -44,10 +44,14 @@ pub(crate) struct Running {
 impl World {
     /// A machine after a shipped profile.
     pub(crate) fn new(profile: &str) -> Self {
+        Self::of(&Profile::named(profile).expect("a shipped profile"))
+    }
+
+    /// A machine after any profile.
+    pub(crate) fn of(profile: &Profile) -> Self {
         let folder = temporary_folder();
-        let profile = Profile::named(profile).expect("a shipped profile");
         let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
-        let machine = Machine::create(&folder.path().join("machine"), &profile, &driver);
+        let machine = Machine::create(&folder.path().join("machine"), profile, &driver);
         let machine = machine.expect("a machine");
         let config = config(&folder, &machine);
         Self { machine, config, folder }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use serde::Serialize;
-use windlass_core::health::{Verdict, XidRule, judge_xid, xid_rules};
+use windlass_core::health::{Action, Verdict, XidRule, judge_xid, xid_rules};
 
 use super::answer;
 use crate::{
@@ -25,6 +25,7 @@ struct Entry {
     xid: u64,
     verdict: &'static str,
     meaning: &'static str,
+    action: Action,
     reason: &'static str,
 }
 
@@ -33,7 +34,8 @@ const UNLISTED: u64 = u64::MAX;
 
 /// What the three verdicts come to.
 const LEGEND: &str = "\
-critical makes a GPU unhealthy; application and informational do not. Codes that are not listed are";
+critical makes a GPU unhealthy; application and informational do not. The action is what NVIDIA's
+catalogue asks for first. Codes that are not listed are";
 
 pub(super) fn run(args: &XidsArgs) -> Result<()> {
     let document = Document {
@@ -44,9 +46,10 @@ pub(super) fn run(args: &XidsArgs) -> Result<()> {
 }
 
 fn table(document: &Document) -> Result<()> {
-    let mut table = Table::new(["XID", "VERDICT", "MEANING", "REASON"]);
-    for Entry { xid, verdict, meaning, reason } in &document.xids {
-        table.row([xid.to_string(), (*verdict).into(), (*meaning).into(), (*reason).into()]);
+    let mut table = Table::new(["XID", "VERDICT", "MEANING", "ACTION", "REASON"]);
+    for Entry { xid, verdict, meaning, action, reason } in &document.xids {
+        let [verdict, meaning, reason] = [verdict, meaning, reason].map(|text| (*text).to_owned());
+        table.row([xid.to_string(), verdict, meaning, action.to_string(), reason]);
     }
     table.lines("").into_iter().try_for_each(line)?;
     line(format!("\n{LEGEND} {}.", document.unlisted))?;
@@ -55,8 +58,8 @@ fn table(document: &Document) -> Result<()> {
 
 impl Entry {
     fn of(rule: &XidRule) -> Self {
-        let XidRule { code, meaning, reason, .. } = *rule;
-        Self { xid: code, verdict: verdict(rule.verdict), meaning, reason }
+        let XidRule { code, meaning, reason, action, .. } = *rule;
+        Self { xid: code, verdict: verdict(rule.verdict), meaning, action, reason }
     }
 }
 

@@ -15,7 +15,6 @@ use windlass_core::{
 use windlass_nvml::Remote;
 
 use super::{
-    fabric,
     facts::{DriverFacts, GpuFacts, InstanceFacts, LinkFacts, MigFacts},
     procfs::ListedGpu,
 };
@@ -156,8 +155,8 @@ impl Describe<'_> {
             ),
         ];
         let own = own.into_iter().filter_map(|(name, value)| Some((name, value?)));
-        let fabric = facts.fabric.iter().flat_map(fabric::attributes);
-        self.model("gpu", facts, place).into_iter().chain(own).chain(fabric).collect()
+        let conditions = facts.conditions.attributes(&facts.links);
+        self.model("gpu", facts, place).into_iter().chain(own).chain(conditions).collect()
     }
 
     fn instance(&self, gpu: &Device, facts: &GpuFacts, part: &InstanceFacts) -> Option<Device> {

@@ -36,6 +36,18 @@ fn state(fabric: &Fabric) -> &'static str {
     }
 }
 
+/// Why the GPU cannot work with its peers. A registration that has not ended is no such thing: a GPU
+/// that was passed through alone never registers, and works.
+pub(super) fn trouble(fabric: &Fabric) -> Option<String> {
+    match (fabric.state, &fabric.outcome, fabric.health) {
+        (FabricState::Completed, Err(error), _) => Some(error.to_string()),
+        (FabricState::Completed, Ok(()), FabricHealth::Bad) => {
+            Some("routes to its peers are broken".to_owned())
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +72,12 @@ mod tests {
         assert_eq!(names(&rack), all);
         let waiting = Fabric { state: FabricState::InProgress, ..rack };
         assert_eq!(names(&waiting), ["fabricState", "fabricDegraded"]);
+    }
+
+    #[test]
+    fn a_fabric_that_is_still_being_made_is_no_trouble_and_a_broken_one_is() {
+        let waiting = Fabric { state: FabricState::InProgress, ..JOINED };
+        assert_eq!((trouble(&JOINED), trouble(&waiting)), (None, None));
+        assert!(trouble(&Fabric { health: FabricHealth::Bad, ..JOINED }).is_some());
     }
 }

@@ -1,6 +1,10 @@
 //! What NVML says of a GPU, read in one go. Everything here blocks, and may block for ever.
 
-use windlass_nvml::{Fabric, Gpu, MigMode, MigShare, Nvml, NvmlError, Remote};
+use std::collections::BTreeMap;
+
+use windlass_nvml::{Gpu, MigMode, MigShare, Nvml, NvmlError, Remote};
+
+use super::conditions::Conditions;
 
 /// The driver as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +30,7 @@ pub(super) struct GpuFacts {
     pub(super) memory_bytes: Option<u64>,
     pub(super) links: LinkFacts,
     pub(super) mig: MigFacts,
-    /// Of a GPU that can be in one.
-    pub(super) fabric: Option<Fabric>,
+    pub(super) conditions: Conditions,
 }
 
 /// The active NVLinks.
@@ -38,6 +41,8 @@ pub(super) struct LinkFacts {
     pub(super) up: Vec<u32>,
     /// Where each of them ends.
     pub(super) remotes: Vec<Remote>,
+    /// Links that were up at an earlier look, and where they ended.
+    pub(super) lost: BTreeMap<u32, Remote>,
 }
 
 /// Whether and how the GPU is cut.
@@ -78,7 +83,8 @@ impl DriverFacts {
 // === impl GpuFacts ===
 
 impl GpuFacts {
-    pub(super) fn read(gpu: Gpu, mig: MigFacts, links: Vec<u32>) -> Result<Self, NvmlError> {
+    /// Reads what is the same until the GPU is cut or linked in another way.
+    pub(super) fn read(gpu: Gpu, mig: MigFacts, links: LinkFacts) -> Result<Self, NvmlError> {
         Ok(Self {
             uuid: gpu.uuid()?,
             name: gpu.name()?,
@@ -91,17 +97,20 @@ impl GpuFacts {
             serial: gpu.serial().ok().flatten(),
             pci_bus_id: gpu.pci_bus_id().ok(),
             memory_bytes: memory(&gpu, &mig)?,
-            links: LinkFacts::read(&gpu, links),
-            fabric: fabric(&gpu),
+            links,
+            conditions: Conditions::default(),
             mig,
             gpu,
         })
     }
-}
 
-/// A driver that does not tell is one without a fabric.
-pub(super) fn fabric(gpu: &Gpu) -> Option<Fabric> {
-    gpu.fabric().ok().flatten()
+    /// What it is cut into.
+    pub(super) fn instances(&self) -> &[InstanceFacts] {
+        match &self.mig {
+            MigFacts::Enabled(instances) => instances,
+            MigFacts::Unsupported | MigFacts::Disabled => &[],
+        }
+    }
 }
 
 /// Reads the GPU's memory, which also proves that it answers. Where MIG is on, only a process with
@@ -116,11 +125,13 @@ pub(super) fn memory(gpu: &Gpu, mig: &MigFacts) -> Result<Option<u64>, NvmlError
 // === impl LinkFacts ===
 
 impl LinkFacts {
-    fn read(gpu: &Gpu, up: Vec<u32>) -> Self {
+    /// Reads where the active links end; `lost` are others that once were active.
+    pub(super) fn read(gpu: &Gpu, up: Vec<u32>, lost: BTreeMap<u32, Remote>) -> Self {
         Self {
             generation: up.first().and_then(|&link| gpu.nvlink_generation(link)),
             remotes: up.iter().map(|&link| gpu.nvlink_remote(link)).collect(),
             up,
+            lost,
         }
     }
 }

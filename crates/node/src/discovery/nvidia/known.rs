@@ -9,12 +9,14 @@ use windlass_core::{
 };
 
 use super::procfs::ListedGpu;
-use crate::{clock::Clock, discovery::log};
+use crate::{clock::Clock, discovery::log, evidence::Records};
 
 /// The devices by id. A device that was healthy once is never forgotten: the kubelet may hold its
 /// id, and must be told that it is unhealthy rather than nothing.
 pub(super) struct Known {
     devices: BTreeMap<DeviceId, Entry>,
+    /// What an earlier life knew of devices that were not seen in this one yet.
+    remembered: Records,
     quiet_period: Duration,
     clock: Clock,
 }
@@ -29,12 +31,28 @@ struct Entry {
 
 impl Known {
     pub(super) fn new(quiet_period: Duration, clock: Clock) -> Self {
-        Self { devices: BTreeMap::new(), quiet_period, clock }
+        Self { devices: BTreeMap::new(), remembered: Records::new(), quiet_period, clock }
     }
 
     pub(super) fn set_quiet_period(&mut self, quiet_period: Duration) {
         self.quiet_period = quiet_period;
         self.devices.values_mut().for_each(|entry| entry.tracker.set_quiet_period(quiet_period));
+    }
+
+    /// Takes in what an earlier life wrote down; a device takes up its record when it is described.
+    pub(super) fn remember(&mut self, records: Records) {
+        self.remembered = records;
+    }
+
+    /// What the next life should know: the health of every device that had trouble.
+    pub(super) fn records(&self) -> Records {
+        let record = |(id, entry): (&DeviceId, &Entry)| {
+            let record = entry.tracker.record();
+            (!record.evidence.is_empty()).then(|| (id.clone(), record))
+        };
+        let mut records = self.remembered.clone();
+        records.extend(self.devices.iter().filter_map(record));
+        records
     }
 
     pub(super) fn now(&self) -> Timestamp {
@@ -55,6 +73,10 @@ impl Known {
         let tracker = match whole {
             Some(whole) => whole.tracker.clone(),
             None => HealthTracker::new(self.quiet_period, self.clock.now()),
+        };
+        let tracker = match self.remembered.remove(&device.id) {
+            Some(record) => HealthTracker::resume(record, self.quiet_period, self.clock.now()),
+            None => tracker,
         };
         let was_healthy = tracker.health().is_healthy();
         self.devices.insert(device.id.clone(), Entry { device, tracker, was_healthy });

@@ -1,16 +1,19 @@
-//! One probe of a GPU: whether it answers, what is new about it, what the driver asks for. Everything
+//! One probe of a GPU: whether it answers, what is new about it, in what condition it is. Everything
 //! here blocks, and may block for ever.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use jiff::Timestamp;
-use windlass_core::device::{Device, DeviceId};
-use windlass_nvml::{Gpu, Nvml, NvmlError, RecoveryAction};
+use windlass_core::{
+    device::{Device, DeviceId},
+    health::Reason,
+};
+use windlass_nvml::{Gpu, Nvml, NvmlError};
 
 use super::{
+    conditions::{Conditions, Moment},
     connection::NumberedSet,
     describe::{Describe, NO_NODE},
-    facts::{DriverFacts, GpuFacts, InstanceFacts, MigFacts, fabric, memory},
+    facts::{DriverFacts, GpuFacts, InstanceFacts, LinkFacts, MigFacts, memory},
 };
 use crate::host::Host;
 
@@ -19,9 +22,12 @@ pub(super) struct Probe {
     pub(super) nvml: Nvml,
     pub(super) driver: Arc<DriverFacts>,
     pub(super) host: Host,
-    pub(super) now: Timestamp,
+    pub(super) moment: Moment,
     pub(super) index: u32,
+    /// What an earlier probe of this initialisation found.
     pub(super) known: Option<GpuFacts>,
+    /// Whether that was all there is to describe: what stands in the way of a device may be gone.
+    pub(super) settled: bool,
     /// The set that its events shall be put into, if they are not in it yet.
     pub(super) watch_in: Option<NumberedSet>,
 }
@@ -33,8 +39,10 @@ pub(super) struct Probed {
     pub(super) described: Option<Vec<Device>>,
     /// Why single instances cannot be used.
     pub(super) obstacles: BTreeMap<DeviceId, String>,
-    /// What the driver asks for before the GPU can be trusted.
-    pub(super) needs_reset: Option<String>,
+    /// Why the GPU cannot be trusted though it answers.
+    pub(super) trouble: Option<(Reason, String)>,
+    /// How many memory errors ECC could not correct since the driver was loaded.
+    pub(super) uncorrected_errors: Option<u64>,
     /// The set that its events were put into.
     pub(super) watched_in: Option<u64>,
 }
@@ -42,8 +50,7 @@ pub(super) struct Probed {
 // === impl Probe ===
 
 impl Probe {
-    /// Probes the GPU. Facts that cannot change while the driver runs are those known, if that is
-    /// the same GPU, cut and linked in the same way; else everything is read.
+    /// Probes the GPU.
     pub(super) fn run(self) -> Result<Probed, NvmlError> {
         let gpu = self.nvml.gpu(self.index)?;
         let uuid = gpu.uuid()?;
@@ -55,52 +62,42 @@ impl Probe {
         {
             tracing::info!(device = uuid, "the driver reports no events of this GPU; it is polled");
         }
-        let needs_reset = needs_reset(&gpu);
-        let links = gpu.nvlinks_up()?;
-        let same = |known: &GpuFacts| {
-            known.uuid == uuid && known.mig == mig && known.gpu == gpu && known.links.up == links
-        };
-        let fabric = fabric(&gpu);
-        let unchanged = self.known.clone().filter(same).filter(|known| known.fabric == fabric);
-        let (described, obstacles, facts) = if let Some(facts) = unchanged {
-            (None, BTreeMap::new(), facts)
-        } else {
-            let facts = GpuFacts::read(gpu, mig, links)?;
-            let (described, obstacles) = self.describe(&facts);
-            (described, obstacles, facts)
-        };
-        Ok(Probed { facts, described, obstacles, needs_reset, watched_in })
+        let uncorrected_errors = gpu.uncorrected_errors().ok().flatten();
+        let facts = self.facts(gpu, &uuid, mig)?;
+        let unchanged = self.settled && self.known.as_ref() == Some(&facts);
+        let (described, obstacles) =
+            if unchanged { (None, BTreeMap::new()) } else { self.describe(&facts) };
+        let trouble = facts.conditions.trouble(&facts.links);
+        Ok(Probed { facts, described, obstacles, trouble, uncorrected_errors, watched_in })
+    }
+
+    /// The facts that are known, if that is the same GPU, cut and linked in the same way, or new
+    /// ones; and its conditions as they are now.
+    fn facts(&self, gpu: Gpu, uuid: &str, mig: MigFacts) -> Result<GpuFacts, NvmlError> {
+        let known = self.known.as_ref().filter(|known| known.uuid == uuid && known.gpu == gpu);
+        let before = known.map(|known| known.conditions.clone()).unwrap_or_default();
+        let conditions = Conditions::read(&gpu, &before, self.moment);
+        let up = gpu.nvlinks_up()?;
+        let same = |known: &&GpuFacts| known.mig == mig && known.links.up == up;
+        if let Some(known) = known.filter(same) {
+            return Ok(GpuFacts { conditions, ..known.clone() });
+        }
+        let lost = known.map(|known| known.links.missing(&up, &mig)).unwrap_or_default();
+        let links = LinkFacts::read(&gpu, up, lost.into_iter().collect());
+        Ok(GpuFacts { conditions, ..GpuFacts::read(gpu, mig, links)? })
     }
 
     fn describe(&self, facts: &GpuFacts) -> (Option<Vec<Device>>, BTreeMap<DeviceId, String>) {
-        let describe = Describe { host: &self.host, driver: &self.driver, now: self.now };
+        let describe = Describe { host: &self.host, driver: &self.driver, now: self.moment.now };
         let described = describe.gpu(self.index, facts);
-        let instances = match &facts.mig {
-            MigFacts::Enabled(instances) => instances.as_slice(),
-            MigFacts::Unsupported | MigFacts::Disabled => &[],
-        };
         let obstacle =
             |part: &InstanceFacts| Some((part.uuid.parse().ok()?, describe.obstacle(facts, part)?));
         let whole = facts.minor.is_none().then(|| facts.uuid.parse().ok()).flatten();
         let whole = whole.map(|id| (id, NO_NODE.to_owned()));
-        let obstacles = instances.iter().filter_map(obstacle).chain(whole).collect();
+        let obstacles = facts.instances().iter().filter_map(obstacle).chain(whole).collect();
         if described.is_none() {
             tracing::error!(name = facts.uuid, "the driver gives a GPU a name that is none");
         }
         (described, obstacles)
-    }
-}
-
-/// What the driver asks for, in words; a driver that does not tell asks for nothing.
-fn needs_reset(gpu: &Gpu) -> Option<String> {
-    if gpu.row_remapping().ok().flatten().is_some_and(|rows| rows.failed) {
-        return Some("a bad row of memory could not be mapped out".to_owned());
-    }
-    match gpu.recovery_action().ok().flatten()? {
-        RecoveryAction::None => None,
-        RecoveryAction::Reset => Some("the driver asks for a reset of the GPU".to_owned()),
-        RecoveryAction::Reboot => Some("the driver asks for a reboot of the node".to_owned()),
-        RecoveryAction::Drain => Some("the driver asks for the GPU to be drained".to_owned()),
-        RecoveryAction::Other(code) => Some(format!("the driver asks for action {code}")),
     }
 }

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use windlass_core::health::Observation;
 
 use super::{
-    super::{known::Known, listen, probe::Probe},
+    super::{conditions::Moment, known::Known, listen, probe::Probe},
     Answer, Connection, position,
 };
 
@@ -46,9 +46,10 @@ impl Connection {
                 nvml: self.nvml.clone(),
                 driver: self.driver.clone(),
                 host: self.host.clone(),
-                now: known.now(),
+                moment: Moment { now: known.now(), lately: self.policy.quiet_period },
                 index: position(index),
-                known: slot.settled_facts(),
+                known: slot.facts.clone(),
+                settled: slot.has_no_obstacles(),
                 watch_in: slot.needs(&self.event_set),
             };
             self.answers.spawn_blocking(move || Answer::Gpu(index, Box::new(probe.run())));

@@ -10,6 +10,9 @@ use windlass_nvml::{Event, EventKind, NvmlError};
 use super::{super::known::Known, Connection};
 use crate::config::{HealthPolicy, UnlistedXids};
 
+/// The XID of a memory error that only its own program met; the errors are counted all the same.
+const CONTAINED: u64 = 94;
+
 /// The XID of a double-bit ECC error.
 const DOUBLE_BIT_ECC: u64 = 48;
 
@@ -29,7 +32,7 @@ impl Connection {
     }
 
     pub(super) fn take_fault(&mut self, event: Event, known: &mut Known) {
-        let Some(slot) = self.slots.iter().find(|slot| slot.is(&event)) else {
+        let Some(slot) = self.slots.iter_mut().find(|slot| slot.is(&event)) else {
             if self.has_seen_every_gpu() {
                 tracing::warn!(kind = ?event.kind, "an NVML event of a GPU that is not known");
                 return self.ask_every_gpu(Instant::now(), known);
@@ -39,6 +42,7 @@ impl Connection {
         };
         let fault = match event.kind {
             EventKind::Xid(code) => {
+                slot.contained |= code == CONTAINED;
                 let meaning = judge_xid(code).1;
                 if !counts(&self.policy, code) {
                     let device = slot.ids.first().map(DeviceId::as_str);
@@ -55,9 +59,17 @@ impl Connection {
             }
             EventKind::Other(_) => return,
         };
-        for id in &slot.ids {
-            known.observe(id, &fault);
+        for id in slot.concerned(&event) {
+            known.observe(&id, &fault);
         }
+    }
+
+    /// What errors that are only counted come to. Whether they were confined to one program is not
+    /// told, so they count as an error that was not, and as the operator wants that to.
+    pub(super) fn uncorrected(&self, errors: u64) -> Option<Observation> {
+        let detail = format!("{errors} since the last look");
+        counts(&self.policy, DOUBLE_BIT_ECC)
+            .then_some(Observation::Fault(Reason::UncorrectedEcc, detail))
     }
 }
 

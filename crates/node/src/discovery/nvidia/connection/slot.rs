@@ -22,6 +22,10 @@ pub(super) struct Slot {
     pub(super) watched_in: Option<u64>,
     /// Whether the driver called it lost when last asked.
     pub(super) lost: bool,
+    /// How many memory errors were not corrected when last asked.
+    uncorrected_errors: Option<u64>,
+    /// The driver told of an error that was contained since.
+    pub(super) contained: bool,
     /// What was seen of a GPU that has no name yet.
     pub(super) unnamed: Option<Observation>,
 }
@@ -46,9 +50,9 @@ impl Slot {
         self.question.is_settled() && self.unnamed.is_none()
     }
 
-    /// The facts that need no second look; what stands in the way of a device may be gone.
-    pub(super) fn settled_facts(&self) -> Option<GpuFacts> {
-        self.facts.clone().filter(|_| self.obstacles.is_empty())
+    /// Whether every device of it can be used; what stands in the way of one may be gone.
+    pub(super) fn has_no_obstacles(&self) -> bool {
+        self.obstacles.is_empty()
     }
 
     pub(super) fn is(&self, event: &Event) -> bool {
@@ -59,21 +63,43 @@ impl Slot {
     pub(super) fn take(&mut self, probed: &Probed) -> Vec<DeviceId> {
         (self.lost, self.unnamed) = (false, None);
         self.watched_in = probed.watched_in.or(self.watched_in);
-        let Some(devices) = &probed.described else { return Vec::new() };
         self.facts = Some(probed.facts.clone());
+        let Some(devices) = &probed.described else { return Vec::new() };
         self.obstacles.clone_from(&probed.obstacles);
         let ids = devices.iter().map(|device| device.id.clone()).collect();
         std::mem::replace(&mut self.ids, ids)
     }
 
+    /// How many errors were counted since the last look that no event of a contained error explains.
+    pub(super) fn count_errors(&mut self, counted: Option<u64>) -> Option<u64> {
+        let before = std::mem::replace(&mut self.uncorrected_errors, counted);
+        let contained = std::mem::take(&mut self.contained);
+        let news = counted?.checked_sub(before?).filter(|&news| news > 0)?;
+        (!contained).then_some(news)
+    }
+
+    /// The devices that a fault is about: the instance that the event names, or all.
+    pub(super) fn concerned(&self, event: &Event) -> Vec<DeviceId> {
+        let named = event.gpu_instance.and_then(|gpu_instance| {
+            let facts = self.facts.as_ref()?;
+            let parts = facts.instances().iter().filter(|part| {
+                let compute = event.compute_instance.is_none_or(|id| id == part.compute_instance);
+                part.gpu_instance == gpu_instance && compute
+            });
+            let ids: Vec<_> = parts.filter_map(|part| part.uuid.parse().ok()).collect();
+            Some(ids).filter(|ids| !ids.is_empty())
+        });
+        named.unwrap_or_else(|| self.ids.clone())
+    }
+
     /// What a probe that came back says of each device.
     pub(super) fn observations(
         &self,
-        needs_reset: Option<&str>,
+        trouble: Option<&(Reason, String)>,
     ) -> impl Iterator<Item = (&DeviceId, Observation)> {
         self.ids.iter().map(move |id| {
-            let observation = match (needs_reset, self.obstacles.get(id)) {
-                (Some(why), _) => Observation::Failed(Reason::NeedsReset, why.to_owned()),
+            let observation = match (trouble, self.obstacles.get(id)) {
+                (Some((reason, why)), _) => Observation::Failed(*reason, why.clone()),
                 (None, Some(why)) => Observation::Failed(Reason::ProbeFailed, why.clone()),
                 (None, None) => Observation::Passed,
             };

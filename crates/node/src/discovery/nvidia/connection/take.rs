@@ -104,10 +104,15 @@ impl Connection {
     fn take_probed(&mut self, index: usize, probed: Probed, known: &mut Known) {
         let slot = &mut self.slots[index];
         let gone = slot.take(&probed);
+        let errors = slot.count_errors(probed.uncorrected_errors);
         for device in probed.described.into_iter().flatten() {
             known.describe(device);
         }
-        for (id, observation) in slot.observations(probed.needs_reset.as_deref()) {
+        let slot = &self.slots[index];
+        if let Some(fault) = errors.and_then(|errors| self.uncorrected(errors)) {
+            slot.ids.iter().for_each(|id| known.observe(id, &fault));
+        }
+        for (id, observation) in slot.observations(probed.trouble.as_ref()) {
             known.observe(id, &observation);
         }
         self.vanish_unless_present(&gone, known);

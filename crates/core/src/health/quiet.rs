@@ -1,0 +1,105 @@
+//! How long a device must be quiet after its last trouble before it is trusted again.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Health, HealthRecord};
+
+/// The quiet period of one device. It doubles with each relapse, up to a bound, and is the first one
+/// again after a long healthy time.
+#[derive(Clone, Debug)]
+pub(super) struct Quiet {
+    period: Duration,
+    last_trouble: Option<Timestamp>,
+    relapses: u32,
+}
+
+/// How often the period doubles: a minute becomes half an hour. Longer would outlast most repairs.
+const MOST_RELAPSES: u32 = 5;
+
+/// Healthy for so many periods after a recovery, and the recovery was one: an hour for a minute,
+/// which is longer than the longest wait.
+const FORGOTTEN_AFTER: u32 = 60;
+
+// === impl Quiet ===
+
+impl Quiet {
+    pub(super) fn new(period: Duration) -> Self {
+        Self { period, last_trouble: None, relapses: 0 }
+    }
+
+    /// A trouble that an earlier life dates to the future was at the latest just now.
+    pub(super) fn resume(period: Duration, record: &HealthRecord, now: Timestamp) -> Self {
+        let last_trouble = record.last_trouble.map(|trouble| trouble.min(now));
+        Self { period, last_trouble, relapses: record.relapses.min(MOST_RELAPSES) }
+    }
+
+    pub(super) fn set_period(&mut self, period: Duration) {
+        self.period = period;
+    }
+
+    pub(super) fn last_trouble(&self) -> Option<Timestamp> {
+        self.last_trouble
+    }
+
+    pub(super) fn relapses(&self) -> u32 {
+        self.relapses
+    }
+
+    /// When it is over; `None` without trouble.
+    pub(super) fn ends_at(&self) -> Option<Timestamp> {
+        let wait = self.period.saturating_mul(1 << self.relapses);
+        Some(self.last_trouble?.saturating_add(wait).unwrap_or(Timestamp::MAX))
+    }
+
+    /// Takes a trouble in; `before` is the health until now.
+    pub(super) fn disturb(&mut self, before: &Health, now: Timestamp) {
+        if before.is_healthy() {
+            let recovered = self.last_trouble.is_some();
+            let healthy_for = Duration::try_from(now.duration_since(before.since));
+            let soon = healthy_for.is_ok_and(|time| time < self.period * FORGOTTEN_AFTER);
+            let relapses = if recovered && soon { self.relapses + 1 } else { 0 };
+            self.relapses = relapses.min(MOST_RELAPSES);
+        }
+        self.last_trouble = Some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::HealthState;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a small number")
+    }
+
+    fn healthy_since(second: i64) -> Health {
+        Health { state: HealthState::Healthy, ..Health::unknown(at(second)) }
+    }
+
+    #[test]
+    fn the_wait_doubles_up_to_a_bound_and_a_long_healthy_time_is_forgiven() {
+        let mut quiet = Quiet::new(Duration::from_secs(1));
+        assert_eq!(quiet.ends_at(), None);
+        let mut waits = Vec::new();
+        for second in (10..80).step_by(10) {
+            quiet.disturb(&healthy_since(second - 1), at(second));
+            let end = quiet.ends_at().expect("there was trouble");
+            waits.push(end.duration_since(at(second)).as_secs());
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 32]);
+        quiet.disturb(&healthy_since(100), at(160));
+        assert_eq!(quiet.ends_at(), Some(at(161)));
+    }
+
+    #[test]
+    fn trouble_upon_trouble_is_no_relapse() {
+        let mut quiet = Quiet::new(Duration::from_secs(1));
+        quiet.disturb(&healthy_since(0), at(1));
+        let unhealthy = Health { state: HealthState::Unhealthy, ..Health::unknown(at(1)) };
+        quiet.disturb(&unhealthy, at(2));
+        assert_eq!((quiet.relapses(), quiet.ends_at()), (0, Some(at(3))));
+    }
+}

@@ -1,0 +1,193 @@
+//! What the driver says of a GPU's condition: what makes it unhealthy, and what is only worth knowing.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use windlass_core::{
+    attribute::{AttributeName, AttributeValue},
+    health::Reason,
+};
+use windlass_nvml::{Fabric, Gpu, RecoveryAction, Remote};
+
+use super::{
+    describe::named,
+    fabric,
+    facts::{LinkFacts, MigFacts},
+};
+
+const PENDING_ROW: AttributeName = named("pendingRowRemap");
+const PENDING_PAGE: AttributeName = named("pendingPageRetirement");
+const NVLINK_DEGRADED: AttributeName = named("nvlinkDegraded");
+const THERMAL: AttributeName = named("thermalSlowdown");
+const POWER: AttributeName = named("powerSlowdown");
+
+/// What may change while the GPU stays the same. What the driver does not tell is `None`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Conditions {
+    fabric: Option<Fabric>,
+    /// A row of memory waits for the next reset.
+    pending_row: Option<bool>,
+    /// On older GPUs a page does.
+    pending_page: Option<bool>,
+    row_remap_failed: bool,
+    recovery: Option<RecoveryAction>,
+    thermal: Option<Slowed>,
+    power: Option<Slowed>,
+}
+
+/// Whether the clocks are held back, or were lately.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Slowed {
+    last: Option<Timestamp>,
+    lately: bool,
+}
+
+/// The moment of a look, and how long ago "lately" is: a GPU at its limit slows down every few
+/// seconds, and would change its attributes as often.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    pub(super) now: Timestamp,
+    pub(super) lately: Duration,
+}
+
+// === impl Conditions ===
+
+impl Conditions {
+    /// Asks the driver. A question that it refuses leaves its condition unknown: whether the GPU
+    /// answers at all is the probe's to find out.
+    pub(super) fn read(gpu: &Gpu, before: &Self, moment: Moment) -> Self {
+        let rows = gpu.row_remapping().ok().flatten();
+        // A GPU that replaces rows retires no pages.
+        let pages = || gpu.page_retirement_pending().ok().flatten();
+        let slowdown = gpu.slowdown().ok().flatten();
+        Self {
+            fabric: gpu.fabric().ok().flatten(),
+            pending_row: rows.map(|rows| rows.pending),
+            pending_page: if rows.is_none() { pages() } else { None },
+            row_remap_failed: rows.is_some_and(|rows| rows.failed),
+            recovery: gpu.recovery_action().ok().flatten(),
+            thermal: slowdown.map(|now| Slowed::after(before.thermal, now.thermal, moment)),
+            power: slowdown.map(|now| Slowed::after(before.power, now.power, moment)),
+        }
+    }
+
+    /// The attributes of a GPU with these links.
+    pub(super) fn attributes(
+        &self,
+        links: &LinkFacts,
+    ) -> impl Iterator<Item = (AttributeName, AttributeValue)> {
+        let has_links = !(links.up.is_empty() && links.lost.is_empty());
+        let own = [
+            (PENDING_ROW, self.pending_row),
+            (PENDING_PAGE, self.pending_page),
+            (NVLINK_DEGRADED, has_links.then_some(!links.lost.is_empty())),
+            (THERMAL, self.thermal.map(|slowed| slowed.lately)),
+            (POWER, self.power.map(|slowed| slowed.lately)),
+        ];
+        let own = own.into_iter().filter_map(|(name, is)| Some((name, AttributeValue::Bool(is?))));
+        own.chain(self.fabric.iter().flat_map(fabric::attributes))
+    }
+
+    /// Why the GPU cannot be trusted with another pod, the worst first. Slowdown and repairs that
+    /// wait for a reset are none: the GPU computes what it should.
+    pub(super) fn trouble(&self, links: &LinkFacts) -> Option<(Reason, String)> {
+        let remap = || {
+            let why = "a bad row of memory could not be mapped out".to_owned();
+            self.row_remap_failed.then_some((Reason::RowRemapFailed, why))
+        };
+        let reset = || Some((Reason::NeedsReset, asked_for(self.recovery?)?));
+        let fabric = || Some((Reason::FabricFailed, fabric::trouble(self.fabric.as_ref()?)?));
+        let link = || Some((Reason::NvlinkDown, lost_to_switches(links)?));
+        remap().or_else(reset).or_else(fabric).or_else(link)
+    }
+}
+
+/// What the driver asks for, in words.
+fn asked_for(action: RecoveryAction) -> Option<String> {
+    match action {
+        RecoveryAction::None => None,
+        RecoveryAction::Reset => Some("the driver asks for a reset of the GPU".to_owned()),
+        RecoveryAction::Reboot => Some("the driver asks for a reboot of the node".to_owned()),
+        RecoveryAction::Drain => Some("the driver asks for the GPU to be drained".to_owned()),
+        RecoveryAction::Other(code) => Some(format!("the driver asks for action {code}")),
+    }
+}
+
+/// A link to a switch that went down cuts the GPU off from its peers, or slows all of them. One to
+/// another GPU goes down with that GPU, which must not take its neighbours along.
+fn lost_to_switches(links: &LinkFacts) -> Option<String> {
+    let to_switch = |(_, remote): &(&u32, &Remote)| matches!(remote, Remote::Switch(_));
+    let lost = links.lost.iter().filter(to_switch).map(|(link, _)| link.to_string());
+    let lost: Vec<_> = lost.collect();
+    match lost.as_slice() {
+        [] => None,
+        [one] => Some(format!("link {one} was up and is down")),
+        several => Some(format!("links {} were up and are down", several.join(", "))),
+    }
+}
+
+// === impl LinkFacts ===
+
+impl LinkFacts {
+    /// What was up at an earlier look and is no longer. MIG turns the links of a GPU off.
+    pub(super) fn missing(&self, up: &[u32], mig: &MigFacts) -> Vec<(u32, Remote)> {
+        if matches!(mig, MigFacts::Enabled(_)) {
+            return Vec::new();
+        }
+        let known = self.up.iter().copied().zip(self.remotes.iter().cloned());
+        let earlier = self.lost.iter().map(|(link, remote)| (*link, remote.clone()));
+        known.chain(earlier).filter(|(link, _)| !up.contains(link)).collect()
+    }
+}
+
+// === impl Slowed ===
+
+impl Slowed {
+    fn after(before: Option<Self>, now: bool, moment: Moment) -> Self {
+        let last = if now { Some(moment.now) } else { before.and_then(|before| before.last) };
+        let since = |last: Timestamp| Duration::try_from(moment.now.duration_since(last));
+        let lately = last.is_some_and(|last| since(last).is_ok_and(|since| since < moment.lately));
+        Self { last, lately }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slowdown_is_told_until_there_was_none_for_a_while() {
+        let lately = Duration::from_secs(60);
+        let mut slowed = None;
+        let mut told = |second, now| {
+            let now_is = Timestamp::from_second(second).expect("a small number");
+            let after = Slowed::after(slowed, now, Moment { now: now_is, lately });
+            slowed = Some(after);
+            after.lately
+        };
+        assert!(!told(0, false));
+        assert!(told(10, true));
+        assert!(told(20, false));
+        assert!(told(69, false));
+        assert!(!told(70, false));
+    }
+
+    #[test]
+    fn a_link_to_a_switch_that_went_down_is_trouble_and_one_to_a_gpu_is_not() {
+        let peer = Remote::Gpu("00000000:1B:00.0".to_owned());
+        let up = LinkFacts {
+            up: vec![0, 1, 2],
+            remotes: vec![Remote::Switch(None), peer, Remote::Switch(None)],
+            ..LinkFacts::default()
+        };
+        let after = |left: &[u32]| LinkFacts {
+            lost: up.missing(left, &MigFacts::Disabled).into_iter().collect(),
+            ..LinkFacts::default()
+        };
+        assert_eq!(lost_to_switches(&after(&[0, 2])), None);
+        assert_eq!(lost_to_switches(&after(&[1, 2])).as_deref(), Some("link 0 was up and is down"));
+        let both = "links 0, 2 were up and are down";
+        assert_eq!(lost_to_switches(&after(&[])).as_deref(), Some(both));
+        assert_eq!(up.missing(&[], &MigFacts::Enabled(Vec::new())), []);
+    }
+}

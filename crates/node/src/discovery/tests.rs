@@ -1,0 +1,83 @@
+//! Sources against a simulated machine, with a policy that changes while they run.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tempfile::TempDir;
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+use windlass_core::health::HealthState;
+use windlass_machine::{Fault, Machine, Profile, simulated_driver};
+
+use super::{SourceSnapshot, sources};
+use crate::{
+    clock::Clock,
+    config::{Config, DriverPlaces, HealthPolicy, Policy},
+};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn machine() -> (TempDir, Machine) {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("wl");
+    let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
+    let folder = folder.expect("a temporary folder");
+    let profile = Profile::named("t4-edge").expect("a shipped profile");
+    let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
+    let machine = Machine::create(&folder.path().join("machine"), &profile, &driver);
+    (folder, machine.expect("a machine"))
+}
+
+fn config(folder: &TempDir, machine: &Machine) -> Config {
+    let nvml_library = Some(machine.nvml_library());
+    Config {
+        host_root: machine.host_root(),
+        host_root_on_node: machine.host_root(),
+        driver: DriverPlaces { nvml_library, ..DriverPlaces::default() },
+        state_dir: folder.path().join("state"),
+        policy: Policy {
+            health: HealthPolicy {
+                quiet_period: Duration::from_secs(3600),
+                event_wait: Duration::from_millis(100),
+                ..HealthPolicy::default()
+            },
+            ..Policy::default()
+        },
+        ..Config::default()
+    }
+}
+
+/// Waits until every device of a source is in that state.
+async fn until(snapshots: &mut watch::Receiver<SourceSnapshot>, state: HealthState) {
+    let reached = snapshots.wait_for(|snapshot| {
+        !snapshot.devices.is_empty() && snapshot.devices.iter().all(|one| one.health.state == state)
+    });
+    let reached = timeout(LIMIT, reached).await;
+    drop(reached.expect("in time").expect("the source runs"));
+}
+
+#[tokio::test]
+async fn a_shorter_quiet_period_ends_the_wait_that_runs() {
+    let (folder, machine) = machine();
+    let config = config(&folder, &machine);
+    let (send, policies) = watch::channel(Arc::new(config.policy.clone()));
+    let (news, stop) = (Arc::new(Notify::new()), CancellationToken::new());
+    let clock = Clock::starting_at(Timestamp::now());
+    let all = sources(&config, &policies, clock, &news, &stop);
+    let mut nvidia = all.into_iter().find(|source| source.name == "nvidia").expect("built in");
+    let mut running = JoinSet::new();
+    running.spawn(nvidia.run);
+    until(&mut nvidia.snapshots, HealthState::Healthy).await;
+    machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
+    until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
+    send.send_modify(|policy| {
+        Arc::make_mut(policy).health.quiet_period = Duration::from_millis(50);
+    });
+    until(&mut nvidia.snapshots, HealthState::Healthy).await;
+    stop.cancel();
+    timeout(LIMIT, running.join_next()).await.expect("it ends in time");
+}

@@ -1,0 +1,131 @@
+//! What the driver says of a GPU's condition: what takes it out of service, and what is only told.
+
+use std::sync::Arc;
+
+use windlass_core::{attribute::AttributeValue, device::Device, health::Reason};
+use windlass_machine::{Profile, profile};
+use windlass_node::state::NodeState;
+
+use crate::{
+    health::{inject, until_trouble},
+    world::{Running, World, counts},
+};
+
+/// The GPU of that index.
+fn gpu(state: &NodeState, index: u32) -> Option<&Device> {
+    let mut gpus = state.inventory.of_kind(windlass_core::device::DeviceKind::Gpu);
+    gpus.find(|gpu| gpu.index == index)
+}
+
+fn attribute(device: &Device, name: &str) -> Option<AttributeValue> {
+    let mut attributes = device.attributes.iter();
+    attributes.find(|(known, _)| known.to_string() == name).map(|(_, value)| value.clone())
+}
+
+/// Waits until the GPU has an attribute with this truth value.
+async fn until_told(agent: &Running, index: u32, name: &str, truth: bool) -> Arc<NodeState> {
+    let told = |state: &Arc<NodeState>| {
+        let value = gpu(state, index).and_then(|gpu| attribute(gpu, name));
+        value == Some(AttributeValue::Bool(truth))
+    };
+    agent.until(told).await
+}
+
+#[tokio::test]
+async fn a_condition_that_breaks_pods_has_its_reason_and_a_way_back() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    for (fault, index, reason) in [
+        ("ecc-count@2", 2, Reason::UncorrectedEcc),
+        ("nvlink:5@3", 3, Reason::NvlinkDown),
+        ("fabric@4", 4, Reason::FabricFailed),
+    ] {
+        inject(&world, fault);
+        until_trouble(&agent, index, reason).await;
+        counts(&kubelet, (8, 7)).await;
+        inject(&world, &format!("recover@{index}"));
+        counts(&kubelet, (8, 8)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_row_that_could_not_be_mapped_out_is_no_reset_away() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    inject(&world, "remap-failed@1");
+    let state = until_trouble(&agent, 1, Reason::RowRemapFailed).await;
+    let health = gpu(&state, 1).expect("listed").health.to_string();
+    assert!(health.ends_with("; contact support"), "{health}");
+    inject(&world, "recover@1");
+    inject(&world, "lost@2");
+    counts(&kubelet, (8, 6)).await;
+    inject(&world, "recover@2");
+    counts(&kubelet, (8, 7)).await;
+    let state = agent.state.borrow().clone();
+    assert!(!gpu(&state, 1).expect("listed").health.is_healthy());
+}
+
+#[tokio::test]
+async fn a_condition_that_breaks_nothing_is_told_and_the_gpu_stays_in_service() {
+    let world = World::new("dgx-h100");
+    let (_kubelet, agent) = world.serving(8).await;
+    for (fault, name) in [
+        ("remap-pending@1", "nvidia.com/pendingRowRemap"),
+        ("thermal@1", "nvidia.com/thermalSlowdown"),
+        ("power@1", "nvidia.com/powerSlowdown"),
+    ] {
+        until_told(&agent, 1, name, false).await;
+        inject(&world, fault);
+        let state = until_told(&agent, 1, name, true).await;
+        assert!(gpu(&state, 1).expect("listed").health.is_healthy(), "{fault}");
+        inject(&world, "recover@1");
+        until_told(&agent, 1, name, false).await;
+    }
+}
+
+#[tokio::test]
+async fn an_older_card_tells_of_pages_instead_of_rows() {
+    let world = World::new("t4-edge");
+    let agent = world.agent();
+    let state = until_told(&agent, 0, "nvidia.com/pendingPageRetirement", false).await;
+    let card = gpu(&state, 0).expect("listed");
+    assert_eq!(attribute(card, "nvidia.com/pendingRowRemap"), None);
+    assert_eq!(attribute(card, "nvidia.com/nvlinkDegraded"), None, "it has no links");
+    inject(&world, "remap-pending@0");
+    until_told(&agent, 0, "nvidia.com/pendingPageRetirement", true).await;
+}
+
+#[tokio::test]
+async fn a_link_to_a_gpu_that_goes_down_takes_no_neighbour_along() {
+    let world = World::new("mixed-models");
+    let agent = world.agent();
+    agent.until(|state| state.inventory.is_complete()).await;
+    let state = agent.state.borrow().clone();
+    let linked = state.inventory.devices.iter().find(|gpu| !gpu.place.nvlinks.peers.is_empty());
+    let index = linked.expect("a GPU with direct links").index;
+    inject(&world, &format!("nvlink:0@{index}"));
+    let state = until_told(&agent, index, "nvidia.com/nvlinkDegraded", true).await;
+    assert!(gpu(&state, index).expect("listed").health.is_healthy());
+}
+
+#[tokio::test]
+async fn what_labels_are_made_of_is_told_of_each_gpu() {
+    let cluster = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4";
+    let uuid = cluster.to_owned().try_into().expect("a UUID");
+    let fabric = Some(profile::Fabric { cluster: uuid, clique: 7 });
+    let rack = Profile { fabric, ..Profile::named("hgx-b200").expect("a shipped profile") };
+    let world = World::of(&rack);
+    let agent = world.agent();
+    let state = agent.until(|state| state.inventory.is_complete()).await;
+    let gpu = gpu(&state, 5).expect("listed");
+    for (name, expected) in [
+        ("nvidia.com/index", AttributeValue::Int(5)),
+        ("nvidia.com/migCapable", AttributeValue::Bool(true)),
+        ("nvidia.com/fabricState", AttributeValue::string("Completed")),
+        ("nvidia.com/fabricClusterUUID", AttributeValue::string(cluster)),
+        ("nvidia.com/fabricCliqueID", AttributeValue::Int(7)),
+        ("windlass.dev/pciClass", AttributeValue::string("0x030200")),
+    ] {
+        assert_eq!(attribute(gpu, name), Some(expected), "{name}");
+    }
+}

@@ -1,0 +1,75 @@
+//! What the agent knows of its devices' health after it was restarted.
+
+use std::{fs, time::Duration};
+
+use windlass_core::health::{HealthState, Reason};
+
+use crate::{
+    health::{inject, until_trouble},
+    world::{Running, World},
+};
+
+/// A machine whose kernel names its boot, and an agent that is slow to forgive.
+fn world() -> World {
+    let mut world = World::new("dgx-h100");
+    world.config.policy.health.quiet_period = Duration::from_secs(3600);
+    boot(&world, "first");
+    world
+}
+
+fn boot(world: &World, id: &str) {
+    let folder = world.machine.host_root().join("proc/sys/kernel/random");
+    fs::create_dir_all(&folder).expect("made");
+    fs::write(folder.join("boot_id"), id).expect("written");
+}
+
+/// The state of each GPU once all were probed.
+async fn states(agent: &Running) -> Vec<HealthState> {
+    let probed = agent.until(|state| {
+        let mut devices = state.inventory.of_kind(windlass_core::device::DeviceKind::Gpu);
+        state.inventory.is_complete() && devices.all(|gpu| gpu.health.state != HealthState::Unknown)
+    });
+    let state = probed.await;
+    let gpus = state.inventory.of_kind(windlass_core::device::DeviceKind::Gpu);
+    gpus.map(|gpu| gpu.health.state).collect()
+}
+
+#[tokio::test]
+async fn a_fault_is_waited_out_over_a_restart_and_forgiven_by_a_reboot() {
+    let world = world();
+    let agent = world.agent();
+    states(&agent).await;
+    inject(&world, "xid:79@3");
+    until_trouble(&agent, 3, Reason::Xid(79)).await;
+    agent.stop().await;
+
+    let agent = world.agent();
+    let seen = states(&agent).await;
+    assert_eq!(seen.iter().filter(|state| **state == HealthState::Unhealthy).count(), 1);
+    until_trouble(&agent, 3, Reason::Xid(79)).await;
+    agent.stop().await;
+
+    boot(&world, "second");
+    let agent = world.agent();
+    assert!(states(&agent).await.iter().all(|state| *state == HealthState::Healthy));
+}
+
+#[tokio::test]
+async fn a_node_without_trouble_writes_nothing_down() {
+    let world = world();
+    let agent = world.agent();
+    states(&agent).await;
+    agent.stop().await;
+    assert!(!world.config.state_dir.exists());
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_set_aside_and_the_agent_serves() {
+    let world = world();
+    fs::create_dir_all(&world.config.state_dir).expect("made");
+    fs::write(world.config.state_dir.join("health-nvidia.json"), "{").expect("written");
+    let agent = world.agent();
+    assert_eq!(states(&agent).await.len(), 8);
+    agent.stop().await;
+    assert!(world.config.state_dir.join("health-nvidia.json.unreadable").exists());
+}
