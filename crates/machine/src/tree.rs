@@ -17,6 +17,7 @@ use crate::{
     state::Model,
 };
 
+mod installation;
 mod network;
 mod nvidia;
 mod pci;
@@ -76,6 +77,7 @@ impl Tree {
         }
         if model.driver_loaded {
             tree.driver(model);
+            tree.installation(model);
         }
         tree
     }
@@ -133,6 +135,11 @@ impl Tree {
         let folder = path.parent().unwrap_or(Path::new(""));
         let up = folder.components().map(|_| "..").collect::<PathBuf>();
         self.entries.insert(path.to_owned(), Entry::Link(up.join(target)));
+    }
+
+    /// A symbolic link with its target as udev and packages write it, from the link's own folder.
+    fn link_beside(&mut self, path: impl AsRef<Path>, target: impl Into<PathBuf>) {
+        self.entries.insert(path.as_ref().to_owned(), Entry::Link(target.into()));
     }
 
     fn device(&mut self, path: &str) {

@@ -5,13 +5,13 @@
 //! Nothing reaches back.
 
 pub mod agent;
+pub mod cdi;
 pub mod clock;
 pub mod config;
 pub mod discovery;
 pub mod host;
 pub mod state;
 
-mod cdi;
 mod directory;
 mod files;
 mod grant;

@@ -20,10 +20,9 @@ use windlass_kubelet_api::{checkpoint, deviceplugin};
 
 use crate::{
     causes,
-    cdi::{CdiError, CdiFiles, Documents},
+    cdi::{CdiError, CdiFiles, Documents, Lacks, Written},
     config::{Config, Resources},
     discovery::SourceSnapshot,
-    host::Host,
     offer::{self, Held, Offers},
 };
 
@@ -36,6 +35,10 @@ pub struct NodeState {
     pub(crate) offers: Offers,
     /// The CDI documents that the offers need.
     pub(crate) documents: Documents,
+    /// CDI names that every container of a GPU gets besides those of its devices.
+    pub besides: Vec<String>,
+    /// What the CDI documents lack.
+    pub lacks: Lacks,
     /// Why the CDI documents are not up to date.
     pub(crate) cdi: Option<CdiError>,
 }
@@ -82,8 +85,6 @@ impl Keeper {
         notices: Notices,
         publish: watch::Sender<Arc<NodeState>>,
     ) -> Self {
-        let host = Host::new(&config.host_root, &config.host_root_on_node);
-        let cdi = CdiFiles::new(&config.cdi_dir, host);
         let plugins = config.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
         Self {
             sources,
@@ -92,7 +93,7 @@ impl Keeper {
             resources: config.policy.resources.clone(),
             held: Held::new(),
             kubelet_checkpoint: plugins.join(checkpoint::FILE),
-            cdi: config.policy.delivery.uses_cdi().then_some(cdi),
+            cdi: config.policy.delivery.uses_cdi().then(|| CdiFiles::new(config)),
             documents_again: config.session.look_interval,
             publish,
         }
@@ -139,11 +140,21 @@ impl Keeper {
             return;
         }
         let known = self.publish.borrow().clone();
-        let (merged, documents, cdi) = self.write_documents(merged).await;
+        let (merged, written) = self.write_documents(merged).await;
+        let (written, cdi) = match written {
+            Ok(written) => (written, None),
+            Err(error) => (Written::default(), Some(error)),
+        };
+        let Written { documents, besides, lacks } = written;
         let offers = offer::plan(&self.resources, &merged, &known.offers, &self.held);
         let unchanged = merged.says_the_same_as(&known.inventory);
-        if unchanged && offers == known.offers && cdi == known.cdi {
+        let documents_say_the_same =
+            (&cdi, &besides, &lacks) == (&known.cdi, &known.besides, &known.lacks);
+        if unchanged && offers == known.offers && documents_say_the_same {
             return;
+        }
+        for trouble in lacks.troubles.iter().filter(|new| !known.lacks.troubles.contains(new)) {
+            tracing::warn!(trouble, "containers get less than they need");
         }
         if let Some(error) = cdi.as_ref().filter(|error| known.cdi.as_ref() != Some(error)) {
             tracing::error!(%error, "devices cannot be handed out until this is mended");
@@ -151,20 +162,24 @@ impl Keeper {
         summarize(&known.inventory, &merged);
         let generation = known.inventory.generation + 1;
         let inventory = Inventory { generation, ..merged };
-        self.publish.send_replace(Arc::new(NodeState { inventory, offers, documents, cdi }));
+        let state = NodeState { inventory, offers, documents, besides, lacks, cdi };
+        self.publish.send_replace(Arc::new(state));
     }
 
     /// Writing waits for the disk, which requests must not.
     async fn write_documents(
-        &self,
+        &mut self,
         inventory: Inventory,
-    ) -> (Inventory, Documents, Option<CdiError>) {
-        let Some(files) = self.cdi.clone() else { return (inventory, Documents::new(), None) };
-        let write = move || match files.write(&inventory) {
-            Ok(documents) => (inventory, documents, None),
-            Err(error) => (inventory, Documents::new(), Some(error)),
+    ) -> (Inventory, Result<Written, CdiError>) {
+        let Some(mut files) = self.cdi.take() else { return (inventory, Ok(Written::default())) };
+        let write = move || {
+            let written = files.write(&inventory);
+            (files, inventory, written)
         };
-        tokio::task::spawn_blocking(write).await.expect("writing neither panics nor is cancelled")
+        let done = tokio::task::spawn_blocking(write).await;
+        let (files, inventory, written) = done.expect("writing neither panics nor is cancelled");
+        self.cdi = Some(files);
+        (inventory, written)
     }
 }
 
