@@ -207,6 +207,15 @@ impl CdiFiles {
     }
 }
 
+// === impl Written ===
+
+impl Written {
+    /// Where the documents are.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.documents.values().map(PathBuf::as_path)
+    }
+}
+
 // === impl Generated ===
 
 impl Generated {

@@ -2,11 +2,15 @@
 
 #![expect(clippy::doc_markdown, reason = "the text is help, which is read in a terminal")]
 
+mod cdi;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::Targets;
 use windlass_machine::Fault;
+
+pub(crate) use cdi::{CdiArgs, CdiCommand, CheckArgs, GenerateArgs, ListArgs, places};
 
 use crate::logging::LogFormat;
 
@@ -34,6 +38,8 @@ pub(crate) enum Command {
     Topo(LookArgs),
     /// Show which errors of NVIDIA's driver (XIDs) make a GPU unhealthy, and why.
     Xids(XidsArgs),
+    /// Make, list and check documents that tell container runtimes about devices (CDI).
+    Cdi(CdiArgs),
     /// See the whole thing work: a simulated machine, the real agent, an embedded kubelet.
     Demo(DemoArgs),
     /// Run the embedded kubelet alone, for anyone's device plugin.

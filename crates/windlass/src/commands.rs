@@ -1,5 +1,6 @@
 //! What each command does.
 
+mod cdi;
 mod devices;
 mod kubelet;
 mod machine;
@@ -35,6 +36,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Node(args) => block_on(node::run(args)),
         Command::Devices(args) => block_on(devices::run(args)),
         Command::Topo(args) => block_on(topo::run(args)),
+        Command::Cdi(args) => block_on(cdi::run(args.command)),
         Command::Demo(args) => block_on(demo::run(args)),
         Command::Xids(args) => xids::run(&args),
         Command::Kubelet(args) => block_on(kubelet::run(args)),

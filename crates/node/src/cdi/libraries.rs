@@ -82,7 +82,10 @@ impl Libraries {
         }
         let (mut found, mut folders) = (Vec::new(), BTreeSet::new());
         for (folder, (subfolder, below)) in pairs() {
-            let folder = Path::new(folder).join(subfolder);
+            let folder = match subfolder {
+                "" => PathBuf::from(folder),
+                subfolder => Path::new(folder).join(subfolder),
+            };
             // `/lib64` often is a link to `/usr/lib64`: one folder by two names.
             let Ok(same) = driver.path(&folder).canonicalize() else { continue };
             if folders.insert(same) {
