@@ -25,6 +25,9 @@ pub(super) struct Installation {
 /// The loaded kernel module's version, which the libraries must have.
 const MODULE_VERSION: &str = "/sys/module/nvidia/version";
 
+/// The same in a sentence, for an agent that is shown less of `/sys`.
+const MODULE_SENTENCE: &str = "/proc/driver/nvidia/version";
+
 /// Programs that containers use.
 const PROGRAMS: [&str; 7] = [
     "nvidia-smi",
@@ -83,7 +86,7 @@ impl Installation {
     /// Looks for the driver's files. `known` spares reading folders that did not change.
     pub(super) fn find(roots: &Roots, known: &mut Libraries) -> Self {
         let driver = &roots.driver;
-        let version = roots.host.text(MODULE_VERSION).or_else(|| version_of_files(driver));
+        let version = loaded(&roots.host).or_else(|| version_of_files(driver));
         let libraries = version.as_deref().map(|version| known.of_version(driver, version));
         let libraries = libraries.unwrap_or_default();
         let firmware = version.iter().flat_map(|version| firmware(roots, version));
@@ -96,6 +99,18 @@ impl Installation {
             version,
         }
     }
+}
+
+/// The version of the kernel module, `570.133.20`.
+fn loaded(host: &Host) -> Option<String> {
+    host.text(MODULE_VERSION).or_else(|| {
+        let sentence = host.text(MODULE_SENTENCE)?;
+        let is_version = |word: &&str| {
+            word.contains('.')
+                && word.chars().all(|letter| letter.is_ascii_digit() || letter == '.')
+        };
+        sentence.split_whitespace().find(is_version).map(str::to_owned)
+    })
 }
 
 /// Without CUDA's library no program reaches the GPU, whatever else was found.

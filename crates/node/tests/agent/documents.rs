@@ -168,7 +168,10 @@ async fn a_driver_root_without_a_driver_still_gives_device_nodes_and_says_what_i
 #[tokio::test]
 async fn a_driver_whose_files_are_of_another_version_is_told_apart() {
     let world = world("t4-edge");
-    fs::write(world.config.host_root.join("sys/module/nvidia/version"), "999.1").expect("written");
+    let module = world.config.host_root.join("sys/module/nvidia/version");
+    fs::remove_file(&module).expect("removed");
+    assert!(generate(&world).await.lacks.troubles.is_empty(), "procfs tells the version too");
+    fs::write(module, "999.1").expect("written");
     let lacks = generate(&world).await.lacks;
     assert!(
         lacks.troubles[0].starts_with("the loaded driver is 999.1, and the libraries under / are")
