@@ -1,15 +1,20 @@
 //! Documents of the Container Device Interface: what a runtime must change in a container so that a
 //! device works inside it.
 //!
-//! Format: CNCF CDI specification 0.5.0 (`hostPath` of device nodes came with it), which containerd
-//! since 1.7 and CRI-O since 1.23 read from `/etc/cdi` and `/var/run/cdi`.
+//! Format: CNCF CDI specification 1.1.0, which containerd since 1.7 and CRI-O since 1.23 read from
+//! `/etc/cdi` and `/var/run/cdi`, each up to the version it was built with. So a document is written
+//! in the lowest version that has all it uses.
 
-use std::{fmt, path::PathBuf};
+mod check;
+mod edits;
+mod version;
 
-use serde::Serialize;
+use std::{collections::BTreeMap, fmt};
 
-/// The format's version that a document is written in: the lowest that has all it uses.
-pub const VERSION: &str = "0.5.0";
+use serde::{Deserialize, Serialize};
+
+pub use check::{Mistake, check};
+pub use edits::{ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice};
 
 /// The vendor half of every kind that Windlass writes.
 pub const VENDOR: &str = "windlass.dev";
@@ -21,51 +26,37 @@ pub struct Kind {
 }
 
 /// One document: the devices of a kind, and what they all need.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+///
+/// A field that is not here is none of the specification's, and makes a runtime refuse the document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Spec {
-    cdi_version: &'static str,
-    kind: String,
+    /// The format's version.
+    pub cdi_version: String,
+    /// Vendor and class.
+    pub kind: String,
+    /// Facts for whoever reads the document; they reach no container.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
     /// The devices by name.
     pub devices: Vec<SpecDevice>,
     /// What a container gets once if it has any of the devices.
-    #[serde(skip_serializing_if = "ContainerEdits::is_empty")]
+    #[serde(default, skip_serializing_if = "ContainerEdits::is_empty")]
     pub container_edits: ContainerEdits,
 }
 
 /// One device of a document.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SpecDevice {
     /// Name within the kind.
     pub name: String,
+    /// Facts about the device; they reach no container.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
     /// What a container gets with it.
+    #[serde(default)]
     pub container_edits: ContainerEdits,
-}
-
-/// Changes to a container.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ContainerEdits {
-    /// `NAME=value` pairs.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub env: Vec<String>,
-    /// Device nodes.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub device_nodes: Vec<DeviceNode>,
-}
-
-/// A device node in a container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct DeviceNode {
-    /// Its path in the container.
-    pub path: PathBuf,
-    /// Its path on the host, where it differs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host_path: Option<PathBuf>,
-    /// `rw`: a container reads and writes a device, and makes no new ones.
-    pub permissions: &'static str,
 }
 
 // === impl Kind ===
@@ -96,18 +87,26 @@ impl fmt::Display for Kind {
 // === impl Spec ===
 
 impl Spec {
-    /// A document of that kind.
+    /// A document of that kind, in the lowest version that has all it uses.
     pub fn new(kind: Kind, devices: Vec<SpecDevice>, container_edits: ContainerEdits) -> Self {
-        Self { cdi_version: VERSION, kind: kind.to_string(), devices, container_edits }
+        let mut spec = Self {
+            cdi_version: String::new(),
+            kind: kind.to_string(),
+            annotations: BTreeMap::new(),
+            devices,
+            container_edits,
+        };
+        version::required(&spec).0.clone_into(&mut spec.cdi_version);
+        spec
     }
 }
 
-// === impl ContainerEdits ===
+// === impl SpecDevice ===
 
-impl ContainerEdits {
-    /// Whether nothing is changed.
-    pub fn is_empty(&self) -> bool {
-        self.env.is_empty() && self.device_nodes.is_empty()
+impl SpecDevice {
+    /// A device without annotations.
+    pub fn new(name: impl Into<String>, container_edits: ContainerEdits) -> Self {
+        Self { name: name.into(), annotations: BTreeMap::new(), container_edits }
     }
 }
 
@@ -119,21 +118,29 @@ mod tests {
     fn a_document_has_the_fields_of_the_specification() {
         const GPU: Kind = Kind::new("gpu");
         let node = DeviceNode {
-            path: "/dev/nvidia0".into(),
             host_path: Some("/sim/dev/nvidia0".into()),
-            permissions: "rw",
+            ..DeviceNode::new("/dev/nvidia0")
         };
         let edits = ContainerEdits { device_nodes: vec![node], ..ContainerEdits::default() };
-        let device = SpecDevice { name: "GPU-0a".into(), container_edits: edits };
-        let spec = Spec::new(GPU, vec![device], ContainerEdits::default());
+        let spec =
+            Spec::new(GPU, vec![SpecDevice::new("GPU-0a", edits)], ContainerEdits::default());
+        let text = serde_json::to_string(&spec).expect("plain");
         assert_eq!(
-            serde_json::to_string(&spec).expect("plain"),
+            text,
             r#"{"cdiVersion":"0.5.0","kind":"windlass.dev/gpu","devices":[{"name":"GPU-0a","#
                 .to_owned()
                 + r#""containerEdits":{"deviceNodes":[{"path":"/dev/nvidia0","#
                 + r#""hostPath":"/sim/dev/nvidia0","permissions":"rw"}]}}]}"#
         );
+        assert_eq!(serde_json::from_str::<Spec>(&text).expect("reads what it writes"), spec);
         assert_eq!(GPU.qualify("GPU-0a"), "windlass.dev/gpu=GPU-0a");
         assert_eq!(GPU.file_name(), "windlass.dev-gpu.json");
+    }
+
+    #[test]
+    fn a_field_that_is_not_the_specifications_is_refused_as_runtimes_do() {
+        let text = r#"{"cdiVersion":"0.5.0","kind":"v.com/c","devices":[],"extra":1}"#;
+        let error = serde_json::from_str::<Spec>(text).expect_err("unknown").to_string();
+        assert!(error.contains("unknown field `extra`"), "{error}");
     }
 }

@@ -18,6 +18,7 @@ use crate::{
 };
 
 mod config_space;
+mod installation;
 mod mps;
 mod network;
 mod nvidia;
@@ -82,6 +83,7 @@ impl Tree {
         if model.driver_loaded {
             tree.driver(model);
             tree.mps();
+            tree.installation(model);
         }
         tree
     }
@@ -149,6 +151,11 @@ impl Tree {
         let folder = path.parent().unwrap_or(Path::new(""));
         let up = folder.components().map(|_| "..").collect::<PathBuf>();
         self.entries.insert(path.to_owned(), Entry::Link(up.join(target)));
+    }
+
+    /// A symbolic link with its target as udev and packages write it, from the link's own folder.
+    fn link_beside(&mut self, path: impl AsRef<Path>, target: impl Into<PathBuf>) {
+        self.entries.insert(path.as_ref().to_owned(), Entry::Link(target.into()));
     }
 
     fn device(&mut self, path: &str) {

@@ -21,7 +21,7 @@ use crate::{
     clock::Clock,
     config::{Config, Policy, Resources},
     directory::DirectoryWatch,
-    plugin,
+    discovery, plugin,
     state::{self, NodeState},
 };
 use assembly::Ground;
@@ -132,7 +132,8 @@ impl From<Result<&'static str, tokio::task::JoinError>> for PartFailed {
 pub async fn survey(config: &Config, clock: Clock) -> NodeState {
     let (mut parts, news) = (Parts::default(), Arc::new(Notify::new()));
     let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
-    let snapshots = assembly::discover(config, clock, (&policy, &news), &mut parts);
+    let sources = discovery::sources(config, &policy, clock, &news, &parts.token());
+    let snapshots = assembly::start(sources, &mut parts);
     let complete = async {
         while !state::merge(&snapshots).is_complete() {
             news.notified().await;

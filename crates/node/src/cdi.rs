@@ -1,31 +1,83 @@
-//! CDI documents of this node: built from the inventory, kept on disk.
+//! CDI documents of this node: built from the inventory and the driver's installation, kept on disk.
+//!
+//! There is a document for each kind: `gpu` with whole GPUs and MIG instances, `nic`, and one for each
+//! feature that the configuration wants. None has a device `all` of every GPU: whoever could write that
+//! one name would get what the kubelet gave to others.
+
+mod driver;
+mod features;
+mod installation;
+mod libraries;
+mod nodes;
+mod toolkit;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
 };
 
 use windlass_core::{
-    cdi::{ContainerEdits, DeviceNode, Kind, Spec, SpecDevice},
+    cdi::{ContainerEdits, Kind, Spec, SpecDevice},
     device::{Device, DeviceKind},
     health::Reason,
     inventory::Inventory,
 };
 
-use crate::{config::DeviceIds, files, host::Host};
+use self::{
+    features::Features, installation::Installation, libraries::Libraries, toolkit::Toolkit,
+};
+use crate::{
+    config::{Config, Delivery, DeviceIds},
+    files,
+    host::Roots,
+};
 
-/// Writes the documents of one CDI directory.
+/// The documents of one CDI directory.
 #[derive(Clone, Debug)]
-pub(crate) struct CdiFiles {
+pub struct CdiFiles {
     dir: PathBuf,
-    host: Host,
+    roots: Roots,
+    delivery: Delivery,
+    libraries: Libraries,
+}
+
+/// Documents that say what the node has, and what they lack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Generated {
+    /// The documents by file name.
+    pub documents: BTreeMap<String, Spec>,
+    /// What is wanted and was not found.
+    pub lacks: Lacks,
+    /// Qualified names that every container of a GPU gets besides.
+    pub besides: Vec<String>,
+    kinds: BTreeSet<Kind>,
+}
+
+/// What is wanted and was not found. Containers go without.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lacks {
+    /// In words.
+    pub troubles: Vec<String>,
+    /// IMEX channels.
+    pub channels: Vec<u32>,
+}
+
+/// What is on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// The documents by kind.
+    pub(crate) documents: Documents,
+    /// Qualified names that every container of a GPU gets besides.
+    pub besides: Vec<String>,
+    /// What is wanted and was not found.
+    pub lacks: Lacks,
 }
 
 /// A document that could not be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot write CDI document {path}: {why}")]
-pub(crate) struct CdiError {
+pub struct CdiError {
     path: PathBuf,
     why: String,
 }
@@ -36,13 +88,8 @@ pub(crate) type Documents = BTreeMap<Kind, PathBuf>;
 /// A container reads and writes a device, and makes no device nodes of its own.
 pub(crate) const READ_WRITE: &str = "rw";
 
-/// Nodes of NVIDIA's driver that belong to no GPU. A program needs the first; CUDA needs the second,
-/// profilers the third, display the last.
-const NVIDIA_NODES: [&str; 4] =
-    ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
-
-/// The node through which RDMA connections are made.
-const RDMA_NODES: [&str; 1] = ["/dev/infiniband/rdma_cm"];
+/// The kind of whole GPUs and their parts.
+const GPU: Kind = Kind::new("gpu");
 
 /// Keeps NVIDIA's container runtime from adding GPUs of its own choice, should it be installed too.
 const NO_LEGACY_INJECTION: &str = "NVIDIA_VISIBLE_DEVICES=void";
@@ -50,52 +97,64 @@ const NO_LEGACY_INJECTION: &str = "NVIDIA_VISIBLE_DEVICES=void";
 /// The kind under which devices of a kind are named; parts share the kind of their whole.
 pub(crate) fn kind_of(kind: DeviceKind) -> Kind {
     match kind {
-        DeviceKind::Gpu | DeviceKind::Mig => Kind::new("gpu"),
+        DeviceKind::Gpu | DeviceKind::Mig => GPU,
         DeviceKind::Nic => Kind::new("nic"),
     }
 }
 
-/// What a device is called in its document, and by NVIDIA's runtime: its UUID, or its position, `0`
-/// and `0:1` for the second instance on the first GPU.
+/// What a device is called in its document. A position is one of NVIDIA's devices only.
 pub(crate) fn device_name(device: &Device, ids: DeviceIds) -> String {
-    match (ids, device.part) {
-        (DeviceIds::Uuid, _) => device.id.to_string(),
-        (DeviceIds::Index, None) => device.index.to_string(),
-        (DeviceIds::Index, Some(part)) => format!("{}:{part}", device.index),
+    match (ids, device.kind, device.part) {
+        (DeviceIds::Index, DeviceKind::Gpu, _) => device.index.to_string(),
+        (DeviceIds::Index, DeviceKind::Mig, Some(part)) => format!("{}:{part}", device.index),
+        _ => device.id.to_string(),
     }
 }
 
 /// Whether a device can stand in a document. One without edits makes a runtime refuse the whole
 /// document; the nodes of a MIG instance that is gone may be another instance's by now.
 fn is_nameable(device: &Device) -> bool {
-    let is_gone = device.health.trouble().is_some_and(|trouble| trouble.reason == Reason::Vanished);
-    let is_stale = device.kind == DeviceKind::Mig && is_gone;
+    let is_stale = device.kind == DeviceKind::Mig && is_gone(device);
     !(device.nodes.is_empty() || is_stale)
+}
+
+fn is_gone(device: &Device) -> bool {
+    device.health.trouble().is_some_and(|trouble| trouble.reason == Reason::Vanished)
 }
 
 // === impl CdiFiles ===
 
 impl CdiFiles {
-    pub(crate) fn new(dir: &Path, host: Host) -> Self {
-        Self { dir: dir.to_owned(), host }
+    /// The documents that the configuration asks for; nothing is read or written yet.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            dir: config.cdi_dir.clone(),
+            roots: Roots::new(config),
+            delivery: config.policy.delivery.clone(),
+            libraries: Libraries::default(),
+        }
     }
 
     /// Brings the documents up to date, and gives their paths; those that are stay untouched. A
     /// document is never removed, and a GPU that failed stays in it: a container that restarts needs
     /// the names it was created with.
-    pub(crate) fn write(&self, inventory: &Inventory) -> Result<Documents, CdiError> {
-        let mut kinds: BTreeMap<Kind, Vec<&Device>> = BTreeMap::new();
-        for device in inventory.devices.iter().filter(|device| is_nameable(device)) {
-            kinds.entry(kind_of(device.kind)).or_default().push(device);
-        }
-        let mut documents = Documents::new();
-        for (kind, devices) in kinds {
+    pub fn write(&mut self, inventory: &Inventory) -> Result<Written, CdiError> {
+        let Generated { documents, lacks, besides, kinds } = self.generate(inventory);
+        let mut written = Written { lacks, besides, ..Written::default() };
+        for kind in kinds {
             let path = self.dir.join(kind.file_name());
-            let written = write_one(&path, &self.spec(kind, &devices));
-            written.map_err(|error| CdiError { path: path.clone(), why: error.to_string() })?;
-            documents.insert(kind, path);
+            let outcome = write_one(&path, &documents[&kind.file_name()]);
+            outcome.map_err(|error| CdiError { path: path.clone(), why: error.to_string() })?;
+            written.documents.insert(kind, path);
         }
-        Ok(documents)
+        Ok(written)
+    }
+
+    /// Takes up another way to hand devices out.
+    pub(crate) fn deliver(&mut self, delivery: &Delivery) {
+        if self.delivery != *delivery {
+            self.delivery = delivery.clone();
+        }
     }
 
     /// The folder lies on a file system that is mounted read-only.
@@ -107,47 +166,100 @@ impl CdiFiles {
         flags.contains(rustix::fs::StatVfsMountFlags::RDONLY).then_some(error)
     }
 
-    fn spec(&self, kind: Kind, devices: &[&Device]) -> Spec {
-        let edits = |device: &Device| ContainerEdits {
-            device_nodes: device.nodes.iter().map(|node| self.node(node)).collect(),
-            ..ContainerEdits::default()
-        };
-        let entry = |device: &&Device| SpecDevice {
-            name: device.id.to_string(),
-            container_edits: edits(device),
-        };
-        Spec::new(kind, devices.iter().map(entry).collect(), self.common(kind))
+    /// What the documents have to say.
+    pub fn generate(&mut self, inventory: &Inventory) -> Generated {
+        let mut generated = Generated::default();
+        let toolkit = Toolkit::find(&self.roots.host, &self.delivery.hooks);
+        let toolkit = toolkit.unwrap_or_else(|trouble| {
+            generated.lacks.troubles.push(trouble);
+            None
+        });
+        let kinds = self.by_kind(inventory);
+        for (kind, devices) in &kinds {
+            let common = self.common(*kind, toolkit.as_ref(), &mut generated.lacks);
+            let entry = |(name, device): &(String, &Device)| {
+                SpecDevice::new(name, nodes::of_device(&self.roots, device, toolkit.as_ref()))
+            };
+            generated.add(*kind, Spec::new(*kind, devices.iter().map(entry).collect(), common));
+        }
+        if kinds.contains_key(&GPU) {
+            generated.features(Features::find(&self.roots, &self.delivery));
+        }
+        generated
     }
 
-    fn common(&self, kind: Kind) -> ContainerEdits {
-        let (nodes, env): (&[_], Vec<_>) = if kind == kind_of(DeviceKind::Gpu) {
-            (&NVIDIA_NODES, vec![NO_LEGACY_INJECTION.to_owned()])
-        } else {
-            (&RDMA_NODES, Vec::new())
-        };
-        let present = nodes.iter().filter(|node| self.host.has(node));
-        ContainerEdits {
-            env,
-            device_nodes: present.map(|node| self.node(Path::new(node))).collect(),
+    /// The devices that can stand in documents, with their names. Of two with one name the one that
+    /// is there has it: a position may have been taken over.
+    fn by_kind<'a>(&self, inventory: &'a Inventory) -> BTreeMap<Kind, Vec<(String, &'a Device)>> {
+        let mut kinds: BTreeMap<Kind, Vec<(String, &Device)>> = BTreeMap::new();
+        for device in inventory.devices.iter().filter(|device| is_nameable(device)) {
+            let name = device_name(device, self.delivery.ids);
+            let devices = kinds.entry(kind_of(device.kind)).or_default();
+            match devices.iter_mut().find(|(taken, _)| *taken == name) {
+                None => devices.push((name, device)),
+                Some((_, other)) if is_gone(other) => *other = device,
+                Some(_) => {}
+            }
         }
+        kinds
     }
 
-    fn node(&self, path: &Path) -> DeviceNode {
-        let on_node = self.host.path_on_node(path);
-        DeviceNode {
-            host_path: (on_node != path).then_some(on_node),
-            path: path.to_owned(),
-            permissions: READ_WRITE,
+    /// What all devices of a kind need.
+    fn common(
+        &mut self,
+        kind: Kind,
+        toolkit: Option<&Toolkit>,
+        lacks: &mut Lacks,
+    ) -> ContainerEdits {
+        let device_nodes = nodes::shared(&self.roots, kind);
+        if kind != GPU {
+            return ContainerEdits { device_nodes, ..ContainerEdits::default() };
         }
+        let installation = Installation::find(&self.roots, &mut self.libraries);
+        lacks.troubles.extend(installation.trouble.clone());
+        let driver = driver::edits(&self.roots.driver, &installation, toolkit);
+        let env = [NO_LEGACY_INJECTION.to_owned()].into_iter().chain(driver.env).collect();
+        ContainerEdits { env, device_nodes, ..driver }
     }
 }
 
-fn write_one(path: &Path, spec: &Spec) -> io::Result<()> {
+// === impl Written ===
+
+impl Written {
+    /// Where the documents are.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.documents.values().map(PathBuf::as_path)
+    }
+}
+
+// === impl Generated ===
+
+impl Generated {
+    fn add(&mut self, kind: Kind, document: Spec) {
+        self.kinds.insert(kind);
+        self.documents.insert(kind.file_name(), document);
+    }
+
+    fn features(&mut self, features: Features) {
+        for (kind, document) in features.documents {
+            self.add(kind, document);
+        }
+        self.besides = features.names;
+        self.lacks.troubles.extend(features.troubles);
+        self.lacks.channels = features.missing_channels;
+    }
+}
+
+/// The text of a document as it is on disk.
+pub fn text(document: &Spec) -> String {
+    let text = serde_json::to_string_pretty(document).expect("strings, numbers and lists");
+    format!("{text}\n")
+}
+
+fn write_one(path: &Path, document: &Spec) -> io::Result<()> {
     path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-    let mut document = serde_json::to_vec_pretty(spec)?;
-    document.push(b'\n');
-    if files::replace(path, &document)? {
-        tracing::info!(path = %path.display(), devices = spec.devices.len(), "CDI written");
+    if files::replace(path, text(document).as_bytes())? {
+        tracing::info!(path = %path.display(), devices = document.devices.len(), "CDI written");
     }
     Ok(())
 }

@@ -6,9 +6,10 @@ mod roots;
 
 use std::{
     fs,
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Component, Path, PathBuf},
     sync::Arc,
+    time::SystemTime,
 };
 
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -109,7 +110,7 @@ impl Host {
     /// The NVML library of the host's driver. The dynamic linker is asked only about this machine.
     pub fn nvml_library(&self) -> Option<PathBuf> {
         let inside = NVML_FOLDERS.iter().map(|folder| Path::new(folder).join(NVML));
-        let found = inside.filter_map(|path| self.resolve(&path)).find(|path| path.exists());
+        let found = inside.filter_map(|path| self.real(path)).map(|path| self.path(path)).next();
         let is_this_machine = self.root == Path::new("/");
         found.or_else(|| is_this_machine.then(|| NVML.into()))
     }
@@ -121,17 +122,45 @@ impl Host {
         folders.join(", ")
     }
 
-    /// Follows symbolic links as the host does: an absolute one starts again at the host's root.
-    fn resolve(&self, absolute: &Path) -> Option<PathBuf> {
-        let mut path = absolute.to_owned();
+    /// A file's own path, where links lead to it. Followed as the host does: an absolute link starts
+    /// again at the host's root.
+    pub fn real(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
+        let mut path = absolute.as_ref().to_owned();
         for _ in 0..MAX_LINKS {
-            match fs::read_link(self.path(&path)) {
-                Ok(target) => path = path.parent()?.join(target),
-                Err(_) => return Some(self.path(path)),
+            match self.link(&path) {
+                Some(target) => path = flat(&path.parent()?.join(target)),
+                None => return self.has(&path).then_some(path),
             }
         }
         None
     }
+
+    /// When something in a folder was last added, removed or renamed.
+    pub fn modified(&self, folder: impl AsRef<Path>) -> Option<SystemTime> {
+        fs::metadata(self.path(folder)).ok()?.modified().ok()
+    }
+
+    /// The group of a file that its group may read and write, and others may not.
+    pub fn needed_group(&self, absolute: impl AsRef<Path>) -> Option<u32> {
+        let file = fs::metadata(self.path(absolute)).ok()?;
+        let mode = Mode::from_raw_mode(file.mode());
+        let for_group = mode.contains(Mode::RGRP | Mode::WGRP);
+        let for_others = mode.contains(Mode::ROTH | Mode::WOTH);
+        (for_group && !for_others && file.gid() != 0).then(|| file.gid())
+    }
+}
+
+/// A path without the steps that lead back up.
+fn flat(path: &Path) -> PathBuf {
+    let mut flat = PathBuf::new();
+    for part in path.components() {
+        match part {
+            // There is nothing above the root.
+            Component::ParentDir => drop(flat.pop()),
+            other => flat.push(other),
+        }
+    }
+    flat
 }
 
 fn below(root: &Path, absolute: &Path) -> PathBuf {

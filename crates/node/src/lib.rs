@@ -5,6 +5,7 @@
 //! Nothing reaches back.
 
 pub mod agent;
+pub mod cdi;
 pub mod clock;
 pub mod cluster;
 pub mod config;
@@ -14,7 +15,6 @@ pub mod labels;
 pub mod mps;
 pub mod state;
 
-mod cdi;
 mod directory;
 mod evidence;
 mod files;

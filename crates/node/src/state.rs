@@ -9,7 +9,7 @@ use serde::Serialize;
 use windlass_core::{device::DeviceId, inventory::Inventory, resource::ResourceName};
 
 use crate::{
-    cdi::{CdiError, Documents},
+    cdi::{CdiError, Documents, Lacks},
     config::{Policy, Sharing, SharingMethod},
     grant::Surroundings,
     offer::{Allocatable, Offer, OfferedDevice, Offers},
@@ -32,6 +32,8 @@ pub struct NodeState {
     pub(crate) surroundings: Surroundings,
     /// The CDI documents that the offers need.
     pub(crate) documents: Documents,
+    /// What the CDI documents lack; containers go without.
+    pub lacks: Lacks,
     /// Why the CDI documents are not up to date.
     pub(crate) cdi: Option<CdiError>,
 }
@@ -90,6 +92,7 @@ impl NodeState {
             && self.withheld == other.withheld
             && self.surroundings == other.surroundings
             && self.documents == other.documents
+            && self.lacks == other.lacks
             && self.cdi == other.cdi
     }
 }

@@ -2,11 +2,15 @@
 
 #![expect(clippy::doc_markdown, reason = "the text is help, which is read in a terminal")]
 
+mod cdi;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::Targets;
 use windlass_machine::Fault;
+
+pub(crate) use cdi::{CdiArgs, CdiCommand, CheckArgs, GenerateArgs, ListArgs, places};
 
 use crate::{
     commands::{LabelsArgs, MpsArgs},
@@ -41,6 +45,8 @@ pub(crate) enum Command {
     Xids(XidsArgs),
     /// Stop the MPS daemons of this host, which go on when the agent ends.
     Mps(MpsArgs),
+    /// Make, list and check documents that tell container runtimes about devices (CDI).
+    Cdi(CdiArgs),
     /// See the whole thing work: a simulated machine, the real agent, an embedded kubelet.
     Demo(DemoArgs),
     /// Run the embedded kubelet alone, for anyone's device plugin.

@@ -1,5 +1,6 @@
 //! What each command does.
 
+mod cdi;
 mod devices;
 mod kubelet;
 mod labels;
@@ -40,6 +41,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Devices(args) => block_on(devices::run(args)),
         Command::Topo(args) => block_on(topo::run(args)),
         Command::Labels(args) => block_on(labels::run(args)),
+        Command::Cdi(args) => block_on(cdi::run(args.command)),
         Command::Demo(args) => block_on(demo::run(args)),
         Command::Xids(args) => xids::run(&args),
         Command::Mps(args) => block_on(mps::run(args)),

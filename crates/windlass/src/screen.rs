@@ -76,6 +76,11 @@ impl Paint {
         Self { enabled: io::stdout().is_terminal() && !refused }
     }
 
+    /// Leaves all text alone.
+    pub(crate) fn plain() -> Self {
+        Self { enabled: false }
+    }
+
     /// The text in a tone.
     pub(crate) fn text(self, tone: Tone, text: impl Display) -> String {
         let code = match tone {

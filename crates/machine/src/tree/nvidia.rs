@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::Tree;
+use super::{Tree, pci::sysfs_folder};
 use crate::{
     card::Architecture,
     state::{Gpu, MigInstance, Model},
@@ -32,6 +32,9 @@ const CONTROL_NODES: [&str; 6] = [
     "dev/nvidia-caps/nvidia-cap1",
     "dev/nvidia-caps/nvidia-cap2",
 ];
+
+/// Where the kernel begins to count nodes that render and do not display.
+const FIRST_RENDER_MINOR: u32 = 128;
 
 /// Minor numbers of `/dev/nvidia-caps`: 1 configures MIG, 2 monitors it, and each GPU has one for
 /// each of 15 GPU instances and each of their 8 compute instances. The driver makes no exceptions,
@@ -61,10 +64,25 @@ impl Tree {
 
     fn gpu_driver(&mut self, gpu: &Gpu) {
         self.device(&node(gpu));
+        self.display(gpu);
         let folder = Path::new(PROC).join("gpus").join(gpu.address().to_string());
         self.file(folder.join("information"), &information(gpu));
         for instance in gpu.mig.iter().flatten() {
             self.instance(gpu, instance);
+        }
+    }
+
+    /// What the driver's display half shows: nodes of the kernel's graphics subsystem, numbered as
+    /// if there were no other card.
+    fn display(&mut self, gpu: &Gpu) {
+        let function = sysfs_folder(&gpu.path);
+        let names = [("card", gpu.minor), ("renderD", FIRST_RENDER_MINOR + gpu.minor)];
+        for ((name, minor), role) in names.into_iter().zip(["card", "render"]) {
+            let name = format!("{name}{minor}");
+            self.file(function.join("drm").join(&name).join("dev"), &format!("226:{minor}"));
+            self.device(&format!("dev/dri/{name}"));
+            let link = format!("dev/dri/by-path/pci-{}-{role}", gpu.address());
+            self.link_beside(link, format!("../{name}"));
         }
     }
 

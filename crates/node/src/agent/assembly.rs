@@ -9,7 +9,7 @@ use crate::{
     clock::Clock,
     config::{Config, Policy},
     directory::DirectoryWatch,
-    discovery::{self, SourceSnapshot},
+    discovery::{self, Source, SourceSnapshot},
     host::Roots,
     mps::{Mps, MpsPlaces, MpsWants},
     plugin::Plugins,
@@ -43,7 +43,11 @@ pub(super) fn assemble(
     parts.add("watch of the kubelet's folder", watched.run(changes, look));
 
     let news = Arc::new(Notify::new());
-    let snapshots = discover(config, clock, (&policy, &news), parts);
+    let mut sources = discovery::sources(config, &policy, clock, &news, &parts.token());
+    for keep in sources.iter_mut().filter_map(|source| source.keep.take()) {
+        parts.add("record of health", keep);
+    }
+    let snapshots = start(sources, parts);
     let (mps_wants, wanted) = watch::channel(Arc::new(MpsWants::default()));
     let (daemons, mps) = Mps::new(config, wanted, &news);
     parts.add("MPS daemons", daemons.run(parts.token()));
@@ -67,18 +71,9 @@ pub(super) fn assemble(
 }
 
 /// Starts every source of devices.
-pub(super) fn discover(
-    config: &Config,
-    clock: Clock,
-    (policy, news): (&watch::Receiver<Arc<Policy>>, &Arc<Notify>),
-    parts: &mut Parts,
-) -> Snapshots {
-    let sources = discovery::sources(config, policy, clock, news, &parts.token());
-    let start = |source: discovery::Source| {
+pub(super) fn start(sources: Vec<Source>, parts: &mut Parts) -> Snapshots {
+    let start = |source: Source| {
         parts.add(source.name, source.run);
-        if let Some(keep) = source.keep {
-            parts.add("record of health", keep);
-        }
         (source.name, source.snapshots)
     };
     sources.into_iter().map(start).collect()

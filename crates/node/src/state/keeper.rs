@@ -19,7 +19,7 @@ use windlass_kubelet_api::{checkpoint, deviceplugin};
 
 use super::{NodeState, held};
 use crate::{
-    cdi::{CdiError, CdiFiles, Documents},
+    cdi::{CdiError, CdiFiles, Documents, Lacks, Written},
     config::{Config, MissingChannel, Policy, Shared, Sharing, SharingMethod},
     discovery::SourceSnapshot,
     grant::{self, Surroundings},
@@ -41,7 +41,8 @@ pub(crate) struct Keeper {
     settled_at: Option<Instant>,
     handover: Duration,
     kubelet_checkpoint: PathBuf,
-    look: Look,
+    /// Lent to a thread while it looks.
+    look: Option<Look>,
     /// How often documents are looked at without news.
     documents_again: Duration,
     mps_wants: watch::Sender<Arc<MpsWants>>,
@@ -69,16 +70,17 @@ pub(crate) struct Notices {
 }
 
 /// What has to be looked at on disk, apart from devices.
-#[derive(Clone)]
 struct Look {
     roots: Roots,
     cdi: CdiFiles,
 }
 
 /// What was found there.
+#[derive(Default)]
 struct Looked {
     surroundings: Surroundings,
     documents: Documents,
+    lacks: Lacks,
     cdi: Option<CdiError>,
 }
 
@@ -104,7 +106,7 @@ impl Keeper {
             settled_at: None,
             handover: config.session.handover,
             kubelet_checkpoint: plugins.join(checkpoint::FILE),
-            look: Look::new(config),
+            look: Some(Look::new(config)),
             documents_again: config.session.look_interval,
             mps_wants: outlets.mps_wants,
             publish: outlets.state,
@@ -226,6 +228,10 @@ impl Keeper {
         if let Some(error) = state.cdi.as_ref().filter(|error| known.cdi.as_ref() != Some(error)) {
             tracing::error!(%error, "devices cannot be handed out until this is mended");
         }
+        let is_new = |trouble: &&String| !known.lacks.troubles.contains(trouble);
+        for trouble in state.lacks.troubles.iter().filter(is_new) {
+            tracing::warn!(trouble, "containers get less than they need");
+        }
         summarize(&known.inventory, &state.inventory);
         tell_withheld(known, &state);
         state.inventory.generation = known.inventory.generation + 1;
@@ -233,13 +239,20 @@ impl Keeper {
     }
 
     /// Files wait for the disk, which requests must not.
-    async fn look_at_disk(&self, inventory: Inventory, policy: Arc<Policy>) -> (Inventory, Looked) {
-        let look = self.look.clone();
+    async fn look_at_disk(
+        &mut self,
+        inventory: Inventory,
+        policy: Arc<Policy>,
+    ) -> (Inventory, Looked) {
+        let mut look = self.look.take().expect("one look at a time");
         let look = move || {
             let looked = look.run(&inventory, &policy);
-            (inventory, looked)
+            (look, inventory, looked)
         };
-        tokio::task::spawn_blocking(look).await.expect("looking neither panics nor is cancelled")
+        let done = tokio::task::spawn_blocking(look).await;
+        let (look, inventory, looked) = done.expect("looking neither panics nor is cancelled");
+        self.look = Some(look);
+        (inventory, looked)
     }
 }
 
@@ -247,27 +260,33 @@ impl Keeper {
 
 impl Look {
     fn new(config: &Config) -> Self {
-        let roots = Roots::new(config);
-        Self { cdi: CdiFiles::new(&config.cdi_dir, roots.host.clone()), roots }
+        Self { cdi: CdiFiles::new(config), roots: Roots::new(config) }
     }
 
-    fn run(&self, inventory: &Inventory, policy: &Policy) -> Looked {
+    fn run(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
         let surroundings = self.surroundings(policy);
         if !policy.delivery.uses_cdi() {
-            return Looked { surroundings, documents: Documents::new(), cdi: None };
+            return Looked { surroundings, ..Looked::default() };
         }
+        self.cdi.deliver(&policy.delivery);
         match self.cdi.write(inventory) {
-            Ok(documents) => Looked { surroundings, documents, cdi: None },
-            Err(error) => Looked { surroundings, documents: Documents::new(), cdi: Some(error) },
+            Ok(Written { documents, besides, lacks }) => {
+                let surroundings = Surroundings { cdi_extras: besides, ..surroundings };
+                Looked { surroundings, documents, lacks, cdi: None }
+            }
+            Err(error) => Looked { surroundings, cdi: Some(error), ..Looked::default() },
         }
     }
 
     /// For whoever only wants to know: a folder that cannot be written is told as far as it is known
     /// without the agent's rights.
-    fn without_writing(&self, policy: &Policy) -> Looked {
+    fn without_writing(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
         let surroundings = self.surroundings(policy);
-        let cdi = policy.delivery.uses_cdi().then(|| self.cdi.read_only()).flatten();
-        Looked { surroundings, documents: Documents::new(), cdi }
+        if !policy.delivery.uses_cdi() {
+            return Looked { surroundings, ..Looked::default() };
+        }
+        let lacks = self.cdi.generate(inventory).lacks;
+        Looked { surroundings, lacks, cdi: self.cdi.read_only(), ..Looked::default() }
     }
 
     fn surroundings(&self, policy: &Policy) -> Surroundings {
@@ -291,6 +310,7 @@ impl Looked {
             withheld: plan.withheld,
             surroundings: self.surroundings,
             documents: self.documents,
+            lacks: self.lacks,
             cdi: self.cdi,
         }
     }
@@ -299,7 +319,7 @@ impl Looked {
 /// The state as an agent that starts now would publish it, without writing anything.
 pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
     let (inventory, policy) = (merge(sources), Arc::new(config.policy.clone()));
-    let looked = Look::new(config).without_writing(&policy);
+    let looked = Look::new(config).without_writing(&inventory, &policy);
     let question = offer::Question {
         policy: &policy,
         inventory: &inventory,

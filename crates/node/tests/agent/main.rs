@@ -2,6 +2,7 @@
 //! embedded one and only the GPUs are simulated.
 
 mod conditions;
+mod documents;
 mod health;
 mod labels;
 mod lifecycle;

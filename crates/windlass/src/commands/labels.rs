@@ -37,7 +37,7 @@ enum LabelsOutputArg {
 
 pub(super) async fn run(args: LabelsArgs) -> Result<()> {
     let (config, clock) = (config(args.host)?, clock());
-    let inventory = agent::survey(&config, clock).await;
+    let inventory = agent::survey(&config, clock).await.inventory;
     let host = Host::new(&config.host_root, &config.host_root_on_node);
     let labels = labels::of(&host, &config.policy, &inventory, clock.now());
     let output = match args.output {

@@ -88,4 +88,6 @@ pub(super) struct Container {
     /// What a runtime makes of it.
     pub(super) env: Vec<String>,
     pub(super) device_nodes: Vec<String>,
+    /// How many files of the driver, by what they are.
+    pub(super) files: BTreeMap<&'static str, usize>,
 }

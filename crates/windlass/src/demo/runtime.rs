@@ -1,6 +1,10 @@
 //! What a container runtime makes of CDI names: it reads the documents and gathers the edits.
 
-use std::{fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
@@ -10,6 +14,8 @@ use serde_json::Value;
 pub(super) struct Edits {
     pub(super) env: Vec<String>,
     pub(super) device_nodes: Vec<String>,
+    /// Files of the host, which may have several names in the container.
+    mounted: BTreeSet<String>,
 }
 
 /// Resolves qualified names, `vendor/class=device`, against the documents of a CDI directory.
@@ -30,6 +36,7 @@ pub(super) fn resolve(dir: &Path, names: &[String]) -> Result<Edits> {
     // What the devices bring comes first, then what is there for all of them.
     edits.env.extend(common.env);
     edits.device_nodes.extend(common.device_nodes);
+    edits.mounted.extend(common.mounted);
     Ok(edits)
 }
 
@@ -54,6 +61,15 @@ fn items(value: &Value) -> impl Iterator<Item = &Value> {
 // === impl Edits ===
 
 impl Edits {
+    /// How many files the container gets, by what they are.
+    pub(super) fn files(&self) -> BTreeMap<&'static str, usize> {
+        let mut files = BTreeMap::new();
+        for path in &self.mounted {
+            *files.entry(noun(path)).or_default() += 1;
+        }
+        files
+    }
+
     fn add(&mut self, edits: &Value) {
         let new = |known: &Vec<String>, text: Option<&str>| {
             text.filter(|text| !known.iter().any(|known| known == text)).map(str::to_owned)
@@ -64,6 +80,19 @@ impl Edits {
         for node in items(&edits["deviceNodes"]) {
             self.device_nodes.extend(new(&self.device_nodes, node["path"].as_str()));
         }
+        let sources = items(&edits["mounts"]).filter_map(|mount| mount["hostPath"].as_str());
+        self.mounted.extend(sources.map(str::to_owned));
+    }
+}
+
+/// What a mounted file is, by its path.
+fn noun(path: &str) -> &'static str {
+    if path.contains(".so") {
+        "library"
+    } else if path.contains("/bin/") || path.contains("/sbin/") {
+        "program"
+    } else {
+        "other file"
     }
 }
 
@@ -76,11 +105,15 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let document = r#"{"kind": "v/c", "containerEdits": {"deviceNodes": [{"path": "/dev/ctl"}]},
             "devices": [{"name": "a", "containerEdits": {"deviceNodes": [{"path": "/dev/a"}]}},
-                        {"name": "b", "containerEdits": {"deviceNodes": [{"path": "/dev/b"}]}}]}"#;
+                        {"name": "b", "containerEdits": {"deviceNodes": [{"path": "/dev/b"}], "mounts": [
+                            {"hostPath": "/l/a.so.1", "containerPath": "/l/a.so.1"},
+                            {"hostPath": "/l/a.so.1", "containerPath": "/l/a.so"},
+                            {"hostPath": "/usr/bin/b", "containerPath": "/usr/bin/b"}]}}]}"#;
         fs::write(folder.path().join("v-c.json"), document).expect("written");
         let resolved = |names: [&str; 2]| resolve(folder.path(), &names.map(str::to_owned));
         let edits = resolved(["v/c=b", "v/c=a"]).expect("both are there");
         assert_eq!(edits.device_nodes, ["/dev/b", "/dev/a", "/dev/ctl"]);
+        assert_eq!(edits.files(), [("library", 1), ("program", 1)].into());
         let error = resolved(["v/c=a", "v/c=z"]).expect_err("no z");
         assert_eq!(error.to_string(), "the document of v/c has no z");
     }

@@ -151,6 +151,7 @@ impl<'a> Script<'a> {
             why: Connections::of(&devices).to_string(),
             compared: allotment.preference.as_ref().and_then(|asked| compared(inventory, asked)),
             cdi_devices,
+            files: edits.files(),
             env: own.chain(edits.env).collect(),
             device_nodes: edits.device_nodes,
         })

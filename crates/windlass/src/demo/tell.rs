@@ -15,6 +15,9 @@ use crate::{
     screen::{Paint, Tone, count, line, wrapped},
 };
 
+/// Where the nodes of the kernel's graphics subsystem are.
+const GRAPHICS: &str = "/dev/dri";
+
 /// Tells events.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Teller {
@@ -126,7 +129,7 @@ impl Words {
         let given = format!("       {name}: {} x {resource} = ", devices.len());
         let mut lines = wrapped(&given, devices);
         lines.push(format!("         why   {why}{sets}"));
-        lines.extend(wrapped("         gets  ", &container.device_nodes));
+        lines.extend(wrapped("         gets  ", gets(container)));
         lines.extend(cdi_kinds(&container.cdi_devices).into_iter().map(|(kind, names)| {
             self.quiet(format!("         by    {} of {kind}", count(names, "CDI name")))
         }));
@@ -227,6 +230,31 @@ fn waiting(device: &str, quiet_s: f64) -> Vec<String> {
 fn allocatable(counts: &Counts) -> String {
     let Counts { resource, capacity, allocatable } = counts;
     format!("{resource}: {allocatable} of {capacity} allocatable")
+}
+
+/// What a container is given: nodes by their paths, but for those of graphics, of which there are two
+/// for each GPU, and files by their number.
+fn gets(container: &Container) -> Vec<String> {
+    let nodes = container.device_nodes.iter();
+    let (graphics, nodes): (Vec<_>, Vec<_>) = nodes.partition(|path| path.starts_with(GRAPHICS));
+    let mut gets: Vec<_> = nodes.into_iter().cloned().collect();
+    if !graphics.is_empty() {
+        gets.push(format!("{} in {GRAPHICS},", count(graphics.len(), "node")));
+    }
+    let files = container.files.iter();
+    let files: Vec<_> = files.map(|(noun, number)| many(*number, noun)).collect();
+    if !files.is_empty() {
+        gets.push(files.join(", "));
+    }
+    gets
+}
+
+/// Nouns that end in `y` have a plural of their own.
+fn many(number: usize, noun: &str) -> String {
+    match noun.strip_suffix('y') {
+        Some(stem) if number != 1 => format!("{number} {stem}ies"),
+        _ => count(number, noun),
+    }
 }
 
 /// How many names there are of each CDI kind.

@@ -1,0 +1,248 @@
+//! What is wrong with a document: everything for which a runtime refuses it, or a container that
+//! names one of its devices.
+
+use std::{collections::BTreeSet, fmt, path::Path};
+
+use super::{ContainerEdits, DeviceNode, Hook, Mount, Spec, SpecDevice, version};
+
+/// One mistake of a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// Where, as a path of keys.
+    pub at: String,
+    /// What is wrong, and what would be right.
+    pub what: String,
+}
+
+/// Longest class of a kind; longest label of a vendor.
+const MAX_LABEL: usize = 63;
+
+/// Longest vendor.
+const MAX_VENDOR: usize = 253;
+
+/// Mount options by which the source is a path of the host.
+const BINDS: [&str; 2] = ["bind", "rbind"];
+
+/// The mistakes of a document, in its order; none when it is right.
+pub fn check(spec: &Spec) -> Vec<Mistake> {
+    let mut found = Findings::default();
+    found.version(spec);
+    found.kind(&spec.kind);
+    if spec.devices.is_empty() {
+        found.add("devices", "a document without devices is refused: leave the file away");
+    }
+    let mut names = BTreeSet::new();
+    for (index, device) in spec.devices.iter().enumerate() {
+        let at = format!("devices[{index}]");
+        if !names.insert(&device.name) {
+            found.add(&at, format!("the name {:?} is taken by an earlier device", device.name));
+        }
+        found.device(&at, device);
+    }
+    found.edits("containerEdits", &spec.container_edits);
+    found.0
+}
+
+#[derive(Default)]
+struct Findings(Vec<Mistake>);
+
+// === impl Findings ===
+
+impl Findings {
+    fn add(&mut self, at: impl fmt::Display, what: impl fmt::Display) {
+        self.0.push(Mistake { at: at.to_string(), what: what.to_string() });
+    }
+
+    fn version(&mut self, spec: &Spec) {
+        let (needed, because) = version::required(spec);
+        let written = &spec.cdi_version;
+        match version::rank(written) {
+            None => self.add(
+                "cdiVersion",
+                format!("{written:?} is no released version: write {needed:?} or a newer one"),
+            ),
+            Some(rank) if Some(rank) < version::rank(needed) => self.add(
+                "cdiVersion",
+                format!("{because} came with {needed}: write that instead of {written:?}"),
+            ),
+            Some(_) => {}
+        }
+    }
+
+    fn kind(&mut self, kind: &str) {
+        let Some((vendor, class)) = kind.split_once('/') else {
+            return self.add("kind", format!("{kind:?} has no slash: write vendor.com/class"));
+        };
+        if !is_vendor(vendor) {
+            self.add("kind", format!("{vendor:?} is no domain such as vendor.com"));
+        }
+        let begins = class.starts_with(|letter: char| letter.is_ascii_alphabetic());
+        if !begins || !is_name(class, "-_.") || class.len() > MAX_LABEL {
+            let rule = "a letter, then letters, digits, '-', '_' and '.', 63 at the most";
+            self.add("kind", format!("{class:?} is no class: use {rule}"));
+        }
+    }
+
+    fn device(&mut self, at: &str, device: &SpecDevice) {
+        if !is_name(&device.name, "-_.:") {
+            let rule = "letters and digits, with '-', '_', '.' and ':' between";
+            self.add(at, format!("{:?} is no device name: use {rule}", device.name));
+        }
+        if device.container_edits.is_empty() {
+            self.add(at, "a device without containerEdits makes a runtime refuse the document");
+        }
+        self.edits(&format!("{at}.containerEdits"), &device.container_edits);
+    }
+
+    fn edits(&mut self, at: &str, edits: &ContainerEdits) {
+        self.env(&format!("{at}.env"), &edits.env);
+        for (index, node) in edits.device_nodes.iter().enumerate() {
+            self.node(&format!("{at}.deviceNodes[{index}]"), node);
+        }
+        for (index, mount) in edits.mounts.iter().enumerate() {
+            self.mount(&format!("{at}.mounts[{index}]"), mount);
+        }
+        for (index, hook) in edits.hooks.iter().enumerate() {
+            self.hook(&format!("{at}.hooks[{index}]"), hook);
+        }
+        if edits.additional_gids.contains(&0) {
+            self.add(format!("{at}.additionalGids"), "group 0 is ignored: leave it out");
+        }
+    }
+
+    fn env(&mut self, at: &str, env: &[String]) {
+        for (index, pair) in env.iter().enumerate() {
+            if pair.find('=').is_none_or(|position| position == 0) {
+                self.add(format!("{at}[{index}]"), format!("{pair:?} is not NAME=value"));
+            }
+        }
+    }
+
+    fn node(&mut self, at: &str, node: &DeviceNode) {
+        self.absolute(&format!("{at}.path"), &node.path);
+        if let Some(path) = &node.host_path {
+            self.absolute(&format!("{at}.hostPath"), path);
+        }
+        let types = ["c", "b", "u", "p"];
+        if let Some(kind) = node.node_type.as_deref().filter(|kind| !types.contains(kind)) {
+            let what = format!("{kind:?} is no type of device node: use \"c\" or \"b\"");
+            self.add(format!("{at}.type"), what);
+        }
+        let permissions = node.permissions.as_deref().unwrap_or_default();
+        if permissions != "none" && permissions.contains(|letter| !"rwm".contains(letter)) {
+            let what = format!("{permissions:?} is more than the letters r, w and m");
+            self.add(format!("{at}.permissions"), what);
+        }
+    }
+
+    /// The source of other mounts is a name, such as `tmpfs`.
+    fn mount(&mut self, at: &str, mount: &Mount) {
+        let binds = mount.options.iter().any(|option| BINDS.contains(&option.as_str()));
+        if binds || mount.host_path.as_os_str().is_empty() {
+            self.absolute(&format!("{at}.hostPath"), &mount.host_path);
+        }
+        self.absolute(&format!("{at}.containerPath"), &mount.container_path);
+    }
+
+    fn hook(&mut self, at: &str, hook: &Hook) {
+        if !Hook::STAGES.contains(&hook.hook_name.as_str()) {
+            let stages = Hook::STAGES.join(", ");
+            let what = format!("{:?} is none of {stages}", hook.hook_name);
+            self.add(format!("{at}.hookName"), what);
+        }
+        self.absolute(&format!("{at}.path"), &hook.path);
+        self.env(&format!("{at}.env"), &hook.env);
+        if hook.timeout.is_some_and(|seconds| seconds <= 0) {
+            self.add(format!("{at}.timeout"), "leave it out to wait without limit");
+        }
+    }
+
+    fn absolute(&mut self, at: &str, path: &Path) {
+        if !path.has_root() {
+            self.add(at, format!("{path:?} is no absolute path"));
+        }
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.at, self.what)
+    }
+}
+
+/// Letters and digits, with some others between them.
+fn is_name(text: &str, between: &str) -> bool {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric();
+    text.starts_with(is_plain)
+        && text.ends_with(is_plain)
+        && text.chars().all(|letter| is_plain(letter) || between.contains(letter))
+}
+
+fn is_vendor(vendor: &str) -> bool {
+    let is_label = |label: &str| is_name(label, "-_") && label.len() <= MAX_LABEL;
+    vendor.len() <= MAX_VENDOR
+        && vendor.starts_with(|letter: char| letter.is_ascii_alphabetic())
+        && vendor.split('.').all(is_label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RIGHT: &str = r#"{"cdiVersion": "0.6.0", "kind": "vendor.com/gpu",
+        "annotations": {"a": "b"},
+        "devices": [
+            {"name": "0:1", "containerEdits": {"deviceNodes": [
+                {"path": "/dev/a", "hostPath": "/x/a", "type": "c", "major": 195, "minor": 0,
+                 "fileMode": 438, "permissions": "rwm", "uid": 0, "gid": 44}]}},
+            {"name": "GPU-1", "containerEdits": {"env": ["A=b=c"], "mounts": [
+                {"hostPath": "/a", "containerPath": "/b", "options": ["rbind"]},
+                {"hostPath": "tmpfs", "containerPath": "/c", "type": "tmpfs"}]}}],
+        "containerEdits": {"hooks": [{"hookName": "createContainer", "path": "/bin/a",
+            "args": ["a"], "env": ["A=b"], "timeout": 5}]}}"#;
+
+    fn mistakes(text: &str) -> Vec<String> {
+        let spec = serde_json::from_str(text).expect("the shape of a document");
+        check(&spec).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_right_document_has_no_mistakes() {
+        assert_eq!(mistakes(RIGHT), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_mistake_is_named_with_its_place_and_what_would_be_right() {
+        for (right, wrong, expected) in [
+            (r#""0.6.0""#, r#""0.9.0""#, "cdiVersion: \"0.9.0\" is no released version"),
+            (r#""0.6.0""#, r#""0.5.0""#, "cdiVersion: annotations came with 0.6.0"),
+            ("vendor.com/gpu", "gpu", "kind: \"gpu\" has no slash"),
+            ("vendor.com/gpu", "ven dor/gpu", "kind: \"ven dor\" is no domain"),
+            ("vendor.com/gpu", "vendor.com/-gpu", "kind: \"-gpu\" is no class"),
+            ("GPU-1", "0:1", "devices[1]: the name \"0:1\" is taken"),
+            ("GPU-1", "GPU/1", "devices[1]: \"GPU/1\" is no device name"),
+            ("A=b=c", "=b", "devices[1].containerEdits.env[0]: \"=b\" is not NAME=value"),
+            ("/dev/a", "dev/a", "devices[0].containerEdits.deviceNodes[0].path: \"dev/a\""),
+            ("/x/a", "x/a", "devices[0].containerEdits.deviceNodes[0].hostPath: \"x/a\""),
+            (r#""c""#, r#""char""#, "deviceNodes[0].type: \"char\" is no type"),
+            ("rwm", "rwx", "deviceNodes[0].permissions: \"rwx\""),
+            (r#""/a", "con"#, r#""a", "con"#, "mounts[0].hostPath: \"a\" is no absolute"),
+            ("/c", "c", "mounts[1].containerPath: \"c\" is no absolute path"),
+            ("createContainer", "create", "containerEdits.hooks[0].hookName: \"create\" is none"),
+            ("/bin/a", "a", "containerEdits.hooks[0].path: \"a\" is no absolute path"),
+            ("5}", "0}", "containerEdits.hooks[0].timeout"),
+        ] {
+            let found = mistakes(&RIGHT.replacen(right, wrong, 1));
+            assert_eq!(found.len(), 1, "{wrong}: {found:?}");
+            assert!(found[0].contains(expected), "{wrong}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_document_or_a_device_without_content_is_a_mistake() {
+        let empty = r#"{"cdiVersion": "0.3.0", "kind": "v.com/c", "devices": []}"#;
+        assert!(mistakes(empty)[0].starts_with("devices: a document without devices"));
+        let device = r#"{"cdiVersion": "0.3.0", "kind": "v.com/c", "devices": [{"name": "a"}]}"#;
+        assert!(mistakes(device)[0].starts_with("devices[0]: a device without containerEdits"));
+    }
+}

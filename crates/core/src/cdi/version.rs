@@ -1,0 +1,129 @@
+//! Which version of the format a document needs: runtimes refuse one that uses more than its version
+//! has, and know no version newer than themselves.
+
+use super::{ContainerEdits, Spec};
+
+/// A version that something came with, and what that is.
+pub(super) type Requirement = (&'static str, &'static str);
+
+/// Every version that was released, oldest first.
+pub(super) const RELEASED: [&str; 10] =
+    ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
+
+/// The oldest version that runtimes take.
+const EARLIEST: Requirement = ("0.3.0", "a document");
+
+/// Whether a document uses something.
+type Uses = fn(&Spec) -> bool;
+
+/// What came with which version, newest first (SPEC.md, "Released versions").
+const CAME_WITH: [(Requirement, Uses); 9] = [
+    (("1.1.0", "netDevices"), |spec| any(spec, |edits| !edits.net_devices.is_empty())),
+    (("1.1.0", "schemata and enableMonitoring of intelRdt"), uses_schemata),
+    (("0.7.0", "intelRdt"), |spec| any(spec, |edits| edits.intel_rdt.is_some())),
+    (("0.7.0", "additionalGids"), |spec| any(spec, |edits| !edits.additional_gids.is_empty())),
+    (("0.6.0", "annotations"), has_annotations),
+    (("0.6.0", "a dot in the class"), class_has_dot),
+    (("0.5.0", "hostPath of a device node"), has_host_path),
+    (("0.5.0", "a device name that begins with a digit"), |spec| {
+        spec.devices.iter().any(|device| device.name.starts_with(|c: char| c.is_ascii_digit()))
+    }),
+    (("0.4.0", "type of a mount"), has_mount_type),
+];
+
+/// The lowest version that has all that a document uses, and what asks for it.
+pub(super) fn required(spec: &Spec) -> Requirement {
+    let newest = CAME_WITH.iter().find(|(_, uses)| uses(spec));
+    newest.map_or(EARLIEST, |(requirement, _)| *requirement)
+}
+
+/// A version's place among those released; Go's spelling with a `v` means the same.
+pub(super) fn rank(version: &str) -> Option<usize> {
+    let version = version.strip_prefix('v').unwrap_or(version);
+    RELEASED.iter().position(|released| *released == version)
+}
+
+fn any(spec: &Spec, uses: impl Fn(&ContainerEdits) -> bool) -> bool {
+    uses(&spec.container_edits) || spec.devices.iter().any(|device| uses(&device.container_edits))
+}
+
+fn uses_schemata(spec: &Spec) -> bool {
+    any(spec, |edits| {
+        edits
+            .intel_rdt
+            .as_ref()
+            .is_some_and(|rdt| !rdt.schemata.is_empty() || rdt.enable_monitoring)
+    })
+}
+
+fn has_annotations(spec: &Spec) -> bool {
+    !spec.annotations.is_empty() || spec.devices.iter().any(|device| !device.annotations.is_empty())
+}
+
+fn class_has_dot(spec: &Spec) -> bool {
+    spec.kind.split_once('/').is_some_and(|(_, class)| class.contains('.'))
+}
+
+fn has_host_path(spec: &Spec) -> bool {
+    any(spec, |edits| edits.device_nodes.iter().any(|node| node.host_path.is_some()))
+}
+
+fn has_mount_type(spec: &Spec) -> bool {
+    any(spec, |edits| edits.mounts.iter().any(|mount| mount.mount_type.is_some()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{DeviceNode, Kind, Mount, NetDevice, SpecDevice},
+        *,
+    };
+
+    fn needs(change: impl FnOnce(&mut Spec)) -> &'static str {
+        let edits = ContainerEdits { env: vec!["A=b".into()], ..ContainerEdits::default() };
+        let devices = vec![SpecDevice::new("a", edits)];
+        let mut spec = Spec::new(Kind::new("gpu"), devices, ContainerEdits::default());
+        change(&mut spec);
+        required(&spec).0
+    }
+
+    #[test]
+    fn a_document_is_in_the_lowest_version_that_has_all_it_uses() {
+        assert_eq!(needs(|_| ()), "0.3.0");
+        assert_eq!(needs(|spec| spec.devices[0].name = "0:1".into()), "0.5.0");
+        assert_eq!(needs(|spec| spec.kind = "v.com/a.b".into()), "0.6.0");
+        assert_eq!(needs(|spec| spec.container_edits.additional_gids = vec![44]), "0.7.0");
+        assert_eq!(
+            needs(|spec| spec.devices[0].annotations = [("a".into(), "b".into())].into()),
+            "0.6.0"
+        );
+        assert_eq!(
+            needs(|spec| {
+                let node = DeviceNode { host_path: Some("/x".into()), ..DeviceNode::new("/dev/a") };
+                spec.devices[0].container_edits.device_nodes.push(node);
+            }),
+            "0.5.0"
+        );
+        assert_eq!(
+            needs(|spec| {
+                let mount = Mount { mount_type: Some("tmpfs".into()), ..Mount::socket("/a", "/a") };
+                spec.container_edits.mounts.push(mount);
+            }),
+            "0.4.0"
+        );
+        assert_eq!(
+            needs(|spec| {
+                let moved = NetDevice { host_interface_name: "a".into(), name: "b".into() };
+                spec.container_edits.net_devices.push(moved);
+                spec.container_edits.additional_gids.push(44);
+            }),
+            "1.1.0"
+        );
+    }
+
+    #[test]
+    fn versions_have_an_order() {
+        assert!(rank("0.5.0") < rank("v1.0.0") && rank("0.5.0").is_some());
+        assert_eq!(rank("0.9.0"), None);
+    }
+}

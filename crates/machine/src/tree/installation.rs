@@ -1,0 +1,95 @@
+//! What an installation of NVIDIA's driver leaves on a host: libraries with their links, programs,
+//! firmware, a socket, files for graphics. They can be mounted and not run.
+
+use std::path::Path;
+
+use super::Tree;
+use crate::state::Model;
+
+/// Where a Debian or Ubuntu package puts libraries.
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+/// Libraries of the driver's version, and the names under which programs load them. NVML has none:
+/// the machine's own, which can be loaded, lies beside the tree.
+const OF_DRIVER_VERSION: [(&str, &[&str]); 17] = [
+    ("libcuda.so", &["libcuda.so.1", "libcuda.so"]),
+    ("libcudadebugger.so", &["libcudadebugger.so.1"]),
+    ("libnvcuvid.so", &["libnvcuvid.so.1"]),
+    ("libnvidia-allocator.so", &["libnvidia-allocator.so.1"]),
+    ("libnvidia-cfg.so", &["libnvidia-cfg.so.1"]),
+    ("libnvidia-encode.so", &["libnvidia-encode.so.1"]),
+    ("libnvidia-glcore.so", &[]),
+    ("libnvidia-gpucomp.so", &[]),
+    ("libnvidia-ml.so", &[]),
+    ("libnvidia-nvvm.so", &["libnvidia-nvvm.so.4"]),
+    ("libnvidia-opencl.so", &["libnvidia-opencl.so.1"]),
+    ("libnvidia-opticalflow.so", &["libnvidia-opticalflow.so.1"]),
+    ("libnvidia-ptxjitcompiler.so", &["libnvidia-ptxjitcompiler.so.1"]),
+    ("libEGL_nvidia.so", &["libEGL_nvidia.so.0"]),
+    ("libGLX_nvidia.so", &["libGLX_nvidia.so.0"]),
+    ("libnvoptix.so", &["libnvoptix.so.1"]),
+    ("vdpau/libvdpau_nvidia.so", &["vdpau/libvdpau_nvidia.so.1"]),
+];
+
+/// A library that has a version of its own.
+const EGL_GBM: [&str; 2] = ["libnvidia-egl-gbm.so.1.1.2", "libnvidia-egl-gbm.so.1"];
+
+/// A library of the same name pattern that is none of the driver's.
+const STRANGER: [&str; 2] = ["libnvidia-container.so.1.17.8", "libnvidia-container.so.1"];
+
+/// Programs, but for the one that controls MPS.
+const PROGRAMS: [&str; 6] = [
+    "nvidia-cuda-mps-server",
+    "nvidia-debugdump",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+    "nvidia-persistenced",
+    "nvidia-smi",
+];
+
+/// Firmware of the GPU's system processor, by generation.
+const FIRMWARE: [&str; 2] = ["gsp_ga10x.bin", "gsp_tu10x.bin"];
+
+/// What else is there.
+const FILES: [&str; 4] = [
+    "run/nvidia-persistenced/socket",
+    "usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+    "usr/share/vulkan/icd.d/nvidia_icd.json",
+    "etc/OpenCL/vendors/nvidia.icd",
+];
+
+/// What is in every file: who looks at one learns where he is.
+const CONTENT: &str = "simulated";
+
+// === impl Tree ===
+
+impl Tree {
+    /// The driver's files, as a package installs them.
+    pub(super) fn installation(&mut self, model: &Model) {
+        let (libraries, version) = (Path::new(LIBRARIES), &model.driver.version);
+        for (stem, links) in OF_DRIVER_VERSION {
+            self.library(libraries, &format!("{stem}.{version}"), links);
+        }
+        for [file, link] in [EGL_GBM, STRANGER] {
+            self.library(libraries, file, &[link]);
+        }
+        for program in PROGRAMS {
+            self.file(Path::new("usr/bin").join(program), CONTENT);
+        }
+        for firmware in FIRMWARE {
+            self.file(Path::new("lib/firmware/nvidia").join(version).join(firmware), CONTENT);
+        }
+        for path in FILES {
+            self.file(path, CONTENT);
+        }
+    }
+
+    fn library(&mut self, folder: &Path, file: &str, links: &[&str]) {
+        let file = folder.join(file);
+        self.file(&file, CONTENT);
+        for link in links {
+            let name = Path::new(file.file_name().expect("a library has a name"));
+            self.link_beside(folder.join(link), name);
+        }
+    }
+}

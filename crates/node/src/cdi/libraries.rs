@@ -1,0 +1,175 @@
+//! The driver's libraries: files with the driver's version in their names, and the names under which
+//! programs load them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use crate::host::Host;
+
+/// One library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Library {
+    /// Its folder in the driver's tree.
+    pub(super) folder: PathBuf,
+    /// Its folder below the loader's, where programs look for it in one: `vdpau`.
+    pub(super) below: &'static str,
+    /// Its name, with the version.
+    pub(super) name: String,
+    /// The file of that name, or the one it is a link to, in the driver's tree.
+    pub(super) file: PathBuf,
+    /// Other names, seen from its folder.
+    pub(super) links: BTreeSet<String>,
+}
+
+/// What was found in folders that have not changed since.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Libraries {
+    version: String,
+    seen: BTreeMap<PathBuf, (SystemTime, Vec<Library>)>,
+}
+
+/// Where drivers put libraries, in the order of NVIDIA's container toolkit, then Debian's and Fedora's
+/// folders for drivers that can be switched. 32-bit libraries are left out.
+pub(super) const FOLDERS: [&str; 9] = [
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/aarch64-linux-gnu/nvidia/current",
+    "/usr/lib64/nvidia",
+];
+
+/// Folders below those, and where below the loader's folders programs look for what is in them.
+const BELOW: [(&str, &str); 3] = [("", ""), ("vdpau", "vdpau"), ("xorg/modules/extensions", "")];
+
+/// Libraries of the driver that have versions of their own.
+const OF_OTHER_VERSION: [&str; 4] = [
+    "libnvidia-egl-gbm.so.",
+    "libnvidia-egl-wayland.so.",
+    "libnvidia-egl-wayland2.so.",
+    "libnvidia-nvvm70.so.",
+];
+
+/// Names that programs ask for and installations leave out at times.
+const ASKED_FOR: [(&str, &str); 8] = [
+    ("libcuda.so.", "libcuda.so.1"),
+    ("libcuda.so.", "libcuda.so"),
+    ("libnvidia-ml.so.", "libnvidia-ml.so.1"),
+    ("libGLX_nvidia.so.", "libGLX_indirect.so.0"),
+    ("libglxserver_nvidia.so.", "libglxserver_nvidia.so"),
+    ("libnvidia-allocator.so.", "gbm/nvidia-drm_gbm.so"),
+    ("libnvidia-opticalflow.so.", "libnvidia-opticalflow.so"),
+    ("libnvidia-vulkan-producer.so.", "libnvidia-vulkan-producer.so"),
+];
+
+/// A folder that changed this recently may change again within the same tick of the file system's
+/// clock, and then look as if it had not.
+const UNSETTLED: Duration = Duration::from_secs(2);
+
+// === impl Libraries ===
+
+impl Libraries {
+    /// The libraries of that driver version. Folders that did not change are not read again.
+    pub(super) fn of_version(&mut self, driver: &Host, version: &str) -> Vec<Library> {
+        if self.version != version {
+            *self = Self { version: version.to_owned(), ..Self::default() };
+        }
+        let (mut found, mut folders) = (Vec::new(), BTreeSet::new());
+        for (folder, (subfolder, below)) in pairs() {
+            let folder = match subfolder {
+                "" => PathBuf::from(folder),
+                subfolder => Path::new(folder).join(subfolder),
+            };
+            // `/lib64` often is a link to `/usr/lib64`: one folder by two names.
+            let Ok(same) = driver.path(&folder).canonicalize() else { continue };
+            if folders.insert(same) {
+                found.extend_from_slice(self.in_folder(driver, &folder, below));
+            }
+        }
+        found
+    }
+
+    fn in_folder(&mut self, driver: &Host, folder: &Path, below: &'static str) -> &[Library] {
+        let modified = driver.modified(folder).unwrap_or(SystemTime::UNIX_EPOCH);
+        let known = self.seen.get(folder).is_some_and(|(then, _)| *then == modified);
+        let is_settled = modified.elapsed().is_ok_and(|age| age > UNSETTLED);
+        if !(known && is_settled) {
+            let libraries = search(driver, (folder, below), &self.version);
+            self.seen.insert(folder.to_owned(), (modified, libraries));
+        }
+        self.seen.get(folder).map_or(&[], |(_, libraries)| libraries)
+    }
+}
+
+/// The version in the name of a CUDA library, where the kernel module does not tell one.
+pub(super) fn version_of_files(driver: &Host) -> Option<String> {
+    let names = FOLDERS.iter().flat_map(|folder| driver.names(folder));
+    let mut versions = names.filter_map(|name| name.strip_prefix("libcuda.so.").map(str::to_owned));
+    versions.find(|version| version.contains('.'))
+}
+
+fn pairs() -> impl Iterator<Item = (&'static str, (&'static str, &'static str))> {
+    FOLDERS.iter().flat_map(|&folder| BELOW.iter().map(move |&below| (folder, below)))
+}
+
+fn search(driver: &Host, (folder, below): (&Path, &'static str), version: &str) -> Vec<Library> {
+    let names = driver.names(folder);
+    let files = names.iter().filter(|name| is_of_driver(name, version));
+    let library = |name: &String| {
+        let file = driver.real(folder.join(name))?;
+        let stem = stem(name);
+        let leads_here = |other: &&String| {
+            let is_another =
+                *other != name && (*other == stem || other.starts_with(&format!("{stem}.")));
+            is_another && driver.real(folder.join(other)).as_ref() == Some(&file)
+        };
+        let asked_for = ASKED_FOR.iter().filter(|(prefix, _)| name.starts_with(prefix));
+        let asked_for = asked_for.map(|(_, link)| (*link).to_owned());
+        let links = names.iter().filter(leads_here).cloned().chain(asked_for).collect();
+        Some(Library { folder: folder.to_owned(), below, name: name.clone(), file, links })
+    };
+    files.filter_map(library).collect()
+}
+
+fn is_of_driver(name: &str, version: &str) -> bool {
+    let has_version = name.strip_suffix(version).is_some_and(|name| name.ends_with(".so."));
+    let has_other = OF_OTHER_VERSION.iter().any(|prefix| {
+        // One with a single number is the link to one with several; but for NVVM of CUDA 7.
+        let number = name.strip_prefix(prefix);
+        number.is_some_and(|number| number.contains('.') || prefix.contains("nvvm"))
+    });
+    name.starts_with("lib") && (has_version || has_other)
+}
+
+/// `libcuda.so` of `libcuda.so.570.133.20`.
+fn stem(name: &str) -> &str {
+    name.find(".so").map_or(name, |position| &name[..position + ".so".len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drivers_files_are_known_by_their_version() {
+        for (name, expected) in [
+            ("libcuda.so.570.133.20", true),
+            ("libnvidia-egl-gbm.so.1.1.2", true),
+            ("libnvidia-nvvm70.so.4", true),
+            ("libcuda.so.1", false),
+            ("libcuda.so.535.1.2", false),
+            ("libnvidia-egl-gbm.so.1", false),
+            ("libnvidia-container.so.1.17.8", false),
+            ("libc.so.6", false),
+        ] {
+            assert_eq!(is_of_driver(name, "570.133.20"), expected, "{name}");
+        }
+        assert_eq!(stem("libcuda.so.570.133.20"), "libcuda.so");
+    }
+}

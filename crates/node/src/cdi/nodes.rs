@@ -1,0 +1,97 @@
+//! Device nodes of a device, and those that all devices of a kind share.
+
+use std::path::{Path, PathBuf};
+
+use windlass_core::{
+    cdi::{ContainerEdits, DeviceNode, Kind},
+    device::{Device, DeviceKind},
+    pci::PciAddress,
+};
+
+use super::{GPU, toolkit::Toolkit};
+use crate::{discovery::PROFILE, host::Roots};
+
+/// Nodes of NVIDIA's driver that belong to no GPU. A program needs the first; CUDA needs the second,
+/// profilers the third, display the last.
+const NVIDIA_NODES: [&str; 4] =
+    ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
+
+/// The node through which RDMA connections are made.
+const RDMA_NODES: [&str; 1] = ["/dev/infiniband/rdma_cm"];
+
+/// Nodes of the kernel's graphics subsystem.
+const DRI: &str = "/dev/dri";
+
+/// What the profile of a MIG instance that can draw has in its name.
+const GRAPHICS: &str = "gfx";
+
+/// What a device needs by itself.
+///
+/// Groups are added for the driver's own nodes only: without them an administrator who took the nodes
+/// from others would lock out every container that does not run as root. The graphics nodes have a
+/// group nearly everywhere; for them alone no document shall need a version that containerd 1.7 may
+/// not know.
+pub(super) fn of_device(
+    roots: &Roots,
+    device: &Device,
+    toolkit: Option<&Toolkit>,
+) -> ContainerEdits {
+    let graphics = device.place.pci.filter(|_| draws(device));
+    let graphics_nodes = graphics.map(|address| graphics_nodes(roots, address));
+    let graphics_nodes = graphics_nodes.unwrap_or_default();
+    let links = graphics.iter().flat_map(|address| links(roots, *address, &graphics_nodes));
+    let hook = toolkit.and_then(|toolkit| toolkit.links(links));
+    let own = device.nodes.iter();
+    let mut groups: Vec<_> = own.clone().filter_map(|path| roots.dev.needed_group(path)).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    ContainerEdits {
+        device_nodes: own.chain(&graphics_nodes).map(|path| node(roots, path)).collect(),
+        hooks: hook.into_iter().collect(),
+        additional_gids: groups,
+        ..ContainerEdits::default()
+    }
+}
+
+/// The nodes that all devices of a kind share, as far as they are there.
+pub(super) fn shared(roots: &Roots, kind: Kind) -> Vec<DeviceNode> {
+    let nodes: &[_] = if kind == GPU { &NVIDIA_NODES } else { &RDMA_NODES };
+    let present = nodes.iter().filter(|node| roots.dev.has(node));
+    present.map(|path| node(roots, Path::new(path))).collect()
+}
+
+/// A node at its own path.
+pub(super) fn node(roots: &Roots, path: &Path) -> DeviceNode {
+    let on_node = roots.dev.path_on_node(path);
+    DeviceNode { host_path: (on_node != path).then_some(on_node), ..DeviceNode::new(path) }
+}
+
+/// Of MIG instances only those made for it can draw.
+fn draws(device: &Device) -> bool {
+    match device.kind {
+        DeviceKind::Gpu => true,
+        DeviceKind::Mig => {
+            let profile = device.attributes.get(&PROFILE).map(ToString::to_string);
+            profile.is_some_and(|profile| profile.contains(GRAPHICS))
+        }
+        DeviceKind::Nic => false,
+    }
+}
+
+fn graphics_nodes(roots: &Roots, address: PciAddress) -> Vec<PathBuf> {
+    let names = roots.host.names(format!("/sys/bus/pci/devices/{address}/drm"));
+    let is_node = |name: &String| name.starts_with("card") || name.starts_with("renderD");
+    let paths = names.into_iter().filter(is_node).map(|name| Path::new(DRI).join(name));
+    paths.filter(|path| roots.dev.has(path)).collect()
+}
+
+/// The names by PCI address, as what they say and where they are.
+fn links(roots: &Roots, address: PciAddress, nodes: &[PathBuf]) -> Vec<String> {
+    let paths = ["card", "render"].map(|role| format!("{DRI}/by-path/pci-{address}-{role}"));
+    let link = |path: &String| {
+        let target = roots.dev.link(path)?;
+        let leads_here = nodes.contains(&roots.dev.real(path)?);
+        leads_here.then(|| format!("{target}::{path}"))
+    };
+    paths.iter().filter_map(link).collect()
+}

@@ -1,0 +1,363 @@
+//! CDI documents: complete for the driver that is there, and right by the specification.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use jiff::Timestamp;
+use serde_json::Value;
+use windlass_core::cdi::{Spec, check};
+use windlass_machine::Profile;
+use windlass_node::{
+    agent,
+    cdi::{CdiFiles, Generated, text},
+    clock::Clock,
+    config::{DeviceIds, Feature},
+};
+
+use crate::world::{LIMIT, World, allocatable};
+
+const GPU_DOCUMENT: &str = "windlass.dev-gpu.json";
+
+/// Where the GPU operator's driver container shows its files.
+const DRIVER_CONTAINER: &str = "/run/nvidia/driver";
+
+const SCHEMA: &str = include_str!("cdi.schema.json");
+
+/// The documents of a machine as an agent would write them.
+async fn generate(world: &World) -> Generated {
+    let inventory = agent::survey(&world.config, Clock::starting_at(Timestamp::now())).await;
+    CdiFiles::new(&world.config).generate(&inventory)
+}
+
+fn gpus(generated: &Generated) -> &Spec {
+    &generated.documents[GPU_DOCUMENT]
+}
+
+/// A machine whose paths are those of a real one in its documents.
+fn world(profile: &str) -> World {
+    let mut world = World::new(profile);
+    world.config.host_root_on_node = "/".into();
+    world
+}
+
+fn put(world: &World, path: &str) {
+    let path = world.machine.host_root().join(path);
+    fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+    fs::write(path, "").expect("written");
+}
+
+fn install_toolkit(world: &World) {
+    put(world, "usr/bin/nvidia-cdi-hook");
+}
+
+/// Moves the driver's files to where a driver container has them.
+fn move_driver(world: &mut World) {
+    let host = world.machine.host_root();
+    let driver = host.join(DRIVER_CONTAINER.trim_start_matches('/'));
+    fs::create_dir_all(&driver).expect("made");
+    for folder in ["usr", "lib", "etc"] {
+        fs::rename(host.join(folder), driver.join(folder)).expect("moved");
+    }
+    world.config.driver.root = DRIVER_CONTAINER.into();
+}
+
+/// The text of all documents, with what needs no line of its own on one.
+fn golden(generated: &Generated) -> String {
+    let mut lines = Vec::new();
+    for (name, document) in &generated.documents {
+        let value: Value = serde_json::from_str(&text(document)).expect("JSON");
+        lines.push(format!("{name}\n{}", compact(&value, 0)));
+    }
+    lines.extend(generated.lacks.troubles.iter().map(|trouble| format!("lacks: {trouble}")));
+    lines.join("\n")
+}
+
+fn compact(value: &Value, depth: usize) -> String {
+    let is_flat = |value: &Value| match value {
+        Value::Object(fields) => fields.values().all(|field| !field.is_object()),
+        Value::Array(items) => items.iter().all(|item| !item.is_object()),
+        _ => true,
+    };
+    let indent = "  ".repeat(depth + 1);
+    let (open, close, items): (_, _, Vec<_>) = match value {
+        Value::Object(fields) if depth < 1 || !is_flat(value) || has_lists(value) => {
+            let item = |(name, field): (&String, &Value)| {
+                format!("{indent}{name:?}: {}", compact(field, depth + 1))
+            };
+            ('{', '}', fields.iter().map(item).collect())
+        }
+        Value::Array(items) if !is_flat(value) => {
+            let item = |item: &Value| format!("{indent}{}", compact(item, depth + 1));
+            ('[', ']', items.iter().map(item).collect())
+        }
+        _ => return value.to_string(),
+    };
+    format!("{open}\n{}\n{}{close}", items.join(",\n"), "  ".repeat(depth))
+}
+
+/// Whether an object has a list of objects.
+fn has_lists(value: &Value) -> bool {
+    let is_list = |field: &Value| field.as_array().is_some_and(|items| items[0].is_object());
+    value.as_object().is_some_and(|fields| fields.values().any(is_list))
+}
+
+#[tokio::test]
+async fn every_machine_has_the_documents_it_had() {
+    for profile in Profile::names() {
+        let world = world(profile);
+        install_toolkit(&world);
+        insta::assert_snapshot!(format!("machine-{profile}"), golden(&generate(&world).await));
+    }
+}
+
+#[tokio::test]
+async fn without_the_toolkit_libraries_are_where_loaders_look_anyway() {
+    let world = world("t4-edge");
+    let generated = generate(&world).await;
+    insta::assert_snapshot!("without-toolkit", golden(&generated));
+    let edits = &gpus(&generated).container_edits;
+    assert!(edits.hooks.is_empty());
+    let names: BTreeSet<_> = edits.mounts.iter().map(|mount| &*mount.container_path).collect();
+    for folder in ["/usr/lib64", "/usr/lib/x86_64-linux-gnu"] {
+        for name in
+            ["libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "vdpau/libvdpau_nvidia.so.1"]
+        {
+            assert!(names.contains(&*Path::new(folder).join(name)), "{folder}/{name}");
+        }
+    }
+    assert_eq!(names.len(), edits.mounts.len(), "no path is mounted twice");
+}
+
+#[tokio::test]
+async fn a_driver_in_a_container_is_mounted_from_there_to_where_it_belongs() {
+    let mut world = world("t4-edge");
+    move_driver(&mut world);
+    install_toolkit(&world);
+    let generated = generate(&world).await;
+    insta::assert_snapshot!("driver-container", golden(&generated));
+    let mounts = &gpus(&generated).container_edits.mounts;
+    let smi = mounts.iter().find(|mount| mount.container_path == Path::new("/usr/bin/nvidia-smi"));
+    let expected = format!("{DRIVER_CONTAINER}/usr/bin/nvidia-smi");
+    assert_eq!(smi.expect("there").host_path, Path::new(&expected));
+}
+
+#[tokio::test]
+async fn a_driver_root_without_a_driver_still_gives_device_nodes_and_says_what_is_missing() {
+    let mut world = world("t4-edge");
+    world.config.driver.root = "/nowhere".into();
+    let generated = generate(&world).await;
+    let document = gpus(&generated);
+    assert!(!document.devices[0].container_edits.device_nodes.is_empty());
+    assert!(
+        document
+            .container_edits
+            .mounts
+            .iter()
+            .all(|mount| { !mount.container_path.to_string_lossy().contains(".so") })
+    );
+    let version = world.machine.model().expect("a model").driver.version;
+    let expected =
+        format!("no libcuda.so.{version} under /nowhere: containers get device nodes only");
+    assert_eq!(generated.lacks.troubles, [expected.clone()]);
+
+    let agent = world.agent();
+    let state = agent.until(|state| !state.inventory.devices.is_empty()).await;
+    assert_eq!(state.lacks.troubles, [expected]);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_driver_whose_files_are_of_another_version_is_told_apart() {
+    let world = world("t4-edge");
+    let module = world.config.host_root.join("sys/module/nvidia/version");
+    fs::remove_file(&module).expect("removed");
+    assert!(generate(&world).await.lacks.troubles.is_empty(), "procfs tells the version too");
+    fs::write(module, "999.1").expect("written");
+    let lacks = generate(&world).await.lacks;
+    assert!(
+        lacks.troubles[0].starts_with("the loaded driver is 999.1, and the libraries under / are")
+    );
+}
+
+#[tokio::test]
+async fn every_document_is_right_by_the_schema_and_by_its_own_check() {
+    let schema: Value = serde_json::from_str(SCHEMA).expect("JSON");
+    let schema = jsonschema::validator_for(&schema).expect("a schema");
+    for profile in Profile::names() {
+        let mut world = World::new(profile);
+        for (toolkit, ids) in [(false, DeviceIds::Uuid), (true, DeviceIds::Index)] {
+            if toolkit {
+                install_toolkit(&world);
+            }
+            world.config.policy.delivery.ids = ids;
+            let generated = generate(&world).await;
+            assert!(generated.lacks.troubles.is_empty(), "{:?}", generated.lacks);
+            for document in generated.documents.values() {
+                let value = serde_json::to_value(document).expect("JSON");
+                let errors: Vec<_> = schema.iter_errors(&value).map(|e| e.to_string()).collect();
+                assert_eq!(errors, Vec::<String>::new(), "{profile}");
+                assert_eq!(check(document), [], "{profile}");
+                let again: Spec = serde_json::from_str(&text(document)).expect("reads");
+                assert_eq!(&again, document);
+            }
+        }
+    }
+    for wrong in [r#"{"kind": "a.b/c"}"#, r#"{"cdiVersion": "0.5.0", "kind": "c", "devices": []}"#]
+    {
+        let value = serde_json::from_str(wrong).expect("JSON");
+        assert!(!schema.is_valid(&value), "the schema refuses {wrong}");
+    }
+}
+
+#[tokio::test]
+async fn every_path_of_the_host_that_a_document_names_is_there() {
+    let mut world = World::new("mig-a100");
+    install_toolkit(&world);
+    move_driver(&mut world);
+    put(&world, "usr/bin/nvidia-cdi-hook");
+    for document in generate(&world).await.documents.values() {
+        let devices = document.devices.iter().map(|device| &device.container_edits);
+        for edits in devices.chain([&document.container_edits]) {
+            let nodes = edits.device_nodes.iter().filter_map(|node| node.host_path.as_ref());
+            let mounts = edits.mounts.iter().map(|mount| &mount.host_path);
+            for path in nodes.chain(mounts).chain(edits.hooks.iter().map(|hook| &hook.path)) {
+                assert!(path.starts_with(&world.config.host_root), "{}", path.display());
+                assert!(path.exists(), "{}", path.display());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn hooks_are_left_out_one_by_one_and_all_at_once() {
+    let mut world = world("t4-edge");
+    put(&world, "opt/nvidia-ctk");
+    world.config.policy.delivery.hooks.program = Some("/opt/nvidia-ctk".into());
+    let tasks = async |world: &World| -> Vec<String> {
+        let generated = generate(world).await;
+        let hooks = &gpus(&generated).container_edits.hooks;
+        assert!(hooks.iter().all(|hook| hook.args[..2] == ["nvidia-ctk", "hook"]));
+        hooks.iter().map(|hook| hook.args[2].clone()).collect()
+    };
+    let all = [
+        "create-symlinks",
+        "enable-cuda-compat",
+        "update-ldcache",
+        "disable-device-node-modification",
+    ];
+    assert_eq!(tasks(&world).await, all);
+    world.config.policy.delivery.hooks.disabled = ["enable-cuda-compat".to_owned()].into();
+    assert_eq!(tasks(&world).await, [all[0], all[2], all[3]]);
+    // Without its cache links alone are of no use: libraries go where loaders look.
+    world.config.policy.delivery.hooks.disabled = ["update-ldcache".to_owned()].into();
+    assert_eq!(tasks(&world).await, [all[1], all[3]]);
+    world.config.policy.delivery.hooks.disabled = ["all".to_owned()].into();
+    assert_eq!(tasks(&world).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_hook_program_that_is_not_there_is_named_and_containers_start_without_it() {
+    let mut world = world("t4-edge");
+    world.config.policy.delivery.hooks.program = Some("/opt/nvidia-cdi-hook".into());
+    let generated = generate(&world).await;
+    let expected = "the hook program /opt/nvidia-cdi-hook is not on the host: going without";
+    assert_eq!(generated.lacks.troubles, [expected]);
+    assert!(gpus(&generated).container_edits.hooks.is_empty());
+}
+
+#[tokio::test]
+async fn features_and_channels_have_documents_of_their_own_when_they_are_there() {
+    let mut world = world("dgx-h100");
+    let delivery = &mut world.config.policy.delivery;
+    delivery.features = [Feature::Gds, Feature::Mofed, Feature::Gdrcopy].into();
+    delivery.imex.channels = [0, 7].into();
+    for path in ["dev/nvidia-fs0", "etc/cufile.json", "dev/nvidia-caps-imex-channels/channel0"] {
+        put(&world, path);
+    }
+    let generated = generate(&world).await;
+    let names = ["windlass.dev/gds=all", "windlass.dev/mofed=all", "windlass.dev/imex-channel=0"];
+    assert_eq!(generated.besides, names);
+    assert_eq!(generated.lacks.channels, [7]);
+    assert_eq!(
+        generated.lacks.troubles,
+        [
+            "windlass.dev/gdrcopy: the host has no /dev/gdrdrv",
+            "IMEX channel 7: no /dev/nvidia-caps-imex-channels/channel7",
+        ]
+    );
+    let storage = &generated.documents["windlass.dev-gds.json"].devices[0].container_edits;
+    assert_eq!(storage.device_nodes[0].path, Path::new("/dev/nvidia-fs0"));
+    assert_eq!(storage.mounts[0].container_path, Path::new("/etc/cufile.json"));
+    let rdma = &generated.documents["windlass.dev-mofed.json"].devices[0].container_edits;
+    assert!(rdma.device_nodes.iter().any(|node| node.path.ends_with("uverbs0")));
+    assert!(!generated.documents.contains_key("windlass.dev-gdrcopy.json"));
+    assert!(generated.documents.values().all(|document| check(document).is_empty()));
+}
+
+#[tokio::test]
+async fn devices_are_named_by_position_where_the_configuration_says_so() {
+    let mut world = world("mig-a100");
+    world.config.policy.delivery.ids = DeviceIds::Index;
+    let generated = generate(&world).await;
+    let names: Vec<_> = gpus(&generated).devices.iter().map(|device| &*device.name).collect();
+    assert!(names.contains(&"2") && names.contains(&"1:2"), "{names:?}");
+    assert_eq!(gpus(&generated).cdi_version, "0.5.0", "a name begins with a digit");
+}
+
+#[tokio::test]
+async fn a_new_driver_version_replaces_every_library() {
+    let world = world("t4-edge");
+    let inventory = agent::survey(&world.config, Clock::starting_at(Timestamp::now())).await;
+    let mut files = CdiFiles::new(&world.config);
+    let old = world.machine.model().expect("a model").driver.version;
+    assert!(text(gpus(&files.generate(&inventory))).contains(&old));
+    world.machine.update(|model| model.driver.version = "999.9.9".to_owned()).expect("updated");
+    let after = text(gpus(&files.generate(&inventory)));
+    assert!(after.contains("libcuda.so.999.9.9") && !after.contains(&old), "{after}");
+}
+
+#[tokio::test]
+async fn a_library_that_is_added_later_is_found_though_the_folder_was_read_before() {
+    let world = world("t4-edge");
+    let inventory = agent::survey(&world.config, Clock::starting_at(Timestamp::now())).await;
+    let mut files = CdiFiles::new(&world.config);
+    files.generate(&inventory);
+    let version = world.machine.model().expect("a model").driver.version;
+    put(&world, &format!("usr/lib/x86_64-linux-gnu/libnvidia-new.so.{version}"));
+    assert!(text(gpus(&files.generate(&inventory))).contains("libnvidia-new.so"));
+}
+
+#[tokio::test]
+async fn a_new_mig_layout_rewrites_the_document_at_once_and_leaves_other_gpus_alone() {
+    let world = World::new("mig-a100");
+    let (kubelet, agent) = world.serving(2).await;
+    let path = world.config.cdi_dir.join(GPU_DOCUMENT);
+    let read = || -> Spec {
+        serde_json::from_slice(&fs::read(&path).expect("there")).expect("whole at any time")
+    };
+    let before = read();
+    let model = world.machine.model().expect("a model");
+    let cut = model.gpus.iter().position(|gpu| gpu.mig.as_ref().is_some_and(|mig| !mig.is_empty()));
+    let cut = cut.expect("the machine has a GPU in MIG mode");
+    let gone: Vec<_> =
+        model.gpus[cut].mig.iter().flatten().map(|instance| instance.uuid.clone()).collect();
+    world.machine.set_mig(cut, Some(&["3g.20gb"])).expect("cut anew");
+    let renewed = async {
+        while read().devices.iter().any(|device| gone.contains(&device.name)) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LIMIT, renewed).await.expect("rewritten");
+    let after = read();
+    let kept = |spec: &Spec| -> Vec<_> {
+        let known = |name: &String| before.devices.iter().any(|device| device.name == *name);
+        let devices = spec.devices.iter().filter(|device| known(&device.name));
+        devices.filter(|device| !gone.contains(&device.name)).cloned().collect()
+    };
+    assert_eq!(kept(&after), kept(&before));
+    assert_eq!(check(&after), []);
+    let names = fs::read_dir(&world.config.cdi_dir).expect("a folder").flatten();
+    let drafts = names.filter(|entry| entry.file_name().to_string_lossy().contains("draft"));
+    assert_eq!(drafts.count(), 0);
+    allocatable(&kubelet, "nvidia.com/mig-3g.20gb", 1).await;
+    agent.stop().await;
+}

@@ -1,0 +1,90 @@
+//! `windlass cdi`: documents for container runtimes, made, listed and checked.
+
+mod check;
+mod documents;
+mod list;
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::PathBuf,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use windlass_core::inventory::Inventory;
+use windlass_node::{
+    Config, agent,
+    cdi::{CdiFiles, Lacks, text},
+};
+
+use super::{clock, complete, config, sources};
+use crate::{
+    cli::{CdiCommand, GenerateArgs},
+    screen::{Paint, count, line},
+};
+
+pub(super) async fn run(command: CdiCommand) -> Result<()> {
+    match command {
+        CdiCommand::Generate(args) => generate(args).await,
+        CdiCommand::List(args) => list::run(args),
+        CdiCommand::Check(args) => check::run(args),
+    }
+}
+
+async fn generate(args: GenerateArgs) -> Result<()> {
+    let mut config = config(args.host)?;
+    config.host_root_on_node = args.host_root_on_node.unwrap_or(config.host_root_on_node);
+    let inventory = agent::survey(&config, clock()).await.inventory;
+    complete(&inventory)?;
+    if let Some(profile) = &inventory.simulated {
+        aside(format!("SIMULATED machine {profile}"))?;
+    }
+    match args.output_dir {
+        Some(folder) => write(config, folder, &inventory),
+        None => print(&config, &inventory),
+    }
+}
+
+fn print(config: &Config, inventory: &Inventory) -> Result<()> {
+    let generated = CdiFiles::new(config).generate(inventory);
+    say(&generated.lacks)?;
+    any(generated.documents.len(), inventory)?;
+    for document in generated.documents.values() {
+        line(text(document).trim_end())?;
+    }
+    Ok(())
+}
+
+fn write(mut config: Config, folder: PathBuf, inventory: &Inventory) -> Result<()> {
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    config.cdi_dir = folder;
+    let written = CdiFiles::new(&config).write(inventory)?;
+    say(&written.lacks)?;
+    let paths: Vec<_> = written.paths().collect();
+    any(paths.len(), inventory)?;
+    for path in paths {
+        line(path.display())?;
+    }
+    Ok(())
+}
+
+/// A document without devices would be refused by every runtime.
+fn any(documents: usize, inventory: &Inventory) -> Result<()> {
+    let why = sources(inventory, Paint::plain()).join("; ");
+    ensure!(documents > 0, "no device of this host can stand in a document: {why}");
+    Ok(())
+}
+
+fn say(lacks: &Lacks) -> Result<()> {
+    lacks.troubles.iter().try_for_each(aside)
+}
+
+/// Says something to the person beside what may be read by a program.
+fn aside(text: impl std::fmt::Display) -> Result<()> {
+    Ok(writeln!(io::stderr(), "windlass: {text}")?)
+}
+
+/// `2 mistakes`, `no mistake` and the like.
+fn counted(number: usize, noun: &str) -> String {
+    if number == 0 { format!("no {noun}") } else { count(number, noun) }
+}

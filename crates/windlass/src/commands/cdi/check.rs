@@ -1,0 +1,101 @@
+//! `windlass cdi check`: what is wrong with documents, and with what they name on the host.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Result, ensure};
+use windlass_core::cdi::{ContainerEdits, Spec, check};
+use windlass_node::host::Host;
+
+use super::{
+    counted,
+    documents::{Document, read},
+};
+use crate::{
+    cli::{CheckArgs, places},
+    screen::{count, line},
+};
+
+/// Mount options by which the source is a path of the host.
+const BINDS: [&str; 2] = ["bind", "rbind"];
+
+pub(super) fn run(args: CheckArgs) -> Result<()> {
+    let documents = read(&places(args.places))?;
+    let host = Host::new(args.host_root, "/");
+    let mut known = Names::default();
+    let mut mistakes = 0;
+    for document in &documents {
+        let path = document.path.display();
+        let found = mistakes_of(document, &host, &mut known);
+        match &document.content {
+            Ok(spec) if found.is_empty() => {
+                line(format!("{path}: right, {}", count(spec.devices.len(), "device")))?;
+            }
+            _ => found.iter().try_for_each(|mistake| line(format!("{path}: {mistake}")))?,
+        }
+        mistakes += found.len();
+    }
+    let documents = counted(documents.len(), "document");
+    ensure!(mistakes == 0, "{} in {documents}", count(mistakes, "mistake"));
+    Ok(line(format!("no mistake in {documents}"))?)
+}
+
+fn mistakes_of(document: &Document, host: &Host, known: &mut Names) -> Vec<String> {
+    match &document.content {
+        Err(error) => vec![error.clone()],
+        Ok(spec) => {
+            let of_format = check(spec).into_iter().map(|mistake| mistake.to_string());
+            of_format.chain(missing(spec, host)).chain(known.taken(&document.path, spec)).collect()
+        }
+    }
+}
+
+/// Files of the host that a runtime would not find.
+fn missing(spec: &Spec, host: &Host) -> Vec<String> {
+    let devices = spec.devices.iter().map(|device| (device.name.as_str(), &device.container_edits));
+    let all = devices.chain([("every device", &spec.container_edits)]);
+    let missing = |(name, edits): (&str, &ContainerEdits)| {
+        let absent = named(edits).into_iter().filter(|path| path.has_root() && !host.has(path));
+        let text = |path: PathBuf| format!("{name}: the host has no {}", path.display());
+        absent.map(text).collect::<Vec<_>>()
+    };
+    all.flat_map(missing).collect()
+}
+
+fn named(edits: &ContainerEdits) -> Vec<PathBuf> {
+    let nodes = edits.device_nodes.iter();
+    let nodes = nodes.map(|node| node.host_path.as_ref().unwrap_or(&node.path));
+    let binds = edits
+        .mounts
+        .iter()
+        .filter(|mount| mount.options.iter().any(|option| BINDS.contains(&option.as_str())));
+    let mounts = binds.map(|mount| &mount.host_path);
+    nodes.chain(mounts).chain(edits.hooks.iter().map(|hook| &hook.path)).cloned().collect()
+}
+
+/// Which document of a folder has which names: with two, a runtime gives neither to a container.
+#[derive(Default)]
+struct Names(BTreeMap<(PathBuf, String), PathBuf>);
+
+// === impl Names ===
+
+impl Names {
+    fn taken(&mut self, path: &Path, spec: &Spec) -> Vec<String> {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let mut taken = Vec::new();
+        for device in &spec.devices {
+            let name = format!("{}={}", spec.kind, device.name);
+            let key = (folder.to_owned(), name);
+            match self.0.get(&key) {
+                Some(other) if other != path => {
+                    taken.push(format!("{} is in {} too: remove one", key.1, other.display()));
+                }
+                Some(_) => {}
+                None => drop(self.0.insert(key, path.to_owned())),
+            }
+        }
+        taken
+    }
+}

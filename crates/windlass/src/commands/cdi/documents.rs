@@ -1,0 +1,63 @@
+//! Documents as they lie in folders, right or not.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+use windlass_core::cdi::Spec;
+
+use crate::exit::Misuse;
+
+/// A file, and the document in it or why there is none.
+#[derive(Debug)]
+pub(super) struct Document {
+    pub(super) path: PathBuf,
+    pub(super) content: Result<Spec, String>,
+}
+
+/// How the names of documents end; runtimes pass over every other file of a folder.
+const ENDINGS: [&str; 2] = ["json", "yaml"];
+
+/// The documents in these places, folders in the order of names.
+pub(super) fn read(places: &[PathBuf]) -> Result<Vec<Document>> {
+    let mut paths = Vec::new();
+    for place in places {
+        if place.is_dir() {
+            paths.extend(in_folder(place)?);
+        } else if place.exists() {
+            paths.push(place.clone());
+        } else {
+            let problem = anyhow::anyhow!("{} is no file or folder", place.display());
+            return Err(Misuse(problem).into());
+        }
+    }
+    Ok(paths.into_iter().map(document).collect())
+}
+
+fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder);
+    let entries = entries.with_context(|| format!("cannot read {}", folder.display()))?;
+    let paths = entries.flatten().map(|entry| entry.path());
+    let mut paths: Vec<_> = paths.filter(|path| ending(path).is_some()).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+fn document(path: PathBuf) -> Document {
+    let content = fs::read_to_string(&path).map_err(|error| error.to_string());
+    let content = content.and_then(|text| {
+        if ending(&path) == Some("yaml") {
+            serde_saphyr::from_str(&text).map_err(|error| error.to_string())
+        } else {
+            serde_json::from_str(&text).map_err(|error| error.to_string())
+        }
+    });
+    Document { path, content }
+}
+
+fn ending(path: &Path) -> Option<&'static str> {
+    let name = path.extension()?;
+    ENDINGS.into_iter().find(|ending| name == *ending)
+}

@@ -1,0 +1,69 @@
+//! `windlass cdi list`: the names that containers can ask for.
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+use windlass_core::cdi::{ContainerEdits, Spec};
+
+use super::{
+    aside, counted,
+    documents::{Document, read},
+};
+use crate::{
+    cli::{ListArgs, places},
+    commands::answer,
+    screen::{Table, line},
+};
+
+/// A name, and what a container gets by it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    name: String,
+    document: String,
+    device_nodes: usize,
+    mounts: usize,
+    hooks: usize,
+}
+
+pub(super) fn run(args: ListArgs) -> Result<()> {
+    let documents = read(&places(args.places))?;
+    let readable = documents.iter().filter_map(|document| {
+        Some((document.path.display().to_string(), document.content.as_ref().ok()?))
+    });
+    let entries: Vec<_> = readable.flat_map(|(path, spec)| entries(&path, spec)).collect();
+    answer(args.output, &entries, || table(&entries))?;
+    let mut unreadable = 0;
+    for Document { path, content } in &documents {
+        if let Err(error) = content {
+            unreadable += 1;
+            aside(format!("{}: {error}", path.display()))?;
+        }
+    }
+    ensure!(unreadable == 0, "{} cannot be read", counted(unreadable, "document"));
+    Ok(())
+}
+
+fn entries(path: &str, spec: &Spec) -> Vec<Entry> {
+    let entry = |device: &windlass_core::cdi::SpecDevice| {
+        let edits = [&spec.container_edits, &device.container_edits];
+        let sum = |count: fn(&ContainerEdits) -> usize| edits.map(count).iter().sum();
+        Entry {
+            name: format!("{}={}", spec.kind, device.name),
+            document: path.to_owned(),
+            device_nodes: sum(|edits| edits.device_nodes.len()),
+            mounts: sum(|edits| edits.mounts.len()),
+            hooks: sum(|edits| edits.hooks.len()),
+        }
+    };
+    spec.devices.iter().map(entry).collect()
+}
+
+fn table(entries: &[Entry]) -> Result<()> {
+    let mut table = Table::new(["NAME", "NODES", "MOUNTS", "HOOKS", "DOCUMENT"]);
+    for Entry { name, document, device_nodes, mounts, hooks } in entries {
+        let counts = [device_nodes, mounts, hooks].map(ToString::to_string);
+        let [nodes, mounts, hooks] = counts;
+        table.row([name.clone(), nodes, mounts, hooks, document.clone()]);
+    }
+    Ok(table.lines("").into_iter().try_for_each(line)?)
+}
