@@ -34,6 +34,7 @@ pub(super) struct Ground {
     pub(super) places: MpsPlaces,
     pub(super) settings: MpsSettings,
     roots: Roots,
+    /// `None` is looked for each time: a driver may be installed later.
     nvml_library: Option<PathBuf>,
 }
 
@@ -76,20 +77,24 @@ const OF_CONTAINERS: &[u8] = b"system_u:object_r:container_file_t:s0\0";
 
 impl Ground {
     pub(super) fn new(config: &Config) -> Self {
-        let roots = Roots::new(config);
-        let nvml_library = config.driver.nvml_library.clone();
-        let nvml_library = nvml_library
-            .or_else(|| roots.driver.nvml_library())
-            .or_else(|| roots.host.nvml_library());
-        let (places, settings) = (MpsPlaces::new(config), config.mps.clone());
-        Self { places, settings, roots, nvml_library }
+        Self {
+            places: MpsPlaces::new(config),
+            settings: config.mps.clone(),
+            roots: Roots::new(config),
+            nvml_library: config.driver.nvml_library.clone(),
+        }
     }
 
     /// Nothing, to begin with.
     pub(super) fn hold(&self, device: DeviceId) -> Held {
-        let deadline = self.settings.answer_deadline;
-        let mode = ModeSetter::new(device.clone(), self.nvml_library.clone(), deadline);
+        let mode = ModeSetter::new(device.clone(), self.settings.answer_deadline);
         Held { device, process: None, mode }
+    }
+
+    fn nvml_library(&self) -> Option<PathBuf> {
+        let named = self.nvml_library.clone();
+        let of_driver = || self.roots.driver.nvml_library();
+        named.or_else(of_driver).or_else(|| self.roots.host.nvml_library())
     }
 
     pub(super) fn program(&self) -> Result<Program, ProgramError> {
@@ -106,7 +111,7 @@ impl Ground {
         let place = self.places.of(&held.device);
         self.make_folders(&place)?;
         let program = self.program()?;
-        held.mode.set(ComputeMode::ExclusiveProcess).await?;
+        held.mode.set(self.nvml_library(), ComputeMode::ExclusiveProcess).await?;
         if let Some(process) = self.find(&held.device) {
             tracing::info!(device = %held.device, "taking over a running MPS daemon");
             held.process = Some(process);
@@ -141,7 +146,7 @@ impl Ground {
             }
             process.end(self.settings.stop_grace).await?;
         }
-        held.mode.set(ComputeMode::Default).await?;
+        held.mode.set(self.nvml_library(), ComputeMode::Default).await?;
         let folder = self.places.host().path(&place.folder);
         let removed = fs::remove_dir_all(&folder);
         match removed {

@@ -10,7 +10,6 @@ use windlass_nvml::{ComputeMode, LoadError, Nvml, NvmlError};
 #[derive(Debug)]
 pub(super) struct ModeSetter {
     device: DeviceId,
-    library: Option<PathBuf>,
     deadline: Duration,
     /// A call that hangs is waited for again the next time, not made a second time.
     call: JoinSet<Result<(), ModeError>>,
@@ -32,12 +31,16 @@ pub(super) enum ModeError {
 // === impl ModeSetter ===
 
 impl ModeSetter {
-    pub(super) fn new(device: DeviceId, library: Option<PathBuf>, deadline: Duration) -> Self {
-        Self { device, library, deadline, call: JoinSet::new() }
+    pub(super) fn new(device: DeviceId, deadline: Duration) -> Self {
+        Self { device, deadline, call: JoinSet::new() }
     }
 
-    /// Sets the mode, unless it is set.
-    pub(super) async fn set(&mut self, mode: ComputeMode) -> Result<(), ModeError> {
+    /// Sets the mode by that NVML, unless it is set.
+    pub(super) async fn set(
+        &mut self,
+        library: Option<PathBuf>,
+        mode: ComputeMode,
+    ) -> Result<(), ModeError> {
         if !self.call.is_empty() {
             // What an earlier call did is overruled by the one that follows.
             self.finish().await.or_else(|error| match error {
@@ -45,7 +48,7 @@ impl ModeSetter {
                 _ => Ok(()),
             })?;
         }
-        let (library, device) = (self.library.clone(), self.device.clone());
+        let device = self.device.clone();
         self.call.spawn_blocking(move || set(library, &device, mode));
         self.finish().await
     }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use windlass_machine::{Fault, MpsFault};
-use windlass_node::mps::{Mig, MpsWant};
+use windlass_node::mps::{Mig, MpsState, MpsWant};
 
 use crate::rig::{Rig, shares};
 
@@ -82,10 +82,7 @@ async fn mig_and_old_gpus_are_refused_before_anything_is_touched() {
     ] {
         mps.want([(gpu.clone(), want)]);
         mps.until(|states| {
-            states
-                .get(&gpu)
-                .and_then(|state| state.trouble())
-                .is_some_and(|why| why.contains(expected))
+            states.get(&gpu).and_then(MpsState::trouble).is_some_and(|why| why.contains(expected))
         })
         .await;
     }
