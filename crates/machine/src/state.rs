@@ -239,8 +239,9 @@ impl Gpu {
 
     /// Where an NVLink ends now; `None` for one that is down or not plugged.
     pub fn link(&self, port: usize) -> Option<LinkEnd> {
+        let end = self.links.get(port).copied().flatten()?;
         let down = self.faults.links_down >> port & 1 == 1;
-        self.links.get(port).copied().flatten().filter(|_| !down)
+        (!down).then_some(end)
     }
 
     /// Whether a fabric manager registers it: on switches, since Hopper.

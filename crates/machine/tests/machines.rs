@@ -282,6 +282,34 @@ fn a_fault_for_a_gpu_that_is_not_there_says_how_many_are() {
 }
 
 #[test]
+fn a_fault_of_what_the_gpu_does_not_have_is_refused_with_its_reason() {
+    for (profile, fault, expected) in [
+        ("t4-edge", "remap-failed@0", "Tesla T4 replaces no rows of memory"),
+        ("t4-edge", "nvlink:0@0", "the GPU has no such link"),
+        ("dgx-h100", "nvlink:18@0", "the GPU has no such link"),
+        ("dgx-h100", "nvlink:200@0", "the GPU has no such link"),
+        ("dgx-a100", "fabric@0", "the GPU has no such link"),
+        ("dgx-h100", "xid:79@0/1", "the GPU has no GPU instance of that id"),
+    ] {
+        let (_dir, machine) = machine(profile);
+        let error = machine.inject(&fault.parse().expect(fault)).expect_err(fault);
+        let cause = std::error::Error::source(&error).expect("a cause").to_string();
+        assert_eq!(cause, format!("`{fault}`: {expected}"));
+    }
+}
+
+#[test]
+fn a_reset_ends_conditions_and_mends_no_memory() {
+    let (_dir, machine) = machine("dgx-h100");
+    for fault in ["nvlink:5@0", "fabric@0", "thermal@0", "power@0", "remap-failed@0", "recover@0"] {
+        machine.inject(&fault.parse().expect(fault)).expect(fault);
+    }
+    let model = machine.model().expect("written");
+    assert_eq!(model.gpus[0].faults, windlass_machine::state::Faults::default());
+    assert!(model.gpus[0].live.remapped.failed);
+}
+
+#[test]
 fn recovery_ends_faults_and_remaps_the_broken_row() {
     let (_dir, machine) = machine("t4-edge");
     for fault in ["ecc@0", "lost@0", "slow:5@0", "recover@0"] {

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use windlass_machine::{Fault, Machine, Profile, simulated_driver};
 use windlass_nvml::{
     ComputeMode, EventKind, FabricHealth, FabricState, LoadError, MigMode, Nvml, RecoveryAction,
-    Remote,
+    Remote, RowRemapping, Slowdown,
 };
 
 const REAL: &str = "WINDLASS_E2E_NVML_LIBRARY";
@@ -138,6 +138,40 @@ fn an_event_names_its_gpu_and_its_xid() {
     let event = events.wait(Duration::from_secs(5)).expect("a wait").expect("an event");
     assert!(event.gpu == gpu);
     assert_eq!(event.kind, EventKind::Xid(79));
+}
+
+#[test]
+fn an_event_of_an_instance_names_it_and_one_of_the_gpu_names_none() {
+    let (_folder, machine) = machine("mig-a100");
+    let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+    let (gpu, events) = (nvml.gpu(0).expect("a GPU"), nvml.event_set().expect("a set"));
+    let instances = gpu.mig_instances().expect("instances");
+    let instance = instances.into_iter().next().expect("it is cut").expect("an instance");
+    assert!(events.watch(&gpu).expect("it reports faults"));
+    let named = instance.gpu_instance;
+    machine.inject(&Fault::InstanceXid { gpu: 0, instance: named, code: 79 }).expect("injected");
+    machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
+    for expected in [Some((named, instance.compute_instance)), None] {
+        let event = events.wait(Duration::from_secs(5)).expect("a wait").expect("an event");
+        assert_eq!(event.gpu_instance.zip(event.compute_instance), expected);
+    }
+}
+
+#[test]
+fn conditions_are_told_as_they_are() {
+    let (_folder, machine) = machine("dgx-h100");
+    let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+    let gpu = nvml.gpu(1).expect("a GPU");
+    let links = gpu.nvlinks_up().expect("links").len();
+    assert_eq!(gpu.page_retirement_pending(), Ok(None), "it replaces rows");
+    assert_eq!(gpu.uncorrected_errors(), Ok(Some(0)));
+    for fault in ["thermal@1", "remap-pending@1", "remap-failed@1", "ecc-count@1", "nvlink:5@1"] {
+        machine.inject(&fault.parse().expect(fault)).expect(fault);
+    }
+    assert_eq!(gpu.slowdown(), Ok(Some(Slowdown { thermal: true, power: false })));
+    assert_eq!(gpu.row_remapping(), Ok(Some(RowRemapping { pending: true, failed: true })));
+    assert_eq!(gpu.uncorrected_errors(), Ok(Some(1)));
+    assert_eq!(gpu.nvlinks_up().expect("links").len(), links - 1);
 }
 
 #[test]
