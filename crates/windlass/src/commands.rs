@@ -1,5 +1,6 @@
 //! What each command does.
 
+mod config;
 mod devices;
 mod kubelet;
 mod machine;
@@ -13,7 +14,11 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use jiff::Timestamp;
 use serde::Serialize;
 use windlass_core::inventory::{Inventory, SourceState};
-use windlass_node::{Config, agent, clock::Clock, config::ConfigFile};
+use windlass_node::{
+    Config, agent,
+    clock::Clock,
+    config::{PeerFlags, load},
+};
 
 pub(crate) use devices::{device_table, name as short_name, ordered, sources};
 pub(crate) use machine::host_flags;
@@ -35,6 +40,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Node(args) => block_on(node::run(args)),
         Command::Devices(args) => block_on(devices::run(args)),
         Command::Topo(args) => block_on(topo::run(args)),
+        Command::Config(args) => config::run(args.command),
         Command::Demo(args) => block_on(demo::run(args)),
         Command::Xids(args) => xids::run(&args),
         Command::Kubelet(args) => block_on(kubelet::run(args)),
@@ -55,20 +61,28 @@ fn block_on(command: impl Future<Output = Result<()>>) -> Result<()> {
 }
 
 /// The defaults, the file over them, the flags over the file.
-fn config(args: HostArgs) -> Result<Config> {
+fn host_config(args: HostArgs) -> Result<Config> {
     let mut config = match &args.config {
         Some(path) => {
-            let loaded = ConfigFile::load(path).context("--config");
-            loaded.map_err(Misuse)?
+            let loaded = load(path, &PeerFlags::default()).context("--config");
+            loaded.map_err(Misuse)?.config
         }
         None => Config::default(),
     };
+    apply_host(args, &mut config);
+    host_root(&config)?;
+    Ok(config)
+}
+
+fn apply_host(args: HostArgs, config: &mut Config) {
     if let Some(root) = args.host_root {
         config.host_root = root;
     }
-    config.driver.nvml_library = args.nvml_library.or(config.driver.nvml_library);
-    directory("host root", &config.host_root, "--host-root or hostRoot")?;
-    Ok(config)
+    config.driver.nvml_library = args.nvml_library.or(config.driver.nvml_library.take());
+}
+
+fn host_root(config: &Config) -> Result<()> {
+    directory("host root", &config.host_root, "--host-root or hostRoot")
 }
 
 /// A folder that the configuration names must be one; `named` says by which flag and key.
@@ -82,7 +96,7 @@ fn directory(what: &str, path: &Path, named: &str) -> Result<()> {
 
 /// Looks at this host once.
 async fn survey(args: HostArgs) -> Result<Inventory> {
-    Ok(agent::survey(&config(args)?, clock()).await)
+    Ok(agent::survey(&host_config(args)?, clock()).await)
 }
 
 /// What was found is shown in any case; that something is missing from it is a failure.
