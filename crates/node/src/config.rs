@@ -2,27 +2,34 @@
 //!
 //! Places and limits are fixed when the agent starts; the [`Policy`] may be replaced while it runs.
 
+mod choice;
 mod delivery;
 mod document;
 mod file;
+mod load;
 mod mistake;
 mod mps;
+mod peer;
 mod policy;
 mod profile;
+pub mod reload;
 mod rules;
 mod selector;
 mod sharing;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+pub use choice::{ConfigDir, LabelValue};
 pub use delivery::{
     AnnotationPrefix, Delivery, DeviceIds, DeviceNodes, Feature, Hooks, Imex, InvalidPrefix,
     MissingChannel, Strategy,
 };
 pub use document::Remark;
 pub use file::{ConfigFile, schema, to_yaml};
+pub use load::{Format, Loaded, load, parse};
 pub use mistake::{ConfigError, Mistakes};
 pub use mps::{MpsSettings, MpsUsers};
+pub use peer::{HealthChecks, PeerFlags};
 pub use policy::{
     HealthPolicy, LabelOutput, LabelPolicy, MigStrategy, Policy, ResourceRule, Resources,
     UnlistedXids, Unmatched,

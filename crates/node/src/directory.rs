@@ -13,6 +13,7 @@ use tokio_stream::StreamExt as _;
 /// Watches one directory. The directory may be replaced while it is watched.
 pub(crate) struct DirectoryWatch {
     path: PathBuf,
+    interesting: WatchMask,
     watches: Watches,
     notices: EventStream<[u8; BUFFER_BYTES]>,
 }
@@ -36,13 +37,22 @@ const BUFFER_BYTES: usize = 4096;
 // === impl DirectoryWatch ===
 
 impl DirectoryWatch {
-    /// Starts to watch.
+    /// Starts to watch what comes and goes.
     pub(crate) fn new(path: &Path) -> io::Result<Self> {
+        Self::with(path, INTERESTING)
+    }
+
+    /// Starts to watch also what is written to files that stay.
+    pub(crate) fn of_contents(path: &Path) -> io::Result<Self> {
+        Self::with(path, INTERESTING | WatchMask::CLOSE_WRITE)
+    }
+
+    fn with(path: &Path, interesting: WatchMask) -> io::Result<Self> {
         let queue = Inotify::init()?;
         let mut watches = queue.watches();
-        watches.add(path, INTERESTING)?;
+        watches.add(path, interesting)?;
         let notices = queue.into_event_stream([0; BUFFER_BYTES])?;
-        Ok(Self { path: path.to_owned(), watches, notices })
+        Ok(Self { path: path.to_owned(), interesting, watches, notices })
     }
 
     /// Counts up in `changes` at each notice, and at least once in `at_least_every`, since the kernel
@@ -56,7 +66,7 @@ impl DirectoryWatch {
             if !notice.is_ok_and(|mask| !mask.intersects(DIRECTORY)) {
                 // Watches whatever has the path now; watching the same directory again changes
                 // nothing, and an absent one is tried again at the next look.
-                let _ = self.watches.add(&self.path, INTERESTING);
+                let _ = self.watches.add(&self.path, self.interesting);
             }
             changes.send_modify(|count| *count += 1);
         }

@@ -3,12 +3,18 @@
 #![expect(clippy::doc_markdown, reason = "the text is help, which is read in a terminal")]
 
 mod cdi;
+mod config;
+mod peer;
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::filter::Targets;
 use windlass_machine::Fault;
+use windlass_node::config::Strategy;
+
+pub(crate) use config::{ConfigArgs, ConfigCommand};
+pub(crate) use peer::PeerArgs;
 
 pub(crate) use cdi::{CdiArgs, CdiCommand, CheckArgs, GenerateArgs, ListArgs, places};
 
@@ -47,6 +53,8 @@ pub(crate) enum Command {
     Mps(MpsArgs),
     /// Make, list and check documents that tell container runtimes about devices (CDI).
     Cdi(CdiArgs),
+    /// Check configuration files, convert those of NVIDIA's plugin, print the schema.
+    Config(ConfigArgs),
     /// See the whole thing work: a simulated machine, the real agent, an embedded kubelet.
     Demo(DemoArgs),
     /// Run the embedded kubelet alone, for anyone's device plugin.
@@ -56,9 +64,9 @@ pub(crate) enum Command {
 }
 
 /// Where the host is, and what the configuration says of it. Each flag wins over the file.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct HostArgs {
-    /// Configuration file (YAML).
+    /// Configuration file: YAML or JSON, in Windlass's format or that of NVIDIA's plugin.
     #[arg(long, value_name = "FILE", env = "WINDLASS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
     /// Where the host's /sys, /proc, /dev and driver are found [default: /]
@@ -69,38 +77,97 @@ pub(crate) struct HostArgs {
     pub(crate) nvml_library: Option<PathBuf>,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct NodeArgs {
     #[command(flatten)]
     pub(crate) host: HostArgs,
-    /// The kubelet's folder [default: /var/lib/kubelet]
-    #[arg(long, value_name = "DIR", env = "WINDLASS_KUBELET_DIR")]
-    pub(crate) kubelet_dir: Option<PathBuf>,
-    /// Where CDI documents are written [default: /var/run/cdi]
-    #[arg(long, value_name = "DIR", env = "WINDLASS_CDI_DIR")]
-    pub(crate) cdi_dir: Option<PathBuf>,
-    /// What the container runtime calls the host root; another folder only for simulated machines
-    /// [default: /]
-    #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE")]
-    pub(crate) host_root_on_node: Option<PathBuf>,
-    /// How containers are told their devices [default: cdi]
-    #[arg(long, value_name = "HOW", env = "WINDLASS_DEVICE_LIST")]
-    pub(crate) device_list: Option<DeviceListArg>,
+    /// Folder of configuration files, of which the node's label names one; without the label the file
+    /// `default`, or the only one
+    #[arg(long, value_name = "DIR", env = "WINDLASS_CONFIG_DIR", conflicts_with = "config")]
+    pub(crate) config_dir: Option<PathBuf>,
+    /// The node's label that names a file in --config-dir.
+    #[arg(
+        long,
+        value_name = "LABEL",
+        env = "WINDLASS_CONFIG_LABEL",
+        default_value = "nvidia.com/device-plugin.config"
+    )]
+    pub(crate) config_label: String,
+    #[command(flatten)]
+    pub(crate) places: PlaceArgs,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+    /// How containers are told their devices; several with commas between [default: cdi-cri]
+    #[arg(long, value_name = "HOW", env = "WINDLASS_DEVICE_LIST", value_delimiter = ',')]
+    pub(crate) device_list: Option<Vec<DeviceListArg>>,
     /// How log lines look.
     #[arg(long, value_name = "FORMAT", env = "WINDLASS_LOG_FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
     /// What is logged: a level (info, debug), or levels by module (windlass_node=debug,info).
     #[arg(long, value_name = "LEVELS", env = "WINDLASS_LOG", default_value = "info")]
     pub(crate) log: Targets,
+    #[command(flatten)]
+    pub(crate) peer: PeerArgs,
+}
+
+/// Where the agent reads, writes and listens.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PlaceArgs {
+    /// The kubelet's folder [default: /var/lib/kubelet]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_KUBELET_DIR")]
+    pub(crate) kubelet_dir: Option<PathBuf>,
+    /// Where CDI documents are written [default: /var/run/cdi]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_CDI_DIR")]
+    pub(crate) cdi_dir: Option<PathBuf>,
+    /// Where the agent keeps what must outlive it [default: /var/lib/windlass]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_STATE_DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Where health and metrics are served, such as 0.0.0.0:9400 [default: nowhere]
+    #[arg(long, value_name = "ADDRESS", env = "WINDLASS_LISTEN")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// What the container runtime calls the host root; another folder only for simulated machines
+    /// [default: /]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE")]
+    pub(crate) host_root_on_node: Option<PathBuf>,
+}
+
+/// How the API server is reached, by the parts that need it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClusterArgs {
+    /// A kubeconfig [default: the pod's own account]
+    #[arg(long, value_name = "FILE", env = "WINDLASS_KUBECONFIG")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The name of this node's object [default: the host's name]
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    pub(crate) node_name: Option<String>,
+    /// The namespace of objects that belong to one [default: the pod's own]
+    #[arg(long, value_name = "NAME", env = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum DeviceListArg {
     /// Names in CDI documents, which CRI-O and containerd 2 resolve; containerd 1.7 needs
     /// enable_cdi = true.
-    Cdi,
+    #[value(name = "cdi-cri", alias = "cdi")]
+    CdiCri,
+    /// The same names in annotations, for a kubelet that does not pass names on.
+    CdiAnnotations,
     /// NVIDIA_VISIBLE_DEVICES, which NVIDIA's container runtime resolves.
     Envvar,
+    /// Mounts with telling names, which NVIDIA's container runtime resolves.
+    VolumeMounts,
+}
+
+impl From<DeviceListArg> for Strategy {
+    fn from(arg: DeviceListArg) -> Self {
+        match arg {
+            DeviceListArg::CdiCri => Self::CdiCri,
+            DeviceListArg::CdiAnnotations => Self::CdiAnnotations,
+            DeviceListArg::Envvar => Self::Envvar,
+            DeviceListArg::VolumeMounts => Self::VolumeMounts,
+        }
+    }
 }
 
 /// What is looked at, and how it is shown.

@@ -1,6 +1,7 @@
 //! What each command does.
 
 mod cdi;
+mod config;
 mod devices;
 mod kubelet;
 mod labels;
@@ -16,7 +17,12 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use jiff::Timestamp;
 use serde::Serialize;
 use windlass_core::inventory::{Inventory, SourceState};
-use windlass_node::{Config, agent, clock::Clock, config::ConfigFile, state::NodeState};
+use windlass_node::{
+    Config, agent,
+    clock::Clock,
+    config::{PeerFlags, load},
+    state::NodeState,
+};
 
 pub(crate) use devices::{device_table, name as short_name, ordered, sources};
 pub(crate) use labels::LabelsArgs;
@@ -42,6 +48,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Topo(args) => block_on(topo::run(args)),
         Command::Labels(args) => block_on(labels::run(args)),
         Command::Cdi(args) => block_on(cdi::run(args.command)),
+        Command::Config(args) => config::run(args.command),
         Command::Demo(args) => block_on(demo::run(args)),
         Command::Xids(args) => xids::run(&args),
         Command::Mps(args) => block_on(mps::run(args)),
@@ -63,20 +70,28 @@ fn block_on(command: impl Future<Output = Result<()>>) -> Result<()> {
 }
 
 /// The defaults, the file over them, the flags over the file.
-fn config(args: HostArgs) -> Result<Config> {
+fn host_config(args: HostArgs) -> Result<Config> {
     let mut config = match &args.config {
         Some(path) => {
-            let loaded = ConfigFile::load(path).context("--config");
-            loaded.map_err(Misuse)?
+            let loaded = load(path, &PeerFlags::default()).context("--config");
+            loaded.map_err(Misuse)?.config
         }
         None => Config::default(),
     };
+    apply_host(args, &mut config);
+    host_root(&config)?;
+    Ok(config)
+}
+
+fn apply_host(args: HostArgs, config: &mut Config) {
     if let Some(root) = args.host_root {
         config.host_root = root;
     }
-    config.driver.nvml_library = args.nvml_library.or(config.driver.nvml_library);
-    directory("host root", &config.host_root, "--host-root or hostRoot")?;
-    Ok(config)
+    config.driver.nvml_library = args.nvml_library.or(config.driver.nvml_library.take());
+}
+
+fn host_root(config: &Config) -> Result<()> {
+    directory("host root", &config.host_root, "--host-root or hostRoot")
 }
 
 /// A folder that the configuration names must be one; `named` says by which flag and key.
@@ -90,7 +105,7 @@ fn directory(what: &str, path: &Path, named: &str) -> Result<()> {
 
 /// Looks at this host once.
 async fn survey(args: HostArgs) -> Result<NodeState> {
-    Ok(agent::survey(&config(args)?, clock()).await)
+    Ok(agent::survey(&host_config(args)?, clock()).await)
 }
 
 /// What was found is shown in any case; that something is missing from it is a failure.

@@ -6,7 +6,7 @@ mod reader;
 mod tree;
 
 pub(super) use lined::{Lined, Many};
-pub(super) use reader::{Reading, UnknownKeys, read};
+pub(super) use reader::{UnknownKeys, read};
 pub(super) use tree::{Node, parse};
 
 /// What a configuration file has at a line, and what is to be said of it.

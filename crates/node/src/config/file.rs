@@ -118,13 +118,6 @@ pub fn schema() -> serde_json::Value {
 // === impl ConfigFile ===
 
 impl ConfigFile {
-    /// Reads a file and applies it to the defaults.
-    pub fn load(path: &Path) -> Result<Config, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        Self::parse(path, &text)
-    }
-
     /// Applies a document to the defaults; `path` is for the messages.
     pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
         let wrong = |found| Mistakes::new(path, found);

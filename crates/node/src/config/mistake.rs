@@ -18,6 +18,14 @@ pub enum ConfigError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// No file is meant for this node.
+    #[error("{dir} has no file {name:?}, which the node's label asks for", dir = dir.display())]
+    NoSuchFile {
+        /// The folder of configurations.
+        dir: PathBuf,
+        /// The label's value.
+        name: String,
+    },
     /// The file says something that cannot be.
     #[error(transparent)]
     Invalid(#[from] Mistakes),

@@ -17,7 +17,7 @@ use windlass_node::{
     cdi::{CdiFiles, Lacks, text},
 };
 
-use super::{clock, complete, config, sources};
+use super::{clock, complete, host_config, sources};
 use crate::{
     cli::{CdiCommand, GenerateArgs},
     screen::{Paint, count, line},
@@ -32,7 +32,7 @@ pub(super) async fn run(command: CdiCommand) -> Result<()> {
 }
 
 async fn generate(args: GenerateArgs) -> Result<()> {
-    let mut config = config(args.host)?;
+    let mut config = host_config(args.host)?;
     config.host_root_on_node = args.host_root_on_node.unwrap_or(config.host_root_on_node);
     let inventory = agent::survey(&config, clock()).await.inventory;
     complete(&inventory)?;

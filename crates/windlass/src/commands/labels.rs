@@ -8,7 +8,7 @@ use windlass_core::{
 };
 use windlass_node::{agent, host::Host, labels};
 
-use super::{answer, clock, complete, config, simulated, sources};
+use super::{answer, clock, complete, host_config, simulated, sources};
 use crate::{
     cli::{HostArgs, OutputArg},
     screen::{Paint, Table, line},
@@ -36,7 +36,7 @@ enum LabelsOutputArg {
 }
 
 pub(super) async fn run(args: LabelsArgs) -> Result<()> {
-    let (config, clock) = (config(args.host)?, clock());
+    let (config, clock) = (host_config(args.host)?, clock());
     let inventory = agent::survey(&config, clock).await.inventory;
     let host = Host::new(&config.host_root, &config.host_root_on_node);
     let labels = labels::of(&host, &config.policy, &inventory, clock.now());

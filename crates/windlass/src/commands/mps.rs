@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use windlass_node::mps;
 
-use super::config;
+use super::host_config;
 use crate::{cli::HostArgs, screen::line};
 
 #[derive(Args, Debug)]
@@ -22,7 +22,7 @@ enum MpsCommand {
 
 pub(super) async fn run(args: MpsArgs) -> Result<()> {
     let MpsCommand::Stop(host) = args.command;
-    let stopped = mps::stop_all(&config(host)?).await;
+    let stopped = mps::stop_all(&host_config(host)?).await;
     if stopped.is_empty() {
         return Ok(line("no MPS daemon of Windlass is left")?);
     }

@@ -1,15 +1,28 @@
 //! `windlass node`: the agent.
 
-use std::collections::BTreeSet;
+mod read;
 
-use anyhow::{Context as _, Result};
-use tokio::signal::unix::{SignalKind, signal};
-use windlass_node::{Agent, Config, config::Strategy};
+use std::{path::PathBuf, sync::Arc};
 
-use super::{clock, config, directory};
+use anyhow::{Context as _, Result, anyhow};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
+};
+use tokio_util::sync::CancellationToken;
+use windlass_node::{
+    Agent, Config,
+    config::{
+        LabelValue, Loaded, Remark,
+        reload::{Reloader, Wakes},
+    },
+};
+
+use self::read::read;
+use super::{clock, directory, host_root};
 use crate::{
-    cli::{DeviceListArg, NodeArgs},
-    exit::Logged,
+    cli::NodeArgs,
+    exit::{Logged, Misuse},
     logging::{self, LogFormat},
 };
 
@@ -31,8 +44,13 @@ fn last_words(format: LogFormat, error: anyhow::Error) -> anyhow::Error {
 }
 
 async fn serve(args: NodeArgs) -> Result<()> {
-    let config = with_flags(args)?;
+    let loaded = read(&args, &LabelValue::Unknown).map_err(|error| Misuse(named(&args, error)))?;
+    warn(&loaded);
+    let config = loaded.config;
+    check(&config)?;
     let shutdown = asked_to_stop()?;
+    let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
+    let (asked, reloader) = reloader(args, &config)?;
     let agent = Agent::start(&config, clock()).context("cannot start")?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
@@ -40,29 +58,60 @@ async fn serve(args: NodeArgs) -> Result<()> {
         host = %config.host_root.display(),
         "windlass node started"
     );
-    agent.run(shutdown).await?;
+    tokio::select! {
+        outcome = agent.run(shutdown) => outcome?,
+        () = reloader.run(CancellationToken::new()) => {
+            return Err(anyhow!("the watch of the configuration ended unexpectedly"));
+        }
+        () = count(hangup, asked) => {}
+    }
     tracing::info!("stopped");
     Ok(())
 }
 
-fn with_flags(args: NodeArgs) -> Result<Config> {
-    let mut config = config(args.host)?;
-    let flags = [
-        (&mut config.kubelet_dir, args.kubelet_dir),
-        (&mut config.cdi_dir, args.cdi_dir),
-        (&mut config.host_root_on_node, args.host_root_on_node),
-    ];
-    for (value, flag) in flags {
-        if let Some(flag) = flag {
-            *value = flag;
-        }
+/// Which flag a configuration that cannot be read was given by.
+fn named(args: &NodeArgs, error: windlass_node::config::ConfigError) -> anyhow::Error {
+    let flag = if args.config_dir.is_some() { "--config-dir" } else { "--config" };
+    anyhow::Error::new(error).context(flag)
+}
+
+fn warn(loaded: &Loaded) {
+    for Remark { line, text } in &loaded.warnings {
+        tracing::warn!(line, "configuration: {text}");
     }
-    let mut strategies = |only| config.policy.delivery.strategies = BTreeSet::from([only]);
-    match args.device_list {
-        Some(DeviceListArg::Cdi) => strategies(Strategy::CdiCri),
-        Some(DeviceListArg::Envvar) => strategies(Strategy::Envvar),
-        None => {}
+}
+
+/// Reads the same files, variables and flags again.
+fn reloader(args: NodeArgs, config: &Config) -> Result<(watch::Sender<u64>, Reloader)> {
+    let (asked, asked_receiver) = watch::channel(0);
+    let (_, label) = watch::channel(LabelValue::Unknown);
+    let folder = folder(&args);
+    let load = Arc::new(move |label: &LabelValue| read(&args, label).map(|loaded| loaded.config));
+    let wakes = Wakes { asked: asked_receiver, label };
+    let reloader = Reloader::new(config.clone(), load, folder.as_deref(), wakes, clock());
+    Ok((asked, reloader.context("cannot watch the configuration")?))
+}
+
+/// The folder in which a changed configuration shows.
+fn folder(args: &NodeArgs) -> Option<PathBuf> {
+    let file = args.host.config.clone().or_else(|| args.peer.file());
+    let parent = file.map(|file| match file.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => ".".into(),
+    });
+    args.config_dir.clone().or(parent)
+}
+
+/// Counts signals; a reload is asked for by SIGHUP, as NVIDIA's config-manager does.
+async fn count(mut hangup: Signal, asked: watch::Sender<u64>) {
+    while hangup.recv().await.is_some() {
+        tracing::info!(signal = "SIGHUP", "reading the configuration again");
+        asked.send_modify(|count| *count += 1);
     }
+}
+
+fn check(config: &Config) -> Result<()> {
+    host_root(config)?;
     // The agent makes these two where they are missing.
     for (what, path, named) in [
         ("kubelet's folder", &config.kubelet_dir, "--kubelet-dir or kubeletDir"),
@@ -72,7 +121,7 @@ fn with_flags(args: NodeArgs) -> Result<Config> {
             directory(what, path, named)?;
         }
     }
-    Ok(config)
+    Ok(())
 }
 
 /// Ends at SIGTERM, which Kubernetes sends, or SIGINT, which Ctrl-C sends.

@@ -99,11 +99,10 @@ impl Node {
         entries.iter().map(|(key, _)| key.text.as_str())
     }
 
-    /// What a key of a map says, if it is a scalar.
-    pub(crate) fn scalar(&self, name: &str) -> Option<(u64, String)> {
+    /// What a key of a map says.
+    pub(crate) fn child(&self, name: &str) -> Option<&Self> {
         let Value::Map(entries) = &self.value else { return None };
-        let (_, node) = entries.iter().find(|(key, _)| key.text == name)?;
-        node.text().map(|text| (node.line, text))
+        entries.iter().find(|(key, _)| key.text == name).map(|(_, node)| node)
     }
 
     /// A scalar as text.

@@ -1,0 +1,83 @@
+//! Reads a configuration file, whichever of the two formats it has.
+
+use std::{fs, path::Path};
+
+use super::{Config, ConfigError, ConfigFile, Mistakes, PeerFlags, Remark, document, peer};
+
+/// What a file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// Applied to the defaults of its format.
+    pub config: Config,
+    /// Whose format it has.
+    pub format: Format,
+    /// What has no effect, or another one than its writer may expect; in the order of the lines.
+    pub warnings: Vec<Remark>,
+}
+
+/// Whose format a file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Ours.
+    Windlass,
+    /// That of NVIDIA's device plugin, version v1.
+    Peer,
+}
+
+/// Reads a file; the flags of NVIDIA's plugin win over it.
+pub fn load(path: &Path, flags: &PeerFlags) -> Result<Loaded, ConfigError> {
+    let text = fs::read_to_string(path)
+        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    parse(path, &text, flags)
+}
+
+/// Reads a document; `path` is for the messages.
+pub fn parse(path: &Path, text: &str, flags: &PeerFlags) -> Result<Loaded, ConfigError> {
+    let wrong = |found| Mistakes::new(path, found);
+    let root = document::parse(text).map_err(|mistake| wrong(vec![mistake]))?;
+    if peer::is_peers(&root) {
+        let (config, warnings) = peer::read(&root, flags).map_err(wrong)?;
+        return Ok(Loaded { config, format: Format::Peer, warnings });
+    }
+    let mut config = ConfigFile::read(&root).map_err(wrong)?;
+    flags.apply(&mut config);
+    Ok(Loaded { config, format: Format::Windlass, warnings: Vec::new() })
+}
+
+// === impl PeerFlags ===
+
+impl PeerFlags {
+    /// The flags over the defaults, where there is no file.
+    pub fn alone(&self) -> Config {
+        let mut config = Config::default();
+        self.apply(&mut config);
+        config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreadable_file_is_named() {
+        let error = load(Path::new("/nowhere/w.yaml"), &PeerFlags::default()).expect_err("absent");
+        assert_eq!(error.to_string(), "cannot read configuration /nowhere/w.yaml");
+    }
+
+    #[test]
+    fn the_format_is_told_by_the_keys() {
+        let format = |text: &str| parse(Path::new("w.yaml"), text, &PeerFlags::default());
+        for (text, expected) in [
+            ("", Format::Windlass),
+            ("mig: none\nimex: {channels: [0]}\n", Format::Windlass),
+            ("version: v1\n", Format::Peer),
+            ("flags: {migStrategy: none}\n", Format::Peer),
+            ("sharing: {}\n", Format::Peer),
+            ("imex: {channelIDs: [0]}\n", Format::Peer),
+            ("resources: {gpus: []}\n", Format::Peer),
+        ] {
+            assert_eq!(format(text).expect(text).format, expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! How Go writes values: durations, names with an assumed domain, patterns.
+
+use std::fmt;
+
+use jiff::SignedDuration;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, Visitor},
+};
+use windlass_core::resource::ResourceName;
+
+/// A duration: Go's own notation, a number of nanoseconds, or `infinite`. Nothing here waits for one.
+#[derive(Debug)]
+pub(super) struct GoDuration;
+
+/// A resource's name; without a domain it is NVIDIA's.
+#[derive(Clone, Debug)]
+pub(super) struct PeerName(pub(super) ResourceName);
+
+// === impl GoDuration ===
+
+impl<'de> Deserialize<'de> for GoDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(DurationVisitor)
+    }
+}
+
+struct DurationVisitor;
+
+impl Visitor<'_> for DurationVisitor {
+    type Value = GoDuration;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration such as 60s, a number of nanoseconds, or infinite")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<GoDuration, E> {
+        let valid = text == "infinite" || text.parse::<SignedDuration>().is_ok();
+        let wrong = || E::custom(format!("{text:?} is no duration: write 60s, 1m30s or infinite"));
+        valid.then_some(GoDuration).ok_or_else(wrong)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<GoDuration, E> {
+        Ok(GoDuration)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<GoDuration, E> {
+        Ok(GoDuration)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<GoDuration, E> {
+        Ok(GoDuration)
+    }
+}
+
+// === impl PeerName ===
+
+impl<'de> Deserialize<'de> for PeerName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let full = if text.contains('/') { text } else { format!("nvidia.com/{text}") };
+        // The plugin's own limit, below the kubelet's.
+        if full.len() > MOST_CHARS {
+            let problem = format!("resource name {full:?} has more than {MOST_CHARS} characters");
+            return Err(D::Error::custom(problem));
+        }
+        full.parse().map(Self).map_err(D::Error::custom)
+    }
+}
+
+const MOST_CHARS: usize = 63;
+
+/// An expression for devices whose attribute fits a pattern, in which `*` stands for any text.
+pub(super) fn pattern_to_cel(pattern: &str, attribute: &str) -> String {
+    let value = format!("device.attributes[\"nvidia.com\"].{attribute}");
+    let mut regex = String::from("^");
+    for c in pattern.chars() {
+        match c {
+            '*' => regex.push_str(".*"),
+            _ if r"\.+?()|[]{}^$#&-~".contains(c) => regex.extend(['\\', c]),
+            _ => regex.push(c),
+        }
+    }
+    regex.push('$');
+    let quoted = regex.replace('\\', "\\\\").replace('"', "\\\"");
+    format!("has({value}) && {value}.matches(\"{quoted}\")")
+}

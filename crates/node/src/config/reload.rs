@@ -1,0 +1,210 @@
+//! Reads the configuration again when its file changed, when it is asked to, and when the node's label
+//! names another one. A new policy is published; one that cannot be read changes nothing, and is told.
+
+use std::{io, path::Path, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tokio::{sync::watch, task::spawn_blocking, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{Config, ConfigError, LabelValue, Policy};
+use crate::{causes, clock::Clock, directory::DirectoryWatch};
+
+/// How the configuration is read: file, variables and flags, for a label's value.
+pub type Load = Arc<dyn Fn(&LabelValue) -> Result<Config, ConfigError> + Send + Sync>;
+
+/// What makes the configuration worth reading again.
+#[derive(Debug)]
+pub struct Wakes {
+    /// Counts requests, such as SIGHUP.
+    pub asked: watch::Receiver<u64>,
+    /// The node's label, where it names the configuration.
+    pub label: watch::Receiver<LabelValue>,
+}
+
+/// How reloading fares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReloadStatus {
+    /// When a configuration was last read and was right, whether it differed or not.
+    pub last_success: Timestamp,
+    /// What is wrong with the newest one; the last good one holds.
+    pub error: Option<String>,
+    /// Keys that changed and are not followed until a restart.
+    pub restart_for: Vec<&'static str>,
+}
+
+/// Reads the configuration again whenever there is a reason to.
+pub struct Reloader {
+    load: Load,
+    wakes: Wakes,
+    folder: Option<DirectoryWatch>,
+    clock: Clock,
+    /// As the agent was started.
+    started: Config,
+    policy: watch::Sender<Arc<Policy>>,
+    status: watch::Sender<ReloadStatus>,
+}
+
+/// Writes come in bursts; one reload serves them all.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// The longest burst that is waited for.
+const BURST: Duration = Duration::from_secs(1);
+
+/// How often the file is read without a reason, should a notice have been lost, or its folder be a link
+/// to one that changes.
+const LOOK_INTERVAL: Duration = Duration::from_secs(30);
+
+// === impl Reloader ===
+
+impl Reloader {
+    /// Watches the folder that the file lies in, if there is one. `started` is what was loaded first.
+    pub fn new(
+        started: Config,
+        load: Load,
+        folder: Option<&Path>,
+        wakes: Wakes,
+        clock: Clock,
+    ) -> io::Result<Self> {
+        let folder = folder.map(DirectoryWatch::of_contents).transpose()?;
+        let (policy, _) = watch::channel(Arc::new(started.policy.clone()));
+        let last_success = clock.now();
+        let status = ReloadStatus { last_success, error: None, restart_for: Vec::new() };
+        let (status, _) = watch::channel(status);
+        Ok(Self { load, wakes, folder, clock, started, policy, status })
+    }
+
+    /// The newest policy that was right.
+    pub fn policy(&self) -> watch::Receiver<Arc<Policy>> {
+        self.policy.subscribe()
+    }
+
+    /// How reloading fares.
+    pub fn status(&self) -> watch::Receiver<ReloadStatus> {
+        self.status.subscribe()
+    }
+
+    /// Runs until stopped.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let (sender, mut changes) = watch::channel(0);
+        let folder = self.folder.take();
+        let watching = async {
+            match folder {
+                Some(folder) => folder.run(sender, LOOK_INTERVAL).await,
+                None => std::future::pending().await,
+            }
+        };
+        let reloading = async {
+            loop {
+                self.woken(&mut changes).await;
+                self.reload().await;
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = watching => {}
+            () = reloading => {}
+        }
+    }
+
+    /// Waits for a reason, and for the end of a burst of changes.
+    async fn woken(&mut self, changes: &mut watch::Receiver<u64>) {
+        tokio::select! {
+            () = changed(changes) => {
+                let quiet = async {
+                    while timeout(SETTLE, changed(changes)).await.is_ok() {}
+                };
+                // A folder that never rests is read all the same.
+                let _ = timeout(BURST, quiet).await;
+            }
+            () = changed(&mut self.wakes.asked) => {}
+            () = changed(&mut self.wakes.label) => {}
+        }
+    }
+
+    async fn reload(&mut self) {
+        let (load, label) = (Arc::clone(&self.load), self.wakes.label.borrow().clone());
+        let loaded = spawn_blocking(move || load(&label)).await;
+        match loaded {
+            Ok(Ok(config)) => self.take(config),
+            Ok(Err(error)) => self.refuse(causes(&error)),
+            Err(panic) => self.refuse(panic.to_string()),
+        }
+    }
+
+    fn take(&mut self, config: Config) {
+        let restart_for = changed_places(&self.started, &config);
+        let followed = self.policy.send_if_modified(|policy| {
+            let differs = **policy != config.policy;
+            if differs {
+                *policy = Arc::new(config.policy);
+            }
+            differs
+        });
+        let earlier = self.status.borrow().clone();
+        if followed {
+            tracing::info!("configuration reloaded");
+        } else if earlier.error.is_some() {
+            tracing::info!("configuration is right again, and as it was");
+        }
+        if !restart_for.is_empty() && restart_for != earlier.restart_for {
+            let keys = restart_for.join(", ");
+            tracing::warn!(keys, "the configuration changed in places that need a restart");
+        }
+        let last_success = self.clock.now();
+        self.publish(ReloadStatus { last_success, error: None, restart_for });
+    }
+
+    fn refuse(&mut self, error: String) {
+        let earlier = self.status.borrow().clone();
+        if earlier.error.as_ref() != Some(&error) {
+            tracing::error!(error, "configuration is wrong; the last good one holds");
+            self.publish(ReloadStatus { error: Some(error), ..earlier });
+        }
+    }
+
+    fn publish(&self, status: ReloadStatus) {
+        self.status.send_if_modified(|newest| {
+            let differs = *newest != status;
+            *newest = status;
+            differs
+        });
+    }
+}
+
+impl std::fmt::Debug for Reloader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reloader").field("wakes", &self.wakes).finish_non_exhaustive()
+    }
+}
+
+/// A change; whoever has nothing more to say is waited for in vain.
+async fn changed<T>(receiver: &mut watch::Receiver<T>) {
+    if receiver.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// The keys of places that differ.
+fn changed_places(old: &Config, new: &Config) -> Vec<&'static str> {
+    let all = [
+        ("kubeletDir", old.kubelet_dir != new.kubelet_dir),
+        ("hostRoot", old.host_root != new.host_root),
+        ("hostRootOnNode", old.host_root_on_node != new.host_root_on_node),
+        ("nvmlLibrary", old.driver.nvml_library != new.driver.nvml_library),
+        (
+            "driver",
+            (&old.driver.root, &old.driver.mounted_at, &old.driver.dev_root)
+                != (&new.driver.root, &new.driver.mounted_at, &new.driver.dev_root),
+        ),
+        ("cdiDir", old.cdi_dir != new.cdi_dir),
+        ("stateDir", old.state_dir != new.state_dir),
+        ("mpsDir", old.mps_dir != new.mps_dir),
+        ("listen", old.listen != new.listen),
+        ("cluster", old.cluster != new.cluster),
+    ];
+    all.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! `windlass config`: check configuration files, convert NVIDIA's, print the schema.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+use windlass_node::config::{
+    ConfigError, Format, Loaded, PeerFlags, Remark, load, schema, to_yaml,
+};
+
+use crate::{cli::ConfigCommand, exit::Misuse, screen::line};
+
+pub(super) fn run(command: ConfigCommand) -> Result<()> {
+    match command {
+        ConfigCommand::Check { files, strict } => check(&files, strict),
+        ConfigCommand::Convert { file } => convert(&file),
+        ConfigCommand::Schema => Ok(line(serde_json::to_string_pretty(&schema())?)?),
+    }
+}
+
+fn check(files: &[PathBuf], strict: bool) -> Result<()> {
+    let (mut mistakes, mut warnings) = (0, 0);
+    for file in files {
+        match load(file, &PeerFlags::default()) {
+            Ok(loaded) => {
+                warnings += loaded.warnings.len();
+                report(file, &loaded)?;
+            }
+            Err(ConfigError::Invalid(wrong)) => {
+                mistakes += wrong.found.len();
+                line(wrong)?;
+            }
+            Err(error) => return Err(Misuse(error.into()).into()),
+        }
+    }
+    match (mistakes, warnings) {
+        (1.., _) => Err(Misuse(anyhow!("mistakes: {mistakes}, warnings: {warnings}")).into()),
+        (0, 1..) if strict => Err(Misuse(anyhow!("warnings: {warnings}")).into()),
+        (0, _) => Ok(()),
+    }
+}
+
+fn report(file: &Path, loaded: &Loaded) -> Result<()> {
+    let name = file.display();
+    for Remark { line: number, text } in &loaded.warnings {
+        line(format!("{name}:{number}: warning: {text}"))?;
+    }
+    let format = match loaded.format {
+        Format::Windlass => "Windlass's format",
+        Format::Peer => "the format of NVIDIA's device plugin",
+    };
+    Ok(line(format!("{name}: accepted, in {format}"))?)
+}
+
+fn convert(file: &Path) -> Result<()> {
+    let loaded = load(file, &PeerFlags::default()).map_err(|error| Misuse(error.into()))?;
+    line(format!("# Converted from {}.", file.display()))?;
+    for Remark { line: number, text } in &loaded.warnings {
+        line(format!("# line {number}: {text}"))?;
+    }
+    Ok(line(to_yaml(&loaded.config).trim_end())?)
+}

@@ -1,0 +1,57 @@
+//! What `windlass node` is told: the file over the defaults, variables and flags over the file.
+
+use std::path::Path;
+
+use windlass_node::{
+    Config,
+    config::{ConfigDir, ConfigError, Format, LabelValue, Loaded, load},
+};
+
+use crate::{cli::NodeArgs, commands::apply_host};
+
+/// Where the manifests of NVIDIA's plugin mount the driver's root.
+const PEERS_DRIVER_ROOT: &str = "/driver-root";
+
+/// Reads the file that is meant for the node, and applies the flags.
+pub(super) fn read(args: &NodeArgs, label: &LabelValue) -> Result<Loaded, ConfigError> {
+    let flags = args.peer.flags();
+    let path = match &args.config_dir {
+        Some(dir) => ConfigDir(dir.clone()).choose(label)?,
+        None => args.host.config.clone().or_else(|| args.peer.file()),
+    };
+    let mut loaded = match path {
+        Some(path) => load(&path, &flags)?,
+        None => Loaded { config: flags.alone(), format: Format::Windlass, warnings: Vec::new() },
+    };
+    let driver = &mut loaded.config.driver;
+    let peers = Path::new(PEERS_DRIVER_ROOT);
+    if loaded.format == Format::Peer && driver.mounted_at.is_none() && peers.is_dir() {
+        driver.mounted_at = Some(peers.to_owned());
+    }
+    apply(args, &mut loaded.config);
+    Ok(loaded)
+}
+
+/// Windlass's own flags.
+fn apply(args: &NodeArgs, config: &mut Config) {
+    apply_host(args.host.clone(), config);
+    let places = args.places.clone();
+    for (value, flag) in [
+        (&mut config.kubelet_dir, places.kubelet_dir.or_else(|| args.peer.kubelet_dir())),
+        (&mut config.cdi_dir, places.cdi_dir),
+        (&mut config.state_dir, places.state_dir),
+        (&mut config.host_root_on_node, places.host_root_on_node),
+    ] {
+        if let Some(flag) = flag {
+            *value = flag;
+        }
+    }
+    config.listen = places.listen.or(config.listen);
+    let (given, access) = (args.cluster.clone(), &mut config.cluster);
+    access.kubeconfig = given.kubeconfig.or(access.kubeconfig.take());
+    access.node_name = given.node_name.or(access.node_name.take());
+    access.namespace = given.namespace.or(access.namespace.take());
+    if let Some(strategies) = &args.device_list {
+        config.policy.delivery.strategies = strategies.iter().map(|&it| it.into()).collect();
+    }
+}
