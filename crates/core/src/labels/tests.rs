@@ -40,7 +40,7 @@ impl Node {
     /// One more GPU; one that is not offered is kept back.
     fn gpu(mut self, model: &str, compute: &str, offering: Option<Offering>) -> Self {
         let index = self.inventory.of_kind(DeviceKind::Gpu).count();
-        self.add(format!("GPU-{index}"), model, DeviceKind::Gpu, offering);
+        self.add(&format!("GPU-{index}"), model, DeviceKind::Gpu, offering);
         self.set("cudaComputeCapability", AttributeValue::version(compute));
         self.set("migCapable", AttributeValue::Bool(compute.starts_with("8.0")));
         self
@@ -52,7 +52,7 @@ impl Node {
         gpu.partitioned = true;
         let (parent, model) = (gpu.id.clone(), gpu.attributes[&named("productName")].to_string());
         for (part, profile) in profiles.iter().enumerate() {
-            self.add(format!("MIG-{parent}-{part}"), &model, DeviceKind::Mig, offering);
+            self.add(&format!("MIG-{parent}-{part}"), &model, DeviceKind::Mig, offering);
             self.set("profile", AttributeValue::string(*profile));
             self.last().parent = Some(parent.clone());
             for (place, name) in [
@@ -72,7 +72,7 @@ impl Node {
         self
     }
 
-    fn add(&mut self, id: String, model: &str, kind: DeviceKind, offering: Option<Offering>) {
+    fn add(&mut self, id: &str, model: &str, kind: DeviceKind, offering: Option<Offering>) {
         let now = Timestamp::UNIX_EPOCH;
         let id: DeviceId = id.parse().expect("valid");
         self.offerings.extend(offering.map(|offering| (id.clone(), offering)));
@@ -387,7 +387,7 @@ fn a_gpu_that_failed_keeps_its_labels_and_one_that_is_gone_has_none() {
     for (reason, count) in [(Reason::Lost, "2"), (Reason::Vanished, "1")] {
         let mut node = Node::default().gpu(T4, "7.5", Some(ONCE)).gpu(T4, "7.5", Some(ONCE));
         let mut tracker = HealthTracker::new(std::time::Duration::from_secs(1), now);
-        tracker.observe(&Observation::Failed(reason.clone(), String::new()), now);
+        tracker.observe(&Observation::Failed(reason, String::new()), now);
         node.last().health = tracker.health().clone();
         assert_eq!(base(&node, InstanceNames::None)[1], count, "{reason:?}");
     }
