@@ -183,8 +183,7 @@ fn node_feature_name(node: &str) -> String {
     format!("windlass-features-for-{node}")
 }
 
-/// The raw features stay empty: there are labels only. Releases of node-feature-discovery before 0.14
-/// refuse an object without them.
+/// The raw features stay empty: there are labels only. The object's first version required all three.
 fn node_feature_document(node: &str, labels: &Labels, owners: &[OwnerReference]) -> Value {
     let mut document = json!({
         "apiVersion": "nfd.k8s-sigs.io/v1alpha1",
