@@ -3,13 +3,16 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
+use prometheus_client::registry::Registry;
 use rustix::fs::FlockOperation;
 use tokio::{
+    net::TcpListener,
     sync::{Notify, watch},
     task::JoinSet,
     time::timeout,
@@ -19,13 +22,16 @@ use windlass_core::inventory::Inventory;
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 
 use crate::{
+    admin::{self, Admin},
     clock::Clock,
     config::{Config, Resources},
     directory::DirectoryWatch,
-    discovery,
+    discovery, holders,
     host::Host,
+    metrics::{self, Instruments, Sights},
     plugin::{self, Plugins},
     state::{self, Keeper, NodeState, Notices},
+    telemetry::TelemetryReceiver,
 };
 
 /// An agent with everything it needs in hand: nothing that can be wrong at the start is left to the
@@ -33,6 +39,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Agent {
     state: watch::Receiver<Arc<NodeState>>,
+    admin_address: Option<SocketAddr>,
     stop: CancellationToken,
     parts: Parts,
     _lock: File,
@@ -48,6 +55,14 @@ pub enum StartError {
         path: PathBuf,
         /// The flag that names it.
         flag: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The address for health and metrics cannot be had.
+    #[error("cannot listen on {address}: choose another with --listen")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
         /// The system's answer.
         source: io::Error,
     },
@@ -91,27 +106,42 @@ impl Agent {
         let watched = DirectoryWatch::new(&dir)
             .map_err(|source| StartError::Watch { path: dir.clone(), source })?;
 
+        let listener = config.listen.map(listen).transpose()?;
+        let admin_address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+
         let stop = CancellationToken::new();
         let mut parts = JoinSet::new();
+        let (registry, instruments) = metrics::registry(&clock);
         let (changes, directory) = watch::channel(0);
         let look_interval = config.session.look_interval;
         spawn(&mut parts, "watch of the kubelet's folder", watched.run(changes, look_interval));
-        let state = start_discovery(config, clock, (&mut parts, &stop), directory.clone());
+        let (state, telemetry) =
+            start_discovery(config, clock, (&mut parts, &stop), directory.clone());
         let plugins = Plugins {
             host: Host::new(&config.host_root, &config.host_root_on_node),
             delivery: Arc::new(config.policy.delivery.clone()),
             limits: config.session,
             state: state.clone(),
+            instruments: instruments.clone(),
             directory,
             dir,
         };
         spawn(&mut parts, "device plugin", plugins.run(stop.clone()));
-        Ok(Self { state, stop, parts, _lock: lock })
+        if let Some(listener) = listener {
+            let seen = Seen { state: state.clone(), telemetry, registry, instruments };
+            start_admin(config, clock, (&mut parts, &stop), listener, seen);
+        }
+        Ok(Self { state, admin_address, stop, parts, _lock: lock })
     }
 
     /// The node's state, for whoever wants to watch it.
     pub fn state(&self) -> watch::Receiver<Arc<NodeState>> {
         self.state.clone()
+    }
+
+    /// Where health and metrics are served, if they are.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin_address
     }
 
     /// Runs until `shutdown`, or until a part fails, which is reported.
@@ -173,18 +203,58 @@ fn start_discovery(
     clock: Clock,
     (parts, stop): (&mut Parts, &CancellationToken),
     kubelet_writes: watch::Receiver<u64>,
-) -> watch::Receiver<Arc<NodeState>> {
+) -> (watch::Receiver<Arc<NodeState>>, Vec<TelemetryReceiver>) {
     let (publish, state) = watch::channel(Arc::new(NodeState::default()));
     let news = Arc::new(Notify::new());
-    let mut snapshots = Vec::new();
+    let (mut snapshots, mut telemetry) = (Vec::new(), Vec::new());
     for source in discovery::sources(config, clock, &news, stop) {
         snapshots.push((source.name, source.snapshots));
+        telemetry.extend(source.telemetry);
         spawn(parts, source.name, source.run);
     }
     let notices = Notices { news, kubelet_writes };
     let keeper = Keeper::new(config, snapshots, notices, publish);
     spawn(parts, "keeper", keeper.run(stop.clone()));
-    state
+    (state, telemetry)
+}
+
+/// What is served over HTTP.
+struct Seen {
+    state: watch::Receiver<Arc<NodeState>>,
+    telemetry: Vec<TelemetryReceiver>,
+    registry: Registry,
+    instruments: Instruments,
+}
+
+fn start_admin(
+    config: &Config,
+    clock: Clock,
+    (parts, stop): (&mut Parts, &CancellationToken),
+    listener: TcpListener,
+    seen: Seen,
+) {
+    let Seen { state, telemetry, mut registry, instruments } = seen;
+    let (inquirer, holders) = holders::inquiry(&config.kubelet_dir);
+    let standings = instruments.standings();
+    let sights = Sights {
+        state: state.clone(),
+        telemetry,
+        standings: standings.clone(),
+        holders: holders.holders(),
+        clock,
+    };
+    metrics::add_pages(&mut registry, &sights);
+    let changes = state.clone();
+    spawn(parts, "count of transitions", async move {
+        instruments.count_transitions(changes).await;
+    });
+    spawn(parts, "inquiry for holders", inquirer.run(stop.clone()));
+    let admin = Admin { registry, state, standings, holders };
+    spawn(parts, "HTTP server", admin::serve(listener, admin, stop.clone()));
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+    admin::bind(address).map_err(|source| StartError::Listen { address, source })
 }
 
 fn spawn(parts: &mut Parts, name: &'static str, part: impl Future<Output = ()> + Send + 'static) {

@@ -12,7 +12,7 @@ use windlass_core::{device::Device, inventory::SourceState};
 
 pub(crate) use nvidia::PROFILE;
 
-use crate::{clock::Clock, config::Config, host::Host};
+use crate::{clock::Clock, config::Config, host::Host, telemetry::TelemetryReceiver};
 
 /// What a source knows at one moment.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +31,8 @@ pub(crate) struct Source {
     pub(crate) name: &'static str,
     /// What it publishes.
     pub(crate) snapshots: watch::Receiver<SourceSnapshot>,
+    /// What its devices measure, for a source whose devices measure something.
+    pub(crate) telemetry: Option<TelemetryReceiver>,
     /// Its life; ends when the token is cancelled.
     pub(crate) run: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
@@ -58,11 +60,13 @@ pub(crate) fn sources(
         Source {
             name: "nvidia",
             snapshots: nvidia_snapshots,
+            telemetry: Some(nvidia.telemetry()),
             run: Box::pin(nvidia.run(to_nvidia, stop.clone())),
         },
         Source {
             name: "nics",
             snapshots: nics_snapshots,
+            telemetry: None,
             run: Box::pin(nics.run(to_nics, stop.clone())),
         },
     ]

@@ -11,12 +11,17 @@ pub mod discovery;
 pub mod host;
 pub mod state;
 
+mod admin;
 mod cdi;
 mod directory;
 mod files;
 mod grant;
+mod holders;
+mod metrics;
 mod offer;
 mod plugin;
+mod registration;
+mod telemetry;
 
 pub use agent::{Agent, StartError};
 pub use config::Config;

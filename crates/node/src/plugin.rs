@@ -28,6 +28,7 @@ use crate::{
     causes,
     config::{Delivery, SessionLimits},
     host::Host,
+    metrics::Instruments,
     state::NodeState,
 };
 use endpoint::Endpoint;
@@ -41,6 +42,7 @@ pub(crate) struct Plugins {
     pub(crate) delivery: Arc<Delivery>,
     pub(crate) limits: SessionLimits,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
+    pub(crate) instruments: Instruments,
     pub(crate) directory: watch::Receiver<u64>,
 }
 
@@ -142,6 +144,7 @@ impl Plugins {
             state: self.state.clone(),
             delivery: self.delivery.clone(),
             host: self.host.clone(),
+            metrics: self.instruments.rpc(resource),
             streams,
         };
         let session = Session {
@@ -150,6 +153,7 @@ impl Plugins {
             limits: self.limits,
             directory: self.directory.clone(),
             streams: stream_events,
+            metrics: self.instruments.registration(resource),
         };
         Ok((endpoint, service, session))
     }

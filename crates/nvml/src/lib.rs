@@ -14,6 +14,7 @@ mod gpu;
 mod library;
 mod mig;
 mod nvlink;
+mod telemetry;
 mod trouble;
 
 pub use error::{LoadError, NvmlError};
@@ -22,6 +23,7 @@ pub use gpu::{Brand, Gpu, Memory};
 pub use library::{CudaVersion, Nvml};
 pub use mig::{MigInstance, MigMode, MigShare};
 pub use nvlink::Remote;
+pub use telemetry::Utilization;
 pub use trouble::RecoveryAction;
 
 /// The answer of one NVML call.

@@ -20,10 +20,12 @@ mod known;
 mod probe;
 mod procfs;
 mod question;
+mod samples;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{
+    sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -36,6 +38,7 @@ use self::{
     events::EventWatch,
     facts::DriverFacts,
     known::Known,
+    samples::Samples,
 };
 use super::{Publisher, SourceSnapshot};
 use crate::{
@@ -43,6 +46,7 @@ use crate::{
     clock::Clock,
     config::{Config, HealthPolicy},
     host::Host,
+    telemetry::{Telemetry, TelemetryReceiver},
 };
 
 pub(crate) use describe::PROFILE;
@@ -58,6 +62,7 @@ pub(super) struct Nvidia {
     attempt: JoinSet<Result<Driver, ConnectError>>,
     /// How long a GPU may stay lost before NVML is initialised again.
     patience: Duration,
+    telemetry: watch::Sender<Arc<Telemetry>>,
 }
 
 /// Why there is no connection to the driver.
@@ -101,7 +106,13 @@ impl Nvidia {
             simulated: None,
             attempt: JoinSet::new(),
             patience: config.policy.health.quiet_period,
+            telemetry: watch::Sender::default(),
         }
+    }
+
+    /// What the GPUs measure. It is read while there is a receiver.
+    pub(super) fn telemetry(&self) -> TelemetryReceiver {
+        self.telemetry.subscribe()
     }
 
     /// Looks for the driver until stopped; serves its GPUs while it is there.
@@ -136,7 +147,8 @@ impl Nvidia {
         let deadline = self.policy.call_deadline;
         match timeout(deadline, self.attempt.join_next()).await {
             Ok(Some(Ok(driver))) => {
-                Ok(Connection::new(driver?, &self.host, &self.policy, self.patience))
+                let samples = Samples::new(self.telemetry.clone());
+                Ok(Connection::new(driver?, &self.host, &self.policy, self.patience, samples))
             }
             Ok(Some(Err(_)) | None) | Err(_) => Err(ConnectError::Overdue(deadline)),
         }

@@ -27,7 +27,13 @@ use windlass_kubelet_api::deviceplugin::{
 
 use super::wire::{self, Refusal};
 use crate::{
-    cdi, config::Delivery, grant::grant, host::Host, offer::Allocatable, state::NodeState,
+    cdi,
+    config::Delivery,
+    grant::grant,
+    host::Host,
+    metrics::{Method, RpcMetrics},
+    offer::Allocatable,
+    state::NodeState,
 };
 
 /// The server of one resource.
@@ -36,6 +42,7 @@ pub(super) struct Service {
     pub(super) state: watch::Receiver<Arc<NodeState>>,
     pub(super) delivery: Arc<Delivery>,
     pub(super) host: Host,
+    pub(super) metrics: RpcMetrics,
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
 }
 
@@ -68,10 +75,11 @@ impl DevicePlugin for Service {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
-        Ok(Response::new(DevicePluginOptions {
+        let call = self.metrics.begin(Method::Options);
+        call.end(Ok(Response::new(DevicePluginOptions {
             pre_start_required: false,
             get_preferred_allocation_available: true,
-        }))
+        })))
     }
 
     /// Every open stream gets every change: a kubelet up to 1.36 takes the end of an older stream for
@@ -103,10 +111,11 @@ impl DevicePlugin for Service {
         &self,
         request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
+        let call = self.metrics.begin(Method::Prefer);
         let state = self.state.borrow().clone();
         let requests = request.into_inner().container_requests;
         let answers = requests.iter().map(|request| self.prefer(&state, request));
-        let container_responses = answers.collect::<Result<_, _>>()?;
+        let container_responses = call.end(answers.collect::<Result<_, _>>())?;
         Ok(Response::new(PreferredAllocationResponse { container_responses }))
     }
 
@@ -114,10 +123,11 @@ impl DevicePlugin for Service {
         &self,
         request: Request<AllocateRequest>,
     ) -> Result<Response<AllocateResponse>, Status> {
+        let call = self.metrics.begin(Method::Allocate);
         let state = self.state.borrow().clone();
         let requests = request.into_inner().container_requests;
         let answers = requests.iter().map(|request| self.allocate_one(&state, request));
-        let container_responses = answers.collect::<Result<_, _>>()?;
+        let container_responses = call.end(answers.collect::<Result<_, _>>())?;
         Ok(Response::new(AllocateResponse { container_responses }))
     }
 
@@ -125,8 +135,9 @@ impl DevicePlugin for Service {
         &self,
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
+        let call = self.metrics.begin(Method::PreStart);
         let state = self.state.borrow().clone();
-        self.check_known(&state, &request.into_inner().devices_ids)?;
+        call.end(self.check_known(&state, &request.into_inner().devices_ids))?;
         Ok(Response::new(PreStartContainerResponse {}))
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct World {
 /// An agent that runs; it is stopped when dropped, and waited for by [`Running::stop`].
 pub(crate) struct Running {
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
+    /// Where it serves health and metrics.
+    pub(crate) admin: Option<std::net::SocketAddr>,
     stop: CancellationToken,
     task: JoinSet<()>,
 }
@@ -60,10 +62,11 @@ impl World {
     pub(crate) fn try_agent(&self) -> Result<Running, StartError> {
         let agent = Agent::start(&self.config, Clock::starting_at(Timestamp::now()))?;
         let (state, stop) = (agent.state(), CancellationToken::new());
+        let admin = agent.admin_address();
         let token = stop.clone();
         let mut task = JoinSet::new();
         task.spawn(async move { agent.run(token.cancelled()).await.expect("no part fails") });
-        Ok(Running { state, stop, task })
+        Ok(Running { state, admin, stop, task })
     }
 
     pub(crate) fn kubelet(&self) -> Kubelet {
