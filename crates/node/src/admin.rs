@@ -92,3 +92,45 @@ async fn converse(stream: TcpStream, admin: Arc<Admin>) {
         .serve_connection(TokioIo::new(stream), answer);
     let _: Result<_, _> = timeout(CONNECTION_LIMIT, connection).await;
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        time::Instant,
+    };
+
+    use super::*;
+
+    fn admin() -> Admin {
+        Admin {
+            registry: Registry::default(),
+            state: watch::channel(Arc::default()).1,
+            standings: watch::channel(Standings::new()).1,
+            holders: crate::holders::inquiry(Path::new("/nowhere")).1,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_say_nothing_keep_others_out_for_seconds_only() {
+        let listener = bind(([127, 0, 0, 1], 0).into()).expect("bound");
+        let address = listener.local_addr().expect("an address");
+        let (stop, mut server) = (CancellationToken::new(), JoinSet::new());
+        server.spawn(serve(listener, admin(), stop.clone()));
+        let mut silent = Vec::new();
+        for _ in 0..MOST_CONNECTIONS {
+            silent.push(TcpStream::connect(address).await.expect("connected"));
+        }
+        let (begun, mut text) = (Instant::now(), String::new());
+        let mut client = TcpStream::connect(address).await.expect("connected");
+        client.write_all(b"GET / HTTP/1.1\r\nHost: n\r\n\r\n").await.expect("sent");
+        client.read_to_string(&mut text).await.expect("answered");
+        assert!(text.starts_with("HTTP/1.1 200 OK"), "{text}");
+        let waited = begun.elapsed();
+        assert!(waited >= HEADER_LIMIT && waited < CONNECTION_LIMIT, "{waited:?}");
+        stop.cancel();
+        server.join_next().await.expect("it ran").expect("it ends");
+    }
+}

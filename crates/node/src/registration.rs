@@ -93,3 +93,21 @@ impl Drop for RegistrationMetrics {
         self.standings.send_if_modified(|all| all.remove(&self.resource).is_some());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_there_as_long_as_its_session() {
+        let board = RegistrationBoard::register(&mut Registry::default());
+        let standings = board.standings();
+        let name: ResourceName = "nvidia.com/gpu".parse().expect("valid");
+        let line = board.line(&name);
+        assert_eq!(standings.borrow().get(&name), Some(&Standing::Unregistered));
+        line.stands(Standing::Registered);
+        assert_eq!(standings.borrow().get(&name), Some(&Standing::Registered));
+        drop(line);
+        assert!(standings.borrow().is_empty());
+    }
+}

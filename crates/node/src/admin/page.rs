@@ -22,7 +22,7 @@ windlass node
 /healthz  whether the agent should go on, or be restarted
 /readyz   whether every resource is registered with the kubelet
 /metrics  OpenMetrics
-/devices  the inventory, as windlass devices --output json has it
+/devices  the inventory as JSON
 ";
 
 const TEXT: &str = "text/plain; charset=utf-8";

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use prometheus_client::{
-    encoding::{DescriptorEncoder, EncodeMetric as _},
-    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet},
+    metrics::MetricType,
     registry::Unit,
 };
 
@@ -80,16 +80,10 @@ impl Head {
         let help = format!("{}.", self.help);
         let mut family = to.encode_descriptor(self.name, &help, unit.as_ref(), kind)?;
         for (labels, value) in lines {
-            if let MetricType::Info = kind {
-                family.encode_info(&labels)?;
-                continue;
-            }
-            let line = family.encode_family(&labels)?;
-            match (kind, value) {
-                (MetricType::Counter, Value::Whole(value)) => ConstCounter::new(value).encode(line),
-                (MetricType::Counter, Value::Real(value)) => ConstCounter::new(value).encode(line),
-                (_, Value::Whole(value)) => ConstGauge::new(value).encode(line),
-                (_, Value::Real(value)) => ConstGauge::new(value).encode(line),
+            match (kind, labels.as_slice()) {
+                (MetricType::Info, _) => family.encode_info(&labels),
+                (_, []) => value.encode(kind, &mut family),
+                _ => value.encode(kind, &mut family.encode_family(&labels)?),
             }?;
         }
         Ok(())
@@ -97,6 +91,21 @@ impl Head {
 }
 
 // === impl Value ===
+
+impl Value {
+    fn encode(self, kind: MetricType, to: &mut MetricEncoder<'_>) -> fmt::Result {
+        match (kind, self) {
+            (MetricType::Counter, Self::Whole(value)) => {
+                to.encode_counter::<NoLabelSet, _, u64>(&value, None)
+            }
+            (MetricType::Counter, Self::Real(value)) => {
+                to.encode_counter::<NoLabelSet, _, f64>(&value, None)
+            }
+            (_, Self::Whole(value)) => to.encode_gauge(&value),
+            (_, Self::Real(value)) => to.encode_gauge(&value),
+        }
+    }
+}
 
 impl From<bool> for Value {
     fn from(holds: bool) -> Self {
