@@ -151,7 +151,11 @@ mod tests {
         assert_eq!(metrics.begin(Method::Allocate).end::<(), _>(Err("no")), Err("no"));
         assert_eq!(metrics.begin(Method::Prefer).end::<_, ()>(Ok(())), Ok(()));
         assert_eq!((metrics.granted.get(), metrics.refused.get()), (1, 1));
-        assert_eq!(metrics.seconds[Method::Allocate as usize].count(), 2);
-        assert_eq!(metrics.seconds[Method::Prefer as usize].count(), 1);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("written");
+        for (method, calls) in [("Allocate", 2), ("GetPreferredAllocation", 1)] {
+            let count = format!(r#"{{method="{method}",resource="nvidia.com/gpu"}} {calls}"#);
+            assert!(text.contains(&format!("rpc_seconds_count{count}")), "{text}");
+        }
     }
 }
