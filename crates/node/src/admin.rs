@@ -7,7 +7,7 @@
 mod page;
 mod probe;
 
-use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -20,15 +20,32 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{holders::HoldersDesk, registration::Standings, state::NodeState};
+use crate::{
+    clock::Clock,
+    holders::{self, HoldersDesk},
+    metrics::{self, Instruments, Sights},
+    registration::Standings,
+    state::NodeState,
+    telemetry::TelemetryReceiver,
+};
+
+/// What the agent shows of itself.
+pub(crate) struct Seen {
+    pub(crate) kubelet_dir: PathBuf,
+    pub(crate) clock: Clock,
+    pub(crate) state: watch::Receiver<Arc<NodeState>>,
+    pub(crate) telemetry: Vec<TelemetryReceiver>,
+    pub(crate) registry: Registry,
+    pub(crate) instruments: Instruments,
+}
 
 /// What the pages are made from.
 #[derive(Debug)]
-pub(crate) struct Admin {
-    pub(crate) registry: Registry,
-    pub(crate) state: watch::Receiver<Arc<NodeState>>,
-    pub(crate) standings: watch::Receiver<Standings>,
-    pub(crate) holders: HoldersDesk,
+struct Admin {
+    registry: Registry,
+    state: watch::Receiver<Arc<NodeState>>,
+    standings: watch::Receiver<Standings>,
+    holders: HoldersDesk,
 }
 
 /// Takes the address: a wrong one is told before anything starts.
@@ -54,8 +71,28 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How long open requests may take when the agent stops.
 const DRAIN: Duration = Duration::from_secs(1);
 
+/// Serves until stopped, and keeps what only the pages need.
+pub(crate) async fn run(listener: TcpListener, seen: Seen, stop: CancellationToken) {
+    let Seen { kubelet_dir, clock, state, telemetry, mut registry, instruments } = seen;
+    let (inquirer, holders) = holders::inquiry(&kubelet_dir);
+    let sights = Sights {
+        state: state.clone(),
+        telemetry,
+        standings: instruments.standings(),
+        holders: holders.holders(),
+        clock,
+    };
+    metrics::add_pages(&mut registry, &sights);
+    let admin = Admin { registry, state: state.clone(), standings: sights.standings, holders };
+    tokio::join!(
+        serve(listener, admin, stop.clone()),
+        inquirer.run(stop),
+        instruments.count_transitions(state),
+    );
+}
+
 /// Answers until stopped.
-pub(crate) async fn serve(listener: TcpListener, admin: Admin, stop: CancellationToken) {
+async fn serve(listener: TcpListener, admin: Admin, stop: CancellationToken) {
     let admin = Arc::new(admin);
     let mut connections = JoinSet::new();
     loop {

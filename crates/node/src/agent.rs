@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use prometheus_client::registry::Registry;
 use rustix::fs::FlockOperation;
 use tokio::{
     net::TcpListener,
@@ -22,13 +21,13 @@ use windlass_core::inventory::Inventory;
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 
 use crate::{
-    admin::{self, Admin},
+    admin::{self, Seen},
     clock::Clock,
     config::{Config, Resources},
     directory::DirectoryWatch,
-    discovery, holders,
+    discovery,
     host::Host,
-    metrics::{self, Instruments, Sights},
+    metrics,
     plugin::{self, Plugins},
     state::{self, Keeper, NodeState, Notices},
     telemetry::TelemetryReceiver,
@@ -128,8 +127,10 @@ impl Agent {
         };
         spawn(&mut parts, "device plugin", plugins.run(stop.clone()));
         if let Some(listener) = listener {
-            let seen = Seen { state: state.clone(), telemetry, registry, instruments };
-            start_admin(config, clock, (&mut parts, &stop), listener, seen);
+            let kubelet_dir = config.kubelet_dir.clone();
+            let state = state.clone();
+            let seen = Seen { kubelet_dir, clock, state, telemetry, registry, instruments };
+            spawn(&mut parts, "HTTP server", admin::run(listener, seen, stop.clone()));
         }
         Ok(Self { state, admin_address, stop, parts, _lock: lock })
     }
@@ -216,41 +217,6 @@ fn start_discovery(
     let keeper = Keeper::new(config, snapshots, notices, publish);
     spawn(parts, "keeper", keeper.run(stop.clone()));
     (state, telemetry)
-}
-
-/// What is served over HTTP.
-struct Seen {
-    state: watch::Receiver<Arc<NodeState>>,
-    telemetry: Vec<TelemetryReceiver>,
-    registry: Registry,
-    instruments: Instruments,
-}
-
-fn start_admin(
-    config: &Config,
-    clock: Clock,
-    (parts, stop): (&mut Parts, &CancellationToken),
-    listener: TcpListener,
-    seen: Seen,
-) {
-    let Seen { state, telemetry, mut registry, instruments } = seen;
-    let (inquirer, holders) = holders::inquiry(&config.kubelet_dir);
-    let standings = instruments.standings();
-    let sights = Sights {
-        state: state.clone(),
-        telemetry,
-        standings: standings.clone(),
-        holders: holders.holders(),
-        clock,
-    };
-    metrics::add_pages(&mut registry, &sights);
-    let changes = state.clone();
-    spawn(parts, "count of transitions", async move {
-        instruments.count_transitions(changes).await;
-    });
-    spawn(parts, "inquiry for holders", inquirer.run(stop.clone()));
-    let admin = Admin { registry, state, standings, holders };
-    spawn(parts, "HTTP server", admin::serve(listener, admin, stop.clone()));
 }
 
 fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {

@@ -27,7 +27,7 @@ windlass node
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
-/// OpenMetrics 1.0, section 4.2.
+/// `OpenMetrics` 1.0, section 4.2.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The page at a path.

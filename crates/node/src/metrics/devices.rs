@@ -34,7 +34,7 @@ struct Measure {
 }
 
 const INFO: Head = Head::new("device", "What a device is and where it sits");
-const HEALTHY: Head = Head::new("device_healthy", "Whether a device may be handed out");
+const HEALTHY: Head = Head::new("device_healthy", "Whether a device is healthy");
 const FAULTS: Head = Head::new("device_faults", "Troubles that a device had, by reason");
 const HOLDER: Head = Head::new("device_holder", "The container that holds a device or a replica");
 const ENERGY: Head =

@@ -66,10 +66,10 @@ async fn get_until(agent: &Running, path: &str, condition: impl Fn(&Answer) -> b
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    match timeout(LIMIT, asking).await {
-        Ok(answer) => answer,
-        Err(_) => panic!("not in time; {path} says {}", get(agent, path).await.body),
-    }
+    let Ok(answer) = timeout(LIMIT, asking).await else {
+        panic!("not in time; {path} says {}", get(agent, path).await.body);
+    };
+    answer
 }
 
 /// The lines of one metric.
@@ -266,7 +266,7 @@ fn stable(text: &str) -> String {
     ordered.map(|line| line + "\n").collect()
 }
 
-/// The rules of OpenMetrics 1.0 that a hand-written page breaks first.
+/// The rules of `OpenMetrics` 1.0 that a hand-written page breaks first.
 fn check_format(text: &str) {
     assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1);
     let (mut families, mut seen) = (Vec::<(&str, &str)>::new(), std::collections::BTreeSet::new());
