@@ -2,36 +2,43 @@
 
 mod assembly;
 mod parts;
+mod policy;
 
 use std::{
     fs::{self, File, OpenOptions},
     io,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use rustix::fs::FlockOperation;
 use tokio::{
+    net::TcpListener,
     sync::{Notify, watch},
     time::timeout,
 };
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 
 use crate::{
+    admin,
     clock::Clock,
-    config::{Config, Policy, Resources},
+    cluster::InvalidNodeName,
+    config::{Config, Policy, Resources, reload::Follow},
     directory::DirectoryWatch,
-    discovery, plugin,
+    discovery, metrics, plugin,
     state::{self, NodeState},
 };
 use assembly::Ground;
 use parts::Parts;
+use policy::PolicySource;
 
 /// An agent with everything it needs in hand: nothing that can be wrong at the start is left to the
 /// run.
 #[derive(Debug)]
 pub struct Agent {
     state: watch::Receiver<Arc<NodeState>>,
+    admin_address: Option<SocketAddr>,
     parts: Parts,
     _lock: File,
 }
@@ -49,9 +56,20 @@ pub enum StartError {
         /// The system's answer.
         source: io::Error,
     },
+    /// The address for health and metrics cannot be had.
+    #[error("cannot listen on {address}: choose another with --listen")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// Another agent serves the same kubelet.
     #[error("another windlass node serves {0}: stop it first")]
     Taken(PathBuf),
+    /// The API server is needed, and this node has no name there.
+    #[error("cannot speak to the API server")]
+    Cluster(#[from] InvalidNodeName),
     /// A socket's path does not fit.
     #[error("cannot serve a resource")]
     Socket(#[from] SocketError),
@@ -84,20 +102,44 @@ impl Agent {
         policy: watch::Receiver<Arc<Policy>>,
         clock: Clock,
     ) -> Result<Self, StartError> {
+        Self::start_with(config, PolicySource::Given(policy), clock)
+    }
+
+    /// As [`Agent::start`], with a configuration that is read again when it changes.
+    pub fn start_following(
+        config: &Config,
+        follow: Follow,
+        clock: Clock,
+    ) -> Result<Self, StartError> {
+        Self::start_with(config, PolicySource::Followed(follow), clock)
+    }
+
+    fn start_with(config: &Config, source: PolicySource, clock: Clock) -> Result<Self, StartError> {
         let dir = config.kubelet_dir.join(PLUGIN_DIR);
         check_sockets(&dir, &config.policy.resources)?;
         let lock = lock(&dir)?;
         let watched = DirectoryWatch::new(&dir)
             .map_err(|source| StartError::Watch { path: dir.clone(), source })?;
-
+        let listener = config.listen.map(listen).transpose()?;
+        let admin_address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+        let cluster = source.client(config)?;
+        let (registry, instruments) = metrics::registry(&clock);
         let mut parts = Parts::default();
-        let state = assembly::assemble(config, Ground { dir, watched, policy, clock }, &mut parts);
-        Ok(Self { state, parts, _lock: lock })
+        let reload = instruments.reload();
+        let policy = source.start(config, cluster.as_ref(), (clock, reload), &mut parts)?;
+        let ground = Ground { dir, watched, listener, cluster, policy, clock };
+        let state = assembly::assemble(config, ground, (registry, instruments), &mut parts);
+        Ok(Self { state, admin_address, parts, _lock: lock })
     }
 
     /// The node's state, for whoever wants to watch it.
     pub fn state(&self) -> watch::Receiver<Arc<NodeState>> {
         self.state.clone()
+    }
+
+    /// Where health and metrics are served, if they are.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin_address
     }
 
     /// Runs until `shutdown`, or until a part fails, which is reported.
@@ -145,6 +187,10 @@ pub async fn survey(config: &Config, clock: Clock) -> NodeState {
     // A part that hangs in a driver is left behind.
     parts.stop().await;
     state
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+    admin::bind(address).map_err(|source| StartError::Listen { address, source })
 }
 
 /// Makes the folder if need be, and takes it. The lock lives as long as the file is open; the kernel

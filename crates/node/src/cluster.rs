@@ -12,7 +12,7 @@ mod attempts;
 mod client;
 mod error;
 
-pub use client::{Client, InvalidNodeName, Limits, PodIdentity};
+pub use client::{Client, InvalidNodeName, Limits};
 pub use error::ClusterError;
 
 /// Who writes, as the API server remembers it.

@@ -91,8 +91,21 @@ pub struct ClusterAccess {
     pub node_name: Option<String>,
     /// The namespace of objects that are not the cluster's.
     pub namespace: Option<String>,
+    /// The pod that the agent runs in.
+    pub pod: Option<PodIdentity>,
     /// Whether changes of health become events of the node's object.
     pub events: bool,
+}
+
+/// The pod that the agent runs in; what the agent writes for itself goes when it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodIdentity {
+    /// Its namespace: what another namespace holds cannot belong to it.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its unique id.
+    pub uid: String,
 }
 
 /// Time limits of the conversation with the kubelet.

@@ -18,6 +18,7 @@ use crate::{
     clock::Clock,
     config::{Config, Policy},
     host::Host,
+    telemetry::TelemetryReceiver,
 };
 
 /// What a source knows at one moment.
@@ -37,6 +38,8 @@ pub(crate) struct Source {
     pub(crate) name: &'static str,
     /// What it publishes.
     pub(crate) snapshots: watch::Receiver<SourceSnapshot>,
+    /// What its devices measure, for a source whose devices measure something.
+    pub(crate) telemetry: Option<TelemetryReceiver>,
     /// Its life; ends when the token is cancelled.
     pub(crate) run: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// Writes down what must outlive the agent, likewise; not for a look that changes nothing.
@@ -69,12 +72,14 @@ pub(crate) fn sources(
             name: "nvidia",
             snapshots: nvidia_snapshots,
             keep: Some(Box::pin(nvidia.keep(stop.clone()))),
+            telemetry: Some(nvidia.telemetry()),
             run: Box::pin(nvidia.run(to_nvidia, stop.clone())),
         },
         Source {
             name: "nics",
             snapshots: nics_snapshots,
             keep: None,
+            telemetry: None,
             run: Box::pin(nics.run(PolicyWatch::new(policy.clone()), to_nics, stop.clone())),
         },
     ]

@@ -15,12 +15,17 @@ pub mod labels;
 pub mod mps;
 pub mod state;
 
+mod admin;
 mod directory;
 mod evidence;
 mod files;
 mod grant;
+mod holders;
+mod metrics;
 mod offer;
 mod plugin;
+mod registration;
+mod telemetry;
 
 pub use agent::{Agent, StartError};
 pub use config::Config;

@@ -24,7 +24,10 @@ use windlass_kubelet_api::{
     socket::{SocketError, SocketPath},
 };
 
-use crate::{causes, config::SessionLimits, host::Roots, mps::MpsPlaces, state::NodeState};
+use crate::{
+    causes, config::SessionLimits, host::Roots, metrics::Instruments, mps::MpsPlaces,
+    state::NodeState,
+};
 use endpoint::Endpoint;
 use service::Service;
 use session::Session;
@@ -36,6 +39,7 @@ pub(crate) struct Plugins {
     pub(crate) mps: MpsPlaces,
     pub(crate) limits: SessionLimits,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
+    pub(crate) instruments: Instruments,
     pub(crate) directory: watch::Receiver<u64>,
 }
 
@@ -137,6 +141,7 @@ impl Plugins {
             state: self.state.clone(),
             roots: self.roots.clone(),
             mps: self.mps.clone(),
+            metrics: self.instruments.rpc(resource),
             streams,
         };
         let session = Session {
@@ -145,6 +150,7 @@ impl Plugins {
             limits: self.limits,
             directory: self.directory.clone(),
             streams: stream_events,
+            metrics: self.instruments.registration(resource),
         };
         Ok((endpoint, service, session))
     }

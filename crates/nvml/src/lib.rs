@@ -18,6 +18,7 @@ mod memory_errors;
 mod mig;
 mod nvlink;
 mod slowdown;
+mod telemetry;
 mod trouble;
 
 pub use compute_mode::ComputeMode;
@@ -30,6 +31,7 @@ pub use memory_errors::RowRemapping;
 pub use mig::{MigInstance, MigMode, MigShare};
 pub use nvlink::Remote;
 pub use slowdown::Slowdown;
+pub use telemetry::Utilization;
 pub use trouble::RecoveryAction;
 
 /// The answer of one NVML call.

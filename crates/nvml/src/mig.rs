@@ -83,6 +83,19 @@ impl Gpu {
     }
 
     fn mig_instance(&self, index: u32) -> Result<MigInstance> {
+        let device = self.mig_device(index)?;
+        let handle = device.handle.0;
+        Ok(MigInstance {
+            index,
+            gpu_instance: get!(self.table, nvmlDeviceGetGpuInstanceId, handle)?,
+            compute_instance: get!(self.table, nvmlDeviceGetComputeInstanceId, handle)?,
+            share: device.mig_share()?,
+            device,
+        })
+    }
+
+    /// The instance at a position, as a device: it answers uuid, name and memory.
+    pub fn mig_device(&self, index: u32) -> Result<Self> {
         let mut handle = std::ptr::null_mut();
         call!(
             self.table,
@@ -91,14 +104,7 @@ impl Gpu {
             index,
             &raw mut handle
         )?;
-        let device = Self::new(self.table.clone(), handle);
-        Ok(MigInstance {
-            index,
-            gpu_instance: get!(self.table, nvmlDeviceGetGpuInstanceId, handle)?,
-            compute_instance: get!(self.table, nvmlDeviceGetComputeInstanceId, handle)?,
-            share: device.mig_share()?,
-            device,
-        })
+        Ok(Self::new(self.table.clone(), handle))
     }
 
     fn mig_share(&self) -> Result<MigShare> {

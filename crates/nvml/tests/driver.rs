@@ -11,8 +11,8 @@ use std::{
 use tempfile::TempDir;
 use windlass_machine::{Fault, Machine, Profile, simulated_driver};
 use windlass_nvml::{
-    ComputeMode, EventKind, FabricHealth, FabricState, LoadError, MigMode, Nvml, RecoveryAction,
-    Remote, RowRemapping, Slowdown,
+    ComputeMode, EventKind, FabricHealth, FabricState, Gpu, LoadError, MigMode, Nvml,
+    RecoveryAction, Remote, RowRemapping, Slowdown,
 };
 
 const REAL: &str = "WINDLASS_E2E_NVML_LIBRARY";
@@ -66,17 +66,31 @@ fn check_driver(library: &Path) {
         assert!(fabric.is_none_or(|fabric| fabric.health != FabricHealth::Bad));
         let action = gpu.recovery_action().expect("an action, or none");
         assert!(matches!(action, None | Some(RecoveryAction::None)), "{action:?}");
+        check_telemetry(&gpu);
         if gpu.mig_mode().expect("a mode") == MigMode::Enabled {
             for instance in gpu.mig_instances().expect("instances") {
                 let instance = instance.expect("an instance");
                 assert!(instance.device.uuid().expect("a uuid").starts_with("MIG-"));
                 assert!(instance.share.memory_mib > 0);
+                assert!(gpu.mig_device(instance.index).expect("there") == instance.device);
             }
         }
         events.watch(&gpu).expect("events, or none");
     }
     let event = events.wait(Duration::from_millis(1)).expect("a wait that ends");
     assert_eq!(event, None, "no fault happens while this test runs");
+}
+
+/// Whatever is measured is plausible.
+fn check_telemetry(gpu: &Gpu) {
+    if let Some(busy) = gpu.utilization().expect("utilisation, or none") {
+        assert!(busy.compute_percent <= 100 && busy.memory_percent <= 100, "{busy:?}");
+    }
+    let celsius = gpu.temperature_celsius().expect("a temperature, or none");
+    assert!(celsius.is_none_or(|celsius| (1..150).contains(&celsius)), "{celsius:?}");
+    let milliwatts = gpu.power_milliwatts().expect("power, or none");
+    assert!(milliwatts.is_none_or(|power| (1..3_000_000).contains(&power)), "{milliwatts:?}");
+    gpu.energy_millijoules().expect("energy, or none");
 }
 
 #[test]

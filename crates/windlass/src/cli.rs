@@ -143,6 +143,14 @@ pub(crate) struct ClusterArgs {
     /// The namespace of objects that belong to one [default: the pod's own]
     #[arg(long, value_name = "NAME", env = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
+    /// The pod that the agent runs in, from the downward API; what it writes in its namespace goes
+    /// with it
+    #[arg(long, value_name = "NAME", env = "POD_NAME", hide = true)]
+    pub(crate) pod_name: Option<String>,
+    #[arg(long, value_name = "NAME", env = "POD_NAMESPACE", hide = true)]
+    pub(crate) pod_namespace: Option<String>,
+    #[arg(long, value_name = "UID", env = "POD_UID", hide = true)]
+    pub(crate) pod_uid: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -2,18 +2,28 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use tokio::sync::{Notify, watch};
+use prometheus_client::registry::Registry;
+use tokio::{
+    net::TcpListener,
+    sync::{Notify, watch},
+};
 
 use super::parts::Parts;
 use crate::{
+    admin::{self, Seen},
     clock::Clock,
+    cluster::{self, Client},
     config::{Config, Policy},
     directory::DirectoryWatch,
     discovery::{self, Source, SourceSnapshot},
+    holders,
     host::Roots,
+    labels::Labeller,
+    metrics::Instruments,
     mps::{Mps, MpsPlaces, MpsWants},
     plugin::Plugins,
     state::{Keeper, NodeState, Notices, Outlets},
+    telemetry::TelemetryReceiver,
 };
 
 /// What was taken and checked before anything runs.
@@ -22,6 +32,10 @@ pub(super) struct Ground {
     pub(super) dir: PathBuf,
     /// Notices from that folder.
     pub(super) watched: DirectoryWatch,
+    /// Where health and metrics are served.
+    pub(super) listener: Option<TcpListener>,
+    /// The way to the API server.
+    pub(super) cluster: Option<Client>,
     /// What is wanted of the devices.
     pub(super) policy: watch::Receiver<Arc<Policy>>,
     /// The time.
@@ -29,45 +43,99 @@ pub(super) struct Ground {
 }
 
 /// The newest snapshot of each source.
-type Snapshots = Vec<(&'static str, watch::Receiver<SourceSnapshot>)>;
+pub(super) type Snapshots = Vec<(&'static str, watch::Receiver<SourceSnapshot>)>;
+
+/// The parts that make the state, and what else they tell.
+struct Heart {
+    state: watch::Receiver<Arc<NodeState>>,
+    telemetry: Vec<TelemetryReceiver>,
+    holders: holders::HoldersDesk,
+}
 
 /// Starts every part, sources first, and gives the state that they make together.
 pub(super) fn assemble(
     config: &Config,
     ground: Ground,
+    (registry, instruments): (Registry, Instruments),
     parts: &mut Parts,
 ) -> watch::Receiver<Arc<NodeState>> {
-    let Ground { dir, watched, policy, clock } = ground;
     let (changes, directory) = watch::channel(0);
     let look = config.session.look_interval;
-    parts.add("watch of the kubelet's folder", watched.run(changes, look));
-
-    let news = Arc::new(Notify::new());
-    let mut sources = discovery::sources(config, &policy, clock, &news, &parts.token());
-    for keep in sources.iter_mut().filter_map(|source| source.keep.take()) {
-        parts.add("record of health", keep);
-    }
-    let snapshots = start(sources, parts);
-    let (mps_wants, wanted) = watch::channel(Arc::new(MpsWants::default()));
-    let (daemons, mps) = Mps::new(config, wanted, &news);
-    parts.add("MPS daemons", daemons.run(parts.token()));
-
-    let (publish, state) = watch::channel(Arc::new(NodeState::default()));
-    let notices = Notices { news, kubelet_writes: directory.clone(), policy, mps };
-    let outlets = Outlets { state: publish, mps_wants };
-    let keeper = Keeper::new(config, snapshots, notices, outlets);
-    parts.add("keeper", keeper.run(parts.token()));
-
+    parts.add("watch of the kubelet's folder", ground.watched.run(changes, look));
+    let (policy, clock) = (ground.policy, ground.clock);
+    let heart = keep(config, (&policy, &directory), clock, parts);
+    let state = heart.state.clone();
     let plugins = Plugins {
         roots: Roots::new(config),
         mps: MpsPlaces::new(config),
         limits: config.session,
         state: state.clone(),
+        instruments: instruments.clone(),
         directory,
-        dir,
+        dir: ground.dir,
     };
     parts.add("device plugin", plugins.run(parts.token()));
+    tell(config, (&state, &policy), ground.cluster, clock, parts);
+    if let Some(listener) = ground.listener {
+        let Heart { state, telemetry, holders } = heart;
+        let seen = Seen { clock, state, telemetry, holders, registry, instruments };
+        parts.add("HTTP server", admin::run(listener, seen, parts.token()));
+    }
     state
+}
+
+/// Starts the sources, the daemons that devices need, and the keeper of the state.
+fn keep(
+    config: &Config,
+    (policy, directory): (&watch::Receiver<Arc<Policy>>, &watch::Receiver<u64>),
+    clock: Clock,
+    parts: &mut Parts,
+) -> Heart {
+    let news = Arc::new(Notify::new());
+    let mut sources = discovery::sources(config, policy, clock, &news, &parts.token());
+    for keep in sources.iter_mut().filter_map(|source| source.keep.take()) {
+        parts.add("record of health", keep);
+    }
+    let telemetry = sources.iter_mut().filter_map(|source| source.telemetry.take()).collect();
+    let snapshots = start(sources, parts);
+    let (mps_wants, wanted) = watch::channel(Arc::new(MpsWants::default()));
+    let (daemons, mps) = Mps::new(config, wanted, &news);
+    parts.add("MPS daemons", daemons.run(parts.token()));
+    let (inquirer, holders) = holders::inquiry(&config.kubelet_dir);
+    parts.add("pod resources", inquirer.run(parts.token()));
+
+    let (publish, state) = watch::channel(Arc::new(NodeState::default()));
+    let notices = Notices {
+        news,
+        kubelet_writes: directory.clone(),
+        policy: policy.clone(),
+        mps,
+        holders: holders.clone(),
+    };
+    let outlets = Outlets { state: publish, mps_wants };
+    let keeper = Keeper::new(config, snapshots, notices, outlets);
+    parts.add("keeper", keeper.run(parts.token()));
+    Heart { state, telemetry, holders }
+}
+
+/// Starts what tells others than the kubelet: labels, and events.
+fn tell(
+    config: &Config,
+    (state, policy): (&watch::Receiver<Arc<NodeState>>, &watch::Receiver<Arc<Policy>>),
+    client: Option<Client>,
+    clock: Clock,
+    parts: &mut Parts,
+) {
+    let host = Roots::new(config).host;
+    let (labeller, labels) = Labeller::new(host, clock, state.clone(), policy.clone());
+    parts.add("labels", labeller.run(parts.token()));
+    let Some(client) = client else { return };
+    if config.cluster.events {
+        let events = cluster::events::run(state.clone(), client.clone(), parts.token());
+        parts.add("events", events);
+    }
+    let apply = cluster::labels::run(labels, policy.clone(), client, parts.token());
+    parts.add("labels in the cluster", apply);
 }
 
 /// Starts every source of devices.

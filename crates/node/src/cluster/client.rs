@@ -6,7 +6,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::time::timeout;
 
 use super::ClusterError;
-use crate::config::ClusterAccess;
+use crate::config::{ClusterAccess, PodIdentity};
 
 /// How the API server is reached, and as which node. Making one reads nothing and connects to nobody.
 #[derive(Clone, Debug)]
@@ -16,17 +16,6 @@ pub struct Client {
     node: String,
     pod: Option<PodIdentity>,
     limits: Limits,
-}
-
-/// The pod that the agent runs in; what the agent writes for itself goes when it goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodIdentity {
-    /// Its namespace: what another namespace holds cannot belong to it.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its unique id.
-    pub uid: String,
 }
 
 /// How long the API server is waited for.
@@ -69,13 +58,8 @@ impl Client {
             return Err(InvalidNodeName(node));
         }
         let (kubeconfig, namespace) = (access.kubeconfig.clone(), access.namespace.clone());
-        Ok(Self { kubeconfig, namespace, node, pod: None, limits: Limits::default() })
-    }
-
-    /// With the pod that the agent runs in.
-    #[must_use]
-    pub fn in_pod(self, pod: PodIdentity) -> Self {
-        Self { pod: Some(pod), ..self }
+        let pod = access.pod.clone();
+        Ok(Self { kubeconfig, namespace, node, pod, limits: Limits::default() })
     }
 
     /// With other limits.
@@ -197,7 +181,12 @@ mod tests {
     fn a_pod_owns_what_lies_in_its_own_namespace_only() {
         let (name, uid) = ("windlass-x".to_owned(), "u".to_owned());
         let pod = PodIdentity { namespace: "gpu".to_owned(), name, uid };
-        let client = named("n1").expect("valid").in_pod(pod.clone());
+        let access = ClusterAccess {
+            node_name: Some("n1".to_owned()),
+            pod: Some(pod.clone()),
+            ..ClusterAccess::default()
+        };
+        let client = Client::new(&access).expect("valid");
         assert_eq!(client.pod_in("gpu"), Some(&pod));
         assert_eq!(client.pod_in("kube-system"), None);
     }

@@ -24,18 +24,7 @@ use tokio_stream::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::{Client, ClusterError, attempts::Attempts, client::Connection};
-
-/// What is known of the label.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum LabelValue {
-    /// Nothing: the API server was not reached yet, or has no such Node.
-    #[default]
-    Unknown,
-    /// The Node has no such label.
-    Absent,
-    /// It has this value, which may be empty.
-    Value(String),
-}
+use crate::config::LabelValue;
 
 /// Watches a label of the own Node. Gives its value, and the task to run, which ends when stopped.
 ///

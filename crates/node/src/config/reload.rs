@@ -1,7 +1,12 @@
 //! Reads the configuration again when its file changed, when it is asked to, and when the node's label
 //! names another one. A new policy is published; one that cannot be read changes nothing, and is told.
 
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use tokio::{sync::watch, task::spawn_blocking, time::timeout};
@@ -20,6 +25,19 @@ pub struct Wakes {
     pub asked: watch::Receiver<u64>,
     /// The node's label, where it names the configuration.
     pub label: watch::Receiver<LabelValue>,
+}
+
+/// What an agent needs to follow its configuration.
+#[derive(Clone)]
+pub struct Follow {
+    /// How it is read.
+    pub load: Load,
+    /// The folder in which a change shows.
+    pub folder: Option<PathBuf>,
+    /// Counts requests, such as SIGHUP.
+    pub asked: watch::Receiver<u64>,
+    /// The node's label that names the configuration, where one does.
+    pub label: Option<String>,
 }
 
 /// How reloading fares.
@@ -169,6 +187,12 @@ impl Reloader {
             *newest = status;
             differs
         });
+    }
+}
+
+impl std::fmt::Debug for Follow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Follow").field("folder", &self.folder).finish_non_exhaustive()
     }
 }
 

@@ -22,6 +22,7 @@ mod known;
 mod probe;
 mod procfs;
 mod question;
+mod samples;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -39,6 +40,7 @@ use self::{
     events::EventWatch,
     facts::DriverFacts,
     known::Known,
+    samples::Samples,
 };
 use super::{PolicyWatch, Publisher, SourceSnapshot};
 use crate::{
@@ -47,6 +49,7 @@ use crate::{
     config::Config,
     evidence::{EvidenceFile, Records},
     host::Host,
+    telemetry::{Telemetry, TelemetryReceiver},
 };
 
 pub(crate) use describe::PROFILE;
@@ -65,6 +68,7 @@ pub(super) struct Nvidia {
     records: watch::Sender<Records>,
     /// How long a GPU may stay lost before NVML is initialised again.
     patience: Duration,
+    telemetry: watch::Sender<Arc<Telemetry>>,
 }
 
 /// Why there is no connection to the driver.
@@ -111,7 +115,13 @@ impl Nvidia {
             records: watch::Sender::new(Records::new()),
             host,
             patience: quiet_period,
+            telemetry: watch::Sender::default(),
         }
+    }
+
+    /// What the GPUs measure. It is read while there is a receiver.
+    pub(super) fn telemetry(&self) -> TelemetryReceiver {
+        self.telemetry.subscribe()
     }
 
     /// Writes the evidence down until stopped; a look at the host that changes nothing is without it.
@@ -170,7 +180,8 @@ impl Nvidia {
         match timeout(deadline, self.attempt.join_next()).await {
             Ok(Some(Ok(driver))) => {
                 let policy = self.policy.current();
-                Ok(Connection::new(driver?, &self.host, policy, self.patience))
+                let samples = Samples::new(self.telemetry.clone());
+                Ok(Connection::new(driver?, &self.host, policy, self.patience, samples))
             }
             Ok(Some(Err(_)) | None) | Err(_) => Err(ConnectError::Overdue(deadline)),
         }

@@ -20,7 +20,13 @@ use windlass_kubelet_api::deviceplugin::{
 };
 
 use super::wire::{self, Refusal};
-use crate::{host::Roots, mps::MpsPlaces, offer::Offer, state::NodeState};
+use crate::{
+    host::Roots,
+    metrics::{Method, RpcMetrics},
+    mps::MpsPlaces,
+    offer::Offer,
+    state::NodeState,
+};
 
 /// The server of one resource.
 pub(super) struct Service {
@@ -28,6 +34,7 @@ pub(super) struct Service {
     pub(super) state: watch::Receiver<Arc<NodeState>>,
     pub(super) roots: Roots,
     pub(super) mps: MpsPlaces,
+    pub(super) metrics: RpcMetrics,
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
 }
 
@@ -60,10 +67,11 @@ impl DevicePlugin for Service {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
-        Ok(Response::new(DevicePluginOptions {
+        let call = self.metrics.begin(Method::Options);
+        call.end(Ok(Response::new(DevicePluginOptions {
             pre_start_required: false,
             get_preferred_allocation_available: true,
-        }))
+        })))
     }
 
     /// Every open stream gets every change: a kubelet up to 1.36 takes the end of an older stream for
@@ -95,10 +103,11 @@ impl DevicePlugin for Service {
         &self,
         request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
+        let call = self.metrics.begin(Method::Prefer);
         let state = self.state.borrow().clone();
         let requests = request.into_inner().container_requests;
         let answers = requests.iter().map(|request| self.prefer(&state, request));
-        let container_responses = answers.collect::<Result<_, _>>()?;
+        let container_responses = call.end(answers.collect::<Result<_, _>>())?;
         Ok(Response::new(PreferredAllocationResponse { container_responses }))
     }
 
@@ -106,10 +115,11 @@ impl DevicePlugin for Service {
         &self,
         request: Request<AllocateRequest>,
     ) -> Result<Response<AllocateResponse>, Status> {
+        let call = self.metrics.begin(Method::Allocate);
         let state = self.state.borrow().clone();
         let requests = request.into_inner().container_requests;
         let answers = requests.iter().map(|request| self.allocate_one(&state, request));
-        let container_responses = answers.collect::<Result<_, _>>()?;
+        let container_responses = call.end(answers.collect::<Result<_, _>>())?;
         Ok(Response::new(AllocateResponse { container_responses }))
     }
 
@@ -117,8 +127,9 @@ impl DevicePlugin for Service {
         &self,
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
+        let call = self.metrics.begin(Method::PreStart);
         let state = self.state.borrow().clone();
-        self.check_known(&self.offer(&state), &request.into_inner().devices_ids)?;
+        call.end(self.check_known(&self.offer(&state), &request.into_inner().devices_ids))?;
         Ok(Response::new(PreStartContainerResponse {}))
     }
 }

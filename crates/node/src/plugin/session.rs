@@ -17,7 +17,12 @@ use windlass_kubelet_api::{
 
 use self::state::{Input, Outcome, OwnSocket, State};
 use super::{endpoint::Endpoint, service::StreamEvent};
-use crate::{causes, clock::until, config::SessionLimits};
+use crate::{
+    causes,
+    clock::until,
+    config::SessionLimits,
+    registration::{RegistrationMetrics, Standing},
+};
 
 /// Keeps one resource registered.
 pub(super) struct Session {
@@ -26,6 +31,7 @@ pub(super) struct Session {
     pub(super) limits: SessionLimits,
     pub(super) directory: watch::Receiver<u64>,
     pub(super) streams: mpsc::UnboundedReceiver<StreamEvent>,
+    pub(super) metrics: RegistrationMetrics,
 }
 
 /// A registration on its way; dropping it ends the call.
@@ -60,7 +66,10 @@ impl Session {
             state = next;
             input = tokio::select! {
                 () = stop.cancelled() => return,
-                outcome = answer(&mut call) => Input::Answered(outcome),
+                outcome = answer(&mut call) => {
+                    self.count(outcome);
+                    Input::Answered(outcome)
+                }
                 Some(event) = self.streams.recv() => Input::Stream(event),
                 Ok(()) = self.directory.changed() => self.look(endpoint),
                 () = due(state) => Input::Due,
@@ -84,10 +93,21 @@ impl Session {
         Input::Looked { kubelet: self.kubelet.identity(), own }
     }
 
+    fn count(&self, outcome: Outcome) {
+        match outcome {
+            Outcome::Accepted => self.metrics.accepted(),
+            Outcome::Failed => self.metrics.failed(),
+        }
+    }
+
     fn enter(&self, from: State, to: State, call: &mut Option<Call>) {
         if from == to {
             return;
         }
+        self.metrics.stands(match to {
+            State::Serving { .. } => Standing::Registered,
+            _ => Standing::Unregistered,
+        });
         match to {
             State::NoKubelet if from != State::NoKubelet => {
                 tracing::info!(

@@ -17,12 +17,16 @@ use tokio_util::sync::CancellationToken;
 use windlass_core::{device::Device, inventory::Inventory};
 use windlass_kubelet_api::{checkpoint, deviceplugin};
 
-use super::{NodeState, held};
+use super::{
+    NodeState,
+    held::{self, Holdings},
+};
 use crate::{
     cdi::{CdiError, CdiFiles, Documents, Lacks, Written},
     config::{Config, MissingChannel, Policy, Shared, Sharing, SharingMethod},
     discovery::SourceSnapshot,
     grant::{self, Surroundings},
+    holders::HoldersDesk,
     host::Roots,
     mps::{MpsState, MpsStates, MpsWant, MpsWants},
     offer::{self, Held, Moves, Plan},
@@ -35,7 +39,7 @@ pub(crate) type Snapshots = Vec<(&'static str, watch::Receiver<SourceSnapshot>)>
 pub(crate) struct Keeper {
     sources: Snapshots,
     notices: Notices,
-    held: Held,
+    holdings: Holdings,
     moves: Moves,
     /// When the kubelet's record has every Allocate that was answered before the policy changed.
     settled_at: Option<Instant>,
@@ -43,8 +47,8 @@ pub(crate) struct Keeper {
     kubelet_checkpoint: PathBuf,
     /// Lent to a thread while it looks.
     look: Option<Look>,
-    /// How often documents are looked at without news.
-    documents_again: Duration,
+    /// How often is looked without news at documents, and at who let go.
+    look_interval: Duration,
     mps_wants: watch::Sender<Arc<MpsWants>>,
     publish: watch::Sender<Arc<NodeState>>,
 }
@@ -67,6 +71,8 @@ pub(crate) struct Notices {
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     /// How the MPS daemons fare; changes are also `news`.
     pub(crate) mps: watch::Receiver<Arc<MpsStates>>,
+    /// Who holds what, as the kubelet tells when asked.
+    pub(crate) holders: HoldersDesk,
 }
 
 /// What has to be looked at on disk, apart from devices.
@@ -83,6 +89,9 @@ struct Looked {
     lacks: Lacks,
     cdi: Option<CdiError>,
 }
+
+/// How many looks in a row must not find a holder before a device counts as released.
+const LOOKS_TO_RELEASE: u32 = 3;
 
 /// Device nodes of the driver that belong to no GPU.
 const CONTROL_NODES: [&str; 4] =
@@ -101,13 +110,13 @@ impl Keeper {
         Self {
             sources,
             notices,
-            held: Held::new(),
+            holdings: Holdings::default(),
             moves: Moves::Kept,
             settled_at: None,
             handover: config.session.handover,
             kubelet_checkpoint: plugins.join(checkpoint::FILE),
             look: Some(Look::new(config)),
-            documents_again: config.session.look_interval,
+            look_interval: config.session.look_interval,
             mps_wants: outlets.mps_wants,
             publish: outlets.state,
         }
@@ -115,7 +124,7 @@ impl Keeper {
 
     /// Keeps the state until stopped. Ends every reader's stream when it ends.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        self.held = self.read_held().await.unwrap_or_default();
+        self.holdings = Holdings::new(self.read_held().await.unwrap_or_default());
         loop {
             self.refresh().await;
             let settled = self.settled_at;
@@ -123,13 +132,17 @@ impl Keeper {
                 () = stop.cancelled() => return,
                 () = self.notices.news.notified() => {}
                 Ok(()) = self.notices.policy.changed() => self.hold_moves(),
-                Ok(()) = self.notices.kubelet_writes.changed(), if !self.held.is_empty() => {
+                Ok(()) = self.notices.kubelet_writes.changed(), if !self.holdings.is_empty() => {
                     self.release().await;
                 }
                 () = sleep_until(settled.unwrap_or_else(Instant::now)), if settled.is_some() => {
                     self.allow_moves().await;
                 }
-                () = sleep(self.documents_again) => {}
+                () = sleep(self.look_interval) => {
+                    if !self.holdings.is_empty() {
+                        self.release().await;
+                    }
+                }
             }
         }
     }
@@ -144,7 +157,7 @@ impl Keeper {
     async fn allow_moves(&mut self) {
         match self.read_held().await {
             Some(held) => {
-                self.held = held;
+                self.holdings = Holdings::new(held);
                 self.moves = Moves::Allowed;
                 self.settled_at = None;
             }
@@ -157,11 +170,13 @@ impl Keeper {
     /// offers themselves remember.
     async fn release(&mut self) {
         // A record that cannot be read releases nothing.
-        let Some(now) = self.read_held().await else { return };
-        self.held.retain(|name, ids| {
-            ids.retain(|id| now.get(name).is_some_and(|held| held.contains(id)));
-            !ids.is_empty()
-        });
+        let Some(recorded) = self.read_held().await else { return };
+        self.holdings.retain_recorded(&recorded);
+        // The record keeps a pod that is gone until the next Allocate, which may never come while its
+        // devices are kept back.
+        self.notices.holders.refresh().await;
+        let holders = self.notices.holders.holders().borrow().clone();
+        self.holdings.retain_told(&holders, Instant::now(), self.look_interval * LOOKS_TO_RELEASE);
     }
 
     async fn read_held(&self) -> Option<Held> {
@@ -185,7 +200,7 @@ impl Keeper {
             policy: &policy,
             inventory: &merged,
             previous: &known.offers,
-            held: &self.held,
+            held: self.holdings.held(),
             moves: self.moves,
             obstacle: &|device, sharing| {
                 let daemon = || daemon_trouble(&daemons, device, sharing);

@@ -35,6 +35,8 @@ pub(crate) struct World {
 /// An agent that runs; it is stopped when dropped, and waited for by [`Running::stop`].
 pub(crate) struct Running {
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
+    /// Where it serves health and metrics.
+    pub(crate) admin: Option<std::net::SocketAddr>,
     stop: CancellationToken,
     task: JoinSet<()>,
 }
@@ -104,10 +106,11 @@ fn clock() -> Clock {
 
 fn run(agent: Agent) -> Running {
     let (state, stop) = (agent.state(), CancellationToken::new());
+    let admin = agent.admin_address();
     let token = stop.clone();
     let mut task = JoinSet::new();
     task.spawn(async move { agent.run(token.cancelled()).await.expect("no part fails") });
-    Running { state, stop, task }
+    Running { state, admin, stop, task }
 }
 
 /// In memory where the machine has it: a simulated machine is a thousand small files.

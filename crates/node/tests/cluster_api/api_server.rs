@@ -22,7 +22,7 @@ use tokio_stream::{StreamExt as _, wrappers::WatchStream};
 use tokio_util::sync::CancellationToken;
 use windlass_node::{
     cluster::{Client, Limits},
-    config::ClusterAccess,
+    config::{ClusterAccess, PodIdentity},
 };
 
 use crate::objects::{Answer, Asked, Cluster, NODE};
@@ -94,9 +94,15 @@ impl ApiServer {
 
     /// A client for it, which is quick to try again.
     pub(crate) fn client(&self) -> Client {
+        self.client_in(None)
+    }
+
+    /// A client of an agent that runs in a pod.
+    pub(crate) fn client_in(&self, pod: Option<PodIdentity>) -> Client {
         let access = ClusterAccess {
             kubeconfig: Some(self.folder.path().join("kubeconfig")),
             node_name: Some(NODE.to_owned()),
+            pod,
             ..ClusterAccess::default()
         };
         let limits = Limits {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::json;
 use tokio::sync::watch;
 use windlass_node::{
-    cluster::{Client, PodIdentity, labels},
-    config::{LabelOutput, LabelPolicy, Policy},
+    cluster::{Client, labels},
+    config::{LabelOutput, LabelPolicy, PodIdentity, Policy},
 };
 
 use crate::{
@@ -151,7 +151,7 @@ async fn a_label_that_another_keeps_stays_and_the_rest_is_written() {
 async fn a_node_feature_says_whose_it_is_and_who_owns_it() {
     let mut server = ApiServer::start();
     let (namespace, name, uid) = ("gpu".into(), "windlass-x".into(), "pod-uid".into());
-    let client = server.client().in_pod(PodIdentity { namespace, name, uid });
+    let client = server.client_in(Some(PodIdentity { namespace, name, uid }));
     let inputs = run_as(&mut server, client, LabelOutput::NodeFeature);
     inputs.send(&[("nvidia.com/gpu.count", "8")]);
     let cluster = server.until(|cluster| cluster.node_features.contains_key(FEATURE)).await;

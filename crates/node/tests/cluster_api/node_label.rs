@@ -1,6 +1,6 @@
 //! The label of the own Node, watched through what API servers do.
 
-use windlass_node::cluster::node_label::{self, LabelValue};
+use windlass_node::{cluster::node_label, config::LabelValue};
 
 use crate::{
     api_server::{ApiServer, value_is},

@@ -18,8 +18,9 @@ use tokio_util::sync::CancellationToken;
 use windlass_core::health::Reason;
 use windlass_node::{
     cluster::{
-        Client, Limits, events, labels,
-        node_label::{self, LabelValue},
+        Client, Limits,
+        XXnode_label::{self, LabelValue},
+        events, labels,
     },
     config::{ClusterAccess, LabelOutput, LabelPolicy, Policy},
 };

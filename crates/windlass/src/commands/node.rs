@@ -4,18 +4,14 @@ mod read;
 
 use std::{path::PathBuf, sync::Arc};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
 };
-use tokio_util::sync::CancellationToken;
 use windlass_node::{
     Agent, Config,
-    config::{
-        LabelValue, Loaded, Remark,
-        reload::{Reloader, Wakes},
-    },
+    config::{LabelValue, Loaded, Remark, reload::Follow},
 };
 
 use self::read::read;
@@ -49,9 +45,9 @@ async fn serve(args: NodeArgs) -> Result<()> {
     let config = loaded.config;
     check(&config)?;
     let shutdown = asked_to_stop()?;
+    let (asked, follow) = follow(args);
     let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
-    let (asked, reloader) = reloader(args, &config)?;
-    let agent = Agent::start(&config, clock()).context("cannot start")?;
+    let agent = Agent::start_following(&config, follow, clock()).context("cannot start")?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         kubelet = %config.kubelet_dir.display(),
@@ -60,9 +56,6 @@ async fn serve(args: NodeArgs) -> Result<()> {
     );
     tokio::select! {
         outcome = agent.run(shutdown) => outcome?,
-        () = reloader.run(CancellationToken::new()) => {
-            return Err(anyhow!("the watch of the configuration ended unexpectedly"));
-        }
         () = count(hangup, asked) => {}
     }
     tracing::info!("stopped");
@@ -81,15 +74,13 @@ fn warn(loaded: &Loaded) {
     }
 }
 
-/// Reads the same files, variables and flags again.
-fn reloader(args: NodeArgs, config: &Config) -> Result<(watch::Sender<u64>, Reloader)> {
-    let (asked, asked_receiver) = watch::channel(0);
-    let (_, label) = watch::channel(LabelValue::Unknown);
+/// The same files, variables and flags, read again whenever there is a reason to.
+fn follow(args: NodeArgs) -> (watch::Sender<u64>, Follow) {
+    let (ask, asked) = watch::channel(0);
     let folder = folder(&args);
+    let label = args.config_dir.is_some().then(|| args.config_label.clone());
     let load = Arc::new(move |label: &LabelValue| read(&args, label).map(|loaded| loaded.config));
-    let wakes = Wakes { asked: asked_receiver, label };
-    let reloader = Reloader::new(config.clone(), load, folder.as_deref(), wakes, clock());
-    Ok((asked, reloader.context("cannot watch the configuration")?))
+    (ask, Follow { load, folder, asked, label })
 }
 
 /// The folder in which a changed configuration shows.

@@ -62,6 +62,8 @@ async fn shared_cut_and_exclusive_gpus_serve_pods_side_by_side_while_mig_changes
         "jsonpath={.items[*].status.containerStatuses[*].restartCount}",
     ]);
     assert!(restarts.split_whitespace().all(|count| count == "0"), "{restarts}");
+    pods.delete("windlass-e2e-exclusive");
+    pods.run("windlass-e2e-next", GPU, 1).await;
     drop(pods);
     drop(agent);
 }

@@ -12,7 +12,10 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::Labels;
-use crate::cluster::{Client, ClusterError, MANAGER, PodIdentity, client::Connection};
+use crate::{
+    cluster::{Client, ClusterError, MANAGER, client::Connection},
+    config::PodIdentity,
+};
 
 /// Where labels are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

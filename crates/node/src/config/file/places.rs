@@ -64,7 +64,7 @@ impl DriverEntry {
 
 impl ClusterEntry {
     pub(super) fn of(access: &ClusterAccess) -> Option<Self> {
-        let ClusterAccess { kubeconfig, node_name, namespace, events } = access.clone();
+        let ClusterAccess { kubeconfig, node_name, namespace, events, pod: _ } = access.clone();
         let entry = Self { kubeconfig, node_name, namespace, events };
         (*access != ClusterAccess::default()).then_some(entry)
     }
@@ -73,6 +73,7 @@ impl ClusterEntry {
 impl From<ClusterEntry> for ClusterAccess {
     fn from(entry: ClusterEntry) -> Self {
         let ClusterEntry { kubeconfig, node_name, namespace, events } = entry;
-        Self { kubeconfig, node_name, namespace, events }
+        // Which pod the agent runs in, the pod knows.
+        Self { kubeconfig, node_name, namespace, events, pod: None }
     }
 }

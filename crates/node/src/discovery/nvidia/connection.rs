@@ -20,6 +20,7 @@ use super::{
     probe::Probed,
     procfs::{Fingerprint, ListedGpu},
     question::Question,
+    samples::Samples,
 };
 use crate::{clock::until, config::HealthPolicy, host::Host};
 
@@ -36,6 +37,7 @@ pub(super) struct Connection {
     answers: JoinSet<Answer>,
     round: Round,
     slots: Vec<Slot>,
+    samples: Samples,
     /// What the kernel module lists, asked once a GPU does not tell its name.
     listing: Question,
     listed: Option<Vec<ListedGpu>>,
@@ -87,6 +89,7 @@ impl Connection {
         host: &Host,
         policy: &HealthPolicy,
         patience: Duration,
+        samples: Samples,
     ) -> Self {
         let (question, error, wants_events) = Default::default();
         let now = Instant::now();
@@ -102,6 +105,7 @@ impl Connection {
             answers: JoinSet::new(),
             round: Round { question, error, next: now, wants_events, events_made: now },
             slots: Vec::new(),
+            samples,
             listing: Question::default(),
             listed: None,
             lost_since: None,
@@ -149,6 +153,10 @@ impl Connection {
                 }
                 None
             }
+            reading = self.samples.next() => {
+                self.samples.take(reading, known.now());
+                None
+            }
             () = until(wake) => self.wake(known),
         }
     }
@@ -162,8 +170,8 @@ impl Connection {
     pub(super) async fn shut_down(self) {
         let limit = self.policy.event_wait + self.policy.call_deadline;
         let ended = tokio::task::spawn_blocking(move || {
-            let Self { events, event_set, unmatched, slots, answers, nvml, .. } = self;
-            drop((event_set, unmatched, slots, answers, nvml));
+            let Self { events, event_set, unmatched, slots, samples, answers, nvml, .. } = self;
+            drop((event_set, unmatched, slots, samples, answers, nvml));
             events.end();
         });
         if tokio::time::timeout(limit, ended).await.is_err() {

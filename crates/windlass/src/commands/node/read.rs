@@ -4,7 +4,7 @@ use std::path::Path;
 
 use windlass_node::{
     Config,
-    config::{ConfigDir, ConfigError, Format, LabelValue, Loaded, load},
+    config::{ConfigDir, ConfigError, Format, LabelValue, Loaded, PodIdentity, load},
 };
 
 use crate::{cli::NodeArgs, commands::apply_host};
@@ -51,6 +51,11 @@ fn apply(args: &NodeArgs, config: &mut Config) {
     access.kubeconfig = given.kubeconfig.or(access.kubeconfig.take());
     access.node_name = given.node_name.or(access.node_name.take());
     access.namespace = given.namespace.or(access.namespace.take());
+    if let (Some(name), Some(namespace), Some(uid)) =
+        (given.pod_name, given.pod_namespace, given.pod_uid)
+    {
+        access.pod = Some(PodIdentity { namespace, name, uid });
+    }
     if let Some(strategies) = &args.device_list {
         config.policy.delivery.strategies = strategies.iter().map(|&it| it.into()).collect();
     }

@@ -99,9 +99,14 @@ impl Connection {
             }
         }
         self.look_for_losses();
+        // The first list of devices waits for no sensor.
+        if self.has_seen_every_gpu() {
+            self.samples.ask(known.now(), self.policy.probe_interval);
+        }
     }
 
     fn take_probed(&mut self, index: usize, probed: Probed, known: &mut Known) {
+        self.samples.want(index, &probed.facts);
         let slot = &mut self.slots[index];
         let gone = slot.take(&probed);
         let errors = slot.count_errors(probed.uncorrected_errors);

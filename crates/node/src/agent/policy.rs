@@ -1,0 +1,85 @@
+//! Where the policy comes from: given, or followed in its file and by the node's label.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use super::{StartError, parts::Parts};
+use crate::{
+    clock::Clock,
+    cluster::{Client, InvalidNodeName, node_label},
+    config::{
+        Config, LabelOutput, LabelValue, Policy,
+        reload::{Follow, ReloadStatus, Reloader, Wakes},
+    },
+    metrics::ReloadMetrics,
+};
+
+/// Where the policy comes from.
+pub(super) enum PolicySource {
+    /// Someone else decides.
+    Given(watch::Receiver<Arc<Policy>>),
+    /// The configuration is read again when it changes.
+    Followed(Follow),
+}
+
+// === impl PolicySource ===
+
+impl PolicySource {
+    /// The way to the API server. It connects to nobody yet; a node without a name is a mistake only
+    /// where something is wanted there.
+    pub(super) fn client(&self, config: &Config) -> Result<Option<Client>, InvalidNodeName> {
+        let by_label = matches!(self, Self::Followed(Follow { label: Some(_), .. }));
+        let labels =
+            matches!(config.policy.labels.output, LabelOutput::Node | LabelOutput::NodeFeature);
+        match Client::new(&config.cluster) {
+            Ok(client) => Ok(Some(client)),
+            Err(error) if by_label || labels || config.cluster.events => Err(error),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Starts what keeps the policy up to date.
+    pub(super) fn start(
+        self,
+        config: &Config,
+        client: Option<&Client>,
+        (clock, metrics): (Clock, ReloadMetrics),
+        parts: &mut Parts,
+    ) -> Result<watch::Receiver<Arc<Policy>>, StartError> {
+        let follow = match self {
+            Self::Given(policy) => return Ok(policy),
+            Self::Followed(follow) => follow,
+        };
+        let label = match (client, follow.label) {
+            (Some(client), Some(key)) => {
+                let (label, watch) = node_label::watch(client.clone(), key, parts.token());
+                parts.add("node's label", watch);
+                label
+            }
+            _ => watch::channel(LabelValue::Unknown).1,
+        };
+        let wakes = Wakes { asked: follow.asked, label };
+        let folder = follow.folder.as_deref();
+        let reloader = Reloader::new(config.clone(), follow.load, folder, wakes, clock);
+        let reloader = reloader.map_err(|source| StartError::Watch {
+            path: folder.unwrap_or(&config.kubelet_dir).to_owned(),
+            source,
+        })?;
+        let policy = reloader.policy();
+        parts.add("metrics of the configuration", count(reloader.status(), metrics));
+        parts.add("configuration", reloader.run(parts.token()));
+        Ok(policy)
+    }
+}
+
+/// Counts reloads until the one who reads the configuration ends.
+async fn count(mut status: watch::Receiver<ReloadStatus>, metrics: ReloadMetrics) {
+    while status.changed().await.is_ok() {
+        let ReloadStatus { last_success, error, .. } = status.borrow_and_update().clone();
+        match error {
+            None => metrics.loaded(last_success),
+            Some(_) => metrics.refused(),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Telemetry of the GPUs: read after each probe that passed, on a thread of its own.
+//!
+//! It is no part of the probe, since a sensor that fails is no reason to distrust a GPU, and since the
+//! first list of devices should not wait for it. A reading that hangs is not begun a second time.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use tokio::{sync::watch, task::JoinSet};
+use windlass_core::device::DeviceId;
+use windlass_nvml::Gpu;
+
+use super::facts::{GpuFacts, InstanceFacts, MigFacts};
+use crate::telemetry::{Sample, Telemetry};
+
+/// Reads and publishes.
+pub(super) struct Samples {
+    to: watch::Sender<Arc<Telemetry>>,
+    /// Positions whose GPU passed a probe and was not read since.
+    wanted: BTreeMap<usize, Target>,
+    /// Positions whose reading is under way.
+    open: BTreeSet<usize>,
+    readings: JoinSet<Reading>,
+}
+
+/// What a reading brings back.
+pub(super) struct Reading {
+    index: usize,
+    samples: Vec<(DeviceId, Sample)>,
+}
+
+/// One GPU and its instances, which stand at these positions if their names still agree.
+struct Target {
+    gpu: Gpu,
+    uuid: String,
+    instances: Vec<InstanceFacts>,
+}
+
+/// For how many looks a sample is told: one look may be missed by chance, three in a row are a
+/// driver that does not answer.
+const LOOKS_VALID: u32 = 3;
+
+// === impl Samples ===
+
+impl Samples {
+    pub(super) fn new(to: watch::Sender<Arc<Telemetry>>) -> Self {
+        Self { to, wanted: BTreeMap::new(), open: BTreeSet::new(), readings: JoinSet::new() }
+    }
+
+    /// A GPU passed its probe and may be read. Nobody to read it for, nothing to do.
+    pub(super) fn want(&mut self, index: usize, facts: &GpuFacts) {
+        if !self.to.is_closed() {
+            self.wanted.insert(index, Target::of(facts));
+        }
+    }
+
+    /// Begins to read what is wanted, but for what hangs.
+    pub(super) fn ask(&mut self, now: Timestamp, probe_interval: Duration) {
+        let until = now.saturating_add(probe_interval * LOOKS_VALID).unwrap_or(Timestamp::MAX);
+        let frame = Sample { at: now, until, ..Sample::default() };
+        let (wanted, open) = (std::mem::take(&mut self.wanted), &mut self.open);
+        for (index, target) in wanted.into_iter().filter(|(index, _)| open.insert(*index)) {
+            self.readings.spawn_blocking(move || Reading { index, samples: target.read(frame) });
+        }
+    }
+
+    /// The next reading that is done; never, if none is under way.
+    pub(super) async fn next(&mut self) -> Reading {
+        match self.readings.join_next().await {
+            Some(read) => read.expect("reading neither panics nor is cancelled while this lives"),
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn take(&mut self, reading: Reading, now: Timestamp) {
+        self.open.remove(&reading.index);
+        self.to.send_modify(|known| {
+            let known = Arc::make_mut(known);
+            // Instances of a layout that is no more.
+            known.retain(|_, sample| sample.until >= now);
+            known.extend(reading.samples);
+        });
+    }
+}
+
+// === impl Target ===
+
+impl Target {
+    fn of(facts: &GpuFacts) -> Self {
+        let instances = match &facts.mig {
+            MigFacts::Enabled(instances) => instances.clone(),
+            MigFacts::Unsupported | MigFacts::Disabled => Vec::new(),
+        };
+        Self { gpu: facts.gpu.clone(), uuid: facts.uuid.clone(), instances }
+    }
+
+    fn read(self, frame: Sample) -> Vec<(DeviceId, Sample)> {
+        let parts = self.instances.iter().filter_map(|part| {
+            let device = self.gpu.mig_device(part.index).ok()?;
+            let same = device.uuid().is_ok_and(|uuid| uuid == part.uuid);
+            // An instance measures its memory and nothing else.
+            same.then(|| Some((part.uuid.parse().ok()?, memory(&device, frame))))?
+        });
+        let parts: Vec<_> = parts.collect();
+        let whole = self.uuid.parse().ok().map(|id| (id, everything(&self.gpu, frame)));
+        whole.into_iter().chain(parts).collect()
+    }
+}
+
+/// A sensor that fails is one that is not there: health is judged by the probe.
+fn everything(gpu: &Gpu, frame: Sample) -> Sample {
+    let busy = gpu.utilization().ok().flatten();
+    Sample {
+        compute_percent: busy.map(|busy| busy.compute_percent),
+        memory_percent: busy.map(|busy| busy.memory_percent),
+        temperature_celsius: gpu.temperature_celsius().ok().flatten(),
+        power_milliwatts: gpu.power_milliwatts().ok().flatten(),
+        energy_millijoules: gpu.energy_millijoules().ok().flatten(),
+        ..memory(gpu, frame)
+    }
+}
+
+fn memory(device: &Gpu, frame: Sample) -> Sample {
+    let memory = device.memory().ok().flatten();
+    Sample {
+        memory_used_bytes: memory.map(|memory| memory.used),
+        memory_bytes: memory.map(|memory| memory.total),
+        ..frame
+    }
+}

@@ -1,0 +1,110 @@
+//! Metrics: instruments that the parts of the agent count with, and pages that are made from snapshots
+//! when somebody asks.
+//!
+//! Nothing is kept twice: what a snapshot says (health, resources, telemetry, holders) is read at the
+//! scrape; only what happens in between (calls, registrations, transitions) is counted.
+
+mod build;
+mod devices;
+mod family;
+mod node;
+mod reload;
+mod rpc;
+mod transitions;
+
+use std::sync::Arc;
+
+use prometheus_client::{
+    metrics::{counter::Counter, family::Family},
+    registry::Registry,
+};
+use tokio::sync::watch;
+use windlass_core::resource::ResourceName;
+
+pub(crate) use reload::ReloadMetrics;
+pub(crate) use rpc::{Method, RpcMetrics};
+
+use self::{devices::DevicePage, node::NodePage, rpc::RpcFamilies, transitions::Transitions};
+use crate::{
+    clock::Clock,
+    holders::Holders,
+    registration::{RegistrationBoard, RegistrationMetrics, Standings},
+    state::NodeState,
+    telemetry::TelemetryReceiver,
+};
+
+/// Labels in the order in which they are written.
+pub(crate) type Labels = Vec<(&'static str, String)>;
+
+/// Counters of one name.
+pub(crate) type CounterFamily = Family<Labels, Counter>;
+
+/// What the parts of the agent count with. Clones count together.
+#[derive(Clone, Debug)]
+pub(crate) struct Instruments {
+    rpc: RpcFamilies,
+    registrations: RegistrationBoard,
+    transitions: Transitions,
+    reload: ReloadMetrics,
+}
+
+/// The snapshots that pages are made from.
+#[derive(Clone, Debug)]
+pub(crate) struct Sights {
+    pub(crate) state: watch::Receiver<Arc<NodeState>>,
+    pub(crate) telemetry: Vec<TelemetryReceiver>,
+    pub(crate) standings: watch::Receiver<Standings>,
+    pub(crate) holders: watch::Receiver<Arc<Holders>>,
+    pub(crate) clock: Clock,
+}
+
+/// What every name begins with.
+const PREFIX: &str = "windlass";
+
+/// A registry for the agent, and the instruments in it.
+pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
+    let mut registry = Registry::with_prefix(PREFIX);
+    build::register(&mut registry);
+    let instruments = Instruments {
+        rpc: RpcFamilies::register(&mut registry),
+        registrations: RegistrationBoard::register(&mut registry),
+        transitions: Transitions::register(&mut registry),
+        reload: ReloadMetrics::register(&mut registry, clock.now()),
+    };
+    (registry, instruments)
+}
+
+/// Adds what is read from snapshots.
+pub(crate) fn add_pages(registry: &mut Registry, sights: &Sights) {
+    registry.register_collector(Box::new(NodePage(sights.clone())));
+    registry.register_collector(Box::new(DevicePage(sights.clone())));
+}
+
+// === impl Instruments ===
+
+impl Instruments {
+    /// For the server of a resource.
+    pub(crate) fn rpc(&self, resource: &ResourceName) -> RpcMetrics {
+        self.rpc.of(resource)
+    }
+
+    /// For the session of a resource.
+    pub(crate) fn registration(&self, resource: &ResourceName) -> RegistrationMetrics {
+        self.registrations.line(resource)
+    }
+
+    /// How the resources stand with the kubelet.
+    pub(crate) fn standings(&self) -> watch::Receiver<Standings> {
+        self.registrations.standings()
+    }
+
+    /// For whoever reads the configuration again.
+    pub(crate) fn reload(&self) -> ReloadMetrics {
+        self.reload.clone()
+    }
+
+    /// Counts changes of health until the state's keeper ends.
+    pub(crate) async fn count_transitions(&self, state: watch::Receiver<Arc<NodeState>>) {
+        self.transitions.count(state).await;
+    }
+}

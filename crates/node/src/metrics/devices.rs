@@ -1,0 +1,278 @@
+//! The page of the devices: what they are, how they are, what they measure, who holds them.
+//!
+//! A device that one container holds alone has the container's name on what it measures, as users of
+//! NVIDIA's exporter know it. What several containers share belongs to none of them: there the names
+//! are on `device_holder` only, which every held device has.
+
+use std::{collections::BTreeSet, fmt};
+
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
+use windlass_core::{
+    attribute::{AttributeName, AttributeValue},
+    device::{Device, DeviceId},
+    inventory::Inventory,
+};
+
+use super::{
+    Labels, Sights,
+    family::{Head, Value},
+};
+use crate::{
+    discovery::PROFILE,
+    holders::{Holder, Holders},
+    telemetry::Sample,
+};
+
+/// Reads the newest snapshots.
+#[derive(Debug)]
+pub(super) struct DevicePage(pub(super) Sights);
+
+/// Something that a device measures.
+struct Measure {
+    head: Head,
+    of: fn(&Sample) -> Option<Value>,
+}
+
+const INFO: Head = Head::new("device", "What a device is and where it sits");
+const HEALTHY: Head = Head::new("device_healthy", "Whether a device is healthy");
+const FAULTS: Head = Head::new("device_faults", "Troubles that a device had, by reason");
+const HOLDER: Head = Head::new("device_holder", "The container that holds a device or a replica");
+const ENERGY: Head =
+    Head::new("device_energy", "Energy drawn since the driver was loaded").with_unit("joules");
+
+const MEASURES: [Measure; 7] = [
+    Measure {
+        head: Head::new("device_memory", "Size of the device's memory").with_unit("bytes"),
+        of: |sample| sample.memory_bytes.map(Value::Whole),
+    },
+    Measure {
+        head: Head::new("device_memory_used", "Memory that is allocated").with_unit("bytes"),
+        of: |sample| sample.memory_used_bytes.map(Value::Whole),
+    },
+    Measure {
+        head: Head::new("device_utilization", "Share of time in which a kernel ran")
+            .with_unit("ratio"),
+        of: |sample| sample.compute_percent.map(ratio),
+    },
+    Measure {
+        head: Head::new(
+            "device_memory_utilization",
+            "Share of time in which memory was read or written",
+        )
+        .with_unit("ratio"),
+        of: |sample| sample.memory_percent.map(ratio),
+    },
+    Measure {
+        head: Head::new("device_temperature", "Temperature of the chip").with_unit("celsius"),
+        of: |sample| sample.temperature_celsius.map(|celsius| Value::Whole(celsius.into())),
+    },
+    Measure {
+        head: Head::new("device_power", "Power that the board draws").with_unit("watts"),
+        of: |sample| sample.power_milliwatts.map(|power| Value::Real(f64::from(power) / 1e3)),
+    },
+    Measure {
+        head: Head::new("device_sampled_timestamp", "When the device was measured")
+            .with_unit("seconds"),
+        of: |sample| u64::try_from(sample.at.as_second()).ok().map(Value::Whole),
+    },
+];
+
+const MODEL: AttributeName = AttributeName::new("nvidia.com", "productName");
+const DRIVER: AttributeName = AttributeName::new("nvidia.com", "driverVersion");
+
+// === impl DevicePage ===
+
+impl Collector for DevicePage {
+    fn encode(&self, mut to: DescriptorEncoder<'_>) -> fmt::Result {
+        let state = self.0.state.borrow().clone();
+        let holders = self.0.holders.borrow().clone();
+        let devices = &state.inventory.devices;
+        INFO.infos(&mut to, devices.iter().map(facts))?;
+        let health = devices.iter().map(|device| (name(device), device.health.is_healthy().into()));
+        HEALTHY.gauges(&mut to, health)?;
+        FAULTS.counters(&mut to, devices.iter().flat_map(faults))?;
+        self.measures(&mut to, &state.inventory, &holders)?;
+        let offered = state.resources().keys().map(ToString::to_string).collect();
+        HOLDER.gauges(&mut to, holder_lines(&offered, &holders))
+    }
+}
+
+impl DevicePage {
+    fn measures(
+        &self,
+        to: &mut DescriptorEncoder<'_>,
+        inventory: &Inventory,
+        holders: &Holders,
+    ) -> fmt::Result {
+        let samples: Vec<_> = inventory
+            .devices
+            .iter()
+            .filter_map(|device| {
+                let sample = self.sample(&device.id)?;
+                let alone = alone(holders, &device.id);
+                Some((name(device).into_iter().chain(alone).collect::<Labels>(), sample))
+            })
+            .collect();
+        for Measure { head, of } in &MEASURES {
+            let lines =
+                samples.iter().filter_map(|(name, sample)| Some((name.clone(), of(sample)?)));
+            head.gauges(to, lines)?;
+        }
+        let energy = samples.iter().filter_map(|(name, sample)| {
+            Some((name.clone(), Value::Real(millis(sample.energy_millijoules?))))
+        });
+        ENERGY.counters(to, energy)
+    }
+
+    /// What the device measured, unless that is long ago.
+    fn sample(&self, id: &DeviceId) -> Option<Sample> {
+        let now = self.0.clock.now();
+        let found = self.0.telemetry.iter().find_map(|source| source.borrow().get(id).copied());
+        found.filter(|sample| sample.until >= now)
+    }
+}
+
+/// What every line about a device begins with.
+fn name(device: &Device) -> Labels {
+    let own = [
+        ("device", Some(device.id.to_string())),
+        ("kind", Some(device.kind.to_string())),
+        ("index", Some(device.index.to_string())),
+        ("model", text(device, &MODEL)),
+        ("profile", text(device, &PROFILE)),
+        ("parent", device.parent.as_ref().map(ToString::to_string)),
+    ];
+    own.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+}
+
+fn facts(device: &Device) -> Labels {
+    let more = [
+        ("pci_bus_id", device.place.pci.map(|address| address.to_string())),
+        ("numa_node", device.place.numa_node.map(|node| node.to_string())),
+        ("driver_version", text(device, &DRIVER)),
+    ];
+    let more = more.into_iter().filter_map(|(key, value)| Some((key, value?)));
+    name(device).into_iter().chain(more).collect()
+}
+
+fn text(device: &Device, attribute: &AttributeName) -> Option<String> {
+    match device.attributes.get(attribute)? {
+        AttributeValue::String(text) | AttributeValue::Version(text) => Some(text.clone()),
+        AttributeValue::Int(_) | AttributeValue::Bool(_) => None,
+    }
+}
+
+/// Health remembers a handful of reasons per device, which bounds the lines.
+fn faults(device: &Device) -> impl Iterator<Item = (Labels, Value)> {
+    device.health.evidence.iter().map(|trouble| {
+        let own = [
+            ("device", device.id.to_string()),
+            ("kind", device.kind.to_string()),
+            ("reason", trouble.reason.to_string()),
+        ];
+        (own.into(), Value::Whole(trouble.count.into()))
+    })
+}
+
+/// The container's name, if one container has the device to itself.
+fn alone(holders: &Holders, id: &DeviceId) -> Labels {
+    let holders = holders.by_device.get(id).into_iter().flatten();
+    let containers: BTreeSet<_> = holders
+        .map(|holder| (&holder.namespace, &holder.pod, &holder.container, holder.replica))
+        .collect();
+    match containers.first() {
+        Some((namespace, pod, container, None)) if containers.len() == 1 => vec![
+            ("namespace", (*namespace).clone()),
+            ("pod", (*pod).clone()),
+            ("container", (*container).clone()),
+        ],
+        _ => Labels::new(),
+    }
+}
+
+/// Holders of what this agent offers; the kubelet tells of other plugins' devices too.
+fn holder_lines(
+    offered: &BTreeSet<String>,
+    holders: &Holders,
+) -> impl Iterator<Item = (Labels, Value)> {
+    let all = holders.by_device.iter();
+    all.flat_map(|(id, holders)| holders.iter().map(move |holder| (id, holder)))
+        .filter(|(_, holder)| offered.contains(&holder.resource))
+        .map(|(id, holder)| (holder_labels(id, holder), Value::Whole(1)))
+}
+
+fn holder_labels(id: &DeviceId, holder: &Holder) -> Labels {
+    let own = [
+        ("device", Some(id.to_string())),
+        ("resource", Some(holder.resource.clone())),
+        ("replica", holder.replica.map(|replica| replica.to_string())),
+        ("namespace", Some(holder.namespace.clone())),
+        ("pod", Some(holder.pod.clone())),
+        ("container", Some(holder.container.clone())),
+    ];
+    own.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+}
+
+fn ratio(percent: u32) -> Value {
+    Value::Real(f64::from(percent) / 100.0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "53 bits of millijoules last for 280 years at 1 kW")]
+fn millis(thousandths: u64) -> f64 {
+    thousandths as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(resource: &str, pod: &str, replica: Option<u32>) -> Holder {
+        Holder {
+            resource: resource.to_owned(),
+            replica,
+            namespace: "team".to_owned(),
+            pod: pod.to_owned(),
+            container: "main".to_owned(),
+        }
+    }
+
+    fn holders(of: Vec<Holder>) -> (DeviceId, Holders) {
+        let id: DeviceId = "GPU-a".parse().expect("valid");
+        let by_device = [(id.clone(), of.into_iter().collect())].into();
+        (id, Holders { answered: Some(Ok(())), by_device, pods: 1 })
+    }
+
+    #[test]
+    fn what_a_container_has_to_itself_bears_its_name_and_what_is_shared_bears_none() {
+        let gpu = "nvidia.com/gpu";
+        for (of, expected) in [
+            (vec![], None),
+            (vec![holder(gpu, "a", None)], Some("a")),
+            (vec![holder(gpu, "a", Some(0))], None),
+            (vec![holder(gpu, "a", Some(0)), holder(gpu, "b", Some(1))], None),
+            (vec![holder(gpu, "a", None), holder(gpu, "b", None)], None),
+        ] {
+            let (id, holders) = holders(of);
+            let labels = alone(&holders, &id);
+            let pod = labels.iter().find(|(key, _)| *key == "pod").map(|(_, pod)| pod.as_str());
+            assert_eq!(pod, expected, "{holders:?}");
+        }
+    }
+
+    #[test]
+    fn every_replica_has_a_line_and_devices_of_other_plugins_have_none() {
+        let of = vec![
+            holder("nvidia.com/gpu.shared", "a", Some(0)),
+            holder("nvidia.com/gpu.shared", "b", Some(1)),
+            holder("example.com/nic", "c", None),
+        ];
+        let (_, holders) = holders(of);
+        let offered = ["nvidia.com/gpu.shared".to_owned()].into();
+        let lines: Vec<_> = holder_lines(&offered, &holders).map(|(labels, _)| labels).collect();
+        let replica = |labels: &Labels| {
+            labels.iter().find(|(key, _)| *key == "replica").map(|(_, replica)| replica.clone())
+        };
+        let replicas: Vec<_> = lines.iter().map(replica).collect();
+        assert_eq!(replicas, [Some("0".to_owned()), Some("1".to_owned())]);
+    }
+}

@@ -1,0 +1,114 @@
+//! One family of metrics that is made from a snapshot: its head, and a line for each thing.
+
+use std::fmt;
+
+use prometheus_client::{
+    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet},
+    metrics::MetricType,
+    registry::Unit,
+};
+
+use super::Labels;
+
+/// The head of a family.
+#[derive(Clone, Copy)]
+pub(super) struct Head {
+    /// Without prefix, unit and suffix.
+    pub(super) name: &'static str,
+    pub(super) unit: Option<&'static str>,
+    pub(super) help: &'static str,
+}
+
+/// A number, written as what it is.
+#[derive(Clone, Copy)]
+pub(super) enum Value {
+    Whole(u64),
+    Real(f64),
+}
+
+// === impl Head ===
+
+impl Head {
+    pub(super) const fn new(name: &'static str, help: &'static str) -> Self {
+        Self { name, unit: None, help }
+    }
+
+    pub(super) const fn with_unit(self, unit: &'static str) -> Self {
+        Self { unit: Some(unit), ..self }
+    }
+
+    /// Values that go up and down. A family without a line is left out.
+    pub(super) fn gauges(
+        &self,
+        to: &mut DescriptorEncoder<'_>,
+        lines: impl IntoIterator<Item = (Labels, Value)>,
+    ) -> fmt::Result {
+        self.write(to, MetricType::Gauge, lines)
+    }
+
+    /// Values that go up only.
+    pub(super) fn counters(
+        &self,
+        to: &mut DescriptorEncoder<'_>,
+        lines: impl IntoIterator<Item = (Labels, Value)>,
+    ) -> fmt::Result {
+        self.write(to, MetricType::Counter, lines)
+    }
+
+    /// Facts, as labels.
+    pub(super) fn infos(
+        &self,
+        to: &mut DescriptorEncoder<'_>,
+        lines: impl IntoIterator<Item = Labels>,
+    ) -> fmt::Result {
+        let lines = lines.into_iter().map(|labels| (labels, Value::Whole(1)));
+        self.write(to, MetricType::Info, lines)
+    }
+
+    fn write(
+        &self,
+        to: &mut DescriptorEncoder<'_>,
+        kind: MetricType,
+        lines: impl IntoIterator<Item = (Labels, Value)>,
+    ) -> fmt::Result {
+        let mut lines = lines.into_iter().peekable();
+        if lines.peek().is_none() {
+            return Ok(());
+        }
+        let unit = self.unit.map(|unit| Unit::Other(unit.to_owned()));
+        // The library ends help with a full stop in what it writes itself.
+        let help = format!("{}.", self.help);
+        let mut family = to.encode_descriptor(self.name, &help, unit.as_ref(), kind)?;
+        for (labels, value) in lines {
+            match (kind, labels.as_slice()) {
+                (MetricType::Info, _) => family.encode_info(&labels),
+                (_, []) => value.encode(kind, &mut family),
+                _ => value.encode(kind, &mut family.encode_family(&labels)?),
+            }?;
+        }
+        Ok(())
+    }
+}
+
+// === impl Value ===
+
+impl Value {
+    fn encode(self, kind: MetricType, to: &mut MetricEncoder<'_>) -> fmt::Result {
+        match (kind, self) {
+            (MetricType::Counter, Self::Whole(value)) => {
+                to.encode_counter::<NoLabelSet, _, u64>(&value, None)
+            }
+            (MetricType::Counter, Self::Real(value)) => {
+                to.encode_counter::<NoLabelSet, _, f64>(&value, None)
+            }
+            (_, Self::Whole(value)) => to.encode_gauge(&value),
+            (_, Self::Real(value)) => to.encode_gauge(&value),
+        }
+    }
+}
+
+impl From<bool> for Value {
+    fn from(holds: bool) -> Self {
+        Self::Whole(holds.into())
+    }
+}

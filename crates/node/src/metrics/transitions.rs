@@ -1,0 +1,67 @@
+//! How often devices changed their health.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+use windlass_core::{
+    device::{DeviceId, DeviceKind},
+    health::HealthState,
+    inventory::Inventory,
+};
+
+use super::CounterFamily;
+use crate::state::NodeState;
+
+/// Counts changes of health, by what sort of device came into which state.
+///
+/// Two changes within one snapshot are none; the quiet period before a recovery keeps them apart.
+#[derive(Clone, Debug)]
+pub(super) struct Transitions(CounterFamily);
+
+// === impl Transitions ===
+
+impl Transitions {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let counts = Self(CounterFamily::default());
+        for kind in [DeviceKind::Gpu, DeviceKind::Mig, DeviceKind::Nic] {
+            for to in [HealthState::Healthy, HealthState::Unhealthy] {
+                counts.add(kind, to, 0);
+            }
+        }
+        let help = "Changes of a device's health, by the state it came into";
+        registry.register("device_health_transitions", help, counts.0.clone());
+        counts
+    }
+
+    /// Compares each snapshot with the one before it, until there are no more.
+    pub(super) async fn count(&self, mut state: watch::Receiver<Arc<NodeState>>) {
+        let mut known = BTreeMap::new();
+        loop {
+            let now = state.borrow_and_update().clone();
+            known = self.compare(&known, &now.inventory);
+            if state.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn compare(
+        &self,
+        known: &BTreeMap<DeviceId, HealthState>,
+        now: &Inventory,
+    ) -> BTreeMap<DeviceId, HealthState> {
+        for device in &now.devices {
+            let (before, to) = (known.get(&device.id), device.health.state);
+            if to != HealthState::Unknown && before != Some(&to) {
+                self.add(device.kind, to, 1);
+            }
+        }
+        now.devices.iter().map(|device| (device.id.clone(), device.health.state)).collect()
+    }
+
+    fn add(&self, kind: DeviceKind, to: HealthState, changes: u64) {
+        let labels = vec![("kind", kind.to_string()), ("to", to.to_string().to_lowercase())];
+        self.0.get_or_create(&labels).inc_by(changes);
+    }
+}

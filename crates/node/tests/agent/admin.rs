@@ -1,0 +1,306 @@
+//! Health, readiness and metrics over real HTTP, of an agent that serves a simulated machine.
+
+use std::{net::SocketAddr, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::timeout,
+};
+use windlass_core::health::HealthState;
+use windlass_machine::Fault;
+use windlass_node::StartError;
+
+use crate::world::{GPU, LIMIT, Running, World, gpu_id, pod};
+
+/// What came back over HTTP.
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+/// An answer that takes longer than this has waited for something.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+fn world(profile: &str) -> World {
+    let mut world = World::new(profile);
+    world.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
+    world
+}
+
+/// A world whose samples outlast a test on a busy machine.
+fn slowly_probed(profile: &str) -> World {
+    let mut world = world(profile);
+    world.config.policy.health.probe_interval = Duration::from_secs(20);
+    world
+}
+
+async fn send(address: SocketAddr, request: &str) -> Answer {
+    let talk = async {
+        let mut stream = TcpStream::connect(address).await.expect("connected");
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.expect("answered");
+        text
+    };
+    let text = timeout(AT_ONCE, talk).await.expect("answered at once");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+    let status = head.split(' ').nth(1).expect("a status line").parse().expect("a number");
+    Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+}
+
+async fn get(agent: &Running, path: &str) -> Answer {
+    let address = agent.admin.expect("it listens");
+    send(address, &format!("GET {path} HTTP/1.1\r\nHost: node\r\n\r\n")).await
+}
+
+/// Asks until the answer fulfils the condition.
+async fn get_until(agent: &Running, path: &str, condition: impl Fn(&Answer) -> bool) -> Answer {
+    let asking = async {
+        loop {
+            let answer = get(agent, path).await;
+            if condition(&answer) {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let Ok(answer) = timeout(LIMIT, asking).await else {
+        panic!("not in time; {path} says {}", get(agent, path).await.body);
+    };
+    answer
+}
+
+/// The lines of one metric.
+fn lines<'a>(text: &'a str, metric: &str) -> Vec<&'a str> {
+    let name = |line: &&str| line.split(['{', ' ']).next() == Some(metric);
+    text.lines().filter(name).collect()
+}
+
+#[tokio::test]
+async fn readiness_follows_the_kubelet_and_health_does_not() {
+    let world = world("dgx-h100");
+    let agent = world.agent();
+    agent.until(|state| state.inventory.is_complete()).await;
+    let alone = get_until(&agent, "/readyz", |answer| answer.body.contains("registered")).await;
+    assert_eq!(alone.status, 503);
+    assert!(alone.body.starts_with("not ok: nvidia.com/gpu is not registered"), "{}", alone.body);
+    assert_eq!(get(&agent, "/healthz").await.status, 200);
+
+    let kubelet = world.kubelet();
+    let served = get_until(&agent, "/readyz", |answer| answer.status == 200).await;
+    assert!(served.body.contains("simulated: dgx-h100\n"), "a simulation says so");
+    assert!(served.body.contains("nvidia.com/gpu: 8 of 8 allocatable\n"), "{}", served.body);
+
+    kubelet.restart().await.expect("restarted");
+    get_until(&agent, "/readyz", |answer| answer.status == 200).await;
+    drop(kubelet);
+    get_until(&agent, "/readyz", |answer| answer.status == 503).await;
+    assert_eq!(get(&agent, "/healthz").await.status, 200, "a restart would bring no kubelet");
+}
+
+#[tokio::test]
+async fn a_node_without_a_driver_is_ready_and_says_what_is_missing() {
+    let mut world = world("dgx-h100");
+    world.config.driver.nvml_library = Some("/nowhere/libnvidia-ml.so.1".into());
+    let agent = world.agent();
+    let answer = get_until(&agent, "/readyz", |answer| answer.status == 200).await;
+    assert!(answer.body.contains("/nowhere/libnvidia-ml.so.1"), "{}", answer.body);
+    let text = get(&agent, "/metrics").await.body;
+    let absent = r#"windlass_source_state{source="nvidia",state="absent"} 1"#;
+    assert!(text.contains(absent), "{text}");
+}
+
+#[tokio::test]
+async fn what_a_pod_has_to_itself_bears_the_pods_name() {
+    let world = slowly_probed("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    let admission = kubelet.admit(pod("trainer", 2)).await.expect("admitted");
+    let held = admission.allotment("main", GPU).expect("allotted").ids();
+    let whole = |answer: &Answer| lines(&answer.body, "windlass_device_power_watts").len() == 8;
+    let text = get_until(&agent, "/metrics", whole).await.body;
+    let name = r#"namespace="default",pod="trainer",container="main"} "#;
+    let mut named = lines(&text, "windlass_device_power_watts");
+    named.retain(|line| line.contains(name));
+    assert_eq!(named.len(), 2);
+    assert!(named.iter().all(|line| held.iter().any(|id| line.contains(id.as_str()))));
+    assert_eq!(lines(&text, "windlass_device_holder").len(), 2);
+    let granted = r#"windlass_allocations_total{resource="nvidia.com/gpu",result="granted"} 1"#;
+    assert!(text.contains(granted), "{text}");
+    assert!(text.contains("windlass_kubelet_pod_resources_up 1\n"));
+}
+
+#[tokio::test]
+async fn without_a_kubelet_a_scrape_is_without_pods_and_says_so() {
+    let world = slowly_probed("dgx-h100");
+    let agent = world.agent();
+    let whole = |answer: &Answer| lines(&answer.body, "windlass_device_power_watts").len() == 8;
+    let text = get_until(&agent, "/metrics", whole).await.body;
+    assert!(text.contains("windlass_kubelet_pod_resources_up 0\n"));
+    let registered = r#"windlass_kubelet_registered{resource="nvidia.com/gpu"} 0"#;
+    assert!(text.contains(registered), "{text}");
+}
+
+#[tokio::test]
+async fn a_scrape_waits_for_no_driver_and_a_gpu_that_hangs_measures_nothing() {
+    let world = world("dgx-h100");
+    let agent = world.agent();
+    agent.until(|state| state.inventory.is_complete()).await;
+    let id = gpu_id(&agent, 3);
+    let measured =
+        |text: &str| lines(text, "windlass_device_temperature_celsius").join("\n").contains(&id);
+    get_until(&agent, "/metrics", |answer| measured(&answer.body)).await;
+    world.machine.inject(&Fault::Hang { gpu: 3 }).expect("injected");
+    agent
+        .until(|state| {
+            let gpu = state.inventory.get(&id).expect("listed");
+            gpu.health.state == HealthState::Unhealthy
+        })
+        .await;
+    let silent = |answer: &Answer| !measured(&answer.body);
+    let text = get_until(&agent, "/metrics", silent).await.body;
+    let fault = format!(
+        r#"windlass_device_faults_total{{device="{id}",kind="gpu",reason="unresponsive"}} 1"#
+    );
+    assert!(text.contains(&fault), "{text}");
+    let transition = r#"windlass_device_health_transitions_total{kind="gpu",to="unhealthy"} 1"#;
+    assert!(text.contains(transition), "{text}");
+    world.machine.inject(&Fault::Recover { gpu: 3 }).expect("injected");
+    get_until(&agent, "/metrics", |answer| measured(&answer.body)).await;
+}
+
+#[tokio::test]
+async fn instances_measure_their_memory() {
+    let world = slowly_probed("mig-a100");
+    let agent = world.agent();
+    let of_instances = |text: &str, metric: &str| {
+        lines(text, metric).iter().filter(|line| line.contains(r#"kind="mig""#)).count()
+    };
+    let there = |answer: &Answer| of_instances(&answer.body, "windlass_device_memory_bytes") > 0;
+    let text = get_until(&agent, "/metrics", there).await.body;
+    assert_eq!(of_instances(&text, "windlass_device_power_watts"), 0);
+    assert_eq!(of_instances(&text, "windlass_device_utilization_ratio"), 0);
+}
+
+#[tokio::test]
+async fn http_is_answered_by_the_book() {
+    let world = world("t4-edge");
+    let agent = world.agent();
+    let address = agent.admin.expect("it listens");
+    let index = get(&agent, "/").await;
+    assert_eq!(index.status, 200);
+    assert!(index.body.contains("/metrics"));
+    assert_eq!(get(&agent, "/metric").await.status, 404);
+    let posted = send(address, "POST /metrics HTTP/1.1\r\nHost: n\r\n\r\n").await;
+    assert_eq!(posted.status, 405);
+    assert!(posted.head.contains("\r\nallow: get, head"), "{}", posted.head);
+    let head = send(address, "HEAD /healthz HTTP/1.1\r\nHost: n\r\n\r\n").await;
+    assert_eq!((head.status, head.body.as_str()), (200, ""));
+    assert_eq!(send(address, "nonsense\r\n\r\n").await.status, 400);
+    let devices = get_until(&agent, "/devices", |answer| answer.body.contains("GPU-")).await;
+    let inventory: serde_json::Value = serde_json::from_str(&devices.body).expect("JSON");
+    assert_eq!(inventory["simulated"], "t4-edge");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_is_told_before_anything_starts() {
+    let mut world = world("t4-edge");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = taken.local_addr().expect("an address");
+    world.config.listen = Some(address);
+    let Err(error) = world.try_agent() else { panic!("it started") };
+    assert!(matches!(error, StartError::Listen { .. }));
+    let expected = format!("cannot listen on {address}: choose another with --listen");
+    assert_eq!(error.to_string(), expected);
+    assert!(!world.config.cdi_dir.join("windlass.dev-gpu.json").exists());
+}
+
+#[tokio::test]
+async fn the_page_of_metrics_is_open_metrics() {
+    let world = slowly_probed("dgx-h100");
+    let (_kubelet, agent) = world.serving(8).await;
+    let whole = |answer: &Answer| {
+        lines(&answer.body, "windlass_device_power_watts").len() == 8
+            && answer.body.contains(r#"windlass_kubelet_registered{resource="nvidia.com/gpu"} 1"#)
+    };
+    let page = get_until(&agent, "/metrics", whole).await;
+    let content_type = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert!(page.head.contains(content_type), "{}", page.head);
+    check_format(&page.body);
+    insta::assert_snapshot!(stable(&page.body));
+}
+
+/// The page without what differs between runs and repeats itself from GPU to GPU or call to call. Lines
+/// have no order, but for the buckets of a histogram.
+fn stable(text: &str) -> String {
+    const VARYING: [&str; 6] = [
+        "windlass_config_last_reload_success_timestamp",
+        "windlass_device_energy",
+        "windlass_device_sampled_timestamp",
+        "windlass_inventory_generation",
+        "windlass_kubelet_registrations",
+        "windlass_rpc_seconds",
+    ];
+    let repeats = |line: &&str| {
+        (line.contains("device=") && !line.contains(r#"index="0""#))
+            || (line.contains("method=") && !line.contains(r#"method="Allocate""#))
+    };
+    let redact = |line: &str| {
+        let varies = VARYING.iter().any(|name| line.starts_with(name));
+        match line.rsplit_once(' ').filter(|_| varies) {
+            Some((name, _)) => format!("{name} [varies]"),
+            None => line.to_owned(),
+        }
+    };
+    let lines: Vec<_> = text.lines().filter(|line| !repeats(line)).map(redact).collect();
+    let families = lines.chunk_by(|one, next| one.starts_with('#') == next.starts_with('#'));
+    let ordered = families.flat_map(|family| {
+        let mut family = family.to_vec();
+        if !family[0].starts_with('#') && !family[0].contains("_seconds_") {
+            family.sort();
+        }
+        family
+    });
+    ordered.map(|line| line + "\n").collect()
+}
+
+/// The rules of `OpenMetrics` 1.0 that a hand-written page breaks first.
+fn check_format(text: &str) {
+    assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1);
+    let (mut families, mut seen) = (Vec::<(&str, &str)>::new(), std::collections::BTreeSet::new());
+    for line in text.lines().filter(|line| *line != "# EOF") {
+        let words: Vec<_> = line.splitn(4, ' ').collect();
+        match words.as_slice() {
+            ["#", "HELP", name, help] => {
+                assert!(families.iter().all(|(known, _)| known != name), "{name} comes twice");
+                assert!(help.ends_with('.') && !help.ends_with(".."), "{line}");
+                families.push((name, ""));
+            }
+            ["#", "TYPE", name, kind] => {
+                let last = families.last_mut().expect("help before the type");
+                assert_eq!(last.0, *name);
+                last.1 = kind;
+            }
+            ["#", "UNIT", name, unit] => {
+                assert_eq!(families.last().expect("a family").0, *name);
+                assert!(name.ends_with(&format!("_{unit}")), "{line}");
+            }
+            _ => {
+                let (name, kind) = families.last().expect("a family before its lines");
+                let (series, value) = line.rsplit_once(' ').expect("a value");
+                assert!(value.parse::<f64>().is_ok(), "{line}");
+                assert!(seen.insert(series), "{series} comes twice");
+                let suffix = series.split('{').next().and_then(|own| own.strip_prefix(name));
+                let allowed: &[&str] = match *kind {
+                    "counter" => &["_total"],
+                    "info" => &["_info"],
+                    "histogram" => &["_sum", "_count", "_bucket"],
+                    _ => &[""],
+                };
+                assert!(suffix.is_some_and(|suffix| allowed.contains(&suffix)), "{line}");
+            }
+        }
+    }
+}
