@@ -311,7 +311,7 @@ fn the_configuration_of_nvidias_plugin_is_converted_to_one_that_means_the_same()
 #[test]
 fn the_schema_of_the_configuration_is_printed() {
     let schema: Value = serde_json::from_slice(&run(&["config", "schema"]).stdout).expect("JSON");
-    assert_eq!(schema["properties"]["mig"]["description"].is_string(), true);
+    assert!(schema["properties"]["mig"]["description"].is_string());
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn rules(text: &str) -> Vec<String> {
 }
 
 /// The example of the plugin's documentation, with every flag.
-const EVERYTHING: &str = r#"version: v1
+const EVERYTHING: &str = r"version: v1
 flags:
   migStrategy: none
   failOnInitError: true
@@ -91,7 +91,7 @@ sharing:
     - name: nvidia.com/gpu
       replicas: 10
 imex: {channelIDs: [0], required: true}
-"#;
+";
 
 #[test]
 fn every_key_is_taken() {
