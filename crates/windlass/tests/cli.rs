@@ -341,6 +341,26 @@ fn flags_and_variables_of_nvidias_plugin_are_taken_and_wrong_ones_refused() {
 }
 
 #[test]
+fn a_configuration_that_changes_is_read_again_and_a_wrong_one_is_told() {
+    let folder = folder();
+    let config = folder.path().join("w.yaml");
+    fs::write(&config, "mig: mixed\n").expect("written");
+    let mut flags = machine(&folder, "t4-edge");
+    flags.extend(["--config".to_owned(), config.display().to_string()]);
+    let mut node = Node::start(&folder, &flags);
+    node.until("windlass node started");
+    fs::write(&config, "mig: both\n").expect("written");
+    let event = node.until("configuration is wrong; the last good one holds");
+    assert!(event["error"].as_str().is_some_and(|error| error.contains("w.yaml:1: ")), "{event}");
+    fs::write(&config, "mig: single\n").expect("written");
+    node.until("configuration reloaded");
+    node.signal("HUP");
+    node.until("reading the configuration again");
+    node.signal("TERM");
+    assert!(node.wait().success());
+}
+
+#[test]
 fn help_is_no_failure() {
     for arguments in [vec!["--help"], vec!["node", "--help"], vec!["--version"]] {
         assert!(run(&arguments).status.success(), "{arguments:?}");
