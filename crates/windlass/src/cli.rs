@@ -40,7 +40,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serve this node's devices to its kubelet, until told to stop.
-    Node(NodeArgs),
+    Node(Box<NodeArgs>),
     /// List the devices of this host with their attributes and health.
     Devices(LookArgs),
     /// Show how near the devices of this host are to each other.

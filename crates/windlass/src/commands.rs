@@ -43,7 +43,7 @@ const ABANDON_AFTER: Duration = Duration::from_millis(500);
 /// Runs a command to its end.
 pub(crate) fn run(command: Command) -> Result<()> {
     match command {
-        Command::Node(args) => block_on(node::run(args)),
+        Command::Node(args) => block_on(node::run(*args)),
         Command::Devices(args) => block_on(devices::run(args)),
         Command::Topo(args) => block_on(topo::run(args)),
         Command::Labels(args) => block_on(labels::run(args)),

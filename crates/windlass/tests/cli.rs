@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::Value;
 use tempfile::TempDir;
-use windlass_node::config::ConfigFile;
+use windlass_node::config::{ConfigFile, PeerFlags, load, parse};
 
 const USAGE: Option<i32> = Some(64);
 
@@ -271,6 +271,98 @@ fn the_configuration_in_the_readme_is_one_that_is_accepted() {
         ConfigFile::parse(&path, yaml).unwrap_or_else(|error| panic!("{error}"))
     };
     assert_eq!(parse("README.md"), parse("README.zh-CN.md"), "one example in two languages");
+}
+
+const PEERS: &str = "version: v1\nflags: {migStrategy: none, failOnInitError: true}\n\
+                     sharing:\n  timeSlicing:\n    resources: [{name: nvidia.com/gpu, replicas: 4}]\n";
+
+#[test]
+fn configuration_files_are_checked_with_every_mistake_and_its_line() {
+    let folder = folder();
+    let write = |name: &str, content: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, content).expect("written");
+        path.display().to_string()
+    };
+    let (ours, peers) = (write("w.yaml", "mig: both\nkubletDir: /x\n"), write("v1.yaml", PEERS));
+    let output = run(&["config", "check", &ours, &peers]);
+    assert_eq!(output.status.code(), USAGE);
+    let shown = text(&output.stdout);
+    for expected in [
+        format!("{ours}:1: unknown variant `both`"),
+        format!("{ours}:2: unknown field `kubletDir`"),
+        format!("{peers}:2: warning: failOnInitError has no effect"),
+        format!("{peers}: accepted, in the format of NVIDIA's device plugin"),
+    ] {
+        assert!(shown.contains(&expected), "{expected} is missing in\n{shown}");
+    }
+    assert!(run(&["config", "check", &peers]).status.success(), "warnings are no mistakes");
+    assert_eq!(run(&["config", "check", "--strict", &peers]).status.code(), USAGE);
+}
+
+#[test]
+fn the_configuration_of_nvidias_plugin_is_converted_to_one_that_means_the_same() {
+    let folder = folder();
+    let path = folder.path().join("v1.yaml");
+    fs::write(&path, PEERS).expect("written");
+    let output = run(&["config", "convert", &path.display().to_string()]);
+    let ours = text(&output.stdout);
+    assert!(ours.contains("# line 2: failOnInitError has no effect"), "{ours}");
+    let none = PeerFlags::default();
+    let converted = parse(Path::new("w.yaml"), &ours, &none).expect("valid");
+    assert_eq!(converted.config, load(&path, &none).expect("valid").config, "{ours}");
+}
+
+#[test]
+fn the_schema_of_the_configuration_is_printed() {
+    let schema: Value = serde_json::from_slice(&run(&["config", "schema"]).stdout).expect("JSON");
+    assert!(schema["properties"]["mig"]["description"].is_string());
+}
+
+#[test]
+fn flags_and_variables_of_nvidias_plugin_are_taken_and_wrong_ones_refused() {
+    let help = text(&run(&["node", "--help"]).stdout);
+    for flag in ["As NVIDIA's device plugin", "MIG_STRATEGY", "--imex-channel-ids", "No effect"] {
+        assert!(help.contains(flag), "{flag} is missing in\n{help}");
+    }
+    // All are right but the host root, which is looked at last.
+    let mut command = windlass(&["node", "--host-root", "/nonexistent", "--pass-device-specs"]);
+    command.args(["--nvidia-driver-root=/d", "--device-id-strategy=index", "--mofed-enabled=true"]);
+    command.env("MIG_STRATEGY", "single").env("DEVICE_LIST_STRATEGY", "envvar,cdi-cri");
+    command.env("FAIL_ON_INIT_ERROR", "false").env("DP_DISABLE_HEALTHCHECKS", "xids,79");
+    let shown = text(&command.output().expect("windlass runs").stderr);
+    assert!(shown.contains("/nonexistent is no directory"), "{shown}");
+    for (arguments, expected) in [
+        (["--mig-strategy", "both"], "single"),
+        (["--imex-channel-ids", "2048"], "2048"),
+        (["--kubelet-socket", "/x"], "device-plugins/kubelet.sock"),
+        (["--device-list-strategy", "csv"], "volume-mounts"),
+        (["--disable-healthchecks", "79;80"], "is no XID"),
+    ] {
+        let output = run(&[&["node"], &arguments[..]].concat());
+        assert_eq!(output.status.code(), USAGE, "{arguments:?}");
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_configuration_that_changes_is_read_again_and_a_wrong_one_is_told() {
+    let folder = folder();
+    let config = folder.path().join("w.yaml");
+    fs::write(&config, "mig: mixed\n").expect("written");
+    let mut flags = machine(&folder, "t4-edge");
+    flags.extend(["--config".to_owned(), config.display().to_string()]);
+    let mut node = Node::start(&folder, &flags);
+    node.until("windlass node started");
+    fs::write(&config, "mig: both\n").expect("written");
+    let event = node.until("configuration is wrong; the last good one holds");
+    assert!(event["error"].as_str().is_some_and(|error| error.contains("w.yaml:1: ")), "{event}");
+    fs::write(&config, "mig: single\n").expect("written");
+    node.until("configuration reloaded");
+    node.signal("HUP");
+    node.until("reading the configuration again");
+    node.signal("TERM");
+    assert!(node.wait().success());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration file, all of it, as file:line.
+//! What is wrong with a configuration file, all of it, with its lines.
 
 use std::{
     fmt,

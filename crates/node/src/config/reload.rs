@@ -55,7 +55,8 @@ pub struct ReloadStatus {
 pub struct Reloader {
     load: Load,
     wakes: Wakes,
-    folder: Option<DirectoryWatch>,
+    /// Boxed, since it holds the room for its notices.
+    folder: Option<Box<DirectoryWatch>>,
     clock: Clock,
     /// As the agent was started.
     started: Config,
@@ -84,7 +85,7 @@ impl Reloader {
         wakes: Wakes,
         clock: Clock,
     ) -> io::Result<Self> {
-        let folder = folder.map(DirectoryWatch::of_contents).transpose()?;
+        let folder = folder.map(DirectoryWatch::of_contents).transpose()?.map(Box::new);
         let (policy, _) = watch::channel(Arc::new(started.policy.clone()));
         let last_success = clock.now();
         let status = ReloadStatus { last_success, error: None, restart_for: Vec::new() };
@@ -106,12 +107,12 @@ impl Reloader {
     pub async fn run(mut self, stop: CancellationToken) {
         let (sender, mut changes) = watch::channel(0);
         let folder = self.folder.take();
-        let watching = async {
+        let watching = Box::pin(async {
             match folder {
                 Some(folder) => folder.run(sender, LOOK_INTERVAL).await,
                 None => std::future::pending().await,
             }
-        };
+        });
         let reloading = async {
             loop {
                 self.woken(&mut changes).await;

@@ -26,7 +26,7 @@ use crate::world::{LIMIT, World};
 /// A host that is looked at once.
 async fn labels_of(world: &World) -> Labels {
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-    let inventory = agent::survey(&world.config, clock).await;
+    let inventory = agent::survey(&world.config, clock).await.inventory;
     let host = Host::new(world.machine.host_root(), world.machine.host_root());
     labels::of(&host, &world.config.policy, &inventory, clock.now())
 }

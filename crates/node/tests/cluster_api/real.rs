@@ -19,10 +19,10 @@ use windlass_core::health::Reason;
 use windlass_node::{
     cluster::{
         Client, Limits,
-        XXnode_label::{self, LabelValue},
+        node_label,
         events, labels,
     },
-    config::{ClusterAccess, LabelOutput, LabelPolicy, Policy},
+    config::{ClusterAccess, LabelOutput, LabelPolicy, LabelValue, Policy},
 };
 
 use crate::{api_server::value_is, events::a_failure};

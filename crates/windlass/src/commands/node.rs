@@ -25,7 +25,7 @@ use crate::{
 pub(super) async fn run(args: NodeArgs) -> Result<()> {
     let format = args.log_format;
     logging::to_stderr(format, args.log.clone());
-    serve(args).await.map_err(|error| last_words(format, error))
+    Box::pin(serve(args)).await.map_err(|error| last_words(format, error))
 }
 
 /// Whoever collects JSON is told of the end in JSON; a person reads it as that of any command.

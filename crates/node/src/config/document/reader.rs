@@ -29,9 +29,10 @@ pub(crate) struct Reading<T> {
 }
 
 /// What a key that no one knows is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum UnknownKeys {
     /// A mistake; keys are spelled exactly.
+    #[default]
     Wrong,
     /// Ignored; capitals do not count, as in Go.
     Ignored,
@@ -127,12 +128,6 @@ impl fmt::Display for Failure {
 }
 
 // === impl UnknownKeys ===
-
-impl Default for UnknownKeys {
-    fn default() -> Self {
-        Self::Wrong
-    }
-}
 
 impl UnknownKeys {
     fn known(self, key: &str, fields: &'static [&'static str]) -> Option<&'static str> {

@@ -74,8 +74,8 @@ struct SharingEntry {
     spread: Spread,
 }
 
-/// The most clients of one MPS server (from compute capability 7.0 on, which the first check at run
-/// time does not know yet).
+/// The most clients of one MPS server, from compute capability 7.0 on; older GPUs take 16, which only
+/// the machine can tell.
 pub(crate) const MOST_MPS_CLIENTS: u32 = 48;
 
 // === impl ResourceEntry ===

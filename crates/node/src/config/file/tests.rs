@@ -101,9 +101,19 @@ fn rule(name: &str, devices: &str, sharing: &str) -> String {
     format!("resources:\n- name: {name}\n  devices: {{{devices}}}\n  sharing: {{{sharing}}}\n")
 }
 
+/// Each document has one mistake: its line, and what is said of it.
+fn check_mistakes<const N: usize>(cases: [(String, u64, &str); N]) {
+    for (text, line, expected) in cases {
+        let error = parse(&text).expect_err(&text);
+        assert!(error.starts_with(&format!("w.yaml:{line}: ")), "{text}\n{error}");
+        assert!(error.contains(expected), "{text}\n{error}");
+        assert_eq!(error.lines().count(), 1, "one mistake is told once: {text}\n{error}");
+    }
+}
+
 #[test]
 fn mistakes_are_refused_with_the_line_and_what_to_write() {
-    for (text, line, expected) in [
+    check_mistakes([
         ("kubeletDir: /k\nkubletDir: /x\n".to_owned(), 2, "unknown field `kubletDir`"),
         ("kubeletDir: /k\nkubeletDir: /x\n".to_owned(), 2, "already on line 1"),
         ("health:\n  quiet: 3s\n".to_owned(), 2, "quietPeriod"),
@@ -125,6 +135,15 @@ fn mistakes_are_refused_with_the_line_and_what_to_write() {
         ("imex: {channels: [-1]}\n".to_owned(), 1, "channel -1 does not exist"),
         ("labels: {to: node, file: /x}\n".to_owned(), 1, "for `to: file` only"),
         ("unmatched: default\n".to_owned(), 1, "there are no rules"),
+        ("kubeletDir: [\n".to_owned(), 1, ""),
+        ("kubeletDir: [a]\n".to_owned(), 1, "expected path string"),
+        ("just text\n".to_owned(), 1, "invalid type: string \"just text\""),
+    ]);
+}
+
+#[test]
+fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
+    check_mistakes([
         (format!("resources:\n{}", gpus("gpu", "")), 2, "write it like nvidia.com/gpu"),
         (format!("resources:\n{}", gpus(&format!("a.com/{}", "x".repeat(64)), "")), 2, "1 to 63"),
         ("resources:\n- name: a.com/x\n  devices: {kind: tpu}\n".to_owned(), 3, "gpu"),
@@ -171,15 +190,7 @@ fn mistakes_are_refused_with_the_line_and_what_to_write() {
             3,
             "under the same name unshared",
         ),
-        ("kubeletDir: [\n".to_owned(), 1, ""),
-        ("kubeletDir: [a]\n".to_owned(), 1, "expected path string"),
-        ("just text\n".to_owned(), 1, "invalid type: string \"just text\""),
-    ] {
-        let error = parse(&text).expect_err(&text);
-        assert!(error.starts_with(&format!("w.yaml:{line}: ")), "{text}\n{error}");
-        assert!(error.contains(expected), "{text}\n{error}");
-        assert_eq!(error.lines().count(), 1, "one mistake is told once: {text}\n{error}");
-    }
+    ]);
 }
 
 #[test]
@@ -248,6 +259,24 @@ fn the_schema_describes_every_key() {
     }
     let every: Vec<_> = json(EVERYTHING).as_object().expect("a map").keys().cloned().collect();
     assert!(properties.keys().all(|key| every.contains(key)), "the test's file lacks a key");
+}
+
+#[test]
+fn the_documentation_shows_every_key_and_each_is_accepted() {
+    let page = include_str!("../../../../../docs/configuration.md");
+    let block = page.split_once("```yaml\n").and_then(|(_, rest)| rest.split_once("```"));
+    let (example, _) = block.expect("an example");
+    let config = parse(example).unwrap_or_else(|error| panic!("{error}"));
+    assert_ne!(config, Config::default());
+    let schema = schema();
+    let validator = jsonschema::validator_for(&schema).expect("a schema");
+    let errors: Vec<_> =
+        validator.iter_errors(&json(example)).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+    let shown = json(example);
+    for key in schema["properties"].as_object().expect("properties").keys() {
+        assert!(shown.get(key).is_some(), "{key} is not documented");
+    }
 }
 
 #[test]

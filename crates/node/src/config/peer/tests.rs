@@ -59,7 +59,7 @@ fn rules(text: &str) -> Vec<String> {
 }
 
 /// The example of the plugin's documentation, with every flag.
-const EVERYTHING: &str = r#"version: v1
+const EVERYTHING: &str = r"version: v1
 flags:
   migStrategy: none
   failOnInitError: true
@@ -91,7 +91,7 @@ sharing:
     - name: nvidia.com/gpu
       replicas: 10
 imex: {channelIDs: [0], required: true}
-"#;
+";
 
 #[test]
 fn every_key_is_taken() {
@@ -142,10 +142,16 @@ fn slices(mig: &str, resource: &str, more: &str) -> String {
     )
 }
 
+fn check_rules<const N: usize>(cases: [(String, Vec<&str>); N]) {
+    for (text, expected) in cases {
+        assert_eq!(rules(&text), expected, "{text}");
+    }
+}
+
 #[test]
 fn sharing_becomes_rules() {
     let gpu = "{name: gpu, replicas: 4}";
-    for (text, expected) in [
+    check_rules([
         (slices("none", gpu, ""), vec!["nvidia.com/gpu gpu slices 4 any"]),
         (
             slices("single", gpu, ""),
@@ -168,6 +174,19 @@ fn sharing_becomes_rules() {
             slices("none", "{name: gpu, rename: example.com/part, replicas: 4}", ""),
             vec!["example.com/part gpu slices 4 any"],
         ),
+    ]);
+    let unmatched = |mig| policy(&slices(mig, gpu, "")).unmatched;
+    assert_eq!(unmatched("none"), Unmatched::KeptBack);
+    assert_eq!(
+        unmatched("mixed"),
+        Unmatched::Default,
+        "instances keep the names of their profiles"
+    );
+}
+
+#[test]
+fn some_devices_are_shared_under_a_name_of_their_own() {
+    check_rules([
         (
             slices("none", "{name: gpu, devices: 2, replicas: 4}", ""),
             vec!["nvidia.com/gpu.shared gpu 0,1 slices 4 any", "nvidia.com/gpu gpu"],
@@ -188,16 +207,7 @@ fn sharing_becomes_rules() {
                 "nvidia.com/gpu gpu",
             ],
         ),
-    ] {
-        assert_eq!(rules(&text), expected, "{text}");
-    }
-    let unmatched = |mig| policy(&slices(mig, gpu, "")).unmatched;
-    assert_eq!(unmatched("none"), Unmatched::KeptBack);
-    assert_eq!(
-        unmatched("mixed"),
-        Unmatched::Default,
-        "instances keep the names of their profiles"
-    );
+    ]);
 }
 
 #[test]
