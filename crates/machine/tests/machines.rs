@@ -12,7 +12,8 @@ use windlass_machine::{Fault, Machine, Profile};
 
 /// A machine whose library is any file: these tests do not load it.
 fn machine(profile: &str) -> (TempDir, Machine) {
-    let dir = TempDir::new().expect("a folder");
+    // In memory where the machine has it: a simulated machine is a thousand small files.
+    let dir = TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).expect("a folder");
     let driver = dir.path().join("driver.so");
     fs::write(&driver, "not loaded").expect("a file");
     let profile = Profile::named(profile).expect("built in");
@@ -348,4 +349,24 @@ fn writers_take_turns() {
         }
     });
     assert_eq!(machine.model().expect("written").events.last(), 32);
+}
+
+#[test]
+fn the_drivers_files_come_and_go_with_the_driver() {
+    let (_dir, machine) = machine("t4-edge");
+    let version = machine.model().expect("written").driver.version;
+    let libraries = "usr/lib/x86_64-linux-gnu";
+    let link = machine.host_root().join(libraries).join("libcuda.so.1");
+    let target = fs::read_link(&link).expect("a link");
+    assert_eq!(target, PathBuf::from(format!("libcuda.so.{version}")));
+    for path in [
+        "usr/bin/nvidia-smi",
+        "dev/dri/renderD128",
+        &format!("{libraries}/vdpau/libvdpau_nvidia.so.1"),
+        &format!("lib/firmware/nvidia/{version}/gsp_tu10x.bin"),
+    ] {
+        assert!(exists(&machine, path), "{path}");
+    }
+    machine.remove_driver().expect("removed");
+    assert!(!exists(&machine, "usr/bin/nvidia-smi") && fs::symlink_metadata(link).is_err());
 }

@@ -140,7 +140,7 @@ impl CdiFiles {
     /// the names it was created with.
     pub fn write(&mut self, inventory: &Inventory) -> Result<Written, CdiError> {
         let Generated { documents, lacks, besides, kinds } = self.generate(inventory);
-        let mut written = Written { lacks, besides, ..Written::default() };
+        let mut written = Written { besides, lacks, ..Written::default() };
         for kind in kinds {
             let path = self.dir.join(kind.file_name());
             let outcome = write_one(&path, &documents[&kind.file_name()]);

@@ -166,3 +166,42 @@ fn flat(path: &Path) -> PathBuf {
 fn below(root: &Path, absolute: &Path) -> PathBuf {
     root.join(absolute.components().filter(|part| *part != Component::RootDir).collect::<PathBuf>())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn links_are_followed_below_the_hosts_root() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(root.path(), "/");
+        fs::create_dir_all(root.path().join("etc/alternatives")).expect("made");
+        fs::write(root.path().join("etc/file"), "").expect("written");
+        symlink("/etc/alternatives/a", root.path().join("etc/a")).expect("linked");
+        symlink("../file", root.path().join("etc/alternatives/a")).expect("linked");
+        symlink("/etc/loop", root.path().join("etc/loop")).expect("linked");
+        symlink("/etc/nothing", root.path().join("etc/dangling")).expect("linked");
+        assert_eq!(host.real("/etc/a"), Some("/etc/file".into()));
+        assert_eq!(host.real("/etc/file"), Some("/etc/file".into()));
+        assert_eq!(host.real("/etc/loop"), None);
+        assert_eq!(host.real("/etc/dangling"), None);
+    }
+
+    #[test]
+    fn a_group_is_needed_only_for_what_others_may_not_use() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(root.path(), "/");
+        let node = root.path().join("node");
+        fs::write(&node, "").expect("written");
+        let group = fs::metadata(&node).expect("there").gid();
+        let needed = |mode| {
+            fs::set_permissions(&node, fs::Permissions::from_mode(mode)).expect("changed");
+            host.needed_group("/node")
+        };
+        assert_eq!(needed(0o666), None);
+        assert_eq!(needed(0o600), None);
+        assert_eq!(needed(0o660), (group != 0).then_some(group), "a document's group 0 is ignored");
+    }
+}

@@ -159,7 +159,7 @@ impl Findings {
 
     fn absolute(&mut self, at: &str, path: &Path) {
         if !path.has_root() {
-            self.add(at, format!("{path:?} is no absolute path"));
+            self.add(at, format!("{:?} is no absolute path", path.to_string_lossy()));
         }
     }
 }

@@ -157,7 +157,7 @@ fn firmware(roots: &Roots, version: &str) -> Vec<Mount> {
     ];
     let folders = folders.into_iter().flatten();
     let folders = folders.map(|folder| Path::new(&folder).join("nvidia").join(version));
-    let of_gsp = |name: &String| name.starts_with("gsp") && name.ends_with(".bin");
+    let of_gsp = |name: &String| name.starts_with("gsp") && name.strip_suffix(".bin").is_some();
     let found = folders.map(|folder| {
         let names = driver.names(&folder).into_iter().filter(of_gsp);
         let paths = names.map(|name| folder.join(name));

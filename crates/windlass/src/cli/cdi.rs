@@ -1,7 +1,5 @@
 //! `windlass cdi` as typed.
 
-#![expect(clippy::doc_markdown, reason = "the text is help, which is read in a terminal")]
-
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
