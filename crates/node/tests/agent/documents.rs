@@ -24,7 +24,8 @@ const SCHEMA: &str = include_str!("cdi.schema.json");
 
 /// The documents of a machine as an agent would write them.
 async fn generate(world: &World) -> Generated {
-    let inventory = agent::survey(&world.config, Clock::starting_at(Timestamp::now())).await.inventory;
+    let inventory =
+        agent::survey(&world.config, Clock::starting_at(Timestamp::now())).await.inventory;
     CdiFiles::new(&world.config).generate(&inventory)
 }
 
@@ -306,7 +307,8 @@ async fn devices_are_named_by_position_where_the_configuration_says_so() {
 #[tokio::test]
 async fn a_new_driver_version_replaces_every_library() {
     let world = world("t4-edge");
-    let inventory = agent::survey(&world.config, Clock::starting_at(Timestamp::now())).await.inventory;
+    let inventory =
+        agent::survey(&world.config, Clock::starting_at(Timestamp::now())).await.inventory;
     let mut files = CdiFiles::new(&world.config);
     let old = world.machine.model().expect("a model").driver.version;
     assert!(text(gpus(&files.generate(&inventory))).contains(&old));
@@ -318,7 +320,8 @@ async fn a_new_driver_version_replaces_every_library() {
 #[tokio::test]
 async fn a_library_that_is_added_later_is_found_though_the_folder_was_read_before() {
     let world = world("t4-edge");
-    let inventory = agent::survey(&world.config, Clock::starting_at(Timestamp::now())).await.inventory;
+    let inventory =
+        agent::survey(&world.config, Clock::starting_at(Timestamp::now())).await.inventory;
     let mut files = CdiFiles::new(&world.config);
     files.generate(&inventory);
     let version = world.machine.model().expect("a model").driver.version;

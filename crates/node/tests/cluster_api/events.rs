@@ -42,7 +42,7 @@ fn failed(second: i64, reason: Reason, detail: &str) -> Health {
 }
 
 fn off_the_bus(second: i64) -> Health {
-    failed(second, Reason::Xid(79), "GPU has fallen off the bus")
+    failed(second, Reason::Xid(79), "GPU has fallen off the bus; restart the machine")
 }
 
 fn device(kind: DeviceKind, index: u32, id: &str) -> Device {
@@ -133,7 +133,7 @@ async fn a_failure_is_a_warning_on_the_node_and_its_recovery_is_told() {
         "apiVersion": "events.k8s.io/v1", "kind": "Event",
         "metadata": {"name": null, "namespace": "default"},
         "type": "Warning", "reason": "DeviceUnhealthy", "action": "Withhold",
-        "note": "gpu GPU-1 is Unhealthy: XID 79, GPU has fallen off the bus",
+        "note": "gpu GPU-1 is Unhealthy: XID 79, GPU has fallen off the bus; restart the machine",
         "eventTime": event["eventTime"],
         "regarding": {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": NODE},
         "reportingController": "windlass.dev/node", "reportingInstance": NODE,
@@ -143,7 +143,7 @@ async fn a_failure_is_a_warning_on_the_node_and_its_recovery_is_told() {
 
     node.set(1, healthy(65));
     let cluster = server.until(|cluster| cluster.events.len() == 2).await;
-    let recovered = "gpu GPU-1 is Healthy again, was Unhealthy: XID 79, GPU has fallen off the bus";
+    let recovered = "gpu GPU-1 is Healthy again, was Unhealthy: XID 79, GPU has fallen off the bus; restart the machine";
     assert_eq!(notes(&cluster)[1], recovered);
     let is_normal =
         |event: &Value| event["type"] == "Normal" && event["reason"] == "DeviceRecovered";
@@ -160,7 +160,10 @@ async fn devices_that_are_well_or_not_probed_yet_are_no_news() {
     // The last device is told; the first two, before it in order, were not.
     node.set(2, off_the_bus(2));
     let cluster = server.until(|cluster| tellings(cluster) == 1).await;
-    assert_eq!(notes(&cluster), ["gpu GPU-2 is Unhealthy: XID 79, GPU has fallen off the bus"]);
+    assert_eq!(
+        notes(&cluster),
+        ["gpu GPU-2 is Unhealthy: XID 79, GPU has fallen off the bus; restart the machine"]
+    );
     server.stop().await;
 }
 
@@ -232,8 +235,8 @@ async fn a_fault_of_a_whole_gpu_is_not_told_of_each_of_its_parts() {
     assert_eq!(
         notes(&cluster),
         [
-            "gpu GPU-0 is Unhealthy: XID 79, GPU has fallen off the bus",
-            "gpu GPU-0 is Healthy again, was Unhealthy: XID 79, GPU has fallen off the bus",
+            "gpu GPU-0 is Unhealthy: XID 79, GPU has fallen off the bus; restart the machine",
+            "gpu GPU-0 is Healthy again, was Unhealthy: XID 79, GPU has fallen off the bus; restart the machine",
             "mig MIG-2 is Unhealthy: probe failed, unknown error",
         ]
     );
@@ -277,7 +280,10 @@ async fn what_cannot_be_told_yet_is_told_as_it_then_is() {
     server.until(about_it).await;
     server.cluster.send_modify(|cluster| cluster.refusals.clear());
     let cluster = server.until(|cluster| !cluster.events.is_empty()).await;
-    assert_eq!(notes(&cluster), ["gpu GPU-2 is Unhealthy: XID 79, GPU has fallen off the bus"]);
+    assert_eq!(
+        notes(&cluster),
+        ["gpu GPU-2 is Unhealthy: XID 79, GPU has fallen off the bus; restart the machine"]
+    );
     server.stop().await;
 }
 
@@ -321,7 +327,10 @@ async fn an_event_that_is_never_taken_holds_up_no_other() {
     node.set(0, off_the_bus(1));
     node.set(1, off_the_bus(2));
     let cluster = server.until(|cluster| cluster.events.len() == 1).await;
-    assert_eq!(notes(&cluster), ["gpu GPU-1 is Unhealthy: XID 79, GPU has fallen off the bus"]);
+    assert_eq!(
+        notes(&cluster),
+        ["gpu GPU-1 is Unhealthy: XID 79, GPU has fallen off the bus; restart the machine"]
+    );
     server.stop().await;
 }
 

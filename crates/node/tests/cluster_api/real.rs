@@ -17,11 +17,7 @@ use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 use windlass_core::health::Reason;
 use windlass_node::{
-    cluster::{
-        Client, Limits,
-        node_label,
-        events, labels,
-    },
+    cluster::{Client, Limits, events, labels, node_label},
     config::{ClusterAccess, LabelOutput, LabelPolicy, LabelValue, Policy},
 };
 

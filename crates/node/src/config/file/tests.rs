@@ -153,7 +153,11 @@ fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
             3,
             "no MIG profile that a GPU could have",
         ),
-        (format!("resources:\n{}", gpus("a.com/x", ", match: 'device.'")), 3, "no CEL expression"),
+        (
+            format!("resources:\n{}", gpus("a.com/x", ", match: 'device.'")),
+            3,
+            "selects no devices: column 8",
+        ),
         (rule("a.com/x", "kind: gpu", "method: mps, replicas: 0"), 4, "0 replicas: write a number"),
         (
             rule("a.com/x", "kind: gpu", "method: timeSlicing, replicas: 100000"),
