@@ -10,6 +10,7 @@ use windlass_core::{device::DeviceId, replica::ReplicaId, resource::ResourceName
 use crate::config::{Shared, Sharing};
 
 pub(crate) use plan::{Held, Moves, Plan, Question, plan};
+pub(crate) use want::{Target, targets, usual_name};
 
 /// The resources of a node by name.
 pub(crate) type Offers = BTreeMap<ResourceName, Arc<Offer>>;

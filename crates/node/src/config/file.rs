@@ -20,7 +20,7 @@ use self::{
     delivery::{HooksEntry, ImexEntry},
     health::HealthEntry,
     labels::LabelsEntry,
-    places::{ClusterEntry, DriverEntry},
+    places::{ClusterEntry, DriverEntry, MpsEntry},
     resources::{ResourceEntry, SelectorEntry, unlined},
     word::Written,
 };
@@ -62,6 +62,9 @@ pub struct ConfigFile {
     /// Where MPS daemons have their pipes and logs, as the host names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     mps_dir: Option<PathBuf>,
+    /// How MPS daemons are run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mps: Option<MpsEntry>,
     /// Where health and metrics are served over HTTP; left out, neither is.
     #[serde(skip_serializing_if = "Option::is_none")]
     listen: Option<Written<SocketAddr>>,
@@ -133,7 +136,7 @@ impl ConfigFile {
         if wrong.is_empty() { Ok(config) } else { Err(wrong) }
     }
 
-    fn into_config(self, wrong: &mut Vec<Remark>) -> Config {
+    fn into_config(mut self, wrong: &mut Vec<Remark>) -> Config {
         let mut config = Config::default();
         config.driver.nvml_library.clone_from(&self.nvml_library);
         if let Some(driver) = self.driver.clone() {
@@ -152,6 +155,9 @@ impl ConfigFile {
             if let Some(given) = given {
                 place.clone_from(given);
             }
+        }
+        if let Some(mps) = self.mps.take() {
+            mps.apply(&mut config.mps);
         }
         config.policy = self.into_policy(wrong);
         config
@@ -245,6 +251,7 @@ impl From<&Config> for ConfigFile {
             cdi_dir: differing(&config.cdi_dir, &usual.cdi_dir),
             state_dir: differing(&config.state_dir, &usual.state_dir),
             mps_dir: differing(&config.mps_dir, &usual.mps_dir),
+            mps: MpsEntry::of(&config.mps),
             listen: config.listen.map(Written),
             cluster: ClusterEntry::of(&config.cluster),
             mig: Some(policy.mig).filter(|mig| *mig != MigStrategy::default()),

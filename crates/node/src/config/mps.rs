@@ -2,6 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 /// How MPS daemons are run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MpsSettings {
@@ -25,7 +28,8 @@ pub struct MpsSettings {
 }
 
 /// Whose programs one MPS server takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub enum MpsUsers {
     /// Those of one user at a time; programs of another user wait until the first have ended.
     #[default]

@@ -1,5 +1,7 @@
 //! What the configuration wants of each device: the resource it belongs to, or why it is kept back.
 
+use std::collections::BTreeMap;
+
 use windlass_core::{
     attribute::AttributeValue,
     device::{Device, DeviceId, DeviceKind},
@@ -27,9 +29,32 @@ pub(super) enum Want {
 
 /// The resource that a device is part of, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Target {
-    pub(super) name: ResourceName,
-    pub(super) sharing: Sharing,
+pub(crate) struct Target {
+    pub(crate) name: ResourceName,
+    pub(crate) sharing: Sharing,
+}
+
+/// The resource that each device is to be part of.
+pub(crate) fn targets(policy: &Policy, inventory: &Inventory) -> BTreeMap<DeviceId, Target> {
+    let wants = Wants::new(policy, inventory);
+    let target = |device: &Device| match wants.of(device) {
+        Want::Offered(target) => Some((device.id.clone(), target)),
+        Want::Withheld(_) | Want::Unfit(_) | Want::Nothing => None,
+    };
+    inventory.devices.iter().filter_map(target).collect()
+}
+
+/// The name that NVIDIA's plugin gives such a device, and existing manifests use.
+pub(crate) fn usual_name(strategy: MigStrategy, device: &Device) -> Option<ResourceName> {
+    match (device.kind, profile(device)) {
+        (DeviceKind::Gpu, _) => whole_gpus(),
+        (DeviceKind::Mig, _) if strategy == MigStrategy::Single => whole_gpus(),
+        // A `+` is no part of a resource name.
+        (DeviceKind::Mig, Some(profile)) => {
+            format!("nvidia.com/mig-{}", profile.replace('+', ".")).parse().ok()
+        }
+        (DeviceKind::Mig | DeviceKind::Nic, _) => None,
+    }
 }
 
 /// The policy and what it has to know of the node as a whole.
@@ -123,22 +148,9 @@ impl<'a> Wants<'a> {
     }
 
     fn by_default(&self, device: &Device) -> Want {
-        match self.default_name(device) {
+        match usual_name(self.policy.mig, device) {
             Some(name) => Want::Offered(Target { name, sharing: Sharing::Exclusive }),
             None => Want::Nothing,
-        }
-    }
-
-    /// NVIDIA's names, which existing manifests use.
-    fn default_name(&self, device: &Device) -> Option<ResourceName> {
-        match (device.kind, profile(device)) {
-            (DeviceKind::Gpu, _) => whole_gpus(),
-            (DeviceKind::Mig, _) if self.policy.mig == MigStrategy::Single => whole_gpus(),
-            // A `+` is no part of a resource name.
-            (DeviceKind::Mig, Some(profile)) => {
-                format!("nvidia.com/mig-{}", profile.replace('+', ".")).parse().ok()
-            }
-            (DeviceKind::Mig | DeviceKind::Nic, _) => None,
         }
     }
 }

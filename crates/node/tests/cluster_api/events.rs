@@ -42,7 +42,7 @@ fn failed(second: i64, reason: Reason, detail: &str) -> Health {
 }
 
 fn off_the_bus(second: i64) -> Health {
-    failed(second, Reason::Xid(79), "GPU has fallen off the bus; restart the machine")
+    failed(second, Reason::Xid(79), "GPU has fallen off the bus")
 }
 
 fn device(kind: DeviceKind, index: u32, id: &str) -> Device {

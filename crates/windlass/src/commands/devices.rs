@@ -10,7 +10,7 @@ use windlass_core::{
     inventory::{Inventory, SourceState},
 };
 
-use windlass_node::state::Offering;
+use windlass_node::state::{NodeState, Offering};
 
 use super::{answer, complete, simulated, survey};
 use crate::{
@@ -29,8 +29,9 @@ const RDMA_DEVICE: AttributeName = AttributeName::new("windlass.dev", "rdmaDevic
 pub(super) async fn run(args: LookArgs) -> Result<()> {
     let node = survey(args.host).await?;
     let (inventory, offerings) = (&node.inventory, node.offerings());
-    let document = Document { inventory, offerings: &offerings };
-    answer(args.output, &document, || table(inventory, &offerings))?;
+    let lacks = node.lacks.troubles.as_slice();
+    let document = Document { inventory, offerings: &offerings, lacks };
+    answer(args.output, &document, || table(&node, &offerings))?;
     complete(inventory)
 }
 
@@ -44,9 +45,13 @@ struct Document<'a> {
     #[serde(flatten)]
     inventory: &'a Inventory,
     offerings: &'a Offerings,
+    /// What containers go without.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    lacks: &'a [String],
 }
 
-fn table(inventory: &Inventory, offerings: &Offerings) -> Result<()> {
+fn table(node: &NodeState, offerings: &Offerings) -> Result<()> {
+    let inventory = &node.inventory;
     let paint = Paint::for_stdout();
     simulated(inventory, paint)?;
     for text in sources(inventory, paint) {
@@ -57,7 +62,8 @@ fn table(inventory: &Inventory, offerings: &Offerings) -> Result<()> {
         for text in device_table(inventory, offerings).lines("") {
             line(text)?;
         }
-        for text in obstacles(inventory, offerings) {
+        let lacks = node.lacks.troubles.iter().map(|what| format!("containers go without: {what}"));
+        for text in obstacles(inventory, offerings).into_iter().chain(lacks) {
             line(paint.text(Tone::Notable, text))?;
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ClusterAccess, DriverPlaces};
+use crate::config::{ClusterAccess, DriverPlaces, MpsSettings, MpsUsers};
 
 /// Where the driver's installation lies.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -39,6 +39,34 @@ pub(super) struct ClusterEntry {
     /// Whether changes of health become events of the Node object.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     events: bool,
+}
+
+/// How MPS daemons are run.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct MpsEntry {
+    /// What the host calls the folder that the daemons see as `/dev/shm`; containers get it as theirs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shm_dir: Option<PathBuf>,
+    /// Whose programs one server takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    users: Option<MpsUsers>,
+}
+
+// === impl MpsEntry ===
+
+impl MpsEntry {
+    pub(super) fn apply(self, settings: &mut MpsSettings) {
+        settings.shm_dir = self.shm_dir.unwrap_or_else(|| settings.shm_dir.clone());
+        settings.users = self.users.unwrap_or(settings.users);
+    }
+
+    pub(super) fn of(settings: &MpsSettings) -> Option<Self> {
+        let usual = MpsSettings::default();
+        let shm_dir = (settings.shm_dir != usual.shm_dir).then(|| settings.shm_dir.clone());
+        let users = (settings.users != usual.users).then_some(settings.users);
+        (shm_dir.is_some() || users.is_some()).then_some(Self { shm_dir, users })
+    }
 }
 
 // === impl DriverEntry ===

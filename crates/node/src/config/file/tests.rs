@@ -25,6 +25,7 @@ driver: {root: /run/nvidia/driver, mountedAt: /driver, devRoot: /}
 cdiDir: /c
 stateDir: /s
 mpsDir: /m
+mps: {shmDir: /dev/shm/windlass, users: together}
 listen: 127.0.0.1:9400
 cluster: {kubeconfig: /kc, nodeName: n1, namespace: gpu, events: true}
 mig: single

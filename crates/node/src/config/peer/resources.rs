@@ -1,12 +1,15 @@
 //! The section `resources` of NVIDIA's file: names by patterns over products and MIG profiles.
 
 use serde::{Deserialize, Deserializer, de::Error as _};
-use windlass_core::{device::DeviceKind, resource::ResourceName, selector::DeviceExpression};
-
-use super::{
-    Remarks,
-    written::{PeerName, pattern_to_cel},
+use windlass_core::{
+    attribute::AttributeName,
+    device::DeviceKind,
+    pattern::{self, EmptyPattern},
+    resource::ResourceName,
+    selector::{DeviceExpression, InvalidExpression},
 };
+
+use super::{Remarks, written::PeerName};
 use crate::config::{MigStrategy, Selector, document::Lined, profile};
 
 #[derive(Debug, Default, Deserialize)]
@@ -151,9 +154,11 @@ impl Pattern {
         }
     }
 
-    fn expression(&self, attribute: &str) -> Result<DeviceExpression, String> {
-        let expression = pattern_to_cel(&self.0, attribute).parse::<DeviceExpression>();
-        expression.map_err(|error| error.to_string())
+    fn expression(&self, attribute: &'static str) -> Result<DeviceExpression, String> {
+        let pattern: pattern::Pattern =
+            self.0.parse().map_err(|error: EmptyPattern| error.to_string())?;
+        let text = pattern.to_cel(&AttributeName::new("nvidia.com", attribute));
+        text.parse().map_err(|error: InvalidExpression| error.to_string())
     }
 }
 

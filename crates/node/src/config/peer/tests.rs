@@ -224,7 +224,7 @@ fn mps_wins_and_serves_one_per_container_unless_told_otherwise() {
 fn patterns_apply_in_order() {
     let text = "resources:\n  gpus:\n  - {pattern: 'NVIDIA A100*', name: a100}\n  - {pattern: '*', name: gpu}\n";
     let a100 = "has(device.attributes[\"nvidia.com\"].productName) && \
-                device.attributes[\"nvidia.com\"].productName.matches(\"^NVIDIA A100.*$\")";
+                device.attributes[\"nvidia.com\"].productName.matches(\"(?s)^NVIDIA A100.*$\")";
     assert_eq!(rules(text), [format!("nvidia.com/a100 gpu {a100}"), "nvidia.com/gpu gpu".into()]);
     assert_eq!(warnings(text).len(), 1, "the plugin itself ignores them");
     let mixed =

@@ -69,19 +69,3 @@ impl<'de> Deserialize<'de> for PeerName {
 }
 
 const MOST_CHARS: usize = 63;
-
-/// An expression for devices whose attribute fits a pattern, in which `*` stands for any text.
-pub(super) fn pattern_to_cel(pattern: &str, attribute: &str) -> String {
-    let value = format!("device.attributes[\"nvidia.com\"].{attribute}");
-    let mut regex = String::from("^");
-    for c in pattern.chars() {
-        match c {
-            '*' => regex.push_str(".*"),
-            _ if r"\.+?()|[]{}^$#&-~".contains(c) => regex.extend(['\\', c]),
-            _ => regex.push(c),
-        }
-    }
-    regex.push('$');
-    let quoted = regex.replace('\\', "\\\\").replace('"', "\\\"");
-    format!("has({value}) && {value}.matches(\"{quoted}\")")
-}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use windlass_core::device::Device;
+use windlass_core::{cdi::Kind, device::Device};
 use windlass_kubelet_api::deviceplugin::{ContainerAllocateRequest, ContainerAllocateResponse};
 
 use super::{
@@ -138,8 +138,12 @@ fn check_documents(state: &NodeState, devices: &[&Device]) -> Result<(), Refusal
         return Err(Refusal::Cdi(error.to_string()));
     }
     let kinds: BTreeSet<_> = devices.iter().map(|device| cdi::kind_of(device.kind)).collect();
-    let paths = kinds.iter().filter_map(|kind| state.documents.get(kind));
-    match paths.into_iter().find(|path| !path.exists()) {
+    let extra = |kind: &Kind| {
+        let prefix = format!("{kind}=");
+        state.surroundings.cdi_extras.iter().any(|name| name.starts_with(&prefix))
+    };
+    let named = state.documents.iter().filter(|(kind, _)| kinds.contains(kind) || extra(kind));
+    match named.map(|(_, path)| path).find(|path| !path.exists()) {
         None => Ok(()),
         Some(path) => Err(Refusal::Cdi(format!(
             "CDI document {} was removed; it is written again within ten seconds",
