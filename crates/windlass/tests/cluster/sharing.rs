@@ -1,11 +1,16 @@
 //! Exclusive, time-sliced and MIG resources side by side on one node, and a change of MIG while pods run.
 
+use std::time::Duration;
+
 use crate::{
     NODE_STATUS, alone, eventually, has_cluster,
     kubelet::{allocatable, holdings},
     node::Node,
     pods::{Pods, kubectl, node_status},
 };
+
+/// The kubelet writes down who let go at its next Allocate; until then the agent asks it three times.
+const RELEASE: Duration = Duration::from_secs(60);
 
 const GPU: &str = "nvidia.com/gpu";
 const SHARED: &str = "nvidia.com/gpu.shared";
@@ -64,6 +69,42 @@ async fn shared_cut_and_exclusive_gpus_serve_pods_side_by_side_while_mig_changes
     assert!(restarts.split_whitespace().all(|count| count == "0"), "{restarts}");
     pods.delete("windlass-e2e-exclusive");
     pods.run("windlass-e2e-next", GPU, 1).await;
+    drop(pods);
+    drop(agent);
+}
+
+/// The GPU that was shared is to be exclusive.
+const UNSHARED: &str = "\
+health: {quietPeriod: 2s, probeInterval: 1s}
+resources:
+  - {name: nvidia.com/gpu, devices: {kind: gpu}}
+";
+
+#[tokio::test]
+#[expect(clippy::print_stderr, reason = "what was measured on a real cluster is worth telling")]
+async fn a_new_configuration_is_followed_when_containers_have_let_go() {
+    if !has_cluster() {
+        return;
+    }
+    let _alone = alone();
+    let node = Node::new("mig-a100", CONFIG);
+    let agent = node.agent();
+    eventually(NODE_STATUS, Some(4), async || allocatable(SHARED).await).await;
+    let mut pods = Pods::none();
+    pods.run("windlass-e2e-sharer", SHARED, 1).await;
+    let library = "/usr/lib/x86_64-linux-gnu/libcuda.so.1";
+    let seen = kubectl(&["exec", "windlass-e2e-sharer", "--", "ls", library]);
+    assert_eq!(seen.trim(), library, "the driver's libraries are in the container");
+
+    node.configure(UNSHARED);
+    eventually(NODE_STATUS, Some(0), async || allocatable(SHARED).await).await;
+    // The kubelet's manager of devices is past the time in which the other GPU could have moved.
+    pods.run("windlass-e2e-other", GPU, 1).await;
+    assert_eq!(allocatable(GPU).await, Some(1), "a container has the other one");
+    pods.delete("windlass-e2e-sharer");
+    let free = eventually(RELEASE, Some(2), async || allocatable(GPU).await).await;
+    eprintln!("the GPU changed hands {free:?} after its pod was deleted");
+    pods.run("windlass-e2e-owner", GPU, 1).await;
     drop(pods);
     drop(agent);
 }

@@ -178,6 +178,12 @@ fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
             3,
             "exclude on line 1",
         ),
+    ]);
+}
+
+#[test]
+fn rules_that_contradict_each_other_are_refused_with_both_lines() {
+    check_mistakes([
         (
             format!(
                 "resources:\n{}  sharing: {{method: timeSlicing, replicas: 4}}\n{}",
