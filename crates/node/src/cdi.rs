@@ -39,6 +39,8 @@ pub struct CdiFiles {
     dir: PathBuf,
     roots: Roots,
     delivery: Delivery,
+    /// Whether devices are, or were, named by position.
+    by_position: bool,
     libraries: Libraries,
 }
 
@@ -130,6 +132,7 @@ impl CdiFiles {
         Self {
             dir: config.cdi_dir.clone(),
             roots: Roots::new(config),
+            by_position: config.policy.delivery.ids == DeviceIds::Index,
             delivery: config.policy.delivery.clone(),
             libraries: Libraries::default(),
         }
@@ -153,6 +156,7 @@ impl CdiFiles {
     /// Takes up another way to hand devices out.
     pub(crate) fn deliver(&mut self, delivery: &Delivery) {
         if self.delivery != *delivery {
+            self.by_position |= delivery.ids == DeviceIds::Index;
             self.delivery = delivery.clone();
         }
     }
@@ -193,15 +197,26 @@ impl CdiFiles {
     fn by_kind<'a>(&self, inventory: &'a Inventory) -> BTreeMap<Kind, Vec<(String, &'a Device)>> {
         let mut kinds: BTreeMap<Kind, Vec<(String, &Device)>> = BTreeMap::new();
         for device in inventory.devices.iter().filter(|device| is_nameable(device)) {
-            let name = device_name(device, self.delivery.ids);
             let devices = kinds.entry(kind_of(device.kind)).or_default();
-            match devices.iter_mut().find(|(taken, _)| *taken == name) {
-                None => devices.push((name, device)),
-                Some((_, other)) if is_gone(other) => *other = device,
-                Some(_) => {}
+            for name in self.names(device) {
+                match devices.iter_mut().find(|(taken, _)| *taken == name) {
+                    None => devices.push((name, device)),
+                    Some((_, other)) if is_gone(other) => *other = device,
+                    Some(_) => {}
+                }
             }
         }
         kinds
+    }
+
+    /// What a device is called: by its id always, and by its position once that was asked for, since
+    /// containers that run were created with the one or the other.
+    fn names(&self, device: &Device) -> BTreeSet<String> {
+        let mut names = BTreeSet::from([device_name(device, DeviceIds::Uuid)]);
+        if self.by_position {
+            names.insert(device_name(device, DeviceIds::Index));
+        }
+        names
     }
 
     /// What all devices of a kind need.

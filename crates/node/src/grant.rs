@@ -199,7 +199,8 @@ fn feature_variable(feature: Feature) -> &'static str {
 }
 
 /// The variable that lists a resource's ids. The kubelet merges the variables of all resources of a
-/// container and keeps the first of a name, so each resource has a name of its own.
+/// container and keeps the first of a name, so each resource has a name of its own, unless two differ
+/// in their punctuation alone.
 fn variable(resource: &ResourceName) -> String {
     let upper = resource.as_str().to_ascii_uppercase();
     let plain = upper.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");

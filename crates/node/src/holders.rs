@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_core::device::DeviceId;
+use windlass_core::{device::DeviceId, replica::ReplicaId};
 use windlass_kubelet_api::{
     podresources::{
         self, ListPodResourcesRequest, PodResources,
@@ -206,11 +206,9 @@ fn by_device(pods: Vec<PodResources>) -> ByDevice {
     all
 }
 
-/// The device and the number in the id of a replica, `UUID::N`; else the id is the device.
+/// The device and the number in the id of a replica; else the id is the device.
 fn parts_of(id: &str) -> (&str, Option<u32>) {
-    let split = id.rsplit_once("::");
-    let replica = split.and_then(|(device, number)| Some((device, number.parse().ok()?)));
-    replica.map_or((id, None), |(device, number)| (device, Some(number)))
+    ReplicaId::split(id).map_or((id, None), |(device, number)| (device, Some(number)))
 }
 
 #[cfg(test)]

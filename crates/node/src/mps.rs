@@ -55,6 +55,16 @@ use crate::{causes, config::Config};
 /// What is wanted, by device. A device that is in it no longer has its daemon stopped.
 pub type MpsWants = BTreeMap<DeviceId, MpsWant>;
 
+/// Which devices need a daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MpsDemand {
+    /// Those that are shared.
+    pub wanted: MpsWants,
+    /// Those that are shared no longer, but of which containers still hold replicas: nothing is
+    /// started for them, and nothing is stopped.
+    pub kept: BTreeSet<DeviceId>,
+}
+
 /// How each wanted daemon fares.
 pub type MpsStates = BTreeMap<DeviceId, MpsState>;
 
@@ -73,7 +83,7 @@ pub enum MpsState {
 #[derive(Debug)]
 pub struct Mps {
     ground: Arc<Ground>,
-    wants: watch::Receiver<Arc<MpsWants>>,
+    wants: watch::Receiver<Arc<MpsDemand>>,
     states: watch::Sender<Arc<MpsStates>>,
     news: Arc<Notify>,
     /// By device, what its task is told to want.
@@ -104,7 +114,7 @@ impl Mps {
     /// Builds the part; nothing is started yet. `news` is notified of each change of a state.
     pub fn new(
         config: &Config,
-        wants: watch::Receiver<Arc<MpsWants>>,
+        wants: watch::Receiver<Arc<MpsDemand>>,
         news: &Arc<Notify>,
     ) -> (Self, watch::Receiver<Arc<MpsStates>>) {
         let (states, receiver) = watch::channel(Arc::default());
@@ -126,6 +136,8 @@ impl Mps {
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             tokio::select! {
+                // Nothing is started any more once it is to end.
+                biased;
                 () = stop.cancelled() => break,
                 Ok(()) = self.wants.changed() => self.follow(&stop),
                 Some((device, state)) = self.reports.1.recv() => self.publish(device, state),
@@ -141,13 +153,14 @@ impl Mps {
 
     /// Tells each task what is wanted now, and starts those that are missing.
     fn follow(&mut self, stop: &CancellationToken) {
-        let wants = self.wants.borrow_and_update().clone();
+        let demand = self.wants.borrow_and_update().clone();
+        let wants = &demand.wanted;
         for (device, want) in wants.iter() {
             self.tell(device, Some(want), stop);
         }
         let known = self.running.keys().cloned().chain(self.ground.leftovers());
         for device in known.collect::<BTreeSet<_>>() {
-            if !wants.contains_key(&device) {
+            if !wants.contains_key(&device) && !demand.kept.contains(&device) {
                 self.tell(&device, None, stop);
             }
         }
@@ -173,7 +186,7 @@ impl Mps {
 
     fn publish(&mut self, device: DeviceId, state: MpsState) {
         // A daemon that is being stopped is no one's concern any more.
-        if self.wants.borrow().contains_key(&device) {
+        if self.wants.borrow().wanted.contains_key(&device) {
             let mut states = MpsStates::clone(&self.states.borrow());
             states.insert(device, state);
             self.send(states);

@@ -9,8 +9,8 @@ use windlass_core::{device::DeviceId, replica::ReplicaId, resource::ResourceName
 
 use crate::config::{Shared, Sharing};
 
-pub(crate) use plan::{Held, Moves, Plan, Question, plan};
-pub(crate) use want::{Target, targets, usual_name};
+pub(crate) use plan::{Held, Methods, Moves, Plan, Question, plan};
+pub(crate) use want::{Target, present_parts, targets, usual_name};
 
 /// The resources of a node by name.
 pub(crate) type Offers = BTreeMap<ResourceName, Arc<Offer>>;
@@ -98,9 +98,11 @@ impl Offer {
         }
     }
 
-    /// How its devices are shared, if it has any: one resource is shared in one way.
+    /// How its devices are shared: one resource is shared in one way, but for devices that are held
+    /// back and still listed as they were.
     pub(crate) fn shared(&self) -> Option<Shared> {
-        self.devices.values().find_map(OfferedDevice::shared)
+        let in_use = self.devices.values().find(|device| device.state == Allocatable::Yes);
+        in_use.or_else(|| self.devices.values().next()).and_then(OfferedDevice::shared)
     }
 
     /// How many ids the kubelet is told of.

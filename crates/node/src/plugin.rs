@@ -78,6 +78,8 @@ impl Plugins {
                     Err(error) => self.rest(resource, causes(&error), &mut resting),
                 }
             }
+            // What is no longer offered is not waited for.
+            resting.retain(|name, _| self.state.borrow().offers.contains_key(name));
             let wake = resting.values().map(|(until, _)| *until).min();
             tokio::select! {
                 biased;

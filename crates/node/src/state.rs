@@ -84,6 +84,12 @@ impl NodeState {
         withheld.chain(offered).collect()
     }
 
+    /// How the replicas of shared devices are kept apart.
+    fn methods(&self) -> impl Iterator<Item = (DeviceId, SharingMethod)> + '_ {
+        let devices = self.offers.values().flat_map(|offer| &offer.devices);
+        devices.filter_map(|(id, device)| Some((id.clone(), device.shared()?.method)))
+    }
+
     /// Whether both say the same, whatever the generation.
     fn says_the_same_as(&self, other: &Self) -> bool {
         self.inventory.says_the_same_as(&other.inventory)

@@ -8,7 +8,10 @@ mod peer;
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{
+    Arg, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
+    builder::Resettable,
+};
 use tracing_subscriber::filter::Targets;
 use windlass_machine::Fault;
 use windlass_node::config::Strategy;
@@ -35,6 +38,20 @@ use crate::{
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// Reads the command line and the variables. A variable that is empty counts as not set: a
+    /// template that has nothing to say renders to that.
+    pub(crate) fn read() -> Result<Self, clap::Error> {
+        let is_empty = |arg: &Arg| {
+            let value = arg.get_env().and_then(std::env::var_os);
+            value.is_some_and(|value| value.is_empty())
+        };
+        let without = |arg: Arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg };
+        let command = Self::command().mut_subcommands(|command| command.mut_args(without));
+        Self::from_arg_matches(&command.try_get_matches()?)
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -298,8 +315,9 @@ pub(crate) enum MachineCommand {
     Fault {
         /// The machine's folder.
         dir: PathBuf,
-        /// What happens, to the GPU of that index: xid:79@3, ecc@3, lost@3, error:15@3, slow:250@3,
-        /// hang@3, recover@3, add, remove@7
+        /// What happens, to the GPU of that index: xid:79@3, xid:79@3/1 (one MIG instance), ecc@3,
+        /// ecc-count@3, remap-pending@3, remap-failed@3, nvlink:5@3, fabric@3, thermal@3, power@3,
+        /// lost@3, error:15@3, slow:250@3, hang@3, recover@3, add, remove@7
         fault: Fault,
     },
     /// Cut a GPU of a simulated machine into MIG instances while it is in use; without profiles MIG is

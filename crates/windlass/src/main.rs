@@ -9,10 +9,8 @@ mod screen;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
-
 fn main() -> ExitCode {
-    match cli::Cli::try_parse() {
+    match cli::Cli::read() {
         Ok(cli) => exit::report(commands::run(cli.command)),
         Err(error) => exit::usage(&error),
     }

@@ -65,7 +65,8 @@ impl Node {
     fn start(folder: &TempDir, host: &[String]) -> Self {
         let path = |name: &str| folder.path().join(name).display().to_string();
         let mut command = windlass(&["node", "--kubelet-dir", &path("kubelet")]);
-        command.args(["--cdi-dir", &path("cdi"), "--log-format", "json"]).args(host);
+        command.args(["--cdi-dir", &path("cdi"), "--state-dir", &path("state")]);
+        command.args(["--log-format", "json"]).args(host);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("windlass runs");
         let log = BufReader::new(child.stderr.take().expect("piped")).lines();
         Self { child, log, seen: Vec::new() }

@@ -20,7 +20,7 @@ use crate::{
     host::Roots,
     labels::Labeller,
     metrics::Instruments,
-    mps::{Mps, MpsPlaces, MpsWants},
+    mps::{Mps, MpsDemand, MpsPlaces},
     plugin::Plugins,
     state::{Keeper, NodeState, Notices, Outlets},
     telemetry::TelemetryReceiver,
@@ -98,9 +98,9 @@ fn keep(
     }
     let telemetry = sources.iter_mut().filter_map(|source| source.telemetry.take()).collect();
     let snapshots = start(sources, parts);
-    let (mps_wants, wanted) = watch::channel(Arc::new(MpsWants::default()));
-    let (daemons, mps) = Mps::new(config, wanted, &news);
-    parts.add("MPS daemons", daemons.run(parts.token()));
+    let (daemons, demand) = watch::channel(Arc::new(MpsDemand::default()));
+    let (supervisor, mps) = Mps::new(config, demand, &news);
+    parts.add("MPS daemons", supervisor.run(parts.token()));
     let (inquirer, holders) = holders::inquiry(&config.kubelet_dir);
     parts.add("pod resources", inquirer.run(parts.token()));
 
@@ -112,7 +112,7 @@ fn keep(
         mps,
         holders: holders.clone(),
     };
-    let outlets = Outlets { state: publish, mps_wants };
+    let outlets = Outlets { state: publish, daemons };
     let keeper = Keeper::new(config, snapshots, notices, outlets);
     parts.add("keeper", keeper.run(parts.token()));
     Heart { state, telemetry, holders }

@@ -86,9 +86,10 @@ fn named_by_default(name: &str) -> Option<Selector> {
     if name == "gpu" {
         return Some(Selector::all(DeviceKind::Gpu));
     }
-    let mut instances = Selector::all(DeviceKind::Mig);
-    instances.profiles.insert(super::profile::named(name.strip_prefix("mig-")?));
-    Some(instances)
+    let profile = super::profile::named(name.strip_prefix("mig-")?);
+    // Without a profile that could be, it is a name like any other.
+    let possible = super::profile::is_possible(&profile).then_some(profile)?;
+    Some(Selector { profiles: [possible].into(), ..Selector::all(DeviceKind::Mig) })
 }
 
 fn described(sharing: Sharing) -> String {

@@ -48,7 +48,7 @@ use crate::{
     clock::Clock,
     config::Config,
     evidence::{EvidenceFile, Records},
-    host::Host,
+    host::{Host, Roots},
     telemetry::{Telemetry, TelemetryReceiver},
 };
 
@@ -59,6 +59,7 @@ pub(super) struct Nvidia {
     library: Option<PathBuf>,
     policy: PolicyWatch,
     host: Host,
+    roots: Roots,
     known: Known,
     state: SourceState,
     simulated: Option<String>,
@@ -106,6 +107,7 @@ impl Nvidia {
         let quiet_period = policy.current().quiet_period;
         Self {
             library: config.driver.nvml_library.clone(),
+            roots: Roots::new(config),
             policy,
             known: Known::new(quiet_period, clock),
             state: SourceState::Starting,
@@ -172,9 +174,9 @@ impl Nvidia {
     /// hangs is waited for again the next time, not made a second time.
     async fn connect(&mut self) -> Result<Connection, ConnectError> {
         if self.attempt.is_empty() {
-            let (library, host) = (self.library.clone(), self.host.clone());
+            let (library, roots) = (self.library.clone(), self.roots.clone());
             let event_wait = self.policy.current().event_wait;
-            self.attempt.spawn_blocking(move || load(library, &host, event_wait));
+            self.attempt.spawn_blocking(move || load(library, &roots, event_wait));
         }
         let deadline = self.policy.current().call_deadline;
         match timeout(deadline, self.attempt.join_next()).await {
@@ -288,12 +290,12 @@ impl ConnectError {
 /// Loads the library that was named, or the one that is found. Blocks, perhaps for ever.
 fn load(
     library: Option<PathBuf>,
-    host: &Host,
+    roots: &Roots,
     event_wait: Duration,
 ) -> Result<Driver, ConnectError> {
-    let library = library.or_else(|| host.nvml_library());
-    let library =
-        library.ok_or_else(|| ConnectError::NoLibrary { searched: host.nvml_folders() })?;
+    let Roots { host, driver, .. } = roots;
+    let found = library.or_else(|| driver.nvml_library()).or_else(|| host.nvml_library());
+    let library = found.ok_or_else(|| ConnectError::NoLibrary { searched: searched(roots) })?;
     // Read before NVML is, so that a change in between is noticed.
     let fingerprint = host.nvidia_fingerprint();
     let nvml = Nvml::load(&library)?;
@@ -301,6 +303,12 @@ fn load(
     let listening = listen(&nvml, event_wait)?;
     tracing::debug!(library = %library.display(), "NVML loaded");
     Ok(Driver { nvml, facts, listening, fingerprint })
+}
+
+/// Every folder that was looked into, each once.
+fn searched(roots: &Roots) -> String {
+    let (driver, host) = (roots.driver.nvml_folders(), roots.host.nvml_folders());
+    if driver == host { host } else { format!("{driver}, {host}") }
 }
 
 /// Makes a set for events and a thread that waits for them. Blocks.

@@ -25,6 +25,8 @@ impl Roots {
         let root = places.mounted_at.clone().unwrap_or_else(|| host.path(&places.root));
         let driver = Host::new(root, host.path_on_node(&places.root));
         let dev = match &places.dev_root {
+            // Where the driver's root is mounted, its devices are too.
+            Some(root) if *root == places.root => driver.clone(),
             Some(root) => Host::new(host.path(root), host.path_on_node(root)),
             None => host.clone(),
         };

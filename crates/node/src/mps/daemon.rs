@@ -121,8 +121,8 @@ impl Daemon {
         match state {
             State::Ready { .. } | State::Kept { .. } | State::Waiting { .. } => None,
             State::Preparing { .. } => {
-                let mut held = self.held.take()?;
                 let want = self.wanted()?;
+                let mut held = self.held.take()?;
                 Some(Box::pin(async move {
                     let done = ground.prepare(&mut held, &want).await;
                     (Some(held), done.map_err(failure))

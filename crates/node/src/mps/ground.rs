@@ -64,7 +64,7 @@ pub(super) enum GroundError {
 }
 
 /// Every user's server makes its sockets beside the daemon's.
-const EVERYONE: u32 = 0o777;
+const EVERYONE: u32 = 0o1777;
 const ENTERED_BY_EVERYONE: u32 = 0o755;
 
 /// Where a kernel with `SELinux` has its switch, and the label of what containers may use
@@ -212,10 +212,15 @@ fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// Removes the sockets of a daemon that is gone.
+/// Removes the sockets of a daemon that is gone, and whatever a container has put beside them.
 fn clear(pipe: &Path) -> io::Result<()> {
     for entry in fs::read_dir(pipe)? {
-        fs::remove_file(entry?.path())?;
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
     }
     Ok(())
 }

@@ -115,7 +115,7 @@ impl Place {
 
     /// What the daemon's process says.
     pub(super) fn output(&self) -> PathBuf {
-        self.log().join("daemon.log")
+        self.folder.join("daemon.log")
     }
 
     /// The file that says which process the daemon is.

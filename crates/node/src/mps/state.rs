@@ -95,8 +95,11 @@ impl State {
                 if missed == MOST_MISSED {
                     return self.ending(now);
                 }
-                // After a miss at once: it already took as long as an answer may.
-                let pause = if missed == 0 { settings.question_interval } else { Duration::ZERO };
+                // Sooner after a miss, but not at once: what misses at once misses three times at once.
+                let pause = match missed {
+                    0 => settings.question_interval,
+                    _ => settings.answer_deadline,
+                };
                 Self::Ready { due: now + pause, since, missed, attempt }
             }
             (Self::Settling { attempt, round }, Input::Changed) => {
@@ -221,7 +224,8 @@ mod tests {
         let ready = run(State::FIRST, &[WELL, WELL], now);
         let doubted = run(ready, &[Input::Due, BADLY], now);
         assert!(!doubted.answers());
-        assert_eq!(doubted.due(), Some(now), "it is asked again at once");
+        let soon = now + MpsSettings::default().answer_deadline;
+        assert_eq!(doubted.due(), Some(soon), "it is asked again soon");
         assert_eq!(run(doubted, &[Input::Due, WELL], now), ready);
         let hanging = [Input::Due, BADLY, Input::Due, BADLY, Input::Due, BADLY];
         assert_eq!(run(ready, &hanging, now), State::Ending { attempt: 0 });

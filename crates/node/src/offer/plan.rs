@@ -24,12 +24,15 @@ use windlass_core::{
 
 use super::{
     Allocatable, Offer, OfferedDevice, Offers, Withdrawn,
-    want::{Target, Want, Wants},
+    want::{Target, Want, Wants, is_gone},
 };
 use crate::config::{Policy, Replicas, Shared, Sharing, SharingMethod};
 
 /// Ids that containers hold by the kubelet's record, per resource.
 pub(crate) type Held = BTreeMap<ResourceName, BTreeSet<String>>;
+
+/// How a device's replicas were kept apart when they were last given away.
+pub(crate) type Methods = BTreeMap<DeviceId, SharingMethod>;
 
 /// What a plan is made from.
 #[derive(Clone, Copy)]
@@ -39,6 +42,8 @@ pub(crate) struct Question<'a> {
     /// What the kubelet was told last.
     pub(crate) previous: &'a Offers,
     pub(crate) held: &'a Held,
+    /// How replicas were kept apart that containers hold, where it is known.
+    pub(crate) methods: &'a Methods,
     pub(crate) moves: Moves,
     /// Why a device cannot be handed out although it is healthy.
     pub(crate) obstacle: &'a dyn Fn(&Device, Sharing) -> Option<String>,
@@ -78,17 +83,29 @@ struct Planner<'a> {
 
 /// Under which name and by which kind of id a device is given away. Two claims that differ are two
 /// accounts of the kubelet's, which knows nothing of the other.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Claim {
     name: ResourceName,
     form: Form,
 }
 
-/// By which kind of id a device goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// By which kind of id a device goes. Replicas that are kept apart in another way are others, though
+/// their ids are the same; of those that were held when the agent started the way is not known.
+#[derive(Clone, Copy, Debug)]
 enum Form {
     Whole,
-    Replicas,
+    Replicas(Option<SharingMethod>),
+}
+
+impl PartialEq for Form {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Whole, Self::Whole) => true,
+            (Self::Replicas(Some(one)), Self::Replicas(Some(other))) => one == other,
+            (Self::Replicas(_), Self::Replicas(_)) => true,
+            _ => false,
+        }
+    }
 }
 
 /// Cuts the inventory into resources.
@@ -115,7 +132,7 @@ impl Planner<'_> {
                 self.offer(device, &target);
             }
             (Want::Unfit(why), Some(owner)) => self.hold_back(device, &owner, why),
-            (Want::Nothing, Some(_)) if device.partitioned => {}
+            (Want::Nothing, Some(_)) if device.partitioned && moves != Moves::Waiting => {}
             (_, Some(owner)) if moves == Moves::Kept => self.offer(device, &owner),
             (want, Some(owner)) if moves == Moves::Waiting => {
                 self.waiting = true;
@@ -175,8 +192,7 @@ impl Planner<'_> {
 
     /// Who else has the device, its whole, or one of its parts.
     fn conflict(&mut self, device: &Device, target: &Target) -> Option<String> {
-        let parts = self.question.inventory.parts_of(&device.id).map(|part| &part.id);
-        let relatives: Vec<_> = device.parent.iter().chain(parts).collect();
+        let relatives = self.relatives(device);
         let moves = self.question.moves == Moves::Waiting
             && relatives.iter().any(|id| self.owner(id).is_some());
         if moves {
@@ -185,8 +201,18 @@ impl Planner<'_> {
         }
         let claim = target.claim();
         let itself = self.claims(&device.id).find(|held| *held != claim);
-        let held = itself.or_else(|| relatives.into_iter().find_map(|id| self.claims(id).next()));
+        let held = itself.or_else(|| relatives.iter().find_map(|id| self.claims(id).next()));
         held.map(|held| format!("a container holds it as {}", held.name))
+    }
+
+    /// Its whole, its parts, and what the same silicon was part of: an instance that is gone may have
+    /// a container still, whose device nodes may be another instance's by now.
+    fn relatives(&self, device: &Device) -> Vec<DeviceId> {
+        let inventory = self.question.inventory;
+        let parts = inventory.parts_of(&device.id);
+        let siblings = device.parent.iter().flat_map(|whole| inventory.parts_of(whole));
+        let gone = siblings.filter(|sibling| is_gone(sibling));
+        device.parent.iter().chain(parts.chain(gone).map(|part| &part.id)).cloned().collect()
     }
 
     /// How containers hold a device.
@@ -195,7 +221,8 @@ impl Planner<'_> {
             move |held: &String| held.parse().is_ok_and(|replica: ReplicaId| replica.device == *id);
         self.question.held.iter().flat_map(move |(name, ids)| {
             let whole = ids.contains(id.as_str()).then_some(Form::Whole);
-            let replicas = ids.iter().any(is_replica).then_some(Form::Replicas);
+            let method = self.question.methods.get(id).copied();
+            let replicas = ids.iter().any(is_replica).then_some(Form::Replicas(method));
             let claim = |form| Claim { name: name.clone(), form };
             whole.into_iter().chain(replicas).map(claim)
         })
@@ -278,7 +305,7 @@ impl Target {
     fn claim(&self) -> Claim {
         let form = match self.sharing {
             Sharing::Exclusive => Form::Whole,
-            Sharing::Shared(_) => Form::Replicas,
+            Sharing::Shared(shared) => Form::Replicas(Some(shared.method)),
         };
         Claim { name: self.name.clone(), form }
     }

@@ -15,7 +15,7 @@ use windlass_core::{
     resource::ResourceName,
 };
 
-use super::{Allocatable, Held, Moves, Offers, Plan, Question, plan};
+use super::{Allocatable, Held, Methods, Moves, Offers, Plan, Question, plan};
 use crate::{
     config::{
         MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
@@ -29,14 +29,15 @@ struct Node {
     policy: Policy,
     devices: Vec<Device>,
     held: Held,
+    methods: Methods,
     moves: Moves,
     plan: Plan,
 }
 
 impl Node {
     fn with(devices: Vec<Device>) -> Self {
-        let (policy, held, plan) = Default::default();
-        Self { policy, devices, held, moves: Moves::Kept, plan }
+        let (policy, held, methods, plan) = Default::default();
+        Self { policy, devices, held, methods, moves: Moves::Kept, plan }
     }
 
     fn rules(mut self, rules: Vec<ResourceRule>) -> Self {
@@ -58,6 +59,7 @@ impl Node {
             inventory: &inventory,
             previous: &previous,
             held: &self.held,
+            methods: &self.methods,
             moves: self.moves,
             obstacle: &|_, _| None,
         });
@@ -304,6 +306,66 @@ fn the_parts_of_a_gpu_that_a_container_holds_whole_are_not_given_away() {
     node.holds(GPU, &["g0"]).plan();
     let held = "a container holds it as nvidia.com/gpu";
     assert_eq!(node.listed("nvidia.com/mig-1g.5gb"), [line("g0-0", held), line("g0-1", held)]);
+}
+
+#[test]
+fn waiting_lasts_however_often_the_keeper_is_woken_meanwhile() {
+    let mut node = Node::with(cut("g0", 0, &["1g.5gb", "1g.5gb"])).mig(MigStrategy::None);
+    node.plan();
+    node.policy.mig = MigStrategy::Mixed;
+    node.moves = Moves::Waiting;
+    for _ in 0..3 {
+        assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), 0);
+        assert!(node.plan.waiting && node.allocatable(GPU) == 0);
+    }
+}
+
+#[test]
+fn a_new_instance_waits_for_the_container_of_one_that_was_cut_from_the_same_gpu() {
+    let mut node = Node::with(cut("g0", 0, &["1g.5gb"]));
+    node.plan();
+    let vanished = Observation::Failed(Reason::Vanished, "gone".into());
+    let mut devices = cut("g0", 0, &["1g.5gb", "1g.5gb"]);
+    devices[1].health = device("x", 0, &vanished).health;
+    node.devices = devices;
+    node.moves = Moves::Waiting;
+    assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), 0);
+    node.moves = Moves::Allowed;
+    node.holds("nvidia.com/mig-1g.5gb", &["g0-0"]).plan();
+    assert_eq!(node.allocatable("nvidia.com/mig-1g.5gb"), 0);
+    node.moves = Moves::Kept;
+    node.held.clear();
+    assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), 1);
+}
+
+#[test]
+fn replicas_that_are_kept_apart_in_another_way_wait_for_those_that_are_held() {
+    let by = |method| match shared(2) {
+        Sharing::Shared(shared) => Sharing::Shared(Shared { method, ..shared }),
+        Sharing::Exclusive => Sharing::Exclusive,
+    };
+    let rules = |method| vec![rule(GPU, &[], by(method))];
+    let mut node = Node::with(gpus(1)).rules(rules(SharingMethod::TimeSlicing));
+    node.plan();
+    node.policy.resources = Resources::Rules(rules(SharingMethod::Mps));
+    node.moves = Moves::Waiting;
+    node.methods = Methods::from([(gpus(1)[0].id.clone(), SharingMethod::TimeSlicing)]);
+    assert_eq!(node.plan().allocatable(GPU), 0);
+    node.moves = Moves::Allowed;
+    node.holds(GPU, &["g0::0"]).plan();
+    assert!(node.plan.mps.is_empty(), "no daemon beside a program that is time-sliced");
+    node.moves = Moves::Kept;
+    node.held.clear();
+    assert_eq!(node.plan().plan.mps.len(), 1);
+}
+
+#[test]
+fn single_without_any_gpu_that_is_cut_alike_serves_none() {
+    let mut devices = cut("g0", 0, &["3g.20gb", "1g.5gb"]);
+    devices.push(gpu("g1", 1));
+    let mut node = Node::with(devices).mig(MigStrategy::Single);
+    assert!(node.plan().plan.offers.is_empty());
+    assert_eq!(node.withheld().len(), 3);
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use windlass_core::{
-    attribute::AttributeValue,
+    attribute::{AttributeName, AttributeValue},
     device::{Device, DeviceId, DeviceKind},
+    health::Reason,
     inventory::Inventory,
     resource::ResourceName,
 };
@@ -13,6 +14,8 @@ use crate::{
     config::{MigStrategy, Policy, ResourceRule, Resources, Sharing, SharingMethod, Unmatched},
     discovery::PROFILE,
 };
+
+const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
 
 /// What is wanted of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,16 +64,24 @@ pub(crate) fn usual_name(strategy: MigStrategy, device: &Device) -> Option<Resou
 pub(super) struct Wants<'a> {
     policy: &'a Policy,
     inventory: &'a Inventory,
-    /// With the strategy `single`: the profile that every instance must have.
-    single: Option<String>,
+    /// With the strategy `single`, where a GPU is cut: what the instances must be.
+    single: Option<Single>,
+}
+
+/// What instances must be under the strategy `single`.
+struct Single {
+    /// Their profile; `None` where no GPU is cut into instances that are alike.
+    profile: Option<String>,
 }
 
 // === impl Wants ===
 
 impl<'a> Wants<'a> {
     pub(super) fn new(policy: &'a Policy, inventory: &'a Inventory) -> Self {
-        let single = (policy.mig == MigStrategy::Single).then(|| commonest_profile(inventory));
-        Self { policy, inventory, single: single.flatten() }
+        let is_cut = |gpu: &Device| present_parts(inventory, &gpu.id).next().is_some();
+        let applies = policy.mig == MigStrategy::Single && inventory.devices.iter().any(is_cut);
+        let single = applies.then(|| Single { profile: commonest_profile(inventory) });
+        Self { policy, inventory, single }
     }
 
     /// What is wanted of a device.
@@ -88,7 +99,7 @@ impl<'a> Wants<'a> {
         match (device.kind, self.policy.mig) {
             (DeviceKind::Mig, MigStrategy::None) => true,
             (DeviceKind::Gpu, MigStrategy::Single | MigStrategy::Mixed) if device.partitioned => {
-                self.inventory.parts_of(&device.id).next().is_some()
+                present_parts(self.inventory, &device.id).next().is_some()
             }
             _ => false,
         }
@@ -100,28 +111,41 @@ impl<'a> Wants<'a> {
         if in_mig_mode {
             return Some("MIG is on, but no instance exists: make one, or turn MIG off".to_owned());
         }
-        let single = self.single.as_deref()?;
+        let single = self.single.as_ref().filter(|_| !is_gone(device))?;
         match device.kind {
-            DeviceKind::Gpu => Some(format!(
-                "not in MIG mode, while with MIG strategy single the node's GPUs are cut into {single}"
-            )),
-            DeviceKind::Mig if !self.is_uniform(device, single) => Some(format!(
-                "its GPU is not cut into {single} alone, as MIG strategy single asks: \
-                 use mixed, or cut the GPU anew"
-            )),
+            DeviceKind::Gpu => Some(
+                "not in MIG mode, while with MIG strategy single others are cut into instances"
+                    .to_owned(),
+            ),
+            DeviceKind::Mig if !self.is_uniform(device, single) => Some(match &single.profile {
+                Some(profile) => format!(
+                    "its GPU is not cut into {profile} alone, as MIG strategy single asks: use \
+                     mixed, or cut the GPU anew"
+                ),
+                None => {
+                    "no GPU is cut into instances that are alike, as MIG strategy single asks: \
+                         use mixed, or cut the GPUs anew"
+                        .to_owned()
+                }
+            }),
             DeviceKind::Mig | DeviceKind::Nic => None,
         }
     }
 
-    /// Whether all instances on the GPU of this one have that profile.
-    fn is_uniform(&self, instance: &Device, expected: &str) -> bool {
-        let Some(gpu) = &instance.parent else { return false };
-        self.inventory.parts_of(gpu).all(|part| profile(part) == Some(expected))
+    /// Whether all instances on the GPU of this one have the profile that is asked for.
+    fn is_uniform(&self, instance: &Device, expected: &Single) -> bool {
+        let (Some(gpu), Some(expected)) = (&instance.parent, &expected.profile) else {
+            return false;
+        };
+        present_parts(self.inventory, gpu).all(|part| profile(part) == Some(expected))
     }
 
     /// Why the configuration keeps the device back. A rule that cannot be answered keeps it back too:
     /// a device that someone wanted out is not handed out for lack of an attribute.
     fn excluded(&self, device: &Device) -> Option<String> {
+        if is_display(device) {
+            return Some("a display adapter, which computes for no one".to_owned());
+        }
         self.policy.exclude.iter().find_map(|rule| match rule.matches(device, profile(device)) {
             Ok(true) => Some("kept back by the configuration".to_owned()),
             Ok(false) => None,
@@ -186,12 +210,31 @@ fn wanted(rule: &ResourceRule, device: &Device) -> Want {
     }
 }
 
+/// The adapter of a DGX Station's screen, which NVIDIA's plugin skips by these names.
+fn is_display(device: &Device) -> bool {
+    let product = device.attributes.get(&PRODUCT).map(ToString::to_string);
+    matches!(product.as_deref(), Some("DGX Display" | "NVIDIA DGX Display"))
+}
+
 /// A MIG instance's profile.
 pub(super) fn profile(device: &Device) -> Option<&str> {
     match device.attributes.get(&PROFILE) {
         Some(AttributeValue::String(profile)) => Some(profile),
         _ => None,
     }
+}
+
+/// The parts of a GPU that are there: those that were once stay in the inventory.
+pub(crate) fn present_parts<'a>(
+    inventory: &'a Inventory,
+    gpu: &'a DeviceId,
+) -> impl Iterator<Item = &'a Device> {
+    inventory.parts_of(gpu).filter(|part| !is_gone(part))
+}
+
+/// Whether the device was there, and is no longer.
+pub(super) fn is_gone(device: &Device) -> bool {
+    device.health.trouble().is_some_and(|trouble| trouble.reason == Reason::Vanished)
 }
 
 /// The profile of most GPUs that are cut into instances of one profile; with as many of another, that
@@ -205,7 +248,7 @@ fn commonest_profile(inventory: &Inventory) -> Option<String> {
 }
 
 fn only_profile<'a>(inventory: &'a Inventory, gpu: &'a DeviceId) -> Option<&'a str> {
-    let mut profiles = inventory.parts_of(gpu).map(profile);
+    let mut profiles = present_parts(inventory, gpu).map(profile);
     let first = profiles.next()??;
     profiles.all(|profile| profile == Some(first)).then_some(first)
 }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use windlass_kubelet_api::checkpoint::Checkpoint;
 
-use windlass_core::resource::ResourceName;
+use windlass_core::{device::DeviceId, replica::ReplicaId, resource::ResourceName};
 
 use crate::{causes, holders::Holders, offer::Held};
 
@@ -40,6 +40,12 @@ impl Holdings {
 
     pub(super) fn is_empty(&self) -> bool {
         self.held.is_empty()
+    }
+
+    /// The devices of which replicas are held.
+    pub(super) fn shared_devices(&self) -> BTreeSet<DeviceId> {
+        let ids = self.held.values().flatten();
+        ids.filter_map(|id| Some(id.parse::<ReplicaId>().ok()?.device)).collect()
     }
 
     /// Forgets what the record has no longer.

@@ -4,6 +4,7 @@
 //! cuts it into offers, and only then publishes: whoever is offered a device finds its document.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -14,7 +15,10 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_core::{device::Device, inventory::Inventory};
+use windlass_core::{
+    device::{Device, DeviceId, DeviceKind},
+    inventory::Inventory,
+};
 use windlass_kubelet_api::{checkpoint, deviceplugin};
 
 use super::{
@@ -28,8 +32,8 @@ use crate::{
     grant::{self, Surroundings},
     holders::HoldersDesk,
     host::Roots,
-    mps::{MpsState, MpsStates, MpsWant, MpsWants},
-    offer::{self, Held, Moves, Plan},
+    mps::{MpsDemand, MpsState, MpsStates, MpsWant, MpsWants},
+    offer::{self, Held, Methods, Moves, Plan},
 };
 
 /// The newest snapshot of each source.
@@ -39,7 +43,11 @@ pub(crate) type Snapshots = Vec<(&'static str, watch::Receiver<SourceSnapshot>)>
 pub(crate) struct Keeper {
     sources: Snapshots,
     notices: Notices,
+    /// What is wanted; a new policy takes effect together with the wait for its moves.
+    policy: Arc<Policy>,
     holdings: Holdings,
+    /// How replicas that containers hold were kept apart.
+    methods: Methods,
     moves: Moves,
     /// When the kubelet's record has every Allocate that was answered before the policy changed.
     settled_at: Option<Instant>,
@@ -49,7 +57,7 @@ pub(crate) struct Keeper {
     look: Option<Look>,
     /// How often is looked without news at documents, and at who let go.
     look_interval: Duration,
-    mps_wants: watch::Sender<Arc<MpsWants>>,
+    daemons: watch::Sender<Arc<MpsDemand>>,
     publish: watch::Sender<Arc<NodeState>>,
 }
 
@@ -58,7 +66,7 @@ pub(crate) struct Outlets {
     /// The node's state.
     pub(crate) state: watch::Sender<Arc<NodeState>>,
     /// The devices that need an MPS daemon.
-    pub(crate) mps_wants: watch::Sender<Arc<MpsWants>>,
+    pub(crate) daemons: watch::Sender<Arc<MpsDemand>>,
 }
 
 /// What wakes the keeper.
@@ -79,6 +87,8 @@ pub(crate) struct Notices {
 struct Look {
     roots: Roots,
     cdi: CdiFiles,
+    /// Documents that were written once are kept up to date: containers were created with their names.
+    wrote: bool,
 }
 
 /// What was found there.
@@ -107,9 +117,12 @@ impl Keeper {
         outlets: Outlets,
     ) -> Self {
         let plugins = config.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
+        let policy = notices.policy.borrow().clone();
         Self {
             sources,
+            policy,
             notices,
+            methods: Methods::new(),
             holdings: Holdings::default(),
             moves: Moves::Kept,
             settled_at: None,
@@ -117,7 +130,7 @@ impl Keeper {
             kubelet_checkpoint: plugins.join(checkpoint::FILE),
             look: Some(Look::new(config)),
             look_interval: config.session.look_interval,
-            mps_wants: outlets.mps_wants,
+            daemons: outlets.daemons,
             publish: outlets.state,
         }
     }
@@ -131,7 +144,7 @@ impl Keeper {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.notices.news.notified() => {}
-                Ok(()) = self.notices.policy.changed() => self.hold_moves(),
+                Ok(()) = self.notices.policy.changed() => self.adopt(),
                 Ok(()) = self.notices.kubelet_writes.changed(), if !self.holdings.is_empty() => {
                     self.release().await;
                 }
@@ -147,13 +160,25 @@ impl Keeper {
         }
     }
 
-    /// The policy is new. What it moves is given to no one until the kubelet's record is complete.
-    fn hold_moves(&mut self) {
-        self.moves = Moves::Waiting;
-        self.settled_at = Some(Instant::now() + self.handover);
+    /// Takes up the newest policy.
+    fn adopt(&mut self) {
+        let policy = self.notices.policy.borrow_and_update().clone();
+        if policy != self.policy {
+            self.policy = policy;
+            self.hold_moves();
+        }
     }
 
-    /// By now the kubelet has written down every Allocate that was answered under the old policy.
+    /// What has to move is given to no one until the kubelet's record is complete. The wait begins
+    /// when that is published.
+    fn hold_moves(&mut self) {
+        let known = self.publish.borrow().clone();
+        self.methods.extend(known.methods());
+        self.moves = Moves::Waiting;
+        self.settled_at = None;
+    }
+
+    /// By now the kubelet has written down every Allocate that was answered before.
     async fn allow_moves(&mut self) {
         match self.read_held().await {
             Some(held) => {
@@ -192,8 +217,15 @@ impl Keeper {
         if !merged.is_complete() {
             return;
         }
+        if self.notices.policy.has_changed().unwrap_or(false) {
+            self.adopt();
+        }
         let known = self.publish.borrow().clone();
-        let policy = self.notices.policy.borrow().clone();
+        if known.inventory.generation > 0 && shapes(&merged) != shapes(&known.inventory) {
+            tracing::info!("GPUs are cut in another way; what changes waits for its holders");
+            self.hold_moves();
+        }
+        let policy = self.policy.clone();
         let (merged, looked) = self.look_at_disk(merged, policy.clone()).await;
         let daemons = self.notices.mps.borrow().clone();
         let plan = offer::plan(offer::Question {
@@ -201,6 +233,7 @@ impl Keeper {
             inventory: &merged,
             previous: &known.offers,
             held: self.holdings.held(),
+            methods: &self.methods,
             moves: self.moves,
             obstacle: &|device, sharing| {
                 let daemon = || daemon_trouble(&daemons, device, sharing);
@@ -211,6 +244,9 @@ impl Keeper {
         self.want_daemons(&plan, &merged);
         let state = looked.state(merged, policy, plan);
         self.publish_unless_known(state, &known);
+        if self.moves == Moves::Waiting && self.settled_at.is_none() {
+            self.settled_at = Some(Instant::now() + self.handover);
+        }
     }
 
     /// Moves are over once none waits.
@@ -221,18 +257,22 @@ impl Keeper {
         }
     }
 
-    /// A daemon is started for a device that works, and stays when the device fails: its other clients
-    /// may go on.
+    /// A daemon stays while the device fails, and while containers hold replicas of a device that is
+    /// to be shared no longer: its end is the end of their programs.
     fn want_daemons(&self, plan: &Plan, inventory: &Inventory) {
-        let known = self.mps_wants.borrow().clone();
+        let known = self.daemons.borrow().clone();
         let wanted = plan.mps.iter().filter_map(|(id, replicas)| {
-            let device = inventory.get(id.as_str())?;
-            let wanted = device.health.is_healthy() || known.contains_key(id);
-            wanted.then(|| (id.clone(), MpsWant::new(device, *replicas)))
+            Some((id.clone(), MpsWant::new(inventory.get(id.as_str())?, *replicas)))
         });
-        let wants: MpsWants = wanted.collect();
-        if *known != wants {
-            self.mps_wants.send_replace(Arc::new(wants));
+        let wanted: MpsWants = wanted.collect();
+        let mut kept = self.holdings.shared_devices();
+        if plan.waiting {
+            kept.extend(known.wanted.keys().cloned());
+        }
+        kept.retain(|id| !wanted.contains_key(id));
+        let demand = MpsDemand { wanted, kept };
+        if *known != demand {
+            self.daemons.send_replace(Arc::new(demand));
         }
     }
 
@@ -275,14 +315,16 @@ impl Keeper {
 
 impl Look {
     fn new(config: &Config) -> Self {
-        Self { cdi: CdiFiles::new(config), roots: Roots::new(config) }
+        Self { cdi: CdiFiles::new(config), roots: Roots::new(config), wrote: false }
     }
 
     fn run(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
         let surroundings = self.surroundings(policy);
-        if !policy.delivery.uses_cdi() {
-            return Looked { surroundings, ..Looked::default() };
+        if !policy.delivery.uses_cdi() && !self.wrote {
+            let lacks = missing_channels(policy, &surroundings);
+            return Looked { surroundings, lacks, ..Looked::default() };
         }
+        self.wrote = true;
         self.cdi.deliver(&policy.delivery);
         match self.cdi.write(inventory) {
             Ok(Written { documents, besides, lacks }) => {
@@ -298,7 +340,8 @@ impl Look {
     fn without_writing(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
         let surroundings = self.surroundings(policy);
         if !policy.delivery.uses_cdi() {
-            return Looked { surroundings, ..Looked::default() };
+            let lacks = missing_channels(policy, &surroundings);
+            return Looked { surroundings, lacks, ..Looked::default() };
         }
         let lacks = self.cdi.generate(inventory).lacks;
         Looked { surroundings, lacks, cdi: self.cdi.read_only(), ..Looked::default() }
@@ -340,6 +383,7 @@ pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
         inventory: &inventory,
         previous: &offer::Offers::new(),
         held: &Held::new(),
+        methods: &Methods::new(),
         moves: Moves::Kept,
         obstacle: &|device, _| obstacle(&policy, &looked, device),
     };
@@ -359,6 +403,16 @@ fn obstacle(policy: &Policy, looked: &Looked, device: &Device) -> Option<String>
     let missing = imex.channels.difference(&looked.surroundings.imex_channels).next()?;
     let node = grant::imex_node(*missing);
     Some(format!("IMEX channel {missing} is required, but {} is missing", node.display()))
+}
+
+/// What containers go without, where no CDI document lacks it.
+fn missing_channels(policy: &Policy, surroundings: &Surroundings) -> Lacks {
+    let missing = policy.delivery.imex.channels.difference(&surroundings.imex_channels);
+    let channels: Vec<_> = missing.copied().collect();
+    let trouble = |channel: &u32| {
+        format!("IMEX channel {channel}: {} is missing", grant::imex_node(*channel).display())
+    };
+    Lacks { troubles: channels.iter().map(trouble).collect(), channels }
 }
 
 /// Why a device that is shared by MPS has no daemon to serve it.
@@ -390,6 +444,16 @@ fn tell_withheld(before: &NodeState, now: &NodeState) {
             tracing::info!(%device, why, "not offered");
         }
     }
+}
+
+/// How GPUs are cut: which have MIG on, and which instances are there.
+fn shapes(inventory: &Inventory) -> BTreeMap<&DeviceId, (bool, BTreeSet<&DeviceId>)> {
+    let gpus = inventory.of_kind(DeviceKind::Gpu);
+    let shapes = gpus.map(|gpu| {
+        let parts = offer::present_parts(inventory, &gpu.id).map(|part| &part.id);
+        (&gpu.id, (gpu.partitioned, parts.collect::<BTreeSet<_>>()))
+    });
+    shapes.filter(|(_, (on, parts))| *on || !parts.is_empty()).collect()
 }
 
 /// Puts the sources' newest snapshots together.

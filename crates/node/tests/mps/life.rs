@@ -175,3 +175,21 @@ async fn other_limits_are_set_on_the_daemon_that_runs() {
     let states = mps.until(|states| !states.is_empty()).await;
     assert_eq!(states[&gpu], MpsState::Ready);
 }
+
+#[tokio::test]
+async fn a_daemon_whose_clients_go_on_is_left_alone_though_nothing_new_is_shared() {
+    let rig = Rig::new();
+    let mps = rig.run();
+    let gpus = [0, 1].map(|index| rig.gpu(index));
+    mps.want([(gpus[0].clone(), shares(4))]);
+    mps.ready(&gpus[0]).await;
+    let pid = rig.pid(0);
+    mps.want_and_keep([], [gpus[0].clone()]);
+    mps.stop().await;
+    let next = rig.run();
+    next.want_and_keep([(gpus[1].clone(), shares(4))], [gpus[0].clone()]);
+    next.ready(&gpus[1]).await;
+    assert!(rig.pid(0) == pid && runs(pid), "over a restart of the agent too");
+    next.want([]);
+    next.gone(&rig, 0).await;
+}

@@ -1,7 +1,6 @@
 //! A machine in a temporary folder, and the part of the agent that runs its MPS daemons.
 
 use std::{
-    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -22,7 +21,7 @@ use windlass_machine::{Machine, Profile, simulated_driver};
 use windlass_node::{
     Config,
     config::{DriverPlaces, MpsSettings, Replicas},
-    mps::{Mig, Mps, MpsState, MpsStates, MpsWant, MpsWants},
+    mps::{Mig, Mps, MpsDemand, MpsState, MpsStates, MpsWant},
 };
 
 /// How long anything may take before a test has failed.
@@ -36,7 +35,7 @@ pub(crate) struct Rig {
 
 /// A part that runs; it is stopped when dropped, and waited for by [`Running::stop`].
 pub(crate) struct Running {
-    wants: watch::Sender<Arc<MpsWants>>,
+    wants: watch::Sender<Arc<MpsDemand>>,
     states: watch::Receiver<Arc<MpsStates>>,
     stop: CancellationToken,
     task: JoinSet<()>,
@@ -156,8 +155,18 @@ pub(crate) fn runs(pid: Pid) -> bool {
 // === impl Running ===
 
 impl Running {
+    /// Wants daemons for the ones, and has those of the others left alone.
+    pub(crate) fn want_and_keep(
+        &self,
+        wanted: impl IntoIterator<Item = (DeviceId, MpsWant)>,
+        kept: impl IntoIterator<Item = DeviceId>,
+    ) {
+        let (wanted, kept) = (wanted.into_iter().collect(), kept.into_iter().collect());
+        self.wants.send_replace(Arc::new(MpsDemand { wanted, kept }));
+    }
+
     pub(crate) fn want(&self, wants: impl IntoIterator<Item = (DeviceId, MpsWant)>) {
-        self.wants.send_replace(Arc::new(wants.into_iter().collect::<BTreeMap<_, _>>()));
+        self.want_and_keep(wants, []);
     }
 
     /// Waits for the states to fulfil a condition.

@@ -11,7 +11,8 @@ use crate::{
     stage::{RESOURCE, Served, Stage},
 };
 
-const RUNS: usize = 50;
+/// Few enough that a GPU which fails again and again is not kept back for long.
+const RUNS: usize = 32;
 const TOLD_WITHIN: Duration = Duration::from_millis(10);
 
 /// A GPU that fell off the bus, as the driver's log has it.

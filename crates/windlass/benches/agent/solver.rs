@@ -9,7 +9,10 @@ use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 use windlass_core::{
     device::{Device, DeviceKind},
-    placement::{Request, choose},
+    placement::{
+        Request, choose,
+        shares::{self, ShareRequest, SharedDevice, Span, Spread},
+    },
 };
 use windlass_node::{Config, agent, clock::Clock, config::DriverPlaces};
 
@@ -35,7 +38,42 @@ pub(crate) async fn measure() -> Result<Vec<Row>> {
             Row::timed(what, &taken).compared("the slowest size").at_most(taken.median(), limit),
         );
     }
+    rows.push(measure_shares().await?);
     Ok(rows)
+}
+
+/// Every GPU of the largest machine in this many parts: 2,048 together.
+const REPLICAS: u32 = 128;
+
+/// A question answered by replicas may take this long, whatever its size.
+const SHARES_WITHIN: Duration = Duration::from_millis(2);
+
+/// Measures sizes from one replica to all of them, on a machine of 16 GPUs.
+async fn measure_shares() -> Result<Row> {
+    let devices = gpus("16-gpu").await?;
+    let free: Vec<_> = (0..REPLICAS).collect();
+    let shared = |device| SharedDevice { device, free: &free, in_use: 0 };
+    let shared: Vec<_> = devices.iter().map(shared).collect();
+    let all = shared.len() * free.len();
+    let sizes = (0..=8).map(|power| 1 << power).chain([all / 2, all]);
+    let measured = sizes.map(|size| Ok((size, time_shares(&shared, size)?)));
+    let measured: Vec<_> = measured.collect::<Result<_>>()?;
+    let slowest = measured.into_iter().max_by_key(|(_, taken)| taken.median());
+    let (size, taken) = slowest.context("sizes were given")?;
+    let row = Row::timed(format!("shares, {size} of {all} replicas, 16-gpu"), &taken);
+    Ok(row.compared("the slowest size").at_most(taken.median(), SHARES_WITHIN))
+}
+
+fn time_shares(devices: &[SharedDevice<'_>], size: usize) -> Result<Samples> {
+    let (spread, span) = (Spread::Distributed, Span::AnyDevices);
+    let mut taken = Samples::default();
+    for _ in 0..RUNS / 4 {
+        let request = ShareRequest { devices, required: &[], size, spread, span };
+        let begun = Instant::now();
+        black_box(shares::choose(black_box(request))?);
+        taken.push(begun.elapsed());
+    }
+    Ok(taken)
 }
 
 /// The GPUs as the agent describes them.

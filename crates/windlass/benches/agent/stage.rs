@@ -85,6 +85,7 @@ impl Stage {
         command.arg("--nvml-library").arg(self.machine.nvml_library());
         command.arg("--kubelet-dir").arg(self.path("kubelet"));
         command.arg("--cdi-dir").arg(cdi);
+        command.arg("--state-dir").arg(self.path("state"));
         command.args(more);
         // A file is what a container runtime's log costs, less its reader.
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(self.log())?);

@@ -45,9 +45,10 @@ fn create(dir: &Path, profile: &str) -> Result<()> {
     line("Serve it to a kubelet:")?;
     let root = machine.host_root();
     line(format!(
-        "  windlass node {} --host-root-on-node {}",
+        "  windlass node {} --host-root-on-node {} --state-dir {}",
         host_flags(&machine),
-        root.display()
+        root.display(),
+        machine.dir().join("agent").display()
     ))?;
     line("Let something happen:")?;
     line(format!("  windlass machine fault {} xid:79@0", machine.dir().display()))?;
