@@ -181,13 +181,22 @@ impl Planner<'_> {
             self.mps.insert(device.id.clone(), replicas);
         }
         let why = match device.health.trouble() {
-            _ if device.health.is_healthy() => {
-                conflict.or_else(|| (self.question.obstacle)(device, target.sharing))
-            }
+            _ if device.health.is_healthy() => conflict
+                .or_else(|| self.trouble_of_a_part(device))
+                .or_else(|| (self.question.obstacle)(device, target.sharing)),
             Some(trouble) => Some(trouble.to_string()),
             None => Some("not probed yet".to_owned()),
         };
         why.map_or(Allocatable::Yes, Allocatable::No)
+    }
+
+    /// A GPU that is offered whole though it is cut is as well as its parts are.
+    fn trouble_of_a_part(&self, device: &Device) -> Option<String> {
+        let parts = self.question.inventory.parts_of(&device.id);
+        let troubles = parts.filter(|part| !is_gone(part)).filter_map(|part| {
+            Some(format!("{}: {}", part.id, part.health.trouble()?))
+        });
+        device.partitioned.then_some(troubles)?.next()
     }
 
     /// Who else has the device, its whole, or one of its parts.

@@ -407,6 +407,15 @@ fn none_offers_a_cut_gpu_whole_and_not_its_parts() {
 }
 
 #[test]
+fn a_cut_gpu_that_is_offered_whole_is_as_well_as_its_parts() {
+    let mut devices = cut("g0", 0, &["1g.5gb", "1g.5gb"]);
+    let failed = Observation::Fault(Reason::Xid(79), "fell off".into());
+    devices[2].health = device("x", 0, &failed).health;
+    let mut node = Node::with(devices).mig(MigStrategy::None);
+    assert_eq!(node.plan().listed(GPU), [line("g0", "g0-1: XID 79, fell off")]);
+}
+
+#[test]
 fn devices_are_kept_back_by_name_and_by_expression() {
     let mut node = Node::with(gpus(3)).rules(vec![rule(GPU, &[0, 1], Sharing::Exclusive)]);
     let named = Selector { ids: ["g0".to_owned()].into(), ..Selector::all(DeviceKind::Gpu) };
