@@ -19,7 +19,7 @@ mod sharing;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-pub use choice::{ConfigDir, LabelValue};
+pub use choice::{ConfigDir, LabelMemory, LabelValue};
 pub use delivery::{
     AnnotationPrefix, Delivery, DeviceIds, DeviceNodes, Feature, Hooks, Imex, InvalidPrefix,
     MissingChannel, Strategy,

@@ -3,7 +3,10 @@
 mod held;
 mod keeper;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde::Serialize;
 use windlass_core::{device::DeviceId, inventory::Inventory, resource::ResourceName};
@@ -28,6 +31,8 @@ pub struct NodeState {
     pub(crate) offers: Offers,
     /// Devices that are part of no resource, and why.
     pub(crate) withheld: BTreeMap<DeviceId, String>,
+    /// Resources of the configuration that no device of the node is for.
+    pub empty: BTreeSet<ResourceName>,
     /// What containers get besides devices.
     pub(crate) surroundings: Surroundings,
     /// The CDI documents that the offers need.
@@ -96,6 +101,7 @@ impl NodeState {
             && self.policy == other.policy
             && self.offers == other.offers
             && self.withheld == other.withheld
+            && self.empty == other.empty
             && self.surroundings == other.surroundings
             && self.documents == other.documents
             && self.lacks == other.lacks

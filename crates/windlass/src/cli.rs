@@ -12,7 +12,7 @@ use clap::{
     Arg, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
     builder::Resettable,
 };
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_machine::Fault;
 use windlass_node::config::Strategy;
 
@@ -44,14 +44,18 @@ impl Cli {
     /// Reads the command line and the variables. A variable that is empty counts as not set: a
     /// template that has nothing to say renders to that.
     pub(crate) fn read() -> Result<Self, clap::Error> {
-        let is_empty = |arg: &Arg| {
-            let value = arg.get_env().and_then(std::env::var_os);
-            value.is_some_and(|value| value.is_empty())
-        };
-        let without = |arg: Arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg };
-        let command = Self::command().mut_subcommands(|command| command.mut_args(without));
+        let command = Self::command().mut_subcommands(without_empty_variables);
         Self::from_arg_matches(&command.try_get_matches()?)
     }
+}
+
+/// The command, deaf to variables that are empty.
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |arg: &Arg| {
+        let value = arg.get_env().and_then(std::env::var_os);
+        value.is_some_and(|value| value.is_empty())
+    };
+    command.mut_args(|arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg })
 }
 
 #[derive(Debug, Subcommand)]
@@ -121,10 +125,20 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "FORMAT", env = "WINDLASS_LOG_FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
     /// What is logged: a level (info, debug), or levels by module (windlass_node=debug,info).
-    #[arg(long, value_name = "LEVELS", env = "WINDLASS_LOG", default_value = "info")]
+    #[arg(long, value_name = "LEVELS", env = "WINDLASS_LOG", default_value = "info",
+          value_parser = levels)]
     pub(crate) log: Targets,
     #[command(flatten)]
     pub(crate) peer: PeerArgs,
+}
+
+/// A word alone is a level: as a module's name it would turn the rest of the log off.
+fn levels(text: &str) -> Result<Targets, String> {
+    let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
+    match text.split(',').find(|part| !part.contains('=') && !is_level(part.trim())) {
+        Some(word) => Err(format!("{word:?} is no level: write error, warn, info, debug or trace")),
+        None => text.parse().map_err(|error| format!("{error}")),
+    }
 }
 
 /// Where the agent reads, writes and listens.

@@ -17,12 +17,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use jiff::Timestamp;
 use serde::Serialize;
 use windlass_core::inventory::{Inventory, SourceState};
-use windlass_node::{
-    Config, agent,
-    clock::Clock,
-    config::{PeerFlags, load},
-    state::NodeState,
-};
+use windlass_node::{Config, agent, clock::Clock, config::load, state::NodeState};
 
 pub(crate) use devices::{device_table, name as short_name, ordered, sources};
 pub(crate) use labels::LabelsArgs;
@@ -31,7 +26,7 @@ pub(crate) use mps::MpsArgs;
 pub(crate) use topo::{LEGEND, Topology};
 
 use crate::{
-    cli::{Command, HostArgs, OutputArg},
+    cli::{Command, HostArgs, OutputArg, PeerArgs},
     demo,
     exit::Misuse,
     screen::{Paint, Tone, line},
@@ -71,12 +66,12 @@ fn block_on(command: impl Future<Output = Result<()>>) -> Result<()> {
 
 /// The defaults, the file over them, the flags over the file.
 fn host_config(args: HostArgs) -> Result<Config> {
-    let mut config = match &args.config {
-        Some(path) => {
-            let loaded = load(path, &PeerFlags::default()).context("--config");
-            loaded.map_err(Misuse)?.config
-        }
-        None => Config::default(),
+    // As the agent in the same pod, which may be told all by the variables of NVIDIA's plugin.
+    let peer = PeerArgs::of_environment().map_err(|error| Misuse(error.into()))?;
+    let (file, flags) = (args.config.clone().or_else(|| peer.file()), peer.flags());
+    let mut config = match &file {
+        Some(path) => load(path, &flags).context("--config").map_err(Misuse)?.config,
+        None => flags.alone(),
     };
     apply_host(args, &mut config);
     host_root(&config)?;

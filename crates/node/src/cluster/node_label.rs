@@ -167,8 +167,8 @@ impl Watcher {
 
     fn seen(&self, node: &NodeMetadata) {
         let value = match node.labels().get(&self.label) {
-            Some(value) => LabelValue::Value(value.clone()),
-            None => LabelValue::Absent,
+            Some(value) if !value.is_empty() => LabelValue::Value(value.clone()),
+            Some(_) | None => LabelValue::Absent,
         };
         self.publish.send_if_modified(|known| {
             let is_new = *known != value;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::ConfigError;
+use crate::files;
 
 /// What is known of the node's label that names its configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,12 +20,46 @@ pub enum LabelValue {
     Value(String),
 }
 
+/// The label's value as it was last known, over restarts of the agent: until the API server is reached
+/// the node goes on as it was, and not as a node without the label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelMemory(PathBuf);
+
 /// A folder of configurations, such as a mounted `ConfigMap`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigDir(pub PathBuf);
 
 /// The file that is taken where no label names one.
 const DEFAULT: &str = "default";
+
+// === impl LabelMemory ===
+
+impl LabelMemory {
+    /// Where an agent with that folder keeps it.
+    pub fn new(state_dir: &Path) -> Self {
+        Self(state_dir.join("config-label"))
+    }
+
+    /// What was known last. A file that is empty says that there was no such label.
+    pub fn recall(&self) -> LabelValue {
+        match fs::read_to_string(&self.0) {
+            Ok(text) if text.is_empty() => LabelValue::Absent,
+            Ok(text) => LabelValue::Value(text),
+            Err(_) => LabelValue::Unknown,
+        }
+    }
+
+    /// Keeps what is known.
+    pub(super) fn keep(&self, label: &LabelValue) -> io::Result<()> {
+        let text = match label {
+            LabelValue::Unknown => return Ok(()),
+            LabelValue::Absent => "",
+            LabelValue::Value(value) => value,
+        };
+        self.0.parent().map_or(Ok(()), fs::create_dir_all)?;
+        files::replace(&self.0, text.as_bytes()).map(drop)
+    }
+}
 
 // === impl ConfigDir ===
 
@@ -66,6 +101,18 @@ impl ConfigDir {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_label_is_remembered_and_so_is_that_there_was_none() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let memory = LabelMemory::new(&dir.path().join("state"));
+        assert_eq!(memory.recall(), LabelValue::Unknown);
+        for label in [LabelValue::Value("big".into()), LabelValue::Absent] {
+            memory.keep(&label).expect("written");
+            memory.keep(&LabelValue::Unknown).expect("nothing to write");
+            assert_eq!(memory.recall(), label);
+        }
+    }
 
     #[test]
     fn the_label_names_the_file_and_without_one_there_is_an_order() {

@@ -12,11 +12,11 @@ use jiff::Timestamp;
 use tokio::{sync::watch, task::spawn_blocking, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Config, ConfigError, LabelValue, Policy};
+use super::{Config, ConfigError, LabelMemory, LabelValue, Loaded, Policy, Remark};
 use crate::{causes, clock::Clock, directory::DirectoryWatch};
 
 /// How the configuration is read: file, variables and flags, for a label's value.
-pub type Load = Arc<dyn Fn(&LabelValue) -> Result<Config, ConfigError> + Send + Sync>;
+pub type Load = Arc<dyn Fn(&LabelValue) -> Result<Loaded, ConfigError> + Send + Sync>;
 
 /// What makes the configuration worth reading again.
 #[derive(Debug)]
@@ -62,6 +62,17 @@ pub struct Reloader {
     started: Config,
     policy: watch::Sender<Arc<Policy>>,
     status: watch::Sender<ReloadStatus>,
+    /// What was remarked on the file that was read last.
+    warnings: Vec<Remark>,
+}
+
+/// Why the configuration is read again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// Something about it changed.
+    Changed,
+    /// Someone asked for it.
+    Asked,
 }
 
 /// Writes come in bursts; one reload serves them all.
@@ -90,7 +101,8 @@ impl Reloader {
         let last_success = clock.now();
         let status = ReloadStatus { last_success, error: None, restart_for: Vec::new() };
         let (status, _) = watch::channel(status);
-        Ok(Self { load, wakes, folder, clock, started, policy, status })
+        let warnings = Vec::new();
+        Ok(Self { load, wakes, folder, clock, started, policy, status, warnings })
     }
 
     /// The newest policy that was right.
@@ -115,8 +127,8 @@ impl Reloader {
         });
         let reloading = async {
             loop {
-                self.woken(&mut changes).await;
-                self.reload().await;
+                let reason = self.woken(&mut changes).await;
+                self.reload(reason).await;
             }
         };
         tokio::select! {
@@ -127,7 +139,7 @@ impl Reloader {
     }
 
     /// Waits for a reason, and for the end of a burst of changes.
-    async fn woken(&mut self, changes: &mut watch::Receiver<u64>) {
+    async fn woken(&mut self, changes: &mut watch::Receiver<u64>) -> Reason {
         tokio::select! {
             () = changed(changes) => {
                 let quiet = async {
@@ -135,23 +147,37 @@ impl Reloader {
                 };
                 // A folder that never rests is read all the same.
                 let _ = timeout(BURST, quiet).await;
+                Reason::Changed
             }
-            () = changed(&mut self.wakes.asked) => {}
-            () = changed(&mut self.wakes.label) => {}
+            () = changed(&mut self.wakes.asked) => Reason::Asked,
+            () = changed(&mut self.wakes.label) => Reason::Changed,
         }
     }
 
-    async fn reload(&mut self) {
+    async fn reload(&mut self, reason: Reason) {
         let (load, label) = (Arc::clone(&self.load), self.wakes.label.borrow().clone());
-        let loaded = spawn_blocking(move || load(&label)).await;
+        let memory = LabelMemory::new(&self.started.state_dir);
+        let read = move || -> Result<Loaded, ConfigError> {
+            let loaded = load(&label)?;
+            if let Err(error) = memory.keep(&label) {
+                tracing::warn!(%error, "cannot remember which configuration the node's label names");
+            }
+            Ok(loaded)
+        };
+        let loaded = spawn_blocking(read).await;
         match loaded {
-            Ok(Ok(config)) => self.take(config),
-            Ok(Err(error)) => self.refuse(causes(&error)),
-            Err(panic) => self.refuse(panic.to_string()),
+            Ok(Ok(loaded)) => self.take(loaded, reason),
+            Ok(Err(error)) => self.refuse(causes(&error), reason),
+            Err(panic) => self.refuse(panic.to_string(), reason),
         }
     }
 
-    fn take(&mut self, config: Config) {
+    fn take(&mut self, loaded: Loaded, reason: Reason) {
+        let Loaded { config, warnings, .. } = loaded;
+        for Remark { line, text } in warnings.iter().filter(|it| !self.warnings.contains(it)) {
+            tracing::warn!(line, "configuration: {text}");
+        }
+        self.warnings = warnings;
         let restart_for = changed_places(&self.started, &config);
         let followed = self.policy.send_if_modified(|policy| {
             let differs = **policy != config.policy;
@@ -165,6 +191,8 @@ impl Reloader {
             tracing::info!("configuration reloaded");
         } else if earlier.error.is_some() {
             tracing::info!("configuration is right again, and as it was");
+        } else if reason == Reason::Asked {
+            tracing::info!("configuration is unchanged");
         }
         if !restart_for.is_empty() && restart_for != earlier.restart_for {
             let keys = restart_for.join(", ");
@@ -174,9 +202,10 @@ impl Reloader {
         self.publish(ReloadStatus { last_success, error: None, restart_for });
     }
 
-    fn refuse(&mut self, error: String) {
+    fn refuse(&mut self, error: String, reason: Reason) {
         let earlier = self.status.borrow().clone();
-        if earlier.error.as_ref() != Some(&error) {
+        // Whoever asks gets an answer, also when it is the same again.
+        if earlier.error.as_ref() != Some(&error) || reason == Reason::Asked {
             tracing::error!(error, "configuration is wrong; the last good one holds");
             self.publish(ReloadStatus { error: Some(error), ..earlier });
         }

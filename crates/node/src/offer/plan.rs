@@ -26,7 +26,7 @@ use super::{
     Allocatable, Offer, OfferedDevice, Offers, Withdrawn,
     want::{Target, Want, Wants, is_gone},
 };
-use crate::config::{Policy, Replicas, Shared, Sharing, SharingMethod};
+use crate::config::{Policy, Replicas, Resources, Shared, Sharing, SharingMethod};
 
 /// Ids that containers hold by the kubelet's record, per resource.
 pub(crate) type Held = BTreeMap<ResourceName, BTreeSet<String>>;
@@ -70,6 +70,8 @@ pub(crate) struct Plan {
     pub(crate) waiting: bool,
     /// Devices that are shared by MPS and in no container's hands otherwise.
     pub(crate) mps: BTreeMap<DeviceId, Replicas>,
+    /// Resources of the configuration that no device of the node is for.
+    pub(crate) empty: BTreeSet<ResourceName>,
 }
 
 /// A plan in the making.
@@ -193,9 +195,9 @@ impl Planner<'_> {
     /// A GPU that is offered whole though it is cut is as well as its parts are.
     fn trouble_of_a_part(&self, device: &Device) -> Option<String> {
         let parts = self.question.inventory.parts_of(&device.id);
-        let troubles = parts.filter(|part| !is_gone(part)).filter_map(|part| {
-            Some(format!("{}: {}", part.id, part.health.trouble()?))
-        });
+        let troubles = parts
+            .filter(|part| !is_gone(part))
+            .filter_map(|part| Some(format!("{}: {}", part.id, part.health.trouble()?)));
         device.partitioned.then_some(troubles)?.next()
     }
 
@@ -283,12 +285,20 @@ impl Planner<'_> {
 
     fn finish(self) -> Plan {
         let previous = self.question.previous;
+        let empty = match &self.question.policy.resources {
+            Resources::Default => BTreeSet::new(),
+            Resources::Rules(rules) => {
+                let names = rules.iter().map(|rule| &rule.name);
+                names.filter(|name| !self.offers.contains_key(*name)).cloned().collect()
+            }
+        };
         let offers = self.offers.into_iter().map(|(name, offer)| share(name, offer, previous));
         Plan {
             offers: offers.collect(),
             withheld: self.withheld,
             waiting: self.waiting,
             mps: self.mps,
+            empty,
         }
     }
 }

@@ -206,6 +206,10 @@ fn wanted(rule: &ResourceRule, device: &Device) -> Want {
         {
             Want::Withheld(format!("{} shares by MPS, which is for whole GPUs", rule.name))
         }
+        Sharing::Shared(shared) if shared.method == SharingMethod::Mps && device.partitioned => {
+            let name = &rule.name;
+            Want::Unfit(format!("{name} shares by MPS, and the GPU is in MIG mode: turn MIG off"))
+        }
         sharing => Want::Offered(Target { name: rule.name.clone(), sharing }),
     }
 }

@@ -366,6 +366,7 @@ impl Looked {
             policy,
             offers: plan.offers,
             withheld: plan.withheld,
+            empty: plan.empty,
             surroundings: self.surroundings,
             documents: self.documents,
             lacks: self.lacks,
@@ -439,6 +440,9 @@ fn summarize(before: &Inventory, now: &Inventory) {
 
 /// One line for each device that is kept back for a reason that was not told yet.
 fn tell_withheld(before: &NodeState, now: &NodeState) {
+    for resource in now.empty.difference(&before.empty) {
+        tracing::warn!(%resource, "no device of this node is for it");
+    }
     for (device, why) in &now.withheld {
         if before.withheld.get(device) != Some(why) {
             tracing::info!(%device, why, "not offered");

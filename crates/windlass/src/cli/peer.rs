@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, path::PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Command, FromArgMatches as _, ValueEnum};
 use windlass_node::config::{
     AnnotationPrefix, DeviceIds, HealthChecks, MigStrategy, PeerFlags, Spread,
 };
@@ -153,6 +153,12 @@ impl PeerArgs {
     /// The kubelet's folder, from its socket.
     pub(crate) fn kubelet_dir(&self) -> Option<PathBuf> {
         self.kubelet_socket.as_ref().map(|KubeletDir(dir)| dir.clone())
+    }
+
+    /// What the variables alone say, for commands that take none of the flags.
+    pub(crate) fn of_environment() -> Result<Self, clap::Error> {
+        let command = super::without_empty_variables(Self::augment_args(Command::new("windlass")));
+        Self::from_arg_matches(&command.try_get_matches_from(["windlass"])?)
     }
 
     /// What is given, as values.

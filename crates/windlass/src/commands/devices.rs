@@ -1,6 +1,6 @@
 //! `windlass devices`: what this host has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 use serde::Serialize;
@@ -8,6 +8,7 @@ use windlass_core::{
     attribute::AttributeName,
     device::{Device, DeviceId, DeviceKind},
     inventory::{Inventory, SourceState},
+    resource::ResourceName,
 };
 
 use windlass_node::state::{NodeState, Offering};
@@ -30,7 +31,8 @@ pub(super) async fn run(args: LookArgs) -> Result<()> {
     let node = survey(args.host).await?;
     let (inventory, offerings) = (&node.inventory, node.offerings());
     let lacks = node.lacks.troubles.as_slice();
-    let document = Document { inventory, offerings: &offerings, lacks };
+    let without_devices = &node.empty;
+    let document = Document { inventory, offerings: &offerings, lacks, without_devices };
     answer(args.output, &document, || table(&node, &offerings))?;
     complete(inventory)
 }
@@ -48,6 +50,9 @@ struct Document<'a> {
     /// What containers go without.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     lacks: &'a [String],
+    /// Resources of the configuration that no device is for.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    without_devices: &'a BTreeSet<ResourceName>,
 }
 
 fn table(node: &NodeState, offerings: &Offerings) -> Result<()> {
@@ -62,8 +67,9 @@ fn table(node: &NodeState, offerings: &Offerings) -> Result<()> {
         for text in device_table(inventory, offerings).lines("") {
             line(text)?;
         }
-        let lacks = node.lacks.troubles.iter().map(|what| format!("containers go without: {what}"));
-        for text in obstacles(inventory, offerings).into_iter().chain(lacks) {
+        let empty = node.empty.iter().map(|name| format!("{name} gets no device of this node"));
+        let lacks = node.lacks.troubles.iter().map(|what| format!("note: {what}"));
+        for text in obstacles(inventory, offerings).into_iter().chain(empty).chain(lacks) {
             line(paint.text(Tone::Notable, text))?;
         }
     }

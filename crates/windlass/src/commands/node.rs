@@ -45,11 +45,14 @@ async fn serve(args: NodeArgs) -> Result<()> {
     let config = loaded.config;
     check(&config)?;
     let shutdown = asked_to_stop()?;
+    let file = args.config_dir.clone().or_else(|| args.host.config.clone());
+    let file = file.or_else(|| args.peer.file());
     let (asked, follow) = follow(args);
     let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
     let agent = Agent::start_following(&config, follow, clock()).context("cannot start")?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
+        config = file.as_ref().map_or("defaults".to_owned(), |file| file.display().to_string()),
         kubelet = %config.kubelet_dir.display(),
         host = %config.host_root.display(),
         "windlass node started"
@@ -79,7 +82,7 @@ fn follow(args: NodeArgs) -> (watch::Sender<u64>, Follow) {
     let (ask, asked) = watch::channel(0);
     let folder = folder(&args);
     let label = args.config_dir.is_some().then(|| args.config_label.clone());
-    let load = Arc::new(move |label: &LabelValue| read(&args, label).map(|loaded| loaded.config));
+    let load = Arc::new(move |label: &LabelValue| read(&args, label));
     (ask, Follow { load, folder, asked, label })
 }
 

@@ -6,7 +6,8 @@ use std::{cell::RefCell, collections::BTreeSet, fmt};
 use serde::{
     Deserialize, Deserializer,
     de::{
-        DeserializeSeed, IntoDeserializer as _, MapAccess, SeqAccess, Visitor,
+        DeserializeSeed, Error as _, IntoDeserializer as _, MapAccess, SeqAccess, Unexpected,
+        Visitor,
         value::{StrDeserializer, U64Deserializer},
     },
     forward_to_deserialize_any,
@@ -260,6 +261,11 @@ impl<'n> Deserializer<'n> for Cursor<'n, '_> {
         let entries = match &self.node.value {
             Value::Map(entries) => entries.as_slice(),
             Value::Null => &[],
+            // A struct would take its fields from a list, in the order of the code.
+            Value::List(_) => {
+                let unexpected = Unexpected::Other("a list");
+                return Err(Failure::invalid_type(unexpected, &"keys with values").or_at(self.node));
+            }
             _ => return self.deserialize_any(visitor),
         };
         let fields = self.fields(entries, names);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::*;
-use crate::config::{ConfigDir, MigStrategy, PeerFlags, load};
+use crate::config::{ConfigDir, MigStrategy, PeerFlags, load, parse};
 
 /// A reloader over a folder, and what it told.
 struct World {
@@ -28,8 +28,13 @@ fn counted(file: PathBuf, loads: Sender<()>) -> Load {
         let _ = loads.send(());
         let dir = ConfigDir(file.clone());
         let path = if file.is_dir() { dir.choose(label)? } else { Some(file.clone()) };
-        let Some(path) = path else { return Ok(Config::default()) };
-        Ok(load(&path, &PeerFlags::default())?.config)
+        let flags = PeerFlags::default();
+        let mut loaded = match path {
+            Some(path) => load(&path, &flags)?,
+            None => parse(Path::new("none"), "", &flags)?,
+        };
+        loaded.config.state_dir = file.with_file_name("state");
+        Ok(loaded)
     })
 }
 
@@ -43,7 +48,7 @@ async fn play<F: Future<Output = ()>>(
     prepare(dir.path());
     let (sender, loads) = channel();
     let load = counted(dir.path().join(file), sender);
-    let started = load(&LabelValue::Unknown).expect("valid");
+    let started = load(&LabelValue::Unknown).expect("valid").config;
     loads.recv().expect("the first");
     let (asked, asked_receiver) = watch::channel(0);
     let (label, label_receiver) = watch::channel(LabelValue::Unknown);

@@ -1,10 +1,10 @@
 //! What `windlass node` is told: the file over the defaults, variables and flags over the file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use windlass_node::{
     Config,
-    config::{ConfigDir, ConfigError, Format, LabelValue, Loaded, PodIdentity, load},
+    config::{ConfigDir, ConfigError, Format, LabelMemory, LabelValue, Loaded, PodIdentity, load},
 };
 
 use crate::{cli::NodeArgs, commands::apply_host};
@@ -16,7 +16,7 @@ const PEERS_DRIVER_ROOT: &str = "/driver-root";
 pub(super) fn read(args: &NodeArgs, label: &LabelValue) -> Result<Loaded, ConfigError> {
     let flags = args.peer.flags();
     let path = match &args.config_dir {
-        Some(dir) => ConfigDir(dir.clone()).choose(label)?,
+        Some(dir) => choose(args, &ConfigDir(dir.clone()), label)?,
         None => args.host.config.clone().or_else(|| args.peer.file()),
     };
     let mut loaded = match path {
@@ -30,6 +30,20 @@ pub(super) fn read(args: &NodeArgs, label: &LabelValue) -> Result<Loaded, Config
     }
     apply(args, &mut loaded.config);
     Ok(loaded)
+}
+
+/// Until the label is known, the file that it named last; that one may be gone by now.
+fn choose(
+    args: &NodeArgs,
+    files: &ConfigDir,
+    label: &LabelValue,
+) -> Result<Option<PathBuf>, ConfigError> {
+    if *label != LabelValue::Unknown {
+        return files.choose(label);
+    }
+    let state_dir = args.places.state_dir.clone().unwrap_or_else(|| Config::default().state_dir);
+    let recalled = LabelMemory::new(&state_dir).recall();
+    files.choose(&recalled).or_else(|_| files.choose(label))
 }
 
 /// Windlass's own flags.
