@@ -26,7 +26,7 @@ pub use delivery::{
 };
 pub use document::Remark;
 pub use file::{ConfigFile, schema, to_yaml};
-pub use load::{Format, Loaded, load, parse};
+pub use load::{Format, Loaded, load, parse, without_file};
 pub use mistake::{ConfigError, Mistakes};
 pub use mps::{MpsSettings, MpsUsers};
 pub use peer::{HealthChecks, PeerFlags};

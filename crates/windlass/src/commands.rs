@@ -17,7 +17,12 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use jiff::Timestamp;
 use serde::Serialize;
 use windlass_core::inventory::{Inventory, SourceState};
-use windlass_node::{Config, agent, clock::Clock, config::load, state::NodeState};
+use windlass_node::{
+    Config, agent,
+    clock::Clock,
+    config::{load, without_file},
+    state::NodeState,
+};
 
 pub(crate) use devices::{device_table, name as short_name, ordered, sources};
 pub(crate) use labels::LabelsArgs;
@@ -71,7 +76,7 @@ fn host_config(args: HostArgs) -> Result<Config> {
     let (file, flags) = (args.config.clone().or_else(|| peer.file()), peer.flags());
     let mut config = match &file {
         Some(path) => load(path, &flags).context("--config").map_err(Misuse)?.config,
-        None => flags.alone(),
+        None => without_file(&flags).map_err(|error| Misuse(error.into()))?.config,
     };
     apply_host(args, &mut config);
     host_root(&config)?;

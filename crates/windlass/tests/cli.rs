@@ -564,3 +564,34 @@ fn the_embedded_kubelet_comes_back_to_a_folder_of_its_own() {
         fs::write(checkpoint, "{}").expect("written");
     }
 }
+
+#[test]
+fn an_empty_variable_is_none_and_a_kept_manifest_is_understood_by_every_command() {
+    let folder = folder();
+    let host = machine(&folder, "mig-a100");
+    let devices = |variables: &[(&str, &str)]| {
+        let mut command = windlass(&["devices", "-o", "json"]);
+        let output = command.args(&host).envs(variables.iter().copied()).output().expect("runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let document: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let offerings = document["offerings"].as_object().expect("offerings").clone();
+        let names = offerings.values().filter_map(|offering| offering["resource"].as_str());
+        names.map(str::to_owned).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(devices(&[("MIG_STRATEGY", ""), ("CONFIG_FILE", "")]).len(), 4, "by profile");
+    assert_eq!(devices(&[("MIG_STRATEGY", "none")]), ["nvidia.com/gpu".to_owned()].into());
+    assert_eq!(devices(&[("PASS_DEVICE_SPECS", "false")]).len(), 1, "as NVIDIA's plugin does");
+}
+
+#[test]
+fn a_resource_that_no_device_is_for_is_named() {
+    let folder = folder();
+    let host = machine(&folder, "t4-edge");
+    let config = folder.path().join("w.yaml");
+    let rule = "resources:\n- {name: a.com/x, devices: {kind: mig, profiles: [1g.5gb]}}\n";
+    fs::write(&config, rule).expect("written");
+    let mut command = windlass(&["devices", "--config", &config.display().to_string()]);
+    let output = command.args(host).output().expect("runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("a.com/x gets no device of this node"), "{text}");
+}

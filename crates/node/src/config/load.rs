@@ -44,25 +44,35 @@ pub fn parse(path: &Path, text: &str, flags: &PeerFlags) -> Result<Loaded, Confi
     Ok(Loaded { config, format: Format::Windlass, warnings: Vec::new() })
 }
 
-// === impl PeerFlags ===
-
-impl PeerFlags {
-    /// The flags over the defaults, where there is no file.
-    pub fn alone(&self) -> Config {
-        let mut config = Config::default();
-        self.apply(&mut config);
-        config
-    }
+/// What flags and variables say without a file. Those that NVIDIA's manifests set stand for NVIDIA's
+/// defaults too: a manifest that is kept keeps its resources.
+pub fn without_file(flags: &PeerFlags) -> Result<Loaded, ConfigError> {
+    let manifest = flags.mig.is_some()
+        || flags.device_lists.is_some()
+        || flags.device_ids.is_some()
+        || flags.pass_device_specs.is_some();
+    parse(Path::new("flags and variables"), if manifest { "version: v1\n" } else { "" }, flags)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{MigStrategy, Strategy};
 
     #[test]
     fn an_unreadable_file_is_named() {
         let error = load(Path::new("/nowhere/w.yaml"), &PeerFlags::default()).expect_err("absent");
         assert_eq!(error.to_string(), "cannot read configuration /nowhere/w.yaml");
+    }
+
+    #[test]
+    fn a_kept_manifest_has_the_defaults_of_its_plugin() {
+        let policy = |flags: &PeerFlags| without_file(flags).expect("valid").config.policy;
+        assert_eq!(policy(&PeerFlags::default()), Config::default().policy);
+        let manifest = PeerFlags { pass_device_specs: Some(false), ..PeerFlags::default() };
+        let kept = policy(&manifest);
+        assert_eq!(kept.mig, MigStrategy::None);
+        assert_eq!(kept.delivery.strategies, [Strategy::Envvar].into());
     }
 
     #[test]

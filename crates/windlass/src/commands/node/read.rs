@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 
 use windlass_node::{
     Config,
-    config::{ConfigDir, ConfigError, Format, LabelMemory, LabelValue, Loaded, PodIdentity, load},
+    config::{
+        ConfigDir, ConfigError, Format, LabelMemory, LabelValue, Loaded, PodIdentity, load,
+        without_file,
+    },
 };
 
 use crate::{cli::NodeArgs, commands::apply_host};
@@ -21,7 +24,7 @@ pub(super) fn read(args: &NodeArgs, label: &LabelValue) -> Result<Loaded, Config
     };
     let mut loaded = match path {
         Some(path) => load(&path, &flags)?,
-        None => Loaded { config: flags.alone(), format: Format::Windlass, warnings: Vec::new() },
+        None => without_file(&flags)?,
     };
     let driver = &mut loaded.config.driver;
     let peers = Path::new(PEERS_DRIVER_ROOT);
