@@ -109,6 +109,8 @@ fn is_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -137,6 +139,19 @@ mod tests {
         ] {
             let error = name.parse::<ResourceName>().expect_err(name).to_string();
             assert!(error.contains(expected), "{name}: {error}");
+        }
+    }
+
+    proptest! {
+        /// What is accepted stays what it is, fits a quota's key, and is a name that a socket can have.
+        #[test]
+        fn a_name_is_itself_or_none(text in "[a-zA-Z0-9./_-]{0,80}|\\PC{0,40}") {
+            if let Ok(name) = text.parse::<ResourceName>() {
+                prop_assert_eq!(name.as_str(), &text);
+                let (domain, last) = text.split_once('/').expect("qualified");
+                prop_assert!(domain.len() <= 244 && last.len() <= 63 && !last.contains('/'));
+                prop_assert!(text.is_ascii() && !domain.is_empty() && !last.is_empty());
+            }
         }
     }
 }

@@ -155,7 +155,7 @@ impl Mps {
     fn follow(&mut self, stop: &CancellationToken) {
         let demand = self.wants.borrow_and_update().clone();
         let wants = &demand.wanted;
-        for (device, want) in wants.iter() {
+        for (device, want) in wants {
             self.tell(device, Some(want), stop);
         }
         let known = self.running.keys().cloned().chain(self.ground.leftovers());

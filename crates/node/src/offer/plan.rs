@@ -102,9 +102,8 @@ enum Form {
 impl PartialEq for Form {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Whole, Self::Whole) => true,
             (Self::Replicas(Some(one)), Self::Replicas(Some(other))) => one == other,
-            (Self::Replicas(_), Self::Replicas(_)) => true,
+            (Self::Whole, Self::Whole) | (Self::Replicas(_), Self::Replicas(_)) => true,
             _ => false,
         }
     }

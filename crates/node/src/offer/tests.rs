@@ -15,7 +15,7 @@ use windlass_core::{
     resource::ResourceName,
 };
 
-use super::{Allocatable, Held, Methods, Moves, Offers, Plan, Question, plan};
+use super::{Allocatable, Held, Methods, Moves, Offers, Plan, Question, plan, usual_name};
 use crate::{
     config::{
         MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
@@ -438,4 +438,19 @@ fn planning_again_changes_nothing() {
     let first = node.plan.clone();
     assert_eq!(node.plan().plan, first);
     assert_eq!((node.allocatable("a.com/x"), node.allocatable(GPU)), (4, 1));
+}
+
+proptest::proptest! {
+    /// Every profile that a GPU could have names a resource, and different ones different resources.
+    #[test]
+    fn every_profile_has_a_resource_name_of_its_own(
+        one in "([1-7]c\\.)?[1-7]g\\.[1-9][0-9]{0,2}gb(\\+(me|gfx|me\\.all))?",
+        other in "([1-7]c\\.)?[1-7]g\\.[1-9][0-9]{0,2}gb(\\+(me|gfx|me\\.all))?",
+    ) {
+        let name = |profile: &str| {
+            usual_name(MigStrategy::Mixed, &cut("g", 0, &[profile])[1]).expect("a valid name")
+        };
+        proptest::prop_assert!(name(&one).as_str().starts_with("nvidia.com/mig-"));
+        proptest::prop_assert_eq!(one == other, name(&one) == name(&other));
+    }
 }

@@ -81,7 +81,6 @@ resources:
 ";
 
 #[tokio::test]
-#[expect(clippy::print_stderr, reason = "what was measured on a real cluster is worth telling")]
 async fn a_new_configuration_is_followed_when_containers_have_let_go() {
     if !has_cluster() {
         return;
