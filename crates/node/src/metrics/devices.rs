@@ -9,7 +9,8 @@ use std::{collections::BTreeSet, fmt};
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue},
-    device::{Device, DeviceId},
+    device::{Device, DeviceId, DeviceKind},
+    health::Reason,
     inventory::Inventory,
 };
 
@@ -88,7 +89,14 @@ impl Collector for DevicePage {
         let holders = self.0.holders.borrow().clone();
         let devices = &state.inventory.devices;
         INFO.infos(&mut to, devices.iter().map(facts))?;
-        let health = devices.iter().map(|device| (name(device), device.health.is_healthy().into()));
+        // An instance that was cut anew is no failure: nobody shall be woken for it.
+        let recut = |device: &&Device| {
+            let trouble = device.health.trouble();
+            device.kind == DeviceKind::Mig
+                && trouble.is_some_and(|trouble| trouble.reason == Reason::Vanished)
+        };
+        let listed = devices.iter().filter(|device| !recut(device));
+        let health = listed.map(|device| (name(device), device.health.is_healthy().into()));
         HEALTHY.gauges(&mut to, health)?;
         FAULTS.counters(&mut to, devices.iter().flat_map(faults))?;
         self.measures(&mut to, &state.inventory, &holders)?;

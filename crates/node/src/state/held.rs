@@ -3,7 +3,7 @@
 //! The record keeps a pod that is gone until the kubelet next writes it, which is at the next Allocate
 //! for whatever resource. A device that is kept back for its holder may be what that Allocate waits
 //! for, so the kubelet is asked as well. It tells of no pods for a moment after it has started: what
-//! it does not tell of must stay away for a while, among pods that it does tell of.
+//! it does not tell of must stay away for a while, and much longer if it tells of no pod at all.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,6 +26,10 @@ pub(super) struct Holdings {
     /// Since when the kubelet tells of no holder.
     missing: BTreeMap<(ResourceName, String), Instant>,
 }
+
+/// How much longer a kubelet is waited for that tells of no pod: it may not have reached the API server
+/// since it started, while its containers run.
+const WITHOUT_PODS: u32 = 10;
 
 // === impl Holdings ===
 
@@ -55,9 +59,10 @@ impl Holdings {
 
     /// Forgets what the kubelet has not told of for so long.
     pub(super) fn retain_told(&mut self, told: &Holders, now: Instant, patience: Duration) {
-        if !matches!(told.answered, Some(Ok(()))) || told.pods == 0 {
+        if !matches!(told.answered, Some(Ok(()))) {
             return self.missing.clear();
         }
+        let patience = if told.pods == 0 { patience * WITHOUT_PODS } else { patience };
         let mut missing = std::mem::take(&mut self.missing);
         let still = |name: &ResourceName, id: &String| {
             let key = (name.clone(), id.clone());
@@ -146,8 +151,9 @@ mod tests {
     #[test]
     fn a_kubelet_that_has_just_started_or_does_not_answer_releases_nothing() {
         let (mut holdings, begun) = (Holdings::new(held(&["a"])), Instant::now());
-        holdings.retain_told(&told(&[], 3), begun, PATIENCE);
-        holdings.retain_told(&told(&[], 0), begun + PATIENCE, PATIENCE);
+        holdings.retain_told(&told(&[], 0), begun, PATIENCE);
+        holdings.retain_told(&told(&[], 0), begun + PATIENCE * 2, PATIENCE);
+        assert_eq!(holdings.held(), &held(&["a"]), "without pods the wait is longer");
         holdings.retain_told(&Holders::default(), begun + PATIENCE * 2, PATIENCE);
         holdings.retain_told(&told(&[], 3), begun + PATIENCE * 3, PATIENCE);
         assert_eq!(holdings.held(), &held(&["a"]), "the wait begins anew");

@@ -267,7 +267,7 @@ impl Keeper {
         let wanted: MpsWants = wanted.collect();
         let mut kept = self.holdings.shared_devices();
         if plan.waiting {
-            kept.extend(known.wanted.keys().cloned());
+            kept.extend(known.wanted.keys().chain(&known.kept).cloned());
         }
         kept.retain(|id| !wanted.contains_key(id));
         let demand = MpsDemand { wanted, kept };

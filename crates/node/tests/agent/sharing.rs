@@ -3,10 +3,13 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use windlass_core::device::DeviceKind;
-use windlass_kubelet_sim::{Event, Kubelet};
-use windlass_node::config::{
-    MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
-    Sharing, SharingMethod, Spread,
+use windlass_kubelet_sim::{Event, Kubelet, Pod};
+use windlass_node::{
+    config::{
+        MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
+        Sharing, SharingMethod, Spread,
+    },
+    state::NodeState,
 };
 
 use crate::world::{GPU, World, allocatable, counts, gpu_id, pod, pod_with};
@@ -120,6 +123,40 @@ async fn a_new_policy_moves_free_gpus_at_once_and_held_ones_when_they_are_releas
     kubelet.admit(pod_with("first", SHARED, 1)).await.expect("admitted");
     allocatable(&kubelet, SHARED, 16).await;
     kubelet.admit(pod_with("rest", SHARED, 15)).await.expect("admitted");
+}
+
+#[tokio::test]
+async fn a_gpu_is_shared_by_mps_once_its_daemon_answers_and_until_its_last_container_has_gone() {
+    let mut world = World::new("t4-edge");
+    let Sharing::Shared(time) = shared(4, PerContainer::One, Spread::Distributed) else {
+        unreachable!("it is shared")
+    };
+    let mps = Sharing::Shared(Shared { method: SharingMethod::Mps, ..time });
+    world.config.policy.resources = Resources::Rules(vec![rule(SHARED, &[], mps)]);
+    let policy = tokio::sync::watch::Sender::new(Arc::new(world.config.policy.clone()));
+    let kubelet = world.kubelet();
+    let agent = world.agent_under(policy.subscribe());
+    allocatable(&kubelet, SHARED, 4).await;
+    kubelet.admit(Pod::new("bystander")).await.expect("admitted");
+    let admission = kubelet.admit(pod_with("client", SHARED, 1)).await.expect("admitted");
+    let grant = &admission.allotment("main", SHARED).expect("allotted").grant;
+    let pipe = format!("/run/windlass/mps/{}/pipe", gpu_id(&agent, 0));
+    assert_eq!(grant.envs["CUDA_MPS_PIPE_DIRECTORY"], pipe);
+    assert!(grant.mounts.iter().any(|mount| mount.container_path == pipe), "{:?}", grant.mounts);
+
+    policy.send_replace(Arc::new(Policy::default()));
+    let moved = |state: &Arc<NodeState>| {
+        let why = state.offerings().into_values().find_map(|offering| offering.obstacle);
+        why.is_some_and(|why| why.contains("a container holds it"))
+    };
+    agent.until(moved).await;
+    let daemon = world.machine.host_root().join(pipe.trim_start_matches('/'));
+    assert!(daemon.exists(), "its container goes on");
+    kubelet.delete("client-uid").await;
+    allocatable(&kubelet, GPU, 1).await;
+    agent.stop().await;
+    let left = windlass_node::mps::stop_all(&world.config).await;
+    assert!(left.values().all(Result::is_ok), "{left:?}");
 }
 
 #[tokio::test]
