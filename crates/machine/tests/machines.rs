@@ -131,7 +131,7 @@ fn listing(machine: &Machine) -> BTreeMap<PathBuf, (String, u64)> {
                 folders.push(path.clone());
                 "folder".to_owned()
             } else if seen.is_file() {
-                fs::read_to_string(&path).expect("a file")
+                String::from_utf8_lossy(&fs::read(&path).expect("a file")).into_owned()
             } else {
                 "node".to_owned()
             };
