@@ -170,6 +170,11 @@ impl CdiFiles {
         flags.contains(rustix::fs::StatVfsMountFlags::RDONLY).then_some(error)
     }
 
+    /// Finds the driver's files and remembers them.
+    pub(crate) fn find_files(&mut self) {
+        drop(Installation::find(&self.roots, &mut self.libraries));
+    }
+
     /// What the documents have to say.
     pub fn generate(&mut self, inventory: &Inventory) -> Generated {
         let mut generated = Generated::default();

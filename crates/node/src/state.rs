@@ -2,6 +2,8 @@
 
 mod held;
 mod keeper;
+mod look;
+mod tell;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -24,14 +24,13 @@ use windlass_kubelet_api::{checkpoint, deviceplugin};
 use super::{
     NodeState,
     held::{self, Holdings},
+    look::{Look, Looked},
+    tell,
 };
 use crate::{
-    cdi::{CdiError, CdiFiles, Documents, Lacks, Written},
-    config::{Config, MissingChannel, Policy, Shared, Sharing, SharingMethod},
+    config::{Config, Policy, Shared, Sharing, SharingMethod},
     discovery::SourceSnapshot,
-    grant::{self, Surroundings},
     holders::HoldersDesk,
-    host::Roots,
     mps::{MpsDemand, MpsState, MpsStates, MpsWant, MpsWants},
     offer::{self, Held, Methods, Moves, Plan},
 };
@@ -83,29 +82,8 @@ pub(crate) struct Notices {
     pub(crate) holders: HoldersDesk,
 }
 
-/// What has to be looked at on disk, apart from devices.
-struct Look {
-    roots: Roots,
-    cdi: CdiFiles,
-    /// Documents that were written once are kept up to date: containers were created with their names.
-    wrote: bool,
-}
-
-/// What was found there.
-#[derive(Default)]
-struct Looked {
-    surroundings: Surroundings,
-    documents: Documents,
-    lacks: Lacks,
-    cdi: Option<CdiError>,
-}
-
 /// How many looks in a row must not find a holder before a device counts as released.
 const LOOKS_TO_RELEASE: u32 = 3;
-
-/// Device nodes of the driver that belong to no GPU.
-const CONTROL_NODES: [&str; 4] =
-    ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
 
 // === impl Keeper ===
 
@@ -137,6 +115,7 @@ impl Keeper {
 
     /// Keeps the state until stopped. Ends every reader's stream when it ends.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
+        self.warm_up().await;
         self.holdings = Holdings::new(self.read_held().await.unwrap_or_default());
         loop {
             self.refresh().await;
@@ -158,6 +137,18 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// Finds the driver's files while the sources find its devices.
+    async fn warm_up(&mut self) {
+        let mut look = self.look.take().expect("one look at a time");
+        let policy = self.policy.clone();
+        let warm = move || {
+            look.warm_up(&policy);
+            look
+        };
+        let done = tokio::task::spawn_blocking(warm).await;
+        self.look = Some(done.expect("looking neither panics nor is cancelled"));
     }
 
     /// Takes up the newest policy.
@@ -237,7 +228,7 @@ impl Keeper {
             moves: self.moves,
             obstacle: &|device, sharing| {
                 let daemon = || daemon_trouble(&daemons, device, sharing);
-                obstacle(&policy, &looked, device).or_else(daemon)
+                looked.obstacle(&policy, device).or_else(daemon)
             },
         });
         self.note_moves(&plan);
@@ -280,15 +271,7 @@ impl Keeper {
         if state.says_the_same_as(known) {
             return;
         }
-        if let Some(error) = state.cdi.as_ref().filter(|error| known.cdi.as_ref() != Some(error)) {
-            tracing::error!(%error, "devices cannot be handed out until this is mended");
-        }
-        let is_new = |trouble: &&String| !known.lacks.troubles.contains(trouble);
-        for trouble in state.lacks.troubles.iter().filter(is_new) {
-            tracing::warn!(trouble, "containers get less than they need");
-        }
-        summarize(&known.inventory, &state.inventory);
-        tell_withheld(known, &state);
+        tell::news(known, &state);
         state.inventory.generation = known.inventory.generation + 1;
         self.publish.send_replace(Arc::new(state));
     }
@@ -311,70 +294,6 @@ impl Keeper {
     }
 }
 
-// === impl Look ===
-
-impl Look {
-    fn new(config: &Config) -> Self {
-        Self { cdi: CdiFiles::new(config), roots: Roots::new(config), wrote: false }
-    }
-
-    fn run(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
-        let surroundings = self.surroundings(policy);
-        if !policy.delivery.uses_cdi() && !self.wrote {
-            let lacks = missing_channels(policy, &surroundings);
-            return Looked { surroundings, lacks, ..Looked::default() };
-        }
-        self.wrote = true;
-        self.cdi.deliver(&policy.delivery);
-        match self.cdi.write(inventory) {
-            Ok(Written { documents, besides, lacks }) => {
-                let surroundings = Surroundings { cdi_extras: besides, ..surroundings };
-                Looked { surroundings, documents, lacks, cdi: None }
-            }
-            Err(error) => Looked { surroundings, cdi: Some(error), ..Looked::default() },
-        }
-    }
-
-    /// For whoever only wants to know: a folder that cannot be written is told as far as it is known
-    /// without the agent's rights.
-    fn without_writing(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
-        let surroundings = self.surroundings(policy);
-        if !policy.delivery.uses_cdi() {
-            let lacks = missing_channels(policy, &surroundings);
-            return Looked { surroundings, lacks, ..Looked::default() };
-        }
-        let lacks = self.cdi.generate(inventory).lacks;
-        Looked { surroundings, lacks, cdi: self.cdi.read_only(), ..Looked::default() }
-    }
-
-    fn surroundings(&self, policy: &Policy) -> Surroundings {
-        let has = |node: &Path| self.roots.dev.has(node);
-        let control = CONTROL_NODES.iter().map(PathBuf::from).filter(|node| has(node));
-        let channels = policy.delivery.imex.channels.iter().copied();
-        Surroundings {
-            control_nodes: control.collect(),
-            imex_channels: channels.filter(|channel| has(&grant::imex_node(*channel))).collect(),
-            cdi_extras: Vec::new(),
-        }
-    }
-}
-
-impl Looked {
-    fn state(self, inventory: Inventory, policy: Arc<Policy>, plan: Plan) -> NodeState {
-        NodeState {
-            inventory,
-            policy,
-            offers: plan.offers,
-            withheld: plan.withheld,
-            empty: plan.empty,
-            surroundings: self.surroundings,
-            documents: self.documents,
-            lacks: self.lacks,
-            cdi: self.cdi,
-        }
-    }
-}
-
 /// The state as an agent that starts now would publish it, without writing anything.
 pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
     let (inventory, policy) = (merge(sources), Arc::new(config.policy.clone()));
@@ -386,34 +305,10 @@ pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
         held: &Held::new(),
         methods: &Methods::new(),
         moves: Moves::Kept,
-        obstacle: &|device, _| obstacle(&policy, &looked, device),
+        obstacle: &|device, _| looked.obstacle(&policy, device),
     };
     let plan = offer::plan(question);
     looked.state(inventory, policy, plan)
-}
-
-/// Why a healthy device cannot be handed out for lack of something beside it.
-fn obstacle(policy: &Policy, looked: &Looked, device: &Device) -> Option<String> {
-    if let Some(error) = &looked.cdi {
-        return Some(error.to_string());
-    }
-    let imex = &policy.delivery.imex;
-    if !device.kind.is_nvidia() || imex.missing == MissingChannel::Tolerated {
-        return None;
-    }
-    let missing = imex.channels.difference(&looked.surroundings.imex_channels).next()?;
-    let node = grant::imex_node(*missing);
-    Some(format!("IMEX channel {missing} is required, but {} is missing", node.display()))
-}
-
-/// What containers go without, where no CDI document lacks it.
-fn missing_channels(policy: &Policy, surroundings: &Surroundings) -> Lacks {
-    let missing = policy.delivery.imex.channels.difference(&surroundings.imex_channels);
-    let channels: Vec<_> = missing.copied().collect();
-    let trouble = |channel: &u32| {
-        format!("IMEX channel {channel}: {} is missing", grant::imex_node(*channel).display())
-    };
-    Lacks { troubles: channels.iter().map(trouble).collect(), channels }
 }
 
 /// Why a device that is shared by MPS has no daemon to serve it.
@@ -423,30 +318,6 @@ fn daemon_trouble(daemons: &MpsStates, device: &Device, sharing: Sharing) -> Opt
             daemons.get(&device.id).unwrap_or(&MpsState::Starting).trouble()
         }
         Sharing::Shared(_) | Sharing::Exclusive => None,
-    }
-}
-
-/// One line whenever the numbers change; what happened to single devices is said by their source.
-fn summarize(before: &Inventory, now: &Inventory) {
-    let healthy = |inventory: &Inventory| {
-        inventory.devices.iter().filter(|device| device.health.is_healthy()).count()
-    };
-    let (devices, healthy_now) = (now.devices.len(), healthy(now));
-    if (before.devices.len(), healthy(before)) != (devices, healthy_now) {
-        let simulated = now.simulated.as_deref();
-        tracing::info!(devices, healthy = healthy_now, simulated, "inventory changed");
-    }
-}
-
-/// One line for each device that is kept back for a reason that was not told yet.
-fn tell_withheld(before: &NodeState, now: &NodeState) {
-    for resource in now.empty.difference(&before.empty) {
-        tracing::warn!(%resource, "no device of this node is for it");
-    }
-    for (device, why) in &now.withheld {
-        if before.withheld.get(device) != Some(why) {
-            tracing::info!(%device, why, "not offered");
-        }
     }
 }
 

@@ -1,0 +1,135 @@
+//! What has to be looked at on disk, apart from devices: CDI documents, the driver's own nodes, channels.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use windlass_core::{device::Device, inventory::Inventory};
+
+use super::NodeState;
+use crate::{
+    cdi::{CdiError, CdiFiles, Documents, Lacks, Written},
+    config::{Config, MissingChannel, Policy},
+    grant::{self, Surroundings},
+    host::Roots,
+    offer::Plan,
+};
+
+/// What has to be looked at on disk, apart from devices.
+pub(super) struct Look {
+    roots: Roots,
+    cdi: CdiFiles,
+    /// Documents that were written once are kept up to date: containers were created with their names.
+    wrote: bool,
+}
+
+/// What was found there.
+#[derive(Default)]
+pub(super) struct Looked {
+    pub(super) surroundings: Surroundings,
+    documents: Documents,
+    lacks: Lacks,
+    cdi: Option<CdiError>,
+}
+
+/// Device nodes of the driver that belong to no GPU.
+const CONTROL_NODES: [&str; 4] =
+    ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
+
+// === impl Look ===
+
+impl Look {
+    pub(super) fn new(config: &Config) -> Self {
+        Self { cdi: CdiFiles::new(config), roots: Roots::new(config), wrote: false }
+    }
+
+    pub(super) fn run(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
+        let surroundings = self.surroundings(policy);
+        if !policy.delivery.uses_cdi() && !self.wrote {
+            let lacks = missing_channels(policy, &surroundings);
+            return Looked { surroundings, lacks, ..Looked::default() };
+        }
+        self.wrote = true;
+        self.cdi.deliver(&policy.delivery);
+        match self.cdi.write(inventory) {
+            Ok(Written { documents, besides, lacks }) => {
+                let surroundings = Surroundings { cdi_extras: besides, ..surroundings };
+                Looked { surroundings, documents, lacks, cdi: None }
+            }
+            Err(error) => Looked { surroundings, cdi: Some(error), ..Looked::default() },
+        }
+    }
+
+    /// Finds what does not depend on devices, so that the first documents need not wait for it.
+    pub(super) fn warm_up(&mut self, policy: &Policy) {
+        if policy.delivery.uses_cdi() {
+            self.cdi.find_files();
+        }
+    }
+
+    /// For whoever only wants to know: a folder that cannot be written is told as far as it is known
+    /// without the agent's rights.
+    pub(super) fn without_writing(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
+        let surroundings = self.surroundings(policy);
+        if !policy.delivery.uses_cdi() {
+            let lacks = missing_channels(policy, &surroundings);
+            return Looked { surroundings, lacks, ..Looked::default() };
+        }
+        let lacks = self.cdi.generate(inventory).lacks;
+        Looked { surroundings, lacks, cdi: self.cdi.read_only(), ..Looked::default() }
+    }
+
+    fn surroundings(&self, policy: &Policy) -> Surroundings {
+        let has = |node: &Path| self.roots.dev.has(node);
+        let control = CONTROL_NODES.iter().map(PathBuf::from).filter(|node| has(node));
+        let channels = policy.delivery.imex.channels.iter().copied();
+        Surroundings {
+            control_nodes: control.collect(),
+            imex_channels: channels.filter(|channel| has(&grant::imex_node(*channel))).collect(),
+            cdi_extras: Vec::new(),
+        }
+    }
+}
+
+// === impl Looked ===
+
+impl Looked {
+    /// Why a healthy device cannot be handed out for lack of something beside it.
+    pub(super) fn obstacle(&self, policy: &Policy, device: &Device) -> Option<String> {
+        if let Some(error) = self.cdi.as_ref().filter(|_| policy.delivery.uses_cdi()) {
+            return Some(error.to_string());
+        }
+        let imex = &policy.delivery.imex;
+        if !device.kind.is_nvidia() || imex.missing == MissingChannel::Tolerated {
+            return None;
+        }
+        let missing = imex.channels.difference(&self.surroundings.imex_channels).next()?;
+        let node = grant::imex_node(*missing);
+        Some(format!("IMEX channel {missing} is required, but {} is missing", node.display()))
+    }
+
+    pub(super) fn state(self, inventory: Inventory, policy: Arc<Policy>, plan: Plan) -> NodeState {
+        NodeState {
+            inventory,
+            policy,
+            offers: plan.offers,
+            withheld: plan.withheld,
+            empty: plan.empty,
+            surroundings: self.surroundings,
+            documents: self.documents,
+            lacks: self.lacks,
+            cdi: self.cdi,
+        }
+    }
+}
+
+/// What containers go without, where no CDI document lacks it.
+fn missing_channels(policy: &Policy, surroundings: &Surroundings) -> Lacks {
+    let missing = policy.delivery.imex.channels.difference(&surroundings.imex_channels);
+    let channels: Vec<_> = missing.copied().collect();
+    let trouble = |channel: &u32| {
+        format!("IMEX channel {channel}: {} is missing", grant::imex_node(*channel).display())
+    };
+    Lacks { troubles: channels.iter().map(trouble).collect(), channels }
+}

@@ -1,0 +1,42 @@
+//! What the log is told of the node as a whole: each thing once, when it is new.
+
+use windlass_core::inventory::Inventory;
+
+use super::NodeState;
+
+/// Tells what is new since the state that was published last.
+pub(super) fn news(known: &NodeState, state: &NodeState) {
+    if let Some(error) = state.cdi.as_ref().filter(|error| known.cdi.as_ref() != Some(error)) {
+        tracing::error!(%error, "devices cannot be handed out until this is mended");
+    }
+    let is_new = |trouble: &&String| !known.lacks.troubles.contains(trouble);
+    for trouble in state.lacks.troubles.iter().filter(is_new) {
+        tracing::warn!(trouble, "containers get less than they need");
+    }
+    summarize(&known.inventory, &state.inventory);
+    tell_withheld(known, state);
+}
+
+/// One line whenever the numbers change; what happened to single devices is said by their source.
+fn summarize(before: &Inventory, now: &Inventory) {
+    let healthy = |inventory: &Inventory| {
+        inventory.devices.iter().filter(|device| device.health.is_healthy()).count()
+    };
+    let (devices, healthy_now) = (now.devices.len(), healthy(now));
+    if (before.devices.len(), healthy(before)) != (devices, healthy_now) {
+        let simulated = now.simulated.as_deref();
+        tracing::info!(devices, healthy = healthy_now, simulated, "inventory changed");
+    }
+}
+
+/// One line for each device that is kept back for a reason that was not told yet.
+fn tell_withheld(before: &NodeState, now: &NodeState) {
+    for resource in now.empty.difference(&before.empty) {
+        tracing::warn!(%resource, "no device of this node is for it");
+    }
+    for (device, why) in &now.withheld {
+        if before.withheld.get(device) != Some(why) {
+            tracing::info!(%device, why, "not offered");
+        }
+    }
+}
