@@ -108,6 +108,11 @@ impl Health {
         self.state == HealthState::Healthy
     }
 
+    /// Whether the device was there, and is no longer.
+    pub fn has_vanished(&self) -> bool {
+        self.trouble().is_some_and(|trouble| trouble.reason == Reason::Vanished)
+    }
+
     /// The trouble that counts now; `None` for a healthy device.
     pub fn trouble(&self) -> Option<&Evidence> {
         if self.is_healthy() { None } else { self.evidence.last() }

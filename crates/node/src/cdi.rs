@@ -20,13 +20,13 @@ use std::{
 use windlass_core::{
     cdi::{ContainerEdits, Kind, Spec, SpecDevice},
     device::{Device, DeviceKind},
-    health::Reason,
     inventory::Inventory,
 };
 
 use self::{
     features::Features, installation::Installation, libraries::Libraries, toolkit::Toolkit,
 };
+pub(crate) use self::{features::imex_node, nodes::NVIDIA_NODES};
 use crate::{
     config::{Config, Delivery, DeviceIds},
     files,
@@ -116,12 +116,8 @@ pub(crate) fn device_name(device: &Device, ids: DeviceIds) -> String {
 /// Whether a device can stand in a document. One without edits makes a runtime refuse the whole
 /// document; the nodes of a MIG instance that is gone may be another instance's by now.
 fn is_nameable(device: &Device) -> bool {
-    let is_stale = device.kind == DeviceKind::Mig && is_gone(device);
+    let is_stale = device.kind == DeviceKind::Mig && device.health.has_vanished();
     !(device.nodes.is_empty() || is_stale)
-}
-
-fn is_gone(device: &Device) -> bool {
-    device.health.trouble().is_some_and(|trouble| trouble.reason == Reason::Vanished)
 }
 
 // === impl CdiFiles ===
@@ -206,7 +202,7 @@ impl CdiFiles {
             for name in self.names(device) {
                 match devices.iter_mut().find(|(taken, _)| *taken == name) {
                     None => devices.push((name, device)),
-                    Some((_, other)) if is_gone(other) => *other = device,
+                    Some((_, other)) if other.health.has_vanished() => *other = device,
                     Some(_) => {}
                 }
             }

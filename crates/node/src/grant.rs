@@ -78,9 +78,6 @@ const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 /// Where NVIDIA's container runtime looks for mounts that name devices.
 const MOUNTED_DEVICES: &str = "/var/run/nvidia-container-devices";
 
-/// The folder of IMEX channels.
-const IMEX_CHANNELS: &str = "/dev/nvidia-caps-imex-channels";
-
 /// The grant for these devices. The same question, the same grant.
 pub(crate) fn grant(question: Question<'_>) -> Grant {
     let mut grant = Grant::default();
@@ -107,11 +104,6 @@ pub(crate) fn grant(question: Question<'_>) -> Grant {
         grant.nodes = question.devices.iter().flat_map(|device| device.nodes.clone()).collect();
     }
     grant
-}
-
-/// The node of an IMEX channel.
-pub(crate) fn imex_node(channel: u32) -> PathBuf {
-    Path::new(IMEX_CHANNELS).join(format!("channel{channel}"))
 }
 
 // === impl Question ===
@@ -168,7 +160,7 @@ impl Question<'_> {
         // CDI writes nodes into the container's own configuration, where they are not forgotten.
         if by_runtime_alone && self.delivery.nodes == DeviceNodes::ByKubelet {
             let devices = self.devices.iter().flat_map(|device| device.nodes.clone());
-            let channels = self.surroundings.imex_channels.iter().map(|n| imex_node(*n));
+            let channels = self.surroundings.imex_channels.iter().map(|n| cdi::imex_node(*n));
             let control = self.surroundings.control_nodes.iter().cloned();
             grant.nodes = devices.chain(control).chain(channels).collect();
         }

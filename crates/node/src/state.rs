@@ -20,7 +20,7 @@ use crate::{
     offer::{Allocatable, Offer, OfferedDevice, Offers},
 };
 
-pub(crate) use keeper::{Keeper, Notices, Outlets, look_once, merge};
+pub(crate) use keeper::{Keeper, Notices, Outlets, Snapshots, look_once, merge};
 
 /// The node at one moment.
 #[derive(Clone, Debug, Default)]

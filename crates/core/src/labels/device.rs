@@ -4,7 +4,6 @@ use super::{LabelInput, Offering, spelling};
 use crate::{
     attribute::{AttributeName, AttributeValue, Quantity},
     device::{Device, DeviceKind},
-    health::Reason,
 };
 
 /// A GPU that has a name.
@@ -71,10 +70,7 @@ pub(super) fn instances<'a>(input: &LabelInput<'a>) -> Vec<Instance<'a>> {
 
 /// Devices of NVIDIA's that are there; one that never told its name has nothing to say.
 fn present<'a>(input: &LabelInput<'a>, kind: DeviceKind) -> impl Iterator<Item = &'a Device> {
-    let is_gone = |device: &&Device| {
-        device.health.trouble().is_some_and(|trouble| trouble.reason == Reason::Vanished)
-    };
-    let present = input.inventory.of_kind(kind).filter(move |device| !is_gone(device));
+    let present = input.inventory.of_kind(kind).filter(|device| !device.health.has_vanished());
     present.filter(|device| text(device, &PRODUCT).is_some())
 }
 

@@ -15,14 +15,14 @@ use crate::{
     cluster::{self, Client},
     config::{Config, Policy},
     directory::DirectoryWatch,
-    discovery::{self, Source, SourceSnapshot},
+    discovery::{self, Source},
     holders,
     host::Roots,
     labels::Labeller,
     metrics::Instruments,
     mps::{Mps, MpsDemand, MpsPlaces},
     plugin::Plugins,
-    state::{Keeper, NodeState, Notices, Outlets},
+    state::{Keeper, NodeState, Notices, Outlets, Snapshots},
     telemetry::TelemetryReceiver,
 };
 
@@ -41,9 +41,6 @@ pub(super) struct Ground {
     /// The time.
     pub(super) clock: Clock,
 }
-
-/// The newest snapshot of each source.
-pub(super) type Snapshots = Vec<(&'static str, watch::Receiver<SourceSnapshot>)>;
 
 /// The parts that make the state, and what else they tell.
 struct Heart {

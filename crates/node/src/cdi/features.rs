@@ -64,7 +64,7 @@ impl Features {
     fn channels(&mut self, roots: &Roots, wanted: impl Iterator<Item = u32>) {
         let mut devices = Vec::new();
         for channel in wanted {
-            let path = PathBuf::from(format!("{CHANNELS}/channel{channel}"));
+            let path = imex_node(channel);
             if !roots.dev.has(&path) {
                 self.troubles.push(format!("IMEX channel {channel}: no {}", path.display()));
                 self.missing_channels.push(channel);
@@ -80,6 +80,11 @@ impl Features {
             self.documents.push((IMEX_CHANNEL, document));
         }
     }
+}
+
+/// The node of an IMEX channel.
+pub(crate) fn imex_node(channel: u32) -> PathBuf {
+    Path::new(CHANNELS).join(format!("channel{channel}"))
 }
 
 /// A feature's kind, and its device nodes; a star ends a name that has a number.

@@ -13,7 +13,7 @@ use crate::{discovery::PROFILE, host::Roots};
 
 /// Nodes of NVIDIA's driver that belong to no GPU. A program needs the first; CUDA needs the second,
 /// profilers the third, display the last.
-const NVIDIA_NODES: [&str; 4] =
+pub(crate) const NVIDIA_NODES: [&str; 4] =
     ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
 
 /// The node through which RDMA connections are made.

@@ -10,7 +10,6 @@ use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue},
     device::{Device, DeviceId, DeviceKind},
-    health::Reason,
     inventory::Inventory,
 };
 
@@ -90,11 +89,8 @@ impl Collector for DevicePage {
         let devices = &state.inventory.devices;
         INFO.infos(&mut to, devices.iter().map(facts))?;
         // An instance that was cut anew is no failure: nobody shall be woken for it.
-        let recut = |device: &&Device| {
-            let trouble = device.health.trouble();
-            device.kind == DeviceKind::Mig
-                && trouble.is_some_and(|trouble| trouble.reason == Reason::Vanished)
-        };
+        let recut =
+            |device: &&Device| device.kind == DeviceKind::Mig && device.health.has_vanished();
         let listed = devices.iter().filter(|device| !recut(device));
         let health = listed.map(|device| (name(device), device.health.is_healthy().into()));
         HEALTHY.gauges(&mut to, health)?;

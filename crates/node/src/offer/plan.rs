@@ -24,7 +24,7 @@ use windlass_core::{
 
 use super::{
     Allocatable, Offer, OfferedDevice, Offers, Withdrawn,
-    want::{Target, Want, Wants, is_gone},
+    want::{Target, Want, Wants, present_parts},
 };
 use crate::config::{Policy, Replicas, Resources, Shared, Sharing, SharingMethod};
 
@@ -193,10 +193,9 @@ impl Planner<'_> {
 
     /// A GPU that is offered whole though it is cut is as well as its parts are.
     fn trouble_of_a_part(&self, device: &Device) -> Option<String> {
-        let parts = self.question.inventory.parts_of(&device.id);
-        let troubles = parts
-            .filter(|part| !is_gone(part))
-            .filter_map(|part| Some(format!("{}: {}", part.id, part.health.trouble()?)));
+        let parts = present_parts(self.question.inventory, &device.id);
+        let troubles =
+            parts.filter_map(|part| Some(format!("{}: {}", part.id, part.health.trouble()?)));
         device.partitioned.then_some(troubles)?.next()
     }
 
@@ -221,7 +220,7 @@ impl Planner<'_> {
         let inventory = self.question.inventory;
         let parts = inventory.parts_of(&device.id);
         let siblings = device.parent.iter().flat_map(|whole| inventory.parts_of(whole));
-        let gone = siblings.filter(|sibling| is_gone(sibling));
+        let gone = siblings.filter(|sibling| sibling.health.has_vanished());
         device.parent.iter().chain(parts.chain(gone).map(|part| &part.id)).cloned().collect()
     }
 

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use windlass_core::{
     attribute::{AttributeName, AttributeValue},
     device::{Device, DeviceId, DeviceKind},
-    health::Reason,
     inventory::Inventory,
     resource::ResourceName,
 };
@@ -111,7 +110,7 @@ impl<'a> Wants<'a> {
         if in_mig_mode {
             return Some("MIG is on, but no instance exists: make one, or turn MIG off".to_owned());
         }
-        let single = self.single.as_ref().filter(|_| !is_gone(device))?;
+        let single = self.single.as_ref().filter(|_| !device.health.has_vanished())?;
         match device.kind {
             DeviceKind::Gpu => Some(
                 "not in MIG mode, while with MIG strategy single others are cut into instances"
@@ -233,12 +232,7 @@ pub(crate) fn present_parts<'a>(
     inventory: &'a Inventory,
     gpu: &'a DeviceId,
 ) -> impl Iterator<Item = &'a Device> {
-    inventory.parts_of(gpu).filter(|part| !is_gone(part))
-}
-
-/// Whether the device was there, and is no longer.
-pub(super) fn is_gone(device: &Device) -> bool {
-    device.health.trouble().is_some_and(|trouble| trouble.reason == Reason::Vanished)
+    inventory.parts_of(gpu).filter(|part| !part.health.has_vanished())
 }
 
 /// The profile of most GPUs that are cut into instances of one profile; with as many of another, that

@@ -9,9 +9,9 @@ use windlass_core::{device::Device, inventory::Inventory};
 
 use super::NodeState;
 use crate::{
-    cdi::{CdiError, CdiFiles, Documents, Lacks, Written},
+    cdi::{CdiError, CdiFiles, Documents, Lacks, NVIDIA_NODES, Written, imex_node},
     config::{Config, MissingChannel, Policy},
-    grant::{self, Surroundings},
+    grant::Surroundings,
     host::Roots,
     offer::Plan,
 };
@@ -32,10 +32,6 @@ pub(super) struct Looked {
     lacks: Lacks,
     cdi: Option<CdiError>,
 }
-
-/// Device nodes of the driver that belong to no GPU.
-const CONTROL_NODES: [&str; 4] =
-    ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
 
 // === impl Look ===
 
@@ -82,11 +78,11 @@ impl Look {
 
     fn surroundings(&self, policy: &Policy) -> Surroundings {
         let has = |node: &Path| self.roots.dev.has(node);
-        let control = CONTROL_NODES.iter().map(PathBuf::from).filter(|node| has(node));
+        let control = NVIDIA_NODES.iter().map(PathBuf::from).filter(|node| has(node));
         let channels = policy.delivery.imex.channels.iter().copied();
         Surroundings {
             control_nodes: control.collect(),
-            imex_channels: channels.filter(|channel| has(&grant::imex_node(*channel))).collect(),
+            imex_channels: channels.filter(|channel| has(&imex_node(*channel))).collect(),
             cdi_extras: Vec::new(),
         }
     }
@@ -105,7 +101,7 @@ impl Looked {
             return None;
         }
         let missing = imex.channels.difference(&self.surroundings.imex_channels).next()?;
-        let node = grant::imex_node(*missing);
+        let node = imex_node(*missing);
         Some(format!("IMEX channel {missing} is required, but {} is missing", node.display()))
     }
 
@@ -129,7 +125,7 @@ fn missing_channels(policy: &Policy, surroundings: &Surroundings) -> Lacks {
     let missing = policy.delivery.imex.channels.difference(&surroundings.imex_channels);
     let channels: Vec<_> = missing.copied().collect();
     let trouble = |channel: &u32| {
-        format!("IMEX channel {channel}: {} is missing", grant::imex_node(*channel).display())
+        format!("IMEX channel {channel}: {} is missing", imex_node(*channel).display())
     };
     Lacks { troubles: channels.iter().map(trouble).collect(), channels }
 }

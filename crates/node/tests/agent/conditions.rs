@@ -7,7 +7,7 @@ use windlass_machine::{Profile, profile};
 use windlass_node::state::NodeState;
 
 use crate::{
-    health::{inject, until_trouble},
+    health::{each_fails_and_recovers, inject, until_trouble},
     world::{Running, World, counts},
 };
 
@@ -33,19 +33,12 @@ async fn until_told(agent: &Running, index: u32, name: &str, truth: bool) -> Arc
 
 #[tokio::test]
 async fn a_condition_that_breaks_pods_has_its_reason_and_a_way_back() {
-    let world = World::new("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
-    for (fault, index, reason) in [
+    each_fails_and_recovers(&[
         ("ecc-count@2", 2, Reason::UncorrectedEcc),
         ("nvlink:5@3", 3, Reason::NvlinkDown),
         ("fabric@4", 4, Reason::FabricFailed),
-    ] {
-        inject(&world, fault);
-        until_trouble(&agent, index, reason).await;
-        counts(&kubelet, (8, 7)).await;
-        inject(&world, &format!("recover@{index}"));
-        counts(&kubelet, (8, 8)).await;
-    }
+    ])
+    .await;
 }
 
 #[tokio::test]

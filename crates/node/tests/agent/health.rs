@@ -24,6 +24,19 @@ fn trouble(state: &NodeState, index: u32) -> Option<Reason> {
     gpu.health.trouble().map(|trouble| trouble.reason)
 }
 
+/// Lets each fault happen to the GPU of its index, and waits for its reason, and for the way back.
+pub(crate) async fn each_fails_and_recovers(faults: &[(&str, u32, Reason)]) {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    for &(fault, index, reason) in faults {
+        inject(&world, fault);
+        until_trouble(&agent, index, reason).await;
+        counts(&kubelet, (8, 7)).await;
+        inject(&world, &format!("recover@{index}"));
+        counts(&kubelet, (8, 8)).await;
+    }
+}
+
 /// Waits until the GPU is not healthy and this reason is among the evidence; a later look may have
 /// found another one besides.
 pub(crate) async fn until_trouble(agent: &Running, index: u32, reason: Reason) -> Arc<NodeState> {
@@ -65,21 +78,14 @@ async fn a_programs_xid_does_not_count_unless_the_operator_says_so() {
 
 #[tokio::test]
 async fn each_kind_of_failure_has_its_reason_and_a_way_back() {
-    let world = World::new("dgx-h100");
-    let (kubelet, agent) = world.serving(8).await;
     // Each happens to another GPU: one that fails again soon is waited for longer.
-    for (fault, index, reason) in [
+    each_fails_and_recovers(&[
         ("ecc@1", 1, Reason::DoubleBitEcc),
         ("lost@2", 2, Reason::Lost),
         ("error:999@3", 3, Reason::ProbeFailed),
         ("hang@4", 4, Reason::Unresponsive),
-    ] {
-        inject(&world, fault);
-        until_trouble(&agent, index, reason).await;
-        counts(&kubelet, (8, 7)).await;
-        inject(&world, &format!("recover@{index}"));
-        counts(&kubelet, (8, 8)).await;
-    }
+    ])
+    .await;
 }
 
 #[tokio::test]

@@ -1,17 +1,23 @@
 //! A daemon's life: started, limited, restarted, taken over, stopped.
 
+use windlass_core::device::DeviceId;
 use windlass_machine::MpsFault;
 use windlass_node::mps::{MpsState, stop_all};
 
-use crate::rig::{Rig, runs, shares};
+use crate::rig::{Rig, Running, runs, shares};
+
+/// One GPU, whose daemon is ready.
+async fn shared_by_four() -> (Rig, Running, DeviceId) {
+    let rig = Rig::new();
+    let (mps, gpu) = (rig.run(), rig.gpu(0));
+    mps.want([(gpu.clone(), shares(4))]);
+    mps.ready(&gpu).await;
+    (rig, mps, gpu)
+}
 
 #[tokio::test]
 async fn a_wanted_daemon_is_ready_once_its_limits_are_set() {
-    let rig = Rig::new();
-    let mps = rig.run();
-    let gpu = rig.gpu(0);
-    mps.want([(gpu.clone(), shares(4))]);
-    mps.ready(&gpu).await;
+    let (rig, mps, _) = shared_by_four().await;
     assert_eq!(rig.ask(0, "get_default_active_thread_percentage"), "25.0");
     assert_eq!(rig.ask(0, "get_default_device_pinned_mem_limit 0"), "20480M");
     assert_eq!([0, 1].map(|index| rig.compute_mode(index)), [3, 0], "only its GPU is exclusive");
@@ -38,11 +44,7 @@ async fn every_gpu_has_a_daemon_of_its_own() {
 
 #[tokio::test]
 async fn a_daemon_that_crashed_is_started_again() {
-    let rig = Rig::new();
-    let mps = rig.run();
-    let gpu = rig.gpu(0);
-    mps.want([(gpu.clone(), shares(4))]);
-    mps.ready(&gpu).await;
+    let (rig, mps, gpu) = shared_by_four().await;
     let first = rig.pid(0);
     rig.kill(0);
     let why = mps.failed(&gpu).await;
@@ -54,11 +56,7 @@ async fn a_daemon_that_crashed_is_started_again() {
 
 #[tokio::test]
 async fn a_daemon_that_hangs_is_killed_and_started_again() {
-    let rig = Rig::new();
-    let mps = rig.run();
-    let gpu = rig.gpu(0);
-    mps.want([(gpu.clone(), shares(4))]);
-    mps.ready(&gpu).await;
+    let (rig, mps, gpu) = shared_by_four().await;
     let first = rig.pid(0);
     rig.machine.set_mps_fault(gpu.as_str(), Some(&MpsFault::Hangs)).expect("set");
     let why = mps.failed(&gpu).await;
@@ -70,11 +68,7 @@ async fn a_daemon_that_hangs_is_killed_and_started_again() {
 
 #[tokio::test]
 async fn a_daemon_that_is_no_longer_wanted_quits_and_leaves_the_gpu_to_everyone() {
-    let rig = Rig::new();
-    let mps = rig.run();
-    let gpu = rig.gpu(0);
-    mps.want([(gpu.clone(), shares(4))]);
-    mps.ready(&gpu).await;
+    let (rig, mps, gpu) = shared_by_four().await;
     let pid = rig.pid(0);
     mps.want([]);
     mps.gone(&rig, 0).await;
@@ -87,11 +81,7 @@ async fn a_daemon_that_is_no_longer_wanted_quits_and_leaves_the_gpu_to_everyone(
 
 #[tokio::test]
 async fn a_daemon_that_hangs_is_stopped_too() {
-    let rig = Rig::new();
-    let mps = rig.run();
-    let gpu = rig.gpu(0);
-    mps.want([(gpu.clone(), shares(4))]);
-    mps.ready(&gpu).await;
+    let (rig, mps, gpu) = shared_by_four().await;
     let pid = rig.pid(0);
     rig.machine.set_mps_fault(gpu.as_str(), Some(&MpsFault::Hangs)).expect("set");
     mps.want([]);
@@ -101,11 +91,7 @@ async fn a_daemon_that_hangs_is_stopped_too() {
 
 #[tokio::test]
 async fn a_daemon_outlives_the_agent_and_is_taken_over_by_the_next() {
-    let rig = Rig::new();
-    let gpu = rig.gpu(0);
-    let mps = rig.run();
-    mps.want([(gpu.clone(), shares(4))]);
-    mps.ready(&gpu).await;
+    let (rig, mps, gpu) = shared_by_four().await;
     let pid = rig.pid(0);
     mps.stop().await;
     assert!(runs(pid), "programs use it");
@@ -141,11 +127,7 @@ async fn what_an_earlier_agent_left_is_stopped_once_it_is_known_to_be_unwanted()
 
 #[tokio::test]
 async fn all_daemons_can_be_stopped_without_an_agent() {
-    let rig = Rig::new();
-    let gpu = rig.gpu(0);
-    let mps = rig.run();
-    mps.want([(gpu.clone(), shares(4))]);
-    mps.ready(&gpu).await;
+    let (rig, mps, gpu) = shared_by_four().await;
     let pid = rig.pid(0);
     mps.stop().await;
     assert_eq!(stop_all(&rig.config).await, [(gpu, Ok(()))].into());
@@ -155,11 +137,7 @@ async fn all_daemons_can_be_stopped_without_an_agent() {
 
 #[tokio::test]
 async fn other_limits_are_set_on_the_daemon_that_runs() {
-    let rig = Rig::new();
-    let mps = rig.run();
-    let gpu = rig.gpu(0);
-    mps.want([(gpu.clone(), shares(4))]);
-    mps.ready(&gpu).await;
+    let (rig, mps, gpu) = shared_by_four().await;
     let pid = rig.pid(0);
     rig.ask(0, "start_server -uid 0");
     let server = rig.ask(0, "get_server_list");

@@ -138,10 +138,8 @@ fn check_documents(state: &NodeState, devices: &[&Device]) -> Result<(), Refusal
         return Err(Refusal::Cdi(error.to_string()));
     }
     let kinds: BTreeSet<_> = devices.iter().map(|device| cdi::kind_of(device.kind)).collect();
-    let extra = |kind: &Kind| {
-        let prefix = format!("{kind}=");
-        state.surroundings.cdi_extras.iter().any(|name| name.starts_with(&prefix))
-    };
+    let extras = &state.surroundings.cdi_extras;
+    let extra = |kind: &Kind| extras.iter().any(|name| name.starts_with(&format!("{kind}=")));
     let named = state.documents.iter().filter(|(kind, _)| kinds.contains(kind) || extra(kind));
     match named.map(|(_, path)| path).find(|path| !path.exists()) {
         None => Ok(()),
