@@ -1,6 +1,6 @@
 //! One allocatable thing on a node: identity, facts, place, health.
 
-use std::{fmt, path::PathBuf, str::FromStr, sync::Arc};
+use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, sync::Arc};
 
 use serde::{Serialize, Serializer};
 
@@ -84,6 +84,9 @@ pub struct Place {
     /// Its NVLinks.
     #[serde(skip_serializing_if = "NvLinks::is_empty")]
     pub nvlinks: NvLinks,
+    /// Its xGMI links to other GPUs of AMD's: megabytes per second and direction, by address.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub xgmi: BTreeMap<PciAddress, u32>,
 }
 
 // === impl Device ===
@@ -92,6 +95,15 @@ impl Device {
     /// The order in which devices are listed and chosen: by kind, index, part, place and id.
     pub fn order(&self) -> impl Ord + '_ {
         (self.kind, self.index, self.part, self.place.pci, &self.id)
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    /// The bandwidth of the xGMI link to another GPU.
+    pub(crate) fn xgmi_to(&self, peer: PciAddress) -> Option<u32> {
+        self.xgmi.get(&peer).copied()
     }
 }
 

@@ -29,6 +29,8 @@ pub struct NvLinks {
 pub struct NvLinkPair {
     /// How many links carry traffic between the two.
     pub links: u32,
+    /// The slower end's generation; `None` where neither end tells.
+    pub generation: Option<u32>,
     /// Whether it passes a switch, which shares its links among all peers.
     pub via_switch: bool,
 }
@@ -44,13 +46,17 @@ impl NvLinks {
     /// What connects two GPUs: direct links first, else a switch that both reach. Symmetric even
     /// when the driver reports one end of a link later than the other.
     pub fn between(ours: (PciAddress, &Self), theirs: (PciAddress, &Self)) -> Option<NvLinkPair> {
+        let generation = [ours.1, theirs.1].into_iter().filter_map(|end| end.generation).min();
         let direct = ours.1.links_to(theirs.0).max(theirs.1.links_to(ours.0));
         if direct > 0 {
-            return Some(NvLinkPair { links: direct, via_switch: false });
+            return Some(NvLinkPair { links: direct, generation, via_switch: false });
         }
         let links = ours.1.to_switches.min(theirs.1.to_switches);
-        (links > 0 && ours.1.shares_a_switch_with(theirs.1))
-            .then_some(NvLinkPair { links, via_switch: true })
+        (links > 0 && ours.1.shares_a_switch_with(theirs.1)).then_some(NvLinkPair {
+            links,
+            generation,
+            via_switch: true,
+        })
     }
 
     fn links_to(&self, peer: PciAddress) -> u32 {
@@ -81,11 +87,15 @@ mod tests {
         }
     }
 
+    fn switch_pair(links: u32) -> NvLinkPair {
+        NvLinkPair { links, generation: None, via_switch: true }
+    }
+
     #[test]
     fn a_pair_is_as_wide_as_its_narrower_end() {
         let (a, b) = (address(1), address(2));
         let pair = NvLinks::between((a, &switched(18, &[9])), (b, &switched(12, &[9, 10])));
-        assert_eq!(pair, Some(NvLinkPair { links: 12, via_switch: true }));
+        assert_eq!(pair, Some(switch_pair(12)));
     }
 
     #[test]
@@ -94,7 +104,7 @@ mod tests {
         let apart = NvLinks::between((a, &switched(6, &[9])), (b, &switched(6, &[10])));
         assert_eq!(apart, None);
         let unnamed = NvLinks::between((a, &switched(6, &[])), (b, &switched(6, &[10])));
-        assert_eq!(unnamed, Some(NvLinkPair { links: 6, via_switch: true }));
+        assert_eq!(unnamed, Some(switch_pair(6)));
     }
 
     #[test]
@@ -102,7 +112,7 @@ mod tests {
         let (a, b) = (address(1), address(2));
         let linked = NvLinks { peers: BTreeMap::from([(b, 4)]), ..NvLinks::default() };
         let silent = NvLinks::default();
-        let pair = Some(NvLinkPair { links: 4, via_switch: false });
+        let pair = Some(NvLinkPair { links: 4, generation: None, via_switch: false });
         assert_eq!(NvLinks::between((a, &linked), (b, &silent)), pair);
         assert_eq!(NvLinks::between((b, &silent), (a, &linked)), pair);
     }

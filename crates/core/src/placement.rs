@@ -1,38 +1,47 @@
 //! Which devices should serve a request: the set with the fastest connections, chosen so that what
-//! remains stays connected too.
+//! remains stays useful too.
 //!
 //! The answer depends on the question only: equal questions get equal answers, in whatever order the
-//! devices are named. In order of weight:
-//!
-//! 1. the connections inside the chosen set (the sum over its pairs, NVLink before PCIe),
-//! 2. the connections inside what remains available,
-//! 3. few NUMA nodes,
-//! 4. low positions in the inventory's order.
+//! devices are named. What is weighed, with its formulas, is in `docs/placement.md`.
 
+mod affinity;
+mod connections;
+mod explain;
+mod policy;
+mod problem;
+mod remaining;
 mod search;
 pub mod shares;
+mod topology;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::{
-    device::{Device, DeviceId},
-    topology::{Connection, ConnectionMatrix, PcieLevel},
-};
+pub use affinity::affinity;
+pub use connections::Connections;
+pub use explain::{Alternative, Explanation, explain};
+pub use policy::{Policy, Score, Term, UnknownPolicy};
+pub use topology::Topology;
+
+use crate::device::DeviceId;
+use problem::{Positions, Problem};
+use search::Found;
 
 /// What is asked: `size` of the available devices, the required ones among them.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Devices to choose from.
-    pub available: &'a [&'a Device],
+    /// Ids of the devices to choose from. One that the topology does not know is not there any more,
+    /// and counts as not available.
+    pub available: &'a [&'a str],
     /// Ids that the answer must hold; a subset of the available.
     pub required: &'a [&'a str],
+    /// Ids of other devices that the container gets, such as its NICs: the choice is near them.
+    pub near: &'a [&'a str],
     /// How many devices the answer has.
     pub size: usize,
+    /// What makes one set better than another.
+    pub policy: Policy,
 }
 
 /// The answer, and why.
@@ -43,22 +52,12 @@ pub struct Choice {
     pub devices: Vec<DeviceId>,
     /// How the pairs of the chosen set are connected.
     pub connections: Connections,
-    /// How many sets were compared.
-    pub compared: u64,
-    /// Whether every possible set was compared; otherwise the best found within the bound.
+    /// What the set is worth.
+    pub score: Score,
+    /// How many branches the search looked at.
+    pub steps: u64,
+    /// Whether no other set is better; otherwise it is the best found within the bound.
     pub exact: bool,
-}
-
-/// The pairs of a set by connection, and the NUMA nodes it spans: a set's topology in short.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Connections {
-    /// Number of pairs per label, such as `NV18` or `PIX`.
-    pub pairs: BTreeMap<String, usize>,
-    /// Whether NVLink passes a switch.
-    pub via_switch: bool,
-    /// The NUMA nodes of the devices, where the machine tells them.
-    pub numa_nodes: BTreeSet<u32>,
 }
 
 /// A question that has no answer.
@@ -86,116 +85,144 @@ pub enum PlacementError {
     /// A required device cannot be had.
     #[error("required device {0} is not among the available ones")]
     RequiredUnavailable(String),
+    /// A device to be near to is not there.
+    #[error("{0} is no device of this node: nothing can be near it")]
+    NearUnknown(String),
+    /// No NUMA node has enough, or the required devices are on several.
+    #[error(
+        "{size} devices of one NUMA node were asked for, and no node has more than {most} \
+         available{}",
+        if *required == 0 { "" } else { ", the required ones included" }
+    )]
+    NoNumaNode {
+        /// How many are asked for.
+        size: usize,
+        /// The most that a node could give, the required ones included.
+        most: usize,
+        /// How many are required.
+        required: usize,
+    },
+}
+
+/// A question that has an answer, by positions.
+struct Question {
+    available: Vec<usize>,
+    required: Vec<usize>,
+    near: Vec<usize>,
+    size: usize,
+    policy: Policy,
 }
 
 /// Chooses the best set.
-pub fn choose(request: Request<'_>) -> Result<Choice, PlacementError> {
-    let devices = ordered(request.available);
-    let required = required_positions(&devices, request)?;
-    let matrix = ConnectionMatrix::of(&devices);
-    let found = search::best_set(&problem(&devices, &matrix), &required, request.size);
-    let chosen: Vec<_> = found.positions.iter().map(|&position| devices[position]).collect();
-    Ok(Choice {
-        devices: chosen.iter().map(|device| device.id.clone()).collect(),
-        connections: Connections::of(&chosen),
-        compared: found.compared,
-        exact: found.exact,
-    })
+pub fn choose(topology: &Topology, request: Request<'_>) -> Result<Choice, PlacementError> {
+    let question = Question::read(topology, request)?;
+    let found = question.best(topology, |_| true).ok_or_else(|| question.no_node(topology))?;
+    Ok(Choice::of(topology, &found))
 }
 
-/// The inventory's order, whatever the caller's; each device once.
-fn ordered<'a>(available: &[&'a Device]) -> Vec<&'a Device> {
-    let mut devices = available.to_vec();
-    devices.sort_by(|a, b| a.order().cmp(&b.order()));
-    devices.dedup_by(|a, b| a.id == b.id);
-    devices
-}
+// === impl Question ===
 
-fn required_positions(
-    devices: &[&Device],
-    request: Request<'_>,
-) -> Result<Vec<usize>, PlacementError> {
-    let position = |id: &&str| {
-        devices
-            .iter()
-            .position(|device| device.id.as_str() == *id)
-            .ok_or_else(|| PlacementError::RequiredUnavailable((*id).to_owned()))
-    };
-    let required: BTreeSet<usize> =
-        request.required.iter().map(position).collect::<Result<_, _>>()?;
-    let size = request.size;
-    if size == 0 {
-        return Err(PlacementError::Nothing);
+impl Question {
+    fn read(topology: &Topology, request: Request<'_>) -> Result<Self, PlacementError> {
+        let Request { size, policy, .. } = request;
+        let known = request.available.iter().filter_map(|id| topology.position(id));
+        let available = ascending(known.collect());
+        let required = request.required.iter().map(|id| {
+            let at = topology.position(id).filter(|at| available.binary_search(at).is_ok());
+            at.ok_or_else(|| PlacementError::RequiredUnavailable((*id).to_owned()))
+        });
+        let required = ascending(required.collect::<Result<_, _>>()?);
+        let near = request.near.iter().map(|id| {
+            topology.position(id).ok_or_else(|| PlacementError::NearUnknown((*id).to_owned()))
+        });
+        let near = ascending(near.collect::<Result<_, _>>()?);
+        if size == 0 {
+            return Err(PlacementError::Nothing);
+        }
+        if size > available.len() {
+            return Err(PlacementError::TooFew { size, available: available.len() });
+        }
+        if required.len() > size {
+            return Err(PlacementError::TooManyRequired { size, required: required.len() });
+        }
+        Ok(Self { available, required, near, size, policy })
     }
-    if size > devices.len() {
-        return Err(PlacementError::TooFew { size, available: devices.len() });
-    }
-    if required.len() > size {
-        return Err(PlacementError::TooManyRequired { size, required: required.len() });
-    }
-    Ok(required.into_iter().collect())
-}
 
-fn problem(devices: &[&Device], matrix: &ConnectionMatrix) -> search::Problem {
-    let pairs = |row| (0..matrix.size()).map(move |column| (row, column));
-    let weight = |(row, column)| if row == column { 0 } else { affinity(matrix.at(row, column)) };
-    let affinity = (0..matrix.size()).flat_map(pairs).map(weight).collect();
-    search::Problem::new(affinity, devices.iter().map(|device| device.place.numa_node).collect())
-}
-
-/// The worth of one connection. One NVLink outweighs every PCIe level; the levels have the order
-/// and the spacing of NVIDIA's best-effort policy, so that equal machines rank sets alike.
-fn affinity(connection: Connection) -> i64 {
-    const PER_LINK: i64 = 100;
-    let pcie = match connection.pcie {
-        PcieLevel::Board => 60,
-        PcieLevel::Pix => 50,
-        PcieLevel::Pxb => 40,
-        PcieLevel::Phb => 30,
-        PcieLevel::Node => 20,
-        PcieLevel::Sys => 10,
-    };
-    pcie + connection.nvlink.map_or(0, |pair| i64::from(pair.links) * PER_LINK)
-}
-
-// === impl Connections ===
-
-impl Connections {
-    /// Sums up the pairs of a set.
-    pub fn of(devices: &[&Device]) -> Self {
-        let mut summary = Self {
-            numa_nodes: devices.iter().filter_map(|device| device.place.numa_node).collect(),
-            ..Self::default()
+    /// The best set of which every device that is not required is eligible.
+    fn best(&self, topology: &Topology, eligible: impl Fn(usize) -> bool) -> Option<Found> {
+        let nodes = self.numa_nodes(topology);
+        let on_node = |node: Option<u32>| {
+            let is_on = |at: usize| topology.spot(at).numa_node == node;
+            let fits = self.required.iter().all(|&at| is_on(at));
+            if fits { self.search(topology, |at| eligible(at) && is_on(at)) } else { None }
         };
-        for (position, a) in devices.iter().enumerate() {
-            for b in &devices[position + 1..] {
-                let connection = Connection::between(a, b);
-                summary.via_switch |= connection.nvlink.is_some_and(|pair| pair.via_switch);
-                *summary.pairs.entry(connection.to_string()).or_default() += 1;
+        match self.policy {
+            Policy::First => self.first(eligible),
+            Policy::NumaStrict if self.size > 1 && nodes.len() > 1 => {
+                let found = nodes.into_iter().flatten().filter_map(|node| on_node(Some(node)));
+                found.max_by(|a, b| a.score.cmp(&b.score).then(b.positions.cmp(&a.positions)))
+            }
+            Policy::Aligned | Policy::Packed | Policy::Distributed | Policy::NumaStrict => {
+                self.search(topology, eligible)
             }
         }
-        summary
+    }
+
+    fn search(&self, topology: &Topology, eligible: impl Fn(usize) -> bool) -> Option<Found> {
+        let positions = Positions {
+            available: &self.available,
+            required: &self.required,
+            near: &self.near,
+            shares: &[],
+        };
+        let terms = self.policy.terms();
+        let problem = Problem::new(topology, positions, self.size, terms, eligible);
+        (problem.eligible() >= problem.missing).then(|| search::best_set(&problem))
+    }
+
+    fn first(&self, eligible: impl Fn(usize) -> bool) -> Option<Found> {
+        let is_required = |at: &usize| self.required.binary_search(at).is_ok();
+        let free = self.available.iter().filter(|at| !is_required(at) && eligible(**at));
+        let positions: Vec<_> = self.required.iter().chain(free).copied().take(self.size).collect();
+        (positions.len() == self.size).then(|| Found::only(ascending(positions)))
+    }
+
+    /// The NUMA nodes of the available devices; `None` is one that the machine does not tell.
+    fn numa_nodes(&self, topology: &Topology) -> BTreeSet<Option<u32>> {
+        self.available.iter().map(|&at| topology.spot(at).numa_node).collect()
+    }
+
+    /// Why `numa-strict` has no answer.
+    fn no_node(&self, topology: &Topology) -> PlacementError {
+        let on_node = |node: Option<u32>| {
+            let is_on = |at: &&usize| topology.spot(**at).numa_node == node;
+            let fits = self.required.iter().all(|at| is_on(&at));
+            if fits { self.available.iter().filter(is_on).count() } else { 0 }
+        };
+        let nodes = self.numa_nodes(topology).into_iter().flatten();
+        let most = nodes.map(|node| on_node(Some(node))).max().unwrap_or_default();
+        PlacementError::NoNumaNode { size: self.size, most, required: self.required.len() }
     }
 }
 
-impl fmt::Display for Connections {
-    /// `all 6 pairs NV18 through NVSwitch, NUMA node 0`
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let switch = if self.via_switch { " through NVSwitch" } else { "" };
-        let pairs: Vec<_> = self.pairs.iter().map(|(label, n)| format!("{n} x {label}")).collect();
-        match self.pairs.iter().next() {
-            None => f.write_str("a single device")?,
-            Some((label, 1)) if pairs.len() == 1 => write!(f, "the pair over {label}{switch}")?,
-            Some((label, n)) if pairs.len() == 1 => write!(f, "all {n} pairs {label}{switch}")?,
-            Some(_) => write!(f, "pairs {}{switch}", pairs.join(", "))?,
-        }
-        let nodes: Vec<_> = self.numa_nodes.iter().map(u32::to_string).collect();
-        match nodes.as_slice() {
-            [] => Ok(()),
-            [node] => write!(f, ", NUMA node {node}"),
-            several => write!(f, ", NUMA nodes {}", several.join(" and ")),
+// === impl Choice ===
+
+impl Choice {
+    fn of(topology: &Topology, found: &Found) -> Self {
+        Self {
+            devices: topology.ids(&found.positions),
+            connections: Connections::of(topology, &found.positions),
+            score: found.score,
+            steps: found.steps,
+            exact: found.exact,
         }
     }
+}
+
+fn ascending(mut positions: Vec<usize>) -> Vec<usize> {
+    positions.sort_unstable();
+    positions.dedup();
+    positions
 }
 
 #[cfg(test)]

@@ -16,7 +16,9 @@ use crate::{
 /// from the sysfs paths, so that they hold between any two PCI devices, not only between GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PcieLevel {
-    /// The same PCI device: functions of one, or parts of one.
+    /// The same PCI function: parts of one device. `nvidia-smi` knows no parts and has no such level.
+    Device,
+    /// The same PCI device: functions of one.
     Board,
     /// A single PCIe switch.
     Pix,
@@ -35,12 +37,14 @@ pub enum PcieLevel {
 pub struct Connection {
     /// NVLink, where there is one.
     pub nvlink: Option<NvLinkPair>,
+    /// AMD's xGMI, where there is one: megabytes per second and direction.
+    pub xgmi_mbps: Option<u32>,
     /// The way over PCIe.
     pub pcie: PcieLevel,
 }
 
 /// The connections of all pairs: symmetric, `matrix[i][j]` for the devices in the order given.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionMatrix {
     size: usize,
     cells: Vec<Connection>,
@@ -86,6 +90,7 @@ impl PcieLevel {
 impl fmt::Display for PcieLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
+            Self::Device => "DEV",
             Self::Board => "PSB",
             Self::Pix => "PIX",
             Self::Pxb => "PXB",
@@ -101,24 +106,30 @@ impl fmt::Display for PcieLevel {
 impl Connection {
     /// How two devices reach each other. A MIG instance is where its GPU is, and has no NVLink.
     pub fn between(a: &Device, b: &Device) -> Self {
-        let nvlink = match (a.place.pci, b.place.pci) {
-            (Some(ours), Some(theirs)) if ours != theirs => {
-                NvLinks::between((ours, &a.place.nvlinks), (theirs, &b.place.nvlinks))
+        let pcie = PcieLevel::between(&a.place, &b.place);
+        let over_pcie = Self { nvlink: None, xgmi_mbps: None, pcie };
+        match (a.place.pci, b.place.pci) {
+            (Some(ours), Some(theirs)) if ours == theirs => {
+                Self { pcie: PcieLevel::Device, ..over_pcie }
             }
-            _ => None,
-        };
-        let same = a.place.pci.is_some() && a.place.pci == b.place.pci;
-        let pcie = if same { PcieLevel::Board } else { PcieLevel::between(&a.place, &b.place) };
-        Self { nvlink, pcie }
+            (Some(ours), Some(theirs)) => Self {
+                nvlink: NvLinks::between((ours, &a.place.nvlinks), (theirs, &b.place.nvlinks)),
+                xgmi_mbps: a.place.xgmi_to(theirs).max(b.place.xgmi_to(ours)),
+                ..over_pcie
+            },
+            _ => over_pcie,
+        }
     }
 }
 
 impl fmt::Display for Connection {
-    /// As `nvidia-smi topo -m` labels it: `NV18`, else the PCIe level.
+    /// As `nvidia-smi topo -m` and `rocm-smi --showtopo` label it: `NV18`, `XGMI`, else the PCIe
+    /// level.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.nvlink {
-            Some(pair) => f.pad(&format!("NV{}", pair.links)),
-            None => self.pcie.fmt(f),
+        match (self.nvlink, self.xgmi_mbps) {
+            (Some(pair), _) => f.pad(&format!("NV{}", pair.links)),
+            (None, Some(_)) => f.pad("XGMI"),
+            (None, None) => self.pcie.fmt(f),
         }
     }
 }

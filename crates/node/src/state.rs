@@ -11,7 +11,12 @@ use std::{
 };
 
 use serde::Serialize;
-use windlass_core::{device::DeviceId, inventory::Inventory, resource::ResourceName};
+use windlass_core::{
+    device::{Device, DeviceId},
+    inventory::Inventory,
+    placement::Topology,
+    resource::ResourceName,
+};
 
 use crate::{
     cdi::{CdiError, Documents, Lacks},
@@ -27,6 +32,8 @@ pub(crate) use keeper::{Keeper, Notices, Outlets, Snapshots, look_once, merge};
 pub struct NodeState {
     /// All devices.
     pub inventory: Inventory,
+    /// How near they are to each other.
+    pub topology: Arc<Topology>,
     /// What was wanted of them.
     pub policy: Arc<Policy>,
     /// What the kubelet is told of them.
@@ -89,6 +96,17 @@ impl NodeState {
             offer.devices.iter().map(entry)
         });
         withheld.chain(offered).collect()
+    }
+
+    /// Computes the topology, unless every device is where it was.
+    fn find_topology(&mut self, known: &Self) {
+        let is_in_place = |(device, known): (&Device, &Device)| {
+            (&device.id, &device.place) == (&known.id, &known.place)
+        };
+        let (devices, others) = (&self.inventory.devices, &known.inventory.devices);
+        let is_known = devices.len() == others.len() && devices.iter().zip(others).all(is_in_place);
+        self.topology =
+            if is_known { known.topology.clone() } else { Arc::new(Topology::of(&self.inventory)) };
     }
 
     /// How the replicas of shared devices are kept apart.

@@ -1,33 +1,24 @@
 //! Which shares of shared devices serve a request.
 //!
-//! The spread decides first; a required replica counts as a pick. Devices that are equal for it are
+//! The policy decides first; a required replica counts as a pick. Devices that are equal for it are
 //! told apart by their connections to the container's other devices, then by the inventory's order, so
 //! that equal questions get equal answers.
 
 use std::{
-    cmp::Ordering,
+    cmp::{Ordering, Reverse},
     collections::{BTreeMap, BTreeSet},
     fmt,
 };
 
 use serde::Serialize;
 
-use crate::{
-    device::{Device, DeviceId},
-    placement::{self, Connections},
-    replica::ReplicaId,
+use super::{
+    Connections, Policy, Topology,
+    policy::SHARED,
+    problem::{Positions, Problem},
+    remaining, search,
 };
-
-/// Which devices are filled first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Spread {
-    /// Those with the fewest replicas in use, those that the container takes included.
-    #[default]
-    Distributed,
-    /// Those with the most replicas in use, so that others stay free.
-    Packed,
-}
+use crate::{device::DeviceId, replica::ReplicaId};
 
 /// How many devices the replicas of one container may come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -43,8 +34,8 @@ pub enum Span {
 /// A device and what is left of it.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedDevice<'a> {
-    /// The device.
-    pub device: &'a Device,
+    /// Its id. A device that the topology does not know is not there any more, and gives nothing.
+    pub id: &'a str,
     /// The numbers of its replicas that may be chosen.
     pub free: &'a [u32],
     /// How many of its replicas other containers hold.
@@ -61,7 +52,7 @@ pub struct ShareRequest<'a> {
     /// How many replicas the answer has.
     pub size: usize,
     /// Which devices are filled first.
-    pub spread: Spread,
+    pub policy: Policy,
     /// How many devices the answer may name.
     pub span: Span,
 }
@@ -77,7 +68,7 @@ pub struct ShareChoice {
     /// How the devices are connected.
     pub connections: Connections,
     /// Which devices were filled first.
-    pub spread: Spread,
+    pub policy: Policy,
 }
 
 /// What one device gives.
@@ -128,11 +119,22 @@ pub enum ShareError {
         /// The most that one device could give.
         most: usize,
     },
+    /// No NUMA node has enough left, or the required replicas are on several.
+    #[error(
+        "{size} replicas of one NUMA node were asked for, and none has more than {most} available"
+    )]
+    NoNumaNode {
+        /// How many are asked for.
+        size: usize,
+        /// The most that one node could give.
+        most: usize,
+    },
 }
 
 /// A device while the choice is made.
-struct Pool<'a> {
-    device: &'a Device,
+struct Pool {
+    /// Its position in the topology.
+    at: usize,
     in_use: usize,
     /// Ascending numbers, not chosen yet.
     free: Vec<u32>,
@@ -140,40 +142,49 @@ struct Pool<'a> {
 }
 
 /// Chooses replicas.
-pub fn choose(request: ShareRequest<'_>) -> Result<ShareChoice, ShareError> {
-    let mut pools = pools(request.devices);
-    let required = take_required(&mut pools, request.required)?;
+pub fn choose(topology: &Topology, request: ShareRequest<'_>) -> Result<ShareChoice, ShareError> {
+    let mut pools = pools(topology, request.devices);
+    let required = take_required(topology, &mut pools, request.required)?;
     check_size(&pools, required, request.size)?;
-    if request.span == Span::OneDevice {
-        pools = those_that_suffice_alone(pools, request.size)?;
+    // One device is on one node.
+    match (request.span, request.policy) {
+        (Span::OneDevice, _) => pools = those_that_suffice_alone(pools, request.size)?,
+        (Span::AnyDevices, Policy::NumaStrict) => {
+            pools = those_of_one_node(topology, pools, request.size)?;
+        }
+        (Span::AnyDevices, _) => {}
     }
-    fill(&mut pools, request, request.size - required);
-    Ok(ShareChoice::of(&pools, request.spread))
+    fill(topology, &mut pools, request, request.size - required);
+    Ok(ShareChoice::of(topology, &pools, request.policy))
 }
 
 /// The inventory's order, whatever the caller's; each device and each number once.
-fn pools<'a>(devices: &[SharedDevice<'a>]) -> Vec<Pool<'a>> {
-    let mut devices = devices.to_vec();
-    devices.sort_by(|a, b| a.device.order().cmp(&b.device.order()));
-    devices.dedup_by(|a, b| a.device.id == b.device.id);
-    devices.into_iter().map(Pool::new).collect()
+fn pools(topology: &Topology, devices: &[SharedDevice<'_>]) -> Vec<Pool> {
+    let pool = |device: &SharedDevice<'_>| Some(Pool::new(topology.position(device.id)?, device));
+    let mut pools: Vec<_> = devices.iter().filter_map(pool).collect();
+    pools.sort_by_key(|pool| pool.at);
+    pools.dedup_by_key(|pool| pool.at);
+    pools
 }
 
 /// Takes the required replicas first and counts them.
-fn take_required<'a>(pools: &mut [Pool<'a>], required: &[ReplicaId]) -> Result<usize, ShareError> {
+fn take_required(
+    topology: &Topology,
+    pools: &mut [Pool],
+    required: &[ReplicaId],
+) -> Result<usize, ShareError> {
     let required: BTreeSet<&ReplicaId> = required.iter().collect();
-    let positions: BTreeMap<&'a DeviceId, usize> =
-        pools.iter().enumerate().map(|(position, pool)| (&pool.device.id, position)).collect();
     for replica in &required {
-        positions
-            .get(&replica.device)
-            .and_then(|&position| pools[position].take_number(replica.number))
+        let at = topology.position(replica.device.as_str());
+        let place = at.and_then(|at| pools.binary_search_by_key(&at, |pool| pool.at).ok());
+        place
+            .and_then(|place| pools[place].take_number(replica.number))
             .ok_or_else(|| ShareError::RequiredUnavailable((*replica).clone()))?;
     }
     Ok(required.len())
 }
 
-fn check_size(pools: &[Pool<'_>], required: usize, size: usize) -> Result<(), ShareError> {
+fn check_size(pools: &[Pool], required: usize, size: usize) -> Result<(), ShareError> {
     let available: usize = pools.iter().map(Pool::available).sum();
     match size {
         0 => Err(ShareError::Nothing),
@@ -183,10 +194,7 @@ fn check_size(pools: &[Pool<'_>], required: usize, size: usize) -> Result<(), Sh
     }
 }
 
-fn those_that_suffice_alone(
-    mut pools: Vec<Pool<'_>>,
-    size: usize,
-) -> Result<Vec<Pool<'_>>, ShareError> {
+fn those_that_suffice_alone(mut pools: Vec<Pool>, size: usize) -> Result<Vec<Pool>, ShareError> {
     match pools.iter().filter(|pool| pool.is_held()).count() {
         0 => {}
         1 => pools.retain(Pool::is_held),
@@ -197,79 +205,110 @@ fn those_that_suffice_alone(
     if pools.is_empty() { Err(ShareError::TooFewOnOne { size, most }) } else { Ok(pools) }
 }
 
+/// The devices of the NUMA node that has the most left, of those that have the required replicas. Where
+/// the machine tells no node it is taken for one.
+fn those_of_one_node(
+    topology: &Topology,
+    mut pools: Vec<Pool>,
+    size: usize,
+) -> Result<Vec<Pool>, ShareError> {
+    let node_of = |pool: &Pool| topology.spot(pool.at).numa_node;
+    let mut left: BTreeMap<Option<u32>, usize> = BTreeMap::new();
+    for pool in &pools {
+        *left.entry(node_of(pool)).or_default() += pool.available();
+    }
+    let untold = left.len() == 1;
+    let held: BTreeSet<_> = pools.iter().filter(|pool| pool.is_held()).map(node_of).collect();
+    left.retain(|node, _| (untold || node.is_some()) && held.iter().all(|held| held == node));
+    let best = left.into_iter().max_by_key(|(node, left)| (*left, Reverse(*node)));
+    let (node, most) = best.unwrap_or_default();
+    if most < size {
+        return Err(ShareError::NoNumaNode { size, most });
+    }
+    pools.retain(|pool| node_of(pool) == node);
+    Ok(pools)
+}
+
 /// Takes from the devices whose turn it is until nothing is missing: one of each where the load is
-/// distributed, all that each has left where it is packed.
-fn fill(pools: &mut [Pool<'_>], request: ShareRequest<'_>, mut missing: usize) {
+/// spread, all that each has left where it is not.
+fn fill(topology: &Topology, pools: &mut [Pool], request: ShareRequest<'_>, mut missing: usize) {
     while missing > 0 {
-        let equals = whose_turn(pools, request.spread);
-        let portion = match (request.span, request.spread) {
+        let equals = whose_turn(pools, request.policy);
+        let portion = match (request.span, request.policy) {
             (Span::OneDevice, _) => missing,
-            (Span::AnyDevices, Spread::Distributed) => 1,
-            (Span::AnyDevices, Spread::Packed) => pools[equals[0]].free.len(),
+            (Span::AnyDevices, Policy::Packed | Policy::First) => pools[equals[0]].free.len(),
+            (Span::AnyDevices, _) => 1,
         };
-        for position in best_connected(pools, equals, missing.div_ceil(portion)) {
+        for place in best_connected(topology, pools, equals, missing.div_ceil(portion)) {
             let count = portion.min(missing);
-            pools[position].take(count);
+            pools[place].take(count);
             missing -= count;
         }
     }
 }
 
-/// The positions of the devices that come next, all equal for the spread.
-fn whose_turn(pools: &[Pool<'_>], spread: Spread) -> Vec<usize> {
+/// The devices that come next, all equal for the policy.
+fn whose_turn(pools: &[Pool], policy: Policy) -> Vec<usize> {
     let open = || pools.iter().enumerate().filter(|(_, pool)| !pool.free.is_empty());
     let (_, first) = open()
-        .min_by(|(_, a), (_, b)| spread.compare(a, b))
+        .min_by(|(_, a), (_, b)| Pool::compare(a, b, policy))
         .expect("no more is asked for than is available");
-    let equals = open().filter(|(_, pool)| spread.compare(pool, first).is_eq());
-    equals.map(|(position, _)| position).collect()
+    let equals = open().filter(|(_, pool)| Pool::compare(pool, first, policy).is_eq());
+    equals.map(|(place, _)| place).collect()
 }
 
 /// As many of the equals as are asked for, or all: those that go best with each other and with the
 /// devices that the container has already.
-fn best_connected(pools: &[Pool<'_>], mut equals: Vec<usize>, count: usize) -> Vec<usize> {
+fn best_connected(
+    topology: &Topology,
+    pools: &[Pool],
+    mut equals: Vec<usize>,
+    count: usize,
+) -> Vec<usize> {
     if count < equals.len() && !pools[equals[0]].is_held() {
-        let held = pools.iter().filter(|pool| pool.is_held()).map(|pool| pool.device);
-        let mut available: Vec<&Device> = held.collect();
-        let required: Vec<&str> = available.iter().map(|device| device.id.as_str()).collect();
-        available.extend(equals.iter().map(|&position| pools[position].device));
+        let held = (0..pools.len()).filter(|&place| pools[place].is_held());
+        let required: Vec<_> = held.map(|place| pools[place].at).collect();
+        let mut open: Vec<_> = equals.iter().map(|&place| &pools[place]).collect();
+        open.extend(pools.iter().filter(|pool| pool.is_held()));
+        open.sort_by_key(|pool| pool.at);
+        let available: Vec<_> = open.iter().map(|pool| pool.at).collect();
+        let shares: Vec<_> = open.iter().map(|pool| remaining::count(pool.in_use)).collect();
+        let positions =
+            Positions { available: &available, required: &required, near: &[], shares: &shares };
         let size = required.len() + count;
-        let request = placement::Request { available: &available, required: &required, size };
-        let set = placement::choose(request)
-            .expect("the required are available, and fewer than all are asked for");
-        equals.retain(|&position| set.devices.contains(&pools[position].device.id));
+        let problem = Problem::new(topology, positions, size, SHARED, |_| true);
+        let set = search::best_set(&problem).positions;
+        equals.retain(|&place| set.binary_search(&pools[place].at).is_ok());
     }
     equals.truncate(count);
     equals
 }
 
-// === impl Spread ===
-
-impl Spread {
-    /// Which of two devices comes first. A device that the container does not have yet is preferred
-    /// where the load is distributed, one that it has where it is packed.
-    fn compare(self, a: &Pool<'_>, b: &Pool<'_>) -> Ordering {
-        match self {
-            Self::Distributed => {
-                let load = |pool: &Pool<'_>| (pool.load(), pool.chosen.len());
-                load(a).cmp(&load(b))
-            }
-            Self::Packed => {
-                let load = |pool: &Pool<'_>| (pool.load(), pool.chosen.len(), pool.free.len());
-                load(b).cmp(&load(a))
-            }
-        }
-    }
-}
-
 // === impl Pool ===
 
-impl<'a> Pool<'a> {
-    fn new(shared: SharedDevice<'a>) -> Self {
+impl Pool {
+    fn new(at: usize, shared: &SharedDevice<'_>) -> Self {
         let mut free = shared.free.to_vec();
         free.sort_unstable();
         free.dedup();
-        Self { device: shared.device, in_use: shared.in_use, free, chosen: Vec::new() }
+        Self { at, in_use: shared.in_use, free, chosen: Vec::new() }
+    }
+
+    /// Which of two devices comes first. A device that the container does not have yet is preferred
+    /// where the load is spread, one that it has where it is packed.
+    fn compare(a: &Self, b: &Self, policy: Policy) -> Ordering {
+        match policy {
+            Policy::Distributed | Policy::NumaStrict => {
+                let load = |pool: &Self| (pool.load(), pool.chosen.len());
+                load(a).cmp(&load(b))
+            }
+            Policy::Packed => {
+                let load = |pool: &Self| (pool.load(), pool.chosen.len(), pool.free.len());
+                load(b).cmp(&load(a))
+            }
+            Policy::Aligned => a.chosen.len().cmp(&b.chosen.len()),
+            Policy::First => a.at.cmp(&b.at),
+        }
     }
 
     fn load(&self) -> usize {
@@ -294,28 +333,29 @@ impl<'a> Pool<'a> {
         self.chosen.extend(self.free.drain(..count));
     }
 
-    fn replicas(&self) -> impl Iterator<Item = ReplicaId> {
+    fn replicas(&self, device: &DeviceId) -> impl Iterator<Item = ReplicaId> {
         let mut numbers = self.chosen.clone();
         numbers.sort_unstable();
-        numbers.into_iter().map(|number| ReplicaId { device: self.device.id.clone(), number })
+        numbers.into_iter().map(|number| ReplicaId { device: device.clone(), number })
     }
 
-    fn share(&self) -> Share {
-        Share { device: self.device.id.clone(), chosen: self.chosen.len(), in_use: self.in_use }
+    fn share(&self, device: &DeviceId) -> Share {
+        Share { device: device.clone(), chosen: self.chosen.len(), in_use: self.in_use }
     }
 }
 
 // === impl ShareChoice ===
 
 impl ShareChoice {
-    fn of(pools: &[Pool<'_>], spread: Spread) -> Self {
+    fn of(topology: &Topology, pools: &[Pool], policy: Policy) -> Self {
         let held: Vec<_> = pools.iter().filter(|pool| pool.is_held()).collect();
-        let devices: Vec<_> = held.iter().map(|pool| pool.device).collect();
+        let devices: Vec<_> = held.iter().map(|pool| pool.at).collect();
+        let with_id = || held.iter().map(|pool| (pool, topology.id(pool.at)));
         Self {
-            replicas: held.iter().flat_map(|pool| pool.replicas()).collect(),
-            shares: held.iter().map(|pool| pool.share()).collect(),
-            connections: Connections::of(&devices),
-            spread,
+            replicas: with_id().flat_map(|(pool, id)| pool.replicas(id)).collect(),
+            shares: with_id().map(|(pool, id)| pool.share(id)).collect(),
+            connections: Connections::of(topology, &devices),
+            policy,
         }
     }
 }
@@ -324,11 +364,7 @@ impl fmt::Display for ShareChoice {
     /// `2 of GPU-a (0 in use), 1 of GPU-b (1 in use): distributed, the pair over NV18, NUMA node 0`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shares: Vec<_> = self.shares.iter().map(Share::to_string).collect();
-        let spread = match self.spread {
-            Spread::Distributed => "distributed",
-            Spread::Packed => "packed",
-        };
-        write!(f, "{}: {spread}, {}", shares.join(", "), self.connections)
+        write!(f, "{}: {}, {}", shares.join(", "), self.policy, self.connections)
     }
 }
 

@@ -1,11 +1,14 @@
-//! Placement on machines that a person can check by eye, and against brute force on any other.
+//! Placement on machines that a person can check by eye.
+
+mod brute_force;
+
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    device::{DeviceKind, Place},
+    device::{Device, DeviceKind, Place},
     health::Health,
     nvlink::NvLinks,
     pci::{PciAddress, PciePath},
@@ -32,6 +35,12 @@ pub(super) fn gpu(index: u32, bus: u8, numa: u32) -> Device {
 }
 
 /// Eight GPUs on two NUMA nodes, four each.
+pub(super) fn nic(index: u32, numa: u32) -> Device {
+    let id = format!("NIC-{index}").parse().expect("valid");
+    let bus = 0x80 + u8::try_from(index).expect("small");
+    Device { id, kind: DeviceKind::Nic, ..gpu(index, bus, numa) }
+}
+
 pub(super) fn two_sockets() -> Vec<Device> {
     (0..8).map(|index| gpu(index, 0x10 + u8::try_from(index).expect("small"), index / 4)).collect()
 }
@@ -56,9 +65,21 @@ pub(super) fn switched() -> Vec<Device> {
     devices
 }
 
+/// The chosen indices.
 fn chosen(devices: &[Device], free: &[usize], required: &[&str], size: usize) -> String {
-    let available: Vec<_> = free.iter().map(|&index| &devices[index]).collect();
-    let choice = choose(Request { available: &available, required, size }).expect("an answer");
+    ask(devices, free, required, size, Policy::Aligned)
+}
+
+fn ask(
+    devices: &[Device],
+    free: &[usize],
+    required: &[&str],
+    size: usize,
+    policy: Policy,
+) -> String {
+    let available: Vec<_> = free.iter().map(|&index| devices[index].id.as_str()).collect();
+    let request = Request { available: &available, required, near: &[], size, policy };
+    let choice = choose(&Topology::from_devices(devices), request).expect("an answer");
     choice.devices.iter().map(|id| id.as_str().trim_start_matches("GPU-")).collect()
 }
 
@@ -88,97 +109,116 @@ fn a_single_device_is_taken_where_it_breaks_the_least() {
 }
 
 #[test]
+fn a_quad_is_not_broken_to_serve_one() {
+    // Four and five on a node: the one comes from the five, though fewer connections are cut so in
+    // the four.
+    let devices: Vec<_> = (0..9)
+        .map(|index| gpu(index, 0x10 + u8::try_from(index).expect("small"), u32::from(index >= 4)))
+        .collect();
+    assert_eq!(chosen(&devices, &[0, 1, 2, 3, 4, 5, 6, 7, 8], &[], 1), "4");
+}
+
+#[test]
 fn impossible_questions_are_refused_with_the_numbers() {
     let devices = two_sockets();
-    let available: Vec<_> = devices.iter().take(2).collect();
-    let ask = |required: &[&str], size| {
-        choose(Request { available: &available, required, size }).expect_err("refused").to_string()
+    let topology = Topology::from_devices(&devices);
+    let request = |required, size, policy| {
+        let available = &["GPU-1", "GPU-0", "GPU-4", "GPU-4", "GPU-99"];
+        choose(&topology, Request { available, required, near: &[], size, policy })
     };
-    assert_eq!(ask(&[], 0), "a choice of 0 devices was asked for");
-    assert_eq!(ask(&[], 3), "3 devices were asked for and 2 are available");
-    assert_eq!(ask(&["GPU-0", "GPU-1"], 1), "2 devices are required in a choice of 1");
-    assert_eq!(ask(&["GPU-7"], 1), "required device GPU-7 is not among the available ones");
+    let ask =
+        |required, size, policy| request(required, size, policy).expect_err("refused").to_string();
+    let (aligned, strict) = (Policy::Aligned, Policy::NumaStrict);
+    for (required, size, policy, expected) in [
+        (&[][..], 0, aligned, "a choice of 0 devices was asked for"),
+        (&[], 4, aligned, "4 devices were asked for and 3 are available"),
+        (&["GPU-0", "GPU-1"], 1, aligned, "2 devices are required in a choice of 1"),
+        (&["GPU-7"], 1, aligned, "required device GPU-7 is not among the available ones"),
+        (&["GPU-99"], 1, aligned, "required device GPU-99 is not among the available ones"),
+        (
+            &[],
+            3,
+            strict,
+            "3 devices of one NUMA node were asked for, and no node has more than 2 available",
+        ),
+        (
+            &["GPU-4"],
+            2,
+            strict,
+            "2 devices of one NUMA node were asked for, and no node has more than 1 available, \
+             the required ones included",
+        ),
+    ] {
+        assert_eq!(ask(required, size, policy), expected);
+    }
+    let twice = request(&["GPU-1", "GPU-1"], 2, aligned).expect("a repeated id is one device");
+    assert_eq!(twice.devices.len(), 2);
+}
+
+#[test]
+fn each_policy_has_its_way() {
+    let devices = two_sockets();
+    for (policy, free, size, expected) in [
+        (Policy::Aligned, &[1, 4, 5][..], 2, "45"),
+        (Policy::First, &[1, 4, 5], 2, "14"),
+        (Policy::NumaStrict, &[1, 4, 5], 2, "45"),
+        // Node 0 has three in use, node 1 two.
+        (Policy::Packed, &[1, 4, 5], 1, "1"),
+        (Policy::Distributed, &[1, 4, 5], 1, "4"),
+        (Policy::Distributed, &ALL, 2, "04"),
+        (Policy::Packed, &ALL, 4, "0123"),
+    ] {
+        assert_eq!(ask(&devices, free, &[], size, policy), expected, "{policy} {free:?}");
+    }
+}
+
+#[test]
+fn parts_are_distributed_over_their_wholes_or_packed_into_one() {
+    let mut devices: Vec<_> = (0..6).map(|index| gpu(index, 0x10, 0)).collect();
+    for device in &mut devices {
+        let whole = format!("WHOLE-{}", device.index / 3);
+        device.parent = Some(whole.parse().expect("valid"));
+        device.place.pci = format!("0000:1{}:00.0", device.index / 3).parse().ok();
+    }
+    for (policy, free, size, expected) in [
+        (Policy::Distributed, &[0, 1, 2, 3, 4, 5][..], 2, "03"),
+        (Policy::Distributed, &[1, 2, 3, 4, 5], 1, "3"),
+        (Policy::Packed, &[0, 1, 2, 4, 5], 1, "4"),
+        (Policy::Aligned, &[0, 1, 2, 5], 1, "5"),
+        (Policy::Aligned, &[0, 1, 2, 4, 5], 2, "45"),
+        (Policy::Aligned, &[1, 2, 4, 5], 2, "12"),
+    ] {
+        assert_eq!(ask(&devices, free, &[], size, policy), expected, "{policy} {free:?}");
+    }
+}
+
+#[test]
+fn a_choice_is_near_the_devices_that_the_container_has_besides() {
+    let mut devices = two_sockets();
+    devices.push(nic(0, 1));
+    let topology = Topology::from_devices(&devices);
+    let ids: Vec<_> = devices.iter().map(|device| device.id.as_str()).collect();
+    let ask = |near: &[&str]| {
+        let policy = Policy::Aligned;
+        let request = Request { available: &ids[..8], required: &[], near, size: 1, policy };
+        choose(&topology, request).expect("an answer").devices[0].to_string()
+    };
+    assert_eq!(ask(&["NIC-0"]), "GPU-4");
+    assert_eq!(ask(&[]), "GPU-0", "without one, those near it are left to others");
 }
 
 #[test]
 fn the_answer_is_explained_in_a_line() {
     let devices = switched();
-    let available: Vec<_> = devices.iter().collect();
+    let ids: Vec<_> = devices.iter().map(|device| device.id.as_str()).collect();
     let why = |size| {
-        let choice = choose(Request { available: &available, required: &[], size });
+        let policy = Policy::Aligned;
+        let request = Request { available: &ids, required: &[], near: &[], size, policy };
+        let choice = choose(&Topology::from_devices(&devices), request);
         choice.expect("an answer").connections.to_string()
     };
     assert_eq!(why(1), "a single device, NUMA node 0");
     assert_eq!(why(2), "the pair over NV18 through NVSwitch, NUMA node 0");
     assert_eq!(why(4), "all 6 pairs NV18 through NVSwitch, NUMA node 0");
     assert_eq!(why(8), "all 28 pairs NV18 through NVSwitch, NUMA nodes 0 and 1");
-}
-
-#[test]
-fn beyond_the_bound_the_answer_is_full_and_says_that_it_is_not_exact() {
-    let devices: Vec<_> =
-        (0..40).map(|i| gpu(i, 0x10 + u8::try_from(i).expect("small"), i % 2)).collect();
-    let available: Vec<_> = devices.iter().collect();
-    let choice =
-        choose(Request { available: &available, required: &[], size: 20 }).expect("an answer");
-    assert!(!choice.exact);
-    assert_eq!((choice.devices.len(), choice.connections.numa_nodes.len()), (20, 1));
-}
-
-prop_compose! {
-    /// Eight GPUs with random links, a random subset of them free, a size, and an order of asking.
-    fn question()(
-        links in prop::collection::vec((0..8_usize, 0..8_usize, 1..5_u32), 0..12),
-        free in prop::sample::subsequence((0..8_usize).collect::<Vec<_>>(), 1..=8),
-    )(
-        size in 1..=free.len(),
-        shuffled in Just(free.clone()).prop_shuffle(),
-        links in Just(links.into_iter().filter(|(a, b, _)| a != b).collect::<Vec<_>>()),
-    ) -> (Vec<Device>, Vec<usize>, usize) {
-        (linked(&links), shuffled, size)
-    }
-}
-
-/// The best sum of affinities that any set of the size has.
-fn best_by_brute_force(devices: &[Device], free: &[usize], size: usize) -> i64 {
-    let sets = (0..1_u32 << free.len()).filter(|set| set.count_ones() as usize == size);
-    let members = |set: u32| -> Vec<&Device> {
-        let bit = |(position, _): &(usize, &usize)| set & (1 << position) != 0;
-        free.iter().enumerate().filter(bit).map(|(_, &index)| &devices[index]).collect()
-    };
-    sets.map(|set| sum_of_affinities(&members(set))).max().expect("at least one set")
-}
-
-fn sum_of_affinities(set: &[&Device]) -> i64 {
-    let mut sum = 0;
-    for (position, a) in set.iter().enumerate() {
-        for b in &set[position + 1..] {
-            sum += affinity(Connection::between(a, b));
-        }
-    }
-    sum
-}
-
-proptest! {
-    #[test]
-    fn no_set_is_better_connected((devices, free, size) in question()) {
-        let available: Vec<_> = free.iter().map(|&index| &devices[index]).collect();
-        let choice = choose(Request { available: &available, required: &[], size }).expect("an answer");
-        let chosen: Vec<_> = choice.devices.iter()
-            .map(|id| devices.iter().find(|device| device.id == *id).expect("known"))
-            .collect();
-        prop_assert!(choice.exact);
-        prop_assert_eq!(chosen.len(), size);
-        prop_assert_eq!(sum_of_affinities(&chosen), best_by_brute_force(&devices, &free, size));
-    }
-
-    #[test]
-    fn the_order_of_asking_does_not_matter((devices, free, size) in question()) {
-        let mut ascending = free.clone();
-        ascending.sort_unstable();
-        prop_assert_eq!(
-            chosen(&devices, &free, &[], size),
-            chosen(&devices, &ascending, &[], size)
-        );
-    }
 }

@@ -271,6 +271,7 @@ impl Keeper {
         if state.says_the_same_as(known) {
             return;
         }
+        state.find_topology(known);
         tell::news(known, &state);
         state.inventory.generation = known.inventory.generation + 1;
         self.publish.send_replace(Arc::new(state));
@@ -308,7 +309,9 @@ pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
         obstacle: &|device, _| looked.obstacle(&policy, device),
     };
     let plan = offer::plan(question);
-    looked.state(inventory, policy, plan)
+    let mut state = looked.state(inventory, policy, plan);
+    state.find_topology(&NodeState::default());
+    state
 }
 
 /// Why a device that is shared by MPS has no daemon to serve it.

@@ -108,6 +108,7 @@ impl Looked {
     pub(super) fn state(self, inventory: Inventory, policy: Arc<Policy>, plan: Plan) -> NodeState {
         NodeState {
             inventory,
+            topology: Arc::default(),
             policy,
             offers: plan.offers,
             withheld: plan.withheld,

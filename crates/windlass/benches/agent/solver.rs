@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use windlass_core::{
     device::{Device, DeviceKind},
     placement::{
-        Request, choose,
-        shares::{self, ShareRequest, SharedDevice, Span, Spread},
+        Policy, Request, Topology, choose,
+        shares::{self, ShareRequest, SharedDevice, Span},
     },
 };
 use windlass_node::{Config, agent, clock::Clock, config::DriverPlaces};
@@ -52,11 +52,13 @@ const SHARES_WITHIN: Duration = Duration::from_millis(2);
 async fn measure_shares() -> Result<Row> {
     let devices = gpus("16-gpu").await?;
     let free: Vec<_> = (0..REPLICAS).collect();
-    let shared = |device| SharedDevice { device, free: &free, in_use: 0 };
-    let shared: Vec<_> = devices.iter().map(shared).collect();
+    let topology = Topology::from_devices(&devices);
+    let ids: Vec<_> = devices.iter().map(|device| device.id.as_str()).collect();
+    let shared = ids.iter().map(|id| SharedDevice { id, free: &free, in_use: 0 });
+    let shared: Vec<_> = shared.collect();
     let all = shared.len() * free.len();
     let sizes = (0..=8).map(|power| 1 << power).chain([all / 2, all]);
-    let measured = sizes.map(|size| Ok((size, time_shares(&shared, size)?)));
+    let measured = sizes.map(|size| Ok((size, time_shares(&topology, &shared, size)?)));
     let measured: Vec<_> = measured.collect::<Result<_>>()?;
     let slowest = measured.into_iter().max_by_key(|(_, taken)| taken.median());
     let (size, taken) = slowest.context("sizes were given")?;
@@ -64,13 +66,13 @@ async fn measure_shares() -> Result<Row> {
     Ok(row.compared("the slowest size").at_most(taken.median(), SHARES_WITHIN))
 }
 
-fn time_shares(devices: &[SharedDevice<'_>], size: usize) -> Result<Samples> {
-    let (spread, span) = (Spread::Distributed, Span::AnyDevices);
+fn time_shares(topology: &Topology, devices: &[SharedDevice<'_>], size: usize) -> Result<Samples> {
+    let (policy, span) = (Policy::Distributed, Span::AnyDevices);
     let mut taken = Samples::default();
     for _ in 0..RUNS / 4 {
-        let request = ShareRequest { devices, required: &[], size, spread, span };
+        let request = ShareRequest { devices, required: &[], size, policy, span };
         let begun = Instant::now();
-        black_box(shares::choose(black_box(request))?);
+        black_box(shares::choose(topology, black_box(request))?);
         taken.push(begun.elapsed());
     }
     Ok(taken)
@@ -92,18 +94,21 @@ async fn gpus(profile: &str) -> Result<Vec<Device>> {
 }
 
 fn worst(devices: &[Device]) -> Result<(usize, Samples)> {
-    let available: Vec<_> = devices.iter().collect();
-    let measured = (1..=devices.len()).map(|size| Ok((size, time(&available, size)?)));
+    let topology = Topology::from_devices(devices);
+    let available: Vec<_> = devices.iter().map(|device| device.id.as_str()).collect();
+    let measured = (1..=devices.len()).map(|size| Ok((size, time(&topology, &available, size)?)));
     let measured: Vec<_> = measured.collect::<Result<_>>()?;
     let slowest = measured.into_iter().max_by_key(|(_, taken)| taken.median());
     slowest.context("no GPUs were found")
 }
 
-fn time(available: &[&Device], size: usize) -> Result<Samples> {
+fn time(topology: &Topology, available: &[&str], size: usize) -> Result<Samples> {
     let mut taken = Samples::default();
     for _ in 0..RUNS {
+        let policy = Policy::Aligned;
+        let request = Request { available, required: &[], near: &[], size, policy };
         let begun = Instant::now();
-        black_box(choose(black_box(Request { available, required: &[], size }))?);
+        black_box(choose(topology, black_box(request))?);
         taken.push(begun.elapsed());
     }
     Ok(taken)

@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout};
 use windlass_core::{
     device::Device,
     inventory::Inventory,
-    placement::{self, Connections},
+    placement::{self, Connections, Policy, Topology as Distances},
 };
 use windlass_kubelet_sim::{Admission, Allotment, NodeStatus, Pod, PodStatus, Question};
 use windlass_machine::Fault;
@@ -138,6 +138,8 @@ impl<'a> Script<'a> {
         allotment: &Allotment,
     ) -> Result<Container> {
         let devices = ordered(allotment.ids().iter().filter_map(|id| inventory.get(id)));
+        let topology = Distances::of(inventory);
+        let ids: Vec<_> = devices.iter().map(|device| device.id.as_str()).collect();
         let grant = &allotment.grant;
         let mut cdi_devices = grant.cdi_devices.clone();
         cdi_devices.sort_by_key(|name| devices.iter().position(|d| name.ends_with(d.id.as_str())));
@@ -148,8 +150,8 @@ impl<'a> Script<'a> {
             resource: resource.to_owned(),
             devices: devices.iter().map(|device| short_name(device)).collect(),
             ids: devices.iter().map(|device| device.id.to_string()).collect(),
-            why: Connections::of(&devices).to_string(),
-            compared: allotment.preference.as_ref().and_then(|asked| compared(inventory, asked)),
+            why: Connections::among(&topology, &ids).to_string(),
+            compared: allotment.preference.as_ref().and_then(|asked| compared(&topology, asked)),
             cdi_devices,
             files: edits.files(),
             env: own.chain(edits.env).collect(),
@@ -250,12 +252,17 @@ impl<'a> Script<'a> {
 }
 
 /// The agent's answer is repeated to learn what it was compared with.
-fn compared(inventory: &Inventory, asked: &Question) -> Option<u64> {
-    let available: Vec<_> = asked.available.iter().filter_map(|id| inventory.get(id)).collect();
+fn compared(topology: &Distances, asked: &Question) -> Option<u64> {
+    let available: Vec<_> = asked.available.iter().map(String::as_str).collect();
     let required: Vec<_> = asked.must_include.iter().map(String::as_str).collect();
-    let request =
-        placement::Request { available: &available, required: &required, size: asked.size };
-    Some(placement::choose(request).ok()?.compared)
+    let request = placement::Request {
+        available: &available,
+        required: &required,
+        near: &[],
+        size: asked.size,
+        policy: Policy::Aligned,
+    };
+    Some(placement::choose(topology, request).ok()?.steps)
 }
 
 /// Device ids of a resource that pods hold, and the pod.

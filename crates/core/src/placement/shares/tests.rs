@@ -1,8 +1,9 @@
-//! Shares of devices that a person can check by eye, and the promises of each spread on any others.
+//! Shares of devices that a person can check by eye, and the promises of each policy on any others.
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::device::Device;
 use crate::placement::tests::{gpu, linked, switched};
 
 /// Devices, the free replicas of each, and how many others are in use.
@@ -18,16 +19,27 @@ impl World {
         Self { devices, free, in_use: in_use.iter().map(|&used| used as usize).collect() }
     }
 
+    fn topology(&self) -> Topology {
+        Topology::from_devices(&self.devices)
+    }
+
     fn shared(&self) -> Vec<SharedDevice<'_>> {
         let free = self.free.iter().zip(&self.in_use);
         let shared = self.devices.iter().zip(free);
-        shared.map(|(device, (free, &in_use))| SharedDevice { device, free, in_use }).collect()
+        let shared = shared.map(|(device, (free, &in_use))| SharedDevice {
+            id: device.id.as_str(),
+            free,
+            in_use,
+        });
+        shared.collect()
     }
 
     fn ask(&self, ask: &Ask) -> Result<ShareChoice, ShareError> {
         let required: Vec<_> = ask.required.iter().map(|id| id.parse().expect("valid")).collect();
-        let Ask { size, spread, span, .. } = *ask;
-        choose(ShareRequest { devices: &self.shared(), required: &required, size, spread, span })
+        let Ask { size, policy, span, .. } = *ask;
+        let request =
+            ShareRequest { devices: &self.shared(), required: &required, size, policy, span };
+        choose(&self.topology(), request)
     }
 
     /// `0x2 3x1`: two replicas of GPU 0 and one of GPU 3.
@@ -44,16 +56,16 @@ impl World {
 struct Ask {
     size: usize,
     required: &'static [&'static str],
-    spread: Spread,
+    policy: Policy,
     span: Span,
 }
 
 fn distributed(size: usize) -> Ask {
-    Ask { size, required: &[], spread: Spread::Distributed, span: Span::AnyDevices }
+    Ask { size, required: &[], policy: Policy::Distributed, span: Span::AnyDevices }
 }
 
 fn packed(size: usize) -> Ask {
-    Ask { spread: Spread::Packed, ..distributed(size) }
+    Ask { policy: Policy::Packed, ..distributed(size) }
 }
 
 fn of_one(ask: Ask) -> Ask {
@@ -181,7 +193,7 @@ prop_compose! {
         shares in prop::collection::vec(
             (prop::sample::subsequence((0..6_u32).collect::<Vec<_>>(), 0..=6), 0..4_usize), 1..=8,
         ),
-        spread in prop_oneof![Just(Spread::Distributed), Just(Spread::Packed)],
+        policy in prop::sample::select(Policy::ALL.to_vec()),
         span in prop_oneof![Just(Span::AnyDevices), Just(Span::OneDevice)],
         size in 1..20_usize,
         seed: u64,
@@ -190,7 +202,7 @@ prop_compose! {
         let (free, in_use): (Vec<_>, Vec<_>) = shares.into_iter().unzip();
         let devices = linked(&links).into_iter().take(free.len()).collect();
         let world = World { devices, free, in_use };
-        let question = Question::about(&world, spread, span, size, seed);
+        let question = Question::about(&world, policy, span, size, seed);
         (world, question)
     }
 }
@@ -200,23 +212,23 @@ prop_compose! {
 struct Question {
     required: Vec<ReplicaId>,
     size: usize,
-    spread: Spread,
+    policy: Policy,
     span: Span,
 }
 
 impl Question {
-    fn about(world: &World, spread: Spread, span: Span, size: usize, seed: u64) -> Self {
+    fn about(world: &World, policy: Policy, span: Span, size: usize, seed: u64) -> Self {
         let all = world.devices.iter().zip(&world.free).flat_map(|(device, free)| {
             free.iter().map(|&number| ReplicaId { device: device.id.clone(), number })
         });
         let drawn = all.enumerate().filter(|(at, _)| (seed >> (at % 64)) & 7 == 7);
         let required = drawn.map(|(_, replica)| replica).take(size.min(3)).collect();
-        Self { required, size, spread, span }
+        Self { required, size, policy, span }
     }
 
     fn of<'a>(&'a self, devices: &'a [SharedDevice<'a>]) -> ShareRequest<'a> {
-        let Self { size, spread, span, .. } = *self;
-        ShareRequest { devices, required: &self.required, size, spread, span }
+        let Self { size, policy, span, .. } = *self;
+        ShareRequest { devices, required: &self.required, size, policy, span }
     }
 }
 
@@ -233,12 +245,12 @@ fn loads(
     question: &Question,
     choice: &ShareChoice,
 ) -> Vec<(usize, usize, usize, usize)> {
-    let count = |replicas: &[ReplicaId], device: &Device| {
-        replicas.iter().filter(|replica| replica.device == device.id).count()
+    let count = |replicas: &[ReplicaId], id: &str| {
+        replicas.iter().filter(|replica| replica.device.as_str() == id).count()
     };
     let row = |shared: &SharedDevice<'_>| {
-        let chosen = count(&choice.replicas, shared.device);
-        let required = count(&question.required, shared.device);
+        let chosen = count(&choice.replicas, shared.id);
+        let required = count(&question.required, shared.id);
         (shared.in_use, chosen, required, shared.free.len() - chosen)
     };
     world.shared().iter().map(row).collect()
@@ -248,13 +260,13 @@ proptest! {
     #[test]
     fn an_answer_is_full_free_and_holds_what_is_required((world, question) in any_world()) {
         let shared = world.shared();
-        let Ok(choice) = choose(question.of(&shared)) else { return Ok(()) };
+        let Ok(choice) = choose(&world.topology(), question.of(&shared)) else { return Ok(()) };
         let replicas: BTreeSet<_> = choice.replicas.iter().collect();
         prop_assert_eq!(replicas.len(), question.size);
         prop_assert_eq!(choice.replicas.len(), question.size);
         prop_assert!(question.required.iter().all(|replica| replicas.contains(replica)));
         for replica in replicas {
-            let of = shared.iter().find(|shared| shared.device.id == replica.device);
+            let of = shared.iter().find(|shared| shared.id == replica.device.as_str());
             prop_assert!(of.expect("a known device").free.contains(&replica.number));
         }
         prop_assert!(question.span == Span::AnyDevices || choice.shares.len() == 1);
@@ -265,11 +277,14 @@ proptest! {
         let shared = world.shared();
         let available: usize = world.free.iter().map(Vec::len).sum();
         let alone = world.free.iter().any(|free| free.len() >= question.size);
-        match choose(question.of(&shared)) {
+        match choose(&world.topology(), question.of(&shared)) {
             Ok(_) => prop_assert!(question.size <= available),
             Err(ShareError::TooFew { .. }) => prop_assert!(question.size > available),
             Err(ShareError::TooFewOnOne { .. }) =>
                 prop_assert!(!alone || !question.required.is_empty()),
+            Err(ShareError::NoNumaNode { size, most }) => prop_assert!(
+                question.policy == Policy::NumaStrict && most < size
+            ),
             Err(ShareError::RequiredOnSeveral(_)) => prop_assert!(question.required.len() > 1),
             Err(error) => prop_assert!(false, "{error}"),
         }
@@ -282,20 +297,20 @@ proptest! {
             free.reverse();
         }
         let mut shared = world.shared();
-        let expected = choose(question.of(&shared));
+        let expected = choose(&world.topology(), question.of(&shared));
         for (entry, free) in shared.iter_mut().zip(&reversed) {
             entry.free = free;
         }
         let turn = turn % shared.len();
         shared.rotate_left(turn);
-        prop_assert_eq!(choose(question.of(&shared)), expected);
+        prop_assert_eq!(choose(&world.topology(), question.of(&shared)), expected);
     }
 
     #[test]
     fn distributed_leaves_no_device_behind((world, mut question) in any_world()) {
-        (question.spread, question.span) = (Spread::Distributed, Span::AnyDevices);
+        (question.policy, question.span) = (Policy::Distributed, Span::AnyDevices);
         let shared = world.shared();
-        let Ok(choice) = choose(question.of(&shared)) else { return Ok(()) };
+        let Ok(choice) = choose(&world.topology(), question.of(&shared)) else { return Ok(()) };
         let loads = loads(&world, &question, &choice);
         let lowest = loads.iter().filter(|(.., left)| *left > 0).map(|(used, chosen, ..)| used + chosen);
         let lowest = lowest.min().unwrap_or(usize::MAX);
@@ -306,9 +321,9 @@ proptest! {
 
     #[test]
     fn packed_fills_one_device_before_it_opens_another((world, mut question) in any_world()) {
-        (question.spread, question.span) = (Spread::Packed, Span::AnyDevices);
+        (question.policy, question.span) = (Policy::Packed, Span::AnyDevices);
         let shared = world.shared();
-        let Ok(choice) = choose(question.of(&shared)) else { return Ok(()) };
+        let Ok(choice) = choose(&world.topology(), question.of(&shared)) else { return Ok(()) };
         let loads = loads(&world, &question, &choice);
         let opened: Vec<_> = loads.iter().filter(|(_, chosen, required, _)| chosen > required).collect();
         prop_assert!(opened.iter().filter(|(.., left)| *left > 0).count() <= 1);

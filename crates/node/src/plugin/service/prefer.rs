@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use windlass_core::{
-    device::DeviceId,
     placement::{
-        self,
+        self, Policy,
         shares::{self, ShareRequest, SharedDevice, Span},
     },
     replica::ReplicaId,
@@ -17,7 +16,7 @@ use windlass_kubelet_api::deviceplugin::{
 use super::{super::wire::Refusal, Service};
 use crate::{
     config::{Shared, SharingMethod, Spread},
-    offer::{Offer, OfferedDevice},
+    offer::Offer,
     state::NodeState,
 };
 
@@ -41,20 +40,24 @@ impl Service {
         state: &NodeState,
         request: &ContainerPreferredAllocationRequest,
     ) -> Result<Vec<String>, Refusal> {
-        let ids = request.available_device_i_ds.iter();
-        let available: Vec<_> = ids.filter_map(|id| state.inventory.get(id)).collect();
+        let available: Vec<_> = request.available_device_i_ds.iter().map(String::as_str).collect();
         let required: Vec<_> =
             request.must_include_device_i_ds.iter().map(String::as_str).collect();
-        let question =
-            placement::Request { available: &available, required: &required, size: size(request) };
-        let choice = placement::choose(question)
+        let question = placement::Request {
+            available: &available,
+            required: &required,
+            near: &[],
+            size: size(request),
+            policy: Policy::Aligned,
+        };
+        let choice = placement::choose(&state.topology, question)
             .map_err(|source| Refusal::Placement { resource: self.name(), source })?;
         let chosen: Vec<_> = choice.devices.iter().map(ToString::to_string).collect();
         tracing::info!(
             resource = self.resource.as_str(),
             devices = chosen.join(" "),
             why = choice.connections.to_string(),
-            compared = choice.compared,
+            steps = choice.steps,
             exact = choice.exact,
             "preferred"
         );
@@ -71,23 +74,23 @@ impl Service {
         request: &ContainerPreferredAllocationRequest,
     ) -> Result<Vec<String>, Refusal> {
         let free = by_device(&request.available_device_i_ds);
-        let device = |(id, offered): (&DeviceId, &OfferedDevice)| {
+        let devices = offer.devices.iter().filter_map(|(id, offered)| {
             let replicas = offered.shared()?.replicas.get() as usize;
             let free = free.get(id.as_str()).map_or(&[][..], Vec::as_slice);
             let in_use = replicas.saturating_sub(free.len());
-            Some(SharedDevice { device: state.inventory.get(id.as_str())?, free, in_use })
-        };
-        let devices: Vec<_> = offer.devices.iter().filter_map(device).collect();
+            Some(SharedDevice { id: id.as_str(), free, in_use })
+        });
+        let devices: Vec<_> = devices.collect();
         let required: Vec<_> =
             request.must_include_device_i_ds.iter().filter_map(|id| id.parse().ok()).collect();
         let question = ShareRequest {
             devices: &devices,
             required: &required,
             size: size(request),
-            spread: spread(shared),
+            policy: policy(shared),
             span: span(shared),
         };
-        let choice = shares::choose(question)
+        let choice = shares::choose(&state.topology, question)
             .map_err(|source| Refusal::Shares { resource: self.name(), source })?;
         let chosen: Vec<_> = choice.replicas.iter().map(ToString::to_string).collect();
         tracing::info!(
@@ -100,10 +103,10 @@ impl Service {
     }
 }
 
-fn spread(shared: Shared) -> shares::Spread {
+fn policy(shared: Shared) -> Policy {
     match shared.spread {
-        Spread::Distributed => shares::Spread::Distributed,
-        Spread::Packed => shares::Spread::Packed,
+        Spread::Distributed => Policy::Distributed,
+        Spread::Packed => Policy::Packed,
     }
 }
 

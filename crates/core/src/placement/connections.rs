@@ -1,0 +1,68 @@
+//! A set's topology in short: its pairs by connection, and the NUMA nodes it spans.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use serde::Serialize;
+
+use super::Topology;
+
+/// The pairs of a set by connection, and its NUMA nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Connections {
+    /// Number of pairs per label, such as `NV18` or `PIX`.
+    pub pairs: BTreeMap<String, usize>,
+    /// Whether NVLink passes a switch.
+    pub via_switch: bool,
+    /// The NUMA nodes of the devices, where the machine tells them.
+    pub numa_nodes: BTreeSet<u32>,
+}
+
+// === impl Connections ===
+
+impl Connections {
+    /// Sums up the pairs of these devices; what the topology does not know is left out.
+    pub fn among(topology: &Topology, ids: &[&str]) -> Self {
+        let positions: Vec<_> = ids.iter().filter_map(|id| topology.position(id)).collect();
+        Self::of(topology, &positions)
+    }
+
+    /// Sums up the pairs of a set, given by positions.
+    pub(super) fn of(topology: &Topology, set: &[usize]) -> Self {
+        let mut summary = Self {
+            numa_nodes: set.iter().filter_map(|&at| topology.spot(at).numa_node).collect(),
+            ..Self::default()
+        };
+        for (place, &a) in set.iter().enumerate() {
+            for &b in &set[place + 1..] {
+                let connection = topology.connection(a, b);
+                summary.via_switch |= connection.nvlink.is_some_and(|pair| pair.via_switch);
+                *summary.pairs.entry(connection.to_string()).or_default() += 1;
+            }
+        }
+        summary
+    }
+}
+
+impl fmt::Display for Connections {
+    /// `all 6 pairs NV18 through NVSwitch, NUMA node 0`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let switch = if self.via_switch { " through NVSwitch" } else { "" };
+        let pairs: Vec<_> = self.pairs.iter().map(|(label, n)| format!("{n} x {label}")).collect();
+        match self.pairs.iter().next() {
+            None => f.write_str("a single device")?,
+            Some((label, 1)) if pairs.len() == 1 => write!(f, "the pair over {label}{switch}")?,
+            Some((label, n)) if pairs.len() == 1 => write!(f, "all {n} pairs {label}{switch}")?,
+            Some(_) => write!(f, "pairs {}{switch}", pairs.join(", "))?,
+        }
+        let nodes: Vec<_> = self.numa_nodes.iter().map(u32::to_string).collect();
+        match nodes.as_slice() {
+            [] => Ok(()),
+            [node] => write!(f, ", NUMA node {node}"),
+            several => write!(f, ", NUMA nodes {}", several.join(" and ")),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What the sets of a branch can reach at most, term by term.
+
+use std::cmp::Ordering;
+
+use super::Partial;
+use crate::placement::{
+    policy::{Score, Term},
+    problem::Problem,
+    remaining::count,
+};
+
+/// What can be known before the search, and room for what is known in it.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    /// For each class the worth of its `n` best connections with eligible devices, for each `n` up to
+    /// one less than are missing; row by row.
+    best_sums: Vec<i64>,
+    row: usize,
+    /// What one device of each class would add, and how many there are.
+    gains: Vec<(i64, usize)>,
+    /// What each group can still give.
+    rooms: Vec<Room>,
+}
+
+/// A group in the middle of a search.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    taken: i64,
+    left: i64,
+}
+
+/// A part of the search: what is missing, from which class on it is taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Branch {
+    pub(super) class: usize,
+    pub(super) missing: usize,
+}
+
+// === impl Bounds ===
+
+impl Bounds {
+    pub(super) fn of(problem: &Problem) -> Self {
+        let classes = problem.classes.len();
+        let row = problem.missing.max(1);
+        let mut best_sums = Vec::with_capacity(classes * row);
+        let mut order: Vec<_> = (0..classes).collect();
+        for class in 0..classes {
+            order.sort_by_key(|&other| -problem.weight(class, other));
+            let weights = order.iter().flat_map(|&other| {
+                let others = problem.classes[other].eligible;
+                let others = others.saturating_sub(usize::from(other == class));
+                std::iter::repeat_n(problem.weight(class, other), others)
+            });
+            let mut sum = 0;
+            best_sums.push(sum);
+            let sums = weights.chain(std::iter::repeat(0)).map(|weight| {
+                sum += weight;
+                sum
+            });
+            best_sums.extend(sums.take(row - 1));
+        }
+        let (gains, rooms) =
+            (Vec::with_capacity(classes), Vec::with_capacity(problem.groups.len()));
+        Self { best_sums, row, gains, rooms }
+    }
+
+    /// Whether no set of a branch is as good as the best.
+    pub(super) fn exclude(
+        &mut self,
+        problem: &Problem,
+        state: &Partial,
+        branch: Branch,
+        best: &Score,
+    ) -> bool {
+        for (term, theirs) in best.terms() {
+            let Some(most) = self.most(problem, state, branch, term) else { return false };
+            match term.signed(most).cmp(&term.signed(theirs)) {
+                Ordering::Less => return true,
+                Ordering::Equal => {}
+                Ordering::Greater => return false,
+            }
+        }
+        false
+    }
+
+    /// The best that a term can say of any set of a branch, or better; `None` where that is not known.
+    fn most(
+        &mut self,
+        problem: &Problem,
+        state: &Partial,
+        branch: Branch,
+        term: Term,
+    ) -> Option<i64> {
+        match term {
+            Term::Affinity => Some(state.affinity + self.most_affinity(problem, state, branch)),
+            Term::InUse => {
+                let of = |class: usize| problem.groups[problem.classes[class].traits.group].in_use;
+                Some(state.value(problem, term) + self.greatest(problem, branch, of))
+            }
+            Term::Groups => Some(self.fewest_groups(problem, state, branch)),
+            Term::Imbalance => Some(self.least_imbalance(problem, state, branch)),
+            Term::Remaining | Term::NearNics | Term::NumaNodes | Term::Shares | Term::Position => {
+                None
+            }
+        }
+    }
+
+    /// Each device adds its connections with what is taken, and half of those with its best partners
+    /// among what is still to be taken: the other half is theirs.
+    fn most_affinity(&mut self, problem: &Problem, state: &Partial, branch: Branch) -> i64 {
+        let (sums, row) = (std::mem::take(&mut self.best_sums), self.row);
+        let twice = |class: usize| 2 * state.touch[class] + sums[class * row + branch.missing - 1];
+        let most = self.greatest(problem, branch, twice) / 2;
+        self.best_sums = sums;
+        most
+    }
+
+    /// The sum of the greatest gains of as many devices as are missing.
+    fn greatest(&mut self, problem: &Problem, branch: Branch, gain: impl Fn(usize) -> i64) -> i64 {
+        self.gains.clear();
+        let classes = branch.class..problem.classes.len();
+        self.gains.extend(classes.map(|class| (gain(class), problem.classes[class].eligible)));
+        self.gains.sort_unstable_by_key(|&(gain, _)| -gain);
+        let mut missing = branch.missing;
+        let mut sum = 0;
+        for &(gain, devices) in &self.gains {
+            let taken = devices.min(missing);
+            sum += gain * count(taken);
+            missing -= taken;
+            if missing == 0 {
+                break;
+            }
+        }
+        sum
+    }
+
+    /// The groups filled one by one, always the emptiest.
+    fn least_imbalance(&mut self, problem: &Problem, state: &Partial, branch: Branch) -> i64 {
+        self.find_room(problem, state, branch);
+        for (load, group) in self.rooms.iter_mut().zip(&problem.groups) {
+            load.taken += group.in_use;
+        }
+        for _ in 0..branch.missing {
+            let open = self.rooms.iter_mut().filter(|room| room.left > 0);
+            let Some(room) = open.min_by_key(|room| room.taken) else { break };
+            room.taken += 1;
+            room.left -= 1;
+        }
+        self.rooms.iter().map(|room| room.taken.pow(2)).sum()
+    }
+
+    /// The groups that are taken from already filled up, then others, always the roomiest.
+    fn fewest_groups(&mut self, problem: &Problem, state: &Partial, branch: Branch) -> i64 {
+        self.find_room(problem, state, branch);
+        self.rooms.sort_unstable_by_key(|room| (room.taken == 0, -room.left));
+        let mut missing = count(branch.missing);
+        let mut groups = 0;
+        for room in &self.rooms {
+            if room.taken == 0 && missing <= 0 {
+                break;
+            }
+            groups += 1;
+            missing -= room.left;
+        }
+        groups
+    }
+
+    /// What each group has given, and can still give to a branch.
+    fn find_room(&mut self, problem: &Problem, state: &Partial, branch: Branch) {
+        self.rooms.clear();
+        self.rooms.extend(state.of_group.iter().map(|&taken| Room { taken, left: 0 }));
+        for class in &problem.classes[branch.class..] {
+            self.rooms[class.traits.group].left += count(class.eligible);
+        }
+    }
+}

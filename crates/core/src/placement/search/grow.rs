@@ -1,0 +1,49 @@
+//! Good sets to begin with: grown device by device, so that the search has something to beat.
+
+use super::{Partial, Search};
+use crate::placement::{policy::Term, problem::Problem};
+
+/// How many beginnings are tried.
+const MOST_BEGINNINGS: usize = 32;
+
+// === impl Search ===
+
+impl Search<'_> {
+    /// Grows a set from each class, and keeps the best.
+    pub(super) fn grow_some(&mut self) {
+        let problem = self.problem;
+        let classes = 0..problem.classes.len();
+        let begins = classes.filter(|&class| problem.classes[class].eligible > 0);
+        for class in begins.take(MOST_BEGINNINGS) {
+            let empty = self.state.clone();
+            self.state.grow(problem, class);
+            self.compare();
+            self.state = empty;
+        }
+    }
+}
+
+impl Partial {
+    /// Takes one of a class, then always what adds most, until nothing is missing.
+    fn grow(&mut self, problem: &Problem, first: usize) {
+        self.take(problem, first, 1);
+        for _ in 1..problem.missing {
+            let classes = 0..problem.classes.len();
+            let open =
+                classes.filter(|&class| self.counts[class] < problem.classes[class].eligible);
+            let best = open.max_by_key(|&class| (self.gain_of(problem, class), usize::MAX - class));
+            self.take(problem, best.expect("as many are eligible as are missing"), 1);
+        }
+    }
+
+    /// How much the next device of a class is wanted.
+    fn gain_of(&self, problem: &Problem, class: usize) -> (i64, i64) {
+        let group = problem.classes[class].traits.group;
+        let in_use = problem.groups[group].in_use;
+        match problem.terms.first() {
+            Some(Term::InUse) => (in_use, self.touch[class]),
+            Some(Term::Imbalance) => (-in_use - self.of_group[group], self.touch[class]),
+            _ => (self.touch[class], 0),
+        }
+    }
+}

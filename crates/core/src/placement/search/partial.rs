@@ -1,0 +1,92 @@
+//! A set that is being made.
+
+use crate::placement::{
+    policy::Term,
+    problem::{Class, GroupLoad, Problem},
+    remaining::count,
+};
+
+/// How many are taken of each class, and what follows from it.
+#[derive(Clone, Debug)]
+pub(super) struct Partial {
+    pub(super) counts: Vec<usize>,
+    /// The worth of a member of each class together with all that is taken.
+    pub(super) touch: Vec<i64>,
+    pub(super) affinity: i64,
+    /// What is taken of each group, the required included.
+    pub(super) of_group: Vec<i64>,
+}
+
+// === impl Partial ===
+
+impl Partial {
+    /// Nothing is taken but what is required.
+    pub(super) fn new(problem: &Problem) -> Self {
+        Self {
+            counts: vec![0; problem.classes.len()],
+            touch: problem.classes.iter().map(|class| class.traits.fixed).collect(),
+            affinity: problem.start.affinity,
+            of_group: problem.groups.iter().map(|group| group.required).collect(),
+        }
+    }
+
+    /// Takes so many of a class.
+    pub(super) fn take(&mut self, problem: &Problem, class: usize, taken: usize) {
+        self.counts[class] += taken;
+        let taken = count(taken);
+        self.affinity += self.gain(problem, class, taken);
+        self.of_group[problem.classes[class].traits.group] += taken;
+        for (other, touch) in self.touch.iter_mut().enumerate() {
+            *touch += taken * problem.weight(class, other);
+        }
+    }
+
+    /// Undoes a `take`.
+    pub(super) fn give_back(&mut self, problem: &Problem, class: usize, taken: usize) {
+        self.counts[class] -= taken;
+        let taken = count(taken);
+        for (other, touch) in self.touch.iter_mut().enumerate() {
+            *touch -= taken * problem.weight(class, other);
+        }
+        self.of_group[problem.classes[class].traits.group] -= taken;
+        self.affinity -= self.gain(problem, class, taken);
+    }
+
+    /// What so many of a class add: their connections with what is taken, and with each other.
+    fn gain(&self, problem: &Problem, class: usize, taken: i64) -> i64 {
+        taken * self.touch[class] + taken * (taken - 1) / 2 * problem.weight(class, class)
+    }
+
+    /// What a term says of the set; what remains is for others to judge.
+    pub(super) fn value(&self, problem: &Problem, term: Term) -> i64 {
+        match term {
+            Term::Affinity => self.affinity,
+            Term::NearNics => {
+                problem.start.near_nics + self.sum(problem, |class| class.traits.near_nics)
+            }
+            Term::NumaNodes => self.numa_nodes(problem),
+            Term::InUse => {
+                let required: i64 = problem.groups.iter().map(|of| of.in_use * of.required).sum();
+                required + self.sum(problem, |class| problem.groups[class.traits.group].in_use)
+            }
+            Term::Shares => self.sum(problem, |class| class.traits.shares),
+            Term::Groups => count(self.of_group.iter().filter(|&&taken| taken > 0).count()),
+            Term::Imbalance => {
+                let square = |(group, taken): (&GroupLoad, &i64)| (group.in_use + taken).pow(2);
+                problem.groups.iter().zip(&self.of_group).map(square).sum()
+            }
+            Term::Remaining | Term::Position => 0,
+        }
+    }
+
+    fn sum(&self, problem: &Problem, of: impl Fn(&Class) -> i64) -> i64 {
+        let counts = problem.classes.iter().zip(&self.counts);
+        counts.map(|(class, &taken)| of(class) * count(taken)).sum()
+    }
+
+    fn numa_nodes(&self, problem: &Problem) -> i64 {
+        let taken = problem.classes.iter().zip(&self.counts).filter(|(_, taken)| **taken > 0);
+        let bits = taken.fold(problem.start.numa, |bits, (class, _)| bits | class.traits.numa);
+        bits.count_ones().into()
+    }
+}

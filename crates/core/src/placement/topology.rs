@@ -1,0 +1,127 @@
+//! The devices of a node and how near each is to each other, computed once for an inventory.
+
+use crate::{
+    device::{Device, DeviceId, DeviceKind},
+    inventory::Inventory,
+    topology::{Connection, ConnectionMatrix},
+};
+
+use super::affinity;
+
+/// Every device that can be chosen, by position: the inventory's order, whatever order it was given in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Topology {
+    spots: Vec<Spot>,
+    /// Positions in the order of ids, to find one.
+    by_id: Vec<usize>,
+    connections: ConnectionMatrix,
+    /// Row-major square matrix, symmetric, zero on the diagonal.
+    affinity: Vec<i64>,
+}
+
+/// What a choice needs to know of a device besides its connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub(super) id: DeviceId,
+    pub(super) kind: DeviceKind,
+    pub(super) numa_node: Option<u32>,
+    /// Devices of one group fill it up, or spread over several: the parts of one device, the whole
+    /// devices of one NUMA node.
+    pub(super) group: Group,
+    /// The worth of the nearest NIC; 0 for a NIC itself.
+    pub(super) nic: i64,
+}
+
+/// What a device is a share of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Group {
+    /// The device that it is a part of.
+    Whole(DeviceId),
+    /// The NUMA node of a whole device.
+    Numa(DeviceKind, Option<u32>),
+}
+
+// === impl Topology ===
+
+impl Topology {
+    /// The topology of an inventory.
+    pub fn of(inventory: &Inventory) -> Self {
+        Self::from_devices(inventory.devices.iter())
+    }
+
+    /// The topology of some devices; of two with one id the first in the inventory's order.
+    pub fn from_devices<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Self {
+        let mut devices: Vec<_> = devices.into_iter().collect();
+        devices.sort_by(|a, b| a.order().cmp(&b.order()));
+        let mut by_id: Vec<_> = (0..devices.len()).collect();
+        by_id.sort_by(|&a, &b| devices[a].id.cmp(&devices[b].id));
+        by_id.dedup_by(|a, b| devices[*a].id == devices[*b].id);
+        let connections = ConnectionMatrix::of(&devices);
+        let size = devices.len();
+        let cells = (0..size).flat_map(|row| (0..size).map(move |column| (row, column)));
+        let worth =
+            |(row, column)| if row == column { 0 } else { affinity(connections.at(row, column)) };
+        let affinity = cells.map(worth).collect();
+        let is_nic: Vec<_> = devices.iter().map(|device| device.kind == DeviceKind::Nic).collect();
+        let spot = |(at, device): (usize, &&Device)| {
+            let nics = (0..size).filter(|&other| is_nic[other] && !is_nic[at]);
+            let nearest = nics.map(|nic| super::affinity::pcie(connections.at(at, nic).pcie)).max();
+            Spot::new(device, nearest.unwrap_or(0))
+        };
+        let spots = devices.iter().enumerate().map(spot).collect();
+        Self { spots, by_id, connections, affinity }
+    }
+
+    /// How many devices there are.
+    pub fn len(&self) -> usize {
+        self.spots.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.spots.is_empty()
+    }
+
+    /// The position of a device.
+    pub fn position(&self, id: &str) -> Option<usize> {
+        let compare = |at: &usize| self.spots[*at].id.as_str().cmp(id);
+        let found = self.by_id.binary_search_by(compare).ok()?;
+        Some(self.by_id[found])
+    }
+
+    /// The id of the device at a position.
+    pub fn id(&self, at: usize) -> &DeviceId {
+        &self.spots[at].id
+    }
+
+    /// How the devices at two positions are connected.
+    pub fn connection(&self, a: usize, b: usize) -> Connection {
+        self.connections.at(a, b)
+    }
+
+    /// The worth of the connection of two positions; 0 for a position with itself.
+    pub(super) fn affinity(&self, a: usize, b: usize) -> i64 {
+        self.affinity[a * self.spots.len() + b]
+    }
+
+    pub(super) fn spot(&self, at: usize) -> &Spot {
+        &self.spots[at]
+    }
+
+    pub(super) fn ids(&self, set: &[usize]) -> Vec<DeviceId> {
+        set.iter().map(|&at| self.id(at).clone()).collect()
+    }
+}
+
+// === impl Spot ===
+
+impl Spot {
+    fn new(device: &Device, nic: i64) -> Self {
+        let numa_node = device.place.numa_node;
+        let group = match &device.parent {
+            Some(whole) => Group::Whole(whole.clone()),
+            None => Group::Numa(device.kind, numa_node),
+        };
+        Self { id: device.id.clone(), kind: device.kind, numa_node, group, nic }
+    }
+}
