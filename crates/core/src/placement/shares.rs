@@ -4,21 +4,21 @@
 //! told apart by their connections to the container's other devices, then by the inventory's order, so
 //! that equal questions get equal answers.
 
-use std::{
-    cmp::{Ordering, Reverse},
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+mod explain;
+mod fill;
+mod limit;
+mod pool;
+
+use std::{collections::BTreeSet, fmt};
 
 use serde::Serialize;
 
-use super::{
-    Connections, Policy, Topology,
-    policy::SHARED,
-    problem::{Positions, Problem},
-    remaining, search,
-};
+pub use explain::{Next, ShareExplanation, ShareState, explain};
+
+use super::{Connections, Policy, Topology};
 use crate::{device::DeviceId, replica::ReplicaId};
+use fill::Filling;
+use pool::Pool;
 
 /// How many devices the replicas of one container may come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -69,6 +69,11 @@ pub struct ShareChoice {
     pub connections: Connections,
     /// Which devices were filled first.
     pub policy: Policy,
+    /// How many branches the search for the best connected devices looked at.
+    pub steps: u64,
+    /// Whether no other devices are better connected; otherwise they are the best found within the
+    /// bound.
+    pub exact: bool,
 }
 
 /// What one device gives.
@@ -131,31 +136,29 @@ pub enum ShareError {
     },
 }
 
-/// A device while the choice is made.
-struct Pool {
-    /// Its position in the topology.
-    at: usize,
-    in_use: usize,
-    /// Ascending numbers, not chosen yet.
-    free: Vec<u32>,
-    chosen: Vec<u32>,
-}
-
 /// Chooses replicas.
 pub fn choose(topology: &Topology, request: ShareRequest<'_>) -> Result<ShareChoice, ShareError> {
+    Ok(ShareChoice::of(&filled(topology, request)?))
+}
+
+/// The devices with what is chosen of each.
+fn filled<'a>(
+    topology: &'a Topology,
+    request: ShareRequest<'_>,
+) -> Result<Filling<'a>, ShareError> {
+    let ShareRequest { size, policy, span, .. } = request;
     let mut pools = pools(topology, request.devices);
     let required = take_required(topology, &mut pools, request.required)?;
-    check_size(&pools, required, request.size)?;
+    check_size(&pools, required, size)?;
     // One device is on one node.
-    match (request.span, request.policy) {
-        (Span::OneDevice, _) => pools = those_that_suffice_alone(pools, request.size)?,
-        (Span::AnyDevices, Policy::NumaStrict) => {
-            pools = those_of_one_node(topology, pools, request.size)?;
-        }
-        (Span::AnyDevices, _) => {}
-    }
-    fill(topology, &mut pools, request, request.size - required);
-    Ok(ShareChoice::of(topology, &pools, request.policy))
+    let pools = match (span, policy) {
+        (Span::OneDevice, _) => limit::that_suffice_alone(pools, size)?,
+        (Span::AnyDevices, Policy::NumaStrict) => limit::of_one_node(topology, pools, size)?,
+        (Span::AnyDevices, _) => pools,
+    };
+    let mut filling = Filling::new(topology, pools, policy, span);
+    filling.fill(size - required);
+    Ok(filling)
 }
 
 /// The inventory's order, whatever the caller's; each device and each number once.
@@ -194,168 +197,21 @@ fn check_size(pools: &[Pool], required: usize, size: usize) -> Result<(), ShareE
     }
 }
 
-fn those_that_suffice_alone(mut pools: Vec<Pool>, size: usize) -> Result<Vec<Pool>, ShareError> {
-    match pools.iter().filter(|pool| pool.is_held()).count() {
-        0 => {}
-        1 => pools.retain(Pool::is_held),
-        several => return Err(ShareError::RequiredOnSeveral(several)),
-    }
-    let most = pools.iter().map(Pool::available).max().unwrap_or_default();
-    pools.retain(|pool| pool.available() >= size);
-    if pools.is_empty() { Err(ShareError::TooFewOnOne { size, most }) } else { Ok(pools) }
-}
-
-/// The devices of the NUMA node that has the most left, of those that have the required replicas. Where
-/// the machine tells no node it is taken for one.
-fn those_of_one_node(
-    topology: &Topology,
-    mut pools: Vec<Pool>,
-    size: usize,
-) -> Result<Vec<Pool>, ShareError> {
-    let node_of = |pool: &Pool| topology.spot(pool.at).numa_node;
-    let mut left: BTreeMap<Option<u32>, usize> = BTreeMap::new();
-    for pool in &pools {
-        *left.entry(node_of(pool)).or_default() += pool.available();
-    }
-    let untold = left.len() == 1;
-    let held: BTreeSet<_> = pools.iter().filter(|pool| pool.is_held()).map(node_of).collect();
-    left.retain(|node, _| (untold || node.is_some()) && held.iter().all(|held| held == node));
-    let best = left.into_iter().max_by_key(|(node, left)| (*left, Reverse(*node)));
-    let (node, most) = best.unwrap_or_default();
-    if most < size {
-        return Err(ShareError::NoNumaNode { size, most });
-    }
-    pools.retain(|pool| node_of(pool) == node);
-    Ok(pools)
-}
-
-/// Takes from the devices whose turn it is until nothing is missing: one of each where the load is
-/// spread, all that each has left where it is not.
-fn fill(topology: &Topology, pools: &mut [Pool], request: ShareRequest<'_>, mut missing: usize) {
-    while missing > 0 {
-        let equals = whose_turn(pools, request.policy);
-        let portion = match (request.span, request.policy) {
-            (Span::OneDevice, _) => missing,
-            (Span::AnyDevices, Policy::Packed | Policy::First) => pools[equals[0]].free.len(),
-            (Span::AnyDevices, _) => 1,
-        };
-        for place in best_connected(topology, pools, equals, missing.div_ceil(portion)) {
-            let count = portion.min(missing);
-            pools[place].take(count);
-            missing -= count;
-        }
-    }
-}
-
-/// The devices that come next, all equal for the policy.
-fn whose_turn(pools: &[Pool], policy: Policy) -> Vec<usize> {
-    let open = || pools.iter().enumerate().filter(|(_, pool)| !pool.free.is_empty());
-    let (_, first) = open()
-        .min_by(|(_, a), (_, b)| Pool::compare(a, b, policy))
-        .expect("no more is asked for than is available");
-    let equals = open().filter(|(_, pool)| Pool::compare(pool, first, policy).is_eq());
-    equals.map(|(place, _)| place).collect()
-}
-
-/// As many of the equals as are asked for, or all: those that go best with each other and with the
-/// devices that the container has already.
-fn best_connected(
-    topology: &Topology,
-    pools: &[Pool],
-    mut equals: Vec<usize>,
-    count: usize,
-) -> Vec<usize> {
-    if count < equals.len() && !pools[equals[0]].is_held() {
-        let held = (0..pools.len()).filter(|&place| pools[place].is_held());
-        let required: Vec<_> = held.map(|place| pools[place].at).collect();
-        let mut open: Vec<_> = equals.iter().map(|&place| &pools[place]).collect();
-        open.extend(pools.iter().filter(|pool| pool.is_held()));
-        open.sort_by_key(|pool| pool.at);
-        let available: Vec<_> = open.iter().map(|pool| pool.at).collect();
-        let shares: Vec<_> = open.iter().map(|pool| remaining::count(pool.in_use)).collect();
-        let positions =
-            Positions { available: &available, required: &required, near: &[], shares: &shares };
-        let size = required.len() + count;
-        let problem = Problem::new(topology, positions, size, SHARED, |_| true);
-        let set = search::best_set(&problem).positions;
-        equals.retain(|&place| set.binary_search(&pools[place].at).is_ok());
-    }
-    equals.truncate(count);
-    equals
-}
-
-// === impl Pool ===
-
-impl Pool {
-    fn new(at: usize, shared: &SharedDevice<'_>) -> Self {
-        let mut free = shared.free.to_vec();
-        free.sort_unstable();
-        free.dedup();
-        Self { at, in_use: shared.in_use, free, chosen: Vec::new() }
-    }
-
-    /// Which of two devices comes first. A device that the container does not have yet is preferred
-    /// where the load is spread, one that it has where it is packed.
-    fn compare(a: &Self, b: &Self, policy: Policy) -> Ordering {
-        match policy {
-            Policy::Distributed | Policy::NumaStrict => {
-                let load = |pool: &Self| (pool.load(), pool.chosen.len());
-                load(a).cmp(&load(b))
-            }
-            Policy::Packed => {
-                let load = |pool: &Self| (pool.load(), pool.chosen.len(), pool.free.len());
-                load(b).cmp(&load(a))
-            }
-            Policy::Aligned => a.chosen.len().cmp(&b.chosen.len()),
-            Policy::First => a.at.cmp(&b.at),
-        }
-    }
-
-    fn load(&self) -> usize {
-        self.in_use + self.chosen.len()
-    }
-
-    fn available(&self) -> usize {
-        self.free.len() + self.chosen.len()
-    }
-
-    fn is_held(&self) -> bool {
-        !self.chosen.is_empty()
-    }
-
-    fn take_number(&mut self, number: u32) -> Option<()> {
-        let position = self.free.binary_search(&number).ok()?;
-        self.chosen.push(self.free.remove(position));
-        Some(())
-    }
-
-    fn take(&mut self, count: usize) {
-        self.chosen.extend(self.free.drain(..count));
-    }
-
-    fn replicas(&self, device: &DeviceId) -> impl Iterator<Item = ReplicaId> {
-        let mut numbers = self.chosen.clone();
-        numbers.sort_unstable();
-        numbers.into_iter().map(|number| ReplicaId { device: device.clone(), number })
-    }
-
-    fn share(&self, device: &DeviceId) -> Share {
-        Share { device: device.clone(), chosen: self.chosen.len(), in_use: self.in_use }
-    }
-}
-
 // === impl ShareChoice ===
 
 impl ShareChoice {
-    fn of(topology: &Topology, pools: &[Pool], policy: Policy) -> Self {
-        let held: Vec<_> = pools.iter().filter(|pool| pool.is_held()).collect();
+    fn of(filling: &Filling<'_>) -> Self {
+        let topology = filling.topology;
+        let held: Vec<_> = filling.pools.iter().filter(|pool| pool.is_held()).collect();
         let devices: Vec<_> = held.iter().map(|pool| pool.at).collect();
         let with_id = || held.iter().map(|pool| (pool, topology.id(pool.at)));
         Self {
             replicas: with_id().flat_map(|(pool, id)| pool.replicas(id)).collect(),
             shares: with_id().map(|(pool, id)| pool.share(id)).collect(),
             connections: Connections::of(topology, &devices),
-            policy,
+            policy: filling.policy,
+            steps: filling.steps,
+            exact: filling.exact,
         }
     }
 }

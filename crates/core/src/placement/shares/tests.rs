@@ -42,6 +42,12 @@ impl World {
         choose(&self.topology(), request)
     }
 
+    fn explain(&self, ask: &Ask) -> ShareExplanation {
+        let Ask { size, policy, span, .. } = *ask;
+        let request = ShareRequest { devices: &self.shared(), required: &[], size, policy, span };
+        explain(&self.topology(), request).expect("an answer")
+    }
+
     /// `0x2 3x1`: two replicas of GPU 0 and one of GPU 3.
     fn chosen(&self, ask: &Ask) -> String {
         let choice = self.ask(ask).expect("an answer");
@@ -120,6 +126,27 @@ fn one_device_gives_all_where_it_must() {
     ] {
         assert_eq!(world.chosen(&ask), expected);
     }
+}
+
+#[test]
+fn an_explanation_shows_every_device_and_whose_turn_is_next() {
+    let world = World::new(switched(), 4, &[2, 0, 1, 4]);
+    let explanation = world.explain(&distributed(2));
+    let rows = explanation.devices.iter().map(|row| (row.in_use, row.free, row.chosen));
+    assert_eq!(rows.collect::<Vec<_>>(), [(2, 2, 0), (0, 4, 1), (1, 3, 1), (4, 0, 0)]);
+    let next = explanation.next.expect("something is left");
+    assert_eq!((next.device.as_str(), next.equals), ("GPU-1", 1));
+    assert_eq!(explanation.choice, world.ask(&distributed(2)).expect("an answer"));
+}
+
+#[test]
+fn each_policy_has_its_way_with_shares() {
+    let world = World::new(linked(&[(0, 5, 4)]), 4, &[3, 1, 2, 0, 1, 3, 2, 2]);
+    let by = |policy, size| world.chosen(&Ask { policy, ..distributed(size) });
+    assert_eq!(by(Policy::Aligned, 2), "0x1 5x1", "the pair that is linked, whatever its load");
+    assert_eq!(by(Policy::Aligned, 1), "3x1", "of equals the one with the fewest in use");
+    assert_eq!(by(Policy::First, 3), "0x1 1x2");
+    assert_eq!(by(Policy::NumaStrict, 3), "1x1 3x2", "node 0 has ten left, node 1 eight");
 }
 
 #[test]

@@ -1,0 +1,95 @@
+//! Takes replicas from the devices whose turn it is, until nothing is missing.
+
+use super::{Policy, Pool, Span, Topology};
+use crate::placement::{
+    policy::SHARED,
+    problem::{Positions, Problem},
+    remaining::count,
+    search,
+};
+
+/// Devices that are being filled.
+#[derive(Debug)]
+pub(super) struct Filling<'a> {
+    pub(super) topology: &'a Topology,
+    /// In the inventory's order.
+    pub(super) pools: Vec<Pool>,
+    pub(super) policy: Policy,
+    span: Span,
+    pub(super) steps: u64,
+    pub(super) exact: bool,
+}
+
+// === impl Filling ===
+
+impl<'a> Filling<'a> {
+    pub(super) fn new(
+        topology: &'a Topology,
+        pools: Vec<Pool>,
+        policy: Policy,
+        span: Span,
+    ) -> Self {
+        Self { topology, pools, policy, span, steps: 0, exact: true }
+    }
+
+    /// Takes one of each device in its turn where the load is spread, all that it has left where it is
+    /// not.
+    pub(super) fn fill(&mut self, mut missing: usize) {
+        while missing > 0 {
+            let equals = self.whose_turn();
+            let portion = match (self.span, self.policy) {
+                (Span::OneDevice, _) => missing,
+                (Span::AnyDevices, Policy::Packed | Policy::First) => {
+                    self.pools[equals[0]].free.len()
+                }
+                (Span::AnyDevices, _) => 1,
+            };
+            for place in self.best_connected(equals, missing.div_ceil(portion)) {
+                let count = portion.min(missing);
+                self.pools[place].take(count);
+                missing -= count;
+            }
+        }
+    }
+
+    /// The devices that come next, all equal for the policy; none when nothing is left.
+    pub(super) fn whose_turn(&self) -> Vec<usize> {
+        let compare = |a: &Pool, b: &Pool| Pool::compare(a, b, self.policy);
+        let open = || self.pools.iter().enumerate().filter(|(_, pool)| !pool.free.is_empty());
+        let Some((_, first)) = open().min_by(|(_, a), (_, b)| compare(a, b)) else {
+            return Vec::new();
+        };
+        let equals = open().filter(|(_, pool)| compare(pool, first).is_eq());
+        equals.map(|(place, _)| place).collect()
+    }
+
+    /// As many of the equals as are asked for, or all: those that go best with each other and with the
+    /// devices that the container has already.
+    pub(super) fn best_connected(&mut self, mut equals: Vec<usize>, count: usize) -> Vec<usize> {
+        if count < equals.len() && !self.pools[equals[0]].is_held() {
+            let set = self.best_set(&equals, count);
+            equals.retain(|&place| set.binary_search(&self.pools[place].at).is_ok());
+        }
+        equals.truncate(count);
+        equals
+    }
+
+    /// The positions of the best set of what the container has and so many of the equals.
+    fn best_set(&mut self, equals: &[usize], wanted: usize) -> Vec<usize> {
+        let held = self.pools.iter().filter(|pool| pool.is_held());
+        let required: Vec<_> = held.clone().map(|pool| pool.at).collect();
+        let mut open: Vec<_> = equals.iter().map(|&place| &self.pools[place]).collect();
+        open.extend(held);
+        open.sort_by_key(|pool| pool.at);
+        let available: Vec<_> = open.iter().map(|pool| pool.at).collect();
+        let shares: Vec<_> = open.iter().map(|pool| count(pool.in_use)).collect();
+        let positions =
+            Positions { available: &available, required: &required, near: &[], shares: &shares };
+        let size = required.len() + wanted;
+        let problem = Problem::new(self.topology, positions, size, SHARED, |_| true);
+        let found = search::best_set(&problem);
+        self.steps += found.steps;
+        self.exact &= found.exact;
+        found.positions
+    }
+}

@@ -1,0 +1,82 @@
+//! A shared device while a choice is made.
+
+use std::cmp::Ordering;
+
+use super::{Policy, Share, SharedDevice};
+use crate::{device::DeviceId, replica::ReplicaId};
+
+/// What is left of a device, and what was chosen of it.
+#[derive(Debug)]
+pub(super) struct Pool {
+    /// Its position in the topology.
+    pub(super) at: usize,
+    /// How many of its replicas other containers hold.
+    pub(super) in_use: usize,
+    /// Ascending numbers, not chosen yet.
+    pub(super) free: Vec<u32>,
+    chosen: Vec<u32>,
+}
+
+// === impl Pool ===
+
+impl Pool {
+    pub(super) fn new(at: usize, shared: &SharedDevice<'_>) -> Self {
+        let mut free = shared.free.to_vec();
+        free.sort_unstable();
+        free.dedup();
+        Self { at, in_use: shared.in_use, free, chosen: Vec::new() }
+    }
+
+    /// Which of two devices comes first. A device that the container does not have yet is preferred
+    /// where the load is spread, one that it has where it is packed.
+    pub(super) fn compare(a: &Self, b: &Self, policy: Policy) -> Ordering {
+        match policy {
+            Policy::Distributed | Policy::NumaStrict => {
+                let load = |pool: &Self| (pool.load(), pool.chosen.len());
+                load(a).cmp(&load(b))
+            }
+            Policy::Packed => {
+                let load = |pool: &Self| (pool.load(), pool.chosen.len(), pool.free.len());
+                load(b).cmp(&load(a))
+            }
+            Policy::Aligned => a.chosen.len().cmp(&b.chosen.len()),
+            Policy::First => a.at.cmp(&b.at),
+        }
+    }
+
+    fn load(&self) -> usize {
+        self.in_use + self.chosen.len()
+    }
+
+    pub(super) fn available(&self) -> usize {
+        self.free.len() + self.chosen.len()
+    }
+
+    pub(super) fn chosen(&self) -> usize {
+        self.chosen.len()
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        !self.chosen.is_empty()
+    }
+
+    pub(super) fn take_number(&mut self, number: u32) -> Option<()> {
+        let position = self.free.binary_search(&number).ok()?;
+        self.chosen.push(self.free.remove(position));
+        Some(())
+    }
+
+    pub(super) fn take(&mut self, count: usize) {
+        self.chosen.extend(self.free.drain(..count));
+    }
+
+    pub(super) fn replicas(&self, device: &DeviceId) -> impl Iterator<Item = ReplicaId> {
+        let mut numbers = self.chosen.clone();
+        numbers.sort_unstable();
+        numbers.into_iter().map(|number| ReplicaId { device: device.clone(), number })
+    }
+
+    pub(super) fn share(&self, device: &DeviceId) -> Share {
+        Share { device: device.clone(), chosen: self.chosen.len(), in_use: self.in_use }
+    }
+}
