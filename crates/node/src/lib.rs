@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod cdi;
+pub mod choices;
 pub mod clock;
 pub mod cluster;
 pub mod config;
