@@ -14,7 +14,7 @@ use serde::Serialize;
 use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
-    placement::Topology,
+    placement::{self, Topology},
     resource::ResourceName,
 };
 
@@ -84,6 +84,12 @@ impl NodeState {
     pub fn resources(&self) -> BTreeMap<ResourceName, (usize, usize)> {
         let count = |offer: &Offer| (offer.listed(), offer.allocatable());
         self.offers.iter().map(|(name, offer)| (name.clone(), count(offer))).collect()
+    }
+
+    /// How devices of a resource, or their replicas, are chosen for a container.
+    pub fn placement(&self, resource: &ResourceName) -> placement::Policy {
+        let shared = self.offers.get(resource).and_then(|offer| offer.shared());
+        self.policy.placement(resource, shared.map_or(Sharing::Exclusive, Sharing::Shared))
     }
 
     /// What becomes of each device; one that nobody asked for has no entry.
