@@ -106,9 +106,7 @@ impl NodeState {
 
     /// Computes the topology, unless every device is where it was.
     fn find_topology(&mut self, known: &Self) {
-        let is_in_place = |(device, known): (&Device, &Device)| {
-            (&device.id, &device.place) == (&known.id, &known.place)
-        };
+        let is_in_place = |(device, known): (&Device, &Device)| spot(device) == spot(known);
         let (devices, others) = (&self.inventory.devices, &known.inventory.devices);
         let is_known = devices.len() == others.len() && devices.iter().zip(others).all(is_in_place);
         self.topology =
@@ -133,6 +131,11 @@ impl NodeState {
             && self.lacks == other.lacks
             && self.cdi == other.cdi
     }
+}
+
+/// What the topology has of a device.
+fn spot(device: &Device) -> impl PartialEq + '_ {
+    (&device.id, &device.place, device.health.has_vanished())
 }
 
 // === impl Offering ===
