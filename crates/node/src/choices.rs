@@ -2,6 +2,7 @@
 //! long been running.
 
 mod file;
+mod memory;
 mod numbers;
 
 use std::path::Path;
@@ -17,6 +18,8 @@ use windlass_core::{
 
 pub use file::ChoicesError;
 pub use numbers::{InvalidNumbers, Numbers};
+
+pub(crate) use memory::{Teller, memory};
 
 use file::ChoicesFile;
 

@@ -1,13 +1,14 @@
 //! The file of remembered choices: read by people's commands, written by the agent.
 
 use std::{
-    fs, io,
+    fmt, fs, io,
     path::{Path, PathBuf},
 };
 
 use serde::Deserialize;
 
-use super::Remembered;
+use super::{Remembered, memory::Lines};
+use crate::{causes, files};
 
 /// Where choices are kept.
 #[derive(Clone, Debug)]
@@ -77,5 +78,37 @@ impl ChoicesFile {
             VERSION => Ok(document.choices),
             found => Err(ChoicesError::Version { path: path(), found }),
         }
+    }
+    /// The choices of earlier lives. What cannot be understood is moved out of the way, for a person to
+    /// look at. Blocks.
+    pub(super) fn take_over(&self) -> Vec<Remembered> {
+        let why = match self.read() {
+            Ok(choices) => return choices,
+            Err(why) => causes(&why),
+        };
+        let aside = self.path.with_extension("json.unreadable");
+        match fs::rename(&self.path, &aside) {
+            Ok(()) => {
+                tracing::warn!(error = why, aside = %aside.display(), "choices are set aside");
+            }
+            Err(refused) => tracing::warn!(error = why, %refused, "choices cannot be read"),
+        }
+        Vec::new()
+    }
+
+    /// Writes the choices, each in a line of its own. Blocks.
+    pub(super) fn write(&self, lines: &Lines) -> io::Result<()> {
+        let lines: Vec<_> = lines.iter().collect();
+        let text = format!("{{\"version\":{VERSION},\"choices\":[\n{}\n]}}\n", lines.join(",\n"));
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        files::replace(&self.path, text.as_bytes()).map(drop)
+    }
+}
+
+impl fmt::Display for ChoicesFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.display().fmt(f)
     }
 }

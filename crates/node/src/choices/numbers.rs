@@ -44,7 +44,9 @@ impl FromIterator<u32> for Numbers {
         sorted.sort_unstable();
         sorted.dedup();
         let mut runs = Self::default();
-        sorted.into_iter().for_each(|number| runs.push(number..=number));
+        for number in sorted {
+            runs.push(number..=number);
+        }
         runs
     }
 }
