@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::placement;
+use windlass_core::placement::{self, shares::Span};
 
 /// Whether one device serves one container or several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +65,19 @@ impl Sharing {
         match self {
             Self::Exclusive => placement::Policy::Aligned,
             Self::Shared(_) => placement::Policy::Distributed,
+        }
+    }
+}
+
+// === impl SharingMethod ===
+
+impl SharingMethod {
+    /// How many devices one container may have replicas of: a client of MPS talks to one daemon, and
+    /// each device has its own.
+    pub fn span(self) -> Span {
+        match self {
+            Self::TimeSlicing => Span::AnyDevices,
+            Self::Mps => Span::OneDevice,
         }
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Resul
         }
         Some(shared) => replicas(&resource, shared, &free, &required)?,
     };
-    let policy = args.policy.unwrap_or_else(|| resource.policy());
+    let policy = args.policy.unwrap_or_else(|| node.placement(&resource.name));
     let size = args.size.expect("clap requires it where nothing of the past is asked for");
     let question = Question { resource: resource.name.clone(), policy, size, stock };
     let (caveat, unavailable) = match &free {
@@ -108,7 +108,7 @@ fn replicas(
         }
     };
     let pools = resource.members.iter().map(pool).collect();
-    Ok(Stock::Replicas { span: Resource::span(shared), pools })
+    Ok(Stock::Replicas { span: shared.method.span(), pools })
 }
 
 /// The devices that are not free as a whole; how much of a shared one is in use is told with the answer.

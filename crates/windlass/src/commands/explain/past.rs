@@ -54,10 +54,13 @@ const FORGOTTEN: &str = "the choice is not remembered: there was none, or it was
 
 /// Lists what is remembered.
 pub(super) async fn list(config: &Config, output: OutputArg) -> Result<()> {
-    let remembered = remembered(config)?;
+    let remembered = choices::read(&config.state_dir)?;
     let node = survey(config).await?;
     answer(output, &remembered, || {
         simulated(&node.inventory, Paint::for_stdout())?;
+        if remembered.is_empty() {
+            return Ok(line(nothing(config))?);
+        }
         Ok(listed(&node, &remembered).lines("").into_iter().try_for_each(line)?)
     })
 }
@@ -68,7 +71,8 @@ pub(super) async fn pod(config: &Config, pod: &PodName, output: OutputArg) -> Re
     let holders = holders.context("cannot find out which devices the pod has")?;
     let holdings = holdings(&holders, pod);
     ensure!(!holdings.is_empty(), "{pod} has no device of this node; {}", pods(&holders));
-    let remembered = remembered(config)?;
+    let remembered = choices::read(&config.state_dir)?;
+    ensure!(!remembered.is_empty(), nothing(config));
     let node = survey(config).await?;
     let held = |((container, resource), ids): ((String, String), BTreeSet<String>)| {
         let is_it = |then: &&Remembered| then.resource.as_str() == resource && ids_of(then) == ids;
@@ -81,11 +85,8 @@ pub(super) async fn pod(config: &Config, pod: &PodName, output: OutputArg) -> Re
     Ok(())
 }
 
-fn remembered(config: &Config) -> Result<Vec<Remembered>> {
-    let remembered = choices::read(&config.state_dir)?;
-    let folder = config.state_dir.display();
-    ensure!(!remembered.is_empty(), "no choice is remembered in {folder}");
-    Ok(remembered)
+fn nothing(config: &Config) -> String {
+    format!("no choice is remembered in {}", config.state_dir.display())
 }
 
 fn ids_of(then: &Remembered) -> BTreeSet<String> {
@@ -222,7 +223,7 @@ fn change(then: &Remembered, today: &Report<'_>) -> Option<String> {
     let gone = today.question.stock.devices().into_iter().filter(is_gone);
     let gone: Vec<_> = gone.map(DeviceId::as_str).collect();
     match &today.outcome {
-        Outcome::Explanation(answer) if answer.ids().into_iter().eq(then.chosen()) => None,
+        Outcome::Explanation(answer) if answer.ids() == ids_of(then) => None,
         _ if !gone.is_empty() => Some(format!("gone since: {}", gone.join(" "))),
         Outcome::Refused(why) => Some(why.clone()),
         Outcome::Explanation(_) => {

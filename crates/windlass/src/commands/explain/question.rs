@@ -1,5 +1,7 @@
 //! A question as the kubelet asks it, of now or of then, and what placement says to it.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use windlass_core::{
     device::DeviceId,
@@ -123,7 +125,7 @@ impl Stock {
 
 impl Answer {
     /// The ids that the kubelet is told.
-    pub(super) fn ids(&self) -> Vec<String> {
+    pub(super) fn ids(&self) -> BTreeSet<String> {
         match self {
             Self::Devices(why) => why.choice.devices.iter().map(ToString::to_string).collect(),
             Self::Replicas(why) => why.choice.replicas.iter().map(ToString::to_string).collect(),

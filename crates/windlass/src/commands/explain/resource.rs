@@ -5,13 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Result, anyhow, bail};
 use windlass_core::{
     device::{Device, DeviceId},
-    placement::{Policy, shares::Span},
     resource::ResourceName,
 };
-use windlass_node::{
-    config::SharingMethod,
-    state::{NodeState, Offering, SharedAs},
-};
+use windlass_node::state::{NodeState, Offering, SharedAs};
 
 use crate::exit::Misuse;
 
@@ -66,19 +62,6 @@ impl<'a> Resource<'a> {
     /// How its devices are shared; `None` where each serves one container.
     pub(super) fn shared(&self) -> Option<SharedAs> {
         self.members.iter().find_map(|member| member.shared)
-    }
-
-    /// What makes a set better, unless somebody asks for another policy.
-    pub(super) fn policy(&self) -> Policy {
-        if self.shared().is_some() { Policy::Distributed } else { Policy::Aligned }
-    }
-
-    /// A client of MPS talks to one daemon, and each device has its own.
-    pub(super) fn span(shared: SharedAs) -> Span {
-        match shared.method {
-            SharingMethod::TimeSlicing => Span::AnyDevices,
-            SharingMethod::Mps => Span::OneDevice,
-        }
     }
 }
 

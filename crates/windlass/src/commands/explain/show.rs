@@ -180,7 +180,9 @@ impl Words<'_> {
     }
 
     fn listed(&self, label: &str, ids: &[DeviceId]) -> Vec<String> {
-        row(label, &self.report.names(ids))
+        let mut ids = ids.to_vec();
+        ids.sort_by_key(|id| self.report.node.topology.position(id.as_str()));
+        row(label, &self.report.names(&ids))
     }
 
     fn replica(&self, replica: &ReplicaId) -> String {

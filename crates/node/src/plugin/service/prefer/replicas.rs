@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use windlass_core::{
     device::DeviceId,
-    placement::shares::{self, ShareRequest, SharedDevice, Span},
+    placement::shares::{self, ShareRequest, SharedDevice},
     replica::ReplicaId,
 };
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     choices::{Among, Numbers, Pool},
-    config::{Shared, SharingMethod},
+    config::Shared,
     offer::Allocatable,
 };
 
@@ -36,7 +36,7 @@ impl Question<'_> {
             required: &required,
             size: self.size(),
             policy: self.policy,
-            span: span(shared),
+            span: shared.method.span(),
         };
         let choice = shares::choose(&self.state.topology, request).map_err(|source| {
             let (resource, left_out) = (self.resource.clone(), self.left_out(&free));
@@ -49,7 +49,7 @@ impl Question<'_> {
             steps: choice.steps,
             exact: choice.exact,
             among: Among::Replicas {
-                span: span(shared),
+                span: shared.method.span(),
                 pools: pools(&parts, &required, &choice.replicas),
             },
         })
@@ -107,12 +107,4 @@ fn by_device<'a>(replicas: impl Iterator<Item = (&'a str, u32)>) -> ByDevice<'a>
         numbers.entry(device).or_default().push(number);
     }
     numbers
-}
-
-/// A client of MPS talks to one daemon, and each device has its own.
-fn span(shared: Shared) -> Span {
-    match shared.method {
-        SharingMethod::TimeSlicing => Span::AnyDevices,
-        SharingMethod::Mps => Span::OneDevice,
-    }
 }
