@@ -42,6 +42,9 @@ fn the_demo_tells_every_step_as_json_and_ends_well() {
             assert!(names.contains(&expected), "{profile} tells no {expected}: {names:?}");
         }
         assert_eq!(events[0]["simulated"], true, "a simulation says so");
+        let first = events.iter().find(|event| event["event"] == "podAdmitted").expect("told");
+        let alternative = &first["containers"][0]["alternative"];
+        assert_eq!(alternative.is_null(), profile == "t4-edge", "{profile}: {first}");
     }
 }
 
@@ -50,9 +53,13 @@ fn the_demo_is_read_by_people_and_says_that_it_is_simulated() {
     let output = run(&["demo"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
-    for expected in
-        ["SIMULATED", "NV18", "all 6 pairs NV18 through NVSwitch, NUMA node 0", "All 12 steps"]
-    {
+    for expected in [
+        "SIMULATED",
+        "NV18",
+        "why   all 6 pairs NV18 through NVSwitch, NUMA node 0\n",
+        "not   GPU4 GPU5 GPU6 GPU7: as good by every term; the lower positions are taken\n",
+        "All 12 steps",
+    ] {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
     }
     assert!(!shown.contains('\x1b'), "colour is for terminals");

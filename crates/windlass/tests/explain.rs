@@ -67,6 +67,17 @@ fn a_program_gets_the_question_and_the_explanation() {
 }
 
 #[test]
+fn the_answer_in_the_readme_is_that_of_the_program() {
+    let readme = include_str!("../../../README.md");
+    let example = readme.split("```\n$ windlass explain ").nth(1).expect("an example");
+    let (question, rest) = example.split_once('\n').expect("more lines");
+    let (answer, _) = rest.split_once("```").expect("an end");
+    let output =
+        run(&[&["explain"], &question.split_whitespace().collect::<Vec<_>>()[..]].concat());
+    assert_eq!(text(&output.stdout), answer);
+}
+
+#[test]
 fn devices_go_by_number_range_name_and_id() {
     let all = document("dgx-h100", "--size 1");
     let id = all["question"]["devices"]["available"][6].as_str().expect("an id");
