@@ -303,6 +303,12 @@ fn replicas_that_containers_hold_are_in_use() {
     let flags = [&here(&folder, &host)[..], &config].concat();
     let shown = text(&on_node(&flags, "--size 1").stdout);
     assert!(shown.contains("  GPU0    1       3     1\n"), "{shown}");
+    let dir = folder.path().join("machine").display().to_string();
+    assert!(run(&["machine", "fault", &dir, "xid:79@0"]).status.success());
+    let output = on_node(&flags, "--size 1");
+    assert!(text(&output.stdout).contains("not free     GPU0: XID 79, GPU has fallen off the bus"));
+    let none = "1 replicas were asked for and 0 are available";
+    assert!(text(&output.stderr).contains(none), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -324,6 +330,9 @@ fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since
     let listed = shown("--past", 0);
     let row = "  nvidia.com/gpu  aligned  4     8   GPU0 GPU1 GPU2 GPU3\n";
     assert!(listed.contains(row), "{listed}");
+    let document: Value = serde_json::from_str(&shown("--past -o json", 0)).expect("JSON");
+    assert_eq!(document["simulated"], "dgx-h100", "a simulation says so");
+    assert_eq!(document["choices"][0]["size"], 4);
     let same = shown("--pod trainer", 0);
     for expected in [
         "default/trainer, container main, nvidia.com/gpu: GPU0 GPU1 GPU2 GPU3\n  chosen at 20",
@@ -338,7 +347,7 @@ fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since
     let expected = "the answer is another today: gone since: GPU-0bdc3c71-";
     assert!(other.contains(expected), "{other}");
     let held: Value = serde_json::from_str(&shown("--pod trainer -o json", 0)).expect("JSON");
-    let today = &held[0]["past"]["today"];
+    let today = &held["containers"][0]["past"]["today"];
     assert_eq!(chosen(today), ["GPU3", "GPU4", "GPU5", "GPU6"], "as they are numbered now");
 
     assert!(shown("--pod a/b", 1).contains("a/b has no device of this node; default/trainer has"));

@@ -16,8 +16,9 @@ Examples:
   windlass explain --machine dgx-a100 --free 0,1,2,5 --size 2
       what it would get on another machine, of which these are free
 
-Devices are named as `windlass devices` shows them: GPU0 or its id, mlx5_0, GPU0:1 for a MIG instance; in
---free and --require also by number alone: 0, 0-3, 0/1. One replica of a shared device is 0::2.
+Devices go by the names that `windlass devices` shows, GPU0, GPU0:1 (a MIG instance), mlx5_0, or by
+their ids; with --free and --require by number alone too: 0, 0-3, 0/1. 0::2 is one replica of a
+shared device.
 
 Exit codes: 0 there is an answer, 1 there is none, 64 wrong command line or configuration.")]
 pub(crate) struct ExplainArgs {

@@ -4,6 +4,7 @@ mod ask;
 mod live;
 mod names;
 mod past;
+mod pod;
 mod question;
 mod report;
 mod resource;
@@ -25,10 +26,10 @@ use report::Report;
 pub(super) async fn run(args: ExplainArgs) -> Result<()> {
     let ExplainArgs { ask, past, host, record, output } = args;
     if past.past {
-        return past::list(&config(host, record)?, output).await;
+        return past::run(&config(host, record)?, output).await;
     }
     if let Some(pod) = past.pod {
-        return past::pod(&config(host, record)?, &pod, output).await;
+        return pod::run(&config(host, record)?, &pod, output).await;
     }
     let (node, kubelet) = look(&ask, host, record).await?;
     let asked = ask::read(&node, &kubelet, &ask)?;

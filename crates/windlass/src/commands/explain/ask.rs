@@ -107,7 +107,8 @@ fn replicas(
             chosen: Numbers::default(),
         }
     };
-    let pools = resource.members.iter().map(pool).collect();
+    let members = resource.members.iter().filter(|member| free.offers(&resource.name, member));
+    let pools = members.map(pool).collect();
     Ok(Stock::Replicas { span: shared.method.span(), pools })
 }
 
@@ -150,6 +151,14 @@ impl<'a> Resource<'a> {
 // === impl Free ===
 
 impl Free<'_> {
+    /// Whether a device is there to give, free or in use.
+    fn offers(&self, resource: &ResourceName, member: &Member<'_>) -> bool {
+        match self {
+            Self::Named(_) => true,
+            Self::Now(kubelet) => kubelet.trouble(resource, member).is_none(),
+        }
+    }
+
     fn has(&self, resource: &ResourceName, member: &Member<'_>, replica: Option<u32>) -> bool {
         let is_it = |named: &Named<'_>| {
             named.device.id == member.device.id
