@@ -1,5 +1,7 @@
 //! The machines that placement is proved on: profiles as the agent surveys them, and AMD's by hand.
 
+use std::{env, path::Path};
+
 use anyhow::{Context as _, Result};
 use jiff::Timestamp;
 use windlass_core::{
@@ -63,6 +65,9 @@ const THREE: &[&str] = &["3g.20gb", "2g.10gb", "1g.5gb"];
 const TWO: &[&str] = &["2g.10gb", "2g.10gb", "1g.5gb", "1g.5gb", "1g.5gb"];
 const ONE: &[&str] = &["1g.5gb"; 7];
 
+/// Where there is such a file system: a machine is thousands of small files.
+const IN_MEMORY: &str = "/dev/shm";
+
 const PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
 
 /// All of them.
@@ -125,7 +130,9 @@ impl Recipe {
 
 /// The devices as the agent describes them.
 async fn survey(profile: &Profile, cut: &[&[&str]]) -> Result<Vec<Device>> {
-    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let memory = Path::new(IN_MEMORY);
+    let parent = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
+    let folder = tempfile::tempdir_in(parent).context("cannot make a temporary folder")?;
     let machine = windlass_machine::Machine::create(folder.path(), profile, &simulated_driver()?)?;
     for (gpu, instances) in cut.iter().enumerate() {
         machine.set_mig(gpu, Some(instances))?;
