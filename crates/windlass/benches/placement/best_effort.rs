@@ -96,7 +96,7 @@ fn is_whole_gpu_of_nvidia(device: &Device) -> bool {
 }
 
 /// A pair's score: links to a switch do not count.
-fn score(connection: Connection) -> i64 {
+pub(crate) fn score(connection: Connection) -> i64 {
     let direct = connection.nvlink.filter(|pair| !pair.via_switch);
     let pcie = match connection.pcie {
         PcieLevel::Device | PcieLevel::Board => 60,

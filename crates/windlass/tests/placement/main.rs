@@ -5,6 +5,7 @@ mod answers;
 mod best_effort;
 #[path = "../../benches/placement/by_hand.rs"]
 mod by_hand;
+mod enumeration;
 mod exact;
 mod labels;
 #[path = "../../benches/placement/machines.rs"]
