@@ -101,6 +101,12 @@ impl fmt::Display for PcieLevel {
     }
 }
 
+impl Serialize for PcieLevel {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 // === impl Connection ===
 
 impl Connection {
