@@ -35,9 +35,7 @@ pub use policy::{
     UnlistedXids, Unmatched,
 };
 pub use selector::Selector;
-pub use sharing::{
-    InvalidReplicas, PerContainer, Replicas, Shared, Sharing, SharingMethod, Spread,
-};
+pub use sharing::{InvalidReplicas, PerContainer, Replicas, Shared, Sharing, SharingMethod};
 
 /// Everything the agent needs to know, checked.
 #[derive(Clone, Debug, PartialEq)]

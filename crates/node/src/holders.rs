@@ -3,6 +3,8 @@
 //! The kubelet turns callers away that ask too often, so an answer serves for a while. One that cannot
 //! be had costs the labels of pods, not the metrics.
 
+mod ask;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -10,19 +12,15 @@ use std::{
     time::Duration,
 };
 
+use serde::Serialize;
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    time::{Instant, timeout},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use windlass_core::{device::DeviceId, replica::ReplicaId};
-use windlass_kubelet_api::{
-    podresources::{
-        self, ListPodResourcesRequest, PodResources,
-        pod_resources_lister_client::PodResourcesListerClient,
-    },
-    socket::{SocketError, SocketPath},
-};
+use windlass_core::device::DeviceId;
+
+pub use ask::{AskError, allocatable, ask};
 
 use crate::causes;
 
@@ -38,22 +36,27 @@ pub(crate) struct Holders {
 }
 
 /// The containers that hold each device.
-pub(crate) type ByDevice = BTreeMap<DeviceId, BTreeSet<Holder>>;
+pub type ByDevice = BTreeMap<DeviceId, BTreeSet<Holder>>;
 
 /// A container with a device.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Holder {
-    pub(crate) resource: String,
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Holder {
+    /// The resource that the container asked for.
+    pub resource: String,
     /// Which replica of a shared device.
-    pub(crate) replica: Option<u32>,
-    pub(crate) namespace: String,
-    pub(crate) pod: String,
-    pub(crate) container: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replica: Option<u32>,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod.
+    pub pod: String,
+    /// The container in the pod.
+    pub container: String,
 }
 
 /// The one who asks the kubelet.
 pub(crate) struct Inquirer {
-    socket: PathBuf,
+    kubelet_dir: PathBuf,
     requests: mpsc::Receiver<oneshot::Sender<()>>,
     publish: watch::Sender<Arc<Holders>>,
     asked: Option<Instant>,
@@ -67,22 +70,8 @@ pub(crate) struct HoldersDesk {
     holders: watch::Receiver<Arc<Holders>>,
 }
 
-/// Why the kubelet did not say.
-#[derive(Debug, thiserror::Error)]
-enum AskError {
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    #[error("the kubelet refused to list pod resources: {}", .0.message())]
-    Refused(#[from] tonic::Status),
-    #[error("the kubelet did not list pod resources within {DEADLINE:?}")]
-    Late,
-}
-
 /// How long an answer serves. Prometheus asks every 15 seconds or more; several scrapers share one.
 const SERVES: Duration = Duration::from_secs(5);
-
-/// How long the kubelet may take; a scrape waits for it, and usually for ten seconds at most.
-const DEADLINE: Duration = Duration::from_secs(1);
 
 /// For how long the last answer stands in for one that cannot be had: a kubelet that restarts moves no
 /// device, one that stays away may have been replaced with its pods.
@@ -93,10 +82,10 @@ const WAITING: usize = 16;
 
 /// Makes the one who asks, and the way to have it asked.
 pub(crate) fn inquiry(kubelet_dir: &Path) -> (Inquirer, HoldersDesk) {
-    let socket = kubelet_dir.join(podresources::DIR).join(podresources::SOCKET);
+    let kubelet_dir = kubelet_dir.to_owned();
     let (ask, requests) = mpsc::channel(WAITING);
     let (publish, holders) = watch::channel(Arc::default());
-    let inquirer = Inquirer { socket, requests, publish, asked: None, answered: None };
+    let inquirer = Inquirer { kubelet_dir, requests, publish, asked: None, answered: None };
     (inquirer, HoldersDesk { requests: ask, holders })
 }
 
@@ -105,7 +94,7 @@ pub(crate) fn inquiry(kubelet_dir: &Path) -> (Inquirer, HoldersDesk) {
 impl Holders {
     /// Whether a container holds that id of that resource.
     pub(crate) fn holds(&self, resource: &str, id: &str) -> bool {
-        let (device, replica) = parts_of(id);
+        let (device, replica) = ask::parts_of(id);
         let is_it = |holder: &Holder| holder.resource == resource && holder.replica == replica;
         self.by_device.get(device).is_some_and(|holders| holders.iter().any(is_it))
     }
@@ -149,12 +138,13 @@ impl Inquirer {
     }
 
     async fn ask(&mut self) {
-        let answer = timeout(DEADLINE, list(&self.socket)).await.unwrap_or(Err(AskError::Late));
+        let answer = ask::pods(&self.kubelet_dir).await;
         self.asked = Some(Instant::now());
         let holders = match answer {
-            Ok((by_device, pods)) => {
+            Ok(pods) => {
                 self.answered = self.asked;
-                Holders { answered: Some(Ok(())), by_device, pods }
+                let count = pods.len();
+                Holders { answered: Some(Ok(())), by_device: ask::by_device(pods), pods: count }
             }
             Err(error) => self.stand_in(causes(&error)),
         };
@@ -173,96 +163,22 @@ impl Inquirer {
     }
 }
 
-/// Dialled anew each time: the socket is another one after a restart of the kubelet.
-async fn list(socket: &Path) -> Result<(ByDevice, usize), AskError> {
-    let channel = SocketPath::new(socket)?.dial().await?;
-    let answer = PodResourcesListerClient::new(channel).list(ListPodResourcesRequest {}).await?;
-    let pods = answer.into_inner().pod_resources;
-    let count = pods.len();
-    Ok((by_device(pods), count))
-}
-
-/// The kubelet repeats a device for each of its NUMA nodes.
-fn by_device(pods: Vec<PodResources>) -> ByDevice {
-    let mut all = ByDevice::new();
-    for pod in pods {
-        for container in pod.containers {
-            for devices in container.devices {
-                for id in &devices.device_ids {
-                    let (device, replica) = parts_of(id);
-                    let Ok(device) = device.parse() else { continue };
-                    let holder = Holder {
-                        resource: devices.resource_name.clone(),
-                        replica,
-                        namespace: pod.namespace.clone(),
-                        pod: pod.name.clone(),
-                        container: container.name.clone(),
-                    };
-                    all.entry(device).or_default().insert(holder);
-                }
-            }
-        }
-    }
-    all
-}
-
-/// The device and the number in the id of a replica; else the id is the device.
-fn parts_of(id: &str) -> (&str, Option<u32>) {
-    ReplicaId::split(id).map_or((id, None), |(device, number)| (device, Some(number)))
-}
-
 #[cfg(test)]
 mod tests {
-    use windlass_kubelet_api::podresources::{ContainerDevices, ContainerResources};
-
     use super::*;
-
-    fn pod(name: &str, ids: &[&str]) -> PodResources {
-        let devices = ids.iter().map(|id| ContainerDevices {
-            resource_name: "nvidia.com/gpu".to_owned(),
-            device_ids: vec![(*id).to_owned()],
-            topology: None,
-        });
-        let container = ContainerResources {
-            name: "main".to_owned(),
-            devices: devices.collect(),
-            ..ContainerResources::default()
-        };
-        PodResources {
-            name: name.to_owned(),
-            namespace: "default".to_owned(),
-            containers: vec![container],
-        }
-    }
-
-    #[test]
-    fn replicas_lead_to_their_device_and_a_device_on_two_nodes_is_held_once() {
-        let held = by_device(vec![
-            pod("whole", &["GPU-a", "GPU-a"]),
-            pod("left", &["GPU-b::0"]),
-            pod("right", &["GPU-b::11"]),
-        ]);
-        let shown = |id: &str| {
-            let holders = held[id].iter();
-            holders.map(|holder| (&*holder.pod, holder.replica)).collect::<Vec<_>>()
-        };
-        assert_eq!(shown("GPU-a"), [("whole", None)]);
-        assert_eq!(shown("GPU-b"), [("left", Some(0)), ("right", Some(11))]);
-    }
-
-    #[test]
-    fn only_a_number_after_two_colons_is_a_replica() {
-        assert_eq!(parts_of("GPU-a::7"), ("GPU-a", Some(7)));
-        for whole in ["GPU-a", "GPU-a::", "GPU-a::x", "0000:1b:00.0"] {
-            assert_eq!(parts_of(whole), (whole, None));
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn a_kubelet_that_is_away_is_said_and_what_it_told_stands_in_for_a_minute() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut inquirer, desk) = inquiry(folder.path());
-        let known = by_device(vec![pod("p", &["GPU-a"])]);
+        let holder = Holder {
+            resource: "nvidia.com/gpu".to_owned(),
+            replica: None,
+            namespace: "default".to_owned(),
+            pod: "p".to_owned(),
+            container: "main".to_owned(),
+        };
+        let known = ByDevice::from([("GPU-a".parse().expect("valid"), [holder].into())]);
         let told = Holders { answered: Some(Ok(())), by_device: known.clone(), pods: 1 };
         inquirer.publish.send_replace(Arc::new(told));
         inquirer.answered = Some(Instant::now());

@@ -6,10 +6,12 @@
 
 pub mod agent;
 pub mod cdi;
+pub mod choices;
 pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod discovery;
+pub mod holders;
 pub mod host;
 pub mod labels;
 pub mod mps;
@@ -20,7 +22,6 @@ mod directory;
 mod evidence;
 mod files;
 mod grant;
-mod holders;
 mod metrics;
 mod offer;
 mod plugin;

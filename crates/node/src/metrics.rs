@@ -8,6 +8,7 @@ mod build;
 mod devices;
 mod family;
 mod node;
+mod placements;
 mod reload;
 mod rpc;
 mod transitions;
@@ -21,10 +22,14 @@ use prometheus_client::{
 use tokio::sync::watch;
 use windlass_core::resource::ResourceName;
 
+pub(crate) use placements::PlacementMetrics;
 pub(crate) use reload::ReloadMetrics;
 pub(crate) use rpc::{Method, RpcMetrics};
 
-use self::{devices::DevicePage, node::NodePage, rpc::RpcFamilies, transitions::Transitions};
+use self::{
+    devices::DevicePage, node::NodePage, placements::PlacementFamilies, rpc::RpcFamilies,
+    transitions::Transitions,
+};
 use crate::{
     clock::Clock,
     holders::Holders,
@@ -43,6 +48,7 @@ pub(crate) type CounterFamily = Family<Labels, Counter>;
 #[derive(Clone, Debug)]
 pub(crate) struct Instruments {
     rpc: RpcFamilies,
+    placements: PlacementFamilies,
     registrations: RegistrationBoard,
     transitions: Transitions,
     reload: ReloadMetrics,
@@ -67,6 +73,7 @@ pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
     build::register(&mut registry);
     let instruments = Instruments {
         rpc: RpcFamilies::register(&mut registry),
+        placements: PlacementFamilies::register(&mut registry),
         registrations: RegistrationBoard::register(&mut registry),
         transitions: Transitions::register(&mut registry),
         reload: ReloadMetrics::register(&mut registry, clock.now()),
@@ -86,6 +93,11 @@ impl Instruments {
     /// For the server of a resource.
     pub(crate) fn rpc(&self, resource: &ResourceName) -> RpcMetrics {
         self.rpc.of(resource)
+    }
+
+    /// For the choices of a resource.
+    pub(crate) fn placements(&self, resource: &ResourceName) -> PlacementMetrics {
+        self.placements.of(resource)
     }
 
     /// For the session of a resource.

@@ -25,8 +25,8 @@ use windlass_kubelet_api::{
 };
 
 use crate::{
-    causes, config::SessionLimits, host::Roots, metrics::Instruments, mps::MpsPlaces,
-    state::NodeState,
+    causes, choices::Teller, config::SessionLimits, host::Roots, metrics::Instruments,
+    mps::MpsPlaces, state::NodeState,
 };
 use endpoint::Endpoint;
 use service::Service;
@@ -40,6 +40,7 @@ pub(crate) struct Plugins {
     pub(crate) limits: SessionLimits,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
     pub(crate) instruments: Instruments,
+    pub(crate) choices: Teller,
     pub(crate) directory: watch::Receiver<u64>,
 }
 
@@ -144,6 +145,8 @@ impl Plugins {
             roots: self.roots.clone(),
             mps: self.mps.clone(),
             metrics: self.instruments.rpc(resource),
+            placements: self.instruments.placements(resource),
+            choices: self.choices.clone(),
             streams,
         };
         let session = Session {

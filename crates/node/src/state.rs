@@ -14,7 +14,7 @@ use serde::Serialize;
 use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
-    placement::Topology,
+    placement::{self, Topology},
     resource::ResourceName,
 };
 
@@ -86,6 +86,12 @@ impl NodeState {
         self.offers.iter().map(|(name, offer)| (name.clone(), count(offer))).collect()
     }
 
+    /// How devices of a resource, or their replicas, are chosen for a container.
+    pub fn placement(&self, resource: &ResourceName) -> placement::Policy {
+        let shared = self.offers.get(resource).and_then(|offer| offer.shared());
+        self.policy.placement(resource, shared.map_or(Sharing::Exclusive, Sharing::Shared))
+    }
+
     /// What becomes of each device; one that nobody asked for has no entry.
     pub fn offerings(&self) -> BTreeMap<DeviceId, Offering> {
         let withheld = self.withheld.iter().map(|(id, why)| (id.clone(), Offering::withheld(why)));
@@ -100,9 +106,7 @@ impl NodeState {
 
     /// Computes the topology, unless every device is where it was.
     fn find_topology(&mut self, known: &Self) {
-        let is_in_place = |(device, known): (&Device, &Device)| {
-            (&device.id, &device.place) == (&known.id, &known.place)
-        };
+        let is_in_place = |(device, known): (&Device, &Device)| spot(device) == spot(known);
         let (devices, others) = (&self.inventory.devices, &known.inventory.devices);
         let is_known = devices.len() == others.len() && devices.iter().zip(others).all(is_in_place);
         self.topology =
@@ -127,6 +131,11 @@ impl NodeState {
             && self.lacks == other.lacks
             && self.cdi == other.cdi
     }
+}
+
+/// What the topology has of a device.
+fn spot(device: &Device) -> impl PartialEq + '_ {
+    (&device.id, &device.place, device.health.has_vanished())
 }
 
 // === impl Offering ===

@@ -4,6 +4,7 @@
 
 mod cdi;
 mod config;
+mod explain;
 mod peer;
 
 use std::{net::SocketAddr, path::PathBuf};
@@ -17,6 +18,7 @@ use windlass_machine::Fault;
 use windlass_node::config::Strategy;
 
 pub(crate) use config::{ConfigArgs, ConfigCommand};
+pub(crate) use explain::{AskArgs, ExplainArgs, PodName};
 pub(crate) use peer::PeerArgs;
 
 pub(crate) use cdi::{CdiArgs, CdiCommand, CheckArgs, GenerateArgs, ListArgs, places};
@@ -66,6 +68,8 @@ pub(crate) enum Command {
     Devices(LookArgs),
     /// Show how near the devices of this host are to each other.
     Topo(LookArgs),
+    /// Show which devices a request gets, and why: now, earlier, or on another machine.
+    Explain(Box<ExplainArgs>),
     /// Show the labels that tell a scheduler about this node's GPUs.
     Labels(LabelsArgs),
     /// Show which errors of NVIDIA's driver (XIDs) make a GPU unhealthy, and why.
@@ -144,15 +148,11 @@ fn levels(text: &str) -> Result<Targets, String> {
 /// Where the agent reads, writes and listens.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PlaceArgs {
-    /// The kubelet's folder [default: /var/lib/kubelet]
-    #[arg(long, value_name = "DIR", env = "WINDLASS_KUBELET_DIR")]
-    pub(crate) kubelet_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
     /// Where CDI documents are written [default: /var/run/cdi]
     #[arg(long, value_name = "DIR", env = "WINDLASS_CDI_DIR")]
     pub(crate) cdi_dir: Option<PathBuf>,
-    /// Where the agent keeps what must outlive it [default: /var/lib/windlass]
-    #[arg(long, value_name = "DIR", env = "WINDLASS_STATE_DIR")]
-    pub(crate) state_dir: Option<PathBuf>,
     /// Where health and metrics are served, such as 0.0.0.0:9400 [default: nowhere]
     #[arg(long, value_name = "ADDRESS", env = "WINDLASS_LISTEN")]
     pub(crate) listen: Option<SocketAddr>,
@@ -160,6 +160,17 @@ pub(crate) struct PlaceArgs {
     /// [default: /]
     #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE")]
     pub(crate) host_root_on_node: Option<PathBuf>,
+}
+
+/// Where it is on record who holds what, and why.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RecordArgs {
+    /// The kubelet's folder [default: /var/lib/kubelet]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_KUBELET_DIR")]
+    pub(crate) kubelet_dir: Option<PathBuf>,
+    /// Where the agent keeps what must outlive it [default: /var/lib/windlass]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_STATE_DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
 }
 
 /// How the API server is reached, by the parts that need it.

@@ -3,6 +3,7 @@
 mod cdi;
 mod config;
 mod devices;
+mod explain;
 mod kubelet;
 mod labels;
 mod machine;
@@ -46,6 +47,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Node(args) => block_on(node::run(*args)),
         Command::Devices(args) => block_on(devices::run(args)),
         Command::Topo(args) => block_on(topo::run(args)),
+        Command::Explain(args) => block_on(explain::run(*args)),
         Command::Labels(args) => block_on(labels::run(args)),
         Command::Cdi(args) => block_on(cdi::run(args.command)),
         Command::Config(args) => config::run(args.command),

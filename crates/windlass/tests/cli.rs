@@ -1,114 +1,21 @@
 //! The program as people and service managers meet it: output, exit codes, signals.
 
+mod program;
+
 use std::{
     collections::BTreeSet,
     fs,
     io::{BufRead as _, BufReader, Write as _},
     os::unix::net::UnixListener,
     path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-    time::{Duration, Instant},
+    process::Stdio,
 };
 
+use program::{Node, folder, machine, run, text, windlass};
 use serde_json::Value;
-use tempfile::TempDir;
 use windlass_node::config::{ConfigFile, PeerFlags, load, parse};
 
 const USAGE: Option<i32> = Some(64);
-
-/// How long the agent may take for anything before a test has failed.
-const LIMIT: Duration = Duration::from_secs(20);
-
-fn windlass(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
-    command.args(arguments).stdin(Stdio::null());
-    // The environment of whoever runs the tests configures nothing here.
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("WINDLASS_") {
-            command.env_remove(name);
-        }
-    }
-    command
-}
-
-fn run(arguments: &[&str]) -> Output {
-    windlass(arguments).output().expect("windlass runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn folder() -> TempDir {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("wl");
-    builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir()).expect("a temporary folder")
-}
-
-/// A simulated machine, and the flags that point commands at it.
-fn machine(folder: &TempDir, profile: &str) -> Vec<String> {
-    let dir = folder.path().join("machine");
-    let output = run(&["machine", "create", &dir.display().to_string(), "--machine", profile]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let path = |name: &str| dir.join(name).display().to_string();
-    vec!["--host-root".into(), path("host"), "--nvml-library".into(), path("libnvidia-ml.so.1")]
-}
-
-/// A running `windlass node`; killed when dropped.
-struct Node {
-    child: Child,
-    log: std::io::Lines<BufReader<std::process::ChildStderr>>,
-    seen: Vec<String>,
-}
-
-impl Node {
-    fn start(folder: &TempDir, host: &[String]) -> Self {
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        let mut command = windlass(&["node", "--kubelet-dir", &path("kubelet")]);
-        command.args(["--cdi-dir", &path("cdi"), "--state-dir", &path("state")]);
-        command.args(["--log-format", "json"]).args(host);
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("windlass runs");
-        let log = BufReader::new(child.stderr.take().expect("piped")).lines();
-        Self { child, log, seen: Vec::new() }
-    }
-
-    /// Reads the log until a message appears.
-    fn until(&mut self, message: &str) -> Value {
-        for line in self.log.by_ref() {
-            let line = line.expect("text");
-            self.seen.push(line.clone());
-            let event: Value = serde_json::from_str(&line).expect("every line is JSON");
-            if event["message"] == message {
-                return event;
-            }
-        }
-        panic!("the log ended without {message:?}: {:#?}", self.seen)
-    }
-
-    fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill runs");
-        assert!(sent.success());
-    }
-
-    fn wait(&mut self) -> std::process::ExitStatus {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("a child") {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "it does not end");
-            std::thread::yield_now();
-        }
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 #[test]
 fn the_demo_tells_every_step_as_json_and_ends_well() {
@@ -135,6 +42,9 @@ fn the_demo_tells_every_step_as_json_and_ends_well() {
             assert!(names.contains(&expected), "{profile} tells no {expected}: {names:?}");
         }
         assert_eq!(events[0]["simulated"], true, "a simulation says so");
+        let first = events.iter().find(|event| event["event"] == "podAdmitted").expect("told");
+        let alternative = &first["containers"][0]["alternative"];
+        assert_eq!(alternative.is_null(), profile == "t4-edge", "{profile}: {first}");
     }
 }
 
@@ -143,9 +53,13 @@ fn the_demo_is_read_by_people_and_says_that_it_is_simulated() {
     let output = run(&["demo"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
-    for expected in
-        ["SIMULATED", "NV18", "all 6 pairs NV18 through NVSwitch, NUMA node 0", "All 12 steps"]
-    {
+    for expected in [
+        "SIMULATED",
+        "NV18",
+        "why   all 6 pairs NV18 through NVSwitch, NUMA node 0\n",
+        "not   GPU4 GPU5 GPU6 GPU7: as good by every term; the lower positions are taken\n",
+        "All 12 steps",
+    ] {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
     }
     assert!(!shown.contains('\x1b'), "colour is for terminals");

@@ -171,7 +171,7 @@ impl Term {
             Self::Remaining => "connections of what remains",
             Self::NearNics => "nearness to NICs, for others",
             Self::NumaNodes => "NUMA nodes",
-            Self::InUse => "in use in its groups",
+            Self::InUse => "use of its groups",
             Self::Groups => "groups",
             Self::Shares => "shares in use",
             Self::Imbalance => "imbalance of groups",

@@ -11,7 +11,7 @@ mod pool;
 
 use std::{collections::BTreeSet, fmt};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use explain::{Next, ShareExplanation, ShareState, explain};
 
@@ -21,10 +21,10 @@ use fill::Filling;
 use pool::Pool;
 
 /// How many devices the replicas of one container may come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Span {
-    /// As many as the spread takes.
+    /// As many as the policy takes.
     #[default]
     AnyDevices,
     /// One: a client of an MPS daemon has all its parts of one GPU.

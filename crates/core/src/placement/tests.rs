@@ -2,14 +2,15 @@
 
 mod brute_force;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 
 use super::*;
 use crate::{
     device::{Device, DeviceKind, Place},
-    health::Health,
+    health::{Health, HealthTracker, Observation, Reason},
+    inventory::Inventory,
     nvlink::NvLinks,
     pci::{PciAddress, PciePath},
 };
@@ -198,6 +199,29 @@ fn parts_are_distributed_over_their_wholes_or_packed_into_one() {
     ] {
         assert_eq!(ask(&devices, free, &[], size, policy), expected, "{policy} {free:?}");
     }
+}
+
+#[test]
+fn what_has_vanished_is_not_in_use() {
+    let mut devices: Vec<_> = (0..4).map(|index| gpu(index, 0x10, 0)).collect();
+    for device in &mut devices {
+        let whole = format!("WHOLE-{}", device.index / 2);
+        device.parent = Some(whole.parse().expect("valid"));
+    }
+    let ids = ["GPU-1", "GPU-2"];
+    let ask = |devices: &[Device]| {
+        let inventory = Inventory { devices: devices.to_vec(), ..Inventory::default() };
+        let policy = Policy::Distributed;
+        let request = Request { available: &ids, required: &[], near: &[], size: 1, policy };
+        choose(&Topology::of(&inventory), request).expect("an answer").devices[0].to_string()
+    };
+    let mut gone = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
+    let vanished = Observation::Failed(Reason::Vanished, "another layout".to_owned());
+    gone.observe(&vanished, Timestamp::UNIX_EPOCH);
+    devices[3].health = gone.health().clone();
+    assert_eq!(ask(&devices), "GPU-2", "its neighbour is gone, that of GPU-1 in use");
+    devices[0].health = gone.health().clone();
+    assert_eq!(ask(&devices), "GPU-1");
 }
 
 #[test]

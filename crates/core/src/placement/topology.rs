@@ -44,9 +44,11 @@ pub(super) enum Group {
 // === impl Topology ===
 
 impl Topology {
-    /// The topology of an inventory.
+    /// The topology of an inventory. What has vanished is nowhere: a MIG instance of an earlier layout
+    /// would be taken for one in use.
     pub fn of(inventory: &Inventory) -> Self {
-        Self::from_devices(inventory.devices.iter())
+        let devices = inventory.devices.iter();
+        Self::from_devices(devices.filter(|device| !device.health.has_vanished()))
     }
 
     /// The topology of some devices; of two with one id the first in the inventory's order.

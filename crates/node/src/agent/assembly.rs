@@ -11,6 +11,7 @@ use tokio::{
 use super::parts::Parts;
 use crate::{
     admin::{self, Seen},
+    choices,
     clock::Clock,
     cluster::{self, Client},
     config::{Config, Policy},
@@ -62,12 +63,15 @@ pub(super) fn assemble(
     let (policy, clock) = (ground.policy, ground.clock);
     let heart = keep(config, (&policy, &directory), clock, parts);
     let state = heart.state.clone();
+    let (memory, choices) = choices::memory(&config.state_dir, clock);
+    parts.add("memory of choices", memory.run(parts.token()));
     let plugins = Plugins {
         roots: Roots::new(config),
         mps: MpsPlaces::new(config),
         limits: config.session,
         state: state.clone(),
         instruments: instruments.clone(),
+        choices,
         directory,
         dir: ground.dir,
     };

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::resource::ResourceName;
+use windlass_core::{placement, resource::ResourceName};
 
 use super::{Delivery, Selector, Sharing};
 
@@ -70,6 +70,8 @@ pub struct ResourceRule {
     pub devices: Selector,
     /// Whether one device serves one container or several.
     pub sharing: Sharing,
+    /// How devices, or replicas, are chosen for a container.
+    pub placement: placement::Policy,
 }
 
 /// When a device counts as failed, and when as recovered.
@@ -127,6 +129,29 @@ pub enum LabelOutput {
     NodeFeature,
     /// The Node object itself.
     Node,
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// How devices of a resource, shared in this way, are chosen.
+    pub fn placement(&self, resource: &ResourceName, sharing: Sharing) -> placement::Policy {
+        let rules = match &self.resources {
+            Resources::Default => &[][..],
+            Resources::Rules(rules) => rules,
+        };
+        let rule = rules.iter().find(|rule| rule.name == *resource);
+        rule.map_or_else(|| sharing.usual_placement(), |rule| rule.placement)
+    }
+}
+
+// === impl ResourceRule ===
+
+impl ResourceRule {
+    /// A rule under which devices are chosen as is usual.
+    pub fn new(name: ResourceName, devices: Selector, sharing: Sharing) -> Self {
+        Self { name, devices, sharing, placement: sharing.usual_placement() }
+    }
 }
 
 // === impl HealthPolicy ===

@@ -28,15 +28,26 @@ pub(super) fn contradictions(
 
 fn two_meanings(earlier: &LinedRule, later: &LinedRule) -> Option<Remark> {
     let (first, second) = (&earlier.value, &later.value);
-    (first.name == second.name && first.sharing != second.sharing).then(|| {
-        let (name, line) = (&second.name, earlier.line);
+    let (name, line) = (&second.name, earlier.line);
+    if first.name != second.name {
+        return None;
+    }
+    let text = if first.sharing != second.sharing {
         let (here, there) = (described(second.sharing), described(first.sharing));
-        let text = format!(
+        format!(
             "resource {name} is {here} here and {there} on line {line}: \
              a pod cannot tell which it gets; share alike, or use two names"
-        );
-        Remark::new(later.line, text)
-    })
+        )
+    } else if first.placement != second.placement {
+        let (here, there) = (second.placement, first.placement);
+        format!(
+            "placement of {name} is {here} here and {there} on line {line}: devices of one name \
+             are chosen in one way; write the same, or use two names"
+        )
+    } else {
+        return None;
+    };
+    Some(Remark::new(later.line, text))
 }
 
 fn unreachable(
@@ -93,7 +104,7 @@ fn named_by_default(name: &str) -> Option<Selector> {
 }
 
 fn described(sharing: Sharing) -> String {
-    use super::{PerContainer, SharingMethod, Spread};
+    use super::{PerContainer, SharingMethod};
     let Sharing::Shared(shared) = sharing else { return "exclusive".to_owned() };
     let method = match shared.method {
         SharingMethod::TimeSlicing => "time-sliced",
@@ -103,9 +114,5 @@ fn described(sharing: Sharing) -> String {
         PerContainer::One => "one per container",
         PerContainer::Any => "any number per container",
     };
-    let spread = match shared.spread {
-        Spread::Distributed => "distributed",
-        Spread::Packed => "packed",
-    };
-    format!("{method} by {} ({each}, {spread})", shared.replicas.get())
+    format!("{method} by {} ({each})", shared.replicas.get())
 }

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use windlass_core::placement::{self, shares::Span};
 
 /// Whether one device serves one container or several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,8 +25,6 @@ pub struct Shared {
     pub replicas: Replicas,
     /// How many replicas one container may ask for.
     pub per_container: PerContainer,
-    /// Which devices are filled first.
-    pub spread: Spread,
 }
 
 /// What keeps the containers on one device apart.
@@ -48,17 +47,6 @@ pub enum PerContainer {
     Any,
 }
 
-/// Which devices are filled first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Spread {
-    /// Those with the fewest replicas in use.
-    #[default]
-    Distributed,
-    /// Those with the most replicas in use, so that others stay free.
-    Packed,
-}
-
 /// A number of replicas that a kubelet can be told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Replicas(NonZeroU32);
@@ -67,6 +55,32 @@ pub struct Replicas(NonZeroU32);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} replicas: write a number from 1 to {max}", max = Replicas::MAX)]
 pub struct InvalidReplicas(u64);
+
+// === impl Sharing ===
+
+impl Sharing {
+    /// How devices are chosen where nothing is said: close together, or, if containers share them,
+    /// where the fewest containers are.
+    pub fn usual_placement(self) -> placement::Policy {
+        match self {
+            Self::Exclusive => placement::Policy::Aligned,
+            Self::Shared(_) => placement::Policy::Distributed,
+        }
+    }
+}
+
+// === impl SharingMethod ===
+
+impl SharingMethod {
+    /// How many devices one container may have replicas of: a client of MPS talks to one daemon, and
+    /// each device has its own.
+    pub fn span(self) -> Span {
+        match self {
+            Self::TimeSlicing => Span::AnyDevices,
+            Self::Mps => Span::OneDevice,
+        }
+    }
+}
 
 // === impl Replicas ===
 

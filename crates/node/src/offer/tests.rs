@@ -19,7 +19,7 @@ use super::{Allocatable, Held, Methods, Moves, Offers, Plan, Question, plan, usu
 use crate::{
     config::{
         MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
-        Sharing, SharingMethod, Spread,
+        Sharing, SharingMethod,
     },
     discovery::PROFILE,
 };
@@ -151,14 +151,13 @@ fn shared(replicas: u64) -> Sharing {
         method: SharingMethod::TimeSlicing,
         replicas: Replicas::try_from(replicas).expect("valid"),
         per_container: PerContainer::Any,
-        spread: Spread::Distributed,
     })
 }
 
 fn rule(resource: &str, index: &[u32], sharing: Sharing) -> ResourceRule {
     let index = index.iter().copied().collect();
     let devices = Selector { index, ..Selector::all(DeviceKind::Gpu) };
-    ResourceRule { name: name(resource), devices, sharing }
+    ResourceRule::new(name(resource), devices, sharing)
 }
 
 fn line(id: &str, why: &str) -> (String, String) {

@@ -21,8 +21,9 @@ use windlass_kubelet_api::deviceplugin::{
 
 use super::wire::{self, Refusal};
 use crate::{
+    choices::Teller,
     host::Roots,
-    metrics::{Method, RpcMetrics},
+    metrics::{Method, PlacementMetrics, RpcMetrics},
     mps::MpsPlaces,
     offer::Offer,
     state::NodeState,
@@ -35,6 +36,8 @@ pub(super) struct Service {
     pub(super) roots: Roots,
     pub(super) mps: MpsPlaces,
     pub(super) metrics: RpcMetrics,
+    pub(super) placements: PlacementMetrics,
+    pub(super) choices: Teller,
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
 }
 
@@ -107,7 +110,9 @@ impl DevicePlugin for Service {
         let state = self.state.borrow().clone();
         let requests = request.into_inner().container_requests;
         let answers = requests.iter().map(|request| self.prefer(&state, request));
-        let container_responses = call.end(answers.collect::<Result<_, _>>())?;
+        let answers = call.end(answers.collect::<Result<Vec<_>, _>>());
+        let chosen = answers.inspect_err(|_| self.placements.refused())?.into_iter();
+        let container_responses = chosen.map(|chosen| self.answer(chosen)).collect();
         Ok(Response::new(PreferredAllocationResponse { container_responses }))
     }
 

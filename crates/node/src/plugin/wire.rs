@@ -3,7 +3,10 @@
 use std::{fmt, path::PathBuf};
 
 use tonic::Status;
-use windlass_core::placement::{PlacementError, shares::ShareError};
+use windlass_core::{
+    device::DeviceId,
+    placement::{PlacementError, shares::ShareError},
+};
 use windlass_kubelet_api::deviceplugin::{
     CdiDevice, ContainerAllocateResponse, Device, DeviceSpec, HEALTHY, ListAndWatchResponse, Mount,
     NumaNode, TopologyInfo, UNHEALTHY,
@@ -13,7 +16,7 @@ use crate::{
     cdi::READ_WRITE,
     grant::{self, Access, Grant},
     host::Host,
-    offer::{Allocatable, Offer},
+    offer::{Allocatable, Offer, OfferedDevice},
 };
 
 /// Why a request of the kubelet's is refused; the kubelet shows the text in the pod's events.
@@ -43,11 +46,15 @@ pub(super) enum Refusal {
     SeveralDaemons { resource: String, devices: usize },
     #[error("{0}")]
     Cdi(String),
-    #[error("{resource}: {source}")]
-    Placement { resource: String, source: PlacementError },
-    #[error("{resource}: {source}")]
-    Shares { resource: String, source: ShareError },
+    #[error("{resource}: {source}{left_out}")]
+    Placement { resource: String, source: PlacementError, left_out: LeftOut },
+    #[error("{resource}: {source}{left_out}")]
+    Shares { resource: String, source: ShareError, left_out: LeftOut },
 }
+
+/// Devices that the kubelet takes for free and that cannot be allocated, with the trouble of each.
+#[derive(Debug)]
+pub(super) struct LeftOut(Vec<(DeviceId, String)>);
 
 /// The list as the kubelet takes it.
 pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
@@ -103,6 +110,38 @@ impl From<Refusal> for Status {
             | Refusal::Shares { .. } => Self::invalid_argument(text),
             Refusal::NotAllocatable { .. } | Refusal::NodeMissing { .. } | Refusal::Cdi(_) => {
                 Self::failed_precondition(text)
+            }
+        }
+    }
+}
+
+// === impl LeftOut ===
+
+impl LeftOut {
+    /// Those of the devices that cannot be allocated.
+    pub(super) fn new<'a>(
+        devices: impl IntoIterator<Item = (&'a DeviceId, &'a OfferedDevice)>,
+    ) -> Self {
+        let trouble = |(id, device): (&DeviceId, &OfferedDevice)| match &device.state {
+            Allocatable::Yes => None,
+            Allocatable::No(why) => Some((id.clone(), why.clone())),
+        };
+        Self(devices.into_iter().filter_map(trouble).collect())
+    }
+}
+
+impl fmt::Display for LeftOut {
+    /// `; not counted is GPU-3, which cannot be allocated: XID 79`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_slice() {
+            [] => Ok(()),
+            [(id, why)] => write!(f, "; not counted is {id}, which cannot be allocated: {why}"),
+            [(id, why), more @ ..] => {
+                let more = more.len();
+                write!(
+                    f,
+                    "; not counted are {id}, which cannot be allocated: {why}, and {more} more"
+                )
             }
         }
     }

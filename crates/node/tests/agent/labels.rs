@@ -15,7 +15,7 @@ use windlass_node::{
     clock::Clock,
     config::{
         LabelOutput, MigStrategy, PerContainer, Replicas, ResourceRule, Resources, Selector,
-        Shared, Sharing, SharingMethod, Spread,
+        Shared, Sharing, SharingMethod,
     },
     host::Host,
     labels,
@@ -48,13 +48,9 @@ fn time_sliced(name: &str, kind: DeviceKind, replicas: u64) -> ResourceRule {
         method: SharingMethod::TimeSlicing,
         replicas: Replicas::try_from(replicas).expect("valid"),
         per_container: PerContainer::Any,
-        spread: Spread::default(),
     };
-    ResourceRule {
-        name: name.parse().expect("valid"),
-        devices: Selector::all(kind),
-        sharing: Sharing::Shared(shared),
-    }
+    let name = name.parse().expect("valid");
+    ResourceRule::new(name, Selector::all(kind), Sharing::Shared(shared))
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod health;
 mod labels;
 mod lifecycle;
 mod memory;
+mod placement;
 mod requests;
 mod sharing;
 mod start;

@@ -243,7 +243,7 @@ async fn network_interfaces_are_offered_where_the_rules_say_so() {
     for (list, cdi_names) in [(Strategy::CdiCri, 2), (Strategy::Envvar, 0)] {
         let mut world = World::new("dgx-h100");
         let devices = Selector::all(DeviceKind::Nic);
-        let rule = ResourceRule { name: nics.clone(), devices, sharing: Sharing::Exclusive };
+        let rule = ResourceRule::new(nics.clone(), devices, Sharing::Exclusive);
         world.config.policy.resources = Resources::Rules(vec![rule]);
         world.config.policy.delivery.strategies = [list].into();
         let kubelet = world.kubelet();

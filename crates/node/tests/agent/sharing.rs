@@ -7,34 +7,34 @@ use windlass_kubelet_sim::{Event, Kubelet, Pod};
 use windlass_node::{
     config::{
         MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
-        Sharing, SharingMethod, Spread,
+        Sharing, SharingMethod,
     },
     state::NodeState,
 };
 
 use crate::world::{GPU, World, allocatable, counts, gpu_id, pod, pod_with};
 
-const SHARED: &str = "nvidia.com/gpu.shared";
+pub(crate) const SHARED: &str = "nvidia.com/gpu.shared";
 
-fn shared(replicas: u64, per_container: PerContainer, spread: Spread) -> Sharing {
+pub(crate) fn shared(replicas: u64, per_container: PerContainer) -> Sharing {
     let replicas = Replicas::try_from(replicas).expect("valid");
-    Sharing::Shared(Shared { method: SharingMethod::TimeSlicing, replicas, per_container, spread })
+    Sharing::Shared(Shared { method: SharingMethod::TimeSlicing, replicas, per_container })
 }
 
-fn rule(name: &str, index: &[u32], sharing: Sharing) -> ResourceRule {
+pub(crate) fn rule(name: &str, index: &[u32], sharing: Sharing) -> ResourceRule {
     let index = index.iter().copied().collect();
     let devices = Selector { index, ..Selector::all(DeviceKind::Gpu) };
-    ResourceRule { name: name.parse().expect("valid"), devices, sharing }
+    ResourceRule::new(name.parse().expect("valid"), devices, sharing)
 }
 
-fn devices_of(ids: &BTreeSet<String>) -> BTreeSet<&str> {
+pub(crate) fn devices_of(ids: &BTreeSet<String>) -> BTreeSet<&str> {
     ids.iter().map(|id| id.rsplit_once("::").expect("a replica").0).collect()
 }
 
 #[tokio::test]
 async fn one_node_has_exclusive_shared_and_kept_back_gpus_side_by_side() {
     let mut world = World::new("dgx-h100");
-    let sharing = shared(8, PerContainer::Any, Spread::Distributed);
+    let sharing = shared(8, PerContainer::Any);
     let rules = vec![rule(GPU, &[0, 1], Sharing::Exclusive), rule(SHARED, &[2, 3, 4, 5], sharing)];
     world.config.policy.resources = Resources::Rules(rules);
     let (kubelet, agent) = world.serving(2).await;
@@ -51,27 +51,9 @@ async fn one_node_has_exclusive_shared_and_kept_back_gpus_side_by_side() {
 }
 
 #[tokio::test]
-async fn packed_replicas_fill_a_gpu_before_they_open_another() {
-    let mut world = World::new("dgx-h100");
-    let sharing = shared(4, PerContainer::Any, Spread::Packed);
-    world.config.policy.resources = Resources::Rules(vec![rule(SHARED, &[], sharing)]);
-    let kubelet = world.kubelet();
-    let _agent = world.agent();
-    allocatable(&kubelet, SHARED, 32).await;
-    let mut used = BTreeSet::new();
-    for name in ["a", "b", "c", "d"] {
-        let admission = kubelet.admit(pod_with(name, SHARED, 1)).await.expect("admitted");
-        let allotment = admission.allotment("main", SHARED).expect("allotted");
-        used.extend(devices_of(&allotment.ids()).into_iter().map(str::to_owned));
-        assert_eq!(allotment.grant.cdi_devices.len(), 1, "a replica is named as its device");
-    }
-    assert_eq!(used.len(), 1, "{used:?}");
-}
-
-#[tokio::test]
 async fn a_container_that_asks_for_two_replicas_is_refused_where_one_is_all_it_may_have() {
     let mut world = World::new("t4-edge");
-    let sharing = shared(4, PerContainer::One, Spread::Distributed);
+    let sharing = shared(4, PerContainer::One);
     world.config.policy.resources = Resources::Rules(vec![rule(GPU, &[], sharing)]);
     let (kubelet, _agent) = world.serving(4).await;
     let rejection = kubelet.admit(pod("greedy", 2)).await.expect_err("refused");
@@ -82,7 +64,7 @@ async fn a_container_that_asks_for_two_replicas_is_refused_where_one_is_all_it_m
 #[tokio::test]
 async fn a_fault_reaches_every_replica_of_its_gpu() {
     let mut world = World::new("dgx-h100");
-    let sharing = shared(4, PerContainer::Any, Spread::Distributed);
+    let sharing = shared(4, PerContainer::Any);
     world.config.policy.resources = Resources::Rules(vec![rule(GPU, &[], sharing)]);
     let (kubelet, _agent) = world.serving(32).await;
     world.machine.inject(&"xid:79@3".parse().expect("a fault")).expect("injected");
@@ -113,7 +95,7 @@ async fn a_new_policy_moves_free_gpus_at_once_and_held_ones_when_they_are_releas
     let _agent = world.agent_under(policy.subscribe());
     allocatable(&kubelet, GPU, 8).await;
     kubelet.admit(pod("holder", 3)).await.expect("admitted");
-    let sharing = shared(2, PerContainer::Any, Spread::Distributed);
+    let sharing = shared(2, PerContainer::Any);
     let resources = Resources::Rules(vec![rule(SHARED, &[], sharing)]);
     policy.send_replace(Arc::new(Policy { resources, ..world.config.policy.clone() }));
     allocatable(&kubelet, SHARED, 10).await;
@@ -128,9 +110,7 @@ async fn a_new_policy_moves_free_gpus_at_once_and_held_ones_when_they_are_releas
 #[tokio::test]
 async fn a_gpu_is_shared_by_mps_once_its_daemon_answers_and_until_its_last_container_has_gone() {
     let mut world = World::new("t4-edge");
-    let Sharing::Shared(time) = shared(4, PerContainer::One, Spread::Distributed) else {
-        unreachable!("it is shared")
-    };
+    let Sharing::Shared(time) = shared(4, PerContainer::One) else { unreachable!("it is shared") };
     let mps = Sharing::Shared(Shared { method: SharingMethod::Mps, ..time });
     world.config.policy.resources = Resources::Rules(vec![rule(SHARED, &[], mps)]);
     let policy = tokio::sync::watch::Sender::new(Arc::new(world.config.policy.clone()));

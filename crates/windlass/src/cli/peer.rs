@@ -3,9 +3,8 @@
 use std::{collections::BTreeSet, path::PathBuf};
 
 use clap::{Args, Command, FromArgMatches as _, ValueEnum};
-use windlass_node::config::{
-    AnnotationPrefix, DeviceIds, HealthChecks, MigStrategy, PeerFlags, Spread,
-};
+use windlass_core::placement;
+use windlass_node::config::{AnnotationPrefix, DeviceIds, HealthChecks, MigStrategy, PeerFlags};
 
 use super::DeviceListArg;
 
@@ -54,7 +53,7 @@ pub(crate) struct PeerArgs {
     mps_root: Option<String>,
     /// Which shared devices are filled first
     #[arg(long, value_name = "POLICY", env = "SHARED_DEVICES_ALLOCATION_POLICY")]
-    shared_devices_allocation_policy: Option<SpreadArg>,
+    shared_devices_allocation_policy: Option<AllocationArg>,
     /// IMEX channels that every container gets
     #[arg(long, value_name = "NUMBERS", env = "IMEX_CHANNEL_IDS", value_delimiter = ',',
           value_parser = clap::value_parser!(u32).range(..2048))]
@@ -124,7 +123,7 @@ enum IdArg {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum SpreadArg {
+enum AllocationArg {
     /// Those with the fewest replicas in use
     Distributed,
     /// Those with the most replicas in use
@@ -182,7 +181,7 @@ impl PeerArgs {
             hook_program: given.nvidia_cdi_hook_path.or(given.nvidia_ctk_path),
             disabled_hooks: given.cdi_disable_hooks.map(words),
             mps_root: given.mps_root.filter(|root| !root.is_empty()).map(Into::into),
-            spread: given.shared_devices_allocation_policy.map(Into::into),
+            placement: given.shared_devices_allocation_policy.map(Into::into),
             imex_channels: given.imex_channel_ids.map(|ids| ids.into_iter().collect()),
             imex_required: given.switches.imex_required,
             health: health.expect("both lists were checked when they were parsed"),
@@ -236,11 +235,11 @@ impl From<IdArg> for DeviceIds {
     }
 }
 
-impl From<SpreadArg> for Spread {
-    fn from(arg: SpreadArg) -> Self {
+impl From<AllocationArg> for placement::Policy {
+    fn from(arg: AllocationArg) -> Self {
         match arg {
-            SpreadArg::Distributed => Self::Distributed,
-            SpreadArg::Packed => Self::Packed,
+            AllocationArg::Distributed => Self::Distributed,
+            AllocationArg::Packed => Self::Packed,
         }
     }
 }

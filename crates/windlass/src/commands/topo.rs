@@ -63,7 +63,11 @@ impl Topology {
     /// The topology of an inventory. Parts are left out: they are where their whole is.
     pub(crate) fn of(inventory: &Inventory) -> Self {
         let whole = |device: &&Device| device.kind != DeviceKind::Mig && device.place.pci.is_some();
-        let devices: Vec<_> = inventory.devices.iter().filter(whole).collect();
+        Self::among(inventory, inventory.devices.iter().filter(whole).collect())
+    }
+
+    /// The topology of some devices of an inventory.
+    pub(crate) fn among(inventory: &Inventory, devices: Vec<&Device>) -> Self {
         let matrix = ConnectionMatrix::of(&devices);
         let row = |i| (0..devices.len()).map(|j| matrix.at(i, j)).collect();
         Self {
@@ -74,7 +78,7 @@ impl Topology {
     }
 
     /// Everything with everything, the NUMA nodes last.
-    fn matrix(&self) -> Table {
+    pub(crate) fn matrix(&self) -> Table {
         let all: Vec<_> = (0..self.devices.len()).collect();
         self.with_numa(&all, self.cells(&all, &all))
     }

@@ -70,6 +70,15 @@ pub(super) struct Counts {
     pub(super) allocatable: usize,
 }
 
+/// The best set that was not chosen.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Alternative {
+    /// Short names, in order.
+    pub(super) devices: Vec<String>,
+    pub(super) why_not: String,
+}
+
 /// What a container got.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -81,8 +90,8 @@ pub(super) struct Container {
     pub(super) ids: Vec<String>,
     /// How the devices are connected.
     pub(super) why: String,
-    /// How many sets the agent compared, if the kubelet asked for its preference.
-    pub(super) compared: Option<u64>,
+    /// What came second, if the kubelet asked and there was another choice.
+    pub(super) alternative: Option<Alternative>,
     /// In the order of the devices.
     pub(super) cdi_devices: Vec<String>,
     /// What a runtime makes of it.

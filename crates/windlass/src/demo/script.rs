@@ -7,13 +7,13 @@ use tokio::time::{Instant, timeout};
 use windlass_core::{
     device::Device,
     inventory::Inventory,
-    placement::{self, Connections, Policy, Topology as Distances},
+    placement::{self, Connections, Policy, Request, Topology as Distances},
 };
 use windlass_kubelet_sim::{Admission, Allotment, NodeStatus, Pod, PodStatus, Question};
 use windlass_machine::Fault;
 
 use super::{
-    event::{Arrival, Container, Counts, Event, Failure},
+    event::{Alternative, Arrival, Container, Counts, Event, Failure},
     pods, runtime,
     stage::{QUIET_PERIOD, Stage},
     tell::Teller,
@@ -139,6 +139,7 @@ impl<'a> Script<'a> {
     ) -> Result<Container> {
         let devices = ordered(allotment.ids().iter().filter_map(|id| inventory.get(id)));
         let topology = Distances::of(inventory);
+        let policy = self.stage.state.borrow().placement(&resource.parse()?);
         let ids: Vec<_> = devices.iter().map(|device| device.id.as_str()).collect();
         let grant = &allotment.grant;
         let mut cdi_devices = grant.cdi_devices.clone();
@@ -151,7 +152,10 @@ impl<'a> Script<'a> {
             devices: devices.iter().map(|device| short_name(device)).collect(),
             ids: devices.iter().map(|device| device.id.to_string()).collect(),
             why: Connections::among(&topology, &ids).to_string(),
-            compared: allotment.preference.as_ref().and_then(|asked| compared(&topology, asked)),
+            alternative: allotment
+                .preference
+                .as_ref()
+                .and_then(|asked| alternative(inventory, &topology, policy, asked)),
             cdi_devices,
             files: edits.files(),
             env: own.chain(edits.env).collect(),
@@ -251,18 +255,22 @@ impl<'a> Script<'a> {
     }
 }
 
-/// The agent's answer is repeated to learn what it was compared with.
-fn compared(topology: &Distances, asked: &Question) -> Option<u64> {
+/// The kubelet's question is asked again, to learn what came second.
+fn alternative(
+    inventory: &Inventory,
+    topology: &Distances,
+    policy: Policy,
+    asked: &Question,
+) -> Option<Alternative> {
     let available: Vec<_> = asked.available.iter().map(String::as_str).collect();
     let required: Vec<_> = asked.must_include.iter().map(String::as_str).collect();
-    let request = placement::Request {
-        available: &available,
-        required: &required,
-        near: &[],
-        size: asked.size,
-        policy: Policy::Aligned,
-    };
-    Some(placement::choose(topology, request).ok()?.steps)
+    let (near, size) = (&[][..], asked.size);
+    let request = Request { available: &available, required: &required, near, size, policy };
+    let explanation = placement::explain(topology, request).ok()?;
+    let why_not = explanation.verdict()?;
+    let devices = explanation.alternative?.devices;
+    let devices = devices.iter().filter_map(|id| inventory.get(id.as_str()));
+    Some(Alternative { devices: devices.map(short_name).collect(), why_not })
 }
 
 /// Device ids of a resource that pods hold, and the pod.

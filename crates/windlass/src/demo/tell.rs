@@ -9,7 +9,7 @@ use std::{
 use anyhow::Result;
 use windlass_core::inventory::Inventory;
 
-use super::event::{Arrival, Container, Counts, Event, Failure};
+use super::event::{Alternative, Arrival, Container, Counts, Event, Failure};
 use crate::{
     commands::{LEGEND, Topology, device_table, sources},
     screen::{Paint, Tone, count, line, wrapped},
@@ -120,15 +120,14 @@ impl Words {
     }
 
     fn container(self, container: &Container) -> Vec<String> {
-        let Container { name, resource, devices, why, compared, .. } = container;
-        let sets = match compared {
-            None => String::new(),
-            Some(1) => " (the only choice)".to_owned(),
-            Some(sets) => format!(" (best of {sets})"),
-        };
+        let Container { name, resource, devices, why, alternative, .. } = container;
         let given = format!("       {name}: {} x {resource} = ", devices.len());
         let mut lines = wrapped(&given, devices);
-        lines.push(format!("         why   {why}{sets}"));
+        lines.push(format!("         why   {why}"));
+        if let Some(Alternative { devices, why_not }) = alternative {
+            let words = format!("{}: {why_not}", devices.join(" "));
+            lines.extend(wrapped("         not   ", words.split_whitespace()));
+        }
         lines.extend(wrapped("         gets  ", gets(container)));
         lines.extend(cdi_kinds(&container.cdi_devices).into_iter().map(|(kind, names)| {
             self.quiet(format!("         by    {} of {kind}", count(names, "CDI name")))

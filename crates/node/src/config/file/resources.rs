@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::{device::DeviceKind, resource::ResourceName, selector::DeviceExpression};
+use windlass_core::{
+    device::DeviceKind, placement, resource::ResourceName, selector::DeviceExpression,
+};
 
 use super::word::{Count, Id, Profile, Written};
 use crate::config::{
-    PerContainer, Remark, Replicas, ResourceRule, Selector, Shared, Sharing, SharingMethod, Spread,
+    PerContainer, Remark, Replicas, ResourceRule, Selector, Shared, Sharing, SharingMethod,
     document::Lined, rules::LinedRule,
 };
 
@@ -23,6 +25,10 @@ pub(super) struct ResourceEntry {
     /// Left out, a device serves one container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sharing: Option<Lined<SharingEntry>>,
+    /// How devices are chosen for a container; left out, `aligned`, and `distributed` where they are
+    /// shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    placement: Option<Written<placement::Policy>>,
 }
 
 /// Picks devices of one kind that fit everything it names; what is left out fits all.
@@ -69,9 +75,6 @@ struct SharingEntry {
     /// with `mps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     per_container: Option<PerContainer>,
-    /// Which devices are filled first.
-    #[serde(default, skip_serializing_if = "is_distributed")]
-    spread: Spread,
 }
 
 /// The most clients of one MPS server, from compute capability 7.0 on; older GPUs take 16, which only
@@ -83,14 +86,17 @@ pub(crate) const MOST_MPS_CLIENTS: u32 = 48;
 impl ResourceEntry {
     /// The rule, and what is wrong with it in itself.
     pub(super) fn into_rule(self, wrong: &mut Vec<Remark>) -> LinedRule {
-        let Self { name, devices, sharing } = self;
+        let Self { name, devices, sharing, placement } = self;
         let devices = devices.value.into_selector(devices.line, wrong);
         let sharing = sharing.map_or(Sharing::Exclusive, |sharing| {
             let problem = sharing.value.problem(devices.kind);
             wrong.extend(problem.map(|problem| Remark::new(sharing.line, problem)));
             sharing.value.into()
         });
-        let rule = ResourceRule { name: name.value.0, devices, sharing };
+        let mut rule = ResourceRule::new(name.value.0, devices, sharing);
+        if let Some(Written(placement)) = placement {
+            rule.placement = placement;
+        }
         Lined { line: name.line, value: rule }
     }
 }
@@ -105,6 +111,9 @@ impl From<&ResourceRule> for ResourceEntry {
             name: unlined(Written(rule.name.clone())),
             devices: unlined(SelectorEntry::from(&rule.devices)),
             sharing: sharing.map(unlined),
+            placement: Some(rule.placement)
+                .filter(|placement| *placement != rule.sharing.usual_placement())
+                .map(Written),
         }
     }
 }
@@ -200,22 +209,17 @@ fn usual_per_container(method: SharingMethod) -> PerContainer {
 
 impl From<SharingEntry> for Sharing {
     fn from(entry: SharingEntry) -> Self {
-        let SharingEntry { method, replicas: Count(replicas), per_container, spread } = entry;
+        let SharingEntry { method, replicas: Count(replicas), per_container } = entry;
         let per_container = per_container.unwrap_or_else(|| usual_per_container(method));
-        Self::Shared(Shared { method, replicas, per_container, spread })
+        Self::Shared(Shared { method, replicas, per_container })
     }
 }
 
 impl From<Shared> for SharingEntry {
     fn from(shared: Shared) -> Self {
-        let Shared { method, replicas, per_container, spread } = shared;
+        let Shared { method, replicas, per_container } = shared;
         let unusual = per_container != usual_per_container(method);
         let per_container = Some(per_container).filter(|_| unusual);
-        Self { method, replicas: Count(replicas), per_container, spread }
+        Self { method, replicas: Count(replicas), per_container }
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_distributed(spread: &Spread) -> bool {
-    *spread == Spread::Distributed
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::Value;
-use windlass_core::device::DeviceKind;
+use windlass_core::{device::DeviceKind, placement};
 
 use super::*;
 use crate::config::{
     HealthPolicy, Imex, LabelOutput, MissingChannel, PerContainer, Replicas, ResourceRule,
-    Selector, Shared, Sharing, SharingMethod, Spread, Strategy, UnlistedXids,
+    Selector, Shared, Sharing, SharingMethod, Strategy, UnlistedXids,
 };
 
 fn parse(text: &str) -> Result<Config, String> {
@@ -41,7 +41,8 @@ exclude:
 resources:
 - name: a.com/x
   devices: {kind: gpu, index: [1, 2], match: 'device.attributes["nvidia.com"].index > 1'}
-  sharing: {method: mps, replicas: 4, perContainer: any, spread: packed}
+  sharing: {method: mps, replicas: 4, perContainer: any}
+  placement: packed
 - name: a.com/y
   devices: {kind: mig, profiles: [1g.5gb], ids: [MIG-1]}
   sharing: {method: timeSlicing, replicas: 8}
@@ -82,9 +83,42 @@ fn every_key_is_taken() {
     let Resources::Rules(rules) = policy.resources else { panic!("rules were given") };
     assert_eq!(rules[0].devices.index, BTreeSet::from([1, 2]));
     let Sharing::Shared(shared) = rules[0].sharing else { panic!("it is shared") };
-    assert_eq!((shared.per_container, shared.spread), (PerContainer::Any, Spread::Packed));
+    assert_eq!(shared.per_container, PerContainer::Any);
+    assert_eq!(rules[0].placement, placement::Policy::Packed);
     let Sharing::Shared(shared) = rules[1].sharing else { panic!("it is shared") };
     assert_eq!((shared.replicas.get(), shared.per_container), (8, PerContainer::Any));
+    assert_eq!(rules[1].placement, placement::Policy::Distributed);
+}
+
+#[test]
+fn a_resource_is_placed_as_its_rule_says_and_as_is_usual_without() {
+    let text = format!(
+        "unmatched: default\nresources:\n{}{}  placement: numa-strict\n{}  sharing: {{method: timeSlicing, \
+         replicas: 4}}\n  placement: aligned\n",
+        gpus("a.com/x", ", index: [0]"),
+        gpus("a.com/y", ", index: [1]"),
+        gpus("a.com/z", ", index: [2]"),
+    );
+    let config = parse(&text).expect("valid");
+    let shared = Sharing::Shared(Shared {
+        method: SharingMethod::TimeSlicing,
+        replicas: Replicas::try_from(4).expect("valid"),
+        per_container: PerContainer::Any,
+    });
+    let placement = |policy: &Policy, name: &str, sharing| {
+        policy.placement(&name.parse().expect("a name"), sharing).to_string()
+    };
+    for (name, sharing, expected) in [
+        ("a.com/x", Sharing::Exclusive, "aligned"),
+        ("a.com/y", Sharing::Exclusive, "numa-strict"),
+        ("a.com/z", shared, "aligned"),
+        ("nvidia.com/gpu", Sharing::Exclusive, "aligned"),
+        ("nvidia.com/gpu", shared, "distributed"),
+    ] {
+        assert_eq!(placement(&config.policy, name, sharing), expected, "{name}");
+    }
+    assert_eq!(placement(&Policy::default(), "nvidia.com/gpu", Sharing::Exclusive), "aligned");
+    assert_eq!(parse(&to_yaml(&config)), Ok(config));
 }
 
 #[test]
@@ -169,6 +203,16 @@ fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
         (rule("a.com/x", "kind: mig", "method: mps, replicas: 2"), 4, "MPS shares whole GPUs only"),
         (rule("a.com/x", "kind: nic", "method: timeSlicing, replicas: 2"), 4, "cannot be shared"),
         (
+            format!("resources:\n{}  placement: tight\n", gpus("a.com/x", "")),
+            4,
+            "\"tight\" is no placement policy: write aligned, packed, distributed, numa-strict or first",
+        ),
+        (
+            rule("a.com/x", "kind: gpu", "method: mps, replicas: 2, spread: packed"),
+            4,
+            "unknown field `spread`",
+        ),
+        (
             format!("resources:\n{}{}", gpus("a.com/x", ""), gpus("a.com/y", ", index: [0]")),
             4,
             "a.com/x on line 2 takes every such gpu first",
@@ -191,7 +235,16 @@ fn rules_that_contradict_each_other_are_refused_with_both_lines() {
                 gpus("a.com/x", ", index: [1]")
             ),
             5,
-            "exclusive here and time-sliced by 4 (any number per container, distributed) on line 2",
+            "exclusive here and time-sliced by 4 (any number per container) on line 2",
+        ),
+        (
+            format!(
+                "resources:\n{}  placement: packed\n{}",
+                gpus("a.com/x", ", index: [0]"),
+                gpus("a.com/x", ", index: [1]")
+            ),
+            5,
+            "placement of a.com/x is aligned here and packed on line 2",
         ),
         (
             format!(
@@ -255,6 +308,7 @@ fn the_schema_knows_every_key_and_refuses_what_the_reader_refuses() {
         "resources: [{name: a.com/x, devices: {kind: mig, profiles: [9g.80gb]}}]",
         "resources: [{name: a.com/x, devices: {kind: gpu}, sharing: {method: mps, replicas: 0}}]",
         "resources: [{name: a.com/x, devices: {kind: gpu}, sharing: {replicas: 2}}]",
+        "resources: [{name: a.com/x, devices: {kind: gpu}, placement: tight}]",
     ] {
         assert!(!schema.is_valid(&json(wrong)), "{wrong}");
         assert!(parse(wrong).is_err(), "{wrong}");
@@ -299,13 +353,12 @@ fn what_is_written_is_read_back() {
 
 prop_compose! {
     fn sharing()(
-        mps in any::<bool>(), replicas in 1_u64..=48, any in any::<bool>(), packed in any::<bool>(),
+        mps in any::<bool>(), replicas in 1_u64..=48, any in any::<bool>(),
     ) -> Sharing {
         Sharing::Shared(Shared {
             method: if mps { SharingMethod::Mps } else { SharingMethod::TimeSlicing },
             replicas: Replicas::try_from(replicas).expect("in range"),
             per_container: if any { PerContainer::Any } else { PerContainer::One },
-            spread: if packed { Spread::Packed } else { Spread::Distributed },
         })
     }
 }
@@ -313,6 +366,7 @@ prop_compose! {
 prop_compose! {
     fn gpu_rule(number: u32)(
         id in "[A-Za-z0-9._:-]{1,63}", sharing in sharing(), text in "[ -~]{0,20}",
+        placement in proptest::sample::select(&placement::Policy::ALL[..]),
     ) -> ResourceRule {
         let literal = format!("{text:?}");
         ResourceRule {
@@ -324,6 +378,7 @@ prop_compose! {
                 ..Selector::all(DeviceKind::Gpu)
             },
             sharing,
+            placement,
         }
     }
 }

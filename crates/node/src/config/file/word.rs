@@ -5,7 +5,9 @@ use std::{borrow::Cow, fmt, net::SocketAddr, str::FromStr, time::Duration};
 use jiff::SignedDuration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
-use windlass_core::{device::DeviceId, resource::ResourceName, selector::DeviceExpression};
+use windlass_core::{
+    device::DeviceId, placement, resource::ResourceName, selector::DeviceExpression,
+};
 
 use crate::config::{AnnotationPrefix, Replicas, profile};
 
@@ -107,6 +109,20 @@ impl Word for Duration {
             (0, _) if rest % 1_000_000 == 0 => format!("{}ms", rest / 1_000_000),
             _ => format!("{seconds}s {rest}ns"),
         }
+    }
+}
+
+impl Word for placement::Policy {
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "enum": Self::ALL.map(Self::name) })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        parsed(text)
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
     }
 }
 

@@ -3,10 +3,11 @@
 use std::{collections::BTreeSet, path::PathBuf};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
+use windlass_core::placement;
 
 use super::{PeerFlags, Remarks, written::GoDuration};
 use crate::config::{
-    AnnotationPrefix, DeviceIds, LabelOutput, LabelPolicy, MigStrategy, Spread, Strategy,
+    AnnotationPrefix, DeviceIds, LabelOutput, LabelPolicy, MigStrategy, Strategy,
     document::{Lined, Many},
 };
 
@@ -39,7 +40,7 @@ struct PluginEntry {
     #[serde(rename = "nvidiaCTKPath")]
     nvidia_ctk_path: Option<PathBuf>,
     container_driver_root: Option<PathBuf>,
-    shared_devices_allocation_policy: Option<Spread>,
+    shared_devices_allocation_policy: Option<AllocationPolicy>,
 }
 
 /// Flags of gpu-feature-discovery, which reads the same file.
@@ -51,6 +52,14 @@ struct GfdEntry {
     sleep_interval: Option<Lined<GoDuration>>,
     output_file: Option<Lined<PathBuf>>,
     machine_type_file: Option<PathBuf>,
+}
+
+/// Which shared devices are filled first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum AllocationPolicy {
+    Distributed,
+    Packed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -101,7 +110,7 @@ impl FlagsEntry {
             annotation_prefix: plugin.cdi_annotation_prefix.map(|Prefix(prefix)| prefix),
             hook_program: plugin.nvidia_ctk_path,
             mps_root: self.mps_root.filter(|root| !root.as_os_str().is_empty()),
-            spread: plugin.shared_devices_allocation_policy,
+            placement: plugin.shared_devices_allocation_policy.map(Into::into),
             ..PeerFlags::default()
         }
     }
@@ -138,6 +147,17 @@ impl GfdEntry {
         }
         if let Some(interval) = &self.sleep_interval {
             remarks.warn(interval.line, format!("sleepInterval {labels}"));
+        }
+    }
+}
+
+// === impl AllocationPolicy ===
+
+impl From<AllocationPolicy> for placement::Policy {
+    fn from(policy: AllocationPolicy) -> Self {
+        match policy {
+            AllocationPolicy::Distributed => Self::Distributed,
+            AllocationPolicy::Packed => Self::Packed,
         }
     }
 }

@@ -2,9 +2,11 @@
 
 use std::{collections::BTreeSet, path::PathBuf};
 
+use windlass_core::placement;
+
 use crate::config::{
     AnnotationPrefix, Config, DeviceIds, DeviceNodes, Feature, HealthPolicy, MigStrategy,
-    MissingChannel, Resources, Sharing, Spread, Strategy, UnlistedXids,
+    MissingChannel, Resources, Sharing, Strategy, UnlistedXids,
 };
 
 /// The flags of NVIDIA's plugin that have an effect here; what is not given changes nothing.
@@ -39,7 +41,7 @@ pub struct PeerFlags {
     /// `--mps-root`.
     pub mps_root: Option<PathBuf>,
     /// `--shared-devices-allocation-policy`.
-    pub spread: Option<Spread>,
+    pub placement: Option<placement::Policy>,
     /// `--imex-channel-ids`.
     pub imex_channels: Option<BTreeSet<u32>>,
     /// `--imex-required`.
@@ -79,7 +81,7 @@ impl PeerFlags {
             hook_program: self.hook_program.or(others.hook_program),
             disabled_hooks: self.disabled_hooks.or(others.disabled_hooks),
             mps_root: self.mps_root.or(others.mps_root),
-            spread: self.spread.or(others.spread),
+            placement: self.placement.or(others.placement),
             imex_channels: self.imex_channels.or(others.imex_channels),
             imex_required: self.imex_required.or(others.imex_required),
             health: self.health,
@@ -93,11 +95,10 @@ impl PeerFlags {
         let policy = &mut config.policy;
         set(&mut policy.mig, self.mig);
         self.health.apply(&mut policy.health);
-        if let (Some(spread), Resources::Rules(rules)) = (self.spread, &mut policy.resources) {
-            for rule in rules {
-                if let Sharing::Shared(shared) = &mut rule.sharing {
-                    shared.spread = spread;
-                }
+        if let (Some(placement), Resources::Rules(rules)) = (self.placement, &mut policy.resources)
+        {
+            for rule in rules.iter_mut().filter(|rule| rule.sharing != Sharing::Exclusive) {
+                rule.placement = placement;
             }
         }
     }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::config::{
     MigStrategy, PerContainer, Replicas, ResourceRule, Resources, Shared, Sharing, SharingMethod,
-    Spread, Unmatched,
+    Unmatched,
     document::Lined,
     file::too_many_clients,
     rules::{self, LinedRule},
@@ -118,7 +118,7 @@ impl SharingEntry {
 
 fn exclusive(base: &Base) -> LinedRule {
     let Base { line, name, devices } = base.clone();
-    Lined { line, value: ResourceRule { name, devices, sharing: Sharing::Exclusive } }
+    Lined { line, value: ResourceRule::new(name, devices, Sharing::Exclusive) }
 }
 
 // === impl Method ===
@@ -155,7 +155,6 @@ impl<'a> Method<'a> {
             method: self.method,
             replicas,
             per_container: if fails { PerContainer::One } else { PerContainer::Any },
-            spread: Spread::Distributed,
         })
     }
 
@@ -226,7 +225,7 @@ impl Share<'_> {
             let devices = subset.of(&base.devices)?;
             let (name, sharing) = (self.renamed.clone(), self.sharing);
             let line = self.resource.name.line;
-            Some(Lined { line, value: ResourceRule { name, devices, sharing } })
+            Some(Lined { line, value: ResourceRule::new(name, devices, sharing) })
         };
         subsets.into_iter().filter_map(rule).collect()
     }

@@ -3,11 +3,12 @@
 use std::{collections::BTreeSet, path::Path};
 
 use proptest::prelude::*;
+use windlass_core::placement;
 
 use super::*;
 use crate::config::{
     Feature, Format, LabelOutput, Loaded, PerContainer, ResourceRule, Resources, Sharing,
-    SharingMethod, Spread, Strategy, Unmatched, parse, to_yaml,
+    SharingMethod, Strategy, Unmatched, parse, to_yaml,
 };
 
 fn loaded(text: &str) -> Result<Loaded, String> {
@@ -112,7 +113,7 @@ fn every_key_is_taken() {
     assert!(!policy.labels.timestamp);
     let Resources::Rules(rules) = policy.resources else { panic!("it is shared") };
     let Sharing::Shared(shared) = rules[0].sharing else { panic!("it is shared") };
-    assert_eq!((shared.replicas.get(), shared.spread), (10, Spread::Packed));
+    assert_eq!((shared.replicas.get(), rules[0].placement), (10, placement::Policy::Packed));
 }
 
 #[test]
@@ -277,7 +278,7 @@ fn what_the_plugin_refuses_is_refused_with_its_line() {
 fn flags_win_over_the_file_before_names_are_made() {
     let flags = PeerFlags {
         mig: Some(MigStrategy::Single),
-        spread: Some(Spread::Packed),
+        placement: Some(placement::Policy::Packed),
         gds: Some(false),
         ..PeerFlags::default()
     };
@@ -288,6 +289,7 @@ fn flags_win_over_the_file_before_names_are_made() {
     assert!(!policy.delivery.features.contains(&Feature::Gds));
     let Resources::Rules(rules) = policy.resources else { panic!("it is shared") };
     assert_eq!(rules.len(), 2, "GPUs and instances have one name");
+    assert!(rules.iter().all(|rule| rule.placement == placement::Policy::Packed), "{rules:?}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl Service {
     }
 
     /// The device, if it may be given away and its nodes are where the container will look for them.
-    fn allocatable<'a>(
+    pub(super) fn allocatable<'a>(
         &self,
         state: &'a NodeState,
         offer: &Offer,

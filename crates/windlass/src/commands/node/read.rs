@@ -44,7 +44,8 @@ fn choose(
     if *label != LabelValue::Unknown {
         return files.choose(label);
     }
-    let state_dir = args.places.state_dir.clone().unwrap_or_else(|| Config::default().state_dir);
+    let state_dir =
+        args.places.record.state_dir.clone().unwrap_or_else(|| Config::default().state_dir);
     let recalled = LabelMemory::new(&state_dir).recall();
     files.choose(&recalled).or_else(|_| files.choose(label))
 }
@@ -54,9 +55,9 @@ fn apply(args: &NodeArgs, config: &mut Config) {
     apply_host(args.host.clone(), config);
     let places = args.places.clone();
     for (value, flag) in [
-        (&mut config.kubelet_dir, places.kubelet_dir.or_else(|| args.peer.kubelet_dir())),
+        (&mut config.kubelet_dir, places.record.kubelet_dir.or_else(|| args.peer.kubelet_dir())),
         (&mut config.cdi_dir, places.cdi_dir),
-        (&mut config.state_dir, places.state_dir),
+        (&mut config.state_dir, places.record.state_dir),
         (&mut config.host_root_on_node, places.host_root_on_node),
     ] {
         if let Some(flag) = flag {

@@ -1,0 +1,114 @@
+//! The file of remembered choices: read by people's commands, written by the agent.
+
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+
+use super::{Remembered, memory::Lines};
+use crate::{causes, files};
+
+/// Where choices are kept.
+#[derive(Clone, Debug)]
+pub(super) struct ChoicesFile {
+    path: PathBuf,
+}
+
+/// Why there is a file and no choices.
+#[derive(Debug, thiserror::Error)]
+pub enum ChoicesError {
+    /// It cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("{path} is no record of choices of version {VERSION}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// Another agent wrote it.
+    #[error("{path} has version {found}, this program knows {VERSION}")]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+}
+
+/// The file.
+#[derive(Debug, Deserialize)]
+struct Document {
+    version: u32,
+    /// The newest first.
+    choices: Vec<Remembered>,
+}
+
+const VERSION: u32 = 1;
+
+const NAME: &str = "choices.json";
+
+// === impl ChoicesFile ===
+
+impl ChoicesFile {
+    pub(super) fn new(state_dir: &Path) -> Self {
+        Self { path: state_dir.join(NAME) }
+    }
+
+    /// The choices, the newest first. Blocks.
+    pub(super) fn read(&self) -> Result<Vec<Remembered>, ChoicesError> {
+        let path = || self.path.clone();
+        let text = match fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => return Err(ChoicesError::Read { path: path(), source }),
+        };
+        let document: Document = serde_json::from_slice(&text)
+            .map_err(|source| ChoicesError::Parse { path: path(), source })?;
+        match document.version {
+            VERSION => Ok(document.choices),
+            found => Err(ChoicesError::Version { path: path(), found }),
+        }
+    }
+    /// The choices of earlier lives. What cannot be understood is moved out of the way, for a person to
+    /// look at. Blocks.
+    pub(super) fn take_over(&self) -> Vec<Remembered> {
+        let why = match self.read() {
+            Ok(choices) => return choices,
+            Err(why) => causes(&why),
+        };
+        let aside = self.path.with_extension("json.unreadable");
+        match fs::rename(&self.path, &aside) {
+            Ok(()) => {
+                tracing::warn!(error = why, aside = %aside.display(), "choices are set aside");
+            }
+            Err(refused) => tracing::warn!(error = why, %refused, "choices cannot be read"),
+        }
+        Vec::new()
+    }
+
+    /// Writes the choices, each in a line of its own. Blocks.
+    pub(super) fn write(&self, lines: &Lines) -> io::Result<()> {
+        let lines: Vec<_> = lines.iter().collect();
+        let text = format!("{{\"version\":{VERSION},\"choices\":[\n{}\n]}}\n", lines.join(",\n"));
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        files::replace(&self.path, text.as_bytes()).map(drop)
+    }
+}
+
+impl fmt::Display for ChoicesFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.display().fmt(f)
+    }
+}

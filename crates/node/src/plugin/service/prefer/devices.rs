@@ -1,0 +1,61 @@
+//! A preference among devices that serve one container each.
+
+use std::collections::BTreeMap;
+
+use windlass_core::{
+    device::DeviceId,
+    placement::{self, Request},
+};
+
+use super::{
+    super::super::wire::{LeftOut, Refusal},
+    Preferred, Question,
+};
+use crate::{
+    choices::Among,
+    offer::{Allocatable, OfferedDevice},
+};
+
+/// Devices of the offer, each once.
+type Known<'a> = BTreeMap<&'a DeviceId, &'a OfferedDevice>;
+
+impl Question<'_> {
+    pub(super) fn among_devices(&self) -> Result<Preferred, Refusal> {
+        let known = self.known(&self.request.available_device_i_ds).into_iter();
+        let (open, closed): (Known<'_>, Known<'_>) =
+            known.partition(|(_, device)| device.state == Allocatable::Yes);
+        let required = self.known(&self.request.must_include_device_i_ds);
+        let request = Request {
+            available: &texts(&open),
+            required: &texts(&required),
+            near: &[],
+            size: self.size(),
+            policy: self.policy,
+        };
+        let choice = placement::choose(&self.state.topology, request).map_err(|source| {
+            let (resource, left_out) = (self.resource.clone(), LeftOut::new(closed));
+            Refusal::Placement { resource, source, left_out }
+        })?;
+        Ok(Preferred {
+            ids: choice.devices.iter().map(ToString::to_string).collect(),
+            policy: self.policy,
+            why: choice.connections.to_string(),
+            steps: choice.steps,
+            exact: choice.exact,
+            among: Among::Devices {
+                available: open.into_keys().cloned().collect(),
+                required: required.into_keys().cloned().collect(),
+                chosen: choice.devices,
+            },
+        })
+    }
+
+    fn known<'a>(&'a self, ids: &'a [String]) -> Known<'a> {
+        let devices = ids.iter().filter_map(|id| self.offer.devices.get_key_value(id.as_str()));
+        devices.filter(|(_, device)| device.shared().is_none()).collect()
+    }
+}
+
+fn texts<'a>(devices: &Known<'a>) -> Vec<&'a str> {
+    devices.keys().map(|id| id.as_str()).collect()
+}

@@ -1,0 +1,325 @@
+//! How devices are chosen: by the policy of each resource, from what may be allocated, and remembered.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    sync::Arc,
+};
+
+use tonic::Code;
+use windlass_core::{
+    device::{DeviceId, DeviceKind},
+    placement::{
+        self, Policy as Placement, Request,
+        shares::{self, ShareRequest, SharedDevice},
+    },
+    replica::ReplicaId,
+};
+use windlass_kubelet_api::deviceplugin::{
+    ContainerPreferredAllocationRequest, PreferredAllocationRequest,
+};
+use windlass_kubelet_sim::{Event, Kubelet};
+use windlass_machine::Profile;
+use windlass_node::{
+    choices::{self, Among, Remembered},
+    config::{PerContainer, Policy, ResourceRule, Resources, Selector, Sharing},
+    state::NodeState,
+};
+
+use crate::{
+    sharing::{SHARED, devices_of, rule, shared},
+    world::{GPU, Running, World, allocatable, client, counts, gpu_id, pod, pod_with},
+};
+
+const SLICES: &str = "nvidia.com/mig-1g.5gb";
+
+fn placed(placement: Placement, rule: ResourceRule) -> Resources {
+    Resources::Rules(vec![ResourceRule { placement, ..rule }])
+}
+
+/// Whole GPUs under a policy.
+fn gpus(placement: Placement) -> Resources {
+    placed(placement, rule(GPU, &[], Sharing::Exclusive))
+}
+
+/// GPUs that four containers share each, under a policy.
+fn shares(placement: Placement) -> Resources {
+    placed(placement, rule(SHARED, &[], shared(4, PerContainer::Any)))
+}
+
+/// Kubelet and agent of a machine whose devices are offered so.
+async fn serving(
+    mut world: World,
+    resources: Resources,
+    (resource, count): (&str, usize),
+) -> (World, Kubelet, Running) {
+    world.config.policy.resources = resources;
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, resource, count).await;
+    (world, kubelet, agent)
+}
+
+/// The ids that a new pod gets.
+async fn ids(kubelet: &Kubelet, name: &str, (resource, count): (&str, u64)) -> BTreeSet<String> {
+    let admission = kubelet.admit(pod_with(name, resource, count)).await.expect("admitted");
+    admission.allotment("main", resource).expect("allotted").ids()
+}
+
+/// The positions of GPUs.
+fn indices(agent: &Running, ids: &BTreeSet<String>) -> Vec<u32> {
+    let state = agent.state.borrow();
+    let gpus = state.inventory.devices.iter().filter(|device| ids.contains(device.id.as_str()));
+    gpus.map(|gpu| gpu.index).collect()
+}
+
+#[tokio::test]
+async fn whole_gpus_are_chosen_by_the_policy_of_their_resource() {
+    // The GPUs 0 to 3 are on one NUMA node, 4 to 7 on the other.
+    for (placement, expected) in [
+        (Placement::Aligned, [&[0][..], &[1, 2], &[4, 5, 6]]),
+        (Placement::Packed, [&[0], &[1, 2], &[3, 4, 5]]),
+        (Placement::Distributed, [&[0], &[4, 5], &[1, 2, 6]]),
+        (Placement::NumaStrict, [&[0], &[1, 2], &[4, 5, 6]]),
+        (Placement::First, [&[0], &[1, 2], &[3, 4, 5]]),
+    ] {
+        let (_world, kubelet, agent) =
+            serving(World::new("dgx-h100"), gpus(placement), (GPU, 8)).await;
+        for (name, (size, expected)) in ["a", "b", "c"].into_iter().zip((1..).zip(expected)) {
+            let ids = ids(&kubelet, name, (GPU, size)).await;
+            assert_eq!(indices(&agent, &ids), expected, "{placement}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn mig_instances_come_from_as_many_gpus_as_the_policy_says() {
+    let mut profile = Profile::named("mig-a100").expect("a shipped profile");
+    profile.gpus[1].mig = profile.gpus[0].mig.clone();
+    for (placement, wholes) in [
+        (Placement::Aligned, 1),
+        (Placement::Packed, 1),
+        (Placement::Distributed, 2),
+        (Placement::First, 1),
+    ] {
+        let devices =
+            Selector { profiles: ["1g.5gb".to_owned()].into(), ..Selector::all(DeviceKind::Mig) };
+        let rule = ResourceRule::new(SLICES.parse().expect("valid"), devices, Sharing::Exclusive);
+        let (_world, kubelet, agent) =
+            serving(World::of(&profile), placed(placement, rule), (SLICES, 14)).await;
+        let ids = ids(&kubelet, "p", (SLICES, 2)).await;
+        let gpus: BTreeSet<_> = indices(&agent, &ids).into_iter().collect();
+        assert_eq!(gpus.len(), wholes, "{placement}");
+    }
+}
+
+#[tokio::test]
+async fn replicas_fill_a_gpu_or_spread_as_the_policy_says() {
+    for (placement, expected) in [
+        (Placement::Aligned, 4),
+        (Placement::Packed, 1),
+        (Placement::Distributed, 4),
+        (Placement::NumaStrict, 4),
+        (Placement::First, 1),
+    ] {
+        let (_world, kubelet, _agent) =
+            serving(World::new("dgx-h100"), shares(placement), (SHARED, 32)).await;
+        let mut used = BTreeSet::new();
+        for name in ["a", "b", "c", "d"] {
+            let ids = ids(&kubelet, name, (SHARED, 1)).await;
+            used.extend(devices_of(&ids).into_iter().map(str::to_owned));
+        }
+        assert_eq!(used.len(), expected, "{placement}: {used:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_new_policy_decides_the_next_question_and_disturbs_nothing() {
+    let world = World::new("dgx-h100");
+    let given = |placement| Policy { resources: gpus(placement), ..world.config.policy.clone() };
+    let policy = tokio::sync::watch::Sender::new(Arc::new(given(Placement::Packed)));
+    let kubelet = world.kubelet();
+    let agent = world.agent_under(policy.subscribe());
+    allocatable(&kubelet, GPU, 8).await;
+    let registrations = || kubelet.calls().count(|event| matches!(event, Event::Registered { .. }));
+    let before = registrations();
+    assert_eq!(indices(&agent, &ids(&kubelet, "a", (GPU, 1)).await), [0]);
+    assert_eq!(indices(&agent, &ids(&kubelet, "b", (GPU, 1)).await), [1]);
+    policy.send_replace(Arc::new(given(Placement::Distributed)));
+    let name = GPU.parse().expect("valid");
+    let adopted = |state: &Arc<NodeState>| state.placement(&name) == Placement::Distributed;
+    agent.until(adopted).await;
+    assert_eq!(indices(&agent, &ids(&kubelet, "c", (GPU, 1)).await), [4]);
+    assert_eq!(registrations(), before, "nothing is registered anew");
+}
+
+#[tokio::test]
+async fn a_pod_that_fits_no_numa_node_is_refused_with_the_numbers() {
+    let resources = gpus(Placement::NumaStrict);
+    let (_world, kubelet, _agent) = serving(World::new("dgx-h100"), resources, (GPU, 8)).await;
+    let rejection = kubelet.admit(pod("wide", 5)).await.expect_err("refused");
+    let expected = "nvidia.com/gpu: 5 devices of one NUMA node were asked for, and no node has more \
+                    than 4 available";
+    assert!(rejection.message.contains(expected), "{rejection}");
+    kubelet.admit(pod("narrow", 4)).await.expect("admitted");
+    let (_world, kubelet, _agent) =
+        serving(World::new("dgx-h100"), shares(Placement::NumaStrict), (SHARED, 32)).await;
+    let rejection = kubelet.admit(pod_with("wide", SHARED, 17)).await.expect_err("refused");
+    let expected =
+        "17 replicas of one NUMA node were asked for, and none has more than 16 available";
+    assert!(rejection.message.contains(expected), "{rejection}");
+}
+
+fn question(available: &[String], required: &[String], size: i32) -> PreferredAllocationRequest {
+    PreferredAllocationRequest {
+        container_requests: vec![ContainerPreferredAllocationRequest {
+            available_device_i_ds: available.to_vec(),
+            must_include_device_i_ds: required.to_vec(),
+            allocation_size: size,
+        }],
+    }
+}
+
+#[tokio::test]
+async fn a_kubelet_that_is_behind_gets_what_may_be_allocated_or_the_reason_why_not() {
+    let (world, kubelet, agent) =
+        serving(World::new("dgx-h100"), Resources::Default, (GPU, 8)).await;
+    world.machine.inject(&"xid:79@0".parse().expect("a fault")).expect("injected");
+    counts(&kubelet, (8, 7)).await;
+    let mut plugin = client(&kubelet, GPU).await;
+    let failed = gpu_id(&agent, 0);
+    let mut listed: Vec<_> = (0..8).map(|index| gpu_id(&agent, index)).collect();
+    listed.push("GPU-of-another-life".to_owned());
+    let answer = plugin.get_preferred_allocation(question(&listed, &[], 7)).await;
+    let chosen = answer.expect("enough remain").into_inner().container_responses.remove(0);
+    assert_eq!(chosen.device_i_ds, listed[1..8], "never one that Allocate refuses");
+    for (required, size, code, expected) in [
+        (
+            &listed[..1],
+            2,
+            Code::FailedPrecondition,
+            format!("{failed} cannot be allocated: XID 79"),
+        ),
+        (&listed[8..], 2, Code::InvalidArgument, "no device GPU-of-another-life".to_owned()),
+        (
+            &[],
+            8,
+            Code::InvalidArgument,
+            format!(
+                "nvidia.com/gpu: 8 devices were asked for and 7 are available; not counted is \
+                 {failed}, which cannot be allocated: XID 79"
+            ),
+        ),
+    ] {
+        let asked = plugin.get_preferred_allocation(question(&listed, required, size)).await;
+        let status = asked.expect_err("refused");
+        assert_eq!(status.code(), code);
+        assert!(status.message().contains(&expected), "{}", status.message());
+    }
+}
+
+#[tokio::test]
+async fn replicas_of_a_gpu_that_failed_are_left_out_and_none_of_them_is_short() {
+    let (world, kubelet, agent) =
+        serving(World::new("dgx-h100"), shares(Placement::Packed), (SHARED, 32)).await;
+    world.machine.inject(&"xid:79@0".parse().expect("a fault")).expect("injected");
+    allocatable(&kubelet, SHARED, 28).await;
+    let mut plugin = client(&kubelet, SHARED).await;
+    let replicas = |index| {
+        let id = gpu_id(&agent, index);
+        (0..4).map(move |number| format!("{id}::{number}"))
+    };
+    let mut listed: Vec<_> = (0..2).flat_map(replicas).collect();
+    // As many as there were once, and one of a device that is not there.
+    listed.extend([format!("{}::9", gpu_id(&agent, 1)), "GPU-of-another-life::0".to_owned()]);
+    let answer = plugin.get_preferred_allocation(question(&listed, &[], 4)).await;
+    let chosen = answer.expect("enough remain").into_inner().container_responses.remove(0);
+    assert_eq!(chosen.device_i_ds, listed[4..8]);
+    for (required, size, expected) in [
+        (&listed[..1], 2, format!("{} cannot be allocated: XID 79", listed[0])),
+        (&listed[8..9], 2, format!("has no device {}", listed[8])),
+        (&[], 5, "5 replicas were asked for and 4 are available; not counted is".to_owned()),
+    ] {
+        let asked = plugin.get_preferred_allocation(question(&listed, required, size)).await;
+        let message = asked.expect_err("refused").message().to_owned();
+        assert!(message.contains(&expected), "{message}");
+    }
+}
+
+/// The answer to a remembered question, asked again.
+fn asked_again(state: &NodeState, choice: &Remembered) -> Vec<String> {
+    let (size, policy) = (choice.size, choice.policy);
+    match &choice.among {
+        Among::Devices { available, required, .. } => {
+            let available: Vec<_> = available.iter().map(DeviceId::as_str).collect();
+            let required: Vec<_> = required.iter().map(DeviceId::as_str).collect();
+            let request =
+                Request { available: &available, required: &required, near: &[], size, policy };
+            let answer = placement::choose(&state.topology, request).expect("an answer");
+            answer.devices.iter().map(ToString::to_string).collect()
+        }
+        Among::Replicas { span, pools } => {
+            let free: BTreeMap<_, Vec<u32>> =
+                pools.iter().map(|pool| (&pool.device, pool.free.iter().collect())).collect();
+            let devices: Vec<_> = pools
+                .iter()
+                .map(|pool| SharedDevice {
+                    id: pool.device.as_str(),
+                    free: &free[&pool.device],
+                    in_use: pool.in_use,
+                })
+                .collect();
+            let required: Vec<ReplicaId> =
+                pools.iter().flat_map(|pool| pool.replicas(&pool.required)).collect();
+            let (devices, required) = (&devices, &required);
+            let request = ShareRequest { devices, required, size, policy, span: *span };
+            let answer = shares::choose(&state.topology, request).expect("an answer");
+            answer.replicas.iter().map(ToString::to_string).collect()
+        }
+    }
+}
+
+#[tokio::test]
+async fn choices_outlive_the_agent_with_the_question_to_ask_again() {
+    for (resources, resource, count) in
+        [(gpus(Placement::Aligned), GPU, 8), (shares(Placement::Distributed), SHARED, 32)]
+    {
+        let (world, kubelet, agent) =
+            serving(World::new("dgx-h100"), resources, (resource, count)).await;
+        let mut given = vec![ids(&kubelet, "a", (resource, 3)).await];
+        agent.stop().await;
+        let remembered = choices::read(&world.config.state_dir).expect("written");
+        assert_eq!(remembered.len(), 1);
+        let agent = world.agent();
+        allocatable(&kubelet, resource, count).await;
+        given.push(ids(&kubelet, "b", (resource, 2)).await);
+        let state = agent.state.borrow().clone();
+        agent.stop().await;
+        let remembered = choices::read(&world.config.state_dir).expect("written");
+        assert_eq!(remembered.len(), 2);
+        for (choice, given) in remembered.iter().zip(given.iter().rev()) {
+            assert_eq!((choice.resource.as_str(), choice.size), (resource, given.len()));
+            assert!(choice.exact);
+            let chosen: BTreeSet<_> = choice.chosen().into_iter().collect();
+            assert_eq!(chosen, *given, "the newest first");
+            let again: BTreeSet<_> = asked_again(&state, choice).into_iter().collect();
+            assert_eq!(again, *given);
+        }
+        assert!(remembered[0].at >= remembered[1].at);
+    }
+}
+
+#[tokio::test]
+async fn a_state_folder_that_cannot_be_written_costs_the_memory_and_no_pod() {
+    let mut world = World::new("dgx-h100");
+    // Root may write into any folder; below a file nobody may.
+    fs::write(world.path().join("file"), "").expect("written");
+    world.config.state_dir = world.path().join("file/state");
+    let (kubelet, agent) = world.serving(8).await;
+    kubelet.admit(pod("a", 2)).await.expect("admitted");
+    agent.stop().await;
+    choices::read(&world.config.state_dir).expect_err("no folder");
+    let agent = world.agent();
+    allocatable(&kubelet, GPU, 8).await;
+    kubelet.admit(pod("b", 2)).await.expect("admitted");
+    agent.stop().await;
+}

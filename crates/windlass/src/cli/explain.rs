@@ -1,0 +1,112 @@
+//! `windlass explain` as typed.
+
+use clap::{
+    Args,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
+use windlass_core::{placement::Policy, resource::ResourceName};
+
+use super::{HostArgs, OutputArg, RecordArgs};
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  windlass explain --size 2
+      what a container would get now that asks for two GPUs
+  windlass explain --machine dgx-a100 --free 0,1,2,5 --size 2
+      what it would get on another machine, of which these are free
+
+Devices go by the names that `windlass devices` shows, GPU0, GPU0:1 (a MIG instance), mlx5_0, or by
+their ids; with --free and --require by number alone too: 0, 0-3, 0/1. 0::2 is one replica of a
+shared device.
+
+Exit codes: 0 there is an answer, 1 there is none, 64 wrong command line or configuration.")]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    pub(crate) ask: AskArgs,
+    #[command(flatten)]
+    pub(crate) past: PastArgs,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
+    /// How to write the answer.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) output: OutputArg,
+}
+
+/// A question of now, or of "what if".
+#[derive(Args, Debug)]
+pub(crate) struct AskArgs {
+    /// How many devices the container asks for
+    #[arg(long, value_name = "N", required_unless_present = "PastArgs",
+          value_parser = size)]
+    pub(crate) size: Option<usize>,
+    /// The resource that it asks for [default: the only one, or nvidia.com/gpu]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) resource: Option<ResourceName>,
+    /// A simulated machine in place of this host: a name from `windlass machine list`, or a YAML file
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) machine: Option<String>,
+    /// Take these devices for the free ones [default: those that no container holds]
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
+    pub(crate) free: Option<Vec<String>>,
+    /// Devices that the container must get
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
+    pub(crate) require: Vec<String>,
+    /// Other devices that it gets besides, such as a NIC: the choice is near them
+    #[arg(long, value_name = "DEVICES", value_delimiter = ',')]
+    pub(crate) near: Vec<String>,
+    /// What makes a set better [default: as the configuration says]
+    #[arg(long, value_name = "POLICY", value_parser = policy())]
+    pub(crate) policy: Option<Policy>,
+}
+
+/// A question that the agent was asked earlier.
+#[derive(Args, Debug)]
+#[group(multiple = false, conflicts_with = "AskArgs")]
+pub(crate) struct PastArgs {
+    /// Explain what a running pod got, as far as the agent remembers
+    #[arg(long, value_name = "[NAMESPACE/]NAME")]
+    pub(crate) pod: Option<PodName>,
+    /// List the choices that the agent remembers, the newest first
+    #[arg(long)]
+    pub(crate) past: bool,
+}
+
+/// A pod's name, in its namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodName {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "write how many devices, from 1".to_owned())
+}
+
+fn policy() -> impl TypedValueParser<Value = Policy> {
+    let names = PossibleValuesParser::new(Policy::ALL.map(Policy::name));
+    names.try_map(|name| name.parse::<Policy>())
+}
+
+// === impl PodName ===
+
+impl std::str::FromStr for PodName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
+        if namespace.is_empty() || name.is_empty() || name.contains('/') {
+            return Err("write a pod's name, or namespace/name".to_owned());
+        }
+        Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+    }
+}
+
+impl std::fmt::Display for PodName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}

@@ -1,0 +1,172 @@
+//! The question that the command line asks: names become devices, and what is free is found out.
+
+use anyhow::{Result, anyhow};
+use serde::Serialize;
+use windlass_core::{device::DeviceId, resource::ResourceName};
+use windlass_node::{
+    choices::{Numbers, Pool},
+    state::{NodeState, SharedAs},
+};
+
+use super::{
+    live::Kubelet,
+    names::{self, Named},
+    question::{Question, Stock},
+    resource::{Member, Resource},
+};
+use crate::{cli::AskArgs, commands::short_name, exit::Misuse};
+
+/// A question, and what it leaves out.
+pub(super) struct Asked {
+    pub(super) question: Question,
+    pub(super) unavailable: Vec<Unavailable>,
+    /// What the answer takes for granted.
+    pub(super) caveat: Option<String>,
+}
+
+/// A device of the resource that is not free.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Unavailable {
+    pub(super) device: DeviceId,
+    pub(super) why: String,
+}
+
+/// Which devices are free.
+enum Free<'a> {
+    /// Those that were named.
+    Named(Vec<Named<'a>>),
+    /// Those that nothing is in the way of.
+    Now(&'a Kubelet),
+}
+
+pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Result<Asked> {
+    let resource = Resource::find(node, args.resource.as_ref())?;
+    let free = match &args.free {
+        Some(words) => Free::Named(resource.named("--free", words)?),
+        None => Free::Now(kubelet),
+    };
+    let required = resource.named("--require", &args.require)?;
+    let stock = match resource.shared() {
+        None => devices(node, &resource, &free, &required, &args.near)?,
+        Some(_) if !args.near.is_empty() => {
+            let problem = anyhow!("{} is shared, and replicas are near nothing", resource.name);
+            return Err(wrong("--near", problem).into());
+        }
+        Some(shared) => replicas(&resource, shared, &free, &required)?,
+    };
+    let policy = args.policy.unwrap_or_else(|| node.placement(&resource.name));
+    let size = args.size.expect("clap requires it where nothing of the past is asked for");
+    let question = Question { resource: resource.name.clone(), policy, size, stock };
+    let (caveat, unavailable) = match &free {
+        Free::Named(_) => Default::default(),
+        Free::Now(kubelet) => (kubelet.caveat(&resource.name), unavailable(&resource, kubelet)),
+    };
+    Ok(Asked { question, unavailable, caveat })
+}
+
+fn devices(
+    node: &NodeState,
+    resource: &Resource<'_>,
+    free: &Free<'_>,
+    required: &[Named<'_>],
+    near: &[String],
+) -> Result<Stock> {
+    let all: Vec<_> = node.inventory.devices.iter().collect();
+    let near = names::anywhere(&all, near).map_err(|error| wrong("--near", error))?;
+    let is_free = |member: &&Member<'_>| free.has(&resource.name, member, None);
+    let available = resource.members.iter().filter(is_free).map(|member| member.device.id.clone());
+    Ok(Stock::Devices {
+        available: available.collect(),
+        required: required.iter().map(|named| named.device.id.clone()).collect(),
+        near: near.iter().map(|device| device.id.clone()).collect(),
+    })
+}
+
+fn replicas(
+    resource: &Resource<'_>,
+    shared: SharedAs,
+    free: &Free<'_>,
+    required: &[Named<'_>],
+) -> Result<Stock> {
+    if let Some(Named { device, .. }) = required.iter().find(|named| named.replica.is_none()) {
+        let name = short_name(device);
+        let problem = anyhow!("say which replica of {name}, such as {name}::0");
+        return Err(wrong("--require", problem).into());
+    }
+    let pool = |member: &Member<'_>| {
+        let id = &member.device.id;
+        let all = 0..member.shared.map_or(0, |shared| shared.replicas);
+        let is_free = |number: &u32| free.has(&resource.name, member, Some(*number));
+        let free: Numbers = all.clone().filter(is_free).collect();
+        let of_it = required.iter().filter(|named| named.device.id == *id);
+        Pool {
+            device: id.clone(),
+            in_use: all.len() - free.iter().count(),
+            free,
+            required: of_it.filter_map(|named| named.replica).collect(),
+            chosen: Numbers::default(),
+        }
+    };
+    let members = resource.members.iter().filter(|member| free.offers(&resource.name, member));
+    let pools = members.map(pool).collect();
+    Ok(Stock::Replicas { span: shared.method.span(), pools })
+}
+
+/// The devices that are not free as a whole; how much of a shared one is in use is told with the answer.
+fn unavailable(resource: &Resource<'_>, kubelet: &Kubelet) -> Vec<Unavailable> {
+    let entry = |member: &Member<'_>| {
+        let why = match member.shared {
+            None => kubelet.obstacle(&resource.name, member, None),
+            Some(_) => kubelet.trouble(&resource.name, member),
+        };
+        Some(Unavailable { device: member.device.id.clone(), why: why? })
+    };
+    resource.members.iter().filter_map(entry).collect()
+}
+
+fn wrong(flag: &'static str, error: impl Into<anyhow::Error>) -> Misuse {
+    Misuse(error.into().context(flag))
+}
+
+// === impl Resource ===
+
+impl<'a> Resource<'a> {
+    /// Its devices, or replicas of them, by the names that a flag gives.
+    fn named(&self, flag: &'static str, words: &[String]) -> Result<Vec<Named<'a>>> {
+        let named = names::of_resource(&self.devices(), &self.name, words);
+        let named = named.map_err(|error| wrong(flag, error))?;
+        for Named { device, replica } in &named {
+            let member = self.members.iter().find(|member| member.device.id == device.id);
+            let replicas = member.and_then(|member| member.shared).map_or(0, |of| of.replicas);
+            if replica.is_some_and(|number| number >= replicas) {
+                let problem =
+                    anyhow!("{} has {replicas} replicas in {}", short_name(device), self.name);
+                return Err(wrong(flag, problem).into());
+            }
+        }
+        Ok(named)
+    }
+}
+
+// === impl Free ===
+
+impl Free<'_> {
+    /// Whether a device is there to give, free or in use.
+    fn offers(&self, resource: &ResourceName, member: &Member<'_>) -> bool {
+        match self {
+            Self::Named(_) => true,
+            Self::Now(kubelet) => kubelet.trouble(resource, member).is_none(),
+        }
+    }
+
+    fn has(&self, resource: &ResourceName, member: &Member<'_>, replica: Option<u32>) -> bool {
+        let is_it = |named: &Named<'_>| {
+            named.device.id == member.device.id
+                && (named.replica.is_none() || named.replica == replica)
+        };
+        match self {
+            Self::Named(named) => named.iter().any(is_it),
+            Self::Now(kubelet) => kubelet.obstacle(resource, member, replica).is_none(),
+        }
+    }
+}

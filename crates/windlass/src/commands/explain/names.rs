@@ -1,0 +1,113 @@
+//! Devices by the names that people give them.
+
+use std::fmt;
+
+use windlass_core::{
+    device::{Device, DeviceKind},
+    replica::ReplicaId,
+};
+
+use crate::commands::short_name;
+
+/// A device, or one replica of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named<'a> {
+    pub(super) device: &'a Device,
+    pub(super) replica: Option<u32>,
+}
+
+/// A word that names nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("no device of {place} goes by {word:?}; {}", There(names))]
+pub(super) struct Unknown {
+    word: String,
+    place: String,
+    names: Vec<String>,
+}
+
+/// What there is instead.
+struct There<'a>(&'a [String]);
+
+/// How many names an error has room for.
+const ROOM: usize = 16;
+
+/// The devices of a resource that the words name, by numbers too. The name of a GPU stands for all of its
+/// MIG instances, where these are what the resource is made of.
+pub(super) fn of_resource<'a>(
+    members: &[&'a Device],
+    resource: impl fmt::Display,
+    words: &[String],
+) -> Result<Vec<Named<'a>>, Unknown> {
+    let mut found = Vec::new();
+    for word in words {
+        let (word, replica) = match ReplicaId::split(word) {
+            Some((name, number)) => (name, Some(number)),
+            None => (word.as_str(), None),
+        };
+        for name in names_of(word, members) {
+            let named = members.iter().filter(|device| goes_by(device, &name));
+            let before = found.len();
+            found.extend(named.map(|&device| Named { device, replica }));
+            if found.len() == before {
+                return Err(Unknown::new(&name, resource, members));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The devices that the words name, whatever they are offered as.
+pub(super) fn anywhere<'a>(
+    devices: &[&'a Device],
+    words: &[String],
+) -> Result<Vec<&'a Device>, Unknown> {
+    let find = |word: &String| {
+        let found = devices.iter().find(|device| goes_by(device, word));
+        found.copied().ok_or_else(|| Unknown::new(word, "this machine", devices))
+    };
+    words.iter().map(find).collect()
+}
+
+/// `0-2` names `GPU0`, `GPU1` and `GPU2`; `0/1` names `GPU0:1`; any other word is a name itself.
+fn names_of(word: &str, members: &[&Device]) -> Box<dyn Iterator<Item = String>> {
+    let is_nic = members.first().is_some_and(|device| device.kind == DeviceKind::Nic);
+    let kind = if is_nic { "NIC" } else { "GPU" };
+    let range = word.split_once('-').and_then(|(first, last)| {
+        let range = (first.parse::<u32>().ok()?)..=(last.parse().ok()?);
+        (!range.is_empty()).then_some(range)
+    });
+    let is_number = |text: &str| text.parse::<u32>().is_ok();
+    match range {
+        Some(range) => Box::new(range.map(move |number| format!("{kind}{number}"))),
+        None if word.split([':', '/']).all(is_number) => {
+            Box::new(std::iter::once(format!("{kind}{}", word.replace('/', ":"))))
+        }
+        None => Box::new(std::iter::once(word.to_owned())),
+    }
+}
+
+/// Its id, its short name, or that of its kind and position.
+fn goes_by(device: &Device, name: &str) -> bool {
+    let kind = if device.kind == DeviceKind::Nic { "NIC" } else { "GPU" };
+    let is = |own: String| own.eq_ignore_ascii_case(name);
+    device.id.as_str() == name || is(short_name(device)) || is(format!("{kind}{}", device.index))
+}
+
+// === impl Unknown ===
+
+impl Unknown {
+    fn new(word: &str, place: impl fmt::Display, devices: &[&Device]) -> Self {
+        let names = devices.iter().map(|device| short_name(device)).collect();
+        Self { word: word.to_owned(), place: place.to_string(), names }
+    }
+}
+
+impl fmt::Display for There<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => f.write_str("there is none"),
+            all if all.len() <= ROOM => write!(f, "there are {}", all.join(" ")),
+            all => write!(f, "there are {} and {} more", all[..ROOM].join(" "), all.len() - ROOM),
+        }
+    }
+}

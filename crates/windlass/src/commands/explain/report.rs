@@ -1,0 +1,86 @@
+//! A question and its answer, as data.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+use windlass_core::device::DeviceId;
+use windlass_node::state::NodeState;
+
+use super::{
+    ask::{Asked, Unavailable},
+    question::{Answer, Question},
+};
+use crate::commands::short_name;
+
+/// A question and its answer.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    simulated: Option<&'a str>,
+    pub(super) question: Question,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) unavailable: Vec<Unavailable>,
+    /// What the answer takes for granted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) caveat: Option<String>,
+    /// What people call the devices.
+    names: BTreeMap<DeviceId, String>,
+    #[serde(flatten)]
+    pub(super) outcome: Outcome,
+    /// Why the alternative lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<String>,
+    #[serde(skip)]
+    pub(super) node: &'a NodeState,
+}
+
+/// What became of a question.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Outcome {
+    Explanation(Answer),
+    /// Why there is no answer.
+    Refused(String),
+}
+
+// === impl Report ===
+
+impl<'a> Report<'a> {
+    pub(super) fn new(node: &'a NodeState, asked: Asked) -> Self {
+        let Asked { question, unavailable, caveat } = asked;
+        let (verdict, outcome) = match question.explain(&node.topology) {
+            Ok(answer) => (answer.verdict(), Outcome::Explanation(answer)),
+            Err(refusal) => (None, Outcome::Refused(refusal.to_string())),
+        };
+        let ids = question.stock.devices().into_iter();
+        let ids = ids.chain(unavailable.iter().map(|entry| &entry.device));
+        let names = ids.map(|id| (id.clone(), name(node, id))).collect();
+        let simulated = node.inventory.simulated.as_deref();
+        Self { simulated, question, unavailable, caveat, names, outcome, verdict, node }
+    }
+
+    /// What people call these devices.
+    pub(super) fn names(&self, ids: &[DeviceId]) -> String {
+        let names: Vec<_> = ids.iter().map(|id| self.name(id)).collect();
+        names.join(" ")
+    }
+
+    pub(super) fn name(&self, id: &DeviceId) -> String {
+        name(self.node, id)
+    }
+
+    /// A question without an answer is a failure, told where failures are.
+    pub(super) fn ended(&self) -> Result<()> {
+        match &self.outcome {
+            Outcome::Explanation(_) => Ok(()),
+            Outcome::Refused(why) => bail!("{why}"),
+        }
+    }
+}
+
+/// A device that is gone is called by its id.
+pub(super) fn name(node: &NodeState, id: &DeviceId) -> String {
+    node.inventory.get(id.as_str()).map_or_else(|| id.to_string(), short_name)
+}

@@ -1,0 +1,216 @@
+//! A question and its answer in words, for people.
+
+use anyhow::Result;
+use windlass_core::{
+    device::DeviceId,
+    placement::{
+        Connections, Explanation,
+        shares::{Next, ShareExplanation, ShareState},
+    },
+    replica::ReplicaId,
+};
+
+use super::{
+    ask::Unavailable,
+    question::{Answer, Stock},
+    report::{Outcome, Report},
+};
+use crate::{
+    commands::{LEGEND, Topology, ordered, simulated},
+    screen::{Paint, Table, Tone, line, wrapped},
+};
+
+/// A report in lines.
+struct Words<'a> {
+    report: &'a Report<'a>,
+    paint: Paint,
+}
+
+/// So many devices make a matrix that can still be read.
+const MATRIX: usize = 16;
+
+/// The whole answer of a command.
+pub(super) fn table(report: &Report<'_>) -> Result<()> {
+    let paint = Paint::for_stdout();
+    simulated(&report.node.inventory, paint)?;
+    if let Some(caveat) = &report.caveat {
+        line(paint.text(Tone::Notable, format!("note: {caveat}")))?;
+    }
+    let before = report.node.inventory.simulated.is_some() || report.caveat.is_some();
+    let space = before.then(String::new);
+    Ok(space.into_iter().chain(lines(report, paint)).try_for_each(line)?)
+}
+
+/// The question, the answer, and the way from the one to the other.
+pub(super) fn lines(report: &Report<'_>, paint: Paint) -> Vec<String> {
+    let words = Words { report, paint };
+    let parts = [words.question(), words.answer(), words.scores(), words.matrix()];
+    let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    parts.join(&String::new())
+}
+
+// === impl Words ===
+
+impl Words<'_> {
+    fn question(&self) -> Vec<String> {
+        let question = &self.report.question;
+        let (size, resource, policy) = (question.size, &question.resource, question.policy);
+        let mut lines =
+            vec![self.paint.text(Tone::Strong, format!("{size} of {resource}, {policy}"))];
+        match &question.stock {
+            Stock::Devices { available, required, near } => {
+                lines.extend(self.listed("free", available));
+                lines.extend(self.listed("required", required));
+                lines.extend(self.listed("near", near));
+            }
+            Stock::Replicas { pools, .. } => {
+                let replicas = pools.iter().flat_map(|pool| pool.replicas(&pool.required));
+                let names: Vec<_> = replicas.map(|replica| self.replica(&replica)).collect();
+                lines.extend(row("required", &names.join(" ")));
+            }
+        }
+        let mut label = "not free";
+        for (why, ids) in self.unavailable() {
+            lines.extend(row(label, &format!("{}: {why}", self.report.names(&ids))));
+            label = "";
+        }
+        lines
+    }
+
+    fn answer(&self) -> Vec<String> {
+        match &self.report.outcome {
+            Outcome::Explanation(Answer::Devices(why)) => self.devices(why),
+            Outcome::Explanation(Answer::Replicas(why)) => self.replicas(why),
+            Outcome::Refused(_) => Vec::new(),
+        }
+    }
+
+    fn devices(&self, why: &Explanation) -> Vec<String> {
+        let set = |label, ids: &[DeviceId], connections: &Connections| {
+            row(label, &format!("{}: {connections}", self.report.names(ids)))
+        };
+        let mut lines = set("chosen", &why.choice.devices, &why.choice.connections);
+        match (&why.alternative, why.verdict()) {
+            (Some(other), Some(verdict)) => {
+                lines.extend(set("alternative", &other.devices, &other.connections));
+                lines.extend(row("why not", &verdict));
+            }
+            _ => lines.extend(row("alternative", "there is no other set")),
+        }
+        lines.extend(self.exactness(why.choice.exact, why.choice.steps));
+        lines
+    }
+
+    fn replicas(&self, why: &ShareExplanation) -> Vec<String> {
+        let share = |state: &ShareState| {
+            (state.chosen > 0)
+                .then(|| format!("{} of {}", state.chosen, self.report.name(&state.device)))
+        };
+        let shares: Vec<_> = why.devices.iter().filter_map(share).collect();
+        let chosen = format!("{}: {}", shares.join(", "), why.choice.connections);
+        let next = match &why.next {
+            None => "nothing is left".to_owned(),
+            Some(Next { device, equals: 1 }) => {
+                format!("{} would give one more", self.report.name(device))
+            }
+            Some(Next { device, equals }) => {
+                let name = self.report.name(device);
+                format!("{name} would give one more, of {equals} that are equal by the policy")
+            }
+        };
+        let mut lines = row("chosen", &chosen);
+        lines.extend(row("next", &next));
+        lines.extend(self.exactness(why.choice.exact, why.choice.steps));
+        lines
+    }
+
+    fn exactness(&self, exact: bool, steps: u64) -> Vec<String> {
+        let steps = if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
+        if exact {
+            return row("exact", &format!("no set is better; {steps}"));
+        }
+        let lines = row("not exact", &format!("the best of {steps}; another may be better"));
+        lines.into_iter().map(|text| self.notable(text)).collect()
+    }
+
+    /// What decided, term by term, or device by device.
+    fn scores(&self) -> Vec<String> {
+        match &self.report.outcome {
+            Outcome::Explanation(Answer::Devices(why)) => terms(why),
+            Outcome::Explanation(Answer::Replicas(why)) => self.shares(why),
+            Outcome::Refused(_) => Vec::new(),
+        }
+    }
+
+    fn shares(&self, why: &ShareExplanation) -> Vec<String> {
+        let mut table = Table::new(["DEVICE", "IN USE", "FREE", "CHOSEN"]);
+        for ShareState { device, in_use, free, chosen } in &why.devices {
+            let [in_use, free, chosen] = [in_use, free, chosen].map(ToString::to_string);
+            table.row([self.report.name(device), in_use, free, chosen]);
+        }
+        table.lines("  ")
+    }
+
+    /// How those to choose from are connected, where that has room. Parts are where their whole is.
+    fn matrix(&self) -> Vec<String> {
+        let inventory = &self.report.node.inventory;
+        let ids = self.report.question.stock.devices();
+        let devices = ordered(ids.iter().filter_map(|id| inventory.get(id.as_str())));
+        let is_answered = matches!(self.report.outcome, Outcome::Explanation(_));
+        let has_room = (2..=MATRIX).contains(&devices.len());
+        if !is_answered || !has_room || devices.iter().any(|device| device.parent.is_some()) {
+            return Vec::new();
+        }
+        let mut lines = Topology::among(inventory, devices).matrix().lines("  ");
+        lines.push(String::new());
+        lines.push(self.paint.text(Tone::Quiet, format!("  {LEGEND}")));
+        lines
+    }
+
+    /// The devices that cannot be had, by the reason, in the order of the first of each.
+    fn unavailable(&self) -> Vec<(&str, Vec<DeviceId>)> {
+        let mut groups: Vec<(&str, Vec<DeviceId>)> = Vec::new();
+        for Unavailable { device, why } in &self.report.unavailable {
+            match groups.iter_mut().find(|(known, _)| known == why) {
+                Some((_, ids)) => ids.push(device.clone()),
+                None => groups.push((why, vec![device.clone()])),
+            }
+        }
+        groups
+    }
+
+    fn listed(&self, label: &str, ids: &[DeviceId]) -> Vec<String> {
+        let mut ids = ids.to_vec();
+        ids.sort_by_key(|id| self.report.node.topology.position(id.as_str()));
+        row(label, &self.report.names(&ids))
+    }
+
+    fn replica(&self, replica: &ReplicaId) -> String {
+        format!("{}::{}", self.report.name(&replica.device), replica.number)
+    }
+
+    fn notable(&self, text: impl std::fmt::Display) -> String {
+        self.paint.text(Tone::Notable, text)
+    }
+}
+
+/// A label and what stands behind it; nothing, where that is empty.
+fn row(label: &str, text: &str) -> Vec<String> {
+    if text.is_empty() {
+        return Vec::new();
+    }
+    wrapped(&format!("  {label:<13}"), text.split_whitespace())
+}
+
+/// The score beside that of the alternative; none for a policy that compares nothing.
+fn terms(why: &Explanation) -> Vec<String> {
+    let mut theirs = why.alternative.iter().flat_map(|other| other.score.terms());
+    let decides = why.alternative.as_ref().map(|other| other.lost_by);
+    let mut table = Table::new(["TERM", "CHOSEN", "ALTERNATIVE", ""]);
+    for (term, ours) in why.choice.score.terms() {
+        let theirs = theirs.next().map_or_else(|| "-".to_owned(), |(_, value)| value.to_string());
+        let mark = if decides == Some(term) { "decides" } else { "" };
+        table.row([term.title().to_owned(), ours.to_string(), theirs, mark.to_owned()]);
+    }
+    if why.choice.score.terms().next().is_none() { Vec::new() } else { table.lines("  ") }
+}

@@ -1,0 +1,357 @@
+//! `windlass explain` as people and programs meet it: what if, now, and earlier.
+
+mod program;
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Lines, Write as _},
+    process::{Child, ChildStdin, ChildStdout, Stdio},
+};
+
+use program::{Node, folder, machine, run, text, windlass};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A question about a machine that nobody has: the answer for people.
+fn what_if(machine: &str, flags: &str) -> String {
+    let output = ask(machine, flags);
+    assert!(output.status.success(), "{flags}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn ask(machine: &str, flags: &str) -> std::process::Output {
+    let flags: Vec<_> = flags.split_whitespace().collect();
+    run(&[&["explain", "--machine", machine], &flags[..]].concat())
+}
+
+fn document(machine: &str, flags: &str) -> Value {
+    let text = what_if(machine, &format!("{flags} -o json"));
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// The names of the devices that are chosen.
+fn chosen(document: &Value) -> Vec<&str> {
+    let ids = document["explanation"]["choice"]["devices"].as_array().expect("devices");
+    let name = |id: &Value| document["names"][id.as_str().expect("an id")].as_str();
+    ids.iter().filter_map(name).collect()
+}
+
+#[test]
+fn what_if_shows_the_set_its_alternative_and_why_that_lost() {
+    let shown = what_if("dgx-a100", "--free 0,1,2,5 --size 2");
+    for expected in [
+        "SIMULATED machine dgx-a100\n\n2 of nvidia.com/gpu, aligned\n  free         GPU0 GPU1 GPU2 GPU5\n",
+        "  chosen       GPU0 GPU1: the pair over NV12 through NVSwitch, NUMA node 3\n",
+        "  alternative  GPU2 GPU5: the pair over NV12 through NVSwitch, NUMA nodes 1 and 7\n",
+        "  why not      less in connections inside the set: 1210 against 1250\n",
+        "  exact        no set is better; ",
+        "  connections inside the set    1250    1210         decides\n",
+        "  GPU5  NV12  NV12  NV12  X     7\n",
+    ] {
+        assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
+    }
+    assert!(!shown.contains('\x1b'), "colour is for terminals");
+}
+
+#[test]
+fn a_program_gets_the_question_and_the_explanation() {
+    let why = document("dgx-a100", "--free 0,1,2,5 --size 2");
+    assert_eq!(why["simulated"], "dgx-a100");
+    assert_eq!(why["question"]["policy"], "aligned");
+    assert_eq!(why["question"]["devices"]["available"].as_array().expect("ids").len(), 4);
+    assert_eq!(chosen(&why), ["GPU0", "GPU1"]);
+    assert_eq!(why["explanation"]["choice"]["exact"], true);
+    assert_eq!(why["explanation"]["alternative"]["lostBy"], "affinity");
+    assert_eq!(why["verdict"], "less in connections inside the set: 1210 against 1250");
+    assert!(what_if("dgx-a100", "--size 2 -o yaml").contains("lostBy: "));
+}
+
+#[test]
+fn the_answer_in_the_readme_is_that_of_the_program() {
+    let readme = include_str!("../../../README.md");
+    let example = readme.split("```\n$ windlass explain ").nth(1).expect("an example");
+    let (question, rest) = example.split_once('\n').expect("more lines");
+    let (answer, _) = rest.split_once("```").expect("an end");
+    let output =
+        run(&[&["explain"], &question.split_whitespace().collect::<Vec<_>>()[..]].concat());
+    assert_eq!(text(&output.stdout), answer);
+}
+
+#[test]
+fn devices_go_by_number_range_name_and_id() {
+    let all = document("dgx-h100", "--size 1");
+    let id = all["question"]["devices"]["available"][6].as_str().expect("an id");
+    let free = format!("--free 0-2,gpu4,GPU5,{id} --require 2 --near NIC7,mlx5_0 --size 3");
+    let why = document("dgx-h100", &free);
+    let names = why["names"].as_object().expect("names").values();
+    let mut names: Vec<_> = names.filter_map(Value::as_str).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["GPU0", "GPU1", "GPU2", "GPU4", "GPU5", "GPU6", "mlx5_0", "mlx5_7"]);
+    assert_eq!(chosen(&why), ["GPU0", "GPU1", "GPU2"]);
+    // A GPU stands for its instances, where these are what is offered.
+    let parts = "--resource nvidia.com/mig-1g.5gb --size 2";
+    assert_eq!(chosen(&document("mig-a100", &format!("{parts} --free 0"))), ["GPU0:0", "GPU0:1"]);
+    let some = document("mig-a100", &format!("{parts} --free 0/3,0:5,GPU1"));
+    assert_eq!(chosen(&some), ["GPU0:3", "GPU0:5"]);
+}
+
+#[test]
+fn each_policy_can_be_tried() {
+    for (policy, free, expected) in [
+        ("aligned", "0,3-5", ["GPU4", "GPU5"]),
+        ("packed", "0,2,4-7", ["GPU0", "GPU2"]),
+        ("distributed", "0,3-5", ["GPU0", "GPU4"]),
+        ("numa-strict", "0,3-5", ["GPU4", "GPU5"]),
+        ("first", "0,3-5", ["GPU0", "GPU3"]),
+    ] {
+        let flags = format!("--free {free} --size 2 --policy {policy}");
+        let why = document("l40s-pcie", &flags);
+        assert_eq!(chosen(&why), expected, "{policy}");
+        assert_eq!(why["question"]["policy"], policy);
+    }
+}
+
+#[test]
+fn a_wrong_question_is_code_64_and_says_what_there_is() {
+    for (machine, flags, expected) in [
+        ("dgx-h100", "", "--size <N>"),
+        ("dgx-h100", "--size 0", "write how many devices, from 1"),
+        ("dgx-h100", "--size 2 --past", "cannot be used with"),
+        ("dgx-h100", "--size 2 --policy best", "aligned, packed, distributed, numa-strict, first"),
+        ("dgx-h100", "--size 2 --free 0-8", "goes by \"GPU8\"; there are GPU0 GPU1"),
+        ("dgx-h100", "--size 2 --near mlx5_9", "goes by \"mlx5_9\"; there are GPU0 GPU1"),
+        ("dgx-h100", "--size 2 --require 1::0", "GPU1 has 0 replicas in nvidia.com/gpu"),
+        ("dgx-h100", "--size 2 --resource a.com/x", "as a.com/x, but as nvidia.com/gpu"),
+        ("dgx-h100", "--size 2 --resource gpu", "write it like nvidia.com/gpu"),
+        ("mig-a100", "--size 2 --free 0", "no device of nvidia.com/gpu goes by \"GPU0\""),
+        ("atari", "--size 2", "dgx-h100"),
+    ] {
+        let output = ask(machine, flags);
+        let shown = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{flags}: {shown}");
+        assert!(shown.contains(expected), "{flags}: {expected} is missing in\n{shown}");
+        assert!(output.stdout.is_empty(), "{flags}: {}", text(&output.stdout));
+    }
+    assert!(text(&run(&["explain", "--pod", "a/b/c"]).stderr).contains("write a pod's name"));
+}
+
+#[test]
+fn a_question_without_an_answer_is_code_1_with_the_numbers() {
+    for (flags, expected) in [
+        ("--size 9", "9 devices were asked for and 8 are available"),
+        ("--size 5 --policy numa-strict", "no node has more than 4 available"),
+        ("--size 1 --require 0,1", "2 devices are required in a choice of 1"),
+    ] {
+        let output = ask("l40s-pcie", flags);
+        assert_eq!(output.status.code(), Some(1), "{flags}");
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+        assert!(text(&output.stdout).contains("free         GPU0"), "{}", text(&output.stdout));
+    }
+    let output = ask("l40s-pcie", "--size 9 -o json");
+    let why: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(why["refused"], "9 devices were asked for and 8 are available");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn replicas_of_shared_devices_are_told_device_by_device() {
+    let folder = folder();
+    let config = shared(&folder);
+    let flags = format!("--config {config} --size 3 --free 0,1::2,2-3 --require 1::2");
+    let shown = what_if("dgx-h100", &flags);
+    for expected in [
+        "3 of nvidia.com/gpu, distributed\n  required     GPU1::2\n",
+        "  chosen       1 of GPU0, 1 of GPU1, 1 of GPU2: all 3 pairs NV18 through NVSwitch, NUMA node 0\n",
+        "  next         GPU3 would give one more\n",
+        "  GPU1    3       1     1\n",
+        "  GPU7    4       0     0\n",
+    ] {
+        assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
+    }
+    let packed = document("dgx-h100", &format!("--config {config} --size 5 --policy packed"));
+    let replicas = packed["explanation"]["choice"]["replicas"].as_array().expect("replicas");
+    assert_eq!(replicas.len(), 5);
+    for (flags, expected) in [
+        ("--require 1", "say which replica of GPU1, such as GPU1::0"),
+        ("--free 1::4", "GPU1 has 4 replicas in nvidia.com/gpu"),
+        ("--near mlx5_0", "nvidia.com/gpu is shared, and replicas are near nothing"),
+    ] {
+        let output = ask("dgx-h100", &format!("--config {config} --size 1 {flags}"));
+        assert_eq!(output.status.code(), Some(64), "{flags}");
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+    }
+}
+
+fn shared(folder: &TempDir) -> String {
+    let rule = "resources:\n\
+                - name: nvidia.com/gpu\n  devices: {kind: gpu}\n  \
+                sharing: {method: timeSlicing, replicas: 4}\n";
+    let path = folder.path().join("shared.yaml");
+    fs::write(&path, rule).expect("written");
+    path.display().to_string()
+}
+
+/// An embedded kubelet in a folder; killed when dropped.
+struct Kubelet {
+    child: Child,
+    typed: ChildStdin,
+    shown: Lines<BufReader<ChildStdout>>,
+}
+
+impl Kubelet {
+    /// With a pod that is admitted when its devices are there.
+    fn start(folder: &TempDir, pod: &str) -> Self {
+        let dir = folder.path().join("kubelet").display().to_string();
+        let mut command = windlass(&["kubelet", &dir, "--pod", pod]);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("windlass runs");
+        let typed = child.stdin.take().expect("piped");
+        let shown = BufReader::new(child.stdout.take().expect("piped")).lines();
+        Self { child, typed, shown }
+    }
+
+    fn type_in(&mut self, words: &str) {
+        writeln!(self.typed, "{words}").expect("typed");
+    }
+
+    fn until(&mut self, expected: &str) {
+        let mut lines = self.shown.by_ref().map(|line| line.expect("text"));
+        assert!(lines.any(|line| line.contains(expected)), "{expected} was not shown");
+    }
+}
+
+impl Drop for Kubelet {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The flags of a command on this node.
+fn here(folder: &TempDir, host: &[String]) -> Vec<String> {
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let places = ["--kubelet-dir".into(), path("kubelet"), "--state-dir".into(), path("state")];
+    [host, &places].concat()
+}
+
+fn on_node(flags: &[String], question: &str) -> std::process::Output {
+    let question: Vec<_> = question.split_whitespace().collect();
+    windlass(&["explain"]).args(question).args(flags).output().expect("windlass runs")
+}
+
+#[test]
+fn without_a_kubelet_all_that_is_healthy_is_free_and_that_is_said() {
+    let folder = folder();
+    let host = machine(&folder, "t4-edge");
+    let output = on_node(&here(&folder, &host), "--size 1");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    assert!(shown.contains("note: nobody says who holds what"), "{shown}");
+    assert!(shown.contains("pod-resources/kubelet.sock"), "{shown}");
+    assert!(shown.contains("free         GPU0"), "{shown}");
+}
+
+#[test]
+fn what_containers_hold_is_not_free_and_a_failed_device_neither() {
+    let folder = folder();
+    let host = machine(&folder, "dgx-h100");
+    let flags = here(&folder, &host);
+    let mut kubelet = Kubelet::start(&folder, "trainer:nvidia.com/gpu=4");
+    let mut node = Node::start(&folder, &host);
+    kubelet.until("pod trainer admitted");
+    let dir = folder.path().join("machine").display().to_string();
+    assert!(run(&["machine", "fault", &dir, "xid:79@7"]).status.success());
+    kubelet.until("8 devices, 7 healthy");
+    let output = on_node(&flags, "--size 2");
+    let shown = text(&output.stdout);
+    for expected in [
+        "free         GPU4 GPU5 GPU6\n",
+        "not free     GPU0 GPU1 GPU2 GPU3: held by default/trainer\n",
+        "GPU7: XID 79, GPU has fallen off the bus\n",
+        "chosen       GPU4 GPU5: the pair over NV18 through NVSwitch, NUMA node 1\n",
+    ] {
+        assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
+    }
+    // The agent waits before it trusts the GPU again. A look without its records does not show why.
+    assert!(run(&["machine", "fault", &dir, "recover@7"]).status.success());
+    let elsewhere = folder.path().join("elsewhere").display().to_string();
+    let without = [&flags[..flags.len() - 1], &[elsewhere]].concat();
+    let output = on_node(&without, "--size 4");
+    let shown = text(&output.stdout);
+    assert!(shown.contains("GPU7: kept back by the agent\n"), "{shown}");
+    assert_eq!(output.status.code(), Some(1));
+    let why = "4 devices were asked for and 3 are available";
+    assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    // What is named is taken for free, whoever has it.
+    assert!(on_node(&flags, "--size 2 --free 0-1").status.success());
+    kubelet.type_in("delete trainer");
+    kubelet.until("pod trainer deleted");
+    assert!(on_node(&flags, "--size 4").status.success());
+    node.signal("TERM");
+    assert_eq!(node.wait().code(), Some(0));
+}
+
+#[test]
+fn replicas_that_containers_hold_are_in_use() {
+    let folder = folder();
+    let host = machine(&folder, "t4-edge");
+    let config = ["--config".to_owned(), shared(&folder)];
+    let mut kubelet = Kubelet::start(&folder, "web:nvidia.com/gpu=1");
+    let mut node = Node::start(&folder, &[&host[..], &config].concat());
+    node.until("registered, the kubelet reads the device list");
+    kubelet.until("pod web admitted");
+    let flags = [&here(&folder, &host)[..], &config].concat();
+    let shown = text(&on_node(&flags, "--size 1").stdout);
+    assert!(shown.contains("  GPU0    1       3     1\n"), "{shown}");
+    let dir = folder.path().join("machine").display().to_string();
+    assert!(run(&["machine", "fault", &dir, "xid:79@0"]).status.success());
+    let output = on_node(&flags, "--size 1");
+    assert!(text(&output.stdout).contains("not free     GPU0: XID 79, GPU has fallen off the bus"));
+    let none = "1 replicas were asked for and 0 are available";
+    assert!(text(&output.stderr).contains(none), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since() {
+    let folder = folder();
+    let host = machine(&folder, "dgx-h100");
+    let flags = here(&folder, &host);
+    let mut kubelet = Kubelet::start(&folder, "trainer:nvidia.com/gpu=4");
+    let mut node = Node::start(&folder, &host);
+    kubelet.until("pod trainer admitted");
+    node.signal("TERM");
+    assert_eq!(node.wait().code(), Some(0));
+
+    let shown = |question: &str, code: i32| {
+        let output = on_node(&flags, question);
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+        text(&output.stdout) + &text(&output.stderr)
+    };
+    let listed = shown("--past", 0);
+    let row = "  nvidia.com/gpu  aligned  4     8   GPU0 GPU1 GPU2 GPU3\n";
+    assert!(listed.contains(row), "{listed}");
+    let document: Value = serde_json::from_str(&shown("--past -o json", 0)).expect("JSON");
+    assert_eq!(document["simulated"], "dgx-h100", "a simulation says so");
+    assert_eq!(document["choices"][0]["size"], 4);
+    let same = shown("--pod trainer", 0);
+    for expected in [
+        "default/trainer, container main, nvidia.com/gpu: GPU0 GPU1 GPU2 GPU3\n  chosen at 20",
+        "Z; the answer is the same today\n\n4 of nvidia.com/gpu, aligned\n  free         GPU0 GPU1 GPU2",
+        "  chosen       GPU0 GPU1 GPU2 GPU3: all 6 pairs NV18",
+    ] {
+        assert!(same.contains(expected), "{expected} is missing in\n{same}");
+    }
+    let dir = folder.path().join("machine").display().to_string();
+    assert!(run(&["machine", "fault", &dir, "remove@3"]).status.success());
+    let other = shown("--pod default/trainer", 0);
+    let expected = "the answer is another today: gone since: GPU-0bdc3c71-";
+    assert!(other.contains(expected), "{other}");
+    let held: Value = serde_json::from_str(&shown("--pod trainer -o json", 0)).expect("JSON");
+    let today = &held["containers"][0]["past"]["today"];
+    assert_eq!(chosen(today), ["GPU3", "GPU4", "GPU5", "GPU6"], "as they are numbered now");
+
+    assert!(shown("--pod a/b", 1).contains("a/b has no device of this node; default/trainer has"));
+    fs::write(folder.path().join("state/choices.json"), r#"{"version":1,"choices":[]}"#)
+        .expect("written");
+    assert!(shown("--pod trainer", 1).contains("no choice is remembered"));
+}

@@ -1,0 +1,110 @@
+//! The program as a test runs it: a child with its own folders.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long the agent may take for anything before a test has failed.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The program with these arguments, and no variables of whoever runs the tests.
+pub(crate) fn windlass(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+    command.args(arguments).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("WINDLASS_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Runs it to its end.
+pub(crate) fn run(arguments: &[&str]) -> Output {
+    windlass(arguments).output().expect("windlass runs")
+}
+
+/// What it wrote.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// In memory where the machine has it: a simulated machine is a thousand small files.
+pub(crate) fn folder() -> TempDir {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("wl");
+    builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir()).expect("a temporary folder")
+}
+
+/// A simulated machine, and the flags that point commands at it.
+pub(crate) fn machine(folder: &TempDir, profile: &str) -> Vec<String> {
+    let dir = folder.path().join("machine");
+    let output = run(&["machine", "create", &dir.display().to_string(), "--machine", profile]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let path = |name: &str| dir.join(name).display().to_string();
+    vec!["--host-root".into(), path("host"), "--nvml-library".into(), path("libnvidia-ml.so.1")]
+}
+
+/// A running `windlass node`; killed when dropped.
+pub(crate) struct Node {
+    child: Child,
+    log: std::io::Lines<BufReader<std::process::ChildStderr>>,
+    pub(crate) seen: Vec<String>,
+}
+
+impl Node {
+    /// An agent whose places are in the folder.
+    pub(crate) fn start(folder: &TempDir, host: &[String]) -> Self {
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let mut command = windlass(&["node", "--kubelet-dir", &path("kubelet")]);
+        command.args(["--cdi-dir", &path("cdi"), "--state-dir", &path("state")]);
+        command.args(["--log-format", "json"]).args(host);
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("windlass runs");
+        let log = BufReader::new(child.stderr.take().expect("piped")).lines();
+        Self { child, log, seen: Vec::new() }
+    }
+
+    /// Reads the log until a message appears.
+    pub(crate) fn until(&mut self, message: &str) -> Value {
+        for line in self.log.by_ref() {
+            let line = line.expect("text");
+            self.seen.push(line.clone());
+            let event: Value = serde_json::from_str(&line).expect("every line is JSON");
+            if event["message"] == message {
+                return event;
+            }
+        }
+        panic!("the log ended without {message:?}: {:#?}", self.seen)
+    }
+
+    /// Sends it a signal, TERM or INT.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill runs");
+        assert!(sent.success());
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
