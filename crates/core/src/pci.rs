@@ -19,6 +19,9 @@ pub struct PciAddress {
 pub struct PciePath {
     root: String,
     hops: Vec<PciAddress>,
+    /// How many hops are above the last host bridge: none, but below a controller that has one of its
+    /// own, as Intel's VMD has.
+    above: usize,
 }
 
 /// A text that is not a PCI address.
@@ -75,16 +78,23 @@ impl Serialize for PciAddress {
 
 impl PciePath {
     /// Reads the target of `/sys/bus/pci/devices/<address>`; components before the host bridge
-    /// (`../../../devices`) and after the last PCI function are skipped. `None` when it names no
-    /// host bridge or no function.
+    /// (`../../../devices`, a platform device) and after the last PCI function are skipped. `None`
+    /// when it names no host bridge or no function.
     pub fn from_sysfs(link: &str) -> Option<Self> {
         let mut parts = link.split('/').skip_while(|part| !is_host_bridge(part));
         let root = parts.next()?.to_owned();
-        let hops: Vec<_> = parts.map_while(|part| part.parse().ok()).collect();
-        (!hops.is_empty()).then_some(Self { root, hops })
+        let (mut hops, mut above) = (Vec::new(), 0);
+        for part in parts {
+            match part.parse() {
+                Ok(hop) => hops.push(hop),
+                Err(_) if is_host_bridge(part) => above = hops.len(),
+                Err(_) => break,
+            }
+        }
+        (hops.len() > above).then_some(Self { root, hops, above })
     }
 
-    /// The host bridge, `pci0000:15`: the value of `resource.kubernetes.io/pcieRoot`.
+    /// The first host bridge, `pci0000:15`: the value of `resource.kubernetes.io/pcieRoot`.
     pub fn root(&self) -> &str {
         &self.root
     }
@@ -96,16 +106,23 @@ impl PciePath {
         self.root == other.root && device(self) == device(other)
     }
 
-    /// The bridges above the device, from the root port down.
+    /// The bridges above the device, from the root port of its host bridge down.
     pub fn bridges(&self) -> &[PciAddress] {
-        self.hops.split_last().map_or(&[], |(_, bridges)| bridges)
+        self.hops[self.above..].split_last().map_or(&[], |(_, bridges)| bridges)
     }
 }
 
 impl fmt::Display for PciePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.root)?;
-        self.hops.iter().try_for_each(|hop| write!(f, "/{hop}"))
+        for (nth, hop) in self.hops.iter().enumerate() {
+            // A host bridge is named after its bus, which is that of the ports below it.
+            if nth == self.above && nth > 0 {
+                write!(f, "/pci{:04x}:{:02x}", hop.domain, hop.bus)?;
+            }
+            write!(f, "/{hop}")?;
+        }
+        Ok(())
     }
 }
 
@@ -156,5 +173,17 @@ mod tests {
         for odd in ["../../../devices/platform/soc", "pci0000:15", "", "pci:/0000:15:01.0"] {
             assert_eq!(PciePath::from_sysfs(odd), None, "{odd}");
         }
+    }
+
+    #[test]
+    fn a_host_bridge_may_be_below_a_platform_device_or_another_function() {
+        let arm = "../../../devices/platform/40000000.pcie/pci0002:00/0002:00:00.0/0002:01:00.0";
+        let path = PciePath::from_sysfs(arm).expect("a path");
+        assert_eq!(path.to_string(), "pci0002:00/0002:00:00.0/0002:01:00.0");
+        let vmd = "pci0000:5d/0000:5d:05.5/pci10000:00/10000:00:02.0/10000:01:00.0";
+        let path = PciePath::from_sysfs(vmd).expect("a path");
+        assert_eq!((path.root(), path.bridges().len()), ("pci0000:5d", 1));
+        assert_eq!(path.to_string(), vmd);
+        assert_eq!(PciePath::from_sysfs("pci0000:5d/0000:5d:05.5/pci10000:00"), None);
     }
 }

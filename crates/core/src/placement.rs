@@ -7,6 +7,7 @@
 mod affinity;
 mod connections;
 mod explain;
+pub mod joint;
 mod policy;
 mod problem;
 mod remaining;
@@ -174,6 +175,7 @@ impl Question {
             required: &self.required,
             near: &self.near,
             shares: &[],
+            beside: &[],
         };
         let terms = self.policy.terms();
         let problem = Problem::new(topology, positions, self.size, terms, eligible);

@@ -101,6 +101,12 @@ impl fmt::Display for PcieLevel {
     }
 }
 
+impl Serialize for PcieLevel {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 // === impl Connection ===
 
 impl Connection {
@@ -206,6 +212,33 @@ mod tests {
             ("", Some(0), PcieLevel::Node),
         ] {
             assert_eq!(level(gpu, other, numa), expected, "{other} on {numa:?}");
+        }
+    }
+
+    #[test]
+    fn where_every_device_has_a_root_of_its_own_the_numa_node_decides() {
+        let (gpu, nic) =
+            ("pci0008:00/0008:00:00.0/0008:01:00.0", "pci0002:00/0002:00:00.0/0002:01:00.0");
+        for (numa, expected) in
+            [(Some(0), PcieLevel::Node), (Some(1), PcieLevel::Sys), (None, PcieLevel::Sys)]
+        {
+            assert_eq!(level(gpu, nic, numa), expected, "{numa:?}");
+        }
+        let unknown = |path: &str| place(path, None);
+        assert_eq!(PcieLevel::between(&unknown(gpu), &unknown(nic)), PcieLevel::Sys, "not equal");
+    }
+
+    #[test]
+    fn devices_below_a_controller_with_a_host_bridge_of_its_own_are_devices_of_their_own() {
+        let below = |rest: &str| format!("pci0000:5d/0000:5d:05.5/pci10000:00/{rest}");
+        let port = below("10000:00:02.0/10000:01:00.0");
+        for (other, expected) in [
+            (below("10000:00:02.0/10000:01:00.1"), PcieLevel::Board),
+            (below("10000:00:03.0/10000:02:00.0"), PcieLevel::Phb),
+            ("pci0000:5d/0000:5d:02.0/0000:5e:00.0".to_owned(), PcieLevel::Phb),
+            ("pci0000:3a/0000:3a:02.0/0000:3b:00.0".to_owned(), PcieLevel::Node),
+        ] {
+            assert_eq!(level(&port, &other, Some(0)), expected, "{other}");
         }
     }
 

@@ -14,6 +14,16 @@ const PER_GB_PER_S: i64 = 4;
 /// More than any number of links: parts of one device are nearer than two devices can be.
 const SAME_DEVICE: i64 = 10_000;
 
+/// Above the sum of the worths of all connections of 512 parts of one device, which is 1.3 x 10^9.
+const LINK: i64 = 1 << 31;
+
+/// The worth of links and of whole connections in one number, of which the links decide first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LinksFirst {
+    pub(super) links: i64,
+    pub(super) whole: i64,
+}
+
 /// The worth of one connection; positive, greater for a nearer pair.
 pub fn affinity(connection: Connection) -> i64 {
     pcie(connection.pcie)
@@ -46,5 +56,19 @@ fn gb_per_s(generation: Option<u32>) -> i64 {
         Some(1) => 20,
         None | Some(0..=4) => 25,
         Some(_) => 50,
+    }
+}
+
+// === impl LinksFirst ===
+
+impl LinksFirst {
+    /// Sums of such numbers are sums of both.
+    pub(super) fn packed(self) -> i64 {
+        self.links * LINK + self.whole
+    }
+
+    /// A number that was not packed is the worth of whole connections.
+    pub(super) fn unpacked(packed: i64) -> Self {
+        Self { links: packed / LINK, whole: packed % LINK }
     }
 }

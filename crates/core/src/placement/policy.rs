@@ -33,6 +33,21 @@ pub struct UnknownPolicy(String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Term {
+    /// The worth of the links inside the set, PCIe between devices left out; parts of one device count
+    /// as linked.
+    Links,
+    /// Pairs of a GPU and a NIC that meet nowhere nearer than between NUMA nodes.
+    SysPairs,
+    /// Those that meet in a NUMA node.
+    NodePairs,
+    /// Those that meet at a host bridge.
+    PhbPairs,
+    /// Those with several PCIe switches between them.
+    PxbPairs,
+    /// Those with one.
+    PixPairs,
+    /// How near the GPUs and NICs that remain would be, paired one to one.
+    RemainingPairs,
     /// The worth of all connections inside the set, and with the container's other devices.
     Affinity,
     /// How well what remains available is connected: each device with its 1, 3 and 7 best.
@@ -62,11 +77,24 @@ pub struct Score {
 }
 
 /// The longest list of terms.
-const MOST_TERMS: usize = 6;
+const MOST_TERMS: usize = 9;
 
 /// What devices that are shared are told apart by where a policy leaves it to the connections.
 pub(super) const SHARED: &[Term] =
     &[Term::Affinity, Term::Shares, Term::Remaining, Term::NumaNodes];
+
+/// What GPUs and NICs are chosen by that are chosen together.
+pub(super) const JOINT: &[Term] = &[
+    Term::Links,
+    Term::SysPairs,
+    Term::NodePairs,
+    Term::PhbPairs,
+    Term::PxbPairs,
+    Term::PixPairs,
+    Term::Affinity,
+    Term::RemainingPairs,
+    Term::Remaining,
+];
 
 const ALIGNED: [Term; 6] =
     [Term::Affinity, Term::Remaining, Term::NearNics, Term::NumaNodes, Term::InUse, Term::Groups];
@@ -123,12 +151,22 @@ impl FromStr for Policy {
 impl Term {
     /// Whether more of it is better.
     pub fn more_is_better(self) -> bool {
-        matches!(self, Self::Affinity | Self::Remaining | Self::InUse)
+        matches!(
+            self,
+            Self::Links | Self::Affinity | Self::RemainingPairs | Self::Remaining | Self::InUse
+        )
     }
 
     /// What it is called in a table.
     pub fn title(self) -> &'static str {
         match self {
+            Self::Links => "links inside the set",
+            Self::SysPairs => "pairs over SYS",
+            Self::NodePairs => "pairs over NODE",
+            Self::PhbPairs => "pairs over PHB",
+            Self::PxbPairs => "pairs over PXB",
+            Self::PixPairs => "pairs over PIX",
+            Self::RemainingPairs => "nearness of the pairs that remain",
             Self::Affinity => "connections inside the set",
             Self::Remaining => "connections of what remains",
             Self::NearNics => "nearness to NICs, for others",

@@ -2,6 +2,7 @@
 
 use super::{
     Topology,
+    affinity::LinksFirst,
     policy::Term,
     topology::{Group, Spot},
 };
@@ -79,11 +80,18 @@ pub(super) struct Positions<'a> {
     pub(super) near: &'a [usize],
     /// The shares that others have of each available device; empty for devices that are not shared.
     pub(super) shares: &'a [i64],
+    /// Devices of another kind that are chosen together with these: how near each of them is tells
+    /// devices apart.
+    pub(super) beside: &'a [usize],
 }
+
+/// What the connection of two positions weighs.
+type Worth = fn(&Topology, usize, usize) -> i64;
 
 /// Names groups and NUMA nodes by number.
 struct Numbering<'a> {
     topology: &'a Topology,
+    worth: Worth,
     groups: Vec<&'a Group>,
     numa_nodes: Vec<u32>,
 }
@@ -99,11 +107,17 @@ impl Problem {
         terms: &'static [Term],
         eligible: impl Fn(usize) -> bool,
     ) -> Self {
-        let numbering = Numbering::of(topology, positions);
+        let worth = worth_by(terms);
+        let numbering = Numbering::of(topology, positions, worth);
         let Positions { available, required, near, .. } = positions;
         let is_required = |at: &usize| required.binary_search(at).is_ok();
         let free: Vec<_> = available.iter().copied().filter(|at| !is_required(at)).collect();
         let given: Vec<_> = required.iter().chain(near).copied().collect();
+        let others: Vec<_> = free.iter().chain(positions.beside).copied().collect();
+        let are_twins = |a, b| {
+            let alike = |&other: &usize| worth(topology, a, other) == worth(topology, b, other);
+            others.iter().filter(|&&other| other != a && other != b).all(alike)
+        };
         let traits = |at| Traits {
             shares: positions.shares_of(at),
             ..numbering.traits(at, &given, eligible(at))
@@ -111,9 +125,8 @@ impl Problem {
         let mut classes: Vec<Class> = Vec::with_capacity(free.len());
         for &at in &free {
             let traits = traits(at);
-            let is_twin = |class: &&mut Class| {
-                class.traits == traits && are_twins(topology, &free, class.members[0], at)
-            };
+            let is_twin =
+                |class: &&mut Class| class.traits == traits && are_twins(class.members[0], at);
             match classes.iter_mut().find(is_twin) {
                 Some(class) => class.add(at),
                 None => classes.push(Class::new(at, traits)),
@@ -123,7 +136,7 @@ impl Problem {
             terms,
             required: required.to_vec(),
             missing: size - required.len(),
-            weights: weights(topology, &classes),
+            weights: weights(&classes, |a, b| worth(topology, a, b)),
             classes,
             start: numbering.start(required, near),
             groups: numbering.loads(positions),
@@ -134,6 +147,11 @@ impl Problem {
     /// members of one.
     pub(super) fn weight(&self, a: usize, b: usize) -> i64 {
         self.weights[a * self.classes.len() + b]
+    }
+
+    /// The same without what links weigh beside it.
+    pub(super) fn affinity(&self, a: usize, b: usize) -> i64 {
+        LinksFirst::unpacked(self.weight(a, b)).whole
     }
 
     /// How many devices may be chosen freely.
@@ -152,19 +170,18 @@ impl Problem {
     }
 }
 
-fn weights(topology: &Topology, classes: &[Class]) -> Vec<i64> {
-    let pairs = classes.iter().flat_map(|a| classes.iter().map(move |b| (a, b)));
-    let weight = |(a, b): (&Class, &Class)| match (a.members[0], b.members[0]) {
-        (first, other) if first != other => topology.affinity(first, other),
-        (first, _) => a.members.get(1).map_or(0, |&second| topology.affinity(first, second)),
-    };
-    pairs.map(weight).collect()
+/// Where links are a term of their own, they are the upper half of what a connection weighs.
+fn worth_by(terms: &[Term]) -> Worth {
+    if terms.contains(&Term::Links) { Topology::links_first } else { Topology::affinity }
 }
 
-/// Whether two devices are connected alike with all others.
-fn are_twins(topology: &Topology, free: &[usize], a: usize, b: usize) -> bool {
-    let alike = |&other: &usize| topology.affinity(a, other) == topology.affinity(b, other);
-    free.iter().filter(|&&other| other != a && other != b).all(alike)
+fn weights(classes: &[Class], worth: impl Fn(usize, usize) -> i64) -> Vec<i64> {
+    let pairs = classes.iter().flat_map(|a| classes.iter().map(move |b| (a, b)));
+    let weight = |(a, b): (&Class, &Class)| match (a.members[0], b.members[0]) {
+        (first, other) if first != other => worth(first, other),
+        (first, _) => a.members.get(1).map_or(0, |&second| worth(first, second)),
+    };
+    pairs.map(weight).collect()
 }
 
 // === impl Positions ===
@@ -192,7 +209,7 @@ impl Class {
 // === impl Numbering ===
 
 impl<'a> Numbering<'a> {
-    fn of(topology: &'a Topology, positions: Positions<'_>) -> Self {
+    fn of(topology: &'a Topology, positions: Positions<'_>, worth: Worth) -> Self {
         let spots = || positions.available.iter().map(|&at| topology.spot(at));
         let near = positions.near.iter().map(|&at| topology.spot(at));
         let mut groups: Vec<_> = spots().map(|spot| &spot.group).collect();
@@ -202,13 +219,13 @@ impl<'a> Numbering<'a> {
         groups.dedup();
         numa_nodes.sort_unstable();
         numa_nodes.dedup();
-        Self { topology, groups, numa_nodes }
+        Self { topology, worth, groups, numa_nodes }
     }
 
     fn traits(&self, at: usize, given: &[usize], is_eligible: bool) -> Traits {
         let spot = self.topology.spot(at);
         Traits {
-            fixed: given.iter().map(|&other| self.topology.affinity(at, other)).sum(),
+            fixed: given.iter().map(|&other| (self.worth)(self.topology, at, other)).sum(),
             near_nics: spot.nic,
             shares: 0,
             group: self.group(spot).expect("the groups are those of the available devices"),
@@ -221,7 +238,8 @@ impl<'a> Numbering<'a> {
         let mut start = Start::default();
         for (nth, &at) in required.iter().enumerate() {
             let others = required[nth + 1..].iter().chain(near);
-            start.affinity += others.map(|&other| self.topology.affinity(at, other)).sum::<i64>();
+            start.affinity +=
+                others.map(|&other| (self.worth)(self.topology, at, other)).sum::<i64>();
             start.near_nics += self.topology.spot(at).nic;
         }
         let given = required.iter().chain(near).map(|&at| self.topology.spot(at));

@@ -29,7 +29,7 @@ impl Neighbours {
             let begin = nearest.len();
             nearest.extend(0..size);
             // Equal weights are worth the same in any order.
-            nearest[begin..].sort_by_key(|&other| -problem.weight(class, other));
+            nearest[begin..].sort_by_key(|&other| -problem.affinity(class, other));
         }
         Self { nearest, size }
     }
@@ -47,7 +47,7 @@ impl Neighbours {
         for &other in &self.nearest[class * self.size..][..self.size] {
             let others = left(other) - usize::from(other == class);
             let until = (seen + others).min(MOST);
-            sum += problem.weight(class, other) * worth(seen, until);
+            sum += problem.affinity(class, other) * worth(seen, until);
             seen = until;
             if seen == MOST {
                 break;

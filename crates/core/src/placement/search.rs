@@ -3,9 +3,9 @@
 //! A branch is left when no set in it can be better: for each term the most that it can reach is known,
 //! or it is not known and nothing is left on its account. The search allocates nothing once it runs.
 
-mod bound;
+pub(super) mod bound;
 mod grow;
-mod partial;
+pub(super) mod partial;
 
 use std::cmp::Ordering;
 
@@ -20,7 +20,7 @@ use partial::Partial;
 /// Branches that are looked at, at most. Questions about 16 devices take some thousands when every link
 /// is another, and tens on machines that are built. At some 150 ns each the kubelet, which stands still
 /// meanwhile, waits for less than 10 ms.
-const MOST_STEPS: u64 = 50_000;
+pub(super) const MOST_STEPS: u64 = 50_000;
 
 /// The best set found.
 #[derive(Debug)]

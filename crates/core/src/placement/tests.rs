@@ -35,13 +35,21 @@ pub(super) fn gpu(index: u32, bus: u8, numa: u32) -> Device {
     }
 }
 
-/// Eight GPUs on two NUMA nodes, four each.
+/// A NIC below the host bridge of a NUMA node.
 pub(super) fn nic(index: u32, numa: u32) -> Device {
     let id = format!("NIC-{index}").parse().expect("valid");
     let bus = 0x80 + u8::try_from(index).expect("small");
     Device { id, kind: DeviceKind::Nic, ..gpu(index, bus, numa) }
 }
 
+/// The same device somewhere else: at the end of a path as sysfs writes it.
+pub(super) fn placed(device: Device, path: &str, numa_node: Option<u32>) -> Device {
+    let pci = path.rsplit('/').next().and_then(|end| end.parse().ok());
+    let path = PciePath::from_sysfs(path);
+    Device { place: Place { pci, path, numa_node, ..device.place }, ..device }
+}
+
+/// Eight GPUs on two NUMA nodes, four each.
 pub(super) fn two_sockets() -> Vec<Device> {
     (0..8).map(|index| gpu(index, 0x10 + u8::try_from(index).expect("small"), index / 4)).collect()
 }

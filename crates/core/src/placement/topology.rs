@@ -3,10 +3,10 @@
 use crate::{
     device::{Device, DeviceId, DeviceKind},
     inventory::Inventory,
-    topology::{Connection, ConnectionMatrix},
+    topology::{Connection, ConnectionMatrix, PcieLevel},
 };
 
-use super::affinity;
+use super::{affinity, affinity::LinksFirst};
 
 /// Every device that can be chosen, by position: the inventory's order, whatever order it was given in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,6 +104,17 @@ impl Topology {
     /// The worth of the connection of two positions; 0 for a position with itself.
     pub(super) fn affinity(&self, a: usize, b: usize) -> i64 {
         self.affinity[a * self.spots.len() + b]
+    }
+
+    /// The worth of the links of two positions, and that of their connection. Parts of one device need
+    /// no link to be nearer than any.
+    pub(super) fn links_first(&self, a: usize, b: usize) -> i64 {
+        let whole = self.affinity(a, b);
+        let pcie = match self.connection(a, b).pcie {
+            PcieLevel::Device => 0,
+            level => super::affinity::pcie(level),
+        };
+        LinksFirst { links: if a == b { 0 } else { whole - pcie }, whole }.packed()
     }
 
     pub(super) fn spot(&self, at: usize) -> &Spot {

@@ -11,7 +11,7 @@ use crate::placement::{
 
 /// What can be known before the search, and room for what is known in it.
 #[derive(Debug)]
-pub(super) struct Bounds {
+pub(in crate::placement) struct Bounds {
     /// For each class the worth of its `n` best connections with eligible devices, for each `n` up to
     /// one less than are missing; row by row.
     best_sums: Vec<i64>,
@@ -31,15 +31,15 @@ struct Room {
 
 /// A part of the search: what is missing, from which class on it is taken.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Branch {
-    pub(super) class: usize,
-    pub(super) missing: usize,
+pub(in crate::placement) struct Branch {
+    pub(in crate::placement) class: usize,
+    pub(in crate::placement) missing: usize,
 }
 
 // === impl Bounds ===
 
 impl Bounds {
-    pub(super) fn of(problem: &Problem) -> Self {
+    pub(in crate::placement) fn of(problem: &Problem) -> Self {
         let classes = problem.classes.len();
         let row = problem.missing.max(1);
         let mut best_sums = Vec::with_capacity(classes * row);
@@ -99,15 +99,18 @@ impl Bounds {
             }
             Term::Groups => Some(self.fewest_groups(problem, state, branch)),
             Term::Imbalance => Some(self.least_imbalance(problem, state, branch)),
-            Term::Remaining | Term::NearNics | Term::NumaNodes | Term::Shares | Term::Position => {
-                None
-            }
+            _ => None,
         }
     }
 
     /// Each device adds its connections with what is taken, and half of those with its best partners
     /// among what is still to be taken: the other half is theirs.
-    fn most_affinity(&mut self, problem: &Problem, state: &Partial, branch: Branch) -> i64 {
+    pub(in crate::placement) fn most_affinity(
+        &mut self,
+        problem: &Problem,
+        state: &Partial,
+        branch: Branch,
+    ) -> i64 {
         let (sums, row) = (std::mem::take(&mut self.best_sums), self.row);
         let twice = |class: usize| 2 * state.touch[class] + sums[class * row + branch.missing - 1];
         let most = self.greatest(problem, branch, twice) / 2;

@@ -8,20 +8,20 @@ use crate::placement::{
 
 /// How many are taken of each class, and what follows from it.
 #[derive(Clone, Debug)]
-pub(super) struct Partial {
-    pub(super) counts: Vec<usize>,
+pub(in crate::placement) struct Partial {
+    pub(in crate::placement) counts: Vec<usize>,
     /// The worth of a member of each class together with all that is taken.
-    pub(super) touch: Vec<i64>,
-    pub(super) affinity: i64,
+    pub(in crate::placement) touch: Vec<i64>,
+    pub(in crate::placement) affinity: i64,
     /// What is taken of each group, the required included.
-    pub(super) of_group: Vec<i64>,
+    pub(in crate::placement) of_group: Vec<i64>,
 }
 
 // === impl Partial ===
 
 impl Partial {
     /// Nothing is taken but what is required.
-    pub(super) fn new(problem: &Problem) -> Self {
+    pub(in crate::placement) fn new(problem: &Problem) -> Self {
         Self {
             counts: vec![0; problem.classes.len()],
             touch: problem.classes.iter().map(|class| class.traits.fixed).collect(),
@@ -31,7 +31,7 @@ impl Partial {
     }
 
     /// Takes so many of a class.
-    pub(super) fn take(&mut self, problem: &Problem, class: usize, taken: usize) {
+    pub(in crate::placement) fn take(&mut self, problem: &Problem, class: usize, taken: usize) {
         self.counts[class] += taken;
         let taken = count(taken);
         self.affinity += self.gain(problem, class, taken);
@@ -42,7 +42,12 @@ impl Partial {
     }
 
     /// Undoes a `take`.
-    pub(super) fn give_back(&mut self, problem: &Problem, class: usize, taken: usize) {
+    pub(in crate::placement) fn give_back(
+        &mut self,
+        problem: &Problem,
+        class: usize,
+        taken: usize,
+    ) {
         self.counts[class] -= taken;
         let taken = count(taken);
         for (other, touch) in self.touch.iter_mut().enumerate() {
@@ -58,7 +63,7 @@ impl Partial {
     }
 
     /// What a term says of the set; what remains is for others to judge.
-    pub(super) fn value(&self, problem: &Problem, term: Term) -> i64 {
+    pub(in crate::placement) fn value(&self, problem: &Problem, term: Term) -> i64 {
         match term {
             Term::Affinity => self.affinity,
             Term::NearNics => {
@@ -75,7 +80,7 @@ impl Partial {
                 let square = |(group, taken): (&GroupLoad, &i64)| (group.in_use + taken).pow(2);
                 problem.groups.iter().zip(&self.of_group).map(square).sum()
             }
-            Term::Remaining | Term::Position => 0,
+            _ => 0,
         }
     }
 

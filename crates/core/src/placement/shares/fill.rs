@@ -83,8 +83,13 @@ impl<'a> Filling<'a> {
         open.sort_by_key(|pool| pool.at);
         let available: Vec<_> = open.iter().map(|pool| pool.at).collect();
         let shares: Vec<_> = open.iter().map(|pool| count(pool.in_use)).collect();
-        let positions =
-            Positions { available: &available, required: &required, near: &[], shares: &shares };
+        let positions = Positions {
+            available: &available,
+            required: &required,
+            near: &[],
+            shares: &shares,
+            beside: &[],
+        };
         let size = required.len() + wanted;
         let problem = Problem::new(self.topology, positions, size, SHARED, |_| true);
         let found = search::best_set(&problem);

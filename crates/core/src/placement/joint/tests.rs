@@ -1,0 +1,355 @@
+//! GPUs and NICs chosen together, on machines that a person can check by eye.
+
+mod brute_force;
+
+use super::*;
+use crate::{
+    device::{Device, DeviceKind},
+    nvlink::NvLinks,
+    placement::tests::{gpu, nic, placed},
+};
+
+/// What is asked of a machine: free GPUs and NICs by index, and how many of each.
+#[derive(Clone, Copy)]
+struct Ask<'a> {
+    free: (&'a [usize], &'a [usize]),
+    size: (usize, usize),
+    alignment: Alignment,
+}
+
+fn ids(prefix: &str, indices: &[usize]) -> Vec<String> {
+    indices.iter().map(|index| format!("{prefix}-{index}")).collect()
+}
+
+fn answer(devices: &[Device], ask: Ask<'_>) -> Result<JointChoice, JointError> {
+    let (gpus, nics) = (ids("GPU", ask.free.0), ids("NIC", ask.free.1));
+    let gpus: Vec<_> = gpus.iter().map(String::as_str).collect();
+    let nics: Vec<_> = nics.iter().map(String::as_str).collect();
+    let wanted = |available, size| Wanted { available, required: &[], size };
+    let request = JointRequest {
+        gpus: wanted(&gpus, ask.size.0),
+        nics: wanted(&nics, ask.size.1),
+        alignment: ask.alignment,
+    };
+    choose_joint(&Topology::from_devices(devices), request)
+}
+
+/// The pairs of the best choice: `0-1 PIX, 2-1 NODE` are GPUs 0 and 2 with NIC 1.
+fn pairs(devices: &[Device], free: (&[usize], &[usize]), size: (usize, usize)) -> String {
+    let alignment = Alignment::Preferred;
+    let choice = answer(devices, Ask { free, size, alignment }).expect("an answer");
+    assert!(choice.exact);
+    let index = |id: &DeviceId| id.as_str()[4..].to_owned();
+    let pair = |pair: &Pair| format!("{}-{} {}", index(&pair.gpu), index(&pair.nic), pair.level);
+    choice.pairs.iter().map(pair).collect::<Vec<_>>().join(", ")
+}
+
+fn refused(devices: &[Device], ask: Ask<'_>) -> String {
+    answer(devices, ask).expect_err("refused").to_string()
+}
+
+/// The path of slot `slot` of the switch below host bridge `root`.
+fn slot(root: u8, slot: u8) -> String {
+    let end = root + 4 + slot;
+    let (upstream, below) = (root + 1, root + 2);
+    format!(
+        "pci0000:{root:02x}/0000:{root:02x}:01.0/0000:{upstream:02x}:00.0/0000:{below:02x}:{slot:02x}.0/\
+         0000:{end:02x}:00.0"
+    )
+}
+
+/// A switch for each letter, on the NUMA node of its number: `G` is a GPU below it, `N` a NIC.
+fn machine(switches: &[(&str, u32)]) -> Vec<Device> {
+    let (mut gpus, mut nics) = (0, 0);
+    let mut devices = Vec::new();
+    for (root, (below, numa)) in (0_u8..).step_by(16).zip(switches) {
+        for (place, letter) in (0_u8..).zip(below.chars()) {
+            let (device, next) = match letter {
+                'G' => (gpu(gpus, 0, 0), &mut gpus),
+                _ => (nic(nics, 0), &mut nics),
+            };
+            *next += 1;
+            devices.push(placed(device, &slot(root, place), Some(*numa)));
+        }
+    }
+    devices
+}
+
+/// Two sockets; on each a switch with two GPUs and a NIC, and one with two GPUs.
+fn l40s() -> Vec<Device> {
+    machine(&[("GGN", 0), ("GG", 0), ("GGN", 1), ("GG", 1)])
+}
+
+/// Four switches with two GPUs and two NICs each; the GPUs are linked by NVSwitch.
+fn a100() -> Vec<Device> {
+    let mut devices = machine(&[("GGNN", 0), ("GGNN", 0), ("GGNN", 1), ("GGNN", 1)]);
+    switched(&mut devices, 12);
+    devices
+}
+
+/// Links every GPU by NVSwitch.
+fn switched(devices: &mut [Device], links: u32) {
+    for gpu in devices.iter_mut().filter(|device| device.kind == DeviceKind::Gpu) {
+        gpu.place.nvlinks = NvLinks { to_switches: links, ..NvLinks::default() };
+    }
+}
+
+/// Two sockets with two GPUs and two NICs each, every device below a host bridge of its own.
+fn own_roots() -> Vec<Device> {
+    machine(&[("G", 0), ("N", 0), ("G", 0), ("N", 0), ("G", 1), ("N", 1), ("G", 1), ("N", 1)])
+}
+
+const EIGHT: &[usize] = &[0, 1, 2, 3, 4, 5, 6, 7];
+
+#[test]
+fn a_nic_is_chosen_that_is_near() {
+    let devices = l40s();
+    for (gpus, nics, size, expected) in [
+        (EIGHT, &[0, 1][..], (1, 1), "0-0 PIX"),
+        (EIGHT, &[1], (1, 1), "4-1 PIX"),
+        (EIGHT, &[0, 1], (2, 1), "0-0 PIX, 1-0 PIX"),
+        (EIGHT, &[0, 1], (2, 2), "0-0 PIX, 4-1 PIX"),
+        (EIGHT, &[0, 1], (4, 2), "0-0 PIX, 1-0 PIX, 4-1 PIX, 5-1 PIX"),
+        // One more than the switch has: of the same socket.
+        (EIGHT, &[0, 1], (3, 1), "0-0 PIX, 1-0 PIX, 2-0 NODE"),
+        (&[2, 3, 4, 6], &[0], (2, 1), "2-0 NODE, 3-0 NODE"),
+        (&[6, 7], &[0, 1], (1, 1), "6-1 NODE"),
+        (&[6, 7], &[0], (1, 1), "6-0 SYS"),
+        (&[0], &[0, 1], (1, 2), "0-0 PIX, 0-1 SYS"),
+    ] {
+        assert_eq!(pairs(&devices, (gpus, nics), size), expected, "{size:?} of {gpus:?}");
+    }
+}
+
+#[test]
+fn nics_are_shared_evenly() {
+    let devices = l40s();
+    assert_eq!(
+        pairs(&devices, (EIGHT, &[0, 1]), (6, 2)),
+        "0-0 PIX, 1-0 PIX, 2-0 NODE, 4-1 PIX, 5-1 PIX, 6-1 NODE"
+    );
+    assert_eq!(
+        pairs(&devices, (EIGHT, &[0, 1]), (5, 2)),
+        "0-0 PIX, 1-0 PIX, 2-0 NODE, 4-1 PIX, 5-1 PIX"
+    );
+    // Three on this socket: the second NIC takes one of them nevertheless.
+    assert_eq!(pairs(&devices, (&[0, 1, 2], &[0, 1]), (3, 2)), "0-0 PIX, 1-0 PIX, 2-1 SYS");
+}
+
+#[test]
+fn a_gpu_has_the_nics_of_its_switch() {
+    let devices = a100();
+    for (gpus, nics, size, expected) in [
+        (EIGHT, EIGHT, (1, 1), "0-0 PIX"),
+        (EIGHT, EIGHT, (1, 2), "0-0 PIX, 0-1 PIX"),
+        (EIGHT, EIGHT, (2, 2), "0-0 PIX, 1-1 PIX"),
+        (EIGHT, EIGHT, (2, 1), "0-0 PIX, 1-0 PIX"),
+        (EIGHT, EIGHT, (4, 4), "0-0 PIX, 1-1 PIX, 2-2 PIX, 3-3 PIX"),
+        (EIGHT, EIGHT, (4, 2), "0-0 PIX, 1-0 PIX, 2-2 PIX, 3-2 PIX"),
+        // A switch that is broken into already serves the next.
+        (&[1, 2, 3, 4, 5], &[1, 2, 3, 4, 5], (1, 1), "1-1 PIX"),
+        (&[1, 2, 3, 4, 5, 6, 7], &[1, 2, 3, 4, 5, 6, 7], (2, 2), "2-2 PIX, 3-3 PIX"),
+    ] {
+        assert_eq!(pairs(&devices, (gpus, nics), size), expected, "{size:?} of {gpus:?}");
+    }
+}
+
+#[test]
+fn a_nic_keeps_its_gpu_where_another_serves_as_well() {
+    // GPU 0 must go with NIC 0; a second one of the socket leaves NIC 1 its GPU 1.
+    let devices = machine(&[("GN", 0), ("GN", 0), ("G", 0), ("GN", 1)]);
+    let all = (&[0, 1, 2, 3][..], &[0, 1, 2][..]);
+    assert_eq!(pairs(&devices, all, (2, 1)), "0-0 PIX, 2-0 NODE");
+    assert_eq!(pairs(&devices, all, (2, 2)), "0-0 PIX, 1-1 PIX");
+    // A NIC more is one whose GPU is gone already.
+    assert_eq!(pairs(&devices, (&[0, 1], &[0, 1, 2]), (1, 1)), "0-0 PIX");
+    let gone = (&[0, 2, 1][..], &[0, 1, 2][..]);
+    assert_eq!(pairs(&devices, gone, (1, 2)), "0-0 PIX, 0-1 NODE");
+    let spare = machine(&[("GN", 0), ("GN", 0), ("N", 0)]);
+    assert_eq!(pairs(&spare, (&[0, 1], &[0, 1, 2]), (1, 2)), "0-0 PIX, 0-2 NODE");
+}
+
+#[test]
+fn links_between_gpus_come_before_a_near_nic() {
+    let mut devices = machine(&[("GN", 0), ("GN", 0), ("G", 0), ("G", 0)]);
+    assert_eq!(pairs(&devices, (&[0, 1, 2, 3], &[0, 1]), (2, 2)), "0-0 PIX, 1-1 PIX");
+    let address = |devices: &[Device], index: u32| {
+        let gpu = devices.iter().find(|device| device.id.as_str() == format!("GPU-{index}"));
+        gpu.expect("there").place.pci.expect("placed")
+    };
+    let (a, b) = (address(&devices, 2), address(&devices, 3));
+    for device in &mut devices {
+        let peer = if device.place.pci == Some(a) { b } else { a };
+        if [Some(a), Some(b)].contains(&device.place.pci) {
+            device.place.nvlinks.peers.insert(peer, 4);
+        }
+    }
+    assert_eq!(pairs(&devices, (&[0, 1, 2, 3], &[0, 1]), (2, 2)), "2-0 NODE, 3-1 NODE");
+}
+
+#[test]
+fn where_every_device_has_a_root_of_its_own_the_numa_node_is_shared() {
+    let devices = own_roots();
+    let (four, size) = (&[0, 1, 2, 3][..], (2, 2));
+    assert_eq!(pairs(&devices, (four, four), size), "0-0 NODE, 1-1 NODE");
+    assert_eq!(pairs(&devices, (&[1, 2, 3], &[0, 1, 2]), size), "1-0 NODE, 2-2 NODE");
+    let within = |free, level| Ask { free, size, alignment: Alignment::Required(level) };
+    let choice = answer(&devices, within((four, four), PcieLevel::Node)).expect("an answer");
+    assert_eq!(choice.farthest(), Some(PcieLevel::Node));
+    assert_eq!(
+        refused(&devices, within((four, four), PcieLevel::Pix)),
+        "2 GPUs and 2 NICs were asked for, paired within PIX; the nearest that can be had is NODE"
+    );
+    assert_eq!(
+        refused(&devices, within((&[0, 1], &[2, 3]), PcieLevel::Node)),
+        "2 GPUs and 2 NICs were asked for, paired within NODE; the nearest that can be had is SYS"
+    );
+}
+
+#[test]
+fn numa_nodes_that_are_not_told_are_not_the_same() {
+    let mut devices = own_roots();
+    for device in &mut devices {
+        device.place.numa_node = None;
+    }
+    let free = (&[1, 2][..], &[0, 1, 2, 3][..]);
+    assert_eq!(pairs(&devices, free, (1, 1)), "1-0 SYS");
+    let alignment = Alignment::Required(PcieLevel::Sys);
+    assert!(answer(&devices, Ask { free, size: (1, 1), alignment }).is_ok());
+}
+
+#[test]
+fn what_must_be_in_the_answer_is_joined_by_what_is_near_it() {
+    let topology = Topology::from_devices(&l40s());
+    let gpus: Vec<_> = (0..8).map(|index| format!("GPU-{index}")).collect();
+    let gpus: Vec<_> = gpus.iter().map(String::as_str).collect();
+    let ask = |needed_gpus: &[&str], needed_nics: &[&str]| {
+        let request = JointRequest {
+            gpus: Wanted { available: &gpus, required: needed_gpus, size: 2 },
+            nics: Wanted { available: &["NIC-1", "NIC-0"], required: needed_nics, size: 1 },
+            alignment: Alignment::Preferred,
+        };
+        let choice = choose_joint(&topology, request).expect("an answer");
+        choice.pairs.iter().map(Pair::to_string).collect::<Vec<_>>().join(", ")
+    };
+    assert_eq!(ask(&[], &["NIC-1"]), "GPU-4 and NIC-1 over PIX, GPU-5 and NIC-1 over PIX");
+    assert_eq!(ask(&["GPU-5"], &[]), "GPU-4 and NIC-1 over PIX, GPU-5 and NIC-1 over PIX");
+    assert_eq!(ask(&["GPU-7"], &[]), "GPU-4 and NIC-1 over PIX, GPU-7 and NIC-1 over NODE");
+    assert_eq!(ask(&["GPU-3"], &["NIC-1"]), "GPU-3 and NIC-1 over SYS, GPU-4 and NIC-1 over PIX");
+}
+
+#[test]
+fn one_kind_alone_is_chosen_as_ever() {
+    let devices = l40s();
+    let alignment = Alignment::Required(PcieLevel::Pix);
+    let free = (EIGHT, &[0, 1][..]);
+    let gpus = answer(&devices, Ask { free, size: (2, 0), alignment }).expect("an answer");
+    let named = |ids: &[DeviceId]| ids.iter().map(DeviceId::to_string).collect::<Vec<_>>();
+    assert_eq!(named(&gpus.gpus), ["GPU-2", "GPU-3"], "those near NICs are left to others");
+    assert!(gpus.nics.is_empty() && gpus.pairs.is_empty() && gpus.farthest().is_none());
+    let nics = answer(&devices, Ask { free, size: (0, 1), alignment }).expect("an answer");
+    assert_eq!((named(&nics.gpus), named(&nics.nics)), (vec![], vec!["NIC-0".to_owned()]));
+}
+
+#[test]
+fn impossible_questions_are_refused_with_the_numbers() {
+    let topology = Topology::from_devices(&l40s());
+    let gpus = |required: &'static [&str], size| Wanted {
+        available: &["GPU-1", "GPU-0", "GPU-1", "GPU-99"],
+        required,
+        size,
+    };
+    let nics = |required: &'static [&str], size| Wanted { available: &["NIC-0"], required, size };
+    let both = Wanted { available: &["NIC-0", "GPU-0"], required: &[], size: 1 };
+    for (gpus, nics, expected) in [
+        (gpus(&[], 0), nics(&[], 0), "neither GPUs nor NICs were asked for"),
+        (gpus(&[], 3), nics(&[], 1), "GPUs: 3 devices were asked for and 2 are available"),
+        (gpus(&[], 1), nics(&[], 2), "NICs: 2 devices were asked for and 1 are available"),
+        (gpus(&["GPU-0"], 0), nics(&[], 1), "GPUs: 1 devices are required in a choice of 0"),
+        (gpus(&[], 1), nics(&["NIC-0"], 0), "NICs: 1 devices are required in a choice of 0"),
+        (
+            gpus(&["GPU-0", "GPU-1"], 1),
+            nics(&[], 1),
+            "GPUs: 2 devices are required in a choice of 1",
+        ),
+        (
+            gpus(&[], 1),
+            nics(&["NIC-1"], 1),
+            "NICs: required device NIC-1 is not among the available ones",
+        ),
+        (gpus(&[], 1), both, "GPU-0 is named among the GPUs and among the NICs"),
+    ] {
+        let request = JointRequest { gpus, nics, alignment: Alignment::Preferred };
+        let error = choose_joint(&topology, request).expect_err("refused");
+        assert_eq!(error.to_string(), expected);
+    }
+}
+
+/// Eight GPUs, each with a NIC below its switch, and on each socket a NIC that is near none.
+fn h100() -> Vec<Device> {
+    let mut devices = machine(&[
+        ("GN", 0),
+        ("GN", 0),
+        ("GN", 0),
+        ("GN", 0),
+        ("GN", 1),
+        ("GN", 1),
+        ("GN", 1),
+        ("GN", 1),
+        ("N", 0),
+        ("N", 1),
+    ]);
+    switched(&mut devices, 18);
+    devices
+}
+
+#[test]
+fn every_size_is_answered_exactly_and_soon_on_a_machine_that_is_built() {
+    let devices = h100();
+    let nics: Vec<_> = (0..10).collect();
+    for size in (1..=8).flat_map(|gpus| (1..=10).map(move |nics| (gpus, nics))) {
+        let ask = Ask { free: (EIGHT, &nics), size, alignment: Alignment::Preferred };
+        let choice = answer(&devices, ask).expect("an answer");
+        assert!(choice.exact && choice.steps < 1_000, "{size:?} took {} steps", choice.steps);
+    }
+}
+
+#[test]
+fn parts_of_gpus_cost_no_more_than_their_gpus() {
+    // Eight parts for each GPU.
+    let mut devices = h100();
+    let wholes: Vec<_> = devices.iter().filter(|device| device.kind.is_nvidia()).cloned().collect();
+    for part in 1..8 {
+        for whole in &wholes {
+            let index = whole.index + 8 * part;
+            let id = format!("GPU-{index}").parse().expect("valid");
+            devices.push(Device { id, index, ..whole.clone() });
+        }
+    }
+    let (gpus, nics): (Vec<_>, Vec<_>) = ((0..64).collect(), (0..10).collect());
+    for size in [(8, 1), (8, 8), (12, 2), (32, 4), (60, 9)] {
+        let ask = Ask { free: (&gpus, &nics), size, alignment: Alignment::Preferred };
+        let choice = answer(&devices, ask).expect("an answer");
+        assert!(choice.exact, "{size:?} took {} steps", choice.steps);
+        // Whole GPUs, each with its NIC.
+        assert_eq!(choice.farthest() == Some(PcieLevel::Pix), size.0 == 8 * size.1, "{size:?}");
+    }
+}
+
+#[test]
+fn the_answer_is_a_document() {
+    let ask = Ask { free: (EIGHT, &[0]), size: (1, 1), alignment: Alignment::Preferred };
+    let choice = answer(&l40s(), ask).expect("an answer");
+    let document = serde_json::to_value(&choice).expect("JSON");
+    assert_eq!(
+        document["pairs"],
+        serde_json::json!([{"gpu": "GPU-0", "nic": "NIC-0", "level": "PIX"}])
+    );
+    let terms = document["score"].as_array().expect("a list").iter();
+    let terms: Vec<_> = terms.map(|entry| entry["term"].as_str().expect("a name")).collect();
+    assert_eq!(
+        terms.join(" "),
+        "links sysPairs nodePairs phbPairs pxbPairs pixPairs affinity \
+                                 remainingPairs remaining"
+    );
+}

@@ -1,0 +1,340 @@
+//! The search against a comparison of every choice and every pairing, which shares no line with it.
+
+use std::cmp::Reverse;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{placement::affinity, topology::Connection};
+
+/// A machine, what is free of it, and a question.
+#[derive(Clone, Debug)]
+struct Case {
+    devices: Vec<Device>,
+    gpus: Part,
+    nics: Part,
+    within: Option<PcieLevel>,
+}
+
+/// Indices of one kind.
+#[derive(Clone, Debug)]
+struct Part {
+    free: Vec<usize>,
+    required: Vec<usize>,
+    size: usize,
+}
+
+/// More is better: links; the levels of the pairs, the farthest first; connections; the levels of the
+/// pairs that remain; connections that remain; positions.
+type Worth = (i64, Reverse<Vec<PcieLevel>>, i64, i64, i64, Reverse<(Vec<usize>, Vec<usize>)>);
+
+impl Part {
+    /// Every set of the size that holds the required.
+    fn sets(&self) -> Vec<Vec<usize>> {
+        let masks =
+            (0..1_u32 << self.free.len()).filter(|mask| mask.count_ones() as usize == self.size);
+        let set = |mask: u32| -> Vec<usize> {
+            let chosen = self.free.iter().enumerate().filter(|(bit, _)| mask & (1 << bit) != 0);
+            let mut set: Vec<_> = chosen.map(|(_, &index)| index).collect();
+            set.sort_unstable();
+            set
+        };
+        let holds = |set: &Vec<usize>| self.required.iter().all(|index| set.contains(index));
+        masks.map(set).filter(holds).collect()
+    }
+
+    fn without(&self, set: &[usize]) -> Vec<usize> {
+        self.free.iter().copied().filter(|index| !set.contains(index)).collect()
+    }
+}
+
+impl Case {
+    fn answer(&self) -> Result<JointChoice, JointError> {
+        let topology = Topology::from_devices(&self.devices);
+        let ids = |indices: &[usize]| -> Vec<&str> {
+            indices.iter().map(|&index| self.devices[index].id.as_str()).collect()
+        };
+        let (gpus, needed_gpus) = (ids(&self.gpus.free), ids(&self.gpus.required));
+        let (nics, needed_nics) = (ids(&self.nics.free), ids(&self.nics.required));
+        let request = JointRequest {
+            gpus: Wanted { available: &gpus, required: &needed_gpus, size: self.gpus.size },
+            nics: Wanted { available: &nics, required: &needed_nics, size: self.nics.size },
+            alignment: self.within.map_or(Alignment::Preferred, Alignment::Required),
+        };
+        choose_joint(&topology, request)
+    }
+
+    fn between(&self, a: usize, b: usize) -> Connection {
+        Connection::between(&self.devices[a], &self.devices[b])
+    }
+
+    /// The best choice within a level.
+    fn best(&self, within: PcieLevel) -> Option<(Vec<usize>, Vec<usize>, Worth)> {
+        let nics = self.nics.sets();
+        let sets = self.gpus.sets().into_iter();
+        let choices =
+            sets.flat_map(|gpus| nics.iter().map(move |nics| (gpus.clone(), nics.clone())));
+        let all = choices.map(|(gpus, nics)| {
+            let worth = self.worth(&gpus, &nics);
+            (gpus, nics, worth)
+        });
+        let near = all.filter(|(_, _, worth)| worth.1.0[0] <= within);
+        near.max_by(|(_, _, a), (_, _, b)| a.cmp(b))
+    }
+
+    fn worth(&self, gpus: &[usize], nics: &[usize]) -> Worth {
+        let inside = |of: &dyn Fn(Connection) -> i64| -> i64 {
+            let pairs = gpus.iter().flat_map(|&a| gpus.iter().map(move |&b| (a, b)));
+            pairs.filter(|(a, b)| a < b).map(|(a, b)| of(self.between(a, b))).sum()
+        };
+        let links = |whole: Connection| {
+            let pcie = Connection { nvlink: None, xgmi_mbps: None, ..whole };
+            affinity(whole) - affinity(pcie)
+        };
+        let (rest, free_nics) = (self.gpus.without(gpus), self.nics.without(nics));
+        let remaining = rest.iter().map(|&gpu| self.usefulness(gpu, &rest)).sum();
+        (
+            inside(&links),
+            Reverse(self.pairing(gpus, nics)),
+            inside(&affinity),
+            self.pairs_left(&rest, &free_nics),
+            remaining,
+            Reverse((gpus.to_vec(), nics.to_vec())),
+        )
+    }
+
+    /// The levels of the best of all even pairings, the farthest first.
+    fn pairing(&self, gpus: &[usize], nics: &[usize]) -> Vec<PcieLevel> {
+        let (more, fewer) = if gpus.len() >= nics.len() { (gpus, nics) } else { (nics, gpus) };
+        let all = 0..fewer.len().pow(number(more.len()));
+        let pairings = all.filter_map(|code| self.levels(more, fewer, code));
+        pairings.min().expect("there is an even pairing")
+    }
+
+    /// The levels of one pairing, if it is even: the digits of `code` say with which of the fewer each of
+    /// the others goes.
+    fn levels(&self, more: &[usize], fewer: &[usize], mut code: usize) -> Option<Vec<PcieLevel>> {
+        let mut loads = [0; 6];
+        let mut partners = [0; 6];
+        for partner in &mut partners[..more.len()] {
+            *partner = code % fewer.len();
+            loads[*partner] += 1;
+            code /= fewer.len();
+        }
+        let least = more.len() / fewer.len();
+        if loads[..fewer.len()].iter().any(|&load| load < least || load > least + 1) {
+            return None;
+        }
+        let pairs = more.iter().zip(partners).map(|(&one, other)| (one, fewer[other]));
+        let mut levels: Vec<_> = pairs.map(|(a, b)| self.between(a, b).pcie).collect();
+        levels.sort_unstable_by_key(|&level| Reverse(level));
+        Some(levels)
+    }
+
+    /// The greatest sum of levels' worths of the devices left, one to one: by dynamic programming over
+    /// the sets of NICs that have a GPU already.
+    fn pairs_left(&self, gpus: &[usize], nics: &[usize]) -> i64 {
+        let mut best = vec![None; 1 << nics.len()];
+        best[0] = Some(0);
+        for &gpu in gpus {
+            for set in (0..best.len()).rev() {
+                let Some(sum) = best[set] else { continue };
+                for (bit, &nic) in nics.iter().enumerate().filter(|(bit, _)| set & (1 << bit) == 0)
+                {
+                    let with = &mut best[set | 1 << bit];
+                    *with = (*with).max(Some(sum + affinity(self.between(gpu, nic))));
+                }
+            }
+        }
+        best.into_iter().flatten().max().unwrap_or(0)
+    }
+
+    fn usefulness(&self, of: usize, rest: &[usize]) -> i64 {
+        let others = rest.iter().filter(|&&other| other != of);
+        let mut worths: Vec<_> = others.map(|&other| affinity(self.between(of, other))).collect();
+        worths.sort_unstable_by_key(|&worth| Reverse(worth));
+        let best = |most: usize| worths.iter().take(most).sum::<i64>();
+        21 * best(1) + 7 * best(3) + 3 * best(7)
+    }
+}
+
+fn number(count: usize) -> u32 {
+    u32::try_from(count).expect("small")
+}
+
+/// Where a device is: below which of three host bridges and which of their ports; on a port of its own,
+/// below a switch, or below a switch of that switch.
+type Spot = (u8, u8, u8, u8);
+
+fn path((root, port, depth, below): Spot, index: u8) -> String {
+    let root = root * 0x20;
+    // Slots below a switch, and ports that lead to one device only, are numbered by the device.
+    let (own, end) = (8 + index, format!("0000:{:02x}:00.0", 0xc0 + index));
+    let (first, second) = (root + 2 * port + 1, root + 8 + 2 * port + below);
+    let bridges = match depth {
+        0 => format!("0000:{root:02x}:{own:02x}.0"),
+        1 => format!(
+            "0000:{root:02x}:{port:02x}.0/0000:{first:02x}:00.0/0000:{:02x}:{own:02x}.0",
+            first + 1
+        ),
+        _ => format!(
+            "0000:{root:02x}:{port:02x}.0/0000:{first:02x}:00.0/0000:{:02x}:{below:02x}.0/\
+             0000:{second:02x}:00.0/0000:{:02x}:{own:02x}.0",
+            first + 1,
+            second + 8
+        ),
+    };
+    format!("pci0000:{root:02x}/{bridges}/{end}")
+}
+
+prop_compose! {
+    /// Up to six GPUs and six NICs at random places of a PCIe tree, some GPUs linked.
+    fn machine()(
+        gpus in prop::collection::vec((0..3_u8, 0..2_u8, 0..3_u8, 0..2_u8), 1..=6),
+        nics in prop::collection::vec((0..3_u8, 0..2_u8, 0..3_u8, 0..2_u8), 1..=6),
+        nodes in prop::collection::vec(prop::option::weighted(0.8, 0..2_u32), 3),
+        links in prop::collection::vec((0..6_usize, 0..6_usize, 1..3_u32), 0..6),
+        switched in prop::collection::vec(prop::bool::weighted(0.3), 6),
+    ) -> (Vec<Device>, Vec<Device>) {
+        let at = |device: Device, spot: Spot, index: u8| {
+            placed(device, &path(spot, index), nodes[usize::from(spot.0)])
+        };
+        let mut gpus: Vec<_> = (0_u8..).zip(&gpus).map(|(index, &spot)| {
+            let mut device = at(gpu(index.into(), 0, 0), spot, index);
+            device.place.nvlinks.to_switches = u32::from(switched[usize::from(index)]) * 2;
+            device
+        }).collect();
+        for (a, b, links) in links {
+            if a != b && a < gpus.len() && b < gpus.len() {
+                let peer = gpus[b].place.pci.expect("placed");
+                gpus[a].place.nvlinks.peers.insert(peer, links);
+            }
+        }
+        let nic = |(index, spot): (u8, &Spot)| at(nic(index.into(), 0), *spot, 8 + index);
+        (gpus, (0_u8..).zip(&nics).map(nic).collect())
+    }
+}
+
+/// Some of the indices in some order, how many are wanted, and which must be among them.
+fn part(indices: std::ops::Range<usize>) -> impl Strategy<Value = Part> {
+    let all: Vec<_> = indices.collect();
+    let free = prop::sample::subsequence(all.clone(), 1..=all.len()).prop_shuffle();
+    free.prop_flat_map(|free| {
+        let required = prop::sample::subsequence(free.clone(), 0..=free.len().min(2));
+        (1..=free.len(), required, Just(free))
+    })
+    .prop_map(|(size, required, free)| {
+        let required = required.into_iter().take(size).collect();
+        Part { free, required, size }
+    })
+}
+
+fn case_of(
+    machine: impl Strategy<Value = (Vec<Device>, Vec<Device>)>,
+) -> impl Strategy<Value = Case> {
+    let with_parts = machine.prop_flat_map(|(gpus, nics)| {
+        let (middle, end) = (gpus.len(), gpus.len() + nics.len());
+        let devices: Vec<_> = gpus.into_iter().chain(nics).collect();
+        let levels = prop::sample::select(RUNGS.to_vec());
+        (Just(devices), part(0..middle), part(middle..end), prop::option::weighted(0.3, levels))
+    });
+    with_parts.prop_map(|(devices, gpus, nics, within)| Case { devices, gpus, nics, within })
+}
+
+prop_compose! {
+    /// The same machine with NUMA nodes that know nothing of host bridges.
+    fn odd_machine()(
+        machine in machine(),
+        nodes in prop::collection::vec(prop::option::weighted(0.8, 0..2_u32), 12),
+    ) -> (Vec<Device>, Vec<Device>) {
+        let (mut gpus, mut nics) = machine;
+        for (device, node) in gpus.iter_mut().chain(&mut nics).zip(nodes) {
+            device.place.numa_node = node;
+        }
+        (gpus, nics)
+    }
+}
+
+impl Case {
+    /// That the answer is one, and how good it is.
+    fn judge(&self, choice: &JointChoice) -> (Vec<usize>, Vec<usize>, Worth) {
+        let index = |id: &DeviceId| self.devices.iter().position(|device| device.id == *id);
+        let indices = |ids: &[DeviceId]| -> Vec<usize> {
+            ids.iter().map(|id| index(id).expect("of the machine")).collect()
+        };
+        let (gpus, nics) = (indices(&choice.gpus), indices(&choice.nics));
+        assert!(self.gpus.sets().contains(&gpus) && self.nics.sets().contains(&nics));
+        let even = |ids: &[DeviceId], of: &dyn Fn(&Pair) -> DeviceId| {
+            let load = |id: &DeviceId| choice.pairs.iter().filter(|pair| of(pair) == *id).count();
+            let least = choice.pairs.len() / ids.len();
+            ids.iter().all(|id| load(id) == least || load(id) == least + 1)
+        };
+        assert_eq!(choice.pairs.len(), gpus.len().max(nics.len()));
+        assert!(even(&choice.gpus, &|pair| pair.gpu.clone()));
+        assert!(even(&choice.nics, &|pair| pair.nic.clone()));
+        let mut worth = self.worth(&gpus, &nics);
+        let level = |pair: &Pair| {
+            let (gpu, nic) = (index(&pair.gpu).expect("chosen"), index(&pair.nic).expect("chosen"));
+            assert_eq!(pair.level, self.between(gpu, nic).pcie);
+            pair.level
+        };
+        worth.1 = Reverse(choice.pairs.iter().map(level).collect());
+        worth.1.0.sort_unstable_by_key(|&level| Reverse(level));
+        (gpus, nics, worth)
+    }
+
+    /// The nearest level within which there is a choice.
+    fn nearest(&self) -> PcieLevel {
+        let levels = RUNGS.into_iter().rev().find(|&level| self.best(level).is_some());
+        levels.unwrap_or(PcieLevel::Sys)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn no_choice_is_better(case in case_of(machine())) {
+        match (case.best(case.within.unwrap_or(PcieLevel::Sys)), case.answer()) {
+            (Some(best), Ok(choice)) => {
+                prop_assert!(choice.exact);
+                prop_assert_eq!(case.judge(&choice), best);
+            }
+            (None, Err(JointError::TooFar { nearest, .. })) => {
+                prop_assert_eq!(nearest, case.nearest());
+            }
+            (best, answer) => prop_assert!(false, "{best:?} but {answer:?}"),
+        }
+    }
+
+    #[test]
+    fn levels_that_form_no_tree_get_a_sound_answer(case in case_of(odd_machine())) {
+        let best = case.best(case.within.unwrap_or(PcieLevel::Sys));
+        match case.answer() {
+            Ok(choice) => {
+                let judged = case.judge(&choice);
+                prop_assert!(judged.2.1.0[0] <= case.within.unwrap_or(PcieLevel::Sys));
+                prop_assert!(!choice.exact || Some(judged) == best);
+            }
+            Err(JointError::TooFar { nearest, .. }) => prop_assert!(nearest >= case.nearest()),
+            Err(error) => prop_assert!(false, "{error}"),
+        }
+    }
+
+    #[test]
+    fn the_order_of_asking_does_not_matter(case in case_of(machine()), by: usize) {
+        let mut other = case.clone();
+        for part in [&mut other.gpus, &mut other.nics] {
+            let free = part.free.len();
+            part.free.rotate_left(by % free);
+            part.required.reverse();
+        }
+        other.devices.reverse();
+        let last = case.devices.len() - 1;
+        for part in [&mut other.gpus, &mut other.nics] {
+            part.free.iter_mut().chain(&mut part.required).for_each(|index| *index = last - *index);
+        }
+
+        prop_assert_eq!(case.answer(), other.answer());
+    }
+}
