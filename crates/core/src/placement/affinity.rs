@@ -1,7 +1,8 @@
 //! What a connection is worth: the weights that a choice adds up.
 //!
 //! The PCIe levels have the order and the spacing of NVIDIA's best-effort policy, so that machines
-//! without NVLink rank sets as they always did; one NVLink outweighs them all.
+//! without NVLink rank sets as they always did; one NVLink outweighs them all. Where two GPUs are linked
+//! their data does not go over PCIe, so its level does not count there.
 
 use crate::{
     nvlink::NvLinkPair,
@@ -14,28 +15,41 @@ const PER_GB_PER_S: i64 = 4;
 /// More than any number of links: parts of one device are nearer than two devices can be.
 const SAME_DEVICE: i64 = 10_000;
 
-/// Above the sum of the worths of all connections of 512 parts of one device, which is 1.3 x 10^9.
-const LINK: i64 = 1 << 31;
+/// Above the sum of the PCIe worths of all pairs of 1,000 devices, which is 3 x 10^7.
+const FIRST: i64 = 1 << 31;
 
-/// The worth of links and of whole connections in one number, of which the links decide first.
+/// What a connection is worth by two measures, which travel in one number: sums of such numbers are sums
+/// of both, and of two numbers the first measure decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LinksFirst {
-    pub(super) links: i64,
-    pub(super) whole: i64,
+pub(super) struct Worth {
+    /// What data travels over; or the links alone, where PCIe shall not stand in for them.
+    pub(super) first: i64,
+    /// Where the devices sit.
+    pub(super) pcie: i64,
 }
 
-/// The worth of one connection; positive, greater for a nearer pair.
+/// The worth of what data travels over between two devices: their links, or PCIe where they have none.
+/// Positive, greater for a nearer pair.
 pub fn affinity(connection: Connection) -> i64 {
-    pcie(connection.pcie)
-        + connection.nvlink.map_or(0, nvlink)
-        + connection.xgmi_mbps.map_or(0, |mbps| PER_GB_PER_S * i64::from(mbps) / 1_000)
+    match links(connection) {
+        0 => pcie(connection.pcie),
+        links => links,
+    }
 }
 
-/// The worth of a PCIe level alone, which is how near a GPU and a NIC are.
+/// The worth of links alone; 0 without. Parts of one device need none to be nearer than any.
+pub(super) fn links(connection: Connection) -> i64 {
+    let xgmi = |mbps| PER_GB_PER_S * i64::from(mbps) / 1_000;
+    match connection.pcie {
+        PcieLevel::Device => SAME_DEVICE,
+        _ => connection.nvlink.map_or(0, nvlink) + connection.xgmi_mbps.map_or(0, xgmi),
+    }
+}
+
+/// The worth of a PCIe level.
 pub(super) fn pcie(level: PcieLevel) -> i64 {
     match level {
-        PcieLevel::Device => SAME_DEVICE,
-        PcieLevel::Board => 60,
+        PcieLevel::Device | PcieLevel::Board => 60,
         PcieLevel::Pix => 50,
         PcieLevel::Pxb => 40,
         PcieLevel::Phb => 30,
@@ -59,16 +73,21 @@ fn gb_per_s(generation: Option<u32>) -> i64 {
     }
 }
 
-// === impl LinksFirst ===
+// === impl Worth ===
 
-impl LinksFirst {
-    /// Sums of such numbers are sums of both.
+impl Worth {
+    /// Both in one number.
     pub(super) fn packed(self) -> i64 {
-        self.links * LINK + self.whole
+        self.first * FIRST + self.pcie
     }
 
-    /// A number that was not packed is the worth of whole connections.
+    /// Both of a number, or of a sum of such numbers.
     pub(super) fn unpacked(packed: i64) -> Self {
-        Self { links: packed / LINK, whole: packed % LINK }
+        Self { first: packed / FIRST, pcie: packed % FIRST }
+    }
+
+    /// What data travels over, also where links alone are the first measure.
+    pub(super) fn affinity(self) -> i64 {
+        if self.first > 0 { self.first } else { self.pcie }
     }
 }

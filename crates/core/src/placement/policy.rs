@@ -48,10 +48,14 @@ pub enum Term {
     PixPairs,
     /// How near the GPUs and NICs that remain would be, paired one to one.
     RemainingPairs,
-    /// The worth of all connections inside the set, and with the container's other devices.
+    /// The worth of what data travels over inside the set, and to the container's other devices.
     Affinity,
-    /// How well what remains available is connected: each device with its 1, 3 and 7 best.
+    /// How useful what remains available is for pairs, quads and octets.
     Remaining,
+    /// How near each other the devices of the set, and the container's others, sit on PCIe.
+    Pcie,
+    /// How near each other those that remain sit on PCIe.
+    RemainingPcie,
     /// How near the chosen devices are to NICs, which a request without NICs leaves to others.
     NearNics,
     /// The NUMA nodes of the set and of the container's other devices.
@@ -81,7 +85,7 @@ const MOST_TERMS: usize = 9;
 
 /// What devices that are shared are told apart by where a policy leaves it to the connections.
 pub(super) const SHARED: &[Term] =
-    &[Term::Affinity, Term::Shares, Term::Remaining, Term::NumaNodes];
+    &[Term::Affinity, Term::Shares, Term::Remaining, Term::Pcie, Term::NumaNodes];
 
 /// What GPUs and NICs are chosen by that are chosen together.
 pub(super) const JOINT: &[Term] = &[
@@ -91,16 +95,25 @@ pub(super) const JOINT: &[Term] = &[
     Term::PhbPairs,
     Term::PxbPairs,
     Term::PixPairs,
-    Term::Affinity,
+    Term::Pcie,
     Term::RemainingPairs,
     Term::Remaining,
 ];
 
-const ALIGNED: [Term; 6] =
-    [Term::Affinity, Term::Remaining, Term::NearNics, Term::NumaNodes, Term::InUse, Term::Groups];
-const PACKED: [Term; 5] =
-    [Term::InUse, Term::Groups, Term::Affinity, Term::Remaining, Term::NumaNodes];
-const DISTRIBUTED: [Term; 4] = [Term::Imbalance, Term::Affinity, Term::Remaining, Term::NumaNodes];
+const ALIGNED: &[Term] = &[
+    Term::Affinity,
+    Term::Remaining,
+    Term::Pcie,
+    Term::NearNics,
+    Term::NumaNodes,
+    Term::RemainingPcie,
+    Term::InUse,
+    Term::Groups,
+];
+const PACKED: &[Term] =
+    &[Term::InUse, Term::Groups, Term::Affinity, Term::Remaining, Term::Pcie, Term::NumaNodes];
+const DISTRIBUTED: &[Term] =
+    &[Term::Imbalance, Term::Affinity, Term::Remaining, Term::Pcie, Term::NumaNodes];
 
 // === impl Policy ===
 
@@ -112,9 +125,9 @@ impl Policy {
     /// What sets are compared by, the weightiest first; positions come last for all.
     pub fn terms(self) -> &'static [Term] {
         match self {
-            Self::Aligned | Self::NumaStrict => &ALIGNED,
-            Self::Packed => &PACKED,
-            Self::Distributed => &DISTRIBUTED,
+            Self::Aligned | Self::NumaStrict => ALIGNED,
+            Self::Packed => PACKED,
+            Self::Distributed => DISTRIBUTED,
             Self::First => &[],
         }
     }
@@ -153,7 +166,13 @@ impl Term {
     pub fn more_is_better(self) -> bool {
         matches!(
             self,
-            Self::Links | Self::Affinity | Self::RemainingPairs | Self::Remaining | Self::InUse
+            Self::Links
+                | Self::Affinity
+                | Self::Remaining
+                | Self::Pcie
+                | Self::RemainingPcie
+                | Self::RemainingPairs
+                | Self::InUse
         )
     }
 
@@ -169,6 +188,8 @@ impl Term {
             Self::RemainingPairs => "nearness of the pairs that remain",
             Self::Affinity => "connections inside the set",
             Self::Remaining => "connections of what remains",
+            Self::Pcie => "PCIe inside the set",
+            Self::RemainingPcie => "PCIe of what remains",
             Self::NearNics => "nearness to NICs, for others",
             Self::NumaNodes => "NUMA nodes",
             Self::InUse => "use of its groups",

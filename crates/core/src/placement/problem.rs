@@ -2,7 +2,7 @@
 
 use super::{
     Topology,
-    affinity::LinksFirst,
+    affinity::Worth,
     policy::Term,
     topology::{Group, Spot},
 };
@@ -18,7 +18,8 @@ pub(super) struct Problem {
     pub(super) missing: usize,
     /// The available devices that are not required, in the order of their first members.
     pub(super) classes: Vec<Class>,
-    /// The worth of the connection of two members, `weights[a * classes + b]`; symmetric.
+    /// What the connection of two members is worth by two measures, `weights[a * classes + b]`;
+    /// symmetric.
     weights: Vec<i64>,
     /// Before the free choice.
     pub(super) start: Start,
@@ -28,8 +29,8 @@ pub(super) struct Problem {
 /// What the required devices and the companions bring along.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Start {
-    /// The worth of their connections.
-    pub(super) affinity: i64,
+    /// What their connections are worth by two measures.
+    pub(super) weight: i64,
     pub(super) near_nics: i64,
     /// The bits of their NUMA nodes.
     pub(super) numa: u64,
@@ -49,7 +50,7 @@ pub(super) struct Class {
 /// What tells devices apart besides their connections with other free devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Traits {
-    /// The worth of the connections with the required devices and the companions.
+    /// What the connections with the required devices and the companions are worth by two measures.
     pub(super) fixed: i64,
     pub(super) near_nics: i64,
     /// Shares that others have of it.
@@ -85,13 +86,13 @@ pub(super) struct Positions<'a> {
     pub(super) beside: &'a [usize],
 }
 
-/// What the connection of two positions weighs.
-type Worth = fn(&Topology, usize, usize) -> i64;
+/// What the connection of two positions is worth by two measures.
+type Weigh = fn(&Topology, usize, usize) -> i64;
 
 /// Names groups and NUMA nodes by number.
 struct Numbering<'a> {
     topology: &'a Topology,
-    worth: Worth,
+    weigh: Weigh,
     groups: Vec<&'a Group>,
     numa_nodes: Vec<u32>,
 }
@@ -107,15 +108,15 @@ impl Problem {
         terms: &'static [Term],
         eligible: impl Fn(usize) -> bool,
     ) -> Self {
-        let worth = worth_by(terms);
-        let numbering = Numbering::of(topology, positions, worth);
+        let weigh = weigh_by(terms);
+        let numbering = Numbering::of(topology, positions, weigh);
         let Positions { available, required, near, .. } = positions;
         let is_required = |at: &usize| required.binary_search(at).is_ok();
         let free: Vec<_> = available.iter().copied().filter(|at| !is_required(at)).collect();
         let given: Vec<_> = required.iter().chain(near).copied().collect();
         let others: Vec<_> = free.iter().chain(positions.beside).copied().collect();
         let are_twins = |a, b| {
-            let alike = |&other: &usize| worth(topology, a, other) == worth(topology, b, other);
+            let alike = |&other: &usize| weigh(topology, a, other) == weigh(topology, b, other);
             others.iter().filter(|&&other| other != a && other != b).all(alike)
         };
         let traits = |at| Traits {
@@ -136,7 +137,7 @@ impl Problem {
             terms,
             required: required.to_vec(),
             missing: size - required.len(),
-            weights: weights(&classes, |a, b| worth(topology, a, b)),
+            weights: weights(&classes, |a, b| weigh(topology, a, b)),
             classes,
             start: numbering.start(required, near),
             groups: numbering.loads(positions),
@@ -149,9 +150,9 @@ impl Problem {
         self.weights[a * self.classes.len() + b]
     }
 
-    /// The same without what links weigh beside it.
-    pub(super) fn affinity(&self, a: usize, b: usize) -> i64 {
-        LinksFirst::unpacked(self.weight(a, b)).whole
+    /// The two measures of a weight.
+    pub(super) fn worth(&self, a: usize, b: usize) -> Worth {
+        Worth::unpacked(self.weight(a, b))
     }
 
     /// How many devices may be chosen freely.
@@ -170,16 +171,16 @@ impl Problem {
     }
 }
 
-/// Where links are a term of their own, they are the upper half of what a connection weighs.
-fn worth_by(terms: &[Term]) -> Worth {
-    if terms.contains(&Term::Links) { Topology::links_first } else { Topology::affinity }
+/// Where links are a term of their own, PCIe does not stand in for them.
+fn weigh_by(terms: &[Term]) -> Weigh {
+    if terms.contains(&Term::Links) { Topology::links_first } else { Topology::worth }
 }
 
-fn weights(classes: &[Class], worth: impl Fn(usize, usize) -> i64) -> Vec<i64> {
+fn weights(classes: &[Class], weigh: impl Fn(usize, usize) -> i64) -> Vec<i64> {
     let pairs = classes.iter().flat_map(|a| classes.iter().map(move |b| (a, b)));
     let weight = |(a, b): (&Class, &Class)| match (a.members[0], b.members[0]) {
-        (first, other) if first != other => worth(first, other),
-        (first, _) => a.members.get(1).map_or(0, |&second| worth(first, second)),
+        (first, other) if first != other => weigh(first, other),
+        (first, _) => a.members.get(1).map_or(0, |&second| weigh(first, second)),
     };
     pairs.map(weight).collect()
 }
@@ -209,7 +210,7 @@ impl Class {
 // === impl Numbering ===
 
 impl<'a> Numbering<'a> {
-    fn of(topology: &'a Topology, positions: Positions<'_>, worth: Worth) -> Self {
+    fn of(topology: &'a Topology, positions: Positions<'_>, weigh: Weigh) -> Self {
         let spots = || positions.available.iter().map(|&at| topology.spot(at));
         let near = positions.near.iter().map(|&at| topology.spot(at));
         let mut groups: Vec<_> = spots().map(|spot| &spot.group).collect();
@@ -219,13 +220,13 @@ impl<'a> Numbering<'a> {
         groups.dedup();
         numa_nodes.sort_unstable();
         numa_nodes.dedup();
-        Self { topology, worth, groups, numa_nodes }
+        Self { topology, weigh, groups, numa_nodes }
     }
 
     fn traits(&self, at: usize, given: &[usize], is_eligible: bool) -> Traits {
         let spot = self.topology.spot(at);
         Traits {
-            fixed: given.iter().map(|&other| (self.worth)(self.topology, at, other)).sum(),
+            fixed: given.iter().map(|&other| (self.weigh)(self.topology, at, other)).sum(),
             near_nics: spot.nic,
             shares: 0,
             group: self.group(spot).expect("the groups are those of the available devices"),
@@ -238,8 +239,8 @@ impl<'a> Numbering<'a> {
         let mut start = Start::default();
         for (nth, &at) in required.iter().enumerate() {
             let others = required[nth + 1..].iter().chain(near);
-            start.affinity +=
-                others.map(|&other| (self.worth)(self.topology, at, other)).sum::<i64>();
+            start.weight +=
+                others.map(|&other| (self.weigh)(self.topology, at, other)).sum::<i64>();
             start.near_nics += self.topology.spot(at).nic;
         }
         let given = required.iter().chain(near).map(|&at| self.topology.spot(at));

@@ -1,66 +1,61 @@
 //! How useful what remains is: what a choice leaves to those that come after it.
 //!
-//! Each device that remains counts with the worth of its connections to the 1, 3 and 7 others that suit
-//! it best, which is what pairs, quads and octets that it may become part of would have. The three are
-//! weighted so that each counts as the mean of its connections.
+//! They mostly ask for pairs, quads and octets. Of few devices it is known how well they can be divided
+//! into these; of many, which partners each device would find.
 
-use super::problem::Problem;
+mod neighbours;
+mod sets;
 
-/// How many neighbours count, and what each is worth then: 21 = 3 x 7 keeps the means whole.
-const NEIGHBOURS: [(usize, i64); 3] = [(1, 21), (3, 7), (7, 3)];
+use super::{affinity::Worth, problem::Problem};
+use neighbours::Neighbours;
+use sets::Sets;
 
-/// The most neighbours that count.
-const MOST: usize = NEIGHBOURS[2].0;
+/// Up to so many free devices all ways to divide them are compared: 4,096 sets at most.
+pub(super) const FEW: usize = 12;
 
-/// Every class's neighbours, the best connected first.
+/// The sizes of sets, and what their connections are worth then. A set of `k` devices has
+/// `k (k - 1) / 2` connections: with 21 = 3 x 7 each size counts as the mean over them, for each device.
+const SIZES: [(usize, i64); 3] = [(2, 21), (4, 7), (8, 3)];
+
+/// What remains of a problem's devices.
 #[derive(Debug)]
-pub(super) struct Neighbours {
-    nearest: Vec<usize>,
-    size: usize,
+pub(super) struct Remaining {
+    data: Data,
+    pcie: Neighbours,
 }
 
-// === impl Neighbours ===
+/// How what data travels over is judged.
+#[derive(Debug)]
+enum Data {
+    Sets(Sets),
+    Neighbours(Neighbours),
+}
 
-impl Neighbours {
+// === impl Remaining ===
+
+impl Remaining {
     pub(super) fn of(problem: &Problem) -> Self {
-        let size = problem.classes.len();
-        let mut nearest = Vec::with_capacity(size * size);
-        for class in 0..size {
-            let begin = nearest.len();
-            nearest.extend(0..size);
-            // Equal weights are worth the same in any order.
-            nearest[begin..].sort_by_key(|&other| -problem.affinity(class, other));
+        let devices: usize = problem.classes.iter().map(|class| class.members.len()).sum();
+        let data = if devices <= FEW {
+            Data::Sets(Sets::of(problem, devices))
+        } else {
+            Data::Neighbours(Neighbours::of(problem, Worth::affinity))
+        };
+        Self { data, pcie: Neighbours::of(problem, |worth| worth.pcie) }
+    }
+
+    /// What remains after a choice of so many of each class is worth by what data travels over.
+    pub(super) fn by_data(&mut self, problem: &Problem, counts: &[usize]) -> i64 {
+        match &mut self.data {
+            Data::Sets(sets) => sets.usefulness(problem, counts),
+            Data::Neighbours(neighbours) => neighbours.usefulness(problem, counts),
         }
-        Self { nearest, size }
     }
 
-    /// The usefulness of what remains after a choice of so many of each class.
-    pub(super) fn usefulness(&self, problem: &Problem, counts: &[usize]) -> i64 {
-        let left = |class: usize| problem.classes[class].members.len() - counts[class];
-        let remaining = (0..self.size).filter(|&class| left(class) > 0);
-        remaining.map(|class| self.of_one(problem, class, left) * count(left(class))).sum()
+    /// The same by where the devices sit.
+    pub(super) fn by_pcie(&self, problem: &Problem, counts: &[usize]) -> i64 {
+        self.pcie.usefulness(problem, counts)
     }
-
-    /// What one device of a class has of its best neighbours.
-    fn of_one(&self, problem: &Problem, class: usize, left: impl Fn(usize) -> usize) -> i64 {
-        let (mut seen, mut sum) = (0, 0);
-        for &other in &self.nearest[class * self.size..][..self.size] {
-            let others = left(other) - usize::from(other == class);
-            let until = (seen + others).min(MOST);
-            sum += problem.affinity(class, other) * worth(seen, until);
-            seen = until;
-            if seen == MOST {
-                break;
-            }
-        }
-        sum
-    }
-}
-
-/// What a connection to the neighbours from the `from`th to before the `until`th is worth.
-fn worth(from: usize, until: usize) -> i64 {
-    let overlap = |most: usize| count(until.min(most).saturating_sub(from));
-    NEIGHBOURS.iter().map(|&(most, worth)| overlap(most) * worth).sum()
 }
 
 /// Devices are few.

@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 use super::{
     policy::{Score, Term},
     problem::Problem,
-    remaining::Neighbours,
+    remaining::Remaining,
 };
 use bound::{Bounds, Branch};
 use partial::Partial;
@@ -37,7 +37,7 @@ pub(super) struct Found {
 /// The search and where it is.
 struct Search<'a> {
     problem: &'a Problem,
-    neighbours: Neighbours,
+    remaining: Remaining,
     bounds: Bounds,
     state: Partial,
     best: Option<Best>,
@@ -78,7 +78,7 @@ impl<'a> Search<'a> {
     fn new(problem: &'a Problem) -> Self {
         Self {
             problem,
-            neighbours: Neighbours::of(problem),
+            remaining: Remaining::of(problem),
             bounds: Bounds::of(problem),
             state: Partial::new(problem),
             best: None,
@@ -120,13 +120,14 @@ impl<'a> Search<'a> {
 
     /// Keeps the set if it is better than the best, or equal and lower.
     fn compare(&mut self) {
-        let order = self.best.as_ref().map_or(Ordering::Greater, |best| self.against(&best.score));
+        let best = self.best.as_ref().map(|best| best.score);
+        let order = best.map_or(Ordering::Greater, |best| self.against(best));
         if order == Ordering::Less {
             return;
         }
         self.problem.positions(&self.state.counts, &mut self.scratch);
-        let lower = |best: &Best| self.scratch < best.positions;
-        if order == Ordering::Greater || self.best.as_ref().is_none_or(lower) {
+        let is_lower = self.best.as_ref().is_none_or(|best| self.scratch < best.positions);
+        if order == Ordering::Greater || is_lower {
             let score = self.score();
             let best = self.best.get_or_insert_with(|| Best { score, positions: Vec::new() });
             best.score = score;
@@ -135,20 +136,21 @@ impl<'a> Search<'a> {
     }
 
     /// Compares term by term: most sets lose by the first, and the others need not be known.
-    fn against(&self, best: &Score) -> Ordering {
+    fn against(&mut self, best: Score) -> Ordering {
         let mut orders = best
             .terms()
             .map(|(term, theirs)| term.signed(self.value(term)).cmp(&term.signed(theirs)));
         orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
     }
 
-    fn score(&self) -> Score {
+    fn score(&mut self) -> Score {
         Score::new(self.problem.terms, |term| self.value(term))
     }
 
-    fn value(&self, term: Term) -> i64 {
+    fn value(&mut self, term: Term) -> i64 {
         match term {
-            Term::Remaining => self.neighbours.usefulness(self.problem, &self.state.counts),
+            Term::Remaining => self.remaining.by_data(self.problem, &self.state.counts),
+            Term::RemainingPcie => self.remaining.by_pcie(self.problem, &self.state.counts),
             _ => self.state.value(self.problem, term),
         }
     }

@@ -1,6 +1,6 @@
 //! Placement on machines that a person can check by eye.
 
-mod brute_force;
+pub(super) mod brute_force;
 
 use std::{collections::BTreeMap, time::Duration};
 

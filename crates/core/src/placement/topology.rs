@@ -3,10 +3,10 @@
 use crate::{
     device::{Device, DeviceId, DeviceKind},
     inventory::Inventory,
-    topology::{Connection, ConnectionMatrix, PcieLevel},
+    topology::{Connection, ConnectionMatrix},
 };
 
-use super::{affinity, affinity::LinksFirst};
+use super::affinity::{Worth, links, pcie};
 
 /// Every device that can be chosen, by position: the inventory's order, whatever order it was given in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,8 +15,9 @@ pub struct Topology {
     /// Positions in the order of ids, to find one.
     by_id: Vec<usize>,
     connections: ConnectionMatrix,
-    /// Row-major square matrix, symmetric, zero on the diagonal.
-    affinity: Vec<i64>,
+    /// What links and PCIe are worth: row-major square matrices, symmetric, zero on the diagonal.
+    links: Vec<i64>,
+    pcie: Vec<i64>,
 }
 
 /// What a choice needs to know of a device besides its connections.
@@ -61,17 +62,18 @@ impl Topology {
         let connections = ConnectionMatrix::of(&devices);
         let size = devices.len();
         let cells = (0..size).flat_map(|row| (0..size).map(move |column| (row, column)));
-        let worth =
-            |(row, column)| if row == column { 0 } else { affinity(connections.at(row, column)) };
-        let affinity = cells.map(worth).collect();
+        let worth = |of: fn(Connection) -> i64| {
+            let of = |(a, b)| if a == b { 0 } else { of(connections.at(a, b)) };
+            cells.clone().map(of).collect::<Vec<i64>>()
+        };
+        let (links, pcie) = (worth(links), worth(|connection| pcie(connection.pcie)));
         let is_nic: Vec<_> = devices.iter().map(|device| device.kind == DeviceKind::Nic).collect();
         let spot = |(at, device): (usize, &&Device)| {
             let nics = (0..size).filter(|&other| is_nic[other] && !is_nic[at]);
-            let nearest = nics.map(|nic| super::affinity::pcie(connections.at(at, nic).pcie)).max();
-            Spot::new(device, nearest.unwrap_or(0))
+            Spot::new(device, nics.map(|nic| pcie[at * size + nic]).max().unwrap_or(0))
         };
         let spots = devices.iter().enumerate().map(spot).collect();
-        Self { spots, by_id, connections, affinity }
+        Self { spots, by_id, connections, links, pcie }
     }
 
     /// How many devices there are.
@@ -101,20 +103,21 @@ impl Topology {
         self.connections.at(a, b)
     }
 
-    /// The worth of the connection of two positions; 0 for a position with itself.
-    pub(super) fn affinity(&self, a: usize, b: usize) -> i64 {
-        self.affinity[a * self.spots.len() + b]
+    /// The worth of what data travels over between two positions, and of where they sit; 0 for a
+    /// position with itself.
+    pub(super) fn worth(&self, a: usize, b: usize) -> i64 {
+        let Worth { first, pcie } = self.links_and_pcie(a, b);
+        Worth { first: if first > 0 { first } else { pcie }, pcie }.packed()
     }
 
-    /// The worth of the links of two positions, and that of their connection. Parts of one device need
-    /// no link to be nearer than any.
+    /// The same, where PCIe does not stand in for links that are not there.
     pub(super) fn links_first(&self, a: usize, b: usize) -> i64 {
-        let whole = self.affinity(a, b);
-        let pcie = match self.connection(a, b).pcie {
-            PcieLevel::Device => 0,
-            level => super::affinity::pcie(level),
-        };
-        LinksFirst { links: if a == b { 0 } else { whole - pcie }, whole }.packed()
+        self.links_and_pcie(a, b).packed()
+    }
+
+    fn links_and_pcie(&self, a: usize, b: usize) -> Worth {
+        let cell = a * self.spots.len() + b;
+        Worth { first: self.links[cell], pcie: self.pcie[cell] }
     }
 
     pub(super) fn spot(&self, at: usize) -> &Spot {

@@ -8,9 +8,9 @@ use super::{
     tally::{Far, Taken, Tally, remaining_pairs},
 };
 use crate::placement::{
-    affinity::LinksFirst,
+    affinity::Worth,
     policy::{JOINT, Score, Term},
-    remaining::Neighbours,
+    remaining::Remaining,
     search::{
         MOST_STEPS,
         bound::{Bounds, Branch},
@@ -35,7 +35,7 @@ struct Search<'a> {
     problem: &'a JointProblem,
     /// The rung within which all pairs must be.
     within: Option<usize>,
-    neighbours: Neighbours,
+    remaining: Remaining,
     bounds: Bounds,
     tally: Tally,
     gpus: Taken,
@@ -94,7 +94,7 @@ impl<'a> Search<'a> {
         Self {
             problem,
             within,
-            neighbours: Neighbours::of(&problem.gpus.problem),
+            remaining: Remaining::of(&problem.gpus.problem),
             bounds: Bounds::of(&problem.gpus.problem),
             tally: Tally::new(problem),
             gpus: Taken::new(&problem.gpus),
@@ -158,15 +158,15 @@ impl<'a> Search<'a> {
         if !self.is_within(&far) {
             return true;
         }
-        let Some(best) = &self.best else { return false };
-        let mut worth = self.gpus.state.affinity;
+        let Some(best) = self.best.as_ref().map(|best| best.score) else { return false };
+        let mut weight = self.gpus.state.weight;
         if step.side == Side::Gpus {
             let branch = Branch { class: step.class, missing: step.missing };
             let problem = &self.problem.gpus.problem;
-            worth += self.bounds.most_affinity(problem, &self.gpus.state, branch);
+            weight += self.bounds.most_weight(problem, &self.gpus.state, branch);
         }
-        for (term, theirs) in best.score.terms() {
-            let most = match (value(term, worth, &far), step.side) {
+        for (term, theirs) in best.terms() {
+            let most = match (value(term, weight, &far), step.side) {
                 (Some(most), _) => most,
                 // The GPUs are all taken, and the NICs in part.
                 (None, Side::Nics) => self.value(term, &far),
@@ -216,15 +216,16 @@ impl<'a> Search<'a> {
         if !self.is_within(&far) {
             return;
         }
-        let order = self.best.as_ref().map_or(Ordering::Greater, |best| self.against(best, &far));
+        let best = self.best.as_ref().map(|best| best.score);
+        let order = best.map_or(Ordering::Greater, |best| self.against(best, &far));
         if order == Ordering::Less {
             return;
         }
         let (gpus, nics) = (&mut self.scratch.0, &mut self.scratch.1);
         self.problem.gpus.problem.positions(&self.gpus.state.counts, gpus);
         self.problem.nics.problem.positions(&self.nics.state.counts, nics);
-        let lower = |best: &Best| (&*gpus, &*nics) < (&best.gpus, &best.nics);
-        if order == Ordering::Greater || self.best.as_ref().is_none_or(lower) {
+        let is_lower = |best: &Best| (&*gpus, &*nics) < (&best.gpus, &best.nics);
+        if order == Ordering::Greater || self.best.as_ref().is_none_or(is_lower) {
             let (gpus, nics) = self.scratch.clone();
             let score = Score::new(JOINT, |term| self.value(term, &far));
             self.best = Some(Best { score, gpus, nics });
@@ -232,31 +233,30 @@ impl<'a> Search<'a> {
     }
 
     /// Compares term by term: most choices lose by the first, and the others need not be known.
-    fn against(&self, best: &Best, far: &Far) -> Ordering {
+    fn against(&mut self, best: Score, far: &Far) -> Ordering {
         let mut orders = best
-            .score
             .terms()
             .map(|(term, theirs)| term.signed(self.value(term, far)).cmp(&term.signed(theirs)));
         orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
     }
 
-    fn value(&self, term: Term, far: &Far) -> i64 {
+    fn value(&mut self, term: Term, far: &Far) -> i64 {
         match term {
             Term::RemainingPairs => remaining_pairs(self.problem, &self.gpus, &self.nics),
             Term::Remaining => {
-                self.neighbours.usefulness(&self.problem.gpus.problem, &self.gpus.state.counts)
+                self.remaining.by_data(&self.problem.gpus.problem, &self.gpus.state.counts)
             }
-            _ => value(term, self.gpus.state.affinity, far)
+            _ => value(term, self.gpus.state.weight, far)
                 .expect("the other terms are of links, pairs and connections"),
         }
     }
 }
 
 /// What a term says of connections that are worth so much, links first, and of pairs that are so far.
-fn value(term: Term, worth: i64, far: &Far) -> Option<i64> {
+fn value(term: Term, weight: i64, far: &Far) -> Option<i64> {
     Some(match term {
-        Term::Links => LinksFirst::unpacked(worth).links,
-        Term::Affinity => LinksFirst::unpacked(worth).whole,
+        Term::Links => Worth::unpacked(weight).first,
+        Term::Pcie => Worth::unpacked(weight).pcie,
         Term::SysPairs => far[0],
         Term::NodePairs => far[1] - far[0],
         Term::PhbPairs => far[2] - far[1],

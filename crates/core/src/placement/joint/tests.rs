@@ -349,7 +349,7 @@ fn the_answer_is_a_document() {
     let terms: Vec<_> = terms.map(|entry| entry["term"].as_str().expect("a name")).collect();
     assert_eq!(
         terms.join(" "),
-        "links sysPairs nodePairs phbPairs pxbPairs pixPairs affinity \
+        "links sysPairs nodePairs phbPairs pxbPairs pixPairs pcie \
                                  remainingPairs remaining"
     );
 }

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use super::Partial;
 use crate::placement::{
+    affinity::Worth,
     policy::{Score, Term},
     problem::Problem,
     remaining::count,
@@ -92,7 +93,10 @@ impl Bounds {
         term: Term,
     ) -> Option<i64> {
         match term {
-            Term::Affinity => Some(state.affinity + self.most_affinity(problem, state, branch)),
+            Term::Affinity => {
+                let most = state.weight + self.most_weight(problem, state, branch);
+                Some(Worth::unpacked(most).first)
+            }
             Term::InUse => {
                 let of = |class: usize| problem.groups[problem.classes[class].traits.group].in_use;
                 Some(state.value(problem, term) + self.greatest(problem, branch, of))
@@ -105,7 +109,7 @@ impl Bounds {
 
     /// Each device adds its connections with what is taken, and half of those with its best partners
     /// among what is still to be taken: the other half is theirs.
-    pub(in crate::placement) fn most_affinity(
+    pub(in crate::placement) fn most_weight(
         &mut self,
         problem: &Problem,
         state: &Partial,

@@ -1,6 +1,7 @@
 //! A set that is being made.
 
 use crate::placement::{
+    affinity::Worth,
     policy::Term,
     problem::{Class, GroupLoad, Problem},
     remaining::count,
@@ -10,9 +11,10 @@ use crate::placement::{
 #[derive(Clone, Debug)]
 pub(in crate::placement) struct Partial {
     pub(in crate::placement) counts: Vec<usize>,
-    /// The worth of a member of each class together with all that is taken.
+    /// What its connections are worth by two measures.
+    pub(in crate::placement) weight: i64,
+    /// The same of the connections of a member of each class with all that is taken.
     pub(in crate::placement) touch: Vec<i64>,
-    pub(in crate::placement) affinity: i64,
     /// What is taken of each group, the required included.
     pub(in crate::placement) of_group: Vec<i64>,
 }
@@ -25,7 +27,7 @@ impl Partial {
         Self {
             counts: vec![0; problem.classes.len()],
             touch: problem.classes.iter().map(|class| class.traits.fixed).collect(),
-            affinity: problem.start.affinity,
+            weight: problem.start.weight,
             of_group: problem.groups.iter().map(|group| group.required).collect(),
         }
     }
@@ -34,7 +36,7 @@ impl Partial {
     pub(in crate::placement) fn take(&mut self, problem: &Problem, class: usize, taken: usize) {
         self.counts[class] += taken;
         let taken = count(taken);
-        self.affinity += self.gain(problem, class, taken);
+        self.weight += self.gain(problem, class, taken);
         self.of_group[problem.classes[class].traits.group] += taken;
         for (other, touch) in self.touch.iter_mut().enumerate() {
             *touch += taken * problem.weight(class, other);
@@ -54,7 +56,7 @@ impl Partial {
             *touch -= taken * problem.weight(class, other);
         }
         self.of_group[problem.classes[class].traits.group] -= taken;
-        self.affinity -= self.gain(problem, class, taken);
+        self.weight -= self.gain(problem, class, taken);
     }
 
     /// What so many of a class add: their connections with what is taken, and with each other.
@@ -65,7 +67,8 @@ impl Partial {
     /// What a term says of the set; what remains is for others to judge.
     pub(in crate::placement) fn value(&self, problem: &Problem, term: Term) -> i64 {
         match term {
-            Term::Affinity => self.affinity,
+            Term::Affinity | Term::Links => Worth::unpacked(self.weight).first,
+            Term::Pcie => Worth::unpacked(self.weight).pcie,
             Term::NearNics => {
                 problem.start.near_nics + self.sum(problem, |class| class.traits.near_nics)
             }

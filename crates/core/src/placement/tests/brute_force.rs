@@ -5,7 +5,10 @@ use std::cmp::Reverse;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{nvlink::NvLinks, topology::Connection};
+use crate::{
+    nvlink::NvLinks,
+    topology::{Connection, PcieLevel},
+};
 
 /// A machine, what is free of it, and a question.
 #[derive(Clone, Debug)]
@@ -24,6 +27,12 @@ type Worth = (Vec<i64>, Reverse<Vec<usize>>);
 impl Case {
     fn ids(&self, indices: &[usize]) -> Vec<&str> {
         indices.iter().map(|&index| self.devices[index].id.as_str()).collect()
+    }
+
+    fn sorted(&self, indices: &[usize]) -> Vec<String> {
+        let mut ids: Vec<_> = self.ids(indices).into_iter().map(str::to_owned).collect();
+        ids.sort_unstable();
+        ids
     }
 
     fn answer(&self) -> Result<Choice, PlacementError> {
@@ -66,17 +75,19 @@ impl Case {
 
     fn worth(&self, set: &[usize]) -> Worth {
         let rest: Vec<_> = self.free.iter().copied().filter(|index| !set.contains(index)).collect();
-        let affinity = self.affinity(set);
-        let remaining = rest.iter().map(|&index| self.usefulness(index, &rest)).sum();
+        let (data, place) = (self.sum(set, affinity), self.sum(set, pcie));
+        let remaining = usefulness(&rest, self.is_few(), &|a, b| self.between(a, b, affinity));
         let numa = -self.numa_nodes(set);
         let in_use = set.iter().map(|&index| self.in_use(&self.group(index))).sum();
         let groups = number(self.groups(set).len());
         let terms = match self.policy {
             Policy::Aligned | Policy::NumaStrict => {
-                vec![affinity, remaining, -self.near_nics(set), numa, in_use, -groups]
+                let rest = partners(&rest, &|a, b| self.between(a, b, pcie));
+                let nics = -self.near_nics(set);
+                vec![data, remaining, place, nics, numa, rest, in_use, -groups]
             }
-            Policy::Packed => vec![in_use, -groups, affinity, remaining, numa],
-            Policy::Distributed => vec![-self.imbalance(set), affinity, remaining, numa],
+            Policy::Packed => vec![in_use, -groups, data, remaining, place, numa],
+            Policy::Distributed => vec![-self.imbalance(set), data, remaining, place, numa],
             Policy::First => vec![],
         };
         let positions = set.iter().map(|&index| self.position(index));
@@ -85,30 +96,27 @@ impl Case {
         (terms, Reverse(positions))
     }
 
-    fn between(&self, a: usize, b: usize) -> i64 {
-        affinity(Connection::between(&self.devices[a], &self.devices[b]))
+    /// Whether all divisions of what remains are compared.
+    fn is_few(&self) -> bool {
+        self.free.len() - self.required.len() <= 12
     }
 
-    fn affinity(&self, set: &[usize]) -> i64 {
+    fn between(&self, a: usize, b: usize, worth: fn(Connection) -> i64) -> i64 {
+        worth(Connection::between(&self.devices[a], &self.devices[b]))
+    }
+
+    fn sum(&self, set: &[usize], worth: fn(Connection) -> i64) -> i64 {
         let near = set.iter().flat_map(|&a| self.near.iter().map(move |&b| (a, b)));
         let inside = set.iter().flat_map(|&a| set.iter().map(move |&b| (a, b)));
         let pairs = inside.filter(|(a, b)| a < b).chain(near);
-        pairs.map(|(a, b)| self.between(a, b)).sum()
-    }
-
-    fn usefulness(&self, of: usize, rest: &[usize]) -> i64 {
-        let others = rest.iter().filter(|&&other| other != of);
-        let mut worths: Vec<_> = others.map(|&other| self.between(of, other)).collect();
-        worths.sort_unstable_by_key(|&worth| Reverse(worth));
-        let best = |most: usize| worths.iter().take(most).sum::<i64>();
-        21 * best(1) + 7 * best(3) + 3 * best(7)
+        pairs.map(|(a, b)| self.between(a, b, worth)).sum()
     }
 
     fn near_nics(&self, set: &[usize]) -> i64 {
         let nics = |&of: &usize| {
             let is_nic = |index: &usize| self.devices[*index].kind == DeviceKind::Nic;
             let nics = (0..self.devices.len()).filter(is_nic).filter(|_| !is_nic(&of));
-            nics.map(|nic| self.between(of, nic)).max().unwrap_or(0)
+            nics.map(|nic| self.between(of, nic, pcie)).max().unwrap_or(0)
         };
         set.iter().map(nics).sum()
     }
@@ -148,6 +156,67 @@ impl Case {
         let order = |index: usize| self.devices[index].order();
         (0..self.devices.len()).filter(|&other| order(other) < order(index)).count()
     }
+}
+
+fn ids(choice: &Choice) -> Vec<String> {
+    let mut ids: Vec<_> = choice.devices.iter().map(ToString::to_string).collect();
+    ids.sort_unstable();
+    ids
+}
+
+/// The worth of where two devices sit.
+pub(in crate::placement) fn pcie(connection: Connection) -> i64 {
+    match connection.pcie {
+        PcieLevel::Device | PcieLevel::Board => 60,
+        PcieLevel::Pix => 50,
+        PcieLevel::Pxb => 40,
+        PcieLevel::Phb => 30,
+        PcieLevel::Node => 20,
+        PcieLevel::Sys => 10,
+    }
+}
+
+/// How useful devices are for pairs, quads and octets.
+pub(in crate::placement) fn usefulness(
+    rest: &[usize],
+    is_few: bool,
+    worth: &dyn Fn(usize, usize) -> i64,
+) -> i64 {
+    let divided = |size, weight| weight * best_division(rest, size, worth);
+    if is_few { divided(2, 21) + divided(4, 7) + divided(8, 3) } else { partners(rest, worth) }
+}
+
+/// The most that sets of a size are worth into which devices can be divided, as many as there are.
+fn best_division(rest: &[usize], size: usize, worth: &dyn Fn(usize, usize) -> i64) -> i64 {
+    let Some((&first, others)) = rest.split_first().filter(|_| rest.len() >= size) else {
+        return 0;
+    };
+    let mut best =
+        if rest.len() % size > 0 { best_division(others, size, worth) } else { i64::MIN };
+    for mask in 0..1_u32 << others.len() {
+        if mask.count_ones() as usize + 1 == size {
+            let bit = |(bit, _): &(usize, &usize)| mask & (1 << bit) != 0;
+            let (mates, left): (Vec<_>, Vec<_>) = others.iter().enumerate().partition(bit);
+            let set: Vec<_> = mates.into_iter().map(|(_, &mate)| mate).chain([first]).collect();
+            let left: Vec<_> = left.into_iter().map(|(_, &other)| other).collect();
+            let pairs = set.iter().flat_map(|&a| set.iter().map(move |&b| (a, b)));
+            let inside: i64 = pairs.filter(|(a, b)| a < b).map(|(a, b)| worth(a, b)).sum();
+            best = best.max(inside + best_division(&left, size, worth));
+        }
+    }
+    best
+}
+
+/// What the best partners of each device are worth, in a pair, a quad and an octet.
+fn partners(rest: &[usize], worth: &dyn Fn(usize, usize) -> i64) -> i64 {
+    let of_one = |of: &usize| {
+        let others = rest.iter().filter(|other| *other != of);
+        let mut worths: Vec<_> = others.map(|&other| worth(*of, other)).collect();
+        worths.sort_unstable_by_key(|&worth| Reverse(worth));
+        let best = |most: usize| worths.iter().take(most).sum::<i64>();
+        21 * best(1) + 7 * best(3) + 3 * best(7)
+    };
+    rest.iter().map(of_one).sum()
 }
 
 fn number(count: usize) -> i64 {
@@ -216,15 +285,25 @@ proptest! {
         match (case.best(), case.answer()) {
             (None, Err(PlacementError::NoNumaNode { .. })) => {}
             (Some(best), Ok(choice)) => {
-                let mut best: Vec<_> = case.ids(&best);
-                let mut chosen: Vec<_> = choice.devices.iter().map(DeviceId::as_str).collect();
-                best.sort_unstable();
-                chosen.sort_unstable();
                 prop_assert!(choice.exact);
-                prop_assert_eq!(chosen, best);
+                prop_assert_eq!(ids(&choice), case.sorted(&best));
             }
             (best, answer) => prop_assert!(false, "{best:?} but {answer:?}"),
         }
+    }
+
+    #[test]
+    fn no_set_is_better_where_many_are_free(mut case in case()) {
+        case.free = (0..12).collect();
+        let more = (0..2).map(|index| gpu(index, 0x60 + u8::try_from(index).expect("small"), 0));
+        case.devices.extend(more);
+        case.free.extend(case.devices.len() - 2..case.devices.len());
+        case.required.truncate(1);
+        case.size = case.size.min(4).max(case.required.len());
+        prop_assert!(!case.is_few());
+        let best = case.best().map(|best| case.sorted(&best));
+        let chosen = case.answer().ok().map(|choice| ids(&choice));
+        prop_assert_eq!(chosen, best);
     }
 
     #[test]

@@ -5,7 +5,13 @@ use std::cmp::Reverse;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{placement::affinity, topology::Connection};
+use crate::{
+    placement::{
+        affinity,
+        tests::brute_force::{pcie, usefulness},
+    },
+    topology::Connection,
+};
 
 /// A machine, what is free of it, and a question.
 #[derive(Clone, Debug)]
@@ -24,7 +30,7 @@ struct Part {
     size: usize,
 }
 
-/// More is better: links; the levels of the pairs, the farthest first; connections; the levels of the
+/// More is better: links; the levels of the pairs, the farthest first; PCIe; the levels of the
 /// pairs that remain; connections that remain; positions.
 type Worth = (i64, Reverse<Vec<PcieLevel>>, i64, i64, i64, Reverse<(Vec<usize>, Vec<usize>)>);
 
@@ -87,16 +93,14 @@ impl Case {
             let pairs = gpus.iter().flat_map(|&a| gpus.iter().map(move |&b| (a, b)));
             pairs.filter(|(a, b)| a < b).map(|(a, b)| of(self.between(a, b))).sum()
         };
-        let links = |whole: Connection| {
-            let pcie = Connection { nvlink: None, xgmi_mbps: None, ..whole };
-            affinity(whole) - affinity(pcie)
-        };
+        let is_linked = |of: Connection| of.nvlink.is_some() || of.xgmi_mbps.is_some();
+        let links = |of: Connection| if is_linked(of) { affinity(of) } else { 0 };
         let (rest, free_nics) = (self.gpus.without(gpus), self.nics.without(nics));
-        let remaining = rest.iter().map(|&gpu| self.usefulness(gpu, &rest)).sum();
+        let remaining = usefulness(&rest, true, &|a, b| affinity(self.between(a, b)));
         (
             inside(&links),
             Reverse(self.pairing(gpus, nics)),
-            inside(&affinity),
+            inside(&pcie),
             self.pairs_left(&rest, &free_nics),
             remaining,
             Reverse((gpus.to_vec(), nics.to_vec())),
@@ -142,19 +146,11 @@ impl Case {
                 for (bit, &nic) in nics.iter().enumerate().filter(|(bit, _)| set & (1 << bit) == 0)
                 {
                     let with = &mut best[set | 1 << bit];
-                    *with = (*with).max(Some(sum + affinity(self.between(gpu, nic))));
+                    *with = (*with).max(Some(sum + pcie(self.between(gpu, nic))));
                 }
             }
         }
         best.into_iter().flatten().max().unwrap_or(0)
-    }
-
-    fn usefulness(&self, of: usize, rest: &[usize]) -> i64 {
-        let others = rest.iter().filter(|&&other| other != of);
-        let mut worths: Vec<_> = others.map(|&other| affinity(self.between(of, other))).collect();
-        worths.sort_unstable_by_key(|&worth| Reverse(worth));
-        let best = |most: usize| worths.iter().take(most).sum::<i64>();
-        21 * best(1) + 7 * best(3) + 3 * best(7)
     }
 }
 
