@@ -43,8 +43,11 @@ impl NvLinks {
         self.peers.is_empty() && self.to_switches == 0
     }
 
-    /// What connects two GPUs: direct links first, else a switch that both reach. Symmetric even
-    /// when the driver reports one end of a link later than the other.
+    /// What connects two GPUs: direct links first, else switches. Symmetric even when the driver
+    /// reports one end of a link later than the other.
+    ///
+    /// All switches of a node are one fabric, though two GPUs may share none: the two boards of a DGX-2
+    /// have six switches each, which are linked with each other where no GPU's driver can see it.
     pub fn between(ours: (PciAddress, &Self), theirs: (PciAddress, &Self)) -> Option<NvLinkPair> {
         let generation = [ours.1, theirs.1].into_iter().filter_map(|end| end.generation).min();
         let direct = ours.1.links_to(theirs.0).max(theirs.1.links_to(ours.0));
@@ -52,22 +55,11 @@ impl NvLinks {
             return Some(NvLinkPair { links: direct, generation, via_switch: false });
         }
         let links = ours.1.to_switches.min(theirs.1.to_switches);
-        (links > 0 && ours.1.shares_a_switch_with(theirs.1)).then_some(NvLinkPair {
-            links,
-            generation,
-            via_switch: true,
-        })
+        (links > 0).then_some(NvLinkPair { links, generation, via_switch: true })
     }
 
     fn links_to(&self, peer: PciAddress) -> u32 {
         self.peers.get(&peer).copied().unwrap_or(0)
-    }
-
-    /// Switches that are not named are taken for one fabric: a node has one NVLink domain.
-    fn shares_a_switch_with(&self, other: &Self) -> bool {
-        self.switches.is_empty()
-            || other.switches.is_empty()
-            || !self.switches.is_disjoint(&other.switches)
     }
 }
 
@@ -99,12 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn gpus_on_separate_switches_are_not_connected() {
+    fn gpus_on_separate_switches_are_connected_through_them() {
         let (a, b) = (address(1), address(2));
-        let apart = NvLinks::between((a, &switched(6, &[9])), (b, &switched(6, &[10])));
-        assert_eq!(apart, None);
+        let boards = NvLinks::between((a, &switched(6, &[9])), (b, &switched(6, &[10])));
+        assert_eq!(boards, Some(switch_pair(6)));
         let unnamed = NvLinks::between((a, &switched(6, &[])), (b, &switched(6, &[10])));
         assert_eq!(unnamed, Some(switch_pair(6)));
+        let none = NvLinks::between((a, &switched(6, &[9])), (b, &NvLinks::default()));
+        assert_eq!(none, None);
     }
 
     #[test]

@@ -354,8 +354,8 @@ fn replicas_that_containers_hold_are_in_use() {
     assert!(run(&["machine", "fault", &dir, "xid:79@0"]).status.success());
     let output = on_node(&flags, "--size 1");
     assert!(text(&output.stdout).contains("not free     GPU0: XID 79, GPU has fallen off the bus"));
-    let none = "1 replicas were asked for and 0 are available";
-    assert!(text(&output.stderr).contains(none), "{}", text(&output.stderr));
+    let why = "1 replicas were asked for and 0 are available";
+    assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
 }
 
 #[test]

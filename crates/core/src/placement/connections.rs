@@ -62,7 +62,7 @@ impl fmt::Display for Connections {
         match nodes.as_slice() {
             [] => Ok(()),
             [node] => write!(f, ", NUMA node {node}"),
-            several => write!(f, ", NUMA nodes {}", several.join(" and ")),
+            [others @ .., last] => write!(f, ", NUMA nodes {} and {last}", others.join(", ")),
         }
     }
 }

@@ -15,6 +15,7 @@ profiles![
     "hgx-h200",
     "hgx-b200",
     "16-gpu",
+    "dgx-1",
     "mig-a100",
     "l40s-pcie",
     "t4-edge",

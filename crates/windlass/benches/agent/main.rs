@@ -20,7 +20,6 @@ mod memory;
 mod proc;
 mod report;
 mod samples;
-mod solver;
 mod spawn;
 mod stage;
 
@@ -52,7 +51,6 @@ struct Arguments {
 enum Part {
     Spawn,
     Calls,
-    Solver,
     Memory,
     Fault,
     Idle,
@@ -93,13 +91,12 @@ async fn measure(arguments: Arguments) -> Result<()> {
 // === impl Part ===
 
 impl Part {
-    const DEFAULT: [Self; 5] = [Self::Spawn, Self::Calls, Self::Solver, Self::Memory, Self::Fault];
+    const DEFAULT: [Self; 4] = [Self::Spawn, Self::Calls, Self::Memory, Self::Fault];
 
     async fn measure(self, arguments: &Arguments) -> Result<Vec<Row>> {
         match self {
             Self::Spawn => spawn::measure(arguments.peer.as_deref()).await,
             Self::Calls => calls::measure().await,
-            Self::Solver => solver::measure().await,
             Self::Memory => memory::measure().await,
             Self::Fault => fault::measure().await,
             Self::Idle => idle::measure().await,

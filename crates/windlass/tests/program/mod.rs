@@ -12,10 +12,16 @@ use tempfile::TempDir;
 /// How long the agent may take for anything before a test has failed.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// Where folders are in memory, if the machine has that: a simulated machine is a thousand small files.
+const MEMORY: &str = "/dev/shm";
+
 /// The program with these arguments, and no variables of whoever runs the tests.
 pub(crate) fn windlass(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
     command.args(arguments).stdin(Stdio::null());
+    if tempfile::tempdir_in(MEMORY).is_ok() {
+        command.env("TMPDIR", MEMORY);
+    }
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("WINDLASS_") {
             command.env_remove(name);
@@ -34,11 +40,11 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// In memory where the machine has it: a simulated machine is a thousand small files.
+/// A folder of the test's own.
 pub(crate) fn folder() -> TempDir {
     let mut builder = tempfile::Builder::new();
     builder.prefix("wl");
-    builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir()).expect("a temporary folder")
+    builder.tempdir_in(MEMORY).or_else(|_| builder.tempdir()).expect("a temporary folder")
 }
 
 /// A simulated machine, and the flags that point commands at it.

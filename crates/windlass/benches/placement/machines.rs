@@ -1,0 +1,159 @@
+//! The machines that placement is proved on: profiles as the agent surveys them, and AMD's by hand.
+
+use std::{env, path::Path};
+
+use anyhow::{Context as _, Result};
+use jiff::Timestamp;
+use windlass_core::{
+    attribute::{AttributeName, AttributeValue},
+    device::{Device, DeviceKind},
+    placement::Topology,
+    topology::Connection,
+};
+use windlass_machine::{Profile, simulated_driver};
+use windlass_node::{Config, agent, clock::Clock, config::DriverPlaces};
+
+use crate::by_hand;
+
+/// A machine, and which of its devices are one resource.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) name: &'static str,
+    /// What it is, for people.
+    pub(crate) about: String,
+    /// Everything it has, in the inventory's order.
+    pub(crate) devices: Vec<Device>,
+    /// Those that are asked for, by their places in the list above, ascending.
+    pub(crate) pool: Vec<usize>,
+    pub(crate) topology: Topology,
+}
+
+/// A machine after a profile.
+struct Recipe {
+    name: &'static str,
+    profile: &'static str,
+    /// The MIG instances of GPUs, from the first one on; whole GPUs stay as the profile has them.
+    cut: &'static [&'static [&'static str]],
+    pool: Pool,
+}
+
+/// The resource that is asked for.
+#[derive(Clone, Copy)]
+enum Pool {
+    Gpus,
+    /// MIG instances of a profile.
+    Instances(&'static str),
+}
+
+const SURVEYED: [Recipe; 8] = [
+    Recipe::whole("dgx-1"),
+    Recipe::whole("dgx-a100"),
+    Recipe::whole("dgx-h100"),
+    Recipe::whole("16-gpu"),
+    Recipe::whole("l40s-pcie"),
+    Recipe::whole("mixed-models"),
+    Recipe { pool: SMALL, ..Recipe::whole("mig-a100") },
+    Recipe { name: "mig-mix", profile: "dgx-a100", cut: &MIX, pool: SMALL },
+];
+
+/// The smallest instance of an A100 with 40 GB.
+const SMALL: Pool = Pool::Instances("1g.5gb");
+
+/// Two GPUs for jobs of three sizes, two for those of two, four for small ones only.
+const MIX: [&[&str]; 8] = [THREE, THREE, TWO, TWO, ONE, ONE, ONE, ONE];
+const THREE: &[&str] = &["3g.20gb", "2g.10gb", "1g.5gb"];
+const TWO: &[&str] = &["2g.10gb", "2g.10gb", "1g.5gb", "1g.5gb", "1g.5gb"];
+const ONE: &[&str] = &["1g.5gb"; 7];
+
+/// Where there is such a file system: a machine is thousands of small files.
+const IN_MEMORY: &str = "/dev/shm";
+
+const PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
+
+/// All of them.
+pub(crate) async fn all() -> Result<Vec<Machine>> {
+    let mut machines = Vec::new();
+    for recipe in SURVEYED {
+        let name = recipe.name;
+        machines.push(recipe.make().await.with_context(|| format!("machine {name}"))?);
+    }
+    machines.extend([by_hand::mi300x(), by_hand::mi300x_in_parts()]);
+    Ok(machines)
+}
+
+// === impl Machine ===
+
+impl Machine {
+    /// A machine of which the devices that `is_asked_for` picks are one resource.
+    pub(crate) fn new(
+        name: &'static str,
+        about: String,
+        devices: Vec<Device>,
+        is_asked_for: impl Fn(&Device) -> bool,
+    ) -> Self {
+        let topology = Topology::from_devices(&devices);
+        let pool = devices.iter().enumerate().filter(|(_, device)| is_asked_for(device));
+        let pool = pool.map(|(place, _)| place).collect();
+        Self { name, about, devices, pool, topology }
+    }
+
+    /// The ids of the pool, in the inventory's order.
+    pub(crate) fn ids(&self) -> Vec<&str> {
+        self.pool.iter().map(|&place| self.devices[place].id.as_str()).collect()
+    }
+
+    /// How two of the pool are connected.
+    pub(crate) fn connection(&self, a: usize, b: usize) -> Connection {
+        self.topology.connection(self.pool[a], self.pool[b])
+    }
+}
+
+// === impl Recipe ===
+
+impl Recipe {
+    const fn whole(profile: &'static str) -> Self {
+        Self { name: profile, profile, cut: &[], pool: Pool::Gpus }
+    }
+
+    async fn make(self) -> Result<Machine> {
+        let profile = Profile::named(self.profile)?;
+        let devices = survey(&profile, self.cut).await?;
+        let about = match self.pool {
+            Pool::Gpus => profile.description,
+            Pool::Instances(size) => {
+                format!("{}; asked for are MIG instances {size}", profile.description)
+            }
+        };
+        Ok(Machine::new(self.name, about, devices, |device| self.pool.holds(device)))
+    }
+}
+
+/// The devices as the agent describes them.
+async fn survey(profile: &Profile, cut: &[&[&str]]) -> Result<Vec<Device>> {
+    let memory = Path::new(IN_MEMORY);
+    let parent = if memory.is_dir() { memory.to_owned() } else { env::temp_dir() };
+    let folder = tempfile::tempdir_in(parent).context("cannot make a temporary folder")?;
+    let machine = windlass_machine::Machine::create(folder.path(), profile, &simulated_driver()?)?;
+    for (gpu, instances) in cut.iter().enumerate() {
+        machine.set_mig(gpu, Some(instances))?;
+    }
+    let driver =
+        DriverPlaces { nvml_library: Some(machine.nvml_library()), ..DriverPlaces::default() };
+    let config = Config { host_root: machine.host_root(), driver, ..Config::default() };
+    let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+    Ok(agent::survey(&config, clock).await.inventory.devices)
+}
+
+// === impl Pool ===
+
+impl Pool {
+    fn holds(self, device: &Device) -> bool {
+        match self {
+            Self::Gpus => device.kind == DeviceKind::Gpu,
+            Self::Instances(size) => {
+                let profile = device.attributes.get(&PROFILE);
+                profile == Some(&AttributeValue::String(size.to_owned()))
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What placement is worth and what it costs: `cargo bench -p windlass --bench placement`.
+//!
+//! Jobs come and go on each machine, in 10,000 sequences drawn by lot, and get their devices from
+//! Windlass, from the best-effort policy of NVIDIA's plugin, from the lowest free ones on, or at random.
+//! The numbers are the same in every run. Then the solver is timed beside its budgets; `--strict` ends
+//! the run with 1 if one is missed. `--write` puts the tables of the sequences into `docs/placement.md`.
+
+mod best_effort;
+mod by_hand;
+mod machines;
+mod page;
+mod pairs;
+mod random;
+mod replicas;
+#[path = "../agent/report.rs"]
+#[expect(dead_code, reason = "some rows are for the other benchmark")]
+mod report;
+#[path = "../agent/samples.rs"]
+#[expect(dead_code, reason = "some figures are for the other benchmark")]
+mod samples;
+mod sequences;
+mod solver;
+mod strategies;
+mod workload;
+
+use std::io::{self, Write as _};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Parser, ValueEnum};
+use machines::Machine;
+use report::Report;
+
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// What to measure [default: both]
+    parts: Vec<Part>,
+    /// How many sequences are played on each machine.
+    #[arg(long, default_value_t = 10_000)]
+    sequences: usize,
+    /// Put the tables of the sequences into docs/placement.md.
+    #[arg(long)]
+    write: bool,
+    /// End with 1 if a budget is missed.
+    #[arg(long)]
+    strict: bool,
+    /// What cargo calls every benchmark with.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Solver,
+    Sequences,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the async runtime")?;
+    let machines = runtime.block_on(machines::all())?;
+    let wants = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
+    if wants(Part::Sequences) {
+        play(&machines, &arguments)?;
+    }
+    if wants(Part::Solver) && time(&machines)? > 0 && arguments.strict {
+        bail!("budgets were missed");
+    }
+    Ok(())
+}
+
+fn play(machines: &[Machine], arguments: &Arguments) -> Result<()> {
+    let sequences = arguments.sequences;
+    let mut outcomes = Vec::new();
+    for machine in machines {
+        // It takes a while.
+        writeln!(io::stdout(), "{}: {}", machine.name, machine.about)?;
+        outcomes.push((machine.name, sequences::play(machine, sequences)));
+    }
+    let tables = page::tables(sequences, &outcomes);
+    writeln!(io::stdout(), "\n{tables}")?;
+    if arguments.write {
+        writeln!(io::stdout(), "written into {}\n", page::write(&tables)?.display())?;
+    }
+    Ok(())
+}
+
+/// Returns how many budgets were missed.
+fn time(machines: &[Machine]) -> Result<usize> {
+    let mut report = Report::begin()?;
+    report.show(&solver::measure(machines)?)?;
+    Ok(report.end()?)
+}

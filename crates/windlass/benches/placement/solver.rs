@@ -1,0 +1,121 @@
+//! The solver alone: every size on machines of 4 to 64 devices, with all of them free and with some.
+
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use windlass_core::placement::{Policy, Request, Topology, choose};
+
+use crate::{
+    by_hand,
+    machines::Machine,
+    pairs::{first, members},
+    random::Random,
+    replicas,
+    report::Row,
+    samples::Samples,
+};
+
+/// How often each question is asked.
+const RUNS: usize = 200;
+
+/// How many questions about some of the devices are drawn, and how often each is asked.
+const DRAWN: usize = 300;
+const DRAWN_RUNS: usize = 5;
+
+/// What the slowest question may take, by the devices of the machine.
+const BUDGETS: [(usize, Duration); 2] =
+    [(8, Duration::from_micros(100)), (64, Duration::from_millis(2))];
+
+/// The policies that search among all devices; the others look at fewer sets.
+const POLICIES: [Policy; 3] = [Policy::Aligned, Policy::Packed, Policy::Distributed];
+
+/// A question about a machine.
+#[derive(Clone, Copy, Debug)]
+struct Question<'a> {
+    machine: &'a Machine,
+    free: u64,
+    size: usize,
+    policy: Policy,
+}
+
+/// Measures every machine, and one on which no two links are alike.
+pub(crate) fn measure(machines: &[Machine]) -> Result<Vec<Row>> {
+    let without_order = by_hand::without_order(1);
+    let all = || machines.iter().chain([&without_order]);
+    let half = machines.first().context("there are machines")?;
+    let mut rows = vec![every_size(half, 4)?];
+    for machine in all() {
+        rows.extend([every_size(machine, machine.pool.len())?, drawn(machine)?]);
+    }
+    rows.push(replicas::measure(machines)?);
+    rows.extend(all().map(topology));
+    Ok(rows)
+}
+
+/// The first so many devices are free.
+fn every_size(machine: &Machine, devices: usize) -> Result<Row> {
+    let free = first(devices);
+    let of_size = |size| POLICIES.map(|policy| Question { machine, free, size, policy });
+    let measured = (1..=devices).flat_map(of_size);
+    let measured = measured.map(|question| Ok((question, question.time(RUNS)?)));
+    let measured: Vec<_> = measured.collect::<Result<_>>()?;
+    let slowest = measured.iter().max_by_key(|(_, taken)| taken.median());
+    let (question, taken) = slowest.context("no devices were found")?;
+    let row = Row::timed(format!("{}: {} of {devices}", machine.name, question.size), taken);
+    let row = row.compared(format!("the slowest size, {}", question.policy));
+    Ok(row.at_most(taken.median(), budget(devices)))
+}
+
+/// Some devices are free; the budget is that of the slowest questions.
+fn drawn(machine: &Machine) -> Result<Row> {
+    let devices = machine.pool.len();
+    let mut random = Random::new(1);
+    let mut medians = Samples::default();
+    for _ in 0..DRAWN {
+        let count = 1 + random.below(devices);
+        let free = random.subset(first(devices), count);
+        let size = 1 + random.below(count);
+        let policy = POLICIES[random.below(POLICIES.len())];
+        medians.push(Question { machine, free, size, policy }.time(DRAWN_RUNS)?.median());
+    }
+    let row = Row::timed(format!("{}: some of some of {devices}", machine.name), &medians);
+    let row = row.compared(format!("{DRAWN} questions; budget for p99"));
+    Ok(row.at_most(medians.p99(), budget(devices)))
+}
+
+fn budget(devices: usize) -> Duration {
+    let fits = BUDGETS.iter().find(|(most, _)| devices <= *most);
+    fits.map_or(Duration::MAX, |(_, limit)| *limit)
+}
+
+fn topology(machine: &Machine) -> Row {
+    let mut taken = Samples::default();
+    for _ in 0..RUNS / 4 {
+        let begun = Instant::now();
+        black_box(Topology::from_devices(black_box(&machine.devices)));
+        taken.push(begun.elapsed());
+    }
+    let what = format!("{}: topology of {} devices", machine.name, machine.devices.len());
+    Row::timed(what, &taken).compared("once for each inventory")
+}
+
+// === impl Question ===
+
+impl Question<'_> {
+    fn time(self, runs: usize) -> Result<Samples> {
+        let ids = self.machine.ids();
+        let available: Vec<_> = members(self.free).map(|place| ids[place]).collect();
+        let Self { size, policy, .. } = self;
+        let request = Request { available: &available, required: &[], near: &[], size, policy };
+        let mut taken = Samples::default();
+        for _ in 0..runs {
+            let begun = Instant::now();
+            black_box(choose(&self.machine.topology, black_box(request))?);
+            taken.push(begun.elapsed());
+        }
+        Ok(taken)
+    }
+}

@@ -1,0 +1,89 @@
+//! Ways to answer the kubelet's question: ours, NVIDIA's, and two that look at nothing.
+
+use std::collections::HashMap;
+
+use windlass_core::placement::{self, Policy, Request};
+
+use crate::{best_effort::BestEffort, machines::Machine, pairs::members, random::Random};
+
+/// Chooses so many of the free devices, which are enough.
+pub(crate) trait Strategy {
+    fn choose(&mut self, free: u64, size: usize) -> u64;
+}
+
+/// What Windlass answers. Equal questions have equal answers, so each is asked once.
+#[derive(Debug)]
+pub(crate) struct Aligned<'a> {
+    machine: &'a Machine,
+    ids: Vec<&'a str>,
+    answers: HashMap<(u64, usize), u64>,
+}
+
+/// What NVIDIA's plugin answers, by size.
+#[derive(Debug)]
+pub(crate) struct Rival(HashMap<usize, BestEffort>);
+
+/// The lowest devices.
+#[derive(Debug)]
+pub(crate) struct FirstFit;
+
+/// Any devices.
+#[derive(Debug)]
+pub(crate) struct Any(pub(crate) Random);
+
+// === impl Aligned ===
+
+impl<'a> Aligned<'a> {
+    pub(crate) fn on(machine: &'a Machine) -> Self {
+        Self { machine, ids: machine.ids(), answers: HashMap::new() }
+    }
+
+    fn ask(&self, free: u64, size: usize) -> u64 {
+        let available: Vec<_> = members(free).map(|place| self.ids[place]).collect();
+        let policy = Policy::Aligned;
+        let request = Request { available: &available, required: &[], near: &[], size, policy };
+        let choice = placement::choose(&self.machine.topology, request).expect("enough are free");
+        let place = |id: &str| self.ids.iter().position(|other| *other == id);
+        let places = choice.devices.iter().map(|id| place(id.as_str()).expect("one of the pool"));
+        places.fold(0, |set, place| set | 1 << place)
+    }
+}
+
+impl Strategy for Aligned<'_> {
+    fn choose(&mut self, free: u64, size: usize) -> u64 {
+        if let Some(&answer) = self.answers.get(&(free, size)) {
+            return answer;
+        }
+        let answer = self.ask(free, size);
+        self.answers.insert((free, size), answer);
+        answer
+    }
+}
+
+// === impl Rival ===
+
+impl Rival {
+    /// `None` where NVIDIA's plugin does not look at connections.
+    pub(crate) fn on(machine: &Machine, sizes: &[usize]) -> Option<Self> {
+        let by_size = sizes.iter().map(|&size| Some((size, BestEffort::of(machine, size)?)));
+        by_size.collect::<Option<_>>().map(Self)
+    }
+}
+
+impl Strategy for Rival {
+    fn choose(&mut self, free: u64, size: usize) -> u64 {
+        self.0[&size].choose(free)
+    }
+}
+
+impl Strategy for FirstFit {
+    fn choose(&mut self, free: u64, size: usize) -> u64 {
+        members(free).take(size).fold(0, |set, place| set | 1 << place)
+    }
+}
+
+impl Strategy for Any {
+    fn choose(&mut self, free: u64, size: usize) -> u64 {
+        self.0.subset(free, size)
+    }
+}

@@ -1,0 +1,153 @@
+//! The page of answers: `docs/placement-answers.md` is what the machines, asked here, say.
+
+use std::{env, fmt::Write as _, fs, path::Path};
+
+use windlass_core::{
+    device::DeviceKind,
+    placement::{Alternative, Explanation, Policy, Request, Score, Term, explain},
+    topology::PcieLevel,
+};
+
+use crate::{
+    every_machine,
+    labels::{ids, label, list},
+    machines::Machine,
+    questions::{self, Asked, Question},
+};
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/placement-answers.md");
+
+/// Set to write the page.
+const BLESS: &str = "WINDLASS_BLESS";
+
+const HEAD: &str = "\
+# Placement, answer by answer
+
+What [placement](placement.md) answers on machines that are built, to be checked by eye. Each section has a
+machine, how its devices are connected (as `windlass topo` says it), and questions: `2 of 0 3-7` asks for
+two of the free devices 0 and 3 to 7; the others are in use. `4:1` is part 1 of GPU 4. `with 5` means that
+5 must be in the answer, `near mlx5_2` that the container has that NIC as well. The policy is `aligned`
+where none is named. Beside the answer stands the best of all other sets, and the first term that it is
+worse by: the chosen set's value, then its own. Where every term is equal, the lower position wins.
+
+A test asks and compares: `cargo test -p windlass --test placement`. After a change that is meant, set
+`WINDLASS_BLESS=1`, and read the difference.
+";
+
+#[tokio::test]
+async fn the_answers_are_those_of_the_page() {
+    let machines = every_machine().await;
+    let mut page = HEAD.to_owned();
+    for asked in questions::ALL {
+        let machine = machines.iter().find(|machine| machine.name == asked.machine);
+        write_section(&mut page, machine.expect("a machine of that name"), asked);
+    }
+    if env::var_os(BLESS).is_some() {
+        fs::write(PAGE, &page).expect("the page is written");
+    }
+    let written = fs::read_to_string(Path::new(PAGE)).unwrap_or_default();
+    for (nth, (ours, theirs)) in page.lines().zip(written.lines()).enumerate() {
+        assert_eq!(ours, theirs, "line {} of {PAGE}", nth + 1);
+    }
+    assert_eq!(page.len(), written.len(), "{PAGE} has lines more or less at its end");
+}
+
+fn write_section(page: &mut String, machine: &Machine, asked: &Asked) {
+    let _ = write!(page, "\n## {}\n\n{}.\n\n```text\n", machine.name, machine.about);
+    for line in matrix(machine) {
+        let _ = writeln!(page, "{}", line.trim_end());
+    }
+    page.push_str("```\n\n| question | answer | its pairs | next best | worse by |\n");
+    page.push_str("| --- | --- | --- | --- | --- |\n");
+    let sizes = asked.sizes.iter().map(|&size| Question::new(size, "all"));
+    for question in sizes.chain(asked.questions.iter().copied()) {
+        let _ = writeln!(page, "| {} |", row(machine, question).join(" | "));
+    }
+}
+
+/// The GPUs with each other, with their parts that are asked for, NUMA nodes and nearest NICs.
+fn matrix(machine: &Machine) -> Vec<String> {
+    let mut gpus = machine.pool.clone();
+    gpus.dedup_by_key(|at| machine.devices[*at].place.pci);
+    let has_parts = asks_for_parts(machine);
+    let name = |at: usize| machine.devices[at].index.to_string();
+    let mut heading = vec![String::new()];
+    heading.extend(gpus.iter().map(|&at| name(at)));
+    heading.extend(["NUMA", if has_parts { "parts" } else { "NIC" }].map(str::to_owned));
+    let row = |&at: &usize| {
+        let connection = |other| machine.topology.connection(at, other).to_string();
+        let cell = |&other: &usize| if other == at { "X".to_owned() } else { connection(other) };
+        let numa = machine.devices[at].place.numa_node;
+        let last = if has_parts { parts(machine, at) } else { nearest_nics(machine, at) };
+        let cells = [name(at)].into_iter().chain(gpus.iter().map(cell));
+        cells.chain([numa.map_or_else(|| "-".to_owned(), |node| node.to_string()), last]).collect()
+    };
+    let rows: Vec<Vec<String>> = [heading].into_iter().chain(gpus.iter().map(row)).collect();
+    let padded =
+        |row: &Vec<String>| row.iter().map(|cell| format!("{cell:<5}")).collect::<Vec<_>>();
+    rows.iter().map(|row| padded(row).join(" ")).collect()
+}
+
+fn asks_for_parts(machine: &Machine) -> bool {
+    machine.pool.iter().any(|&at| machine.devices[at].part.is_some())
+}
+
+fn parts(machine: &Machine, of: usize) -> String {
+    let pci = machine.devices[of].place.pci;
+    let here = machine.pool.iter().map(|&at| &machine.devices[at]);
+    list(machine, here.filter(|device| device.place.pci == pci).map(|device| &device.id))
+}
+
+fn nearest_nics(machine: &Machine, to: usize) -> String {
+    let level =
+        |at: usize| PcieLevel::between(&machine.devices[to].place, &machine.devices[at].place);
+    let all = machine.devices.iter().enumerate();
+    let nics = all.filter(|(_, device)| device.kind == DeviceKind::Nic).map(|(at, _)| at);
+    let Some(nearest) = nics.clone().map(level).min() else { return "-".to_owned() };
+    let names = nics.filter(|&at| level(at) == nearest).map(|at| label(&machine.devices[at]));
+    format!("{nearest} {}", names.collect::<Vec<_>>().join(" "))
+}
+
+fn row(machine: &Machine, question: Question) -> [String; 5] {
+    let [available, required, near] =
+        [question.free, question.required, question.near].map(|list| ids(machine, list));
+    let Question { size, policy, .. } = question;
+    let request = Request { available: &available, required: &required, near: &near, size, policy };
+    let asked = text(machine, question);
+    match explain(&machine.topology, request) {
+        Err(error) => [asked, "none".to_owned(), error.to_string(), String::new(), String::new()],
+        Ok(explanation) => {
+            assert!(explanation.choice.exact, "{} {asked}", machine.name);
+            let answer = format!("**{}**", list(machine, &explanation.choice.devices));
+            let pairs = explanation.choice.connections.to_string();
+            let other = explanation.alternative.as_ref();
+            let [next, worse] = other.map_or_else(Default::default, |other| {
+                [list(machine, &other.devices), worse_by(&explanation, other)]
+            });
+            [asked, answer, pairs, next, worse]
+        }
+    }
+}
+
+fn text(machine: &Machine, question: Question) -> String {
+    let Question { policy, size, free, required, near } = question;
+    let pool = machine.pool.iter().map(|&at| &machine.devices[at].id);
+    let is_short = free != "all" || asks_for_parts(machine);
+    let free = if is_short { free.to_owned() } else { list(machine, pool) };
+    let policy = if policy == Policy::Aligned { String::new() } else { format!("{policy}: ") };
+    let clause = |word, list: &str| match list {
+        "" => String::new(),
+        list => format!(" {word} {list}"),
+    };
+    format!("{policy}{size} of {free}{}{}", clause("with", required), clause("near", near))
+}
+
+fn worse_by(explanation: &Explanation, other: &Alternative) -> String {
+    let value = |score: &Score| {
+        score.terms().find(|(term, _)| *term == other.lost_by).map(|(_, value)| value)
+    };
+    match (other.lost_by, value(&explanation.choice.score), value(&other.score)) {
+        (term, Some(ours), Some(theirs)) => format!("{}: {ours}, {theirs}", term.title()),
+        _ => Term::Position.title().to_owned(),
+    }
+}

@@ -1,0 +1,83 @@
+//! Every answer is the best there is, and the same for the same question.
+
+use windlass_core::placement::{Choice, PlacementError, Policy, Request, Topology, choose};
+
+use crate::{
+    by_hand, every_machine,
+    machines::Machine,
+    pairs::{first, members},
+    random::Random,
+};
+
+/// How many sets of free devices are drawn on each machine.
+const DRAWN: usize = 12;
+
+/// A question about devices by their places in the pool.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    free: u64,
+    required: u64,
+    size: usize,
+    policy: Policy,
+}
+
+/// All sizes of all devices, then of some drawn by lot, one required at times.
+fn questions(machine: &Machine) -> Vec<Question> {
+    let devices = machine.pool.len();
+    let mut random = Random::new(7);
+    let mut asked = vec![(first(devices), 0)];
+    asked.extend((0..DRAWN).map(|nth| {
+        let count = 1 + random.below(devices);
+        let free = random.subset(first(devices), count);
+        (free, if nth % 3 == 0 { random.subset(free, 1) } else { 0 })
+    }));
+    let sizes = |(free, required): (u64, u64)| {
+        let sizes = 1..=free.count_ones() as usize;
+        sizes.flat_map(move |size| {
+            Policy::ALL.map(|policy| Question { free, required, size, policy })
+        })
+    };
+    asked.into_iter().flat_map(sizes).collect()
+}
+
+fn ask(
+    topology: &Topology,
+    machine: &Machine,
+    question: Question,
+) -> Result<Choice, PlacementError> {
+    let ids = machine.ids();
+    let [available, required] = [question.free, question.required]
+        .map(|set| members(set).map(|place| ids[place]).collect::<Vec<_>>());
+    let Question { size, policy, .. } = question;
+    let request = Request { available: &available, required: &required, near: &[], size, policy };
+    choose(topology, request)
+}
+
+#[tokio::test]
+async fn every_answer_is_exact() {
+    for machine in every_machine().await.iter().chain([&by_hand::without_order(1)]) {
+        for question in questions(machine) {
+            match ask(&machine.topology, machine, question) {
+                Ok(choice) => assert!(choice.exact, "{}: {question:?}", machine.name),
+                Err(PlacementError::NoNumaNode { .. }) => {
+                    assert_eq!(question.policy, Policy::NumaStrict, "{}", machine.name);
+                }
+                Err(error) => panic!("{}: {question:?}: {error}", machine.name),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_order_of_the_devices_does_not_matter() {
+    for machine in every_machine().await.iter().chain([&by_hand::without_order(1)]) {
+        let mut turned = machine.devices.clone();
+        turned.rotate_left(machine.devices.len() / 3);
+        turned.reverse();
+        let topology = Topology::from_devices(&turned);
+        for question in questions(machine).into_iter().step_by(7) {
+            let expected = ask(&machine.topology, machine, question);
+            assert_eq!(ask(&topology, machine, question), expected, "{question:?}");
+        }
+    }
+}

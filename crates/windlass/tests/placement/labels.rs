@@ -1,0 +1,62 @@
+//! Devices as a person writes them: `0-3 6` for GPUs, `1:0` for a part, `mlx5_0` for a NIC.
+
+use windlass_core::{
+    attribute::AttributeName,
+    device::{Device, DeviceId, DeviceKind},
+};
+
+use crate::machines::Machine;
+
+const RDMA_DEVICE: AttributeName = AttributeName::new("windlass.dev", "rdmaDevice");
+
+/// A device's short name.
+pub(crate) fn label(device: &Device) -> String {
+    let rdma = device.attributes.get(&RDMA_DEVICE);
+    match (device.kind, device.part) {
+        (DeviceKind::Nic, _) => {
+            rdma.map_or_else(|| format!("nic{}", device.index), ToString::to_string)
+        }
+        (_, Some(part)) => format!("{}:{part}", device.index),
+        (_, None) => device.index.to_string(),
+    }
+}
+
+/// The ids that a list names; `all` is the pool.
+pub(crate) fn ids<'a>(machine: &'a Machine, list: &str) -> Vec<&'a str> {
+    let all = if list == "all" { machine.pool.clone() } else { Vec::new() };
+    let named = list.split_whitespace().filter(|word| *word != "all").flat_map(|word| {
+        let (from, to) = word.split_once('-').unwrap_or((word, word));
+        position(machine, from)..=position(machine, to)
+    });
+    all.into_iter().chain(named).map(|at| machine.devices[at].id.as_str()).collect()
+}
+
+/// What a list of ids is written as: of three and more in a row, or parts of one GPU, the first and the
+/// last.
+pub(crate) fn list<'a>(machine: &Machine, ids: impl IntoIterator<Item = &'a DeviceId>) -> String {
+    let place = |id: &DeviceId| machine.devices.iter().position(|device| device.id == *id);
+    let places = ids.into_iter().map(|id| place(id).expect("a device of the machine"));
+    let parent = |place: usize| &machine.devices[place].parent;
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for place in places {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == place && parent(*last) == parent(place) => {
+                *last = place;
+            }
+            _ => runs.push((place, place)),
+        }
+    }
+    let label = |place: usize| label(&machine.devices[place]);
+    let run = |(first, last): (usize, usize)| match last - first {
+        0 => label(first),
+        1 => format!("{} {}", label(first), label(last)),
+        _ => format!("{}-{}", label(first), label(last)),
+    };
+    runs.into_iter().map(run).collect::<Vec<_>>().join(" ")
+}
+
+fn position(machine: &Machine, wanted: &str) -> usize {
+    let is_wanted = |device: &Device| label(device) == wanted;
+    let found = machine.devices.iter().position(is_wanted);
+    found.unwrap_or_else(|| panic!("{} has no device {wanted}", machine.name))
+}

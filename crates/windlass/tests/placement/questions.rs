@@ -1,0 +1,173 @@
+//! What is asked of each machine.
+
+use windlass_core::placement::Policy::{self, Aligned, Distributed, NumaStrict, Packed};
+
+/// A question about a machine, its devices as `labels` writes them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Question {
+    pub(crate) policy: Policy,
+    pub(crate) size: usize,
+    pub(crate) free: &'static str,
+    pub(crate) required: &'static str,
+    pub(crate) near: &'static str,
+}
+
+/// What is asked of a machine: these sizes of all its devices, then these questions.
+pub(crate) struct Asked {
+    pub(crate) machine: &'static str,
+    pub(crate) sizes: &'static [usize],
+    pub(crate) questions: &'static [Question],
+}
+
+pub(crate) const ALL: &[Asked] = &[
+    Asked {
+        machine: "dgx-1",
+        sizes: &[1, 2, 3, 4, 5, 6, 7, 8],
+        questions: &[
+            // A quad and a pair are left.
+            Question::new(2, "0 3-7"),
+            Question::new(2, "1 2 4-7"),
+            Question::new(1, "0 4-7"),
+            Question::new(4, "0-3 5 7"),
+            // A cross pair is as good as one of a quad, and breaks none.
+            Question::new(2, "0 4 1"),
+            Question::new(2, "0 5 6"),
+            Question::new(2, "0 5"),
+            Question::new(3, "1-7"),
+            Question::new(2, "all").with("5"),
+            Question::new(4, "all").with("5"),
+            Question::new(4, "all").with("0 7"),
+            Question::new(1, "all").near("mlx5_2"),
+            Question::new(2, "all").near("mlx5_2"),
+            Question::new(2, "1-7").by(Packed),
+            Question::new(2, "1-7").by(Distributed),
+            Question::new(4, "1-7").by(NumaStrict),
+            Question::new(4, "1-3 5-7").by(NumaStrict),
+        ],
+    },
+    Asked {
+        machine: "dgx-a100",
+        sizes: &[1, 2, 3, 4, 5, 6, 7, 8],
+        questions: &[
+            Question::new(2, "0 2 4 5"),
+            Question::new(2, "0 1 2 3 4"),
+            Question::new(1, "0 2 3 4 5"),
+            Question::new(3, "1-7"),
+            Question::new(4, "1-7"),
+            Question::new(2, "all").with("6"),
+        ],
+    },
+    Asked {
+        machine: "dgx-h100",
+        sizes: &[1, 2, 3, 4, 5, 6, 7, 8],
+        questions: &[
+            Question::new(2, "0 4-7"),
+            Question::new(2, "0 1 4-7"),
+            Question::new(1, "0 1 4-7"),
+            Question::new(3, "0-2 4-7"),
+            Question::new(4, "1-7"),
+            Question::new(2, "all").with("0 7"),
+            Question::new(2, "1-7").by(Packed),
+            Question::new(2, "1-7").by(Distributed),
+            Question::new(4, "0-2 5-7").by(NumaStrict),
+        ],
+    },
+    Asked {
+        machine: "16-gpu",
+        sizes: &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16],
+        questions: &[
+            Question::new(2, "0 2 4-7 8-15"),
+            Question::new(4, "0-5 8-15"),
+            Question::new(4, "0 1 4 5 8-15"),
+            Question::new(8, "1-15"),
+            Question::new(1, "1-15"),
+            Question::new(4, "all").with("3"),
+            Question::new(2, "1-15").by(Packed),
+            Question::new(4, "0-11").by(Distributed),
+        ],
+    },
+    Asked {
+        machine: "l40s-pcie",
+        sizes: &[1, 2, 3, 4, 5, 6, 7, 8],
+        questions: &[
+            Question::new(2, "0 2 4 5"),
+            Question::new(1, "0-2 4-7"),
+            Question::new(1, "2-7"),
+            Question::new(3, "1-7"),
+            Question::new(4, "0-2 4-6"),
+            Question::new(2, "all").near("mlx5_1"),
+            Question::new(2, "all").with("2"),
+        ],
+    },
+    Asked {
+        machine: "mixed-models",
+        sizes: &[1, 2, 3, 4, 5, 6],
+        questions: &[
+            Question::new(1, "0-3"),
+            Question::new(2, "1-5"),
+            Question::new(2, "all").with("1"),
+        ],
+    },
+    Asked {
+        machine: "mig-a100",
+        sizes: &[1, 2, 3, 7, 8],
+        questions: &[
+            Question::new(1, "all").by(Packed),
+            Question::new(1, "all").by(Distributed),
+            Question::new(2, "all").by(Distributed),
+        ],
+    },
+    Asked {
+        machine: "mig-mix",
+        sizes: &[1, 2, 3, 4, 7, 8, 9, 14, 28],
+        questions: &[
+            Question::new(1, "all").by(Packed),
+            Question::new(2, "all").by(Packed),
+            Question::new(4, "all").by(Distributed),
+        ],
+    },
+    Asked {
+        machine: "mi300x",
+        sizes: &[1, 2, 3, 4, 5, 6, 7, 8],
+        questions: &[
+            Question::new(2, "0 4-7"),
+            Question::new(2, "0 1 4-7"),
+            Question::new(4, "1-7"),
+        ],
+    },
+    Asked {
+        machine: "mi300x-cpx",
+        sizes: &[1, 2, 4, 8, 9, 12, 16, 32, 33],
+        questions: &[
+            Question::new(1, "0:1-7:7"),
+            Question::new(2, "0:7 1:5-1:7 2:0-7:7"),
+            Question::new(4, "0:0-0:5 1:0-1:4 2:0-2:7"),
+            Question::new(8, "0:1-7:7"),
+            Question::new(8, "0:1-0:7 1:1-1:7 5:1-5:7"),
+            Question::new(4, "all").with("3:3"),
+            Question::new(2, "0:1-7:7").by(Packed),
+            Question::new(10, "0:1-7:7").by(Packed),
+            Question::new(2, "0:1-7:7").by(Distributed),
+        ],
+    },
+];
+
+// === impl Question ===
+
+impl Question {
+    pub(crate) const fn new(size: usize, free: &'static str) -> Self {
+        Self { policy: Aligned, size, free, required: "", near: "" }
+    }
+
+    const fn with(self, required: &'static str) -> Self {
+        Self { required, ..self }
+    }
+
+    const fn near(self, near: &'static str) -> Self {
+        Self { near, ..self }
+    }
+
+    const fn by(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+}
