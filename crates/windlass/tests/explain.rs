@@ -154,6 +154,52 @@ fn a_question_without_an_answer_is_code_1_with_the_numbers() {
 }
 
 #[test]
+fn gpus_and_nics_are_chosen_together_and_each_pair_has_its_level() {
+    let shown = what_if("l40s-pcie", "--free 0,2-5 --size 3 --nics 1");
+    for expected in [
+        "3 of nvidia.com/gpu and 1 NIC\n  free         GPU0 GPU2 GPU3 GPU4 GPU5\n  \
+         free NICs    mlx5_0 mlx5_1\n",
+        "  chosen       GPU0 GPU2 GPU3: pairs 2 x NODE, 1 x PIX, NUMA node 0\n               mlx5_0\n",
+        "  exact        no choice is better; ",
+        "  GPU   NIC     OVER\n  GPU0  mlx5_0  PIX\n  GPU2  mlx5_0  NODE\n  GPU3  mlx5_0  NODE\n",
+        "  pairs over NODE                    2\n",
+        "  mlx5_0  PIX   NODE  NODE  X       0\n",
+    ] {
+        assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
+    }
+    let why = document("dgx-a100", "--size 2 --nics 2 --require 3 --within pix");
+    let pairs = why["choice"]["pairs"].as_array().expect("pairs").iter();
+    let name = |id: &Value| why["names"][id.as_str().expect("an id")].clone();
+    let pairs: Vec<_> = pairs.map(|pair| [name(&pair["gpu"]), name(&pair["nic"])]).collect();
+    assert_eq!(pairs, [["GPU2", "mlx5_2"], ["GPU3", "mlx5_3"]]);
+    assert_eq!(why["question"]["within"], "PIX");
+}
+
+#[test]
+fn a_level_that_cannot_be_had_is_refused_with_the_nearest_that_can() {
+    let output = ask("l40s-pcie", "--size 6 --nics 2 --within pix");
+    assert_eq!(output.status.code(), Some(1));
+    let expected = "6 GPUs and 2 NICs were asked for, paired within PIX; the nearest that can be \
+                    had is NODE";
+    assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("free NICs    mlx5_0"), "{}", text(&output.stdout));
+    let output = ask("t4-edge", "--size 1 --nics 1");
+    let expected = "NICs: 1 devices were asked for and 0 are available";
+    assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+    for (flags, expected) in [
+        ("--size 1 --within pix", "--nics <N>"),
+        ("--size 1 --nics 1 --within near", "[possible values: pix, pxb, phb, node, sys]"),
+        ("--size 1 --nics 1 --near mlx5_0", "cannot be used with"),
+        ("--size 1 --nics 1 --policy first", "cannot be used with"),
+        ("--size 1 --nics 0", "write how many devices, from 1"),
+    ] {
+        let output = ask("l40s-pcie", flags);
+        assert_eq!(output.status.code(), Some(64), "{flags}");
+        assert!(text(&output.stderr).contains(expected), "{flags}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn replicas_of_shared_devices_are_told_device_by_device() {
     let folder = folder();
     let config = shared(&folder);
@@ -175,6 +221,7 @@ fn replicas_of_shared_devices_are_told_device_by_device() {
         ("--require 1", "say which replica of GPU1, such as GPU1::0"),
         ("--free 1::4", "GPU1 has 4 replicas in nvidia.com/gpu"),
         ("--near mlx5_0", "nvidia.com/gpu is shared, and replicas are near nothing"),
+        ("--nics 1", "--nics: nvidia.com/gpu is shared, and replicas are near nothing"),
     ] {
         let output = ask("dgx-h100", &format!("--config {config} --size 1 {flags}"));
         assert_eq!(output.status.code(), Some(64), "{flags}");

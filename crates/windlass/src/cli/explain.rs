@@ -4,7 +4,7 @@ use clap::{
     Args,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use windlass_core::{placement::Policy, resource::ResourceName};
+use windlass_core::{placement::Policy, resource::ResourceName, topology::PcieLevel};
 
 use super::{HostArgs, OutputArg, RecordArgs};
 
@@ -15,6 +15,8 @@ Examples:
       what a container would get now that asks for two GPUs
   windlass explain --machine dgx-a100 --free 0,1,2,5 --size 2
       what it would get on another machine, of which these are free
+  windlass explain --machine dgx-h100 --size 2 --nics 2 --within pix
+      two GPUs and two NICs, each pair below one PCIe switch
 
 Devices go by the names that `windlass devices` shows, GPU0, GPU0:1 (a MIG instance), mlx5_0, or by
 their ids; with --free and --require by number alone too: 0, 0-3, 0/1. 0::2 is one replica of a
@@ -60,6 +62,13 @@ pub(crate) struct AskArgs {
     /// What makes a set better [default: as the configuration says]
     #[arg(long, value_name = "POLICY", value_parser = policy())]
     pub(crate) policy: Option<Policy>,
+    /// As many NICs besides, chosen together with the GPUs: each GPU is paired with one that is near
+    #[arg(long, value_name = "N", requires = "size", conflicts_with_all = ["near", "policy"],
+          value_parser = size)]
+    pub(crate) nics: Option<usize>,
+    /// No GPU and NIC of a pair farther apart than this [default: as near as can be]
+    #[arg(long, value_name = "LEVEL", requires = "nics", value_parser = level())]
+    pub(crate) within: Option<PcieLevel>,
 }
 
 /// A question that the agent was asked earlier.
@@ -89,6 +98,20 @@ fn size(text: &str) -> Result<usize, String> {
 fn policy() -> impl TypedValueParser<Value = Policy> {
     let names = PossibleValuesParser::new(Policy::ALL.map(Policy::name));
     names.try_map(|name| name.parse::<Policy>())
+}
+
+/// The levels of the ladder, as `windlass topo` labels them, in lower case.
+fn level() -> impl TypedValueParser<Value = PcieLevel> {
+    const LEVELS: [(&str, PcieLevel); 5] = [
+        ("pix", PcieLevel::Pix),
+        ("pxb", PcieLevel::Pxb),
+        ("phb", PcieLevel::Phb),
+        ("node", PcieLevel::Node),
+        ("sys", PcieLevel::Sys),
+    ];
+    let names = PossibleValuesParser::new(LEVELS.map(|(name, _)| name));
+    let called = |text: String| LEVELS.into_iter().find(|(name, _)| *name == text);
+    names.map(move |text| called(text).expect("a possible value").1)
 }
 
 // === impl PodName ===

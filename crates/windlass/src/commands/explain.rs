@@ -1,6 +1,7 @@
 //! `windlass explain`: which devices a request gets, and why.
 
 mod ask;
+mod joint;
 mod live;
 mod names;
 mod past;
@@ -33,6 +34,11 @@ pub(super) async fn run(args: ExplainArgs) -> Result<()> {
     }
     let (node, kubelet) = look(&ask, host, record).await?;
     let asked = ask::read(&node, &kubelet, &ask)?;
+    if let Some(wanted) = joint::wanted(&ask) {
+        let report = joint::read(&node, &kubelet, asked, wanted)?;
+        answer(output, &report, || joint::table(&report))?;
+        return report.ended();
+    }
     let report = Report::new(&node, asked);
     answer(output, &report, || show::table(&report))?;
     report.ended()

@@ -105,7 +105,7 @@ impl Question {
     }
 }
 
-fn texts(ids: &[DeviceId]) -> Vec<&str> {
+pub(super) fn texts(ids: &[DeviceId]) -> Vec<&str> {
     ids.iter().map(DeviceId::as_str).collect()
 }
 

@@ -27,7 +27,7 @@ struct Words<'a> {
 }
 
 /// So many devices make a matrix that can still be read.
-const MATRIX: usize = 16;
+pub(super) const MATRIX: usize = 16;
 
 /// The whole answer of a command.
 pub(super) fn table(report: &Report<'_>) -> Result<()> {
@@ -195,7 +195,7 @@ impl Words<'_> {
 }
 
 /// A label and what stands behind it; nothing, where that is empty.
-fn row(label: &str, text: &str) -> Vec<String> {
+pub(super) fn row(label: &str, text: &str) -> Vec<String> {
     if text.is_empty() {
         return Vec::new();
     }

@@ -1,0 +1,168 @@
+//! GPUs and NICs that are asked for together, as data.
+
+mod show;
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, anyhow, bail};
+use serde::Serialize;
+use windlass_core::{
+    device::{Device, DeviceId, DeviceKind},
+    placement::joint::{Alignment, JointChoice, JointError, JointRequest, Wanted, choose_joint},
+    resource::ResourceName,
+    topology::PcieLevel,
+};
+use windlass_node::state::NodeState;
+
+use super::{
+    ask::{Asked, Unavailable},
+    live::Kubelet,
+    question::{Stock, texts},
+    report::name,
+    resource::Member,
+};
+use crate::{cli::AskArgs, exit::Misuse};
+pub(super) use show::table;
+
+/// What is asked for besides the GPUs.
+#[derive(Clone, Copy)]
+pub(super) struct WantedNics {
+    size: usize,
+    within: Option<PcieLevel>,
+}
+
+/// A question about GPUs and NICs, and its answer.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    simulated: Option<&'a str>,
+    question: Question,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unavailable: Vec<Unavailable>,
+    /// What the answer takes for granted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caveat: Option<String>,
+    /// What people call the devices.
+    names: BTreeMap<DeviceId, String>,
+    #[serde(flatten)]
+    outcome: Outcome,
+    #[serde(skip)]
+    node: &'a NodeState,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Question {
+    resource: ResourceName,
+    gpus: Part,
+    nics: Part,
+    /// How near each pair must be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    within: Option<PcieLevel>,
+}
+
+/// So many of one kind, of what there is.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Part {
+    size: usize,
+    available: Vec<DeviceId>,
+    required: Vec<DeviceId>,
+}
+
+/// What became of the question.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Outcome {
+    Choice(Box<JointChoice>),
+    /// Why there is no answer.
+    Refused(String),
+}
+
+/// The NICs that the command line asks for, if it does.
+pub(super) fn wanted(args: &AskArgs) -> Option<WantedNics> {
+    args.nics.map(|size| WantedNics { size, within: args.within })
+}
+
+/// The question about GPUs becomes one about both.
+pub(super) fn read<'a>(
+    node: &'a NodeState,
+    kubelet: &Kubelet,
+    asked: Asked,
+    wanted: WantedNics,
+) -> Result<Report<'a>> {
+    let Asked { question, mut unavailable, caveat } = asked;
+    let Stock::Devices { available, required, .. } = question.stock else {
+        let problem = anyhow!("{} is shared, and replicas are near nothing", question.resource);
+        return Err(Misuse(problem.context("--nics")).into());
+    };
+    let nics = nics(node, kubelet, wanted.size, &mut unavailable);
+    let gpus = Part { size: question.size, available, required };
+    let question = Question { resource: question.resource, gpus, nics, within: wanted.within };
+    let outcome = match question.choose(node) {
+        Ok(choice) => Outcome::Choice(Box::new(choice)),
+        Err(refusal) => Outcome::Refused(refusal.to_string()),
+    };
+    let ids = question.gpus.available.iter().chain(&question.nics.available);
+    let ids = ids.chain(unavailable.iter().map(|entry| &entry.device));
+    let names = ids.map(|id| (id.clone(), name(node, id))).collect();
+    let simulated = node.inventory.simulated.as_deref();
+    Ok(Report { simulated, question, unavailable, caveat, names, outcome, node })
+}
+
+/// The NICs of the machine, of which those count that nothing is in the way of.
+fn nics(
+    node: &NodeState,
+    kubelet: &Kubelet,
+    size: usize,
+    unavailable: &mut Vec<Unavailable>,
+) -> Part {
+    let offerings = node.offerings();
+    let obstacle = |device: &Device| {
+        let offering = offerings.get(&device.id).cloned();
+        match offering.and_then(|of| Some((of.resource?, of.shared, of.obstacle))) {
+            Some((resource, shared, obstacle)) => {
+                kubelet.obstacle(&resource, &Member { device, shared, obstacle }, None)
+            }
+            // No container can hold what is not offered.
+            None => (!device.health.is_healthy()).then(|| device.health.to_string()),
+        }
+    };
+    let mut available = Vec::new();
+    for device in node.inventory.devices.iter().filter(|device| device.kind == DeviceKind::Nic) {
+        let id = device.id.clone();
+        match obstacle(device) {
+            Some(why) => unavailable.push(Unavailable { device: id, why }),
+            None => available.push(id),
+        }
+    }
+    Part { size, available, required: Vec::new() }
+}
+
+// === impl Question ===
+
+impl Question {
+    fn choose(&self, node: &NodeState) -> Result<JointChoice, JointError> {
+        let (gpus, needed_gpus) = (texts(&self.gpus.available), texts(&self.gpus.required));
+        let (nics, needed_nics) = (texts(&self.nics.available), texts(&self.nics.required));
+        let request = JointRequest {
+            gpus: Wanted { available: &gpus, required: &needed_gpus, size: self.gpus.size },
+            nics: Wanted { available: &nics, required: &needed_nics, size: self.nics.size },
+            alignment: self.within.map_or(Alignment::Preferred, Alignment::Required),
+        };
+        choose_joint(&node.topology, request)
+    }
+}
+
+// === impl Report ===
+
+impl Report<'_> {
+    /// A question without an answer is a failure, told where failures are.
+    pub(super) fn ended(&self) -> Result<()> {
+        match &self.outcome {
+            Outcome::Choice(_) => Ok(()),
+            Outcome::Refused(why) => bail!("{why}"),
+        }
+    }
+}
