@@ -14,10 +14,11 @@ const BEGIN: &str = "<!-- sequences -->\n";
 const END: &str = "<!-- /sequences -->";
 
 /// What is told of each strategy.
-const FIGURES: [(&str, Figure); 3] = [
+const FIGURES: [(&str, Figure); 4] = [
     ("Connections of a job, of what it has on an empty machine", |got| got.connections),
     ("Worst connection of a job, of what it has on an empty machine", |got| got.worst),
     ("Jobs whose set is as good as on an empty machine", |got| got.as_good),
+    ("How near each other a job's devices sit on PCIe, of an empty machine", |got| got.seats),
 ];
 
 /// One table for each figure.

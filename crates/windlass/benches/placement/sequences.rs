@@ -1,6 +1,6 @@
 //! What jobs get from each strategy, over thousands of sequences in which they come and go.
 
-use windlass_core::placement::affinity;
+use windlass_core::{placement::affinity, topology::Connection};
 
 use crate::{
     machines::Machine,
@@ -22,9 +22,11 @@ pub(crate) struct Got {
     pub(crate) as_good: f64,
     /// The worth of a job's worst connection, of what it would be on an empty machine.
     pub(crate) worst: f64,
+    /// How near each other a job's devices sit on PCIe, of how near they would on an empty machine.
+    pub(crate) seats: f64,
 }
 
-/// One of the three.
+/// One of them.
 pub(crate) type Figure = fn(&Got) -> f64;
 
 /// What the jobs got together.
@@ -49,9 +51,19 @@ pub(crate) struct Outcome {
 /// Judges the sets that jobs get.
 struct Judge {
     pairs: Pairs,
-    /// What a job has on an empty machine, by the base-2 logarithm of its size: the worth of its
-    /// connections, and of the worst of them. `None` where it has no connections or does not fit.
-    best: [Option<(i64, i64)>; SIZES.len()],
+    /// The same pairs by PCIe alone.
+    seats: Pairs,
+    /// What a job has on an empty machine, by the base-2 logarithm of its size. `None` where it has no
+    /// connections or does not fit.
+    best: [Option<Worth>; SIZES.len()],
+}
+
+/// What the connections of a set are worth.
+#[derive(Clone, Copy, Debug)]
+struct Worth {
+    all: i64,
+    worst: i64,
+    seats: i64,
 }
 
 /// Plays so many sequences on a machine, each with every strategy.
@@ -83,15 +95,17 @@ fn share<N: TryInto<u32>>(part: N, of: N) -> f64 {
 impl Judge {
     fn of(machine: &Machine) -> Self {
         let pairs = Pairs::of(machine, affinity);
+        let unlinked = |of| Connection { nvlink: None, xgmi_mbps: None, ..of };
+        let seats = Pairs::of(machine, |connection| affinity(unlinked(connection)));
         let devices = pairs.devices();
         let mut aligned = Aligned::on(machine);
         let best = SIZES.map(|(size, _)| {
             (size > 1 && size <= devices).then(|| {
                 let set = aligned.choose(first(devices), size);
-                (pairs.sum(set), pairs.least(set))
+                Worth { all: pairs.sum(set), worst: pairs.least(set), seats: seats.sum(set) }
             })
         });
-        Self { pairs, best }
+        Self { pairs, seats, best }
     }
 
     /// What jobs of several devices get from a strategy, in the mean.
@@ -120,12 +134,13 @@ impl Judge {
 
     /// What a job has of its set; `None` where it has no connections.
     fn judge(&self, set: u64) -> Option<Got> {
-        let (connections, worst) = self.best[set.count_ones().ilog2() as usize]?;
-        let sum = self.pairs.sum(set);
+        let best = self.best[set.count_ones().ilog2() as usize]?;
+        let all = self.pairs.sum(set);
         Some(Got {
-            connections: share(sum, connections),
-            as_good: f64::from(sum == connections),
-            worst: share(self.pairs.least(set), worst),
+            connections: share(all, best.all),
+            as_good: f64::from(all == best.all),
+            worst: share(self.pairs.least(set), best.worst),
+            seats: share(self.seats.sum(set), best.seats),
         })
     }
 }
@@ -139,6 +154,7 @@ impl Tally {
         self.sum.connections += got.connections;
         self.sum.as_good += got.as_good;
         self.sum.worst += got.worst;
+        self.sum.seats += got.seats;
     }
 
     fn mean(self) -> Got {
@@ -147,6 +163,7 @@ impl Tally {
             connections: of_jobs(self.sum.connections),
             as_good: of_jobs(self.sum.as_good),
             worst: of_jobs(self.sum.worst),
+            seats: of_jobs(self.sum.seats),
         }
     }
 }

@@ -65,7 +65,7 @@ impl Sets {
         }
         let (lowest, others) = (set & set.wrapping_neg(), set & (set - 1));
         // The lowest is in some set, or it is one of those that are left over.
-        let is_left_over = set.count_ones() as usize % devices > 0;
+        let is_left_over = !(set.count_ones() as usize).is_multiple_of(devices);
         let mut best = if is_left_over { self.best_division(size, others) } else { 0 };
         subsets(others, devices - 1, lowest, &mut |chosen| {
             let rest = self.best_division(size, set & !chosen);

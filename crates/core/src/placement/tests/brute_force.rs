@@ -192,7 +192,7 @@ fn best_division(rest: &[usize], size: usize, worth: &dyn Fn(usize, usize) -> i6
         return 0;
     };
     let mut best =
-        if rest.len() % size > 0 { best_division(others, size, worth) } else { i64::MIN };
+        if rest.len().is_multiple_of(size) { i64::MIN } else { best_division(others, size, worth) };
     for mask in 0..1_u32 << others.len() {
         if mask.count_ones() as usize + 1 == size {
             let bit = |(bit, _): &(usize, &usize)| mask & (1 << bit) != 0;
