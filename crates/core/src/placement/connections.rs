@@ -21,6 +21,9 @@ pub struct Connections {
     pub numa_nodes: BTreeSet<u32>,
 }
 
+/// The label of parts of one device.
+const ONE_DEVICE: &str = "DEV";
+
 // === impl Connections ===
 
 impl Connections {
@@ -54,6 +57,9 @@ impl fmt::Display for Connections {
         let pairs: Vec<_> = self.pairs.iter().map(|(label, n)| format!("{n} x {label}")).collect();
         match self.pairs.iter().next() {
             None => f.write_str("a single device")?,
+            Some((label, _)) if pairs.len() == 1 && label == ONE_DEVICE => {
+                f.write_str("parts of one device")?;
+            }
             Some((label, 1)) if pairs.len() == 1 => write!(f, "the pair over {label}{switch}")?,
             Some((label, n)) if pairs.len() == 1 => write!(f, "all {n} pairs {label}{switch}")?,
             Some(_) => write!(f, "pairs {}{switch}", pairs.join(", "))?,
