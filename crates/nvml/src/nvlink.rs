@@ -44,9 +44,12 @@ impl Gpu {
         Ok(state == sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)
     }
 
-    /// The NVLink generation of an active link, which is that of all links of a GPU.
+    /// The NVLink generation of an active link, which is that of all links of a GPU: 1 for Pascal to 5
+    /// for Blackwell. `None` for one that these bindings do not know.
     pub fn nvlink_generation(&self, link: u32) -> Option<u32> {
-        get!(self.table, nvmlDeviceGetNvLinkVersion, self.handle.0, link).ok()
+        let version: u32 =
+            get!(self.table, nvmlDeviceGetNvLinkVersion, self.handle.0, link).ok()?;
+        generation(version)
     }
 
     /// What is at the other end of an active link.
@@ -70,5 +73,19 @@ impl Gpu {
         let mut info: sys::nvmlPciInfo_t = unsafe { std::mem::zeroed() };
         call!(self.table, nvmlDeviceGetNvLinkRemotePciInfo_v2, self.handle.0, link, &raw mut info)?;
         Ok(text_in(&info.busId))
+    }
+}
+
+/// The driver numbers versions, of which some generations have two.
+fn generation(version: sys::nvmlNvlinkVersion_enum) -> Option<u32> {
+    match version {
+        sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_1_0 => Some(1),
+        sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_2_0
+        | sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_2_2 => Some(2),
+        sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_3_0
+        | sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_3_1 => Some(3),
+        sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_4_0 => Some(4),
+        sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_5_0 => Some(5),
+        _ => None,
     }
 }
