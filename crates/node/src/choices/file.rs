@@ -45,10 +45,15 @@ pub enum ChoicesError {
     },
 }
 
+/// What a file of any version begins with.
+#[derive(Debug, Deserialize)]
+struct Version {
+    version: u32,
+}
+
 /// The file.
 #[derive(Debug, Deserialize)]
 struct Document {
-    version: u32,
     /// The newest first.
     choices: Vec<Remembered>,
 }
@@ -72,13 +77,18 @@ impl ChoicesFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(source) => return Err(ChoicesError::Read { path: path(), source }),
         };
-        let document: Document = serde_json::from_slice(&text)
-            .map_err(|source| ChoicesError::Parse { path: path(), source })?;
-        match document.version {
-            VERSION => Ok(document.choices),
-            found => Err(ChoicesError::Version { path: path(), found }),
+        let unreadable = |source| ChoicesError::Parse { path: path(), source };
+        // Choices of another version may look different.
+        match serde_json::from_slice(&text).map_err(unreadable)? {
+            Version { version: VERSION } => {}
+            Version { version: found } => {
+                return Err(ChoicesError::Version { path: path(), found });
+            }
         }
+        let document: Document = serde_json::from_slice(&text).map_err(unreadable)?;
+        Ok(document.choices)
     }
+
     /// The choices of earlier lives. What cannot be understood is moved out of the way, for a person to
     /// look at. Blocks.
     pub(super) fn take_over(&self) -> Vec<Remembered> {

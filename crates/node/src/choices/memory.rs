@@ -104,7 +104,8 @@ impl Memory {
         while let Ok(choice) = self.told.try_recv() {
             self.remember(&choice);
         }
-        if self.due.is_some() {
+        // What could not be written before may be by now.
+        if self.due.is_some() || self.trouble.is_some() {
             self.write().await;
         }
     }
@@ -270,7 +271,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for (text, why) in [
             ("{", "no record of choices of version 1"),
-            (r#"{"version":2,"choices":[]}"#, "version 2, this program knows 1"),
+            (r#"{"version":2,"choices":[{"when":1}]}"#, "version 2, this program knows 1"),
         ] {
             fs::write(folder.path().join("choices.json"), text).expect("written");
             let error = super::super::read(folder.path()).expect_err("not understood").to_string();

@@ -102,9 +102,13 @@ fn named(replicas: &[ReplicaId]) -> ByDevice<'_> {
 }
 
 fn by_device<'a>(replicas: impl Iterator<Item = (&'a str, u32)>) -> ByDevice<'a> {
-    let mut numbers = ByDevice::new();
+    let mut devices = ByDevice::new();
     for (device, number) in replicas {
-        numbers.entry(device).or_default().push(number);
+        devices.entry(device).or_default().push(number);
     }
-    numbers
+    for numbers in devices.values_mut() {
+        numbers.sort_unstable();
+        numbers.dedup();
+    }
+    devices
 }
