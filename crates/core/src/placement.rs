@@ -89,7 +89,10 @@ pub enum PlacementError {
     /// A device to be near to is not there.
     #[error("{0} is no device of this node: nothing can be near it")]
     NearUnknown(String),
-    /// No NUMA node has enough, or the required devices are on several.
+    /// The required devices contradict the rule that all are of one NUMA node.
+    #[error("devices of one NUMA node were asked for, and the required ones are on several")]
+    RequiredOnNodes,
+    /// No NUMA node has enough.
     #[error(
         "{size} devices of one NUMA node were asked for, and no node has more than {most} \
          available{}",
@@ -161,7 +164,7 @@ impl Question {
             Policy::First => self.first(eligible),
             Policy::NumaStrict if self.size > 1 && nodes.len() > 1 => {
                 let found = nodes.into_iter().flatten().filter_map(|node| on_node(Some(node)));
-                found.max_by(|a, b| a.score.cmp(&b.score).then(b.positions.cmp(&a.positions)))
+                found.reduce(Found::or)
             }
             Policy::Aligned | Policy::Packed | Policy::Distributed | Policy::NumaStrict => {
                 self.search(topology, eligible)
@@ -196,6 +199,11 @@ impl Question {
 
     /// Why `numa-strict` has no answer.
     fn no_node(&self, topology: &Topology) -> PlacementError {
+        let nodes: BTreeSet<_> =
+            self.required.iter().map(|&at| topology.spot(at).numa_node).collect();
+        if nodes.len() > 1 {
+            return PlacementError::RequiredOnNodes;
+        }
         let on_node = |node: Option<u32>| {
             let is_on = |at: &&usize| topology.spot(**at).numa_node == node;
             let fits = self.required.iter().all(|at| is_on(&at));

@@ -1,7 +1,7 @@
 //! What a connection is worth: the weights that a choice adds up.
 //!
-//! The PCIe levels have the order and the spacing of NVIDIA's best-effort policy, so that machines
-//! without NVLink rank sets as they always did; one NVLink outweighs them all. Where two GPUs are linked
+//! The PCIe levels have the order and the spacing of NVIDIA's best-effort policy, and one NVLink outweighs
+//! them all. Where two GPUs are linked
 //! their data does not go over PCIe, so its level does not count there.
 
 use crate::{
@@ -15,7 +15,8 @@ const PER_GB_PER_S: i64 = 4;
 /// More than any number of links: parts of one device are nearer than two devices can be.
 const SAME_DEVICE: i64 = 10_000;
 
-/// Above the sum of the PCIe worths of all pairs of 1,000 devices, which is 3 x 10^7.
+/// Above the sum of the PCIe worths of all pairs of 1,000 devices, which is 3 x 10^7; and small enough for
+/// twice the sum of the worths of 600 parts of one device, which is 3.6 x 10^9 of the 4.2 x 10^9 that fit.
 const FIRST: i64 = 1 << 31;
 
 /// What a connection is worth by two measures, which travel in one number: sums of such numbers are sums

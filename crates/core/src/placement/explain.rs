@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::{
     Choice, Connections, PlacementError, Policy, Question, Request, Score, Term, Topology,
+    search::Found,
 };
 use crate::device::DeviceId;
 
@@ -37,8 +38,11 @@ pub struct Alternative {
     pub connections: Connections,
     /// What it is worth.
     pub score: Score,
-    /// The first term by which it is worse.
+    /// The first term by which it is worse. By it, it is better where the search that chose was cut off:
+    /// what is looked for afterwards may be found then.
     pub lost_by: Term,
+    /// Whether no set but the chosen one is better.
+    pub exact: bool,
 }
 
 /// One comparison in words: `connections of what remains: 4200, the alternative 3900`.
@@ -57,12 +61,13 @@ pub fn explain(topology: &Topology, request: Request<'_>) -> Result<Explanation,
     let found = question.best(topology, |_| true).ok_or_else(|| question.no_node(topology))?;
     let optional = found.positions.iter().filter(|at| !question.required.contains(at));
     let others = optional.filter_map(|&without| question.best(topology, |at| at != without));
-    let second = others.max_by(|a, b| a.score.cmp(&b.score).then(b.positions.cmp(&a.positions)));
+    let second = others.reduce(Found::or);
     let alternative = second.map(|second| Alternative {
         devices: topology.ids(&second.positions),
         connections: Connections::of(topology, &second.positions),
         lost_by: found.score.decided_by(&second.score),
         score: second.score,
+        exact: second.exact,
     });
     Ok(Explanation {
         policy: question.policy,
@@ -82,8 +87,12 @@ impl Explanation {
         let alternative = self.alternative.as_ref()?;
         let term = alternative.lost_by;
         let of = |score: &Score| score.terms().find(|(other, _)| *other == term);
+        let is_better = alternative.score > self.choice.score;
+        let later = if is_better { "better, and found only by looking longer: " } else { "" };
         Some(match (of(&self.choice.score), of(&alternative.score)) {
-            (Some((_, ours)), Some((_, theirs))) => Verdict { term, ours, theirs }.to_string(),
+            (Some((_, ours)), Some((_, theirs))) => {
+                format!("{later}{}", Verdict { term, ours, theirs })
+            }
             _ => "as good by every term; the lower positions are taken".to_owned(),
         })
     }

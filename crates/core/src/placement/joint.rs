@@ -157,7 +157,7 @@ pub fn choose_joint(
         _ => {}
     }
     let problem = read(topology, gpus, nics)?;
-    let found = search::best_choice(&problem, alignment.rung(&problem)?);
+    let found = alignment.best(topology, &problem)?;
     Ok(JointChoice::of(topology, &problem, found))
 }
 
@@ -202,16 +202,46 @@ impl<'a> Wanted<'a> {
 // === impl Alignment ===
 
 impl Alignment {
-    /// The rung within which all pairs must be, after a look at whether they can; `None` for any.
-    fn rung(self, problem: &JointProblem) -> Result<Option<usize>, JointError> {
-        let Self::Required(within) = self else { return Ok(None) };
-        let Some(rung) = RUNGS.iter().position(|&level| level == within) else { return Ok(None) };
-        if problem.reaches(rung) {
-            return Ok(Some(rung));
+    /// The best choice that is near enough.
+    fn best(self, topology: &Topology, problem: &JointProblem) -> Result<Found, JointError> {
+        let Some((within, rung)) = self.rung() else {
+            return Ok(search::best_choice(problem, None));
+        };
+        if problem.junctions.is_tree {
+            return match problem.division(rung) {
+                Some(shares) => Ok(search::best_choice(problem, Some((rung, &shares)))),
+                None => Err(JointError::too_far(problem, within, nearest(problem))),
+            };
         }
-        let nearest = problem.nearest_rung().map_or(PcieLevel::Sys, |rung| RUNGS[rung]);
+        // Without a tree the junctions do not tell what can be had, but what is found does.
+        let found = search::best_choice(problem, None);
+        let pairs = pairing::pairs(&problem.junctions, (&found.gpus, &found.nics));
+        let levels = pairs.into_iter().map(|(gpu, nic)| topology.connection(gpu, nic).pcie);
+        match levels.max().unwrap_or(PcieLevel::Sys) {
+            farthest if farthest <= within => Ok(found),
+            farthest => Err(JointError::too_far(problem, within, farthest)),
+        }
+    }
+
+    /// The level that all pairs must be within, and its rung; `None` for any.
+    fn rung(self) -> Option<(PcieLevel, usize)> {
+        let Self::Required(within) = self else { return None };
+        let rung = RUNGS.iter().position(|&level| level == within)?;
+        Some((within, rung))
+    }
+}
+
+/// The nearest level that all pairs can be within.
+fn nearest(problem: &JointProblem) -> PcieLevel {
+    problem.nearest_rung().map_or(PcieLevel::Sys, |rung| RUNGS[rung])
+}
+
+// === impl JointError ===
+
+impl JointError {
+    fn too_far(problem: &JointProblem, within: PcieLevel, nearest: PcieLevel) -> Self {
         let (gpus, nics) = (problem.gpus.size(), problem.nics.size());
-        Err(JointError::TooFar { gpus, nics, within, nearest })
+        Self::TooFar { gpus, nics, within, nearest }
     }
 }
 

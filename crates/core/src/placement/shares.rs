@@ -124,7 +124,10 @@ pub enum ShareError {
         /// The most that one device could give.
         most: usize,
     },
-    /// No NUMA node has enough left, or the required replicas are on several.
+    /// The required replicas contradict the rule that all are of one NUMA node.
+    #[error("replicas of one NUMA node were asked for, and the required ones are on several")]
+    RequiredOnNodes,
+    /// No NUMA node has enough left; of those that have the required replicas, if there are any.
     #[error(
         "{size} replicas of one NUMA node were asked for, and none has more than {most} available"
     )]

@@ -1,6 +1,7 @@
 //! The devices of a node and how near each is to each other, computed once for an inventory.
 
 use crate::{
+    attribute::AttributeName,
     device::{Device, DeviceId, DeviceKind},
     inventory::Inventory,
     topology::{Connection, ConnectionMatrix},
@@ -33,11 +34,15 @@ pub(super) struct Spot {
     pub(super) nic: i64,
 }
 
+/// What instances of a GPU are told apart by.
+const PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
+
 /// What a device is a share of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Group {
-    /// The device that it is a part of.
-    Whole(DeviceId),
+    /// The device that it is a part of, and its profile: instances of another profile are another
+    /// resource's.
+    Whole(DeviceId, Option<String>),
     /// The NUMA node of a whole device.
     Numa(DeviceKind, Option<u32>),
 }
@@ -135,7 +140,10 @@ impl Spot {
     fn new(device: &Device, nic: i64) -> Self {
         let numa_node = device.place.numa_node;
         let group = match &device.parent {
-            Some(whole) => Group::Whole(whole.clone()),
+            Some(whole) => Group::Whole(
+                whole.clone(),
+                device.attributes.get(&PROFILE).map(ToString::to_string),
+            ),
             None => Group::Numa(device.kind, numa_node),
         };
         Self { id: device.id.clone(), kind: device.kind, numa_node, group, nic }

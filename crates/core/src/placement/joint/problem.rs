@@ -37,6 +37,14 @@ pub(super) struct Kind {
     pub(super) rest: usize,
 }
 
+/// What is chosen at one junction, the required devices included.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    pub(super) at: usize,
+    pub(super) gpus: usize,
+    pub(super) nics: usize,
+}
+
 // === impl JointProblem ===
 
 impl JointProblem {
@@ -60,31 +68,52 @@ impl JointProblem {
         if self.loads.gpu.most > self.loads.nic.most { &self.gpus } else { &self.nics }
     }
 
-    /// Whether there is a choice of which all pairs meet within a rung.
+    /// How many GPUs and NICs to choose at each junction of a rung, so that all pairs meet there; `None`
+    /// where some cannot.
     ///
-    /// Such a choice has at each junction numbers that can be paired there. Which sums such numbers can
-    /// have is found junction by junction.
-    pub(super) fn reaches(&self, rung: usize) -> bool {
-        let (gpus, nics) = (self.gpus.size(), self.nics.size());
-        let here =
-            || (0..self.junctions.rungs.len()).filter(|&at| self.junctions.rungs[at] == rung);
-        let required = |kind: &Kind| here().map(|at| kind.required[at]).sum::<usize>();
+    /// Which sums the numbers of the first junctions can have is found junction by junction; then the
+    /// numbers are read off backwards.
+    pub(super) fn division(&self, rung: usize) -> Option<Vec<Share>> {
+        let here: Vec<_> = (0..self.junctions.rungs.len())
+            .filter(|&at| self.junctions.rungs[at] == rung)
+            .collect();
+        let required = |kind: &Kind| here.iter().map(|&at| kind.required[at]).sum::<usize>();
         let elsewhere = |kind: &Kind| required(kind) < kind.problem.required.len();
         if elsewhere(&self.gpus) || elsewhere(&self.nics) {
-            return false;
+            return None;
         }
-        let mut sums = vec![(0, 0)];
-        for at in here() {
-            let numbers: Vec<_> = self.numbers_at(at).collect();
-            let with = |&(g, n): &(usize, usize)| {
-                let sum = move |&(more_g, more_n): &(usize, usize)| (g + more_g, n + more_n);
-                numbers.iter().map(sum).collect::<Vec<_>>()
+        let mut sums = vec![vec![(0, 0)]];
+        for &at in &here {
+            sums.push(self.sums_with(at, &sums[sums.len() - 1]));
+        }
+        let mut left = (self.gpus.size(), self.nics.size());
+        sums.pop()?.binary_search(&left).ok()?;
+        let mut shares = Vec::with_capacity(here.len());
+        for (&at, before) in here.iter().zip(&sums).rev() {
+            let before = |&(g, n): &(usize, usize)| {
+                let rest = left.0.checked_sub(g).zip(left.1.checked_sub(n));
+                rest.is_some_and(|rest| before.binary_search(&rest).is_ok())
             };
-            sums = sums.iter().flat_map(with).filter(|&(g, n)| g <= gpus && n <= nics).collect();
-            sums.sort_unstable();
-            sums.dedup();
+            let (gpus, nics) = self.numbers_at(at).find(before)?;
+            left = (left.0 - gpus, left.1 - nics);
+            shares.push(Share { at, gpus, nics });
         }
-        sums.binary_search(&(gpus, nics)).is_ok()
+        Some(shares)
+    }
+
+    /// The sums that some sums can have together with the numbers of one more junction, ascending.
+    fn sums_with(&self, at: usize, sums: &[(usize, usize)]) -> Vec<(usize, usize)> {
+        let numbers: Vec<_> = self.numbers_at(at).collect();
+        let with = |&(g, n): &(usize, usize)| {
+            let sum = move |&(more_g, more_n): &(usize, usize)| (g + more_g, n + more_n);
+            numbers.iter().map(sum).collect::<Vec<_>>()
+        };
+        let (gpus, nics) = (self.gpus.size(), self.nics.size());
+        let all = sums.iter().flat_map(with).filter(|&(g, n)| g <= gpus && n <= nics);
+        let mut all: Vec<_> = all.collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     /// How many GPUs and NICs can be chosen at a junction and be paired there.
@@ -97,7 +126,7 @@ impl JointProblem {
 
     /// The nearest level within which all pairs can be; `None` where some are beyond all.
     pub(super) fn nearest_rung(&self) -> Option<usize> {
-        (0..RUNGS.len()).rev().find(|&rung| self.reaches(rung))
+        (0..RUNGS.len()).rev().find(|&rung| self.division(rung).is_some())
     }
 }
 

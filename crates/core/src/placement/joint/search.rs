@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::{
     bound::{Ahead, least_far},
-    problem::{JointProblem, Kind},
+    problem::{JointProblem, Kind, Share},
     tally::{Far, Taken, Tally, remaining_pairs},
 };
 use crate::placement::{
@@ -68,9 +68,13 @@ enum Side {
     Nics,
 }
 
-/// Finds the best choice of which all pairs are within a rung, if one is given; there must be one.
-pub(super) fn best_choice(problem: &JointProblem, within: Option<usize>) -> Found {
-    let mut search = Search::new(problem, within);
+/// Finds the best choice; where a rung is given, with shares of its junctions that show that there is
+/// one, the best of which all pairs are within that rung.
+pub(super) fn best_choice(problem: &JointProblem, within: Option<(usize, &[Share])>) -> Found {
+    let mut search = Search::new(problem, within.map(|(rung, _)| rung));
+    if let Some((_, shares)) = within {
+        search.begin_with(shares);
+    }
     let exact = search.branch(Step::first(&problem.gpus, Side::Gpus));
     let best = search.best.expect("a choice is within the rung");
     let Best { score, gpus, nics } = best;
@@ -105,10 +109,19 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// Keeps the choice that has these shares: so there is an answer, whatever the bound on the steps.
+    fn begin_with(&mut self, shares: &[Share]) {
+        let problem = self.problem;
+        let (gpus, nics) = (self.gpus.clone(), self.nics.clone());
+        for share in shares {
+            self.gpus.take_at(&problem.gpus, share.at, share.gpus);
+            self.nics.take_at(&problem.nics, share.at, share.nics);
+        }
+        self.compare();
+        (self.gpus, self.nics) = (gpus, nics);
+    }
+
     /// Takes what is missing in each possible way. Returns whether nothing was left out.
-    ///
-    /// The bound on the steps holds once there is an answer: one exists, and the branches without are
-    /// left early.
     fn branch(&mut self, step: Step) -> bool {
         match (step.side, step.missing) {
             (Side::Gpus, 0) => return self.branch(Step::first(&self.problem.nics, Side::Nics)),
@@ -118,6 +131,7 @@ impl<'a> Search<'a> {
             }
             _ => self.steps += 1,
         }
+        // Any level has an answer at the first leaf; a nearer one was begun with one.
         if self.steps > MOST_STEPS && self.best.is_some() {
             return false;
         }

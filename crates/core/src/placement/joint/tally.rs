@@ -14,7 +14,7 @@ use crate::{
 pub(super) type Far = [i64; RUNGS.len()];
 
 /// The devices of one kind that are taken.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Taken {
     pub(super) state: Partial,
     /// How many of them are at each junction.
@@ -40,6 +40,16 @@ impl Taken {
     pub(super) fn take(&mut self, kind: &Kind, class: usize, taken: usize) {
         self.state.take(&kind.problem, class, taken);
         kind.paths[class].iter().for_each(|&at| self.at[at] += taken);
+    }
+
+    /// Takes the first devices at a junction until there are so many.
+    pub(super) fn take_at(&mut self, kind: &Kind, junction: usize, wanted: usize) {
+        for class in 0..kind.paths.len() {
+            if kind.paths[class].contains(&junction) {
+                let missing = wanted - self.at[junction];
+                self.take(kind, class, missing.min(kind.problem.classes[class].eligible));
+            }
+        }
     }
 
     pub(super) fn give_back(&mut self, kind: &Kind, class: usize, taken: usize) {

@@ -65,6 +65,11 @@ impl Bounds {
         Self { best_sums, row, gains, rooms }
     }
 
+    /// How many classes a look goes through.
+    pub(super) fn classes(&self) -> u64 {
+        (self.best_sums.len() / self.row) as u64
+    }
+
     /// Whether no set of a branch is as good as the best.
     pub(super) fn exclude(
         &mut self,

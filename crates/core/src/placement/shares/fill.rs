@@ -70,6 +70,8 @@ impl<'a> Filling<'a> {
             let set = self.best_set(&equals, count);
             equals.retain(|&place| set.binary_search(&self.pools[place].at).is_ok());
         }
+        // All of them are the container's already: the least in use come first.
+        equals.sort_by_key(|&place| self.pools[place].in_use);
         equals.truncate(count);
         equals
     }

@@ -23,20 +23,26 @@ pub(super) fn that_suffice_alone(
 }
 
 /// The devices of the NUMA node that has the most left, of those that have the required replicas. Where
-/// the machine tells no node it is taken for one.
+/// the machine tells no node it is taken for one; where it tells some, a device whose node it does not tell
+/// is on one of its own.
 pub(super) fn of_one_node(
     topology: &Topology,
     mut pools: Vec<Pool>,
     size: usize,
 ) -> Result<Vec<Pool>, ShareError> {
-    let node_of = |pool: &Pool| topology.spot(pool.at).numa_node;
-    let mut left: BTreeMap<Option<u32>, usize> = BTreeMap::new();
+    let told = |pool: &Pool| topology.spot(pool.at).numa_node;
+    let tells_some = pools.iter().any(|pool| told(pool).is_some());
+    let node_of =
+        |pool: &Pool| (told(pool), (tells_some && told(pool).is_none()).then_some(pool.at));
+    let mut left = BTreeMap::new();
     for pool in &pools {
-        *left.entry(node_of(pool)).or_default() += pool.available();
+        *left.entry(node_of(pool)).or_insert(0) += pool.available();
     }
-    let untold = left.len() == 1;
     let held: BTreeSet<_> = pools.iter().filter(|pool| pool.is_held()).map(node_of).collect();
-    left.retain(|node, _| (untold || node.is_some()) && held.iter().all(|held| held == node));
+    if held.len() > 1 {
+        return Err(ShareError::RequiredOnNodes);
+    }
+    left.retain(|node, _| held.iter().all(|held| held == node));
     let best = left.into_iter().max_by_key(|(node, left)| (*left, Reverse(*node)));
     let (node, most) = best.unwrap_or_default();
     if most < size {

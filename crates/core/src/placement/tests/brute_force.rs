@@ -223,12 +223,21 @@ fn number(count: usize) -> i64 {
     i64::try_from(count).expect("small")
 }
 
+/// A path below one of two PCIe switches, in a row below one of two root ports.
+fn below_a_switch((port, switch): (u8, u8), bus: u8) -> Option<PciePath> {
+    let switch = 0x60 + 2 * port + switch;
+    PciePath::from_sysfs(&format!(
+        "pci0000:f0/0000:f0:0{port}.0/0000:5{port}:00.0/0000:{switch:02x}:00.0/0000:{bus:02x}:00.0"
+    ))
+}
+
 prop_compose! {
     /// Twelve GPUs or parts of GPUs at random places with random links, and two NICs.
     fn machine()(
         numa in prop::collection::vec(prop::option::weighted(0.9, 0..3_u32), 12),
         links in prop::collection::vec((0..12_usize, 0..12_usize, 1..4_u32), 0..20),
         switched in prop::collection::vec(prop::bool::weighted(0.3), 12),
+        seats in prop::collection::vec(prop::option::of((0..2_u8, 0..2_u8)), 12),
         wholes in prop::option::of(prop::collection::vec(0..4_u8, 12)),
         nics in prop::collection::vec(0..3_u32, 0..3),
     ) -> Vec<Device> {
@@ -238,11 +247,17 @@ prop_compose! {
             let mut device = gpu(bus.into(), bus, numa.unwrap_or(7));
             device.place.numa_node = *numa;
             device.place.nvlinks.to_switches = u32::from(switched[index]) * 2;
+            if let Some(seat) = seats[index] {
+                device.place.path = below_a_switch(seat, bus);
+            }
             device
         }).collect();
         for (a, b, links) in links.into_iter().filter(|(a, b, _)| a != b) {
             let peer = devices[b].place.pci.expect("set above");
-            devices[a].place.nvlinks.peers.insert(peer, links);
+            match links {
+                3 => drop(devices[a].place.xgmi.insert(peer, 64_000)),
+                _ => drop(devices[a].place.nvlinks.peers.insert(peer, links)),
+            }
         }
         for (device, whole) in devices.iter_mut().zip(wholes.into_iter().flatten()) {
             device.parent = Some(format!("WHOLE-{whole}").parse().expect("valid"));
@@ -283,7 +298,7 @@ proptest! {
     #[test]
     fn no_set_is_better(case in case()) {
         match (case.best(), case.answer()) {
-            (None, Err(PlacementError::NoNumaNode { .. })) => {}
+            (None, Err(PlacementError::NoNumaNode { .. } | PlacementError::RequiredOnNodes)) => {}
             (Some(best), Ok(choice)) => {
                 prop_assert!(choice.exact);
                 prop_assert_eq!(ids(&choice), case.sorted(&best));
