@@ -2,6 +2,8 @@
 
 use std::{io, process::ExitCode};
 
+use windlass_node::causes;
+
 /// The command line or the configuration is wrong; nothing was touched (`EX_USAGE` of sysexits.h).
 const USAGE: u8 = 64;
 
@@ -28,7 +30,7 @@ pub(crate) fn report(outcome: anyhow::Result<()>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if !error.is::<Logged>() {
-        eprintln!("windlass: {error:#}");
+        eprintln!("windlass: {}", causes(&*error));
     }
     if error.is::<Misuse>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
 }

@@ -43,9 +43,9 @@ fn what_if_shows_the_set_its_alternative_and_why_that_lost() {
         "SIMULATED machine dgx-a100\n\n2 of nvidia.com/gpu, aligned\n  free         GPU0 GPU1 GPU2 GPU5\n",
         "  chosen       GPU0 GPU1: the pair over NV12 through NVSwitch, NUMA node 3\n",
         "  alternative  GPU2 GPU5: the pair over NV12 through NVSwitch, NUMA nodes 1 and 7\n",
-        "  why not      less in connections inside the set: 1210 against 1250\n",
+        "  why not      less in PCIe inside the set: 10 against 50\n",
         "  exact        no set is better; ",
-        "  connections inside the set    1250    1210         decides\n",
+        "  PCIe inside the set           50      10           decides\n",
         "  GPU5  NV12  NV12  NV12  X     7\n",
     ] {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
@@ -61,8 +61,8 @@ fn a_program_gets_the_question_and_the_explanation() {
     assert_eq!(why["question"]["devices"]["available"].as_array().expect("ids").len(), 4);
     assert_eq!(chosen(&why), ["GPU0", "GPU1"]);
     assert_eq!(why["explanation"]["choice"]["exact"], true);
-    assert_eq!(why["explanation"]["alternative"]["lostBy"], "affinity");
-    assert_eq!(why["verdict"], "less in connections inside the set: 1210 against 1250");
+    assert_eq!(why["explanation"]["alternative"]["lostBy"], "pcie");
+    assert_eq!(why["verdict"], "less in PCIe inside the set: 10 against 50");
     assert!(what_if("dgx-a100", "--size 2 -o yaml").contains("lostBy: "));
 }
 
@@ -81,7 +81,7 @@ fn the_answer_in_the_readme_is_that_of_the_program() {
 fn devices_go_by_number_range_name_and_id() {
     let all = document("dgx-h100", "--size 1");
     let id = all["question"]["devices"]["available"][6].as_str().expect("an id");
-    let free = format!("--free 0-2,gpu4,GPU5,{id} --require 2 --near NIC7,mlx5_0 --size 3");
+    let free = format!("--free 0-2,gpu4,GPU5,{id} --require 2 --near NIC7,mlx5_0,NIC7 --size 3");
     let why = document("dgx-h100", &free);
     let names = why["names"].as_object().expect("names").values();
     let mut names: Vec<_> = names.filter_map(Value::as_str).collect();
@@ -124,6 +124,17 @@ fn a_wrong_question_is_code_64_and_says_what_there_is() {
         ("dgx-h100", "--size 2 --resource a.com/x", "as a.com/x, but as nvidia.com/gpu"),
         ("dgx-h100", "--size 2 --resource gpu", "write it like nvidia.com/gpu"),
         ("mig-a100", "--size 2 --free 0", "no device of nvidia.com/gpu goes by \"GPU0\""),
+        ("dgx-h100", "--size -1", "'-1' for '--size <N>': write how many devices, from 1"),
+        (
+            "dgx-h100",
+            "--size 2 --host-root /",
+            "--host-root is of this host, and cannot be used with",
+        ),
+        (
+            "dgx-h100",
+            "--size 2 --state-dir /",
+            "--state-dir is of this host, and cannot be used with",
+        ),
         ("atari", "--size 2", "dgx-h100"),
     ] {
         let output = ask(machine, flags);
@@ -141,12 +152,26 @@ fn a_question_without_an_answer_is_code_1_with_the_numbers() {
         ("--size 9", "9 devices were asked for and 8 are available"),
         ("--size 5 --policy numa-strict", "no node has more than 4 available"),
         ("--size 1 --require 0,1", "2 devices are required in a choice of 1"),
+        (
+            "--size 2 --free 0-3 --require 1,5",
+            "GPU5 is required and not free: --free does not name it",
+        ),
+        (
+            "--size 1 --nics 1 --free 0,mlx5_1 --require mlx5_0",
+            "mlx5_0 is required and not free: --free",
+        ),
     ] {
         let output = ask("l40s-pcie", flags);
         assert_eq!(output.status.code(), Some(1), "{flags}");
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
         assert!(text(&output.stdout).contains("free         GPU0"), "{}", text(&output.stdout));
     }
+    let shown = text(&ask("t4-edge", "--size 1 --nics 1").stdout);
+    assert!(shown.contains("free NICs    none\n"), "{shown}");
+    let output = ask("l40s-pcie", "--size 2 --free 0-3 --require 5 -o json");
+    let why: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let id = why["question"]["devices"]["required"][0].as_str().expect("an id");
+    assert_eq!(why["names"][id], "GPU5");
     let output = ask("l40s-pcie", "--size 9 -o json");
     let why: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(why["refused"], "9 devices were asked for and 8 are available");
@@ -157,6 +182,7 @@ fn a_question_without_an_answer_is_code_1_with_the_numbers() {
 fn gpus_and_nics_are_chosen_together_and_each_pair_has_its_level() {
     let shown = what_if("l40s-pcie", "--free 0,2-5 --size 3 --nics 1");
     for expected in [
+        "note: --free names no NIC, so all that are healthy are free\n",
         "3 of nvidia.com/gpu and 1 NIC\n  free         GPU0 GPU2 GPU3 GPU4 GPU5\n  \
          free NICs    mlx5_0 mlx5_1\n",
         "  chosen       GPU0 GPU2 GPU3: pairs 2 x NODE, 1 x PIX, NUMA node 0\n               mlx5_0\n",
@@ -173,6 +199,10 @@ fn gpus_and_nics_are_chosen_together_and_each_pair_has_its_level() {
     let pairs: Vec<_> = pairs.map(|pair| [name(&pair["gpu"]), name(&pair["nic"])]).collect();
     assert_eq!(pairs, [["GPU2", "mlx5_2"], ["GPU3", "mlx5_3"]]);
     assert_eq!(why["question"]["within"], "PIX");
+    let shown =
+        what_if("l40s-pcie", "--free 0,2-5,NIC1 --size 1 --nics 1 --within PHB --require mlx5_1");
+    assert!(shown.contains("free NICs    mlx5_1\n  required     mlx5_1\n"), "{shown}");
+    assert!(!shown.contains("note: "), "{shown}");
 }
 
 #[test]
@@ -192,11 +222,34 @@ fn a_level_that_cannot_be_had_is_refused_with_the_nearest_that_can() {
         ("--size 1 --nics 1 --near mlx5_0", "cannot be used with"),
         ("--size 1 --nics 1 --policy first", "cannot be used with"),
         ("--size 1 --nics 0", "write how many devices, from 1"),
+        ("--size 1 --nics 1 --free mlx5_0", "--free: no GPU is named"),
     ] {
         let output = ask("l40s-pcie", flags);
         assert_eq!(output.status.code(), Some(64), "{flags}");
         assert!(text(&output.stderr).contains(expected), "{flags}: {}", text(&output.stderr));
     }
+}
+
+#[test]
+fn a_question_about_nics_alone_takes_no_other_nics() {
+    let folder = folder();
+    let path = folder.path().join("nics.yaml");
+    fs::write(&path, "resources:\n- name: example.com/rdma\n  devices: {kind: nic}\n")
+        .expect("written");
+    let flags = format!("--config {} --resource example.com/rdma --size 2", path.display());
+    assert_eq!(chosen(&document("l40s-pcie", &flags)), ["mlx5_0", "mlx5_1"]);
+    let output = ask("l40s-pcie", &format!("{flags} --nics 1"));
+    assert_eq!(output.status.code(), Some(64));
+    let expected = "--nics: example.com/rdma is made of NICs; ask with --size alone";
+    assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+}
+
+#[test]
+fn variables_of_this_host_may_stay_where_another_machine_is_asked_about() {
+    let mut command = windlass(&["explain", "--machine", "t4-edge", "--size", "1"]);
+    let output = command.env("WINDLASS_HOST_ROOT", "/").env("WINDLASS_STATE_DIR", "/").output();
+    let output = output.expect("windlass runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
 #[test]
@@ -296,6 +349,9 @@ fn without_a_kubelet_all_that_is_healthy_is_free_and_that_is_said() {
     assert!(shown.contains("note: nobody says who holds what"), "{shown}");
     assert!(shown.contains("pod-resources/kubelet.sock"), "{shown}");
     assert!(shown.contains("free         GPU0"), "{shown}");
+    let shown = text(&on_node(&here(&folder, &host), "--pod web").stderr);
+    assert!(shown.contains("--kubelet-dir"), "{shown}");
+    assert_eq!(shown.matches("No such file").count(), 1, "{shown}");
 }
 
 #[test]
@@ -328,6 +384,9 @@ fn what_containers_hold_is_not_free_and_a_failed_device_neither() {
     assert!(shown.contains("GPU7: kept back by the agent\n"), "{shown}");
     assert_eq!(output.status.code(), Some(1));
     let why = "4 devices were asked for and 3 are available";
+    assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    let output = on_node(&flags, "--size 2 --require 4,0");
+    let why = "GPU0 is required and not free: held by default/trainer";
     assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
     // What is named is taken for free, whoever has it.
     assert!(on_node(&flags, "--size 2 --free 0-1").status.success());
@@ -382,8 +441,8 @@ fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since
     assert_eq!(document["choices"][0]["size"], 4);
     let same = shown("--pod trainer", 0);
     for expected in [
-        "default/trainer, container main, nvidia.com/gpu: GPU0 GPU1 GPU2 GPU3\n  chosen at 20",
-        "Z; the answer is the same today\n\n4 of nvidia.com/gpu, aligned\n  free         GPU0 GPU1 GPU2",
+        "container main, nvidia.com/gpu: GPU0 GPU1 GPU2 GPU3\n  the newest choice of just these devices, at 20",
+        "Z; if the kubelet did not ask for this pod, it was an earlier one's\n  the answer is the same today\n\n4 of nvidia.com/gpu, aligned\n  free         GPU0 GPU1 GPU2",
         "  chosen       GPU0 GPU1 GPU2 GPU3: all 6 pairs NV18",
     ] {
         assert!(same.contains(expected), "{expected} is missing in\n{same}");
@@ -394,11 +453,30 @@ fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since
     let expected = "the answer is another today: gone since: GPU-0bdc3c71-";
     assert!(other.contains(expected), "{other}");
     let held: Value = serde_json::from_str(&shown("--pod trainer -o json", 0)).expect("JSON");
-    let today = &held["containers"][0]["past"]["today"];
+    let past = &held["containers"][0]["past"];
+    assert_eq!(past["caveat"], "if the kubelet did not ask for this pod, it was an earlier one's");
+    let today = &past["today"];
     assert_eq!(chosen(today), ["GPU3", "GPU4", "GPU5", "GPU6"], "as they are numbered now");
 
     assert!(shown("--pod a/b", 1).contains("a/b has no device of this node; default/trainer has"));
     fs::write(folder.path().join("state/choices.json"), r#"{"version":1,"choices":[]}"#)
         .expect("written");
-    assert!(shown("--pod trainer", 1).contains("no choice is remembered"));
+    let forgotten = shown("--pod trainer", 1);
+    assert!(forgotten.contains("\n  the choice is not remembered: "), "{forgotten}");
+    let output = on_node(&flags, "--pod trainer -o json");
+    let held: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(held["containers"][0]["ids"].as_array().expect("ids").len(), 4);
+}
+
+#[test]
+fn a_choice_is_listed_with_the_second_that_it_was_in() {
+    let folder = folder();
+    let host = machine(&folder, "t4-edge");
+    let choice = r#"{"at":"2026-01-02T03:04:05.9Z","resource":"a.com/x","policy":"first","size":1,"exact":true,"devices":{"available":["a"],"chosen":["a"]}}"#;
+    fs::create_dir(folder.path().join("state")).expect("made");
+    let file = format!(r#"{{"version":1,"choices":[{choice}]}}"#);
+    fs::write(folder.path().join("state/choices.json"), file).expect("written");
+    let output = on_node(&here(&folder, &host), "--past");
+    let shown = text(&output.stdout);
+    assert!(shown.contains("2026-01-02T03:04:05Z  a.com/x"), "{shown}{}", text(&output.stderr));
 }

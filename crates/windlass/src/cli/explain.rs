@@ -1,14 +1,20 @@
 //! `windlass explain` as typed.
 
 use clap::{
-    Args,
-    builder::{PossibleValuesParser, TypedValueParser},
+    ArgMatches, Args, Command, FromArgMatches,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+    error::ErrorKind,
+    parser::ValueSource,
 };
 use windlass_core::{placement::Policy, resource::ResourceName, topology::PcieLevel};
 
 use super::{HostArgs, OutputArg, RecordArgs};
 
 #[derive(Args, Debug)]
+#[command(override_usage = "\
+windlass explain --size <N> [OPTIONS]
+       windlass explain --pod <[NAMESPACE/]NAME> [OPTIONS]
+       windlass explain --past [OPTIONS]")]
 #[command(after_help = "\
 Examples:
   windlass explain --size 2
@@ -17,13 +23,17 @@ Examples:
       what it would get on another machine, of which these are free
   windlass explain --machine dgx-h100 --size 2 --nics 2 --within pix
       two GPUs and two NICs, each pair below one PCIe switch
+  windlass explain --pod default/trainer
+      why a pod that runs has its devices, and what it would get today
 
 Devices go by the names that `windlass devices` shows, GPU0, GPU0:1 (a MIG instance), mlx5_0, or by
 their ids; with --free and --require by number alone too: 0, 0-3, 0/1. 0::2 is one replica of a
-shared device.
+shared device. With --nics, --free and --require take NICs as well, by name: 0-3,mlx5_0.
 
 Exit codes: 0 there is an answer, 1 there is none, 64 wrong command line or configuration.")]
 pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    pub(crate) elsewhere: Elsewhere,
     #[command(flatten)]
     pub(crate) ask: AskArgs,
     #[command(flatten)]
@@ -37,17 +47,23 @@ pub(crate) struct ExplainArgs {
     pub(crate) output: OutputArg,
 }
 
+/// What is typed of this host would count for nothing beside a simulated machine, and is refused. The
+/// variables of this host may stay as they are.
+#[derive(Debug)]
+pub(crate) struct Elsewhere;
+
 /// A question of now, or of "what if".
 #[derive(Args, Debug)]
 pub(crate) struct AskArgs {
     /// How many devices the container asks for
     #[arg(long, value_name = "N", required_unless_present = "PastArgs",
-          value_parser = size)]
+          allow_negative_numbers = true, value_parser = size)]
     pub(crate) size: Option<usize>,
     /// The resource that it asks for [default: the only one, or nvidia.com/gpu]
     #[arg(long, value_name = "NAME")]
     pub(crate) resource: Option<ResourceName>,
-    /// A simulated machine in place of this host: a name from `windlass machine list`, or a YAML file
+    /// A simulated machine in place of this host: a name from `windlass machine list`, or a YAML file;
+    /// --host-root, --nvml-library, --kubelet-dir and --state-dir are of this host, and do not go with it
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) machine: Option<String>,
     /// Take these devices for the free ones [default: those that no container holds]
@@ -63,11 +79,15 @@ pub(crate) struct AskArgs {
     #[arg(long, value_name = "POLICY", value_parser = policy())]
     pub(crate) policy: Option<Policy>,
     /// As many NICs besides, chosen together with the GPUs: each GPU is paired with one that is near
+    ///
+    /// What makes a choice better is the order for GPUs and NICs in docs/placement.md, whatever the
+    /// resource's placement says. No alternative is shown.
     #[arg(long, value_name = "N", requires = "size", conflicts_with_all = ["near", "policy"],
-          value_parser = size)]
+          allow_negative_numbers = true, value_parser = size)]
     pub(crate) nics: Option<usize>,
     /// No GPU and NIC of a pair farther apart than this [default: as near as can be]
-    #[arg(long, value_name = "LEVEL", requires = "nics", value_parser = level())]
+    #[arg(long, value_name = "LEVEL", requires = "nics", ignore_case = true,
+          value_parser = level())]
     pub(crate) within: Option<PcieLevel>,
 }
 
@@ -96,22 +116,72 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 fn policy() -> impl TypedValueParser<Value = Policy> {
-    let names = PossibleValuesParser::new(Policy::ALL.map(Policy::name));
+    let value = |policy: Policy| PossibleValue::new(policy.name()).help(aim(policy));
+    let names = PossibleValuesParser::new(Policy::ALL.map(value));
     names.try_map(|name| name.parse::<Policy>())
+}
+
+/// What a policy is after.
+fn aim(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Aligned => "The best connected set, which leaves the most useful rest",
+        Policy::Packed => "From the groups with the most in use, so that others stay free",
+        Policy::Distributed => "From the groups with the least in use",
+        Policy::NumaStrict => "As aligned, on one NUMA node or not at all",
+        Policy::First => "The lowest positions",
+    }
 }
 
 /// The levels of the ladder, as `windlass topo` labels them, in lower case.
 fn level() -> impl TypedValueParser<Value = PcieLevel> {
-    const LEVELS: [(&str, PcieLevel); 5] = [
-        ("pix", PcieLevel::Pix),
-        ("pxb", PcieLevel::Pxb),
-        ("phb", PcieLevel::Phb),
-        ("node", PcieLevel::Node),
-        ("sys", PcieLevel::Sys),
+    const LEVELS: [(&str, PcieLevel, &str); 5] = [
+        ("pix", PcieLevel::Pix, "Below one PCIe switch"),
+        ("pxb", PcieLevel::Pxb, "Below several PCIe switches"),
+        ("phb", PcieLevel::Phb, "Below one host bridge"),
+        ("node", PcieLevel::Node, "On one NUMA node"),
+        ("sys", PcieLevel::Sys, "Anywhere"),
     ];
-    let names = PossibleValuesParser::new(LEVELS.map(|(name, _)| name));
-    let called = |text: String| LEVELS.into_iter().find(|(name, _)| *name == text);
-    names.map(move |text| called(text).expect("a possible value").1)
+    let value = |(name, _, about)| PossibleValue::new(name).help(about);
+    let names = PossibleValuesParser::new(LEVELS.map(value));
+    let called = |text: &str| LEVELS.into_iter().find(|(name, ..)| name.eq_ignore_ascii_case(text));
+    names.map(move |text| called(&text).expect("a possible value").1)
+}
+
+// === impl Elsewhere ===
+
+impl Args for Elsewhere {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
+}
+
+impl FromArgMatches for Elsewhere {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        const OF_THIS_HOST: [(&str, &str); 4] = [
+            ("host_root", "--host-root"),
+            ("nvml_library", "--nvml-library"),
+            ("kubelet_dir", "--kubelet-dir"),
+            ("state_dir", "--state-dir"),
+        ];
+        let is_typed = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
+        let typed = OF_THIS_HOST.into_iter().find(|(id, _)| is_typed(id));
+        match typed.filter(|_| is_typed("machine")) {
+            None => Ok(Self),
+            Some((_, flag)) => Err(clap::Error::raw(
+                ErrorKind::ArgumentConflict,
+                format!("{flag} is of this host, and cannot be used with --machine\n"),
+            )),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 // === impl PodName ===

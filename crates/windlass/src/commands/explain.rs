@@ -25,7 +25,7 @@ use live::Kubelet;
 use report::Report;
 
 pub(super) async fn run(args: ExplainArgs) -> Result<()> {
-    let ExplainArgs { ask, past, host, record, output } = args;
+    let ExplainArgs { mut ask, past, host, record, output, .. } = args;
     if past.past {
         return past::run(&config(host, record)?, output).await;
     }
@@ -33,8 +33,9 @@ pub(super) async fn run(args: ExplainArgs) -> Result<()> {
         return pod::run(&config(host, record)?, &pod, output).await;
     }
     let (node, kubelet) = look(&ask, host, record).await?;
+    let wanted = joint::wanted(&node, &mut ask)?;
     let asked = ask::read(&node, &kubelet, &ask)?;
-    if let Some(wanted) = joint::wanted(&ask) {
+    if let Some(wanted) = wanted {
         let report = joint::read(&node, &kubelet, asked, wanted)?;
         answer(output, &report, || joint::table(&report))?;
         return report.ended();

@@ -22,6 +22,8 @@ pub(super) struct Asked {
     pub(super) unavailable: Vec<Unavailable>,
     /// What the answer takes for granted.
     pub(super) caveat: Option<String>,
+    /// Why it needs no answer.
+    pub(super) refused: Option<String>,
 }
 
 /// A device of the resource that is not free.
@@ -39,8 +41,15 @@ enum Free<'a> {
     Now(&'a Kubelet),
 }
 
+/// Why a device is not free that others were named in place of.
+pub(super) const NOT_NAMED: &str = "--free does not name it";
+
 pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Result<Asked> {
     let resource = Resource::find(node, args.resource.as_ref())?;
+    if args.nics.is_some() && resource.is_of_nics() {
+        let problem = anyhow!("{} is made of NICs; ask with --size alone", resource.name);
+        return Err(wrong("--nics", problem).into());
+    }
     let free = match &args.free {
         Some(words) => Free::Named(resource.named("--free", words)?),
         None => Free::Now(kubelet),
@@ -54,6 +63,7 @@ pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Resul
         }
         Some(shared) => replicas(&resource, shared, &free, &required)?,
     };
+    let refused = required.iter().find_map(|named| resource.refusal(&free, named));
     let policy = args.policy.unwrap_or_else(|| node.placement(&resource.name));
     let size = args.size.expect("clap requires it where nothing of the past is asked for");
     let question = Question { resource: resource.name.clone(), policy, size, stock };
@@ -61,7 +71,7 @@ pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Resul
         Free::Named(_) => Default::default(),
         Free::Now(kubelet) => (kubelet.caveat(&resource.name), unavailable(&resource, kubelet)),
     };
-    Ok(Asked { question, unavailable, caveat })
+    Ok(Asked { question, unavailable, caveat, refused })
 }
 
 fn devices(
@@ -77,8 +87,8 @@ fn devices(
     let available = resource.members.iter().filter(is_free).map(|member| member.device.id.clone());
     Ok(Stock::Devices {
         available: available.collect(),
-        required: required.iter().map(|named| named.device.id.clone()).collect(),
-        near: near.iter().map(|device| device.id.clone()).collect(),
+        required: names::each_once(required.iter().map(|named| named.device)),
+        near: names::each_once(near),
     })
 }
 
@@ -124,6 +134,23 @@ fn unavailable(resource: &Resource<'_>, kubelet: &Kubelet) -> Vec<Unavailable> {
     resource.members.iter().filter_map(entry).collect()
 }
 
+/// The reasons, in the order of the first of each, and the devices that each holds for.
+pub(super) fn by_reason(unavailable: &[Unavailable]) -> Vec<(&str, Vec<DeviceId>)> {
+    let mut groups: Vec<(&str, Vec<DeviceId>)> = Vec::new();
+    for Unavailable { device, why } in unavailable {
+        match groups.iter_mut().find(|(known, _)| known == why) {
+            Some((_, ids)) => ids.push(device.clone()),
+            None => groups.push((why, vec![device.clone()])),
+        }
+    }
+    groups
+}
+
+/// What there is to say where a device is required that cannot be had.
+pub(super) fn in_vain(name: impl std::fmt::Display, why: &str) -> String {
+    format!("{name} is required and not free: {why}")
+}
+
 fn wrong(flag: &'static str, error: impl Into<anyhow::Error>) -> Misuse {
     Misuse(error.into().context(flag))
 }
@@ -146,6 +173,13 @@ impl<'a> Resource<'a> {
         }
         Ok(named)
     }
+
+    /// Why a device that is required cannot be had.
+    fn refusal(&self, free: &Free<'_>, named: &Named<'_>) -> Option<String> {
+        let member = self.members.iter().find(|member| member.device.id == named.device.id)?;
+        let why = free.obstacle(&self.name, member, named.replica)?;
+        Some(in_vain(named, &why))
+    }
 }
 
 // === impl Free ===
@@ -160,13 +194,23 @@ impl Free<'_> {
     }
 
     fn has(&self, resource: &ResourceName, member: &Member<'_>, replica: Option<u32>) -> bool {
+        self.obstacle(resource, member, replica).is_none()
+    }
+
+    /// Why a device, or its replica, does not count as free.
+    fn obstacle(
+        &self,
+        resource: &ResourceName,
+        member: &Member<'_>,
+        replica: Option<u32>,
+    ) -> Option<String> {
         let is_it = |named: &Named<'_>| {
             named.device.id == member.device.id
                 && (named.replica.is_none() || named.replica == replica)
         };
         match self {
-            Self::Named(named) => named.iter().any(is_it),
-            Self::Now(kubelet) => kubelet.obstacle(resource, member, replica).is_none(),
+            Self::Named(named) => (!named.iter().any(is_it)).then(|| NOT_NAMED.to_owned()),
+            Self::Now(kubelet) => kubelet.obstacle(resource, member, replica),
         }
     }
 }

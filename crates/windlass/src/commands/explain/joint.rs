@@ -15,8 +15,9 @@ use windlass_core::{
 use windlass_node::state::NodeState;
 
 use super::{
-    ask::{Asked, Unavailable},
+    ask::{Asked, NOT_NAMED, Unavailable, in_vain},
     live::Kubelet,
+    names::take_nics,
     question::{Stock, texts},
     report::name,
     resource::Member,
@@ -25,10 +26,14 @@ use crate::{cli::AskArgs, exit::Misuse};
 pub(super) use show::table;
 
 /// What is asked for besides the GPUs.
-#[derive(Clone, Copy)]
 pub(super) struct WantedNics {
     size: usize,
     within: Option<PcieLevel>,
+    /// Those that are named as free; none where all count that nothing is in the way of.
+    free: Vec<DeviceId>,
+    required: Vec<DeviceId>,
+    /// What the answer takes for granted.
+    caveat: Option<&'static str>,
 }
 
 /// A question about GPUs and NICs, and its answer.
@@ -80,9 +85,23 @@ enum Outcome {
     Refused(String),
 }
 
-/// The NICs that the command line asks for, if it does.
-pub(super) fn wanted(args: &AskArgs) -> Option<WantedNics> {
-    args.nics.map(|size| WantedNics { size, within: args.within })
+/// Nobody is asked who holds what, where devices are named as free.
+const ALL_NICS: &str = "--free names no NIC, so all that are healthy are free";
+
+/// The NICs that the command line asks for, if it does. What it says of them is taken out: the rest is
+/// the question about GPUs.
+pub(super) fn wanted(node: &NodeState, args: &mut AskArgs) -> Result<Option<WantedNics>> {
+    let Some(size) = args.nics else { return Ok(None) };
+    let devices = &node.inventory.devices;
+    let required = take_nics(devices, &mut args.require);
+    let free = args.free.as_mut().map(|words| take_nics(devices, words));
+    if args.free.as_ref().is_some_and(Vec::is_empty) {
+        let problem = anyhow!("no GPU is named; name the GPUs beside the NICs, such as 0-3,mlx5_0");
+        return Err(Misuse(problem.context("--free")).into());
+    }
+    let caveat = free.as_ref().is_some_and(Vec::is_empty).then_some(ALL_NICS);
+    let free = free.unwrap_or_default();
+    Ok(Some(WantedNics { size, within: args.within, free, required, caveat }))
 }
 
 /// The question about GPUs becomes one about both.
@@ -92,32 +111,41 @@ pub(super) fn read<'a>(
     asked: Asked,
     wanted: WantedNics,
 ) -> Result<Report<'a>> {
-    let Asked { question, mut unavailable, caveat } = asked;
+    let Asked { question, mut unavailable, caveat, refused } = asked;
     let Stock::Devices { available, required, .. } = question.stock else {
         let problem = anyhow!("{} is shared, and replicas are near nothing", question.resource);
         return Err(Misuse(problem.context("--nics")).into());
     };
-    let nics = nics(node, kubelet, wanted.size, &mut unavailable);
+    let within = wanted.within;
+    let caveat = caveat.or_else(|| wanted.caveat.map(ToOwned::to_owned));
+    let nics = nics(node, kubelet, wanted, &mut unavailable);
+    let refused = refused.or_else(|| nics.refusal(node, &unavailable));
     let gpus = Part { size: question.size, available, required };
-    let question = Question { resource: question.resource, gpus, nics, within: wanted.within };
-    let outcome = match question.choose(node) {
-        Ok(choice) => Outcome::Choice(Box::new(choice)),
-        Err(refusal) => Outcome::Refused(refusal.to_string()),
+    let question = Question { resource: question.resource, gpus, nics, within };
+    let choice = match refused {
+        Some(why) => Err(why),
+        None => question.choose(node).map_err(|refusal| refusal.to_string()),
     };
-    let ids = question.gpus.available.iter().chain(&question.nics.available);
+    let outcome = choice.map_or_else(Outcome::Refused, |choice| Outcome::Choice(Box::new(choice)));
+    let ids = [&question.gpus, &question.nics].into_iter();
+    let ids = ids.flat_map(|part| part.available.iter().chain(&part.required));
     let ids = ids.chain(unavailable.iter().map(|entry| &entry.device));
     let names = ids.map(|id| (id.clone(), name(node, id))).collect();
     let simulated = node.inventory.simulated.as_deref();
     Ok(Report { simulated, question, unavailable, caveat, names, outcome, node })
 }
 
-/// The NICs of the machine, of which those count that nothing is in the way of.
+/// The NICs that are named; else those of the machine that nothing is in the way of.
 fn nics(
     node: &NodeState,
     kubelet: &Kubelet,
-    size: usize,
+    wanted: WantedNics,
     unavailable: &mut Vec<Unavailable>,
 ) -> Part {
+    let WantedNics { size, free, required, .. } = wanted;
+    if !free.is_empty() {
+        return Part { size, available: free, required };
+    }
     let offerings = node.offerings();
     let obstacle = |device: &Device| {
         let offering = offerings.get(&device.id).cloned();
@@ -137,7 +165,7 @@ fn nics(
             None => available.push(id),
         }
     }
-    Part { size, available, required: Vec::new() }
+    Part { size, available, required }
 }
 
 // === impl Question ===
@@ -152,6 +180,17 @@ impl Question {
             alignment: self.within.map_or(Alignment::Preferred, Alignment::Required),
         };
         choose_joint(&node.topology, request)
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    /// Why a device that is required cannot be had.
+    fn refusal(&self, node: &NodeState, unavailable: &[Unavailable]) -> Option<String> {
+        let missing = self.required.iter().find(|id| !self.available.contains(id))?;
+        let why = unavailable.iter().find(|entry| entry.device == *missing);
+        Some(in_vain(name(node, missing), why.map_or(NOT_NAMED, |entry| entry.why.as_str())))
     }
 }
 

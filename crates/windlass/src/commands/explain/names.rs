@@ -1,9 +1,9 @@
 //! Devices by the names that people give them.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use windlass_core::{
-    device::{Device, DeviceKind},
+    device::{Device, DeviceId, DeviceKind},
     replica::ReplicaId,
 };
 
@@ -68,6 +68,22 @@ pub(super) fn anywhere<'a>(
     words.iter().map(find).collect()
 }
 
+/// Takes those words out that name a NIC, whatever it is offered as.
+pub(super) fn take_nics(devices: &[Device], words: &mut Vec<String>) -> Vec<DeviceId> {
+    let nics = devices.iter().filter(|device| device.kind == DeviceKind::Nic);
+    let nic = |word: &String| nics.clone().find(|device| goes_by(device, word));
+    let found = each_once(words.iter().filter_map(nic));
+    words.retain(|word| nic(word).is_none());
+    found
+}
+
+/// The ids in the order in which they are named first.
+pub(super) fn each_once<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Vec<DeviceId> {
+    let mut seen = BTreeSet::new();
+    let ids = devices.into_iter().map(|device| &device.id);
+    ids.filter(|id| seen.insert(*id)).cloned().collect()
+}
+
 /// `0-2` names `GPU0`, `GPU1` and `GPU2`; `0/1` names `GPU0:1`; any other word is a name itself.
 fn names_of(word: &str, members: &[&Device]) -> Box<dyn Iterator<Item = String>> {
     let is_nic = members.first().is_some_and(|device| device.kind == DeviceKind::Nic);
@@ -91,6 +107,15 @@ fn goes_by(device: &Device, name: &str) -> bool {
     let kind = if device.kind == DeviceKind::Nic { "NIC" } else { "GPU" };
     let is = |own: String| own.eq_ignore_ascii_case(name);
     device.id.as_str() == name || is(short_name(device)) || is(format!("{kind}{}", device.index))
+}
+
+// === impl Named ===
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&short_name(self.device))?;
+        self.replica.map_or(Ok(()), |number| write!(f, "::{number}"))
+    }
 }
 
 // === impl Unknown ===

@@ -1,7 +1,7 @@
 //! `windlass explain --past`: the choices that the agent remembers.
 
 use anyhow::Result;
-use jiff::{Timestamp, Unit};
+use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 use serde::Serialize;
 use windlass_node::{
     Config,
@@ -41,7 +41,7 @@ fn show(config: &Config, node: &NodeState, choices: &[Remembered]) -> Result<()>
 }
 
 /// What there is to say where nothing is remembered.
-pub(super) fn nothing(config: &Config) -> String {
+fn nothing(config: &Config) -> String {
     format!("no choice is remembered in {}", config.state_dir.display())
 }
 
@@ -85,7 +85,8 @@ fn chosen(node: &NodeState, among: &Among) -> String {
     }
 }
 
-/// To the second.
+/// The second that it was in.
 pub(super) fn second(at: Timestamp) -> String {
-    at.round(Unit::Second).map_or_else(|_| at.to_string(), |at| at.to_string())
+    let begun = TimestampRound::new().smallest(Unit::Second).mode(RoundMode::Floor);
+    at.round(begun).map_or_else(|_| at.to_string(), |at| at.to_string())
 }

@@ -43,7 +43,7 @@ struct Held<'a> {
     container: String,
     resource: String,
     ids: BTreeSet<String>,
-    /// The choice that gave it that, where it is remembered.
+    /// The newest choice of just that, where one is remembered.
     #[serde(skip_serializing_if = "Option::is_none")]
     past: Option<Past<'a>>,
 }
@@ -53,6 +53,8 @@ struct Held<'a> {
 #[serde(rename_all = "camelCase")]
 struct Past<'a> {
     at: Timestamp,
+    /// What is not known of it.
+    caveat: &'static str,
     /// Why the answer would be another today; `None` where it would be the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     change: Option<String>,
@@ -60,16 +62,20 @@ struct Past<'a> {
     today: Report<'a>,
 }
 
+/// A kubelet that has no choice does not ask: what is remembered then is a pod's that had the same before.
+const MAYBE: &str = "if the kubelet did not ask for this pod, it was an earlier one's";
+
 /// The kubelet asks where it has a choice only, and the agent remembers the newest.
 const FORGOTTEN: &str = "the choice is not remembered: there was none, or it was long ago";
 
 pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Result<()> {
     let holders = holders::ask(&config.kubelet_dir).await;
-    let holders = holders.context("cannot find out which devices the pod has")?;
+    let holders = holders.context(
+        "cannot find out which devices the pod has (--kubelet-dir says where its kubelet is)",
+    )?;
     let holdings = holdings(&holders, pod);
     ensure!(!holdings.is_empty(), "{pod} has no device of this node; {}", pods(&holders));
     let remembered = choices::read(&config.state_dir)?;
-    ensure!(!remembered.is_empty(), past::nothing(config));
     let node = survey(config).await?;
     let held = |((container, resource), ids): ((String, String), BTreeSet<String>)| {
         let is_it = |then: &&Remembered| then.resource.as_str() == resource && ids_of(then) == ids;
@@ -80,7 +86,8 @@ pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Re
     let containers = holdings.into_iter().map(held).collect();
     let document = Document { simulated, pod: pod.to_string(), containers };
     answer(output, &document, || document.table(&node))?;
-    ensure!(document.containers.iter().any(|held| held.past.is_some()), "{pod}: {FORGOTTEN}");
+    let is_explained = document.containers.iter().any(|held| held.past.is_some());
+    ensure!(is_explained, "{pod}: {FORGOTTEN}; looked in {}", config.state_dir.display());
     Ok(())
 }
 
@@ -118,14 +125,17 @@ fn pods(holders: &ByDevice) -> String {
 /// Devices by their names, replicas with their numbers, in the inventory's order; what is gone is last.
 fn called(node: &NodeState, ids: &BTreeSet<String>) -> String {
     let parts = |id| match ReplicaId::split(id) {
-        Some((device, number)) => (device, format!("::{number}")),
-        None => (id, String::new()),
+        Some((device, number)) => (device, Some(number)),
+        None => (id, None),
     };
     let mut parts: Vec<_> = ids.iter().map(|id| parts(id)).collect();
     let position = |device: &str| node.topology.position(device).unwrap_or(usize::MAX);
-    parts.sort_by_key(|(device, _)| position(device));
+    parts.sort_by_key(|&(device, number)| (position(device), device, number));
     let name = |id: &str| node.inventory.get(id).map_or_else(|| id.to_owned(), short_name);
-    let names = parts.iter().map(|(device, number)| name(device) + number);
+    let names = parts.into_iter().map(|(device, number)| match number {
+        Some(number) => format!("{}::{number}", name(device)),
+        None => name(device),
+    });
     names.collect::<Vec<_>>().join(" ")
 }
 
@@ -156,8 +166,8 @@ impl Document<'_> {
 impl<'a> Past<'a> {
     fn of(node: &'a NodeState, then: &Remembered) -> Self {
         let (question, unavailable) = (Question::of(then), Vec::new());
-        let today = Report::new(node, Asked { question, unavailable, caveat: None });
-        Self { at: then.at, change: change(then, &today), today }
+        let today = Report::new(node, Asked { question, unavailable, caveat: None, refused: None });
+        Self { at: then.at, caveat: MAYBE, change: change(then, &today), today }
     }
 
     fn lines(&self, paint: Paint) -> Vec<String> {
@@ -167,8 +177,9 @@ impl<'a> Past<'a> {
                 paint.text(Tone::Notable, format!("the answer is another today: {change}"))
             }
         };
-        let mut lines =
-            vec![format!("  chosen at {}; {change}", past::second(self.at)), String::new()];
+        let at = past::second(self.at);
+        let newest = format!("  the newest choice of just these devices, at {at}; {}", self.caveat);
+        let mut lines = vec![newest, format!("  {change}"), String::new()];
         lines.extend(show::lines(&self.today, paint));
         lines
     }

@@ -112,6 +112,14 @@ pub(super) fn texts(ids: &[DeviceId]) -> Vec<&str> {
 // === impl Stock ===
 
 impl Stock {
+    /// The devices that the answer must hold, where that is not said with the devices themselves.
+    pub(super) fn required(&self) -> &[DeviceId] {
+        match self {
+            Self::Devices { required, .. } => required,
+            Self::Replicas { .. } => &[],
+        }
+    }
+
     /// Every device that the question is about.
     pub(super) fn devices(&self) -> Vec<&DeviceId> {
         match self {

@@ -49,12 +49,16 @@ pub(super) enum Outcome {
 
 impl<'a> Report<'a> {
     pub(super) fn new(node: &'a NodeState, asked: Asked) -> Self {
-        let Asked { question, unavailable, caveat } = asked;
-        let (verdict, outcome) = match question.explain(&node.topology) {
-            Ok(answer) => (answer.verdict(), Outcome::Explanation(answer)),
-            Err(refusal) => (None, Outcome::Refused(refusal.to_string())),
+        let Asked { question, unavailable, caveat, refused } = asked;
+        let answer = match refused {
+            Some(why) => Err(why),
+            None => question.explain(&node.topology).map_err(|refusal| refusal.to_string()),
         };
-        let ids = question.stock.devices().into_iter();
+        let (verdict, outcome) = match answer {
+            Ok(answer) => (answer.verdict(), Outcome::Explanation(answer)),
+            Err(why) => (None, Outcome::Refused(why)),
+        };
+        let ids = question.stock.devices().into_iter().chain(question.stock.required());
         let ids = ids.chain(unavailable.iter().map(|entry| &entry.device));
         let names = ids.map(|id| (id.clone(), name(node, id))).collect();
         let simulated = node.inventory.simulated.as_deref();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, anyhow, bail};
 use windlass_core::{
-    device::{Device, DeviceId},
+    device::{Device, DeviceId, DeviceKind},
     resource::ResourceName,
 };
 use windlass_node::state::{NodeState, Offering, SharedAs};
@@ -57,6 +57,10 @@ impl<'a> Resource<'a> {
     /// The devices without how they are handed out.
     pub(super) fn devices(&self) -> Vec<&'a Device> {
         self.members.iter().map(|member| member.device).collect()
+    }
+
+    pub(super) fn is_of_nics(&self) -> bool {
+        self.members.iter().any(|member| member.device.kind == DeviceKind::Nic)
     }
 
     /// How its devices are shared; `None` where each serves one container.

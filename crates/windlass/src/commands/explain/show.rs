@@ -11,7 +11,7 @@ use windlass_core::{
 };
 
 use super::{
-    ask::Unavailable,
+    ask::{Unavailable, by_reason},
     question::{Answer, Stock},
     report::{Outcome, Report},
 };
@@ -59,9 +59,9 @@ impl Words<'_> {
             vec![self.paint.text(Tone::Strong, format!("{size} of {resource}, {policy}"))];
         match &question.stock {
             Stock::Devices { available, required, near } => {
-                lines.extend(self.listed("free", available));
-                lines.extend(self.listed("required", required));
-                lines.extend(self.listed("near", near));
+                lines.extend(row("free", or_none(&self.listed(available))));
+                lines.extend(row("required", &self.listed(required)));
+                lines.extend(row("near", &self.listed(near)));
             }
             Stock::Replicas { pools, .. } => {
                 let replicas = pools.iter().flat_map(|pool| pool.replicas(&pool.required));
@@ -69,11 +69,7 @@ impl Words<'_> {
                 lines.extend(row("required", &names.join(" ")));
             }
         }
-        let mut label = "not free";
-        for (why, ids) in self.unavailable() {
-            lines.extend(row(label, &format!("{}: {why}", self.report.names(&ids))));
-            label = "";
-        }
+        lines.extend(not_free(&self.report.unavailable, |ids| self.report.names(ids)));
         lines
     }
 
@@ -167,22 +163,10 @@ impl Words<'_> {
         lines
     }
 
-    /// The devices that cannot be had, by the reason, in the order of the first of each.
-    fn unavailable(&self) -> Vec<(&str, Vec<DeviceId>)> {
-        let mut groups: Vec<(&str, Vec<DeviceId>)> = Vec::new();
-        for Unavailable { device, why } in &self.report.unavailable {
-            match groups.iter_mut().find(|(known, _)| known == why) {
-                Some((_, ids)) => ids.push(device.clone()),
-                None => groups.push((why, vec![device.clone()])),
-            }
-        }
-        groups
-    }
-
-    fn listed(&self, label: &str, ids: &[DeviceId]) -> Vec<String> {
+    fn listed(&self, ids: &[DeviceId]) -> String {
         let mut ids = ids.to_vec();
         ids.sort_by_key(|id| self.report.node.topology.position(id.as_str()));
-        row(label, &self.report.names(&ids))
+        self.report.names(&ids)
     }
 
     fn replica(&self, replica: &ReplicaId) -> String {
@@ -200,6 +184,21 @@ pub(super) fn row(label: &str, text: &str) -> Vec<String> {
         return Vec::new();
     }
     wrapped(&format!("  {label:<13}"), text.split_whitespace())
+}
+
+/// What is free, where that may be nothing.
+pub(super) fn or_none(names: &str) -> &str {
+    if names.is_empty() { "none" } else { names }
+}
+
+/// The devices that cannot be had, by the reason.
+pub(super) fn not_free(
+    unavailable: &[Unavailable],
+    names: impl Fn(&[DeviceId]) -> String,
+) -> Vec<String> {
+    let labels = std::iter::once("not free").chain(std::iter::repeat(""));
+    let groups = labels.zip(by_reason(unavailable));
+    groups.flat_map(|(label, (why, ids))| row(label, &format!("{}: {why}", names(&ids)))).collect()
 }
 
 /// The score beside that of the alternative; none for a policy that compares nothing.

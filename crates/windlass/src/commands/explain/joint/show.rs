@@ -12,7 +12,7 @@ use crate::{
         LEGEND, Topology,
         explain::{
             report::name,
-            show::{MATRIX, row},
+            show::{MATRIX, not_free, or_none, row},
         },
         ordered, simulated,
     },
@@ -47,14 +47,11 @@ impl Report<'_> {
         let title =
             format!("{gpus} of {} and {nics}{}", question.resource, within.unwrap_or_default());
         let mut lines = vec![paint.text(Tone::Strong, title)];
-        lines.extend(row("free", &self.listed(&question.gpus.available)));
-        lines.extend(row("free NICs", &self.listed(&question.nics.available)));
-        lines.extend(row("required", &self.listed(&question.gpus.required)));
-        let mut label = "not free";
-        for entry in &self.unavailable {
-            lines.extend(row(label, &format!("{}: {}", self.name(&entry.device), entry.why)));
-            label = "";
-        }
+        lines.extend(row("free", or_none(&self.listed(&question.gpus.available))));
+        lines.extend(row("free NICs", or_none(&self.listed(&question.nics.available))));
+        let required = [&question.gpus.required[..], &question.nics.required].concat();
+        lines.extend(row("required", &self.listed(&required)));
+        lines.extend(not_free(&self.unavailable, |ids| self.listed(ids)));
         lines
     }
 
