@@ -7,6 +7,7 @@
 
 mod best_effort;
 mod by_hand;
+mod joint;
 mod machines;
 mod page;
 mod pairs;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use windlass_core::placement::{Policy, Request, Topology, choose};
 
 use crate::{
-    by_hand,
+    by_hand, joint,
     machines::Machine,
     pairs::{first, members},
     random::Random,
@@ -28,6 +28,9 @@ const DRAWN_RUNS: usize = 5;
 /// What the slowest question may take, by the devices of the machine.
 const BUDGETS: [(usize, Duration); 2] =
     [(8, Duration::from_micros(100)), (64, Duration::from_millis(2))];
+
+/// Machines whose every size is shown, and how many of their devices are free.
+const BY_SIZE: [(&str, usize); 3] = [("dgx-1", 4), ("dgx-1", 8), ("16-gpu", 16)];
 
 /// The policies that search among all devices; the others look at fewer sets.
 const POLICIES: [Policy; 3] = [Policy::Aligned, Policy::Packed, Policy::Distributed];
@@ -50,9 +53,25 @@ pub(crate) fn measure(machines: &[Machine]) -> Result<Vec<Row>> {
     for machine in all() {
         rows.extend([every_size(machine, machine.pool.len())?, drawn(machine)?]);
     }
+    for (name, devices) in BY_SIZE {
+        let machine = machines.iter().find(|machine| machine.name == name);
+        rows.extend(each_size(machine.context("no such machine")?, devices)?);
+    }
     rows.push(replicas::measure(machines)?);
+    rows.extend(joint::measure(machines)?);
     rows.extend(all().map(topology));
     Ok(rows)
+}
+
+/// Each size of its own, by the usual policy.
+fn each_size(machine: &Machine, devices: usize) -> Result<Vec<Row>> {
+    let row = |size| {
+        let question = Question { machine, free: first(devices), size, policy: Policy::Aligned };
+        let taken = question.time(RUNS)?;
+        let what = format!("{}: {size} of {devices}", machine.name);
+        Ok(Row::timed(what, &taken).compared("aligned"))
+    };
+    (1..=devices).map(row).collect()
 }
 
 /// The first so many devices are free.

@@ -1,0 +1,53 @@
+//! GPUs together with NICs: every number of both.
+
+use std::{hint::black_box, time::Instant};
+
+use anyhow::Result;
+use windlass_core::{
+    device::{Device, DeviceKind},
+    placement::joint::{Alignment, JointRequest, Wanted, choose_joint},
+};
+
+use crate::{machines::Machine, report::Row, samples::Samples};
+
+/// How often each question is asked.
+const RUNS: usize = 50;
+
+/// Machines whose GPUs and NICs are asked for together.
+const MACHINES: [&str; 3] = ["dgx-1", "dgx-h100", "16-gpu"];
+
+/// Measures as many NICs as GPUs, in every number that there is of both.
+pub(crate) fn measure(machines: &[Machine]) -> Result<Vec<Row>> {
+    machines.iter().filter(|machine| MACHINES.contains(&machine.name)).map(slowest).collect()
+}
+
+fn slowest(machine: &Machine) -> Result<Row> {
+    let gpus = machine.ids();
+    let is_nic = |device: &&Device| device.kind == DeviceKind::Nic;
+    let nics = machine.devices.iter().filter(is_nic).map(|device| device.id.as_str());
+    let nics: Vec<_> = nics.collect();
+    let mut slowest = Samples::default();
+    for size in 1..=gpus.len().min(nics.len()) {
+        let taken = time(machine, (&gpus, &nics), size)?;
+        if taken.median() > slowest.median() {
+            slowest = taken;
+        }
+    }
+    let what = format!("{}: {} GPUs with {} NICs", machine.name, gpus.len(), nics.len());
+    Ok(Row::timed(what, &slowest).compared("as many of both, the slowest size"))
+}
+
+fn time(machine: &Machine, (gpus, nics): (&[&str], &[&str]), size: usize) -> Result<Samples> {
+    let request = JointRequest {
+        gpus: Wanted { available: gpus, required: &[], size },
+        nics: Wanted { available: nics, required: &[], size },
+        alignment: Alignment::Preferred,
+    };
+    let mut taken = Samples::default();
+    for _ in 0..RUNS {
+        let begun = Instant::now();
+        black_box(choose_joint(&machine.topology, black_box(request))?);
+        taken.push(begun.elapsed());
+    }
+    Ok(taken)
+}
