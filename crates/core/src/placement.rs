@@ -154,22 +154,27 @@ impl Question {
 
     /// The best set of which every device that is not required is eligible.
     fn best(&self, topology: &Topology, eligible: impl Fn(usize) -> bool) -> Option<Found> {
-        let nodes = self.numa_nodes(topology);
-        let on_node = |node: Option<u32>| {
-            let is_on = |at: usize| topology.spot(at).numa_node == node;
-            let fits = self.required.iter().all(|&at| is_on(at));
-            if fits { self.search(topology, |at| eligible(at) && is_on(at)) } else { None }
-        };
         match self.policy {
             Policy::First => self.first(eligible),
-            Policy::NumaStrict if self.size > 1 && nodes.len() > 1 => {
-                let found = nodes.into_iter().flatten().filter_map(|node| on_node(Some(node)));
-                found.reduce(Found::or)
-            }
+            Policy::NumaStrict if self.size > 1 => self.on_one_node(topology, eligible),
             Policy::Aligned | Policy::Packed | Policy::Distributed | Policy::NumaStrict => {
                 self.search(topology, eligible)
             }
         }
+    }
+
+    /// The best set on one NUMA node; where the machine tells only one, or none, all are on it.
+    fn on_one_node(&self, topology: &Topology, eligible: impl Fn(usize) -> bool) -> Option<Found> {
+        let nodes = self.numa_nodes(topology);
+        if nodes.len() == 1 {
+            return self.search(topology, eligible);
+        }
+        let on_node = |node| {
+            let is_on = |at: usize| topology.spot(at).numa_node == Some(node);
+            let fits = self.required.iter().all(|&at| is_on(at));
+            if fits { self.search(topology, |at| eligible(at) && is_on(at)) } else { None }
+        };
+        nodes.into_iter().flatten().filter_map(on_node).reduce(Found::or)
     }
 
     fn search(&self, topology: &Topology, eligible: impl Fn(usize) -> bool) -> Option<Found> {

@@ -1,8 +1,7 @@
 //! What a connection is worth: the weights that a choice adds up.
 //!
 //! The PCIe levels have the order and the spacing of NVIDIA's best-effort policy, and one NVLink outweighs
-//! them all. Where two GPUs are linked
-//! their data does not go over PCIe, so its level does not count there.
+//! them all. Where two GPUs are linked their data does not go over PCIe, so its level does not count there.
 
 use crate::{
     nvlink::NvLinkPair,

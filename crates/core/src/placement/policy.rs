@@ -224,6 +224,14 @@ impl Score {
         self.terms.iter().zip(values).map(|(&term, value)| (term, term.signed(value)))
     }
 
+    /// How a set compares with one of this score, by what each term says of it. Most sets differ by the
+    /// first, and of these nothing else is asked.
+    pub(super) fn compared_with(&self, mut value: impl FnMut(Term) -> i64) -> Ordering {
+        let terms = self.terms.iter().zip(&self.values);
+        let mut orders = terms.map(|(&term, theirs)| term.signed(value(term)).cmp(theirs));
+        orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
+    }
+
     /// The first term by which two scores of the same terms differ; `Position` where none does.
     pub fn decided_by(&self, other: &Self) -> Term {
         let pairs = self.values.iter().zip(&other.values);

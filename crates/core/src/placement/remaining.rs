@@ -6,7 +6,7 @@
 mod neighbours;
 mod sets;
 
-use super::{affinity::Worth, problem::Problem};
+use super::{affinity::Worth, policy::Term, problem::Problem};
 use neighbours::Neighbours;
 use sets::Sets;
 
@@ -21,7 +21,8 @@ const SIZES: [(usize, i64); 3] = [(2, 21), (4, 7), (8, 3)];
 #[derive(Debug)]
 pub(super) struct Remaining {
     data: Data,
-    pcie: Neighbours,
+    /// Where the terms ask for it.
+    pcie: Option<Neighbours>,
 }
 
 /// How what data travels over is judged.
@@ -41,7 +42,8 @@ impl Remaining {
         } else {
             Data::Neighbours(Neighbours::of(problem, Worth::affinity))
         };
-        Self { data, pcie: Neighbours::of(problem, |worth| worth.pcie) }
+        let pcie = || Neighbours::of(problem, |worth| worth.pcie);
+        Self { data, pcie: problem.terms.contains(&Term::RemainingPcie).then(pcie) }
     }
 
     /// What remains after a choice of so many of each class is worth by what data travels over.
@@ -54,7 +56,8 @@ impl Remaining {
 
     /// The same by where the devices sit.
     pub(super) fn by_pcie(&self, problem: &Problem, counts: &[usize]) -> i64 {
-        self.pcie.usefulness(problem, counts)
+        let pcie = self.pcie.as_ref().expect("only terms of the problem are asked for");
+        pcie.usefulness(problem, counts)
     }
 }
 

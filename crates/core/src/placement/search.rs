@@ -132,7 +132,8 @@ impl<'a> Search<'a> {
     /// Keeps the set if it is better than the best, or equal and lower.
     fn compare(&mut self) {
         let best = self.best.as_ref().map(|best| best.score);
-        let order = best.map_or(Ordering::Greater, |best| self.against(best));
+        let order =
+            best.map_or(Ordering::Greater, |best| best.compared_with(|term| self.value(term)));
         if order == Ordering::Less {
             return;
         }
@@ -144,14 +145,6 @@ impl<'a> Search<'a> {
             best.score = score;
             best.positions.clone_from(&self.scratch);
         }
-    }
-
-    /// Compares term by term: most sets lose by the first, and the others need not be known.
-    fn against(&mut self, best: Score) -> Ordering {
-        let mut orders = best
-            .terms()
-            .map(|(term, theirs)| term.signed(self.value(term)).cmp(&term.signed(theirs)));
-        orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
     }
 
     fn score(&mut self) -> Score {

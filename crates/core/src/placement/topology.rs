@@ -25,7 +25,6 @@ pub struct Topology {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Spot {
     pub(super) id: DeviceId,
-    pub(super) kind: DeviceKind,
     pub(super) numa_node: Option<u32>,
     /// Devices of one group fill it up, or spread over several: the parts of one device, the whole
     /// devices of one NUMA node.
@@ -146,6 +145,6 @@ impl Spot {
             ),
             None => Group::Numa(device.kind, numa_node),
         };
-        Self { id: device.id.clone(), kind: device.kind, numa_node, group, nic }
+        Self { id: device.id.clone(), numa_node, group, nic }
     }
 }

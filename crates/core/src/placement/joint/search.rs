@@ -231,7 +231,8 @@ impl<'a> Search<'a> {
             return;
         }
         let best = self.best.as_ref().map(|best| best.score);
-        let order = best.map_or(Ordering::Greater, |best| self.against(best, &far));
+        let order = best
+            .map_or(Ordering::Greater, |best| best.compared_with(|term| self.value(term, &far)));
         if order == Ordering::Less {
             return;
         }
@@ -244,14 +245,6 @@ impl<'a> Search<'a> {
             let score = Score::new(JOINT, |term| self.value(term, &far));
             self.best = Some(Best { score, gpus, nics });
         }
-    }
-
-    /// Compares term by term: most choices lose by the first, and the others need not be known.
-    fn against(&mut self, best: Score, far: &Far) -> Ordering {
-        let mut orders = best
-            .terms()
-            .map(|(term, theirs)| term.signed(self.value(term, far)).cmp(&term.signed(theirs)));
-        orders.find(|order| order.is_ne()).unwrap_or(Ordering::Equal)
     }
 
     fn value(&mut self, term: Term, far: &Far) -> i64 {
