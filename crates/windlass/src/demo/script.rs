@@ -138,8 +138,8 @@ impl<'a> Script<'a> {
         allotment: &Allotment,
     ) -> Result<Container> {
         let devices = ordered(allotment.ids().iter().filter_map(|id| inventory.get(id)));
-        let topology = Distances::of(inventory);
-        let policy = self.stage.state.borrow().placement(&resource.parse()?);
+        let state = self.stage.state.borrow().clone();
+        let policy = state.placement(&resource.parse()?);
         let ids: Vec<_> = devices.iter().map(|device| device.id.as_str()).collect();
         let grant = &allotment.grant;
         let mut cdi_devices = grant.cdi_devices.clone();
@@ -151,11 +151,11 @@ impl<'a> Script<'a> {
             resource: resource.to_owned(),
             devices: devices.iter().map(|device| short_name(device)).collect(),
             ids: devices.iter().map(|device| device.id.to_string()).collect(),
-            why: Connections::among(&topology, &ids).to_string(),
+            why: Connections::among(&state.topology, &ids).to_string(),
             alternative: allotment
                 .preference
                 .as_ref()
-                .and_then(|asked| alternative(inventory, &topology, policy, asked)),
+                .and_then(|asked| alternative(inventory, &state.topology, policy, asked)),
             cdi_devices,
             files: edits.files(),
             env: own.chain(edits.env).collect(),

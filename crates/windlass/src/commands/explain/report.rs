@@ -84,6 +84,13 @@ impl<'a> Report<'a> {
     }
 }
 
+/// What people call these devices, in the inventory's order.
+pub(super) fn listed(node: &NodeState, ids: &[DeviceId]) -> String {
+    let mut ids: Vec<_> = ids.iter().collect();
+    ids.sort_by_key(|id| node.topology.position(id.as_str()));
+    ids.into_iter().map(|id| name(node, id)).collect::<Vec<_>>().join(" ")
+}
+
 /// A device that is gone is called by its id.
 pub(super) fn name(node: &NodeState, id: &DeviceId) -> String {
     node.inventory.get(id.as_str()).map_or_else(|| id.to_string(), short_name)

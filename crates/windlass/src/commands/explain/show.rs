@@ -2,22 +2,24 @@
 
 use anyhow::Result;
 use windlass_core::{
-    device::DeviceId,
+    device::{Device, DeviceId},
+    inventory::Inventory,
     placement::{
         Connections, Explanation,
         shares::{Next, ShareExplanation, ShareState},
     },
     replica::ReplicaId,
 };
+use windlass_node::state::NodeState;
 
 use super::{
     ask::{Unavailable, by_reason},
     question::{Answer, Stock},
-    report::{Outcome, Report},
+    report::{Outcome, Report, listed},
 };
 use crate::{
     commands::{LEGEND, Topology, ordered, simulated},
-    screen::{Paint, Table, Tone, line, wrapped},
+    screen::{Paint, Table, Tone, count, line, wrapped},
 };
 
 /// A report in lines.
@@ -27,25 +29,39 @@ struct Words<'a> {
 }
 
 /// So many devices make a matrix that can still be read.
-pub(super) const MATRIX: usize = 16;
+const MATRIX: usize = 16;
 
 /// The whole answer of a command.
 pub(super) fn table(report: &Report<'_>) -> Result<()> {
     let paint = Paint::for_stdout();
-    simulated(&report.node.inventory, paint)?;
-    if let Some(caveat) = &report.caveat {
+    print(report.node, report.caveat.as_deref(), lines(report, paint), paint)
+}
+
+/// What has to be known before an answer, then its lines.
+pub(super) fn print(
+    node: &NodeState,
+    caveat: Option<&str>,
+    lines: Vec<String>,
+    paint: Paint,
+) -> Result<()> {
+    simulated(&node.inventory, paint)?;
+    if let Some(caveat) = caveat {
         line(paint.text(Tone::Notable, format!("note: {caveat}")))?;
     }
-    let before = report.node.inventory.simulated.is_some() || report.caveat.is_some();
+    let before = node.inventory.simulated.is_some() || caveat.is_some();
     let space = before.then(String::new);
-    Ok(space.into_iter().chain(lines(report, paint)).try_for_each(line)?)
+    Ok(space.into_iter().chain(lines).try_for_each(line)?)
 }
 
 /// The question, the answer, and the way from the one to the other.
 pub(super) fn lines(report: &Report<'_>, paint: Paint) -> Vec<String> {
     let words = Words { report, paint };
-    let parts = [words.question(), words.answer(), words.scores(), words.matrix()];
-    let parts: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    apart(vec![words.question(), words.answer(), words.scores(), words.matrix()])
+}
+
+/// Parts with an empty line between, those left out that are empty.
+pub(super) fn apart(mut parts: Vec<Vec<String>>) -> Vec<String> {
+    parts.retain(|part| !part.is_empty());
     parts.join(&String::new())
 }
 
@@ -121,12 +137,8 @@ impl Words<'_> {
     }
 
     fn exactness(&self, exact: bool, steps: u64) -> Vec<String> {
-        let steps = if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
-        if exact {
-            return row("exact", &format!("no set is better; {steps}"));
-        }
-        let lines = row("not exact", &format!("the best of {steps}; another may be better"));
-        lines.into_iter().map(|text| self.notable(text)).collect()
+        let lines = exactness("set", exact, steps);
+        if exact { lines } else { lines.into_iter().map(|text| self.notable(text)).collect() }
     }
 
     /// What decided, term by term, or device by device.
@@ -147,26 +159,18 @@ impl Words<'_> {
         table.lines("  ")
     }
 
-    /// How those to choose from are connected, where that has room. Parts are where their whole is.
+    /// How those to choose from are connected.
     fn matrix(&self) -> Vec<String> {
         let inventory = &self.report.node.inventory;
         let ids = self.report.question.stock.devices();
         let devices = ordered(ids.iter().filter_map(|id| inventory.get(id.as_str())));
         let is_answered = matches!(self.report.outcome, Outcome::Explanation(_));
-        let has_room = (2..=MATRIX).contains(&devices.len());
-        if !is_answered || !has_room || devices.iter().any(|device| device.parent.is_some()) {
-            return Vec::new();
-        }
-        let mut lines = Topology::among(inventory, devices).matrix().lines("  ");
-        lines.push(String::new());
-        lines.push(self.paint.text(Tone::Quiet, format!("  {LEGEND}")));
-        lines
+        let has_pairs = devices.len() > 1;
+        if is_answered && has_pairs { matrix(inventory, devices, self.paint) } else { Vec::new() }
     }
 
     fn listed(&self, ids: &[DeviceId]) -> String {
-        let mut ids = ids.to_vec();
-        ids.sort_by_key(|id| self.report.node.topology.position(id.as_str()));
-        self.report.names(&ids)
+        listed(self.report.node, ids)
     }
 
     fn replica(&self, replica: &ReplicaId) -> String {
@@ -184,6 +188,27 @@ pub(super) fn row(label: &str, text: &str) -> Vec<String> {
         return Vec::new();
     }
     wrapped(&format!("  {label:<13}"), text.split_whitespace())
+}
+
+/// Whether anything else could be better, and how long was looked.
+pub(super) fn exactness(what: &str, exact: bool, steps: u64) -> Vec<String> {
+    let steps = count(usize::try_from(steps).unwrap_or(usize::MAX), "step");
+    if exact {
+        row("exact", &format!("no {what} is better; {steps}"))
+    } else {
+        row("not exact", &format!("the best of {steps}; another may be better"))
+    }
+}
+
+/// How devices are connected, where that has room. Parts are where their whole is.
+pub(super) fn matrix(inventory: &Inventory, devices: Vec<&Device>, paint: Paint) -> Vec<String> {
+    if devices.len() > MATRIX || devices.iter().any(|device| device.parent.is_some()) {
+        return Vec::new();
+    }
+    let mut lines = Topology::among(inventory, devices).matrix().lines("  ");
+    lines.push(String::new());
+    lines.push(paint.text(Tone::Quiet, format!("  {LEGEND}")));
+    lines
 }
 
 /// What is free, where that may be nothing.

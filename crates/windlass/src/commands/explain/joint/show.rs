@@ -9,32 +9,24 @@ use windlass_core::{
 use super::{Outcome, Report};
 use crate::{
     commands::{
-        LEGEND, Topology,
         explain::{
-            report::name,
-            show::{MATRIX, not_free, or_none, row},
+            report::{listed, name},
+            show::{apart, exactness, matrix, not_free, or_none, print, row},
         },
-        ordered, simulated,
+        ordered,
     },
-    screen::{Paint, Table, Tone, count, line},
+    screen::{Paint, Table, Tone, count},
 };
 
 /// The whole answer of a command.
 pub(in crate::commands::explain) fn table(report: &Report<'_>) -> Result<()> {
     let paint = Paint::for_stdout();
-    simulated(&report.node.inventory, paint)?;
-    if let Some(caveat) = &report.caveat {
-        line(paint.text(Tone::Notable, format!("note: {caveat}")))?;
-    }
-    let before = report.simulated.is_some() || report.caveat.is_some();
-    let space = before.then(String::new);
     let mut parts = vec![report.asked(paint)];
     if let Outcome::Choice(choice) = &report.outcome {
         parts.extend([report.chosen(choice), report.paired(choice), scores(choice)]);
         parts.push(report.matrix(choice, paint));
     }
-    parts.retain(|part| !part.is_empty());
-    Ok(space.into_iter().chain(parts.join(&String::new())).try_for_each(line)?)
+    print(report.node, report.caveat.as_deref(), apart(parts), paint)
 }
 
 // === impl Report ===
@@ -59,12 +51,7 @@ impl Report<'_> {
         let gpus = format!("{}: {}", self.listed(&choice.gpus), choice.connections);
         let mut lines = row("chosen", &gpus);
         lines.extend(row("", &self.listed(&choice.nics)));
-        let steps = count(usize::try_from(choice.steps).unwrap_or(usize::MAX), "step");
-        lines.extend(if choice.exact {
-            row("exact", &format!("no choice is better; {steps}"))
-        } else {
-            row("not exact", &format!("the best of {steps}; another may be better"))
-        });
+        lines.extend(exactness("choice", choice.exact, choice.steps));
         lines
     }
 
@@ -76,24 +63,15 @@ impl Report<'_> {
         table.lines("  ")
     }
 
-    /// How the chosen devices are connected, where that has room. Parts are where their whole is.
+    /// How the chosen devices are connected.
     fn matrix(&self, choice: &JointChoice, paint: Paint) -> Vec<String> {
         let inventory = &self.node.inventory;
         let ids = choice.gpus.iter().chain(&choice.nics);
-        let devices = ordered(ids.filter_map(|id| inventory.get(id.as_str())));
-        if devices.len() > MATRIX || devices.iter().any(|device| device.parent.is_some()) {
-            return Vec::new();
-        }
-        let mut lines = Topology::among(inventory, devices).matrix().lines("  ");
-        lines.push(String::new());
-        lines.push(paint.text(Tone::Quiet, format!("  {LEGEND}")));
-        lines
+        matrix(inventory, ordered(ids.filter_map(|id| inventory.get(id.as_str()))), paint)
     }
 
     fn listed(&self, ids: &[DeviceId]) -> String {
-        let mut ids: Vec<_> = ids.iter().collect();
-        ids.sort_by_key(|id| self.node.topology.position(id.as_str()));
-        ids.into_iter().map(|id| self.name(id)).collect::<Vec<_>>().join(" ")
+        listed(self.node, ids)
     }
 
     fn name(&self, id: &DeviceId) -> String {
