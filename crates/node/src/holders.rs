@@ -164,20 +164,25 @@ impl Inquirer {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_kubelet_that_is_away_is_said_and_what_it_told_stands_in_for_a_minute() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let (mut inquirer, desk) = inquiry(folder.path());
-        let holder = Holder {
+    /// A container with a whole GPU.
+    pub(crate) fn holder() -> Holder {
+        Holder {
             resource: "nvidia.com/gpu".to_owned(),
             replica: None,
             namespace: "default".to_owned(),
             pod: "p".to_owned(),
             container: "main".to_owned(),
-        };
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kubelet_that_is_away_is_said_and_what_it_told_stands_in_for_a_minute() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (mut inquirer, desk) = inquiry(folder.path());
+        let holder = holder();
         let known = ByDevice::from([("GPU-a".parse().expect("valid"), [holder].into())]);
         let told = Holders { answered: Some(Ok(())), by_device: known.clone(), pods: 1 };
         inquirer.publish.send_replace(Arc::new(told));

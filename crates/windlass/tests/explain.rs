@@ -334,6 +334,14 @@ fn here(folder: &TempDir, host: &[String]) -> Vec<String> {
     [host, &places].concat()
 }
 
+/// A kubelet and an agent, and a pod with four GPUs.
+fn serving_a_trainer(folder: &TempDir, host: &[String]) -> (Kubelet, Node) {
+    let mut kubelet = Kubelet::start(folder, "trainer:nvidia.com/gpu=4");
+    let node = Node::start(folder, host);
+    kubelet.until("pod trainer admitted");
+    (kubelet, node)
+}
+
 fn on_node(flags: &[String], question: &str) -> std::process::Output {
     let question: Vec<_> = question.split_whitespace().collect();
     windlass(&["explain"]).args(question).args(flags).output().expect("windlass runs")
@@ -359,9 +367,7 @@ fn what_containers_hold_is_not_free_and_a_failed_device_neither() {
     let folder = folder();
     let host = machine(&folder, "dgx-h100");
     let flags = here(&folder, &host);
-    let mut kubelet = Kubelet::start(&folder, "trainer:nvidia.com/gpu=4");
-    let mut node = Node::start(&folder, &host);
-    kubelet.until("pod trainer admitted");
+    let (mut kubelet, mut node) = serving_a_trainer(&folder, &host);
     let dir = folder.path().join("machine").display().to_string();
     assert!(run(&["machine", "fault", &dir, "xid:79@7"]).status.success());
     kubelet.until("8 devices, 7 healthy");
@@ -422,9 +428,7 @@ fn a_pod_is_explained_by_the_choice_that_is_remembered_and_by_what_changed_since
     let folder = folder();
     let host = machine(&folder, "dgx-h100");
     let flags = here(&folder, &host);
-    let mut kubelet = Kubelet::start(&folder, "trainer:nvidia.com/gpu=4");
-    let mut node = Node::start(&folder, &host);
-    kubelet.until("pod trainer admitted");
+    let (_kubelet, mut node) = serving_a_trainer(&folder, &host);
     node.signal("TERM");
     assert_eq!(node.wait().code(), Some(0));
 

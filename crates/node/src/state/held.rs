@@ -116,7 +116,7 @@ pub(super) fn read(path: &Path) -> Option<Held> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::holders::Holder;
+    use crate::holders::tests::holder;
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -126,17 +126,8 @@ mod tests {
     }
 
     fn told(ids: &[&str], pods: usize) -> Holders {
-        let holder = |id: &&str| {
-            let holder = Holder {
-                resource: "nvidia.com/gpu".to_owned(),
-                replica: None,
-                namespace: "default".to_owned(),
-                pod: "p".to_owned(),
-                container: "main".to_owned(),
-            };
-            (id.parse().expect("an id"), BTreeSet::from([holder]))
-        };
-        Holders { answered: Some(Ok(())), by_device: ids.iter().map(holder).collect(), pods }
+        let held_by = |id: &&str| (id.parse().expect("an id"), BTreeSet::from([holder()]));
+        Holders { answered: Some(Ok(())), by_device: ids.iter().map(held_by).collect(), pods }
     }
 
     #[test]
