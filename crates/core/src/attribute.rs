@@ -1,6 +1,6 @@
 //! Typed facts about a device, in the shape and with the names of `resource.k8s.io/v1`.
 
-use std::{collections::BTreeMap, fmt};
+use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use serde::{Serialize, Serializer};
 
@@ -13,8 +13,8 @@ pub type Capacities = BTreeMap<AttributeName, Quantity>;
 /// A qualified attribute name: the domain that defines it and a C identifier.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttributeName {
-    domain: &'static str,
-    name: &'static str,
+    domain: Cow<'static, str>,
+    name: Cow<'static, str>,
 }
 
 /// One of the four value types that DRA knows.
@@ -55,6 +55,9 @@ pub mod standard {
     pub const NUMA_NODE: AttributeName = AttributeName::new(DOMAIN, "numaNode");
 }
 
+/// Longest identifier of an attribute that DRA takes, in characters.
+const MAX_NAME_CHARS: usize = 32;
+
 /// Longest string or version value that DRA takes, in characters.
 pub const MAX_VALUE_CHARS: usize = 64;
 
@@ -63,17 +66,29 @@ pub const MAX_VALUE_CHARS: usize = 64;
 impl AttributeName {
     /// Names an attribute; both parts are constants of the source that publishes it.
     pub const fn new(domain: &'static str, name: &'static str) -> Self {
-        Self { domain, name }
+        Self { domain: Cow::Borrowed(domain), name: Cow::Borrowed(name) }
+    }
+
+    /// Names an attribute of a domain by an identifier that a configuration or a device gives; `None`
+    /// for one that DRA would refuse.
+    pub fn given(domain: &'static str, name: &str) -> Option<Self> {
+        let is_first = |first: char| first.is_ascii_alphabetic() || first == '_';
+        let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        let valid = (1..=MAX_NAME_CHARS).contains(&name.len())
+            && name.starts_with(is_first)
+            && name.chars().all(is_letter);
+        let owned = || Cow::Owned(name.to_owned());
+        valid.then(|| Self { domain: Cow::Borrowed(domain), name: owned() })
     }
 
     /// Who defines the attribute, `nvidia.com`.
-    pub const fn domain(&self) -> &'static str {
-        self.domain
+    pub fn domain(&self) -> &str {
+        &self.domain
     }
 
     /// The identifier inside the domain, `productName`.
-    pub const fn name(&self) -> &'static str {
-        self.name
+    pub fn name(&self) -> &str {
+        &self.name
     }
 }
 

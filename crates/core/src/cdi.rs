@@ -9,10 +9,11 @@ mod check;
 mod edits;
 mod version;
 
-use std::{collections::BTreeMap, fmt};
+use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
+use crate::device::SourceName;
 pub use check::{Mistake, check};
 pub use edits::{ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice};
 
@@ -20,9 +21,9 @@ pub use edits::{ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice};
 pub const VENDOR: &str = "windlass.dev";
 
 /// Vendor and class, `windlass.dev/gpu`: one document each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
-    class: &'static str,
+    class: Cow<'static, str>,
 }
 
 /// One document: the devices of a kind, and what they all need.
@@ -64,16 +65,21 @@ pub struct SpecDevice {
 impl Kind {
     /// The kind of that class.
     pub const fn new(class: &'static str) -> Self {
-        Self { class }
+        Self { class: Cow::Borrowed(class) }
+    }
+
+    /// The kind of what a source finds.
+    pub fn of_source(source: &SourceName) -> Self {
+        Self { class: Cow::Owned(source.as_str().to_owned()) }
     }
 
     /// The name by which a container asks for a device, `windlass.dev/gpu=GPU-0a1b`.
-    pub fn qualify(self, device: impl fmt::Display) -> String {
+    pub fn qualify(&self, device: impl fmt::Display) -> String {
         format!("{self}={device}")
     }
 
     /// The document's file name in a CDI directory.
-    pub fn file_name(self) -> String {
+    pub fn file_name(&self) -> String {
         format!("{VENDOR}-{}.json", self.class)
     }
 }
@@ -88,7 +94,7 @@ impl fmt::Display for Kind {
 
 impl Spec {
     /// A document of that kind, in the lowest version that has all it uses.
-    pub fn new(kind: Kind, devices: Vec<SpecDevice>, container_edits: ContainerEdits) -> Self {
+    pub fn new(kind: &Kind, devices: Vec<SpecDevice>, container_edits: ContainerEdits) -> Self {
         let mut spec = Self {
             cdi_version: String::new(),
             kind: kind.to_string(),
@@ -123,7 +129,7 @@ mod tests {
         };
         let edits = ContainerEdits { device_nodes: vec![node], ..ContainerEdits::default() };
         let spec =
-            Spec::new(GPU, vec![SpecDevice::new("GPU-0a", edits)], ContainerEdits::default());
+            Spec::new(&GPU, vec![SpecDevice::new("GPU-0a", edits)], ContainerEdits::default());
         let text = serde_json::to_string(&spec).expect("plain");
         assert_eq!(
             text,

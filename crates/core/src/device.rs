@@ -1,7 +1,11 @@
 //! One allocatable thing on a node: identity, facts, place, health.
 
+mod node;
+mod source;
+
 use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, sync::Arc};
 
+use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::{
@@ -10,6 +14,9 @@ use crate::{
     nvlink::NvLinks,
     pci::{PciAddress, PciePath},
 };
+
+pub use node::{Access, DeviceNode, InvalidAccess};
+pub use source::{InvalidSourceName, SourceName};
 
 /// A device's name: the same after a restart, a reboot and a driver update.
 ///
@@ -33,8 +40,14 @@ pub enum DeviceKind {
     Gpu,
     /// A MIG instance: a slice of a GPU with memory and engines of its own.
     Mig,
-    /// A network or RDMA interface.
+    /// A network or RDMA interface, or a virtual function of one.
     Nic,
+    /// A reconfigurable board.
+    Fpga,
+    /// An NVMe drive.
+    Nvme,
+    /// Whatever else a node has: what it is, its source says.
+    Other,
 }
 
 /// A device as one inventory has it.
@@ -45,6 +58,8 @@ pub struct Device {
     pub id: DeviceId,
     /// What sort of thing it is.
     pub kind: DeviceKind,
+    /// Who found it.
+    pub source: SourceName,
     /// Position among devices of its kind, in the driver's order; a MIG instance has its GPU's.
     pub index: u32,
     /// Whether it may be used, and why not.
@@ -55,8 +70,14 @@ pub struct Device {
     pub capacity: Capacities,
     /// Where it sits in the machine.
     pub place: Place,
-    /// Files under `/dev` that a container needs for it, as the host names them.
-    pub nodes: Vec<PathBuf>,
+    /// Files under `/dev` that a container needs for it.
+    pub nodes: Vec<DeviceNode>,
+    /// What a container gets besides.
+    #[serde(skip_serializing_if = "Extras::is_empty")]
+    pub extras: Extras,
+    /// Why it is not to be handed out, though it is there and may be well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<String>,
     /// The device this one is a part of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceId>,
@@ -66,6 +87,33 @@ pub struct Device {
     /// Whether it is cut into parts, which are then the devices to hand out.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partitioned: bool,
+}
+
+/// What a container gets with a device besides device nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Extras {
+    /// Environment variables. What several devices say under one name is joined with commas.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Files and folders of the host.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
+    /// Qualified names in CDI documents of others, `vendor.com/class=name`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cdi: Vec<String>,
+}
+
+/// A file or folder of the host that a container sees.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mount {
+    /// Its path on the host.
+    pub host: PathBuf,
+    /// Its path in the container.
+    pub container: PathBuf,
+    /// Whether the container may write to it.
+    pub writable: bool,
 }
 
 /// Where a device sits in the machine.
@@ -92,9 +140,38 @@ pub struct Place {
 // === impl Device ===
 
 impl Device {
-    /// The order in which devices are listed and chosen: by kind, index, part, place and id.
+    /// A device of which nothing is known but its name.
+    pub fn new(id: DeviceId, kind: DeviceKind, source: SourceName, since: Timestamp) -> Self {
+        let (attributes, capacity, place, nodes) = Default::default();
+        let (extras, withheld, parent, part) = Default::default();
+        let (index, health, partitioned) = (0, Health::unknown(since), false);
+        Self {
+            id,
+            kind,
+            source,
+            index,
+            health,
+            attributes,
+            capacity,
+            place,
+            nodes,
+            extras,
+            withheld,
+            parent,
+            part,
+            partitioned,
+        }
+    }
+
+    /// Whether NVIDIA's driver serves it.
+    pub fn is_nvidia(&self) -> bool {
+        self.source == SourceName::NVIDIA
+    }
+
+    /// The order in which devices are listed and chosen: by kind, source, index, part, place and
+    /// id.
     pub fn order(&self) -> impl Ord + '_ {
-        (self.kind, self.index, self.part, self.place.pci, &self.id)
+        (self.kind, &self.source, self.index, self.part, self.place.pci, &self.id)
     }
 }
 
@@ -153,13 +230,21 @@ impl<'de> Deserialize<'de> for DeviceId {
     }
 }
 
+// === impl Extras ===
+
+impl Extras {
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        self.env.is_empty() && self.mounts.is_empty() && self.cdi.is_empty()
+    }
+}
+
 // === impl DeviceKind ===
 
 impl DeviceKind {
-    /// Whether NVIDIA's driver serves it.
-    pub fn is_nvidia(self) -> bool {
-        matches!(self, Self::Gpu | Self::Mig)
-    }
+    /// Every kind, in the order in which devices are listed.
+    pub const ALL: [Self; 6] =
+        [Self::Gpu, Self::Mig, Self::Nic, Self::Fpga, Self::Nvme, Self::Other];
 }
 
 impl fmt::Display for DeviceKind {
@@ -168,6 +253,9 @@ impl fmt::Display for DeviceKind {
             Self::Gpu => "gpu",
             Self::Mig => "mig",
             Self::Nic => "nic",
+            Self::Fpga => "fpga",
+            Self::Nvme => "nvme",
+            Self::Other => "other",
         })
     }
 }

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::{
         attribute::AttributeValue,
-        device::{Device, DeviceKind, Place},
+        device::{Device, DeviceKind, Extras, Place, SourceName},
         health::Health,
         selector::DeviceExpression,
     };
@@ -120,12 +120,15 @@ mod tests {
         Device {
             id: "GPU-0".parse().expect("valid"),
             kind: DeviceKind::Gpu,
+            source: SourceName::NVIDIA,
             index: 0,
             health: Health::unknown(Timestamp::UNIX_EPOCH),
             attributes: name.map(value).into_iter().collect(),
             capacity: BTreeMap::new(),
             place: Place::default(),
             nodes: Vec::new(),
+            extras: Extras::default(),
+            withheld: None,
             parent: None,
             part: None,
             partitioned: false,

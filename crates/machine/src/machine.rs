@@ -281,7 +281,7 @@ fn shows_the_same(before: &Model, after: &Model) -> bool {
     }
     fn of_machine(model: &Model) -> impl PartialEq {
         let names = (&model.profile, &model.product, &model.driver, model.driver_loaded);
-        (names, &model.numa, &model.switches, &model.nics)
+        (names, &model.numa, &model.switches, &model.nics, &model.devices)
     }
     of_machine(before) == of_machine(after)
         && before.gpus.iter().map(of_gpu).eq(after.gpus.iter().map(of_gpu))

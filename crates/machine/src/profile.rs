@@ -9,6 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 pub use cluster::{ClusterUuid, Fabric, InvalidCluster};
+pub use device::{Child, Device, PciFunction};
 pub use validate::Problem;
 
 use crate::{
@@ -19,6 +20,7 @@ use crate::{
 
 mod builtin;
 mod cluster;
+mod device;
 mod validate;
 
 /// A machine: its driver, its processors, and its devices with their places.
@@ -51,6 +53,9 @@ pub struct Profile {
     /// Network adapters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nics: Vec<Nic>,
+    /// Devices of any other sort.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<Device>,
 }
 
 /// Versions of the NVIDIA driver.

@@ -11,7 +11,7 @@ use crate::{
     cpus::CpuList,
     mig::Shape,
     pci::{PciAddress, PciDistance, PciPath},
-    profile::{Driver, Fabric, Nic, NumaNode, Switch},
+    profile::{Device, Driver, Fabric, Nic, NumaNode, Switch},
 };
 
 mod events;
@@ -40,6 +40,9 @@ pub struct Model {
     pub fabric: Option<Fabric>,
     /// Network adapters.
     pub nics: Vec<Nic>,
+    /// Devices of any other sort.
+    #[serde(default)]
+    pub devices: Vec<Device>,
     /// The number of the next GPU that is added.
     pub next_number: u32,
     /// What NVML event sets are told.

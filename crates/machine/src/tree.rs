@@ -18,6 +18,7 @@ use crate::{
 };
 
 mod config_space;
+mod device;
 mod installation;
 mod mps;
 mod network;
@@ -79,6 +80,9 @@ impl Tree {
         }
         for nic in model.nics.iter().enumerate() {
             tree.nic(model, nic);
+        }
+        for device in &model.devices {
+            tree.any_device(model, device);
         }
         if model.driver_loaded {
             tree.driver(model);

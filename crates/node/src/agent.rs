@@ -174,7 +174,9 @@ impl From<Result<&'static str, tokio::task::JoinError>> for PartFailed {
 pub async fn survey(config: &Config, clock: Clock) -> NodeState {
     let (mut parts, news) = (Parts::default(), Arc::new(Notify::new()));
     let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
-    let sources = discovery::sources(config, &policy, clock, &news, &parts.token());
+    // One look needs no notices.
+    let changes = watch::Sender::new(0).subscribe();
+    let sources = discovery::sources(config, (&policy, &changes), clock, &news, &parts.token());
     let snapshots = assembly::start(sources, &mut parts);
     let complete = async {
         while !state::merge(&snapshots).is_complete() {

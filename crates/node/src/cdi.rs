@@ -19,7 +19,7 @@ use std::{
 
 use windlass_core::{
     cdi::{ContainerEdits, Kind, Spec, SpecDevice},
-    device::{Device, DeviceKind},
+    device::{Device, DeviceKind, SourceName},
     inventory::Inventory,
 };
 
@@ -87,26 +87,29 @@ pub struct CdiError {
 /// The documents that were written, by kind.
 pub(crate) type Documents = BTreeMap<Kind, PathBuf>;
 
-/// A container reads and writes a device, and makes no device nodes of its own.
-pub(crate) const READ_WRITE: &str = "rw";
-
 /// The kind of whole GPUs and their parts.
 const GPU: Kind = Kind::new("gpu");
 
 /// Keeps NVIDIA's container runtime from adding GPUs of its own choice, should it be installed too.
 const NO_LEGACY_INJECTION: &str = "NVIDIA_VISIBLE_DEVICES=void";
 
-/// The kind under which devices of a kind are named; parts share the kind of their whole.
-pub(crate) fn kind_of(kind: DeviceKind) -> Kind {
-    match kind {
-        DeviceKind::Gpu | DeviceKind::Mig => GPU,
-        DeviceKind::Nic => Kind::new("nic"),
+/// The kind of network interfaces.
+const NIC: Kind = Kind::new("nic");
+
+/// The kind under which a device is named: that of its source. NVIDIA's GPUs and network interfaces go
+/// by what they are, as they did before there were other sources.
+pub(crate) fn kind_of(device: &Device) -> Kind {
+    match &device.source {
+        source if *source == SourceName::NVIDIA => GPU,
+        source if *source == SourceName::NICS => NIC,
+        source => Kind::of_source(source),
     }
 }
 
 /// What a device is called in its document. A position is one of NVIDIA's devices only.
 pub(crate) fn device_name(device: &Device, ids: DeviceIds) -> String {
     match (ids, device.kind, device.part) {
+        _ if !device.is_nvidia() => device.id.to_string(),
         (DeviceIds::Index, DeviceKind::Gpu, _) => device.index.to_string(),
         (DeviceIds::Index, DeviceKind::Mig, Some(part)) => format!("{}:{part}", device.index),
         _ => device.id.to_string(),
@@ -117,7 +120,13 @@ pub(crate) fn device_name(device: &Device, ids: DeviceIds) -> String {
 /// document; the nodes of a MIG instance that is gone may be another instance's by now.
 fn is_nameable(device: &Device) -> bool {
     let is_stale = device.kind == DeviceKind::Mig && device.health.has_vanished();
-    !(device.nodes.is_empty() || is_stale)
+    has_edits(device) && !is_stale
+}
+
+/// Whether a document can say anything of a device: a network function that a CNI plugin moves into the
+/// container, say, has no node.
+pub(crate) fn has_edits(device: &Device) -> bool {
+    !(device.nodes.is_empty() && device.extras.mounts.is_empty())
 }
 
 // === impl CdiFiles ===
@@ -181,11 +190,12 @@ impl CdiFiles {
         });
         let kinds = self.by_kind(inventory);
         for (kind, devices) in &kinds {
-            let common = self.common(*kind, toolkit.as_ref(), &mut generated.lacks);
+            let common = self.common(kind, toolkit.as_ref(), &mut generated.lacks);
             let entry = |(name, device): &(String, &Device)| {
                 SpecDevice::new(name, nodes::of_device(&self.roots, device, toolkit.as_ref()))
             };
-            generated.add(*kind, Spec::new(*kind, devices.iter().map(entry).collect(), common));
+            let document = Spec::new(kind, devices.iter().map(entry).collect(), common);
+            generated.add(kind.clone(), document);
         }
         if kinds.contains_key(&GPU) {
             generated.features(Features::find(&self.roots, &self.delivery));
@@ -198,7 +208,7 @@ impl CdiFiles {
     fn by_kind<'a>(&self, inventory: &'a Inventory) -> BTreeMap<Kind, Vec<(String, &'a Device)>> {
         let mut kinds: BTreeMap<Kind, Vec<(String, &Device)>> = BTreeMap::new();
         for device in inventory.devices.iter().filter(|device| is_nameable(device)) {
-            let devices = kinds.entry(kind_of(device.kind)).or_default();
+            let devices = kinds.entry(kind_of(device)).or_default();
             for name in self.names(device) {
                 match devices.iter_mut().find(|(taken, _)| *taken == name) {
                     None => devices.push((name, device)),
@@ -223,12 +233,12 @@ impl CdiFiles {
     /// What all devices of a kind need.
     fn common(
         &mut self,
-        kind: Kind,
+        kind: &Kind,
         toolkit: Option<&Toolkit>,
         lacks: &mut Lacks,
     ) -> ContainerEdits {
         let device_nodes = nodes::shared(&self.roots, kind);
-        if kind != GPU {
+        if *kind != GPU {
             return ContainerEdits { device_nodes, ..ContainerEdits::default() };
         }
         let installation = Installation::find(&self.roots, &mut self.libraries);
@@ -252,8 +262,8 @@ impl Written {
 
 impl Generated {
     fn add(&mut self, kind: Kind, document: Spec) {
-        self.kinds.insert(kind);
         self.documents.insert(kind.file_name(), document);
+        self.kinds.insert(kind);
     }
 
     fn features(&mut self, features: Features) {

@@ -16,6 +16,7 @@ pub mod reload;
 mod rules;
 mod selector;
 mod sharing;
+mod source;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -36,6 +37,9 @@ pub use policy::{
 };
 pub use selector::Selector;
 pub use sharing::{InvalidReplicas, PerContainer, Replicas, Shared, Sharing, SharingMethod};
+pub use source::{
+    Find, Give, GivenMount, GivenNode, Handover, Probe, SourceRule, Step, StepAction, Test, Unit,
+};
 
 /// Everything the agent needs to know, checked.
 #[derive(Clone, Debug, PartialEq)]

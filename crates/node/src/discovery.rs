@@ -1,19 +1,29 @@
 //! Finding devices: each source watches one family and publishes what it knows.
 
+mod described;
+mod family;
+mod host_watch;
 mod log;
 mod nics;
 mod nvidia;
 mod policy;
 
-use std::{pin::Pin, sync::Arc};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use windlass_core::{device::Device, inventory::SourceState};
+use windlass_core::{
+    device::{Device, SourceName},
+    inventory::SourceState,
+};
 
+pub(crate) use host_watch::HostWatch;
 pub(crate) use nvidia::PROFILE;
 
-use self::policy::PolicyWatch;
+use self::{
+    family::{Family, Wakes, Watched},
+    policy::PolicyWatch,
+};
 use crate::{
     clock::Clock,
     config::{Config, Policy},
@@ -24,8 +34,8 @@ use crate::{
 /// What a source knows at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SourceSnapshot {
-    /// How the source fares.
-    pub state: SourceState,
+    /// How each source that it speaks of fares.
+    pub states: BTreeMap<SourceName, SourceState>,
     /// The profile, where the source is answered by a simulation.
     pub simulated: Option<String>,
     /// Its devices, those that failed or vanished included.
@@ -54,57 +64,76 @@ pub(crate) struct Publisher {
 }
 
 /// Builds every source; nothing is read from the host yet. A new health policy takes effect while
-/// they run. `news` is notified of each snapshot.
+/// they run. `changes` counts notices from the host, and `news` is notified of each snapshot.
 pub(crate) fn sources(
     config: &Config,
-    policy: &watch::Receiver<Arc<Policy>>,
+    (policy, changes): (&watch::Receiver<Arc<Policy>>, &watch::Receiver<u64>),
     clock: Clock,
     news: &Arc<Notify>,
     stop: &CancellationToken,
 ) -> Vec<Source> {
     let host = Host::new(&config.host_root, &config.host_root_on_node);
     let nvidia = nvidia::Nvidia::new(config, PolicyWatch::new(policy.clone()), host.clone(), clock);
-    let nics = nics::Nics::new(host, clock);
-    let (to_nvidia, nvidia_snapshots) = Publisher::new(news);
-    let (to_nics, nics_snapshots) = Publisher::new(news);
+    let (to_nvidia, nvidia_snapshots) = Publisher::new([SourceName::NVIDIA], news);
+    let nvidia = Source {
+        name: "nvidia",
+        snapshots: nvidia_snapshots,
+        keep: Some(Box::pin(nvidia.keep(stop.clone()))),
+        telemetry: Some(nvidia.telemetry()),
+        run: Box::pin(nvidia.run(to_nvidia, stop.clone())),
+    };
+    let wakes = Wakes { policies: policy.clone(), host: changes.clone() };
+    let looking = Looking { host, clock, wakes, news, stop };
     vec![
-        Source {
-            name: "nvidia",
-            snapshots: nvidia_snapshots,
-            keep: Some(Box::pin(nvidia.keep(stop.clone()))),
-            telemetry: Some(nvidia.telemetry()),
-            run: Box::pin(nvidia.run(to_nvidia, stop.clone())),
-        },
-        Source {
-            name: "nics",
-            snapshots: nics_snapshots,
-            keep: None,
-            telemetry: None,
-            run: Box::pin(nics.run(PolicyWatch::new(policy.clone()), to_nics, stop.clone())),
-        },
+        nvidia,
+        looking.source("nics", nics::Nics),
+        looking.source("described devices", described::Described::new(&config.policy)),
     ]
+}
+
+/// What every source that looks needs.
+struct Looking<'a> {
+    host: Host,
+    clock: Clock,
+    wakes: Wakes,
+    news: &'a Arc<Notify>,
+    stop: &'a CancellationToken,
+}
+
+impl Looking<'_> {
+    fn source(&self, name: &'static str, family: impl Family) -> Source {
+        let (to, snapshots) = Publisher::new(family.names(), self.news);
+        let watched = Watched::new(family, self.host.clone(), self.clock);
+        let run = watched.run(self.wakes.clone(), to, self.stop.clone());
+        Source { name, snapshots, keep: None, telemetry: None, run: Box::pin(run) }
+    }
 }
 
 // === impl SourceSnapshot ===
 
 impl SourceSnapshot {
-    fn starting() -> Self {
-        Self { state: SourceState::Starting, simulated: None, devices: Vec::new() }
+    fn starting(names: impl IntoIterator<Item = SourceName>) -> Self {
+        let states = names.into_iter().map(|name| (name, SourceState::Starting)).collect();
+        Self { states, simulated: None, devices: Vec::new() }
     }
 }
 
 // === impl Publisher ===
 
 impl Publisher {
-    fn new(news: &Arc<Notify>) -> (Self, watch::Receiver<SourceSnapshot>) {
-        let (snapshots, receiver) = watch::channel(SourceSnapshot::starting());
+    fn new(
+        names: impl IntoIterator<Item = SourceName>,
+        news: &Arc<Notify>,
+    ) -> (Self, watch::Receiver<SourceSnapshot>) {
+        let (snapshots, receiver) = watch::channel(SourceSnapshot::starting(names));
         (Self { snapshots, news: news.clone() }, receiver)
     }
 
     /// Publishes that the source does not answer; what it knew stays.
-    fn publish_late(&self, why: String) {
-        let known = self.snapshots.borrow().clone();
-        self.publish(SourceSnapshot { state: SourceState::Failing(why), ..known });
+    fn publish_late(&self, why: &str) {
+        let mut known = self.snapshots.borrow().clone();
+        known.states.values_mut().for_each(|state| *state = SourceState::Failing(why.to_owned()));
+        self.publish(known);
     }
 
     /// Publishes a snapshot if it says something new.

@@ -1,13 +1,17 @@
 //! What a container is given for its devices: a pure answer to "which devices, told how".
 
 mod annotation;
+mod extras;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
-use windlass_core::{device::Device, resource::ResourceName};
+use windlass_core::{
+    device::{Device, DeviceNode},
+    resource::ResourceName,
+};
 
 use crate::{
     cdi,
@@ -27,7 +31,7 @@ pub(crate) struct Grant {
     /// Qualified CDI names, in the order of the request.
     pub(crate) cdi_devices: Vec<String>,
     /// Device nodes under `/dev` that no runtime adds by itself.
-    pub(crate) nodes: BTreeSet<PathBuf>,
+    pub(crate) nodes: BTreeSet<DeviceNode>,
 }
 
 /// A bind mount, both paths as the container runtime knows them.
@@ -92,16 +96,14 @@ pub(crate) fn grant(question: Question<'_>) -> Grant {
             access: Access::ReadWrite,
         }));
     }
-    let is_nvidia = question.devices.iter().all(|device| device.kind.is_nvidia());
+    let is_nvidia = question.devices.iter().all(|device| device.is_nvidia());
     if question.delivery.uses_cdi() {
         question.by_cdi(&mut grant);
     }
     if is_nvidia {
         question.nvidia(&mut grant);
-    } else if !question.delivery.uses_cdi() {
-        // NVIDIA's runtime knows nothing of these.
-        grant.envs.insert(variable(question.resource), question.ids().join(","));
-        grant.nodes = question.devices.iter().flat_map(|device| device.nodes.clone()).collect();
+    } else {
+        question.extras(&mut grant);
     }
     grant
 }
@@ -126,12 +128,13 @@ impl Question<'_> {
         grant.envs.insert(variable(self.resource), self.ids().join(","));
         let ids = self.delivery.ids;
         let qualified =
-            |device: &&Device| cdi::kind_of(device.kind).qualify(cdi::device_name(device, ids));
-        let mut names: Vec<_> = self.devices.iter().map(qualified).collect();
-        if self.devices.iter().all(|device| device.kind.is_nvidia()) {
+            |device: &&Device| cdi::kind_of(device).qualify(cdi::device_name(device, ids));
+        let in_documents = self.devices.iter().copied().filter(|device| cdi::has_edits(device));
+        let mut names: Vec<_> = in_documents.map(|device| qualified(&device)).collect();
+        if self.devices.iter().all(|device| device.is_nvidia()) {
             names.extend(self.surroundings.cdi_extras.iter().cloned());
         }
-        if self.uses(Strategy::CdiAnnotations) {
+        if self.uses(Strategy::CdiAnnotations) && !names.is_empty() {
             let key = annotation::key(&self.delivery.annotation_prefix, self.resource);
             grant.annotations.insert(key, names.join(","));
         }
@@ -162,7 +165,8 @@ impl Question<'_> {
             let devices = self.devices.iter().flat_map(|device| device.nodes.clone());
             let channels = self.surroundings.imex_channels.iter().map(|n| cdi::imex_node(*n));
             let control = self.surroundings.control_nodes.iter().cloned();
-            grant.nodes = devices.chain(control).chain(channels).collect();
+            let beside = control.chain(channels).map(DeviceNode::shared);
+            grant.nodes = devices.chain(beside).collect();
         }
     }
 

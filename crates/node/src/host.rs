@@ -1,6 +1,7 @@
 //! The machine as files: every path of the host goes through here, so that a test, a container or a
 //! bug report can put another root in front.
 
+mod nodes;
 mod pci;
 mod roots;
 
@@ -14,6 +15,7 @@ use std::{
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 
+pub use nodes::FoundNode;
 pub use pci::PciFunction;
 pub use roots::Roots;
 

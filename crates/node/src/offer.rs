@@ -1,6 +1,7 @@
 //! What is offered to the kubelet: resources, the devices each is made of, and the ids they go by.
 
 mod plan;
+mod rivals;
 mod want;
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};

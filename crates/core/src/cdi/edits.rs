@@ -181,6 +181,16 @@ impl Mount {
         Self::with(&READ_ONLY, host_path.into(), container_path.into())
     }
 
+    /// A file or folder of the host, with what is mounted below it.
+    pub fn bound(
+        host_path: impl Into<PathBuf>,
+        container_path: impl Into<PathBuf>,
+        writable: bool,
+    ) -> Self {
+        let access = if writable { "rw" } else { "ro" };
+        Self::with(&["rbind", "nosuid", "nodev", access], host_path.into(), container_path.into())
+    }
+
     /// A socket, or a folder with sockets.
     pub fn socket(host_path: impl Into<PathBuf>, container_path: impl Into<PathBuf>) -> Self {
         Self::with(&SPOKEN_THROUGH, host_path.into(), container_path.into())

@@ -82,7 +82,7 @@ mod tests {
     fn needs(change: impl FnOnce(&mut Spec)) -> &'static str {
         let edits = ContainerEdits { env: vec!["A=b".into()], ..ContainerEdits::default() };
         let devices = vec![SpecDevice::new("a", edits)];
-        let mut spec = Spec::new(Kind::new("gpu"), devices, ContainerEdits::default());
+        let mut spec = Spec::new(&Kind::new("gpu"), devices, ContainerEdits::default());
         change(&mut spec);
         required(&spec).0
     }

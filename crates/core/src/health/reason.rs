@@ -36,6 +36,16 @@ pub enum Reason {
     DriverGone,
     /// A network device has no link.
     LinkDown,
+    /// A device node that it needs is not there.
+    NodeMissing,
+    /// It is there and not ready for use yet, as a board without its firmware.
+    NotReady,
+    /// It does not answer over the network.
+    Unreachable,
+    /// It has no driver, or another one than it needs.
+    DriverUnbound,
+    /// It is too hot, or its power is out of bounds.
+    OutOfBounds,
 }
 
 /// Text that names no reason.
@@ -44,7 +54,7 @@ pub enum Reason {
 pub struct UnknownReason(String);
 
 /// Every reason that is only a word.
-const WORDS: [(Reason, &str); 12] = [
+const WORDS: [(Reason, &str); 17] = [
     (Reason::DoubleBitEcc, "double-bit ECC error"),
     (Reason::UncorrectedEcc, "uncorrected ECC errors"),
     (Reason::RowRemapFailed, "row remapping failed"),
@@ -57,6 +67,11 @@ const WORDS: [(Reason, &str); 12] = [
     (Reason::Vanished, "vanished"),
     (Reason::DriverGone, "driver gone"),
     (Reason::LinkDown, "link down"),
+    (Reason::NodeMissing, "device node missing"),
+    (Reason::NotReady, "not ready"),
+    (Reason::Unreachable, "unreachable"),
+    (Reason::DriverUnbound, "driver not bound"),
+    (Reason::OutOfBounds, "out of bounds"),
 ];
 
 // === impl Reason ===
@@ -76,7 +91,12 @@ impl Reason {
             | Self::NeedsReset
             | Self::Vanished
             | Self::DriverGone
-            | Self::LinkDown => None,
+            | Self::LinkDown
+            | Self::NodeMissing
+            | Self::NotReady
+            | Self::Unreachable
+            | Self::DriverUnbound
+            | Self::OutOfBounds => None,
         }
     }
 }

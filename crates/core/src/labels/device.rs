@@ -36,7 +36,7 @@ const FABRIC_CLIQUE: AttributeName = nvidia("fabricCliqueID");
 const PCI_CLASS: AttributeName = AttributeName::new("windlass.dev", "pciClass");
 
 /// Capacities of an instance, and how gpu-feature-discovery calls them.
-const ENGINES: [(AttributeName, &str); 6] = [
+static ENGINES: [(AttributeName, &str); 6] = [
     (nvidia("multiprocessors"), "multiprocessors"),
     (nvidia("copyEngines"), "engines.copy"),
     (nvidia("decoders"), "engines.decoder"),

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     attribute::{AttributeName, AttributeValue, Quantity},
-    device::{Device, DeviceKind, Place},
+    device::{Device, DeviceKind, Extras, Place, SourceName},
     health::{HealthTracker, Observation, Reason},
 };
 
@@ -79,12 +79,15 @@ impl Node {
         self.inventory.devices.push(Device {
             id,
             kind,
+            source: SourceName::NVIDIA,
             index: 0,
             health: HealthTracker::new(std::time::Duration::ZERO, now).health().clone(),
             attributes: BTreeMap::from([(named("productName"), AttributeValue::string(model))]),
             capacity: BTreeMap::from([(named("memory"), Quantity::Bytes(40_960 << 20))]),
             place: Place::default(),
             nodes: Vec::new(),
+            extras: Extras::default(),
+            withheld: None,
             parent: None,
             part: None,
             partitioned: false,

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::{
-    device::{Device, DeviceKind, Place},
+    device::{Device, DeviceKind, Extras, Place, SourceName},
     health::{Health, HealthTracker, Observation, Reason},
     inventory::Inventory,
     nvlink::NvLinks,
@@ -23,12 +23,15 @@ pub(super) fn gpu(index: u32, bus: u8, numa: u32) -> Device {
     Device {
         id: format!("GPU-{index}").parse().expect("valid"),
         kind: DeviceKind::Gpu,
+        source: SourceName::NVIDIA,
         index,
         health: Health::unknown(Timestamp::UNIX_EPOCH),
         attributes: BTreeMap::new(),
         capacity: BTreeMap::new(),
         place: Place { pci: Some(pci), path, numa_node: Some(numa), ..Place::default() },
         nodes: Vec::new(),
+        extras: Extras::default(),
+        withheld: None,
         parent: None,
         part: None,
         partitioned: false,

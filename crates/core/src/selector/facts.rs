@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// What can be asked of `device`.
-pub(super) const FIELDS: [&str; 5] = ["attributes", "capacity", "id", "index", "kind"];
+pub(super) const FIELDS: [&str; 6] = ["attributes", "capacity", "id", "index", "kind", "source"];
 
 /// Values by domain. A domain that the device knows nothing of is an empty one, as in DRA, so that
 /// `has()` can ask for what is in it.
@@ -38,12 +38,13 @@ pub(super) fn variable<'v>(device: &'v Device) -> Box<dyn Val + 'v> {
         let amount: Box<dyn Val> = Box::new(Amount::from(*amount));
         (name, amount)
     });
-    let fields: [Box<dyn Val + 'v>; 5] = [
+    let fields: [Box<dyn Val + 'v>; 6] = [
         Box::new(Domains::of(attributes)),
         Box::new(Domains::of(capacity)),
         Box::new(CelString::from(device.id.as_str())),
         Box::new(CelInt::from(i64::from(device.index))),
         Box::new(CelString::from(device.kind.to_string())),
+        Box::new(CelString::from(device.source.as_str())),
     ];
     Box::new(map(FIELDS.into_iter().zip(fields)))
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     attribute::{AttributeName, AttributeValue, Quantity},
-    device::{DeviceKind, Place},
+    device::{DeviceKind, Extras, Place, SourceName},
     health::Health,
 };
 
@@ -22,6 +22,7 @@ fn h100() -> Device {
     Device {
         id: "GPU-4d5b6c31-0000-0000-0000-000000000001".parse().expect("valid"),
         kind: DeviceKind::Gpu,
+        source: SourceName::NVIDIA,
         index: 1,
         health: Health::unknown(Timestamp::UNIX_EPOCH),
         attributes: BTreeMap::from([
@@ -38,6 +39,8 @@ fn h100() -> Device {
         ]),
         place: Place::default(),
         nodes: Vec::new(),
+        extras: Extras::default(),
+        withheld: None,
         parent: None,
         part: None,
         partitioned: false,

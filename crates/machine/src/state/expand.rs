@@ -30,6 +30,7 @@ impl Model {
             switches: profile.switches.clone(),
             fabric: profile.fabric.clone(),
             nics: profile.nics.clone(),
+            devices: profile.devices.clone(),
             next_number: number(profile.gpus.len()),
             events: EventLog::default(),
             seed,

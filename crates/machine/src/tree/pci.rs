@@ -30,7 +30,7 @@ pub(super) struct Function<'a> {
     pub numa: Option<u32>,
     pub link: PcieLink,
     /// Its driver, while one is loaded.
-    pub driver: Option<&'static str>,
+    pub driver: Option<&'a str>,
 }
 
 // === impl Tree ===

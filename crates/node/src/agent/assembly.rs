@@ -16,7 +16,7 @@ use crate::{
     cluster::{self, Client},
     config::{Config, Policy},
     directory::DirectoryWatch,
-    discovery::{self, Source},
+    discovery::{self, HostWatch, Source},
     holders,
     host::Roots,
     labels::Labeller,
@@ -93,7 +93,9 @@ fn keep(
     parts: &mut Parts,
 ) -> Heart {
     let news = Arc::new(Notify::new());
-    let mut sources = discovery::sources(config, policy, clock, &news, &parts.token());
+    let (watch, changes) = HostWatch::new(&Roots::new(config).host);
+    parts.add("watch of the host", watch.run(parts.token()));
+    let mut sources = discovery::sources(config, (policy, &changes), clock, &news, &parts.token());
     for keep in sources.iter_mut().filter_map(|source| source.keep.take()) {
         parts.add("record of health", keep);
     }

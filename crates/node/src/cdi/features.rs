@@ -58,7 +58,8 @@ impl Features {
         };
         let devices = vec![SpecDevice::new(ALL, edits)];
         self.names.push(kind.qualify(ALL));
-        self.documents.push((kind, Spec::new(kind, devices, ContainerEdits::default())));
+        let document = Spec::new(&kind, devices, ContainerEdits::default());
+        self.documents.push((kind, document));
     }
 
     fn channels(&mut self, roots: &Roots, wanted: impl Iterator<Item = u32>) {
@@ -76,7 +77,7 @@ impl Features {
             self.names.push(IMEX_CHANNEL.qualify(channel));
         }
         if !devices.is_empty() {
-            let document = Spec::new(IMEX_CHANNEL, devices, ContainerEdits::default());
+            let document = Spec::new(&IMEX_CHANNEL, devices, ContainerEdits::default());
             self.documents.push((IMEX_CHANNEL, document));
         }
     }

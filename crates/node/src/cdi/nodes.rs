@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use windlass_core::{
-    cdi::{ContainerEdits, DeviceNode, Kind},
-    device::{Device, DeviceKind},
+    cdi::{ContainerEdits, DeviceNode, Kind, Mount},
+    device::{self, Device, DeviceKind},
     pci::PciAddress,
 };
 
-use super::{GPU, toolkit::Toolkit};
+use super::{GPU, NIC, toolkit::Toolkit};
 use crate::{discovery::PROFILE, host::Roots};
 
 /// Nodes of NVIDIA's driver that belong to no GPU. A program needs the first; CUDA needs the second,
@@ -42,22 +42,47 @@ pub(super) fn of_device(
     let links = graphics.iter().flat_map(|address| links(roots, *address, &graphics_nodes));
     let hook = toolkit.and_then(|toolkit| toolkit.links(links));
     let own = device.nodes.iter();
-    let mut groups: Vec<_> = own.clone().filter_map(|path| roots.dev.needed_group(path)).collect();
+    let mut groups: Vec<_> =
+        own.clone().filter_map(|node| roots.dev.needed_group(&node.path)).collect();
     groups.sort_unstable();
     groups.dedup();
     ContainerEdits {
-        device_nodes: own.chain(&graphics_nodes).map(|path| node(roots, path)).collect(),
+        device_nodes: own
+            .map(|own| of_its_own(roots, own))
+            .chain(graphics_nodes.iter().map(|path| node(roots, path)))
+            .collect(),
+        mounts: device.extras.mounts.iter().map(|it| mount(roots, it)).collect(),
         hooks: hook.into_iter().collect(),
         additional_gids: groups,
         ..ContainerEdits::default()
     }
 }
 
-/// The nodes that all devices of a kind share, as far as they are there.
-pub(super) fn shared(roots: &Roots, kind: Kind) -> Vec<DeviceNode> {
-    let nodes: &[_] = if kind == GPU { &NVIDIA_NODES } else { &RDMA_NODES };
+/// The nodes that all devices of a kind share, as far as they are there. Other sources name theirs
+/// with each device.
+pub(super) fn shared(roots: &Roots, kind: &Kind) -> Vec<DeviceNode> {
+    let nodes: &[_] = match kind {
+        kind if *kind == GPU => &NVIDIA_NODES,
+        kind if *kind == NIC => &RDMA_NODES,
+        _ => &[],
+    };
     let present = nodes.iter().filter(|node| roots.dev.has(node));
     present.map(|path| node(roots, Path::new(path))).collect()
+}
+
+/// A node as its source wants a container to have it.
+fn of_its_own(roots: &Roots, own: &device::DeviceNode) -> DeviceNode {
+    let on_node = roots.dev.path_on_node(&own.path);
+    let inside = own.inside();
+    DeviceNode {
+        host_path: (on_node != *inside).then_some(on_node),
+        permissions: Some(own.access.letters().to_owned()),
+        ..DeviceNode::new(inside)
+    }
+}
+
+fn mount(roots: &Roots, mount: &device::Mount) -> Mount {
+    Mount::bound(roots.host.path_on_node(&mount.host), &mount.container, mount.writable)
 }
 
 /// A node at its own path.
@@ -69,12 +94,13 @@ pub(super) fn node(roots: &Roots, path: &Path) -> DeviceNode {
 /// Of MIG instances only those made for it can draw.
 fn draws(device: &Device) -> bool {
     match device.kind {
+        _ if !device.is_nvidia() => false,
         DeviceKind::Gpu => true,
         DeviceKind::Mig => {
             let profile = device.attributes.get(&PROFILE).map(ToString::to_string);
             profile.is_some_and(|profile| profile.contains(GRAPHICS))
         }
-        DeviceKind::Nic => false,
+        DeviceKind::Nic | DeviceKind::Fpga | DeviceKind::Nvme | DeviceKind::Other => false,
     }
 }
 

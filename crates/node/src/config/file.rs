@@ -5,6 +5,7 @@ mod health;
 mod labels;
 mod places;
 mod resources;
+mod sources;
 mod word;
 
 use std::{
@@ -22,6 +23,7 @@ use self::{
     labels::LabelsEntry,
     places::{ClusterEntry, DriverEntry, MpsEntry},
     resources::{ResourceEntry, SelectorEntry, unlined},
+    sources::SourceEntry,
     word::Written,
 };
 use super::{
@@ -95,6 +97,9 @@ pub struct ConfigFile {
     /// Channels for memory that is exported between nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     imex: Option<ImexEntry>,
+    /// Sources of devices besides those that are built in.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    sources: Vec<SourceEntry>,
     /// Devices that are kept back, whatever the rules say.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     exclude: Vec<Lined<SelectorEntry>>,
@@ -169,6 +174,9 @@ impl ConfigFile {
             .map(|Lined { line, value }| Lined { line, value: value.into_selector(line, wrong) })
             .collect();
         let (resources, unmatched) = self.take_resources(&exclude, wrong);
+        let sources = std::mem::take(&mut self.sources).into_iter();
+        let sources: Vec<_> = sources.map(|source| source.into_rule(wrong)).collect();
+        wrong.extend(rules::repeated_sources(&sources));
         let health = self.health.take().map(|it| it.value.into_policy(it.line, wrong));
         let labels = self.labels.take().map(|it| it.value.into_policy(it.line, wrong));
         Policy {
@@ -176,6 +184,7 @@ impl ConfigFile {
             exclude: exclude.into_iter().map(|selector| selector.value).collect(),
             resources,
             unmatched,
+            sources: sources.into_iter().map(|source| source.value).collect(),
             health: health.unwrap_or_default(),
             labels: labels.unwrap_or_default(),
             delivery: self.into_delivery(wrong),
@@ -255,6 +264,7 @@ impl From<&Config> for ConfigFile {
             listen: config.listen.map(Written),
             cluster: ClusterEntry::of(&config.cluster),
             mig: Some(policy.mig).filter(|mig| *mig != MigStrategy::default()),
+            sources: policy.sources.iter().map(Into::into).collect(),
             exclude: policy.exclude.iter().map(|it| unlined(it.into())).collect(),
             unmatched: Some(policy.unmatched)
                 .filter(|unmatched| *unmatched != Unmatched::default())

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::{placement, resource::ResourceName};
 
-use super::{Delivery, Selector, Sharing};
+use super::{Delivery, Selector, Sharing, SourceRule};
 
 /// Everything that a new configuration may change without a restart.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,6 +19,8 @@ pub struct Policy {
     pub resources: Resources,
     /// What becomes of devices that no rule takes.
     pub unmatched: Unmatched,
+    /// Sources of devices besides those that are built in.
+    pub sources: Vec<SourceRule>,
     /// What a container gets.
     pub delivery: Delivery,
     /// When a device counts as failed, and when as recovered.

@@ -1,8 +1,8 @@
 //! What rules must not say together: a rule that no device can reach, one name with two meanings.
 
-use windlass_core::device::DeviceKind;
+use windlass_core::device::{DeviceKind, SourceName};
 
-use super::{Remark, ResourceRule, Selector, Sharing, Unmatched, document::Lined};
+use super::{Remark, ResourceRule, Selector, Sharing, SourceRule, Unmatched, document::Lined};
 
 /// A rule and the line that its name is on.
 pub(super) type LinedRule = Lined<ResourceRule>;
@@ -24,6 +24,23 @@ pub(super) fn contradictions(
         found.extend(rules.iter().filter_map(|rule| also_by_default(rule, rules)));
     }
     found
+}
+
+/// Sources that have one name with another, or with one that is built in.
+pub(super) fn repeated_sources(sources: &[Lined<SourceRule>]) -> Vec<Remark> {
+    let repeated = |(index, source): (usize, &Lined<SourceRule>)| {
+        let name = &source.value.name;
+        let earlier = sources[..index].iter().find(|earlier| earlier.value.name == *name);
+        let text = match earlier {
+            Some(earlier) => format!("source {name} is on line {} already", earlier.line),
+            None if SourceName::BUILT_IN.contains(name) => {
+                format!("source {name} is built in: choose another name")
+            }
+            None => return None,
+        };
+        Some(Remark::new(source.line, text))
+    };
+    sources.iter().enumerate().filter_map(repeated).collect()
 }
 
 fn two_meanings(earlier: &LinedRule, later: &LinedRule) -> Option<Remark> {
@@ -56,7 +73,7 @@ fn unreachable(
     exclude: &[Lined<Selector>],
 ) -> Option<Remark> {
     let devices = &rule.value.devices;
-    let kind = devices.kind;
+    let kind = devices.noun();
     let excluded = exclude.iter().find(|excluded| excluded.value.covers(devices));
     let taken = earlier.iter().find(|earlier| earlier.value.devices.covers(devices));
     let name = &rule.value.name;
@@ -86,7 +103,7 @@ fn also_by_default(rule: &LinedRule, rules: &[LinedRule]) -> Option<Remark> {
     let text = format!(
         "resource {name} is shared here, but devices that no rule takes are offered under the same \
          name unshared; use another name, take every {}, or leave out unmatched: default",
-        left.kind
+        left.noun()
     );
     (!all_taken).then(|| Remark::new(rule.line, text))
 }
@@ -108,6 +125,7 @@ fn described(sharing: Sharing) -> String {
     let Sharing::Shared(shared) = sharing else { return "exclusive".to_owned() };
     let method = match shared.method {
         SharingMethod::TimeSlicing => "time-sliced",
+        SharingMethod::Shared => "shared",
         SharingMethod::Mps => "shared by MPS",
     };
     let each = match shared.per_container {

@@ -33,6 +33,8 @@ pub struct Shared {
 pub enum SharingMethod {
     /// Nothing but the driver's time slices: memory and faults are shared.
     TimeSlicing,
+    /// Nothing at all: the device takes several users by itself, as an RDMA interface and `/dev/kvm` do.
+    Shared,
     /// An MPS daemon, which gives each client process an equal part of memory and threads.
     Mps,
 }
@@ -76,7 +78,7 @@ impl SharingMethod {
     /// each device has its own.
     pub fn span(self) -> Span {
         match self {
-            Self::TimeSlicing => Span::AnyDevices,
+            Self::TimeSlicing | Self::Shared => Span::AnyDevices,
             Self::Mps => Span::OneDevice,
         }
     }

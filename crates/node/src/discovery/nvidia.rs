@@ -32,7 +32,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_core::{health::Reason, inventory::SourceState};
+use windlass_core::{device::SourceName, health::Reason, inventory::SourceState};
 use windlass_nvml::{LoadError, Nvml, NvmlError};
 
 use self::{
@@ -261,7 +261,8 @@ impl Nvidia {
         self.write_down();
         let devices = self.known.devices();
         let simulated = self.simulated.clone();
-        to.publish(SourceSnapshot { state: self.state.clone(), simulated, devices });
+        let states = [(SourceName::NVIDIA, self.state.clone())].into();
+        to.publish(SourceSnapshot { states, simulated, devices });
     }
 }
 

@@ -67,7 +67,8 @@ async fn a_shorter_quiet_period_ends_the_wait_that_runs() {
     let (send, policies) = watch::channel(Arc::new(config.policy.clone()));
     let (news, stop) = (Arc::new(Notify::new()), CancellationToken::new());
     let clock = Clock::starting_at(Timestamp::now());
-    let all = sources(&config, &policies, clock, &news, &stop);
+    let (_, changes) = watch::channel(0);
+    let all = sources(&config, (&policies, &changes), clock, &news, &stop);
     let mut nvidia = all.into_iter().find(|source| source.name == "nvidia").expect("built in");
     let mut running = JoinSet::new();
     running.spawn(nvidia.run);

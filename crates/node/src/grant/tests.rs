@@ -1,7 +1,7 @@
 //! What containers get, by strategy: the peer's semantics as a table.
 
 use windlass_core::{
-    device::{DeviceKind, Place},
+    device::{DeviceKind, Extras, Place, SourceName},
     health::Health,
 };
 
@@ -14,12 +14,15 @@ fn device(kind: DeviceKind, id: &str, index: u32, part: Option<u32>) -> Device {
     Device {
         id: id.parse().expect("valid"),
         kind,
+        source: SourceName::NVIDIA,
         index,
         health: Health::unknown(jiff::Timestamp::UNIX_EPOCH),
         attributes: BTreeMap::new(),
         capacity: BTreeMap::new(),
         place: Place::default(),
-        nodes: vec![format!("/dev/nvidia{index}").into()],
+        nodes: vec![DeviceNode::new(format!("/dev/nvidia{index}"))],
+        extras: Extras::default(),
+        withheld: None,
         parent: None,
         part,
         partitioned: false,
@@ -115,5 +118,5 @@ fn imex_and_features_are_told_to_nvidias_runtime() {
     assert_eq!(env(&grant, "NVIDIA_GDRCOPY"), Some("enabled"));
     assert_eq!(env(&grant, "NVIDIA_MOFED"), None);
     let channel = Path::new("/dev/nvidia-caps-imex-channels/channel0");
-    assert!(grant.nodes.contains(channel));
+    assert!(grant.nodes.contains(&DeviceNode::shared(channel)));
 }

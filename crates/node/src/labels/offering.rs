@@ -43,7 +43,7 @@ fn offering(sharing: Sharing, renamed: bool) -> Offering {
 
 fn method(method: SharingMethod) -> labels::Sharing {
     match method {
-        SharingMethod::TimeSlicing => labels::Sharing::TimeSlicing,
+        SharingMethod::TimeSlicing | SharingMethod::Shared => labels::Sharing::TimeSlicing,
         SharingMethod::Mps => labels::Sharing::Mps,
     }
 }

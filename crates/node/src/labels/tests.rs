@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::{task::JoinSet, time::timeout};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue},
-    device::{Device, DeviceKind, Place},
+    device::{Device, DeviceKind, Extras, Place, SourceName},
     health::{HealthTracker, Observation, Reason},
     inventory::SourceState,
 };
@@ -37,12 +37,15 @@ fn gpu(id: &str, trouble: Option<Reason>) -> Device {
     Device {
         id: id.parse().expect("valid"),
         kind: DeviceKind::Gpu,
+        source: SourceName::NVIDIA,
         index: 0,
         health: tracker.health().clone(),
         attributes: BTreeMap::from([(product, AttributeValue::string("Tesla T4"))]),
         capacity: BTreeMap::new(),
         place: Place::default(),
         nodes: Vec::new(),
+        extras: Extras::default(),
+        withheld: None,
         parent: None,
         part: None,
         partitioned: false,

@@ -24,7 +24,7 @@ pub(super) struct Transitions(CounterFamily);
 impl Transitions {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let counts = Self(CounterFamily::default());
-        for kind in [DeviceKind::Gpu, DeviceKind::Mig, DeviceKind::Nic] {
+        for kind in DeviceKind::ALL {
             for to in [HealthState::Healthy, HealthState::Unhealthy] {
                 counts.add(kind, to, 0);
             }

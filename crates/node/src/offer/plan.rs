@@ -24,6 +24,7 @@ use windlass_core::{
 
 use super::{
     Allocatable, Offer, OfferedDevice, Offers, Withdrawn,
+    rivals::rivals,
     want::{Target, Want, Wants, present_parts},
 };
 use crate::config::{Policy, Replicas, Resources, Shared, Sharing, SharingMethod};
@@ -114,8 +115,11 @@ pub(crate) fn plan(question: Question<'_>) -> Plan {
     let wants = Wants::new(question.policy, question.inventory);
     let (offers, withheld, mps) = Default::default();
     let mut planner = Planner { question, offers, withheld, waiting: false, mps };
-    for device in &question.inventory.devices {
-        planner.place(device, wants.of(device));
+    let mut wanted: Vec<_> =
+        question.inventory.devices.iter().map(|device| (device, wants.of(device))).collect();
+    planner.withhold_rivals(&mut wanted);
+    for (device, want) in wanted {
+        planner.place(device, want);
     }
     planner.keep_what_was_given();
     planner.keep_what_is_held();
@@ -125,6 +129,20 @@ pub(crate) fn plan(question: Question<'_>) -> Plan {
 // === impl Planner ===
 
 impl Planner<'_> {
+    /// A thing that two sources found is offered once.
+    fn withhold_rivals(&self, wanted: &mut [(&Device, Want)]) {
+        let given = self.question.previous.values().flat_map(|offer| &offer.devices);
+        let given = given.filter(|(_, device)| device.given).map(|(id, _)| id).collect();
+        let is_wanted = |want: &Want| matches!(want, Want::Offered(_));
+        let offered = wanted.iter().filter(|(_, want)| is_wanted(want)).map(|(device, _)| *device);
+        let rivals = rivals(offered, &given);
+        for (device, want) in wanted {
+            if let Some(why) = rivals.get(&device.id).filter(|_| is_wanted(want)) {
+                *want = Want::Unfit(why.clone());
+            }
+        }
+    }
+
     fn place(&mut self, device: &Device, want: Want) {
         let owner = self.owner(&device.id);
         let moves = self.question.moves;

@@ -9,7 +9,7 @@ use std::{
 use jiff::Timestamp;
 use windlass_core::{
     attribute::AttributeValue,
-    device::{Device, DeviceKind, Place},
+    device::{Device, DeviceKind, Extras, Place, SourceName},
     health::{HealthTracker, Observation, Reason},
     inventory::Inventory,
     resource::ResourceName,
@@ -112,12 +112,15 @@ fn device(id: &str, index: u32, observation: &Observation) -> Device {
     Device {
         id: id.parse().expect("valid"),
         kind: DeviceKind::Gpu,
+        source: SourceName::NVIDIA,
         index,
         health: tracker.health().clone(),
         attributes: BTreeMap::new(),
         capacity: BTreeMap::new(),
         place: Place::default(),
         nodes: Vec::new(),
+        extras: Extras::default(),
+        withheld: None,
         parent: None,
         part: None,
         partitioned: false,

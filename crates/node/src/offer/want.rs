@@ -49,13 +49,14 @@ pub(crate) fn targets(policy: &Policy, inventory: &Inventory) -> BTreeMap<Device
 /// The name that NVIDIA's plugin gives such a device, and existing manifests use.
 pub(crate) fn usual_name(strategy: MigStrategy, device: &Device) -> Option<ResourceName> {
     match (device.kind, profile(device)) {
+        _ if !device.is_nvidia() => None,
         (DeviceKind::Gpu, _) => whole_gpus(),
         (DeviceKind::Mig, _) if strategy == MigStrategy::Single => whole_gpus(),
         // A `+` is no part of a resource name.
         (DeviceKind::Mig, Some(profile)) => {
             format!("nvidia.com/mig-{}", profile.replace('+', ".")).parse().ok()
         }
-        (DeviceKind::Mig | DeviceKind::Nic, _) => None,
+        _ => None,
     }
 }
 
@@ -127,7 +128,7 @@ impl<'a> Wants<'a> {
                         .to_owned()
                 }
             }),
-            DeviceKind::Mig | DeviceKind::Nic => None,
+            _ => None,
         }
     }
 
@@ -142,6 +143,9 @@ impl<'a> Wants<'a> {
     /// Why the configuration keeps the device back. A rule that cannot be answered keeps it back too:
     /// a device that someone wanted out is not handed out for lack of an attribute.
     fn excluded(&self, device: &Device) -> Option<String> {
+        if let Some(why) = &device.withheld {
+            return Some(why.clone());
+        }
         if is_display(device) {
             return Some("a display adapter, which computes for no one".to_owned());
         }
@@ -158,7 +162,10 @@ impl<'a> Wants<'a> {
         match &self.policy.resources {
             Resources::Default => self.by_default(device),
             Resources::Rules(rules) => by_rule(rules, device).unwrap_or_else(|| {
-                let named = rules.iter().any(|rule| rule.devices.kind == device.kind);
+                if let Some(target) = self.of_its_source(device) {
+                    return Want::Offered(target);
+                }
+                let named = rules.iter().any(|rule| rule.devices.is_about(device));
                 match self.policy.unmatched {
                     Unmatched::Default => self.by_default(device),
                     Unmatched::KeptBack if named => {
@@ -170,7 +177,17 @@ impl<'a> Wants<'a> {
         }
     }
 
+    /// The resource that its source is described for; who describes a source wants it offered.
+    fn of_its_source(&self, device: &Device) -> Option<Target> {
+        let rule = self.policy.sources.iter().find(|rule| rule.name == device.source)?;
+        Some(Target { name: rule.resource.clone()?, sharing: rule.sharing })
+    }
+
+    /// The resource that a source of the configuration is for, or else the usual one of such devices.
     fn by_default(&self, device: &Device) -> Want {
+        if let Some(target) = self.of_its_source(device) {
+            return Want::Offered(target);
+        }
         match usual_name(self.policy.mig, device) {
             Some(name) => Want::Offered(Target { name, sharing: Sharing::Exclusive }),
             None => Want::Nothing,

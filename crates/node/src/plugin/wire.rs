@@ -1,10 +1,10 @@
 //! Between the domain and the device plugin protocol: the only place that knows both.
 
-use std::{fmt, path::PathBuf};
+use std::fmt;
 
 use tonic::Status;
 use windlass_core::{
-    device::DeviceId,
+    device::{DeviceId, DeviceNode},
     placement::{PlacementError, shares::ShareError},
 };
 use windlass_kubelet_api::deviceplugin::{
@@ -13,7 +13,6 @@ use windlass_kubelet_api::deviceplugin::{
 };
 
 use crate::{
-    cdi::READ_WRITE,
     grant::{self, Access, Grant},
     host::Host,
     offer::{Allocatable, Offer, OfferedDevice},
@@ -75,10 +74,10 @@ pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
 
 /// A grant as the kubelet takes it.
 pub(super) fn container_response(grant: Grant, dev: &Host) -> ContainerAllocateResponse {
-    let node = |path: &PathBuf| DeviceSpec {
-        container_path: path.display().to_string(),
-        host_path: dev.path_on_node(path).display().to_string(),
-        permissions: READ_WRITE.to_owned(),
+    let node = |node: &DeviceNode| DeviceSpec {
+        container_path: node.inside().display().to_string(),
+        host_path: dev.path_on_node(&node.path).display().to_string(),
+        permissions: node.access.letters().to_owned(),
     };
     ContainerAllocateResponse {
         devices: grant.nodes.iter().map(node).collect(),

@@ -337,9 +337,10 @@ fn shapes(inventory: &Inventory) -> BTreeMap<&DeviceId, (bool, BTreeSet<&DeviceI
 /// Puts the sources' newest snapshots together.
 pub(crate) fn merge(sources: &Snapshots) -> Inventory {
     let mut inventory = Inventory::default();
-    for (name, snapshots) in sources {
+    for (_, snapshots) in sources {
         let snapshot = snapshots.borrow();
-        inventory.sources.insert((*name).to_owned(), snapshot.state.clone());
+        let states = snapshot.states.iter();
+        inventory.sources.extend(states.map(|(name, state)| (name.to_string(), state.clone())));
         inventory.simulated = inventory.simulated.or_else(|| snapshot.simulated.clone());
         inventory.devices.extend(snapshot.devices.iter().cloned());
     }

@@ -97,7 +97,7 @@ impl Looked {
             return Some(error.to_string());
         }
         let imex = &policy.delivery.imex;
-        if !device.kind.is_nvidia() || imex.missing == MissingChannel::Tolerated {
+        if !device.is_nvidia() || imex.missing == MissingChannel::Tolerated {
             return None;
         }
         let missing = imex.channels.difference(&self.surroundings.imex_channels).next()?;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 use windlass_core::{
     attribute::{Attributes, Capacities},
-    device::{Device, DeviceKind, Place},
+    device::{Device, DeviceKind, Extras, Place, SourceName},
     health::{Evidence, Health, HealthState, Reason},
     inventory::Inventory,
 };
@@ -49,12 +49,15 @@ fn device(kind: DeviceKind, index: u32, id: &str) -> Device {
     Device {
         id: id.parse().expect("a good id"),
         kind,
+        source: SourceName::NVIDIA,
         index,
         health: healthy(0),
         attributes: Attributes::new(),
         capacity: Capacities::new(),
         place: Place::default(),
         nodes: Vec::new(),
+        extras: Extras::default(),
+        withheld: None,
         parent: None,
         part: None,
         partitioned: false,

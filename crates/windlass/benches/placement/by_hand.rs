@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use windlass_core::{
-    device::{Device, DeviceKind, Place},
+    device::{Device, DeviceKind, Extras, Place, SourceName},
     health::Health,
     pci::{PciAddress, PciePath},
 };
@@ -73,12 +73,15 @@ fn gpu(index: u32, numa: u32) -> Device {
     Device {
         id: format!("GPU-{index}").parse().expect("letters and digits"),
         kind: DeviceKind::Gpu,
+        source: SourceName::NVIDIA,
         index,
         health: Health::unknown(Timestamp::UNIX_EPOCH),
         attributes: BTreeMap::new(),
         capacity: BTreeMap::new(),
         place: Place { pci: Some(pci), path, numa_node: Some(numa), ..Place::default() },
         nodes: Vec::new(),
+        extras: Extras::default(),
+        withheld: None,
         parent: None,
         part: None,
         partitioned: false,

@@ -148,7 +148,7 @@ pub(crate) fn ordered<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Vec<
 
 /// The short name that tables and matrices use: `GPU0`, `GPU0:3`, `mlx5_0`.
 pub(crate) fn name(device: &Device) -> String {
-    let text = |key| device.attributes.get(key).map(ToString::to_string);
+    let text = |key: &_| device.attributes.get(key).map(ToString::to_string);
     match device.kind {
         DeviceKind::Gpu => format!("GPU{}", device.index),
         DeviceKind::Mig => {
@@ -156,6 +156,9 @@ pub(crate) fn name(device: &Device) -> String {
             format!("GPU{}:{}", device.index, part.unwrap_or_default())
         }
         DeviceKind::Nic => text(&RDMA_DEVICE).unwrap_or_else(|| format!("NIC{}", device.index)),
+        DeviceKind::Fpga => format!("FPGA{}", device.index),
+        DeviceKind::Nvme => format!("nvme{}", device.index),
+        DeviceKind::Other => format!("{}{}", device.source, device.index),
     }
 }
 

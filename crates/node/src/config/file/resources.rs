@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::{
-    device::DeviceKind, placement, resource::ResourceName, selector::DeviceExpression,
+    device::{DeviceKind, SourceName},
+    placement,
+    resource::ResourceName,
+    selector::DeviceExpression,
 };
 
 use super::word::{Count, Id, Profile, Written};
@@ -31,12 +34,17 @@ pub(super) struct ResourceEntry {
     placement: Option<Written<placement::Policy>>,
 }
 
-/// Picks devices of one kind that fit everything it names; what is left out fits all.
+/// Picks devices of one kind, or of one source, that fit everything it names; what is left out fits all.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct SelectorEntry {
-    /// The kind.
-    kind: KindEntry,
+    /// The kind; may be left out beside `source`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kind: Option<KindEntry>,
+    /// The source that finds them, built in or of this file; left out, GPUs and MIG instances are
+    /// NVIDIA's, and others anyone's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    source: Option<Written<SourceName>>,
     /// Positions as `windlass devices` shows them; a MIG instance has its GPU's.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     index: BTreeSet<u32>,
@@ -61,18 +69,24 @@ enum KindEntry {
     Mig,
     /// A network or RDMA interface.
     Nic,
+    /// A reconfigurable board.
+    Fpga,
+    /// An NVMe drive.
+    Nvme,
+    /// Anything else.
+    Other,
 }
 
 /// How one device serves several containers.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct SharingEntry {
+pub(super) struct SharingEntry {
     /// What keeps the containers apart.
     method: SharingMethod,
     /// How many containers one device serves; at most 48 with `mps`.
     replicas: Count,
-    /// How many replicas one container may ask for; left out, `any` with `timeSlicing` and `one`
-    /// with `mps`.
+    /// How many replicas one container may ask for; left out, `one` with `mps` and `any`
+    /// otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     per_container: Option<PerContainer>,
 }
@@ -89,7 +103,7 @@ impl ResourceEntry {
         let Self { name, devices, sharing, placement } = self;
         let devices = devices.value.into_selector(devices.line, wrong);
         let sharing = sharing.map_or(Sharing::Exclusive, |sharing| {
-            let problem = sharing.value.problem(devices.kind);
+            let problem = sharing.value.problem(&devices);
             wrong.extend(problem.map(|problem| Remark::new(sharing.line, problem)));
             sharing.value.into()
         });
@@ -127,13 +141,20 @@ pub(super) fn unlined<T>(value: T) -> Lined<T> {
 
 impl SelectorEntry {
     pub(super) fn into_selector(self, line: u64, wrong: &mut Vec<Remark>) -> Selector {
-        let kind = self.kind.into();
-        if kind != DeviceKind::Mig && !self.profiles.is_empty() {
+        let kind = self.kind.map(DeviceKind::from);
+        let source = self.source.map(|Written(source)| source);
+        // A kind that could not be read is a mistake already.
+        let is_told = wrong.iter().any(|remark| remark.line >= line);
+        if kind.is_none() && source.is_none() && !is_told {
+            wrong.push(Remark::new(line, "which devices? write kind, source, or both"));
+        }
+        if kind != Some(DeviceKind::Mig) && !self.profiles.is_empty() {
             let problem = "only MIG instances have profiles; write kind: mig, or leave them out";
             wrong.push(Remark::new(line, problem));
         }
         Selector {
             kind,
+            source: source.or_else(|| kind.and_then(Selector::usual_source)),
             index: self.index,
             ids: self.ids.into_iter().map(|Written(Id(id))| id).collect(),
             profiles: self.profiles.into_iter().map(|Written(Profile(text))| text).collect(),
@@ -144,9 +165,11 @@ impl SelectorEntry {
 
 impl From<&Selector> for SelectorEntry {
     fn from(selector: &Selector) -> Self {
-        let Selector { kind, index, ids, profiles, expression } = selector.clone();
+        let Selector { kind, source, index, ids, profiles, expression } = selector.clone();
+        let usual = kind.and_then(Selector::usual_source);
         Self {
-            kind: kind.into(),
+            kind: kind.map(Into::into),
+            source: source.filter(|source| Some(source) != usual.as_ref()).map(Written),
             index,
             ids: ids.into_iter().map(|id| Written(Id(id))).collect(),
             profiles: profiles.into_iter().map(|profile| Written(Profile(profile))).collect(),
@@ -161,6 +184,9 @@ impl From<KindEntry> for DeviceKind {
             KindEntry::Gpu => Self::Gpu,
             KindEntry::Mig => Self::Mig,
             KindEntry::Nic => Self::Nic,
+            KindEntry::Fpga => Self::Fpga,
+            KindEntry::Nvme => Self::Nvme,
+            KindEntry::Other => Self::Other,
         }
     }
 }
@@ -171,6 +197,9 @@ impl From<DeviceKind> for KindEntry {
             DeviceKind::Gpu => Self::Gpu,
             DeviceKind::Mig => Self::Mig,
             DeviceKind::Nic => Self::Nic,
+            DeviceKind::Fpga => Self::Fpga,
+            DeviceKind::Nvme => Self::Nvme,
+            DeviceKind::Other => Self::Other,
         }
     }
 }
@@ -178,17 +207,25 @@ impl From<DeviceKind> for KindEntry {
 // === impl SharingEntry ===
 
 impl SharingEntry {
-    fn problem(&self, kind: DeviceKind) -> Option<String> {
+    fn problem(&self, devices: &Selector) -> Option<String> {
         let Count(replicas) = self.replicas;
-        match (self.method, kind) {
-            (_, DeviceKind::Nic) => Some("network interfaces cannot be shared".to_owned()),
-            (SharingMethod::Mps, DeviceKind::Mig) => {
+        let is_nvidia = devices.source == Some(SourceName::NVIDIA);
+        match (self.method, devices.kind) {
+            (SharingMethod::Mps, Some(DeviceKind::Mig)) => {
                 Some("MPS shares whole GPUs only; share MIG instances by timeSlicing".to_owned())
             }
-            (SharingMethod::Mps, DeviceKind::Gpu) => too_many_clients(replicas),
-            (SharingMethod::TimeSlicing, _) => None,
+            (SharingMethod::Mps, _) if is_nvidia => too_many_clients(replicas),
+            (SharingMethod::Mps, _) => Some("MPS shares NVIDIA's GPUs only".to_owned()),
+            (SharingMethod::TimeSlicing, Some(kind)) if !is_gpu(kind) => {
+                Some(format!("a {kind} has no time slices; write method: shared"))
+            }
+            (SharingMethod::TimeSlicing | SharingMethod::Shared, _) => None,
         }
     }
+}
+
+fn is_gpu(kind: DeviceKind) -> bool {
+    matches!(kind, DeviceKind::Gpu | DeviceKind::Mig)
 }
 
 /// What is wrong with that many replicas by MPS.
@@ -202,7 +239,7 @@ pub(crate) fn too_many_clients(replicas: Replicas) -> Option<String> {
 /// limit that the first process does not get.
 fn usual_per_container(method: SharingMethod) -> PerContainer {
     match method {
-        SharingMethod::TimeSlicing => PerContainer::Any,
+        SharingMethod::TimeSlicing | SharingMethod::Shared => PerContainer::Any,
         SharingMethod::Mps => PerContainer::One,
     }
 }

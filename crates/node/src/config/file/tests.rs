@@ -36,6 +36,28 @@ cdiAnnotationPrefix: cdi.example.com/
 hooks: {program: /usr/bin/nvidia-ctk, disabled: [chmod]}
 features: [gds, mofed, gdrcopy]
 imex: {channels: [0, 2047], required: true}
+sources:
+- name: camera
+  resource: a.com/camera
+  sharing: {method: shared, replicas: 2}
+  find: {nodes: ["/dev/video*", /dev/media0]}
+  match: 'device.attributes["windlass.dev"].driver == "uvcvideo"'
+  attributes: {firmware: device/fw_version}
+  unit: zipped
+  give:
+    found: r
+    nodes: [{path: /dev/snd/*, as: /dev/snd/, access: rw, optional: true, shared: true}]
+    env: {CAMERA: "{id}"}
+    mounts: [{host: /opt/camera, container: /camera, writable: true}]
+    cdi: [vendor.com/camera=all]
+  probe: {attribute: state, equals: [online], every: 20s, timeout: 1s, failures: 3, quietPeriod: 1s}
+  prepare: [{http: "http://h/reset", timeout: 2s}, {command: [/bin/true, now]}]
+  release: [{write: reset, text: "1"}]
+  allowDangerous: true
+- {name: board, find: {endpoints: [10.0.0.1]}, probe: {http: "http://{endpoint}/"}}
+- {name: files, find: {files: /etc/boards}, give: {found: none}, probe: {command: [/bin/true]}}
+- {name: stick, find: {bus: usb}, unit: all, probe: {tcp: "{endpoint}"}}
+- {name: render, find: {class: drm}}
 exclude:
 - {kind: gpu, index: [7]}
 resources:
@@ -201,7 +223,7 @@ fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
         ),
         (rule("a.com/x", "kind: gpu", "method: mps, replicas: 49"), 4, "at most 48 clients"),
         (rule("a.com/x", "kind: mig", "method: mps, replicas: 2"), 4, "MPS shares whole GPUs only"),
-        (rule("a.com/x", "kind: nic", "method: timeSlicing, replicas: 2"), 4, "cannot be shared"),
+        (rule("a.com/x", "kind: nic", "method: timeSlicing, replicas: 2"), 4, "no time slices"),
         (
             format!("resources:\n{}  placement: tight\n", gpus("a.com/x", "")),
             4,

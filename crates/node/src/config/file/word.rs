@@ -6,7 +6,10 @@ use jiff::SignedDuration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use windlass_core::{
-    device::DeviceId, placement, resource::ResourceName, selector::DeviceExpression,
+    device::{Access, DeviceId, SourceName},
+    placement,
+    resource::ResourceName,
+    selector::DeviceExpression,
 };
 
 use crate::config::{AnnotationPrefix, Replicas, profile};
@@ -115,6 +118,34 @@ impl Word for Duration {
 impl Word for placement::Policy {
     fn schema() -> Schema {
         json_schema!({ "type": "string", "enum": Self::ALL.map(Self::name) })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        parsed(text)
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Word for SourceName {
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[a-z]([a-z0-9-]{0,22}[a-z0-9])?$" })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        parsed(text)
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Word for Access {
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "enum": ["r", "w", "rw", "rwm"] })
     }
 
     fn read(text: &str) -> Result<Self, String> {

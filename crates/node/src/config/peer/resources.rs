@@ -95,7 +95,7 @@ impl Names {
 
     /// GPUs that no pattern names, where what no rule takes would be offered by default.
     pub(super) fn exclude(&self) -> Vec<Selector> {
-        let gpus = self.bases.iter().filter(|base| base.devices.kind == DeviceKind::Gpu);
+        let gpus = self.bases.iter().filter(|base| base.devices.kind == Some(DeviceKind::Gpu));
         let patterns: Option<Vec<_>> = gpus
             .map(|base| base.devices.expression.as_ref().map(|it| format!("({})", it.as_str())))
             .collect();

@@ -219,7 +219,9 @@ impl Share<'_> {
     fn rules(&self, base: &Base) -> Vec<LinedRule> {
         let subsets = match &self.resource.devices {
             None => vec![Subset::All],
-            Some(devices) => devices.value.subsets(base.devices.kind),
+            Some(devices) => devices
+                .value
+                .subsets(base.devices.kind.unwrap_or(windlass_core::device::DeviceKind::Gpu)),
         };
         let rule = |subset: Subset| {
             let devices = subset.of(&base.devices)?;

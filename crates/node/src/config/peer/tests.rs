@@ -28,7 +28,7 @@ fn warnings(text: &str) -> Vec<(u64, String)> {
 /// A rule in one line: name, kind, what selects, how it is shared.
 fn line(rule: &ResourceRule) -> String {
     let devices = &rule.devices;
-    let mut text = format!("{} {}", rule.name, devices.kind);
+    let mut text = format!("{} {}", rule.name, devices.kind.expect("a kind"));
     let index: Vec<_> = devices.index.iter().map(ToString::to_string).collect();
     for set in [
         index,
@@ -43,6 +43,7 @@ fn line(rule: &ResourceRule) -> String {
     let Sharing::Shared(shared) = rule.sharing else { return text };
     let method = match shared.method {
         SharingMethod::TimeSlicing => "slices",
+        SharingMethod::Shared => "shared",
         SharingMethod::Mps => "mps",
     };
     let each = match shared.per_container {

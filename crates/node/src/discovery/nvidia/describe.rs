@@ -2,13 +2,10 @@
 //!
 //! Attribute names are those of NVIDIA's DRA driver where they mean the same.
 
-use std::path::PathBuf;
-
 use jiff::Timestamp;
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes, Capacities, Quantity},
-    device::{Device, DeviceId, DeviceKind, Place},
-    health::Health,
+    device::{Device, DeviceId, DeviceKind, DeviceNode, Place, SourceName},
     nvlink::NvLinks,
     pci::PciAddress,
 };
@@ -57,17 +54,13 @@ impl Describe<'_> {
         };
         let memory = facts.memory_bytes.map(Quantity::Bytes);
         let gpu = Device {
-            id: facts.uuid.parse().ok()?,
-            kind: DeviceKind::Gpu,
             index,
-            health: Health::unknown(self.now),
             attributes: self.gpu_attributes(index, facts, &place),
             capacity: memory.map(|bytes| (named("memory"), bytes)).into_iter().collect(),
             place,
             nodes: facts.minor.map(node).into_iter().collect(),
-            parent: None,
-            part: None,
             partitioned,
+            ..Device::new(facts.uuid.parse().ok()?, DeviceKind::Gpu, SourceName::NVIDIA, self.now)
         };
         let parts = instances.iter().filter_map(|part| self.instance(&gpu, facts, part));
         let parts: Vec<_> = parts.collect();
@@ -77,18 +70,13 @@ impl Describe<'_> {
     /// A GPU that NVML cannot describe, from what the kernel module and sysfs say.
     pub(super) fn failed(&self, index: u32, listed: Option<&ListedGpu>) -> Option<Device> {
         let attributes = listed.map(|gpu| gpu.function.attributes()).into_iter().flatten();
+        let id = placeholder_id(index, listed)?;
         Some(Device {
-            id: placeholder_id(index, listed)?,
-            kind: DeviceKind::Gpu,
             index,
-            health: Health::unknown(self.now),
             attributes: self.common("gpu").into_iter().chain(attributes).collect(),
-            capacity: Capacities::new(),
             place: listed.map(|gpu| gpu.function.place()).unwrap_or_default(),
             nodes: listed.and_then(|gpu| gpu.minor).map(node).into_iter().collect(),
-            parent: None,
-            part: None,
-            partitioned: false,
+            ..Device::new(id, DeviceKind::Gpu, SourceName::NVIDIA, self.now)
         })
     }
 
@@ -169,27 +157,25 @@ impl Describe<'_> {
         ];
         let model = self.model("mig", facts, &gpu.place);
         Some(Device {
-            id: part.uuid.parse().ok()?,
-            kind: DeviceKind::Mig,
             index: gpu.index,
-            health: Health::unknown(self.now),
             attributes: model.into_iter().chain(own).collect(),
             capacity: share(part),
             place: Place { nvlinks: NvLinks::default(), ..gpu.place.clone() },
             nodes: self.instance_nodes(facts.minor, part),
             parent: Some(gpu.id.clone()),
             part: Some(part.index),
-            partitioned: false,
+            ..Device::new(part.uuid.parse().ok()?, DeviceKind::Mig, SourceName::NVIDIA, self.now)
         })
     }
 
     /// The GPU's node, and the capabilities of the GPU instance and the compute instance.
-    fn instance_nodes(&self, minor: Option<u32>, part: &InstanceFacts) -> Vec<PathBuf> {
+    fn instance_nodes(&self, minor: Option<u32>, part: &InstanceFacts) -> Vec<DeviceNode> {
         let Some(minor) = minor else { return Vec::new() };
         let numbers = capabilities(minor, part).into_iter();
         let numbers = numbers.filter_map(|capability| self.host.mig_minor(&capability));
-        let guards = numbers.map(|n| PathBuf::from(format!("/dev/nvidia-caps/nvidia-cap{n}")));
-        std::iter::once(node(minor)).chain(guards).collect()
+        let guards = numbers.map(|n| DeviceNode::new(format!("/dev/nvidia-caps/nvidia-cap{n}")));
+        let whole = DeviceNode { shared: true, ..node(minor) };
+        std::iter::once(whole).chain(guards).collect()
     }
 }
 
@@ -199,8 +185,8 @@ fn capabilities(minor: u32, part: &InstanceFacts) -> [String; 2] {
     [format!("gpu{minor}/gi{gi}/access"), format!("gpu{minor}/gi{gi}/ci{ci}/access")]
 }
 
-fn node(minor: u32) -> PathBuf {
-    format!("/dev/nvidia{minor}").into()
+fn node(minor: u32) -> DeviceNode {
+    DeviceNode::new(format!("/dev/nvidia{minor}"))
 }
 
 fn share(part: &InstanceFacts) -> Capacities {

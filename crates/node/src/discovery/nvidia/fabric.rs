@@ -60,8 +60,8 @@ mod tests {
         health: FabricHealth::Good,
     };
 
-    fn names(fabric: &Fabric) -> Vec<&'static str> {
-        attributes(fabric).map(|(name, _)| name.name()).collect()
+    fn names(fabric: &Fabric) -> Vec<String> {
+        attributes(fabric).map(|(name, _)| name.name().to_owned()).collect()
     }
 
     #[test]

@@ -88,12 +88,12 @@ impl Service {
         }
         let gone = || refuse("no longer on this node");
         let device = state.inventory.get(device).ok_or_else(gone)?;
-        match device.nodes.iter().find(|node| !self.roots.dev.has(node)) {
+        match device.nodes.iter().find(|node| !self.roots.dev.has(&node.path)) {
             None => Ok(device),
             Some(node) => Err(Refusal::NodeMissing {
                 resource: self.name(),
                 id: id.to_owned(),
-                node: node.display().to_string(),
+                node: node.path.display().to_string(),
             }),
         }
     }
@@ -137,7 +137,7 @@ fn check_documents(state: &NodeState, devices: &[&Device]) -> Result<(), Refusal
     if let Some(error) = &state.cdi {
         return Err(Refusal::Cdi(error.to_string()));
     }
-    let kinds: BTreeSet<_> = devices.iter().map(|device| cdi::kind_of(device.kind)).collect();
+    let kinds: BTreeSet<_> = devices.iter().map(|device| cdi::kind_of(device)).collect();
     let extras = &state.surroundings.cdi_extras;
     let extra = |kind: &Kind| extras.iter().any(|name| name.starts_with(&format!("{kind}=")));
     let named = state.documents.iter().filter(|(kind, _)| kinds.contains(kind) || extra(kind));

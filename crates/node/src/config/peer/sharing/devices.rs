@@ -50,10 +50,8 @@ impl Devices {
     /// so many instances are all of them, since nothing says which come first.
     pub(super) fn subsets(&self, kind: DeviceKind) -> Vec<Subset> {
         match (self, kind) {
-            (Self::All, _) | (Self::Count(_), DeviceKind::Mig | DeviceKind::Nic) => {
-                vec![Subset::All]
-            }
             (Self::Count(count), DeviceKind::Gpu) => vec![Subset::Index((0..*count).collect())],
+            (Self::All | Self::Count(_), _) => vec![Subset::All],
             (Self::List(list), _) => listed(list, kind),
         }
     }

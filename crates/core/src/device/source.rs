@@ -1,0 +1,102 @@
+//! The name of a source of devices.
+
+use std::{borrow::Cow, fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// Who found a device: `nvidia`, `amd`, or what the configuration calls a source. Also the class of its
+/// CDI documents.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceName(Cow<'static, str>);
+
+/// A text that cannot name a source.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} cannot name a source: use 1 to {max} lower-case letters, digits and '-', a letter first \
+     and no '-' at the end",
+    max = SourceName::MAX_CHARS
+)]
+pub struct InvalidSourceName(String);
+
+// === impl SourceName ===
+
+impl SourceName {
+    /// NVIDIA's GPUs and their MIG instances.
+    pub const NVIDIA: Self = Self::fixed("nvidia");
+    /// Network interfaces.
+    pub const NICS: Self = Self::fixed("nics");
+    /// AMD's GPUs and their partitions.
+    pub const AMD: Self = Self::fixed("amd");
+    /// Intel's GPUs.
+    pub const INTEL: Self = Self::fixed("intel");
+    /// FPGAs.
+    pub const FPGA: Self = Self::fixed("fpga");
+    /// NVMe drives, which have a place and are not handed out.
+    pub const NVME: Self = Self::fixed("nvme");
+
+    /// The sources that are there without a configuration.
+    pub const BUILT_IN: [Self; 6] =
+        [Self::NVIDIA, Self::NICS, Self::AMD, Self::INTEL, Self::FPGA, Self::NVME];
+
+    /// Longest name: an id made of it leaves room for what tells devices apart.
+    pub const MAX_CHARS: usize = 24;
+
+    const fn fixed(name: &'static str) -> Self {
+        Self(Cow::Borrowed(name))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for SourceName {
+    type Err = InvalidSourceName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let valid = (1..=Self::MAX_CHARS).contains(&text.len())
+            && text.bytes().all(allowed)
+            && text.starts_with(|first: char| first.is_ascii_lowercase())
+            && !text.ends_with('-');
+        if valid {
+            Ok(Self(Cow::Owned(text.to_owned())))
+        } else {
+            Err(InvalidSourceName(text.to_owned()))
+        }
+    }
+}
+
+impl fmt::Display for SourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl Serialize for SourceName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for SourceName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_named_as_a_cdi_class_is() {
+        for good in ["kvm", "darwin3", "coral-usb", &"x".repeat(24)] {
+            assert_eq!(good.parse::<SourceName>().expect("valid").as_str(), good);
+        }
+        for bad in ["", "3d", "-a", "a-", "A", "a_b", "a.b", &"x".repeat(25)] {
+            assert!(bad.parse::<SourceName>().is_err(), "{bad:?}");
+        }
+    }
+}

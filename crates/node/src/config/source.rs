@@ -1,0 +1,201 @@
+//! Sources of devices that the configuration describes: where they are looked for, which of what is
+//! found is meant, what a container gets, and how they are watched and handed over.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use windlass_core::{
+    attribute::AttributeName,
+    device::{Access, SourceName},
+    resource::ResourceName,
+    selector::DeviceExpression,
+};
+
+use super::Sharing;
+
+/// A source of devices, described.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SourceRule {
+    /// What it is called; its devices' ids begin with it.
+    pub name: SourceName,
+    /// The resource its devices are part of, unless a rule takes them first.
+    pub resource: Option<ResourceName>,
+    /// How they are shared under that name.
+    pub sharing: Sharing,
+    /// Where they are looked for.
+    pub find: Find,
+    /// Which of what is found there is meant; `None` is all of it.
+    pub expression: Option<DeviceExpression>,
+    /// Files in the device's folder of sysfs whose text becomes an attribute, by the attribute.
+    pub attributes: BTreeMap<AttributeName, PathBuf>,
+    /// What one device is made of.
+    pub unit: Unit,
+    /// What a container gets.
+    pub give: Give,
+    /// How is known that a device works, besides its nodes being there.
+    pub probe: Option<Probe>,
+    /// What is done when a device goes from one container to the next.
+    pub handover: Handover,
+    /// Whether nodes may be handed out that give away the whole machine.
+    pub allow_dangerous: bool,
+}
+
+/// Where devices are looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Find {
+    /// The devices of a bus: `/sys/bus/<name>/devices`.
+    Bus(String),
+    /// The devices of a class: `/sys/class/<name>`.
+    Class(String),
+    /// Device nodes, by patterns of paths below `/dev`.
+    Nodes(Vec<String>),
+    /// The files in a folder, each a device.
+    Files(PathBuf),
+    /// Boards that are reached by network, by host or address.
+    Endpoints(Vec<String>),
+}
+
+/// What one device is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// Each thing that is found.
+    #[default]
+    Each,
+    /// All that is found together.
+    All,
+    /// The first match of every pattern together, then the second, and so on.
+    Zipped,
+}
+
+/// What a container gets. Texts may have placeholders, see [`super::super::discovery`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Give {
+    /// Whether the nodes that were found are among it, and how; `None` keeps them out.
+    pub found: Option<Access>,
+    /// Nodes besides, by pattern.
+    pub nodes: Vec<GivenNode>,
+    /// Environment variables.
+    pub env: BTreeMap<String, String>,
+    /// Files and folders.
+    pub mounts: Vec<GivenMount>,
+    /// Names in CDI documents of others.
+    pub cdi: Vec<String>,
+}
+
+/// A node that a container gets besides those that were found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenNode {
+    /// Its path, or a pattern of paths.
+    pub path: String,
+    /// Its path in the container; one that ends with `/` keeps the last component.
+    pub inside: Option<String>,
+    /// What a container may do with it.
+    pub access: Access,
+    /// Whether a device without it can do.
+    pub optional: bool,
+    /// Whether it belongs to no single device.
+    pub shared: bool,
+}
+
+/// A file or folder that a container gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenMount {
+    /// Its path on the host.
+    pub host: String,
+    /// Its path in the container; the same if unset.
+    pub container: Option<String>,
+    /// Whether a container may write to it.
+    pub writable: bool,
+}
+
+/// How is known that a device works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// What is tried.
+    pub test: Test,
+    /// How often; `None` is the interval of all probes.
+    pub every: Option<Duration>,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// How many failures in a row count.
+    pub failures: u32,
+    /// How long the device must be without trouble; `None` is the period of all devices.
+    pub quiet_period: Option<Duration>,
+}
+
+/// What is tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Test {
+    /// Nothing but that the nodes are there.
+    Nodes,
+    /// A file in the device's folder of sysfs says one of these.
+    Attribute {
+        /// The file.
+        file: PathBuf,
+        /// What it may say.
+        equals: Vec<String>,
+    },
+    /// An HTTP server answers a GET with success.
+    Http(String),
+    /// Something listens.
+    Tcp(String),
+    /// A program ends with 0. No shell is involved.
+    Command(Vec<String>),
+}
+
+/// What is done when a device goes from one container to the next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Handover {
+    /// Before a container starts with it.
+    pub prepare: Vec<Step>,
+    /// After the last container has let go of it.
+    pub release: Vec<Step>,
+}
+
+/// One step of a hand-over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// What is done.
+    pub action: StepAction,
+    /// How long it may take.
+    pub timeout: Duration,
+}
+
+/// What a step does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepAction {
+    /// A GET that is to succeed.
+    Http(String),
+    /// A program that is to end with 0. No shell is involved.
+    Command(Vec<String>),
+    /// Text into a file of the device's folder in sysfs.
+    Write {
+        /// The file.
+        file: PathBuf,
+        /// The text.
+        text: String,
+    },
+}
+
+// === impl SourceRule ===
+
+impl SourceRule {
+    /// A source that gives away what it finds, each to one container.
+    pub fn new(name: SourceName, find: Find) -> Self {
+        let (resource, sharing, expression, attributes) = Default::default();
+        let (unit, probe, handover, allow_dangerous) = Default::default();
+        let give = Give { found: Some(Access::ReadWrite), ..Give::default() };
+        Self {
+            name,
+            resource,
+            sharing,
+            find,
+            expression,
+            attributes,
+            unit,
+            give,
+            probe,
+            handover,
+            allow_dangerous,
+        }
+    }
+}

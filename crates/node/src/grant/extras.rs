@@ -1,0 +1,51 @@
+//! What a container gets of devices that NVIDIA's runtime knows nothing of.
+
+use std::collections::BTreeMap;
+
+use windlass_core::device::Device;
+
+use super::{Access, Grant, Mount, Question, variable};
+
+/// Stands, in the name of a variable, for the position of the device among those of the container.
+const POSITION: &str = "{position}";
+
+// === impl Question ===
+
+impl Question<'_> {
+    /// Variables always come with the answer, since those of several devices under one name are joined,
+    /// and documents would have the last one win. Nodes and mounts are in the documents, if there are
+    /// documents.
+    pub(super) fn extras(&self, grant: &mut Grant) {
+        grant.envs.insert(variable(self.resource), self.ids().join(","));
+        grant.envs.extend(joined(self.devices));
+        let named = self.devices.iter().flat_map(|device| device.extras.cdi.iter().cloned());
+        grant.cdi_devices.extend(named);
+        if self.delivery.uses_cdi() {
+            return;
+        }
+        // Several devices may bring the same node; the kubelet shall have it once.
+        let nodes = self.devices.iter().flat_map(|device| &device.nodes);
+        let nodes: BTreeMap<_, _> = nodes.map(|node| (node.inside(), node)).collect();
+        grant.nodes = nodes.into_values().cloned().collect();
+        let mounts = self.devices.iter().flat_map(|device| &device.extras.mounts);
+        grant.mounts.extend(mounts.map(|mount| Mount {
+            host_path: mount.host.clone(),
+            container_path: mount.container.clone(),
+            access: if mount.writable { Access::ReadWrite } else { Access::ReadOnly },
+        }));
+    }
+}
+
+/// The variables of all devices. A value that several share is said once.
+fn joined(devices: &[&Device]) -> BTreeMap<String, String> {
+    let mut joined: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for (position, device) in devices.iter().enumerate() {
+        for (name, value) in &device.extras.env {
+            let values = joined.entry(name.replace(POSITION, &position.to_string())).or_default();
+            if !values.contains(&value.as_str()) {
+                values.push(value);
+            }
+        }
+    }
+    joined.into_iter().map(|(name, values)| (name, values.join(","))).collect()
+}

@@ -1,0 +1,145 @@
+//! The device nodes that a driver made for a device: what its folder in sysfs says, whatever the kind.
+
+use std::path::{Path, PathBuf};
+
+use windlass_core::{device::DeviceNode, pci::PciAddress};
+
+use super::Host;
+
+/// A device node, as sysfs tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundNode {
+    /// The node; its proof is the folder that tells of it.
+    pub node: DeviceNode,
+    /// The last component of that folder, `uverbs0`.
+    pub name: String,
+    /// The class that the folder is of, `infiniband_verbs`; empty where it has none.
+    pub class: String,
+}
+
+/// How deep below a device its nodes are. The deepest that drivers make is that of a serial port of a USB
+/// hub's interface, five.
+const DEPTH: u32 = 6;
+
+/// Folders that are looked at for one device. A device with more is no device but a bus.
+const MOST_FOLDERS: u32 = 2_000;
+
+// === impl Host ===
+
+impl Host {
+    /// The nodes that belong to the device with this folder, by path. Devices below it that have a life
+    /// of their own are left out: PCI functions, USB devices behind a hub, functions of a network adapter.
+    pub fn nodes_of(&self, folder: impl AsRef<Path>) -> Vec<FoundNode> {
+        let mut walk = Walk { host: self, found: Vec::new(), left: MOST_FOLDERS };
+        walk.enter(folder.as_ref(), DEPTH);
+        walk.found.sort_by(|a, b| a.node.path.cmp(&b.node.path));
+        walk.found
+    }
+
+    /// What the `uevent` of a folder says under a key.
+    pub fn uevent(&self, folder: impl AsRef<Path>, key: &str) -> Option<String> {
+        let text = self.text(folder.as_ref().join("uevent"))?;
+        let mut lines = text.lines().filter_map(|line| line.split_once('='));
+        lines.find(|(name, _)| *name == key).map(|(_, value)| value.to_owned())
+    }
+
+    /// The last component of where a link of a folder points: `driver`, `subsystem`, `iommu_group`.
+    pub fn link_name(&self, link: impl AsRef<Path>) -> Option<String> {
+        Path::new(&self.link(link)?).file_name()?.to_str().map(str::to_owned)
+    }
+
+    /// The node that one folder of sysfs tells of.
+    pub fn node_at(&self, folder: &Path) -> Option<FoundNode> {
+        let name = self.uevent(folder, "DEVNAME")?;
+        let path = Path::new("/dev").join(name);
+        let proof = Some(folder.to_owned());
+        Some(FoundNode {
+            node: DeviceNode { proof, ..DeviceNode::new(path) },
+            name: folder.file_name()?.to_str()?.to_owned(),
+            class: self.link_name(folder.join("subsystem")).unwrap_or_default(),
+        })
+    }
+}
+
+/// A walk through the folders of one device.
+struct Walk<'a> {
+    host: &'a Host,
+    found: Vec<FoundNode>,
+    left: u32,
+}
+
+// === impl Walk ===
+
+impl Walk<'_> {
+    fn enter(&mut self, folder: &Path, depth: u32) {
+        if self.host.has(folder.join("dev")) {
+            self.found.extend(self.host.node_at(folder));
+        }
+        if depth == 0 {
+            return;
+        }
+        for child in self.host.folders(folder) {
+            if self.left == 0 {
+                return;
+            }
+            self.left -= 1;
+            let child = folder.join(child);
+            if !self.has_a_life_of_its_own(&child) {
+                self.enter(&child, depth - 1);
+            }
+        }
+    }
+
+    fn has_a_life_of_its_own(&self, folder: &Path) -> bool {
+        let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.parse::<PciAddress>().is_ok()
+            || name.contains(".sf.")
+            || self.host.uevent(folder, "DEVTYPE").as_deref() == Some("usb_device")
+    }
+}
+
+impl Host {
+    /// The folders in a folder, sorted; links are none, so that a walk has an end.
+    pub fn folders(&self, absolute: impl AsRef<Path>) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.path(absolute)).into_iter().flatten().flatten();
+        let is_folder =
+            |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let mut folders: Vec<_> =
+            entries.filter(is_folder).map(|entry| PathBuf::from(entry.file_name())).collect();
+        folders.sort_unstable();
+        folders
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    fn folder(root: &Path, path: &str, uevent: &str) {
+        let folder = root.join(path);
+        fs::create_dir_all(&folder).expect("made");
+        fs::write(folder.join("uevent"), uevent).expect("written");
+        if uevent.contains("DEVNAME") {
+            fs::write(folder.join("dev"), "1:2\n").expect("written");
+        }
+    }
+
+    #[test]
+    fn nodes_are_found_below_a_device_but_not_below_its_neighbours() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let root = root.path();
+        folder(root, "sys/d/0000:01:00.0", "DRIVER=amdgpu\n");
+        folder(root, "sys/d/0000:01:00.0/drm/card0", "DEVNAME=dri/card0\n");
+        folder(root, "sys/d/0000:01:00.0/0000:02:00.0/drm/card1", "DEVNAME=dri/card1\n");
+        folder(root, "sys/d/0000:01:00.0/1-1", "DEVTYPE=usb_device\nDEVNAME=bus/usb/001/002\n");
+        symlink("..", root.join("sys/d/0000:01:00.0/drm/card0/device")).expect("linked");
+        let host = Host::new(root, "/");
+        let found = host.nodes_of("/sys/d/0000:01:00.0");
+        let paths: Vec<_> =
+            found.iter().map(|found| found.node.path.display().to_string()).collect();
+        assert_eq!(paths, ["/dev/dri/card0"]);
+        assert_eq!(found[0].node.proof, Some("/sys/d/0000:01:00.0/drm/card0".into()));
+    }
+}

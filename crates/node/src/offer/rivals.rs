@@ -1,0 +1,101 @@
+//! Devices of two sources that are one thing: the same node, or the same PCI function. One of the two is
+//! offered, or the thing would have two owners.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use windlass_core::{
+    device::{Device, DeviceId},
+    pci::PciAddress,
+};
+
+/// What belongs to one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Thing<'a> {
+    Node(&'a Path),
+    Function(PciAddress),
+}
+
+/// Why each device that another has a claim to is not offered. Those that come first have the claim, and
+/// those that were given away before come before all others.
+pub(super) fn rivals<'a>(
+    wanted: impl IntoIterator<Item = &'a Device>,
+    given: &BTreeSet<&DeviceId>,
+) -> BTreeMap<DeviceId, String> {
+    let is_there = |device: &&Device| !device.health.has_vanished();
+    let mut devices: Vec<_> = wanted.into_iter().filter(is_there).collect();
+    devices.sort_by_key(|device| !given.contains(&device.id));
+    let mut owners: BTreeMap<Thing<'_>, &Device> = BTreeMap::new();
+    let mut rivals = BTreeMap::new();
+    for device in devices {
+        let other = |thing: &Thing<'_>| {
+            let owner = owners.get(thing).filter(|owner| owner.source != device.source)?;
+            Some(format!(
+                "{} of {} is the same device, by {thing}, and is offered: leave one of the two out",
+                owner.id, owner.source
+            ))
+        };
+        if let Some(why) = things(device).iter().find_map(other) {
+            rivals.insert(device.id.clone(), why);
+        } else {
+            for thing in things(device) {
+                owners.entry(thing).or_insert(device);
+            }
+        }
+    }
+    rivals
+}
+
+fn things(device: &Device) -> Vec<Thing<'_>> {
+    let own = device.nodes.iter().filter(|node| !node.shared);
+    let nodes = own.map(|node| Thing::Node(&node.path));
+    nodes.chain(device.place.pci.map(Thing::Function)).collect()
+}
+
+impl std::fmt::Display for Thing<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Node(path) => path.display().fmt(f),
+            Self::Function(address) => write!(f, "PCI function {address}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use windlass_core::device::{DeviceKind, DeviceNode};
+
+    use super::*;
+
+    fn device(id: &str, source: &str, nodes: &[DeviceNode]) -> Device {
+        let (id, source) = (id.parse().expect("valid"), source.parse().expect("valid"));
+        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        Device { nodes: nodes.to_vec(), ..new }
+    }
+
+    #[test]
+    fn of_two_devices_with_one_node_the_first_is_offered() {
+        let node = DeviceNode::new("/dev/video0");
+        let all = [device("a", "one", std::slice::from_ref(&node)), device("b", "two", &[node])];
+        let found = rivals(&all, &BTreeSet::new());
+        assert!(found[&all[1].id].starts_with("a of one is the same device, by /dev/video0"));
+        assert_eq!(found.len(), 1);
+        let given = BTreeSet::from([&all[1].id]);
+        assert!(rivals(&all, &given).contains_key(&all[0].id), "what was given away stays");
+    }
+
+    #[test]
+    fn nodes_that_are_shared_and_parts_of_one_source_are_no_rivals() {
+        let kfd = DeviceNode::shared("/dev/kfd");
+        let own = DeviceNode::new("/dev/dri/card0");
+        let all = [
+            device("a", "one", &[kfd.clone(), own.clone()]),
+            device("b", "one", &[own]),
+            device("c", "two", &[kfd]),
+        ];
+        assert_eq!(rivals(&all, &BTreeSet::new()), BTreeMap::new());
+    }
+}
