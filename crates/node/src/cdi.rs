@@ -74,6 +74,8 @@ pub struct Written {
     pub besides: Vec<String>,
     /// What is wanted and was not found.
     pub lacks: Lacks,
+    /// The documents that could not be written, by kind; the others are.
+    pub unwritten: Unwritten,
 }
 
 /// A document that could not be written.
@@ -86,6 +88,9 @@ pub struct CdiError {
 
 /// The documents that were written, by kind.
 pub(crate) type Documents = BTreeMap<Kind, PathBuf>;
+
+/// The documents that are not up to date, by kind, each with the reason.
+pub type Unwritten = BTreeMap<Kind, CdiError>;
 
 /// The kind of whole GPUs and their parts.
 const GPU: Kind = Kind::new("gpu");
@@ -146,16 +151,20 @@ impl CdiFiles {
     /// Brings the documents up to date, and gives their paths; those that are stay untouched. A
     /// document is never removed, and a GPU that failed stays in it: a container that restarts needs
     /// the names it was created with.
-    pub fn write(&mut self, inventory: &Inventory) -> Result<Written, CdiError> {
+    pub fn write(&mut self, inventory: &Inventory) -> Written {
         let Generated { documents, lacks, besides, kinds } = self.generate(inventory);
         let mut written = Written { besides, lacks, ..Written::default() };
         for kind in kinds {
             let path = self.dir.join(kind.file_name());
-            let outcome = write_one(&path, &documents[&kind.file_name()]);
-            outcome.map_err(|error| CdiError { path: path.clone(), why: error.to_string() })?;
-            written.documents.insert(kind, path);
+            match write_one(&path, &documents[&kind.file_name()]) {
+                Ok(()) => drop(written.documents.insert(kind, path)),
+                Err(error) => {
+                    let why = error.to_string();
+                    written.unwritten.insert(kind, CdiError { path, why });
+                }
+            }
         }
-        Ok(written)
+        written
     }
 
     /// Takes up another way to hand devices out.
@@ -166,13 +175,18 @@ impl CdiFiles {
         }
     }
 
-    /// The folder lies on a file system that is mounted read-only.
-    pub(crate) fn read_only(&self) -> Option<CdiError> {
-        let present = self.dir.ancestors().find(|folder| folder.exists())?;
-        let flags = rustix::fs::statvfs(present).ok()?.f_flag;
+    /// What could not be written, as far as can be told without writing: everything, where the folder
+    /// lies on a file system that is mounted read-only.
+    pub(crate) fn unwritable(&self, inventory: &Inventory) -> Unwritten {
+        let present = self.dir.ancestors().find(|folder| folder.exists());
+        let flags = present.and_then(|folder| rustix::fs::statvfs(folder).ok());
+        let read_only = rustix::fs::StatVfsMountFlags::RDONLY;
+        if !flags.is_some_and(|flags| flags.f_flag.contains(read_only)) {
+            return Unwritten::new();
+        }
         let why = "the file system is mounted read-only".to_owned();
         let error = CdiError { path: self.dir.clone(), why };
-        flags.contains(rustix::fs::StatVfsMountFlags::RDONLY).then_some(error)
+        inventory.devices.iter().map(|device| (kind_of(device), error.clone())).collect()
     }
 
     /// Finds the driver's files and remembers them.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use windlass_core::{
+    cdi::Kind,
     device::{Device, DeviceNode},
     resource::ResourceName,
 };
@@ -106,6 +107,17 @@ pub(crate) fn grant(question: Question<'_>) -> Grant {
         question.extras(&mut grant);
     }
     grant
+}
+
+// === impl Surroundings ===
+
+impl Surroundings {
+    /// Whether a container that gets a device gets names of this kind.
+    pub(crate) fn gets_names_of(&self, device: &Device, kind: &Kind) -> bool {
+        let begins = format!("{kind}=");
+        let extra = || self.cdi_extras.iter().any(|name| name.starts_with(&begins));
+        *kind == cdi::kind_of(device) || (device.is_nvidia() && extra())
+    }
 }
 
 // === impl Question ===

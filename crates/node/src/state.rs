@@ -19,7 +19,7 @@ use windlass_core::{
 };
 
 use crate::{
-    cdi::{CdiError, Documents, Lacks},
+    cdi::{Documents, Lacks, Unwritten},
     config::{Policy, Sharing, SharingMethod},
     grant::Surroundings,
     offer::{Allocatable, Offer, OfferedDevice, Offers},
@@ -48,8 +48,8 @@ pub struct NodeState {
     pub(crate) documents: Documents,
     /// What the CDI documents lack; containers go without.
     pub lacks: Lacks,
-    /// Why the CDI documents are not up to date.
-    pub(crate) cdi: Option<CdiError>,
+    /// The CDI documents that are not up to date, and why.
+    pub(crate) unwritten: Unwritten,
 }
 
 /// What becomes of a device.
@@ -129,7 +129,7 @@ impl NodeState {
             && self.surroundings == other.surroundings
             && self.documents == other.documents
             && self.lacks == other.lacks
-            && self.cdi == other.cdi
+            && self.unwritten == other.unwritten
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) fn readiness(state: &NodeState, standings: &Standings) -> Report {
     if !inventory.is_complete() {
         complaints.push("not every source of devices has answered yet".to_owned());
     }
-    complaints.extend(state.cdi.as_ref().map(ToString::to_string));
+    complaints.extend(state.unwritten.values().map(ToString::to_string));
     let simulated = inventory.simulated.iter();
     let mut notes: Vec<_> = simulated.map(|profile| format!("simulated: {profile}")).collect();
     notes.extend(inventory.sources.iter().map(|(source, state)| describe(source, state)));

@@ -5,11 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use windlass_core::{device::Device, inventory::Inventory};
+use windlass_core::{cdi::Kind, device::Device, inventory::Inventory};
 
 use super::NodeState;
 use crate::{
-    cdi::{CdiError, CdiFiles, Documents, Lacks, NVIDIA_NODES, Written, imex_node},
+    cdi::{CdiFiles, Documents, Lacks, NVIDIA_NODES, Unwritten, Written, imex_node},
     config::{Config, MissingChannel, Policy},
     grant::Surroundings,
     host::Roots,
@@ -30,7 +30,7 @@ pub(super) struct Looked {
     pub(super) surroundings: Surroundings,
     documents: Documents,
     lacks: Lacks,
-    cdi: Option<CdiError>,
+    unwritten: Unwritten,
 }
 
 // === impl Look ===
@@ -48,13 +48,9 @@ impl Look {
         }
         self.wrote = true;
         self.cdi.deliver(&policy.delivery);
-        match self.cdi.write(inventory) {
-            Ok(Written { documents, besides, lacks }) => {
-                let surroundings = Surroundings { cdi_extras: besides, ..surroundings };
-                Looked { surroundings, documents, lacks, cdi: None }
-            }
-            Err(error) => Looked { surroundings, cdi: Some(error), ..Looked::default() },
-        }
+        let Written { documents, besides, lacks, unwritten } = self.cdi.write(inventory);
+        let surroundings = Surroundings { cdi_extras: besides, ..surroundings };
+        Looked { surroundings, documents, lacks, unwritten }
     }
 
     /// Finds what does not depend on devices, so that the first documents need not wait for it.
@@ -73,7 +69,8 @@ impl Look {
             return Looked { surroundings, lacks, ..Looked::default() };
         }
         let lacks = self.cdi.generate(inventory).lacks;
-        Looked { surroundings, lacks, cdi: self.cdi.read_only(), ..Looked::default() }
+        let unwritten = self.cdi.unwritable(inventory);
+        Looked { surroundings, lacks, unwritten, ..Looked::default() }
     }
 
     fn surroundings(&self, policy: &Policy) -> Surroundings {
@@ -93,7 +90,9 @@ impl Look {
 impl Looked {
     /// Why a healthy device cannot be handed out for lack of something beside it.
     pub(super) fn obstacle(&self, policy: &Policy, device: &Device) -> Option<String> {
-        if let Some(error) = self.cdi.as_ref().filter(|_| policy.delivery.uses_cdi()) {
+        let mut unwritten = self.unwritten.iter().filter(|_| policy.delivery.uses_cdi());
+        let concerns = |kind: &Kind| self.surroundings.gets_names_of(device, kind);
+        if let Some((_, error)) = unwritten.find(|(kind, _)| concerns(kind)) {
             return Some(error.to_string());
         }
         let imex = &policy.delivery.imex;
@@ -116,7 +115,7 @@ impl Looked {
             surroundings: self.surroundings,
             documents: self.documents,
             lacks: self.lacks,
-            cdi: self.cdi,
+            unwritten: self.unwritten,
         }
     }
 }

@@ -1,13 +1,15 @@
 //! What the log is told of the node as a whole: each thing once, when it is new.
 
-use windlass_core::inventory::Inventory;
+use windlass_core::{cdi::Kind, inventory::Inventory};
 
 use super::NodeState;
+use crate::cdi::CdiError;
 
 /// Tells what is new since the state that was published last.
 pub(super) fn news(known: &NodeState, state: &NodeState) {
-    if let Some(error) = state.cdi.as_ref().filter(|error| known.cdi.as_ref() != Some(error)) {
-        tracing::error!(%error, "devices cannot be handed out until this is mended");
+    let is_news = |(kind, error): &(&Kind, &CdiError)| known.unwritten.get(*kind) != Some(*error);
+    for (kind, error) in state.unwritten.iter().filter(is_news) {
+        tracing::error!(%kind, %error, "devices cannot be handed out until this is mended");
     }
     let is_new = |trouble: &&String| !known.lacks.troubles.contains(trouble);
     for trouble in state.lacks.troubles.iter().filter(is_new) {

@@ -2,8 +2,13 @@
 
 use std::{fs, os::unix::net::UnixListener, path::PathBuf};
 
+use windlass_core::device::DeviceKind;
 use windlass_kubelet_api::checkpoint::{self, Checkpoint, PodDevices};
-use windlass_node::{StartError, state::NodeState};
+use windlass_node::{
+    StartError,
+    config::{ResourceRule, Resources, Selector, Sharing, Unmatched},
+    state::NodeState,
+};
 
 use crate::world::{GPU, World, allocatable, counts, pod};
 
@@ -28,6 +33,22 @@ async fn a_folder_that_cannot_be_written_keeps_devices_back_and_says_so() {
     let offering = state.offerings().into_values().next().expect("one GPU");
     let why = offering.obstacle.expect("kept back");
     assert!(why.contains("cannot write CDI document /proc/windlass"), "{why}");
+}
+
+#[tokio::test]
+async fn a_document_that_cannot_be_written_keeps_back_its_own_devices_only() {
+    let mut world = World::new("dgx-h100");
+    let devices = Selector::all(DeviceKind::Nic);
+    let nics = ResourceRule::new("a.com/nic".parse().expect("valid"), devices, Sharing::Exclusive);
+    world.config.policy.resources = Resources::Rules(vec![nics]);
+    world.config.policy.unmatched = Unmatched::Default;
+    // A folder in the document's place.
+    fs::create_dir_all(world.config.cdi_dir.join("windlass.dev-nic.json")).expect("made");
+    let agent = world.agent();
+    let is_whole = |state: &std::sync::Arc<NodeState>| state.resources().len() == 2;
+    let resources = agent.until(is_whole).await.resources();
+    let counts: Vec<_> = resources.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+    assert_eq!(counts, [("a.com/nic", (8, 0)), (GPU, (8, 8))]);
 }
 
 #[tokio::test]

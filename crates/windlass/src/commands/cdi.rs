@@ -58,14 +58,16 @@ fn print(config: &Config, inventory: &Inventory) -> Result<()> {
 fn write(mut config: Config, folder: PathBuf, inventory: &Inventory) -> Result<()> {
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     config.cdi_dir = folder;
-    let written = CdiFiles::new(&config).write(inventory)?;
+    let written = CdiFiles::new(&config).write(inventory);
     say(&written.lacks)?;
     let paths: Vec<_> = written.paths().collect();
-    any(paths.len(), inventory)?;
-    for path in paths {
+    for path in &paths {
         line(path.display())?;
     }
-    Ok(())
+    match written.unwritten.values().next() {
+        Some(error) => Err(error.clone().into()),
+        None => any(paths.len(), inventory),
+    }
 }
 
 /// A document without devices would be refused by every runtime.

@@ -10,7 +10,6 @@ use super::{
     Service,
 };
 use crate::{
-    cdi,
     config::{PerContainer, SharingMethod},
     grant::{self, grant},
     mps::MpsGrant,
@@ -134,13 +133,12 @@ impl Service {
 
 /// A name is granted only if the runtime will find it.
 fn check_documents(state: &NodeState, devices: &[&Device]) -> Result<(), Refusal> {
-    if let Some(error) = &state.cdi {
+    let concerns =
+        |kind: &Kind| devices.iter().any(|it| state.surroundings.gets_names_of(it, kind));
+    if let Some((_, error)) = state.unwritten.iter().find(|(kind, _)| concerns(kind)) {
         return Err(Refusal::Cdi(error.to_string()));
     }
-    let kinds: BTreeSet<_> = devices.iter().map(|device| cdi::kind_of(device)).collect();
-    let extras = &state.surroundings.cdi_extras;
-    let extra = |kind: &Kind| extras.iter().any(|name| name.starts_with(&format!("{kind}=")));
-    let named = state.documents.iter().filter(|(kind, _)| kinds.contains(kind) || extra(kind));
+    let named = state.documents.iter().filter(|(kind, _)| concerns(kind));
     match named.map(|(_, path)| path).find(|path| !path.exists()) {
         None => Ok(()),
         Some(path) => Err(Refusal::Cdi(format!(
