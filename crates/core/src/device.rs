@@ -60,6 +60,10 @@ pub struct Device {
     pub kind: DeviceKind,
     /// Who found it.
     pub source: SourceName,
+    /// Where it was found, if that says more than its place: a folder of sysfs, a node, a file, an address
+    /// of the network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
     /// Position among devices of its kind, in the driver's order; a MIG instance has its GPU's.
     pub index: u32,
     /// Whether it may be used, and why not.
@@ -78,6 +82,12 @@ pub struct Device {
     /// Why it is not to be handed out, though it is there and may be well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub withheld: Option<String>,
+    /// Why no container may have it to itself: the host, or a part of it, needs it. Several may share it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_alone: Option<String>,
+    /// Why containers cannot share it. One may have it to itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_shared: Option<String>,
     /// The device this one is a part of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<DeviceId>,
@@ -143,12 +153,14 @@ impl Device {
     /// A device of which nothing is known but its name.
     pub fn new(id: DeviceId, kind: DeviceKind, source: SourceName, since: Timestamp) -> Self {
         let (attributes, capacity, place, nodes) = Default::default();
-        let (extras, withheld, parent, part) = Default::default();
+        let (extras, parent, part, origin) = Default::default();
+        let (withheld, not_alone, not_shared) = Default::default();
         let (index, health, partitioned) = (0, Health::unknown(since), false);
         Self {
             id,
             kind,
             source,
+            origin,
             index,
             health,
             attributes,
@@ -157,6 +169,8 @@ impl Device {
             nodes,
             extras,
             withheld,
+            not_alone,
+            not_shared,
             parent,
             part,
             partitioned,

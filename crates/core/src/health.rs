@@ -86,6 +86,8 @@ pub enum Observation {
     Overdue(String),
     /// The driver reported a fault of its own accord.
     Fault(Reason, String),
+    /// It is there, and the answer of its probe is waited for: nothing is known that was not before.
+    Awaited,
 }
 
 /// The fold: a device's health, and what is needed to judge its next observation.
@@ -226,6 +228,7 @@ impl HealthTracker {
                 }
                 self.enter(HealthState::Healthy, now)
             }
+            Observation::Awaited => None,
             Observation::Failed(reason, detail) => self.fail(*reason, detail, now),
             Observation::Overdue(detail) if self.health.state == HealthState::Unknown => {
                 self.remember_once(Reason::Unresponsive, detail, now);

@@ -15,6 +15,9 @@ pub struct Inventory {
     /// The profile of a simulated machine; `None` on hardware.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub simulated: Option<String>,
+    /// Where the host is a recording of one, by whom it was made and when.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorded: Option<String>,
     /// Where devices come from, and how each source fares.
     pub sources: BTreeMap<String, SourceState>,
     /// The devices by kind, index and id.
@@ -43,6 +46,11 @@ impl Inventory {
         self.devices.sort_by(|a, b| a.order().cmp(&b.order()));
     }
 
+    /// Whether the devices are those of a machine that runs, and of this one.
+    pub fn is_real(&self) -> bool {
+        self.simulated.is_none() && self.recorded.is_none()
+    }
+
     /// Whether every source has answered once, if only to say that it is absent.
     pub fn is_complete(&self) -> bool {
         !self.sources.is_empty()
@@ -67,6 +75,7 @@ impl Inventory {
     /// Whether the same world is described, whatever the generation.
     pub fn says_the_same_as(&self, other: &Self) -> bool {
         self.simulated == other.simulated
+            && self.recorded == other.recorded
             && self.sources == other.sources
             && self.devices == other.devices
     }

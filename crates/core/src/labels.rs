@@ -2,8 +2,9 @@
 //!
 //! Names and values under `nvidia.com` are those of NVIDIA's gpu-feature-discovery. That has one set of
 //! labels for all GPUs of a node; where models differ, it describes the one that most of them are. The
-//! labels under `windlass.dev` describe each model by itself.
+//! labels under `windlass.dev` describe each model by itself. Those under `amd.com` are AMD's labeller's.
 
+mod amd;
 mod device;
 mod model;
 mod node;
@@ -107,6 +108,7 @@ type Label = (String, String);
 pub fn labels(input: &LabelInput<'_>) -> Labels {
     let gpus = device::gpus(input);
     let mut labels: Labels = node::always(input).collect();
+    labels.extend(amd::gpus(input));
     if !gpus.is_empty() {
         let instances = device::instances(input);
         labels.extend(node::with_gpus(input, &gpus));

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::attribute::AttributeName;
+use crate::{attribute::AttributeName, selector::literal};
 
 /// A name in which `*` stands for any text, none included; everything else stands for itself, and the
 /// whole name has to fit.
@@ -39,12 +39,12 @@ impl Pattern {
     /// [`DeviceExpression`](crate::selector::DeviceExpression) and for DRA. A device without the
     /// attribute is not selected.
     pub fn to_cel(&self, attribute: &AttributeName) -> String {
-        let (domain, name) = (quoted(attribute.domain()), attribute.name());
+        let (domain, name) = (literal(attribute.domain()), attribute.name());
         let value = format!("device.attributes[{domain}].{name}");
         let fits = if self.0.contains('*') {
-            format!("{value}.matches({})", quoted(&self.to_regex()))
+            format!("{value}.matches({})", literal(&self.to_regex()))
         } else {
-            format!("{value} == {}", quoted(&self.0))
+            format!("{value} == {}", literal(&self.0))
         };
         format!("has({value}) && {fits}")
     }
@@ -76,21 +76,6 @@ impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
     }
-}
-
-/// A CEL string literal. Other control characters may stand in one as they are.
-fn quoted(text: &str) -> String {
-    let mut literal = String::from('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => literal.extend(['\\', c]),
-            '\n' => literal.push_str("\\n"),
-            '\r' => literal.push_str("\\r"),
-            _ => literal.push(c),
-        }
-    }
-    literal.push('"');
-    literal
 }
 
 #[cfg(test)]
@@ -129,6 +114,9 @@ mod tests {
             nodes: Vec::new(),
             extras: Extras::default(),
             withheld: None,
+            not_alone: None,
+            not_shared: None,
+            origin: None,
             parent: None,
             part: None,
             partitioned: false,

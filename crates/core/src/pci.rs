@@ -37,6 +37,24 @@ impl PciAddress {
     /// The last three are the function.
     const MAX_FUNCTION: u8 = 0x7;
 
+    /// The function with this bus, device and function in sixteen bits, as PCI's requester id has them.
+    pub fn at(domain: u32, [bus, device_function]: [u8; 2]) -> Self {
+        let (device, function) = (device_function >> 3, device_function & Self::MAX_FUNCTION);
+        Self { domain, bus, device, function }
+    }
+
+    /// Its domain and its sixteen bits in one number, by which some drivers count.
+    pub fn number(self) -> u32 {
+        let low = [self.bus, (self.device << 3) | self.function];
+        (self.domain << 16) | u32::from(u16::from_be_bytes(low))
+    }
+
+    /// The first function of the same device.
+    #[must_use]
+    pub fn first_function(self) -> Self {
+        Self { function: 0, ..self }
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let (rest, function) = text.rsplit_once('.')?;
         let (rest, device) = rest.rsplit_once(':')?;
@@ -153,6 +171,14 @@ mod tests {
         ] {
             assert_eq!(text.parse::<PciAddress>().expect("valid").to_string(), expected);
         }
+    }
+
+    #[test]
+    fn an_address_is_a_number_to_drivers() {
+        let address = PciAddress::at(1, [0x65, 0x09]);
+        assert_eq!(address.to_string(), "0001:65:01.1");
+        assert_eq!(address.number(), 0x1_6509);
+        assert_eq!(address.first_function().to_string(), "0001:65:01.0");
     }
 
     #[test]

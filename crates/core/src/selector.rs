@@ -23,7 +23,7 @@ mod version;
 use std::{fmt, str::FromStr, sync::Arc};
 
 use cel::{
-    Context, Value,
+    Context, ExecutionError, Value,
     common::{ast::IdedExpr, types::CelBool},
     parser::PrattParser,
 };
@@ -52,6 +52,18 @@ pub struct NoAnswer {
     expression: String,
     device: String,
     problem: String,
+    sort: Sort,
+}
+
+/// What sort of thing keeps an expression from an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sort {
+    /// The device lacks what is asked for.
+    Lack,
+    /// Something is asked of a value that is of no such type, of this device or of any.
+    Misuse,
+    /// A value is not what a function takes, such as a text that is no version.
+    Value,
 }
 
 /// The parser counts how deep brackets are, but not how long a chain of `a ? b : c` is, and takes stack
@@ -76,8 +88,14 @@ impl DeviceExpression {
     pub fn matches(&self, device: &Device) -> Result<bool, NoAnswer> {
         let mut context = Context::with_env(language::environment());
         context.add_variable_as_val("device", facts::variable(device));
-        let answer = Value::resolve_val(&self.parsed, &context)
-            .map_err(|error| self.no_answer(device, &with_advice(error.to_string())))?;
+        let answer = Value::resolve_val(&self.parsed, &context).map_err(|error| {
+            let sort = match error {
+                ExecutionError::NoSuchKey(_) => Sort::Lack,
+                ExecutionError::NoSuchOverload(_) => Sort::Misuse,
+                _ => Sort::Value,
+            };
+            NoAnswer { sort, ..self.no_answer(device, &with_advice(error.to_string())) }
+        })?;
         answer.downcast_ref::<CelBool>().map(|truth| *truth.inner()).ok_or_else(|| {
             let kind = answer.get_type().name();
             self.no_answer(device, &format!("it gives a value of type {kind}, not true or false"))
@@ -86,7 +104,19 @@ impl DeviceExpression {
 
     fn no_answer(&self, device: &Device, problem: &str) -> NoAnswer {
         let (expression, device) = (in_a_line(&self.text), device.id.to_string());
-        NoAnswer { expression, device, problem: in_a_line(problem) }
+        NoAnswer { expression, device, problem: in_a_line(problem), sort: Sort::Misuse }
+    }
+}
+
+impl NoAnswer {
+    /// Whether the device lacks something that the expression asks for; another device may have it.
+    pub fn is_lack(&self) -> bool {
+        self.sort == Sort::Lack
+    }
+
+    /// Whether it asks something of a value that is of no such type.
+    pub fn is_misuse(&self) -> bool {
+        self.sort == Sort::Misuse
     }
 }
 
@@ -117,6 +147,21 @@ impl fmt::Debug for DeviceExpression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.text, f)
     }
+}
+
+/// A text as an expression writes it. Other control characters may stand in one as they are.
+pub fn literal(text: &str) -> String {
+    let mut literal = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => literal.extend(['\\', c]),
+            '\n' => literal.push_str("\\n"),
+            '\r' => literal.push_str("\\r"),
+            _ => literal.push(c),
+        }
+    }
+    literal.push('"');
+    literal
 }
 
 /// What has to hold before the parser may see a text.

@@ -2,9 +2,15 @@
 
 use std::{fmt, str::FromStr};
 
+use device::GRAMMAR;
+
 mod apply;
+mod device;
+mod happen;
 
 pub use apply::FaultError;
+pub use device::Happening;
+pub use happen::HappeningError;
 
 /// Something that happens to a machine. GPUs are named by NVML index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +109,13 @@ pub enum Fault {
         /// Index of the GPU.
         gpu: usize,
     },
+    /// Something happens to another device.
+    ToDevice {
+        /// Its name, that of its interface, or its PCI address.
+        name: String,
+        /// What happens.
+        what: Happening,
+    },
 }
 
 /// Text that is not a fault.
@@ -110,7 +123,8 @@ pub enum Fault {
 #[error(
     "`{0}` is not a fault; there are xid:79@3, xid:79@3/1, ecc@3, ecc-count@3, remap-pending@3, \
      remap-failed@3, nvlink:5@3, fabric@3, thermal@3, power@3, lost@3, error:15@3, slow:250@3, \
-     hang@3, recover@3, add, remove@3, where 3 is the index of a GPU and 1 the id of a GPU instance"
+     hang@3, recover@3, add, remove@3, where 3 is the index of a GPU and 1 the id of a GPU instance; \
+     and {GRAMMAR}"
 )]
 pub struct FaultSyntaxError(String);
 
@@ -136,7 +150,7 @@ impl Fault {
             | Self::Hang { gpu }
             | Self::Recover { gpu }
             | Self::RemoveGpu { gpu } => Some(gpu),
-            Self::AddGpu => None,
+            Self::AddGpu | Self::ToDevice { .. } => None,
         }
     }
 }
@@ -161,6 +175,7 @@ impl fmt::Display for Fault {
             Self::Recover { gpu } => write!(f, "recover@{gpu}"),
             Self::AddGpu => f.write_str("add"),
             Self::RemoveGpu { gpu } => write!(f, "remove@{gpu}"),
+            Self::ToDevice { name, what } => what.write(name, f),
         }
     }
 }
@@ -169,7 +184,12 @@ impl FromStr for Fault {
     type Err = FaultSyntaxError;
 
     fn from_str(text: &str) -> Result<Self, FaultSyntaxError> {
-        parse(text.trim()).ok_or_else(|| FaultSyntaxError(text.to_owned()))
+        let text = text.trim();
+        let to_device = || {
+            let (name, what) = Happening::parse(text)?;
+            Some(Self::ToDevice { name, what })
+        };
+        parse(text).or_else(to_device).ok_or_else(|| FaultSyntaxError(text.to_owned()))
     }
 }
 
@@ -217,7 +237,10 @@ mod tests {
     fn every_fault_reads_back_as_it_is_written() {
         let all = "xid:79@3 xid:79@3/1 ecc@0 ecc-count@1 remap-pending@1 remap-failed@1 \
                    nvlink:5@2 fabric@2 thermal@2 power@2 lost@3 error:15@3 slow:250@3 hang@3 \
-                   recover@3 add remove@7";
+                   recover@3 add remove@7 unplug:eth0 plug:0000:17:00.0 replug:stick=2-1.4 \
+                   unbind:u250-0 bind:0000:17:00.2=vfio-pci vfs:mlx5_0=4 group:ens1f0v1=99 \
+                   set:u250-0:rom.u.1/VBNV=x set:0000:3b:00.1:ready=0x0 unset:u250-0:rom.u.1 \
+                   link-down:eth0 link-up:eth0";
         for text in all.split(' ') {
             assert_eq!(text.parse::<Fault>().expect(text).to_string(), text);
         }
@@ -225,11 +248,24 @@ mod tests {
 
     #[test]
     fn what_is_not_a_fault_is_answered_with_the_grammar() {
-        for wrong in
-            ["", "xid@3", "xid:a@3", "lost@3/1", "nvlink@3", "lost", "lost@x", "melt@1", "ecc:1@3"]
-        {
+        for wrong in [
+            "",
+            "xid@3",
+            "xid:a@3",
+            "lost@3/1",
+            "nvlink@3",
+            "lost",
+            "lost@x",
+            "melt@1",
+            "ecc:1@3",
+            "vfs:eth0",
+            "vfs:eth0=x",
+            "unplug:",
+            "set:eth0",
+            "bind:eth0=",
+        ] {
             let error = wrong.parse::<Fault>().expect_err(wrong).to_string();
-            assert!(error.contains("xid:79@3"), "{error}");
+            assert!(error.contains("xid:79@3") && error.contains("vfs:eth0=4"), "{error}");
         }
     }
 }

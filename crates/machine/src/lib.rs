@@ -14,15 +14,18 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub use board::{Board, BoardAddresses, BoardEvent, BoardFault};
 pub use card::{Architecture, Brand, Card};
 pub use driver::simulated_driver;
-pub use fault::{Fault, FaultSyntaxError};
+pub use fault::{Fault, FaultSyntaxError, Happening};
 pub use machine::{Machine, MachineError};
 pub use mig::MigError;
 pub use mps::MpsFault;
-pub use profile::{Profile, ProfileError};
+pub use profile::{Attached, Profile, ProfileError};
 pub use state::Model;
 
+mod amd;
+pub mod board;
 pub mod card;
 pub mod cpus;
 mod driver;

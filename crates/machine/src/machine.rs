@@ -98,7 +98,7 @@ pub enum MachineError {
 
 impl Machine {
     /// Makes a machine in a folder, with `driver` as its NVML library: see
-    /// [`crate::simulated_driver`].
+    /// [`crate::simulated_driver`]. A machine without NVIDIA's driver has none, whatever is given.
     ///
     /// The folder is created; what an earlier machine left there is replaced. A folder with
     /// anything else in a machine's place is refused and not touched.
@@ -116,8 +116,10 @@ impl Machine {
         machine.refuse_strangers()?;
         machine.clear()?;
         Tree::of(&model).replace(&Tree::default(), &machine.host_root())?;
-        machine.copy_library(driver)?;
-        machine.link_library()?;
+        if model.driver_loaded {
+            machine.copy_library(driver)?;
+            machine.link_library()?;
+        }
         machine.store(&model)?;
         Ok(machine)
     }
@@ -139,7 +141,7 @@ impl Machine {
         self.dir.join(HOST)
     }
 
-    /// Its NVML library.
+    /// Its NVML library; there is none on a machine without NVIDIA's driver.
     pub fn nvml_library(&self) -> PathBuf {
         self.dir.join(LIBRARY)
     }
@@ -193,7 +195,7 @@ impl Machine {
     /// Undoes [`Self::remove_driver`]. The library is a new file, as after a real installation.
     pub fn install_driver(&self) -> Result<(), MachineError> {
         self.change(|model| {
-            model.driver_loaded = true;
+            model.driver_loaded = model.driver.is_some();
             let spare = self.dir.join(SPARE_LIBRARY);
             if spare.exists() { self.copy_library(&spare) } else { Ok(()) }
         })
@@ -246,8 +248,9 @@ impl Machine {
         act("remove", &old, |old| unless(missing, fs::remove_dir_all(old)))?;
         act("remove", &host, |host| unless(missing, fs::rename(host, &old)))?;
         act("remove", &old, |old| unless(missing, fs::remove_dir_all(old)))?;
-        let spare = self.dir.join(SPARE_LIBRARY);
-        act("remove", &spare, |spare| unless(missing, fs::remove_file(spare)))
+        [SPARE_LIBRARY, LIBRARY, UNVERSIONED_LIBRARY].iter().try_for_each(|name| {
+            act("remove", &self.dir.join(name), |file| unless(missing, fs::remove_file(file)))
+        })
     }
 
     /// Replaces the state; a reader sees the old one or the new one.
@@ -281,7 +284,8 @@ fn shows_the_same(before: &Model, after: &Model) -> bool {
     }
     fn of_machine(model: &Model) -> impl PartialEq {
         let names = (&model.profile, &model.product, &model.driver, model.driver_loaded);
-        (names, &model.numa, &model.switches, &model.nics, &model.devices)
+        let others = (&model.nics, &model.bonds, &model.devices, &model.happened);
+        (names, &model.numa, &model.switches, others)
     }
     of_machine(before) == of_machine(after)
         && before.gpus.iter().map(of_gpu).eq(after.gpus.iter().map(of_gpu))

@@ -66,6 +66,17 @@ impl PciAddress {
     pub fn nvml_form(&self) -> String {
         format!("{:08X}:{:02X}:{:02X}.{:X}", self.domain, self.bus, self.device, self.function)
     }
+
+    /// Bus, device and function as one number, as PCI Express routes requests.
+    pub fn routing_id(&self) -> u16 {
+        u16::from(self.bus) << 8 | u16::from(self.device) << 3 | u16::from(self.function)
+    }
+
+    /// The inverse of [`Self::routing_id`].
+    pub fn from_routing_id(domain: u16, id: u16) -> Self {
+        let [bus, place] = id.to_be_bytes();
+        Self { domain, bus, device: place >> 3, function: place & 7 }
+    }
 }
 
 impl fmt::Display for PciAddress {

@@ -8,9 +8,14 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub use amd::{Amd, AmdCard, AmdGpu, ComputePartition, MemoryPartition, PartitionNames};
+pub use attached::{Attached, AttachedSyntaxError};
 pub use cluster::{ClusterUuid, Fabric, InvalidCluster};
 pub use device::{Child, Device, PciFunction};
-pub use validate::Problem;
+pub use nic::{
+    Bond, BondMode, LinkState, Nic, Sriov, SubFunction, Vdpa, VdpaDriver, VirtualFunction,
+};
+pub use validate::{Problem, Wrong};
 
 use crate::{
     card::Card,
@@ -18,12 +23,15 @@ use crate::{
     pci::{PciId, PciPath},
 };
 
+mod amd;
+mod attached;
 mod builtin;
 mod cluster;
 mod device;
+mod nic;
 mod validate;
 
-/// A machine: its driver, its processors, and its devices with their places.
+/// A machine: its processors, its driver, and its devices with their places.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
@@ -34,15 +42,18 @@ pub struct Profile {
     /// Makes UUIDs and serial numbers differ between machines of one profile; the name if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<String>,
-    /// The NVIDIA driver.
-    pub driver: Driver,
+    /// The NVIDIA driver; unset on a machine that has nothing of NVIDIA's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver: Option<Driver>,
     /// DMI product name.
     pub product: String,
     /// NUMA nodes, in order.
     pub numa: Vec<NumaNode>,
     /// Models of GPU, by a name that [`GpuPlace::card`] uses.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub cards: BTreeMap<String, Card>,
-    /// GPUs, in PCI order, which is the order of their NVML indices.
+    /// NVIDIA GPUs, in PCI order, which is the order of their NVML indices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuPlace>,
     /// `NVSwitch` chips.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -53,6 +64,15 @@ pub struct Profile {
     /// Network adapters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nics: Vec<Nic>,
+    /// Network interfaces that act as one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bonds: Vec<Bond>,
+    /// GPUs of AMD's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amd: Option<Amd>,
+    /// Devices by the names of their profiles; they become [`Self::devices`] as the profile is read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attached: Vec<Attached>,
     /// Devices of any other sort.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<Device>,
@@ -124,45 +144,6 @@ pub struct Switch {
     pub numa: Option<u32>,
 }
 
-/// A network adapter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Nic {
-    /// Its RDMA device, `mlx5_0`; unset where it has none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rdma: Option<String>,
-    /// Its network interface, `ib0`, `eth0`.
-    pub netdev: String,
-    /// The way from the host bridge.
-    pub path: PciPath,
-    /// PCI vendor and device.
-    pub pci: PciId,
-    /// PCI subsystem vendor and device.
-    pub subsystem: PciId,
-    /// Index of its NUMA node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub numa: Option<u32>,
-    /// Whether the port speaks InfiniBand; Ethernet if not.
-    #[serde(default)]
-    pub infiniband: bool,
-    /// Speed of the port.
-    pub rate_gbps: u32,
-    /// Whether the cable is in.
-    #[serde(default)]
-    pub link: LinkState,
-}
-
-/// Whether a port has a link.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LinkState {
-    /// It has.
-    #[default]
-    Up,
-    /// It has not.
-    Down,
-}
-
 /// Why there is no profile.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
@@ -214,6 +195,11 @@ impl Profile {
         builtin::ALL.iter().map(|(name, _)| *name)
     }
 
+    /// Names of the built-in profiles of machines with NVIDIA's driver.
+    pub fn names_with_nvidia() -> impl Iterator<Item = &'static str> {
+        Self::names().filter(|name| Self::named(name).is_ok_and(|profile| profile.driver.is_some()))
+    }
+
     /// A built-in profile.
     pub fn named(name: &str) -> Result<Self, ProfileError> {
         let found = builtin::ALL.iter().find(|(known, _)| *known == name);
@@ -236,9 +222,12 @@ impl Profile {
 
     /// A profile from its text; `origin` is what errors call it.
     pub fn parse(origin: &str, yaml: &str) -> Result<Self, ProfileError> {
-        let profile: Self =
+        let mut profile: Self =
             serde_saphyr::from_str(yaml).map_err(|error| ProfileError::syntax(origin, &error))?;
-        profile.validate().map_err(|problem| ProfileError::Impossible {
+        let attached = std::mem::take(&mut profile.attached);
+        let valid = profile.validate();
+        let valid = valid.and_then(|()| attached.iter().try_for_each(|more| profile.attach(more)));
+        valid.map_err(|problem| ProfileError::Impossible {
             origin: origin.to_owned(),
             line: validate::line_of(&problem, yaml),
             problem,

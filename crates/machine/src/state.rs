@@ -2,20 +2,26 @@
 //!
 //! This is what `state.json` holds. [`crate::Machine`] writes it, the simulated driver reads it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 pub use events::{Event, EventKind, EventLog};
+pub use happened::{Bound, Happened};
 
 use crate::{
     card::Card,
     cpus::CpuList,
     mig::Shape,
     pci::{PciAddress, PciDistance, PciPath},
-    profile::{Device, Driver, Fabric, Nic, NumaNode, Switch},
+    profile::{Bond, Device, Driver, Fabric, Nic, NumaNode, Switch},
 };
 
 mod events;
 mod expand;
+mod happened;
+
+pub(crate) use expand::hash;
 
 /// A machine at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,8 +32,8 @@ pub struct Model {
     pub seed: String,
     /// DMI product name.
     pub product: String,
-    /// Versions of the driver.
-    pub driver: Driver,
+    /// Versions of NVIDIA's driver, if the machine has it.
+    pub driver: Option<Driver>,
     /// Whether the driver is loaded; without it NVML answers `NVML_ERROR_DRIVER_NOT_LOADED`.
     pub driver_loaded: bool,
     /// NUMA nodes, in order.
@@ -40,9 +46,15 @@ pub struct Model {
     pub fabric: Option<Fabric>,
     /// Network adapters.
     pub nics: Vec<Nic>,
+    /// Network interfaces that act as one.
+    #[serde(default)]
+    pub bonds: Vec<Bond>,
     /// Devices of any other sort.
     #[serde(default)]
     pub devices: Vec<Device>,
+    /// What has happened to adapters and other devices, by name.
+    #[serde(default)]
+    pub happened: BTreeMap<String, Happened>,
     /// The number of the next GPU that is added.
     pub next_number: u32,
     /// What NVML event sets are told.
@@ -206,12 +218,20 @@ impl Model {
         }
     }
 
-    /// Every PCI function that has an address, bridges on the way not counted.
+    /// NVIDIA's driver, while it is loaded.
+    pub fn loaded_driver(&self) -> Option<&Driver> {
+        self.driver.as_ref().filter(|_| self.driver_loaded)
+    }
+
+    /// The address of every PCI function, bridges on the way not counted.
     pub fn addresses(&self) -> impl Iterator<Item = PciAddress> {
         let gpus = self.gpus.iter().map(|gpu| &gpu.path);
         let switches = self.switches.iter().filter_map(|switch| switch.path.as_ref());
         let nics = self.nics.iter().map(|nic| &nic.path);
-        gpus.chain(switches).chain(nics).map(PciPath::address)
+        let parts = self.nics.iter().flat_map(|nic| nic.virtual_functions().map(|(path, _)| path));
+        let others = self.devices.iter().filter_map(|device| Some(&device.pci.as_ref()?.path));
+        let whole = gpus.chain(switches).chain(nics).chain(others).map(PciPath::address);
+        whole.chain(parts.map(|path| path.address()))
     }
 }
 

@@ -16,15 +16,20 @@ use crate::{
     machine::{MachineError, act},
     state::Model,
 };
+use class::ClassDevice;
 
+mod class;
 mod config_space;
 mod device;
 mod installation;
+mod iommu;
 mod mps;
 mod network;
 mod nvidia;
 mod pci;
 mod platform;
+mod rdma;
+mod route;
 
 /// Says that a host is simulated; holds the name of the profile.
 pub(crate) const MARKER: &str = "run/windlass/simulated";
@@ -78,16 +83,15 @@ impl Tree {
         for switch in &model.switches {
             tree.switch(model, switch);
         }
-        for nic in model.nics.iter().enumerate() {
-            tree.nic(model, nic);
-        }
-        for device in &model.devices {
+        tree.adapters(model);
+        for device in model.devices.iter().filter(|device| model.is_plugged(&device.name)) {
             tree.any_device(model, device);
         }
-        if model.driver_loaded {
-            tree.driver(model);
+        tree.happened(model);
+        if let Some(driver) = model.loaded_driver() {
+            tree.driver(model, driver);
             tree.mps();
-            tree.installation(model);
+            tree.installation(driver);
         }
         tree
     }
@@ -127,6 +131,22 @@ impl Tree {
         Ok(())
     }
 
+    /// Files that are not as the profile says.
+    fn happened(&mut self, model: &Model) {
+        for (name, happened) in &model.happened {
+            let Some(folder) = model.folder_of(name).filter(|folder| self.has(folder)) else {
+                continue;
+            };
+            for (path, text) in &happened.files {
+                let path = folder.join(path);
+                match text {
+                    Some(text) => self.file(&path, text),
+                    None => self.entries.retain(|other, _| !other.starts_with(&path)),
+                }
+            }
+        }
+    }
+
     /// A file with a line in it.
     fn file(&mut self, path: impl AsRef<Path>, line: &str) {
         self.bytes(path, format!("{line}\n").into_bytes());
@@ -152,9 +172,15 @@ impl Tree {
     /// A symbolic link to another path of the tree, relative as sysfs has them.
     fn link(&mut self, path: impl AsRef<Path>, target: &Path) {
         let path = path.as_ref();
-        let folder = path.parent().unwrap_or(Path::new(""));
-        let up = folder.components().map(|_| "..").collect::<PathBuf>();
-        self.entries.insert(path.to_owned(), Entry::Link(up.join(target)));
+        let above = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
+        // Of the target, the kernel always writes the name.
+        let (folder, beside) = (above(path), above(target));
+        let pairs = folder.components().zip(beside.components());
+        let shared = pairs.take_while(|(a, b)| a == b).count();
+        let up = folder.components().skip(shared).map(|_| Path::new(".."));
+        let down = target.components().skip(shared).map(|part| Path::new(part.as_os_str()));
+        let way: PathBuf = up.chain(down).collect();
+        self.entries.insert(path.to_owned(), Entry::Link(way));
     }
 
     /// A symbolic link with its target as udev and packages write it, from the link's own folder.

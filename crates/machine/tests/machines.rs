@@ -354,7 +354,7 @@ fn writers_take_turns() {
 #[test]
 fn the_drivers_files_come_and_go_with_the_driver() {
     let (_dir, machine) = machine("t4-edge");
-    let version = machine.model().expect("written").driver.version;
+    let version = machine.model().expect("written").driver.expect("it has one").version;
     let libraries = "usr/lib/x86_64-linux-gnu";
     let link = machine.host_root().join(libraries).join("libcuda.so.1");
     let target = fs::read_link(&link).expect("a link");

@@ -18,13 +18,14 @@ use tokio::{
     sync::{Notify, watch},
     time::timeout,
 };
+use windlass_core::{device::Device, health::HealthState, inventory::Inventory};
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 
 use crate::{
     admin,
     clock::Clock,
     cluster::InvalidNodeName,
-    config::{Config, Policy, Resources, reload::Follow},
+    config::{Config, Policy, reload::Follow},
     directory::DirectoryWatch,
     discovery, metrics, plugin,
     state::{self, NodeState},
@@ -116,7 +117,7 @@ impl Agent {
 
     fn start_with(config: &Config, source: PolicySource, clock: Clock) -> Result<Self, StartError> {
         let dir = config.kubelet_dir.join(PLUGIN_DIR);
-        check_sockets(&dir, &config.policy.resources)?;
+        check_sockets(&dir, &config.policy)?;
         let lock = lock(&dir)?;
         let watched = DirectoryWatch::new(&dir)
             .map_err(|source| StartError::Watch { path: dir.clone(), source })?;
@@ -179,7 +180,7 @@ pub async fn survey(config: &Config, clock: Clock) -> NodeState {
     let sources = discovery::sources(config, (&policy, &changes), clock, &news, &parts.token());
     let snapshots = assembly::start(sources, &mut parts);
     let complete = async {
-        while !state::merge(&snapshots).is_complete() {
+        while !has_answered(&state::merge(&snapshots), &config.policy) {
             news.notified().await;
         }
     };
@@ -189,6 +190,16 @@ pub async fn survey(config: &Config, clock: Clock) -> NodeState {
     // A part that hangs in a driver is left behind.
     parts.stop().await;
     state
+}
+
+/// Whether every source has answered, and every probe that the configuration describes.
+fn has_answered(inventory: &Inventory, policy: &Policy) -> bool {
+    let is_probed = |device: &&Device| {
+        let rule = policy.sources.iter().find(|rule| rule.name == device.source);
+        rule.is_some_and(|rule| rule.probe.is_some())
+    };
+    let is_known = |device: &Device| device.health.state != HealthState::Unknown;
+    inventory.is_complete() && inventory.devices.iter().filter(is_probed).all(is_known)
 }
 
 fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
@@ -212,7 +223,7 @@ fn lock(dir: &Path) -> Result<File, StartError> {
 }
 
 /// Every socket whose name is known beforehand must fit.
-fn check_sockets(dir: &Path, resources: &Resources) -> Result<(), SocketError> {
+fn check_sockets(dir: &Path, policy: &Policy) -> Result<(), SocketError> {
     plugin::kubelet_path(dir)?;
-    resources.known_names().iter().try_for_each(|name| plugin::socket_path(dir, name).map(drop))
+    policy.known_names().iter().try_for_each(|name| plugin::socket_path(dir, name).map(drop))
 }

@@ -122,9 +122,11 @@ pub(crate) fn device_name(device: &Device, ids: DeviceIds) -> String {
 }
 
 /// Whether a device can stand in a document. One without edits makes a runtime refuse the whole
-/// document; the nodes of a MIG instance that is gone may be another instance's by now.
+/// document; the nodes of a part that is gone may be another part's by now, and those of a network
+/// function another function's.
 fn is_nameable(device: &Device) -> bool {
-    let is_stale = device.kind == DeviceKind::Mig && device.health.has_vanished();
+    let renumbered = device.parent.is_some() || device.kind == DeviceKind::Nic;
+    let is_stale = renumbered && device.health.has_vanished();
     has_edits(device) && !is_stale
 }
 

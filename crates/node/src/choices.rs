@@ -53,6 +53,9 @@ pub enum Among {
         /// Those of them that the answer had to hold.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         required: Vec<DeviceId>,
+        /// What the container seemed to have got of other resources: the choice is near them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        near: Vec<DeviceId>,
         /// The answer.
         chosen: Vec<DeviceId>,
     },
@@ -60,6 +63,9 @@ pub enum Among {
     Replicas {
         /// How many devices the answer could name.
         span: Span,
+        /// What the container seemed to have got of other resources.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        near: Vec<DeviceId>,
         /// What each device had, and gave.
         pools: Vec<Pool>,
     },
@@ -121,6 +127,7 @@ mod tests {
     fn a_choice_is_written_in_one_line_and_read_back() {
         for line in [
             r#"{"at":"2026-01-02T03:04:05Z","resource":"nvidia.com/gpu","policy":"numa-strict","size":1,"exact":true,"devices":{"available":["GPU-a","GPU-b"],"chosen":["GPU-b"]}}"#,
+            r#"{"at":"2026-01-02T03:04:05Z","resource":"a.com/x","policy":"aligned","size":1,"exact":true,"devices":{"available":["nic-a","nic-b"],"near":["GPU-a"],"chosen":["nic-b"]}}"#,
             r#"{"at":"2026-01-02T03:04:05Z","resource":"a.com/x","policy":"packed","size":3,"exact":false,"replicas":{"span":"anyDevices","pools":[{"device":"GPU-a","inUse":4,"free":"0-2,7","required":"7","chosen":"0-1,7"},{"device":"GPU-b","inUse":8,"free":""}]}}"#,
         ] {
             let choice: Remembered = serde_json::from_str(line).expect("a choice");
@@ -144,7 +151,7 @@ mod tests {
             policy: Policy::Packed,
             size: 3,
             exact: true,
-            among: Among::Replicas { span: Span::AnyDevices, pools: vec![pool] },
+            among: Among::Replicas { span: Span::AnyDevices, near: Vec::new(), pools: vec![pool] },
         };
         assert_eq!(choice.chosen(), ["GPU-a::0", "GPU-a::1", "GPU-a::3"]);
     }

@@ -1,4 +1,5 @@
-//! The API server, for the few things that need one: labels, events, and a label of the own Node.
+//! The API server, for the few things that need one: labels, events, leases, and a label of the own
+//! Node.
 //!
 //! The agent serves its kubelet without it. Nothing connects before a part has something to say or
 //! to ask; each part then has a connection of its own, and lets go of it at the first failure, so that
@@ -6,6 +7,7 @@
 
 pub mod events;
 pub mod labels;
+pub mod leases;
 pub mod node_label;
 
 mod attempts;

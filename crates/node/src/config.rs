@@ -3,12 +3,17 @@
 //! Places and limits are fixed when the agent starts; the [`Policy`] may be replaced while it runs.
 
 mod choice;
+pub(crate) mod danger;
 mod delivery;
 mod document;
+mod families;
 mod file;
+mod handover;
+mod import;
 mod load;
 mod mistake;
 mod mps;
+mod nics;
 mod peer;
 mod policy;
 mod profile;
@@ -16,6 +21,7 @@ pub mod reload;
 mod rules;
 mod selector;
 mod sharing;
+mod shipped;
 mod source;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
@@ -26,17 +32,24 @@ pub use delivery::{
     MissingChannel, Strategy,
 };
 pub use document::Remark;
+pub use families::{AmdNaming, AmdRules, Families, FpgaMode, FpgaRules, FpgaUnit, IntelRules};
 pub use file::{ConfigFile, schema, to_yaml};
+pub use handover::HandoverLimits;
+pub use import::Plugin;
 pub use load::{Format, Loaded, load, parse, without_file};
 pub use mistake::{ConfigError, Mistakes};
 pub use mps::{MpsSettings, MpsUsers};
+pub use nics::{NicIds, NicPolicy, RdmaNode};
 pub use peer::{HealthChecks, PeerFlags};
 pub use policy::{
     HealthPolicy, LabelOutput, LabelPolicy, MigStrategy, Policy, ResourceRule, Resources,
     UnlistedXids, Unmatched,
 };
 pub use selector::Selector;
-pub use sharing::{InvalidReplicas, PerContainer, Replicas, Shared, Sharing, SharingMethod};
+pub use sharing::{
+    InvalidReplicas, PerContainer, Pooled, Replicas, Shared, Sharing, SharingMethod,
+};
+pub use shipped::{DeviceProfile, UnknownProfile};
 pub use source::{
     Find, Give, GivenMount, GivenNode, Handover, Probe, SourceRule, Step, StepAction, Test, Unit,
 };
@@ -60,12 +73,16 @@ pub struct Config {
     pub mps_dir: PathBuf,
     /// How MPS daemons are run.
     pub mps: MpsSettings,
+    /// Where CNI plugins look for what is known of a network device, as the host names it.
+    pub device_info_dir: PathBuf,
     /// Where health and metrics are served; `None` serves neither.
     pub listen: Option<SocketAddr>,
     /// How the API server is reached.
     pub cluster: ClusterAccess,
     /// Time limits of the conversation with the kubelet.
     pub session: SessionLimits,
+    /// How patient hand-overs between containers are.
+    pub handover: HandoverLimits,
     /// What is offered, how it is handed out, and when it is trusted.
     pub policy: Policy,
 }
@@ -141,9 +158,11 @@ impl Default for Config {
             state_dir: "/var/lib/windlass".into(),
             mps_dir: "/run/windlass/mps".into(),
             mps: MpsSettings::default(),
+            device_info_dir: "/var/run/k8s.cni.cncf.io/devinfo/dp".into(),
             listen: None,
             cluster: ClusterAccess::default(),
             session: SessionLimits::default(),
+            handover: HandoverLimits::default(),
             policy: Policy::default(),
         }
     }

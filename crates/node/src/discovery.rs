@@ -1,12 +1,19 @@
 //! Finding devices: each source watches one family and publishes what it knows.
 
+mod amd;
 mod described;
+mod facts;
 mod family;
+mod fpga;
+mod graphics;
 mod host_watch;
+mod intel;
 mod log;
 mod nics;
 mod nvidia;
+mod nvme;
 mod policy;
+mod trouble;
 
 use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
@@ -17,7 +24,13 @@ use windlass_core::{
     inventory::SourceState,
 };
 
+pub(crate) use amd::resource as amd_resource;
+pub(crate) use fpga::resource as fpga_resource;
 pub(crate) use host_watch::HostWatch;
+pub(crate) use intel::resource as intel_resource;
+pub(crate) use nics::{
+    AUXILIARY_DEVICE, DRIVER, PF_PCI_ADDRESS, RDMA_DEVICE, REPRESENTOR, VDPA_DEVICE, VDPA_TYPE,
+};
 pub(crate) use nvidia::PROFILE;
 
 use self::{
@@ -82,12 +95,17 @@ pub(crate) fn sources(
         telemetry: Some(nvidia.telemetry()),
         run: Box::pin(nvidia.run(to_nvidia, stop.clone())),
     };
+    let (described, prober) = described::Described::new(config, &host);
     let wakes = Wakes { policies: policy.clone(), host: changes.clone() };
     let looking = Looking { host, clock, wakes, news, stop };
     vec![
         nvidia,
-        looking.source("nics", nics::Nics),
-        looking.source("described devices", described::Described::new(&config.policy)),
+        looking.source("nics", nics::Nics::new(&config.policy)),
+        looking.source("amd GPUs", amd::Amd::default()),
+        looking.source("intel GPUs", intel::Intel::default()),
+        looking.source("FPGAs", fpga::Fpga::default()),
+        looking.source("NVMe drives", nvme::Nvme),
+        looking.source("described devices", described).beside(prober.run(stop.clone())),
     ]
 }
 
@@ -106,6 +124,18 @@ impl Looking<'_> {
         let watched = Watched::new(family, self.host.clone(), self.clock);
         let run = watched.run(self.wakes.clone(), to, self.stop.clone());
         Source { name, snapshots, keep: None, telemetry: None, run: Box::pin(run) }
+    }
+}
+
+// === impl Source ===
+
+impl Source {
+    /// A source that has something running beside it.
+    fn beside(self, other: impl Future<Output = ()> + Send + 'static) -> Self {
+        let run = Box::pin(async {
+            tokio::join!(self.run, other);
+        });
+        Self { run, ..self }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod annotation;
 mod extras;
+mod nics;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +17,7 @@ use windlass_core::{
 
 use crate::{
     cdi,
-    config::{Delivery, DeviceNodes, Feature, Strategy},
+    config::{Delivery, DeviceNodes, Feature, NicPolicy, Strategy},
     mps::MpsGrant,
 };
 
@@ -57,6 +58,8 @@ pub(crate) struct Question<'a> {
     /// The devices, each once, in the order of the request.
     pub(crate) devices: &'a [&'a Device],
     pub(crate) delivery: &'a Delivery,
+    /// What containers get with network interfaces.
+    pub(crate) nics: &'a NicPolicy,
     pub(crate) surroundings: &'a Surroundings,
     /// What makes the container a client of its device's MPS daemon.
     pub(crate) mps: Option<&'a MpsGrant>,
@@ -105,6 +108,7 @@ pub(crate) fn grant(question: Question<'_>) -> Grant {
         question.nvidia(&mut grant);
     } else {
         question.extras(&mut grant);
+        question.nics(&mut grant);
     }
     grant
 }

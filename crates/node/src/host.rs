@@ -4,6 +4,7 @@
 mod nodes;
 mod pci;
 mod roots;
+mod sysfs;
 
 use std::{
     fs,
@@ -30,6 +31,9 @@ pub struct Host {
 
 /// Says that a host tree is simulated, and which profile it was made from.
 const SIMULATED: &str = "/run/windlass/simulated";
+
+/// Says that a host tree is a recording, and of what.
+const RECORDED: &str = "/run/windlass/recorded";
 
 /// Where drivers put NVML, in the order of NVIDIA's container toolkit; then GKE's place and the GPU
 /// operator's driver container.
@@ -78,7 +82,7 @@ impl Host {
         let absolute = absolute.as_ref();
         match (&self.opened, absolute.strip_prefix("/")) {
             (Some(root), Ok(below)) => {
-                rustix::fs::statat(root.as_ref(), below, AtFlags::empty()).is_ok()
+                rustix::fs::statat(root.as_ref(), below, AtFlags::EMPTY_PATH).is_ok()
             }
             _ => self.path(absolute).exists(),
         }
@@ -109,6 +113,16 @@ impl Host {
         self.text(SIMULATED)
     }
 
+    /// Where a host tree is a recording, by whom it was made and when.
+    pub fn recorded(&self) -> Option<String> {
+        self.text(RECORDED)
+    }
+
+    /// Whether its device nodes are those of a machine, with their numbers.
+    pub fn is_real(&self) -> bool {
+        self.simulated().is_none() && self.recorded().is_none()
+    }
+
     /// The NVML library of the host's driver. The dynamic linker is asked only about this machine.
     pub fn nvml_library(&self) -> Option<PathBuf> {
         let inside = NVML_FOLDERS.iter().map(|folder| Path::new(folder).join(NVML));
@@ -137,6 +151,30 @@ impl Host {
         None
     }
 
+    /// As [`Host::real`], with the links on the whole way.
+    pub fn followed(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
+        let (mut path, mut left) = (PathBuf::from("/"), absolute.as_ref().to_owned());
+        for _ in 0..MAX_LINKS {
+            let mut parts = left.components();
+            let target = parts.by_ref().find_map(|part| {
+                path = flat(&path.join(part));
+                self.link(&path)
+            });
+            let Some(target) = target else { return self.has(&path).then_some(path) };
+            left = Path::new(&target).join(parts.as_path());
+            path.pop();
+        }
+        None
+    }
+
+    /// A file's or folder's own path, where links on the whole way to it lead; only as sysfs has them,
+    /// which are all relative.
+    pub fn resolved(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
+        let resolved = self.path(absolute).canonicalize().ok()?;
+        let below = resolved.strip_prefix(self.root.canonicalize().ok()?).ok()?;
+        Some(Path::new("/").join(below))
+    }
+
     /// When something in a folder was last added, removed or renamed.
     pub fn modified(&self, folder: impl AsRef<Path>) -> Option<SystemTime> {
         fs::metadata(self.path(folder)).ok()?.modified().ok()
@@ -153,7 +191,7 @@ impl Host {
 }
 
 /// A path without the steps that lead back up.
-fn flat(path: &Path) -> PathBuf {
+pub(crate) fn flat(path: &Path) -> PathBuf {
     let mut flat = PathBuf::new();
     for part in path.components() {
         match part {
@@ -189,6 +227,12 @@ mod tests {
         assert_eq!(host.real("/etc/file"), Some("/etc/file".into()));
         assert_eq!(host.real("/etc/loop"), None);
         assert_eq!(host.real("/etc/dangling"), None);
+        symlink("/", root.path().join("top")).expect("linked");
+        symlink("etc/../top/etc", root.path().join("up")).expect("linked");
+        assert!(host.has("/"));
+        assert_eq!(host.followed("/top"), Some("/".into()));
+        assert_eq!(host.followed("/up/a"), Some("/etc/file".into()));
+        assert_eq!(host.followed("/up/loop/x"), None);
     }
 
     #[test]

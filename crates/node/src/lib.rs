@@ -15,18 +15,25 @@ pub mod holders;
 pub mod host;
 pub mod labels;
 pub mod mps;
+pub mod record;
 pub mod state;
 
 mod admin;
+mod device_info;
 mod directory;
 mod evidence;
 mod files;
+mod glob;
 mod grant;
+mod handover;
 mod metrics;
 mod offer;
+mod outside;
 mod plugin;
 mod registration;
+mod shortened;
 mod telemetry;
+mod template;
 
 pub use agent::{Agent, StartError};
 pub use config::Config;

@@ -7,6 +7,7 @@
 mod build;
 mod devices;
 mod family;
+mod handover;
 mod node;
 mod placements;
 mod reload;
@@ -22,6 +23,7 @@ use prometheus_client::{
 use tokio::sync::watch;
 use windlass_core::resource::ResourceName;
 
+pub(crate) use handover::HandoverMetrics;
 pub(crate) use placements::PlacementMetrics;
 pub(crate) use reload::ReloadMetrics;
 pub(crate) use rpc::{Method, RpcMetrics};
@@ -52,6 +54,7 @@ pub(crate) struct Instruments {
     registrations: RegistrationBoard,
     transitions: Transitions,
     reload: ReloadMetrics,
+    handover: HandoverMetrics,
 }
 
 /// The snapshots that pages are made from.
@@ -77,6 +80,7 @@ pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
         registrations: RegistrationBoard::register(&mut registry),
         transitions: Transitions::register(&mut registry),
         reload: ReloadMetrics::register(&mut registry, clock.now()),
+        handover: HandoverMetrics::register(&mut registry),
     };
     (registry, instruments)
 }
@@ -113,6 +117,11 @@ impl Instruments {
     /// For whoever reads the configuration again.
     pub(crate) fn reload(&self) -> ReloadMetrics {
         self.reload.clone()
+    }
+
+    /// For the part that does what lies between two containers.
+    pub(crate) fn handover(&self) -> HandoverMetrics {
+        self.handover.clone()
     }
 
     /// Counts changes of health until the state's keeper ends.

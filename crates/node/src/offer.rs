@@ -1,17 +1,20 @@
 //! What is offered to the kubelet: resources, the devices each is made of, and the ids they go by.
 
 mod plan;
+mod pool;
 mod rivals;
+mod usual;
 mod want;
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use windlass_core::{device::DeviceId, replica::ReplicaId, resource::ResourceName};
 
-use crate::config::{Shared, Sharing};
+use crate::config::{Pooled, Shared, Sharing};
 
-pub(crate) use plan::{Held, Methods, Moves, Plan, Question, plan};
-pub(crate) use want::{Target, present_parts, targets, usual_name};
+pub(crate) use plan::{Held, Methods, Moves, Plan, Pools, Question, plan};
+pub(crate) use usual::{is_something_else, usual_name};
+pub(crate) use want::{Target, present_parts, targets};
 
 /// The resources of a node by name.
 pub(crate) type Offers = BTreeMap<ResourceName, Arc<Offer>>;
@@ -53,6 +56,9 @@ pub(crate) struct Withdrawn {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Allocatable {
     Yes,
+    /// Not before something is done to it. A kubelet that gave it away before it knew is served, since
+    /// the container waits until it is done.
+    NotYet(String),
     No(String),
 }
 
@@ -60,6 +66,8 @@ pub(crate) enum Allocatable {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Found<'a> {
     Device(&'a DeviceId, &'a OfferedDevice),
+    /// A token of the pool, which stands for every device.
+    Token,
     Withdrawn(&'a Withdrawn),
 }
 
@@ -69,6 +77,18 @@ pub(crate) struct Listed<'a> {
     pub(crate) id: Cow<'a, str>,
     pub(crate) state: &'a Allocatable,
     pub(crate) numa_node: Option<u32>,
+}
+
+// === impl Allocatable ===
+
+impl Allocatable {
+    /// Why not, if not.
+    pub(crate) fn obstacle(&self) -> Option<&str> {
+        match self {
+            Self::Yes => None,
+            Self::NotYet(why) | Self::No(why) => Some(why),
+        }
+    }
 }
 
 // === impl Offer ===
@@ -82,12 +102,12 @@ impl Offer {
             state: &entry.state,
             numa_node: entry.numa_node,
         });
-        devices.chain(withdrawn)
+        devices.chain(self.list_tokens()).chain(withdrawn)
     }
 
     /// What an id of this resource stands for.
     pub(crate) fn find(&self, id: &str) -> Option<Found<'_>> {
-        let whole = self.devices.get_key_value(id).filter(|(_, device)| device.shared().is_none());
+        let whole = self.devices.get_key_value(id).filter(|(_, device)| device.is_exclusive());
         let replica = || {
             let ReplicaId { device, number } = id.parse().ok()?;
             let entry = self.devices.get_key_value(&device);
@@ -95,7 +115,16 @@ impl Offer {
         };
         match whole.or_else(replica) {
             Some((id, device)) => Some(Found::Device(id, device)),
+            None if self.pool_has(id) => Some(Found::Token),
             None => self.withdrawn.get(id).map(Found::Withdrawn),
+        }
+    }
+
+    /// The device that an id of this resource leads to, if it is one still.
+    pub(crate) fn device_of(&self, id: &str) -> Option<&DeviceId> {
+        match self.find(id)? {
+            Found::Device(device, _) => Some(device),
+            Found::Token | Found::Withdrawn(_) => None,
         }
     }
 
@@ -106,15 +135,26 @@ impl Offer {
         in_use.or_else(|| self.devices.values().next()).and_then(OfferedDevice::shared)
     }
 
+    /// How its devices are shared, or that they are not.
+    pub(crate) fn sharing(&self) -> Sharing {
+        match (self.shared(), self.pool()) {
+            (Some(shared), _) => Sharing::Shared(shared),
+            (None, Some(pooled)) => Sharing::Pooled(pooled),
+            (None, None) => Sharing::Exclusive,
+        }
+    }
+
     /// How many ids the kubelet is told of.
     pub(crate) fn listed(&self) -> usize {
-        self.devices.values().map(OfferedDevice::ids).sum::<usize>() + self.withdrawn.len()
+        let devices = self.devices.values().map(OfferedDevice::ids).sum::<usize>();
+        devices + self.tokens() + self.withdrawn.len()
     }
 
     /// How many ids may be allocated.
     pub(crate) fn allocatable(&self) -> usize {
         let may_be = |device: &&OfferedDevice| device.state == Allocatable::Yes;
-        self.devices.values().filter(may_be).map(OfferedDevice::ids).sum()
+        let devices = self.devices.values().filter(may_be).map(OfferedDevice::ids).sum::<usize>();
+        devices + if self.is_pool_allocatable() { self.tokens() } else { 0 }
     }
 }
 
@@ -124,18 +164,35 @@ impl OfferedDevice {
     /// How it is shared; `None` for a device that serves one container.
     pub(crate) fn shared(&self) -> Option<Shared> {
         match self.sharing {
-            Sharing::Exclusive => None,
+            Sharing::Exclusive | Sharing::Pooled(_) => None,
             Sharing::Shared(shared) => Some(shared),
         }
     }
 
+    /// The pool that it is a part of.
+    pub(crate) fn pooled(&self) -> Option<Pooled> {
+        match self.sharing {
+            Sharing::Exclusive | Sharing::Shared(_) => None,
+            Sharing::Pooled(pooled) => Some(pooled),
+        }
+    }
+
+    /// Whether it serves one container.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.sharing == Sharing::Exclusive
+    }
+
     fn ids(&self) -> usize {
-        self.shared().map_or(1, |shared| shared.replicas.get() as usize)
+        match self.sharing {
+            Sharing::Exclusive => 1,
+            Sharing::Shared(shared) => shared.replicas.get() as usize,
+            Sharing::Pooled(_) => 0,
+        }
     }
 
     fn list<'a>(&'a self, id: &'a DeviceId) -> impl Iterator<Item = Listed<'a>> {
         let replicas = self.shared().map_or(0, |shared| shared.replicas.get());
-        let whole = (replicas == 0).then(|| Cow::Borrowed(id.as_str()));
+        let whole = self.is_exclusive().then(|| Cow::Borrowed(id.as_str()));
         let replica = |number| ReplicaId { device: id.clone(), number }.to_string();
         let ids = whole.into_iter().chain((0..replicas).map(replica).map(Cow::Owned));
         ids.map(|id| Listed { id, state: &self.state, numa_node: self.numa_node })

@@ -21,15 +21,15 @@ use tracing::Instrument as _;
 use windlass_core::resource::ResourceName;
 use windlass_kubelet_api::{
     deviceplugin::KUBELET_SOCKET,
-    socket::{SocketError, SocketPath},
+    socket::{MAX_PATH_BYTES, SocketError, SocketPath},
 };
 
 use crate::{
-    causes, choices::Teller, config::SessionLimits, host::Roots, metrics::Instruments,
-    mps::MpsPlaces, state::NodeState,
+    causes, choices::Teller, config::SessionLimits, handover::HandoverDesk, host::Roots,
+    metrics::Instruments, mps::MpsPlaces, shortened::shortened, state::NodeState,
 };
 use endpoint::Endpoint;
-use service::Service;
+use service::{Company, Service};
 use session::Session;
 
 /// Starts a server for each resource as it appears, and keeps it until the agent stops.
@@ -41,13 +41,22 @@ pub(crate) struct Plugins {
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
     pub(crate) instruments: Instruments,
     pub(crate) choices: Teller,
+    pub(crate) handovers: HandoverDesk,
     pub(crate) directory: watch::Receiver<u64>,
+    pub(crate) company: Together,
 }
 
-/// Where the server of a resource listens. The name keeps clear of other plugins' sockets.
+/// What was given away last, for the servers of all resources.
+#[derive(Clone, Debug)]
+pub(crate) struct Together(watch::Sender<Company>);
+
+/// Where the server of a resource listens. The name keeps clear of other plugins' sockets; that of an
+/// FPGA's function is longer than the kernel takes, and is cut.
 pub(crate) fn socket_path(dir: &Path, resource: &ResourceName) -> Result<SocketPath, SocketError> {
     let plain = resource.as_str().replace('/', "_");
-    SocketPath::new(dir.join(format!("windlass-{plain}.sock")))
+    let named = |name: &str| dir.join(format!("windlass-{name}.sock"));
+    let over = named(&plain).as_os_str().len().saturating_sub(MAX_PATH_BYTES);
+    SocketPath::new(named(&shortened(&plain, plain.len().saturating_sub(over))))
 }
 
 /// Where the kubelet listens for registrations.
@@ -60,6 +69,14 @@ type Servers = JoinSet<ResourceName>;
 
 /// Resources that are not served for the moment: until when, and why.
 type Resting = BTreeMap<ResourceName, (Instant, String)>;
+
+// === impl Together ===
+
+impl Default for Together {
+    fn default() -> Self {
+        Self(watch::Sender::new(Company::default()))
+    }
+}
 
 // === impl Plugins ===
 
@@ -147,12 +164,16 @@ impl Plugins {
             metrics: self.instruments.rpc(resource),
             placements: self.instruments.placements(resource),
             choices: self.choices.clone(),
+            company: self.company.0.clone(),
+            handovers: self.handovers.clone(),
             streams,
         };
         let session = Session {
             resource: resource.clone(),
+            socket: endpoint.path().file_name().to_owned(),
             kubelet,
             limits: self.limits,
+            state: self.state.clone(),
             directory: self.directory.clone(),
             streams: stream_events,
             metrics: self.instruments.registration(resource),

@@ -22,7 +22,8 @@ use crate::{
     cdi::{Documents, Lacks, Unwritten},
     config::{Policy, Sharing, SharingMethod},
     grant::Surroundings,
-    offer::{Allocatable, Offer, OfferedDevice, Offers},
+    handover::{self, Failure},
+    offer::{Offer, OfferedDevice, Offers},
 };
 
 pub(crate) use keeper::{Keeper, Notices, Outlets, Snapshots, look_once, merge};
@@ -50,6 +51,8 @@ pub struct NodeState {
     pub lacks: Lacks,
     /// The CDI documents that are not up to date, and why.
     pub(crate) unwritten: Unwritten,
+    /// Devices whose hand-over failed; they may be healthy.
+    pub(crate) unclean: BTreeMap<DeviceId, Failure>,
 }
 
 /// What becomes of a device.
@@ -75,6 +78,9 @@ pub struct SharedAs {
     pub method: SharingMethod,
     /// How many containers it serves.
     pub replicas: u32,
+    /// Whether it serves them together with the other devices of its resource.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub pool: bool,
 }
 
 // === impl NodeState ===
@@ -88,8 +94,8 @@ impl NodeState {
 
     /// How devices of a resource, or their replicas, are chosen for a container.
     pub fn placement(&self, resource: &ResourceName) -> placement::Policy {
-        let shared = self.offers.get(resource).and_then(|offer| offer.shared());
-        self.policy.placement(resource, shared.map_or(Sharing::Exclusive, Sharing::Shared))
+        let sharing = self.offers.get(resource).map(|offer| offer.sharing());
+        self.policy.placement(resource, sharing.unwrap_or_default())
     }
 
     /// What becomes of each device; one that nobody asked for has no entry.
@@ -113,10 +119,28 @@ impl NodeState {
             if is_known { known.topology.clone() } else { Arc::new(Topology::of(&self.inventory)) };
     }
 
+    /// Whether something is done to devices of a resource before containers start with them.
+    pub(crate) fn is_handed_over(&self, resource: &ResourceName) -> bool {
+        let is_cared_for = |id: &DeviceId| {
+            let device = self.inventory.get(id.as_str());
+            device.is_some_and(|device| handover::is_cared_for(&self.policy, device))
+        };
+        let offer = self.offers.get(resource);
+        offer.is_some_and(|offer| offer.devices.keys().any(is_cared_for))
+    }
+
     /// How the replicas of shared devices are kept apart.
     fn methods(&self) -> impl Iterator<Item = (DeviceId, SharingMethod)> + '_ {
         let devices = self.offers.values().flat_map(|offer| &offer.devices);
         devices.filter_map(|(id, device)| Some((id.clone(), device.shared()?.method)))
+    }
+
+    /// The pools that devices are part of.
+    fn pools(&self) -> impl Iterator<Item = (DeviceId, ResourceName)> + '_ {
+        self.offers.iter().flat_map(|(name, offer)| {
+            let pooled = offer.devices.iter().filter(|(_, device)| device.pooled().is_some());
+            pooled.map(|(id, _)| (id.clone(), name.clone()))
+        })
     }
 
     /// Whether both say the same, whatever the generation.
@@ -130,12 +154,14 @@ impl NodeState {
             && self.documents == other.documents
             && self.lacks == other.lacks
             && self.unwritten == other.unwritten
+            && self.unclean == other.unclean
     }
 }
 
 /// What the topology has of a device.
 fn spot(device: &Device) -> impl PartialEq + '_ {
-    (&device.id, &device.place, device.health.has_vanished())
+    let kept = (&device.withheld, &device.not_alone, &device.not_shared);
+    (&device.id, &device.place, device.health.has_vanished(), kept)
 }
 
 // === impl Offering ===
@@ -146,15 +172,19 @@ impl Offering {
     }
 
     fn of(name: &ResourceName, device: &OfferedDevice) -> Self {
-        let obstacle = match &device.state {
-            Allocatable::Yes => None,
-            Allocatable::No(why) => Some(why.clone()),
-        };
+        let obstacle = device.state.obstacle().map(str::to_owned);
         let shared = match device.sharing {
             Sharing::Exclusive => None,
-            Sharing::Shared(shared) => {
-                Some(SharedAs { method: shared.method, replicas: shared.replicas.get() })
-            }
+            Sharing::Shared(shared) => Some(SharedAs {
+                method: shared.method,
+                replicas: shared.replicas.get(),
+                pool: false,
+            }),
+            Sharing::Pooled(pooled) => Some(SharedAs {
+                method: SharingMethod::Shared,
+                replicas: pooled.tokens.get(),
+                pool: true,
+            }),
         };
         Self { resource: Some(name.clone()), shared, obstacle }
     }

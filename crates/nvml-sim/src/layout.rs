@@ -1,7 +1,8 @@
 //! Sizes and offsets of `nvml.h`'s structs, so that a change in the bindings does not pass unseen.
 //!
 //! All of them agree with what a C compiler says of `nvml.h` in NVIDIA's package
-//! `nvidia-nvml-dev` 13.5.37; the test `header` asks it again.
+//! `nvidia-nvml-dev` 13.5.37; the test `header` asks it again. Structs with pointers are smaller on machines
+//! of 32 bits, for which NVIDIA has no driver: this is not part of a build for them.
 
 use std::mem::offset_of;
 

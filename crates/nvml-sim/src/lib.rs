@@ -23,6 +23,7 @@ mod fields;
 mod handle;
 mod identity;
 mod instance;
+#[cfg(target_pointer_width = "64")]
 mod layout;
 mod library;
 mod lookup;

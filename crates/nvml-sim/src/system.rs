@@ -8,6 +8,8 @@ use std::{
 
 use nvml_wrapper_sys::bindings as sys;
 
+use windlass_machine::profile::Driver;
+
 use crate::{
     abi::{Out, OutArray, OutText},
     library,
@@ -28,19 +30,19 @@ export! {
     }
 
     fn nvmlSystemGetDriverVersion(version: OutText, length: c_uint) {
-        version.put(length, &library::machine()?.driver.version)
+        version.put(length, &driver()?.version)
     }
 
     /// The CUDA version, a point, and the driver's: `12.570.133.20`.
     fn nvmlSystemGetNVMLVersion(version: OutText, length: c_uint) {
-        let driver = &library::machine()?.driver;
+        let driver = driver()?;
         let major = driver.cuda.split('.').next().unwrap_or_default();
         version.put(length, &format!("{major}.{}", driver.version))
     }
 
     /// 12.8 is 12080.
     fn [nvmlSystemGetCudaDriverVersion nvmlSystemGetCudaDriverVersion_v2](version: Out<c_int>) {
-        version.put(cuda_number(&library::machine()?.driver.cuda)?)
+        version.put(cuda_number(&driver()?.cuda)?)
     }
 
     fn nvmlSystemGetProcessName(pid: c_uint, name: OutText, length: c_uint) {
@@ -84,4 +86,9 @@ fn cuda_number(version: &str) -> Answer<c_int> {
     let (major, minor) = version.split_once('.').unwrap_or((version, "0"));
     let number = |text: &str| text.parse::<c_int>().map_err(|_| Status::UNKNOWN);
     Ok(number(major)? * 1000 + number(minor)? * 10)
+}
+
+/// The versions of the driver, which is there while anyone is answered.
+fn driver() -> Answer<Driver> {
+    library::machine()?.driver.clone().ok_or(Status::DRIVER_NOT_LOADED)
 }

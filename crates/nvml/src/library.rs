@@ -189,7 +189,10 @@ impl TextBuffer {
 
 /// The text before the first NUL of a fixed array.
 pub(crate) fn text_in(array: &[c_char]) -> String {
-    let bytes: Vec<u8> =
-        array.iter().map(|&unit| unit.cast_unsigned()).take_while(|&byte| byte != 0).collect();
+    let bytes: Vec<u8> = array
+        .iter()
+        .map(|&unit| u8::from_ne_bytes(unit.to_ne_bytes()))
+        .take_while(|&byte| byte != 0)
+        .collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -5,6 +5,8 @@
 mod cdi;
 mod config;
 mod explain;
+mod host;
+mod look;
 mod peer;
 
 use std::{net::SocketAddr, path::PathBuf};
@@ -14,11 +16,13 @@ use clap::{
     builder::Resettable,
 };
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use windlass_machine::Fault;
+use windlass_machine::{Attached, Fault};
 use windlass_node::config::Strategy;
 
 pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use explain::{AskArgs, ExplainArgs, PodName};
+pub(crate) use host::{HostAsked, HostCommand, RecordHostArgs};
+pub(crate) use look::{DevicesArgs, DevicesOutputArg, TopoArgs, Which};
 pub(crate) use peer::PeerArgs;
 
 pub(crate) use cdi::{CdiArgs, CdiCommand, CheckArgs, GenerateArgs, ListArgs, places};
@@ -65,9 +69,9 @@ pub(crate) enum Command {
     /// Serve this node's devices to its kubelet, until told to stop.
     Node(Box<NodeArgs>),
     /// List the devices of this host with their attributes and health.
-    Devices(LookArgs),
+    Devices(DevicesArgs),
     /// Show how near the devices of this host are to each other.
-    Topo(LookArgs),
+    Topo(TopoArgs),
     /// Show which devices a request gets, and why: now, earlier, or on another machine.
     Explain(Box<ExplainArgs>),
     /// Show the labels that tell a scheduler about this node's GPUs.
@@ -84,6 +88,8 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     /// Run the embedded kubelet alone, for anyone's device plugin.
     Kubelet(KubeletArgs),
+    /// Take a host's picture along: for a bug report, a test, or a look at it from elsewhere.
+    Host(HostAsked),
     /// Make simulated machines, and let faults happen to them.
     Machine(MachineArgs),
 }
@@ -220,16 +226,6 @@ impl From<DeviceListArg> for Strategy {
     }
 }
 
-/// What is looked at, and how it is shown.
-#[derive(Args, Debug)]
-pub(crate) struct LookArgs {
-    #[command(flatten)]
-    pub(crate) host: HostArgs,
-    /// How to write the answer.
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    pub(crate) output: OutputArg,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputArg {
     /// Columns for people.
@@ -335,6 +331,10 @@ pub(crate) enum MachineCommand {
         /// A machine profile: a name from `windlass machine list`, or a YAML file.
         #[arg(long, value_name = "NAME|FILE", default_value = "dgx-h100")]
         machine: String,
+        /// Devices to add, by a device profile and how many of them: hailo, coral-usb:2. May be given
+        /// several times.
+        #[arg(long, value_name = "NAME[:COUNT]")]
+        device: Vec<Attached>,
     },
     /// Let something happen to a simulated machine while it is in use.
     Fault {
@@ -342,9 +342,14 @@ pub(crate) enum MachineCommand {
         dir: PathBuf,
         /// What happens, to the GPU of that index: xid:79@3, xid:79@3/1 (one MIG instance), ecc@3,
         /// ecc-count@3, remap-pending@3, remap-failed@3, nvlink:5@3, fabric@3, thermal@3, power@3,
-        /// lost@3, error:15@3, slow:250@3, hang@3, recover@3, add, remove@7
+        /// lost@3, error:15@3, slow:250@3, hang@3, recover@3, add, remove@7. Or to another device, by
+        /// its name, that of its interface, or its PCI address: unplug:eth0, plug:eth0,
+        /// replug:stick=2-1, unbind:eth0, bind:eth0=vfio-pci, vfs:eth0=4, group:eth0=7,
+        /// set:board:state=unknown, unset:board:state, link-down:eth0, link-up:eth0
         fault: Fault,
     },
+    /// Run a simulated Darwin3 board until Ctrl-C, and tell what its clients do with it.
+    Board(BoardArgs),
     /// Cut a GPU of a simulated machine into MIG instances while it is in use; without profiles MIG is
     /// turned off.
     Mig {
@@ -359,4 +364,15 @@ pub(crate) enum MachineCommand {
         #[arg(long, conflicts_with = "profiles")]
         none: bool,
     },
+}
+
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct BoardArgs {
+    /// Where the board is controlled by HTTP.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6001")]
+    pub(crate) http: SocketAddr,
+    /// Where it takes networks and spikes. A client that connects and closes without a message wedges
+    /// this port, as it does that of a real board.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6000")]
+    pub(crate) data: SocketAddr,
 }

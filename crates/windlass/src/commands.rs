@@ -4,6 +4,7 @@ mod cdi;
 mod config;
 mod devices;
 mod explain;
+mod host;
 mod kubelet;
 mod labels;
 mod machine;
@@ -25,11 +26,13 @@ use windlass_node::{
     state::NodeState,
 };
 
-pub(crate) use devices::{device_table, name as short_name, ordered, sources};
+pub(crate) use devices::{
+    Width, device_tables, goes_by, name as short_name, ordered, series, sources,
+};
 pub(crate) use labels::LabelsArgs;
 pub(crate) use machine::host_flags;
 pub(crate) use mps::MpsArgs;
-pub(crate) use topo::{LEGEND, Topology};
+pub(crate) use topo::Topology;
 
 use crate::{
     cli::{Command, HostArgs, OutputArg, PeerArgs},
@@ -52,6 +55,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Cdi(args) => block_on(cdi::run(args.command)),
         Command::Config(args) => config::run(args.command),
         Command::Demo(args) => block_on(demo::run(args)),
+        Command::Host(args) => block_on(host::run(args.command)),
         Command::Xids(args) => xids::run(&args),
         Command::Mps(args) => block_on(mps::run(args)),
         Command::Kubelet(args) => block_on(kubelet::run(args)),
@@ -132,10 +136,29 @@ fn answer(
     Ok(())
 }
 
-/// A simulation says so in every output.
+/// What a document says first of a machine that is not this one.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Origin<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    simulated: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recorded: Option<&'a str>,
+}
+
+impl<'a> Origin<'a> {
+    fn of(inventory: &'a Inventory) -> Self {
+        let (simulated, recorded) = (&inventory.simulated, &inventory.recorded);
+        Self { simulated: simulated.as_deref(), recorded: recorded.as_deref() }
+    }
+}
+
+/// A simulation says so in every output, and so does a recording.
 fn simulated(inventory: &Inventory, paint: Paint) -> Result<()> {
     if let Some(profile) = &inventory.simulated {
         line(paint.text(Tone::Notable, format!("SIMULATED machine {profile}")))?;
+    }
+    if let Some(made) = &inventory.recorded {
+        line(paint.text(Tone::Notable, format!("RECORDED host, {made}")))?;
     }
     Ok(())
 }

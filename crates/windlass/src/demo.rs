@@ -9,7 +9,7 @@ mod script;
 mod stage;
 mod tell;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use tokio::{signal::ctrl_c, time::Instant};
 use windlass_machine::Profile;
 
@@ -26,6 +26,14 @@ use tell::Teller;
 /// Plays the demo.
 pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     let profile = Profile::load(&args.machine).map_err(|error| Misuse(error.into()))?;
+    if profile.gpus.is_empty() {
+        let message = format!(
+            "the demo shows NVIDIA GPUs, and machine {} has none; look at it with `windlass machine \
+             create`",
+            profile.name
+        );
+        return Err(Misuse(anyhow!(message)).into());
+    }
     let teller = match args.output {
         DemoOutputArg::Text => Teller::Text(Paint::for_stdout()),
         DemoOutputArg::Json => Teller::Json,

@@ -34,7 +34,7 @@ pub(crate) struct Table {
 }
 
 /// Columns that a line may take, tables of many devices aside: two panes on a wide screen.
-const WIDTH: usize = 120;
+pub(crate) const WIDTH: usize = 120;
 
 /// `1 device`, `8 devices`.
 pub(crate) fn count(number: usize, noun: &str) -> String {
@@ -115,7 +115,7 @@ impl Table {
     /// The lines of the table, each after `indent`.
     pub(crate) fn lines(&self, indent: &str) -> Vec<String> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let widths: Vec<_> = (0..columns).map(|column| self.width(column)).collect();
+        let widths: Vec<_> = (0..columns).map(|column| self.width_of(column)).collect();
         let line = |row: &Vec<String>| {
             let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
             format!("{indent}{}", cells.collect::<Vec<_>>().join("  ").trim_end())
@@ -123,7 +123,12 @@ impl Table {
         self.rows.iter().map(line).collect()
     }
 
-    fn width(&self, column: usize) -> usize {
+    /// The columns of a screen that it takes.
+    pub(crate) fn width(&self) -> usize {
+        self.lines("").iter().map(|line| line.chars().count()).max().unwrap_or(0)
+    }
+
+    fn width_of(&self, column: usize) -> usize {
         let cells = self.rows.iter().filter_map(|row| row.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     }

@@ -1,5 +1,7 @@
 //! The program as people and service managers meet it: output, exit codes, signals.
 
+#[path = "cli/machines.rs"]
+mod machines;
 mod program;
 
 use std::{
@@ -226,6 +228,45 @@ fn the_configuration_of_nvidias_plugin_is_converted_to_one_that_means_the_same()
     let none = PeerFlags::default();
     let converted = parse(Path::new("w.yaml"), &ours, &none).expect("valid");
     assert_eq!(converted.config, load(&path, &none).expect("valid").config, "{ours}");
+}
+
+#[test]
+fn the_config_map_of_another_plugin_is_checked_and_converted() {
+    let folder = folder();
+    let path = folder.path().join("map.yaml");
+    let map = "apiVersion: v1\nkind: ConfigMap\ndata:\n  config.json: |\n    {\"configList\": [{\n      \
+               \"resourceName\": \"hca\", \"rdmaHcaMax\": 9, \"devices\": [\"ib0\"], \"x\": 1}]}\n";
+    fs::write(&path, map).expect("written");
+    let name = path.display().to_string();
+    let shown = text(&run(&["config", "check", &name]).stdout);
+    assert!(shown.contains(&format!("{name}:6: warning: unknown key `x` is ignored")), "{shown}");
+    let accepted = format!("{name}: accepted, in the format of k8s-rdma-shared-dev-plugin");
+    assert!(shown.contains(&accepted), "{shown}");
+    let ours = text(&run(&["config", "convert", &name]).stdout);
+    assert!(ours.starts_with("# Converted from "), "{ours}");
+    let none = PeerFlags::default();
+    let converted = parse(Path::new("w.yaml"), &ours, &none).expect("valid");
+    assert_eq!(converted.config, load(&path, &none).expect("valid").config, "{ours}");
+}
+
+#[test]
+fn profiles_of_devices_are_listed_and_printed_and_an_unknown_one_is_told_the_others() {
+    let list = text(&run(&["config", "profiles"]).stdout);
+    assert!(list.starts_with("PROFILE"), "{list}");
+    assert!(list.contains("hailo.ai/h8"), "{list}");
+    let kvm = text(&run(&["config", "profiles", "kvm"]).stdout);
+    assert!(kvm.contains("# A pod needs"), "the comment is for people: {kvm}");
+    assert!(kvm.contains("find: {nodes: /dev/kvm}"), "{kvm}");
+    let listed = run(&["config", "profiles", "-o", "json"]).stdout;
+    let listed: Value = serde_json::from_slice(&listed).expect("JSON");
+    let first = &listed[0];
+    assert_eq!(
+        (&first["name"], &first["resource"]),
+        (&"darwin3-files".into(), &"zj.com/darwin3".into())
+    );
+    let unknown = run(&["config", "profiles", "hailo9"]);
+    assert_eq!(unknown.status.code(), USAGE);
+    assert!(text(&unknown.stderr).contains("there are darwin3-files"), "{}", text(&unknown.stderr));
 }
 
 #[test]

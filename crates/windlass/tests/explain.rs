@@ -267,13 +267,16 @@ fn replicas_of_shared_devices_are_told_device_by_device() {
     ] {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
     }
+    let near = what_if("dgx-h100", &format!("--config {config} --size 1 --near mlx5_3"));
+    for expected in ["  near         mlx5_3\n", "  chosen       1 of GPU3: "] {
+        assert!(near.contains(expected), "{expected} is missing in\n{near}");
+    }
     let packed = document("dgx-h100", &format!("--config {config} --size 5 --policy packed"));
     let replicas = packed["explanation"]["choice"]["replicas"].as_array().expect("replicas");
     assert_eq!(replicas.len(), 5);
     for (flags, expected) in [
         ("--require 1", "say which replica of GPU1, such as GPU1::0"),
         ("--free 1::4", "GPU1 has 4 replicas in nvidia.com/gpu"),
-        ("--near mlx5_0", "nvidia.com/gpu is shared, and replicas are near nothing"),
         ("--nics 1", "--nics: nvidia.com/gpu is shared, and replicas are near nothing"),
     ] {
         let output = ask("dgx-h100", &format!("--config {config} --size 1 {flags}"));

@@ -16,6 +16,11 @@ pub(super) fn nvidia(name: impl Display, text: impl Display) -> Label {
     (key("nvidia.com", name), value(&text.to_string()))
 }
 
+/// A label of another's.
+pub(super) fn in_domain(domain: &str, name: impl Display, text: impl Display) -> Label {
+    (key(domain, name), value(&text.to_string()))
+}
+
 /// A label of our own.
 pub(super) fn ours(name: impl Display, text: impl Display) -> Label {
     (key("windlass.dev", name), value(&text.to_string()))

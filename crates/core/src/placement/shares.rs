@@ -49,6 +49,9 @@ pub struct ShareRequest<'a> {
     pub devices: &'a [SharedDevice<'a>],
     /// Replicas that the answer must hold; a subset of the free ones.
     pub required: &'a [ReplicaId],
+    /// Ids of other devices that the container gets: of devices that are equal for the policy, those near
+    /// them are chosen. One that the topology does not know is near nothing.
+    pub near: &'a [&'a str],
     /// How many replicas the answer has.
     pub size: usize,
     /// Which devices are filled first.
@@ -159,7 +162,9 @@ fn filled<'a>(
         (Span::AnyDevices, Policy::NumaStrict) => limit::of_one_node(topology, pools, size)?,
         (Span::AnyDevices, _) => pools,
     };
-    let mut filling = Filling::new(topology, pools, policy, span);
+    let near = request.near.iter().filter_map(|id| topology.position(id));
+    let near = super::ascending(near.collect());
+    let mut filling = Filling::new(topology, pools, (policy, span), near);
     filling.fill(size - required);
     Ok(filling)
 }

@@ -71,7 +71,7 @@ impl Topology {
             cells.clone().map(of).collect::<Vec<i64>>()
         };
         let (links, pcie) = (worth(links), worth(|connection| pcie(connection.pcie)));
-        let is_nic: Vec<_> = devices.iter().map(|device| device.kind == DeviceKind::Nic).collect();
+        let is_nic: Vec<_> = devices.iter().map(|device| is_nic_for_containers(device)).collect();
         let spot = |(at, device): (usize, &&Device)| {
             let nics = (0..size).filter(|&other| is_nic[other] && !is_nic[at]);
             Spot::new(device, nics.map(|nic| pcie[at * size + nic]).max().unwrap_or(0))
@@ -131,6 +131,12 @@ impl Topology {
     pub(super) fn ids(&self, set: &[usize]) -> Vec<DeviceId> {
         set.iter().map(|&at| self.id(at).clone()).collect()
     }
+}
+
+/// Whether a container could have this NIC: one that the host keeps for itself is worth no nearness.
+fn is_nic_for_containers(device: &Device) -> bool {
+    let can_be_had = device.not_alone.is_none() || device.not_shared.is_none();
+    device.kind == DeviceKind::Nic && device.withheld.is_none() && can_be_had
 }
 
 // === impl Spot ===

@@ -1,6 +1,6 @@
 //! What a fault does to the model: a pure change of state.
 
-use super::Fault;
+use super::{Fault, HappeningError};
 use crate::state::{EventKind, Gpu, Live, Model, RemappedRows};
 
 /// A fault that cannot happen to this machine.
@@ -41,6 +41,14 @@ pub enum FaultError {
         /// What was to happen.
         fault: Fault,
     },
+    /// Not to that device.
+    #[error("`{fault}`: {why}")]
+    Device {
+        /// What was to happen.
+        fault: Fault,
+        /// Why it cannot.
+        why: HappeningError,
+    },
     /// The GPU is not cut, or not so.
     #[error("`{fault}`: the GPU has no GPU instance of that id")]
     NoInstance {
@@ -54,6 +62,10 @@ pub enum FaultError {
 impl Model {
     /// Lets a fault happen.
     pub fn apply(&mut self, fault: &Fault) -> Result<(), FaultError> {
+        if let Fault::ToDevice { name, what } = fault {
+            let refused = |why| FaultError::Device { fault: fault.clone(), why };
+            return self.happen(name, what).map_err(refused);
+        }
         let count = self.gpus.len();
         let Some(index) = fault.gpu() else { return self.add_gpu() };
         let Some(gpu) = self.gpus.get_mut(index) else {
@@ -84,7 +96,7 @@ impl Model {
             Fault::Hang { .. } => gpu.faults.hang = true,
             Fault::Recover { .. } => gpu.reset(),
             Fault::RemoveGpu { .. } => self.remove_gpu(index),
-            Fault::AddGpu => {}
+            Fault::AddGpu | Fault::ToDevice { .. } => {}
         }
         Ok(())
     }

@@ -20,4 +20,11 @@ profiles![
     "l40s-pcie",
     "t4-edge",
     "mixed-models",
+    "rdma",
+    "mi300x",
+    "mi300x-cpx",
+    "flex-170",
+    "alveo",
+    "dfl",
+    "kria",
 ];

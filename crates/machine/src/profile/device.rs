@@ -1,6 +1,9 @@
 //! A device of any sort, by what the kernel shows of it.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +25,15 @@ pub struct Device {
     /// The bus that lists it, `usb`, `platform`; that of a PCI function is `pci`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bus: Option<String>,
+    /// Its class, if a class lists it and no bus does: `misc`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub class: String,
+    /// Major and minor number of its own node, `10:229`. A USB device has one by its `busnum` and `devnum`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub number: Option<String>,
+    /// Its own node below `/dev`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<PathBuf>,
     /// Its driver, if one is bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
@@ -59,6 +71,9 @@ pub struct PciFunction {
     /// Index of its NUMA node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa: Option<u32>,
+    /// Its IOMMU group, where the machine has an IOMMU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
 }
 
 /// A device of a class, below the device that its driver made it of.
@@ -67,15 +82,45 @@ pub struct PciFunction {
 pub struct Child {
     /// Its folder below the device's, `drm/card0`. The last component is its name.
     pub folder: PathBuf,
-    /// Its class, `drm`, which lists it; another bus or nothing if empty.
+    /// Its class, `drm`, which lists it; on a bus, or nowhere, if empty.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub class: String,
+    /// The bus that lists it, if no class does: `usb`, for an interface of a device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bus: Option<String>,
+    /// Its driver on that bus, if one is bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub driver: Option<String>,
     /// Major and minor number of its node, `226:0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<String>,
     /// Its node below `/dev`, `dri/card0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<PathBuf>,
+    /// Lines of its `uevent`, besides those that tell of its node.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub uevent: BTreeMap<String, String>,
     /// Its files.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<PathBuf, String>,
+}
+
+// === impl Device ===
+
+impl Device {
+    /// Every path that it says something of.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+        let children = self.children.iter().flat_map(|child| {
+            let own = [Some(&child.folder), child.node.as_ref()].into_iter().flatten();
+            own.chain(child.files.keys())
+        });
+        let links = self.links.iter().flat_map(|(path, target)| [path, target]);
+        let own = self
+            .folder
+            .iter()
+            .chain(&self.node)
+            .chain(self.files.keys())
+            .chain(self.elsewhere.keys());
+        own.chain(links).chain(children).map(PathBuf::as_path)
+    }
 }

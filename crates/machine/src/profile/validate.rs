@@ -1,9 +1,6 @@
 //! What a machine cannot be, and where its profile says so.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use serde::{Deserialize, de::IgnoredAny};
-use serde_saphyr::Spanned;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use super::{GpuPlace, NumaNode, Profile};
 use crate::{
@@ -11,6 +8,12 @@ use crate::{
     mig::{self, MigError},
     pci::{PciAddress, PciPath},
 };
+
+mod adapters;
+mod devices;
+mod lines;
+
+pub(super) use lines::line_of;
 
 /// NVML's `NVML_NVLINK_MAX_LINKS`.
 const MOST_LINKS: u32 = 18;
@@ -50,6 +53,18 @@ pub enum Entry {
     /// `nics[n]`.
     #[error("nics[{0}]")]
     Nic(usize),
+    /// `bonds[n]`.
+    #[error("bonds[{0}]")]
+    Bond(usize),
+    /// `amd.gpus[n]`.
+    #[error("amd.gpus[{0}]")]
+    Amd(usize),
+    /// One of `attached`, `hailo:2`.
+    #[error("{0}")]
+    Attached(String),
+    /// `devices[n]`.
+    #[error("devices[{0}]")]
+    Device(usize),
 }
 
 /// What can be wrong.
@@ -124,6 +139,21 @@ pub enum Wrong {
     /// Two adapters with one name.
     #[error("{0} `{1}` is that of an earlier adapter")]
     TakenNic(&'static str, String),
+    /// A bond of what is not there.
+    #[error("there is no interface `{0}`")]
+    NoInterface(String),
+    /// Two devices with one name.
+    #[error("its name must be there and not that of an earlier device, and is `{0}`")]
+    DeviceName(String),
+    /// No device profile is called so.
+    #[error("no device profile is called so; there are {0}")]
+    DeviceProfile(String),
+    /// A path that leads out of its folder.
+    #[error("`{0}` leads out of its folder")]
+    Outside(PathBuf),
+    /// Only NVIDIA's driver runs NVIDIA's GPUs.
+    #[error("it has NVIDIA GPUs and no `driver`")]
+    NoDriver,
 }
 
 /// Every reason why there cannot be such a machine; the first one found.
@@ -131,23 +161,31 @@ pub(super) fn validate(profile: &Profile) -> Result<(), Problem> {
     if profile.numa.is_empty() {
         return Err(Problem { entry: Entry::Machine, wrong: Wrong::NoNuma });
     }
-    if cuda(&profile.driver.cuda).is_none() {
-        let wrong = Wrong::Cuda(profile.driver.cuda.clone());
-        return Err(Problem { entry: Entry::Machine, wrong });
-    }
+    driver(profile).map_err(|wrong| Problem { entry: Entry::Machine, wrong })?;
     nodes(profile)?;
     for (name, card) in &profile.cards {
         numbers(card).map_err(|wrong| Problem { entry: Entry::Card(name.clone()), wrong })?;
     }
     places(profile)?;
     names(profile)?;
-    adapters(profile)?;
+    adapters::adapters(profile)?;
+    devices::amd(profile)?;
+    devices::devices(profile)?;
     for (index, gpu) in profile.gpus.iter().enumerate() {
         let problem = |wrong| Problem { entry: Entry::Gpu(index), wrong };
         links(profile, index, gpu).map_err(problem)?;
         partitions(profile, gpu).map_err(problem)?;
     }
     Ok(())
+}
+
+/// NVIDIA's GPUs have a driver, and it tells its version.
+fn driver(profile: &Profile) -> Result<(), Wrong> {
+    match &profile.driver {
+        Some(driver) if cuda(&driver.cuda).is_none() => Err(Wrong::Cuda(driver.cuda.clone())),
+        None if !profile.gpus.is_empty() => Err(Wrong::NoDriver),
+        _ => Ok(()),
+    }
 }
 
 /// `12.8`, as two numbers.
@@ -197,54 +235,12 @@ fn range(what: &'static str, value: u64, least: u64, most: u64) -> Result<(), Wr
     Err(Wrong::Range { what, value, least, most })
 }
 
-/// No two adapters share an interface or an RDMA device.
-fn adapters(profile: &Profile) -> Result<(), Problem> {
-    let mut taken = BTreeSet::new();
-    for (index, nic) in profile.nics.iter().enumerate() {
-        let problem = |wrong| Problem { entry: Entry::Nic(index), wrong };
-        range("rate_gbps", nic.rate_gbps.into(), 1, 100_000).map_err(problem)?;
-        for (what, name) in [("netdev", Some(&nic.netdev)), ("rdma", nic.rdma.as_ref())] {
-            let Some(name) = name else { continue };
-            if !taken.insert((what, name)) {
-                return Err(problem(Wrong::TakenNic(what, name.clone())));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The line on which an entry begins.
-pub(super) fn line_of(problem: &Problem, yaml: &str) -> u64 {
-    #[derive(Default, Deserialize)]
-    struct Lines {
-        #[serde(default)]
-        numa: Vec<Spanned<IgnoredAny>>,
-        #[serde(default)]
-        cards: BTreeMap<String, Spanned<IgnoredAny>>,
-        #[serde(default)]
-        gpus: Vec<Spanned<IgnoredAny>>,
-        #[serde(default)]
-        switches: Vec<Spanned<IgnoredAny>>,
-        #[serde(default)]
-        nics: Vec<Spanned<IgnoredAny>>,
-    }
-    let lines: Lines = serde_saphyr::from_str(yaml).unwrap_or_default();
-    let entry = match &problem.entry {
-        Entry::Machine => None,
-        Entry::Numa(index) => lines.numa.get(*index),
-        Entry::Card(name) => lines.cards.get(name),
-        Entry::Gpu(index) => lines.gpus.get(*index),
-        Entry::Switch(index) => lines.switches.get(*index),
-        Entry::Nic(index) => lines.nics.get(*index),
-    };
-    entry.map_or(1, |entry| entry.defined.line())
-}
-
 /// NUMA nodes exist, addresses differ, GPUs are in order.
 fn places(profile: &Profile) -> Result<(), Problem> {
     let mut taken = Vec::new();
     let mut above = BTreeMap::new();
-    for (entry, path, numa) in functions(profile) {
+    let functions = functions(profile);
+    for (entry, path, numa) in &functions {
         let problem = |wrong| Problem { entry: entry.clone(), wrong };
         if let Some(node) = numa.filter(|node| *node as usize >= profile.numa.len()) {
             return Err(problem(Wrong::Numa(node)));
@@ -281,17 +277,26 @@ fn moved<'a>(
 }
 
 /// Every PCI function with its entry, GPUs first.
-fn functions(profile: &Profile) -> impl Iterator<Item = (Entry, &PciPath, Option<u32>)> {
-    let gpus = profile.gpus.iter().enumerate();
-    let switches = profile.switches.iter().enumerate();
-    let nics = profile.nics.iter().enumerate();
-    gpus.map(|(n, gpu)| (Entry::Gpu(n), &gpu.path, gpu.numa))
-        .chain(
-            switches.filter_map(|(n, switch)| {
-                Some((Entry::Switch(n), switch.path.as_ref()?, switch.numa))
-            }),
-        )
-        .chain(nics.map(|(n, nic)| (Entry::Nic(n), &nic.path, nic.numa)))
+fn functions(profile: &Profile) -> Vec<(Entry, PciPath, Option<u32>)> {
+    let mut all = Vec::new();
+    for (n, gpu) in profile.gpus.iter().enumerate() {
+        all.push((Entry::Gpu(n), gpu.path.clone(), gpu.numa));
+    }
+    for (n, switch) in profile.switches.iter().enumerate() {
+        all.extend(switch.path.iter().map(|path| (Entry::Switch(n), path.clone(), switch.numa)));
+    }
+    for (n, nic) in profile.nics.iter().enumerate() {
+        all.push((Entry::Nic(n), nic.path.clone(), nic.numa));
+        all.extend(nic.virtual_functions().map(|(path, _)| (Entry::Nic(n), path, nic.numa)));
+    }
+    for (n, gpu) in profile.amd.iter().flat_map(|amd| &amd.gpus).enumerate() {
+        all.push((Entry::Amd(n), gpu.path.clone(), gpu.numa));
+    }
+    for (n, device) in profile.devices.iter().enumerate() {
+        let pci = device.pci.iter();
+        all.extend(pci.map(|pci| (Entry::Device(n), pci.path.clone(), pci.numa)));
+    }
+    all
 }
 
 /// No two GPUs share a UUID, a serial number or a minor number.

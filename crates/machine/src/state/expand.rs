@@ -1,7 +1,10 @@
 //! From a profile to the machine's first moment: names that it left out, links, MIG instances.
 
+use std::collections::BTreeMap;
+
 use super::{EventLog, Faults, Gpu, LinkEnd, Live, MigInstance, Model};
 use crate::{
+    amd,
     card::{Card, MigCapability},
     mig::{self, MigError},
     pci::PciAddress,
@@ -24,13 +27,18 @@ impl Model {
             profile: profile.name.clone(),
             product: profile.product.clone(),
             driver: profile.driver.clone(),
-            driver_loaded: true,
+            driver_loaded: profile.driver.is_some(),
             numa: profile.numa.clone(),
             gpus: gpus.map(|(index, place)| gpu(profile, &seed, (index, place))).collect(),
             switches: profile.switches.clone(),
             fabric: profile.fabric.clone(),
             nics: profile.nics.clone(),
-            devices: profile.devices.clone(),
+            bonds: profile.bonds.clone(),
+            devices: amd::devices(profile, &seed)
+                .into_iter()
+                .chain(profile.devices.clone())
+                .collect(),
+            happened: BTreeMap::new(),
             next_number: number(profile.gpus.len()),
             events: EventLog::default(),
             seed,
@@ -179,7 +187,7 @@ fn serial(seed: &str, number: u32) -> String {
 }
 
 /// FNV-1a over 64 bits: stable over releases of Rust, which the standard hasher is not.
-fn hash(text: &str) -> u64 {
+pub(crate) fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })

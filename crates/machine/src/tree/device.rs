@@ -1,100 +1,193 @@
 //! Devices of any sort: what a profile says the kernel shows of them.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use super::{
-    Tree,
+    ClassDevice, Tree,
     pci::{Function, sysfs_folder},
 };
 use crate::{
     card::PcieLink,
-    profile::{Child, Device},
+    pci::{PciId, PciPath},
+    profile::{Child, Device, PciFunction},
     state::Model,
 };
+
+/// The major number of USB devices, from the kernel's list of devices.
+const USB_MAJOR: u32 = 189;
+
+/// A controller of Intel's, whatever the machine really has.
+const USB_CONTROLLER: PciId = PciId { vendor: 0x8086, device: 0xa36d };
+const CLASS_USB: u32 = 0x0c_03_30;
 
 // === impl Tree ===
 
 impl Tree {
     pub(super) fn any_device(&mut self, model: &Model, device: &Device) {
-        let folder = match &device.pci {
-            Some(pci) => {
-                self.function(
-                    model,
-                    &Function {
-                        path: &pci.path,
-                        pci: pci.id,
-                        subsystem: pci.subsystem.unwrap_or(pci.id),
-                        class: pci.class,
-                        numa: pci.numa,
-                        link: PcieLink { generation: 4, width: 16 },
-                        driver: device.driver.as_deref(),
-                    },
-                );
-                sysfs_folder(&pci.path)
-            }
-            None => self.folder_device(device),
-        };
+        let driver = model.driver_of(&device.name, device.driver.as_deref());
+        let folder = device.sysfs_folder();
+        if let Some(pci) = &device.pci {
+            self.pci_device(model, pci, driver);
+        } else {
+            self.usb_controller(model, &folder);
+            self.folder_device(device, driver);
+        }
         for (path, text) in &device.files {
-            self.file(folder.join(path), text);
+            self.text(folder.join(path), text);
         }
         for (path, target) in &device.links {
             self.link(folder.join(path), target);
         }
+        // The rest is its driver's doing.
+        if driver != device.driver.as_deref() {
+            return;
+        }
         for child in &device.children {
             self.child(&folder, child);
+            if let (Some(pci), "drm") = (&device.pci, child.class.as_str()) {
+                self.by_path(pci, child);
+            }
         }
         for (path, text) in &device.elsewhere {
+            self.text(path, text);
+        }
+    }
+
+    /// A file with lines; one of the device tree has texts that end with a zero, and no line.
+    fn text(&mut self, path: impl AsRef<Path>, text: &str) {
+        if text.ends_with('\0') {
+            self.bytes(path, text.as_bytes().to_vec());
+        } else {
             self.file(path, text);
         }
     }
 
-    /// A device that is no PCI function, as its bus lists it.
-    fn folder_device(&mut self, device: &Device) -> PathBuf {
-        let own = device.folder.clone().unwrap_or_else(|| Path::new("virtual").join(&device.name));
-        let folder = Path::new("sys/devices").join(own);
-        let name = folder.file_name().unwrap_or_default().to_owned();
-        let driver = device.driver.iter().map(|driver| ("DRIVER", driver.as_str()));
-        let more = device.uevent.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        let lines: Vec<_> =
-            driver.chain(more).map(|(key, value)| format!("{key}={value}")).collect();
-        self.file(folder.join("uevent"), &lines.join("\n"));
-        if let Some(bus) = &device.bus {
-            let bus = Path::new("sys/bus").join(bus);
-            self.link(bus.join("devices").join(&name), &folder);
-            self.link(folder.join("subsystem"), &bus);
-            if let Some(driver) = &device.driver {
-                let driver = bus.join("drivers").join(driver);
-                self.link(driver.join(&name), &folder);
-                self.link(folder.join("driver"), &driver);
-            }
+    fn pci_device(&mut self, model: &Model, pci: &PciFunction, driver: Option<&str>) {
+        self.function(
+            model,
+            &Function {
+                path: &pci.path,
+                pci: pci.id,
+                subsystem: pci.subsystem.unwrap_or(pci.id),
+                class: pci.class,
+                numa: pci.numa,
+                link: PcieLink { generation: 4, width: 16 },
+                driver,
+                group: pci.group,
+            },
+        );
+    }
+
+    /// The USB controller above a device, with its root hub, where the profile does not say more of it.
+    fn usb_controller(&mut self, model: &Model, folder: &Path) {
+        let Some((controller, bus)) = above_usb(folder) else { return };
+        if !self.has(&sysfs_folder(&controller).join("vendor")) {
+            let (pci, class) = (USB_CONTROLLER, CLASS_USB);
+            let link = PcieLink { generation: 3, width: 1 };
+            let driver = Some("xhci_hcd");
+            let path = &controller;
+            let (numa, group) = (None, None);
+            self.function(
+                model,
+                &Function { path, pci, subsystem: pci, class, numa, link, driver, group },
+            );
         }
-        folder
+        let hub = sysfs_folder(&controller).join(format!("usb{bus}"));
+        if !self.has(&hub.join("busnum")) {
+            let (number, node) = (usb_number(bus, 1), usb_node(bus, 1));
+            let lines = [("DEVTYPE", "usb_device"), ("DRIVER", "usb")];
+            let node = Some((number.as_str(), node.as_path()));
+            self.class_device(&hub, &ClassDevice { class: "", node, lines: &lines });
+            self.on_bus(&hub, "usb", Some("usb"));
+            let of_hub = [("idVendor", "1d6b"), ("idProduct", "0002"), ("devnum", "1")];
+            self.files(&hub, &of_hub);
+            self.file(hub.join("busnum"), &bus.to_string());
+        }
+    }
+
+    /// A device that is no PCI function, as its bus or its class lists it.
+    fn folder_device(&mut self, device: &Device, driver: Option<&str>) {
+        let folder = device.sysfs_folder();
+        let driver_line = driver.filter(|_| device.bus.is_some()).map(|driver| ("DRIVER", driver));
+        let usb = device.usb_node();
+        let said = |key: &str| usb.is_some() && ["MAJOR", "MINOR", "DEVNAME"].contains(&key);
+        let more = lines(&device.uevent).filter(|(key, _)| !said(key));
+        let lines: Vec<_> = driver_line.into_iter().chain(more).collect();
+        let own = device.number.as_deref().zip(device.node.as_deref());
+        let node = usb.as_ref().map(|(number, node)| (number.as_str(), node.as_path())).or(own);
+        self.class_device(&folder, &ClassDevice { class: &device.class, node, lines: &lines });
+        if let Some(bus) = &device.bus {
+            self.on_bus(&folder, bus, driver);
+        }
     }
 
     fn child(&mut self, parent: &Path, child: &Child) {
         let folder = parent.join(&child.folder);
-        let name = child.folder.file_name().unwrap_or_default();
-        let mut lines = Vec::new();
-        if let Some(number) = &child.number {
-            self.file(folder.join("dev"), number);
-            let (major, minor) = number.split_once(':').unwrap_or((number, "0"));
-            lines.extend([format!("MAJOR={major}"), format!("MINOR={minor}")]);
-            // Where sysfs lists nodes by number.
-            self.link(Path::new("sys/dev/char").join(number), &folder);
-        }
-        if let Some(node) = &child.node {
-            lines.push(format!("DEVNAME={}", node.display()));
-            self.device(&format!("dev/{}", node.display()));
-        }
-        self.file(folder.join("uevent"), &lines.join("\n"));
+        let number = child.number.as_deref();
+        let node = number.zip(child.node.as_deref());
+        let lines: Vec<_> = lines(&child.uevent).collect();
+        self.class_device(&folder, &ClassDevice { class: &child.class, node, lines: &lines });
         for (path, text) in &child.files {
-            self.file(folder.join(path), text);
+            self.text(folder.join(path), text);
         }
-        self.link(folder.join("device"), parent);
-        if !child.class.is_empty() {
-            let class = Path::new("sys/class").join(&child.class);
-            self.link(class.join(name), &folder);
-            self.link(folder.join("subsystem"), &class);
+        if let Some(bus) = &child.bus {
+            self.on_bus(&folder, bus, child.driver.as_deref());
         }
     }
+
+    /// The links by which udev lets programs find the nodes of a graphics device by its address.
+    fn by_path(&mut self, pci: &PciFunction, child: &Child) {
+        let Some(name) = child.node.as_deref().and_then(Path::file_name) else { return };
+        let name = name.display();
+        let role = if name.to_string().starts_with("render") { "render" } else { "card" };
+        let link = format!("dev/dri/by-path/pci-{}-{role}", pci.path.address());
+        self.link_beside(link, format!("../{name}"));
+    }
+}
+
+// === impl Device ===
+
+impl Device {
+    /// Its folder below the tree's root.
+    pub(crate) fn sysfs_folder(&self) -> PathBuf {
+        match (&self.pci, &self.folder) {
+            (Some(pci), _) => sysfs_folder(&pci.path),
+            (None, Some(folder)) => Path::new("sys/devices").join(folder),
+            (None, None) => Path::new("sys/devices/virtual").join(&self.name),
+        }
+    }
+
+    /// The node that the USB core makes of a device by the numbers of its bus and of itself.
+    fn usb_node(&self) -> Option<(String, PathBuf)> {
+        let number = |file: &str| self.files.get(Path::new(file))?.parse::<u32>().ok();
+        let numbers = number("busnum").zip(number("devnum"));
+        let (bus, device) =
+            numbers.filter(|(bus, device)| (1..256).contains(bus) && *device > 0)?;
+        Some((usb_number(bus, device), usb_node(bus, device)))
+    }
+}
+
+/// The controller that a USB device is below, and the number of its bus.
+fn above_usb(folder: &Path) -> Option<(PciPath, u32)> {
+    let text = folder.strip_prefix("sys/devices").ok()?.to_str()?;
+    let (controller, below) = text.split_once("/usb")?;
+    let (bus, _) = below.split_once('/')?;
+    let bus = bus.parse().ok().filter(|bus| (1..256).contains(bus))?;
+    Some((controller.parse().ok()?, bus))
+}
+
+/// Each bus has as many minors as it has addresses.
+fn usb_number(bus: u32, device: u32) -> String {
+    format!("{USB_MAJOR}:{}", (bus - 1) * 128 + device - 1)
+}
+
+fn usb_node(bus: u32, device: u32) -> PathBuf {
+    format!("bus/usb/{bus:03}/{device:03}").into()
+}
+
+fn lines(uevent: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
+    uevent.iter().map(|(key, value)| (key.as_str(), value.as_str()))
 }

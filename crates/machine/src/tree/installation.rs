@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::Tree;
-use crate::state::Model;
+use crate::profile::Driver;
 
 /// Where a Debian or Ubuntu package puts libraries.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
@@ -65,8 +65,8 @@ const CONTENT: &str = "simulated";
 
 impl Tree {
     /// The driver's files, as a package installs them.
-    pub(super) fn installation(&mut self, model: &Model) {
-        let (libraries, version) = (Path::new(LIBRARIES), &model.driver.version);
+    pub(super) fn installation(&mut self, driver: &Driver) {
+        let (libraries, version) = (Path::new(LIBRARIES), &driver.version);
         for (stem, links) in OF_DRIVER_VERSION {
             self.library(libraries, &format!("{stem}.{version}"), links);
         }

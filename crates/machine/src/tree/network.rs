@@ -1,89 +1,226 @@
-//! Network adapters: the PCI function, its interface, and its RDMA device with the verbs node.
+//! Network adapters: their functions and network interfaces, and the functions cut from them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{
-    Tree,
+    ClassDevice, Tree,
     pci::{CLASS_ETHERNET, CLASS_INFINIBAND, Function, sysfs_folder},
 };
 use crate::{
     card::PcieLink,
-    profile::{LinkState, Nic},
+    pci::{PciId, PciPath},
+    profile::{LinkState, Nic, Sriov, SubFunction, Vdpa, VdpaDriver, VirtualFunction},
     state::Model,
 };
+
+/// The first index of an interface; 1 is the loopback's.
+const FIRST_INDEX: usize = 2;
+
+/// A port: the interface and the RDMA device that a driver makes of a function.
+pub(super) struct Port<'a> {
+    /// The function's folder.
+    pub folder: PathBuf,
+    /// The adapter that it is a part of.
+    pub nic: &'a Nic,
+    pub netdev: Option<&'a str>,
+    pub rdma: Option<&'a str>,
+    /// Which of the machine's ports it is.
+    pub number: usize,
+}
 
 // === impl Tree ===
 
 impl Tree {
-    pub(super) fn nic(&mut self, model: &Model, (index, nic): (usize, &Nic)) {
+    pub(super) fn adapters(&mut self, model: &Model) {
+        for port in ports(model) {
+            self.port(&port);
+        }
+        for nic in &model.nics {
+            if model.is_plugged(&nic.netdev) {
+                self.nic(model, nic);
+            }
+        }
+        for bond in &model.bonds {
+            self.bond(model, bond);
+        }
+        self.routes(model);
+    }
+
+    fn nic(&mut self, model: &Model, nic: &Nic) {
+        let driver = model.driver_of(&nic.netdev, Some(&nic.driver));
         self.function(
             model,
-            &Function {
-                path: &nic.path,
-                pci: nic.pci,
-                subsystem: nic.subsystem,
-                class: if nic.infiniband { CLASS_INFINIBAND } else { CLASS_ETHERNET },
-                numa: nic.numa,
-                link: PcieLink { generation: 4, width: 16 },
-                driver: Some("mlx5_core"),
-            },
+            &Function { group: nic.group, ..function(nic, (&nic.path, nic.pci), driver) },
         );
         let folder = sysfs_folder(&nic.path);
-        self.interface(&folder, (index, nic));
-        if let Some(name) = &nic.rdma {
-            self.rdma(&folder, name, (index, nic));
+        if let Some(sriov) = &nic.sriov {
+            self.sriov(&folder, sriov);
+        }
+        // Both are the driver's doing, and go with it.
+        if driver != Some(nic.driver.as_str()) {
+            return;
+        }
+        for (nth, (path, part)) in nic.virtual_functions().enumerate() {
+            self.virtual_function(model, nic, (nth, &path, part));
+        }
+        for part in &nic.subfunctions {
+            self.subfunction(&folder, part);
         }
     }
 
-    fn interface(&mut self, function: &Path, (index, nic): (usize, &Nic)) {
-        let folder = function.join("net").join(&nic.netdev);
-        let up = nic.link == LinkState::Up;
+    fn sriov(&mut self, folder: &Path, sriov: &Sriov) {
+        self.files(
+            folder,
+            &[
+                ("sriov_totalvfs", &sriov.total.to_string()),
+                ("sriov_numvfs", &sriov.functions.len().to_string()),
+                ("sriov_offset", &sriov.offset.to_string()),
+                ("sriov_stride", "1"),
+                ("sriov_vf_device", &format!("{:x}", sriov.pci.device)),
+                ("sriov_drivers_autoprobe", "1"),
+            ],
+        );
+    }
+
+    fn virtual_function(
+        &mut self,
+        model: &Model,
+        nic: &Nic,
+        (nth, path, part): (usize, &PciPath, &VirtualFunction),
+    ) {
+        let sriov = nic.sriov.as_ref().expect("it has a virtual function");
+        let driver = model.driver_of(&path.address().to_string(), part.driver.as_deref());
+        self.function(
+            model,
+            &Function { group: part.group, ..function(nic, (path, sriov.pci), driver) },
+        );
+        let (parent, folder) = (sysfs_folder(&nic.path), sysfs_folder(path));
+        self.link(folder.join("physfn"), &parent);
+        self.link(parent.join(format!("virtfn{nth}")), &folder);
+        if let (Some(vdpa), true) = (&part.vdpa, driver == Some(nic.driver.as_str())) {
+            self.vdpa(&folder, vdpa);
+        }
+    }
+
+    /// A function on the auxiliary bus, below that of PCI.
+    fn subfunction(&mut self, parent: &Path, part: &SubFunction) {
+        let folder = folder_of(parent, part);
+        self.file(folder.join("sfnum"), &part.number.to_string());
+        self.on_bus(&folder, "auxiliary", Some("mlx5_core.sf"));
+    }
+
+    fn vdpa(&mut self, parent: &Path, vdpa: &Vdpa) {
+        let folder = parent.join(&vdpa.name);
+        let number = vdpa.name.trim_start_matches(|c: char| !c.is_ascii_digit());
+        match vdpa.driver {
+            VdpaDriver::Vhost => {
+                self.on_bus(&folder, "vdpa", Some("vhost_vdpa"));
+                let name = format!("vhost-vdpa-{number}");
+                let number = format!("511:{number}");
+                let node = Some((number.as_str(), Path::new(&name)));
+                self.class_device(&folder.join(&name), &ClassDevice { node, ..Default::default() });
+            }
+            VdpaDriver::Virtio => {
+                self.on_bus(&folder, "vdpa", Some("virtio_vdpa"));
+                let virtio = folder.join(format!("virtio{number}"));
+                self.on_bus(&virtio, "virtio", Some("virtio_net"));
+            }
+        }
+    }
+
+    fn port(&mut self, port: &Port<'_>) {
+        if let Some(name) = port.netdev {
+            self.interface(port, name);
+        }
+        if let Some(name) = port.rdma {
+            self.rdma(port, name);
+        }
+    }
+
+    fn interface(&mut self, port: &Port<'_>, name: &str) {
+        let folder = port.folder.join("net").join(name);
+        let (nic, up) = (port.nic, port.nic.link == LinkState::Up);
+        let index = (port.number + FIRST_INDEX).to_string();
+        let lines = [("INTERFACE", name), ("IFINDEX", &index)];
+        self.class_device(
+            &folder,
+            &ClassDevice { class: "net", lines: &lines, ..Default::default() },
+        );
         self.files(
             &folder,
             &[
                 ("operstate", if up { "up" } else { "down" }),
                 ("carrier", if up { "1" } else { "0" }),
-                ("address", &format!("02:00:00:00:00:{index:02x}")),
+                (
+                    "address",
+                    &format!("02:00:00:00:{:02x}:{:02x}", port.number >> 8, port.number & 0xff),
+                ),
+                ("ifindex", &index),
                 ("mtu", if nic.infiniband { "2044" } else { "9000" }),
-                ("speed", &(nic.rate_gbps * 1000).to_string()),
+                ("speed", &if up { (nic.rate_gbps * 1000).to_string() } else { "-1".to_owned() }),
+                ("duplex", if up { "full" } else { "unknown" }),
+                ("dev_port", "0"),
+                ("dev_id", "0x0"),
                 // ARPHRD_INFINIBAND and ARPHRD_ETHER of linux/if_arp.h.
                 ("type", if nic.infiniband { "32" } else { "1" }),
             ],
         );
-        self.link(folder.join("device"), function);
-        self.link(Path::new("sys/class/net").join(&nic.netdev), &folder);
     }
+}
 
-    fn rdma(&mut self, function: &Path, name: &str, (index, nic): (usize, &Nic)) {
-        let folder = function.join("infiniband").join(name);
-        let guid = format!("0200:0000:0000:{index:04x}");
-        self.files(
-            &folder,
-            &[("node_guid", &guid), ("node_type", "1: CA"), ("fw_ver", "28.39.1002")],
-        );
-        self.port(&folder.join("ports/1"), nic);
-        self.link(folder.join("device"), function);
-        self.link(Path::new("sys/class/infiniband").join(name), &folder);
-
-        let verbs = format!("uverbs{index}");
-        let folder = function.join("infiniband_verbs").join(&verbs);
-        self.files(&folder, &[("ibdev", name), ("dev", &format!("231:{}", 192 + index))]);
-        self.link(folder.join("device"), function);
-        self.link(Path::new("sys/class/infiniband_verbs").join(&verbs), &folder);
-        self.device(&format!("dev/infiniband/{verbs}"));
-        self.device("dev/infiniband/rdma_cm");
+/// Every port that a driver has made, in the order in which they are numbered: adapters first.
+fn ports(model: &Model) -> Vec<Port<'_>> {
+    let (mut whole, mut parts) = (Vec::new(), Vec::new());
+    for nic in &model.nics {
+        let number = 0;
+        let (netdev, rdma) = (Some(nic.netdev.as_str()), nic.rdma.as_deref());
+        let folder = sysfs_folder(&nic.path);
+        whole.push((
+            is_driven(model, nic),
+            Port { folder: folder.clone(), nic, netdev, rdma, number },
+        ));
+        let driven = is_driven(model, nic);
+        for (path, part) in nic.virtual_functions() {
+            let own = model.driver_of(&path.address().to_string(), part.driver.as_deref());
+            let driven = driven && own == Some(nic.driver.as_str());
+            let (netdev, rdma) = (part.netdev.as_deref(), part.rdma.as_deref());
+            parts.push((driven, Port { folder: sysfs_folder(&path), nic, netdev, rdma, number }));
+        }
+        for part in &nic.subfunctions {
+            let (netdev, rdma) = (Some(part.netdev.as_str()), part.rdma.as_deref());
+            parts.push((
+                driven,
+                Port { folder: folder_of(&folder, part), nic, netdev, rdma, number },
+            ));
+        }
     }
+    let all = whole.into_iter().chain(parts).enumerate();
+    // One that is not there keeps its number, so that the others keep theirs.
+    all.filter_map(|(number, (driven, port))| driven.then_some(Port { number, ..port })).collect()
+}
 
-    fn port(&mut self, folder: &Path, nic: &Nic) {
-        let up = nic.link == LinkState::Up;
-        self.files(
-            folder,
-            &[
-                ("state", if up { "4: ACTIVE" } else { "1: DOWN" }),
-                ("phys_state", if up { "5: LinkUp" } else { "3: Disabled" }),
-                ("rate", &format!("{} Gb/sec (4X)", nic.rate_gbps)),
-                ("link_layer", if nic.infiniband { "InfiniBand" } else { "Ethernet" }),
-            ],
-        );
+fn is_driven(model: &Model, nic: &Nic) -> bool {
+    let driver = model.driver_of(&nic.netdev, Some(&nic.driver));
+    model.is_plugged(&nic.netdev) && driver == Some(nic.driver.as_str())
+}
+
+fn folder_of(parent: &Path, part: &SubFunction) -> PathBuf {
+    parent.join(format!("mlx5_core.sf.{}", part.index))
+}
+
+fn function<'a>(
+    nic: &Nic,
+    (path, pci): (&'a PciPath, PciId),
+    driver: Option<&'a str>,
+) -> Function<'a> {
+    Function {
+        path,
+        pci,
+        subsystem: nic.subsystem,
+        class: if nic.infiniband { CLASS_INFINIBAND } else { CLASS_ETHERNET },
+        numa: nic.numa,
+        link: PcieLink { generation: 4, width: 16 },
+        driver,
+        group: None,
     }
 }

@@ -8,6 +8,7 @@ use std::{
 use super::{Tree, pci::sysfs_folder};
 use crate::{
     card::Architecture,
+    profile::Driver,
     state::{Gpu, MigInstance, Model},
 };
 
@@ -48,13 +49,13 @@ const MINORS_OF_INSTANCE: u32 = 1 + COMPUTE_INSTANCES;
 
 impl Tree {
     /// Everything that the driver shows of the machine.
-    pub(super) fn driver(&mut self, model: &Model) {
+    pub(super) fn driver(&mut self, model: &Model, driver: &Driver) {
         for node in CONTROL_NODES {
             self.device(node);
         }
-        self.file("sys/module/nvidia/version", &model.driver.version);
+        self.file("sys/module/nvidia/version", &driver.version);
         self.file("sys/module/nvidia/initstate", "live");
-        self.file(Path::new(PROC).join("version"), &version(model));
+        self.file(Path::new(PROC).join("version"), &version(model, driver));
         self.file("proc/devices", DEVICES);
         self.mig_minors(model);
         for gpu in &model.gpus {
@@ -121,8 +122,8 @@ impl Tree {
 }
 
 /// The open kernel module begins with Turing; a machine with an older card needs the closed one.
-fn version(model: &Model) -> String {
-    let version = &model.driver.version;
+fn version(model: &Model, driver: &Driver) -> String {
+    let version = &driver.version;
     let closed = model.gpus.iter().any(|gpu| gpu.card.architecture == Architecture::Volta);
     let module = if closed {
         format!("NVIDIA UNIX x86_64 Kernel Module  {version}  (windlass@simulated)")

@@ -31,6 +31,8 @@ pub(super) struct Function<'a> {
     pub link: PcieLink,
     /// Its driver, while one is loaded.
     pub driver: Option<&'a str>,
+    /// Its IOMMU group, if the machine has such.
+    pub group: Option<u32>,
 }
 
 // === impl Tree ===
@@ -47,6 +49,7 @@ impl Tree {
                 numa: gpu.numa,
                 link: gpu.card.pcie,
                 driver: model.driver_loaded.then_some("nvidia"),
+                group: None,
             },
         );
     }
@@ -64,6 +67,7 @@ impl Tree {
                 numa: switch.numa,
                 link: PcieLink { generation: 2, width: 2 },
                 driver: model.driver_loaded.then_some("nvidia-nvswitch"),
+                group: None,
             },
         );
     }
@@ -77,8 +81,9 @@ impl Tree {
             if !self.has(&folder) {
                 let pci = if depth == 0 { ROOT_PORT } else { SWITCH_PORT };
                 let class = CLASS_PCI_BRIDGE;
+                let driver = Some("pcieport");
                 let facts =
-                    Function { pci, subsystem: pci, class, driver: Some("pcieport"), ..*function };
+                    Function { pci, subsystem: pci, class, driver, group: None, ..*function };
                 self.facts(model, &folder, (*bridge, &facts));
             }
         }
@@ -113,12 +118,9 @@ impl Tree {
             ],
         );
         self.bytes(folder.join("config"), config_space(function));
-        self.link(bus_link(address), folder);
-        self.link(folder.join("subsystem"), Path::new("sys/bus/pci"));
-        if let Some(driver) = function.driver {
-            let driver = Path::new("sys/bus/pci/drivers").join(driver);
-            self.link(driver.join(address.to_string()), folder);
-            self.link(folder.join("driver"), &driver);
+        self.on_bus(folder, "pci", function.driver);
+        if let Some(group) = function.group {
+            self.in_group(folder, group, function.driver);
         }
     }
 }
@@ -126,10 +128,6 @@ impl Tree {
 /// The function's folder below the tree's root.
 pub(super) fn sysfs_folder(path: &PciPath) -> PathBuf {
     Path::new("sys/devices").join(path.to_string())
-}
-
-fn bus_link(address: PciAddress) -> PathBuf {
-    Path::new("sys/bus/pci/devices").join(address.to_string())
 }
 
 fn uevent(address: PciAddress, function: &Function<'_>) -> String {

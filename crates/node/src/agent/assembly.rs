@@ -13,16 +13,20 @@ use crate::{
     admin::{self, Seen},
     choices,
     clock::Clock,
-    cluster::{self, Client},
+    cluster::{
+        self, Client,
+        leases::{self, LeaseStates},
+    },
     config::{Config, Policy},
     directory::DirectoryWatch,
     discovery::{self, HostWatch, Source},
+    handover::{HandoverDesk, Handovers, Tidings},
     holders,
     host::Roots,
     labels::Labeller,
-    metrics::Instruments,
+    metrics::{HandoverMetrics, Instruments},
     mps::{Mps, MpsDemand, MpsPlaces},
-    plugin::Plugins,
+    plugin::{Plugins, Together},
     state::{Keeper, NodeState, Notices, Outlets, Snapshots},
     telemetry::TelemetryReceiver,
 };
@@ -48,6 +52,7 @@ struct Heart {
     state: watch::Receiver<Arc<NodeState>>,
     telemetry: Vec<TelemetryReceiver>,
     holders: holders::HoldersDesk,
+    handovers: HandoverDesk,
 }
 
 /// Starts every part, sources first, and gives the state that they make together.
@@ -61,7 +66,8 @@ pub(super) fn assemble(
     let look = config.session.look_interval;
     parts.add("watch of the kubelet's folder", ground.watched.run(changes, look));
     let (policy, clock) = (ground.policy, ground.clock);
-    let heart = keep(config, (&policy, &directory), clock, parts);
+    let outside = (clock, ground.cluster.clone(), instruments.handover());
+    let heart = keep(config, (&policy, &directory), outside, parts);
     let state = heart.state.clone();
     let (memory, choices) = choices::memory(&config.state_dir, clock);
     parts.add("memory of choices", memory.run(parts.token()));
@@ -72,28 +78,30 @@ pub(super) fn assemble(
         state: state.clone(),
         instruments: instruments.clone(),
         choices,
+        company: Together::default(),
+        handovers: heart.handovers.clone(),
         directory,
         dir: ground.dir,
     };
     parts.add("device plugin", plugins.run(parts.token()));
     tell(config, (&state, &policy), ground.cluster, clock, parts);
     if let Some(listener) = ground.listener {
-        let Heart { state, telemetry, holders } = heart;
+        let Heart { state, telemetry, holders, .. } = heart;
         let seen = Seen { clock, state, telemetry, holders, registry, instruments };
         parts.add("HTTP server", admin::run(listener, seen, parts.token()));
     }
     state
 }
 
-/// Starts the sources, the daemons that devices need, and the keeper of the state.
+/// Starts the sources, the daemons and the hand-overs that devices need, and the keeper of the state.
 fn keep(
     config: &Config,
     (policy, directory): (&watch::Receiver<Arc<Policy>>, &watch::Receiver<u64>),
-    clock: Clock,
+    (clock, cluster, metrics): (Clock, Option<Client>, HandoverMetrics),
     parts: &mut Parts,
 ) -> Heart {
     let news = Arc::new(Notify::new());
-    let (watch, changes) = HostWatch::new(&Roots::new(config).host);
+    let (watch, changes) = HostWatch::new(&Roots::new(config).host, policy.clone());
     parts.add("watch of the host", watch.run(parts.token()));
     let mut sources = discovery::sources(config, (policy, &changes), clock, &news, &parts.token());
     for keep in sources.iter_mut().filter_map(|source| source.keep.take()) {
@@ -107,18 +115,44 @@ fn keep(
     let (inquirer, holders) = holders::inquiry(&config.kubelet_dir);
     parts.add("pod resources", inquirer.run(parts.token()));
 
+    let (care, demand) = watch::channel(Arc::default());
+    let tidings = Tidings {
+        demand,
+        kubelet_writes: directory.clone(),
+        holders: holders.clone(),
+        news: news.clone(),
+    };
+    let (part, desk, handovers) = Handovers::new(config, tidings, (clock, metrics));
+    parts.add("hand-overs", part.run(parts.token()));
+
     let (publish, state) = watch::channel(Arc::new(NodeState::default()));
+    let leases = lease(cluster, (&state, &news), clock, parts);
     let notices = Notices {
         news,
+        leases,
         kubelet_writes: directory.clone(),
         policy: policy.clone(),
         mps,
+        handovers,
         holders: holders.clone(),
     };
-    let outlets = Outlets { state: publish, daemons };
+    let outlets = Outlets { state: publish, daemons, care };
     let keeper = Keeper::new(config, snapshots, notices, outlets);
     parts.add("keeper", keeper.run(parts.token()));
-    Heart { state, telemetry, holders }
+    Heart { state, telemetry, holders, handovers: desk }
+}
+
+/// Starts what keeps leases. Without a way to the API server none is ever held.
+fn lease(
+    cluster: Option<Client>,
+    (state, news): (&watch::Receiver<Arc<NodeState>>, &Arc<Notify>),
+    clock: Clock,
+    parts: &mut Parts,
+) -> watch::Receiver<Arc<LeaseStates>> {
+    let Some(client) = cluster else { return watch::channel(Arc::default()).1 };
+    let (leases, run) = leases::keep(client, state.clone(), clock, news.clone(), parts.token());
+    parts.add("leases", run);
+    leases
 }
 
 /// Starts what tells others than the kubelet: labels, and events.

@@ -32,9 +32,10 @@ impl PolicySource {
         let by_label = matches!(self, Self::Followed(Follow { label: Some(_), .. }));
         let labels =
             matches!(config.policy.labels.output, LabelOutput::Node | LabelOutput::NodeFeature);
+        let leases = config.policy.sources.iter().any(|source| source.lease);
         match Client::new(&config.cluster) {
             Ok(client) => Ok(Some(client)),
-            Err(error) if by_label || labels || config.cluster.events => Err(error),
+            Err(error) if by_label || labels || leases || config.cluster.events => Err(error),
             Err(_) => Ok(None),
         }
     }

@@ -1,6 +1,6 @@
 //! Device nodes of a device, and those that all devices of a kind share.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use windlass_core::{
     cdi::{ContainerEdits, DeviceNode, Kind, Mount},
@@ -8,7 +8,7 @@ use windlass_core::{
     pci::PciAddress,
 };
 
-use super::{GPU, NIC, toolkit::Toolkit};
+use super::{GPU, toolkit::Toolkit};
 use crate::{discovery::PROFILE, host::Roots};
 
 /// Nodes of NVIDIA's driver that belong to no GPU. A program needs the first; CUDA needs the second,
@@ -16,11 +16,11 @@ use crate::{discovery::PROFILE, host::Roots};
 pub(crate) const NVIDIA_NODES: [&str; 4] =
     ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
 
-/// The node through which RDMA connections are made.
-const RDMA_NODES: [&str; 1] = ["/dev/infiniband/rdma_cm"];
-
 /// Nodes of the kernel's graphics subsystem.
 const DRI: &str = "/dev/dri";
+
+/// The node that AMD's GPUs compute through.
+const KFD: &str = "/dev/kfd";
 
 /// What the profile of a MIG instance that can draw has in its name.
 const GRAPHICS: &str = "gfx";
@@ -29,8 +29,8 @@ const GRAPHICS: &str = "gfx";
 ///
 /// Groups are added for the driver's own nodes only: without them an administrator who took the nodes
 /// from others would lock out every container that does not run as root. The graphics nodes have a
-/// group nearly everywhere; for them alone no document shall need a version that containerd 1.7 may
-/// not know.
+/// group nearly everywhere, and AMD's compute node has the same; for them alone no document shall need a
+/// version that containerd 1.7 may not know.
 pub(super) fn of_device(
     roots: &Roots,
     device: &Device,
@@ -39,17 +39,19 @@ pub(super) fn of_device(
     let graphics = device.place.pci.filter(|_| draws(device));
     let graphics_nodes = graphics.map(|address| graphics_nodes(roots, address));
     let graphics_nodes = graphics_nodes.unwrap_or_default();
-    let links = graphics.iter().flat_map(|address| links(roots, *address, &graphics_nodes));
-    let hook = toolkit.and_then(|toolkit| toolkit.links(links));
     let own = device.nodes.iter();
+    let all: Vec<_> = own.clone().chain(&graphics_nodes).collect();
+    let links = device.place.pci.iter().flat_map(|address| links(roots, *address, &all));
+    let hook = toolkit.and_then(|toolkit| toolkit.links(links));
+    let grouped = own.clone().filter(|node| !is_graphics(&node.path));
     let mut groups: Vec<_> =
-        own.clone().filter_map(|node| roots.dev.needed_group(&node.path)).collect();
+        grouped.filter_map(|node| roots.dev.needed_group(&node.path)).collect();
     groups.sort_unstable();
     groups.dedup();
     ContainerEdits {
         device_nodes: own
             .map(|own| of_its_own(roots, own))
-            .chain(graphics_nodes.iter().map(|path| node(roots, path)))
+            .chain(graphics_nodes.iter().map(|own| node(roots, &own.path)))
             .collect(),
         mounts: device.extras.mounts.iter().map(|it| mount(roots, it)).collect(),
         hooks: hook.into_iter().collect(),
@@ -63,7 +65,6 @@ pub(super) fn of_device(
 pub(super) fn shared(roots: &Roots, kind: &Kind) -> Vec<DeviceNode> {
     let nodes: &[_] = match kind {
         kind if *kind == GPU => &NVIDIA_NODES,
-        kind if *kind == NIC => &RDMA_NODES,
         _ => &[],
     };
     let present = nodes.iter().filter(|node| roots.dev.has(node));
@@ -104,20 +105,24 @@ fn draws(device: &Device) -> bool {
     }
 }
 
-fn graphics_nodes(roots: &Roots, address: PciAddress) -> Vec<PathBuf> {
+fn is_graphics(path: &Path) -> bool {
+    path.starts_with(DRI) || path == Path::new(KFD)
+}
+
+fn graphics_nodes(roots: &Roots, address: PciAddress) -> Vec<device::DeviceNode> {
     let names = roots.host.names(format!("/sys/bus/pci/devices/{address}/drm"));
     let is_node = |name: &String| name.starts_with("card") || name.starts_with("renderD");
     let paths = names.into_iter().filter(is_node).map(|name| Path::new(DRI).join(name));
-    paths.filter(|path| roots.dev.has(path)).collect()
+    paths.filter(|path| roots.dev.has(path)).map(device::DeviceNode::new).collect()
 }
 
-/// The names by PCI address, as what they say and where they are.
-fn links(roots: &Roots, address: PciAddress, nodes: &[PathBuf]) -> Vec<String> {
+/// The names by PCI address, as what they say in the container and where they are.
+fn links(roots: &Roots, address: PciAddress, nodes: &[&device::DeviceNode]) -> Vec<String> {
     let paths = ["card", "render"].map(|role| format!("{DRI}/by-path/pci-{address}-{role}"));
     let link = |path: &String| {
-        let target = roots.dev.link(path)?;
-        let leads_here = nodes.contains(&roots.dev.real(path)?);
-        leads_here.then(|| format!("{target}::{path}"))
+        let real = roots.dev.real(path)?;
+        let node = nodes.iter().find(|node| node.path == real)?;
+        Some(format!("../{}::{path}", node.inside().file_name()?.to_str()?))
     };
     paths.iter().filter_map(link).collect()
 }

@@ -197,6 +197,7 @@ mod tests {
             among: Among::Devices {
                 available: devices.clone().collect(),
                 required: Vec::new(),
+                near: Vec::new(),
                 chosen: devices.collect(),
             },
         }

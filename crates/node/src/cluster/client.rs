@@ -31,6 +31,8 @@ pub struct Limits {
     pub apply_again: Duration,
     /// How long one watch may last.
     pub watch: Duration,
+    /// How long a lease lasts without being renewed.
+    pub lease: Duration,
 }
 
 /// A text that cannot name a node.
@@ -138,6 +140,8 @@ impl Default for Limits {
             apply_again: Duration::from_secs(10 * 60),
             // As client-go has it: a connection that has died unseen costs no more.
             watch: Duration::from_secs(5 * 60),
+            // An agent is replaced in less; a board waits no longer for a gateway that died.
+            lease: Duration::from_secs(2 * 60),
         }
     }
 }

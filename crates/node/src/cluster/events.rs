@@ -35,7 +35,8 @@ const NAMESPACE: &str = "default";
 ///
 /// What the events have told is compared with the newest state; the first difference is told, then the
 /// next. A device that becomes unhealthy, or unhealthy for another reason, is a warning; its recovery
-/// is not. A part that fails with its whole is not told: the whole is. The same news again makes its
+/// is not; one that is healthy and whose hand-over failed is a warning too. A part that fails with its
+/// whole is not told: the whole is. The same news again makes its
 /// event a series.
 ///
 /// # Guarantees
@@ -90,7 +91,7 @@ impl Teller {
 
     fn next_report(&mut self) -> Option<Report> {
         let state = self.state.borrow_and_update().clone();
-        self.told.next(&state.inventory)
+        self.told.next(&state)
     }
 
     async fn tell(&mut self, report: &Report) -> Result<(), ClusterError> {

@@ -1,6 +1,7 @@
 //! A document of configuration: YAML or JSON as a tree that knows its lines, read into structs with
 //! every mistake, not only the first.
 
+mod complete;
 mod lined;
 mod reader;
 mod tree;
@@ -18,10 +19,37 @@ pub struct Remark {
     pub text: String,
 }
 
+/// What is said of a file besides its meaning.
+#[derive(Debug, Default)]
+pub(super) struct Remarks {
+    /// What cannot be.
+    pub(super) wrong: Vec<Remark>,
+    /// What has no effect, or another one than its writer may expect.
+    pub(super) warnings: Vec<Remark>,
+}
+
 // === impl Remark ===
 
 impl Remark {
     pub(super) fn new(line: u64, text: impl Into<String>) -> Self {
         Self { line, text: text.into() }
+    }
+}
+
+// === impl Remarks ===
+
+impl Remarks {
+    pub(super) fn warn(&mut self, line: u64, text: impl Into<String>) {
+        self.warnings.push(Remark::new(line, text));
+    }
+
+    pub(super) fn wrong(&mut self, line: u64, text: impl Into<String>) {
+        self.wrong.push(Remark::new(line, text));
+    }
+
+    /// What was read with its warnings, unless something is wrong.
+    pub(super) fn judge<T>(mut self, read: T) -> Result<(T, Vec<Remark>), Vec<Remark>> {
+        self.warnings.sort();
+        if self.wrong.is_empty() { Ok((read, self.warnings)) } else { Err(self.wrong) }
     }
 }

@@ -1,8 +1,11 @@
 //! The configuration file: YAML or JSON, strict, with the place of every mistake.
 
 mod delivery;
+mod facts;
+mod families;
 mod health;
 mod labels;
+mod nics;
 mod places;
 mod resources;
 mod sources;
@@ -19,18 +22,20 @@ use serde::{Deserialize, Serialize};
 
 use self::{
     delivery::{HooksEntry, ImexEntry},
+    families::{AmdEntry, FpgaEntry, IntelEntry},
     health::HealthEntry,
     labels::LabelsEntry,
+    nics::NicsEntry,
     places::{ClusterEntry, DriverEntry, MpsEntry},
     resources::{ResourceEntry, SelectorEntry, unlined},
     sources::SourceEntry,
     word::Written,
 };
 use super::{
-    AnnotationPrefix, Config, ConfigError, Delivery, DeviceIds, DeviceNodes, Feature, MigStrategy,
-    Mistakes, Policy, Remark, Resources, Strategy, Unmatched,
+    AnnotationPrefix, Config, ConfigError, Delivery, DeviceIds, DeviceNodes, Families, Feature,
+    MigStrategy, Mistakes, Policy, Remark, Resources, Strategy, Unmatched,
     document::{self, Lined, Many, UnknownKeys},
-    rules,
+    rules, shipped,
 };
 
 pub(super) use resources::too_many_clients;
@@ -64,6 +69,9 @@ pub struct ConfigFile {
     /// Where MPS daemons have their pipes and logs, as the host names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     mps_dir: Option<PathBuf>,
+    /// Where CNI plugins look for what is known of a network device, as the host names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device_info_dir: Option<PathBuf>,
     /// How MPS daemons are run.
     #[serde(skip_serializing_if = "Option::is_none")]
     mps: Option<MpsEntry>,
@@ -97,9 +105,21 @@ pub struct ConfigFile {
     /// Channels for memory that is exported between nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     imex: Option<ImexEntry>,
+    /// AMD's GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    amd: Option<AmdEntry>,
+    /// Intel's GPUs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    intel: Option<IntelEntry>,
+    /// FPGAs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fpga: Option<FpgaEntry>,
     /// Sources of devices besides those that are built in.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     sources: Vec<SourceEntry>,
+    /// What containers get with network interfaces.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nics: Option<Lined<NicsEntry>>,
     /// Devices that are kept back, whatever the rules say.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     exclude: Vec<Lined<SelectorEntry>>,
@@ -135,7 +155,8 @@ impl ConfigFile {
 
     /// Applies a parsed document to the defaults.
     pub(super) fn read(root: &document::Node) -> Result<Config, Vec<Remark>> {
-        let reading = document::read::<Self>(root, UnknownKeys::Wrong);
+        let root = shipped::completed(root.clone());
+        let reading = document::read::<Self>(&root, UnknownKeys::Wrong);
         let mut wrong = reading.mistakes;
         let config = reading.value.unwrap_or_default().into_config(&mut wrong);
         if wrong.is_empty() { Ok(config) } else { Err(wrong) }
@@ -156,6 +177,7 @@ impl ConfigFile {
             (&mut config.cdi_dir, &self.cdi_dir),
             (&mut config.state_dir, &self.state_dir),
             (&mut config.mps_dir, &self.mps_dir),
+            (&mut config.device_info_dir, &self.device_info_dir),
         ] {
             if let Some(given) = given {
                 place.clone_from(given);
@@ -169,6 +191,7 @@ impl ConfigFile {
     }
 
     fn into_policy(mut self, wrong: &mut Vec<Remark>) -> Policy {
+        let kubelet_dir = self.kubelet_dir.clone().unwrap_or(Config::default().kubelet_dir);
         let exclude = std::mem::take(&mut self.exclude).into_iter();
         let exclude: Vec<_> = exclude
             .map(|Lined { line, value }| Lined { line, value: value.into_selector(line, wrong) })
@@ -177,14 +200,22 @@ impl ConfigFile {
         let sources = std::mem::take(&mut self.sources).into_iter();
         let sources: Vec<_> = sources.map(|source| source.into_rule(wrong)).collect();
         wrong.extend(rules::repeated_sources(&sources));
+        wrong.extend(rules::wrong_sources(&sources, &kubelet_dir));
         let health = self.health.take().map(|it| it.value.into_policy(it.line, wrong));
         let labels = self.labels.take().map(|it| it.value.into_policy(it.line, wrong));
+        let nics = self.nics.take().map(|it| it.value.into_policy(it.line, wrong));
         Policy {
             mig: self.mig.unwrap_or_default(),
             exclude: exclude.into_iter().map(|selector| selector.value).collect(),
             resources,
             unmatched,
             sources: sources.into_iter().map(|source| source.value).collect(),
+            families: Families {
+                amd: self.amd.take().map(Into::into).unwrap_or_default(),
+                intel: self.intel.take().map(Into::into).unwrap_or_default(),
+                fpga: self.fpga.take().map(Into::into).unwrap_or_default(),
+            },
+            nics: nics.unwrap_or_default(),
             health: health.unwrap_or_default(),
             labels: labels.unwrap_or_default(),
             delivery: self.into_delivery(wrong),
@@ -260,11 +291,16 @@ impl From<&Config> for ConfigFile {
             cdi_dir: differing(&config.cdi_dir, &usual.cdi_dir),
             state_dir: differing(&config.state_dir, &usual.state_dir),
             mps_dir: differing(&config.mps_dir, &usual.mps_dir),
+            device_info_dir: differing(&config.device_info_dir, &usual.device_info_dir),
             mps: MpsEntry::of(&config.mps),
             listen: config.listen.map(Written),
             cluster: ClusterEntry::of(&config.cluster),
             mig: Some(policy.mig).filter(|mig| *mig != MigStrategy::default()),
+            amd: AmdEntry::of(&policy.families.amd),
+            intel: IntelEntry::of(&policy.families.intel),
+            fpga: FpgaEntry::of(&policy.families.fpga),
             sources: policy.sources.iter().map(Into::into).collect(),
+            nics: NicsEntry::of(&policy.nics).map(unlined),
             exclude: policy.exclude.iter().map(|it| unlined(it.into())).collect(),
             unmatched: Some(policy.unmatched)
                 .filter(|unmatched| *unmatched != Unmatched::default())

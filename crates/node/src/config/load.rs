@@ -1,8 +1,11 @@
-//! Reads a configuration file, whichever of the two formats it has.
+//! Reads a configuration file, whosever format it has.
 
-use std::{fs, path::Path};
+use std::{fmt, fs, path::Path};
 
-use super::{Config, ConfigError, ConfigFile, Mistakes, PeerFlags, Remark, document, peer};
+use super::{
+    Config, ConfigError, ConfigFile, Mistakes, PeerFlags, Plugin, Remark, document::Node, import,
+    peer,
+};
 
 /// What a file says.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +25,8 @@ pub enum Format {
     Windlass,
     /// That of NVIDIA's device plugin, version v1.
     Peer,
+    /// That of another plugin.
+    Imported(Plugin),
 }
 
 /// Reads a file; the flags of NVIDIA's plugin win over it.
@@ -34,7 +39,12 @@ pub fn load(path: &Path, flags: &PeerFlags) -> Result<Loaded, ConfigError> {
 /// Reads a document; `path` is for the messages.
 pub fn parse(path: &Path, text: &str, flags: &PeerFlags) -> Result<Loaded, ConfigError> {
     let wrong = |found| Mistakes::new(path, found);
-    let root = document::parse(text).map_err(|mistake| wrong(vec![mistake]))?;
+    let root = import::unwrapped(text, is_another_plugins).map_err(wrong)?;
+    if let Some(plugin) = Plugin::of(&root) {
+        let (mut config, warnings) = plugin.read(&root).map_err(wrong)?;
+        flags.apply(&mut config);
+        return Ok(Loaded { config, format: Format::Imported(plugin), warnings });
+    }
     if peer::is_peers(&root) {
         let (config, warnings) = peer::read(&root, flags).map_err(wrong)?;
         return Ok(Loaded { config, format: Format::Peer, warnings });
@@ -42,6 +52,10 @@ pub fn parse(path: &Path, text: &str, flags: &PeerFlags) -> Result<Loaded, Confi
     let mut config = ConfigFile::read(&root).map_err(wrong)?;
     flags.apply(&mut config);
     Ok(Loaded { config, format: Format::Windlass, warnings: Vec::new() })
+}
+
+fn is_another_plugins(root: &Node) -> bool {
+    Plugin::of(root).is_some() || peer::is_peers(root)
 }
 
 /// What flags and variables say without a file. Those that NVIDIA's manifests set stand for NVIDIA's
@@ -52,6 +66,18 @@ pub fn without_file(flags: &PeerFlags) -> Result<Loaded, ConfigError> {
         || flags.device_ids.is_some()
         || flags.pass_device_specs.is_some();
     parse(Path::new("flags and variables"), if manifest { "version: v1\n" } else { "" }, flags)
+}
+
+// === impl Format ===
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Windlass => f.write_str("Windlass's format"),
+            Self::Peer => f.write_str("the format of NVIDIA's device plugin"),
+            Self::Imported(plugin) => write!(f, "the format of {plugin}"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -86,6 +112,11 @@ mod tests {
             ("sharing: {}\n", Format::Peer),
             ("imex: {channelIDs: [0]}\n", Format::Peer),
             ("resources: {gpus: []}\n", Format::Peer),
+            ("resourceList: []\n", Format::Imported(Plugin::Sriov)),
+            ("ResourceList: []\n", Format::Imported(Plugin::Sriov)),
+            ("mode: hca\n", Format::Imported(Plugin::RdmaSriov)),
+            ("devices: []\n", Format::Imported(Plugin::Generic)),
+            ("- {devicematch: a}\n", Format::Imported(Plugin::Smarter)),
         ] {
             assert_eq!(format(text).expect(text).format, expected, "{text}");
         }

@@ -19,7 +19,7 @@ use self::{
 };
 use super::{
     Config, DeviceIds, MigStrategy, Policy, Remark, Strategy,
-    document::{self, Lined, Node, UnknownKeys},
+    document::{self, Lined, Node, Remarks, UnknownKeys},
 };
 
 pub use overrides::{HealthChecks, PeerFlags};
@@ -43,13 +43,6 @@ struct ImexEntry {
     required: Option<bool>,
 }
 
-/// What is said of a file besides its meaning.
-#[derive(Debug, Default)]
-struct Remarks {
-    wrong: Vec<Remark>,
-    warnings: Vec<Remark>,
-}
-
 /// Whether a document is one of NVIDIA's plugin.
 pub(super) fn is_peers(root: &Node) -> bool {
     let own = |key: &str| ["version", "flags", "sharing"].contains(&key);
@@ -66,9 +59,7 @@ pub(super) fn read(root: &Node, flags: &PeerFlags) -> Result<(Config, Vec<Remark
     let reading = document::read::<PeerFile>(root, UnknownKeys::Ignored);
     let mut remarks = Remarks { wrong: reading.mistakes, warnings: reading.ignored };
     let config = reading.value.unwrap_or_default().into_config(flags, &mut remarks);
-    let Remarks { wrong, mut warnings } = remarks;
-    warnings.sort();
-    if wrong.is_empty() { Ok((config, warnings)) } else { Err(wrong) }
+    remarks.judge(config)
 }
 
 // === impl PeerFile ===
@@ -116,18 +107,6 @@ impl ImexEntry {
         }
         flags.imex_channels = self.channel_ids.map(|ids| ids.value.into_iter().collect());
         flags.imex_required = self.required;
-    }
-}
-
-// === impl Remarks ===
-
-impl Remarks {
-    fn warn(&mut self, line: u64, text: impl Into<String>) {
-        self.warnings.push(Remark::new(line, text));
-    }
-
-    fn wrong(&mut self, line: u64, text: impl Into<String>) {
-        self.wrong.push(Remark::new(line, text));
     }
 }
 

@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::{placement, resource::ResourceName};
+use windlass_core::{device::Device, placement, resource::ResourceName};
 
-use super::{Delivery, Selector, Sharing, SourceRule};
+use super::{Delivery, Families, NicPolicy, Selector, Sharing, SourceRule};
 
 /// Everything that a new configuration may change without a restart.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,6 +21,10 @@ pub struct Policy {
     pub unmatched: Unmatched,
     /// Sources of devices besides those that are built in.
     pub sources: Vec<SourceRule>,
+    /// What is said of the families of devices that are built in, NVIDIA's aside.
+    pub families: Families,
+    /// What becomes of network interfaces.
+    pub nics: NicPolicy,
     /// What a container gets.
     pub delivery: Delivery,
     /// When a device counts as failed, and when as recovered.
@@ -136,6 +140,17 @@ pub enum LabelOutput {
 // === impl Policy ===
 
 impl Policy {
+    /// The names of resources that do not depend on what is discovered.
+    pub fn known_names(&self) -> Vec<ResourceName> {
+        let of_sources = self.sources.iter().filter_map(|rule| rule.resource.clone());
+        match &self.resources {
+            Resources::Default => "nvidia.com/gpu".parse().into_iter().chain(of_sources).collect(),
+            Resources::Rules(rules) => {
+                rules.iter().map(|rule| rule.name.clone()).chain(of_sources).collect()
+            }
+        }
+    }
+
     /// How devices of a resource, shared in this way, are chosen.
     pub fn placement(&self, resource: &ResourceName, sharing: Sharing) -> placement::Policy {
         let rules = match &self.resources {
@@ -144,6 +159,11 @@ impl Policy {
         };
         let rule = rules.iter().find(|rule| rule.name == *resource);
         rule.map_or_else(|| sharing.usual_placement(), |rule| rule.placement)
+    }
+
+    /// Whether a device is handed out only by the node that holds its lease.
+    pub fn is_leased(&self, device: &Device) -> bool {
+        self.sources.iter().any(|rule| rule.lease && rule.name == device.source)
     }
 }
 
@@ -169,18 +189,6 @@ impl Default for HealthPolicy {
             ignored_xids: BTreeSet::new(),
             counted_xids: BTreeSet::new(),
             unlisted_xids: UnlistedXids::Judged,
-        }
-    }
-}
-
-// === impl Resources ===
-
-impl Resources {
-    /// The names that do not depend on what is discovered.
-    pub fn known_names(&self) -> Vec<ResourceName> {
-        match self {
-            Self::Default => "nvidia.com/gpu".parse().into_iter().collect(),
-            Self::Rules(rules) => rules.iter().map(|rule| rule.name.clone()).collect(),
         }
     }
 }

@@ -254,6 +254,7 @@ fn changed_places(old: &Config, new: &Config) -> Vec<&'static str> {
         ("cdiDir", old.cdi_dir != new.cdi_dir),
         ("stateDir", old.state_dir != new.state_dir),
         ("mpsDir", old.mps_dir != new.mps_dir),
+        ("deviceInfoDir", old.device_info_dir != new.device_info_dir),
         ("mps", old.mps != new.mps),
         ("listen", old.listen != new.listen),
         ("cluster", old.cluster != new.cluster),

@@ -1,5 +1,7 @@
 //! What rules must not say together: a rule that no device can reach, one name with two meanings.
 
+use std::path::Path;
+
 use windlass_core::device::{DeviceKind, SourceName};
 
 use super::{Remark, ResourceRule, Selector, Sharing, SourceRule, Unmatched, document::Lined};
@@ -41,6 +43,27 @@ pub(super) fn repeated_sources(sources: &[Lined<SourceRule>]) -> Vec<Remark> {
         Some(Remark::new(source.line, text))
     };
     sources.iter().enumerate().filter_map(repeated).collect()
+}
+
+/// That a rule gets no device, since earlier ones take every one that it could.
+pub(super) fn taken_before(rule: &LinedRule, earlier: &[LinedRule]) -> Option<Remark> {
+    unreachable(rule, earlier, &[])
+}
+
+/// Sources that cannot be as they are described, and those that say one name with two meanings.
+pub(super) fn wrong_sources(sources: &[Lined<SourceRule>], kubelet_dir: &Path) -> Vec<Remark> {
+    let alone = sources.iter().flat_map(|source| {
+        let wrong = super::source::mistakes(&source.value, kubelet_dir).into_iter();
+        wrong.map(|text| Remark::new(source.line, text))
+    });
+    let together = super::source::differently_shared(
+        &sources.iter().map(|source| &source.value).collect::<Vec<_>>(),
+    );
+    let line = |name: &SourceName| {
+        let named = sources.iter().rfind(|source| source.value.name == *name);
+        named.map_or(1, |source| source.line)
+    };
+    alone.chain(together.iter().map(|(name, text)| Remark::new(line(name), text))).collect()
 }
 
 fn two_meanings(earlier: &LinedRule, later: &LinedRule) -> Option<Remark> {
@@ -122,7 +145,11 @@ fn named_by_default(name: &str) -> Option<Selector> {
 
 fn described(sharing: Sharing) -> String {
     use super::{PerContainer, SharingMethod};
-    let Sharing::Shared(shared) = sharing else { return "exclusive".to_owned() };
+    let shared = match sharing {
+        Sharing::Exclusive => return "exclusive".to_owned(),
+        Sharing::Pooled(pool) => return format!("a pool shared by {}", pool.tokens.get()),
+        Sharing::Shared(shared) => shared,
+    };
     let method = match shared.method {
         SharingMethod::TimeSlicing => "time-sliced",
         SharingMethod::Shared => "shared",

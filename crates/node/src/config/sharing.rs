@@ -14,6 +14,8 @@ pub enum Sharing {
     Exclusive,
     /// Several.
     Shared(Shared),
+    /// Several, each of which gets all devices of the resource.
+    Pooled(Pooled),
 }
 
 /// How a device is shared.
@@ -24,6 +26,15 @@ pub struct Shared {
     /// How many containers one device serves.
     pub replicas: Replicas,
     /// How many replicas one container may ask for.
+    pub per_container: PerContainer,
+}
+
+/// How all devices of a resource are shared together. Nothing keeps the containers apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pooled {
+    /// How many containers the pool serves.
+    pub tokens: Replicas,
+    /// How many tokens one container may ask for; each stands for the same devices.
     pub per_container: PerContainer,
 }
 
@@ -67,6 +78,8 @@ impl Sharing {
         match self {
             Self::Exclusive => placement::Policy::Aligned,
             Self::Shared(_) => placement::Policy::Distributed,
+            // One token is as good as another.
+            Self::Pooled(_) => placement::Policy::First,
         }
     }
 }

@@ -1,16 +1,20 @@
 //! Sources of devices that the configuration describes: where they are looked for, which of what is
 //! found is meant, what a container gets, and how they are watched and handed over.
 
+mod check;
+
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use windlass_core::{
-    attribute::AttributeName,
-    device::{Access, SourceName},
+    attribute::{AttributeName, Attributes},
+    device::{Access, Device, SourceName},
     resource::ResourceName,
     selector::DeviceExpression,
 };
 
 use super::Sharing;
+
+pub(super) use check::{differently_shared, mistakes};
 
 /// A source of devices, described.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +23,9 @@ pub struct SourceRule {
     pub name: SourceName,
     /// The resource its devices are part of, unless a rule takes them first.
     pub resource: Option<ResourceName>,
+    /// The domain in which each device is a resource of its own, called after its node:
+    /// `smarter-devices` makes `smarter-devices/video0`. Only where `resource` says nothing.
+    pub resource_domain: Option<String>,
     /// How they are shared under that name.
     pub sharing: Sharing,
     /// Where they are looked for.
@@ -27,6 +34,8 @@ pub struct SourceRule {
     pub expression: Option<DeviceExpression>,
     /// Files in the device's folder of sysfs whose text becomes an attribute, by the attribute.
     pub attributes: BTreeMap<AttributeName, PathBuf>,
+    /// What is known of every device without looking.
+    pub facts: Attributes,
     /// What one device is made of.
     pub unit: Unit,
     /// What a container gets.
@@ -35,6 +44,8 @@ pub struct SourceRule {
     pub probe: Option<Probe>,
     /// What is done when a device goes from one container to the next.
     pub handover: Handover,
+    /// Whether of several nodes only the one that holds a device's lease hands it out.
+    pub lease: bool,
     /// Whether nodes may be handed out that give away the whole machine.
     pub allow_dangerous: bool,
 }
@@ -66,7 +77,8 @@ pub enum Unit {
     Zipped,
 }
 
-/// What a container gets. Texts may have placeholders, see [`super::super::discovery`].
+/// What a container gets. Texts may have placeholders, such as `{id}`: what may stand in braces is
+/// listed in the user's guide, `docs/devices/any-device.md`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Give {
     /// Whether the nodes that were found are among it, and how; `None` keeps them out.
@@ -181,21 +193,41 @@ pub enum StepAction {
 impl SourceRule {
     /// A source that gives away what it finds, each to one container.
     pub fn new(name: SourceName, find: Find) -> Self {
-        let (resource, sharing, expression, attributes) = Default::default();
-        let (unit, probe, handover, allow_dangerous) = Default::default();
+        let (resource, resource_domain, sharing) = Default::default();
+        let (expression, attributes, facts) = Default::default();
+        let (unit, probe, handover, lease, allow_dangerous) = Default::default();
         let give = Give { found: Some(Access::ReadWrite), ..Give::default() };
         Self {
             name,
             resource,
+            resource_domain,
             sharing,
             find,
             expression,
             attributes,
+            facts,
             unit,
             give,
             probe,
             handover,
+            lease,
             allow_dangerous,
         }
     }
+
+    /// The resource that a device of the source is part of.
+    pub fn resource_of(&self, device: &Device) -> Option<ResourceName> {
+        let own = || {
+            let node = device.nodes.first()?.path.strip_prefix("/dev").ok()?;
+            own_resource(self.resource_domain.as_deref()?, node.to_str()?)
+        };
+        self.resource.clone().or_else(own)
+    }
+}
+
+/// A resource of its own for one node: what a name may not have becomes `_`.
+pub(super) fn own_resource(domain: &str, node: &str) -> Option<ResourceName> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let name: String = node.chars().map(|c| if allowed(c) { c } else { '_' }).collect();
+    format!("{domain}/{name}").parse().ok()
 }

@@ -11,17 +11,19 @@
 //! ```
 //!
 //! A device is missed only when two looks in a row have not found it, the second soon after the first: a
-//! file of a device that is being reset may be unreadable for a moment.
+//! file of a device that is being reset may be unreadable for a moment. One look is enough where another
+//! device was found in its place: both would be handed out in between.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 
 use jiff::Timestamp;
 use tokio::{
-    sync::watch,
+    sync::{Notify, watch},
     task::{JoinHandle, spawn_blocking},
     time::{Instant, sleep_until, timeout},
 };
@@ -50,6 +52,11 @@ pub(super) trait Family: Send + 'static {
     /// Takes up another policy; the next look goes by it.
     fn adopt(&mut self, _: &Policy) {}
 
+    /// What is notified when a look would find something else, though neither host nor policy tell of it.
+    fn news(&self) -> Option<Arc<Notify>> {
+        None
+    }
+
     /// How long a device must be without trouble, where its family knows better than the policy.
     fn quiet_period(&self, _: &Device) -> Option<Duration> {
         None
@@ -63,6 +70,8 @@ pub(super) struct Look {
     pub(super) states: BTreeMap<SourceName, SourceState>,
     /// The devices that are there, and how each does.
     pub(super) found: Vec<(Device, Observation)>,
+    /// The sources that could not look: nothing is known of what they have, not that it is gone.
+    pub(super) unanswered: BTreeSet<SourceName>,
 }
 
 /// A family with what is known of its devices.
@@ -113,6 +122,7 @@ impl<F: Family> Watched<F> {
     /// stopped. Some files are answered by a device's firmware: a look that takes too long is waited
     /// for, and said.
     pub(super) async fn run(mut self, mut wakes: Wakes, to: Publisher, stop: CancellationToken) {
+        let news = self.family.news();
         loop {
             self.adopt(&wakes);
             wakes.host.mark_unchanged();
@@ -129,6 +139,7 @@ impl<F: Family> Watched<F> {
                 () = stop.cancelled() => return,
                 () = sleep_until(next) => {}
                 Ok(()) = wakes.policies.changed() => {}
+                () = notified(news.as_deref()) => {}
                 Ok(()) = wakes.host.changed() => tokio::time::sleep(BURST).await,
             }
         }
@@ -147,7 +158,7 @@ impl<F: Family> Watched<F> {
 
     /// One look, taken in.
     fn looked(mut self) -> Self {
-        let Look { states, found } = self.family.look(&self.host);
+        let Look { states, found, unanswered } = self.family.look(&self.host);
         self.states = states;
         let mut seen = BTreeSet::new();
         for (device, observation) in found {
@@ -156,7 +167,15 @@ impl<F: Family> Watched<F> {
                 self.see(device, &observation);
             }
         }
-        self.miss(&seen);
+        let of_unanswered = |known: &&Known| unanswered.contains(&known.device.source);
+        let unknown =
+            self.known.values().filter(of_unanswered).map(|known| known.device.id.clone());
+        seen.extend(unknown.collect::<Vec<_>>());
+        let replaced = self.replaced(&seen);
+        self.miss(&seen, &replaced);
+        // What a source that is there no longer has found is nobody's.
+        let states = &self.states;
+        self.known.retain(|_, known| states.contains_key(&known.device.source));
         self
     }
 
@@ -170,10 +189,24 @@ impl<F: Family> Watched<F> {
         (known.missed, known.device) = (0, device);
     }
 
-    fn miss(&mut self, seen: &BTreeSet<DeviceId>) {
+    /// The devices that are certainly gone: a device that is there has one of their nodes, or they were
+    /// parts of one that is there and no longer has them.
+    fn replaced(&self, seen: &BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
+        let there = self.known.iter().filter(|(id, _)| seen.contains(*id));
+        let nodes: BTreeSet<_> = there.flat_map(|(_, known)| own_nodes(&known.device)).collect();
+        let is_replaced = |device: &Device| {
+            device.parent.as_ref().is_some_and(|whole| seen.contains(whole))
+                || own_nodes(device).any(|path| nodes.contains(path))
+        };
+        let missing = self.known.iter().filter(|(id, _)| !seen.contains(*id));
+        missing.filter(|(_, known)| is_replaced(&known.device)).map(|(id, _)| id.clone()).collect()
+    }
+
+    fn miss(&mut self, seen: &BTreeSet<DeviceId>, replaced: &BTreeSet<DeviceId>) {
         let now = self.clock.now();
-        for (_, known) in self.known.iter_mut().filter(|(id, _)| !seen.contains(*id)) {
-            known.missed = known.missed.saturating_add(1);
+        for (id, known) in self.known.iter_mut().filter(|(id, _)| !seen.contains(*id)) {
+            let step = if replaced.contains(id) { MISSES } else { 1 };
+            known.missed = known.missed.saturating_add(step);
             if known.missed >= MISSES {
                 let gone = Observation::Failed(Reason::Vanished, "no longer there".to_owned());
                 known.observe(&gone, now);
@@ -206,6 +239,19 @@ impl Known {
     fn device(&self) -> Device {
         let health: &Health = self.tracker.health();
         Device { health: health.clone(), ..self.device.clone() }
+    }
+}
+
+/// The nodes that no other device should have.
+fn own_nodes(device: &Device) -> impl Iterator<Item = &PathBuf> {
+    device.nodes.iter().filter(|node| !node.shared).map(|node| &node.path)
+}
+
+/// Waits for a notice; where there is nobody to give one, in vain.
+async fn notified(news: Option<&Notify>) {
+    match news {
+        Some(news) => news.notified().await,
+        None => std::future::pending().await,
     }
 }
 

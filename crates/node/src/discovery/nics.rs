@@ -1,32 +1,78 @@
-//! RDMA-capable network interfaces, from `/sys/class/infiniband`.
+//! Network interfaces: every PCI function that is one, and every RDMA device that sits on hardware.
 //!
-//! The source tells where they sit, so that a GPU's neighbours are known, and whether their link is
-//! up. It reads a few files per interface at each look.
+//! | file | what it tells |
+//! | --- | --- |
+//! | `function` | what sysfs shows of one function or subfunction |
+//! | `interface`, `rdma`, `vfio`, `vdpa` | what its driver made of it |
+//! | `uses` | what the host itself does with it |
+//! | `nodes`, `link`, `describe` | what a container gets, whether it works, what it is |
 
-use jiff::Timestamp;
+mod attributes;
+mod describe;
+mod function;
+mod interface;
+mod link;
+mod nodes;
+mod rdma;
+mod uses;
+mod vdpa;
+mod vfio;
+
+use std::{collections::BTreeMap, time::Duration};
+
 use windlass_core::{
-    attribute::{AttributeName, AttributeValue, Attributes},
-    device::{Device, DeviceKind, DeviceNode, SourceName},
+    device::{Device, DeviceId, SourceName},
     health::{Observation, Reason},
     inventory::SourceState,
-    pci::{PciAddress, PciePath},
+    pci::PciAddress,
 };
 
+pub(crate) use attributes::{
+    AUXILIARY_DEVICE, DRIVER, PF_PCI_ADDRESS, RDMA_DEVICE, REPRESENTOR, VDPA_DEVICE, VDPA_TYPE,
+};
+
+use self::{
+    function::{Found, Function},
+    rdma::Networks,
+    uses::Uses,
+};
 use super::family::{Family, Look};
-use crate::host::Host;
+use crate::{
+    config::{HealthPolicy, NicPolicy, Policy},
+    host::Host,
+};
 
 /// The family.
 #[derive(Debug, Default)]
-pub(super) struct Nics;
+pub(super) struct Nics {
+    policy: NicPolicy,
+    health: HealthPolicy,
+    had_rdma: HadRdma,
+}
 
-const CLASS: &str = "/sys/class/infiniband";
-const VERBS: &str = "/sys/class/infiniband_verbs";
-const DOMAIN: &str = "windlass.dev";
+/// The driver under which each interface had an RDMA device when it was last seen with one.
+#[derive(Debug, Default)]
+struct HadRdma(BTreeMap<DeviceId, String>);
 
-/// What `ports/<n>/state` says of a port that carries traffic (`enum ib_port_state`, IBTA).
-const ACTIVE: &str = "ACTIVE";
+/// What is the same for all interfaces at one look.
+struct View<'a> {
+    host: &'a Host,
+    policy: &'a NicPolicy,
+    uses: Uses,
+    networks: Networks,
+    /// The functions that have virtual ones.
+    physical: BTreeMap<PciAddress, &'a Function>,
+}
 
 // === impl Nics ===
+
+impl Nics {
+    pub(super) fn new(policy: &Policy) -> Self {
+        let mut nics = Self::default();
+        nics.adopt(policy);
+        nics
+    }
+}
 
 impl Family for Nics {
     fn names(&self) -> Vec<SourceName> {
@@ -34,82 +80,69 @@ impl Family for Nics {
     }
 
     fn look(&mut self, host: &Host) -> Look {
-        let mut names = host.names(CLASS);
-        // mlx5_10 comes after mlx5_9.
-        names.sort_by_key(|name| (name.len(), name.clone()));
-        let found = (0..).zip(&names).filter_map(|(index, name)| Seen { host }.nic(index, name));
-        let state = match names.len() {
-            0 => SourceState::Absent(format!("no RDMA interfaces in {CLASS}")),
-            several => SourceState::Ready(format!("{several} RDMA interfaces")),
+        let Found { mut functions, skipped } = function::find(host);
+        functions.sort_by_cached_key(Function::order);
+        let with_virtual = functions.iter().filter(|function| function.has_virtual_functions());
+        let view = View {
+            host,
+            policy: &self.policy,
+            uses: Uses::read(host),
+            networks: Networks::read(host),
+            physical: with_virtual.map(|function| (function.address, function)).collect(),
         };
-        Look { states: [(SourceName::NICS, state)].into(), found: found.collect() }
-    }
-}
-
-/// The host while it is looked at.
-struct Seen<'a> {
-    host: &'a Host,
-}
-
-// === impl Seen ===
-
-impl Seen<'_> {
-    /// An interface and the state of its link; `None` for one without a PCI function, such as
-    /// software RDMA.
-    fn nic(&self, index: u32, name: &str) -> Option<(Device, Observation)> {
-        let folder = format!("{CLASS}/{name}");
-        let address = self.address(&folder)?;
-        let function = self.host.pci_function(address);
-        let id = format!("nic-{}", address.to_string().replace([':', '.'], "-")).parse().ok()?;
-        let attributes = self.attributes(name, &folder).into_iter().chain(function.attributes());
-        let device = Device {
-            index,
-            attributes: attributes.collect(),
-            place: function.place(),
-            nodes: self.nodes(name),
-            ..Device::new(id, DeviceKind::Nic, SourceName::NICS, Timestamp::UNIX_EPOCH)
-        };
-        Some((device, self.link(&folder)))
-    }
-
-    /// `device` points to the PCI function, the last component of its path.
-    fn address(&self, folder: &str) -> Option<PciAddress> {
-        let resolved = self.host.path(format!("{folder}/device")).canonicalize().ok()?;
-        PciePath::from_sysfs(resolved.to_str()?)?;
-        resolved.file_name()?.to_str()?.parse().ok()
-    }
-
-    fn attributes(&self, name: &str, folder: &str) -> Attributes {
-        let layer = self.host.text(format!("{folder}/ports/1/link_layer"));
-        let netdev = self.host.names(format!("{folder}/device/net")).into_iter().next();
-        let all = [
-            ("type", Some("nic".to_owned())),
-            ("rdmaDevice", Some(name.to_owned())),
-            ("linkLayer", layer),
-            ("ifName", netdev),
-            ("rate", self.host.text(format!("{folder}/ports/1/rate"))),
-        ];
-        all.into_iter()
-            .filter_map(|(key, value)| {
-                Some((AttributeName::new(DOMAIN, key), AttributeValue::string(value?)))
-            })
-            .collect()
-    }
-
-    fn link(&self, folder: &str) -> Observation {
-        match self.host.text(format!("{folder}/ports/1/state")) {
-            Some(state) if state.ends_with(ACTIVE) => Observation::Passed,
-            Some(state) => Observation::Failed(Reason::LinkDown, format!("port 1 is {state}")),
-            None => Observation::Failed(Reason::ProbeFailed, "port 1 has no state".to_owned()),
+        let state = state(&view, &functions, &skipped);
+        let seen = (0..).zip(&functions);
+        let seen = seen.filter_map(|(index, function)| view.device(index, function));
+        let mut found: Vec<_> = seen.collect();
+        if view.networks != Networks::Exclusive {
+            for (device, observed) in &mut found {
+                self.had_rdma.check(device, observed);
+            }
         }
+        Look { states: [(SourceName::NICS, state)].into(), found, ..Look::default() }
     }
 
-    /// The verbs device, and the connection manager that all share.
-    fn nodes(&self, name: &str) -> Vec<DeviceNode> {
-        let verbs = self.host.names(VERBS).into_iter().find(|verbs| {
-            self.host.text(format!("{VERBS}/{verbs}/ibdev")).as_deref() == Some(name)
-        });
-        let verbs = verbs.map(|verbs| DeviceNode::new(format!("/dev/infiniband/{verbs}")));
-        verbs.into_iter().collect()
+    fn adopt(&mut self, policy: &Policy) {
+        (self.policy, self.health) = (policy.nics.clone(), policy.health.clone());
+    }
+
+    fn quiet_period(&self, _: &Device) -> Option<Duration> {
+        Some(self.policy.quiet_period(&self.health))
+    }
+}
+
+/// What there is to say of all interfaces together.
+fn state(view: &View<'_>, functions: &[Function], skipped: &[String]) -> SourceState {
+    let with_rdma = functions.iter().filter(|function| !function.rdma.is_empty()).count();
+    let mut parts = match functions.len() {
+        0 => vec!["no network interfaces".to_owned()],
+        several => vec![format!("{several} network interfaces, {with_rdma} with RDMA")],
+    };
+    if let Some(networks) = view.networks.name().filter(|_| with_rdma > 0) {
+        parts.push(format!("RDMA network namespaces: {networks}"));
+    }
+    if !skipped.is_empty() {
+        parts.push(format!("left out, as no hardware's: {}", skipped.join(" ")));
+    }
+    if !view.uses.is_known && !functions.is_empty() {
+        parts.push("the host's routes cannot be read".to_owned());
+    }
+    let text = parts.join("; ");
+    if functions.is_empty() { SourceState::Absent(text) } else { SourceState::Ready(text) }
+}
+
+// === impl HadRdma ===
+
+impl HadRdma {
+    /// An RDMA device that is gone while the driver stays was not given up: its module was unloaded, or
+    /// is being loaded anew. In an exclusive network namespace it may be a container's.
+    fn check(&mut self, device: &Device, observed: &mut Observation) {
+        let driver = device.attributes.get(&DRIVER).map(ToString::to_string).unwrap_or_default();
+        if device.attributes.contains_key(&RDMA_DEVICE) {
+            self.0.insert(device.id.clone(), driver);
+        } else if self.0.get(&device.id) == Some(&driver) {
+            let why = format!("its RDMA device is gone, while its driver is still {driver}");
+            *observed = Observation::Failed(Reason::NotReady, why);
+        }
     }
 }

@@ -6,7 +6,7 @@ use windlass_core::{
 };
 
 use super::*;
-use crate::config::{DeviceIds, Imex};
+use crate::config::{DeviceIds, Imex, NicPolicy};
 
 const GPU: &str = "nvidia.com/gpu";
 
@@ -23,6 +23,9 @@ fn device(kind: DeviceKind, id: &str, index: u32, part: Option<u32>) -> Device {
         nodes: vec![DeviceNode::new(format!("/dev/nvidia{index}"))],
         extras: Extras::default(),
         withheld: None,
+        not_alone: None,
+        not_shared: None,
+        origin: None,
         parent: None,
         part,
         partitioned: false,
@@ -47,6 +50,7 @@ fn granted(delivery: &Delivery) -> Grant {
         resource: &GPU.parse().expect("valid"),
         devices: &[&gpu, &part],
         delivery,
+        nics: &NicPolicy::default(),
         surroundings: &surroundings,
         mps: None,
         simulated: None,

@@ -1,5 +1,7 @@
 //! A PCI function as sysfs describes it.
 
+use std::path::{Path, PathBuf};
+
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes, standard},
     device::Place,
@@ -23,7 +25,14 @@ pub struct PciFunction {
     pub device: Option<String>,
     /// Class, subclass and programming interface as sysfs writes them, `0x030200`.
     pub class: Option<String>,
+    /// The driver that is bound to it.
+    pub driver: Option<String>,
 }
+
+const PCI_DEVICES: &str = "/sys/bus/pci/devices";
+
+/// Functions that are looked at. A big machine with virtual functions has two thousand.
+const MOST_FUNCTIONS: usize = 20_000;
 
 /// Tells a compute card, `0x030200`, from one that drives a screen, `0x030000`.
 const PCI_CLASS: AttributeName = AttributeName::new("windlass.dev", "pciClass");
@@ -31,9 +40,36 @@ const PCI_CLASS: AttributeName = AttributeName::new("windlass.dev", "pciClass");
 // === impl Host ===
 
 impl Host {
+    /// The functions whose class begins with one of these, `0x0302`, by address.
+    pub fn pci_of_class(&self, classes: &[&str]) -> Vec<PciFunction> {
+        self.pci_with("class", classes)
+    }
+
+    /// The functions of these vendors, `0x10de`, by address.
+    pub fn pci_of_vendor(&self, vendors: &[&str]) -> Vec<PciFunction> {
+        self.pci_with("vendor", vendors)
+    }
+
+    /// The functions with a file that begins with one of these.
+    fn pci_with(&self, file: &str, meant: &[&str]) -> Vec<PciFunction> {
+        let is_meant = |address: &PciAddress| {
+            let said = self.text(format!("{PCI_DEVICES}/{address}/{file}")).unwrap_or_default();
+            meant.iter().any(|begin| said.starts_with(begin))
+        };
+        self.pci_addresses().into_iter().filter(is_meant).map(|it| self.pci_function(it)).collect()
+    }
+
+    /// The addresses of all functions, in order.
+    pub fn pci_addresses(&self) -> Vec<PciAddress> {
+        let names = self.some_names(PCI_DEVICES, MOST_FUNCTIONS).unwrap_or_default().into_iter();
+        let mut addresses: Vec<_> = names.filter_map(|name| name.parse().ok()).collect();
+        addresses.sort_unstable();
+        addresses
+    }
+
     /// Reads what sysfs says of a function.
     pub fn pci_function(&self, address: PciAddress) -> PciFunction {
-        let folder = format!("/sys/bus/pci/devices/{address}");
+        let folder = format!("{PCI_DEVICES}/{address}");
         let id = |name: &str| {
             let text = self.text(format!("{folder}/{name}"))?;
             Some(text.trim_start_matches("0x").to_owned())
@@ -45,6 +81,7 @@ impl Host {
             vendor: id("vendor"),
             device: id("device"),
             class: self.text(format!("{folder}/class")),
+            driver: self.link_name(format!("{folder}/driver")),
         }
     }
 }
@@ -52,6 +89,16 @@ impl Host {
 // === impl PciFunction ===
 
 impl PciFunction {
+    /// Its folder.
+    pub fn folder(&self) -> PathBuf {
+        Path::new(PCI_DEVICES).join(self.address.to_string())
+    }
+
+    /// The address as ids have it, `0000-1b-00-0`.
+    pub fn id(&self) -> String {
+        self.address.to_string().replace([':', '.'], "-")
+    }
+
     /// The place of a device that is this function.
     pub fn place(&self) -> Place {
         Place {

@@ -17,7 +17,7 @@ use crate::{
 pub(super) fn offerings(policy: &Policy, inventory: &Inventory) -> BTreeMap<DeviceId, Offering> {
     let targets = offer::targets(policy, inventory).into_iter();
     let offering = |(id, target): (DeviceId, Target)| {
-        let usual = offer::usual_name(policy.mig, inventory.get(id.as_str())?);
+        let usual = offer::usual_name(policy, inventory.get(id.as_str())?);
         let offering = offering(target.sharing, usual != Some(target.name));
         Some((id, offering))
     };
@@ -35,7 +35,8 @@ pub(super) fn instance_names(strategy: MigStrategy) -> InstanceNames {
 
 fn offering(sharing: Sharing, renamed: bool) -> Offering {
     let (replicas, sharing) = match sharing {
-        Sharing::Exclusive => (1, labels::Sharing::Exclusive),
+        // Of GPUs alone there are labels, and these are not pooled.
+        Sharing::Exclusive | Sharing::Pooled(_) => (1, labels::Sharing::Exclusive),
         Sharing::Shared(shared) => (shared.replicas.get(), method(shared.method)),
     };
     Offering { replicas, sharing, renamed }

@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, fmt};
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue},
-    device::{Device, DeviceId, DeviceKind},
+    device::{Device, DeviceId},
     inventory::Inventory,
 };
 
@@ -88,9 +88,8 @@ impl Collector for DevicePage {
         let holders = self.0.holders.borrow().clone();
         let devices = &state.inventory.devices;
         INFO.infos(&mut to, devices.iter().map(facts))?;
-        // An instance that was cut anew is no failure: nobody shall be woken for it.
-        let recut =
-            |device: &&Device| device.kind == DeviceKind::Mig && device.health.has_vanished();
+        // A part that was cut anew is no failure: nobody shall be woken for it.
+        let recut = |device: &&Device| device.parent.is_some() && device.health.has_vanished();
         let listed = devices.iter().filter(|device| !recut(device));
         let health = listed.map(|device| (name(device), device.health.is_healthy().into()));
         HEALTHY.gauges(&mut to, health)?;

@@ -12,18 +12,19 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::Path,
     sync::Arc,
 };
 
 use windlass_core::{
-    device::{Device, DeviceId},
+    device::{Device, DeviceId, DeviceKind},
     inventory::Inventory,
     replica::ReplicaId,
     resource::ResourceName,
 };
 
 use super::{
-    Allocatable, Offer, OfferedDevice, Offers, Withdrawn,
+    Allocatable, Offer, OfferedDevice, Offers, Withdrawn, pool,
     rivals::rivals,
     want::{Target, Want, Wants, present_parts},
 };
@@ -35,6 +36,10 @@ pub(crate) type Held = BTreeMap<ResourceName, BTreeSet<String>>;
 /// How a device's replicas were kept apart when they were last given away.
 pub(crate) type Methods = BTreeMap<DeviceId, SharingMethod>;
 
+/// The resource through which a device was last given away as a part of a pool: tokens that are held do
+/// not say for which devices they stand.
+pub(crate) type Pools = BTreeMap<DeviceId, ResourceName>;
+
 /// What a plan is made from.
 #[derive(Clone, Copy)]
 pub(crate) struct Question<'a> {
@@ -45,9 +50,13 @@ pub(crate) struct Question<'a> {
     pub(crate) held: &'a Held,
     /// How replicas were kept apart that containers hold, where it is known.
     pub(crate) methods: &'a Methods,
+    /// The pools that devices were part of, where it is known.
+    pub(crate) pools: &'a Pools,
     pub(crate) moves: Moves,
     /// Why a device cannot be handed out although it is healthy.
     pub(crate) obstacle: &'a dyn Fn(&Device, Sharing) -> Option<String>,
+    /// What has to be done to a device first that may be handed out otherwise.
+    pub(crate) handover: &'a dyn Fn(&DeviceId) -> Option<String>,
 }
 
 /// Whether devices may change from one resource to another.
@@ -98,13 +107,16 @@ struct Claim {
 enum Form {
     Whole,
     Replicas(Option<SharingMethod>),
+    Tokens,
 }
 
 impl PartialEq for Form {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Replicas(Some(one)), Self::Replicas(Some(other))) => one == other,
-            (Self::Whole, Self::Whole) | (Self::Replicas(_), Self::Replicas(_)) => true,
+            (Self::Whole, Self::Whole)
+            | (Self::Replicas(_), Self::Replicas(_))
+            | (Self::Tokens, Self::Tokens) => true,
             _ => false,
         }
     }
@@ -186,10 +198,16 @@ impl Planner<'_> {
     }
 
     fn insert(&mut self, device: &Device, target: &Target, given: bool, state: Allocatable) {
-        let (sharing, numa_node) = (target.sharing, device.place.numa_node);
+        let (sharing, numa_node) = (target.sharing, self.numa_hint(device));
         let offered = OfferedDevice { state, sharing, numa_node, given };
         let offer = self.offers.entry(target.name.clone()).or_default();
         offer.devices.insert(device.id.clone(), offered);
+    }
+
+    /// The NUMA node that the kubelet is told of.
+    fn numa_hint(&self, device: &Device) -> Option<u32> {
+        let is_told = device.kind != DeviceKind::Nic || self.question.policy.nics.numa_hints;
+        device.place.numa_node.filter(|_| is_told)
     }
 
     fn state(&mut self, device: &Device, target: &Target) -> Allocatable {
@@ -206,7 +224,12 @@ impl Planner<'_> {
             Some(trouble) => Some(trouble.to_string()),
             None => Some("not probed yet".to_owned()),
         };
-        why.map_or(Allocatable::Yes, Allocatable::No)
+        match why {
+            Some(why) => Allocatable::No(why),
+            None => {
+                (self.question.handover)(&device.id).map_or(Allocatable::Yes, Allocatable::NotYet)
+            }
+        }
     }
 
     /// A GPU that is offered whole though it is cut is as well as its parts are.
@@ -232,13 +255,13 @@ impl Planner<'_> {
         held.map(|held| format!("a container holds it as {}", held.name))
     }
 
-    /// Its whole, its parts, and what the same silicon was part of: an instance that is gone may have
-    /// a container still, whose device nodes may be another instance's by now.
+    /// Its whole, its parts, and what the same silicon was part of: what is gone may have a container
+    /// still, whose device nodes may be another device's by now.
     fn relatives(&self, device: &Device) -> Vec<DeviceId> {
         let inventory = self.question.inventory;
         let parts = inventory.parts_of(&device.id);
-        let siblings = device.parent.iter().flat_map(|whole| inventory.parts_of(whole));
-        let gone = siblings.filter(|sibling| sibling.health.has_vanished());
+        let gone = inventory.devices.iter().filter(|other| other.health.has_vanished());
+        let gone = gone.filter(|other| was_part_of_it(other, device));
         device.parent.iter().chain(parts.chain(gone).map(|part| &part.id)).cloned().collect()
     }
 
@@ -250,8 +273,11 @@ impl Planner<'_> {
             let whole = ids.contains(id.as_str()).then_some(Form::Whole);
             let method = self.question.methods.get(id).copied();
             let replicas = ids.iter().any(is_replica).then_some(Form::Replicas(method));
+            let pooled = self.question.pools.get(id) == Some(name);
+            let has_tokens = pooled && ids.iter().any(|id| pool::number(id).is_some());
             let claim = |form| Claim { name: name.clone(), form };
-            whole.into_iter().chain(replicas).map(claim)
+            let tokens = has_tokens.then_some(Form::Tokens);
+            whole.into_iter().chain(replicas).chain(tokens).map(claim)
         })
     }
 
@@ -261,7 +287,8 @@ impl Planner<'_> {
             let given = before.devices.iter().filter(|(_, device)| device.given);
             let ids = given.flat_map(|(id, device)| device.list(id).map(|listed| listed.id));
             let withdrawn = before.withdrawn.iter().filter(|(_, entry)| entry.given);
-            for id in ids.map(String::from).chain(withdrawn.map(|(id, _)| id.clone())) {
+            let withdrawn = withdrawn.map(|(id, _)| id.clone());
+            for id in ids.map(String::from).chain(before.given_tokens()).chain(withdrawn) {
                 self.keep(name, id, true);
             }
         }
@@ -289,8 +316,10 @@ impl Planner<'_> {
         let still_here = base.is_ok_and(|base| offer.devices.contains_key(base.as_str()))
             || offer.devices.contains_key(id.as_str());
         let why = match device {
-            _ if still_here => "shared in another way by now",
-            Some(device) if device.partitioned => "cut into MIG instances",
+            _ if still_here || offer.pool().is_some() => "shared in another way by now",
+            None if pool::number(&id).is_some() => "no longer offered as this resource",
+            Some(device) if device.partitioned && device.is_nvidia() => "cut into MIG instances",
+            Some(device) if device.partitioned => "cut into parts",
             Some(_) => "no longer offered as this resource",
             None => "no longer on this node",
         };
@@ -319,6 +348,14 @@ impl Planner<'_> {
     }
 }
 
+/// Whether a device that is gone was cut from the same whole, or had one of the same nodes.
+fn was_part_of_it(gone: &Device, device: &Device) -> bool {
+    let is_sibling = device.parent.is_some() && gone.parent == device.parent;
+    let mut nodes = gone.nodes.iter().filter(|node| !node.shared);
+    let has = |path: &Path| device.nodes.iter().any(|node| node.path == path);
+    gone.id != device.id && (is_sibling || nodes.any(|node| has(&node.path)))
+}
+
 fn why_it_moves(want: Want) -> String {
     match want {
         Want::Offered(target) => format!("moves to {}", target.name),
@@ -341,6 +378,7 @@ impl Target {
         let form = match self.sharing {
             Sharing::Exclusive => Form::Whole,
             Sharing::Shared(shared) => Form::Replicas(Some(shared.method)),
+            Sharing::Pooled(_) => Form::Tokens,
         };
         Claim { name: self.name.clone(), form }
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use windlass_core::{
-    device::{Device, DeviceId},
+    device::{Device, DeviceId, DeviceKind},
     pci::PciAddress,
 };
 
@@ -32,7 +32,9 @@ pub(super) fn rivals<'a>(
     for device in devices {
         let other = |thing: &Thing<'_>| {
             let owner = owners.get(thing).filter(|owner| owner.source != device.source)?;
-            Some(format!(
+            let is_function = matches!(thing, Thing::Function(_));
+            let is_whole = !is_function || !is_part(owner) || !is_part(device);
+            is_whole.then(|| format!(
                 "{} of {} is the same device, by {thing}, and is offered: leave one of the two out",
                 owner.id, owner.source
             ))
@@ -46,6 +48,12 @@ pub(super) fn rivals<'a>(
         }
     }
     rivals
+}
+
+/// Whether a device is its nodes, of which one PCI function may have several, such as a card of serial
+/// ports.
+fn is_part(device: &Device) -> bool {
+    device.kind == DeviceKind::Other && device.nodes.iter().any(|node| !node.shared)
 }
 
 fn things(device: &Device) -> Vec<Thing<'_>> {
@@ -66,7 +74,7 @@ impl std::fmt::Display for Thing<'_> {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use windlass_core::device::{DeviceKind, DeviceNode};
+    use windlass_core::device::{DeviceNode, Place};
 
     use super::*;
 
@@ -85,6 +93,20 @@ mod tests {
         assert_eq!(found.len(), 1);
         let given = BTreeSet::from([&all[1].id]);
         assert!(rivals(&all, &given).contains_key(&all[0].id), "what was given away stays");
+    }
+
+    #[test]
+    fn ports_of_one_card_are_told_apart_by_their_nodes() {
+        let on_card = |device: Device| {
+            let pci = Some("0000:05:00.0".parse().expect("valid"));
+            Device { place: Place { pci, ..Place::default() }, ..device }
+        };
+        let [port, other] = ["/dev/ttyS4", "/dev/ttyS5"].map(|path| [DeviceNode::new(path)]);
+        let ports = [device("a", "one", &port), device("b", "two", &other)].map(on_card);
+        assert_eq!(rivals(&ports, &BTreeSet::new()), BTreeMap::new());
+        let card = on_card(device("card", "three", &[]));
+        let found = rivals(ports.iter().chain([&card]), &BTreeSet::new());
+        assert!(found[&card.id].contains("by PCI function 0000:05:00.0"), "{found:?}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use windlass_core::{
     resource::ResourceName,
 };
 
-use super::{Allocatable, Held, Methods, Moves, Offers, Plan, Question, plan, usual_name};
+use super::{Allocatable, Held, Methods, Moves, Offers, Plan, Pools, Question, plan, usual_name};
 use crate::{
     config::{
         MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
@@ -60,8 +60,10 @@ impl Node {
             previous: &previous,
             held: &self.held,
             methods: &self.methods,
+            pools: &Pools::new(),
             moves: self.moves,
             obstacle: &|_, _| None,
+            handover: &|_| None,
         });
         self
     }
@@ -75,10 +77,7 @@ impl Node {
     /// Each id of a resource, and why it may not be allocated.
     fn listed(&self, resource: &str) -> Vec<(String, String)> {
         let Some(offer) = self.plan.offers.get(&name(resource)) else { return Vec::new() };
-        let state = |state: &Allocatable| match state {
-            Allocatable::Yes => String::new(),
-            Allocatable::No(why) => why.clone(),
-        };
+        let state = |state: &Allocatable| state.obstacle().unwrap_or_default().to_owned();
         offer.list().map(|listed| (listed.id.into_owned(), state(listed.state))).collect()
     }
 
@@ -121,6 +120,9 @@ fn device(id: &str, index: u32, observation: &Observation) -> Device {
         nodes: Vec::new(),
         extras: Extras::default(),
         withheld: None,
+        not_alone: None,
+        not_shared: None,
+        origin: None,
         parent: None,
         part: None,
         partitioned: false,
@@ -344,7 +346,7 @@ fn a_new_instance_waits_for_the_container_of_one_that_was_cut_from_the_same_gpu(
 fn replicas_that_are_kept_apart_in_another_way_wait_for_those_that_are_held() {
     let by = |method| match shared(2) {
         Sharing::Shared(shared) => Sharing::Shared(Shared { method, ..shared }),
-        Sharing::Exclusive => Sharing::Exclusive,
+        other => other,
     };
     let rules = |method| vec![rule(GPU, &[], by(method))];
     let mut node = Node::with(gpus(1)).rules(rules(SharingMethod::TimeSlicing));
@@ -450,7 +452,7 @@ proptest::proptest! {
         other in "([1-7]c\\.)?[1-7]g\\.[1-9][0-9]{0,2}gb(\\+(me|gfx|me\\.all))?",
     ) {
         let name = |profile: &str| {
-            usual_name(MigStrategy::Mixed, &cut("g", 0, &[profile])[1]).expect("a valid name")
+            usual_name(&Policy::default(), &cut("g", 0, &[profile])[1]).expect("a valid name")
         };
         proptest::prop_assert!(name(&one).as_str().starts_with("nvidia.com/mig-"));
         proptest::prop_assert_eq!(one == other, name(&one) == name(&other));

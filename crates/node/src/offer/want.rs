@@ -9,6 +9,7 @@ use windlass_core::{
     resource::ResourceName,
 };
 
+use super::usual::usual_name;
 use crate::{
     config::{MigStrategy, Policy, ResourceRule, Resources, Sharing, SharingMethod, Unmatched},
     discovery::PROFILE,
@@ -46,20 +47,6 @@ pub(crate) fn targets(policy: &Policy, inventory: &Inventory) -> BTreeMap<Device
     inventory.devices.iter().filter_map(target).collect()
 }
 
-/// The name that NVIDIA's plugin gives such a device, and existing manifests use.
-pub(crate) fn usual_name(strategy: MigStrategy, device: &Device) -> Option<ResourceName> {
-    match (device.kind, profile(device)) {
-        _ if !device.is_nvidia() => None,
-        (DeviceKind::Gpu, _) => whole_gpus(),
-        (DeviceKind::Mig, _) if strategy == MigStrategy::Single => whole_gpus(),
-        // A `+` is no part of a resource name.
-        (DeviceKind::Mig, Some(profile)) => {
-            format!("nvidia.com/mig-{}", profile.replace('+', ".")).parse().ok()
-        }
-        _ => None,
-    }
-}
-
 /// The policy and what it has to know of the node as a whole.
 pub(super) struct Wants<'a> {
     policy: &'a Policy,
@@ -78,7 +65,8 @@ struct Single {
 
 impl<'a> Wants<'a> {
     pub(super) fn new(policy: &'a Policy, inventory: &'a Inventory) -> Self {
-        let is_cut = |gpu: &Device| present_parts(inventory, &gpu.id).next().is_some();
+        let is_cut =
+            |gpu: &Device| gpu.is_nvidia() && present_parts(inventory, &gpu.id).next().is_some();
         let applies = policy.mig == MigStrategy::Single && inventory.devices.iter().any(is_cut);
         let single = applies.then(|| Single { profile: commonest_profile(inventory) });
         Self { policy, inventory, single }
@@ -89,14 +77,18 @@ impl<'a> Wants<'a> {
         if self.others_stand_for(device) {
             return Want::Nothing;
         }
+        // What the device is kept back for may come and go: one that was offered stays listed.
+        let kept_back = || device.withheld.clone().map(Want::Unfit);
         let unfit = || self.layout_trouble(device).map(Want::Unfit);
         let withheld = || self.excluded(device).map(Want::Withheld);
-        unfit().or_else(withheld).unwrap_or_else(|| self.named(device))
+        let wanted = || usable(device, self.named(device));
+        kept_back().or_else(unfit).or_else(withheld).unwrap_or_else(wanted)
     }
 
     /// Whether the parts are offered instead of the whole, or the whole instead of its parts.
     fn others_stand_for(&self, device: &Device) -> bool {
         match (device.kind, self.policy.mig) {
+            (DeviceKind::Gpu, _) if !device.is_nvidia() => device.partitioned,
             (DeviceKind::Mig, MigStrategy::None) => true,
             (DeviceKind::Gpu, MigStrategy::Single | MigStrategy::Mixed) if device.partitioned => {
                 present_parts(self.inventory, &device.id).next().is_some()
@@ -107,6 +99,9 @@ impl<'a> Wants<'a> {
 
     /// Why the way in which GPUs are cut keeps this one back; the others are served.
     fn layout_trouble(&self, device: &Device) -> Option<String> {
+        if !device.is_nvidia() {
+            return None;
+        }
         let in_mig_mode = device.partitioned && self.policy.mig != MigStrategy::None;
         if in_mig_mode {
             return Some("MIG is on, but no instance exists: make one, or turn MIG off".to_owned());
@@ -143,9 +138,6 @@ impl<'a> Wants<'a> {
     /// Why the configuration keeps the device back. A rule that cannot be answered keeps it back too:
     /// a device that someone wanted out is not handed out for lack of an attribute.
     fn excluded(&self, device: &Device) -> Option<String> {
-        if let Some(why) = &device.withheld {
-            return Some(why.clone());
-        }
         if is_display(device) {
             return Some("a display adapter, which computes for no one".to_owned());
         }
@@ -180,7 +172,7 @@ impl<'a> Wants<'a> {
     /// The resource that its source is described for; who describes a source wants it offered.
     fn of_its_source(&self, device: &Device) -> Option<Target> {
         let rule = self.policy.sources.iter().find(|rule| rule.name == device.source)?;
-        Some(Target { name: rule.resource.clone()?, sharing: rule.sharing })
+        Some(Target { name: rule.resource_of(device)?, sharing: rule.sharing })
     }
 
     /// The resource that a source of the configuration is for, or else the usual one of such devices.
@@ -188,15 +180,21 @@ impl<'a> Wants<'a> {
         if let Some(target) = self.of_its_source(device) {
             return Want::Offered(target);
         }
-        match usual_name(self.policy.mig, device) {
+        match usual_name(self.policy, device) {
             Some(name) => Want::Offered(Target { name, sharing: Sharing::Exclusive }),
             None => Want::Nothing,
         }
     }
 }
 
-fn whole_gpus() -> Option<ResourceName> {
-    "nvidia.com/gpu".parse().ok()
+/// What is wanted of the device, if it can be used in that way.
+fn usable(device: &Device, want: Want) -> Want {
+    let Want::Offered(target) = &want else { return want };
+    let why_not = match target.sharing {
+        Sharing::Exclusive => &device.not_alone,
+        Sharing::Shared(_) | Sharing::Pooled(_) => &device.not_shared,
+    };
+    why_not.clone().map_or(want, Want::Unfit)
 }
 
 /// The first rule that matches. A rule without an answer does not match, and is what is told of a
@@ -255,7 +253,7 @@ pub(crate) fn present_parts<'a>(
 /// The profile of most GPUs that are cut into instances of one profile; with as many of another, that
 /// of the first GPU.
 fn commonest_profile(inventory: &Inventory) -> Option<String> {
-    let cut = inventory.devices.iter().filter(|device| device.partitioned);
+    let cut = inventory.devices.iter().filter(|device| device.is_nvidia() && device.partitioned);
     let uniform: Vec<&str> = cut.filter_map(|gpu| only_profile(inventory, &gpu.id)).collect();
     let gpus = |profile: &str| uniform.iter().filter(|other| **other == profile).count();
     // The last of several maxima is the first GPU's, since they are looked at backwards.

@@ -2,12 +2,14 @@
 //!
 //! No call waits for the driver or changes anything, so the same request gets the same answer: the
 //! kubelet gives Allocate no deadline, asks it before it knows whether the pod fits, and never tells
-//! when a device is free again (kubelet reference, traps 6 and 7).
+//! when a device is free again (kubelet reference, traps 6 and 7). The exception is `PreStartContainer`,
+//! which the kubelet makes for that, and where something is to be done to a device only.
 
 mod allocate;
+mod company;
 mod prefer;
 
-use std::{pin::Pin, sync::Arc};
+use std::{collections::BTreeSet, pin::Pin, sync::Arc};
 
 use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, StreamExt as _, wrappers::WatchStream};
@@ -19,9 +21,12 @@ use windlass_kubelet_api::deviceplugin::{
     PreferredAllocationResponse, device_plugin_server::DevicePlugin,
 };
 
+pub(super) use company::Company;
+
 use super::wire::{self, Refusal};
 use crate::{
     choices::Teller,
+    handover::{HandoverDesk, NotReady},
     host::Roots,
     metrics::{Method, PlacementMetrics, RpcMetrics},
     mps::MpsPlaces,
@@ -38,7 +43,10 @@ pub(super) struct Service {
     pub(super) metrics: RpcMetrics,
     pub(super) placements: PlacementMetrics,
     pub(super) choices: Teller,
+    pub(super) handovers: HandoverDesk,
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
+    /// What was given away last, whichever resource it was of.
+    pub(super) company: watch::Sender<Company>,
 }
 
 /// Something happened to a device list stream.
@@ -72,7 +80,7 @@ impl DevicePlugin for Service {
     ) -> Result<Response<DevicePluginOptions>, Status> {
         let call = self.metrics.begin(Method::Options);
         call.end(Ok(Response::new(DevicePluginOptions {
-            pre_start_required: false,
+            pre_start_required: self.state.borrow().is_handed_over(&self.resource),
             get_preferred_allocation_available: true,
         })))
     }
@@ -133,8 +141,7 @@ impl DevicePlugin for Service {
         request: Request<PreStartContainerRequest>,
     ) -> Result<Response<PreStartContainerResponse>, Status> {
         let call = self.metrics.begin(Method::PreStart);
-        let state = self.state.borrow().clone();
-        call.end(self.check_known(&self.offer(&state), &request.into_inner().devices_ids))?;
+        call.end(self.prepare(&request.into_inner().devices_ids).await)?;
         Ok(Response::new(PreStartContainerResponse {}))
     }
 }
@@ -143,6 +150,20 @@ impl Service {
     /// The offer of this resource; one without devices when it is gone.
     fn offer(&self, state: &NodeState) -> Arc<Offer> {
         state.offers.get(&self.resource).cloned().unwrap_or_default()
+    }
+
+    /// The one call that waits: for what is done to the devices before a container starts with them.
+    async fn prepare(&self, ids: &[String]) -> Result<(), Refusal> {
+        let state = self.state.borrow().clone();
+        let offer = self.offer(&state);
+        self.check_known(&offer, ids)?;
+        let devices: BTreeSet<_> = ids.iter().filter_map(|id| offer.device_of(id)).collect();
+        let prepared = self.handovers.prepare(devices.into_iter().cloned()).await;
+        prepared.map_err(|NotReady { device, why }| Refusal::NotReady {
+            resource: self.name(),
+            id: device.to_string(),
+            why,
+        })
     }
 
     fn check_known(&self, offer: &Offer, ids: &[String]) -> Result<(), Refusal> {

@@ -2,7 +2,7 @@
 
 mod state;
 
-use std::{pin::Pin, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
@@ -22,13 +22,17 @@ use crate::{
     clock::until,
     config::SessionLimits,
     registration::{RegistrationMetrics, Standing},
+    state::NodeState,
 };
 
 /// Keeps one resource registered.
 pub(super) struct Session {
     pub(super) resource: ResourceName,
+    /// The file name of its server's socket.
+    pub(super) socket: String,
     pub(super) kubelet: SocketPath,
     pub(super) limits: SessionLimits,
+    pub(super) state: watch::Receiver<Arc<NodeState>>,
     pub(super) directory: watch::Receiver<u64>,
     pub(super) streams: mpsc::UnboundedReceiver<StreamEvent>,
     pub(super) metrics: RegistrationMetrics,
@@ -59,6 +63,7 @@ impl Session {
     pub(super) async fn run(mut self, endpoint: &mut Endpoint, stop: &CancellationToken) {
         let mut state = State::NoKubelet;
         let mut call = None;
+        let mut options = self.options();
         let mut input = self.look(endpoint);
         loop {
             let next = state.next(input, Instant::now(), &self.limits);
@@ -73,6 +78,10 @@ impl Session {
                 Some(event) = self.streams.recv() => Input::Stream(event),
                 Ok(()) = self.directory.changed() => self.look(endpoint),
                 () = due(state) => Input::Due,
+                () = differ(&mut self.state, &self.resource, options) => {
+                    options = self.options();
+                    Input::OptionsChanged
+                }
             };
         }
     }
@@ -91,6 +100,11 @@ impl Session {
             }
         }
         Input::Looked { kubelet: self.kubelet.identity(), own }
+    }
+
+    /// What the kubelet is told of the resource when it registers it, as far as it changes.
+    fn options(&self) -> bool {
+        self.state.borrow().is_handed_over(&self.resource)
     }
 
     fn count(&self, outcome: Outcome) {
@@ -138,9 +152,7 @@ impl Session {
     fn request(&self) -> RegisterRequest {
         RegisterRequest {
             version: VERSION.to_owned(),
-            endpoint: super::socket_path(std::path::Path::new(""), &self.resource)
-                .map(|path| path.file_name().to_owned())
-                .unwrap_or_default(),
+            endpoint: self.socket.clone(),
             resource_name: self.resource.to_string(),
             options: None,
         }
@@ -153,6 +165,19 @@ async fn answer(call: &mut Option<Call>) -> Outcome {
     let outcome = pending.await;
     *call = None;
     outcome
+}
+
+/// Waits until the resource's options are others than those.
+async fn differ(state: &mut watch::Receiver<Arc<NodeState>>, resource: &ResourceName, told: bool) {
+    let differ = |state: &Arc<NodeState>| {
+        // What has no device to give away has nothing to prepare, and nothing to say about it.
+        let is_offered = state.offers.get(resource).is_some_and(|offer| offer.allocatable() > 0);
+        is_offered && state.is_handed_over(resource) != told
+    };
+    if state.wait_for(differ).await.is_err() {
+        // The keeper has ended, and so will this.
+        std::future::pending::<()>().await;
+    }
 }
 
 async fn due(state: State) {

@@ -43,6 +43,14 @@ pub(super) enum Refusal {
          daemon of one; ask for fewer"
     )]
     SeveralDaemons { resource: String, devices: usize },
+    #[error(
+        "{resource}: {} would both be {path} in the container: ask for one, or let each keep its own \
+         path",
+        list(ids)
+    )]
+    OnePath { resource: String, ids: Vec<String>, path: String },
+    #[error("{resource}: {id} is not ready for its container: {why}")]
+    NotReady { resource: String, id: String, why: String },
     #[error("{0}")]
     Cdi(String),
     #[error("{resource}: {source}{left_out}")]
@@ -61,7 +69,7 @@ pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
         id: listed.id.into_owned(),
         health: match listed.state {
             Allocatable::Yes => HEALTHY.to_owned(),
-            Allocatable::No(_) => UNHEALTHY.to_owned(),
+            Allocatable::NotYet(_) | Allocatable::No(_) => UNHEALTHY.to_owned(),
         },
         // Absent rather than empty: a present message without nodes hides the device from the pod
         // resources API (kubelet reference, trap 4).
@@ -105,11 +113,13 @@ impl From<Refusal> for Status {
             | Refusal::Duplicate { .. }
             | Refusal::OneReplicaOnly { .. }
             | Refusal::SeveralDaemons { .. }
+            | Refusal::OnePath { .. }
             | Refusal::Placement { .. }
             | Refusal::Shares { .. } => Self::invalid_argument(text),
-            Refusal::NotAllocatable { .. } | Refusal::NodeMissing { .. } | Refusal::Cdi(_) => {
-                Self::failed_precondition(text)
-            }
+            Refusal::NotAllocatable { .. }
+            | Refusal::NodeMissing { .. }
+            | Refusal::NotReady { .. }
+            | Refusal::Cdi(_) => Self::failed_precondition(text),
         }
     }
 }
@@ -121,9 +131,8 @@ impl LeftOut {
     pub(super) fn new<'a>(
         devices: impl IntoIterator<Item = (&'a DeviceId, &'a OfferedDevice)>,
     ) -> Self {
-        let trouble = |(id, device): (&DeviceId, &OfferedDevice)| match &device.state {
-            Allocatable::Yes => None,
-            Allocatable::No(why) => Some((id.clone(), why.clone())),
+        let trouble = |(id, device): (&DeviceId, &OfferedDevice)| {
+            Some((id.clone(), device.state.obstacle()?.to_owned()))
         };
         Self(devices.into_iter().filter_map(trouble).collect())
     }

@@ -28,11 +28,15 @@ use super::{
     tell,
 };
 use crate::{
+    cluster::leases::{LeaseState, LeaseStates},
     config::{Config, Policy, Shared, Sharing, SharingMethod},
+    device_info::{self, DeviceInfoFiles, DeviceInfos},
     discovery::SourceSnapshot,
+    handover::{self, Demand, HandoverStates},
     holders::HoldersDesk,
+    host::Host,
     mps::{MpsDemand, MpsState, MpsStates, MpsWant, MpsWants},
-    offer::{self, Held, Methods, Moves, Plan},
+    offer::{self, Held, Methods, Moves, Plan, Pools},
 };
 
 /// The newest snapshot of each source.
@@ -47,6 +51,8 @@ pub(crate) struct Keeper {
     holdings: Holdings,
     /// How replicas that containers hold were kept apart.
     methods: Methods,
+    /// The pools that devices were part of when they were last given away.
+    pools: Pools,
     moves: Moves,
     /// When the kubelet's record has every Allocate that was answered before the policy changed.
     settled_at: Option<Instant>,
@@ -56,7 +62,10 @@ pub(crate) struct Keeper {
     look: Option<Look>,
     /// How often is looked without news at documents, and at who let go.
     look_interval: Duration,
+    /// Likewise, while it writes.
+    device_info: Option<DeviceInfoFiles>,
     daemons: watch::Sender<Arc<MpsDemand>>,
+    care: watch::Sender<Arc<Demand>>,
     publish: watch::Sender<Arc<NodeState>>,
 }
 
@@ -66,6 +75,8 @@ pub(crate) struct Outlets {
     pub(crate) state: watch::Sender<Arc<NodeState>>,
     /// The devices that need an MPS daemon.
     pub(crate) daemons: watch::Sender<Arc<MpsDemand>>,
+    /// The devices that something is done to between containers.
+    pub(crate) care: watch::Sender<Arc<Demand>>,
 }
 
 /// What wakes the keeper.
@@ -78,6 +89,10 @@ pub(crate) struct Notices {
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     /// How the MPS daemons fare; changes are also `news`.
     pub(crate) mps: watch::Receiver<Arc<MpsStates>>,
+    /// Where devices stand that something is done to between containers; changes are also `news`.
+    pub(crate) handovers: watch::Receiver<Arc<HandoverStates>>,
+    /// Whose the leases of devices are; changes are also `news`.
+    pub(crate) leases: watch::Receiver<Arc<LeaseStates>>,
     /// Who holds what, as the kubelet tells when asked.
     pub(crate) holders: HoldersDesk,
 }
@@ -101,6 +116,7 @@ impl Keeper {
             policy,
             notices,
             methods: Methods::new(),
+            pools: Pools::new(),
             holdings: Holdings::default(),
             moves: Moves::Kept,
             settled_at: None,
@@ -108,7 +124,9 @@ impl Keeper {
             kubelet_checkpoint: plugins.join(checkpoint::FILE),
             look: Some(Look::new(config)),
             look_interval: config.session.look_interval,
+            device_info: Some(DeviceInfoFiles::new(config)),
             daemons: outlets.daemons,
+            care: outlets.care,
             publish: outlets.state,
         }
     }
@@ -165,6 +183,7 @@ impl Keeper {
     fn hold_moves(&mut self) {
         let known = self.publish.borrow().clone();
         self.methods.extend(known.methods());
+        self.pools.extend(known.pools());
         self.moves = Moves::Waiting;
         self.settled_at = None;
     }
@@ -212,31 +231,50 @@ impl Keeper {
             self.adopt();
         }
         let known = self.publish.borrow().clone();
-        if known.inventory.generation > 0 && shapes(&merged) != shapes(&known.inventory) {
-            tracing::info!("GPUs are cut in another way; what changes waits for its holders");
-            self.hold_moves();
+        if known.inventory.generation > 0 {
+            self.note_changes(&known.inventory, &merged);
         }
         let policy = self.policy.clone();
         let (merged, looked) = self.look_at_disk(merged, policy.clone()).await;
         let daemons = self.notices.mps.borrow().clone();
+        let handovers = self.notices.handovers.borrow().clone();
+        let leases = self.notices.leases.borrow().clone();
+        let lease = |device: &Device| lease_trouble(&leases, &policy, device);
+        let care = self.want_care(handover::demand(&policy, &merged, &lease));
         let plan = offer::plan(offer::Question {
             policy: &policy,
             inventory: &merged,
             previous: &known.offers,
             held: self.holdings.held(),
             methods: &self.methods,
+            pools: &self.pools,
             moves: self.moves,
             obstacle: &|device, sharing| {
                 let daemon = || daemon_trouble(&daemons, device, sharing);
-                looked.obstacle(&policy, device).or_else(daemon)
+                looked.obstacle(&policy, device).or_else(daemon).or_else(|| lease(device))
             },
+            handover: &|id| handover_trouble(&handovers, &care, id),
         });
         self.note_moves(&plan);
         self.want_daemons(&plan, &merged);
-        let state = looked.state(merged, policy, plan);
+        let untold = self.tell_cni_plugins(device_info::wanted(&plan.offers, &merged)).await;
+        let unclean = handover::failed(&handovers);
+        let mut state = NodeState { unclean, ..looked.state(merged, policy, plan) };
+        state.lacks.troubles.extend(untold);
         self.publish_unless_known(state, &known);
         if self.moves == Moves::Waiting && self.settled_at.is_none() {
             self.settled_at = Some(Instant::now() + self.handover);
+        }
+    }
+
+    /// What was cut or programmed in another way may have to move, though the policy is the same.
+    fn note_changes(&mut self, before: &Inventory, now: &Inventory) {
+        if shapes(now) != shapes(before) {
+            tracing::info!("GPUs are cut in another way; what changes waits for its holders");
+            self.hold_moves();
+        } else if offer::is_something_else(&self.policy, before, now) {
+            tracing::info!("devices are something else by now; what changes waits for its holders");
+            self.hold_moves();
         }
     }
 
@@ -267,6 +305,16 @@ impl Keeper {
         }
     }
 
+    fn want_care(&self, care: Demand) -> Arc<Demand> {
+        let care = Arc::new(care);
+        self.care.send_if_modified(|known| {
+            let news = *known != care;
+            known.clone_from(&care);
+            news
+        });
+        care
+    }
+
     fn publish_unless_known(&self, mut state: NodeState, known: &NodeState) {
         if state.says_the_same_as(known) {
             return;
@@ -275,6 +323,23 @@ impl Keeper {
         tell::news(known, &state);
         state.inventory.generation = known.inventory.generation + 1;
         self.publish.send_replace(Arc::new(state));
+    }
+
+    /// What CNI plugins read of a device is there before it is offered; gives why it is not.
+    async fn tell_cni_plugins(&mut self, wanted: DeviceInfos) -> Option<String> {
+        let mut files = self.device_info.take().expect("one writes at a time");
+        if files.is_idle(&wanted) {
+            self.device_info = Some(files);
+            return None;
+        }
+        let keep = move || {
+            let kept = files.keep(&wanted);
+            (files, kept)
+        };
+        let done = tokio::task::spawn_blocking(keep).await;
+        let (files, kept) = done.expect("writing neither panics nor is cancelled");
+        self.device_info = Some(files);
+        kept.err().map(|error| error.to_string())
     }
 
     /// Files wait for the disk, which requests must not.
@@ -297,16 +362,21 @@ impl Keeper {
 
 /// The state as an agent that starts now would publish it, without writing anything.
 pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
-    let (inventory, policy) = (merge(sources), Arc::new(config.policy.clone()));
+    let (mut inventory, policy) = (merge(sources), Arc::new(config.policy.clone()));
+    inventory.recorded = Host::new(&config.host_root, &config.host_root_on_node).recorded();
     let looked = Look::new(config).without_writing(&inventory, &policy);
+    let (handovers, care) =
+        (handover::left(config), handover::demand(&policy, &inventory, &|_| None));
     let question = offer::Question {
         policy: &policy,
         inventory: &inventory,
         previous: &offer::Offers::new(),
         held: &Held::new(),
         methods: &Methods::new(),
+        pools: &Pools::new(),
         moves: Moves::Kept,
         obstacle: &|device, _| looked.obstacle(&policy, device),
+        handover: &|id| handovers.get(id).filter(|_| care.contains_key(id))?.trouble(),
     };
     let plan = offer::plan(question);
     let mut state = looked.state(inventory, policy, plan);
@@ -320,8 +390,23 @@ fn daemon_trouble(daemons: &MpsStates, device: &Device, sharing: Sharing) -> Opt
         Sharing::Shared(Shared { method: SharingMethod::Mps, .. }) => {
             daemons.get(&device.id).unwrap_or(&MpsState::Starting).trouble()
         }
-        Sharing::Shared(_) | Sharing::Exclusive => None,
+        Sharing::Shared(_) | Sharing::Pooled(_) | Sharing::Exclusive => None,
     }
+}
+
+/// Why a device is not to be given away before something is done to it.
+fn handover_trouble(states: &HandoverStates, care: &Demand, id: &DeviceId) -> Option<String> {
+    care.get(id)?;
+    match states.get(id) {
+        Some(state) => state.trouble(),
+        None => Some("hand-over: what was left on it is being looked up".to_owned()),
+    }
+}
+
+/// Why a device that several nodes reach is not this node's to hand out.
+fn lease_trouble(leases: &LeaseStates, policy: &Policy, device: &Device) -> Option<String> {
+    let state = || leases.get(&device.id).unwrap_or(&LeaseState::Unknown).trouble();
+    policy.is_leased(device).then(state).flatten()
 }
 
 /// How GPUs are cut: which have MIG on, and which instances are there.

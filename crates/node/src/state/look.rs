@@ -1,6 +1,7 @@
 //! What has to be looked at on disk, apart from devices: CDI documents, the driver's own nodes, channels.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -116,6 +117,7 @@ impl Looked {
             documents: self.documents,
             lacks: self.lacks,
             unwritten: self.unwritten,
+            unclean: BTreeMap::new(),
         }
     }
 }

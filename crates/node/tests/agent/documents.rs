@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 use jiff::Timestamp;
 use serde_json::Value;
 use windlass_core::cdi::{Spec, check};
-use windlass_machine::Profile;
+use windlass_machine::{Model, Profile};
 use windlass_node::{
     agent,
     cdi::{CdiFiles, Generated, text},
@@ -103,7 +103,7 @@ fn has_lists(value: &Value) -> bool {
 
 #[tokio::test]
 async fn every_machine_has_the_documents_it_had() {
-    for profile in Profile::names() {
+    for profile in Profile::names_with_nvidia() {
         let world = world(profile);
         install_toolkit(&world);
         insta::assert_snapshot!(format!("machine-{profile}"), golden(&generate(&world).await));
@@ -155,7 +155,7 @@ async fn a_driver_root_without_a_driver_still_gives_device_nodes_and_says_what_i
             .iter()
             .all(|mount| { !mount.container_path.to_string_lossy().contains(".so") })
     );
-    let version = world.machine.model().expect("a model").driver.version;
+    let version = driver_version(&world);
     let expected =
         format!("no libcuda.so.{version} under /nowhere: containers get device nodes only");
     assert_eq!(generated.lacks.troubles, std::slice::from_ref(&expected));
@@ -183,7 +183,7 @@ async fn a_driver_whose_files_are_of_another_version_is_told_apart() {
 async fn every_document_is_right_by_the_schema_and_by_its_own_check() {
     let schema: Value = serde_json::from_str(SCHEMA).expect("JSON");
     let schema = jsonschema::validator_for(&schema).expect("a schema");
-    for profile in Profile::names() {
+    for profile in Profile::names_with_nvidia() {
         let mut world = World::new(profile);
         for (toolkit, ids) in [(false, DeviceIds::Uuid), (true, DeviceIds::Index)] {
             if toolkit {
@@ -304,15 +304,23 @@ async fn devices_are_named_by_position_where_the_configuration_says_so() {
     assert_eq!(gpus(&generated).cdi_version, "0.5.0", "a name begins with a digit");
 }
 
+fn driver_version(world: &World) -> String {
+    let model = world.machine.model().expect("a model");
+    model.driver.expect("it has one").version
+}
+
 #[tokio::test]
 async fn a_new_driver_version_replaces_every_library() {
     let world = world("t4-edge");
     let inventory =
         agent::survey(&world.config, Clock::starting_at(Timestamp::now())).await.inventory;
     let mut files = CdiFiles::new(&world.config);
-    let old = world.machine.model().expect("a model").driver.version;
+    let old = driver_version(&world);
     assert!(text(gpus(&files.generate(&inventory))).contains(&old));
-    world.machine.update(|model| model.driver.version = "999.9.9".to_owned()).expect("updated");
+    let newer = |model: &mut Model| {
+        model.driver.as_mut().expect("it has one").version = "999.9.9".to_owned();
+    };
+    world.machine.update(newer).expect("updated");
     let after = text(gpus(&files.generate(&inventory)));
     assert!(after.contains("libcuda.so.999.9.9") && !after.contains(&old), "{after}");
 }
@@ -324,7 +332,7 @@ async fn a_library_that_is_added_later_is_found_though_the_folder_was_read_befor
         agent::survey(&world.config, Clock::starting_at(Timestamp::now())).await.inventory;
     let mut files = CdiFiles::new(&world.config);
     files.generate(&inventory);
-    let version = world.machine.model().expect("a model").driver.version;
+    let version = driver_version(&world);
     put(&world, &format!("usr/lib/x86_64-linux-gnu/libnvidia-new.so.{version}"));
     assert!(text(gpus(&files.generate(&inventory))).contains("libnvidia-new.so"));
 }

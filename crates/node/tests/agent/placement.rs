@@ -257,7 +257,7 @@ fn asked_again(state: &NodeState, choice: &Remembered) -> Vec<String> {
             let answer = placement::choose(&state.topology, request).expect("an answer");
             answer.devices.iter().map(ToString::to_string).collect()
         }
-        Among::Replicas { span, pools } => {
+        Among::Replicas { span, pools, .. } => {
             let free: BTreeMap<_, Vec<u32>> =
                 pools.iter().map(|pool| (&pool.device, pool.free.iter().collect())).collect();
             let devices: Vec<_> = pools
@@ -271,7 +271,7 @@ fn asked_again(state: &NodeState, choice: &Remembered) -> Vec<String> {
             let required: Vec<ReplicaId> =
                 pools.iter().flat_map(|pool| pool.replicas(&pool.required)).collect();
             let (devices, required) = (&devices, &required);
-            let request = ShareRequest { devices, required, size, policy, span: *span };
+            let request = ShareRequest { devices, required, near: &[], size, policy, span: *span };
             let answer = shares::choose(&state.topology, request).expect("an answer");
             answer.replicas.iter().map(ToString::to_string).collect()
         }

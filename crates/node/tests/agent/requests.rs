@@ -240,7 +240,8 @@ async fn a_document_that_was_removed_is_missed_and_written_again() {
 #[tokio::test]
 async fn network_interfaces_are_offered_where_the_rules_say_so() {
     let nics: ResourceName = "a.com/nic".parse().expect("valid");
-    for (list, cdi_names) in [(Strategy::CdiCri, 2), (Strategy::Envvar, 0)] {
+    // Each has a node of its own, and both have that of the connection manager.
+    for (list, cdi_names, nodes) in [(Strategy::CdiCri, 2, 0), (Strategy::Envvar, 0, 3)] {
         let mut world = World::new("dgx-h100");
         let devices = Selector::all(DeviceKind::Nic);
         let rule = ResourceRule::new(nics.clone(), devices, Sharing::Exclusive);
@@ -253,7 +254,7 @@ async fn network_interfaces_are_offered_where_the_rules_say_so() {
         let admission = kubelet.admit(pod).await.expect("admitted");
         let grant = &admission.allotment("main", nics.as_str()).expect("allotted").grant;
         assert_eq!(grant.cdi_devices.len(), cdi_names);
-        assert_eq!(grant.cdi_devices.len() + grant.devices.len(), 2, "names or nodes");
+        assert_eq!(grant.devices.len(), nodes, "names or nodes");
         assert!(
             !grant.envs.contains_key("NVIDIA_VISIBLE_DEVICES"),
             "a NIC is none of NVIDIA's GPUs"

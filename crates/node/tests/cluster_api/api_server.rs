@@ -28,7 +28,7 @@ use windlass_node::{
 use crate::objects::{Answer, Asked, Cluster, NODE};
 
 /// How long anything may take before a test has failed.
-const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// An API server, and the agent's parts that speak to it. All of it ends when dropped.
 pub(crate) struct ApiServer {
@@ -99,9 +99,14 @@ impl ApiServer {
 
     /// A client of an agent that runs in a pod.
     pub(crate) fn client_in(&self, pod: Option<PodIdentity>) -> Client {
+        self.client_on(NODE, pod)
+    }
+
+    /// A client on any node.
+    pub(crate) fn client_on(&self, node: &str, pod: Option<PodIdentity>) -> Client {
         let access = ClusterAccess {
             kubeconfig: Some(self.folder.path().join("kubeconfig")),
-            node_name: Some(NODE.to_owned()),
+            node_name: Some(node.to_owned()),
             pod,
             ..ClusterAccess::default()
         };
@@ -109,6 +114,7 @@ impl ApiServer {
             answer: Duration::from_secs(5),
             retry_first: Duration::from_millis(5),
             retry_most: Duration::from_millis(50),
+            lease: Duration::from_secs(1),
             ..Limits::default()
         };
         Client::new(&access).expect("a good name").with_limits(limits)

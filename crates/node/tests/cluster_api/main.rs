@@ -5,6 +5,7 @@
 mod api_server;
 mod events;
 mod labels;
+mod leases;
 mod node_label;
 mod objects;
 mod real;

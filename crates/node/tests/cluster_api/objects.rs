@@ -1,4 +1,4 @@
-//! A cluster's objects as far as the agent touches them: one Node, `NodeFeature`s, events.
+//! A cluster's objects as far as the agent touches them: one Node, `NodeFeature`s, events, leases.
 //!
 //! Server-side apply, watch and the checks of events follow the API server's own code: apply removes
 //! what the same manager no longer names and refuses what another manager keeps at another value.
@@ -19,6 +19,8 @@ pub(crate) struct Cluster {
     /// `NodeFeature`s by `namespace/name`.
     pub(crate) node_features: BTreeMap<String, Value>,
     pub(crate) events: BTreeMap<String, Value>,
+    /// Leases by `namespace/name`.
+    pub(crate) leases: BTreeMap<String, Value>,
     /// Everything that was asked, in order.
     pub(crate) log: Vec<Asked>,
     pub(crate) refusals: Vec<Refusal>,
@@ -77,6 +79,7 @@ impl Default for Cluster {
             labels: BTreeMap::new(),
             node_features: BTreeMap::new(),
             events: BTreeMap::new(),
+            leases: BTreeMap::new(),
             log: Vec::new(),
             refusals: Vec::new(),
             has_node: true,
@@ -134,6 +137,14 @@ impl Cluster {
             }
             ("PATCH", ["apis", "events.k8s.io", "v1", "namespaces", _, "events", name]) => {
                 self.patch_event(name, asked)
+            }
+            (
+                _,
+                ["apis", "coordination.k8s.io", "v1", "namespaces", space, "leases", rest @ ..],
+            ) => {
+                let name =
+                    rest.first().copied().or_else(|| asked.body["metadata"]["name"].as_str());
+                self.lease(format!("{space}/{}", name.expect("a name")), asked)
             }
             _ => Answer::Text(404, "404 page not found\n"),
         }
@@ -274,6 +285,28 @@ impl Cluster {
                 "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
             }),
         )
+    }
+
+    /// A version that is not the newest one is in the way of a write, as is an object that is there.
+    fn lease(&mut self, name: String, asked: &Asked) -> Answer {
+        let known = self.leases.get(&name);
+        let version = |lease: &Value| lease["metadata"]["resourceVersion"].clone();
+        let (code, reason) = match (asked.method.as_str(), known) {
+            ("GET", Some(known)) => return Answer::Json(200, known.clone()),
+            ("GET" | "PUT", None) => (404, "NotFound"),
+            ("POST", Some(_)) => (409, "AlreadyExists"),
+            ("PUT", Some(known)) if version(known) != version(&asked.body) => (409, "Conflict"),
+            ("POST" | "PUT", _) => (200, ""),
+            (other, _) => panic!("{other} of a lease"),
+        };
+        if code != 200 {
+            return Answer::Json(code, status(code, reason, &format!("leases {name:?}: {reason}")));
+        }
+        self.version += 1;
+        let mut lease = asked.body.clone();
+        lease["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.leases.insert(name, lease.clone());
+        Answer::Json(200, lease)
     }
 
     fn create_event(&mut self, namespace: &str, asked: &Asked) -> Answer {

@@ -1,4 +1,4 @@
-//! Machines that no profile describes: GPUs of AMD's, whole and in parts, and one without any order.
+//! A machine that no profile describes: one without any order.
 
 use std::collections::BTreeMap;
 
@@ -11,31 +11,8 @@ use windlass_core::{
 
 use crate::{machines::Machine, random::Random};
 
-/// One xGMI link of an MI300X in one direction: 16 lanes at 32 GT/s.
-const XGMI_MBPS: u32 = 64_000;
-
-/// GPUs on each NUMA node of an MI300X machine.
-const ON_A_NODE: u32 = 4;
-
-/// What the mode CPX cuts an MI300X into: its compute dies.
-const PARTS: u32 = 8;
-
 /// NVLinks between two GPUs that are linked by lot.
 const LINKS: [u32; 7] = [0, 1, 2, 3, 4, 5, 6];
-
-/// Eight MI300X.
-pub(crate) fn mi300x() -> Machine {
-    let about = "8 x AMD MI300X, xGMI between all of them, each with a PCIe root of its own";
-    Machine::new("mi300x", about.to_owned(), linked_by_xgmi(), |_| true)
-}
-
-/// The same, each GPU cut into eight.
-pub(crate) fn mi300x_in_parts() -> Machine {
-    let parts = |gpu: Device| (0..PARTS).map(move |part| part_of(&gpu, part));
-    let devices = linked_by_xgmi().into_iter().flat_map(parts).collect();
-    let about = "8 x AMD MI300X in CPX mode: 64 partitions, 8 of each GPU".to_owned();
-    Machine::new("mi300x-cpx", about, devices, |_| true)
-}
 
 /// Sixteen GPUs whose links are drawn by lot: no two are alike, which a search finds hardest.
 pub(crate) fn without_order(seed: u64) -> Machine {
@@ -55,16 +32,6 @@ pub(crate) fn without_order(seed: u64) -> Machine {
     )
 }
 
-fn linked_by_xgmi() -> Vec<Device> {
-    let with_links = |index: u32| {
-        let mut device = gpu(index, index / ON_A_NODE);
-        let others = (0..8).filter(|other| *other != index);
-        device.place.xgmi = others.map(|other| (address(other), XGMI_MBPS)).collect();
-        device
-    };
-    (0..8).map(with_links).collect()
-}
-
 /// A GPU below a host bridge of its own.
 fn gpu(index: u32, numa: u32) -> Device {
     let pci = address(index);
@@ -82,16 +49,13 @@ fn gpu(index: u32, numa: u32) -> Device {
         nodes: Vec::new(),
         extras: Extras::default(),
         withheld: None,
+        not_alone: None,
+        not_shared: None,
+        origin: None,
         parent: None,
         part: None,
         partitioned: false,
     }
-}
-
-/// A part is where its GPU is.
-fn part_of(gpu: &Device, part: u32) -> Device {
-    let id = format!("{}-{part}", gpu.id).parse().expect("letters and digits");
-    Device { id, parent: Some(gpu.id.clone()), part: Some(part), ..gpu.clone() }
 }
 
 /// The host bridge's bus; the GPU is on the next one.

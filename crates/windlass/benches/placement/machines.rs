@@ -1,4 +1,4 @@
-//! The machines that placement is proved on: profiles as the agent surveys them, and AMD's by hand.
+//! The machines that placement is proved on: profiles as the agent surveys them.
 
 use std::{env, path::Path};
 
@@ -12,8 +12,6 @@ use windlass_core::{
 };
 use windlass_machine::{Profile, simulated_driver};
 use windlass_node::{Config, agent, clock::Clock, config::DriverPlaces};
-
-use crate::by_hand;
 
 /// A machine, and which of its devices are one resource.
 #[derive(Debug)]
@@ -38,14 +36,16 @@ struct Recipe {
 }
 
 /// The resource that is asked for.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Pool {
     Gpus,
     /// MIG instances of a profile.
     Instances(&'static str),
+    /// Partitions of AMD's GPUs.
+    Parts,
 }
 
-const SURVEYED: [Recipe; 8] = [
+const SURVEYED: [Recipe; 10] = [
     Recipe::whole("dgx-1"),
     Recipe::whole("dgx-a100"),
     Recipe::whole("dgx-h100"),
@@ -54,6 +54,8 @@ const SURVEYED: [Recipe; 8] = [
     Recipe::whole("mixed-models"),
     Recipe { pool: SMALL, ..Recipe::whole("mig-a100") },
     Recipe { name: "mig-mix", profile: "dgx-a100", cut: &MIX, pool: SMALL },
+    Recipe::whole("mi300x"),
+    Recipe { pool: Pool::Parts, ..Recipe::whole("mi300x-cpx") },
 ];
 
 /// The smallest instance of an A100 with 40 GB.
@@ -77,7 +79,6 @@ pub(crate) async fn all() -> Result<Vec<Machine>> {
         let name = recipe.name;
         machines.push(recipe.make().await.with_context(|| format!("machine {name}"))?);
     }
-    machines.extend([by_hand::mi300x(), by_hand::mi300x_in_parts()]);
     Ok(machines)
 }
 
@@ -117,9 +118,13 @@ impl Recipe {
 
     async fn make(self) -> Result<Machine> {
         let profile = Profile::named(self.profile)?;
-        let devices = survey(&profile, self.cut).await?;
+        let mut devices = survey(&profile, self.cut).await?;
+        if self.pool == Pool::Parts {
+            // A range of parts has no whole in it.
+            devices.retain(|device| !device.partitioned);
+        }
         let about = match self.pool {
-            Pool::Gpus => profile.description,
+            Pool::Gpus | Pool::Parts => profile.description,
             Pool::Instances(size) => {
                 format!("{}; asked for are MIG instances {size}", profile.description)
             }
@@ -149,7 +154,8 @@ async fn survey(profile: &Profile, cut: &[&[&str]]) -> Result<Vec<Device>> {
 impl Pool {
     fn holds(self, device: &Device) -> bool {
         match self {
-            Self::Gpus => device.kind == DeviceKind::Gpu,
+            Self::Gpus => device.kind == DeviceKind::Gpu && !device.partitioned,
+            Self::Parts => device.parent.is_some(),
             Self::Instances(size) => {
                 let profile = device.attributes.get(&PROFILE);
                 profile == Some(&AttributeValue::String(size.to_owned()))

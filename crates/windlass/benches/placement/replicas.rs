@@ -44,7 +44,7 @@ fn time(machine: &Machine, devices: &[SharedDevice<'_>], size: usize) -> Result<
     let (policy, span) = (Policy::Distributed, Span::AnyDevices);
     let mut taken = Samples::default();
     for _ in 0..RUNS {
-        let request = ShareRequest { devices, required: &[], size, policy, span };
+        let request = ShareRequest { devices, required: &[], near: &[], size, policy, span };
         let begun = Instant::now();
         black_box(shares::choose(&machine.topology, black_box(request))?);
         taken.push(begun.elapsed());

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use windlass_node::config::DeviceProfile;
+
+use super::OutputArg;
 
 #[derive(Args, Debug)]
 pub(crate) struct ConfigArgs {
@@ -12,8 +15,8 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Show every mistake in configuration files, as file:line. Files of NVIDIA's plugin are taken
-    /// too.
+    /// Show every mistake in configuration files, as file:line. Files of other device plugins are
+    /// taken too, and what they mean otherwise here is a warning.
     Check {
         /// The files.
         #[arg(required = true, value_name = "FILE")]
@@ -22,10 +25,22 @@ pub(crate) enum ConfigCommand {
         #[arg(long)]
         strict: bool,
     },
-    /// Print the configuration file of NVIDIA's plugin in Windlass's format.
+    /// Print the configuration of another device plugin in Windlass's format.
+    ///
+    /// Read are the files of NVIDIA's plugin, k8s-rdma-shared-dev-plugin and its predecessor,
+    /// sriov-network-device-plugin, generic-device-plugin and smarter-device-manager, the ConfigMap
+    /// around such a file, and the manifests of generic-device-plugin and darwin3-device-plugin.
     Convert {
         /// The file.
         file: PathBuf,
+    },
+    /// List the profiles of devices that an entry of `sources` may begin from, or print one.
+    Profiles {
+        /// The profile to print, with where its facts come from and what a pod needs besides.
+        name: Option<DeviceProfile>,
+        /// How to write the answer.
+        #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+        output: OutputArg,
     },
     /// Print the JSON schema of the configuration file.
     Schema,

@@ -1,11 +1,12 @@
-//! `windlass config`: check configuration files, convert NVIDIA's, print the schema.
+//! `windlass config`: check configuration files, convert those of other plugins, print profiles and the
+//! schema.
+
+mod profiles;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
-use windlass_node::config::{
-    ConfigError, Format, Loaded, PeerFlags, Remark, load, schema, to_yaml,
-};
+use windlass_node::config::{ConfigError, Loaded, PeerFlags, Remark, load, schema, to_yaml};
 
 use crate::{cli::ConfigCommand, exit::Misuse, screen::line};
 
@@ -13,6 +14,7 @@ pub(super) fn run(command: ConfigCommand) -> Result<()> {
     match command {
         ConfigCommand::Check { files, strict } => check(&files, strict),
         ConfigCommand::Convert { file } => convert(&file),
+        ConfigCommand::Profiles { name, output } => profiles::run(name, output),
         ConfigCommand::Schema => Ok(line(serde_json::to_string_pretty(&schema())?)?),
     }
 }
@@ -44,16 +46,12 @@ fn report(file: &Path, loaded: &Loaded) -> Result<()> {
     for Remark { line: number, text } in &loaded.warnings {
         line(format!("{name}:{number}: warning: {text}"))?;
     }
-    let format = match loaded.format {
-        Format::Windlass => "Windlass's format",
-        Format::Peer => "the format of NVIDIA's device plugin",
-    };
-    Ok(line(format!("{name}: accepted, in {format}"))?)
+    Ok(line(format!("{name}: accepted, in {}", loaded.format))?)
 }
 
 fn convert(file: &Path) -> Result<()> {
     let loaded = load(file, &PeerFlags::default()).map_err(|error| Misuse(error.into()))?;
-    line(format!("# Converted from {}.", file.display()))?;
+    line(format!("# Converted from {}, in {}.", file.display(), loaded.format))?;
     for Remark { line: number, text } in &loaded.warnings {
         line(format!("# line {number}: {text}"))?;
     }

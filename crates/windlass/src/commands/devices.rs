@@ -1,44 +1,67 @@
 //! `windlass devices`: what this host has.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod names;
+mod product;
+mod table;
 
-use anyhow::Result;
+use std::collections::BTreeSet;
+
+use anyhow::{Result, anyhow};
 use serde::Serialize;
 use windlass_core::{
-    attribute::AttributeName,
-    device::{Device, DeviceId, DeviceKind},
+    device::Device,
     inventory::{Inventory, SourceState},
     resource::ResourceName,
 };
+use windlass_node::{agent, host::Host, state::NodeState};
 
-use windlass_node::state::{NodeState, Offering};
-
-use super::{answer, complete, simulated, survey};
+use self::table::Offerings;
+use super::{answer, clock, complete, host_config, simulated};
 use crate::{
-    cli::LookArgs,
-    screen::{Paint, Table, Tone, line},
+    cli::{DevicesArgs, DevicesOutputArg, OutputArg, Which},
+    exit::Misuse,
+    screen::{Paint, Tone, line, wrapped},
 };
 
-/// The column that is left out where resources are not known.
-const RESOURCE: usize = 7;
+pub(crate) use names::{goes_by, name, series};
+pub(crate) use table::{Width, device_tables};
 
-const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
-const PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
-const MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
-const RDMA_DEVICE: AttributeName = AttributeName::new("windlass.dev", "rdmaDevice");
-
-pub(super) async fn run(args: LookArgs) -> Result<()> {
-    let node = survey(args.host).await?;
-    let (inventory, offerings) = (&node.inventory, node.offerings());
+pub(super) async fn run(args: DevicesArgs) -> Result<()> {
+    let config = host_config(args.host)?;
+    let mut node = agent::survey(&config, clock()).await;
+    let host = Host::new(&config.host_root, &config.host_root_on_node);
+    let mut offerings = node.offerings();
+    narrow(&mut node.inventory, &args.which)?;
+    offerings.retain(|id, _| node.inventory.get(id.as_str()).is_some());
+    let (output, width) = match args.output {
+        DevicesOutputArg::Table => (OutputArg::Table, Width::Usual),
+        DevicesOutputArg::Wide => (OutputArg::Table, Width::Wide),
+        DevicesOutputArg::Json => (OutputArg::Json, Width::Usual),
+        DevicesOutputArg::Yaml => (OutputArg::Yaml, Width::Usual),
+    };
+    let inventory = &node.inventory;
     let lacks = node.lacks.troubles.as_slice();
     let without_devices = &node.empty;
     let document = Document { inventory, offerings: &offerings, lacks, without_devices };
-    answer(args.output, &document, || table(&node, &offerings))?;
+    answer(output, &document, || show(&node, &offerings, (&host, width)))?;
     complete(inventory)
 }
 
-/// What becomes of each device.
-type Offerings = BTreeMap<DeviceId, Offering>;
+/// Leaves those devices that were asked for.
+pub(super) fn narrow(inventory: &mut Inventory, which: &Which) -> Result<()> {
+    let known = |name: &&String| inventory.sources.contains_key(*name);
+    if let Some(unknown) = which.source.iter().find(|name| !known(name)) {
+        let names: Vec<_> = inventory.sources.keys().map(String::as_str).collect();
+        let there = names.join(", ");
+        return Err(Misuse(anyhow!(
+            "--source: no source is called {unknown:?}; there are {there}"
+        ))
+        .into());
+    }
+    inventory.devices.retain(|device| which.includes(device));
+    inventory.sources.retain(|name, _| which.speaks_of(name));
+    Ok(())
+}
 
 /// The answer for programs.
 #[derive(Serialize)]
@@ -55,25 +78,31 @@ struct Document<'a> {
     without_devices: &'a BTreeSet<ResourceName>,
 }
 
-fn table(node: &NodeState, offerings: &Offerings) -> Result<()> {
+fn show(node: &NodeState, offerings: &Offerings, (host, width): (&Host, Width)) -> Result<()> {
     let inventory = &node.inventory;
     let paint = Paint::for_stdout();
     simulated(inventory, paint)?;
-    for text in sources(inventory, paint) {
-        line(text)?;
-    }
-    if !inventory.devices.is_empty() {
+    sources(inventory, paint).into_iter().try_for_each(line)?;
+    for table in device_tables(inventory, offerings, Some(host), width) {
         line("")?;
-        for text in device_table(inventory, offerings).lines("") {
-            line(text)?;
-        }
-        let empty = node.empty.iter().map(|name| format!("{name} gets no device of this node"));
-        let lacks = node.lacks.troubles.iter().map(|what| format!("note: {what}"));
-        for text in obstacles(inventory, offerings).into_iter().chain(empty).chain(lacks) {
-            line(paint.text(Tone::Notable, text))?;
-        }
+        table.lines("").into_iter().try_for_each(line)?;
     }
+    let notes = notes(node, offerings);
+    if !notes.is_empty() {
+        line("")?;
+    }
+    notes.into_iter().map(|text| paint.text(Tone::Notable, text)).try_for_each(line)?;
     Ok(())
+}
+
+/// What a table has no column for.
+fn notes(node: &NodeState, offerings: &Offerings) -> Vec<String> {
+    if node.inventory.devices.is_empty() {
+        return Vec::new();
+    }
+    let empty = node.empty.iter().map(|name| format!("{name} gets no device of this node"));
+    let lacks = node.lacks.troubles.iter().map(|what| format!("note: {what}"));
+    obstacles(&node.inventory, offerings).into_iter().chain(empty).chain(lacks).collect()
 }
 
 /// One line for each source: what it found, or why not.
@@ -92,51 +121,23 @@ pub(crate) fn sources(inventory: &Inventory, paint: Paint) -> Vec<String> {
     inventory.sources.iter().map(text).collect()
 }
 
-/// Why healthy devices are not handed out, in the order of the table.
+/// Why healthy devices are not handed out: the reasons in the order of the table, and whom each holds for.
 fn obstacles(inventory: &Inventory, offerings: &Offerings) -> Vec<String> {
-    let healthy = inventory.devices.iter().filter(|device| device.health.is_healthy());
-    let obstacle = |device: &Device| {
-        let why = offerings.get(&device.id)?.obstacle.as_deref()?;
-        Some(format!("{} is not handed out: {why}", name(device)))
-    };
-    healthy.filter_map(obstacle).collect()
-}
-
-/// The resource, and into how many parts a device is shared: `nvidia.com/gpu x8`.
-fn resource(device: &Device, offerings: &Offerings) -> String {
-    let Some(offering) = offerings.get(&device.id) else { return dash() };
-    let name = offering.resource.as_ref().map_or_else(dash, ToString::to_string);
-    match offering.shared {
-        Some(shared) => format!("{name} x{}", shared.replicas),
-        None => name,
-    }
-}
-
-/// The devices in columns, with their resources where those are known. The table leaves to JSON what would make it too wide: the maker's name,
-/// the PCI domain where it is 0, as `lspci` does, and where NVLinks end.
-pub(crate) fn device_table(inventory: &Inventory, offerings: &Offerings) -> Table {
-    let headings =
-        ["NAME", "ID", "PRODUCT", "MEMORY", "NUMA", "PCI", "NVLINK", "RESOURCE", "HEALTH"];
-    let mut rows = vec![headings.map(str::to_owned).to_vec()];
-    for device in &inventory.devices {
-        rows.push(vec![
-            name(device),
-            device.id.to_string(),
-            product(inventory, device),
-            device.capacity.get(&MEMORY).map_or_else(dash, ToString::to_string),
-            device.place.numa_node.map_or_else(dash, |node| node.to_string()),
-            device.place.pci.map_or_else(dash, |address| without("0000:", &address.to_string())),
-            nvlinks(device),
-            resource(device, offerings),
-            device.health.to_string(),
-        ]);
-    }
-    if offerings.is_empty() {
-        for row in &mut rows {
-            row.remove(RESOURCE);
+    let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+    for device in inventory.devices.iter().filter(|device| device.health.is_healthy()) {
+        let offering = offerings.get(&device.id);
+        let Some(why) = offering.and_then(|it| it.obstacle.as_deref()) else { continue };
+        match reasons.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, names)) => names.push(name(device)),
+            None => reasons.push((why, vec![name(device)])),
         }
     }
-    Table::from_rows(rows)
+    let told = |(why, names): (&str, Vec<String>)| {
+        let verb = if names.len() == 1 { "is" } else { "are" };
+        let text = format!("{} {verb} not handed out: {why}", names.join(" "));
+        wrapped("", text.split_whitespace())
+    };
+    reasons.into_iter().flat_map(told).collect()
 }
 
 /// Devices in the inventory's order.
@@ -144,50 +145,4 @@ pub(crate) fn ordered<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Vec<
     let mut devices: Vec<_> = devices.into_iter().collect();
     devices.sort_by(|a, b| a.order().cmp(&b.order()));
     devices
-}
-
-/// The short name that tables and matrices use: `GPU0`, `GPU0:3`, `mlx5_0`.
-pub(crate) fn name(device: &Device) -> String {
-    let text = |key: &_| device.attributes.get(key).map(ToString::to_string);
-    match device.kind {
-        DeviceKind::Gpu => format!("GPU{}", device.index),
-        DeviceKind::Mig => {
-            let part = device.part.map(|part| part.to_string()).or_else(|| text(&PROFILE));
-            format!("GPU{}:{}", device.index, part.unwrap_or_default())
-        }
-        DeviceKind::Nic => text(&RDMA_DEVICE).unwrap_or_else(|| format!("NIC{}", device.index)),
-        DeviceKind::Fpga => format!("FPGA{}", device.index),
-        DeviceKind::Nvme => format!("nvme{}", device.index),
-        DeviceKind::Other => format!("{}{}", device.source, device.index),
-    }
-}
-
-/// `H100 80GB HBM3`; a part says which, a whole that is cut into parts says how many.
-fn product(inventory: &Inventory, device: &Device) -> String {
-    let product = device.attributes.get(&PRODUCT).map(ToString::to_string);
-    let product = product.map_or_else(dash, |product| without("NVIDIA ", &product));
-    match device.attributes.get(&PROFILE) {
-        Some(profile) => format!("{product} MIG {profile}"),
-        None if device.partitioned => {
-            format!("{product}, {} x MIG", inventory.parts_of(&device.id).count())
-        }
-        None => product,
-    }
-}
-
-fn without(prefix: &str, text: &str) -> String {
-    text.strip_prefix(prefix).unwrap_or(text).to_owned()
-}
-
-/// How many links, whatever they end at.
-fn nvlinks(device: &Device) -> String {
-    let links = &device.place.nvlinks;
-    match links.to_switches + links.peers.values().sum::<u32>() {
-        0 => dash(),
-        links => links.to_string(),
-    }
-}
-
-fn dash() -> String {
-    "-".to_owned()
 }

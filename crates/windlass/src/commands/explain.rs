@@ -13,10 +13,10 @@ mod show;
 
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
-use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_machine::{Machine, Profile};
 use windlass_node::{Config, agent, state::NodeState};
 
-use super::{answer, clock, complete, host_config};
+use super::{answer, clock, complete, host_config, machine::driver_for};
 use crate::{
     cli::{AskArgs, ExplainArgs, HostArgs, PeerArgs, RecordArgs},
     exit::Misuse,
@@ -81,12 +81,13 @@ async fn survey(config: &Config) -> Result<NodeState> {
 async fn simulated(profile: &str, host: HostArgs) -> Result<NodeState> {
     let profile = Profile::load(profile).map_err(|error| Misuse(error.into()))?;
     let folder = folder().context("cannot make a temporary folder")?;
-    let machine = Machine::create(&folder.path().join("machine"), &profile, &simulated_driver()?)
+    let driver = driver_for(&profile)?;
+    let machine = Machine::create(&folder.path().join("machine"), &profile, &driver)
         .context("cannot make the simulated machine")?;
     let mut config = host_config(HostArgs {
         config: host.config,
         host_root: Some(machine.host_root()),
-        nvml_library: Some(machine.nvml_library()),
+        nvml_library: profile.driver.is_some().then(|| machine.nvml_library()),
     })?;
     config.cdi_dir = folder.path().join("cdi");
     survey(&config).await

@@ -1,9 +1,11 @@
 //! `windlass machine`: simulated machines, for tests, demonstrations and bug reports.
 
-use std::path::Path;
+mod board;
+
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use windlass_machine::{Fault, Machine, Profile, simulated_driver};
+use windlass_machine::{Attached, Fault, Machine, Profile, simulated_driver};
 
 use crate::{
     cli::MachineCommand,
@@ -14,8 +16,9 @@ use crate::{
 pub(super) fn run(command: MachineCommand) -> Result<()> {
     match command {
         MachineCommand::List => list(),
-        MachineCommand::Create { dir, machine } => create(&dir, &machine),
+        MachineCommand::Create { dir, machine, device } => create(&dir, &machine, &device),
         MachineCommand::Fault { dir, fault } => inject(&dir, &fault),
+        MachineCommand::Board(args) => board::run(args),
         MachineCommand::Mig { dir, gpu, profiles, none } => {
             let off = profiles.is_empty() && !none;
             cut(&dir, gpu, (!off).then_some(&profiles))
@@ -32,12 +35,18 @@ fn list() -> Result<()> {
     for text in table.lines("") {
         line(text)?;
     }
+    line("")?;
+    let devices: Vec<_> = Attached::names().collect();
+    line(format!("Devices to add with --device: {}", devices.join(", ")))?;
     Ok(())
 }
 
-fn create(dir: &Path, profile: &str) -> Result<()> {
-    let profile = Profile::load(profile).map_err(|error| Misuse(error.into()))?;
-    let machine = Machine::create(dir, &profile, &simulated_driver()?)?;
+fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
+    let mut profile = Profile::load(profile).map_err(|error| Misuse(error.into()))?;
+    for device in devices {
+        profile.attach(device).map_err(|error| Misuse(error.into()))?;
+    }
+    let machine = Machine::create(dir, &profile, &driver_for(&profile)?)?;
     line(format!("SIMULATED machine {} in {}", profile.name, machine.dir().display()))?;
     line("")?;
     line("Look at it:")?;
@@ -51,14 +60,31 @@ fn create(dir: &Path, profile: &str) -> Result<()> {
         machine.dir().join("agent").display()
     ))?;
     line("Let something happen:")?;
-    line(format!("  windlass machine fault {} xid:79@0", machine.dir().display()))?;
+    let fault = a_fault(&profile).unwrap_or_else(|| "--help".to_owned());
+    line(format!("  windlass machine fault {} {fault}", machine.dir().display()))?;
     Ok(())
+}
+
+/// Something that can happen to the machine.
+fn a_fault(profile: &Profile) -> Option<String> {
+    let of_device = || profile.devices.first().map(|device| format!("unplug:{}", device.name));
+    let of_nic = || profile.nics.first().map(|nic| format!("link-down:{}", nic.netdev));
+    let of_amd = || profile.amd.as_ref().map(|_| "unplug:amd0".to_owned());
+    let of_gpu = profile.gpus.first().map(|_| "xid:79@0".to_owned());
+    of_gpu.or_else(of_amd).or_else(of_device).or_else(of_nic)
+}
+
+/// The simulated driver, for a machine that has NVIDIA's; nothing for another.
+pub(crate) fn driver_for(profile: &Profile) -> Result<PathBuf> {
+    let driver = profile.driver.as_ref().map(|_| simulated_driver()).transpose()?;
+    Ok(driver.unwrap_or_default())
 }
 
 /// The flags that point a command at a simulated machine.
 pub(crate) fn host_flags(machine: &Machine) -> String {
     let (root, library) = (machine.host_root(), machine.nvml_library());
-    format!("--host-root {} --nvml-library {}", root.display(), library.display())
+    let root = format!("--host-root {}", root.display());
+    if library.exists() { format!("{root} --nvml-library {}", library.display()) } else { root }
 }
 
 fn cut(dir: &Path, gpu: usize, profiles: Option<&Vec<String>>) -> Result<()> {

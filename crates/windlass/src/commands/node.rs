@@ -4,7 +4,7 @@ mod read;
 
 use std::{path::PathBuf, sync::Arc};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
@@ -12,6 +12,7 @@ use tokio::{
 use windlass_node::{
     Agent, Config,
     config::{LabelValue, Loaded, Remark, reload::Follow},
+    host::Host,
 };
 
 use self::read::read;
@@ -106,6 +107,11 @@ async fn count(mut hangup: Signal, asked: watch::Sender<u64>) {
 
 fn check(config: &Config) -> Result<()> {
     host_root(config)?;
+    if Host::new(&config.host_root, &config.host_root_on_node).recorded().is_some() {
+        let root = config.host_root.display();
+        let problem = anyhow!("the host root {root} is a recording, whose devices no pod can use");
+        return Err(Misuse(problem).into());
+    }
     // The agent makes these two where they are missing.
     for (what, path, named) in [
         ("kubelet's folder", &config.kubelet_dir, "--kubelet-dir or kubeletDir"),

@@ -8,10 +8,14 @@ use windlass_core::{
     topology::{Connection, ConnectionMatrix},
 };
 
-use super::{answer, complete, devices::name, simulated, survey};
+use super::{
+    answer, complete,
+    devices::{name, narrow},
+    simulated, survey,
+};
 use crate::{
-    cli::LookArgs,
-    screen::{Paint, Table, Tone, line},
+    cli::TopoArgs,
+    screen::{Paint, Table, Tone, WIDTH, line},
 };
 
 /// Whole devices with a place, and how they are connected: `connections[i][j]` between the devices
@@ -21,6 +25,8 @@ use crate::{
 pub(crate) struct Topology {
     #[serde(skip_serializing_if = "Option::is_none")]
     simulated: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recorded: Option<String>,
     devices: Vec<Entry>,
     connections: Vec<Vec<Connection>>,
 }
@@ -31,16 +37,25 @@ struct Entry {
     name: String,
     id: String,
     kind: DeviceKind,
+    #[serde(skip)]
+    is_nvidia: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     numa_node: Option<u32>,
 }
 
-/// What the labels mean, which are those of `nvidia-smi topo`.
-pub(crate) const LEGEND: &str = "NV# NVLinks, PSB same board, PIX one PCIe switch, PXB several, \
-                                 PHB host bridge, NODE same NUMA node, SYS other";
+/// What the labels mean, which are those of `nvidia-smi topo` and `rocm-smi`.
+const LEGEND: &str = "PSB same board, PIX one PCIe switch, PXB several, PHB host bridge, \
+                      NODE same NUMA node, SYS other";
 
-pub(super) async fn run(args: LookArgs) -> Result<()> {
-    let inventory = survey(args.host).await?.inventory;
+/// What one means that only NVIDIA's GPUs have.
+const NVLINK: &str = "NV# NVLinks";
+
+/// What labels mean that few machines have.
+const RARE: [(&str, &str); 2] = [("XGMI", "XGMI AMD's links"), ("DEV", "DEV same PCI function")];
+
+pub(super) async fn run(args: TopoArgs) -> Result<()> {
+    let mut inventory = survey(args.host).await?.inventory;
+    narrow(&mut inventory, &args.which)?;
     let topology = Topology::of(&inventory);
     answer(args.output, &topology, || show(&inventory, &topology))?;
     complete(&inventory)
@@ -52,9 +67,11 @@ fn show(inventory: &Inventory, topology: &Topology) -> Result<()> {
     if topology.devices.is_empty() {
         return Ok(line("no devices with a place on the PCI bus; `windlass devices` says why")?);
     }
-    topology.matrix().lines("").into_iter().try_for_each(line)?;
-    line("")?;
-    Ok(line(paint.text(Tone::Quiet, LEGEND))?)
+    for table in topology.panes(WIDTH) {
+        table.lines("").into_iter().try_for_each(line)?;
+        line("")?;
+    }
+    Ok(line(paint.text(Tone::Quiet, topology.legend()))?)
 }
 
 // === impl Topology ===
@@ -62,7 +79,7 @@ fn show(inventory: &Inventory, topology: &Topology) -> Result<()> {
 impl Topology {
     /// The topology of an inventory. Parts are left out: they are where their whole is.
     pub(crate) fn of(inventory: &Inventory) -> Self {
-        let whole = |device: &&Device| device.kind != DeviceKind::Mig && device.place.pci.is_some();
+        let whole = |device: &&Device| device.parent.is_none() && device.place.pci.is_some();
         Self::among(inventory, inventory.devices.iter().filter(whole).collect())
     }
 
@@ -72,9 +89,49 @@ impl Topology {
         let row = |i| (0..devices.len()).map(|j| matrix.at(i, j)).collect();
         Self {
             simulated: inventory.simulated.clone(),
+            recorded: inventory.recorded.clone(),
             connections: (0..devices.len()).map(row).collect(),
             devices: devices.into_iter().map(Entry::of).collect(),
         }
+    }
+
+    /// What the labels of this machine mean.
+    pub(crate) fn legend(&self) -> String {
+        let pairs = (0..self.devices.len()).flat_map(|i| (0..i).map(move |j| (i, j)));
+        let labels: Vec<_> = pairs.map(|(i, j)| self.connections[i][j].to_string()).collect();
+        let occurs = |label: &str| labels.iter().any(|it| it.starts_with(label));
+        let nvidia = self.devices.iter().any(|device| device.is_nvidia).then_some(NVLINK);
+        let rare = RARE.iter().filter(|(label, _)| occurs(label)).map(|(_, what)| *what);
+        nvidia.into_iter().chain(rare).chain([LEGEND]).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Everything with everything, the NUMA nodes last. What is wider than `width` is told in several
+    /// tables, all devices with the first kinds, then with the next.
+    fn panes(&self, width: usize) -> Vec<Table> {
+        let all: Vec<_> = (0..self.devices.len()).collect();
+        let fits = |columns: &[usize]| self.pane(&all, columns).width() <= width;
+        let mut panes: Vec<&[usize]> = Vec::new();
+        let mut begun = 0;
+        for kind in all.chunk_by(|a, b| self.devices[*a].kind == self.devices[*b].kind) {
+            let end = kind[0] + kind.len();
+            if begun < kind[0] && !fits(&all[begun..end]) {
+                panes.push(&all[begun..kind[0]]);
+                begun = kind[0];
+            }
+            // Of one kind there may be more than fit; at least one does, or it would never end.
+            while !fits(&all[begun..end]) && end - begun > 1 {
+                let most = (1..end - begun).rev().find(|most| fits(&all[begun..begun + most]));
+                let most = most.unwrap_or(1);
+                panes.push(&all[begun..begun + most]);
+                begun += most;
+            }
+        }
+        panes.push(&all[begun..]);
+        panes.into_iter().map(|columns| self.pane(&all, columns)).collect()
+    }
+
+    fn pane(&self, rows: &[usize], columns: &[usize]) -> Table {
+        self.with_numa(rows, self.cells(rows, columns))
     }
 
     /// Everything with everything, the NUMA nodes last.
@@ -129,6 +186,7 @@ impl Entry {
             name: name(device),
             id: device.id.to_string(),
             kind: device.kind,
+            is_nvidia: device.is_nvidia(),
             numa_node: device.place.numa_node,
         }
     }

@@ -11,7 +11,7 @@ use windlass_core::inventory::Inventory;
 
 use super::event::{Alternative, Arrival, Container, Counts, Event, Failure};
 use crate::{
-    commands::{LEGEND, Topology, device_table, sources},
+    commands::{Topology, Width, device_tables, sources},
     screen::{Paint, Tone, count, line, wrapped},
 };
 
@@ -84,8 +84,10 @@ impl Words {
         let heading = format!("{} {}", self.strong("Discovered"), self.took(took_ms));
         let mut lines = vec![String::new(), heading];
         lines.extend(sources(inventory, self.0).iter().map(|text| format!("  {text}")));
-        lines.push(String::new());
-        lines.extend(device_table(inventory, &BTreeMap::new()).lines("  "));
+        for table in device_tables(inventory, &BTreeMap::new(), None, Width::Usual) {
+            lines.push(String::new());
+            lines.extend(table.lines("  "));
+        }
         lines
     }
 
@@ -95,7 +97,7 @@ impl Words {
             lines.extend(table.lines("  "));
             lines.push(String::new());
         }
-        lines.push(self.quiet(format!("  {LEGEND}")));
+        lines.push(self.quiet(format!("  {}", topology.legend())));
         lines
     }
 

@@ -1,10 +1,11 @@
-//! The agent on a real Kubernetes node, with simulated GPUs.
+//! The agent on a real Kubernetes node, with simulated GPUs, and with the devices that the machine really has.
 //!
 //! Runs when `WINDLASS_E2E_KUBECONFIG` names a cluster whose kubelet runs on this machine in
 //! `/var/lib/kubelet`, with an image `docker.io/local/app:1` that prints its environment and `/dev`
 //! and sleeps; needs root and `kubectl`. `WINDLASS_E2E_RESTART_KUBELET` names the command that
 //! restarts the kubelet; without it that part is left out, and said so.
 
+mod devices;
 mod kubelet;
 mod node;
 mod pods;

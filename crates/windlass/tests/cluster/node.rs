@@ -1,16 +1,17 @@
-//! A simulated machine, and the agent that serves it to the real kubelet.
+//! A machine, simulated or this one, and the agent that serves it to the real kubelet.
 
 use std::{
     fs,
-    path::Path,
     process::{Child, Command},
 };
 
 use tempfile::TempDir;
 
-/// A simulated machine and the agent's configuration; gone when dropped.
+/// A machine and the agent's configuration; gone when dropped, unless it is this one.
 pub(crate) struct Node {
     folder: TempDir,
+    /// Flags of the agent that say where the machine is.
+    host: Vec<String>,
 }
 
 /// The agent; killed when dropped.
@@ -32,9 +33,19 @@ fn succeed(arguments: &[&str]) {
 
 impl Node {
     pub(crate) fn new(profile: &str, config: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let node = Self { folder };
+        let mut node = Self::of_this_machine(config);
         succeed(&["machine", "create", &node.path("machine"), "--machine", profile]);
+        let (host, library) = (node.path("machine/host"), node.path("machine/libnvidia-ml.so.1"));
+        let flags =
+            ["--host-root", &host, "--host-root-on-node", &host, "--nvml-library", &library];
+        node.host = flags.map(str::to_owned).to_vec();
+        node
+    }
+
+    /// This machine, with nothing simulated.
+    pub(crate) fn of_this_machine(config: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let node = Self { folder, host: Vec::new() };
         node.configure(config);
         node
     }
@@ -63,10 +74,9 @@ impl Node {
     }
 
     pub(crate) fn agent(&self) -> Agent {
-        let host = self.path("machine/host");
         let log = fs::File::options().create(true).append(true).open(self.path("log"));
-        let child = windlass(&["node", "--host-root", &host, "--host-root-on-node", &host])
-            .args(["--nvml-library", &self.path("machine/libnvidia-ml.so.1")])
+        let child = windlass(&["node"])
+            .args(&self.host)
             .args(["--config", &self.path("windlass.yaml"), "--state-dir", &self.path("state")])
             .stderr(log.expect("a log"))
             .spawn();
@@ -76,9 +86,11 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        for document in ["windlass.dev-gpu.json", "windlass.dev-nic.json"] {
-            // Written by the agent of this test; an agent in use leaves them for its containers.
-            let _ = fs::remove_file(Path::new("/var/run/cdi").join(document));
+        // Written by the agent of this test; an agent in use leaves them for its containers.
+        for document in fs::read_dir("/var/run/cdi").into_iter().flatten().flatten() {
+            if document.file_name().to_string_lossy().starts_with("windlass.dev-") {
+                let _ = fs::remove_file(document.path());
+            }
         }
     }
 }

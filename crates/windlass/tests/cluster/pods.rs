@@ -36,9 +36,21 @@ impl Pods {
         Self(Vec::new())
     }
 
+    /// What a command in a pod's container says; `None` where it fails.
+    pub(crate) fn inside(name: &str, script: &str) -> Option<String> {
+        let shell = ["exec", name, "--", "sh", "-c", script];
+        let output = command().args(shell).output().expect("kubectl is on the PATH");
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     /// Makes a pod, and waits until its container runs.
     pub(crate) async fn run(&mut self, name: &str, resource: &str, count: usize) {
         self.make(name, resource, count);
+        self.until_it_runs(name).await;
+    }
+
+    /// Waits until a pod's container runs.
+    pub(crate) async fn until_it_runs(&self, name: &str) {
         let phase = async || kubectl(&["get", "pod", name, "-o", "jsonpath={.status.phase}"]);
         eventually(NODE_STATUS, "Running".to_owned(), phase).await;
     }

@@ -16,6 +16,8 @@ pub(super) struct Filling<'a> {
     pub(super) pools: Vec<Pool>,
     pub(super) policy: Policy,
     span: Span,
+    /// Other devices of the container.
+    near: Vec<usize>,
     pub(super) steps: u64,
     pub(super) exact: bool,
 }
@@ -26,10 +28,10 @@ impl<'a> Filling<'a> {
     pub(super) fn new(
         topology: &'a Topology,
         pools: Vec<Pool>,
-        policy: Policy,
-        span: Span,
+        (policy, span): (Policy, Span),
+        near: Vec<usize>,
     ) -> Self {
-        Self { topology, pools, policy, span, steps: 0, exact: true }
+        Self { topology, pools, policy, span, near, steps: 0, exact: true }
     }
 
     /// Takes one of each device in its turn where the load is spread, all that it has left where it is
@@ -88,7 +90,7 @@ impl<'a> Filling<'a> {
         let positions = Positions {
             available: &available,
             required: &required,
-            near: &[],
+            near: &self.near,
             shares: &shares,
             beside: &[],
         };

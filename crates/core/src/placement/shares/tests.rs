@@ -37,14 +37,21 @@ impl World {
     fn ask(&self, ask: &Ask) -> Result<ShareChoice, ShareError> {
         let required: Vec<_> = ask.required.iter().map(|id| id.parse().expect("valid")).collect();
         let Ask { size, policy, span, .. } = *ask;
-        let request =
-            ShareRequest { devices: &self.shared(), required: &required, size, policy, span };
+        let request = ShareRequest {
+            devices: &self.shared(),
+            required: &required,
+            near: &[],
+            size,
+            policy,
+            span,
+        };
         choose(&self.topology(), request)
     }
 
     fn explain(&self, ask: &Ask) -> ShareExplanation {
         let Ask { size, policy, span, .. } = *ask;
-        let request = ShareRequest { devices: &self.shared(), required: &[], size, policy, span };
+        let request =
+            ShareRequest { devices: &self.shared(), required: &[], near: &[], size, policy, span };
         explain(&self.topology(), request).expect("an answer")
     }
 
@@ -256,7 +263,7 @@ impl Question {
 
     fn of<'a>(&'a self, devices: &'a [SharedDevice<'a>]) -> ShareRequest<'a> {
         let Self { size, policy, span, .. } = *self;
-        ShareRequest { devices, required: &self.required, size, policy, span }
+        ShareRequest { devices, required: &self.required, near: &[], size, policy, span }
     }
 }
 

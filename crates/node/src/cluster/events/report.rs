@@ -9,7 +9,7 @@ use windlass_core::{
     inventory::Inventory,
 };
 
-use crate::cluster::beginning;
+use crate::{cluster::beginning, handover::Failure, state::NodeState};
 
 /// The devices that were told to be unhealthy, and how that was put.
 #[derive(Debug, Default)]
@@ -42,9 +42,9 @@ const LONGEST_NOTE: usize = 1024;
 
 impl Told {
     /// The first thing in the inventory that is not told yet.
-    pub(super) fn next(&mut self, inventory: &Inventory) -> Option<Report> {
-        self.0.retain(|id, _| inventory.get(id.as_str()).is_some());
-        inventory.devices.iter().find_map(|device| self.about(device, inventory))
+    pub(super) fn next(&mut self, state: &NodeState) -> Option<Report> {
+        self.0.retain(|id, _| state.inventory.get(id.as_str()).is_some());
+        state.inventory.devices.iter().find_map(|device| self.about(device, state))
     }
 
     /// Remembers that something was told.
@@ -55,19 +55,29 @@ impl Told {
         };
     }
 
-    fn about(&self, device: &Device, inventory: &Inventory) -> Option<Report> {
-        let known = self.0.get(&device.id);
+    fn about(&self, device: &Device, state: &NodeState) -> Option<Report> {
+        let (inventory, known) = (&state.inventory, self.0.get(&device.id));
         let health = device.health.to_string();
-        let (news, happened) = match device.health.state {
+        let (news, happened, at) = match device.health.state {
             HealthState::Unknown => return None,
-            HealthState::Healthy => (News::Recovered, format!("is {health} again, was {}", known?)),
+            HealthState::Healthy => match state.unclean.get(&device.id) {
+                Some(Failure { why, .. }) if known == Some(why) => return None,
+                Some(Failure { why, since, .. }) => {
+                    let happened = format!("is kept back, its hand-over failed: {why}");
+                    (News::Unhealthy(why.clone()), happened, *since)
+                }
+                None => {
+                    let happened = format!("is {health} again, was {}", known?);
+                    (News::Recovered, happened, device.health.since)
+                }
+            },
             HealthState::Unhealthy if known == Some(&health) => return None,
             HealthState::Unhealthy if whole_is_so_too(device, inventory) => return None,
-            HealthState::Unhealthy => (News::Unhealthy(health.clone()), format!("is {health}")),
-        };
-        let at = match (&news, device.health.trouble()) {
-            (News::Unhealthy(_), Some(trouble)) => trouble.last,
-            _ => device.health.since,
+            HealthState::Unhealthy => {
+                let trouble = device.health.trouble();
+                let at = trouble.map_or(device.health.since, |trouble| trouble.last);
+                (News::Unhealthy(health.clone()), format!("is {health}"), at)
+            }
         };
         let note = note(device, &happened, inventory.simulated.as_deref());
         Some(Report { device: device.id.clone(), news, note, at })

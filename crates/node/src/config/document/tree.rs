@@ -1,6 +1,6 @@
 //! YAML as a tree of nodes that know their lines and what was written there.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use serde::{
     Deserialize, Deserializer,
@@ -44,6 +44,7 @@ pub(super) struct Key {
 /// Parses a document; one that says nothing is an empty map.
 pub(crate) fn parse(text: &str) -> Result<Node, Remark> {
     let nothing = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    let text = &*without_tabs(text);
     let mut root = if text.lines().all(nothing) {
         Node { id: 0, line: 1, written: String::new(), value: Value::Map(Vec::new()) }
     } else {
@@ -52,6 +53,15 @@ pub(crate) fn parse(text: &str) -> Result<Node, Remark> {
     };
     root.number(&mut 0);
     Ok(root)
+}
+
+/// JSON may be indented with tabs, which YAML does not take. In its texts a tab is written `\t`.
+fn without_tabs(text: &str) -> Cow<'_, str> {
+    if text.trim_start().starts_with(['{', '[']) {
+        Cow::Owned(text.replace('\t', " "))
+    } else {
+        Cow::Borrowed(text)
+    }
 }
 
 /// A key that is there twice reaches the reader, which knows the line of the first.
@@ -83,7 +93,8 @@ impl Node {
         Self { id: 0, line: referenced.line(), written, value: Value::new(value, text) }
     }
 
-    fn number(&mut self, next: &mut u32) {
+    /// Gives every node an id that no other of the document has.
+    pub(super) fn number(&mut self, next: &mut u32) {
         self.id = *next;
         *next += 1;
         match &mut self.value {
@@ -105,8 +116,29 @@ impl Node {
         entries.iter().find(|(key, _)| key.text == name).map(|(_, node)| node)
     }
 
+    /// The entries of a map.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &Self)> {
+        let entries = if let Value::Map(entries) = &self.value { entries.as_slice() } else { &[] };
+        entries.iter().map(|(key, node)| (key.text.as_str(), node))
+    }
+
+    /// What a key of a map says, whatever its capitals.
+    pub(crate) fn child_like(&self, name: &str) -> Option<&Self> {
+        self.entries().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, node)| node)
+    }
+
+    /// The items of a list.
+    pub(crate) fn items(&self) -> &[Self] {
+        if let Value::List(items) = &self.value { items } else { &[] }
+    }
+
+    /// Whether it is text on lines of its own, after `|` or `>`.
+    pub(crate) fn is_block(&self) -> bool {
+        matches!(self.value, Value::Text(_)) && self.written.starts_with(['|', '>'])
+    }
+
     /// A scalar as text.
-    pub(super) fn text(&self) -> Option<String> {
+    pub(crate) fn text(&self) -> Option<String> {
         match &self.value {
             Value::Text(text) => Some(text.clone()),
             Value::Null | Value::List(_) | Value::Map(_) => None,

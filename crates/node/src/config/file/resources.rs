@@ -13,7 +13,7 @@ use windlass_core::{
 
 use super::word::{Count, Id, Profile, Written};
 use crate::config::{
-    PerContainer, Remark, Replicas, ResourceRule, Selector, Shared, Sharing, SharingMethod,
+    PerContainer, Pooled, Remark, Replicas, ResourceRule, Selector, Shared, Sharing, SharingMethod,
     document::Lined, rules::LinedRule,
 };
 
@@ -89,6 +89,10 @@ pub(super) struct SharingEntry {
     /// otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     per_container: Option<PerContainer>,
+    /// Whether the replicas are of all devices together, so that a container gets every one of them;
+    /// with `shared` only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pool: bool,
 }
 
 /// The most clients of one MPS server, from compute capability 7.0 on; older GPUs take 16, which only
@@ -117,10 +121,7 @@ impl ResourceEntry {
 
 impl From<&ResourceRule> for ResourceEntry {
     fn from(rule: &ResourceRule) -> Self {
-        let sharing = match rule.sharing {
-            Sharing::Exclusive => None,
-            Sharing::Shared(shared) => Some(SharingEntry::from(shared)),
-        };
+        let sharing = SharingEntry::of(rule.sharing);
         Self {
             name: unlined(Written(rule.name.clone())),
             devices: unlined(SelectorEntry::from(&rule.devices)),
@@ -211,6 +212,9 @@ impl SharingEntry {
         let Count(replicas) = self.replicas;
         let is_nvidia = devices.source == Some(SourceName::NVIDIA);
         match (self.method, devices.kind) {
+            (SharingMethod::Mps | SharingMethod::TimeSlicing, _) if self.pool => {
+                Some("only method: shared pools devices; leave pool out".to_owned())
+            }
             (SharingMethod::Mps, Some(DeviceKind::Mig)) => {
                 Some("MPS shares whole GPUs only; share MIG instances by timeSlicing".to_owned())
             }
@@ -246,17 +250,29 @@ fn usual_per_container(method: SharingMethod) -> PerContainer {
 
 impl From<SharingEntry> for Sharing {
     fn from(entry: SharingEntry) -> Self {
-        let SharingEntry { method, replicas: Count(replicas), per_container } = entry;
+        let SharingEntry { method, replicas: Count(replicas), per_container, pool } = entry;
         let per_container = per_container.unwrap_or_else(|| usual_per_container(method));
+        if pool {
+            return Self::Pooled(Pooled { tokens: replicas, per_container });
+        }
         Self::Shared(Shared { method, replicas, per_container })
     }
 }
 
-impl From<Shared> for SharingEntry {
-    fn from(shared: Shared) -> Self {
+impl SharingEntry {
+    /// What a file has to say of this sharing; nothing of devices that serve one container.
+    pub(super) fn of(sharing: Sharing) -> Option<Self> {
+        let (shared, pool) = match sharing {
+            Sharing::Exclusive => return None,
+            Sharing::Shared(shared) => (shared, false),
+            Sharing::Pooled(Pooled { tokens, per_container }) => {
+                let method = SharingMethod::Shared;
+                (Shared { method, replicas: tokens, per_container }, true)
+            }
+        };
         let Shared { method, replicas, per_container } = shared;
         let unusual = per_container != usual_per_container(method);
         let per_container = Some(per_container).filter(|_| unusual);
-        Self { method, replicas: Count(replicas), per_container }
+        Some(Self { method, replicas: Count(replicas), per_container, pool })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
 use windlass_core::{
     attribute::AttributeName,
@@ -12,12 +12,13 @@ use windlass_core::{
 };
 
 use super::{
+    facts::{self, Facts},
     resources::{SharingEntry, unlined},
-    word::{Pause, Written},
+    word::{Pause, ResourceDomain, Written},
 };
 use crate::config::{
-    Find, Give, GivenMount, GivenNode, Handover, Probe, Remark, Sharing, SourceRule, Step,
-    StepAction, Test, Unit,
+    DeviceProfile, Find, Give, GivenMount, GivenNode, Handover, Probe, Remark, Sharing, SourceRule,
+    Step, StepAction, Test, Unit,
     document::{Lined, Many},
 };
 
@@ -27,12 +28,21 @@ const DOMAIN: &str = "windlass.dev";
 /// A source of devices: where they are looked for, and what a container gets of them.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(transform = begun_from_a_profile)]
 pub(super) struct SourceEntry {
+    /// A profile that comes with Windlass, see `windlass config profiles`: every other key is as there
+    /// where it is left out here. When the entry is read, they have been taken over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    profile: Option<Written<DeviceProfile>>,
     /// What the source is called; its devices' ids begin with it.
     name: Lined<Written<SourceName>>,
     /// The resource its devices are part of, unless an entry of `resources` takes them first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     resource: Option<Written<ResourceName>>,
+    /// Instead of `resource`: the domain in which each device is a resource of its own, called after
+    /// its node, `smarter-devices/video0` for `/dev/video0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    resource_domain: Option<Written<ResourceDomain>>,
     /// Left out, a device serves one container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sharing: Option<Lined<SharingEntry>>,
@@ -44,6 +54,9 @@ pub(super) struct SourceEntry {
     /// Attributes `windlass.dev/<name>`, read from files in the device's folder of sysfs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     attributes: BTreeMap<String, PathBuf>,
+    /// Attributes `windlass.dev/<name>` that every device has: a truth value, a whole number or a text.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    facts: Facts,
     /// What one device is made of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unit: Option<UnitEntry>,
@@ -59,6 +72,10 @@ pub(super) struct SourceEntry {
     /// What is done after the last container has let go of a device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     release: Vec<Lined<StepEntry>>,
+    /// Whether of several nodes that reach a device only the one that holds its lease hands it out; the
+    /// lease is an object of the API server.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    lease: bool,
     /// Whether nodes may be handed out that give away the whole machine, such as `/dev/mem`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     allow_dangerous: bool,
@@ -236,6 +253,10 @@ impl SourceEntry {
         });
         let mut rule = SourceRule::new(self.name.value.0, find);
         rule.resource = self.resource.map(|Written(name)| name);
+        rule.resource_domain = self.resource_domain.map(|Written(ResourceDomain(text))| text);
+        if rule.resource.is_some() && rule.resource_domain.is_some() {
+            wrong.push(Remark::new(line, "write resource or resourceDomain, not both"));
+        }
         rule.sharing = self.sharing.map_or(Sharing::Exclusive, |sharing| sharing.value.into());
         rule.expression = self.expression.map(|Written(expression)| expression);
         for (name, file) in self.attributes {
@@ -244,6 +265,9 @@ impl SourceEntry {
                 None => wrong.push(Remark::new(line, format!("{name:?} cannot name an attribute"))),
             }
         }
+        let (facts, problems) = facts::attributes(DOMAIN, self.facts);
+        rule.facts = facts;
+        wrong.extend(problems.into_iter().map(|problem| Remark::new(line, problem)));
         rule.unit = self.unit.map_or(Unit::Each, Into::into);
         if let Some(give) = self.give {
             rule.give = give.into();
@@ -254,9 +278,19 @@ impl SourceEntry {
             steps.into_iter().filter_map(step).collect()
         };
         rule.handover = Handover { prepare: steps(self.prepare), release: steps(self.release) };
+        rule.lease = self.lease;
         rule.allow_dangerous = self.allow_dangerous;
         Lined { line, value: rule }
     }
+}
+
+/// What an entry must have, a profile gives it as well.
+fn begun_from_a_profile(schema: &mut Schema) {
+    let required = schema.remove("required").unwrap_or_default();
+    schema.insert(
+        "anyOf".to_owned(),
+        serde_json::json!([{ "required": ["profile"] }, { "required": required }]),
+    );
 }
 
 fn noted<T>(outcome: Result<T, String>, line: u64, wrong: &mut Vec<Remark>) -> Option<T> {
@@ -265,26 +299,27 @@ fn noted<T>(outcome: Result<T, String>, line: u64, wrong: &mut Vec<Remark>) -> O
 
 impl From<&SourceRule> for SourceEntry {
     fn from(rule: &SourceRule) -> Self {
-        let sharing = match rule.sharing {
-            Sharing::Exclusive => None,
-            Sharing::Shared(shared) => Some(unlined(SharingEntry::from(shared))),
-        };
+        let sharing = SharingEntry::of(rule.sharing).map(unlined);
         let steps = |steps: &[Step]| steps.iter().map(|step| unlined(step.into())).collect();
         let attributes = rule.attributes.iter();
         Self {
+            profile: None,
             name: unlined(Written(rule.name.clone())),
             resource: rule.resource.clone().map(Written),
+            resource_domain: rule.resource_domain.clone().map(|it| Written(ResourceDomain(it))),
             sharing,
             find: unlined(FindEntry::from(&rule.find)),
             expression: rule.expression.clone().map(Written),
             attributes: attributes
                 .map(|(name, file)| (name.name().to_owned(), file.clone()))
                 .collect(),
+            facts: facts::facts(&rule.facts),
             unit: Some(rule.unit).filter(|unit| *unit != Unit::Each).map(Into::into),
             give: GiveEntry::of(&rule.give),
             probe: rule.probe.as_ref().map(|probe| unlined(probe.into())),
             prepare: steps(&rule.handover.prepare),
             release: steps(&rule.handover.release),
+            lease: rule.lease,
             allow_dangerous: rule.allow_dangerous,
         }
     }
@@ -302,7 +337,14 @@ impl FindEntry {
             files.map(Find::Files),
             endpoints.map(|Many(endpoints)| Find::Endpoints(endpoints)),
         ];
-        only_one(all).ok_or_else(|| "write one of bus, class, nodes, files, endpoints".to_owned())
+        match only_one(all) {
+            Some(Find::Nodes(none) | Find::Endpoints(none)) if none.is_empty() => {
+                Err("nothing to look for: write a node or an endpoint".to_owned())
+            }
+            found => {
+                found.ok_or_else(|| "write one of bus, class, nodes, files, endpoints".to_owned())
+            }
+        }
     }
 }
 

@@ -8,8 +8,8 @@ use windlass_core::{device::DeviceKind, placement};
 
 use super::*;
 use crate::config::{
-    HealthPolicy, Imex, LabelOutput, MissingChannel, PerContainer, Replicas, ResourceRule,
-    Selector, Shared, Sharing, SharingMethod, Strategy, UnlistedXids,
+    HealthPolicy, Imex, LabelOutput, MissingChannel, NicIds, PerContainer, RdmaNode, Replicas,
+    ResourceRule, Selector, Shared, Sharing, SharingMethod, Strategy, UnlistedXids,
 };
 
 fn parse(text: &str) -> Result<Config, String> {
@@ -26,6 +26,7 @@ cdiDir: /c
 stateDir: /s
 mpsDir: /m
 mps: {shmDir: /dev/shm/windlass, users: together}
+deviceInfoDir: /d
 listen: 127.0.0.1:9400
 cluster: {kubeconfig: /kc, nodeName: n1, namespace: gpu, events: true}
 mig: single
@@ -36,6 +37,9 @@ cdiAnnotationPrefix: cdi.example.com/
 hooks: {program: /usr/bin/nvidia-ctk, disabled: [chmod]}
 features: [gds, mofed, gdrcopy]
 imex: {channels: [0, 2047], required: true}
+amd: {naming: mixed}
+intel: {renderAs128: true}
+fpga: {mode: regiondevel, unit: card, managementNodes: true}
 sources:
 - name: camera
   resource: a.com/camera
@@ -43,6 +47,7 @@ sources:
   find: {nodes: ["/dev/video*", /dev/media0]}
   match: 'device.attributes["windlass.dev"].driver == "uvcvideo"'
   attributes: {firmware: device/fw_version}
+  facts: {lenses: 2, colour: true, maker: Acme}
   unit: zipped
   give:
     found: r
@@ -54,10 +59,19 @@ sources:
   prepare: [{http: "http://h/reset", timeout: 2s}, {command: [/bin/true, now]}]
   release: [{write: reset, text: "1"}]
   allowDangerous: true
-- {name: board, find: {endpoints: [10.0.0.1]}, probe: {http: "http://{endpoint}/"}}
+- {name: board, find: {endpoints: [10.0.0.1]}, probe: {http: "http://{endpoint}/"}, lease: true}
 - {name: files, find: {files: /etc/boards}, give: {found: none}, probe: {command: [/bin/true]}}
-- {name: stick, find: {bus: usb}, unit: all, probe: {tcp: "{endpoint}"}}
+- {name: stick, find: {bus: usb}, match: "device.index == 0", unit: all, probe: {tcp: "{host}:80"}}
 - {name: render, find: {class: drm}}
+- {name: tty, resourceDomain: a.com, find: {nodes: /dev/ttyUSB0}}
+nics:
+  ids: pciAddress
+  rdmaNodes: [uverbs, umad]
+  vhostNet: true
+  programHints: true
+  numaHints: false
+  quietPeriod: 3s
+  info: {"*": {a: b}, "0000:3b:02.0": {a: c}}
 exclude:
 - {kind: gpu, index: [7]}
 resources:
@@ -68,6 +82,9 @@ resources:
 - name: a.com/y
   devices: {kind: mig, profiles: [1g.5gb], ids: [MIG-1]}
   sharing: {method: timeSlicing, replicas: 8}
+- name: rdma/all
+  devices: {kind: nic}
+  sharing: {method: shared, replicas: 3, pool: true}
 unmatched: default
 health:
   quietPeriod: 2m
@@ -110,6 +127,28 @@ fn every_key_is_taken() {
     let Sharing::Shared(shared) = rules[1].sharing else { panic!("it is shared") };
     assert_eq!((shared.replicas.get(), shared.per_container), (8, PerContainer::Any));
     assert_eq!(rules[1].placement, placement::Policy::Distributed);
+    let Sharing::Pooled(pool) = rules[2].sharing else { panic!("it is pooled") };
+    assert_eq!(pool.tokens.get(), 3);
+    assert_eq!(policy.nics.ids, NicIds::PciAddress);
+    assert_eq!(policy.nics.rdma_nodes, [RdmaNode::Uverbs, RdmaNode::Umad].into());
+    assert_eq!(policy.nics.quiet_period(&policy.health), Duration::from_secs(3));
+    assert_eq!(policy.nics.info["0000:3b:02.0"]["a"], "c");
+}
+
+#[test]
+fn what_is_said_of_network_interfaces_must_make_sense() {
+    for (text, expected) in [
+        ("nics: {rdmaNodes: [umad]}", "rdmaNodes without uverbs"),
+        ("nics: {info: {ens1: {a: b}}}", "write a PCI address such as 0000:3b:02.0, or *"),
+        (
+            "resources: [{name: a.com/x, devices: {kind: gpu}, \
+             sharing: {method: mps, replicas: 2, pool: true}}]",
+            "only method: shared pools devices",
+        ),
+    ] {
+        let error = parse(text).expect_err(text);
+        assert!(error.contains(expected), "{error}");
+    }
 }
 
 #[test]

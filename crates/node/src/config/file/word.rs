@@ -12,7 +12,7 @@ use windlass_core::{
     selector::DeviceExpression,
 };
 
-use crate::config::{AnnotationPrefix, Replicas, profile};
+use crate::config::{AnnotationPrefix, DeviceProfile, Replicas, profile};
 
 /// What is written as text and checked while it is read.
 pub(super) trait Word: Sized {
@@ -44,6 +44,10 @@ pub(super) struct Id(pub(super) String);
 /// A MIG profile.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Profile(pub(super) String);
+
+/// The first part of resource names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ResourceDomain(pub(super) String);
 
 /// Shorter ones keep the agent busy, longer ones are a slip of the pen.
 const SHORTEST: Duration = Duration::from_millis(10);
@@ -129,6 +133,20 @@ impl Word for placement::Policy {
     }
 }
 
+impl Word for ResourceDomain {
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "examples": ["smarter-devices"] })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        parsed::<ResourceName>(&format!("{text}/x")).map(|_| Self(text.to_owned()))
+    }
+
+    fn write(&self) -> String {
+        self.0.clone()
+    }
+}
+
 impl Word for SourceName {
     fn schema() -> Schema {
         json_schema!({ "type": "string", "pattern": "^[a-z]([a-z0-9-]{0,22}[a-z0-9])?$" })
@@ -140,6 +158,21 @@ impl Word for SourceName {
 
     fn write(&self) -> String {
         self.to_string()
+    }
+}
+
+impl Word for DeviceProfile {
+    fn schema() -> Schema {
+        let names: Vec<_> = Self::ALL.iter().map(|profile| profile.name).collect();
+        json_schema!({ "type": "string", "enum": names })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        parsed(text)
+    }
+
+    fn write(&self) -> String {
+        self.name.to_owned()
     }
 }
 

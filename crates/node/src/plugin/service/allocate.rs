@@ -1,8 +1,15 @@
 //! Allocate: which devices the ids stand for, whether they may be given away, and the grant.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
 
-use windlass_core::{cdi::Kind, device::Device};
+use tokio::time::Instant;
+use windlass_core::{
+    cdi::Kind,
+    device::{Device, DeviceId},
+};
 use windlass_kubelet_api::deviceplugin::{ContainerAllocateRequest, ContainerAllocateResponse};
 
 use super::{
@@ -10,10 +17,10 @@ use super::{
     Service,
 };
 use crate::{
-    config::{PerContainer, SharingMethod},
+    config::{PerContainer, Sharing, SharingMethod},
     grant::{self, grant},
     mps::MpsGrant,
-    offer::{Allocatable, Found, Offer},
+    offer::{Allocatable, Found, Offer, Withdrawn},
     state::NodeState,
 };
 
@@ -31,6 +38,7 @@ impl Service {
         self.check_known(&offer, ids)?;
         let devices = self.devices(state, &offer, ids)?;
         self.check_shares(&offer, ids, &devices)?;
+        self.check_paths(&devices)?;
         if state.policy.delivery.uses_cdi() {
             check_documents(state, &devices)?;
         }
@@ -39,10 +47,13 @@ impl Service {
             resource: &self.resource,
             devices: &devices,
             delivery: &state.policy.delivery,
+            nics: &state.policy.nics,
             surroundings: &state.surroundings,
             mps: mps.as_ref(),
             simulated: state.inventory.simulated.as_deref(),
         });
+        let given = devices.iter().map(|device| device.id.clone()).collect();
+        self.company.send_modify(|it| it.note(&self.resource, given, Instant::now()));
         tracing::info!(resource = self.resource.as_str(), devices = ids.join(" "), "allocated");
         Ok(wire::container_response(grant, &self.roots.dev))
     }
@@ -57,12 +68,34 @@ impl Service {
     ) -> Result<Vec<&'a Device>, Refusal> {
         let mut devices: Vec<&Device> = Vec::with_capacity(ids.len());
         for id in ids {
-            let device = self.allocatable(state, offer, id)?;
-            if devices.iter().all(|known| known.id != device.id) {
-                devices.push(device);
+            let behind = match offer.find(id) {
+                Some(Found::Token) => self.pool(state, offer, id)?,
+                _ => vec![self.allocatable(state, offer, id)?],
+            };
+            for device in behind {
+                if devices.iter().all(|known| known.id != device.id) {
+                    devices.push(device);
+                }
             }
         }
         Ok(devices)
+    }
+
+    /// What a token stands for: every device of the resource that may be given away. It is refused only
+    /// where there is none, for the first one's reason.
+    fn pool<'a>(
+        &self,
+        state: &'a NodeState,
+        offer: &Offer,
+        token: &str,
+    ) -> Result<Vec<&'a Device>, Refusal> {
+        let devices = offer.devices.iter();
+        let each = devices.map(|(id, offered)| self.whole(state, (token, id), &offered.state));
+        let (well, ill): (Vec<_>, Vec<_>) = each.partition(Result::is_ok);
+        match ill.into_iter().next() {
+            Some(Err(refusal)) if well.is_empty() => Err(refusal),
+            _ => Ok(well.into_iter().flatten().collect()),
+        }
     }
 
     /// The device, if it may be given away and its nodes are where the container will look for them.
@@ -77,24 +110,46 @@ impl Service {
             id: id.to_owned(),
             why: why.to_owned(),
         };
-        let (device, allocatable) = match offer.find(id) {
-            Some(Found::Device(device, offered)) => (device.as_str(), &offered.state),
-            Some(Found::Withdrawn(withdrawn)) => (id, &withdrawn.state),
-            None => return Err(refuse("no longer on this node")),
+        match offer.find(id) {
+            Some(Found::Device(device, offered)) => self.whole(state, (id, device), &offered.state),
+            Some(Found::Token) => {
+                let pool = self.pool(state, offer, id)?.into_iter();
+                pool.last().ok_or_else(|| refuse("no longer on this node"))
+            }
+            Some(Found::Withdrawn(Withdrawn { state: Allocatable::No(why), .. })) => {
+                Err(refuse(why))
+            }
+            Some(Found::Withdrawn(_)) | None => Err(refuse("no longer on this node")),
+        }
+    }
+
+    /// A device that the kubelet names by this id, likewise.
+    fn whole<'a>(
+        &self,
+        state: &'a NodeState,
+        (id, device): (&str, &DeviceId),
+        allocatable: &Allocatable,
+    ) -> Result<&'a Device, Refusal> {
+        let refuse = |why: &str| Refusal::NotAllocatable {
+            resource: self.name(),
+            id: id.to_owned(),
+            why: why.to_owned(),
         };
         if let Allocatable::No(why) = allocatable {
             return Err(refuse(why));
         }
         let gone = || refuse("no longer on this node");
-        let device = state.inventory.get(device).ok_or_else(gone)?;
-        match device.nodes.iter().find(|node| !self.roots.dev.has(&node.path)) {
-            None => Ok(device),
-            Some(node) => Err(Refusal::NodeMissing {
+        let device = state.inventory.get(device.as_str()).ok_or_else(gone)?;
+        if let Some(node) = device.nodes.iter().find(|node| !self.roots.dev.has(&node.path)) {
+            return Err(Refusal::NodeMissing {
                 resource: self.name(),
                 id: id.to_owned(),
                 node: node.path.display().to_string(),
-            }),
+            });
         }
+        // Numbers of nodes change while the inventory is on its way: the kernel has the last word.
+        let told = device.nodes.iter().try_for_each(|node| self.roots.host.proves(node));
+        told.map(|()| device).map_err(|why| refuse(&why))
     }
 
     fn check_unique(&self, ids: &[String]) -> Result<(), Refusal> {
@@ -112,6 +167,24 @@ impl Service {
         devices.first().map(|device| self.mps.container(&device.id))
     }
 
+    /// Whether no two nodes would lie at one path in the container, where the last would win.
+    fn check_paths(&self, devices: &[&Device]) -> Result<(), Refusal> {
+        let mut taken: BTreeMap<&Path, (&Path, &Device)> = BTreeMap::new();
+        for device in devices {
+            for node in &device.nodes {
+                let before = taken.insert(node.inside(), (&node.path, device));
+                if let Some((_, other)) = before.filter(|(path, _)| *path != node.path) {
+                    return Err(Refusal::OnePath {
+                        resource: self.name(),
+                        ids: vec![other.id.to_string(), device.id.to_string()],
+                        path: node.inside().display().to_string(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether one container may have so many replicas.
     fn check_shares(
         &self,
@@ -119,11 +192,16 @@ impl Service {
         ids: &[String],
         devices: &[&Device],
     ) -> Result<(), Refusal> {
-        let Some(shared) = offer.shared() else { return Ok(()) };
+        let per_container = match offer.sharing() {
+            Sharing::Exclusive => return Ok(()),
+            Sharing::Shared(shared) => shared.per_container,
+            Sharing::Pooled(pooled) => pooled.per_container,
+        };
         let resource = self.name();
-        if shared.per_container == PerContainer::One && ids.len() > 1 {
+        if per_container == PerContainer::One && ids.len() > 1 {
             return Err(Refusal::OneReplicaOnly { resource, asked: ids.len() });
         }
+        let Some(shared) = offer.shared() else { return Ok(()) };
         if shared.method == SharingMethod::Mps && devices.len() > 1 {
             return Err(Refusal::SeveralDaemons { resource, devices: devices.len() });
         }

@@ -3,11 +3,16 @@
 //! The kubelet's list may be older than ours. Of what it calls available, ids that nobody knows and
 //! devices that cannot be allocated now are left out, for as long as enough remains. What it requires
 //! is another matter: Allocate would refuse the pod for it, so it is refused here, with the same words.
+//!
+//! Each resource is asked about by itself. What the container got of other resources a moment ago is known
+//! from [`super::company`]; the choice is near that.
 
 mod devices;
 mod replicas;
+mod tokens;
 
-use windlass_core::placement::Policy;
+use tokio::time::Instant;
+use windlass_core::{device::DeviceId, placement::Policy};
 use windlass_kubelet_api::deviceplugin::{
     ContainerPreferredAllocationRequest, ContainerPreferredAllocationResponse,
 };
@@ -15,6 +20,7 @@ use windlass_kubelet_api::deviceplugin::{
 use super::{super::wire::Refusal, Service};
 use crate::{
     choices::{Among, Remembered},
+    config::Sharing,
     offer::Offer,
     state::NodeState,
 };
@@ -26,6 +32,8 @@ struct Question<'a> {
     offer: &'a Offer,
     policy: Policy,
     request: &'a ContainerPreferredAllocationRequest,
+    /// Devices that the same container seems to have got a moment ago.
+    near: Vec<DeviceId>,
 }
 
 /// Its answer, and what is told of it.
@@ -35,7 +43,8 @@ pub(super) struct Preferred {
     why: String,
     steps: u64,
     exact: bool,
-    among: Among,
+    /// `None` where there was nothing to choose.
+    among: Option<Among>,
 }
 
 impl Service {
@@ -50,11 +59,21 @@ impl Service {
             self.allocatable(state, &offer, id)?;
         }
         let policy = state.placement(&self.resource);
-        let question = Question { resource: self.name(), state, offer: &offer, policy, request };
-        match offer.shared() {
-            None => question.among_devices(),
-            Some(shared) => question.among_replicas(shared),
+        let (resource, near) = (self.name(), self.neighbours(state));
+        let question = Question { resource, state, offer: &offer, policy, request, near };
+        match offer.sharing() {
+            Sharing::Exclusive => question.among_devices(),
+            Sharing::Shared(shared) => question.among_replicas(shared),
+            Sharing::Pooled(_) => question.among_tokens(),
         }
+    }
+
+    /// What the same container seems to have got of other resources, as far as it is here.
+    fn neighbours(&self, state: &NodeState) -> Vec<DeviceId> {
+        let company = self.company.borrow();
+        let beside = company.beside(&self.resource, Instant::now());
+        let present = beside.filter(|id| state.topology.position(id.as_str()).is_some());
+        present.cloned().collect()
     }
 
     /// Tells of the answer, and gives it as the kubelet takes it.
@@ -71,7 +90,9 @@ impl Service {
         );
         self.placements.chosen(exact);
         let (resource, size) = (self.resource.clone(), ids.len());
-        self.choices.tell(|at| Remembered { at, resource, policy, size, exact, among });
+        if let Some(among) = among {
+            self.choices.tell(|at| Remembered { at, resource, policy, size, exact, among });
+        }
         ContainerPreferredAllocationResponse { device_i_ds: ids }
     }
 }
@@ -81,5 +102,14 @@ impl Service {
 impl Question<'_> {
     fn size(&self) -> usize {
         usize::try_from(self.request.allocation_size).unwrap_or(0)
+    }
+
+    /// Why, and what the chosen were to be near to.
+    fn told(&self, why: &impl std::fmt::Display) -> String {
+        let near: Vec<_> = self.near.iter().map(DeviceId::as_str).collect();
+        match near.as_slice() {
+            [] => why.to_string(),
+            near => format!("{why}, near {}", near.join(" ")),
+        }
     }
 }

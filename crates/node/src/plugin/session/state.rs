@@ -13,6 +13,9 @@
 //! the device list streams, and the clock. [`State::next`] is the whole of the decision; the
 //! module above carries it out.
 //!
+//! Not drawn: options that changed, of which the kubelet asks while it registers, lead to Waiting from
+//! every state but the first.
+//!
 //! Registering again is no heartbeat: each registration replaces the kubelet's connection. It happens
 //! when the stream that the last registration brought ends, even though kubelet.sock is unchanged: a
 //! kubelet up to 1.36 drops its newest connection when any older stream ends (kubelet reference,
@@ -52,6 +55,8 @@ pub(super) enum Input {
     Answered(Outcome),
     /// The time that the state waits for has come.
     Due,
+    /// The kubelet knows other options than the resource has by now; it asks at a registration only.
+    OptionsChanged,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +115,10 @@ impl State {
                 let attempt = if now - since >= SERVED_WELL { 0 } else { attempt };
                 Self::waiting(kubelet, attempt, now, limits)
             }
+            (state, Input::OptionsChanged) => match state.kubelet() {
+                Some(kubelet) => Self::Waiting { kubelet, until: now, attempt: 0 },
+                None => state,
+            },
             (state, _) => state,
         }
     }

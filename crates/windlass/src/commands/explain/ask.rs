@@ -5,7 +5,7 @@ use serde::Serialize;
 use windlass_core::{device::DeviceId, resource::ResourceName};
 use windlass_node::{
     choices::{Numbers, Pool},
-    state::{NodeState, SharedAs},
+    state::NodeState,
 };
 
 use super::{
@@ -46,8 +46,8 @@ pub(super) const NOT_NAMED: &str = "--free does not name it";
 
 pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Result<Asked> {
     let resource = Resource::find(node, args.resource.as_ref())?;
-    if args.nics.is_some() && resource.is_of_nics() {
-        let problem = anyhow!("{} is made of NICs; ask with --size alone", resource.name);
+    if let Some(others) = resource.others().filter(|_| args.nics.is_some()) {
+        let problem = anyhow!("{} is made of {others}; ask with --size alone", resource.name);
         return Err(wrong("--nics", problem).into());
     }
     let free = match &args.free {
@@ -56,12 +56,18 @@ pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Resul
     };
     let required = resource.named("--require", &args.require)?;
     let stock = match resource.shared() {
-        None => devices(node, &resource, &free, &required, &args.near)?,
-        Some(_) if !args.near.is_empty() => {
-            let problem = anyhow!("{} is shared, and replicas are near nothing", resource.name);
-            return Err(wrong("--near", problem).into());
+        None => devices(&resource, &free, &required, near(node, &args.near)?),
+        Some(shared) if shared.pool => {
+            let problem = anyhow!(
+                "{} is a pool: every token stands for all its devices, and none is chosen",
+                resource.name
+            );
+            return Err(wrong("--resource", problem).into());
         }
-        Some(shared) => replicas(&resource, shared, &free, &required)?,
+        Some(shared) => {
+            let pools = replicas(&resource, &free, &required)?;
+            Stock::Replicas { span: shared.method.span(), near: near(node, &args.near)?, pools }
+        }
     };
     let refused = required.iter().find_map(|named| resource.refusal(&free, named));
     let policy = args.policy.unwrap_or_else(|| node.placement(&resource.name));
@@ -74,30 +80,29 @@ pub(super) fn read(node: &NodeState, kubelet: &Kubelet, args: &AskArgs) -> Resul
     Ok(Asked { question, unavailable, caveat, refused })
 }
 
-fn devices(
-    node: &NodeState,
-    resource: &Resource<'_>,
-    free: &Free<'_>,
-    required: &[Named<'_>],
-    near: &[String],
-) -> Result<Stock> {
+/// The devices that the choice is to be near to.
+fn near(node: &NodeState, words: &[String]) -> Result<Vec<DeviceId>> {
     let all: Vec<_> = node.inventory.devices.iter().collect();
-    let near = names::anywhere(&all, near).map_err(|error| wrong("--near", error))?;
-    let is_free = |member: &&Member<'_>| free.has(&resource.name, member, None);
-    let available = resource.members.iter().filter(is_free).map(|member| member.device.id.clone());
-    Ok(Stock::Devices {
-        available: available.collect(),
-        required: names::each_once(required.iter().map(|named| named.device)),
-        near: names::each_once(near),
-    })
+    let near = names::anywhere(&all, words).map_err(|error| wrong("--near", error))?;
+    Ok(names::each_once(near))
 }
 
-fn replicas(
+fn devices(
     resource: &Resource<'_>,
-    shared: SharedAs,
     free: &Free<'_>,
     required: &[Named<'_>],
-) -> Result<Stock> {
+    near: Vec<DeviceId>,
+) -> Stock {
+    let is_free = |member: &&Member<'_>| free.has(&resource.name, member, None);
+    let available = resource.members.iter().filter(is_free).map(|member| member.device.id.clone());
+    Stock::Devices {
+        available: available.collect(),
+        required: names::each_once(required.iter().map(|named| named.device)),
+        near,
+    }
+}
+
+fn replicas(resource: &Resource<'_>, free: &Free<'_>, required: &[Named<'_>]) -> Result<Vec<Pool>> {
     if let Some(Named { device, .. }) = required.iter().find(|named| named.replica.is_none()) {
         let name = short_name(device);
         let problem = anyhow!("say which replica of {name}, such as {name}::0");
@@ -118,8 +123,7 @@ fn replicas(
         }
     };
     let members = resource.members.iter().filter(|member| free.offers(&resource.name, member));
-    let pools = members.map(pool).collect();
-    Ok(Stock::Replicas { span: shared.method.span(), pools })
+    Ok(members.map(pool).collect())
 }
 
 /// The devices that are not free as a whole; how much of a shared one is in use is told with the answer.

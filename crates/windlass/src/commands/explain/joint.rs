@@ -22,7 +22,7 @@ use super::{
     report::name,
     resource::Member,
 };
-use crate::{cli::AskArgs, exit::Misuse};
+use crate::{cli::AskArgs, commands::Origin, exit::Misuse};
 pub(super) use show::table;
 
 /// What is asked for besides the GPUs.
@@ -40,8 +40,8 @@ pub(super) struct WantedNics {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    simulated: Option<&'a str>,
+    #[serde(flatten)]
+    origin: Origin<'a>,
     question: Question,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unavailable: Vec<Unavailable>,
@@ -131,8 +131,8 @@ pub(super) fn read<'a>(
     let ids = ids.flat_map(|part| part.available.iter().chain(&part.required));
     let ids = ids.chain(unavailable.iter().map(|entry| &entry.device));
     let names = ids.map(|id| (id.clone(), name(node, id))).collect();
-    let simulated = node.inventory.simulated.as_deref();
-    Ok(Report { simulated, question, unavailable, caveat, names, outcome, node })
+    let origin = Origin::of(&node.inventory);
+    Ok(Report { origin, question, unavailable, caveat, names, outcome, node })
 }
 
 /// The NICs that are named; else those of the machine that nothing is in the way of.

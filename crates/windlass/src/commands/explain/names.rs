@@ -7,7 +7,7 @@ use windlass_core::{
     replica::ReplicaId,
 };
 
-use crate::commands::short_name;
+use crate::commands::{goes_by, series, short_name};
 
 /// A device, or one replica of it.
 #[derive(Clone, Copy, Debug)]
@@ -84,10 +84,10 @@ pub(super) fn each_once<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Ve
     ids.filter(|id| seen.insert(*id)).cloned().collect()
 }
 
-/// `0-2` names `GPU0`, `GPU1` and `GPU2`; `0/1` names `GPU0:1`; any other word is a name itself.
+/// `0-2` names `GPU0`, `GPU1` and `GPU2`, or `FPGA0` and so on where the resource is made of FPGAs; `0/1`
+/// names `GPU0:1`; any other word is a name itself.
 fn names_of(word: &str, members: &[&Device]) -> Box<dyn Iterator<Item = String>> {
-    let is_nic = members.first().is_some_and(|device| device.kind == DeviceKind::Nic);
-    let kind = if is_nic { "NIC" } else { "GPU" };
+    let kind = members.first().map(|device| series(device)).unwrap_or_default();
     let range = word.split_once('-').and_then(|(first, last)| {
         let range = (first.parse::<u32>().ok()?)..=(last.parse().ok()?);
         (!range.is_empty()).then_some(range)
@@ -100,13 +100,6 @@ fn names_of(word: &str, members: &[&Device]) -> Box<dyn Iterator<Item = String>>
         }
         None => Box::new(std::iter::once(word.to_owned())),
     }
-}
-
-/// Its id, its short name, or that of its kind and position.
-fn goes_by(device: &Device, name: &str) -> bool {
-    let kind = if device.kind == DeviceKind::Nic { "NIC" } else { "GPU" };
-    let is = |own: String| own.eq_ignore_ascii_case(name);
-    device.id.as_str() == name || is(short_name(device)) || is(format!("{kind}{}", device.index))
 }
 
 // === impl Named ===

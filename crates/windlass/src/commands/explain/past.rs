@@ -12,15 +12,15 @@ use windlass_node::{
 use super::{report::name, survey};
 use crate::{
     cli::OutputArg,
-    commands::{answer, simulated},
+    commands::{Origin, answer, simulated},
     screen::{Paint, Table, line},
 };
 
 /// The answer for programs.
 #[derive(Serialize)]
 struct Document<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    simulated: Option<&'a str>,
+    #[serde(flatten)]
+    origin: Origin<'a>,
     /// The newest first.
     choices: &'a [Remembered],
 }
@@ -28,8 +28,8 @@ struct Document<'a> {
 pub(super) async fn run(config: &Config, output: OutputArg) -> Result<()> {
     let choices = choices::read(&config.state_dir)?;
     let node = survey(config).await?;
-    let simulated = node.inventory.simulated.as_deref();
-    answer(output, &Document { simulated, choices: &choices }, || show(config, &node, &choices))
+    let origin = Origin::of(&node.inventory);
+    answer(output, &Document { origin, choices: &choices }, || show(config, &node, &choices))
 }
 
 fn show(config: &Config, node: &NodeState, choices: &[Remembered]) -> Result<()> {

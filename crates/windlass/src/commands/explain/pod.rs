@@ -23,15 +23,15 @@ use super::{
 };
 use crate::{
     cli::{OutputArg, PodName},
-    commands::{answer, short_name, simulated},
+    commands::{Origin, answer, short_name, simulated},
     screen::{Paint, Tone, line},
 };
 
 /// What a pod has.
 #[derive(Serialize)]
 struct Document<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    simulated: Option<&'a str>,
+    #[serde(flatten)]
+    origin: Origin<'a>,
     pod: String,
     containers: Vec<Held<'a>>,
 }
@@ -82,9 +82,9 @@ pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Re
         let past = remembered.iter().find(is_it).map(|then| Past::of(&node, then));
         Held { container, resource, ids, past }
     };
-    let simulated = node.inventory.simulated.as_deref();
+    let origin = Origin::of(&node.inventory);
     let containers = holdings.into_iter().map(held).collect();
-    let document = Document { simulated, pod: pod.to_string(), containers };
+    let document = Document { origin, pod: pod.to_string(), containers };
     answer(output, &document, || document.table(&node))?;
     let is_explained = document.containers.iter().any(|held| held.past.is_some());
     ensure!(is_explained, "{pod}: {FORGOTTEN}; looked in {}", config.state_dir.display());
@@ -146,7 +146,7 @@ impl Document<'_> {
         let paint = Paint::for_stdout();
         simulated(&node.inventory, paint)?;
         for (nth, Held { container, resource, ids, past }) in self.containers.iter().enumerate() {
-            if nth > 0 || node.inventory.simulated.is_some() {
+            if nth > 0 || !node.inventory.is_real() {
                 line("")?;
             }
             let title =

@@ -32,7 +32,7 @@ pub(super) enum Stock {
     /// Devices that serve one container each.
     Devices { available: Vec<DeviceId>, required: Vec<DeviceId>, near: Vec<DeviceId> },
     /// Replicas of devices that serve several.
-    Replicas { span: Span, pools: Vec<Pool> },
+    Replicas { span: Span, near: Vec<DeviceId>, pools: Vec<Pool> },
 }
 
 /// The answer, and what it was compared with.
@@ -58,10 +58,10 @@ impl Question {
     /// The question that a remembered choice was the answer to.
     pub(super) fn of(then: &Remembered) -> Self {
         let stock = match then.among.clone() {
-            Among::Devices { available, required, .. } => {
-                Stock::Devices { available, required, near: Vec::new() }
+            Among::Devices { available, required, near, .. } => {
+                Stock::Devices { available, required, near }
             }
-            Among::Replicas { span, pools } => Stock::Replicas { span, pools },
+            Among::Replicas { span, near, pools } => Stock::Replicas { span, near, pools },
         };
         let Remembered { policy, size, .. } = *then;
         Self { resource: then.resource.clone(), policy, size, stock }
@@ -80,7 +80,9 @@ impl Question {
                 };
                 Ok(Answer::Devices(Box::new(placement::explain(topology, request)?)))
             }
-            Stock::Replicas { span, pools } => Ok(self.explain_shares(topology, *span, pools)?),
+            Stock::Replicas { span, near, pools } => {
+                Ok(self.explain_shares(topology, *span, (near, pools))?)
+            }
         }
     }
 
@@ -88,7 +90,7 @@ impl Question {
         &self,
         topology: &Topology,
         span: Span,
-        pools: &[Pool],
+        (near, pools): (&[DeviceId], &[Pool]),
     ) -> Result<Answer, ShareError> {
         let free: Vec<Vec<u32>> = pools.iter().map(|pool| pool.free.iter().collect()).collect();
         let devices = pools.iter().zip(&free).map(|(pool, free)| SharedDevice {
@@ -100,7 +102,14 @@ impl Question {
         let required: Vec<ReplicaId> =
             pools.iter().flat_map(|pool| pool.replicas(&pool.required)).collect();
         let Self { size, policy, .. } = *self;
-        let request = ShareRequest { devices: &devices, required: &required, size, policy, span };
+        let request = ShareRequest {
+            devices: &devices,
+            required: &required,
+            near: &texts(near),
+            size,
+            policy,
+            span,
+        };
         Ok(Answer::Replicas(shares::explain(topology, request)?))
     }
 }
@@ -124,7 +133,9 @@ impl Stock {
     pub(super) fn devices(&self) -> Vec<&DeviceId> {
         match self {
             Self::Devices { available, near, .. } => available.iter().chain(near).collect(),
-            Self::Replicas { pools, .. } => pools.iter().map(|pool| &pool.device).collect(),
+            Self::Replicas { near, pools, .. } => {
+                pools.iter().map(|pool| &pool.device).chain(near).collect()
+            }
         }
     }
 }

@@ -11,14 +11,14 @@ use super::{
     ask::{Asked, Unavailable},
     question::{Answer, Question},
 };
-use crate::commands::short_name;
+use crate::commands::{Origin, short_name};
 
 /// A question and its answer.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    simulated: Option<&'a str>,
+    #[serde(flatten)]
+    origin: Origin<'a>,
     pub(super) question: Question,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) unavailable: Vec<Unavailable>,
@@ -61,8 +61,8 @@ impl<'a> Report<'a> {
         let ids = question.stock.devices().into_iter().chain(question.stock.required());
         let ids = ids.chain(unavailable.iter().map(|entry| &entry.device));
         let names = ids.map(|id| (id.clone(), name(node, id))).collect();
-        let simulated = node.inventory.simulated.as_deref();
-        Self { simulated, question, unavailable, caveat, names, outcome, verdict, node }
+        let origin = Origin::of(&node.inventory);
+        Self { origin, question, unavailable, caveat, names, outcome, verdict, node }
     }
 
     /// What people call these devices.

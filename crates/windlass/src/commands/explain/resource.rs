@@ -59,8 +59,15 @@ impl<'a> Resource<'a> {
         self.members.iter().map(|member| member.device).collect()
     }
 
-    pub(super) fn is_of_nics(&self) -> bool {
-        self.members.iter().any(|member| member.device.kind == DeviceKind::Nic)
+    /// What it is made of, where that is not GPUs.
+    pub(super) fn others(&self) -> Option<&'static str> {
+        self.members.iter().find_map(|member| match member.device.kind {
+            DeviceKind::Gpu | DeviceKind::Mig => None,
+            DeviceKind::Nic => Some("NICs"),
+            DeviceKind::Fpga => Some("FPGAs"),
+            DeviceKind::Nvme => Some("NVMe drives"),
+            DeviceKind::Other => Some("devices that are no GPUs"),
+        })
     }
 
     /// How its devices are shared; `None` where each serves one container.

@@ -18,7 +18,7 @@ use super::{
     report::{Outcome, Report, listed},
 };
 use crate::{
-    commands::{LEGEND, Topology, ordered, simulated},
+    commands::{Topology, ordered, simulated},
     screen::{Paint, Table, Tone, count, line, wrapped},
 };
 
@@ -48,7 +48,7 @@ pub(super) fn print(
     if let Some(caveat) = caveat {
         line(paint.text(Tone::Notable, format!("note: {caveat}")))?;
     }
-    let before = node.inventory.simulated.is_some() || caveat.is_some();
+    let before = !node.inventory.is_real() || caveat.is_some();
     let space = before.then(String::new);
     Ok(space.into_iter().chain(lines).try_for_each(line)?)
 }
@@ -79,10 +79,11 @@ impl Words<'_> {
                 lines.extend(row("required", &self.listed(required)));
                 lines.extend(row("near", &self.listed(near)));
             }
-            Stock::Replicas { pools, .. } => {
+            Stock::Replicas { near, pools, .. } => {
                 let replicas = pools.iter().flat_map(|pool| pool.replicas(&pool.required));
                 let names: Vec<_> = replicas.map(|replica| self.replica(&replica)).collect();
                 lines.extend(row("required", &names.join(" ")));
+                lines.extend(row("near", &self.listed(near)));
             }
         }
         lines.extend(not_free(&self.report.unavailable, |ids| self.report.names(ids)));
@@ -205,9 +206,10 @@ pub(super) fn matrix(inventory: &Inventory, devices: Vec<&Device>, paint: Paint)
     if devices.len() > MATRIX || devices.iter().any(|device| device.parent.is_some()) {
         return Vec::new();
     }
-    let mut lines = Topology::among(inventory, devices).matrix().lines("  ");
+    let topology = Topology::among(inventory, devices);
+    let mut lines = topology.matrix().lines("  ");
     lines.push(String::new());
-    lines.push(paint.text(Tone::Quiet, format!("  {LEGEND}")));
+    lines.push(paint.text(Tone::Quiet, format!("  {}", topology.legend())));
     lines
 }
 

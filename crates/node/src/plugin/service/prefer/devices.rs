@@ -25,10 +25,11 @@ impl Question<'_> {
         let (open, closed): (Known<'_>, Known<'_>) =
             known.partition(|(_, device)| device.state == Allocatable::Yes);
         let required = self.known(&self.request.must_include_device_i_ds);
+        let near: Vec<_> = self.near.iter().map(DeviceId::as_str).collect();
         let request = Request {
             available: &texts(&open),
             required: &texts(&required),
-            near: &[],
+            near: &near,
             size: self.size(),
             policy: self.policy,
         };
@@ -39,20 +40,21 @@ impl Question<'_> {
         Ok(Preferred {
             ids: choice.devices.iter().map(ToString::to_string).collect(),
             policy: self.policy,
-            why: choice.connections.to_string(),
+            why: self.told(&choice.connections),
             steps: choice.steps,
             exact: choice.exact,
-            among: Among::Devices {
+            among: Some(Among::Devices {
                 available: open.into_keys().cloned().collect(),
                 required: required.into_keys().cloned().collect(),
+                near: self.near.clone(),
                 chosen: choice.devices,
-            },
+            }),
         })
     }
 
     fn known<'a>(&'a self, ids: &'a [String]) -> Known<'a> {
         let devices = ids.iter().filter_map(|id| self.offer.devices.get_key_value(id.as_str()));
-        devices.filter(|(_, device)| device.shared().is_none()).collect()
+        devices.filter(|(_, device)| device.is_exclusive()).collect()
     }
 }
 

@@ -31,9 +31,11 @@ impl Question<'_> {
         let devices: Vec<_> = parts.iter().map(|(_, device)| *device).collect();
         let required = self.request.must_include_device_i_ds.iter();
         let required: Vec<ReplicaId> = required.filter_map(|id| id.parse().ok()).collect();
+        let near: Vec<_> = self.near.iter().map(DeviceId::as_str).collect();
         let request = ShareRequest {
             devices: &devices,
             required: &required,
+            near: &near,
             size: self.size(),
             policy: self.policy,
             span: shared.method.span(),
@@ -45,13 +47,14 @@ impl Question<'_> {
         Ok(Preferred {
             ids: choice.replicas.iter().map(ToString::to_string).collect(),
             policy: self.policy,
-            why: choice.to_string(),
+            why: self.told(&choice),
             steps: choice.steps,
             exact: choice.exact,
-            among: Among::Replicas {
+            among: Some(Among::Replicas {
                 span: shared.method.span(),
+                near: self.near.clone(),
                 pools: pools(&parts, &required, &choice.replicas),
-            },
+            }),
         })
     }
 

@@ -1,0 +1,176 @@
+//! Labels of AMD's GPUs: names and values are those of AMD's node labeller, which has them under two
+//! domains.
+//!
+//! A fact that all GPUs of the node share is a label of its own; one in which they differ is a label for
+//! each value, with the number of GPUs. A partition counts as a GPU does. The labels of firmware are left
+//! out: only an open GPU tells its versions.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Label, LabelInput,
+    spelling::{in_domain, sanitised},
+};
+use crate::{
+    attribute::{AttributeName, Quantity},
+    device::{Device, SourceName},
+};
+
+const DOMAIN: &str = "amd.com";
+const EARLIER_DOMAIN: &str = "beta.amd.com";
+
+const PRODUCT: AttributeName = AttributeName::new(DOMAIN, "productName");
+const DEVICE_ID: AttributeName = AttributeName::new(DOMAIN, "deviceID");
+const FAMILY: AttributeName = AttributeName::new(DOMAIN, "family");
+const DRIVER: AttributeName = AttributeName::new(DOMAIN, "driverVersion");
+const PROFILE: AttributeName = AttributeName::new(DOMAIN, "partitionProfile");
+const MEMORY: AttributeName = AttributeName::new(DOMAIN, "memory");
+const COMPUTE_UNITS: AttributeName = AttributeName::new(DOMAIN, "computeUnits");
+const SIMD_UNITS: AttributeName = AttributeName::new(DOMAIN, "simdUnits");
+
+/// The labels; none where there is no GPU of AMD's.
+pub(super) fn gpus(input: &LabelInput<'_>) -> Vec<Label> {
+    let devices = input.inventory.devices.iter();
+    let is_meant = |device: &&Device| {
+        device.source == SourceName::AMD && !device.partitioned && !device.health.has_vanished()
+    };
+    let gpus: Vec<_> = devices.filter(is_meant).collect();
+    let Some(first) = gpus.first() else { return Vec::new() };
+    let attribute = |name: AttributeName| {
+        move |gpu: &Device| gpu.attributes.get(&name).map(ToString::to_string)
+    };
+    let counted = [
+        counts("family", &gpus, attribute(FAMILY)),
+        counts("device-id", &gpus, attribute(DEVICE_ID)),
+        counts("product-name", &gpus, |gpu| Some(product(&attribute(PRODUCT)(gpu)?))),
+        counts("vram", &gpus, vram),
+        counts("simd-count", &gpus, |gpu| amount(gpu, &SIMD_UNITS)),
+        counts("cu-count", &gpus, |gpu| amount(gpu, &COMPUTE_UNITS)),
+    ];
+    let cuttable = gpus.iter().any(|gpu| gpu.attributes.contains_key(&PROFILE));
+    let mut labels: Vec<_> = counted.into_iter().flatten().collect();
+    labels.extend(
+        ["compute-partitioning-supported", "memory-partitioning-supported"]
+            .map(|name| in_domain(DOMAIN, format_args!("gpu.{name}"), cuttable)),
+    );
+    let version = attribute(DRIVER)(first);
+    labels.extend(version.map(|version| in_domain(DOMAIN, "gpu.driver-version", version)));
+    labels.extend(profile(&gpus));
+    labels
+}
+
+/// How all GPUs are cut, if all are in the same way.
+fn profile(gpus: &[&Device]) -> Option<Label> {
+    let mut profiles = gpus.iter().map(|gpu| gpu.attributes.get(&PROFILE));
+    let first = profiles.next()??;
+    let same = profiles.all(|profile| profile == Some(first));
+    same.then(|| in_domain(DOMAIN, "gpu.compute-memory-partition", first))
+}
+
+fn counts(name: &str, gpus: &[&Device], fact: impl Fn(&Device) -> Option<String>) -> Vec<Label> {
+    let mut values: BTreeMap<String, usize> = BTreeMap::new();
+    for value in gpus.iter().filter_map(|gpu| fact(gpu)) {
+        *values.entry(value).or_default() += 1;
+    }
+    let count =
+        |domain, value: &str, count| in_domain(domain, format_args!("gpu.{name}.{value}"), count);
+    let earlier = values.iter().map(|(value, n)| count(EARLIER_DOMAIN, value, n));
+    let mut labels: Vec<_> = earlier.collect();
+    match values.iter().next() {
+        Some((value, _)) if values.len() == 1 => labels.extend(
+            [DOMAIN, EARLIER_DOMAIN]
+                .map(|domain| in_domain(domain, format_args!("gpu.{name}"), value)),
+        ),
+        _ => labels.extend(values.iter().map(|(value, n)| count(DOMAIN, value, n))),
+    }
+    labels
+}
+
+/// As AMD's labeller spells it: blanks become `_`, brackets go.
+fn product(name: &str) -> String {
+    sanitised(&name.replace(' ', "_"))
+}
+
+/// Whole gigabytes, rounded.
+fn vram(gpu: &Device) -> Option<String> {
+    match gpu.capacity.get(&MEMORY)? {
+        Quantity::Bytes(bytes) => Some(format!("{}G", ((bytes >> 20) + 512) / 1_024)),
+        Quantity::Count(_) => None,
+    }
+}
+
+fn amount(gpu: &Device, name: &AttributeName) -> Option<String> {
+    gpu.capacity.get(name).map(ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::{
+        attribute::AttributeValue,
+        device::DeviceKind,
+        inventory::Inventory,
+        labels::{HostFacts, InstanceNames},
+    };
+
+    fn gpu(id: &str, memory_mib: u64) -> Device {
+        let (id, kind) = (id.parse().expect("valid"), DeviceKind::Gpu);
+        let new = Device::new(id, kind, SourceName::AMD, Timestamp::UNIX_EPOCH);
+        let texts = [
+            (PRODUCT, "AMD Instinct MI300X (OAM)"),
+            (DEVICE_ID, "74a1"),
+            (FAMILY, "AI"),
+            (DRIVER, "6.12.12"),
+            (PROFILE, "spx_nps1"),
+        ];
+        Device {
+            attributes: texts.map(|(name, text)| (name, AttributeValue::string(text))).into(),
+            capacity: [
+                (MEMORY, Quantity::Bytes(memory_mib << 20)),
+                (COMPUTE_UNITS, Quantity::Count(304)),
+                (SIMD_UNITS, Quantity::Count(1_216)),
+            ]
+            .into(),
+            ..new
+        }
+    }
+
+    fn labelled(devices: Vec<Device>) -> BTreeMap<String, String> {
+        let (inventory, offerings) = (Inventory { devices, ..Default::default() }, BTreeMap::new());
+        let input = LabelInput {
+            inventory: &inventory,
+            offerings: &offerings,
+            instances: InstanceNames::Mixed,
+            host: &HostFacts::default(),
+            timestamp: None,
+        };
+        gpus(&input).into_iter().collect()
+    }
+
+    #[test]
+    fn what_all_gpus_share_is_one_label_and_what_they_differ_in_is_counted() {
+        let alike = labelled(vec![gpu("a", 196_592), gpu("b", 196_592)]);
+        for (key, value) in [
+            ("amd.com/gpu.vram", "192G"),
+            ("beta.amd.com/gpu.vram", "192G"),
+            ("beta.amd.com/gpu.vram.192G", "2"),
+            ("amd.com/gpu.cu-count", "304"),
+            ("amd.com/gpu.simd-count", "1216"),
+            ("amd.com/gpu.device-id", "74a1"),
+            ("amd.com/gpu.family", "AI"),
+            ("amd.com/gpu.product-name", "AMD_Instinct_MI300X_OAM"),
+            ("amd.com/gpu.driver-version", "6.12.12"),
+            ("amd.com/gpu.compute-memory-partition", "spx_nps1"),
+            ("amd.com/gpu.compute-partitioning-supported", "true"),
+        ] {
+            assert_eq!(alike.get(key).map(String::as_str), Some(value), "{key}");
+        }
+        let mixed = labelled(vec![gpu("a", 196_592), gpu("b", 24_574)]);
+        assert_eq!(mixed.get("amd.com/gpu.vram"), None);
+        assert_eq!(mixed["amd.com/gpu.vram.192G"], "1");
+        assert_eq!(mixed["amd.com/gpu.vram.24G"], "1");
+        assert!(labelled(Vec::new()).is_empty());
+    }
+}

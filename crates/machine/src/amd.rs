@@ -1,0 +1,148 @@
+//! AMD's GPUs as devices: PCI functions with their partitions, and the nodes of KFD's topology.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use crate::{
+    profile::{Amd, AmdGpu, Child, Device, PartitionNames, PciFunction, Profile},
+    state::hash,
+};
+
+mod kfd;
+
+/// "Processing accelerator", in the PCI code and ID assignment specification.
+const CLASS: u32 = 0x12_00_00;
+
+/// The kernel numbers nodes that render from here.
+const FIRST_RENDER: u32 = 128;
+
+/// The major number of the kernel's graphics subsystem.
+const DRM: u32 = 226;
+
+/// One part of a GPU: the whole of it, or what it is cut into.
+struct Part<'a> {
+    gpu: &'a AmdGpu,
+    /// Which GPU.
+    index: u32,
+    /// Which part of it.
+    nth: u32,
+    /// Which node of KFD's topology it is; `None` for one that the driver holds ready for another mode.
+    node: Option<usize>,
+}
+
+/// Everything that AMD's driver makes of the GPUs of a machine.
+pub(crate) fn devices(profile: &Profile, seed: &str) -> Vec<Device> {
+    let Some(amd) = &profile.amd else { return Vec::new() };
+    let parts = parts(amd, profile.numa.len());
+    let topology = kfd::Topology { amd, numa: &profile.numa, parts: &parts, seed };
+    let mut devices = vec![topology.device()];
+    for part in &parts {
+        let kfd = part.node.map(|node| topology.gpu(part, node)).unwrap_or_default();
+        let device = if part.nth == 0 { gpu(amd, part, seed) } else { partition(amd, part) };
+        devices.push(Device { elsewhere: kfd, ..device });
+    }
+    devices
+}
+
+/// Parts in the order in which KFD lists them, which is after the NUMA nodes.
+fn parts(amd: &Amd, numa_nodes: usize) -> Vec<Part<'_>> {
+    let mut nodes = numa_nodes..;
+    let mut parts = Vec::new();
+    for (index, gpu) in (0..).zip(&amd.gpus) {
+        let used = gpu.compute.parts(amd.card.dies);
+        let shown = match amd.partitions {
+            PartitionNames::Underscore => amd.card.dies,
+            PartitionNames::Dot => used,
+        };
+        for nth in 0..shown {
+            let node = if nth < used { nodes.next() } else { None };
+            parts.push(Part { gpu, index, nth, node });
+        }
+    }
+    parts
+}
+
+fn gpu(amd: &Amd, part: &Part<'_>, seed: &str) -> Device {
+    let (card, gpu) = (&amd.card, part.gpu);
+    let bytes = (card.memory_mib << 20).to_string();
+    let modes = "SPX, DPX, QPX, CPX".to_owned();
+    let files = [
+        ("product_name", card.name.clone()),
+        ("unique_id", format!("{:016x}", unique_id(seed, part.index))),
+        ("current_compute_partition", gpu.compute.to_string()),
+        ("available_compute_partition", modes),
+        ("current_memory_partition", gpu.memory.to_string()),
+        ("available_memory_partition", "NPS1, NPS2, NPS4".to_owned()),
+        ("mem_info_vram_total", bytes.clone()),
+        ("mem_info_vis_vram_total", bytes),
+        ("mem_info_vram_used", "0".to_owned()),
+        ("gpu_busy_percent", "0".to_owned()),
+    ];
+    Device {
+        name: format!("amd{}", part.index),
+        pci: Some(PciFunction {
+            path: gpu.path.clone(),
+            id: card.pci,
+            subsystem: Some(card.subsystem),
+            class: CLASS,
+            numa: gpu.numa,
+            group: None,
+        }),
+        driver: Some("amdgpu".to_owned()),
+        files: files.into_iter().map(|(name, text)| (name.into(), text)).collect(),
+        children: drm(part.minor(amd)),
+        ..Device::default()
+    }
+}
+
+/// A partition after the first is a device of the platform, without an address.
+fn partition(amd: &Amd, part: &Part<'_>) -> Device {
+    // The driver counts them over all GPUs that came before.
+    let before = |gpu: &AmdGpu| match amd.partitions {
+        PartitionNames::Underscore => amd.card.dies - 1,
+        PartitionNames::Dot => gpu.compute.parts(amd.card.dies) - 1,
+    };
+    let earlier: u32 = amd.gpus[..part.index as usize].iter().map(before).sum();
+    let number = earlier + part.nth - 1;
+    let separator = match amd.partitions {
+        PartitionNames::Underscore => '_',
+        PartitionNames::Dot => '.',
+    };
+    let own = format!("amdgpu_xcp{separator}{number}");
+    Device {
+        name: format!("amd{}.{}", part.index, part.nth),
+        folder: Some(PathBuf::from("platform").join(&own)),
+        bus: Some("platform".to_owned()),
+        uevent: BTreeMap::from([("MODALIAS".to_owned(), format!("platform:{own}"))]),
+        children: drm(part.minor(amd)),
+        ..Device::default()
+    }
+}
+
+fn drm(minor: u32) -> Vec<Child> {
+    let nodes = [
+        (format!("card{minor}"), minor),
+        (format!("renderD{}", FIRST_RENDER + minor), FIRST_RENDER + minor),
+    ];
+    let child = |(name, minor): (String, u32)| Child {
+        folder: PathBuf::from("drm").join(&name),
+        class: "drm".to_owned(),
+        number: Some(format!("{DRM}:{minor}")),
+        node: Some(PathBuf::from("dri").join(&name)),
+        uevent: BTreeMap::from([("DEVTYPE".to_owned(), "drm_minor".to_owned())]),
+        ..Child::default()
+    };
+    nodes.map(child).into()
+}
+
+fn unique_id(seed: &str, index: u32) -> u64 {
+    hash(&format!("amd/{seed}/{index}"))
+}
+
+// === impl Part ===
+
+impl Part<'_> {
+    /// Of its nodes: the driver reserves those of every part that a GPU can have.
+    fn minor(&self, amd: &Amd) -> u32 {
+        self.index * amd.card.dies + self.nth
+    }
+}

@@ -1,0 +1,231 @@
+//! KFD's topology: every processor and every part of a GPU is a node of it, with links to others.
+//!
+//! Names and order of the properties are those of the kernel's `kfd_topology.c`; the numbers of an
+//! `MI300X` as AMD's own recordings of machines show them.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
+
+use super::{FIRST_RENDER, Part, unique_id};
+use crate::{
+    profile::{Amd, Device, NumaNode, PartitionNames},
+    state::hash,
+};
+
+const NODES: &str = "sys/devices/virtual/kfd/kfd/topology/nodes";
+
+/// Kinds of link, from the kernel's `kfd_crat.h`.
+const PCIE: u32 = 2;
+const XGMI: u32 = 11;
+
+/// Costs of a way, from the same file: to the processor nearby, and to the one that is far from it; by
+/// xGMI between GPUs, between parts of one GPU, and both.
+const NEAR: u32 = 20;
+const FAR: u32 = 41;
+const BY_XGMI: u32 = 15;
+const INSIDE: u32 = 13;
+
+/// SIMD units of a compute unit.
+const SIMDS: u32 = 4;
+
+/// The topology of a machine.
+pub(super) struct Topology<'a> {
+    pub amd: &'a Amd,
+    pub numa: &'a [NumaNode],
+    pub parts: &'a [Part<'a>],
+    pub seed: &'a str,
+}
+
+/// A link from one node to another.
+struct Link {
+    kind: u32,
+    to: usize,
+    weight: u32,
+}
+
+// === impl Topology ===
+
+impl Topology<'_> {
+    /// What all GPUs share: `/dev/kfd`, the module's version, and the processors.
+    pub(super) fn device(&self) -> Device {
+        let mut files = BTreeMap::new();
+        for (node, numa) in self.numa.iter().enumerate() {
+            let folder = Path::new(NODES).join(node.to_string());
+            let cpus = numa.cpus.iter().count().to_string();
+            let properties = [("cpu_cores_count", cpus), ("simd_count", "0".to_owned())];
+            files.insert(folder.join("properties"), lines(&properties));
+            files.insert(folder.join("gpu_id"), "0".to_owned());
+            files.insert(folder.join("name"), String::new());
+        }
+        files.insert("sys/module/amdgpu/version".into(), self.amd.driver.clone());
+        files.insert("sys/module/amdgpu/initstate".into(), "live".to_owned());
+        Device {
+            name: "kfd".to_owned(),
+            folder: Some("virtual/kfd/kfd".into()),
+            class: "kfd".to_owned(),
+            number: Some("234:0".to_owned()),
+            node: Some("kfd".into()),
+            elsewhere: files,
+            ..Device::default()
+        }
+    }
+
+    /// The files of the node that a part of a GPU is.
+    pub(super) fn gpu(&self, part: &Part<'_>, node: usize) -> BTreeMap<PathBuf, String> {
+        let folder = Path::new(NODES).join(node.to_string());
+        let (links, ways) = (self.links(part, node), self.ways(part));
+        let counts = [links.len(), ways.len()];
+        let mut files = BTreeMap::from([
+            (folder.join("properties"), self.properties(part, counts)),
+            (folder.join("gpu_id"), (hash(&format!("{}/{node}", self.seed)) % 65_536).to_string()),
+            (folder.join("name"), "ip discovery".to_owned()),
+            (folder.join("mem_banks/0/properties"), self.memory(part)),
+        ]);
+        for (kind, links) in [("io_links", &links), ("p2p_links", &ways)] {
+            for (nth, link) in links.iter().enumerate() {
+                let path = folder.join(kind).join(nth.to_string()).join("properties");
+                files.insert(path, link.properties(node));
+            }
+        }
+        files
+    }
+
+    fn properties(&self, part: &Part<'_>, [links, ways]: [usize; 2]) -> String {
+        let (card, address) = (&self.amd.card, part.gpu.path.address());
+        let dies = card.dies / part.gpu.compute.parts(card.dies);
+        let number = |number: u64| number.to_string();
+        lines(&[
+            ("cpu_cores_count", number(0)),
+            ("simd_count", number((card.compute_units * dies / card.dies * SIMDS).into())),
+            ("mem_banks_count", number(1)),
+            ("io_links_count", number(links as u64)),
+            ("p2p_links_count", number(ways as u64)),
+            ("max_waves_per_simd", number(8)),
+            ("lds_size_in_kb", number(64)),
+            ("wave_front_size", number(64)),
+            ("simd_per_cu", number(SIMDS.into())),
+            ("gfx_target_version", number(card.gfx_target.into())),
+            ("vendor_id", number(card.pci.vendor.into())),
+            ("device_id", number(card.pci.device.into())),
+            ("location_id", number(self.location(part).into())),
+            ("domain", number(address.domain.into())),
+            ("drm_render_minor", number((FIRST_RENDER + part.minor(self.amd)).into())),
+            ("hive_id", number(if self.is_linked(part) { hash(self.seed) } else { 0 })),
+            ("num_sdma_engines", number(2)),
+            ("unique_id", number(self.unique_id(part))),
+            ("num_xcc", number(dies.into())),
+        ])
+    }
+
+    /// A part's number is in the lowest bits; newer drivers have it in the highest.
+    fn location(&self, part: &Part<'_>) -> u32 {
+        let address = u32::from(part.gpu.path.address().routing_id());
+        match self.amd.partitions {
+            PartitionNames::Underscore => address | part.nth,
+            PartitionNames::Dot => address | part.nth << 28,
+        }
+    }
+
+    /// Newer drivers tell of a part the number of its first die.
+    fn unique_id(&self, part: &Part<'_>) -> u64 {
+        match self.amd.partitions {
+            PartitionNames::Dot if !part.is_whole(self.amd) => {
+                hash(&format!("amd/{}/{}/{}", self.seed, part.index, part.nth))
+            }
+            _ => unique_id(self.seed, part.index),
+        }
+    }
+
+    fn memory(&self, part: &Part<'_>) -> String {
+        let (card, gpu) = (&self.amd.card, part.gpu);
+        // Parts in one domain of memory share it, and each tells its share.
+        let bytes = (card.memory_mib << 20) / u64::from(gpu.compute.parts(card.dies));
+        lines(&[
+            ("heap_type", "1".to_owned()),
+            ("size_in_bytes", bytes.to_string()),
+            ("flags", "0".to_owned()),
+            ("width", "8192".to_owned()),
+            ("mem_clk_max", "1300".to_owned()),
+        ])
+    }
+
+    /// Links to the processor nearby, and to every part that is reached by xGMI.
+    fn links(&self, part: &Part<'_>, own: usize) -> Vec<Link> {
+        let near = part.gpu.numa.unwrap_or(0) as usize;
+        let others = self.parts.iter().filter_map(|other| {
+            let to = other.node.filter(|node| *node != own)?;
+            let weight = if other.index == part.index {
+                INSIDE
+            } else if !part.is_linked_with(other) {
+                return None;
+            } else if part.is_whole(self.amd) && other.is_whole(self.amd) {
+                BY_XGMI
+            } else {
+                BY_XGMI + 2 * INSIDE
+            };
+            Some(Link { kind: XGMI, to, weight })
+        });
+        [Link { kind: PCIE, to: near, weight: NEAR }].into_iter().chain(others).collect()
+    }
+
+    /// Ways over a processor: to the ones that are not nearby, and to GPUs without xGMI between.
+    fn ways(&self, part: &Part<'_>) -> Vec<Link> {
+        let near = part.gpu.numa.unwrap_or(0) as usize;
+        let processors = (0..self.numa.len()).filter(|node| *node != near);
+        let gpus = self.parts.iter().filter_map(|other| {
+            other.node.filter(|_| other.index != part.index && !part.is_linked_with(other))
+        });
+        let ends = processors.map(|to| (to, FAR)).chain(gpus.map(|to| (to, 2 * NEAR)));
+        ends.map(|(to, weight)| Link { kind: PCIE, to, weight }).collect()
+    }
+
+    fn is_linked(&self, part: &Part<'_>) -> bool {
+        self.parts.iter().any(|other| other.index != part.index && part.is_linked_with(other))
+    }
+}
+
+// === impl Part ===
+
+impl Part<'_> {
+    fn is_linked_with(&self, other: &Self) -> bool {
+        let peers = self.gpu.peers.as_ref();
+        peers.is_none_or(|peers| peers.contains(&(other.index as usize)))
+    }
+
+    fn is_whole(&self, amd: &Amd) -> bool {
+        self.gpu.compute.parts(amd.card.dies) == 1
+    }
+}
+
+// === impl Link ===
+
+impl Link {
+    fn properties(&self, from: usize) -> String {
+        let bandwidth = if self.kind == XGMI { "64000" } else { "0" };
+        lines(&[
+            ("type", self.kind.to_string()),
+            ("version_major", "0".to_owned()),
+            ("version_minor", "0".to_owned()),
+            ("node_from", from.to_string()),
+            ("node_to", self.to.to_string()),
+            ("weight", self.weight.to_string()),
+            ("min_latency", "0".to_owned()),
+            ("max_latency", "0".to_owned()),
+            ("min_bandwidth", bandwidth.to_owned()),
+            ("max_bandwidth", bandwidth.to_owned()),
+            ("recommended_transfer_size", "0".to_owned()),
+            ("flags", "1".to_owned()),
+        ])
+    }
+}
+
+fn lines(properties: &[(&str, String)]) -> String {
+    let mut text = String::new();
+    for (name, value) in properties {
+        writeln!(text, "{name} {value}").expect("a string takes all");
+    }
+    text.trim_end().to_owned()
+}

@@ -1,0 +1,141 @@
+//! The board as its clients know it.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+};
+
+use super::*;
+
+/// How long anything may take before a test has failed.
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn board() -> Board {
+    Board::start(&BoardAddresses::any()).expect("free ports")
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(LIMIT)).expect("a limit");
+    stream
+}
+
+fn get(board: &Board, target: &str) -> String {
+    let mut stream = connect(board.control());
+    stream.write_all(format!("GET {target} HTTP/1.1\r\nHost: b\r\n\r\n").as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("answered");
+    answer.lines().next().unwrap_or_default().to_owned()
+}
+
+fn send(stream: &mut TcpStream, words: &[u32]) {
+    let bytes: Vec<u8> = words.iter().copied().flat_map(u32::to_le_bytes).collect();
+    stream.write_all(&bytes).expect("sent");
+}
+
+fn receive(stream: &mut TcpStream, words: usize) -> Vec<u32> {
+    let mut word = [0; 4];
+    let mut next = || {
+        stream.read_exact(&mut word).expect("answered");
+        u32::from_le_bytes(word)
+    };
+    (0..words).map(|_| next()).collect()
+}
+
+#[test]
+fn a_network_is_deployed_and_run_and_gone_after_a_reset() {
+    let board = board();
+    let mut client = connect(board.data());
+    send(&mut client, &[0x7000, 2, 0, 0, 1, 10, 11, 12]);
+    assert_eq!(receive(&mut client, 9), [0x7000, 1, 1, 1, 1, END, END, END, END]);
+    send(&mut client, &[0x7001, 1, 0, 0, 0, 7]);
+    assert_eq!(receive(&mut client, 10), [0x7001, 2, 1, 1, 1, 7, END, END, END, END]);
+    drop(client);
+    assert!(board.is_deployed());
+    assert_eq!(get(&board, "/set_frequency?freq=200"), "HTTP/1.1 200 OK");
+    assert_eq!(board.frequency_mhz(), 200);
+    assert_eq!(get(&board, "/chip_reset"), "HTTP/1.1 200 OK");
+    assert!(!board.is_deployed());
+    assert_eq!(
+        board.take_events(),
+        [
+            BoardEvent::Deployed(3),
+            BoardEvent::Ran(1),
+            BoardEvent::Frequency(200),
+            BoardEvent::Reset
+        ]
+    );
+}
+
+const END: u32 = 0xffff_ffff;
+
+#[test]
+fn what_it_does_not_know_is_refused() {
+    let board = board();
+    for (target, status) in [
+        ("/last_running_time", "HTTP/1.1 200 OK"),
+        ("/last_tcp_time", "HTTP/1.1 200 OK"),
+        ("/set_frequency", "HTTP/1.1 400 Bad Request"),
+        ("/set_frequency?freq=334", "HTTP/1.1 400 Bad Request"),
+        ("/format_disk", "HTTP/1.1 400 Bad Request"),
+    ] {
+        assert_eq!(get(&board, target), status, "{target}");
+    }
+    board.take_events();
+    let mut client = connect(board.data());
+    send(&mut client, &[0x1234, 0, 0, 0, 0]);
+    assert_eq!(client.read(&mut [0; 4]).expect("closed"), 0);
+    let mut client = connect(board.data());
+    send(&mut client, &[0x7000, u32::MAX, 0, 0, 0]);
+    assert_eq!(client.read(&mut [0; 4]).expect("closed"), 0);
+    let events = board.take_events();
+    assert!(
+        matches!(&events[..], [BoardEvent::Nonsense(_), BoardEvent::Nonsense(_)]),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn a_client_without_a_message_wedges_the_data_port_and_a_reset_does_not_mend_it() {
+    let board = board();
+    drop(connect(board.data()));
+    let deadline = Instant::now() + LIMIT;
+    while !board.is_wedged() {
+        assert!(Instant::now() < deadline, "it never noticed");
+        std::thread::yield_now();
+    }
+    assert_eq!(get(&board, "/chip_reset"), "HTTP/1.1 200 OK");
+    assert_eq!(board.take_events(), [BoardEvent::Wedged, BoardEvent::Reset]);
+    let mut client = connect(board.data());
+    send(&mut client, &[0x7001, 0, 0, 0, 0]);
+    client.set_read_timeout(Some(Duration::from_millis(200))).expect("a limit");
+    assert!(client.read(&mut [0; 4]).is_err(), "nobody is served");
+    drop(client);
+    board.restart();
+    let mut client = connect(board.data());
+    send(&mut client, &[0x7001, 0, 0, 0, 0]);
+    assert_eq!(receive(&mut client, 1), [0x7001]);
+}
+
+#[test]
+fn a_board_that_hangs_says_nothing_and_one_that_ends_frees_its_ports() {
+    let board = board();
+    board.inject(BoardFault::Hangs);
+    let mut stream = connect(board.control());
+    stream.write_all(b"GET /chip_reset HTTP/1.1\r\n\r\n").expect("sent");
+    stream.set_read_timeout(Some(Duration::from_millis(200))).expect("a limit");
+    assert!(stream.read(&mut [0; 4]).is_err());
+    let (control, data) = (board.control(), board.data());
+    drop(board);
+    assert!(TcpStream::connect_timeout(&control, LIMIT).is_err());
+    assert!(TcpStream::connect_timeout(&data, LIMIT).is_err());
+}
+
+#[test]
+fn a_board_that_refuses_does_so_until_it_is_mended() {
+    let board = board();
+    board.inject(BoardFault::Refuses);
+    assert_eq!(get(&board, "/chip_reset"), "HTTP/1.1 500 Internal Server Error");
+    board.inject(BoardFault::None);
+    assert_eq!(get(&board, "/chip_reset"), "HTTP/1.1 200 OK");
+}

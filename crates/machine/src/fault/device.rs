@@ -1,0 +1,96 @@
+//! What can happen to devices that are no GPUs of NVIDIA's, and how the command line writes it.
+
+use std::{fmt, path::PathBuf};
+
+/// Something that happens to a device: an adapter, a function of one, or any other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// It is pulled out, with all that is part of it.
+    Unplug,
+    /// It is back in its slot.
+    Plug,
+    /// A USB device is put into another port, `2-1.4`: its path and its number differ, its serial
+    /// number does not.
+    Replug(String),
+    /// Its driver lets go of it.
+    Unbind,
+    /// Another driver takes it, or its own again.
+    Bind(String),
+    /// An adapter gets so many virtual functions.
+    Functions(u16),
+    /// It is in an IOMMU group of another number, as after a reboot.
+    Group(u32),
+    /// A file in its folder of sysfs says something else, or is new.
+    Set(PathBuf, String),
+    /// A file in its folder, or a folder in it, is gone.
+    Unset(PathBuf),
+    /// The cable of an adapter is pulled.
+    LinkDown,
+    /// The cable is back.
+    LinkUp,
+}
+
+/// What the grammar of all faults says of these.
+pub(super) const GRAMMAR: &str = "unplug:eth0, plug:eth0, replug:stick=2-1, unbind:eth0, \
+     bind:eth0=vfio-pci, vfs:eth0=4, group:eth0=7, set:board:state=unknown, unset:board:state, \
+     link-down:eth0, link-up:eth0, where eth0, stick and board are names of devices, of their \
+     interfaces, or PCI addresses";
+
+// === impl Happening ===
+
+impl Happening {
+    /// Reads `vfs:eth0=4` as what happens, and to which device.
+    pub(super) fn parse(text: &str) -> Option<(String, Self)> {
+        let (what, rest) = text.split_once(':')?;
+        // An address has colons and no equals sign, a file neither.
+        let valued = || rest.split_once('=').filter(|(_, value)| !value.is_empty());
+        let of_file = |text: &str| {
+            let (name, file) = text.rsplit_once(':')?;
+            Some((name.to_owned(), PathBuf::from(file)))
+        };
+        let (name, happening) = match what {
+            "unplug" => (rest.to_owned(), Self::Unplug),
+            "plug" => (rest.to_owned(), Self::Plug),
+            "unbind" => (rest.to_owned(), Self::Unbind),
+            "link-down" => (rest.to_owned(), Self::LinkDown),
+            "link-up" => (rest.to_owned(), Self::LinkUp),
+            "replug" => {
+                valued().map(|(name, to)| (name.to_owned(), Self::Replug(to.to_owned())))?
+            }
+            "bind" => valued().map(|(name, to)| (name.to_owned(), Self::Bind(to.to_owned())))?,
+            "vfs" => {
+                let (name, count) = valued()?;
+                (name.to_owned(), Self::Functions(count.parse().ok()?))
+            }
+            "group" => {
+                let (name, number) = valued()?;
+                (name.to_owned(), Self::Group(number.parse().ok()?))
+            }
+            "set" => {
+                let (place, value) = rest.split_once('=')?;
+                let (name, file) = of_file(place)?;
+                (name, Self::Set(file, value.to_owned()))
+            }
+            "unset" => of_file(rest).map(|(name, file)| (name, Self::Unset(file)))?,
+            _ => return None,
+        };
+        (!name.is_empty()).then_some((name, happening))
+    }
+
+    /// Writes what [`Self::parse`] reads.
+    pub(super) fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unplug => write!(f, "unplug:{name}"),
+            Self::Plug => write!(f, "plug:{name}"),
+            Self::Replug(port) => write!(f, "replug:{name}={port}"),
+            Self::Unbind => write!(f, "unbind:{name}"),
+            Self::Bind(driver) => write!(f, "bind:{name}={driver}"),
+            Self::Functions(count) => write!(f, "vfs:{name}={count}"),
+            Self::Group(number) => write!(f, "group:{name}={number}"),
+            Self::Set(file, text) => write!(f, "set:{name}:{}={text}", file.display()),
+            Self::Unset(file) => write!(f, "unset:{name}:{}", file.display()),
+            Self::LinkDown => write!(f, "link-down:{name}"),
+            Self::LinkUp => write!(f, "link-up:{name}"),
+        }
+    }
+}

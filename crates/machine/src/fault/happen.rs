@@ -1,0 +1,246 @@
+//! What a happening does to the model.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::device::Happening;
+use crate::{
+    profile::{Device, LinkState, Nic, VirtualFunction},
+    state::{Bound, Happened, Model},
+};
+
+/// A device that something can happen to.
+#[derive(Clone, Copy)]
+enum Target {
+    /// By its position among the adapters.
+    Nic(usize),
+    /// A virtual function, by the adapter's position and its own.
+    Function(usize, usize),
+    /// By its position among the other devices.
+    Device(usize),
+}
+
+/// Why something cannot happen to a device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HappeningError {
+    /// Nothing is called so.
+    #[error("there is no device of that name; there are {0}")]
+    NoDevice(String),
+    /// It is no adapter.
+    #[error("it is no network adapter")]
+    NoNic,
+    /// It is no adapter, or one without.
+    #[error("it has {0} virtual functions at most")]
+    Functions(u16),
+    /// It is no PCI function.
+    #[error("it is no PCI function")]
+    NoFunction,
+    /// Only USB devices have such ports.
+    #[error("it is no USB device that is put into port `{0}`, such as 2-1.4")]
+    NoPort(String),
+    /// A virtual function has no slot.
+    #[error("it is a virtual function, and comes and goes with `vfs:`")]
+    NoSlot,
+    /// A file somewhere else.
+    #[error("`{0}` is no file in its folder")]
+    Outside(PathBuf),
+}
+
+// === impl Model ===
+
+impl Model {
+    pub(super) fn happen(&mut self, name: &str, what: &Happening) -> Result<(), HappeningError> {
+        let target = self.target(name)?;
+        match what {
+            Happening::Unplug => self.slot(target)?.unplugged = true,
+            Happening::Plug => self.slot(target)?.unplugged = false,
+            Happening::Unbind => self.happened_to(target).bound = Bound::Nothing,
+            Happening::Bind(driver) => self.bind(target, driver),
+            Happening::Functions(count) => self.cut(target, *count)?,
+            Happening::Group(number) => *self.group(target)? = Some(*number),
+            Happening::Set(file, text) => self.write(target, file, Some(text.clone()))?,
+            Happening::Unset(file) => self.write(target, file, None)?,
+            Happening::LinkDown => self.nic(target)?.link = LinkState::Down,
+            Happening::LinkUp => self.nic(target)?.link = LinkState::Up,
+            Happening::Replug(port) => self.replug(target, port)?,
+        }
+        Ok(())
+    }
+
+    /// A device by its name, by that of its interface or RDMA device, or by its address.
+    fn target(&self, name: &str) -> Result<Target, HappeningError> {
+        for (index, nic) in self.nics.iter().enumerate() {
+            let names = [Some(&nic.netdev), nic.rdma.as_ref()];
+            if names.contains(&Some(&name.to_owned())) || nic.path.address().to_string() == name {
+                return Ok(Target::Nic(index));
+            }
+            for (nth, (path, part)) in nic.virtual_functions().enumerate() {
+                let names = [part.netdev.as_deref(), part.rdma.as_deref()];
+                if names.contains(&Some(name)) || path.address().to_string() == name {
+                    return Ok(Target::Function(index, nth));
+                }
+            }
+        }
+        let is_it = |device: &Device| {
+            let address = device.pci.as_ref().map(|pci| pci.path.address().to_string());
+            device.name == name || address.as_deref() == Some(name)
+        };
+        let found = self.devices.iter().position(is_it).map(Target::Device);
+        found.ok_or_else(|| HappeningError::NoDevice(self.names()))
+    }
+
+    fn names(&self) -> String {
+        let nics = self.nics.iter().map(|nic| nic.netdev.as_str());
+        let devices = self.devices.iter().map(|device| device.name.as_str());
+        let names: Vec<_> = nics.chain(devices).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    }
+
+    fn happened_to(&mut self, target: Target) -> &mut Happened {
+        let name = match target {
+            Target::Nic(index) => self.nics[index].netdev.clone(),
+            Target::Function(index, nth) => {
+                let mut functions = self.nics[index].virtual_functions();
+                let (path, _) = functions.nth(nth).expect("the target was found");
+                path.address().to_string()
+            }
+            Target::Device(index) => self.devices[index].name.clone(),
+        };
+        self.happened.entry(name).or_default()
+    }
+
+    fn slot(&mut self, target: Target) -> Result<&mut Happened, HappeningError> {
+        match target {
+            Target::Function(..) => Err(HappeningError::NoSlot),
+            _ => Ok(self.happened_to(target)),
+        }
+    }
+
+    fn bind(&mut self, target: Target, driver: &str) {
+        let own = match target {
+            Target::Nic(index) => Some(self.nics[index].driver.as_str()),
+            Target::Function(index, nth) => {
+                let sriov = self.nics[index].sriov.as_ref();
+                sriov.and_then(|sriov| sriov.functions[nth].driver.as_deref())
+            }
+            Target::Device(index) => self.devices[index].driver.as_deref(),
+        };
+        let bound = if own == Some(driver) { Bound::Own } else { Bound::Other(driver.to_owned()) };
+        self.happened_to(target).bound = bound;
+    }
+
+    fn nic(&mut self, target: Target) -> Result<&mut Nic, HappeningError> {
+        match target {
+            Target::Nic(index) | Target::Function(index, _) => Ok(&mut self.nics[index]),
+            Target::Device(_) => Err(HappeningError::NoNic),
+        }
+    }
+
+    fn group(&mut self, target: Target) -> Result<&mut Option<u32>, HappeningError> {
+        match target {
+            Target::Nic(index) => Ok(&mut self.nics[index].group),
+            Target::Function(index, nth) => {
+                let sriov = self.nics[index].sriov.as_mut().expect("the target was found");
+                Ok(&mut sriov.functions[nth].group)
+            }
+            Target::Device(index) => {
+                let pci = self.devices[index].pci.as_mut();
+                Ok(&mut pci.ok_or(HappeningError::NoFunction)?.group)
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        target: Target,
+        file: &Path,
+        text: Option<String>,
+    ) -> Result<(), HappeningError> {
+        let inside = file.components().all(|part| matches!(part, Component::Normal(_)));
+        if !inside || file.as_os_str().is_empty() {
+            return Err(HappeningError::Outside(file.to_owned()));
+        }
+        self.happened_to(target).files.insert(file.to_owned(), text);
+        Ok(())
+    }
+
+    /// Makes virtual functions as the kernel does: with the adapter's driver, and names after it.
+    fn cut(&mut self, target: Target, count: u16) -> Result<(), HappeningError> {
+        let (mut rdma, mut group) = (self.free_rdma(), self.free_group());
+        let Target::Nic(index) = target else { return Err(HappeningError::NoNic) };
+        let nic = &mut self.nics[index];
+        let sriov = nic.sriov.as_mut().ok_or(HappeningError::Functions(0))?;
+        if count > sriov.total {
+            return Err(HappeningError::Functions(sriov.total));
+        }
+        sriov.functions.truncate(count.into());
+        for nth in sriov.functions.len()..count.into() {
+            sriov.functions.push(VirtualFunction {
+                driver: Some(nic.driver.clone()),
+                netdev: Some(format!("{}v{nth}", nic.netdev)),
+                rdma: nic.rdma.as_ref().and_then(|_| rdma.next()),
+                group: nic.group.and_then(|_| group.next()),
+                vdpa: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Names that no RDMA device has.
+    fn free_rdma(&self) -> impl Iterator<Item = String> + use<> {
+        let parts = |nic: &Nic| {
+            let functions = nic.sriov.iter().flat_map(|sriov| &sriov.functions);
+            let functions = functions.map(|part| part.rdma.clone());
+            let parts = nic.subfunctions.iter().map(|part| part.rdma.clone());
+            functions.chain(parts).chain([nic.rdma.clone()]).flatten().collect::<Vec<_>>()
+        };
+        let taken: Vec<_> = self.nics.iter().flat_map(parts).collect();
+        (0..).map(|number: u32| format!("mlx5_{number}")).filter(move |name| !taken.contains(name))
+    }
+
+    /// Numbers that no IOMMU group has.
+    fn free_group(&self) -> impl Iterator<Item = u32> + use<> {
+        let functions = self.nics.iter().flat_map(Nic::virtual_functions);
+        let functions = functions.filter_map(|(_, part)| part.group);
+        let devices = self.devices.iter().filter_map(|device| device.pci.as_ref()?.group);
+        let taken = self.nics.iter().filter_map(|nic| nic.group).chain(functions).chain(devices);
+        let first = taken.max().map_or(0, |highest| highest + 1);
+        first..
+    }
+
+    fn replug(&mut self, target: Target, port: &str) -> Result<(), HappeningError> {
+        let wrong = || HappeningError::NoPort(port.to_owned());
+        let Target::Device(index) = target else { return Err(wrong()) };
+        let bus = port.split_once('-').and_then(|(bus, _)| bus.parse().ok()).ok_or_else(wrong)?;
+        let number = |device: &Device| device.files.get(Path::new("devnum"))?.parse::<u32>().ok();
+        let highest = self.devices.iter().filter_map(number).max().unwrap_or(1);
+        self.devices[index].put_into(bus, port, highest + 1).ok_or_else(wrong)?;
+        self.happened_to(target).unplugged = false;
+        Ok(())
+    }
+}
+
+// === impl Device ===
+
+impl Device {
+    /// Puts a USB device into a port of a bus, where it gets a new number.
+    fn put_into(&mut self, bus: u32, port: &str, number: u32) -> Option<()> {
+        let folder = self.folder.as_ref().filter(|_| self.bus.as_deref() == Some("usb"))?;
+        let earlier = folder.file_name()?.to_str()?.to_owned();
+        let is_hub = |part: &Component<'_>| {
+            let name = part.as_os_str().to_str().unwrap_or_default();
+            name.strip_prefix("usb").is_some_and(|number| number.parse::<u32>().is_ok())
+        };
+        let above: PathBuf = folder.components().take_while(|part| !is_hub(part)).collect();
+        self.folder = Some(above.join(format!("usb{bus}")).join(port));
+        self.files.insert("busnum".into(), bus.to_string());
+        self.files.insert("devnum".into(), number.to_string());
+        // Interfaces are called after the port: `1-4:1.0`.
+        for child in &mut self.children {
+            let path = child.folder.to_str().unwrap_or_default();
+            if let Some(rest) = path.strip_prefix(&format!("{earlier}:")) {
+                child.folder = PathBuf::from(format!("{port}:{rest}"));
+            }
+        }
+        Some(())
+    }
+}

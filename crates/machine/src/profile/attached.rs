@@ -1,0 +1,180 @@
+//! Devices that are added to a machine by the name of a device profile, which says how its devices look
+//! to a kernel beside how an agent finds them.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Device, Problem, Profile, Wrong, validate::Entry};
+
+macro_rules! profiles {
+    ($($name:literal),* $(,)?) => {
+        /// Name and text of each device profile, those of one sort together.
+        const ALL: &[(&str, &str)] = &[
+            $(($name, include_str!(concat!("../../../../profiles/devices/", $name, ".yaml")))),*
+        ];
+    };
+}
+
+profiles![
+    "darwin3-files",
+    "darwin3-board",
+    "darwin3-network",
+    "kvm",
+    "fuse",
+    "tun",
+    "vhost-net",
+    "vhost-vsock",
+    "video",
+    "serial",
+    "dvb",
+    "coral-usb",
+    "coral-pcie",
+    "hailo",
+    "rknpu",
+    "jetson",
+    "tpu",
+    "tpu-vfio",
+    "gaudi",
+    "qaic",
+    "ascend-910",
+    "ascend-310p",
+];
+
+/// What stands for the number of a device in the text of its profile.
+const NUMBER: &str = "{n}";
+
+/// More would have two digits where the texts have room for one.
+const MOST: u16 = 10;
+
+/// Devices to add to a machine, `hailo:2`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attached {
+    /// Name of the device profile.
+    pub profile: String,
+    /// How many of its devices.
+    #[serde(default = "one")]
+    pub count: u16,
+}
+
+/// Text that does not say what is to be added.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not the name of a device profile with a number of devices, such as hailo:2")]
+pub struct AttachedSyntaxError(String);
+
+/// The part of a device profile that is ours.
+#[derive(Deserialize)]
+struct Simulated {
+    #[serde(default)]
+    simulated: Vec<Device>,
+}
+
+// === impl Attached ===
+
+impl Attached {
+    /// Names of the device profiles that devices can be added from.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        ALL.iter().filter(|(_, text)| text.contains("\nsimulated:")).map(|(name, _)| *name)
+    }
+
+    /// The devices, with their PCI functions in a domain.
+    fn devices(&self, domain: u16) -> Result<Vec<Device>, Wrong> {
+        let known = || Wrong::DeviceProfile(Self::names().collect::<Vec<_>>().join(", "));
+        let found = ALL.iter().find(|(name, _)| *name == self.profile);
+        let (_, text) = found
+            .filter(|(name, _)| Self::names().any(|known| known == *name))
+            .ok_or_else(known)?;
+        if !(1..=MOST).contains(&self.count) {
+            let (value, most) = (self.count.into(), MOST.into());
+            return Err(Wrong::Range { what: "count", value, least: 1, most });
+        }
+        let numbers = (0..self.count).map(|number| text.replace(NUMBER, &number.to_string()));
+        let read = |text: String| {
+            // An address begins with its domain wherever a text names it.
+            let text = text.replace("0000:", &format!("{domain:04x}:"));
+            let read: Simulated =
+                serde_saphyr::from_str(&text).expect("a test reads every profile");
+            read.simulated
+        };
+        Ok(numbers.flat_map(read).collect())
+    }
+}
+
+impl FromStr for Attached {
+    type Err = AttachedSyntaxError;
+
+    fn from_str(text: &str) -> Result<Self, AttachedSyntaxError> {
+        let (profile, count) = text.split_once(':').unwrap_or((text, "1"));
+        let count = count.parse().ok().filter(|_| !profile.is_empty());
+        let count = count.ok_or_else(|| AttachedSyntaxError(text.to_owned()))?;
+        Ok(Self { profile: profile.to_owned(), count })
+    }
+}
+
+impl fmt::Display for Attached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.profile, self.count)
+    }
+}
+
+// === impl Profile ===
+
+impl Profile {
+    /// Adds devices to the machine. Where it has something in their places, they are in a PCI domain
+    /// that is free.
+    pub fn attach(&mut self, attached: &Attached) -> Result<(), Problem> {
+        let entry = Entry::Attached(attached.to_string());
+        let problem = |wrong| Problem { entry: entry.clone(), wrong };
+        let mut refused = None;
+        for domain in 0..=3 {
+            let mut with_them = self.clone();
+            with_them.devices.extend(attached.devices(domain).map_err(problem)?);
+            match with_them.validate() {
+                Ok(()) => {
+                    *self = with_them;
+                    return Ok(());
+                }
+                Err(Problem { wrong, .. }) => refused = refused.or(Some(wrong)),
+            }
+        }
+        Err(problem(refused.expect("four domains were tried")))
+    }
+}
+
+fn one() -> u16 {
+    1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_folder_is_in_the_table_and_says_how_its_devices_look() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/devices");
+        let files = std::fs::read_dir(folder).expect("a folder").map(|entry| {
+            entry.expect("an entry").path().file_stem().expect("a name").display().to_string()
+        });
+        let mut files: Vec<_> = files.collect();
+        let mut known: Vec<_> = ALL.iter().map(|(name, _)| (*name).to_owned()).collect();
+        files.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(known, files);
+        for (name, text) in ALL {
+            let read: Result<Simulated, _> = serde_saphyr::from_str(&text.replace(NUMBER, "0"));
+            read.unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
+
+    #[test]
+    fn what_is_added_reads_back_as_it_is_written() {
+        for text in ["hailo:2", "coral-usb:1"] {
+            assert_eq!(text.parse::<Attached>().expect(text).to_string(), text);
+        }
+        assert_eq!("hailo".parse::<Attached>().expect("one of them").count, 1);
+        for wrong in ["", ":2", "hailo:", "hailo:x", "hailo:-1"] {
+            wrong.parse::<Attached>().expect_err(wrong);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What devices that are no GPUs of NVIDIA's cannot be.
+
+use std::{
+    collections::BTreeSet,
+    path::{Component, Path},
+};
+
+use super::{Entry, MOST_CARD_MIB, Problem, Profile, Wrong, range};
+
+/// AMD's GPUs are cut into parts that they have, and linked with others that are there.
+pub(super) fn amd(profile: &Profile) -> Result<(), Problem> {
+    let Some(amd) = &profile.amd else { return Ok(()) };
+    let machine = |wrong| Problem { entry: Entry::Machine, wrong };
+    range("number of amd dies", amd.card.dies.into(), 1, 8).map_err(machine)?;
+    range("amd memory_mib", amd.card.memory_mib, 1024, MOST_CARD_MIB).map_err(machine)?;
+    range("amd compute_units", amd.card.compute_units.into(), 1, 10_000).map_err(machine)?;
+    for (index, gpu) in amd.gpus.iter().enumerate() {
+        let problem = |wrong| Problem { entry: Entry::Amd(index), wrong };
+        let (parts, dies) = (gpu.compute.parts(amd.card.dies), amd.card.dies);
+        range("number of parts", parts.into(), 1, dies.into()).map_err(problem)?;
+        let missing = |peer: &&usize| **peer == index || **peer >= amd.gpus.len();
+        if let Some(peer) = gpu.peers.iter().flatten().find(missing) {
+            return Err(problem(Wrong::Peer(*peer)));
+        }
+    }
+    Ok(())
+}
+
+/// Devices have names that differ, and files that stay where they belong.
+pub(super) fn devices(profile: &Profile) -> Result<(), Problem> {
+    let mut taken = BTreeSet::new();
+    for (index, device) in profile.devices.iter().enumerate() {
+        let problem = |wrong| Problem { entry: Entry::Device(index), wrong };
+        if device.name.is_empty() || !taken.insert(&device.name) {
+            return Err(problem(Wrong::DeviceName(device.name.clone())));
+        }
+        let inside =
+            |path: &&Path| path.components().all(|part| matches!(part, Component::Normal(_)));
+        if let Some(path) = device.paths().find(|path| !inside(path)) {
+            return Err(problem(Wrong::Outside(path.to_owned())));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,35 @@
+//! IOMMU groups, and the nodes by which a program gets a whole group of functions: VFIO.
+
+use std::path::Path;
+
+use super::{ClassDevice, Tree};
+
+/// The driver that gives a function to a program.
+const VFIO: &str = "vfio-pci";
+
+/// A major number as the kernel gives them to who asks for none.
+const MAJOR: u32 = 243;
+
+// === impl Tree ===
+
+impl Tree {
+    /// Puts a function into a group.
+    pub(super) fn in_group(&mut self, function: &Path, group: u32, driver: Option<&str>) {
+        let folder = Path::new("sys/kernel/iommu_groups").join(group.to_string());
+        let own = function.file_name().expect("a function has an address");
+        self.link(folder.join("devices").join(own), function);
+        self.file(folder.join("type"), "DMA-FQ");
+        self.link(function.join("iommu_group"), &folder);
+        if driver == Some(VFIO) {
+            self.vfio(group);
+        }
+    }
+
+    fn vfio(&mut self, group: u32) {
+        let folder = Path::new("sys/devices/virtual/vfio").join(group.to_string());
+        let (number, node) = (format!("{MAJOR}:{group}"), format!("vfio/{group}"));
+        let node = Some((number.as_str(), Path::new(&node)));
+        self.class_device(&folder, &ClassDevice { class: "vfio", node, ..Default::default() });
+        self.misc("vfio", ("10:196", "vfio/vfio"));
+    }
+}

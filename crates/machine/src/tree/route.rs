@@ -1,0 +1,88 @@
+//! Bonds, and the routes that say through which interface the machine reaches the world.
+
+use std::path::{Path, PathBuf};
+
+use super::{ClassDevice, Tree};
+use crate::{
+    profile::{Bond, LinkState},
+    state::Model,
+};
+
+/// Heads of the lines of /proc/net/route.
+const HEAD: &str =
+    "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT";
+
+// === impl Tree ===
+
+impl Tree {
+    pub(super) fn bond(&mut self, model: &Model, bond: &Bond) {
+        let folder = Path::new("sys/devices/virtual/net").join(&bond.name);
+        let up = model
+            .nics
+            .iter()
+            .any(|nic| bond.interfaces.contains(&nic.netdev) && nic.link == LinkState::Up);
+        let lines = [("DEVTYPE", "bond"), ("INTERFACE", bond.name.as_str())];
+        self.class_device(
+            &folder,
+            &ClassDevice { class: "net", lines: &lines, ..Default::default() },
+        );
+        self.files(
+            &folder,
+            &[
+                ("operstate", if up { "up" } else { "down" }),
+                ("carrier", if up { "1" } else { "0" }),
+                ("mtu", "9000"),
+                ("type", "1"),
+                ("bonding/mode", bond.mode.in_sysfs()),
+                ("bonding/slaves", &bond.interfaces.join(" ")),
+            ],
+        );
+        for name in &bond.interfaces {
+            self.enslave(&folder, name);
+        }
+        let names: Vec<_> = model.bonds.iter().map(|bond| bond.name.as_str()).collect();
+        self.file("sys/class/net/bonding_masters", &names.join(" "));
+    }
+
+    /// The links between a bond and an interface in it, while the interface is there.
+    fn enslave(&mut self, bond: &Path, name: &str) {
+        let Some(folder) = self.interface_folder(name) else { return };
+        let own = bond.file_name().expect("it has a name").display().to_string();
+        self.link(folder.join("master"), bond);
+        self.link(folder.join(format!("upper_{own}")), bond);
+        self.link(bond.join(format!("lower_{name}")), &folder);
+        self.file(folder.join("bonding_slave/state"), "active");
+    }
+
+    fn interface_folder(&self, name: &str) -> Option<PathBuf> {
+        let end = Path::new("net").join(name).join("operstate");
+        let mut found = self.entries.keys().filter(|path| path.ends_with(&end));
+        found.next().and_then(|path| path.parent()).map(Path::to_owned)
+    }
+
+    /// The routing tables of the host's own network namespace, which is that of process 1.
+    pub(super) fn routes(&mut self, model: &Model) {
+        let nics = model.nics.iter().filter(|nic| nic.default_route).map(|nic| &nic.netdev);
+        let bonds = model.bonds.iter().filter(|bond| bond.default_route).map(|bond| &bond.name);
+        let names: Vec<_> =
+            nics.chain(bonds).filter(|name| self.interface_folder(name).is_some()).collect();
+        let (mut v4, mut v6) = (vec![HEAD.to_owned()], Vec::new());
+        for name in names {
+            // 0.0.0.0/0 by 192.168.0.1, RTF_UP and RTF_GATEWAY; ::/0 by fe80::1, the same.
+            v4.push(format!("{name}\t00000000\t0100A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0"));
+            v4.push(format!("{name}\t0000A8C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0"));
+            let (any, gateway) = ("0".repeat(32), format!("fe80{}1", "0".repeat(27)));
+            v6.push(format!(
+                "{any} 00 {any} 00 {gateway} 00000400 00000001 00000000 00000003 {name:>8}"
+            ));
+        }
+        v6.push(format!(
+            "{0} 00 {0} 00 {0} ffffffff 00000001 00000000 00200200       lo",
+            "0".repeat(32)
+        ));
+        self.file("proc/1/net/route", &v4.join("\n"));
+        self.file("proc/1/net/ipv6_route", &v6.join("\n"));
+        self.link_beside("proc/self", "1");
+        self.link_beside("proc/net", "self/net");
+    }
+}

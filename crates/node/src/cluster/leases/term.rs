@@ -1,0 +1,202 @@
+//! One lease, as far as it is known: whose it is, and what is to be done about it.
+//!
+//! ```text
+//!              absent, given up, or unchanged for its whole time: taken
+//!   unknown ─────────────────────────────────────────────────────────────> ours ──┐ renewed
+//!      │  ^                                                     │  ^  └────────────┘
+//!      │  └──────────────── not renewed in time ────────────────┘  │
+//!      └─ another has it ─> theirs ─── unchanged for its time ─────┘
+//! ```
+//!
+//! Another's time is measured by our own clock, from when its record was last seen to change: the clocks
+//! of nodes differ.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+};
+use tokio::time::Instant;
+
+use super::LeaseState;
+
+/// What is known of a lease.
+#[derive(Debug)]
+pub(super) struct Term {
+    me: String,
+    /// How long it lasts without being renewed.
+    length: Duration,
+    seen: Option<Seen>,
+    /// When it was last written by us.
+    renewed: Option<Instant>,
+}
+
+/// The lease as the API server has it.
+#[derive(Debug)]
+struct Seen {
+    /// `None` where there is no such lease.
+    lease: Option<Lease>,
+    /// Since when it has not changed.
+    since: Instant,
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq)]
+pub(super) enum Step {
+    /// It is another's.
+    Leave,
+    /// There is none: it is made.
+    Create(Box<Lease>),
+    /// It is ours, or is to be: it is written over the version that was seen.
+    Replace(Box<Lease>),
+}
+
+// === impl Term ===
+
+impl Term {
+    pub(super) fn new(me: &str, length: Duration) -> Self {
+        Self { me: me.to_owned(), length, seen: None, renewed: None }
+    }
+
+    /// Takes note of the API server's answer.
+    pub(super) fn see(&mut self, lease: Option<Lease>, now: Instant) {
+        let is_known = self.seen.as_ref().is_some_and(|seen| seen.lease == lease);
+        if !is_known {
+            self.seen = Some(Seen { lease, since: now });
+        }
+    }
+
+    /// Takes note of the API server's having written what a step asked for at that time.
+    pub(super) fn wrote(&mut self, lease: Lease, asked: Instant) {
+        self.see(Some(lease), asked);
+        self.renewed = Some(asked);
+    }
+
+    /// What is to be done about it, in the name of `name`.
+    pub(super) fn step(&self, name: &str, (now, wall): (Instant, Timestamp)) -> Step {
+        match self.seen.as_ref().and_then(|seen| seen.lease.as_ref()) {
+            None => {
+                let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+                Step::Create(Box::new(Lease { metadata, spec: Some(self.spec(None, wall)) }))
+            }
+            Some(lease) if self.holder() == Some(&self.me) || self.is_over(now) => {
+                let (metadata, spec) = (lease.metadata.clone(), lease.spec.as_ref());
+                Step::Replace(Box::new(Lease { metadata, spec: Some(self.spec(spec, wall)) }))
+            }
+            Some(_) => Step::Leave,
+        }
+    }
+
+    /// Whose it is. One that could not be renewed for two thirds of its time is believed to be ours no
+    /// longer, well before another may take it.
+    pub(super) fn state(&self, now: Instant) -> LeaseState {
+        match (self.holder(), self.renewed) {
+            (Some(holder), _) if *holder != self.me && !self.is_over(now) => {
+                LeaseState::Theirs(holder.clone())
+            }
+            (_, Some(renewed)) if now < renewed + self.length * 2 / 3 => LeaseState::Ours,
+            (_, Some(_)) => LeaseState::Late,
+            (_, None) => LeaseState::Unknown,
+        }
+    }
+
+    fn holder(&self) -> Option<&String> {
+        let lease = self.seen.as_ref()?.lease.as_ref()?;
+        lease.spec.as_ref()?.holder_identity.as_ref().filter(|holder| !holder.is_empty())
+    }
+
+    /// Whether its time has passed, or it was given up.
+    fn is_over(&self, now: Instant) -> bool {
+        let Some(seen) = &self.seen else { return false };
+        let spec = seen.lease.as_ref().and_then(|lease| lease.spec.as_ref());
+        let seconds = spec.and_then(|spec| spec.lease_duration_seconds);
+        let length = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        let length = length.map_or(self.length, Duration::from_secs);
+        self.holder().is_none() || now >= seen.since + length
+    }
+
+    fn spec(&self, before: Option<&LeaseSpec>, wall: Timestamp) -> LeaseSpec {
+        let before = before.cloned().unwrap_or_default();
+        let was_ours = before.holder_identity.as_ref() == Some(&self.me);
+        let transitions = before.lease_transitions.unwrap_or_default();
+        LeaseSpec {
+            holder_identity: Some(self.me.clone()),
+            lease_duration_seconds: Some(self.length.as_secs().try_into().unwrap_or(i32::MAX)),
+            renew_time: Some(MicroTime(wall)),
+            acquire_time: before.acquire_time.filter(|_| was_ours).or(Some(MicroTime(wall))),
+            lease_transitions: Some(transitions.saturating_add(i32::from(!was_ours))),
+            ..LeaseSpec::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTH: Duration = Duration::from_secs(120);
+
+    fn wall() -> Timestamp {
+        Timestamp::UNIX_EPOCH
+    }
+
+    fn lease_of(holder: &str, version: &str) -> Lease {
+        let spec = Term::new(holder, LENGTH).spec(None, wall());
+        let metadata =
+            ObjectMeta { resource_version: Some(version.to_owned()), ..ObjectMeta::default() };
+        Lease { metadata, spec: Some(spec) }
+    }
+
+    fn is_replaced(term: &Term, now: Instant) -> bool {
+        matches!(term.step("x", (now, wall())), Step::Replace(_))
+    }
+
+    #[test]
+    fn a_lease_that_is_not_there_is_made_and_renewed() {
+        let (mut term, start) = (Term::new("n1", LENGTH), Instant::now());
+        assert_eq!(term.state(start), LeaseState::Unknown);
+        term.see(None, start);
+        let Step::Create(lease) = term.step("x", (start, wall())) else { panic!("it is made") };
+        assert_eq!(lease.metadata.name.as_deref(), Some("x"));
+        term.wrote(*lease, start);
+        assert_eq!(term.state(start), LeaseState::Ours);
+        assert!(is_replaced(&term, start));
+    }
+
+    #[test]
+    fn a_lease_that_cannot_be_renewed_is_given_up_before_another_may_take_it() {
+        let (mut term, start) = (Term::new("n1", LENGTH), Instant::now());
+        term.wrote(lease_of("n1", "1"), start);
+        assert_eq!(term.state(start + LENGTH * 2 / 3 - Duration::from_secs(1)), LeaseState::Ours);
+        assert_eq!(term.state(start + LENGTH * 2 / 3), LeaseState::Late);
+    }
+
+    #[test]
+    fn anothers_lease_is_left_until_it_has_not_changed_for_its_whole_time() {
+        let (mut term, start) = (Term::new("n1", LENGTH), Instant::now());
+        term.see(Some(lease_of("n2", "1")), start);
+        assert_eq!(term.state(start), LeaseState::Theirs("n2".to_owned()));
+        assert_eq!(term.step("x", (start + LENGTH / 2, wall())), Step::Leave);
+        term.see(Some(lease_of("n2", "2")), start + LENGTH / 2);
+        assert_eq!(term.step("x", (start + LENGTH, wall())), Step::Leave, "it was renewed");
+        assert!(is_replaced(&term, start + LENGTH * 3 / 2));
+        assert_eq!(
+            term.state(start + LENGTH * 3 / 2),
+            LeaseState::Unknown,
+            "not before it is ours"
+        );
+    }
+
+    #[test]
+    fn a_lease_that_was_given_up_is_taken_at_once_and_counted() {
+        let (mut term, start) = (Term::new("n1", LENGTH), Instant::now());
+        let mut lease = lease_of("n2", "1");
+        lease.spec.as_mut().expect("one").holder_identity = Some(String::new());
+        term.see(Some(lease), start);
+        let Step::Replace(taken) = term.step("x", (start, wall())) else { panic!("it is taken") };
+        assert_eq!(taken.metadata.resource_version.as_deref(), Some("1"), "over what was seen");
+        assert_eq!(taken.spec.expect("one").lease_transitions, Some(2));
+    }
+}

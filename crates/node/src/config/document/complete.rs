@@ -1,0 +1,57 @@
+//! One map completed by another: what a document leaves out is as in what it begins from.
+
+use super::tree::{Key, Node, Value};
+
+// === impl Node ===
+
+impl Node {
+    /// The items of the list that a key of a map says.
+    pub(crate) fn items_mut(&mut self, name: &str) -> &mut [Self] {
+        let Value::Map(entries) = &mut self.value else { return &mut [] };
+        let found = entries.iter_mut().find(|(key, _)| key.text == name);
+        match found.map(|(_, node)| &mut node.value) {
+            Some(Value::List(items)) => items,
+            _ => &mut [],
+        }
+    }
+
+    /// Takes from another map the keys that this one lacks, as if they were written on its first line. A
+    /// key that both have and `within` names is completed in the same way.
+    pub(crate) fn complete(&mut self, from: &Self, within: &[&str]) {
+        let line = self.line;
+        let (Value::Map(own), Value::Map(others)) = (&mut self.value, &from.value) else { return };
+        for (key, theirs) in others {
+            match own.iter_mut().find(|(known, _)| known.text == key.text) {
+                None => {
+                    let mut taken = theirs.clone();
+                    taken.move_to(line);
+                    own.push((Key { line, text: key.text.clone() }, taken));
+                }
+                Some((known, ours)) if within.contains(&known.text.as_str()) => {
+                    ours.complete(theirs, &[]);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Gives every node an id of its own again.
+    pub(crate) fn renumber(&mut self) {
+        self.number(&mut 0);
+    }
+
+    /// Makes it as if it were written on a line.
+    fn move_to(&mut self, line: u64) {
+        self.line = line;
+        match &mut self.value {
+            Value::List(items) => items.iter_mut().for_each(|item| item.move_to(line)),
+            Value::Map(entries) => {
+                for (key, value) in entries {
+                    key.line = line;
+                    value.move_to(line);
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What may be said of the families of devices that are built in: under which names they are offered, and
+//! what a container gets of each.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What is said of the families.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Families {
+    /// AMD's GPUs.
+    pub amd: AmdRules,
+    /// Intel's GPUs.
+    pub intel: IntelRules,
+    /// FPGAs.
+    pub fpga: FpgaRules,
+}
+
+/// What is said of AMD's GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AmdRules {
+    /// What GPUs and their partitions are offered as.
+    pub naming: AmdNaming,
+}
+
+/// What AMD's GPUs and their partitions are offered as; the names are those of AMD's plugin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AmdNaming {
+    /// Whole GPUs and partitions alike as `amd.com/gpu`.
+    #[default]
+    Single,
+    /// By how the GPU is cut, `amd.com/cpx_nps4`.
+    Mixed,
+}
+
+/// What is said of Intel's GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IntelRules {
+    /// Whether a container finds its GPU's render node as `/dev/dri/renderD128`, whatever its number on
+    /// the host: many programs for video look nowhere else.
+    pub render_as_128: bool,
+}
+
+/// What is said of FPGAs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FpgaRules {
+    /// What of a board that Linux' DFL or Intel's OPAE driver serves is one device.
+    pub mode: FpgaMode,
+    /// What of Alveo boards is one device.
+    pub unit: FpgaUnit,
+    /// Whether a container gets the node of an Alveo board's management function too. Whoever has it
+    /// can put another program on the board, and reset it under every other container.
+    pub management_nodes: bool,
+}
+
+/// What of a board in regions is one device; the names are those of Intel's plugin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FpgaMode {
+    /// Each accelerated function that a region was programmed with, by interface and function.
+    #[default]
+    Af,
+    /// Each region, whatever it is programmed with, by interface.
+    Region,
+    /// Each region, with the node that programs it.
+    RegionDevel,
+}
+
+/// What of Alveo boards is one device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FpgaUnit {
+    /// Each FPGA.
+    #[default]
+    Board,
+    /// All FPGAs that have one serial number: a U30 has two.
+    Card,
+}

@@ -1,0 +1,147 @@
+//! Configurations of other device plugins, taken as they are.
+//!
+//! What a plugin refuses is refused here, and a key that it ignores is ignored with a warning. Where
+//! a pod gets something else than it would from the plugin, a warning says what. Only what the file
+//! names is offered: the plugin may run beside NVIDIA's, which keeps its GPUs.
+
+mod darwin3;
+mod expression;
+mod generic;
+mod manifest;
+mod names;
+mod nics;
+mod rdma_shared;
+mod rdma_sriov;
+mod smarter;
+mod sriov;
+
+use std::fmt;
+
+use serde::Deserialize;
+
+use super::{
+    Config, NicPolicy, Policy, Remark, ResourceRule, Resources, SourceRule,
+    document::{self, Lined, Node, Remarks, UnknownKeys},
+    rules::{self, LinedRule},
+};
+
+pub(super) use manifest::unwrapped;
+
+/// A device plugin whose configuration is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plugin {
+    /// Mellanox' `k8s-rdma-shared-dev-plugin`.
+    RdmaShared,
+    /// Its predecessor, `k8s-rdma-sriov-dev-plugin`, given up in 2020.
+    RdmaSriov,
+    /// The network plumbing group's `sriov-network-device-plugin`.
+    Sriov,
+    /// Squat's `generic-device-plugin`.
+    Generic,
+    /// Arm's `smarter-device-manager`.
+    Smarter,
+    /// `darwin3-device-plugin`, which has no file but its manifest.
+    Darwin3,
+}
+
+/// What a file of another plugin asks for.
+#[derive(Debug, Default)]
+struct Imported {
+    rules: Vec<LinedRule>,
+    sources: Vec<SourceRule>,
+    nics: NicPolicy,
+}
+
+// === impl Plugin ===
+
+impl Plugin {
+    /// Whose document it is, told by its keys.
+    pub(super) fn of(root: &Node) -> Option<Self> {
+        let has = |name| root.child_like(name).is_some();
+        let first = root.items().first();
+        if has("configList") {
+            Some(Self::RdmaShared)
+        } else if has("resourceList") {
+            Some(Self::Sriov)
+        } else if has("pfNetdevices") || has("mode") {
+            Some(Self::RdmaSriov)
+        } else if has("devices") || has("device") || generic::has_arguments(root) {
+            Some(Self::Generic)
+        } else if first.is_some_and(|first| first.child_like("devicematch").is_some()) {
+            Some(Self::Smarter)
+        } else if darwin3::is_manifest(root) {
+            Some(Self::Darwin3)
+        } else {
+            None
+        }
+    }
+
+    /// Reads a document of the plugin.
+    pub(super) fn read(self, root: &Node) -> Result<(Config, Vec<Remark>), Vec<Remark>> {
+        let mut remarks = Remarks::default();
+        let imported = match self {
+            Self::RdmaShared => rdma_shared::read(root, &mut remarks),
+            Self::RdmaSriov => rdma_sriov::read(root, &mut remarks),
+            Self::Sriov => sriov::read(root, &mut remarks),
+            Self::Generic => generic::read(root, &mut remarks),
+            Self::Smarter => smarter::read(root, &mut remarks),
+            Self::Darwin3 => darwin3::read(root, &mut remarks),
+        };
+        let policy = imported.into_policy(&mut remarks);
+        remarks.judge(Config { policy, ..Config::default() })
+    }
+}
+
+impl fmt::Display for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RdmaShared => "k8s-rdma-shared-dev-plugin",
+            Self::RdmaSriov => "k8s-rdma-sriov-dev-plugin",
+            Self::Sriov => "sriov-network-device-plugin",
+            Self::Generic => "generic-device-plugin",
+            Self::Smarter => "smarter-device-manager",
+            Self::Darwin3 => "darwin3-device-plugin",
+        })
+    }
+}
+
+// === impl Imported ===
+
+impl Imported {
+    fn into_policy(self, remarks: &mut Remarks) -> Policy {
+        let rules = reachable(self.rules, remarks);
+        let (resources, sources, nics) = (Resources::Rules(rules), self.sources, self.nics);
+        Policy { resources, sources, nics, ..Policy::default() }
+    }
+}
+
+/// Rules without those that get no device since earlier ones take them all.
+fn reachable(rules: Vec<LinedRule>, remarks: &mut Remarks) -> Vec<ResourceRule> {
+    let mut kept: Vec<LinedRule> = Vec::new();
+    for rule in rules {
+        match rules::taken_before(&rule, &kept) {
+            Some(Remark { line, text }) => {
+                remarks
+                    .warn(line, format!("{text}; it is left out, and pods that ask for it wait"));
+            }
+            None => kept.push(rule),
+        }
+    }
+    kept.into_iter().map(|rule| rule.value).collect()
+}
+
+/// Reads a document as Go does: keys that are unknown are ignored, and capitals do not count.
+fn read<'n, T: Deserialize<'n> + Default>(root: &'n Node, remarks: &mut Remarks) -> T {
+    let reading = document::read(root, UnknownKeys::Ignored);
+    remarks.wrong.extend(reading.mistakes);
+    remarks.warnings.extend(reading.ignored);
+    reading.value.unwrap_or_default()
+}
+
+/// The items of a list that may be absent.
+fn present<T>(list: Option<Lined<Vec<T>>>) -> Vec<T> {
+    list.map(|list| list.value).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

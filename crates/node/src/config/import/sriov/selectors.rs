@@ -1,0 +1,140 @@
+//! What one selector of `sriov-network-device-plugin` picks: lists of values, of which one has to fit,
+//! and several lists, all of which have to.
+
+use serde::Deserialize;
+
+use super::{DeviceType, functions};
+use crate::config::{
+    document::{Lined, Remarks},
+    import::{
+        expression::{All, has, text},
+        nics, present,
+    },
+};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Selectors {
+    vendors: Option<Lined<Vec<String>>>,
+    devices: Option<Lined<Vec<String>>>,
+    drivers: Option<Lined<Vec<String>>>,
+    pci_addresses: Option<Lined<Vec<String>>>,
+    acpi_indexes: Option<Lined<Vec<String>>>,
+    pf_names: Option<Lined<Vec<String>>>,
+    root_devices: Option<Lined<Vec<String>>>,
+    link_types: Option<Lined<Vec<String>>>,
+    ddp_profiles: Option<Lined<Vec<String>>>,
+    p_keys: Option<Lined<Vec<String>>>,
+    is_rdma: Option<bool>,
+    need_vhost_net: Option<bool>,
+    vdpa_type: Option<Lined<String>>,
+    aux_types: Option<Lined<Vec<String>>>,
+}
+
+/// Kubernetes' own attribute for it.
+const PCI_ADDRESS: &str = "resource.kubernetes.io/pciBusID";
+
+/// Drivers under which a function has no interface.
+const USERSPACE: [&str; 3] = ["vfio-pci", "uio", "igb_uio"];
+
+// === impl Selectors ===
+
+impl Selectors {
+    /// What has to hold of a network function; `None` if that cannot be asked here: rather no
+    /// function than a wrong one.
+    pub(super) fn into_conditions(
+        self,
+        kind: DeviceType,
+        line: u64,
+        remarks: &mut Remarks,
+    ) -> Option<All> {
+        self.warn_of_link_types(remarks);
+        if self.asks_for_what_is_not_known(kind, remarks) {
+            return None;
+        }
+        let mut all = All::default();
+        self.add_kind(kind, line, &mut all, remarks);
+        if self.is_rdma == Some(true) {
+            all.and(has("rdmaDevice"));
+        }
+        self.add_vdpa(line, &mut all, remarks);
+        all.one_of("pKey", self.p_keys.as_ref().map_or(&[], |keys| &keys.value));
+        functions::add("pfName", self.pf_names.as_ref(), &mut all, remarks);
+        functions::add("pfPciAddress", self.root_devices.as_ref(), &mut all, remarks);
+        self.add_common(&mut all, remarks);
+        Some(all)
+    }
+
+    /// What has to hold of any PCI function.
+    pub(super) fn add_common(self, all: &mut All, remarks: &mut Remarks) {
+        all.one_of("pciVendor", &nics::hexadecimal(self.vendors, remarks));
+        all.one_of("pciDevice", &nics::hexadecimal(self.devices, remarks));
+        all.one_of("driver", &present(self.drivers));
+        let lower = |address: String| address.to_ascii_lowercase();
+        let addresses: Vec<_> = present(self.pci_addresses).into_iter().map(lower).collect();
+        all.one_of(PCI_ADDRESS, &addresses);
+        nics::link_types(self.link_types, all, remarks);
+    }
+
+    /// Whether containers get the nodes by which virtual machines reach the network.
+    pub(super) fn needs_vhost_net(&self) -> bool {
+        self.need_vhost_net == Some(true)
+    }
+
+    fn asks_for_what_is_not_known(&self, kind: DeviceType, remarks: &mut Remarks) -> bool {
+        let of_subfunctions = |list| if kind == DeviceType::AuxNetDevice { list } else { &None };
+        let lists = [
+            ("ddpProfiles", &self.ddp_profiles),
+            ("acpiIndexes", &self.acpi_indexes),
+            ("pfNames of a subfunction", of_subfunctions(&self.pf_names)),
+            ("rootDevices of a subfunction", of_subfunctions(&self.root_devices)),
+        ];
+        let given = lists.into_iter().filter_map(|(name, list)| Some((name, list.as_ref()?)));
+        let given: Vec<_> = given.filter(|(_, list)| !list.value.is_empty()).collect();
+        for (name, list) in &given {
+            let text = format!(
+                "{name} cannot be told of a device here: this selector is left out, and what it \
+                 alone would pick is not offered"
+            );
+            remarks.warn(list.line, text);
+        }
+        !given.is_empty()
+    }
+
+    fn warn_of_link_types(&self, remarks: &mut Remarks) {
+        let drivers = self.drivers.as_ref().map_or(&[][..], |drivers| &drivers.value);
+        let has_no_interface = |driver: &String| USERSPACE.contains(&driver.as_str());
+        if let Some(types) = &self.link_types
+            && drivers.iter().any(has_no_interface)
+        {
+            remarks.warn(types.line, NO_INTERFACE);
+        }
+    }
+
+    fn add_kind(&self, kind: DeviceType, line: u64, all: &mut All, remarks: &mut Remarks) {
+        if !matches!(kind, DeviceType::AuxNetDevice) {
+            all.and(format!("{} == \"\"", text("auxiliaryDevice")));
+            return;
+        }
+        let types = self.aux_types.as_ref().map_or(&[][..], |types| &types.value);
+        if types.is_empty() || types.iter().any(|kind| kind != "sf") {
+            remarks.wrong(line, "auxNetDevice: write auxTypes: [\"sf\"], the only one there is");
+        }
+        all.and(format!("{}.contains(\".sf.\")", text("auxiliaryDevice")));
+    }
+
+    fn add_vdpa(&self, line: u64, all: &mut All, remarks: &mut Remarks) {
+        let Some(vdpa) = self.vdpa_type.as_ref().filter(|it| !it.value.is_empty()) else { return };
+        if self.is_rdma == Some(true) {
+            remarks.wrong(line, "isRdma and vdpaType exclude each other");
+        }
+        if !["virtio", "vhost"].contains(&vdpa.value.as_str()) {
+            let problem = format!("vdpaType {:?} is none: write virtio or vhost", vdpa.value);
+            remarks.wrong(vdpa.line, problem);
+        }
+        all.one_of("vdpaType", std::slice::from_ref(&vdpa.value));
+    }
+}
+
+const NO_INTERFACE: &str = "a function without an interface has no link type here, there it has its \
+    parent's: leave linkTypes out where drivers names vfio-pci";

@@ -1,0 +1,345 @@
+//! What a description of devices must not say: what cannot be found, filled in or run, and what would give
+//! away the machine.
+
+use std::{
+    path::{Component, Path},
+    str::FromStr as _,
+};
+
+use jiff::Timestamp;
+use windlass_core::{
+    attribute::{AttributeName, AttributeValue, standard},
+    device::{Device, DeviceId, DeviceKind, SourceName},
+    selector::NoAnswer,
+};
+
+use super::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Step, StepAction, Test, Unit};
+use crate::{
+    config::danger,
+    glob::is_pattern,
+    template::{check, fill_all},
+};
+
+/// Everything that is wrong with a source, by itself.
+pub(in crate::config) fn mistakes(rule: &SourceRule, kubelet_dir: &Path) -> Vec<String> {
+    let mut checker = Checker { rule, kubelet_dir, wrong: Vec::new() };
+    checker.find();
+    checker.unit();
+    checker.expression();
+    checker.facts();
+    checker.give(&rule.give);
+    rule.probe.iter().for_each(|probe| checker.probe(probe));
+    let steps = rule.handover.prepare.iter().chain(&rule.handover.release);
+    steps.for_each(|step| checker.step(step));
+    let name = &rule.name;
+    checker.wrong.iter().map(|wrong| format!("source {name}: {wrong}")).collect()
+}
+
+/// Reads a description, and notes what is wrong.
+struct Checker<'a> {
+    rule: &'a SourceRule,
+    kubelet_dir: &'a Path,
+    wrong: Vec<String>,
+}
+
+/// What a dangerous thing is to be handed out with, if it is meant.
+const MEANT: &str = "if it is meant, write allowDangerous: true";
+
+/// What stands for a value that is not known yet.
+const ANY: &str = "*";
+
+// === impl Checker ===
+
+impl Checker<'_> {
+    fn note(&mut self, wrong: impl Into<String>) {
+        self.wrong.push(wrong.into());
+    }
+
+    fn dangerous(&mut self, why: Option<String>) {
+        let why = why.filter(|_| !self.rule.allow_dangerous);
+        self.wrong.extend(why.map(|why| format!("{why}; {MEANT}")));
+    }
+
+    fn find(&mut self) {
+        match &self.rule.find {
+            Find::Bus(name) => {
+                self.listed("bus", name);
+                if self.rule.expression.is_none() && !self.rule.allow_dangerous {
+                    self.note(format!(
+                        "without match it is every device of the {name} bus: say which are meant"
+                    ));
+                }
+            }
+            Find::Class(name) => {
+                self.listed("class", name);
+                self.dangerous(
+                    (name == "block").then(|| format!("class block: {}", danger::BLOCK)),
+                );
+            }
+            Find::Nodes(patterns) => patterns.iter().for_each(|pattern| self.found_nodes(pattern)),
+            Find::Files(folder) => self.folder(folder),
+            Find::Endpoints(endpoints) => self.endpoints(endpoints),
+        }
+    }
+
+    fn listed(&mut self, sort: &str, name: &str) {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.:".contains(letter);
+        if name.is_empty() || !name.chars().all(plain) || name.starts_with('.') {
+            self.note(format!("{name:?} is no {sort}: write a name from /sys/{sort}, such as usb"));
+        }
+    }
+
+    /// Which of what a pattern fits is meant may be for `match` to say; what is found is judged once more.
+    fn found_nodes(&mut self, pattern: &str) {
+        match danger::no_node(pattern) {
+            Some(wrong) => self.note(wrong),
+            None if is_pattern(pattern) && self.rule.expression.is_some() => {}
+            None => self.dangerous(danger::of_nodes(pattern)),
+        }
+    }
+
+    fn nodes(&mut self, pattern: &str) {
+        match danger::no_node(pattern) {
+            Some(wrong) => self.note(wrong),
+            None => self.dangerous(danger::of_nodes(pattern)),
+        }
+    }
+
+    fn folder(&mut self, folder: &Path) {
+        match danger::no_plain_path(&folder.display().to_string()) {
+            Some(wrong) => self.note(wrong),
+            None => self.dangerous(danger::of_mount(folder, self.kubelet_dir)),
+        }
+    }
+
+    fn endpoints(&mut self, endpoints: &[String]) {
+        for (nth, endpoint) in endpoints.iter().enumerate() {
+            let of_address = |it: char| it.is_ascii_alphanumeric() || "-_.:[]".contains(it);
+            if endpoint.is_empty() || !endpoint.chars().all(of_address) {
+                self.note(format!("{endpoint:?} is no endpoint: write a host, or host:port"));
+            }
+            if endpoints[..nth].contains(endpoint) {
+                self.note(format!("endpoint {endpoint} is there twice"));
+            }
+        }
+    }
+
+    fn unit(&mut self) {
+        let patterns = match &self.rule.find {
+            Find::Nodes(patterns) => patterns.len(),
+            _ => 0,
+        };
+        if self.rule.unit == Unit::Zipped && patterns < 2 {
+            self.note(
+                "unit: zipped puts matches of several patterns together: write them in nodes",
+            );
+        }
+    }
+
+    /// Asks about a device that has everything a source may know, so that what can have no answer for any
+    /// device is told before there is one. What it lacks, a device may have.
+    fn expression(&mut self) {
+        let Some(expression) = &self.rule.expression else { return };
+        let misuse = expression.matches(&specimen(self.rule)).err().filter(NoAnswer::is_misuse);
+        self.wrong.extend(misuse.map(|misuse| misuse.to_string()));
+    }
+
+    fn facts(&mut self) {
+        let has_folder = self.has_folder();
+        for (name, file) in &self.rule.attributes {
+            if !has_folder {
+                self.wrong.push(format!("attribute {}: {NO_FOLDER}", name.name()));
+            }
+            self.wrong.extend(no_file_inside(file));
+        }
+    }
+
+    /// Whether its devices have folders in sysfs.
+    fn has_folder(&self) -> bool {
+        !matches!(self.rule.find, Find::Files(_) | Find::Endpoints(_))
+    }
+
+    fn text(&mut self, text: &str) {
+        if let Err(unknown) = check(text) {
+            self.note(format!("{text:?}: {unknown}"));
+        }
+    }
+
+    fn give(&mut self, give: &Give) {
+        give.nodes.iter().for_each(|node| self.given_node(node));
+        give.mounts.iter().for_each(|mount| self.given_mount(mount));
+        for (name, value) in &give.env {
+            if name.is_empty() || name.contains(['=', '\0']) {
+                self.note(format!("{name:?} cannot name a variable"));
+            }
+            self.text(name);
+            self.text(value);
+        }
+        give.cdi.iter().for_each(|name| self.text(name));
+    }
+
+    fn given_node(&mut self, node: &GivenNode) {
+        self.text(&node.path);
+        let pattern = fill_all(&node.path, ANY);
+        // What a device fills in from the root on is judged when it is known.
+        if !pattern.starts_with(ANY) {
+            self.nodes(&pattern);
+        }
+        let Some(inside) = &node.inside else { return };
+        self.text(inside);
+        self.wrong.extend(danger::no_plain_path(inside));
+        if is_pattern(&node.path) && !inside.ends_with('/') {
+            self.note(format!(
+                "{} may be several nodes, and as: {inside} is one path: end it with /",
+                node.path
+            ));
+        }
+    }
+
+    fn given_mount(&mut self, mount: &GivenMount) {
+        for path in std::iter::once(&mount.host).chain(&mount.container) {
+            self.text(path);
+            self.wrong.extend(danger::no_plain_path(path));
+        }
+        let is_known = fill_all(&mount.host, ANY) == mount.host;
+        // What a device fills in is judged when it is known.
+        let why = danger::of_mount(Path::new(&mount.host), self.kubelet_dir);
+        self.dangerous(why.filter(|_| is_known));
+    }
+
+    fn probe(&mut self, probe: &Probe) {
+        match &probe.test {
+            Test::Nodes => {}
+            Test::Attribute { file, equals } => {
+                if !self.has_folder() {
+                    self.note(format!("probe {}: {NO_FOLDER}", file.display()));
+                }
+                self.wrong.extend(no_file_inside(file));
+                for text in equals {
+                    self.text(text);
+                }
+            }
+            Test::Http(url) => self.url(url),
+            Test::Tcp(address) => {
+                self.text(address);
+                let known = fill_all(address, "host:1");
+                if known.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+                    self.note(format!("{address:?} is no address: write host:port"));
+                }
+            }
+            Test::Command(words) => self.command(words),
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match &step.action {
+            StepAction::Http(url) => self.url(url),
+            StepAction::Command(words) => self.command(words),
+            StepAction::Write { file, text } => {
+                if !self.has_folder() {
+                    self.note(format!("write {}: {NO_FOLDER}", file.display()));
+                }
+                self.wrong.extend(no_file_inside(file));
+                self.text(text);
+            }
+        }
+    }
+
+    fn url(&mut self, url: &str) {
+        self.text(url);
+        if !url.starts_with("http://") {
+            self.note(format!("{url:?}: write http://host:port/path; only plain HTTP is spoken"));
+        }
+    }
+
+    fn command(&mut self, words: &[String]) {
+        for word in words {
+            self.text(word);
+        }
+        match words.first() {
+            Some(program) if Path::new(program).is_absolute() => {}
+            Some(program) => {
+                self.note(format!("{program:?} is no absolute path: no shell looks for programs"));
+            }
+            None => self.note("a command is empty: write a program with its arguments"),
+        }
+    }
+}
+
+/// What every source knows of some of its devices.
+const KNOWN: [&str; 24] = [
+    "name",
+    "subsystem",
+    "driver",
+    "devName",
+    "path",
+    "pciVendor",
+    "pciDevice",
+    "pciSubsystemVendor",
+    "pciSubsystemDevice",
+    "pciClass",
+    "usbVendor",
+    "usbProduct",
+    "usbSerial",
+    "usbPort",
+    "usbInterfaceClass",
+    "usbManufacturer",
+    "usbProductName",
+    "ofCompatible",
+    "iommuGroup",
+    "endpoint",
+    "host",
+    "port",
+    "serial",
+    "firmware",
+];
+
+fn specimen(rule: &SourceRule) -> Device {
+    let id = DeviceId::from_str("any-device").expect("letters and a dash");
+    let new = Device::new(id, DeviceKind::Other, rule.name.clone(), Timestamp::UNIX_EPOCH);
+    let any = || AttributeValue::string("0");
+    let known = KNOWN.iter().map(|name| (AttributeName::new("windlass.dev", name), any()));
+    let read = rule.attributes.keys().map(|name| (name.clone(), any()));
+    let facts = rule.facts.clone().into_iter();
+    let place = [
+        (standard::PCI_BUS_ID, any()),
+        (standard::PCIE_ROOT, any()),
+        (standard::NUMA_NODE, AttributeValue::Int(0)),
+    ];
+    // What a file says of a board may be of any type.
+    let known = known.filter(|_| !matches!(rule.find, Find::Files(_)));
+    Device { attributes: known.chain(place).chain(read).chain(facts).collect(), ..new }
+}
+
+const NO_FOLDER: &str = "files and endpoints have no folder in sysfs";
+
+/// Why a path is no file in a device's folder.
+fn no_file_inside(file: &Path) -> Option<String> {
+    let is_plain = file.components().all(|part| matches!(part, Component::Normal(_)));
+    let is_file = is_plain && !file.as_os_str().is_empty();
+    (!is_file).then(|| {
+        let file = file.display();
+        format!("\"{file}\" is no file in the device's folder: write it without / first and ..")
+    })
+}
+
+/// Sources that share one resource in different ways, each with the earlier one.
+pub(in crate::config) fn differently_shared(sources: &[&SourceRule]) -> Vec<(SourceName, String)> {
+    let mut found = Vec::new();
+    for (nth, later) in sources.iter().enumerate() {
+        let same = |earlier: &&&SourceRule| {
+            earlier.resource.is_some() && earlier.resource == later.resource
+        };
+        let mut earlier = sources[..nth].iter().filter(same);
+        if let Some(earlier) = earlier.find(|it| it.sharing != later.sharing) {
+            let resource = later.resource.as_ref().expect("it is the earlier one's");
+            let text = format!(
+                "source {}: resource {resource} is shared in another way by source {}: a pod cannot \
+                 tell which it gets",
+                later.name, earlier.name
+            );
+            found.push((later.name.clone(), text));
+        }
+    }
+    found
+}

@@ -1,0 +1,217 @@
+//! Files that tell CNI plugins of network devices: the Device Information Specification 1.1.0 of
+//! Kubernetes' Network Plumbing Working Group.
+//!
+//! Multus reads the file of a device that a pod got, by the resource's name and the device's id. A file is
+//! there before its device is offered, and goes when it is offered no more. Only files that this agent
+//! made are removed; which these are is written down first.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::Serialize;
+use windlass_core::{
+    attribute::AttributeName,
+    device::{Device, DeviceId, DeviceKind},
+    inventory::Inventory,
+    resource::ResourceName,
+};
+
+use crate::{
+    config::Config,
+    discovery::{
+        AUXILIARY_DEVICE, PF_PCI_ADDRESS, RDMA_DEVICE, REPRESENTOR, VDPA_DEVICE, VDPA_TYPE,
+    },
+    files,
+    host::Host,
+    offer::Offers,
+};
+
+/// The documents by the names of their files.
+pub(crate) type DeviceInfos = BTreeMap<String, String>;
+
+/// The files that are kept up to date.
+#[derive(Debug)]
+pub(crate) struct DeviceInfoFiles {
+    host: Host,
+    /// The folder, as the host names it.
+    dir: PathBuf,
+    /// Where is written down which files are the agent's own.
+    record: PathBuf,
+    /// Whether there may be files of this agent's.
+    wrote: bool,
+}
+
+/// A file that could not be written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("CNI plugins cannot be told of network devices, since {path} cannot be written: {why}")]
+pub(crate) struct DeviceInfoError {
+    path: PathBuf,
+    why: String,
+}
+
+const VERSION: &str = "1.1.0";
+
+/// A document, with the fields in the order of the specification's client.
+#[derive(Serialize)]
+struct DeviceInfo {
+    r#type: &'static str,
+    version: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pci: Option<Pci>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vdpa: Option<Vdpa>,
+}
+
+#[derive(Serialize)]
+struct Pci {
+    #[serde(rename = "pci-address")]
+    address: String,
+    #[serde(rename = "vhost-net", skip_serializing_if = "Option::is_none")]
+    vhost_net: Option<String>,
+    #[serde(rename = "rdma-device", skip_serializing_if = "Option::is_none")]
+    rdma: Option<String>,
+    #[serde(flatten)]
+    around: Around,
+}
+
+#[derive(Serialize)]
+struct Vdpa {
+    #[serde(rename = "parent-device")]
+    parent: String,
+    driver: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(rename = "pci-address")]
+    address: String,
+    #[serde(flatten)]
+    around: Around,
+}
+
+/// What belongs to a virtual function.
+#[derive(Serialize)]
+struct Around {
+    #[serde(rename = "pf-pci-address", skip_serializing_if = "Option::is_none")]
+    physical: Option<String>,
+    #[serde(rename = "representor-device", skip_serializing_if = "Option::is_none")]
+    representor: Option<String>,
+}
+
+/// What there is to tell of what is offered: of network devices that serve one container. Subfunctions,
+/// for which the specification has no words, and shares, which no CNI plugin moves, are left out.
+pub(crate) fn wanted(offers: &Offers, inventory: &Inventory) -> DeviceInfos {
+    let offered = offers.iter().flat_map(|(name, offer)| {
+        let whole = offer.devices.iter().filter(|(_, device)| device.is_exclusive());
+        whole.map(move |(id, _)| (name, id))
+    });
+    let known = offered.filter_map(|(name, id)| {
+        let device = inventory.get(id.as_str())?;
+        Some((file_name(name, id), document(device)?))
+    });
+    known.collect()
+}
+
+fn file_name(resource: &ResourceName, id: &DeviceId) -> String {
+    format!("{}-{id}-device.json", resource.as_str().replace('/', "-"))
+}
+
+fn document(device: &Device) -> Option<String> {
+    let is_one = device.kind == DeviceKind::Nic && !device.health.has_vanished();
+    if !is_one || device.attributes.contains_key(&AUXILIARY_DEVICE) {
+        return None;
+    }
+    let info = device_info(device)?;
+    Some(serde_json::to_string(&info).expect("strings by strings"))
+}
+
+fn device_info(device: &Device) -> Option<DeviceInfo> {
+    let address = device.place.pci?.to_string();
+    let text = |name: &AttributeName| device.attributes.get(name).map(ToString::to_string);
+    let mut paths = device.nodes.iter().filter_map(|node| node.path.to_str());
+    let mut path = |start| paths.find(|path: &&str| path.starts_with(start)).map(str::to_owned);
+    let around = Around { physical: text(&PF_PCI_ADDRESS), representor: text(&REPRESENTOR) };
+    let version = VERSION;
+    if let (Some(parent), Some(driver)) = (text(&VDPA_DEVICE), text(&VDPA_TYPE)) {
+        let vdpa = Vdpa { parent, driver, path: path("/dev/vhost-vdpa-"), address, around };
+        return Some(DeviceInfo { r#type: "vdpa", version, pci: None, vdpa: Some(vdpa) });
+    }
+    let (vhost_net, rdma) = (path("/dev/vhost-net"), text(&RDMA_DEVICE));
+    let pci = Pci { address, vhost_net, rdma, around };
+    Some(DeviceInfo { r#type: "pci", version, pci: Some(pci), vdpa: None })
+}
+
+// === impl DeviceInfoFiles ===
+
+impl DeviceInfoFiles {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self {
+            host: Host::new(&config.host_root, &config.host_root_on_node),
+            dir: config.device_info_dir.clone(),
+            record: config.state_dir.join("device-info"),
+            // An earlier life may have left some.
+            wrote: true,
+        }
+    }
+
+    /// Whether there is nothing to write, and nothing to remove.
+    pub(crate) fn is_idle(&self, wanted: &DeviceInfos) -> bool {
+        wanted.is_empty() && !self.wrote
+    }
+
+    /// Makes the folder hold these files, and none besides that is the agent's. Blocks.
+    pub(crate) fn keep(&mut self, wanted: &DeviceInfos) -> Result<(), DeviceInfoError> {
+        let folder = self.folder();
+        let known = self.recorded();
+        if wanted.is_empty() && known.is_empty() {
+            self.wrote = false;
+            return Ok(());
+        }
+        self.wrote = true;
+        let now: BTreeSet<_> = wanted.keys().cloned().collect();
+        self.write_down(&known | &now)?;
+        act(&folder, |folder| fs::create_dir_all(folder))?;
+        for (name, document) in wanted {
+            act(&folder.join(name), |path| files::replace(path, document.as_bytes()).map(drop))?;
+        }
+        for name in known.difference(&now) {
+            act(&folder.join(name), |path| match fs::remove_file(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                outcome => outcome,
+            })?;
+        }
+        self.write_down(now)
+    }
+
+    /// Where the agent finds the folder. Every link on the way is followed as the host does: `/var/run`
+    /// is one to `/run` nearly everywhere.
+    fn folder(&self) -> PathBuf {
+        let mut folder = PathBuf::new();
+        for part in &self.dir {
+            folder.push(part);
+            folder = self.host.real(&folder).unwrap_or(folder);
+        }
+        self.host.path(folder)
+    }
+
+    /// The names of files that an agent made. One that is no name is no file of ours.
+    fn recorded(&self) -> BTreeSet<String> {
+        let text = fs::read_to_string(&self.record).unwrap_or_default();
+        let is_name = |line: &&str| line.ends_with("-device.json") && !line.contains('/');
+        text.lines().filter(is_name).map(str::to_owned).collect()
+    }
+
+    fn write_down(&self, names: BTreeSet<String>) -> Result<(), DeviceInfoError> {
+        let lines: Vec<_> = names.into_iter().collect();
+        let lines = lines.join("\n");
+        act(&self.record, |path| {
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            files::replace(path, lines.as_bytes()).map(drop)
+        })
+    }
+}
+
+fn act(path: &Path, act: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), DeviceInfoError> {
+    act(path).map_err(|error| DeviceInfoError { path: path.to_owned(), why: error.to_string() })
+}

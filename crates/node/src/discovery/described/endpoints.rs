@@ -1,0 +1,46 @@
+//! Boards that are reached by network: there is nothing to look at, only to ask.
+
+use super::find::{Candidate, Found};
+
+/// A candidate for each address, in the order in which they are written.
+pub(super) fn of(endpoints: &[String]) -> Found {
+    let candidates = endpoints.iter().map(|endpoint| board(endpoint)).collect();
+    Found { candidates, ..Found::default() }
+}
+
+fn board(endpoint: &str) -> Candidate {
+    let (host, port) = split(endpoint);
+    let (identity, origin) = (endpoint.to_owned(), endpoint.to_owned());
+    let mut board = Candidate { identity, origin, ..Candidate::default() };
+    board.note("endpoint", Some(endpoint));
+    board.note("host", Some(host));
+    board.note("port", port);
+    board.note("name", Some(host));
+    board
+}
+
+/// Host and port. An address of version 6 is in brackets where a port follows.
+pub(crate) fn split(endpoint: &str) -> (&str, Option<&str>) {
+    let (host, port) = match endpoint.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
+        _ => (endpoint, None),
+    };
+    (host.trim_start_matches('[').trim_end_matches(']'), port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_told_from_the_end_of_an_address() {
+        for (endpoint, host, port) in [
+            ("172.31.111.35", "172.31.111.35", None),
+            ("board-1.lab:6001", "board-1.lab", Some("6001")),
+            ("fd00::1", "fd00::1", None),
+            ("[fd00::1]:6001", "fd00::1", Some("6001")),
+        ] {
+            assert_eq!(split(endpoint), (host, port), "{endpoint}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Ids of described devices: the source's name, and what tells its devices apart.
+
+use windlass_core::device::{DeviceId, SourceName};
+
+/// The id of a device. Text that an id cannot hold is replaced, and what is lost by that, or cut because
+/// it is too long, is told apart by a number made of all of it.
+pub(super) fn id(source: &SourceName, identity: &str) -> DeviceId {
+    let (text, is_lossy) = spelled(identity);
+    let whole = format!("{source}-{text}");
+    let id = if is_lossy || whole.len() > DeviceId::MAX_CHARS {
+        let digest = format!("-{:016x}", digest(identity));
+        let kept = &whole[..whole.len().min(DeviceId::MAX_CHARS - digest.len())];
+        format!("{kept}{digest}")
+    } else {
+        whole
+    };
+    id.parse().expect("letters, digits and what ids may have, and no more than they may have")
+}
+
+/// The identity in the letters of an id. Colons and dots become what PCI addresses have in ids: two
+/// identities that differ in nothing else are no two devices.
+fn spelled(identity: &str) -> (String, bool) {
+    let mut is_lossy = identity.is_empty();
+    let letter = |letter: char| match letter {
+        ':' | '/' => '-',
+        '.' if is_address(identity) => '-',
+        letter if letter.is_ascii_alphanumeric() || "-_.".contains(letter) => letter,
+        _ => {
+            is_lossy = true;
+            '-'
+        }
+    };
+    (identity.chars().map(letter).collect(), is_lossy)
+}
+
+fn is_address(text: &str) -> bool {
+    text.get(..12).is_some_and(|address| address.parse::<windlass_core::pci::PciAddress>().is_ok())
+}
+
+/// FNV-1a: it has to be the same in every version, and to keep no one out.
+fn digest(text: &str) -> u64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    text.bytes().fold(OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn source() -> SourceName {
+        "coral".parse().expect("valid")
+    }
+
+    #[test]
+    fn ids_say_what_the_device_is() {
+        for (identity, expected) in [
+            ("0000:1b:00.0", "coral-0000-1b-00-0"),
+            ("FT4X.9", "coral-FT4X.9"),
+            ("net/tun", "coral-net-tun"),
+            ("0000:00:14.0-0-4.2", "coral-0000-00-14-0-0-4-2"),
+            ("board 1", "coral-board-1-655d1ec06534ade0"),
+        ] {
+            assert_eq!(id(&source(), identity).as_str(), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_gives_an_id_and_long_ones_stay_apart(text in ".{0,90}") {
+            let one = id(&source(), &text);
+            let long = format!("{}a", "x".repeat(80));
+            prop_assert!(one.as_str().len() <= DeviceId::MAX_CHARS);
+            prop_assert_ne!(id(&source(), &long), id(&source(), &format!("{long}b")));
+        }
+    }
+}

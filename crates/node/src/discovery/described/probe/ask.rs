@@ -1,0 +1,157 @@
+//! One attempt: a file that says the right thing, a server that answers, a program that ends well.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::{
+    net::TcpStream,
+    task::{JoinHandle, spawn_blocking},
+    time::timeout,
+};
+use windlass_core::{
+    device::{Device, DeviceId},
+    health::Reason,
+};
+
+use super::{Answer, SHORTEST};
+use crate::{
+    causes,
+    config::{Probe, Test},
+    host::Host,
+    outside::{GetError, get, run},
+    template::{Missing, fill},
+};
+
+/// What is asked of a device, its own texts filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct Question {
+    test: Filled,
+    pub(super) every: Duration,
+    timeout: Duration,
+    pub(super) failures: u32,
+}
+
+/// A test of one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Filled {
+    Attribute { file: PathBuf, equals: Vec<String> },
+    Http(String),
+    Tcp(String),
+    Command(Vec<String>),
+}
+
+/// What an attempt needs besides the question.
+pub(super) struct Bench {
+    pub(super) host: Host,
+    pub(super) leftover: Leftover,
+}
+
+/// A file that has not been read to its end when its time was over: a device's firmware may never answer,
+/// and is not asked twice at once.
+pub(super) type Leftover = Option<JoinHandle<Option<String>>>;
+
+/// Tries once.
+pub(super) async fn ask(
+    device: &DeviceId,
+    question: &Question,
+    bench: Bench,
+) -> (Answer, Leftover) {
+    let limit = question.timeout;
+    let late =
+        || Err((Reason::Unresponsive, format!("{} within {limit:?}", question.test.silence())));
+    match &question.test {
+        Filled::Attribute { file, equals } => read(bench, file, equals, (limit, late())).await,
+        Filled::Http(url) => {
+            let asked = timeout(limit, get(url)).await;
+            (asked.map_or_else(|_| late(), |answer| answer.map_err(|it| refused(url, &it))), None)
+        }
+        Filled::Tcp(address) => {
+            let connected = timeout(limit, TcpStream::connect(address)).await;
+            let failed = |error| (Reason::Unreachable, format!("{address}: {error}"));
+            (connected.map_or_else(|_| late(), |it| it.map(drop).map_err(failed)), None)
+        }
+        Filled::Command(words) => {
+            let ran = timeout(limit, run(device, words)).await;
+            let failed = |error| (Reason::ProbeFailed, causes(&error));
+            (ran.map_or_else(|_| late(), |it| it.map_err(failed)), None)
+        }
+    }
+}
+
+fn refused(url: &str, error: &GetError) -> (Reason, String) {
+    let reason = match error {
+        GetError::Unreachable(..) | GetError::Broken(_) => Reason::Unreachable,
+        GetError::Url | GetError::NoHttp | GetError::Refused(_) => Reason::ProbeFailed,
+    };
+    (reason, format!("{url}: {}", causes(error)))
+}
+
+async fn read(
+    Bench { host, leftover }: Bench,
+    file: &Path,
+    equals: &[String],
+    (limit, late): (Duration, Answer),
+) -> (Answer, Leftover) {
+    let mut reading = leftover.unwrap_or_else(|| {
+        let file = file.to_owned();
+        spawn_blocking(move || host.line(file))
+    });
+    let Ok(read) = timeout(limit, &mut reading).await else { return (late, Some(reading)) };
+    let text = read.expect("reading neither panics nor is cancelled");
+    let file = file.display();
+    let answer = match text {
+        Some(text) if equals.contains(&text) => Ok(()),
+        Some(text) => {
+            let expected = equals.join(" or ");
+            Err((Reason::ProbeFailed, format!("{file} says {text:?}, not {expected:?}")))
+        }
+        None => Err((Reason::ProbeFailed, format!("{file} cannot be read"))),
+    };
+    (answer, None)
+}
+
+// === impl Question ===
+
+impl Question {
+    /// What a probe asks of a device; `None` where its nodes are all there is to see.
+    pub(in super::super) fn of(
+        probe: &Probe,
+        device: &Device,
+        folder: Option<&PathBuf>,
+        usual: Duration,
+    ) -> Result<Option<Self>, Missing> {
+        let fill = |text: &String| fill(text, device);
+        let test = match &probe.test {
+            Test::Nodes => return Ok(None),
+            Test::Attribute { file, equals } => Filled::Attribute {
+                file: folder.cloned().unwrap_or_default().join(file),
+                equals: equals.iter().map(fill).collect::<Result<_, _>>()?,
+            },
+            Test::Http(url) => Filled::Http(fill(url)?),
+            Test::Tcp(address) => Filled::Tcp(fill(address)?),
+            Test::Command(words) => {
+                Filled::Command(words.iter().map(fill).collect::<Result<_, _>>()?)
+            }
+        };
+        let every = probe.every.unwrap_or(usual).max(SHORTEST);
+        Ok(Some(Self { test, every, timeout: probe.timeout, failures: probe.failures }))
+    }
+}
+
+// === impl Filled ===
+
+impl Filled {
+    /// What it means that it takes too long.
+    fn silence(&self) -> String {
+        match self {
+            Self::Attribute { file, .. } => format!("{} was not read", file.display()),
+            Self::Http(url) => format!("{url} did not answer"),
+            Self::Tcp(address) => format!("{address} did not answer"),
+            Self::Command(words) => {
+                format!("{} did not end", words.first().map_or("the program", String::as_str))
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Boards in regions, under Linux' DFL driver or Intel's older OPAE driver.
+//!
+//! A region is a part of the board that can be programmed while the rest runs. Its management engine
+//! (FME) programs it and says by which interface; its ports are how programs reach the function that it
+//! was programmed with. A virtual function has a port, and its engine is with the physical function.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use jiff::Timestamp;
+use windlass_core::{
+    attribute::AttributeName,
+    device::{Device, DeviceKind, DeviceNode, SourceName},
+    health::{Observation, Reason},
+    pci::PciAddress,
+};
+
+use super::{Found, is_identifier, not_ready};
+use crate::{
+    config::FpgaMode,
+    discovery::facts::{attributes, of_function, text},
+    host::Host,
+};
+
+pub(super) const DOMAIN: &str = "fpga.intel.com";
+const INTERFACE_ID: &str = "interfaceId";
+const FUNCTION_ID: &str = "afuId";
+
+/// The interface of the region: which programs fit it.
+pub(super) const INTERFACE: AttributeName = AttributeName::new(DOMAIN, INTERFACE_ID);
+
+/// The function that the region is programmed with.
+pub(super) const FUNCTION: AttributeName = AttributeName::new(DOMAIN, FUNCTION_ID);
+
+/// How a driver spells what it shows.
+struct Spelling {
+    class: &'static str,
+    region: &'static str,
+    port: &'static str,
+    engine: &'static str,
+    /// The way from an engine to the file with the interface; each step is how a name begins.
+    interface: &'static [&'static str],
+}
+
+const SPELLINGS: [Spelling; 2] = [
+    Spelling {
+        class: "fpga_region",
+        region: "region",
+        port: "dfl-port.",
+        engine: "dfl-fme.",
+        interface: &["dfl-fme-region.", "fpga_region", "region", "compat_id"],
+    },
+    Spelling {
+        class: "fpga",
+        region: "intel-fpga-dev.",
+        port: "intel-fpga-port.",
+        engine: "intel-fpga-fme.",
+        interface: &["pr", "interface_id"],
+    },
+];
+
+/// Entries of a class that are looked at.
+const MOST: usize = 256;
+
+/// A region while it is looked at.
+struct Region<'a> {
+    host: &'a Host,
+    /// What is different under the other driver.
+    spelling: &'static Spelling,
+    /// Its PCI function.
+    address: PciAddress,
+    /// Its position among the regions of that function.
+    nth: usize,
+    folder: PathBuf,
+    engine: Option<PathBuf>,
+    ports: Vec<PathBuf>,
+}
+
+/// The devices of all regions.
+pub(super) fn devices(host: &Host, mode: FpgaMode) -> Vec<Found> {
+    let regions = SPELLINGS.iter().flat_map(|spelling| regions(host, spelling));
+    regions
+        .flat_map(|region| match mode {
+            FpgaMode::Af => region.functions(),
+            FpgaMode::Region => vec![region.whole(None)],
+            FpgaMode::RegionDevel => {
+                vec![region.whole(region.own_engine().map(|folder| node(host, folder)))]
+            }
+        })
+        .collect()
+}
+
+/// The regions with ports. What is inside one is listed as a region too, and does not count; one whose
+/// ports were all released does.
+fn regions<'a>(host: &'a Host, spelling: &'static Spelling) -> Vec<Region<'a>> {
+    let class = Path::new("/sys/class").join(spelling.class);
+    let names = host.names(&class).into_iter().filter(|name| name.starts_with(spelling.region));
+    let mut folders: Vec<_> =
+        names.take(MOST).filter_map(|name| host.resolved(class.join(name))).collect();
+    folders.sort_unstable();
+    let is_inside =
+        |folder: &PathBuf| folders.iter().any(|other| other != folder && folder.starts_with(other));
+    let mut counts: BTreeMap<PciAddress, usize> = BTreeMap::new();
+    let outer = folders.iter().filter(|folder| !is_inside(folder));
+    let region = |folder: &PathBuf| {
+        let address = function_of(folder)?;
+        let count = counts.entry(address).or_default();
+        let nth = std::mem::replace(count, *count + 1);
+        let ports = below(host, folder, spelling.port);
+        let engine = engine(host, spelling, folder, address);
+        Some(Region { host, spelling, address, nth, folder: folder.clone(), engine, ports })
+    };
+    outer.filter_map(region).filter(|region| !region.ports.is_empty()).collect()
+}
+
+/// The engine beside the ports, or that of the physical function.
+fn engine(host: &Host, spelling: &Spelling, region: &Path, address: PciAddress) -> Option<PathBuf> {
+    let beside = || below(host, region, spelling.engine).into_iter().next();
+    let elsewhere = || {
+        let function = format!("/sys/bus/pci/devices/{address}/physfn/{}", spelling.class);
+        let regions = below(host, Path::new(&function), spelling.region);
+        regions.iter().flat_map(|region| below(host, region, spelling.engine)).next()
+    };
+    beside().or_else(elsewhere)
+}
+
+// === impl Region ===
+
+impl Region<'_> {
+    /// A device for each port.
+    fn functions(&self) -> Vec<Found> {
+        let function = |port: &PathBuf| {
+            let id = self.host.text(port.join("afu_id"));
+            let node = node(self.host, port);
+            let number = number(self.host, port)?;
+            Some(self.device(&format!("port-{}-{number}", self.nth), id, vec![node]))
+        };
+        self.ports.iter().filter_map(function).collect()
+    }
+
+    /// One device, with the node that programs it or without.
+    fn whole(&self, engine: Option<DeviceNode>) -> Found {
+        let ports = self.ports.iter().map(|port| node(self.host, port));
+        self.device(&format!("region-{}", self.nth), None, ports.chain(engine).collect())
+    }
+
+    fn device(&self, name: &str, function: Option<String>, nodes: Vec<DeviceNode>) -> Found {
+        let pci = self.host.pci_function(self.address);
+        let id = format!("{}-{}-{name}", SourceName::FPGA, pci.id());
+        let id = id.parse().expect("made of letters, digits and '-'");
+        let interface = self.interface();
+        let observation = self.observe(interface.as_deref(), function.as_deref(), &nodes);
+        let known = |id: Option<String>| id.filter(|id| is_identifier(id)).and_then(text);
+        let own = attributes(
+            DOMAIN,
+            [
+                ("type", text("region")),
+                (INTERFACE_ID, known(interface)),
+                (FUNCTION_ID, known(function)),
+                ("bitstreamId", self.engine_says("bitstream_id").and_then(text)),
+            ],
+        );
+        let device = Device {
+            attributes: own.into_iter().chain(of_function(&pci)).collect(),
+            place: pci.place(),
+            nodes,
+            ..Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH)
+        };
+        (device, observation)
+    }
+
+    /// The engine, if it is beside the ports. Who has that of the physical function has every other
+    /// container's region too.
+    fn own_engine(&self) -> Option<&Path> {
+        self.engine.as_deref().filter(|engine| engine.starts_with(&self.folder))
+    }
+
+    fn interface(&self) -> Option<String> {
+        let way = self.spelling.interface.iter();
+        let mut places = vec![self.engine.clone()?];
+        for step in way {
+            places = places.iter().flat_map(|place| below(self.host, place, step)).collect();
+        }
+        places.iter().find_map(|file| self.host.text(file))
+    }
+
+    fn engine_says(&self, file: &str) -> Option<String> {
+        self.host.text(self.engine.as_ref()?.join(file))
+    }
+
+    fn observe(
+        &self,
+        interface: Option<&str>,
+        function: Option<&str>,
+        nodes: &[DeviceNode],
+    ) -> Observation {
+        let Some(interface) = interface else {
+            return not_ready("no management engine says its interface");
+        };
+        if [Some(interface), function].iter().flatten().any(|id| !is_identifier(id)) {
+            return not_ready("its identifiers are nothing but f: its firmware crashed");
+        }
+        match nodes.iter().find(|node| !self.host.has(&node.path)) {
+            None => Observation::Passed,
+            Some(node) => {
+                let detail = format!("{} is not there", node.path.display());
+                Observation::Failed(Reason::NodeMissing, detail)
+            }
+        }
+    }
+}
+
+/// The node that a folder tells of, or else the one that drivers make for a folder of that name.
+fn node(host: &Host, folder: &Path) -> DeviceNode {
+    let name = folder.file_name().unwrap_or_default();
+    let usual = || DeviceNode::new(Path::new("/dev").join(name));
+    host.node_at(folder).map_or_else(usual, |found| found.node)
+}
+
+/// The number that a port has on its board; where the driver does not tell it, that of its folder.
+fn number(host: &Host, port: &Path) -> Option<u32> {
+    let counted = || port.file_name()?.to_str()?.rsplit('.').next().map(str::to_owned);
+    host.text(port.join("id")).or_else(counted)?.parse().ok()
+}
+
+/// The PCI function that a folder of sysfs is below.
+fn function_of(folder: &Path) -> Option<PciAddress> {
+    let mut names = folder.iter().rev().filter_map(|name| name.to_str());
+    names.find_map(|name| name.parse().ok())
+}
+
+/// What lies in a folder and begins so, in the order of its names.
+fn below(host: &Host, folder: &Path, begin: &str) -> Vec<PathBuf> {
+    let names = host.names(folder).into_iter().filter(|name| name.starts_with(begin));
+    names.take(MOST).map(|name| folder.join(name)).collect()
+}

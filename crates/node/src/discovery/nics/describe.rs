@@ -1,0 +1,70 @@
+//! A function as the inventory has it.
+
+use jiff::Timestamp;
+use windlass_core::{
+    device::{Device, DeviceId, DeviceKind, SourceName},
+    health::Observation,
+};
+
+use super::{View, function::Function, rdma::Networks};
+use crate::config::NicIds;
+
+const NO_RDMA: &str = "no RDMA device, which is what containers could share";
+
+const ONE_NETWORK: &str = "RDMA devices of this host belong to one network namespace each, so that \
+    containers cannot share them: rdma system set netns shared";
+
+impl View<'_> {
+    /// The device, and how it does; `None` for a name that can be no device's.
+    pub(super) fn device(&self, index: u32, function: &Function) -> Option<(Device, Observation)> {
+        let pci = self.host.pci_function(function.address);
+        let set = self.node_set(function);
+        let observed = self.observe(function, &set);
+        let device = Device {
+            index,
+            attributes: self.attributes(function, &pci),
+            place: pci.place(),
+            withheld: set.withheld,
+            not_alone: self.not_alone(function),
+            not_shared: self.not_shared(function),
+            nodes: set.nodes,
+            ..Device::new(
+                self.id(function)?,
+                DeviceKind::Nic,
+                SourceName::NICS,
+                Timestamp::UNIX_EPOCH,
+            )
+        };
+        Some((device, observed))
+    }
+
+    fn id(&self, function: &Function) -> Option<DeviceId> {
+        match self.policy.ids {
+            NicIds::PciAddress => function.name.parse().ok(),
+            NicIds::Name if function.is_subfunction() => {
+                format!("nic-{}", function.name).parse().ok()
+            }
+            NicIds::Name => format!("nic-{}", function.name.replace([':', '.'], "-")).parse().ok(),
+        }
+    }
+
+    /// Why the host, or a part of it, needs the function. One who only shares its RDMA device takes
+    /// nothing away.
+    fn not_alone(&self, function: &Function) -> Option<String> {
+        let interfaces = function.interfaces.iter();
+        let mut uses = interfaces.filter_map(|it| self.uses.of(self.host, &it.name));
+        let virtual_functions = || match function.virtual_functions {
+            Some((_, made @ 1..)) => Some(format!("{made} virtual functions are made of it")),
+            _ => None,
+        };
+        uses.next().or_else(virtual_functions)
+    }
+
+    fn not_shared(&self, function: &Function) -> Option<String> {
+        match self.networks {
+            _ if function.rdma.is_empty() => Some(NO_RDMA.to_owned()),
+            Networks::Exclusive => Some(ONE_NETWORK.to_owned()),
+            Networks::Shared | Networks::Unknown => None,
+        }
+    }
+}

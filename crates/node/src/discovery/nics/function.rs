@@ -1,0 +1,170 @@
+//! One network function as sysfs shows it: a PCI function, physical or virtual, or a subfunction.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use windlass_core::pci::PciAddress;
+
+use super::{
+    interface::{self, Interface},
+    rdma::{self, RdmaDevice},
+    vdpa::{self, Vdpa},
+};
+use crate::host::Host;
+
+/// What was found on the host.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) functions: Vec<Function>,
+    /// RDMA devices that are no hardware's, which containers cannot be given.
+    pub(super) skipped: Vec<String>,
+}
+
+/// A network function.
+#[derive(Debug)]
+pub(super) struct Function {
+    /// Its name on its bus, `0000:3b:02.0` or `mlx5_core.sf.2`.
+    pub(super) name: String,
+    /// Its PCI address; that of the function that it is a part of.
+    pub(super) address: PciAddress,
+    pub(super) folder: PathBuf,
+    pub(super) driver: Option<String>,
+    pub(super) interfaces: Vec<Interface>,
+    pub(super) rdma: Vec<RdmaDevice>,
+    pub(super) vdpa: Vec<Vdpa>,
+    /// Whose virtual function it is.
+    pub(super) physical: Option<Physical>,
+    /// How many virtual functions it can have, and has.
+    pub(super) virtual_functions: Option<(u32, u32)>,
+}
+
+/// The physical function of a virtual one.
+#[derive(Clone, Debug)]
+pub(super) struct Physical {
+    pub(super) address: PciAddress,
+    /// Its network interface, where the host sees it.
+    pub(super) interface: Option<String>,
+    /// Which of its virtual functions this one is.
+    pub(super) index: Option<u32>,
+    /// The interface on the host through which a switch in the adapter reaches this one.
+    pub(super) representor: Option<String>,
+}
+
+const PCI: &str = "/sys/bus/pci/devices";
+const AUXILIARY: &str = "/sys/bus/auxiliary/devices";
+const INFINIBAND: &str = "/sys/class/infiniband";
+
+/// The class of network controllers (PCI Code and ID Assignment).
+const NETWORK: &str = "0x02";
+
+/// In the name of a subfunction, `mlx5_core.sf.2`.
+const SUBFUNCTION: &str = ".sf.";
+
+/// Everything on the host that is a network function. One that cannot be read is left out, and costs
+/// no other.
+pub(super) fn find(host: &Host) -> Found {
+    let mut found = Found::default();
+    // By name, so that what is found in two ways is found once.
+    let mut folders = BTreeMap::new();
+    let addresses = host.names(PCI).into_iter().filter(|name| is_network(host, name));
+    folders.extend(addresses.map(|name| (name.clone(), format!("{PCI}/{name}"))));
+    let parts = host.names(AUXILIARY).into_iter().filter(|name| name.contains(SUBFUNCTION));
+    folders.extend(parts.map(|name| (name.clone(), format!("{AUXILIARY}/{name}"))));
+    for rdma in host.names(INFINIBAND) {
+        // Some RDMA devices are of no network class, such as Alibaba's.
+        match hardware_of(host, &rdma) {
+            Some((name, bus)) => drop(folders.insert(name.clone(), format!("{bus}/{name}"))),
+            None => found.skipped.push(rdma),
+        }
+    }
+    let read = |(name, folder): (String, String)| Function::read(host, name, folder.into());
+    found.functions = folders.into_iter().filter_map(read).collect();
+    let physical = physical_functions(host, &found.functions);
+    for function in &mut found.functions {
+        function.physical = physical.get(&function.name).cloned();
+    }
+    found
+}
+
+fn is_network(host: &Host, name: &str) -> bool {
+    host.text(format!("{PCI}/{name}/class")).is_some_and(|class| class.starts_with(NETWORK))
+}
+
+/// The function or subfunction that an RDMA device is of, and the bus that lists it.
+fn hardware_of(host: &Host, rdma: &str) -> Option<(String, &'static str)> {
+    let resolved = host.path(format!("{INFINIBAND}/{rdma}/device")).canonicalize().ok()?;
+    resolved.ancestors().find_map(|folder| {
+        let name = folder.file_name()?.to_str()?;
+        let is_address = name.parse::<PciAddress>().is_ok();
+        let bus = is_address.then_some(PCI);
+        let bus = bus.or_else(|| name.contains(SUBFUNCTION).then_some(AUXILIARY))?;
+        Some((name.to_owned(), bus))
+    })
+}
+
+/// The physical function of each virtual one, by name. The numbers may have gaps: functions can be
+/// taken away one by one.
+fn physical_functions(host: &Host, functions: &[Function]) -> BTreeMap<String, Physical> {
+    let mut found = BTreeMap::new();
+    for function in functions.iter().filter(|function| function.has_virtual_functions()) {
+        let representors = interface::representors(host, &function.folder);
+        for link in host.names(&function.folder) {
+            let Some(index) = link.strip_prefix("virtfn").and_then(|it| it.parse().ok()) else {
+                continue;
+            };
+            let physical = Physical {
+                address: function.address,
+                interface: function.interfaces.first().map(|interface| interface.name.clone()),
+                index: Some(index),
+                representor: representors.get(&index).cloned(),
+            };
+            let target = host.link_name(function.folder.join(link));
+            found.extend(target.map(|name| (name, physical)));
+        }
+    }
+    found
+}
+
+// === impl Function ===
+
+impl Function {
+    fn read(host: &Host, name: String, folder: PathBuf) -> Option<Self> {
+        let address = match name.parse() {
+            Ok(address) => address,
+            Err(_) => parent(host, &folder)?,
+        };
+        let number = |file: &str| host.text(folder.join(file))?.parse().ok();
+        let virtual_functions = number("sriov_totalvfs").filter(|total| *total > 0);
+        Some(Self {
+            address,
+            driver: host.link_name(folder.join("driver")),
+            interfaces: interface::of_device(host, &folder),
+            rdma: rdma::of_device(host, &folder),
+            vdpa: vdpa::of_device(host, &folder),
+            physical: None,
+            virtual_functions: virtual_functions
+                .map(|total| (total, number("sriov_numvfs").unwrap_or(0))),
+            name,
+            folder,
+        })
+    }
+
+    /// By RDMA device, `mlx5_10` after `mlx5_9`; then those without one, by their place.
+    pub(super) fn order(&self) -> impl Ord + use<> {
+        let rdma = self.rdma.first().map(|rdma| (rdma.name.len(), rdma.name.clone()));
+        (rdma.is_none(), rdma, self.address, self.name.len(), self.name.clone())
+    }
+
+    pub(super) fn is_subfunction(&self) -> bool {
+        self.name.contains(SUBFUNCTION)
+    }
+
+    pub(super) fn has_virtual_functions(&self) -> bool {
+        self.virtual_functions.is_some_and(|(_, made)| made > 0)
+    }
+}
+
+/// The PCI function that a subfunction is a part of.
+fn parent(host: &Host, folder: &std::path::Path) -> Option<PciAddress> {
+    let resolved = host.path(folder).canonicalize().ok()?;
+    resolved.ancestors().find_map(|above| above.file_name()?.to_str()?.parse().ok())
+}

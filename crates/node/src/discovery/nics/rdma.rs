@@ -1,0 +1,138 @@
+//! RDMA devices: their ports, their nodes, and the network namespaces that may use them.
+//!
+//! The devices of a function are those in its own folder. Names and GUIDs of interfaces are not asked: with
+//! IP over InfiniBand the GUID of the node is not that of the port.
+
+use std::path::{Path, PathBuf};
+
+use windlass_core::device::DeviceNode;
+
+use crate::{config::RdmaNode, host::Host};
+
+/// An RDMA device of a function.
+#[derive(Debug)]
+pub(super) struct RdmaDevice {
+    /// `mlx5_0`
+    pub(super) name: String,
+    pub(super) ports: Vec<Port>,
+    /// Its own nodes, as the driver has made them so far.
+    pub(super) nodes: Vec<(RdmaNode, DeviceNode)>,
+}
+
+/// A port of an RDMA device.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) number: String,
+    /// `4: ACTIVE`
+    pub(super) state: Option<String>,
+    /// `5: LinkUp`
+    pub(super) phys_state: Option<String>,
+    /// `InfiniBand` or `Ethernet`
+    pub(super) link_layer: Option<String>,
+    /// `400 Gb/sec (4X NDR)`
+    pub(super) rate: Option<String>,
+    /// The first partition key.
+    pub(super) pkey: Option<String>,
+}
+
+/// Which network namespaces an RDMA device works in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Networks {
+    /// All of them.
+    Shared,
+    /// The one that it was moved into.
+    Exclusive,
+    /// The kernel does not say: it has no RDMA, or is too old for a choice, and shares.
+    Unknown,
+}
+
+const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
+
+/// The RDMA devices in the folder of a function.
+pub(super) fn of_device(host: &Host, folder: &Path) -> Vec<RdmaDevice> {
+    let mut names = host.names(folder.join("infiniband"));
+    names.sort_by_key(|name| (name.len(), name.clone()));
+    names.into_iter().map(|name| RdmaDevice::read(host, folder, name)).collect()
+}
+
+// === impl RdmaDevice ===
+
+impl RdmaDevice {
+    fn read(host: &Host, folder: &Path, name: String) -> Self {
+        let ports = folder.join("infiniband").join(&name).join("ports");
+        let port = |number| Port::read(host, &ports, number);
+        let ports = host.names(&ports).into_iter().map(port).collect();
+        let own = |class: &str| {
+            let class = folder.join(class);
+            let entries = host.names(&class).into_iter().map(|entry| class.join(entry));
+            let is_own = |entry: &PathBuf| host.text(entry.join("ibdev")).as_deref() == Some(&name);
+            entries.filter(is_own).collect::<Vec<_>>()
+        };
+        let folders = own("infiniband_verbs").into_iter().chain(own("infiniband_mad"));
+        let nodes = folders.filter_map(|folder| node(host, &folder)).collect();
+        Self { name, ports, nodes }
+    }
+
+    pub(super) fn is_infiniband(&self) -> bool {
+        let is_it = |port: &Port| port.link_layer.as_deref() == Some("InfiniBand");
+        self.ports.first().is_some_and(is_it)
+    }
+
+    pub(super) fn has(&self, kind: RdmaNode) -> bool {
+        self.nodes.iter().any(|(known, _)| *known == kind)
+    }
+}
+
+/// What sort of node a folder tells of, and the node; a kernel of old has no `uevent` for some.
+fn node(host: &Host, folder: &Path) -> Option<(RdmaNode, DeviceNode)> {
+    let name = folder.file_name()?.to_str()?;
+    let kind = match name.trim_end_matches(|letter: char| letter.is_ascii_digit()) {
+        "uverbs" => RdmaNode::Uverbs,
+        "umad" => RdmaNode::Umad,
+        "issm" => RdmaNode::Issm,
+        _ => return None,
+    };
+    let usual = || DeviceNode::new(Path::new("/dev/infiniband").join(name));
+    Some((kind, host.node_at(folder).map_or_else(usual, |found| found.node)))
+}
+
+// === impl Port ===
+
+impl Port {
+    fn read(host: &Host, ports: &Path, number: String) -> Self {
+        let text = |file: &str| host.text(ports.join(&number).join(file));
+        Self {
+            state: text("state"),
+            phys_state: text("phys_state"),
+            link_layer: text("link_layer"),
+            rate: text("rate"),
+            pkey: text("pkeys/0"),
+            number,
+        }
+    }
+
+    /// Whether traffic flows (`enum ib_port_state`, IBTA).
+    pub(super) fn is_active(&self) -> bool {
+        self.state.as_deref().is_some_and(|state| state.ends_with("ACTIVE"))
+    }
+}
+
+// === impl Networks ===
+
+impl Networks {
+    pub(super) fn read(host: &Host) -> Self {
+        match host.text(NETNS_MODE).as_deref() {
+            Some("Y" | "1") => Self::Shared,
+            Some("N" | "0") => Self::Exclusive,
+            _ => Self::Unknown,
+        }
+    }
+
+    pub(super) fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Shared => Some("shared"),
+            Self::Exclusive => Some("exclusive"),
+            Self::Unknown => None,
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Patterns of file names: `*` is any text, `?` any letter, `[0-9]` one of several, and everything else
+//! itself. A pattern of paths is one pattern for each component: no `*` reaches over a `/`.
+
+/// One thing that a pattern says about a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Letter(char),
+    AnyLetter,
+    AnyText,
+    OneOf { ranges: Vec<(char, char)>, inside: bool },
+}
+
+/// Whether there is anything in the text but letters that stand for themselves.
+pub(crate) fn is_pattern(text: &str) -> bool {
+    text.contains(['*', '?', '['])
+}
+
+/// Whether the whole path fits, component by component.
+pub(crate) fn path_fits(pattern: &str, path: &str) -> bool {
+    let (mut patterns, mut names) = (pattern.split('/'), path.split('/'));
+    loop {
+        match (patterns.next(), names.next()) {
+            (None, None) => return true,
+            (Some(pattern), Some(name)) if fits(pattern, name) => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Whether the whole name fits.
+pub(crate) fn fits(pattern: &str, name: &str) -> bool {
+    let (pieces, name) = (pieces(pattern), name.chars().collect::<Vec<_>>());
+    let (mut piece, mut at) = (0, 0);
+    // The last `*`, and where the text behind it was last assumed to begin.
+    let mut any: Option<(usize, usize)> = None;
+    while at < name.len() {
+        match pieces.get(piece) {
+            Some(Piece::AnyText) => {
+                any = Some((piece, at));
+                piece += 1;
+            }
+            Some(other) if other.takes(name[at]) => (piece, at) = (piece + 1, at + 1),
+            _ => match &mut any {
+                Some((star, begin)) => {
+                    *begin += 1;
+                    (piece, at) = (*star + 1, *begin);
+                }
+                None => return false,
+            },
+        }
+    }
+    pieces[piece..].iter().all(|piece| *piece == Piece::AnyText)
+}
+
+/// A text as a pattern that only it fits.
+pub(crate) fn literally(text: &str) -> String {
+    let letter = |letter: char| match letter {
+        '*' | '?' | '[' => format!("[{letter}]"),
+        other => other.to_string(),
+    };
+    text.chars().map(letter).collect()
+}
+
+fn pieces(pattern: &str) -> Vec<Piece> {
+    let (mut pieces, mut rest) = (Vec::new(), pattern);
+    while let Some(letter) = rest.chars().next() {
+        let behind = &rest[letter.len_utf8()..];
+        let (piece, left) = match letter {
+            '*' => (Piece::AnyText, behind),
+            '?' => (Piece::AnyLetter, behind),
+            // A bracket that nothing closes stands for itself, as in a shell.
+            '[' => one_of(behind).unwrap_or((Piece::Letter('['), behind)),
+            other => (Piece::Letter(other), behind),
+        };
+        pieces.push(piece);
+        rest = left;
+    }
+    pieces
+}
+
+/// What is in brackets, and what comes behind them. A `]` that comes first is meant itself.
+fn one_of(text: &str) -> Option<(Piece, &str)> {
+    let (inside, text) = match text.strip_prefix(['!', '^']) {
+        Some(rest) => (false, rest),
+        None => (true, text),
+    };
+    let first = text.chars().next()?.len_utf8();
+    let end = first + text.get(first..)?.find(']')?;
+    let letters: Vec<_> = text[..end].chars().collect();
+    let (mut ranges, mut at) = (Vec::new(), 0);
+    while at < letters.len() {
+        let to = letters.get(at + 2).filter(|_| letters.get(at + 1) == Some(&'-'));
+        ranges.push((letters[at], *to.unwrap_or(&letters[at])));
+        at += if to.is_some() { 3 } else { 1 };
+    }
+    Some((Piece::OneOf { ranges, inside }, &text[end + 1..]))
+}
+
+// === impl Piece ===
+
+impl Piece {
+    fn takes(&self, letter: char) -> bool {
+        match self {
+            Self::Letter(own) => *own == letter,
+            Self::AnyLetter | Self::AnyText => true,
+            Self::OneOf { ranges, inside } => {
+                ranges.iter().any(|(from, to)| (*from..=*to).contains(&letter)) == *inside
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_fit_as_in_a_shell() {
+        for (pattern, fitting, other) in [
+            ("video*", "video", "vide"),
+            ("video?", "video0", "video10"),
+            ("tty[A-Z]*[0-9]", "ttyUSB0", "tty0"),
+            ("[!a]b", "cb", "ab"),
+            ("*a*b", "xaab", "xaa"),
+            ("[]a]", "]", "b"),
+            ("a[b", "a[b", "ab"),
+            ("é?", "éü", "é"),
+        ] {
+            assert!(fits(pattern, fitting), "{pattern} {fitting}");
+            assert!(!fits(pattern, other), "{pattern} {other}");
+        }
+    }
+
+    #[test]
+    fn a_star_ends_at_a_slash() {
+        assert!(path_fits("/dev/*", "/dev/mem"));
+        assert!(!path_fits("/dev/*", "/dev/snd/timer"));
+        assert!(path_fits("/dev/*/timer", "/dev/snd/timer"));
+    }
+
+    proptest! {
+        #[test]
+        fn every_text_fits_itself_taken_literally(text in ".{0,20}", other in ".{0,20}") {
+            prop_assert!(fits(&literally(&text), &text));
+            prop_assert_eq!(fits(&literally(&text), &other), text == other);
+        }
+
+        #[test]
+        fn any_pattern_has_an_answer(pattern in "[*?a\\[\\]!-]{0,24}", name in "[ab\\[\\]-]{0,24}") {
+            let _ = fits(&pattern, &name);
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! Hand-overs: what is done to a device before a container starts with it, and after the last one let go.
+//!
+//! ```text
+//!   keeper ── demand: device -> steps ──────> Handovers ──> one task per device and set of steps
+//!      ^                                        │   ^
+//!      └── states: why a device waits <─────────┘   └── PreStartContainer waits for its devices
+//! ```
+//!
+//! [`State`] has the way of a device drawn. The part knows devices, steps and the kubelet's word on who
+//! has what; where devices come from and what they are it does not know.
+//!
+//! # Guarantees
+//!
+//! No container of a pod starts with what another pod left on the device, as long as the kubelet announces
+//! starts; one that has just restarted does not until the resource is registered again, and a device that
+//! was given away so is cleaned before the next pod. What was begun is on disk before it is done, so that
+//! an agent that is killed at any moment leaves the next one a device that it cleans. One device waits for
+//! no other.
+//!
+//! # Assumptions
+//!
+//! A release is seen by asking the kubelet: it tells nobody. Pod resources do not tell of plain init
+//! containers; a device that only such a container has counts as let go after the third look.
+
+mod care;
+mod desk;
+mod record;
+mod slot;
+mod state;
+mod steps;
+mod tenants;
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    task::{JoinSet, spawn_blocking},
+    time::{Duration, Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+use windlass_core::device::DeviceId;
+use windlass_kubelet_api::{checkpoint, deviceplugin};
+
+pub(crate) use self::{
+    care::{Demand, demand, is_cared_for},
+    desk::{HandoverDesk, NotReady},
+    state::{Failure, State},
+};
+use self::{
+    desk::Request,
+    record::{RecordFile, Records, Versioned, Written, recorded},
+    slot::Slot,
+    state::{Input, Work},
+    steps::{Bench, do_work},
+    tenants::{ByDevice, by_record},
+};
+use crate::{
+    clock::{Clock, until},
+    config::{Config, HandoverLimits},
+    holders::{Holders, HoldersDesk},
+    host::Host,
+    metrics::HandoverMetrics,
+};
+
+/// Where each device that is cared for stands.
+pub(crate) type HandoverStates = BTreeMap<DeviceId, State>;
+
+/// What the part is told by others.
+pub(crate) struct Tidings {
+    /// What is to be done to which devices.
+    pub(crate) demand: watch::Receiver<Arc<Demand>>,
+    /// Counts the changes of the folder in which the kubelet keeps its record.
+    pub(crate) kubelet_writes: watch::Receiver<u64>,
+    /// Who holds what, as the kubelet tells when asked.
+    pub(crate) holders: HoldersDesk,
+    /// Notified of each change of a state.
+    pub(crate) news: Arc<Notify>,
+}
+
+/// Carries hand-overs out.
+pub(crate) struct Handovers {
+    tidings: Tidings,
+    requests: mpsc::Receiver<Request>,
+    ground: Ground,
+    slots: BTreeMap<DeviceId, Slot>,
+    newest: watch::Sender<Versioned>,
+    written: watch::Receiver<Written>,
+    states: watch::Sender<Arc<HandoverStates>>,
+    tasks: JoinSet<Event>,
+    is_looking: bool,
+    metrics: HandoverMetrics,
+}
+
+/// What does not change while the part runs.
+struct Ground {
+    clock: Clock,
+    host: Host,
+    file: RecordFile,
+    kubelet_record: PathBuf,
+    limits: HandoverLimits,
+    look_interval: Duration,
+}
+
+/// What a task of the part has come to.
+enum Event {
+    Worked(DeviceId, Result<(), String>),
+    Looked(Looked),
+    Replied,
+}
+
+/// One look at who has what.
+struct Looked {
+    begun: Instant,
+    recorded: Option<ByDevice>,
+    told: Arc<Holders>,
+}
+
+/// The devices whose hand-over failed and has not succeeded since.
+pub(crate) fn failed(states: &HandoverStates) -> BTreeMap<DeviceId, Failure> {
+    states.iter().filter_map(|(id, state)| Some((id.clone(), state.failure()?.clone()))).collect()
+}
+
+/// Where an earlier agent left each device, for whoever only wants to know. Blocks.
+pub(crate) fn left(config: &Config) -> HandoverStates {
+    let host = Host::new(&config.host_root, &config.host_root_on_node);
+    RecordFile::new(&config.state_dir, host).load()
+}
+
+// === impl Handovers ===
+
+impl Handovers {
+    /// Builds the part with the way to ask it and its states; nothing is read yet.
+    pub(crate) fn new(
+        config: &Config,
+        tidings: Tidings,
+        (clock, metrics): (Clock, HandoverMetrics),
+    ) -> (Self, HandoverDesk, watch::Receiver<Arc<HandoverStates>>) {
+        let (states, receiver) = watch::channel(Arc::default());
+        let plugins = config.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
+        let host = Host::new(&config.host_root, &config.host_root_on_node);
+        let ground = Ground {
+            clock,
+            file: RecordFile::new(&config.state_dir, host.clone()),
+            host,
+            kubelet_record: plugins.join(checkpoint::FILE),
+            limits: config.handover,
+            look_interval: config.session.look_interval,
+        };
+        let patience = config.handover.start_deadline;
+        let (desk, requests) = HandoverDesk::new(ground.kubelet_record.clone(), patience);
+        let part = Self {
+            tidings,
+            requests,
+            ground,
+            slots: BTreeMap::new(),
+            newest: watch::Sender::new((0, Records::new())),
+            written: watch::channel(Written::default()).1,
+            states,
+            tasks: JoinSet::new(),
+            is_looking: false,
+            metrics,
+        };
+        (part, desk, receiver)
+    }
+
+    /// Carries hand-overs out until stopped. Steps under way are ended then, as a crash would end them:
+    /// the next agent finds the device dirty.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let (written, receiver) = watch::channel(Written::default());
+        self.written = receiver;
+        let keeping = self.ground.file.clone().keep(self.newest.subscribe(), written);
+        let living = async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.live() => {}
+            }
+        };
+        tokio::join!(keeping, living);
+    }
+
+    async fn live(&mut self) {
+        self.load().await;
+        loop {
+            let due = self.due();
+            tokio::select! {
+                Ok(()) = self.tidings.demand.changed() => self.follow().await,
+                Some(request) = self.requests.recv() => self.ask(request),
+                Some(event) = self.tasks.join_next() => {
+                    self.take(event.expect("tasks neither panic nor are cancelled"));
+                }
+                () = until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.clean_due(),
+                Ok(()) = self.tidings.kubelet_writes.changed() => self.look(),
+                () = sleep(self.ground.look_interval) => self.look(),
+            }
+        }
+    }
+
+    /// Takes up what an earlier agent left.
+    async fn load(&mut self) {
+        let file = self.ground.file.clone();
+        let load = move || {
+            let records = file.load();
+            file.set_aside();
+            records
+        };
+        let records = spawn_blocking(load).await.expect("loading neither panics nor is cancelled");
+        self.slots = records.into_iter().map(|(id, state)| (id, Slot::new(state))).collect();
+    }
+
+    /// Takes up what is wanted now. Who has a device that is seen for the first time is asked of the
+    /// kubelet's record.
+    async fn follow(&mut self) {
+        let demand = self.tidings.demand.borrow_and_update().clone();
+        let unknown = demand.keys().any(|id| !self.slots.contains_key(id));
+        let recorded =
+            if unknown { by_record(self.ground.kubelet_record.clone()).await } else { None };
+        for (id, care) in demand.iter() {
+            let tenants = || recorded.as_ref().and_then(|all| all.get(id)).cloned();
+            let first = || Slot::new(State::first(tenants().unwrap_or_default()));
+            self.slots.entry(id.clone()).or_insert_with(first).care = Some(care.clone());
+        }
+        for (_, slot) in self.slots.iter_mut().filter(|(id, _)| !demand.contains_key(*id)) {
+            slot.care = None;
+        }
+        self.slots.retain(|_, slot| !slot.is_forgettable());
+        let lost = self.slots.iter().filter(|(_, slot)| !slot.is_in_reach());
+        for id in lost.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            self.advance(&id, Input::Lost);
+        }
+        self.save();
+        self.look();
+    }
+
+    /// A container is about to start.
+    fn ask(&mut self, request: Request) {
+        let slot = self.slots.get_mut(&request.device);
+        let care = slot.as_ref().and_then(|slot| slot.care.as_ref());
+        let refused = care.and_then(|care| care.barred.clone());
+        match (slot, refused) {
+            (Some(slot), None) if slot.care.is_some() => {
+                let id = request.device.clone();
+                slot.waiting.push(request);
+                self.serve(&id);
+            }
+            // The kubelet may have given up; nobody waits then.
+            (_, None) => drop(request.reply.send(Ok(()))),
+            (_, Some(why)) => drop(request.reply.send(Err(why))),
+        }
+    }
+
+    /// Lets containers start that wait for the device, or does what they wait for.
+    fn serve(&mut self, id: &DeviceId) {
+        while let Some(slot) = self.slots.get_mut(id)
+            && !slot.is_worked_on
+            && let Some(request) = slot.waiting.pop()
+        {
+            let tenants = request.tenants.clone();
+            slot.sight.is_seen();
+            slot.changed = Instant::now();
+            slot.waiting.push(request);
+            self.advance(id, Input::Start(tenants));
+            let Some(slot) = self.slots.get_mut(id).filter(|slot| !slot.is_worked_on) else {
+                return;
+            };
+            if let Some(request) = slot.waiting.pop() {
+                self.let_start(request);
+            }
+        }
+    }
+
+    /// What it relies on is on the disk before the kubelet is told.
+    fn let_start(&mut self, request: Request) {
+        let (version, written) = (self.newest.borrow().0, self.written.clone());
+        self.tasks.spawn(async move {
+            let outcome = recorded(written, version).await;
+            // The kubelet may have given up.
+            let _ = request.reply.send(outcome);
+            Event::Replied
+        });
+    }
+
+    fn advance(&mut self, id: &DeviceId, input: Input) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        let next = slot.state.clone().next(input);
+        if next == slot.state {
+            return;
+        }
+        log(id, &slot.state, &next);
+        slot.enter(next, &self.ground.limits);
+        let work = slot.state.work();
+        self.save();
+        if let Some(work) = work {
+            self.begin(id, work);
+        }
+    }
+
+    fn begin(&mut self, id: &DeviceId, work: Work) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        slot.is_worked_on = true;
+        let care = slot.care.clone().unwrap_or_default();
+        let bench = Bench {
+            device: id.clone(),
+            folder: care.folder.clone(),
+            host: self.ground.host.clone(),
+            writing: slot.writing.clone(),
+        };
+        let on_disk = recorded(self.written.clone(), self.newest.borrow().0);
+        let (id, limit) = (id.clone(), self.ground.limits.prepare_deadline);
+        let metrics = self.metrics.clone();
+        self.tasks.spawn(async move {
+            let timer = metrics.begin(work.name());
+            let done = async {
+                on_disk.await?;
+                do_work(&bench, &care, work, limit).await
+            };
+            Event::Worked(id, timer.end(done.await))
+        });
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Replied => {}
+            Event::Worked(id, outcome) => self.worked(&id, outcome),
+            Event::Looked(looked) => {
+                self.is_looking = false;
+                self.release(&looked);
+            }
+        }
+    }
+
+    fn worked(&mut self, id: &DeviceId, outcome: Result<(), String>) {
+        let Some(slot) = self.slots.get_mut(id) else { return };
+        slot.is_worked_on = false;
+        match outcome {
+            Ok(()) => self.advance(id, Input::Done),
+            Err(why) => {
+                for request in std::mem::take(&mut slot.waiting) {
+                    let _ = request.reply.send(Err(why.clone()));
+                }
+                self.advance(id, Input::Failed { why, at: self.ground.clock.now() });
+            }
+        }
+        self.serve(id);
+    }
+
+    /// When the next device is cleaned without anybody asking.
+    fn due(&self) -> Option<Instant> {
+        let in_reach = self.slots.values().filter(|slot| slot.is_in_reach());
+        in_reach.filter_map(|slot| slot.due).min()
+    }
+
+    fn clean_due(&mut self) {
+        let now = Instant::now();
+        let is_due = |slot: &Slot| slot.is_in_reach() && slot.due.is_some_and(|due| due <= now);
+        let due = self.slots.iter_mut().filter(|(_, slot)| is_due(slot));
+        let due = due.map(|(id, slot)| {
+            slot.due = None;
+            id.clone()
+        });
+        for id in due.collect::<Vec<_>>() {
+            self.advance(&id, Input::Due);
+        }
+    }
+
+    /// Looks who has what, unless someone is looking already.
+    fn look(&mut self) {
+        if self.is_looking || self.slots.is_empty() {
+            return;
+        }
+        self.is_looking = true;
+        let (record, holders) = (self.ground.kubelet_record.clone(), self.tidings.holders.clone());
+        let ours: Vec<_> = self.slots.keys().cloned().collect();
+        self.tasks.spawn(async move {
+            let begun = Instant::now();
+            let recorded = by_record(record).await;
+            let is_held = |all: &ByDevice| ours.iter().any(|id| all.contains_key(id));
+            if recorded.as_ref().is_some_and(is_held) {
+                holders.refresh().await;
+            }
+            let told = holders.holders().borrow().clone();
+            Event::Looked(Looked { begun, recorded, told })
+        });
+    }
+
+    /// What a look says of a device that changed since is not true of it.
+    fn release(&mut self, looked: &Looked) {
+        let when = (looked.begun, self.ground.look_interval);
+        let mut let_go = Vec::new();
+        for (id, slot) in &mut self.slots {
+            let is_settled = !slot.is_worked_on && slot.changed < looked.begun;
+            if is_settled && slot.sight.is_let_go(id, looked.recorded.as_ref(), &looked.told, when)
+            {
+                let_go.push(id.clone());
+            }
+        }
+        for id in let_go {
+            self.advance(&id, Input::LetGo);
+        }
+    }
+
+    /// Has the states written down, and tells them.
+    fn save(&self) {
+        let records: Records =
+            self.slots.iter().map(|(id, slot)| (id.clone(), slot.state.clone())).collect();
+        self.newest.send_if_modified(|(version, known)| {
+            let news = *known != records;
+            if news {
+                *version += 1;
+                known.clone_from(&records);
+            }
+            news
+        });
+        let cared_for = |id: &DeviceId| self.slots[id].care.is_some();
+        let states: HandoverStates = records.into_iter().filter(|(id, _)| cared_for(id)).collect();
+        self.metrics.stand(states.values().map(State::name));
+        let news = self.states.send_if_modified(|known| {
+            let news = **known != states;
+            *known = Arc::new(states);
+            news
+        });
+        if news {
+            self.tidings.news.notify_one();
+        }
+    }
+}
+
+fn log(device: &DeviceId, from: &State, to: &State) {
+    let (from, now) = (from.name(), to.name());
+    match to {
+        State::Quarantined { failed: Failure { why, attempts, .. }, .. } => {
+            tracing::warn!(%device, from, attempts, why, "hand-over failed, nobody gets the device");
+        }
+        State::InUse { .. } => tracing::info!(%device, from, "handed over"),
+        State::Clean => tracing::info!(%device, from, "clean again"),
+        _ => tracing::debug!(%device, from, now, "hand-over"),
+    }
+}

@@ -1,0 +1,171 @@
+//! What is done to each device between two containers, by the configuration.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use windlass_core::{
+    device::{Device, DeviceId},
+    inventory::Inventory,
+};
+
+use crate::{
+    config::{Policy, SourceRule, Step, StepAction},
+    template::{Missing, fill},
+};
+
+/// What is done to one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Care {
+    /// Before a container starts with it.
+    pub(crate) prepare: Vec<Step>,
+    /// After the last container has let go of it.
+    pub(crate) release: Vec<Step>,
+    /// Its folder in sysfs, where steps may write.
+    pub(crate) folder: Option<PathBuf>,
+    /// Why nothing may be done to it for now, so that no container starts with it.
+    pub(crate) barred: Option<String>,
+}
+
+/// The devices that something is done to.
+pub(crate) type Demand = BTreeMap<DeviceId, Care>;
+
+/// What is to be done to the devices of a node. One that is not there cannot be cared for, nor one that is
+/// another node's, as `others` says.
+pub(crate) fn demand(
+    policy: &Policy,
+    inventory: &Inventory,
+    others: &dyn Fn(&Device) -> Option<String>,
+) -> Demand {
+    let care = |device: &Device| {
+        let mut care = care(policy, device)?;
+        care.barred = care.barred.or_else(|| others(device));
+        Some((device.id.clone(), care))
+    };
+    inventory.devices.iter().filter_map(care).collect()
+}
+
+/// Whether something is done to a device before its containers start or after they let go.
+pub(crate) fn is_cared_for(policy: &Policy, device: &Device) -> bool {
+    rule(policy, device).is_some()
+}
+
+fn care(policy: &Policy, device: &Device) -> Option<Care> {
+    let rule = rule(policy, device)?;
+    let steps = |steps: &[Step]| steps.iter().map(|step| filled(step, device)).collect();
+    let (prepare, release) = (steps(&rule.handover.prepare), steps(&rule.handover.release));
+    let care = match (prepare, release) {
+        (Ok(prepare), Ok(release)) => {
+            let gone = device.health.has_vanished();
+            let barred = gone.then(|| "it is no longer on this node".to_owned());
+            Care { prepare, release, folder: folder(device), barred }
+        }
+        (Err(missing), _) | (_, Err(missing)) => {
+            Care { barred: Some(missing.to_string()), ..Care::default() }
+        }
+    };
+    Some(care)
+}
+
+fn rule<'a>(policy: &'a Policy, device: &Device) -> Option<&'a SourceRule> {
+    let rule = policy.sources.iter().find(|rule| rule.name == device.source)?;
+    let steps = &rule.handover;
+    (!steps.prepare.is_empty() || !steps.release.is_empty()).then_some(rule)
+}
+
+/// A step with what the device puts into it.
+fn filled(step: &Step, device: &Device) -> Result<Step, Missing> {
+    let fill = |text: &String| fill(text, device);
+    let action = match &step.action {
+        StepAction::Http(url) => StepAction::Http(fill(url)?),
+        StepAction::Command(words) => {
+            StepAction::Command(words.iter().map(fill).collect::<Result<_, _>>()?)
+        }
+        StepAction::Write { file, text } => {
+            StepAction::Write { file: file.clone(), text: fill(text)? }
+        }
+    };
+    Ok(Step { action, timeout: step.timeout })
+}
+
+/// The folder that the kernel has for the device: where it was found, that of its PCI function, or the one
+/// that tells of its node; attributes and probes of the configuration are read in the same.
+fn folder(device: &Device) -> Option<PathBuf> {
+    let found = device.origin.as_ref().filter(|origin| origin.starts_with("/sys/"));
+    let function = || {
+        let address = device.place.pci?;
+        Some(format!("/sys/bus/pci/devices/{address}").into())
+    };
+    let proof = || device.nodes.iter().find_map(|node| node.proof.clone());
+    found.map(PathBuf::from).or_else(function).or_else(proof)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use jiff::Timestamp;
+    use windlass_core::{
+        device::{DeviceKind, DeviceNode},
+        health::{HealthTracker, Observation, Reason},
+    };
+
+    use super::*;
+    use crate::config::{Find, Handover};
+
+    fn policy(action: StepAction) -> Policy {
+        let find = Find::Endpoints(Vec::new());
+        let step = Step { action, timeout: Duration::from_secs(1) };
+        let handover = Handover { prepare: vec![step], release: Vec::new() };
+        let rule = SourceRule::new("boards".parse().expect("a name"), find);
+        Policy { sources: vec![SourceRule { handover, ..rule }], ..Policy::default() }
+    }
+
+    fn board() -> Device {
+        let (id, source) = ("boards-1".parse(), "boards".parse());
+        let (id, source) = (id.expect("valid"), source.expect("valid"));
+        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        Device { origin: Some("10.0.0.1".to_owned()), ..new }
+    }
+
+    fn care_of(policy: &Policy, device: Device) -> Care {
+        let id = device.id.clone();
+        let inventory = Inventory { devices: vec![device], ..Inventory::default() };
+        demand(policy, &inventory, &|_| None).remove(&id).expect("cared for")
+    }
+
+    #[test]
+    fn a_device_puts_into_its_steps_what_it_has() {
+        let url = |text: &str| StepAction::Http(format!("http://{text}:6001/chip_reset"));
+        let care = care_of(&policy(url("{endpoint}")), board());
+        assert_eq!(care.prepare[0].action, url("10.0.0.1"));
+        let words = |id: &str| StepAction::Command(vec!["/bin/reset".to_owned(), id.to_owned()]);
+        let care = care_of(&policy(words("{id}")), board());
+        assert_eq!(care.prepare[0].action, words("boards-1"));
+        let care = care_of(&policy(url("{pci}")), board());
+        assert_eq!(care.barred.as_deref(), Some("it has no {pci}"));
+    }
+
+    #[test]
+    fn nothing_is_done_to_what_is_gone_or_anothers() {
+        let policy = policy(StepAction::Http("http://b/".to_owned()));
+        let mut tracker = HealthTracker::new(Duration::ZERO, Timestamp::UNIX_EPOCH);
+        let gone = Observation::Failed(Reason::Vanished, String::new());
+        tracker.observe(&gone, Timestamp::UNIX_EPOCH);
+        let care = care_of(&policy, Device { health: tracker.health().clone(), ..board() });
+        assert_eq!(care.barred.as_deref(), Some("it is no longer on this node"));
+        let inventory = Inventory { devices: vec![board()], ..Inventory::default() };
+        let theirs = demand(&policy, &inventory, &|_| Some("another node's".to_owned()));
+        let barred = theirs.into_values().next().and_then(|care| care.barred);
+        assert_eq!(barred.as_deref(), Some("another node's"));
+    }
+
+    #[test]
+    fn a_folder_is_where_a_device_was_found_or_where_its_node_is_told_of() {
+        let found = Device { origin: Some("/sys/devices/platform/b".to_owned()), ..board() };
+        assert_eq!(folder(&found), Some("/sys/devices/platform/b".into()));
+        let proof = Some("/sys/class/misc/b".into());
+        let node = DeviceNode { proof, ..DeviceNode::new("/dev/b") };
+        let told = Device { nodes: vec![node], ..board() };
+        assert_eq!(folder(&told), Some("/sys/class/misc/b".into()));
+        assert_eq!(folder(&board()), None, "a board on the network has none");
+    }
+}

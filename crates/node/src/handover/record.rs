@@ -1,0 +1,236 @@
+//! The record of hand-overs on disk: what an agent that was killed was about to do, for the next one.
+//!
+//! A change is on the disk before what it says is done, and before it is reported. Without a disk that
+//! takes it no step is made, and no container starts: what cannot be remembered would be forgotten with
+//! whatever the last pod left on the device.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::{sync::watch, task::spawn_blocking};
+use windlass_core::device::DeviceId;
+
+use super::state::State;
+use crate::{causes, files, host::Host};
+
+/// Where each device stands, as it is written down.
+pub(super) type Records = BTreeMap<DeviceId, State>;
+
+/// The file.
+#[derive(Clone, Debug)]
+pub(super) struct RecordFile {
+    path: PathBuf,
+    host: Host,
+}
+
+/// How far the disk has followed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Written {
+    /// The newest version that is on it.
+    version: u64,
+    /// The newest version that it did not take, and why.
+    refused: Option<(u64, String)>,
+}
+
+/// The newest records and their version.
+pub(super) type Versioned = (u64, Records);
+
+/// The file's content.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    version: u32,
+    /// The boot that it was written in, as the kernel names it.
+    boot: Option<String>,
+    devices: Records,
+}
+
+/// Why there is a file and no record.
+#[derive(Debug, thiserror::Error)]
+enum Unreadable {
+    #[error("cannot read {path}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path} is no record of hand-overs of version {VERSION}")]
+    Parse { path: PathBuf, source: serde_json::Error },
+    #[error("{path} has version {found}, this agent knows {VERSION}")]
+    Version { path: PathBuf, found: u32 },
+}
+
+const VERSION: u32 = 1;
+
+const FILE: &str = "handover.json";
+
+/// Differs from boot to boot, `random(4)`.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+// === impl RecordFile ===
+
+impl RecordFile {
+    pub(super) fn new(state_dir: &Path, host: Host) -> Self {
+        Self { path: state_dir.join(FILE), host }
+    }
+
+    /// What an earlier agent wrote down, as the next one takes it up; nothing where there is nothing
+    /// that can be read. Blocks.
+    pub(super) fn load(&self) -> Records {
+        let Ok(Some(document)) = self.read() else { return Records::new() };
+        let boot = self.host.text(BOOT_ID);
+        // Where either boot is not known the machine counts as rebooted: a cleaning too many costs
+        // less than one too few.
+        let rebooted = boot.is_none() || document.boot != boot;
+        let records = document.devices.into_iter();
+        records.map(|(id, state)| (id, state.taken_up(rebooted))).collect()
+    }
+
+    /// Moves a file that cannot be understood out of the way, for a person to look at. Blocks.
+    pub(super) fn set_aside(&self) {
+        let Err(why) = self.read() else { return };
+        let aside = self.path.with_extension("json.unreadable");
+        let moved = fs::rename(&self.path, &aside);
+        let (error, aside) = (causes(&why), aside.display());
+        match moved {
+            Ok(()) => tracing::warn!(error, %aside, "the record of hand-overs is set aside"),
+            Err(refused) => tracing::warn!(error, %refused, "cannot read the record of hand-overs"),
+        }
+    }
+
+    /// Writes each version that is news, for as long as there may be more. Those in between are
+    /// skipped.
+    pub(super) async fn keep(
+        self,
+        mut records: watch::Receiver<Versioned>,
+        written: watch::Sender<Written>,
+    ) {
+        while records.changed().await.is_ok() {
+            let (file, (version, newest)) = (self.clone(), records.borrow_and_update().clone());
+            let done = spawn_blocking(move || file.write(newest)).await;
+            match done.expect("writing neither panics nor is cancelled") {
+                Ok(()) => written.send_modify(|written| written.version = version),
+                Err(error) => {
+                    let why = format!("cannot write {}: {error}", self.path.display());
+                    tracing::error!(why, "hand-overs wait until they can be recorded");
+                    written.send_modify(|written| written.refused = Some((version, why)));
+                }
+            }
+        }
+    }
+
+    fn read(&self) -> Result<Option<Document>, Unreadable> {
+        let path = || self.path.clone();
+        let text = match fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(Unreadable::Read { path: path(), source }),
+        };
+        let document: Document = serde_json::from_slice(&text)
+            .map_err(|source| Unreadable::Parse { path: path(), source })?;
+        match document.version {
+            VERSION => Ok(Some(document)),
+            found => Err(Unreadable::Version { path: path(), found }),
+        }
+    }
+
+    fn write(&self, devices: Records) -> io::Result<()> {
+        let document = Document { version: VERSION, boot: self.host.text(BOOT_ID), devices };
+        let text = serde_json::to_vec_pretty(&document)?;
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        files::replace(&self.path, &text).map(drop)
+    }
+}
+
+// === impl Written ===
+
+impl Written {
+    /// What became of a version: nothing yet, or it is on the disk, or not and why.
+    fn outcome(&self, version: u64) -> Option<Result<(), String>> {
+        if self.version >= version {
+            return Some(Ok(()));
+        }
+        let refused = self.refused.as_ref().filter(|(refused, _)| *refused >= version);
+        refused.map(|(_, why)| Err(why.clone()))
+    }
+}
+
+/// Waits until a version is on the disk, or is refused by it.
+pub(super) async fn recorded(
+    mut written: watch::Receiver<Written>,
+    version: u64,
+) -> Result<(), String> {
+    let settled = written.wait_for(|written| written.outcome(version).is_some()).await;
+    let settled = settled.map(|written| written.outcome(version));
+    settled.ok().flatten().unwrap_or_else(|| Err("the agent ends".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    fn records(state: State) -> Records {
+        [("board".parse().expect("an id"), state)].into()
+    }
+
+    fn in_use() -> State {
+        State::InUse { tenants: ["uid".to_owned()].into() }
+    }
+
+    fn file(boot: &str) -> (TempDir, RecordFile) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(folder.path(), folder.path());
+        let file = RecordFile::new(&folder.path().join("state"), host);
+        set_boot(&folder, boot);
+        (folder, file)
+    }
+
+    fn set_boot(folder: &TempDir, boot: &str) {
+        let path = folder.path().join(BOOT_ID.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().expect("it has one")).expect("made");
+        fs::write(path, boot).expect("written");
+    }
+
+    #[test]
+    fn a_record_holds_until_the_machine_reboots() {
+        let (folder, file) = file("one");
+        assert_eq!(file.load(), Records::new(), "no file is no record");
+        file.write(records(in_use())).expect("written");
+        assert_eq!(file.load(), records(in_use()));
+        set_boot(&folder, "two");
+        assert_eq!(file.load(), records(State::Unsure));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_understood_is_set_aside() {
+        let (_folder, file) = file("one");
+        file.write(Records::new()).expect("written");
+        fs::write(&file.path, r#"{"version": 2}"#).expect("written");
+        assert_eq!(file.load(), Records::new());
+        file.set_aside();
+        assert!(file.path.with_extension("json.unreadable").exists());
+        assert!(!file.path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_version_is_waited_for_until_the_disk_has_it_or_refuses_it() {
+        let (folder, file) = file("one");
+        fs::write(folder.path().join("state"), "").expect("a file in place of the folder");
+        let (newest, versions) = watch::channel((0, Records::new()));
+        let (written, receiver) = watch::channel(Written::default());
+        let mut keeping = JoinSet::new();
+        keeping.spawn(file.clone().keep(versions, written));
+        newest.send_replace((1, records(in_use())));
+        let why = recorded(receiver.clone(), 1).await.expect_err("refused");
+        assert!(why.contains("handover.json"), "{why}");
+        fs::remove_file(folder.path().join("state")).expect("removed");
+        newest.send_replace((2, records(in_use())));
+        recorded(receiver, 2).await.expect("written");
+        assert_eq!(file.load(), records(in_use()));
+    }
+}

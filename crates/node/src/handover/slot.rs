@@ -1,0 +1,71 @@
+//! One device as the part knows it: where it stands, what is done to it, who waits for it.
+
+use std::sync::Arc;
+
+use tokio::{
+    sync::Semaphore,
+    time::{Duration, Instant},
+};
+
+use super::{care::Care, desk::Request, state::State, tenants::Sight};
+use crate::config::HandoverLimits;
+
+/// A device and all that is known of it.
+pub(super) struct Slot {
+    pub(super) state: State,
+    /// What is done to it; `None` where nothing is, for now.
+    pub(super) care: Option<Care>,
+    pub(super) sight: Sight,
+    /// When the state last changed, or a container was let start.
+    pub(super) changed: Instant,
+    /// When it is cleaned without anybody asking.
+    pub(super) due: Option<Instant>,
+    pub(super) is_worked_on: bool,
+    /// Starts that wait for what is under way.
+    pub(super) waiting: Vec<Request>,
+    /// What a write to sysfs takes for as long as the kernel takes for it.
+    pub(super) writing: Arc<Semaphore>,
+}
+
+// === impl Slot ===
+
+impl Slot {
+    pub(super) fn new(state: State) -> Self {
+        let now = Instant::now();
+        Self {
+            sight: Sight::new(state.has_tenants()),
+            state,
+            care: None,
+            changed: now,
+            due: Some(now),
+            is_worked_on: false,
+            waiting: Vec::new(),
+            writing: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// Goes into another state.
+    pub(super) fn enter(&mut self, state: State, limits: &HandoverLimits) {
+        let now = Instant::now();
+        let pause = match &state {
+            // Somebody else's failure is no reason to wait once it was let go.
+            State::Quarantined { failed, .. } if !self.state.has_tenants() => {
+                let factor =
+                    1_u32.checked_shl(failed.attempts.saturating_sub(1)).unwrap_or(u32::MAX);
+                limits.retry_first.saturating_mul(factor).min(limits.retry_most)
+            }
+            _ => Duration::ZERO,
+        };
+        (self.state, self.changed, self.due) = (state, now, Some(now + pause));
+    }
+
+    /// Whether something may be done to it now.
+    pub(super) fn is_in_reach(&self) -> bool {
+        self.care.as_ref().is_some_and(|care| care.barred.is_none())
+    }
+
+    /// Whether nothing is lost with it.
+    pub(super) fn is_forgettable(&self) -> bool {
+        self.care.is_none() && !self.is_worked_on && self.state.is_forgettable()
+    }
+}

@@ -1,0 +1,204 @@
+//! The steps of a hand-over, carried out: a GET, a program, a file of sysfs, each with its time limit.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
+use windlass_core::device::DeviceId;
+
+use super::{care::Care, state::Work};
+use crate::{
+    causes,
+    config::{Step, StepAction},
+    host::Host,
+    outside::{GetError, ProgramError, get, run},
+};
+
+/// What steps are carried out on.
+#[derive(Clone, Debug)]
+pub(super) struct Bench {
+    pub(super) device: DeviceId,
+    /// The device's folder in sysfs, where it has one.
+    pub(super) folder: Option<PathBuf>,
+    pub(super) host: Host,
+    /// Taken by a write for as long as the kernel takes: one that hangs is never made a second time.
+    pub(super) writing: Arc<Semaphore>,
+}
+
+/// Why a step was not done.
+#[derive(Debug, thiserror::Error)]
+enum StepError {
+    #[error("GET {0}")]
+    Get(String, #[source] GetError),
+    #[error("{what}: not done within {limit:?}")]
+    Late { what: String, limit: Duration },
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error("{0} cannot be written: the device has no folder in sysfs")]
+    NoFolder(PathBuf),
+    #[error("{0} leads out of the device's folder")]
+    Outside(PathBuf),
+    #[error("cannot write {0}")]
+    Write(PathBuf, #[source] io::Error),
+    #[error("an earlier write to {0} has not returned yet")]
+    Hanging(PathBuf),
+}
+
+/// Carries steps out one after the other, up to the first that fails.
+async fn carry_out(bench: &Bench, steps: &[Step]) -> Result<(), StepError> {
+    for Step { action, timeout: limit } in steps {
+        let done = async {
+            match action {
+                StepAction::Http(url) => {
+                    get(url).await.map_err(|error| StepError::Get(url.clone(), error))
+                }
+                StepAction::Command(words) => Ok(run(&bench.device, words).await?),
+                StepAction::Write { file, text } => bench.write(file, text).await,
+            }
+        };
+        let late = || StepError::Late { what: name_of(action), limit: *limit };
+        timeout(*limit, done).await.unwrap_or_else(|_| Err(late()))?;
+        tracing::debug!(device = %bench.device, step = name_of(action), "step done");
+    }
+    Ok(())
+}
+
+/// Does the steps of a state. Those before a container starts have a time limit together: the kubelet
+/// waits for them.
+pub(super) async fn do_work(
+    bench: &Bench,
+    care: &Care,
+    work: Work,
+    limit: Duration,
+) -> Result<(), String> {
+    let steps = match work {
+        Work::Prepare { clean_first: true } => [&*care.release, &*care.prepare].concat(),
+        Work::Prepare { clean_first: false } => care.prepare.clone(),
+        // Without a step of its own it has to show that it can be prepared.
+        Work::Clean { again: true } if care.release.is_empty() => care.prepare.clone(),
+        Work::Clean { .. } => care.release.clone(),
+    };
+    let done = carry_out(bench, &steps);
+    let done = match work {
+        Work::Prepare { .. } => {
+            let late = |_| format!("its {} steps were not done within {limit:?}", steps.len());
+            timeout(limit, done).await.map_err(late)?
+        }
+        Work::Clean { .. } => done.await,
+    };
+    done.map_err(|error| causes(&error))
+}
+
+fn name_of(action: &StepAction) -> String {
+    match action {
+        StepAction::Http(url) => format!("GET {url}"),
+        StepAction::Command(words) => words.first().cloned().unwrap_or_default(),
+        StepAction::Write { file, .. } => format!("write {}", file.display()),
+    }
+}
+
+// === impl Bench ===
+
+impl Bench {
+    async fn write(&self, file: &Path, text: &str) -> Result<(), StepError> {
+        let folder = self.folder.clone().ok_or_else(|| StepError::NoFolder(file.to_owned()))?;
+        let (host, file, text) = (self.host.clone(), file.to_owned(), text.to_owned());
+        let permit = self.writing.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| StepError::Hanging(file.clone()))?;
+        let write = move || {
+            let _permit = permit;
+            write_in(&host, &folder, &file, &text)
+        };
+        spawn_blocking(write).await.expect("writing neither panics nor is cancelled")
+    }
+}
+
+/// Writes to a file that is there, below the device's folder and in the host's sysfs.
+fn write_in(host: &Host, folder: &Path, file: &Path, text: &str) -> Result<(), StepError> {
+    let is_plain = file.components().all(|part| matches!(part, Component::Normal(_)));
+    if !is_plain {
+        return Err(StepError::Outside(file.to_owned()));
+    }
+    let failed = |error| StepError::Write(folder.join(file), error);
+    let real = fs::canonicalize(host.path(folder).join(file)).map_err(failed)?;
+    let sysfs = fs::canonicalize(host.path("/sys")).map_err(failed)?;
+    if !real.starts_with(&sysfs) {
+        return Err(StepError::Outside(file.to_owned()));
+    }
+    let opened = OpenOptions::new().write(true).truncate(true).open(&real);
+    opened.and_then(|mut opened| opened.write_all(text.as_bytes())).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn bench() -> (TempDir, Bench) {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let folder = root.path().join("sys/devices/platform/board");
+        fs::create_dir_all(&folder).expect("made");
+        fs::write(folder.join("reset"), "before").expect("written");
+        fs::write(root.path().join("passwd"), "before").expect("written");
+        symlink(root.path().join("passwd"), folder.join("leak")).expect("linked");
+        let bench = Bench {
+            device: "board".parse().expect("an id"),
+            folder: Some("/sys/devices/platform/board".into()),
+            host: Host::new(root.path(), "/"),
+            writing: Arc::new(Semaphore::new(1)),
+        };
+        (root, bench)
+    }
+
+    async fn outcome(bench: &Bench, action: StepAction) -> Result<(), String> {
+        let steps = [Step { action, timeout: Duration::from_millis(500) }];
+        carry_out(bench, &steps).await.map_err(|error| crate::causes(&error))
+    }
+
+    fn shell(script: &str) -> StepAction {
+        StepAction::Command(["/bin/sh", "-c", script].map(str::to_owned).to_vec())
+    }
+
+    fn write(file: &str) -> StepAction {
+        StepAction::Write { file: file.into(), text: "1".to_owned() }
+    }
+
+    #[tokio::test]
+    async fn a_program_is_a_step_with_a_time_limit() {
+        let (_root, bench) = bench();
+        assert_eq!(outcome(&bench, shell("exit 0")).await, Ok(()));
+        let why = outcome(&bench, shell("echo 'no such board' >&2; exit 3")).await;
+        assert_eq!(why.expect_err("3"), "/bin/sh ended with exit status: 3: no such board");
+        let why = outcome(&bench, shell("kill -STOP $$")).await.expect_err("late");
+        assert_eq!(why, "/bin/sh: not done within 500ms");
+    }
+
+    #[tokio::test]
+    async fn a_file_is_written_only_in_the_devices_folder() {
+        let (root, bench) = bench();
+        assert_eq!(outcome(&bench, write("reset")).await, Ok(()));
+        let text = fs::read_to_string(root.path().join("sys/devices/platform/board/reset"));
+        assert_eq!(text.expect("there"), "1");
+        for outside in ["../board/reset", "/sys/reset", "leak"] {
+            let why = outcome(&bench, write(outside)).await.expect_err("outside");
+            assert!(why.ends_with("leads out of the device's folder"), "{why}");
+        }
+        assert_eq!(fs::read_to_string(root.path().join("passwd")).expect("there"), "before");
+        let why = outcome(&bench, write("none")).await.expect_err("missing");
+        assert!(why.starts_with("cannot write /sys/devices/platform/board/none: "), "{why}");
+        let held = bench.writing.clone().try_acquire_owned().expect("free");
+        let why = outcome(&bench, write("reset")).await.expect_err("hangs");
+        assert!(why.starts_with("an earlier write to reset"), "{why}");
+        drop(held);
+        let why = outcome(&Bench { folder: None, ..bench }, write("reset")).await;
+        assert!(why.expect_err("no folder").ends_with("has no folder in sysfs"));
+    }
+}

@@ -1,0 +1,185 @@
+//! Sysfs as a tree of devices: which of the folders above one is the device that it is made of.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    path::{Path, PathBuf},
+};
+
+use windlass_core::{
+    device::{DeviceNode, Place},
+    pci::{PciAddress, PciePath},
+};
+
+use super::{Host, PciFunction};
+
+/// The most of a small file that is read: what sysfs shows in one.
+const MOST_BYTES: u64 = 4_096;
+
+/// Where sysfs begins.
+const DEVICES: &str = "/sys/devices";
+
+/// The container that every user of a group opens first.
+const VFIO: &str = "/dev/vfio/vfio";
+
+// === impl Host ===
+
+impl Host {
+    /// The text of a small file as one line, whatever a device put into it; `None` for none.
+    pub fn line(&self, absolute: impl AsRef<Path>) -> Option<String> {
+        let mut bytes = Vec::new();
+        let file = File::open(self.path(absolute)).ok()?;
+        file.take(MOST_BYTES).read_to_end(&mut bytes).ok()?;
+        let text = String::from_utf8_lossy(&bytes);
+        // Lists of texts are separated by NUL there.
+        let words = text.split(|letter: char| letter.is_control() || letter.is_whitespace());
+        let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+        (!line.is_empty()).then_some(line)
+    }
+
+    /// As [`Host::names`], but no more than so many: a folder may have more than can be looked at.
+    ///
+    /// # Errors
+    ///
+    /// When the folder is not there, or cannot be read to its end.
+    pub fn some_names(&self, absolute: impl AsRef<Path>, most: usize) -> io::Result<Vec<String>> {
+        let entries = std::fs::read_dir(self.path(absolute))?;
+        let names = entries
+            .filter_map(|entry| entry.map(|it| it.file_name().into_string().ok()).transpose());
+        let mut names: Vec<_> = names.take(most).collect::<io::Result<_>>()?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// The bus that lists a device, `usb`; `None` for one of a class.
+    pub fn bus_of(&self, folder: impl AsRef<Path>) -> Option<String> {
+        let link = self.link(folder.as_ref().join("subsystem"))?;
+        let mut parts = Path::new(&link).components().rev();
+        let name = parts.next()?.as_os_str().to_str()?.to_owned();
+        (parts.next()?.as_os_str() == "bus").then_some(name)
+    }
+
+    /// The device of a bus that a folder is, or is below of.
+    pub fn device_of(&self, folder: &Path) -> Option<PathBuf> {
+        above(folder).find(|folder| self.bus_of(folder).is_some()).map(Path::to_owned)
+    }
+
+    /// The PCI function that a folder is, or is below of, however far.
+    pub fn function_above(&self, folder: &Path) -> Option<PciFunction> {
+        let name = |folder: &Path| folder.file_name()?.to_str()?.parse::<PciAddress>().ok();
+        above(folder).find_map(name).map(|address| self.pci_function(address))
+    }
+
+    /// Where a folder's device sits. The function is the device's own where nothing lies between: that of
+    /// a USB device is the controller's.
+    pub fn place_of(&self, folder: &Path) -> Place {
+        let own = self.device_of(folder).and_then(|device| self.bus_of(device));
+        let function = self.function_above(folder);
+        let numa = above(folder).find_map(|folder| self.text(folder.join("numa_node")));
+        Place {
+            pci: function.as_ref().filter(|_| own.as_deref() == Some("pci")).map(|it| it.address),
+            path: folder.to_str().and_then(PciePath::from_sysfs),
+            // The kernel's -1 is no number of a node.
+            numa_node: numa.and_then(|node| node.parse().ok()),
+            ..Place::default()
+        }
+    }
+
+    /// What a user of a function needs that is bound to `vfio-pci`: its group's node, and the container.
+    /// A group without an IOMMU has another name.
+    pub fn vfio_nodes(&self, folder: &Path) -> Vec<DeviceNode> {
+        let group = self.link_name(folder.join("iommu_group"));
+        let Some(group) = group.filter(|_| self.is_bound_to_vfio(folder)) else {
+            return Vec::new();
+        };
+        let own = [format!("/dev/vfio/{group}"), format!("/dev/vfio/noiommu-{group}")];
+        let own = own.into_iter().find(|node| self.has(node));
+        let own = own.unwrap_or_else(|| format!("/dev/vfio/{group}"));
+        let proof = Some(folder.to_owned());
+        vec![DeviceNode { proof, ..DeviceNode::new(own) }, DeviceNode::shared(VFIO)]
+    }
+
+    fn is_bound_to_vfio(&self, folder: &Path) -> bool {
+        self.link_name(folder.join("driver")).as_deref() == Some("vfio-pci")
+    }
+
+    /// Whether the kernel still says that a node belongs to what it was found with; if not, what it says.
+    /// Numbers of nodes are given anew when a driver is bound, and at every start of the machine.
+    pub fn proves(&self, node: &DeviceNode) -> Result<(), String> {
+        let Some(folder) = &node.proof else { return Ok(()) };
+        let path = node.path.display();
+        let own_group = node.path.strip_prefix("/dev/vfio").ok().and_then(Path::to_str);
+        let group = self.link_name(folder.join("iommu_group"));
+        // A function tells of its group, any other folder of its own node.
+        let told = match own_group.zip(group) {
+            Some((own, group)) if self.is_bound_to_vfio(folder) => {
+                Some((own.trim_start_matches("noiommu-") == group, group))
+            }
+            _ => self
+                .uevent(folder, "DEVNAME")
+                .map(|name| (Path::new("/dev").join(&name) == node.path, name)),
+        };
+        let folder = folder.display();
+        match told {
+            Some((true, _)) => Ok(()),
+            Some((false, other)) => {
+                Err(format!("{path} is another device's now: {folder} has {other}"))
+            }
+            None => {
+                Err(format!("{path} may be another device's now: {folder} no longer tells of it"))
+            }
+        }
+    }
+}
+
+/// A folder and those above it, up to the root of all devices.
+fn above(folder: &Path) -> impl Iterator<Item = &Path> {
+    folder
+        .ancestors()
+        .take_while(|folder| folder.starts_with(DEVICES) && *folder != Path::new(DEVICES))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    /// A PCI function in an IOMMU group, bound to vfio-pci.
+    fn host(group: &str) -> (tempfile::TempDir, Host) {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let folder = root.path().join("sys/devices/pci0000:00/0000:00:02.0");
+        fs::create_dir_all(&folder).expect("made");
+        symlink(format!("../../../kernel/iommu_groups/{group}"), folder.join("iommu_group"))
+            .expect("linked");
+        symlink("../../../bus/pci/drivers/vfio-pci", folder.join("driver")).expect("linked");
+        let host = Host::new(root.path(), "/");
+        (root, host)
+    }
+
+    const FOLDER: &str = "/sys/devices/pci0000:00/0000:00:02.0";
+
+    #[test]
+    fn a_groups_node_is_proved_by_the_functions_own_group() {
+        let (root, host) = host("12");
+        let nodes = host.vfio_nodes(Path::new(FOLDER));
+        assert_eq!(nodes[0].path, Path::new("/dev/vfio/12"));
+        assert!(nodes[1].shared);
+        assert_eq!(host.proves(&nodes[0]), Ok(()));
+        let link = root.path().join(&FOLDER[1..]).join("iommu_group");
+        fs::remove_file(&link).expect("removed");
+        symlink("../../../kernel/iommu_groups/13", &link).expect("linked");
+        let told = host.proves(&nodes[0]).expect_err("renumbered");
+        assert_eq!(told, format!("/dev/vfio/12 is another device's now: {FOLDER} has 13"));
+    }
+
+    #[test]
+    fn what_a_device_says_becomes_one_short_line() {
+        let (root, host) = host("1");
+        let file = root.path().join("compatible");
+        fs::write(&file, b"xlnx,axidma-chrdev\0xlnx,axi\n\x07").expect("written");
+        assert_eq!(host.line("/compatible").as_deref(), Some("xlnx,axidma-chrdev xlnx,axi"));
+        fs::write(&file, "\n").expect("written");
+        assert_eq!(host.line("/compatible"), None);
+    }
+}

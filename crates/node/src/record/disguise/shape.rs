@@ -1,0 +1,144 @@
+//! What texts look like: an address, a unique id, a number, and others that look the same.
+
+/// Shorter ones tell nothing, and would be found everywhere.
+const SHORTEST: usize = 4;
+
+/// Interfaces that systemd names after their address, `enx0242ac110002`.
+const NAMED_AFTER_ADDRESS: [&str; 3] = ["enx", "wlx", "wwx"];
+
+/// A character of the same sort.
+pub(super) fn alike(c: char, hex: bool, number: u64) -> char {
+    let pick = |from: &str| {
+        let all = from.as_bytes();
+        let length = u64::try_from(all.len()).expect("a few");
+        char::from(all[usize::try_from(number % length).expect("below a few")])
+    };
+    match c {
+        'A'..='F' if hex => pick("0123456789ABCDEF"),
+        '0'..='9' | 'a'..='f' if hex => pick("0123456789abcdef"),
+        '0'..='9' => pick("0123456789"),
+        'a'..='z' => pick("abcdefghijklmnopqrstuvwxyz"),
+        'A'..='Z' => pick("ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+        other => other,
+    }
+}
+
+/// A number with as many digits, which fits wherever the other did.
+pub(super) fn decimal(text: &str, number: u64) -> Option<String> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then_some(())?;
+    let _: u64 = text.parse().ok()?;
+    let least = 10_u64.checked_pow(u32::try_from(text.len()).ok()? - 1)?;
+    let range = least.saturating_mul(9).min(u64::MAX - least);
+    Some((least + number % range).to_string())
+}
+
+/// How much of a word does not identify anything.
+pub(super) fn open_part(word: &str) -> usize {
+    let prefixes = NAMED_AFTER_ADDRESS.iter().filter_map(|prefix| word.strip_prefix(prefix));
+    let mut named = prefixes.filter(|rest| rest.len() == 12 && is_hex(rest));
+    if let Some(address) = named.next() {
+        return word.len() - address.len();
+    }
+    for prefix in ["GPU-", "MIG-"] {
+        if word.strip_prefix(prefix).is_some_and(is_uuid) {
+            return prefix.len();
+        }
+    }
+    if is_address(word) { 0 } else { word.len() }
+}
+
+fn is_uuid(text: &str) -> bool {
+    let lengths: Vec<_> = text.split('-').map(str::len).collect();
+    is_hex(text) && lengths == [8, 4, 4, 4, 12]
+}
+
+/// Whether a word is a link-layer address, of Ethernet or InfiniBand, or a GUID or GID.
+fn is_address(word: &str) -> bool {
+    let groups: Vec<_> = word.split(':').collect();
+    let all_have = |length: usize| groups.iter().all(|group| group.len() == length);
+    let fits = match groups.len() {
+        6 | 20 => all_have(2),
+        4 => all_have(4),
+        8 => all_have(2) || all_have(4),
+        _ => false,
+    };
+    fits && is_hex(word)
+}
+
+/// Hexadecimal digits, in groups or not.
+pub(super) fn is_hex(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit() || c == ':' || c == '-')
+}
+
+/// What stands where nothing is known.
+pub(super) fn tells_nothing(text: &str) -> bool {
+    let bare = text.trim_start_matches("0x");
+    text.len() < SHORTEST
+        || bare.chars().all(|c| "0:-. ".contains(c))
+        || bare.chars().all(|c| "fF:-. ".contains(c))
+        || ["none", "n/a", "unknown", "(null)"].contains(&text.to_ascii_lowercase().as_str())
+}
+
+/// The text with a word replaced where it stands alone.
+pub(super) fn replaced(text: &str, word: &str, by: &str) -> String {
+    let mut all = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(word) {
+        let end = start + word.len();
+        let joined = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+        let is_alone =
+            !joined(rest[..start].chars().next_back()) && !joined(rest[end..].chars().next());
+        all.push_str(&rest[..start]);
+        all.push_str(if is_alone { by } else { word });
+        rest = &rest[end..];
+    }
+    all + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_unique_ids_are_told_from_places_and_versions() {
+        for (word, open) in [
+            ("0c:42:a1:00:11:22", 0),
+            ("0c42:a103:0011:2233", 0),
+            ("fe80:0000:0000:0000:0e42:a1ff:fe00:1122", 0),
+            ("enx0c42a1001122", 3),
+            ("GPU-0f5a2c9e-1111-2222-3333-444455556666", 4),
+            ("0000:3b:00", 10),
+            ("0003:046D:C52B", 14),
+            ("12:34:56", 8),
+            ("enp3s0f0np0", 11),
+            ("28-39-1002", 10),
+        ] {
+            assert_eq!(open_part(word), open, "{word}");
+        }
+    }
+
+    #[test]
+    fn a_number_fits_where_the_other_fitted() {
+        for text in ["1000", "18446744073709551615", "9999"] {
+            let other = decimal(text, u64::MAX).expect("a number");
+            assert_eq!(other.len(), text.len());
+            assert!(other.parse::<u64>().is_ok(), "{other}");
+        }
+        assert_eq!(decimal("12a4", 0), None);
+    }
+
+    #[test]
+    fn a_word_is_replaced_where_it_stands_alone() {
+        let name = "usb-FTDI_UART_A10K2J3-if00-port0";
+        assert_eq!(replaced(name, "A10K2J3", "B2"), "usb-FTDI_UART_B2-if00-port0");
+        assert_eq!(replaced("XA10K2J3 A10K2J31", "A10K2J3", "B2"), "XA10K2J3 A10K2J31");
+    }
+
+    #[test]
+    fn what_says_nothing_is_kept() {
+        for text in ["00:00:00:00:00:00", "ffffffffffffffff", "0x0000", "N/A", "17"] {
+            assert!(tells_nothing(text), "{text}");
+        }
+        assert!(!tells_nothing("0c42a1"));
+    }
+}

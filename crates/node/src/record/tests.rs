@@ -1,0 +1,179 @@
+//! What is read, what is replaced, and that nothing can hold a recording up.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::config::ConfigFile;
+
+/// A host with these files.
+fn host(files: &[(&str, &str)]) -> (TempDir, Host) {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    for (path, text) in files {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().expect("below the root")).expect("made");
+        fs::write(path, text).expect("written");
+    }
+    let host = Host::new(root.path(), "/");
+    (root, host)
+}
+
+fn recording(host: &Host) -> Recording {
+    Recording::of(host, &Also::default(), Bounds::default(), &mut |_| {})
+}
+
+fn text<'a>(recording: &'a Recording, path: &str) -> Option<&'a str> {
+    match recording.entries.get(Path::new(path))? {
+        Entry::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+const FUNCTION: &str = "sys/devices/pci0000:00/0000:00:01.0";
+
+#[test]
+fn the_shape_is_read_as_a_whole_and_only_what_is_listed_of_the_text() {
+    let (root, host) = host(&[
+        (&format!("{FUNCTION}/vendor"), "0x10de\n"),
+        (&format!("{FUNCTION}/config"), "with a serial number in it"),
+        (&format!("{FUNCTION}/power/control"), "on\n"),
+        (&format!("{FUNCTION}/drm/card0/uevent"), "DEVNAME=dri/card0\n"),
+        ("sys/class/dmi/id/product_serial", "S3CR3T"),
+        ("dev/dri/card0", "what a device says is not read"),
+    ]);
+    let bus = root.path().join("sys/bus/pci/devices");
+    fs::create_dir_all(&bus).expect("made");
+    symlink("../../../devices/pci0000:00/0000:00:01.0", bus.join("0000:00:01.0")).expect("linked");
+    symlink("/etc", root.path().join("sys/class/out")).expect("linked");
+    symlink("../../../../etc", root.path().join("sys/class/dmi/up")).expect("linked");
+    let read = recording(&host);
+    assert_eq!(text(&read, &format!("{FUNCTION}/vendor")), Some("0x10de\n"));
+    assert_eq!(text(&read, &format!("{FUNCTION}/drm/card0/uevent")), Some("DEVNAME=dri/card0\n"));
+    assert_eq!(read.entries[Path::new("dev/dri/card0")], Entry::Node);
+    let link = &read.entries[Path::new("sys/bus/pci/devices/0000:00:01.0")];
+    assert_eq!(*link, Entry::Link("../../../devices/pci0000:00/0000:00:01.0".into()));
+    for absent in ["config", "power", "power/control"] {
+        assert!(!read.entries.contains_key(&Path::new(FUNCTION).join(absent)), "{absent}");
+    }
+    for absent in ["sys/class/out", "sys/class/dmi/up", "sys/class/dmi/id/product_serial"] {
+        assert!(!read.entries.contains_key(Path::new(absent)), "{absent}");
+    }
+}
+
+#[test]
+fn a_file_that_never_answers_is_left_out_and_costs_no_other() {
+    let (root, host) = host(&[(&format!("{FUNCTION}/vendor"), "0x10de\n")]);
+    let hanging = root.path().join(FUNCTION).join("device");
+    mknodat(CWD, &hanging, FileType::Fifo, Mode::RUSR, 0).expect("a pipe that nobody writes to");
+    let bounds = Bounds { time_of_file: Duration::from_millis(20), ..Bounds::default() };
+    let read = Recording::of(&host, &Also::default(), bounds, &mut |_| {});
+    assert_eq!(text(&read, &format!("{FUNCTION}/vendor")), Some("0x10de\n"));
+    let [left_out] = read.left_out.as_slice() else { panic!("{:?}", read.left_out) };
+    assert_eq!(left_out.path, Path::new("/").join(FUNCTION).join("device"));
+    assert_eq!(left_out.why, "no answer within 20ms");
+}
+
+#[test]
+fn a_host_without_end_is_cut_short_and_says_so() {
+    let files: Vec<_> = (0..300).map(|n| format!("sys/class/misc/device{n}/uevent")).collect();
+    let files: Vec<_> = files.iter().map(|path| (path.as_str(), "")).collect();
+    let (root, host) = host(&files);
+    symlink("..", root.path().join("sys/class/misc/device0/loop")).expect("linked");
+    let begun = Instant::now();
+    let bounds = Bounds { entries: 100, ..Bounds::default() };
+    let read = Recording::of(&host, &Also::default(), bounds, &mut |_| {});
+    assert!(read.len() <= 101, "{}", read.len());
+    assert_eq!(read.left_out.len(), 1, "{:?}", read.left_out);
+    assert!(read.left_out[0].why.contains("no more than 100 entries"), "{:?}", read.left_out);
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn what_identifies_the_machine_is_replaced_alike_wherever_it_is() {
+    let (root, host) = host(&[
+        ("etc/machine-id", "0123456789abcdef0123456789abcdef\n"),
+        ("sys/devices/usb1/1-4/serial", "FT9X Y0Z77\n"),
+        ("sys/devices/usb1/1-4/uevent", "PRODUCT=403/6001/600\nHID_UNIQ=0a1b2c3d4e\n"),
+        ("sys/devices/net/eth0/address", "0c:42:a1:00:11:22\n"),
+        ("sys/devices/kfd/nodes/1/properties", "simd_count 304\nunique_id 9876543210987654321\n"),
+        ("sys/devices/gpu/unique_id", "891087b8e3b70cb1\n"),
+        ("proc/net/route", "Iface\tDestination\tGateway\tFlags\neth0\t00000000\t0101A8C0\t0003\n"),
+        ("dev/serial/readme", ""),
+    ]);
+    let name = "dev/serial/by-id/usb-FTDI_FT9X_Y0Z77-if00";
+    fs::create_dir_all(root.path().join("dev/serial/by-id")).expect("made");
+    symlink("../../ttyUSB0", root.path().join(name)).expect("linked");
+    let mut disguise = Disguise::of(&host);
+    let worn = disguise.put_on(recording(&host));
+    let again = Disguise::of(&host).put_on(recording(&host));
+    assert_eq!(worn, again, "the same machine gives the same");
+    let shown = format!("{worn:?}");
+    for secret in
+        ["FT9X", "Y0Z77", "0a1b2c3d4e", "0c:42:a1", "9876543210987654321", "0101A8C0", "01234567"]
+    {
+        assert!(!shown.contains(secret), "{secret} is in {shown}");
+    }
+    for kept in ["PRODUCT=403/6001/600", "simd_count 304", "00000000", "usb-FTDI_"] {
+        assert!(shown.contains(kept), "{kept} is not in {shown}");
+    }
+    let serial = text(&worn, "sys/devices/usb1/1-4/serial").expect("recorded").trim().to_owned();
+    assert_eq!(serial.len(), "FT9X Y0Z77".len());
+    let renamed = format!("dev/serial/by-id/usb-FTDI_{}-if00", serial.replace(' ', "_"));
+    assert!(worn.entries.contains_key(Path::new(&renamed)), "{renamed} is not in {shown}");
+
+    let [gpu, properties] = ["gpu/unique_id", "kfd/nodes/1/properties"]
+        .map(|path| text(&worn, &format!("sys/devices/{path}")).expect("recorded").trim());
+    let number = u64::from_str_radix(gpu, 16).expect("hexadecimal digits");
+    assert_eq!(properties, format!("simd_count 304\nunique_id {number}"), "the same in KFD's way");
+
+    let mut document =
+        json!({"id": "usb-FT9X Y0Z77", "nvidia.com/serial": {"string": "1323020000123"}});
+    disguise.put_on_document(&mut document);
+    assert_eq!(document["id"], format!("usb-{serial}"));
+    assert_ne!(document["nvidia.com/serial"]["string"], "1323020000123");
+}
+
+#[test]
+fn two_machines_have_nothing_in_common_that_identifies_them() {
+    let worn = |id| {
+        let serial = ("sys/devices/usb1/1-4/serial", "A10K2J3\n");
+        let (_root, host) = host(&[("etc/machine-id", id), serial]);
+        Disguise::of(&host).put_on(recording(&host))
+    };
+    assert_ne!(worn(&"01".repeat(16)), worn(&"02".repeat(16)));
+}
+
+#[test]
+fn what_the_configuration_reads_is_read_as_well() {
+    let config = ConfigFile::parse(
+        Path::new("w.yaml"),
+        "sources:\n- name: board\n  find: {class: misc}\n  attributes: {cores: board/cores_count}\n  \
+         probe: {attribute: chip_state, equals: ok}\n- name: files\n  find: {files: /etc/boards}\n",
+    );
+    let policy = config.expect("right").policy;
+    let (_root, host) = host(&[
+        ("sys/devices/virtual/misc/board/cores_count", "576\n"),
+        ("sys/devices/virtual/misc/board/chip_state", "ok\n"),
+        ("etc/boards/first", "its text is not read"),
+    ]);
+    let read = Recording::of(&host, &Also::for_policy(&policy), Bounds::default(), &mut |_| {});
+    assert_eq!(text(&read, "sys/devices/virtual/misc/board/cores_count"), Some("576\n"));
+    assert_eq!(text(&read, "sys/devices/virtual/misc/board/chip_state"), Some("ok\n"));
+    assert_eq!(read.entries[Path::new("etc/boards/first")], Entry::Node);
+}
+
+#[test]
+fn a_folder_with_something_in_it_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    Recording::folder(&folder.path().join("new/deep")).expect("it is made");
+    let error = Recording::folder(folder.path()).expect_err("it has a folder in it");
+    assert!(error.to_string().contains("is not empty"), "{error}");
+}

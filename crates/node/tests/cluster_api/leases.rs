@@ -1,0 +1,178 @@
+//! Leases of devices that several nodes reach, against an API server that keeps versions.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tokio::{
+    sync::{Notify, watch},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+use windlass_core::{
+    device::{Device, DeviceKind, SourceName},
+    health::{HealthTracker, Observation, Reason},
+};
+use windlass_node::{
+    clock::Clock,
+    cluster::leases::{self, LeaseState, LeaseStates},
+    config::{Find, Policy, SourceRule},
+    state::NodeState,
+};
+
+use crate::{
+    api_server::{ApiServer, LIMIT},
+    objects::{Cluster, Refusal, status},
+};
+
+/// A gateway that has the boards in its configuration.
+struct Gateway {
+    state: watch::Sender<Arc<NodeState>>,
+    states: watch::Receiver<Arc<LeaseStates>>,
+    stop: CancellationToken,
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    fn start(server: &mut ApiServer, node: &str, boards: &[&str]) -> Self {
+        let (state, seen) = watch::channel(Arc::new(with_boards(boards)));
+        let (clock, stop) = (Clock::starting_at(Timestamp::now()), server.stop.child_token());
+        let client = server.client_on(node, None);
+        let (states, run) =
+            leases::keep(client, seen, clock, Arc::new(Notify::new()), stop.clone());
+        server.parts.spawn(run);
+        Self { state, states, stop }
+    }
+
+    async fn sees(&mut self, board: &str, expected: &LeaseState) {
+        let is_so = |states: &Arc<LeaseStates>| states.get(board) == Some(expected);
+        let seen = timeout(LIMIT, self.states.wait_for(is_so)).await.map(drop);
+        assert!(seen.is_ok(), "{board} is not {expected:?} but {:?}", self.states.borrow());
+    }
+}
+
+fn source() -> SourceName {
+    "darwin3".parse().expect("valid")
+}
+
+fn with_boards(boards: &[&str]) -> NodeState {
+    let rule = SourceRule { lease: true, ..SourceRule::new(source(), Find::Endpoints(Vec::new())) };
+    let policy = Policy { sources: vec![rule], ..Policy::default() };
+    let mut state = NodeState::default();
+    state.policy = Arc::new(policy);
+    state.inventory.devices = boards
+        .iter()
+        .map(|id| {
+            let id = id.parse().expect("valid");
+            Device::new(id, DeviceKind::Other, source(), Timestamp::UNIX_EPOCH)
+        })
+        .collect();
+    state
+}
+
+/// The boards are in the configuration no longer.
+fn vanished(mut state: NodeState) -> NodeState {
+    let mut tracker = HealthTracker::new(Duration::ZERO, Timestamp::UNIX_EPOCH);
+    let gone = Observation::Failed(Reason::Vanished, String::new());
+    tracker.observe(&gone, Timestamp::UNIX_EPOCH);
+    for device in &mut state.inventory.devices {
+        device.health = tracker.health().clone();
+    }
+    state
+}
+
+fn theirs(node: &str) -> LeaseState {
+    LeaseState::Theirs(node.to_owned())
+}
+
+fn holder(cluster: &Cluster, lease: &str) -> Option<String> {
+    cluster.leases.get(lease)?["spec"]["holderIdentity"].as_str().map(str::to_owned)
+}
+
+#[tokio::test]
+async fn of_two_gateways_one_gets_each_board_and_the_other_says_who() {
+    let mut server = ApiServer::start();
+    let mut first = Gateway::start(&mut server, "gw1", &["board-1"]);
+    first.sees("board-1", &LeaseState::Ours).await;
+    let mut second = Gateway::start(&mut server, "gw2", &["board-1", "Board_2"]);
+    second.sees("board-1", &theirs("gw1")).await;
+    assert_eq!(theirs("gw1").trouble().as_deref(), Some("leased by node gw1"));
+    second.sees("Board_2", &LeaseState::Ours).await;
+    let cluster = server.cluster.borrow().clone();
+    assert_eq!(holder(&cluster, "gpu/windlass-board-1").as_deref(), Some("gw1"));
+    assert_eq!(holder(&cluster, "gpu/windlass-board-2").as_deref(), Some("gw2"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_gateway_that_dies_is_replaced_once_its_lease_has_run_out() {
+    let mut server = ApiServer::start();
+    let mut first = Gateway::start(&mut server, "gw1", &["board-1"]);
+    first.sees("board-1", &LeaseState::Ours).await;
+    let mut second = Gateway::start(&mut server, "gw2", &["board-1"]);
+    second.sees("board-1", &theirs("gw1")).await;
+    first.stop.cancel();
+    second.sees("board-1", &LeaseState::Ours).await;
+    let mut again = Gateway::start(&mut server, "gw1", &["board-1"]);
+    again.sees("board-1", &theirs("gw2")).await;
+    let cluster = server.cluster.borrow().clone();
+    let lease = &cluster.leases["gpu/windlass-board-1"];
+    assert_eq!(lease["spec"]["leaseTransitions"], 2, "{lease}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_board_that_one_gateway_no_longer_has_is_taken_over_by_the_other() {
+    let mut server = ApiServer::start();
+    let mut first = Gateway::start(&mut server, "gw1", &["board-1"]);
+    first.sees("board-1", &LeaseState::Ours).await;
+    let mut second = Gateway::start(&mut server, "gw2", &["board-1"]);
+    second.sees("board-1", &theirs("gw1")).await;
+    first.state.send_replace(Arc::new(vanished(with_boards(&["board-1"]))));
+    second.sees("board-1", &LeaseState::Ours).await;
+    assert!(first.states.borrow().is_empty(), "it keeps no lease of what is gone");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_gateway_that_cannot_renew_lets_go_before_another_may_take_over() {
+    let mut server = ApiServer::start();
+    let mut gateway = Gateway::start(&mut server, "gw1", &["board-1"]);
+    gateway.sees("board-1", &LeaseState::Ours).await;
+    server.die().await;
+    gateway.sees("board-1", &LeaseState::Late).await;
+    server.come();
+    gateway.sees("board-1", &LeaseState::Ours).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_lease_that_is_refused_keeps_no_other_from_being_held() {
+    let mut server = ApiServer::start();
+    server.cluster.send_modify(|cluster| {
+        cluster.refusals.push(Refusal {
+            method: "GET",
+            path: "windlass-a",
+            times: usize::MAX,
+            status: status(403, "Forbidden", "no"),
+        });
+    });
+    let mut gateway = Gateway::start(&mut server, "gw1", &["a", "b"]);
+    gateway.sees("b", &LeaseState::Ours).await;
+    gateway.sees("a", &LeaseState::Unknown).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn boards_come_and_go_and_without_any_nobody_is_asked() {
+    let mut server = ApiServer::start();
+    let mut gateway = Gateway::start(&mut server, "gw1", &[]);
+    gateway.state.send_replace(Arc::new(with_boards(&["a"])));
+    gateway.sees("a", &LeaseState::Ours).await;
+    let first = server.cluster.borrow().log[0].clone();
+    assert!(first.path.contains("windlass-a"), "nothing was asked before: {first:?}");
+    gateway.state.send_replace(Arc::new(with_boards(&["b"])));
+    gateway.sees("b", &LeaseState::Ours).await;
+    assert!(!gateway.states.borrow().contains_key("a"), "its lease runs out");
+    server.stop().await;
+}

@@ -1,0 +1,181 @@
+//! AMD's GPUs: found whole and in partitions, cut anew, unbound, and handed to containers.
+
+use windlass_machine::{Fault, Profile, profile::PartitionNames};
+use windlass_node::state::NodeState;
+
+use crate::{
+    golden,
+    world::{World, allocatable, device, pod},
+};
+
+const GPU: &str = "amd.com/gpu";
+
+fn machine(profile: &str, config: &str) -> World {
+    World::of(&Profile::named(profile).expect("a shipped profile"), config)
+}
+
+fn happens(world: &World, what: &str) {
+    world.machine.inject(&what.parse::<Fault>().expect("a fault")).expect("it happens");
+}
+
+/// The ids of a source's devices that are there, in order.
+fn ids(state: &NodeState) -> Vec<String> {
+    let devices = state.inventory.devices.iter();
+    let there =
+        devices.filter(|device| device.source.as_str() == "amd" && !device.health.has_vanished());
+    there.map(|device| device.id.to_string()).collect()
+}
+
+#[tokio::test]
+async fn whole_gpus_have_their_place_their_links_and_their_nodes() {
+    let state = machine("mi300x", "").survey().await;
+    let told = golden::devices(&state, "amd");
+    let first = told.split_inclusive('\n').take(18).collect::<String>();
+    insta::assert_snapshot!("mi300x_first", first);
+    insta::assert_snapshot!("mi300x", golden::overview(&state, "amd"));
+}
+
+#[tokio::test]
+async fn partitions_are_offered_in_place_of_their_gpus_however_the_driver_spells_them() {
+    for (names, spelling) in
+        [(PartitionNames::Dot, "amdgpu_xcp."), (PartitionNames::Underscore, "amdgpu_xcp_")]
+    {
+        let mut profile = Profile::named("mi300x-cpx").expect("a shipped profile");
+        profile.amd.as_mut().expect("GPUs of AMD's").partitions = names;
+        let world = World::of(&profile, "");
+        let platform = std::fs::read_dir(world.host("/sys/devices/platform")).expect("there");
+        let mut platform = platform.map(|entry| entry.expect("an entry").file_name());
+        assert!(platform.any(|name| name.to_string_lossy().starts_with(spelling)));
+        let state = world.survey().await;
+        assert_eq!(state.resources()[&GPU.parse().expect("valid")], (64, 64), "{spelling}");
+        assert_eq!(ids(&state).len(), 8 + 64);
+    }
+}
+
+#[tokio::test]
+async fn a_partition_is_where_its_gpu_is_and_has_its_share() {
+    let state = machine("mi300x-cpx", "amd: {naming: mixed}").survey().await;
+    assert_eq!(state.resources()[&"amd.com/cpx_nps4".parse().expect("valid")], (64, 64));
+    let told = golden::devices(&state, "amd");
+    let first = told.split_inclusive('\n').take(52).collect::<String>();
+    insta::assert_snapshot!("mi300x_cpx_first", first);
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_cut_anew_is_offered_in_parts_and_never_both() {
+    let world = machine("mi300x", "");
+    let cut = machine("mi300x-cpx", "").machine.model().expect("a model").devices;
+    let whole = world.machine.model().expect("a model").devices;
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, GPU, 8).await;
+    world.machine.update(|model| model.devices = cut).expect("changed");
+    allocatable(&kubelet, GPU, 64).await;
+    let state = agent.until(|state| ids(state).len() == 72).await;
+    let first = ids(&state).into_iter().find(|id| id.ends_with("cpx-nps4-0")).expect("a partition");
+    assert!(device(&state.inventory, &first).parent.is_some());
+    world.machine.update(|model| model.devices = whole).expect("changed");
+    allocatable(&kubelet, GPU, 8).await;
+    let both = |state: &windlass_node::state::NodeState| {
+        let healthy = state.inventory.devices.iter().filter(|device| device.health.is_healthy());
+        healthy.filter(|device| device.parent.is_some()).count()
+    };
+    assert_eq!(both(&agent.state.borrow()), 0, "no partition is healthy beside its GPU");
+}
+
+#[tokio::test]
+async fn a_gpu_of_which_one_part_is_listed_so_far_is_not_taken_for_whole() {
+    let world = machine("mi300x-cpx", "");
+    let is_first = |name: &str| !name.starts_with("amd0.");
+    world.machine.update(|model| model.devices.retain(|it| is_first(&it.name))).expect("changed");
+    let state = world.survey().await;
+    let first = state.inventory.devices.iter().find(|device| !device.health.is_healthy());
+    let first = first.expect("one is not ready");
+    assert!(first.parent.is_none() && first.health.to_string().contains("it is being cut"));
+    assert_eq!(state.resources()[&GPU.parse().expect("valid")].1, 56);
+}
+
+#[tokio::test]
+async fn a_gpu_without_its_driver_stays_itself_and_comes_back() {
+    let world = machine("mi300x", "");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, GPU, 8).await;
+    let id = ids(&agent.state.borrow())[0].clone();
+    happens(&world, "unbind:0000:05:00.0");
+    let state = agent.until_health(&id, "Unhealthy: driver not bound").await;
+    assert_eq!(ids(&state).len(), 8, "the number that only its driver tells is remembered");
+    allocatable(&kubelet, GPU, 7).await;
+    happens(&world, "bind:0000:05:00.0=amdgpu");
+    agent.until_health(&id, "Healthy").await;
+    allocatable(&kubelet, GPU, 8).await;
+}
+
+#[tokio::test]
+async fn errors_that_ecc_could_not_correct_and_heat_count() {
+    let world = machine("mi300x", "");
+    let agent = world.agent();
+    let state = agent.until(|state| ids(state).len() == 8).await;
+    let ids = ids(&state);
+    let (first, second) = (&ids[0], &ids[1]);
+    world.write("/sys/bus/pci/devices/0000:05:00.0/ras/umc_err_count", "ue: 3\nce: 9\nde: 0\n");
+    let expected = "Unhealthy: uncorrected ECC errors, 3 in block umc";
+    agent.until_health(first, expected).await;
+    let monitor = "/sys/bus/pci/devices/0000:26:00.0/hwmon/hwmon7";
+    world.write(&format!("{monitor}/temp2_label"), "junction\n");
+    world.write(&format!("{monitor}/temp2_crit"), "100000\n");
+    world.write(&format!("{monitor}/temp2_input"), "104000\n");
+    let expected = "Unhealthy: out of bounds, junction 104 °C, limit 100 °C";
+    agent.until_health(second, expected).await;
+}
+
+#[tokio::test]
+async fn a_pod_with_two_gpus_gets_the_compute_node_once_and_both_cards() {
+    for config in ["", "deviceList: envvar"] {
+        let world = machine("mi300x", config);
+        let kubelet = world.kubelet();
+        let _agent = world.agent();
+        allocatable(&kubelet, GPU, 8).await;
+        let admission = kubelet.admit(pod("p", GPU, 2)).await.expect("admitted");
+        let grant = &admission.allotment("main", GPU).expect("allotted").grant;
+        let nodes = match config {
+            "" => nodes_by_cdi(&world, &grant.cdi_devices),
+            _ => grant.devices.iter().map(|node| node.container_path.clone()).collect(),
+        };
+        let count = |begin: &str| nodes.iter().filter(|node| node.starts_with(begin)).count();
+        let found = (count("/dev/kfd"), count("/dev/dri/card"), count("/dev/dri/renderD"));
+        assert_eq!(found, (1, 2, 2), "{config:?}: {nodes:?}");
+    }
+}
+
+/// The nodes that documents give a container for these names, as a runtime merges them.
+fn nodes_by_cdi(world: &World, names: &[String]) -> Vec<String> {
+    let document = world.config.cdi_dir.join("windlass.dev-amd.json");
+    let text = std::fs::read_to_string(document).expect("a document");
+    let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let devices = document["devices"].as_array().expect("devices");
+    let given = devices.iter().filter(|device| {
+        let name = format!("windlass.dev/amd={}", device["name"].as_str().expect("a name"));
+        names.contains(&name)
+    });
+    let nodes = given.flat_map(|it| it["containerEdits"]["deviceNodes"].as_array().expect("nodes"));
+    let mut nodes: Vec<_> =
+        nodes.map(|node| node["path"].as_str().expect("a path").to_owned()).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    nodes
+}
+
+#[tokio::test]
+async fn names_by_path_are_links_in_the_container_where_a_hook_can_make_them() {
+    let world = machine("mi300x", "hooks: {program: /usr/bin/nvidia-cdi-hook}");
+    world.write("/usr/bin/nvidia-cdi-hook", "");
+    let agent = world.agent();
+    // The document is on disk before the state is told.
+    let resource = GPU.parse().expect("valid");
+    agent.until(|state| state.resources().get(&resource) == Some(&(8, 8))).await;
+    let document = world.config.cdi_dir.join("windlass.dev-amd.json");
+    let written = std::fs::read_to_string(document).expect("a document");
+    for link in ["../card8::/dev/dri/by-path/pci-0000:26:00.0-card", "renderD136::/dev/dri/by-path"]
+    {
+        assert!(written.contains(link), "{link} is not in {written}");
+    }
+}

@@ -1,0 +1,145 @@
+//! Darwin3 boards on the network: what a container is told, and that their health costs them nothing.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use tokio::time::timeout;
+use windlass_kubelet_sim::Kubelet;
+use windlass_machine::{Board, BoardAddresses, BoardEvent, BoardFault};
+
+use crate::world::{LIMIT, World, allocatable, pod};
+
+const DARWIN3: &str = "zj.com/darwin3";
+
+/// An address of this machine that no other test listens on: boards have fixed ports.
+fn address(number: u8) -> Ipv4Addr {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, high | 0x80, low, number)
+}
+
+fn board(host: Ipv4Addr) -> Board {
+    let at = |port| SocketAddr::from((host, port));
+    Board::start(&BoardAddresses { control: at(6001), data: at(6000) }).expect("a board")
+}
+
+/// The boards as the profile has them, but for where they are.
+fn entry(boards: &[Ipv4Addr]) -> String {
+    let boards = boards.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    format!("{{profile: darwin3-network, find: {{endpoints: [{boards}]}}}}")
+}
+
+/// A gateway that reaches the boards.
+fn gateway(boards: &[Ipv4Addr]) -> World {
+    World::new("", &format!("sources: [{}]", entry(boards)))
+}
+
+async fn counts(kubelet: &Kubelet, expected: (usize, usize)) {
+    let reached = kubelet.wait_for(|node| node.counts(DARWIN3) == Some(expected), LIMIT).await;
+    reached.unwrap_or_else(|late| panic!("{late}"));
+}
+
+#[tokio::test]
+async fn a_container_is_told_where_its_boards_are() {
+    let hosts = [address(1), address(2)];
+    let _boards = hosts.map(board);
+    let world = gateway(&hosts);
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, DARWIN3, 2).await;
+    let admission = kubelet.admit(pod("p", DARWIN3, 2)).await.expect("admitted");
+    let envs = &admission.allotment("main", DARWIN3).expect("allotted").grant.envs;
+    let [one, two] = hosts;
+    assert_eq!(envs["DARWIN3_ENDPOINTS"], format!("{one}:6000,{two}:6000"));
+    assert_eq!(envs["DARWIN3_CONTROL"], format!("http://{one}:6001,http://{two}:6001"));
+    assert!(kubelet.admit(pod("q", DARWIN3, 1)).await.is_err(), "a board is for one container");
+}
+
+#[tokio::test]
+async fn a_board_that_fails_takes_no_other_along_and_recovers() {
+    let hosts = [address(3), address(4)];
+    let [failing, _other] = hosts.map(board);
+    let world = gateway(&hosts);
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    counts(&kubelet, (2, 2)).await;
+    failing.inject(BoardFault::Refuses);
+    counts(&kubelet, (2, 1)).await;
+    failing.inject(BoardFault::None);
+    counts(&kubelet, (2, 2)).await;
+}
+
+#[tokio::test]
+async fn probing_touches_the_control_port_alone() {
+    let host = address(5);
+    let board = board(host);
+    let world = gateway(&[host]);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    counts(&kubelet, (1, 1)).await;
+    board.inject(BoardFault::Refuses);
+    counts(&kubelet, (1, 0)).await;
+    board.inject(BoardFault::None);
+    counts(&kubelet, (1, 1)).await;
+    drop(agent);
+    let probed = |event: &BoardEvent| match event {
+        BoardEvent::Asked(what) | BoardEvent::Refused(what) => what.contains("/last_running_time"),
+        _ => false,
+    };
+    let events = board.take_events();
+    assert!(events.len() > 1 && events.iter().all(probed), "{events:?}");
+    assert!(!board.is_wedged());
+}
+
+#[tokio::test]
+async fn the_probe_that_the_profile_avoids_would_wedge_the_board() {
+    let host = address(6);
+    let board = board(host);
+    let naive = entry(&[host]).replace("find:", &format!("probe: {{tcp: \"{host}:6000\"}}, find:"));
+    let world = World::new("", &format!("sources: [{naive}]"));
+    let agent = world.agent();
+    agent.until(|_| board.is_wedged()).await;
+}
+
+/// Waits until all of this has happened to the board, and nothing else but probes.
+async fn happens(board: &Board, expected: &[BoardEvent]) {
+    let mut seen = Vec::new();
+    let all = async {
+        while seen.len() < expected.len() {
+            let events = board.take_events().into_iter();
+            seen.extend(events.filter(|event| !matches!(event, BoardEvent::Asked(_))));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let in_time = timeout(LIMIT, all).await;
+    assert!(in_time.is_ok() && seen == expected, "{seen:?} instead of {expected:?}");
+}
+
+#[tokio::test]
+async fn a_board_is_reset_and_set_to_its_frequency_before_a_container_and_reset_after_it() {
+    use BoardEvent::{Frequency, Reset};
+    let hosts = [address(9), address(10)];
+    let [board, _other] = hosts.map(board);
+    let world = gateway(&hosts);
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    counts(&kubelet, (2, 2)).await;
+    kubelet.admit(pod("p", DARWIN3, 1)).await.expect("admitted");
+    kubelet.start_container("p-uid", "main").await.expect("started");
+    // Nobody knows what it went through before: it is released first.
+    happens(&board, &[Reset, Reset, Frequency(333)]).await;
+    // A kubelet that tells of no pod at all would be believed much later.
+    kubelet.admit(pod("idle", DARWIN3, 1)).await.expect("admitted");
+    kubelet.delete("p-uid").await;
+    happens(&board, &[Reset]).await;
+    counts(&kubelet, (2, 2)).await;
+    assert!(!board.is_wedged());
+}
+
+#[tokio::test]
+async fn boards_come_and_go_with_the_configuration() {
+    let hosts = [address(7), address(8)];
+    let _boards = hosts.map(board);
+    let world = gateway(&hosts[..1]);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    counts(&kubelet, (1, 1)).await;
+    agent.follow(&format!("sources: [{}]", entry(&hosts)));
+    counts(&kubelet, (2, 2)).await;
+}

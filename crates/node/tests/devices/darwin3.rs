@@ -1,0 +1,152 @@
+//! Darwin3 boards, in the three ways in which nodes have them.
+
+use windlass_core::health::HealthState;
+use windlass_kubelet_sim::{Event, Kubelet};
+
+use crate::world::{LIMIT, World, allocatable, device, pod};
+
+/// What manifests for darwin3-device-plugin ask for.
+const DARWIN3: &str = "zj.com/darwin3";
+
+/// The pod of that plugin's own example.
+const POD: &str = "darwin3-test-pod";
+
+fn files(names: &[&str]) -> World {
+    let world = World::new("", "sources: [{profile: darwin3-files}]");
+    for name in names {
+        world.write(&format!("/etc/darwin3/{name}"), "");
+    }
+    world
+}
+
+/// Waits until the kubelet has that many boards, and so many of them to give away.
+async fn counts(kubelet: &Kubelet, expected: (usize, usize)) {
+    let reached = kubelet.wait_for(|node| node.counts(DARWIN3) == Some(expected), LIMIT).await;
+    reached.unwrap_or_else(|late| panic!("{late}"));
+}
+
+#[tokio::test]
+async fn a_manifest_of_the_other_plugin_gets_its_board_by_both_spellings() {
+    let world = files(&["g1", "g2"]);
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, DARWIN3, 2).await;
+    let admission = kubelet.admit(pod(POD, DARWIN3, 1)).await.expect("admitted");
+    let one = &admission.allotment("main", DARWIN3).expect("allotted").grant;
+    assert_eq!(one.envs["darwin3"], "g1");
+    assert_eq!(one.envs["Darwin3"], "g1");
+    assert!(one.devices.is_empty() && one.mounts.is_empty(), "a name is all there is: {one:?}");
+    kubelet.delete(&format!("{POD}-uid")).await;
+    let admission = kubelet.admit(pod("both", DARWIN3, 2)).await.expect("admitted");
+    let both = &admission.allotment("main", DARWIN3).expect("allotted").grant;
+    assert_eq!(both.envs["Darwin3"], "g1,g2");
+}
+
+#[tokio::test]
+async fn boards_come_and_go_with_their_files_and_recover_with_them() {
+    let world = files(&["g1"]);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    counts(&kubelet, (1, 1)).await;
+    world.write("/etc/darwin3/g2", "");
+    counts(&kubelet, (2, 2)).await;
+    std::fs::remove_file(world.host("/etc/darwin3/g1")).expect("removed");
+    counts(&kubelet, (2, 1)).await;
+    let state = agent.until_health("darwin3-g1", "Unhealthy").await;
+    assert!(device(&state.inventory, "darwin3-g1").health.has_vanished());
+    let refused = kubelet.admit(pod("p", DARWIN3, 2)).await.expect_err("one is left");
+    assert!(refused.message.contains("Requested: 2, Available: 1"), "{refused}");
+    world.write("/etc/darwin3/g1", "");
+    counts(&kubelet, (2, 2)).await;
+}
+
+#[tokio::test]
+async fn a_folder_that_is_made_later_is_found() {
+    let world = files(&[]);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    agent.until(|state| state.inventory.is_complete()).await;
+    world.write("/etc/darwin3/g1", "");
+    counts(&kubelet, (1, 1)).await;
+}
+
+#[tokio::test]
+async fn a_restart_of_the_kubelet_or_of_the_agent_takes_no_board_away() {
+    let world = files(&["g1", "g2"]);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, DARWIN3, 2).await;
+    let admission = kubelet.admit(pod(POD, DARWIN3, 1)).await.expect("admitted");
+    let uid = format!("{POD}-uid");
+    kubelet.start_container(&uid, "main").await.expect("started");
+    let held = admission.allotment("main", DARWIN3).expect("allotted").ids();
+    kubelet.restart().await.expect("restarted");
+    let twice = |events: &[Event]| {
+        events.iter().filter(|event| matches!(event, Event::Registered { .. })).count() >= 2
+    };
+    kubelet.calls().wait_for(twice, LIMIT).await.expect("registered again");
+    counts(&kubelet, (2, 2)).await;
+    drop(agent);
+    counts(&kubelet, (2, 0)).await;
+    let _agent = world.agent();
+    counts(&kubelet, (2, 2)).await;
+    let node = kubelet.node();
+    let devices = &node.pods[&uid].containers["main"].devices[DARWIN3];
+    assert!(devices.values().flatten().eq(&held), "{devices:?}");
+    let refused = kubelet.admit(pod("greedy", DARWIN3, 2)).await.expect_err("one is held");
+    assert!(refused.message.contains("Available: 1"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_file_may_say_where_its_board_is() {
+    let entry =
+        "{profile: darwin3-files, give: {env: {Darwin3: \"{name}\", BOARD: \"{host}:6000\"}}}";
+    let world = World::new("", &format!("sources: [{entry}]"));
+    world.write("/etc/darwin3/g1", "endpoint: 10.0.0.21\nserial: D3-7\nnuma: 1\n");
+    world.write("/etc/darwin3/g2", "- no\n- board: [");
+    let state = world.survey().await;
+    let [g1, g2] = ["darwin3-g1", "darwin3-g2"].map(|id| device(&state.inventory, id));
+    assert_eq!(g1.extras.env["BOARD"], "10.0.0.21:6000");
+    assert_eq!(g1.place.numa_node, Some(1));
+    assert_eq!(g2.extras.env.keys().collect::<Vec<_>>(), ["Darwin3"], "it has no address");
+}
+
+/// The nodes of the board's two drivers.
+const ON_BOARD: &str = r#"
+- name: registers
+  folder: platform/43c00000.axi-regs
+  bus: platform
+  driver: axi-regs
+  children: [{folder: misc/axi-regs, class: misc, number: "10:120", node: axi-regs}]
+- name: axidma
+  folder: platform/axidma_chrdev
+  bus: platform
+  driver: axidma
+  children: [{folder: axidma/axidma, class: axidma, number: "241:0", node: axidma}]
+"#;
+
+#[tokio::test]
+async fn on_the_board_the_chip_is_one_device_with_either_driver_and_unhealthy_without_its_registers()
+ {
+    let world = World::new(ON_BOARD, "sources: [{profile: darwin3-board}]");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    counts(&kubelet, (1, 1)).await;
+    let state = agent.until_health("darwin3-board-all", "Healthy").await;
+    let chip = device(&state.inventory, "darwin3-board-all");
+    let nodes: Vec<_> = chip.nodes.iter().filter_map(|node| node.path.to_str()).collect();
+    assert_eq!(nodes, ["/dev/axidma", "/dev/axi-regs"]);
+    world.machine.inject(&"unplug:registers".parse().expect("a fault")).expect("unplugged");
+    counts(&kubelet, (1, 0)).await;
+    let state = agent.until_health("darwin3-board-all", "Unhealthy").await;
+    let chip = device(&state.inventory, "darwin3-board-all");
+    assert_eq!(chip.health.state, HealthState::Unhealthy);
+    assert!(chip.health.to_string().contains("/dev/axi-regs is not there"), "{}", chip.health);
+}
+
+#[tokio::test]
+async fn a_board_that_several_gateways_reach_is_given_to_nobody_without_a_lease() {
+    let mut world = World::new("", "sources: [{profile: darwin3-files, lease: true}]");
+    world.write("/etc/darwin3/g1", "");
+    world.config.cluster.node_name = Some("gw1".to_owned());
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    counts(&kubelet, (1, 0)).await;
+    let state = agent.until_health("darwin3-g1", "Healthy").await;
+    let obstacle = state.offerings()["darwin3-g1"].obstacle.clone();
+    assert_eq!(obstacle.as_deref(), Some("lease: not held yet"), "there is no API server");
+}

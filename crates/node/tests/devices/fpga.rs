@@ -1,0 +1,277 @@
+//! FPGAs: Alveo boards, boards in regions, and logic on a processor's chip.
+
+use windlass_machine::{Fault, Profile};
+
+use crate::{
+    golden,
+    world::{World, allocatable, attribute, device, pod},
+};
+
+const U250: &str = "amd.com/xilinx_u250_gen3x16_xdma_shell_4_1-1643110417";
+const U50: &str = "amd.com/xilinx_u50_gen3x16_xdma_201920_3-1585024580";
+
+fn machine(profile: &str, config: &str) -> World {
+    World::of(&Profile::named(profile).expect("a shipped profile"), config)
+}
+
+fn happens(world: &World, what: &str) {
+    world.machine.inject(&what.parse::<Fault>().expect("a fault")).expect("it happens");
+}
+
+#[tokio::test]
+async fn a_board_is_one_device_under_the_name_of_its_shell() {
+    let state = machine("alveo", "").survey().await;
+    insta::assert_snapshot!("alveo", golden::devices(&state, "fpga"));
+}
+
+#[tokio::test]
+async fn a_pod_gets_no_management_node_unless_the_configuration_says_so() {
+    for (config, expected) in [
+        ("deviceList: envvar", vec!["/dev/dri/renderD130", "/dev/xfpga/dma.qdma.u34305.0"]),
+        (
+            "{deviceList: envvar, fpga: {managementNodes: true}}",
+            vec!["/dev/dri/renderD130", "/dev/xclmgmt34304", "/dev/xfpga/dma.qdma.u34305.0"],
+        ),
+    ] {
+        let world = machine("alveo", config);
+        let kubelet = world.kubelet();
+        let _agent = world.agent();
+        allocatable(&kubelet, U50, 1).await;
+        let admission = kubelet.admit(pod("p", U50, 1)).await.expect("admitted");
+        let grant = &admission.allotment("main", U50).expect("allotted").grant;
+        let given: Vec<_> = grant.devices.iter().map(|it| it.container_path.as_str()).collect();
+        assert_eq!(given, expected);
+        assert!(grant.mounts.is_empty(), "no node a second time as a mount: {:?}", grant.mounts);
+    }
+}
+
+#[tokio::test]
+async fn a_board_that_is_reset_stays_what_it_was_and_costs_no_other() {
+    let world = machine("alveo", "");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, U250, 2).await;
+    happens(&world, "unset:u250-0:rom.u.31457280");
+    agent.until_health("fpga-0000-3b-00-0", "Unhealthy: not ready").await;
+    let status = allocatable(&kubelet, U250, 1).await;
+    assert_eq!(status.counts(U250), Some((2, 1)), "it is still listed");
+    // After a reset the number of the folder is another.
+    happens(&world, "set:u250-0:rom.u.99/VBNV=xilinx_u250_gen3x16_xdma_shell_4_1");
+    happens(&world, "set:u250-0:rom.u.99/timestamp=1643110417");
+    allocatable(&kubelet, U250, 2).await;
+}
+
+#[tokio::test]
+async fn a_board_with_another_shell_moves_to_its_resource() {
+    let world = machine("alveo", "");
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, U250, 2).await;
+    happens(&world, "set:u250-0:rom.u.31457280/timestamp=1700000000");
+    allocatable(&kubelet, "amd.com/xilinx_u250_gen3x16_xdma_shell_4_1-1700000000", 1).await;
+    allocatable(&kubelet, U250, 1).await;
+}
+
+#[tokio::test]
+async fn what_the_board_says_of_its_condition_counts() {
+    let world = machine("alveo", "");
+    let agent = world.agent();
+    agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
+    for (fault, id, expected) in [
+        (
+            "set:u250-0-mgmt:firewall.m.1/detected_level=2",
+            "fpga-0000-3b-00-0",
+            "Unhealthy: needs a reset, its firewall tripped at level 2",
+        ),
+        (
+            "set:u250-1:xmc.u.34603008/xmc_power_warn=1",
+            "fpga-0000-5e-00-0",
+            "Unhealthy: out of bounds",
+        ),
+        (
+            "set:u50-0:logic_uuids=ffffffffffffffffffffffffffffffff",
+            "fpga-0000-86-00-0",
+            "Unhealthy: not ready, its logic has no identifier but f",
+        ),
+    ] {
+        happens(&world, fault);
+        agent.until_health(id, expected).await;
+    }
+    happens(&world, "set:u250-0-mgmt:firewall.m.1/detected_level=0");
+    agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
+}
+
+#[tokio::test]
+async fn boards_of_one_card_are_one_device_if_that_is_wanted() {
+    let boards: String = [("3b", 128), ("3c", 129)]
+        .map(|(bus, minor)| {
+            format!(
+                r#"
+- name: u30-{bus}
+  pci: {{path: "pci0000:3a/0000:3a:00.0/0000:{bus}:00.1", id: "10ee:513d", class: 0x120000, numa: 0}}
+  driver: xocl
+  files:
+    user_pf: "1"
+    logic_uuids: c7e9f8d0b1a24e5f9a3b6c7d8e9fa0b1
+    rom.u.1/VBNV: xilinx_u30_gen3x4_base_1
+    rom.u.1/timestamp: "1700000000"
+    xmc.u.1/serial_num: 70010000
+  children:
+  - {{folder: drm/renderD{minor}, class: drm, number: "226:{minor}", node: dri/renderD{minor}}}"#
+            )
+        })
+        .concat();
+    let world = World::new(&boards, "fpga: {unit: card}");
+    let state = world.survey().await;
+    insta::assert_snapshot!("u30_card", golden::devices(&state, "fpga"));
+    let agent = world.agent();
+    let card = "fpga-card-70010000";
+    agent.until_health(card, "Healthy").await;
+    happens(&world, "set:u30-3c:ready=0x0");
+    let state = agent.until_health(card, "Unhealthy: not ready").await;
+    assert_eq!(device(&state.inventory, card).nodes.len(), 2);
+    happens(&world, "set:u30-3c:ready=0x1");
+    // A satellite controller that is reset says no serial number for a while.
+    happens(&world, "unset:u30-3b:xmc.u.1");
+    agent.until_health(card, "Healthy").await;
+    assert_eq!(agent.state.borrow().inventory.devices.len(), 1, "it is still the card's");
+    happens(&world, "unplug:u30-3b");
+    let state = agent.until_health(card, "Unhealthy: not ready, an FPGA of the card").await;
+    let nodes = &device(&state.inventory, card).nodes;
+    assert_eq!(nodes.len(), 2, "the card does not shrink: {nodes:?}");
+    happens(&world, "plug:u30-3b");
+    agent.until_health(card, "Healthy").await;
+}
+
+#[tokio::test]
+async fn regions_are_offered_by_function_or_by_interface() {
+    for (name, mode) in
+        [("dfl_af", "af"), ("dfl_region", "region"), ("dfl_regiondevel", "regiondevel")]
+    {
+        let state = machine("dfl", &format!("fpga: {{mode: {mode}}}")).survey().await;
+        insta::assert_snapshot!(name, golden::devices(&state, "fpga"));
+    }
+}
+
+#[tokio::test]
+async fn another_mode_takes_effect_without_a_restart_and_never_offers_a_region_twice() {
+    let world = machine("dfl", "");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let function = "fpga.intel.com/af-695.d84.aVKNtusxV3qMNmj5-qCB9thCTcSko8QT-J5DNoP5BAs";
+    allocatable(&kubelet, function, 1).await;
+    agent.follow("fpga: {mode: region}");
+    let region = "fpga.intel.com/region-69528db6eb31577a8c3668f9faa081f6";
+    allocatable(&kubelet, region, 2).await;
+    allocatable(&kubelet, function, 0).await;
+}
+
+#[tokio::test]
+async fn the_older_driver_and_a_port_without_its_engine_are_understood() {
+    let world = World::new(
+        r#"
+- name: pac
+  pci: {path: "pci0000:17/0000:17:00.0/0000:18:00.0", id: "8086:09c4", class: 0x120000, numa: 0}
+  driver: intel-fpga-pci
+  children:
+  - {folder: fpga/intel-fpga-dev.0, class: fpga}
+  - folder: fpga/intel-fpga-dev.0/intel-fpga-fme.0
+    number: "243:0"
+    node: intel-fpga-fme.0
+    files: {bitstream_id: "0x1", pr/interface_id: ce48969398f05f33946d560708be108a}
+  - folder: fpga/intel-fpga-dev.0/intel-fpga-port.0
+    number: "244:0"
+    node: intel-fpga-port.0
+    files: {id: "0", afu_id: d8424dc4a4a3c413f89e433683f9040b}
+- name: vf
+  pci: {path: "pci0000:17/0000:17:01.0/0000:19:00.1", id: "8086:09c5", class: 0x120000, numa: 0}
+  driver: intel-fpga-pci
+  children:
+  - {folder: fpga/intel-fpga-dev.1, class: fpga}
+  - folder: fpga/intel-fpga-dev.1/intel-fpga-port.1
+    number: "244:1"
+    node: intel-fpga-port.1
+    files: {afu_id: d8424dc4a4a3c413f89e433683f9040b}
+"#,
+        "",
+    );
+    insta::assert_snapshot!("opae", golden::devices(&world.survey().await, "fpga"));
+}
+
+#[tokio::test]
+async fn a_virtual_functions_device_has_no_node_of_the_physical_functions_engine() {
+    let world = World::new(
+        r#"
+- name: pf
+  pci: {path: "pci0000:17/0000:17:00.0/0000:18:00.0", id: "8086:09c4", class: 0x120000, numa: 0}
+  driver: intel-fpga-pci
+  children:
+  - {folder: fpga/intel-fpga-dev.0, class: fpga}
+  - folder: fpga/intel-fpga-dev.0/intel-fpga-fme.0
+    number: "243:0"
+    node: intel-fpga-fme.0
+    files: {bitstream_id: "0x1", pr/interface_id: ce48969398f05f33946d560708be108a}
+- name: vf
+  pci: {path: "pci0000:17/0000:17:00.0/0000:18:00.1", id: "8086:09c5", class: 0x120000, numa: 0}
+  driver: intel-fpga-pci
+  links: {physfn: "sys/devices/pci0000:17/0000:17:00.0/0000:18:00.0"}
+  children:
+  - {folder: fpga/intel-fpga-dev.1, class: fpga}
+  - folder: fpga/intel-fpga-dev.1/intel-fpga-port.1
+    number: "244:1"
+    node: intel-fpga-port.1
+    files: {id: "0", afu_id: d8424dc4a4a3c413f89e433683f9040b}
+"#,
+        "fpga: {mode: regiondevel}",
+    );
+    let state = world.survey().await;
+    let region = device(&state.inventory, "fpga-0000-18-00-1-region-0");
+    assert!(region.health.is_healthy(), "the engine says its interface: {region:?}");
+    let nodes: Vec<_> = region.nodes.iter().map(|node| node.path.clone()).collect();
+    assert_eq!(nodes, [std::path::Path::new("/dev/intel-fpga-port.1")]);
+}
+
+#[tokio::test]
+async fn a_port_keeps_its_name_when_another_is_released() {
+    let port = |number: u32| {
+        format!(
+            r#"
+  - folder: fpga_region/region0/dfl-port.{number}
+    number: "244:{number}"
+    node: dfl-port.{number}
+    files: {{id: "{number}", afu_id: d8424dc4a4a3c413f89e433683f9040b}}"#
+        )
+    };
+    let board = |ports: &str| {
+        format!(
+            r#"- name: pac
+  pci: {{path: "pci0000:17/0000:17:00.0/0000:18:00.0", id: "8086:0b30", class: 0x120000, numa: 0}}
+  driver: dfl-pci
+  children:
+  - {{folder: fpga_region/region0, class: fpga_region}}
+  - folder: fpga_region/region0/dfl-fme.0/dfl-fme-region.0/fpga_region/region1
+    class: fpga_region
+    files: {{compat_id: 69528db6eb31577a8c3668f9faa081f6}}{ports}"#
+        )
+    };
+    let world = World::new(&board(&[port(0), port(1)].concat()), "");
+    let agent = world.agent();
+    agent.until_health("fpga-0000-18-00-0-port-0-0", "Healthy").await;
+    let after = serde_saphyr::from_str(&board(&port(1))).expect("devices");
+    world.machine.update(|model| model.devices = after).expect("released");
+    let state = agent.until_health("fpga-0000-18-00-0-port-0-0", "Unhealthy: vanished").await;
+    let other = device(&state.inventory, "fpga-0000-18-00-0-port-0-1");
+    assert!(other.health.is_healthy(), "{other:?}");
+    assert!(other.nodes[0].path.ends_with("dfl-port.1"), "{:?}", other.nodes);
+}
+
+#[tokio::test]
+async fn logic_on_a_chip_is_offered_while_its_manager_operates() {
+    let world = machine("kria", "");
+    insta::assert_snapshot!("kria", golden::devices(&world.survey().await, "fpga"));
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let name = "windlass.dev/fpga-xilinx-zynqmp";
+    allocatable(&kubelet, name, 1).await;
+    happens(&world, "set:pcap:fpga_manager/fpga0/state=write error");
+    let state = agent.until_health("fpga-fpga0", "Unhealthy: not ready").await;
+    let manager = device(&state.inventory, "fpga-fpga0");
+    let said = attribute(manager, "windlass.dev/fpgaManager");
+    assert_eq!(said.as_deref(), Some("Xilinx ZynqMP FPGA Manager"));
+}

@@ -1,0 +1,29 @@
+//! Sources that the configuration describes: what is found, what a container gets of it, what happens to it.
+
+mod bad_input;
+mod find;
+mod hotplug;
+mod probes;
+
+/// A PCI accelerator whose driver made a node.
+const ACCELERATOR: &str = r#"
+- name: accelerator
+  pci: {path: "pci0000:15/0000:15:01.0/0000:1b:00.0", id: "1ac1:089a", class: 0x120000, numa: 1}
+  driver: apex
+  children:
+  - {folder: apex/apex_0, class: apex, number: "120:0", node: apex_0, files: {temp: "41000"}}
+"#;
+
+/// A USB stick with a serial port in it.
+const STICK: &str = r#"
+- name: stick
+  folder: pci0000:00/0000:00:14.0/usb1/1-4
+  bus: usb
+  driver: usb
+  uevent: {DEVTYPE: usb_device}
+  files: {idVendor: "0403", idProduct: "6001", serial: FT4X9, busnum: "1", devnum: "4"}
+  children:
+  - {folder: "1-4:1.0", bus: usb, driver: ftdi_sio, files: {bInterfaceClass: ff}}
+  - {folder: "1-4:1.0/ttyUSB0", bus: usb-serial, driver: ftdi_sio}
+  - {folder: "1-4:1.0/ttyUSB0/tty/ttyUSB0", class: tty, number: "188:0", node: ttyUSB0}
+"#;

@@ -1,0 +1,207 @@
+//! What is wrong is refused or bounded, with the reason, and takes no other device down.
+
+use std::{fs, os::unix::fs::symlink, time::Instant};
+
+use windlass_node::{
+    config::{ConfigFile, Policy},
+    state::NodeState,
+};
+
+use super::STICK;
+use crate::world::{World, allocatable, device, refused, source};
+
+/// A source with these keys, as a file says it.
+fn described(keys: &str) -> String {
+    format!("sources:\n- {{name: x, {keys}}}\n")
+}
+
+#[test]
+fn what_gives_away_the_machine_is_refused_with_the_reason_unless_it_is_meant() {
+    for (keys, expected) in [
+        ("find: {nodes: /dev/mem}", "/dev/mem: it gives away the memory of the whole machine"),
+        ("find: {nodes: '/dev/*'}", "/dev/* fits /dev/mem"),
+        ("find: {nodes: /dev/sda}", "/dev/sda: a block device gives away the data"),
+        ("find: {nodes: '/dev/nvme*'}", "/dev/nvme* fits /dev/nvme0n1: a block device"),
+        ("find: {class: block}", "class block: a block device"),
+        ("find: {files: /var/lib/kubelet/pods}", "the kubelet's sockets and every pod's secrets"),
+        ("find: {bus: pci}", "without match it is every device of the pci bus"),
+        ("find: {nodes: /dev/kvm}, give: {nodes: [{path: '/dev/{name}'}]}", "/dev/* fits /dev/mem"),
+        ("find: {nodes: /dev/kvm}, give: {mounts: [{host: /}]}", "/ has the kubelet's sockets"),
+        (
+            "find: {nodes: /dev/kvm}, give: {mounts: [{host: /proc}]}",
+            "gives away the whole machine",
+        ),
+        (
+            "find: {nodes: /dev/kvm}, give: {mounts: [{host: /var/run/docker.sock}]}",
+            "container runtime",
+        ),
+    ] {
+        let text = refused(&described(keys));
+        assert!(text.contains(expected), "{keys}: {text}");
+        let meant = described(&format!("{keys}, allowDangerous: true"));
+        let path = std::path::Path::new("test.yaml");
+        ConfigFile::parse(path, &meant).unwrap_or_else(|error| panic!("{keys}: {error}"));
+    }
+}
+
+#[test]
+fn what_cannot_be_is_told_with_its_place() {
+    for (keys, expected) in [
+        ("find: {nodes: /etc/shadow}", "/etc/shadow is no device node"),
+        ("find: {nodes: /dev/../etc/shadow}", "without .."),
+        ("find: {bus: ../../etc}, match: 'true'", "is no bus"),
+        ("find: {endpoints: ['http://h']}", "is no endpoint"),
+        ("find: {endpoints: [h, h]}", "endpoint h is there twice"),
+        ("find: {class: drm}, unit: zipped", "zipped puts matches of several patterns together"),
+        (
+            "find: {class: drm}, give: {env: {A: '{serail}'}}",
+            "{serail} is no placeholder: there are {id}",
+        ),
+        ("find: {class: drm}, probe: {http: 'https://h/'}", "only plain HTTP is spoken"),
+        ("find: {class: drm}, probe: {tcp: h}", "is no address: write host:port"),
+        ("find: {class: drm}, probe: {command: [sh, -c, x]}", "is no absolute path"),
+        (
+            "find: {class: drm}, probe: {attribute: ../x, equals: 1}",
+            "is no file in the device's folder",
+        ),
+        ("find: {endpoints: [h]}, attributes: {a: state}", "have no folder in sysfs"),
+        (
+            "find: {class: drm}, match: 'device.attributes[\"windlass.dev\"].driver > 5'",
+            "no matching overload",
+        ),
+        (
+            "find: {class: drm}, match: 'device.index'",
+            "it gives a value of type int, not true or false",
+        ),
+    ] {
+        let text = refused(&described(keys));
+        assert!(
+            text.starts_with("test.yaml:2: source x: ") && text.contains(expected),
+            "{keys}: {text}"
+        );
+    }
+    assert!(refused(&described("find: {nodes: []}")).contains("write a node or an endpoint"));
+    let shared = "sources:\n- {name: a, resource: a.com/x, find: {nodes: /dev/a}}\n\
+                  - {name: b, resource: a.com/x, find: {nodes: /dev/b}, sharing: {method: shared, replicas: 2}}\n";
+    assert!(
+        refused(shared)
+            .starts_with("test.yaml:3: source b: resource a.com/x is shared in another way")
+    );
+}
+
+#[tokio::test]
+async fn a_block_device_that_a_pattern_happens_to_fit_is_kept_back() {
+    let disk = r#"
+- {name: disk, folder: virtual/block/board9, class: block, number: "7:0", node: board9}
+- {name: board, folder: virtual/misc/board0, class: misc, number: "10:9", node: board0}
+"#;
+    let world = World::new(
+        disk,
+        "sources:\n- {name: b, resource: a.com/b, find: {nodes: '/dev/board*'}}\n",
+    );
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "a.com/b", 1).await;
+    let why = obstacle(&agent.state.borrow(), "b-board9");
+    assert!(why.starts_with("/dev/board9: a block device gives away"), "{why}");
+}
+
+#[tokio::test]
+async fn a_mount_is_judged_by_where_its_links_lead() {
+    let config = "sources:\n- {name: tty, resource: a.com/tty, find: {nodes: /dev/ttyUSB0}, \
+                  give: {mounts: [{host: /opt/fw/etc}]}}\n";
+    let world = World::new(STICK, config);
+    fs::create_dir_all(world.host("/opt")).expect("made");
+    fs::create_dir_all(world.host("/etc")).expect("made");
+    symlink("/", world.host("/opt/fw")).expect("linked");
+    let why = obstacle(&world.survey().await, "tty-FT4X9-ttyUSB0");
+    assert_eq!(why, "/etc gives away the whole machine: name what is needed in it");
+}
+
+#[tokio::test]
+async fn of_two_devices_of_one_source_with_one_node_the_second_is_kept_back() {
+    let functions = r#"
+- name: first
+  pci: {path: "pci0000:15/0000:15:01.0/0000:1b:00.0", id: "1ac1:089a", class: 0x120000, group: 12}
+  driver: vfio-pci
+- name: second
+  pci: {path: "pci0000:15/0000:15:01.0/0000:1b:00.1", id: "1ac1:089a", class: 0x120000, group: 12}
+  driver: vfio-pci
+"#;
+    let config = "sources:\n- {name: card, resource: a.com/card, find: {bus: pci}, \
+                  match: 'device.attributes[\"windlass.dev\"].driver == \"vfio-pci\"'}\n";
+    let state = World::new(functions, config).survey().await;
+    let why = obstacle(&state, "card-0000-1b-00-1");
+    let owner = "/dev/vfio/12 is also that of card-0000-1b-00-0";
+    assert_eq!(why, format!("{owner}: group them, or write shared: true"));
+    assert_eq!(state.offerings()["card-0000-1b-00-0"].obstacle, None);
+}
+
+/// Why a device is not handed out.
+fn obstacle(state: &NodeState, id: &str) -> String {
+    state.offerings().remove(id).and_then(|offering| offering.obstacle).expect("it is kept back")
+}
+
+#[tokio::test]
+async fn of_two_sources_that_claim_one_device_one_offers_it_and_the_other_says_why_not() {
+    let config = r"
+sources:
+- {name: one, resource: a.com/one, find: {nodes: /dev/ttyUSB0}}
+- {name: two, resource: a.com/two, find: {class: tty}}
+";
+    let world = World::new(STICK, config);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "a.com/one", 1).await;
+    let why = obstacle(&agent.state.borrow(), "two-FT4X9-ttyUSB0");
+    assert!(why.contains("one-FT4X9-ttyUSB0 of one is the same device, by /dev/ttyUSB0"), "{why}");
+}
+
+#[tokio::test]
+async fn loops_crowds_and_selectors_without_an_answer_are_told_and_others_go_on() {
+    let config = r#"
+sources:
+- {name: crowd, find: {class: crowd}}
+- {name: files, find: {files: /etc/boards}, match: 'device.attributes["windlass.dev"].slot < 4'}
+- {name: loops, find: {class: loops}}
+- {name: well, resource: a.com/well, find: {class: tty}}
+"#;
+    let world = World::new(STICK, config);
+    crowd(&world, "/sys/class/crowd", 100_000);
+    world.write("/etc/boards/good", "slot: 3");
+    world.write("/etc/boards/bad", "slot: three");
+    fs::create_dir_all(world.host("/sys/class/loops")).expect("made");
+    symlink("b", world.host("/sys/class/loops/a")).expect("linked");
+    symlink("a", world.host("/sys/class/loops/b")).expect("linked");
+    symlink("/", world.host("/sys/class/loops/root")).expect("linked");
+    let begun = Instant::now();
+    let state = world.survey().await;
+    assert!(begun.elapsed().as_secs() < 2, "{:?}", begun.elapsed());
+    let crowd = "failing: /sys/class/crowd has more than 10000 entries: none is looked at";
+    assert_eq!(source(&state, "crowd"), crowd);
+    assert!(source(&state, "files").starts_with("failing: "), "{}", source(&state, "files"));
+    assert!(source(&state, "files").contains("files-bad"), "{}", source(&state, "files"));
+    device(&state.inventory, "files-good");
+    assert!(source(&state, "loops").starts_with("absent: /sys/class/loops/a leads nowhere"));
+    assert_eq!(source(&state, "well"), "ready: 1 device");
+}
+
+/// Links that lead to one folder, as a class that is out of bounds would have them.
+fn crowd(world: &World, class: &str, count: u32) {
+    let folder = world.host(class);
+    fs::create_dir_all(&folder).expect("made");
+    let first = folder.join("0");
+    symlink("../../devices", &first).expect("linked");
+    for number in 1..count {
+        // One more name for the same link costs the machine the least.
+        if fs::hard_link(&first, folder.join(number.to_string())).is_err() {
+            symlink("../../devices", folder.join(number.to_string())).expect("linked");
+        }
+    }
+}
+
+#[test]
+fn resources_of_sources_are_names_that_are_known_beforehand() {
+    let policy: Policy =
+        crate::world::policy(&described("resource: a.com/x, find: {nodes: /dev/kvm}"));
+    let names: Vec<_> = policy.known_names().iter().map(|name| name.as_str().to_owned()).collect();
+    assert_eq!(names, ["nvidia.com/gpu", "a.com/x"]);
+}

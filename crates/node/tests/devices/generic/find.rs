@@ -1,0 +1,186 @@
+//! What is found, where, and under which name.
+
+use super::{ACCELERATOR, STICK};
+use crate::world::{World, allocatable, attribute, device, pod, source};
+
+#[tokio::test]
+async fn a_pci_device_is_found_on_its_bus_with_its_place_and_nodes() {
+    let config = r#"
+sources:
+- name: apex
+  resource: example.com/apex
+  find: {bus: pci}
+  match: 'device.attributes["windlass.dev"].pciVendor == "1ac1"'
+  attributes: {temperature: apex/apex_0/temp}
+  give: {env: {APEX: "{pci} {name} {attr:temperature}"}}
+"#;
+    let world = World::new(ACCELERATOR, config);
+    let state = world.survey().await;
+    assert_eq!(source(&state, "apex"), "ready: 1 device");
+    let apex = device(&state.inventory, "apex-0000-1b-00-0");
+    for (name, expected) in [
+        ("resource.kubernetes.io/pciBusID", "0000:1b:00.0"),
+        ("resource.kubernetes.io/pcieRoot", "pci0000:15"),
+        ("resource.kubernetes.io/numaNode", "1"),
+        ("windlass.dev/pciDevice", "089a"),
+        ("windlass.dev/driver", "apex"),
+        ("windlass.dev/temperature", "41000"),
+    ] {
+        assert_eq!(attribute(apex, name).as_deref(), Some(expected), "{name}");
+    }
+    assert_eq!(apex.nodes.len(), 1);
+    assert_eq!(apex.nodes[0].path.to_str(), Some("/dev/apex_0"));
+    assert_eq!(apex.extras.env["APEX"], "0000:1b:00.0 0000:1b:00.0 41000");
+    assert_eq!(apex.place.numa_node, Some(1));
+}
+
+#[tokio::test]
+async fn a_stick_is_found_by_its_ids_its_class_and_its_node_under_one_serial_number() {
+    let config = r#"
+sources:
+- {name: stick, find: {bus: usb}, match: 'device.attributes["windlass.dev"].usbVendor == "0403"'}
+- {name: class, find: {class: tty}}
+- {name: node, find: {nodes: ["/dev/ttyUSB*"]}}
+"#;
+    let world = World::new(STICK, config);
+    let state = world.survey().await;
+    for (id, name) in [
+        ("stick-FT4X9", "1-4"),
+        ("class-FT4X9-ttyUSB0", "ttyUSB0"),
+        ("node-FT4X9-ttyUSB0", "ttyUSB0"),
+    ] {
+        let device = device(&state.inventory, id);
+        let port = |node: &windlass_core::device::DeviceNode| node.path.ends_with("ttyUSB0");
+        assert!(device.nodes.iter().any(port), "{id}: {:?}", device.nodes);
+        assert_eq!(attribute(device, "windlass.dev/driver").as_deref(), Some("ftdi_sio"), "{id}");
+        assert_eq!(attribute(device, "windlass.dev/name").as_deref(), Some(name), "{id}");
+        assert_eq!(attribute(device, "windlass.dev/usbPort").as_deref(), Some("0000:00:14.0-0-4"));
+        assert_eq!(device.place.pci, None, "the controller is not the device");
+    }
+}
+
+/// A security key, which speaks by the protocol of keyboards.
+const KEY: &str = r#"
+- name: key
+  folder: pci0000:00/0000:00:14.0/usb1/1-7
+  bus: usb
+  driver: usb
+  uevent: {DEVTYPE: usb_device}
+  files: {idVendor: "1050", idProduct: "0407", busnum: "1", devnum: "7"}
+  children:
+  - {folder: "1-7:1.0", bus: usb, driver: usbhid, files: {bInterfaceClass: "03"}}
+  - {folder: "1-7:1.0/0003:1050:0407.0003", bus: hid, driver: hid-generic}
+  - {folder: "1-7:1.0/0003:1050:0407.0003/hidraw/hidraw0", class: hidraw, number: "240:0", node: hidraw0}
+"#;
+
+#[tokio::test]
+async fn a_node_behind_a_bus_within_usb_is_of_what_is_plugged_in() {
+    let config = r#"
+sources:
+- {name: node, find: {nodes: ["/dev/hidraw*"]}}
+- {name: bus, find: {bus: hid}, match: 'device.attributes["windlass.dev"].driver == "hid-generic"'}
+"#;
+    let world = World::new(KEY, config);
+    let state = world.survey().await;
+    for id in ["node-0000-00-14-0-0-7-hidraw0", "bus-0000-00-14-0-0-7-hid0"] {
+        let key = device(&state.inventory, id);
+        assert_eq!(attribute(key, "windlass.dev/usbVendor").as_deref(), Some("1050"), "{id}");
+    }
+}
+
+#[tokio::test]
+async fn files_and_endpoints_are_devices_without_nodes() {
+    let config = r#"
+sources:
+- name: darwin3
+  resource: zj.com/darwin3
+  find: {files: /etc/darwin3}
+  give: {found: none, env: {Darwin3: "{name}", BOARD: "{endpoint}", FIRMWARE: "{attr:firmware}"}}
+- {name: board, find: {endpoints: ["10.0.0.7:6001", "10.0.0.8"]}, give: {env: {HOST: "{host}"}}}
+"#;
+    let world = World::new("", config);
+    world.write("/etc/darwin3/board0", "endpoint: 10.0.0.9:6001\nfirmware: v4\nnuma: 1\n");
+    world.write("/etc/darwin3/board1", "anything at all: [");
+    world.write("/etc/darwin3/.hidden", "");
+    world.write("/etc/darwin3/folder/inside", "");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "zj.com/darwin3", 2).await;
+    let state = agent.until_health("darwin3-board0", "Healthy").await;
+    let board = device(&state.inventory, "darwin3-board0");
+    assert_eq!(board.place.numa_node, Some(1));
+    let admission = kubelet.admit(pod("p", "zj.com/darwin3", 2)).await.expect("admitted");
+    let envs = &admission.allotment("main", "zj.com/darwin3").expect("allotted").grant.envs;
+    assert_eq!(envs["Darwin3"], "board0,board1");
+    assert_eq!(envs["BOARD"], "10.0.0.9:6001", "a board that has no address has no part in it");
+    let first = device(&state.inventory, "board-10.0.0.7-6001");
+    assert_eq!(first.extras.env["HOST"], "10.0.0.7");
+    assert_eq!(source(&state, "board"), "ready: 2 devices");
+}
+
+#[tokio::test]
+async fn nodes_are_one_device_each_all_together_or_one_of_every_pattern() {
+    let devices: String = ["tx0", "tx1", "rx0", "rx1"].iter().enumerate().map(channel).collect();
+    let config = r#"
+sources:
+- {name: each, find: {nodes: "/dev/dma_*"}}
+- {name: all, find: {nodes: "/dev/dma_*"}, unit: all}
+- {name: pair, find: {nodes: ["/dev/dma_tx*", "/dev/dma_rx*"]}, unit: zipped}
+"#;
+    let world = World::new(&devices, config);
+    let inventory = world.survey().await.inventory;
+    let nodes = |id: &str| {
+        let nodes = device(&inventory, id).nodes.iter();
+        nodes.map(|node| node.path.display().to_string()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(nodes("each-dma_tx1"), "/dev/dma_tx1");
+    assert_eq!(nodes("all-all"), "/dev/dma_rx0 /dev/dma_rx1 /dev/dma_tx0 /dev/dma_tx1");
+    assert_eq!(nodes("pair-dma_tx0"), "/dev/dma_tx0 /dev/dma_rx0");
+    assert_eq!(nodes("pair-dma_tx1"), "/dev/dma_tx1 /dev/dma_rx1");
+}
+
+fn channel((number, name): (usize, &&str)) -> String {
+    format!(
+        "- {{name: {name}, folder: virtual/misc/dma_{name}, class: misc, number: \"10:{number}\", \
+         node: dma_{name}}}\n"
+    )
+}
+
+#[tokio::test]
+async fn a_container_gets_what_the_templates_say_and_a_device_waits_for_what_it_needs() {
+    let config = r#"
+sources:
+- name: apex
+  resource: example.com/apex
+  find: {class: apex}
+  give:
+    found: r
+    nodes:
+    - {path: "/dev/helper_{attr:pciDevice}", as: /dev/helper/, access: rw}
+    - {path: /dev/none, optional: true}
+    mounts: [{host: "/opt/{driver}", container: /firmware}]
+    env: {"APEX_{position}": "{node}", LACKING: "{serial}"}
+"#;
+    let mut world = World::new(ACCELERATOR, config);
+    world.config.policy.delivery.strategies = [windlass_node::config::Strategy::Envvar].into();
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let missing = "Unhealthy: device node missing, /dev/helper_089a is not there";
+    agent.until_health("apex-0000-1b-00-0-apex_0", missing).await;
+    world.write("/dev/helper_089a", "");
+    agent
+        .until_health("apex-0000-1b-00-0-apex_0", "Unhealthy: not ready, /opt/apex is not there")
+        .await;
+    world.write("/opt/apex/firmware.bin", "");
+    allocatable(&kubelet, "example.com/apex", 1).await;
+    let admission = kubelet.admit(pod("p", "example.com/apex", 1)).await.expect("admitted");
+    let grant = &admission.allotment("main", "example.com/apex").expect("allotted").grant;
+    assert_eq!(grant.envs["APEX_0"], "/dev/apex_0");
+    assert!(!grant.envs.contains_key("LACKING"), "{:?}", grant.envs);
+    let nodes: Vec<_> = grant
+        .devices
+        .iter()
+        .map(|it| (it.container_path.as_str(), it.permissions.as_str()))
+        .collect();
+    assert_eq!(nodes, [("/dev/apex_0", "r"), ("/dev/helper/helper_089a", "rw")]);
+    assert_eq!(grant.mounts[0].container_path, "/firmware");
+    assert_eq!(format!("{:?}", grant.mounts[0].access), "ReadOnly");
+}

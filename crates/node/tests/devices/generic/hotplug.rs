@@ -1,0 +1,212 @@
+//! What happens to a device while it is offered: it goes, comes back elsewhere, loses its driver, gets
+//! another number.
+
+use std::{fs, os::unix::fs::symlink, time::Duration};
+
+use super::{ACCELERATOR, STICK};
+use crate::world::{World, allocatable, device, pod, source};
+
+const BY_IDS: &str = r#"
+sources:
+- name: stick
+  resource: example.com/stick
+  find: {bus: usb}
+  match: 'device.attributes["windlass.dev"].usbVendor == "0403"'
+"#;
+
+const STICKS: &str = "example.com/stick";
+
+#[tokio::test]
+async fn a_stick_that_is_unplugged_is_unhealthy_and_comes_back_at_another_port_as_itself() {
+    let world = World::new(STICK, BY_IDS);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, STICKS, 1).await;
+    world.happen("unplug:stick");
+    agent.until_health("stick-FT4X9", "Unhealthy: vanished").await;
+    allocatable(&kubelet, STICKS, 0).await;
+    world.happen("replug:stick=1-2.1");
+    let state = agent.until_health("stick-FT4X9", "Healthy").await;
+    let stick = device(&state.inventory, "stick-FT4X9");
+    assert!(stick.origin.as_deref().is_some_and(|origin| origin.ends_with("1-2.1")), "{stick:?}");
+    allocatable(&kubelet, STICKS, 1).await;
+    assert_eq!(state.inventory.devices.len(), 1);
+}
+
+#[tokio::test]
+async fn a_stick_without_a_serial_number_is_the_port_it_is_plugged_in() {
+    let world = World::new(&STICK.replace(", serial: FT4X9", ""), BY_IDS);
+    let agent = world.agent();
+    agent.until_health("stick-0000-00-14-0-0-4", "Healthy").await;
+    world.happen("replug:stick=1-3");
+    agent.until_health("stick-0000-00-14-0-0-3", "Healthy").await;
+    agent.until_health("stick-0000-00-14-0-0-4", "Unhealthy: vanished").await;
+}
+
+/// Two sticks with one serial number, at ports 4 and 5.
+fn two_sticks() -> String {
+    let second = STICK
+        .replace("1-4", "1-5")
+        .replace("name: stick", "name: other")
+        .replace("ttyUSB0", "ttyUSB1");
+    let second = second.replace("188:0", "188:1").replace("devnum: \"4\"", "devnum: \"5\"");
+    format!("{STICK}{second}")
+}
+
+#[tokio::test]
+async fn a_stick_keeps_its_name_when_another_of_its_serial_number_is_plugged_in() {
+    let world = World::new(&two_sticks(), BY_IDS);
+    world.happen("unplug:other");
+    let agent = world.agent();
+    agent.until_health("stick-FT4X9", "Healthy").await;
+    world.happen("replug:other=1-5");
+    let state = agent.until_health("stick-0000-00-14-0-0-5", "Healthy").await;
+    let stick = device(&state.inventory, "stick-FT4X9");
+    assert_eq!(stick.health.to_string(), "Healthy");
+    assert!(stick.origin.as_deref().is_some_and(|origin| origin.ends_with("1-4")), "{stick:?}");
+    assert_eq!(state.inventory.devices.len(), 2);
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_read_says_nothing_of_what_is_in_it() {
+    let config = "sources: [{name: board, resource: zj.com/board, find: {files: /etc/board}, give: {found: none}}]";
+    let world = World::new("", config);
+    world.write("/etc/board/one", "");
+    let agent = world.agent();
+    agent.until_health("board-one", "Healthy").await;
+    // A link to itself cannot be opened, by root neither.
+    let (folder, aside) = (world.host("/etc/board"), world.host("/etc/aside"));
+    fs::rename(&folder, &aside).expect("renamed");
+    symlink("board", &folder).expect("linked");
+    agent.until(|state| source(state, "board").starts_with("failing: /etc/board")).await;
+    // Looks that another file gives notice of would miss it by now.
+    for name in ["two", "three"] {
+        fs::remove_file(&folder).expect("removed");
+        fs::rename(&aside, &folder).expect("renamed");
+        world.write(&format!("/etc/board/{name}"), "");
+        let state = agent.until_health(&format!("board-{name}"), "Healthy").await;
+        assert_eq!(device(&state.inventory, "board-one").health.to_string(), "Healthy");
+        fs::rename(&folder, &aside).expect("renamed");
+        symlink("board", &folder).expect("linked");
+        let state = agent.until(|state| source(state, "board").starts_with("failing")).await;
+        assert_eq!(device(&state.inventory, "board-one").health.to_string(), "Healthy");
+    }
+}
+
+#[tokio::test]
+async fn sticks_of_one_serial_number_are_told_apart_by_their_ports() {
+    let world = World::new(&two_sticks(), BY_IDS);
+    let state = world.survey().await;
+    device(&state.inventory, "stick-0000-00-14-0-0-4");
+    device(&state.inventory, "stick-0000-00-14-0-0-5");
+}
+
+#[tokio::test]
+async fn a_device_without_its_driver_is_there_and_says_so() {
+    let config = r#"
+sources:
+- name: apex
+  resource: example.com/apex
+  find: {bus: pci}
+  match: 'device.attributes["windlass.dev"].driver == "apex"'
+"#;
+    let world = World::new(ACCELERATOR, config);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "example.com/apex", 1).await;
+    world.happen("unbind:accelerator");
+    let why = "Unhealthy: driver not bound, its driver apex is no longer bound";
+    agent.until_health("apex-0000-1b-00-0", why).await;
+    world.happen("bind:accelerator=apex");
+    agent.until_health("apex-0000-1b-00-0", "Healthy").await;
+    allocatable(&kubelet, "example.com/apex", 1).await;
+}
+
+const PASSED_THROUGH: &str = r#"
+- name: card
+  pci: {path: "pci0000:15/0000:15:01.0/0000:1b:00.0", id: "1ac1:089a", class: 0x120000, group: 12}
+  driver: vfio-pci
+"#;
+
+const VFIO: &str = r#"
+deviceList: envvar
+sources:
+- name: card
+  resource: example.com/card
+  find: {bus: pci}
+  match: 'device.attributes["windlass.dev"].driver == "vfio-pci"'
+"#;
+
+/// The nodes that a container would get now.
+async fn nodes(kubelet: &windlass_kubelet_sim::Kubelet, name: &str) -> Result<Vec<String>, String> {
+    let admitted = kubelet.admit(pod(name, "example.com/card", 1)).await;
+    let admission = admitted.map_err(|rejection| rejection.message)?;
+    let allotment = admission.allotment("main", "example.com/card").expect("allotted");
+    let nodes = allotment.grant.devices.iter().map(|node| node.container_path.clone()).collect();
+    kubelet.delete(&format!("{name}-uid")).await;
+    Ok(nodes)
+}
+
+#[tokio::test]
+async fn a_group_that_gets_another_number_is_handed_out_under_it() {
+    let world = World::new(PASSED_THROUGH, VFIO);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "example.com/card", 1).await;
+    assert_eq!(
+        nodes(&kubelet, "first").await,
+        Ok(vec!["/dev/vfio/12".into(), "/dev/vfio/vfio".into()])
+    );
+    world.happen("group:card=13");
+    let is_renumbered =
+        |device: &windlass_core::device::Device| device.nodes[0].path.ends_with("13");
+    agent.until(|state| state.inventory.get("card-0000-1b-00-0").is_some_and(is_renumbered)).await;
+    allocatable(&kubelet, "example.com/card", 1).await;
+    assert_eq!(
+        nodes(&kubelet, "second").await,
+        Ok(vec!["/dev/vfio/13".into(), "/dev/vfio/vfio".into()])
+    );
+}
+
+#[tokio::test]
+async fn a_number_that_the_agent_has_not_seen_change_is_refused_all_the_same() {
+    let mut world = World::new(PASSED_THROUGH, VFIO);
+    world.config.policy.health.probe_interval = Duration::from_secs(3600);
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "example.com/card", 1).await;
+    // In the device's own folder, of which nobody gives notice.
+    let link = world.host("/sys/devices/pci0000:15/0000:15:01.0/0000:1b:00.0/iommu_group");
+    fs::remove_file(&link).expect("removed");
+    symlink("../../../../kernel/iommu_groups/13", &link).expect("linked");
+    let why = nodes(&kubelet, "p").await.expect_err("refused");
+    assert!(why.contains("/dev/vfio/12 is another device's now"), "{why}");
+}
+
+#[tokio::test]
+async fn a_file_that_is_dropped_into_a_folder_is_a_device_at_once() {
+    let config = r#"
+sources:
+- {name: board, resource: zj.com/darwin3, find: {files: /etc/darwin3}, give: {env: {Darwin3: "{name}"}}}
+"#;
+    let mut world = World::new("", config);
+    world.config.policy.health.probe_interval = Duration::from_secs(3600);
+    world.write("/etc/hostname", "node");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    agent.until(|state| source(state, "board") == "absent: this node has no /etc/darwin3").await;
+    world.write("/etc/darwin3/board0", "");
+    world.write("/etc/darwin3/board1", "firmware: v1");
+    allocatable(&kubelet, "zj.com/darwin3", 2).await;
+    fs::remove_file(world.host("/etc/darwin3/board0")).expect("removed");
+    allocatable(&kubelet, "zj.com/darwin3", 1).await;
+}
+
+#[tokio::test]
+async fn sources_come_and_go_with_the_configuration() {
+    let world = World::new(STICK, "");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    agent.until(|state| state.inventory.is_complete()).await;
+    agent.follow(BY_IDS);
+    allocatable(&kubelet, STICKS, 1).await;
+    agent.follow(&BY_IDS.replace("0403", "ffff"));
+    agent.until(|state| source(state, "stick").starts_with("absent: none of")).await;
+    agent.follow("");
+    agent.until(|state| state.inventory.devices.is_empty()).await;
+    agent.until(|state| !state.inventory.sources.contains_key("stick")).await;
+}

@@ -1,0 +1,90 @@
+//! Probes as an operator sees them: a device is offered once it has answered, and not while it does not.
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    sync::watch,
+    task::JoinSet,
+};
+
+use super::ACCELERATOR;
+use crate::world::{World, allocatable};
+
+/// A board's server, which answers well or not at all.
+async fn board(well: watch::Receiver<bool>) -> (String, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+    let address = listener.local_addr().expect("an address").to_string();
+    let mut server = JoinSet::new();
+    server.spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.expect("a client");
+            let mut request = [0; 512];
+            let _ = stream.read(&mut request).await;
+            let status = if *well.borrow() { "200 OK" } else { "500 Down" };
+            let _ = stream.write_all(format!("HTTP/1.1 {status}\r\n\r\n").as_bytes()).await;
+        }
+    });
+    (address, server)
+}
+
+#[tokio::test]
+async fn a_board_on_the_network_is_offered_while_it_answers() {
+    let well = watch::Sender::new(false);
+    let (address, _server) = board(well.subscribe()).await;
+    let config = format!(
+        r#"
+sources:
+- name: board
+  resource: a.com/board
+  find: {{endpoints: ["{address}"]}}
+  give: {{env: {{BOARD: "{{endpoint}}"}}}}
+  probe: {{http: "http://{{endpoint}}/last_running_time", every: 20ms, timeout: 1s}}
+"#
+    );
+    let world = World::new("", &config);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let id = format!("board-{}", address.replace(':', "-"));
+    agent.until_health(&id, "Unhealthy: probe failed").await;
+    well.send_replace(true);
+    allocatable(&kubelet, "a.com/board", 1).await;
+    well.send_replace(false);
+    allocatable(&kubelet, "a.com/board", 0).await;
+}
+
+#[tokio::test]
+async fn a_file_of_the_device_says_whether_it_is_ready() {
+    let config = r#"
+sources:
+- name: apex
+  resource: a.com/apex
+  find: {bus: pci}
+  match: 'device.attributes["windlass.dev"].pciVendor == "1ac1"'
+  probe: {attribute: apex/apex_0/temp, equals: ["41000", "42000"], every: 20ms}
+"#;
+    let world = World::new(ACCELERATOR, config);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "a.com/apex", 1).await;
+    let folder = "/sys/devices/pci0000:15/0000:15:01.0/0000:1b:00.0";
+    world.write(&format!("{folder}/apex/apex_0/temp"), "99000\n");
+    let why = format!(
+        "Unhealthy: probe failed, {folder}/apex/apex_0/temp says \"99000\", not \"41000 or 42000\""
+    );
+    agent.until_health("apex-0000-1b-00-0", &why).await;
+    world.write(&format!("{folder}/apex/apex_0/temp"), "42000\n");
+    allocatable(&kubelet, "a.com/apex", 1).await;
+}
+
+#[tokio::test]
+async fn a_command_that_hangs_is_told_and_keeps_no_other_device_waiting() {
+    let config = r#"
+sources:
+- {name: hangs, find: {endpoints: [a]}, give: {env: {A: b}}, probe: {command: [/bin/sleep, "3600"], timeout: 100ms}}
+- {name: works, resource: a.com/works, find: {endpoints: [b]}, give: {env: {A: b}}, probe: {command: [/bin/true]}}
+"#;
+    let world = World::new("", config);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "a.com/works", 1).await;
+    agent
+        .until_health("hangs-a", "Unhealthy: unresponsive, /bin/sleep did not end within 100ms")
+        .await;
+}

@@ -1,0 +1,59 @@
+//! What a source found, as text that a test can hold.
+
+use std::fmt::Write as _;
+
+use windlass_core::device::Device;
+use windlass_node::state::NodeState;
+
+/// The devices of a source with all that is told of them, one after the other; attributes that
+/// Kubernetes defines for all PCI devices are left out.
+pub(crate) fn devices(state: &NodeState, source: &str) -> String {
+    let devices = state.inventory.devices.iter();
+    let of_source = devices.filter(|device| device.source.as_str() == source);
+    of_source.map(|device| told(state, device)).collect()
+}
+
+/// The devices of a source by their ids, with the resource of each and its nodes.
+pub(crate) fn overview(state: &NodeState, source: &str) -> String {
+    let devices = state.inventory.devices.iter();
+    let of_source = devices.filter(|device| device.source.as_str() == source);
+    let line = |device| format!("{} {}", heading(state, device), nodes(device));
+    of_source.map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn told(state: &NodeState, device: &Device) -> String {
+    let mut text = format!("{}\n", heading(state, device));
+    let own =
+        device.attributes.iter().filter(|(name, _)| !name.to_string().starts_with("resource."));
+    for (name, value) in own {
+        let _ = writeln!(text, "    {name}: {value}");
+    }
+    for (name, amount) in &device.capacity {
+        let _ = writeln!(text, "    {name}: {amount}");
+    }
+    let place = &device.place;
+    let numa = place.numa_node.map_or_else(|| "none".to_owned(), |node| node.to_string());
+    let _ = writeln!(text, "    numa: {numa}, nodes: {}", nodes(device));
+    if !place.xgmi.is_empty() {
+        let _ = writeln!(text, "    xgmi: {:?}", place.xgmi.values().collect::<Vec<_>>());
+    }
+    text
+}
+
+fn heading(state: &NodeState, device: &Device) -> String {
+    let offering = state.offerings().remove(&device.id);
+    let name = offering.as_ref().and_then(|offering| offering.resource.as_ref());
+    let name = name.map_or_else(|| "-".to_owned(), ToString::to_string);
+    let why = device.withheld.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+    format!("{} {name} {}{why}", device.id, device.health)
+}
+
+fn nodes(device: &Device) -> String {
+    let shared = |shared| if shared { "*" } else { "" };
+    let node = |node: &windlass_core::device::DeviceNode| {
+        let inside = node.inside.as_ref().map(|inside| format!("={}", inside.display()));
+        let path = node.path.strip_prefix("/dev").unwrap_or(&node.path).display();
+        format!("{path}{}{}", shared(node.shared), inside.unwrap_or_default())
+    };
+    device.nodes.iter().map(node).collect::<Vec<_>>().join(" ")
+}

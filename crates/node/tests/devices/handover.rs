@@ -1,0 +1,217 @@
+//! Boards that go from one pod to the next: what is done to them in between, whatever happens meanwhile.
+
+use std::sync::Arc;
+
+use windlass_kubelet_sim::Event;
+use windlass_machine::{
+    BoardEvent::{Frequency, Reset},
+    BoardFault,
+};
+use windlass_node::config::{Handover, Step, StepAction};
+
+use crate::gateway::{
+    BOARDS, Gateway, MHZ, SPARES, STEP, admit, delete, deploy, start, start_at_last,
+};
+
+/// What a board goes through before a container that nobody knows the past of.
+const FROM_SCRATCH: [windlass_machine::BoardEvent; 3] = [Reset, Reset, Frequency(MHZ)];
+
+#[tokio::test]
+async fn a_board_is_made_ready_before_a_container_starts_and_reset_when_it_is_let_go() {
+    let gateway = Gateway::new(1);
+    let (kubelet, _agent) = gateway.serving().await;
+    admit(&kubelet, "a", BOARDS).await;
+    assert_eq!(gateway.boards[0].take_events(), [], "the container may still pull its image");
+    start(&kubelet, "a").await.expect("started");
+    gateway.happens(0, &FROM_SCRATCH).await;
+    deploy(&gateway.boards[0]);
+    gateway.boards[0].take_events();
+    start(&kubelet, "a").await.expect("started again");
+    assert_eq!(gateway.boards[0].take_events(), [], "a restart is no new tenant");
+    assert!(gateway.boards[0].is_deployed());
+    delete(&kubelet, "a").await;
+    gateway.happens(0, &[Reset]).await;
+    gateway.allocatable(&kubelet, 1).await;
+    admit(&kubelet, "b", BOARDS).await;
+    start(&kubelet, "b").await.expect("started");
+    gateway.happens(0, &[Reset, Frequency(MHZ)]).await;
+}
+
+#[tokio::test]
+async fn what_the_kubelet_gives_away_before_anyone_saw_it_let_go_is_cleaned_first() {
+    let gateway = Gateway::new(1);
+    let (kubelet, _agent) = gateway.serving().await;
+    admit(&kubelet, "a", BOARDS).await;
+    start(&kubelet, "a").await.expect("started");
+    deploy(&gateway.boards[0]);
+    gateway.boards[0].take_events();
+    kubelet.delete("a-uid").await;
+    admit(&kubelet, "b", BOARDS).await;
+    start(&kubelet, "b").await.expect("started");
+    assert!(!gateway.boards[0].is_deployed(), "nothing of the other pod's is left");
+    gateway.happens(0, &FROM_SCRATCH).await;
+}
+
+#[tokio::test]
+async fn a_kubelet_whose_record_is_behind_is_believed_when_it_tells_of_no_holder() {
+    let gateway = Gateway::new(1);
+    let (kubelet, _agent) = gateway.serving().await;
+    admit(&kubelet, "a", BOARDS).await;
+    start(&kubelet, "a").await.expect("started");
+    gateway.happens(0, &FROM_SCRATCH).await;
+    kubelet.delete("a-uid").await;
+    gateway.happens(0, &[Reset]).await;
+}
+
+#[tokio::test]
+async fn a_board_that_hangs_fails_its_container_with_the_reason_and_no_other() {
+    let gateway = Gateway::new(2);
+    let (kubelet, agent) = gateway.serving().await;
+    let first = admit(&kubelet, "a", BOARDS).await;
+    admit(&kubelet, "b", BOARDS).await;
+    let (sick, well) = match gateway.board_of(&first) {
+        0 => (0, 1),
+        _ => (1, 0),
+    };
+    gateway.boards[sick].inject(BoardFault::Hangs);
+    let (failed, started) = tokio::join!(start(&kubelet, "a"), start(&kubelet, "b"));
+    let why = failed.expect_err("it hangs").to_string();
+    assert!(why.contains("PreStartContainer rpc failed"), "{why}");
+    assert!(why.contains("is not ready for its container: GET http://"), "{why}");
+    assert!(why.contains("not done within 300ms"), "{why}");
+    started.expect("the other board is well");
+    gateway.happens(well, &FROM_SCRATCH).await;
+    agent.until_withheld(&gateway.boards[sick], "hand-over failed: GET http://").await;
+    gateway.boards[sick].inject(BoardFault::None);
+    start(&kubelet, "a").await.expect("the kubelet tries again, and the board is mended");
+    gateway.happens(sick, &FROM_SCRATCH).await;
+    gateway.allocatable(&kubelet, 2).await;
+}
+
+#[tokio::test]
+async fn a_board_that_cannot_be_cleaned_is_given_to_no_one_until_it_can() {
+    let gateway = Gateway::new(1);
+    let (kubelet, agent) = gateway.serving().await;
+    admit(&kubelet, "a", BOARDS).await;
+    start(&kubelet, "a").await.expect("started");
+    gateway.boards[0].inject(BoardFault::Refuses);
+    delete(&kubelet, "a").await;
+    agent.until_withheld(&gateway.boards[0], "the answer is 500 Internal Server Error").await;
+    gateway.allocatable(&kubelet, 0).await;
+    gateway.boards[0].take_events();
+    gateway.boards[0].inject(BoardFault::None);
+    gateway.happens(0, &[Reset]).await;
+    gateway.allocatable(&kubelet, 1).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_dies_while_it_prepares_leaves_the_next_one_a_dirty_board() {
+    let gateway = Gateway::new(1);
+    let (kubelet, agent) = gateway.serving().await;
+    admit(&kubelet, "a", BOARDS).await;
+    gateway.boards[0].inject(BoardFault::Hangs);
+    let crash = async {
+        let record = gateway.config.state_dir.join("handover.json");
+        while !std::fs::read_to_string(&record).is_ok_and(|text| text.contains("preparing")) {
+            tokio::task::yield_now().await;
+        }
+        agent.crash().await;
+    };
+    let (failed, ()) = tokio::join!(start(&kubelet, "a"), crash);
+    failed.expect_err("the agent is gone");
+    let agent = gateway.agent();
+    agent.until_withheld(&gateway.boards[0], "hand-over: not clean yet").await;
+    gateway.boards[0].inject(BoardFault::None);
+    gateway.boards[0].take_events();
+    start_at_last(&kubelet, "a").await;
+    gateway.happens(0, &FROM_SCRATCH).await;
+}
+
+#[tokio::test]
+async fn a_board_that_was_let_go_while_no_agent_ran_is_reset_by_the_next_one() {
+    let gateway = Gateway::new(1);
+    let (kubelet, agent) = gateway.serving().await;
+    admit(&kubelet, "a", BOARDS).await;
+    start(&kubelet, "a").await.expect("started");
+    agent.crash().await;
+    let agent = gateway.agent();
+    gateway.allocatable(&kubelet, 1).await;
+    gateway.boards[0].take_events();
+    start_at_last(&kubelet, "a").await;
+    assert_eq!(gateway.boards[0].take_events(), [], "the hand-over outlives the agent");
+    deploy(&gateway.boards[0]);
+    gateway.boards[0].take_events();
+    agent.crash().await;
+    kubelet.delete("a-uid").await;
+    let _agent = gateway.agent();
+    gateway.happens(0, &[Reset]).await;
+    gateway.allocatable(&kubelet, 1).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_dies_while_it_cleans_leaves_the_cleaning_to_the_next_one() {
+    let gateway = Gateway::new(1);
+    let (kubelet, agent) = gateway.serving().await;
+    admit(&kubelet, "a", BOARDS).await;
+    start(&kubelet, "a").await.expect("started");
+    gateway.boards[0].take_events();
+    gateway.boards[0].inject(BoardFault::Hangs);
+    delete(&kubelet, "a").await;
+    agent.until_withheld(&gateway.boards[0], "hand-over: being cleaned").await;
+    agent.crash().await;
+    gateway.boards[0].inject(BoardFault::None);
+    let _agent = gateway.agent();
+    gateway.happens(0, &[Reset]).await;
+    gateway.allocatable(&kubelet, 1).await;
+}
+
+#[tokio::test]
+async fn after_a_reboot_the_past_of_a_board_is_not_known() {
+    let gateway = Gateway::new(1);
+    let (kubelet, agent) = gateway.serving().await;
+    admit(&kubelet, "a", BOARDS).await;
+    start(&kubelet, "a").await.expect("started");
+    gateway.boards[0].take_events();
+    agent.crash().await;
+    gateway.reboot();
+    let _agent = gateway.agent();
+    gateway.allocatable(&kubelet, 1).await;
+    start_at_last(&kubelet, "a").await;
+    gateway.happens(0, &FROM_SCRATCH).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_recorded_is_not_done() {
+    let gateway = Gateway::new(1);
+    let (kubelet, _agent) = gateway.serving().await;
+    admit(&kubelet, "a", BOARDS).await;
+    gateway.fill_disk();
+    let why = start(&kubelet, "a").await.expect_err("no disk").to_string();
+    assert!(why.contains("cannot write") && why.contains("handover.json"), "{why}");
+    assert_eq!(gateway.boards[0].take_events(), []);
+    gateway.empty_disk();
+    start_at_last(&kubelet, "a").await;
+    gateway.happens(0, &FROM_SCRATCH).await;
+}
+
+#[tokio::test]
+async fn the_kubelet_announces_starts_only_where_something_is_to_be_done() {
+    let gateway = Gateway::new(1);
+    let (kubelet, agent) = gateway.serving().await;
+    let announced = |resource: &str| {
+        let is_it = |event: &Event| matches!(event, Event::PreStarted { resource: of, .. } if of == resource);
+        kubelet.calls().count(is_it)
+    };
+    start(&kubelet, "idle").await.expect("started");
+    assert_eq!(announced(SPARES), 0);
+    let mut policy = gateway.config.policy.clone();
+    let url = format!("http://{}/chip_reset", gateway.boards[0].control());
+    let step = Step { action: StepAction::Http(url), timeout: STEP };
+    policy.sources[1].handover = Handover { prepare: vec![step.clone()], release: vec![step] };
+    agent.policy.send_replace(Arc::new(policy));
+    while announced(SPARES) == 0 {
+        start(&kubelet, "idle").await.expect("started");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(gateway.boards[0].take_events(), [], "who has it may be at work");
+}

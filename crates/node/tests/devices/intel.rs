@@ -1,0 +1,108 @@
+//! Intel's GPUs: found, functions that stand for others, and the name of the render node.
+
+use windlass_machine::{Fault, Profile};
+
+use crate::{
+    golden,
+    world::{World, allocatable, device, pod},
+};
+
+const GPU: &str = "gpu.intel.com/xe";
+
+fn machine(config: &str) -> World {
+    World::of(&Profile::named("flex-170").expect("a shipped profile"), config)
+}
+
+fn happens(world: &World, what: &str) {
+    world.machine.inject(&what.parse::<Fault>().expect("a fault")).expect("it happens");
+}
+
+#[tokio::test]
+async fn a_function_with_virtual_functions_is_not_offered_beside_them() {
+    let state = machine("").survey().await;
+    insta::assert_snapshot!("flex_170", golden::devices(&state, "intel"));
+}
+
+#[tokio::test]
+async fn a_gpu_that_gets_virtual_functions_is_given_to_no_one() {
+    let world = machine("");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, GPU, 5).await;
+    happens(&world, "set:flex0:sriov_numvfs=3");
+    let id = "intel-0000-3a-00-0";
+    agent.until(|state| device(&state.inventory, id).withheld.is_some()).await;
+    allocatable(&kubelet, GPU, 4).await;
+    happens(&world, "set:flex0:sriov_numvfs=0");
+    allocatable(&kubelet, GPU, 5).await;
+}
+
+#[tokio::test]
+async fn what_is_unbound_off_the_bus_or_too_hot_is_unhealthy() {
+    let world = machine("");
+    let agent = world.agent();
+    agent.until(|state| state.inventory.devices.len() == 6).await;
+    for (fault, id, expected) in [
+        ("unbind:flex0", "intel-0000-3a-00-0", "Unhealthy: driver not bound, it has no driver"),
+        ("set:flex1:power_state=error", "intel-0000-4b-00-0", "Unhealthy: lost"),
+        (
+            "set:flex2:hwmon/hwmon2/temp2_input=106000",
+            "intel-0000-aa-00-0",
+            "Unhealthy: out of bounds, 106 °C, limit 105 °C",
+        ),
+    ] {
+        happens(&world, fault);
+        agent.until_health(id, expected).await;
+    }
+}
+
+#[tokio::test]
+async fn a_render_node_has_the_name_that_programs_look_for() {
+    let world = machine("{intel: {renderAs128: true}, deviceList: envvar}");
+    let kubelet = world.kubelet();
+    let agent = world.agent();
+    allocatable(&kubelet, GPU, 5).await;
+    let state = agent.state.borrow().clone();
+    let second = device(&state.inventory, "intel-0000-4b-00-0");
+    let paths: Vec<_> =
+        second.nodes.iter().map(|node| node.inside().display().to_string()).collect();
+    assert_eq!(paths, ["/dev/dri/card1", "/dev/dri/renderD128"]);
+    let one = kubelet.admit(pod("one", GPU, 1)).await.expect("admitted");
+    let grant = &one.allotment("main", GPU).expect("allotted").grant;
+    let given: Vec<_> = grant.devices.iter().map(|node| node.container_path.as_str()).collect();
+    assert!(given.contains(&"/dev/dri/renderD128"), "{given:?}");
+    let refused = kubelet.admit(pod("two", GPU, 2)).await.expect_err("there is one such name");
+    assert!(refused.to_string().contains("would both be /dev/dri/renderD128"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_processors_graphics_are_told_from_a_card() {
+    let world = World::new(
+        r#"
+- name: igpu
+  pci: {path: "pci0000:00/0000:00:02.0", id: "8086:a780", class: 0x030000}
+  driver: i915
+  children:
+  - {folder: drm/card0, class: drm, number: "226:0", node: dri/card0}
+  - {folder: drm/controlD64, class: drm, number: "226:64", node: dri/controlD64}
+  - {folder: drm/renderD128, class: drm, number: "226:128", node: dri/renderD128}
+- name: dg1
+  pci: {path: "pci0000:00/0000:00:01.0/0000:03:00.0", id: "8086:4905", class: 0x038000}
+  driver: i915
+  children:
+  - folder: drm/card1
+    class: drm
+    number: "226:1"
+    node: dri/card1
+    files: {lmem_total_bytes: "4294967296"}
+  - {folder: drm/renderD129, class: drm, number: "226:129", node: dri/renderD129}
+- name: passed
+  pci: {path: "pci0000:00/0000:00:03.0/0000:04:00.0", id: "8086:56a0", class: 0x030000}
+  driver: vfio-pci
+- name: in-a-virtual-machine
+  pci: {path: "pci0000:00/0000:00:05.0", id: "8086:56c0", class: 0x038000}
+  driver: vfio-pci
+"#,
+        "",
+    );
+    insta::assert_snapshot!("processor_and_card", golden::devices(&world.survey().await, "intel"));
+}

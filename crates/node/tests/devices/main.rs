@@ -1,0 +1,16 @@
+//! Devices of every kind: simulated hosts as the kernel shows them, the real agent, the embedded kubelet.
+
+mod amd;
+mod boards;
+mod darwin3;
+mod fpga;
+mod gateway;
+mod generic;
+mod golden;
+mod handover;
+mod imports;
+mod intel;
+mod nvme;
+mod profiles;
+mod rdma;
+mod world;

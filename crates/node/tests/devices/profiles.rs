@@ -1,0 +1,143 @@
+//! The profiles that are shipped: what each simulates is what its source finds, from the first look to
+//! the end of the device.
+
+use std::{collections::BTreeSet, fmt::Write as _};
+
+use serde_json::Value;
+use windlass_core::{attribute::AttributeValue, device::Device, health::HealthState};
+use windlass_node::{config::DeviceProfile, state::NodeState};
+
+use crate::world::{World, allocatable, pod};
+
+/// Boards on the network are simulated by a server and not by files, see the tests of Darwin3.
+const ON_THE_NETWORK: &str = "darwin3-network";
+
+/// The profiles that simulate something.
+fn simulated() -> impl Iterator<Item = &'static DeviceProfile> {
+    DeviceProfile::ALL.iter().filter(|profile| profile.name != ON_THE_NETWORK)
+}
+
+/// What a profile simulates, `count` times, as a machine's `devices`.
+fn devices(profile: &DeviceProfile, count: usize) -> String {
+    let numbered = |n: usize| -> Vec<Value> {
+        let text = profile.text.replace("{n}", &n.to_string());
+        let document: Value = serde_saphyr::from_str(&text).expect("YAML");
+        document["simulated"].as_array().expect("a list").clone()
+    };
+    let (mut names, mut all) = (BTreeSet::new(), (0..count).flat_map(numbered).collect::<Vec<_>>());
+    // What has no number in its name is there once on a machine.
+    all.retain(|device| names.insert(device["name"].to_string()));
+    serde_saphyr::to_string(&all).expect("YAML")
+}
+
+fn world(profile: &DeviceProfile, count: usize) -> World {
+    World::new(&devices(profile, count), &format!("sources: [{{profile: {}}}]", profile.name))
+}
+
+/// The devices of the profile's source.
+fn own<'a>(state: &'a NodeState, profile: &DeviceProfile) -> Vec<&'a Device> {
+    let source = profile.rule().name;
+    state.inventory.devices.iter().filter(|device| device.source == source).collect()
+}
+
+/// A device with everything that a container or a selector sees of it.
+fn shown(device: &Device) -> String {
+    let mut text = format!("{} {}\n", device.id, device.health.state);
+    for (name, value) in &device.attributes {
+        let value = match value {
+            AttributeValue::String(text) => format!("{text:?}"),
+            other => other.to_string(),
+        };
+        let _ = writeln!(text, "  {name} = {value}");
+    }
+    for node in &device.nodes {
+        let shared = if node.shared { ", shared" } else { "" };
+        let _ = writeln!(text, "  node {} {}{shared}", node.path.display(), node.access);
+    }
+    for (name, value) in &device.extras.env {
+        let _ = writeln!(text, "  env {name}={value}");
+    }
+    for mount in &device.extras.mounts {
+        let _ = writeln!(text, "  mount {}", mount.host.display());
+    }
+    text
+}
+
+#[tokio::test]
+async fn every_profile_finds_what_it_simulates_and_nothing_else() {
+    for profile in simulated() {
+        let state = world(profile, 2).survey().await;
+        let found: Vec<_> = own(&state, profile).into_iter().map(shown).collect();
+        assert!(!found.is_empty(), "{} finds nothing of its own", profile.name);
+        assert_eq!(found.len(), state.inventory.devices.len(), "{}", profile.name);
+        let resources = state
+            .resources()
+            .into_iter()
+            .map(|(name, (listed, allocatable))| format!("{name}: {allocatable} of {listed}\n"));
+        let text = resources.chain(found).collect::<String>();
+        insta::assert_snapshot!(profile.name, text);
+    }
+}
+
+#[tokio::test]
+async fn a_device_of_every_profile_that_is_unplugged_has_vanished() {
+    for profile in simulated() {
+        let world = world(profile, 1);
+        let agent = world.agent();
+        agent.until(|state| are_all(state, profile, HealthState::Healthy)).await;
+        world.machine.update(|model| model.devices.clear()).expect("unplugged");
+        agent.until(|state| own(state, profile).iter().all(|it| it.health.has_vanished())).await;
+    }
+}
+
+fn are_all(state: &NodeState, profile: &DeviceProfile, health: HealthState) -> bool {
+    let devices = own(state, profile);
+    !devices.is_empty() && devices.iter().all(|device| device.health.state == health)
+}
+
+#[tokio::test]
+async fn no_device_is_of_two_profiles() {
+    let names = ["tpu", "tpu-vfio", "video", "serial", "dvb", "coral-usb", "coral-pcie", "hailo"];
+    for machine in names.map(|name| name.parse::<DeviceProfile>().expect("shipped")) {
+        let entries = names.map(|name| format!("{{profile: {name}}}")).join(", ");
+        let world = World::new(&devices(&machine, 1), &format!("sources: [{entries}]"));
+        let state = world.survey().await;
+        let source = machine.rule().name;
+        let others = state.inventory.devices.iter().filter(|device| device.source != source);
+        assert_eq!(others.count(), 0, "{}: {:#?}", machine.name, state.inventory.devices);
+    }
+}
+
+#[tokio::test]
+async fn a_stick_that_loads_its_firmware_stays_the_same_device() {
+    let profile: DeviceProfile = "coral-usb".parse().expect("shipped");
+    let after = devices(&profile, 1);
+    let before = after.replace("18d1", "1a6e").replace("9302", "089a").replace("010", "007");
+    assert_ne!(before, after);
+    let world = World::new(&before, "sources: [{profile: coral-usb}]");
+    let agent = world.agent();
+    let state = agent.until(|state| are_all(state, &profile, HealthState::Healthy)).await;
+    let id = own(&state, &profile)[0].id.clone();
+    let stick = |text: &str| serde_saphyr::from_str(text).expect("devices");
+    world.machine.update(|model| model.devices = stick(&after)).expect("it came up again");
+    let has_moved = |device: &&Device| device.nodes[0].path.ends_with("010");
+    let moved = agent.until(|state| own(state, &profile).iter().any(has_moved)).await;
+    let ids: Vec<_> = own(&moved, &profile).into_iter().map(|device| device.id.clone()).collect();
+    assert_eq!(ids, [id]);
+}
+
+#[tokio::test]
+async fn a_shared_node_goes_to_many_pods_and_a_camera_to_one() {
+    let [kvm, video] = ["kvm", "video"].map(|name| name.parse::<DeviceProfile>().expect("shipped"));
+    let both = format!("{}\n{}", devices(&kvm, 1), devices(&video, 1));
+    let world = World::new(&both, "sources: [{profile: kvm}, {profile: video}]");
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "devices.kubevirt.io/kvm", 110).await;
+    allocatable(&kubelet, "squat.ai/video", 1).await;
+    for name in ["a", "b", "c"] {
+        let admitted = kubelet.admit(pod(name, "devices.kubevirt.io/kvm", 1)).await;
+        admitted.unwrap_or_else(|why| panic!("{name}: {why:?}"));
+    }
+    kubelet.admit(pod("one", "squat.ai/video", 1)).await.expect("admitted");
+    assert!(kubelet.admit(pod("two", "squat.ai/video", 1)).await.is_err(), "it is taken");
+}

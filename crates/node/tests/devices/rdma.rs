@@ -1,0 +1,446 @@
+//! Network interfaces: what is found, who may have it, what a container and the CNI plugins are told.
+
+use std::{collections::BTreeSet, fs, sync::Arc};
+
+use windlass_core::{
+    device::{Device, DeviceId},
+    topology::PcieLevel,
+};
+use windlass_kubelet_sim::{Container, Kubelet, Pod};
+use windlass_machine::{
+    Profile,
+    profile::{LinkState, VirtualFunction},
+};
+use windlass_node::state::NodeState;
+
+use crate::world::{World, allocatable, attribute, device, pod, source};
+
+/// A resource of virtual functions with the kernel's driver, by address and through the kubelet alone.
+const VFS: &str = r#"
+deviceList: envvar
+nics: {ids: pciAddress, info: {"*": {rail: "<1>"}, "0000:17:00.2": {rail: "2"}}}
+resources:
+- name: example.com/vf
+  devices: {kind: nic, match: 'device.attributes["windlass.dev"].isSriovVf'}
+"#;
+
+fn world(config: &str) -> World {
+    World::of(&Profile::named("rdma").expect("a shipped profile"), config)
+}
+
+/// What becomes of every interface, a line each.
+fn told(state: &NodeState) -> String {
+    let offerings = state.offerings();
+    let line = |device: &Device| {
+        let of = |name: &str| attribute(device, &format!("windlass.dev/{name}"));
+        let known = ["driver", "ifName", "rdmaDevice", "pfName", "vfIndex", "vdpaType"];
+        let known: Vec<_> = known.iter().filter_map(|name| of(name)).collect();
+        let nodes = device.nodes.iter().map(|node| node.path.display().to_string());
+        let nodes: Vec<_> = nodes.map(|path| path.replace("/dev/", "")).collect();
+        let why = offerings.get(&device.id).and_then(|it| it.obstacle.as_deref());
+        let (known, nodes) = (known.join(" "), nodes.join(" "));
+        format!("{}: {known}; {nodes}; {}\n", device.id, why.unwrap_or("offered"))
+    };
+    state.inventory.devices.iter().map(line).collect::<Vec<_>>().concat()
+}
+
+#[tokio::test]
+async fn every_function_is_found_with_its_nodes_and_what_stands_against_it() {
+    let world = world("resources: [{name: example.com/nic, devices: {kind: nic}}]");
+    let state = world.survey().await;
+    let expected = "\
+nic-0000-17-00-0: mlx5_core ens1f0np0 mlx5_0; infiniband/uverbs0 infiniband/rdma_cm; 3 virtual functions are made of it
+nic-0000-17-00-1: mlx5_core ens1f1np1 mlx5_1; infiniband/uverbs1 infiniband/rdma_cm; offered
+nic-0000-98-00-0: mlx5_core eno1 mlx5_2; infiniband/uverbs2 infiniband/rdma_cm; eno1 is a part of the bond bond0, which is in use
+nic-0000-98-00-1: mlx5_core eno2 mlx5_3; infiniband/uverbs3 infiniband/rdma_cm; eno2 is a part of the bond bond0, which is in use
+nic-0000-ca-00-0: mlx5_core ibs3 mlx5_4; infiniband/uverbs4 infiniband/rdma_cm; offered
+nic-0000-17-00-2: mlx5_core ens1f0v0 mlx5_5 ens1f0np0 0; infiniband/uverbs6 infiniband/rdma_cm; offered
+nic-0000-17-00-4: mlx5_core ens1f0v2 mlx5_7 ens1f0np0 2 vhost; infiniband/uverbs8 infiniband/rdma_cm vhost-vdpa-0; offered
+nic-mlx5_core.sf.4: mlx5_core.sf ens1f0s88 mlx5_8; infiniband/uverbs9 infiniband/rdma_cm; offered
+nic-0000-01-00-0: tg3 eno3; ; the host's default route is over eno3
+nic-0000-17-00-3: vfio-pci ens1f0np0 1; vfio/vfio vfio/62; offered
+";
+    assert_eq!(told(&state), expected);
+    assert_eq!(source(&state, "nics"), "ready: 10 network interfaces, 8 with RDMA");
+}
+
+#[tokio::test]
+async fn attributes_are_those_that_selectors_of_other_drivers_use_too() {
+    let world = world("");
+    let state = world.survey().await;
+    let function = device(&state.inventory, "nic-0000-17-00-2");
+    for (name, expected) in [
+        ("windlass.dev/pciVendor", "15b3"),
+        ("windlass.dev/pciDevice", "101e"),
+        ("windlass.dev/isSriovVf", "true"),
+        ("windlass.dev/pfPciAddress", "0000:17:00.0"),
+        ("windlass.dev/linkLayer", "Ethernet"),
+        ("windlass.dev/portState", "ACTIVE"),
+        ("windlass.dev/mtu", "9000"),
+        ("resource.kubernetes.io/pciBusID", "0000:17:00.2"),
+        ("resource.kubernetes.io/pcieRoot", "pci0000:15"),
+        ("resource.kubernetes.io/numaNode", "0"),
+        ("dra.net/ifName", "ens1f0v0"),
+        ("dra.net/encapsulation", "ether"),
+        ("dra.net/rdma", "true"),
+    ] {
+        assert_eq!(attribute(function, name).as_deref(), Some(expected), "{name}");
+    }
+    let physical = device(&state.inventory, "nic-0000-17-00-0");
+    assert_eq!(attribute(physical, "windlass.dev/sriovVfs").as_deref(), Some("3"));
+    for device in &state.inventory.devices {
+        assert!(device.attributes.len() <= 32, "DRA takes no more of {}", device.id);
+    }
+}
+
+#[tokio::test]
+async fn what_the_host_needs_is_given_to_no_one_alone_and_its_rdma_device_to_many() {
+    let ids = "ids: [nic-0000-01-00-0, nic-0000-17-00-0, nic-0000-98-00-0]";
+    let alone = world(&format!("resources: [{{name: a.com/x, devices: {{kind: nic, {ids}}}}}]"));
+    assert_eq!(alone.survey().await.resources().len(), 0, "no id overrules the host's needs");
+    let config = format!(
+        "resources: [{{name: rdma/shared, devices: {{kind: nic, {ids}}}, \
+         sharing: {{method: shared, replicas: 4}}}}]"
+    );
+    let shared = world(&config);
+    let state = shared.survey().await;
+    assert_eq!(state.resources().into_values().collect::<Vec<_>>(), [(8, 8)]);
+    let without_rdma: DeviceId = "nic-0000-01-00-0".parse().expect("an id");
+    let why = state.offerings()[&without_rdma].obstacle.clone();
+    assert_eq!(why.as_deref(), Some("no RDMA device, which is what containers could share"));
+    shared.write("/sys/module/ib_core/parameters/netns_mode", "N\n");
+    let state = shared.survey().await;
+    assert_eq!(state.resources().len(), 0);
+    assert!(told(&state).contains("rdma system set netns shared"));
+    assert!(source(&state, "nics").ends_with("RDMA network namespaces: exclusive"));
+}
+
+#[tokio::test]
+async fn a_route_over_an_interface_that_is_made_of_another_is_over_both() {
+    let world = world("resources: [{name: example.com/nic, devices: {kind: nic}}]");
+    world.write("/sys/class/net/ens1f1np1/upper_ens1f1.7/ifindex", "40");
+    let routes = fs::read_to_string(world.host("/proc/1/net/route")).expect("routes");
+    world.write("/proc/1/net/route", &routes.replace("eno3\t", "ens1f1.7\t"));
+    world.write("/proc/1/net/ipv6_route", "");
+    let state = world.survey().await;
+    let why = "the host's default route is over ens1f1.7, which is made of ens1f1np1";
+    assert!(told(&state).contains(why), "{}", told(&state));
+    assert!(told(&state).contains("tg3 eno3; ; offered"), "{}", told(&state));
+}
+
+#[tokio::test]
+async fn a_container_is_told_of_its_functions_as_by_the_sriov_network_device_plugin() {
+    let world = world(VFS);
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "example.com/vf", 3).await;
+    let admission = kubelet.admit(pod("p", "example.com/vf", 3)).await.expect("admitted");
+    let grant = &admission.allotment("main", "example.com/vf").expect("allotted").grant;
+    let addresses: BTreeSet<_> = grant.envs["PCIDEVICE_EXAMPLE_COM_VF"].split(',').collect();
+    assert_eq!(addresses, ["0000:17:00.2", "0000:17:00.3", "0000:17:00.4"].into());
+    let expected = concat!(
+        r#"{"0000:17:00.2":{"extra":{"rail":"2"},"generic":{"deviceID":"0000:17:00.2"},"#,
+        r#""rdma":{"rdma_cm":"/dev/infiniband/rdma_cm","rdma_dev":"mlx5_5","#,
+        r#""uverbs":"/dev/infiniband/uverbs6"}},"#,
+        r#""0000:17:00.3":{"extra":{"rail":"\u003c1\u003e"},"generic":{"deviceID":"0000:17:00.3"},"#,
+        r#""vfio":{"dev-mount":"/dev/vfio/62","mount":"/dev/vfio/vfio"}},"#,
+        r#""0000:17:00.4":{"extra":{"rail":"\u003c1\u003e"},"generic":{"deviceID":"0000:17:00.4"},"#,
+        r#""rdma":{"rdma_cm":"/dev/infiniband/rdma_cm","rdma_dev":"mlx5_7","#,
+        r#""uverbs":"/dev/infiniband/uverbs8"},"vdpa":{"mount":"/dev/vhost-vdpa-0"}}}"#,
+    );
+    assert_eq!(grant.envs["PCIDEVICE_EXAMPLE_COM_VF_INFO"], expected);
+    let nodes: Vec<_> = grant.devices.iter().map(|node| node.container_path.as_str()).collect();
+    assert_eq!(nodes.len(), 6, "{nodes:?}");
+    assert!(grant.devices.iter().all(|node| node.permissions == "rw"));
+}
+
+#[tokio::test]
+async fn cni_plugins_find_a_file_for_what_is_offered_and_none_for_what_is_not() {
+    let world = world(VFS);
+    let folder = world.host("/var/run/k8s.cni.cncf.io/devinfo/dp");
+    fs::create_dir_all(&folder).expect("made");
+    fs::write(folder.join("other.com-x-0000:17:00.2-device.json"), "{}").expect("written");
+    let file = |id: &str| folder.join(format!("example.com-vf-{id}-device.json"));
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "example.com/vf", 3).await;
+    let text = |id| fs::read_to_string(file(id)).expect("written before it was offered");
+    assert_eq!(
+        text("0000:17:00.2"),
+        concat!(
+            r#"{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:17:00.2","#,
+            r#""rdma-device":"mlx5_5","pf-pci-address":"0000:17:00.0"}}"#,
+        )
+    );
+    assert_eq!(
+        text("0000:17:00.4"),
+        concat!(
+            r#"{"type":"vdpa","version":"1.1.0","vdpa":{"parent-device":"vdpa0","driver":"vhost","#,
+            r#""path":"/dev/vhost-vdpa-0","pci-address":"0000:17:00.4","#,
+            r#""pf-pci-address":"0000:17:00.0"}}"#,
+        )
+    );
+    world.machine.update(|model| drop(functions(model).pop())).expect("changed");
+    agent.until_health("0000:17:00.4", "Unhealthy: vanished").await;
+    agent.until(|_| !file("0000:17:00.4").exists()).await;
+    assert!(file("0000:17:00.2").exists());
+    agent.stop().await;
+    let mut elsewhere = world;
+    elsewhere.config.policy.resources = windlass_node::config::Resources::Default;
+    let agent = elsewhere.agent();
+    agent.until(|state| state.inventory.generation > 0).await;
+    let left = fs::read_dir(&folder).expect("a folder").count();
+    assert_eq!(left, 1, "an agent knows the files of its earlier life, and touches no other's");
+}
+
+fn functions(model: &mut windlass_machine::state::Model) -> &mut Vec<VirtualFunction> {
+    &mut model.nics[0].sriov.as_mut().expect("it has virtual functions").functions
+}
+
+#[tokio::test]
+async fn functions_that_are_made_while_the_agent_runs_are_offered() {
+    let world = world(VFS);
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "example.com/vf", 3).await;
+    let more = VirtualFunction {
+        driver: Some("mlx5_core".to_owned()),
+        netdev: Some("ens1f0v3".to_owned()),
+        ..VirtualFunction::default()
+    };
+    world.machine.update(|model| functions(model).push(more)).expect("changed");
+    allocatable(&kubelet, "example.com/vf", 4).await;
+}
+
+#[tokio::test]
+async fn a_group_that_has_another_number_by_now_is_given_by_that_number() {
+    let world = world(VFS);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "example.com/vf", 3).await;
+    world.machine.update(|model| functions(model)[1].group = Some(70)).expect("changed");
+    let has = |state: &Arc<NodeState>, path: &str| {
+        let device = device(&state.inventory, "0000:17:00.3");
+        device.nodes.iter().any(|node| node.path.to_str() == Some(path))
+    };
+    agent.until(|state| has(state, "/dev/vfio/70") && !has(state, "/dev/vfio/62")).await;
+    let admission = kubelet.admit(pod("p", "example.com/vf", 3)).await.expect("admitted");
+    let grant = &admission.allotment("main", "example.com/vf").expect("allotted").grant;
+    assert!(grant.devices.iter().any(|node| node.host_path.ends_with("/dev/vfio/70")));
+}
+
+#[tokio::test]
+async fn a_group_with_a_member_that_another_driver_has_is_given_to_no_one() {
+    let world = world(VFS);
+    world.machine.update(|model| functions(model)[0].group = Some(62)).expect("changed");
+    let state = world.survey().await;
+    let why = "0000:17:00.2 is in its IOMMU group 62 and has the driver mlx5_core";
+    assert!(told(&state).contains(why), "{}", told(&state));
+}
+
+#[tokio::test]
+async fn without_an_iommu_programs_find_the_node_by_its_usual_name() {
+    let world = world(VFS);
+    world.write("/sys/kernel/iommu_groups/62/name", "vfio-noiommu\n");
+    world.write("/dev/vfio/noiommu-62", "");
+    let state = world.survey().await;
+    let node = &device(&state.inventory, "0000:17:00.3").nodes[1];
+    assert_eq!(node.path.to_str(), Some("/dev/vfio/noiommu-62"));
+    assert_eq!(node.inside().to_str(), Some("/dev/vfio/62"));
+}
+
+#[tokio::test]
+async fn a_cable_that_is_pulled_and_put_back_costs_its_functions_a_quiet_period() {
+    let world = world(VFS);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "example.com/vf", 3).await;
+    let link = |link| world.machine.update(|model| model.nics[0].link = link).expect("changed");
+    link(LinkState::Down);
+    allocatable(&kubelet, "example.com/vf", 0).await;
+    let why = "Unhealthy: link down, physical function: port 1 of mlx5_0 is 1: DOWN, 3: Disabled";
+    agent.until_health("0000:17:00.3", why).await;
+    link(LinkState::Up);
+    allocatable(&kubelet, "example.com/vf", 3).await;
+}
+
+#[tokio::test]
+async fn an_interface_that_nobody_has_brought_up_waits_in_health() {
+    let world = world("nics: {ids: pciAddress}");
+    world.machine.update(|model| model.nics[1].link = LinkState::Down).expect("changed");
+    let agent = world.agent();
+    agent.until_health("0000:17:00.1", "Unhealthy: link down").await;
+    let flags = "/sys/class/net/ens1f1np1/flags";
+    world.write(flags, "0x1002\n");
+    agent.until_health("0000:17:00.1", "Healthy").await;
+    world.write(flags, "0x1003\n");
+    agent.until_health("0000:17:00.1", "Unhealthy: link down").await;
+}
+
+#[tokio::test]
+async fn half_a_set_of_nodes_is_given_to_no_one() {
+    let world = world("nics: {ids: pciAddress, rdmaNodes: [uverbs, rdmaCm, umad, issm]}");
+    let agent = world.agent();
+    agent.until_health("0000:ca:00.0", "Healthy").await;
+    let nodes = device(&agent.state.borrow().inventory, "0000:ca:00.0").nodes.len();
+    assert_eq!(nodes, 4, "InfiniBand has a manager's node as well");
+    for (path, why) in [
+        ("/dev/infiniband/rdma_cm", "not ready, /dev/infiniband/rdma_cm is not there"),
+        ("/dev/infiniband/uverbs4", "device node missing, /dev/infiniband/uverbs4 is not there"),
+    ] {
+        fs::rename(world.host(path), world.host("/dev/elsewhere")).expect("moved");
+        agent.until_health("0000:ca:00.0", &format!("Unhealthy: {why}")).await;
+        fs::rename(world.host("/dev/elsewhere"), world.host(path)).expect("moved");
+        agent.until_health("0000:ca:00.0", "Healthy").await;
+    }
+    let verbs = world.host("/sys/bus/pci/devices/0000:ca:00.0/infiniband_verbs");
+    fs::rename(&verbs, world.host("/sys/elsewhere")).expect("moved");
+    let why = "Unhealthy: not ready, mlx5_4 has no uverbs node yet: is ib_uverbs loaded?";
+    agent.until_health("0000:ca:00.0", why).await;
+}
+
+#[tokio::test]
+async fn an_rdma_device_that_goes_while_its_driver_stays_is_a_failure() {
+    let world = world("nics: {ids: pciAddress}");
+    let agent = world.agent();
+    agent.until_health("0000:ca:00.0", "Healthy").await;
+    world.machine.update(|model| model.nics[4].rdma = None).expect("changed");
+    let why = "Unhealthy: not ready, its RDMA device is gone, while its driver is still mlx5_core";
+    agent.until_health("0000:ca:00.0", why).await;
+}
+
+#[tokio::test]
+async fn software_rdma_is_named_and_left_out() {
+    let world = world("");
+    world.write("/sys/devices/virtual/infiniband/rxe0/node_type", "1: CA");
+    let target = "../../devices/virtual/infiniband/rxe0";
+    let link = world.host("/sys/class/infiniband/rxe0");
+    std::os::unix::fs::symlink(target, link).expect("linked");
+    let state = world.survey().await;
+    assert!(source(&state, "nics").ends_with("; left out, as no hardware's: rxe0"));
+}
+
+/// A resource of the two NICs that no one else needs, shared.
+fn two(pool: &str) -> String {
+    format!(
+        "deviceList: envvar\nresources: [{{name: rdma/hca, devices: {{kind: nic, ids: \
+         [nic-0000-17-00-1, nic-0000-ca-00-0]}}, sharing: {{method: shared, replicas: 3{pool}}}}}]"
+    )
+}
+
+/// The verbs nodes that a new pod gets with one of a resource, by its ids.
+async fn verbs(kubelet: &Kubelet, name: &str) -> (Vec<String>, Vec<String>) {
+    let admission = kubelet.admit(pod(name, "rdma/hca", 1)).await.expect("admitted");
+    let allotment = admission.allotment("main", "rdma/hca").expect("allotted");
+    let nodes = allotment.grant.devices.iter().map(|node| node.container_path.clone());
+    let verbs = nodes.filter(|path| path.contains("uverbs")).collect();
+    (allotment.ids().into_iter().collect(), verbs)
+}
+
+#[tokio::test]
+async fn tokens_of_a_nic_give_that_nic() {
+    let world = world(&two(""));
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "rdma/hca", 6).await;
+    let mut used = BTreeSet::new();
+    for name in ["a", "b"] {
+        let (ids, verbs) = verbs(&kubelet, name).await;
+        assert_eq!(verbs.len(), 1, "{ids:?}");
+        used.extend(verbs);
+    }
+    assert_eq!(used.len(), 2, "the second container has the other NIC");
+}
+
+#[tokio::test]
+async fn tokens_of_a_pool_give_every_nic_that_is_well() {
+    let world = world(&two(", pool: true"));
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "rdma/hca", 3).await;
+    let both = ["/dev/infiniband/uverbs1".to_owned(), "/dev/infiniband/uverbs4".to_owned()];
+    assert_eq!(verbs(&kubelet, "a").await, (vec!["0".to_owned()], both.to_vec()));
+    let link = |nic: usize, link| {
+        world.machine.update(|model| model.nics[nic].link = link).expect("changed");
+    };
+    link(4, LinkState::Down);
+    agent.until_health("nic-0000-ca-00-0", "Unhealthy").await;
+    assert_eq!(verbs(&kubelet, "b").await.1, both[..1]);
+    link(1, LinkState::Down);
+    allocatable(&kubelet, "rdma/hca", 0).await;
+    link(1, LinkState::Up);
+    allocatable(&kubelet, "rdma/hca", 3).await;
+    assert_eq!(verbs(&kubelet, "c").await.0, ["2"]);
+}
+
+#[tokio::test]
+async fn tokens_that_a_smaller_pool_does_not_have_stay_listed() {
+    let world = world(&two(", pool: true"));
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "rdma/hca", 3).await;
+    agent.follow(&two(", pool: true").replace("replicas: 3", "replicas: 2"));
+    let node = allocatable(&kubelet, "rdma/hca", 2).await;
+    assert_eq!(node.counts("rdma/hca"), Some((3, 2)));
+}
+
+#[tokio::test]
+async fn nics_of_a_pool_that_containers_hold_are_given_to_no_one_alone() {
+    let world = world(&two(", pool: true"));
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "rdma/hca", 3).await;
+    verbs(&kubelet, "holder").await;
+    agent.follow("resources: [{name: rdma/whole, devices: {kind: nic, ids: [nic-0000-17-00-1]}}]");
+    let id: DeviceId = "nic-0000-17-00-1".parse().expect("an id");
+    let why = "a container holds it as rdma/hca";
+    let held = |state: &Arc<NodeState>| {
+        state.offerings().get(&id).is_some_and(|it| it.obstacle.as_deref() == Some(why))
+    };
+    agent.until(held).await;
+}
+
+#[tokio::test]
+async fn programs_are_told_which_rdma_devices_are_theirs_where_that_is_wanted() {
+    let world = world(&format!("nics: {{programHints: true}}\n{}", two(", pool: true")));
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "rdma/hca", 3).await;
+    let admission = kubelet.admit(pod("p", "rdma/hca", 1)).await.expect("admitted");
+    let envs = &admission.allotment("main", "rdma/hca").expect("allotted").grant.envs;
+    assert_eq!(envs["NCCL_IB_HCA"], "=mlx5_1,mlx5_4");
+    assert_eq!(envs["UCX_NET_DEVICES"], "mlx5_1:1,mlx5_4:1");
+}
+
+#[tokio::test]
+async fn the_kubelet_is_told_of_numa_nodes_unless_that_is_unwanted() {
+    for (hints, expected) in [("true", &[0_i64][..]), ("false", &[-1])] {
+        let world = world(&format!("nics: {{numaHints: {hints}}}\n{}", two("")));
+        let (kubelet, _agent) = (world.kubelet(), world.agent());
+        allocatable(&kubelet, "rdma/hca", 6).await;
+        let admission = kubelet.admit(pod("p", "rdma/hca", 1)).await.expect("admitted");
+        let devices = &admission.allotment("main", "rdma/hca").expect("allotted").devices;
+        assert_eq!(devices.keys().copied().collect::<Vec<_>>(), expected, "{hints}");
+    }
+}
+
+/// GPUs and NICs of a new pod, by the level of the farthest pair.
+async fn pair(kubelet: &Kubelet, state: &NodeState, nic: &str) -> PcieLevel {
+    let limits = [("nvidia.com/gpu".to_owned(), 1), (nic.to_owned(), 1)].into();
+    let pod = Pod::new(nic).container(Container { name: "main".to_owned(), limits });
+    let admission = kubelet.admit(pod).await.expect("admitted");
+    let position = |resource: &str| {
+        let ids = admission.allotment("main", resource).expect("allotted").ids();
+        state.topology.position(ids.first().expect("one")).expect("known")
+    };
+    state.topology.connection(position("nvidia.com/gpu"), position(nic)).pcie
+}
+
+#[tokio::test]
+async fn a_gpu_and_a_nic_of_one_pod_are_near_each_other_whichever_is_asked_for_first() {
+    // The embedded kubelet asks in the order of the names. What is asked for first is not the first of its
+    // kind, since others have those.
+    for (nic, first) in [("rdma/nic", "nvidia.com/gpu"), ("a.com/nic", "a.com/nic")] {
+        let config = format!(
+            "unmatched: default\nresources: [{{name: {nic}, devices: {{kind: nic, \
+             match: 'device.attributes[\"windlass.dev\"].rdma'}}}}]"
+        );
+        let world = World::of(&Profile::named("dgx-h100").expect("a profile"), &config);
+        let (kubelet, agent) = (world.kubelet(), world.agent());
+        allocatable(&kubelet, nic, 8).await;
+        allocatable(&kubelet, "nvidia.com/gpu", 8).await;
+        kubelet.admit(pod("others", first, 3)).await.expect("admitted");
+        let state = agent.state.borrow().clone();
+        assert_eq!(pair(&kubelet, &state, nic).await, PcieLevel::Pix, "{nic}");
+    }
+}

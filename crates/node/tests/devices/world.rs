@@ -1,0 +1,247 @@
+//! A node in a temporary folder, with any devices but GPUs: a simulated host, an agent, a kubelet.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use tempfile::TempDir;
+use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tokio_util::sync::CancellationToken;
+use windlass_core::{
+    device::Device,
+    inventory::{Inventory, SourceState},
+};
+use windlass_kubelet_sim::{Container, Kubelet, NodeStatus, Pod};
+use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_node::{
+    Agent, Config,
+    clock::Clock,
+    config::{ConfigFile, DriverPlaces, HealthPolicy, Policy, SessionLimits},
+    state::NodeState,
+};
+
+/// How long anything may take before a test has failed.
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a device must be quiet in these tests.
+pub(crate) const QUIET: Duration = Duration::from_millis(100);
+
+/// A machine without devices, to which those of a test are added.
+const EMPTY: &str = r#"name: any
+description: a machine without GPUs
+product: Any
+driver: {version: 570.133.20, cuda: "12.8"}
+numa: [{cpus: "0-7", memory_gib: 16}, {cpus: "8-15", memory_gib: 16}]
+cards: {}
+gpus: []
+"#;
+
+/// A node whose parts are started one by one.
+pub(crate) struct World {
+    pub(crate) machine: Machine,
+    pub(crate) config: Config,
+    _folder: TempDir,
+}
+
+/// An agent that runs; it is stopped when dropped.
+pub(crate) struct Running {
+    pub(crate) state: watch::Receiver<Arc<NodeState>>,
+    policy: watch::Sender<Arc<Policy>>,
+    stop: tokio_util::sync::DropGuard,
+    task: JoinSet<()>,
+}
+
+// === impl World ===
+
+impl World {
+    /// A machine with devices, as a profile's `devices:` lists them, and an agent's configuration.
+    pub(crate) fn new(devices: &str, config: &str) -> Self {
+        let indented = devices.lines().fold(String::new(), |all, line| all + "  " + line + "\n");
+        let profile = match devices.trim() {
+            "" => EMPTY.to_owned(),
+            _ => format!("{EMPTY}devices:\n{indented}"),
+        };
+        Self::of(&Profile::parse("test", &profile).expect("a machine"), config)
+    }
+
+    /// A machine after any profile.
+    pub(crate) fn of(profile: &Profile, config: &str) -> Self {
+        let folder = temporary_folder();
+        let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
+        let machine = Machine::create(&folder.path().join("machine"), profile, &driver);
+        let machine = machine.expect("a machine");
+        let config = settings(&folder, &machine, policy(config));
+        Self { machine, config, _folder: folder }
+    }
+
+    /// The agent, with a policy that may be replaced.
+    pub(crate) fn agent(&self) -> Running {
+        let clock = Clock::starting_at(Timestamp::now());
+        let policy = watch::Sender::new(Arc::new(self.config.policy.clone()));
+        let agent = Agent::start_under(&self.config, policy.subscribe(), clock);
+        let agent = agent.expect("the agent starts");
+        let (state, stop) = (agent.state(), CancellationToken::new());
+        let (token, mut task) = (stop.clone(), JoinSet::new());
+        task.spawn(async move { agent.run(token.cancelled()).await.expect("no part fails") });
+        Running { state, policy, stop: stop.drop_guard(), task }
+    }
+
+    pub(crate) fn kubelet(&self) -> Kubelet {
+        let mut config = windlass_kubelet_sim::Config::new(&self.config.kubelet_dir);
+        config.numa_nodes = vec![0, 1];
+        Kubelet::start(config).expect("the embedded kubelet starts")
+    }
+
+    /// A path of the host, as the test finds it.
+    pub(crate) fn host(&self, path: &str) -> PathBuf {
+        self.config.host_root.join(path.trim_start_matches('/'))
+    }
+
+    /// Writes a file of the host.
+    pub(crate) fn write(&self, path: &str, text: &str) {
+        let path = self.host(path);
+        fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).expect("made");
+        fs::write(path, text).expect("written");
+    }
+
+    /// Lets something happen, `unplug:stick`.
+    pub(crate) fn happen(&self, fault: &str) {
+        self.machine.inject(&fault.parse().expect("a fault")).expect("it happens");
+    }
+
+    /// What the agent would find, without serving anyone.
+    pub(crate) async fn survey(&self) -> NodeState {
+        let clock = Clock::starting_at(Timestamp::now());
+        windlass_node::agent::survey(&self.config, clock).await
+    }
+}
+
+/// The policy that a configuration describes, with less patience.
+pub(crate) fn policy(text: &str) -> Policy {
+    let config = ConfigFile::parse(Path::new("test.yaml"), text);
+    let policy = config.unwrap_or_else(|error| panic!("{error}")).policy;
+    let health = HealthPolicy {
+        quiet_period: QUIET,
+        probe_interval: Duration::from_millis(100),
+        call_deadline: Duration::from_secs(2),
+        ..policy.health
+    };
+    Policy { health, ..policy }
+}
+
+/// What a configuration is refused with.
+pub(crate) fn refused(text: &str) -> String {
+    let config = ConfigFile::parse(Path::new("test.yaml"), text);
+    config.expect_err("it is refused").to_string()
+}
+
+/// In memory where the machine has it.
+fn temporary_folder() -> TempDir {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("wl");
+    builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir()).expect("a temporary folder")
+}
+
+fn settings(folder: &TempDir, machine: &Machine, policy: Policy) -> Config {
+    Config {
+        kubelet_dir: folder.path().join("kubelet"),
+        host_root: machine.host_root(),
+        host_root_on_node: machine.host_root(),
+        driver: DriverPlaces {
+            nvml_library: Some(machine.nvml_library()),
+            ..DriverPlaces::default()
+        },
+        state_dir: folder.path().join("state"),
+        mps_dir: "/run/windlass/mps".into(),
+        cdi_dir: folder.path().join("cdi"),
+        policy,
+        session: SessionLimits {
+            stream_deadline: Duration::from_millis(500),
+            retry_first: Duration::from_millis(10),
+            retry_most: Duration::from_millis(100),
+            handover: Duration::from_millis(50),
+            look_interval: Duration::from_millis(500),
+            ..SessionLimits::default()
+        },
+        ..Config::default()
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    /// Waits for the node's state to fulfil a condition.
+    pub(crate) async fn until(
+        &self,
+        condition: impl FnMut(&Arc<NodeState>) -> bool,
+    ) -> Arc<NodeState> {
+        let mut state = self.state.clone();
+        let reached = timeout(LIMIT, state.wait_for(condition)).await;
+        let reached = reached.map(|found| found.expect("the agent runs").clone());
+        reached.unwrap_or_else(|_| {
+            panic!("not in time; the state is {:#?}", self.state.borrow().inventory)
+        })
+    }
+
+    /// Waits until a device says this of its health, beginning with `Healthy` or `Unhealthy`.
+    pub(crate) async fn until_health(&self, id: &str, health: &str) -> Arc<NodeState> {
+        let says = |device: &Device| device.health.to_string().starts_with(health);
+        self.until(|state| state.inventory.get(id).is_some_and(says)).await
+    }
+
+    /// Stops the agent as SIGTERM does.
+    pub(crate) async fn stop(mut self) {
+        drop(self.stop);
+        let ended = timeout(LIMIT, self.task.join_next()).await.expect("it stops in time");
+        ended.expect("there is one").expect("no panic");
+    }
+
+    /// Puts another policy into effect.
+    pub(crate) fn follow(&self, text: &str) {
+        self.policy.send_replace(Arc::new(policy(text)));
+    }
+}
+
+/// The device of that id.
+pub(crate) fn device<'a>(inventory: &'a Inventory, id: &str) -> &'a Device {
+    let known = || inventory.devices.iter().map(|device| device.id.as_str()).collect::<Vec<_>>();
+    inventory.get(id).unwrap_or_else(|| panic!("no {id} among {:?}", known()))
+}
+
+/// An attribute of a device, as text.
+pub(crate) fn attribute(device: &Device, name: &str) -> Option<String> {
+    let mut all = device.attributes.iter();
+    all.find(|(known, _)| known.to_string() == name).map(|(_, value)| value.to_string())
+}
+
+/// How a source fares, as text.
+pub(crate) fn source(state: &NodeState, name: &str) -> String {
+    match state.inventory.sources.get(name) {
+        None => "unknown".to_owned(),
+        Some(SourceState::Starting) => "starting".to_owned(),
+        Some(SourceState::Ready(text)) => format!("ready: {text}"),
+        Some(SourceState::Absent(text)) => format!("absent: {text}"),
+        Some(SourceState::Failing(text)) => format!("failing: {text}"),
+    }
+}
+
+/// Waits until the kubelet has that many allocatable devices of a resource.
+pub(crate) async fn allocatable(
+    kubelet: &Kubelet,
+    resource: &str,
+    count: usize,
+) -> Arc<NodeStatus> {
+    let enough =
+        |node: &NodeStatus| node.counts(resource).is_some_and(|(_, healthy)| healthy == count);
+    kubelet.wait_for(enough, LIMIT).await.unwrap_or_else(|late| panic!("{late}"))
+}
+
+/// A pod of one container that asks for a resource.
+pub(crate) fn pod(name: &str, resource: &str, count: u64) -> Pod {
+    let limits = [(resource.to_owned(), count)].into();
+    Pod::new(name).container(Container { name: "main".to_owned(), limits })
+}

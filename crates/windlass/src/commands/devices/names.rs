@@ -1,0 +1,85 @@
+//! What devices are called in tables and matrices, and on the command line: short, and one name each.
+
+use windlass_core::{
+    attribute::AttributeName,
+    device::{Device, DeviceKind},
+};
+
+const PROFILE: AttributeName = AttributeName::new("nvidia.com", "profile");
+const RDMA_DEVICE: AttributeName = AttributeName::new("windlass.dev", "rdmaDevice");
+
+/// The short name: `GPU0`, `GPU0:3`, `AMD0`, `mlx5_0`, `FPGA1`, `nvme0`, `fuse0`.
+pub(crate) fn name(device: &Device) -> String {
+    let text = |key: &_| device.attributes.get(key).map(ToString::to_string);
+    match device.kind {
+        DeviceKind::Nic => text(&RDMA_DEVICE).unwrap_or_else(|| by_position(device)),
+        DeviceKind::Mig if device.part.is_none() => {
+            format!("{}:{}", by_position(device), text(&PROFILE).unwrap_or_default())
+        }
+        _ => by_position(device),
+    }
+}
+
+/// The name by kind and position.
+fn by_position(device: &Device) -> String {
+    let part = device.part.map(|part| format!(":{part}")).unwrap_or_default();
+    format!("{}{}{part}", series(device), device.index)
+}
+
+/// What stands before the number. GPUs of makers other than NVIDIA go by the maker's name: a node may
+/// have those of two.
+pub(crate) fn series(device: &Device) -> String {
+    match device.kind {
+        DeviceKind::Gpu | DeviceKind::Mig if device.is_nvidia() => "GPU".to_owned(),
+        DeviceKind::Gpu | DeviceKind::Mig => device.source.to_string().to_uppercase(),
+        DeviceKind::Nic => "NIC".to_owned(),
+        DeviceKind::Fpga => "FPGA".to_owned(),
+        DeviceKind::Nvme => "nvme".to_owned(),
+        // A name that ends with a number needs something between.
+        DeviceKind::Other => match device.source.to_string() {
+            source if source.ends_with(|last: char| last.is_ascii_digit()) => format!("{source}-"),
+            source => source,
+        },
+    }
+}
+
+/// Whether it goes by a name, whichever of its own: id, short name, kind and position. A part goes by the
+/// name of its whole, too.
+pub(crate) fn goes_by(device: &Device, word: &str) -> bool {
+    let is = |own: String| own.eq_ignore_ascii_case(word);
+    let whole = format!("{}{}", series(device), device.index);
+    device.id.as_str() == word || is(name(device)) || is(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use windlass_core::device::SourceName;
+
+    use super::*;
+
+    #[test]
+    fn every_device_of_a_mixed_node_has_a_name_of_its_own() {
+        let coral = "coral".parse::<SourceName>().expect("valid");
+        let usb2 = "usb2".parse::<SourceName>().expect("valid");
+        let all = [
+            (DeviceKind::Gpu, SourceName::NVIDIA, None, "GPU3"),
+            (DeviceKind::Mig, SourceName::NVIDIA, Some(1), "GPU3:1"),
+            (DeviceKind::Gpu, SourceName::AMD, None, "AMD3"),
+            (DeviceKind::Gpu, SourceName::AMD, Some(7), "AMD3:7"),
+            (DeviceKind::Gpu, SourceName::INTEL, None, "INTEL3"),
+            (DeviceKind::Nic, SourceName::NICS, None, "NIC3"),
+            (DeviceKind::Fpga, SourceName::FPGA, None, "FPGA3"),
+            (DeviceKind::Nvme, SourceName::NVME, None, "nvme3"),
+            (DeviceKind::Other, coral, None, "coral3"),
+            (DeviceKind::Other, usb2, None, "usb2-3"),
+        ];
+        for (kind, source, part, expected) in all {
+            let id = "the-id".parse().expect("valid");
+            let new = Device::new(id, kind, source, Timestamp::UNIX_EPOCH);
+            let device = Device { index: 3, part, ..new };
+            assert_eq!(name(&device), expected);
+            assert!(goes_by(&device, &expected.to_lowercase()) && goes_by(&device, "the-id"));
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What a device is sold as: what its driver says, else what its identifiers stand for.
+
+use pci_ids::FromId as _;
+use windlass_core::{attribute::Attributes, device::Device, inventory::Inventory, pci::PciAddress};
+use windlass_node::host::Host;
+
+/// The product, as short as it is told apart: `H100 80GB HBM3`, `ConnectX-7`. A part says which, a whole
+/// that is cut into parts says how many.
+pub(super) fn product(
+    inventory: &Inventory,
+    device: &Device,
+    host: Option<&Host>,
+) -> Option<String> {
+    let attributes = &device.attributes;
+    let listed = || host.zip(device.place.pci).and_then(|(host, pci)| listed(host, pci));
+    let product = said(attributes)
+        .or_else(|| by_pci_id(attributes))
+        .or_else(|| by_usb_id(attributes))
+        .or_else(listed);
+    let parts = inventory.parts_of(&device.id).count();
+    match (text(attributes, "profile"), product) {
+        (Some(profile), product) => Some(format!("{} MIG {profile}", product.unwrap_or_default())),
+        (None, Some(product)) if device.partitioned && device.is_nvidia() => {
+            Some(format!("{product}, {parts} x MIG"))
+        }
+        (None, Some(product)) if device.partitioned => Some(format!("{product}, {parts} parts")),
+        (None, product) => product,
+    }
+}
+
+/// What the device itself says, or its driver.
+fn said(attributes: &Attributes) -> Option<String> {
+    let name = ["productName", "model", "usbProductName"];
+    let said = name.iter().find_map(|name| text(attributes, name))?;
+    Some(said.strip_prefix("NVIDIA ").unwrap_or(&said).to_owned())
+}
+
+/// The name in the PCI id database; the vendor's with the number, where it does not know the device.
+fn by_pci_id(attributes: &Attributes) -> Option<String> {
+    sold_by(number(attributes, "pciVendor")?, number(attributes, "pciDevice")?)
+}
+
+/// The same for a function whose source says nothing of its identifiers.
+fn listed(host: &Host, address: PciAddress) -> Option<String> {
+    let function = host.pci_function(address);
+    sold_by(hexadecimal(&function.vendor?)?, hexadecimal(&function.device?)?)
+}
+
+fn sold_by(vendor: u16, device: u16) -> Option<String> {
+    if let Some(known) = pci_ids::Device::from_vid_pid(vendor, device) {
+        return Some(sold_as(known.name()));
+    }
+    let vendor = pci_ids::Vendor::from_id(vendor)?;
+    Some(format!("{} {device:04x}", vendor.name()))
+}
+
+/// The name in the USB id database.
+fn by_usb_id(attributes: &Attributes) -> Option<String> {
+    let vendor = number(attributes, "usbVendor")?;
+    let known = usb_ids::Device::from_vid_pid(vendor, number(attributes, "usbProduct")?)?;
+    Some(sold_as(known.name()))
+}
+
+/// `GA100 [A100 SXM4 40GB]` is the chip with the product behind it.
+fn sold_as(name: &str) -> String {
+    let product = name.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+    product.map_or(name, |(product, _)| product).to_owned()
+}
+
+/// An attribute's text, whatever its domain: each family's driver has one of its own.
+pub(super) fn text(attributes: &Attributes, name: &str) -> Option<String> {
+    let found = attributes.iter().find(|(known, _)| known.name() == name);
+    found.map(|(_, value)| value.to_string()).filter(|text| !text.is_empty())
+}
+
+fn number(attributes: &Attributes, name: &str) -> Option<u16> {
+    hexadecimal(&text(attributes, name)?)
+}
+
+fn hexadecimal(text: &str) -> Option<u16> {
+    u16::from_str_radix(text.trim_start_matches("0x"), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_core::attribute::{AttributeName, AttributeValue};
+
+    use super::*;
+
+    #[test]
+    fn identifiers_are_looked_up() {
+        let named = |facts: &[(&'static str, &str)]| {
+            let facts = facts.iter().map(|(name, value)| {
+                (AttributeName::new("windlass.dev", name), AttributeValue::string(*value))
+            });
+            let attributes = facts.collect();
+            by_pci_id(&attributes).or_else(|| by_usb_id(&attributes))
+        };
+        let pci = |vendor, device| named(&[("pciVendor", vendor), ("pciDevice", device)]);
+        assert_eq!(pci("15b3", "0x1021").as_deref(), Some("ConnectX-7"));
+        assert_eq!(pci("10ee", "fff1").as_deref(), Some("Xilinx Corporation fff1"));
+        assert_eq!(pci("zzzz", "1021"), None);
+        let coral = named(&[("usbVendor", "1a6e"), ("usbProduct", "089a")]);
+        assert!(coral.is_some() || usb_ids::Device::from_vid_pid(0x1a6e, 0x089a).is_none());
+        let ftdi = named(&[("usbVendor", "0403"), ("usbProduct", "6001")]);
+        assert_eq!(ftdi.as_deref(), Some("FT232 Serial (UART) IC"));
+    }
+}

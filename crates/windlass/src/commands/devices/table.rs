@@ -1,0 +1,188 @@
+//! Devices in columns: a table for each sort of device, with the columns that mean something for it.
+
+use std::collections::BTreeMap;
+
+use windlass_core::{
+    attribute::AttributeName,
+    device::{Device, DeviceId, DeviceKind},
+    inventory::Inventory,
+};
+use windlass_node::{host::Host, state::Offering};
+
+use super::{
+    names::name,
+    product::{product, text},
+};
+use crate::screen::Table;
+
+/// What becomes of each device.
+pub(super) type Offerings = BTreeMap<DeviceId, Offering>;
+
+/// How much is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    /// What tells devices apart, and how each does.
+    Usual,
+    /// Their sources, nodes and variables as well.
+    Wide,
+}
+
+/// Devices that have the same columns.
+const GROUPS: [&[DeviceKind]; 5] = [
+    &[DeviceKind::Gpu, DeviceKind::Mig],
+    &[DeviceKind::Nic],
+    &[DeviceKind::Fpga],
+    &[DeviceKind::Nvme],
+    &[DeviceKind::Other],
+];
+
+const MEMORY: [AttributeName; 2] =
+    [AttributeName::new("nvidia.com", "memory"), AttributeName::new("amd.com", "memory")];
+
+/// A table's row on its way.
+struct Row<'a> {
+    inventory: &'a Inventory,
+    offerings: &'a Offerings,
+    host: Option<&'a Host>,
+    device: &'a Device,
+}
+
+/// The devices in tables, one for each sort. What would make a table too wide is left to JSON: the
+/// maker's name, the PCI domain where it is 0, as `lspci` does, where links end. With a host, products are
+/// looked up there that no source tells.
+pub(crate) fn device_tables(
+    inventory: &Inventory,
+    offerings: &BTreeMap<DeviceId, Offering>,
+    host: Option<&Host>,
+    width: Width,
+) -> Vec<Table> {
+    let group = |kinds: &[DeviceKind]| {
+        let devices = inventory.devices.iter().filter(|device| kinds.contains(&device.kind));
+        let rows = devices.map(|device| Row { inventory, offerings, host, device }.cells(width));
+        let rows: Vec<_> = rows.collect();
+        (!rows.is_empty()).then(|| without_empty_columns(&rows))
+    };
+    GROUPS.into_iter().filter_map(group).collect()
+}
+
+// === impl Row ===
+
+impl Row<'_> {
+    /// A heading and a text for each column that devices of this sort may have.
+    fn cells(&self, width: Width) -> Vec<(&'static str, Option<String>)> {
+        let device = self.device;
+        let mut cells = vec![
+            ("NAME", Some(name(device))),
+            ("ID", Some(device.id.to_string())),
+            ("PRODUCT", product(self.inventory, device, self.host)),
+        ];
+        cells.extend(self.particular());
+        cells.extend([
+            ("NUMA", device.place.numa_node.map(|node| node.to_string())),
+            ("PCI", device.place.pci.map(|address| without("0000:", &address.to_string()))),
+        ]);
+        if width == Width::Wide {
+            cells.extend(self.wide());
+        }
+        cells.extend([("RESOURCE", self.resource()), ("HEALTH", Some(device.health.to_string()))]);
+        cells
+    }
+
+    /// What only devices of its kind have.
+    fn particular(&self) -> Vec<(&'static str, Option<String>)> {
+        let device = self.device;
+        let fact = |name: &str| text(&device.attributes, name);
+        match device.kind {
+            DeviceKind::Gpu | DeviceKind::Mig => vec![
+                ("MEMORY", self.memory()),
+                ("NVLINK", self.nvlinks()),
+                ("XGMI", some(device.place.xgmi.len())),
+            ],
+            DeviceKind::Nic => vec![
+                ("NETDEV", fact("ifName")),
+                ("LINK", fact("linkLayer")),
+                ("RATE", fact("rate").map(|rate| before(" (", &rate))),
+                ("DRIVER", fact("driver")),
+            ],
+            DeviceKind::Fpga => vec![("SHELL", fact("shell")), ("DRIVER", fact("driver"))],
+            DeviceKind::Nvme => vec![("DRIVER", fact("driver"))],
+            DeviceKind::Other => vec![("GIVES", self.gives())],
+        }
+    }
+
+    fn wide(&self) -> Vec<(&'static str, Option<String>)> {
+        let env = self.device.extras.env.iter().map(|(key, value)| format!("{key}={value}"));
+        vec![
+            ("SOURCE", Some(self.device.source.to_string())),
+            ("NODES", joined(self.nodes())),
+            ("ENV", joined(env)),
+        ]
+    }
+
+    /// What a container gets of a device that nothing else is known of.
+    fn gives(&self) -> Option<String> {
+        match (self.device.nodes.as_slice(), self.device.extras.env.len()) {
+            ([], 0) => None,
+            ([], several) => Some(format!("{several} variables")),
+            ([node], _) => Some(node.path.display().to_string()),
+            ([first, rest @ ..], _) => {
+                Some(format!("{} and {} more", first.path.display(), rest.len()))
+            }
+        }
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = String> {
+        self.device.nodes.iter().map(|node| node.path.display().to_string())
+    }
+
+    fn memory(&self) -> Option<String> {
+        let found = MEMORY.iter().find_map(|name| self.device.capacity.get(name));
+        found.map(ToString::to_string)
+    }
+
+    /// How many links, whatever they end at.
+    fn nvlinks(&self) -> Option<String> {
+        let links = &self.device.place.nvlinks;
+        some((links.to_switches + links.peers.values().sum::<u32>()) as usize)
+    }
+
+    /// The resource, and into how many parts a device is shared: `nvidia.com/gpu x8`.
+    fn resource(&self) -> Option<String> {
+        let offering = self.offerings.get(&self.device.id)?;
+        let name = offering.resource.as_ref()?;
+        Some(match offering.shared {
+            Some(shared) if shared.pool => format!("{name}, a pool of {}", shared.replicas),
+            Some(shared) => format!("{name} x{}", shared.replicas),
+            None => name.to_string(),
+        })
+    }
+}
+
+/// A column that no device has anything in is left out.
+fn without_empty_columns(rows: &[Vec<(&'static str, Option<String>)>]) -> Table {
+    let columns = 0..rows.first().map_or(0, Vec::len);
+    let used: Vec<_> = columns.filter(|&it| rows.iter().any(|row| row[it].1.is_some())).collect();
+    let headings = used.iter().map(|&column| rows[0][column].0.to_owned()).collect();
+    let cells = |row: &Vec<(&str, Option<String>)>| {
+        let cell = |&column: &usize| row[column].1.clone().unwrap_or_else(|| "-".to_owned());
+        used.iter().map(cell).collect()
+    };
+    Table::from_rows(std::iter::once(headings).chain(rows.iter().map(cells)).collect())
+}
+
+fn some(number: usize) -> Option<String> {
+    (number > 0).then(|| number.to_string())
+}
+
+fn joined(words: impl Iterator<Item = String>) -> Option<String> {
+    let words = words.collect::<Vec<_>>().join(" ");
+    (!words.is_empty()).then_some(words)
+}
+
+fn without(prefix: &str, text: &str) -> String {
+    text.strip_prefix(prefix).unwrap_or(text).to_owned()
+}
+
+fn before(mark: &str, text: &str) -> String {
+    text.split(mark).next().unwrap_or(text).to_owned()
+}

@@ -1,0 +1,99 @@
+//! `windlass host record`: a host as a folder that can stand for it.
+
+mod about;
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+use windlass_core::inventory::Inventory;
+use windlass_node::{
+    agent,
+    host::Host,
+    record::{Also, Bounds, Disguise, RecordError, Recording},
+};
+
+use self::about::About;
+use super::{clock, complete, host_config, sources};
+use crate::{
+    cli::{HostCommand, RecordHostArgs},
+    exit::Misuse,
+    screen::{Paint, line},
+};
+
+/// Whoever waits for longer is told how far it is, as often.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub(super) async fn run(command: HostCommand) -> Result<()> {
+    match command {
+        HostCommand::Record(args) => record(args).await,
+    }
+}
+
+async fn record(args: RecordHostArgs) -> Result<()> {
+    let config = host_config(args.host)?;
+    Recording::folder(&args.dir).map_err(|error| match error {
+        RecordError::NotEmpty(_) => Misuse(error.into()).into(),
+        RecordError::Write { .. } => anyhow::Error::new(error),
+    })?;
+    let inventory = agent::survey(&config, clock()).await.inventory;
+    let host = Host::new(&config.host_root, &config.host_root_on_node);
+    let also = Also::for_policy(&config.policy);
+    let read = Recording::of(&host, &also, Bounds::default(), &mut progress());
+    let mut found = serde_json::to_value(&inventory)?;
+    let mut disguise = Disguise::of(&host);
+    let recording = if args.with_serials { read } else { disguise.put_on(read) };
+    if !args.with_serials {
+        disguise.put_on_document(&mut found);
+    }
+    let about = About::new(&host, &recording, (!args.with_serials).then_some(&disguise));
+    write(&args.dir, &recording, &about, &found)?;
+    report(&args.dir, &recording, &inventory)?;
+    complete(&inventory)
+}
+
+fn write(dir: &Path, recording: &Recording, about: &About<'_>, inventory: &Value) -> Result<()> {
+    recording.write(dir, &about.mark()).context("cannot keep the recording")?;
+    for (name, text) in [
+        ("README.txt", about.text()),
+        ("manifest.json", serde_json::to_string_pretty(about)? + "\n"),
+        ("inventory.json", serde_json::to_string_pretty(inventory)? + "\n"),
+    ] {
+        let path = dir.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn report(dir: &Path, recording: &Recording, inventory: &Inventory) -> Result<()> {
+    let dir = dir.display();
+    let paint = Paint::for_stdout();
+    line(format!("recorded {} entries in {dir}", recording.len()))?;
+    sources(inventory, paint).into_iter().map(|text| format!("  {text}")).try_for_each(line)?;
+    if !recording.left_out.is_empty() {
+        line(format!("left out {}: manifest.json says why", recording.left_out.len()))?;
+    }
+    line("")?;
+    line("Look at it, here or elsewhere:")?;
+    line(format!("  windlass devices --host-root {dir}"))?;
+    line("Read what is in it, then pack it:")?;
+    line(format!("  {dir}/README.txt"))?;
+    Ok(line(format!("  tar czf snapshot.tgz -C {dir} ."))?)
+}
+
+/// Tells whoever waits how far it is.
+fn progress() -> impl FnMut(usize) {
+    let mut told = Instant::now();
+    move |entries| {
+        if told.elapsed() >= PATIENCE {
+            told = Instant::now();
+            // Nobody is there to read it: that is no reason to stop.
+            let _ = writeln!(io::stderr(), "windlass: {entries} entries so far");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! `windlass machine board`: a simulated Darwin3 board on this machine's ports, until Ctrl-C.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use tokio::{signal::ctrl_c, time::sleep};
+use windlass_machine::{Board, BoardAddresses, BoardEvent};
+
+use crate::{
+    cli::BoardArgs,
+    commands::block_on,
+    screen::{count, line},
+};
+
+/// How often is looked what happened; people read no faster.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(super) fn run(args: BoardArgs) -> Result<()> {
+    let addresses = BoardAddresses { control: args.http, data: args.data };
+    let board = Board::start(&addresses).with_context(|| {
+        format!(
+            "cannot listen on {} and {}: choose others with --http and --data",
+            args.http, args.data
+        )
+    })?;
+    line("SIMULATED Darwin3 board; Ctrl-C ends it")?;
+    line(format!("control  http://{}", board.control()))?;
+    line(format!("data     {}", board.data()))?;
+    block_on(async {
+        tokio::select! {
+            outcome = tell(&board) => outcome,
+            _ = ctrl_c() => Ok(()),
+        }
+    })
+}
+
+async fn tell(board: &Board) -> Result<()> {
+    loop {
+        for event in board.take_events() {
+            line(sentence(&event))?;
+        }
+        sleep(LOOK).await;
+    }
+}
+
+fn sentence(event: &BoardEvent) -> String {
+    let flits = |number: usize| count(number, "flit");
+    match event {
+        BoardEvent::Reset => "chip reset".to_owned(),
+        BoardEvent::Frequency(mhz) => format!("frequency set to {mhz} MHz"),
+        BoardEvent::Asked(path) => format!("asked for {path}"),
+        BoardEvent::Refused(why) => format!("refused {why}"),
+        BoardEvent::Deployed(number) => format!("network deployed: {}", flits(*number)),
+        BoardEvent::Ran(number) => format!("ran with {}", flits(*number)),
+        BoardEvent::State(number) => format!("state: {}", flits(*number)),
+        BoardEvent::Nonsense(why) => format!("nonsense on the data port: {why}"),
+        BoardEvent::Wedged => "WEDGED: a client closed the data port without a message; nobody is \
+                               served there until this is started anew"
+            .to_owned(),
+    }
+}

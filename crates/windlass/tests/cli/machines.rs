@@ -1,0 +1,59 @@
+//! `windlass machine` as people meet it: the list, a machine with more in it, and what happens to one.
+
+use crate::{
+    USAGE,
+    program::{folder, run, text},
+};
+
+#[test]
+fn the_list_has_every_machine_and_every_device_that_can_be_added() {
+    let output = run(&["machine", "list"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    for expected in ["dgx-h100 ", "mi300x-cpx ", "rdma ", "kria ", " hailo,", " coral-usb,"] {
+        assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
+    }
+}
+
+#[test]
+fn a_machine_without_nvidia_says_how_to_look_at_it_and_what_can_happen_to_it() {
+    let folder = folder();
+    let dir = folder.path().join("m");
+    let dir = dir.to_str().expect("text");
+    let output = run(&["machine", "create", dir, "--machine", "rdma", "--device", "hailo:2"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    assert!(!shown.contains("--nvml-library"), "there is none:\n{shown}");
+    assert!(shown.contains(&format!("windlass machine fault {dir} unplug:hailo-0\n")), "{shown}");
+
+    let happened = run(&["machine", "fault", dir, "vfs:ens1f1np1=2"]);
+    assert_eq!(text(&happened.stdout), format!("vfs:ens1f1np1=2 happened to {dir}\n"));
+    let refused = run(&["machine", "fault", dir, "unplug:halo"]);
+    let why = text(&refused.stderr);
+    assert!(why.contains("`unplug:halo`: there is no device of that name; there are"), "{why}");
+    assert!(why.contains("ens1f0np0") && why.contains("hailo-1"), "{why}");
+}
+
+#[test]
+fn what_no_machine_has_is_code_64_with_what_there_is() {
+    let folder = folder();
+    let dir = folder.path().join("m");
+    let dir = dir.to_str().expect("text");
+    for (arguments, expected) in [
+        (
+            vec!["machine", "create", dir, "--device", "halo"],
+            "halo:1: no device profile is called so",
+        ),
+        (vec!["machine", "create", dir, "--device", "hailo:x"], "such as hailo:2"),
+        (vec!["machine", "fault", dir, "unplugg:eth0"], "unplug:eth0"),
+        (
+            vec!["demo", "--machine", "rdma"],
+            "the demo shows NVIDIA GPUs, and machine rdma has none",
+        ),
+    ] {
+        let output = run(&arguments);
+        assert_eq!(output.status.code(), USAGE, "{arguments:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+        assert!(!folder.path().join("m").exists(), "nothing is made");
+    }
+}

@@ -1,0 +1,169 @@
+//! Recordings of hosts: what is looked at in one is what is looked at on the host.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+use windlass_machine::Profile;
+
+#[expect(dead_code, reason = "the agent is for other tests")]
+mod program;
+
+use program::{folder, machine, run, text};
+
+const USAGE: Option<i32> = Some(64);
+
+/// What a command says as JSON.
+fn json(arguments: &[&str]) -> Value {
+    let output = run(&[arguments, &["-o", "json"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn record(to: &Path, flags: &[&str]) -> String {
+    let to = to.display().to_string();
+    let output = run(&[&["host", "record", &to], flags].concat());
+    assert!(output.status.success(), "{flags:?}: {}", text(&output.stderr));
+    to
+}
+
+/// Fails with the first line in which two documents differ.
+fn same(what: &str, here: &Value, there: &Value) {
+    let [here, there] = [here, there].map(|of| serde_json::to_string_pretty(of).expect("JSON"));
+    let differs = here.lines().zip(there.lines()).find(|(here, there)| here != there);
+    assert!(here == there, "{what}: {differs:?}");
+}
+
+/// An inventory without what differs between two looks at the same host: the time, and that one of
+/// them is at a recording. The driver's libraries are no part of the recording.
+fn timeless(mut inventory: Value) -> Value {
+    for key in ["recorded", "lacks"] {
+        inventory.as_object_mut().expect("an object").remove(key);
+    }
+    inventory["sources"].as_object_mut().expect("an object").remove("nvidia");
+    forget_times(&mut inventory);
+    inventory
+}
+
+fn forget_times(document: &mut Value) {
+    let is_time = |value: &Value| {
+        value.as_str().is_some_and(|text| text.contains('T') && text.ends_with('Z'))
+    };
+    match document {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !is_time(value));
+            fields.values_mut().for_each(forget_times);
+        }
+        Value::Array(values) => values.iter_mut().for_each(forget_times),
+        _ => {}
+    }
+}
+
+/// The devices in the order of their places, which does not depend on what their ids are replaced by.
+fn by_place(inventory: &Value) -> Value {
+    let mut devices = inventory["devices"].as_array().expect("a list").clone();
+    devices.sort_by_key(|device| (device["place"].to_string(), device["id"].to_string()));
+    devices.into()
+}
+
+#[test]
+fn every_machine_is_the_same_when_its_recording_is_looked_at() {
+    for profile in Profile::names() {
+        let folder = folder();
+        let host = machine(&folder, profile);
+        let host: Vec<_> = host.iter().map(String::as_str).collect();
+        let to =
+            record(&folder.path().join("snapshot"), &[&host[..], &["--with-serials"]].concat());
+        let elsewhere = ["--host-root", &to, "--nvml-library", host[3]];
+        let look = |host: &[&str]| json(&[&["devices"], host].concat());
+        let [here, there] = [&host[..], &elsewhere].map(look);
+        assert!(there["recorded"].is_string(), "{profile}");
+        same(profile, &timeless(here), &timeless(there));
+    }
+}
+
+#[test]
+fn what_is_replaced_in_a_recording_is_replaced_alike_in_what_was_found() {
+    for profile in Profile::names() {
+        let folder = folder();
+        let host = machine(&folder, profile);
+        // Without NVIDIA's library, whose answers are in no file.
+        let none = folder.path().join("none").display().to_string();
+        let host = ["--host-root", &host[1], "--nvml-library", &none];
+        let snapshot = folder.path().join("snapshot");
+        let to = record(&snapshot, &host);
+        let found = fs::read(snapshot.join("inventory.json")).expect("written");
+        let found = timeless(serde_json::from_slice(&found).expect("JSON"));
+        let there = json(&["devices", "--host-root", &to, "--nvml-library", &none]);
+        same(profile, &by_place(&found), &by_place(&timeless(there)));
+    }
+}
+
+#[test]
+fn this_machine_is_the_same_when_its_recording_is_looked_at() {
+    let folder = folder();
+    let config = folder.path().join("w.yaml");
+    fs::write(
+        &config,
+        "sources:\n- {name: fuse, resource: example.com/fuse, find: {nodes: [/dev/fuse, /dev/net/*]}}\n",
+    )
+    .expect("written");
+    let config = config.display().to_string();
+    let to = record(&folder.path().join("snapshot"), &["--with-serials", "--config", &config]);
+    let [here, there] = ["/", to.as_str()]
+        .map(|root| timeless(json(&["devices", "--host-root", root, "--config", &config])));
+    same("this machine", &here, &there);
+}
+
+#[test]
+fn a_recording_says_so_and_is_served_to_nobody() {
+    let folder = folder();
+    let host = machine(&folder, "t4-edge");
+    let host: Vec<_> = host.iter().map(String::as_str).collect();
+    let to = record(&folder.path().join("snapshot"), &host);
+    for command in [&["devices"][..], &["topo"], &["labels"], &["explain", "--size", "1"]] {
+        let output = run(&[command, &["--host-root", &to, "--nvml-library", host[3]]].concat());
+        let shown = text(&output.stdout);
+        assert!(
+            shown.contains("RECORDED host, 20"),
+            "{command:?}: {shown}{}",
+            text(&output.stderr)
+        );
+        assert!(shown.contains("SIMULATED machine t4-edge"), "{command:?}: {shown}");
+        let flags = ["--host-root", &to, "--nvml-library", host[3]];
+        let document = json(&[command, &flags].concat());
+        let is_told = document["recorded"].is_string() || command == ["labels"];
+        assert!(is_told, "{command:?}: {document}");
+    }
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let places = ["--kubelet-dir", &path("k"), "--cdi-dir", &path("c"), "--state-dir", &path("s")];
+    let output = run(&[&["node", "--host-root", &to], &places[..]].concat());
+    assert_eq!(output.status.code(), USAGE);
+    assert!(text(&output.stderr).contains("is a recording"), "{}", text(&output.stderr));
+    assert!(!folder.path().join("k").exists(), "nothing is touched");
+}
+
+#[test]
+fn a_recording_can_be_read_before_it_is_sent() {
+    let folder = folder();
+    let host = machine(&folder, "dgx-h100");
+    let host: Vec<_> = host.iter().map(String::as_str).collect();
+    let snapshot = folder.path().join("snapshot");
+    let to = record(&snapshot, &host);
+    let read = |name: &str| fs::read_to_string(snapshot.join(name)).expect("written");
+    assert!(read("README.txt").contains("are not the host's"), "{}", read("README.txt"));
+    let manifest: Value = serde_json::from_str(&read("manifest.json")).expect("JSON");
+    assert_eq!(manifest["replaced"], true);
+    assert_eq!(manifest["leftOut"], serde_json::json!([]));
+    let inventory = read("inventory.json");
+    let live = json(&[&["devices"], &host[..]].concat());
+    for device in live["devices"].as_array().expect("a list") {
+        let id = device["id"].as_str().expect("text");
+        let is_unique = id.starts_with("GPU-");
+        assert!(!is_unique || !inventory.contains(id), "{id} is in inventory.json");
+        let serial = &device["attributes"]["nvidia.com/serial"]["string"];
+        assert!(serial.as_str().is_none_or(|serial| !inventory.contains(serial)), "{serial}");
+    }
+    let again = run(&[&["host", "record", &to], &host[..]].concat());
+    assert_eq!(again.status.code(), USAGE);
+    assert!(text(&again.stderr).contains("is not empty"), "{}", text(&again.stderr));
+}
