@@ -299,7 +299,6 @@ pub fn text(document: &Spec) -> String {
 }
 
 fn write_one(path: &Path, document: &Spec) -> io::Result<()> {
-    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     if files::replace(path, text(document).as_bytes())? {
         tracing::info!(path = %path.display(), devices = document.devices.len(), "CDI written");
     }

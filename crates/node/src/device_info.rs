@@ -171,7 +171,6 @@ impl DeviceInfoFiles {
         self.wrote = true;
         let now: BTreeSet<_> = wanted.keys().cloned().collect();
         self.write_down(&known | &now)?;
-        act(&folder, |folder| fs::create_dir_all(folder))?;
         for (name, document) in wanted {
             act(&folder.join(name), |path| files::replace(path, document.as_bytes()).map(drop))?;
         }
@@ -205,10 +204,7 @@ impl DeviceInfoFiles {
     fn write_down(&self, names: BTreeSet<String>) -> Result<(), DeviceInfoError> {
         let lines: Vec<_> = names.into_iter().collect();
         let lines = lines.join("\n");
-        act(&self.record, |path| {
-            path.parent().map_or(Ok(()), fs::create_dir_all)?;
-            files::replace(path, lines.as_bytes()).map(drop)
-        })
+        act(&self.record, |path| files::replace(path, lines.as_bytes()).map(drop))
     }
 }
 

@@ -3,55 +3,26 @@
 //! A GPU that failed a second before the agent restarted waits out its quiet period. After a reboot
 //! of the machine every device was reset, so that what is kept is history.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
 
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, task::spawn_blocking};
 use tokio_util::sync::CancellationToken;
 use windlass_core::{device::DeviceId, health::HealthRecord};
 
-use crate::{causes, files, host::Host};
+use crate::{
+    host::Host,
+    kept::{Boot, KeptFile},
+};
 
 /// What is kept of each device that had trouble.
 pub(crate) type Records = BTreeMap<DeviceId, HealthRecord>;
 
 /// Where a source's evidence is kept.
 #[derive(Clone, Debug)]
-pub(crate) struct EvidenceFile {
-    path: PathBuf,
-    host: Host,
-}
-
-/// The file.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Document {
-    version: u32,
-    /// The boot that it was written in, as the kernel names it.
-    boot: Option<String>,
-    devices: BTreeMap<String, HealthRecord>,
-}
-
-/// Why there is a file and no evidence.
-#[derive(Debug, thiserror::Error)]
-enum Unreadable {
-    #[error("cannot read {path}")]
-    Read { path: PathBuf, source: io::Error },
-    #[error("{path} is no evidence of version {VERSION}")]
-    Parse { path: PathBuf, source: serde_json::Error },
-    #[error("{path} has version {found}, this agent knows {VERSION}")]
-    Version { path: PathBuf, found: u32 },
-}
+pub(crate) struct EvidenceFile(KeptFile<Records>);
 
 const VERSION: u32 = 1;
-
-/// Differs from boot to boot, `random(4)`.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Trouble that is older tells nothing of a device, which may be in another machine by now.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -60,28 +31,25 @@ const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 impl EvidenceFile {
     pub(crate) fn new(state_dir: &Path, source: &str, host: Host) -> Self {
-        Self { path: state_dir.join(format!("health-{source}.json")), host }
+        let path = state_dir.join(format!("health-{source}.json"));
+        Self(KeptFile::new(path, "evidence of health", VERSION, host))
     }
 
     /// What an earlier life kept; nothing where it kept nothing that can be read. Blocks.
     pub(crate) fn load(&self, now: Timestamp) -> Records {
-        let Ok(Some(document)) = self.read() else { return Records::new() };
-        let boot = self.boot();
+        let Some(earlier) = self.0.load() else { return Records::new() };
         // Where either boot is not known, a wait too many costs less than one too few.
-        let rebooted = document.boot.is_some() && boot.is_some() && document.boot != boot;
-        let records = document.devices.into_iter().filter(|(_, record)| is_recent(record, now));
-        records
-            .filter_map(|(id, record)| {
-                let record = if rebooted { record.as_history() } else { record };
-                Some((id.parse().ok()?, record))
-            })
+        let rebooted = earlier.boot == Boot::Another;
+        let recent = earlier.devices.into_iter().filter(|(_, record)| is_recent(record, now));
+        recent
+            .map(|(id, record)| (id, if rebooted { record.as_history() } else { record }))
             .collect()
     }
 
     /// Writes each set of records that differs from the last, until stopped. Writing waits for the
     /// disk, so it happens on a thread of its own; sets in between are skipped.
     pub(crate) async fn keep(self, mut records: watch::Receiver<Records>, stop: CancellationToken) {
-        let file = self.clone();
+        let file = self.0.clone();
         let aside = spawn_blocking(move || file.set_aside());
         aside.await.expect("setting aside neither panics nor is cancelled");
         loop {
@@ -90,11 +58,11 @@ impl EvidenceFile {
                 changed = records.changed() => changed.is_ok(),
             };
             if changed || records.has_changed().unwrap_or(false) {
-                let (file, newest) = (self.clone(), records.borrow_and_update().clone());
+                let (file, newest) = (self.0.clone(), records.borrow_and_update().clone());
                 let written = spawn_blocking(move || file.write(newest)).await;
                 let written = written.expect("writing neither panics nor is cancelled");
                 if let Err(error) = written {
-                    let path = self.path.display();
+                    let path = self.0.path().display();
                     tracing::warn!(%path, %error, "cannot keep the evidence of health");
                 }
             }
@@ -102,47 +70,6 @@ impl EvidenceFile {
                 return;
             }
         }
-    }
-
-    fn boot(&self) -> Option<String> {
-        self.host.text(BOOT_ID)
-    }
-
-    fn read(&self) -> Result<Option<Document>, Unreadable> {
-        let path = || self.path.clone();
-        let text = match fs::read(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(Unreadable::Read { path: path(), source }),
-        };
-        let document: Document = serde_json::from_slice(&text)
-            .map_err(|source| Unreadable::Parse { path: path(), source })?;
-        match document.version {
-            VERSION => Ok(Some(document)),
-            found => Err(Unreadable::Version { path: path(), found }),
-        }
-    }
-
-    /// Moves a file that cannot be understood out of the way, for a person to look at.
-    fn set_aside(&self) {
-        let Err(why) = self.read() else { return };
-        let aside = self.path.with_extension("json.unreadable");
-        let moved = fs::rename(&self.path, &aside);
-        let (error, aside) = (causes(&why), aside.display());
-        match moved {
-            Ok(()) => tracing::warn!(error, %aside, "evidence of health is set aside"),
-            Err(refused) => tracing::warn!(error, %refused, "evidence of health cannot be read"),
-        }
-    }
-
-    fn write(&self, records: Records) -> io::Result<()> {
-        let devices = records.into_iter().map(|(id, record)| (id.to_string(), record)).collect();
-        let document = Document { version: VERSION, boot: self.boot(), devices };
-        let text = serde_json::to_vec_pretty(&document)?;
-        if let Some(folder) = self.path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        files::replace(&self.path, &text).map(drop)
     }
 }
 
@@ -153,12 +80,13 @@ fn is_recent(record: &HealthRecord, now: Timestamp) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{fs, time::Duration};
 
     use tempfile::TempDir;
     use windlass_core::health::{HealthState, HealthTracker, Observation, Reason};
 
     use super::*;
+    use crate::kept::BOOT_ID;
 
     const ID: &str = "GPU-1";
 
@@ -188,7 +116,7 @@ mod tests {
     fn records_read_back_as_they_were_and_old_ones_are_dropped() {
         let (_folder, file, records) = failed();
         assert_eq!(file.load(at(11)), Records::new(), "no file is no evidence");
-        file.write(records.clone()).expect("written");
+        file.0.write(records.clone()).expect("written");
         assert_eq!(file.load(at(11)), records);
         assert_eq!(file.load(at(31 * 24 * 3600)), Records::new());
     }
@@ -197,7 +125,7 @@ mod tests {
     fn after_a_reboot_records_are_history() {
         let (folder, file, records) = failed();
         boot(&folder, "one");
-        file.write(records.clone()).expect("written");
+        file.0.write(records.clone()).expect("written");
         assert_eq!(file.load(at(11)), records, "the same boot");
         boot(&folder, "two");
         let loaded = file.load(at(11)).into_values().next().expect("still there");
@@ -208,15 +136,18 @@ mod tests {
     #[tokio::test]
     async fn a_file_that_cannot_be_understood_is_set_aside_and_a_change_is_written() {
         let (_folder, file, records) = failed();
-        file.write(Records::new()).expect("written");
-        fs::write(&file.path, r#"{"version": 2}"#).expect("written");
+        file.0.write(Records::new()).expect("written");
+        fs::write(file.0.path(), r#"{"version": 2}"#).expect("written");
         assert_eq!(file.load(at(11)), Records::new());
         let (sender, receiver) = watch::channel(Records::new());
         let stop = CancellationToken::new();
         sender.send_replace(records.clone());
         stop.cancel();
         file.clone().keep(receiver, stop).await;
-        assert!(file.path.with_extension("json.unreadable").exists(), "for a person to look at");
+        assert!(
+            file.0.path().with_extension("json.unreadable").exists(),
+            "for a person to look at"
+        );
         assert_eq!(file.load(at(11)), records, "the last change is written before the end");
     }
 }

@@ -3,10 +3,10 @@
 use std::{
     fs::{self, File},
     io::{self, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-/// Replaces a file: written beside it under a dot name, flushed to the disk, renamed over it, and
+/// Replaces a file, its folder made where there is none: written beside it under a dot name, flushed to the disk, renamed over it, and
 /// the rename flushed too. Leaves a file that already says the same alone. Gives whether it wrote.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<bool> {
     if fs::read(path).is_ok_and(|present| present == content) {
@@ -15,6 +15,7 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<bool> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
+    fs::create_dir_all(folder)?;
     let draft = folder.join(format!(".{}.draft", name.to_string_lossy()));
     let mut file = File::create(&draft)?;
     file.write_all(content)?;
@@ -22,6 +23,13 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<bool> {
     fs::rename(&draft, path)?;
     File::open(folder)?.sync_all()?;
     Ok(true)
+}
+
+/// Moves a JSON file that nobody understands out of the way, for a person to look at, and tells where to.
+pub(crate) fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    let aside = path.with_extension("json.unreadable");
+    fs::rename(path, &aside)?;
+    Ok(aside)
 }
 
 #[cfg(test)]

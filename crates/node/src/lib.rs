@@ -26,6 +26,7 @@ mod files;
 mod glob;
 mod grant;
 mod handover;
+mod kept;
 mod metrics;
 mod offer;
 mod outside;

@@ -96,9 +96,8 @@ impl ChoicesFile {
             Ok(choices) => return choices,
             Err(why) => causes(&why),
         };
-        let aside = self.path.with_extension("json.unreadable");
-        match fs::rename(&self.path, &aside) {
-            Ok(()) => {
+        match files::set_aside(&self.path) {
+            Ok(aside) => {
                 tracing::warn!(error = why, aside = %aside.display(), "choices are set aside");
             }
             Err(refused) => tracing::warn!(error = why, %refused, "choices cannot be read"),
@@ -110,9 +109,6 @@ impl ChoicesFile {
     pub(super) fn write(&self, lines: &Lines) -> io::Result<()> {
         let lines: Vec<_> = lines.iter().collect();
         let text = format!("{{\"version\":{VERSION},\"choices\":[\n{}\n]}}\n", lines.join(",\n"));
-        if let Some(folder) = self.path.parent() {
-            fs::create_dir_all(folder)?;
-        }
         files::replace(&self.path, text.as_bytes()).map(drop)
     }
 }

@@ -56,7 +56,6 @@ impl LabelMemory {
             LabelValue::Absent => "",
             LabelValue::Value(value) => value,
         };
-        self.0.parent().map_or(Ok(()), fs::create_dir_all)?;
         files::replace(&self.0, text.as_bytes()).map(drop)
     }
 }

@@ -4,28 +4,23 @@
 //! takes it no step is made, and no container starts: what cannot be remembered would be forgotten with
 //! whatever the last pod left on the device.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
 
-use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, task::spawn_blocking};
 use windlass_core::device::DeviceId;
 
 use super::state::State;
-use crate::{causes, files, host::Host};
+use crate::{
+    host::Host,
+    kept::{Boot, KeptFile},
+};
 
 /// Where each device stands, as it is written down.
 pub(super) type Records = BTreeMap<DeviceId, State>;
 
 /// The file.
 #[derive(Clone, Debug)]
-pub(super) struct RecordFile {
-    path: PathBuf,
-    host: Host,
-}
+pub(super) struct RecordFile(KeptFile<Records>);
 
 /// How far the disk has followed.
 #[derive(Clone, Debug, Default)]
@@ -39,63 +34,31 @@ pub(super) struct Written {
 /// The newest records and their version.
 pub(super) type Versioned = (u64, Records);
 
-/// The file's content.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Document {
-    version: u32,
-    /// The boot that it was written in, as the kernel names it.
-    boot: Option<String>,
-    devices: Records,
-}
-
-/// Why there is a file and no record.
-#[derive(Debug, thiserror::Error)]
-enum Unreadable {
-    #[error("cannot read {path}")]
-    Read { path: PathBuf, source: io::Error },
-    #[error("{path} is no record of hand-overs of version {VERSION}")]
-    Parse { path: PathBuf, source: serde_json::Error },
-    #[error("{path} has version {found}, this agent knows {VERSION}")]
-    Version { path: PathBuf, found: u32 },
-}
-
 const VERSION: u32 = 1;
 
 const FILE: &str = "handover.json";
-
-/// Differs from boot to boot, `random(4)`.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 // === impl RecordFile ===
 
 impl RecordFile {
     pub(super) fn new(state_dir: &Path, host: Host) -> Self {
-        Self { path: state_dir.join(FILE), host }
+        Self(KeptFile::new(state_dir.join(FILE), "record of hand-overs", VERSION, host))
     }
 
     /// What an earlier agent wrote down, as the next one takes it up; nothing where there is nothing
     /// that can be read. Blocks.
     pub(super) fn load(&self) -> Records {
-        let Ok(Some(document)) = self.read() else { return Records::new() };
-        let boot = self.host.text(BOOT_ID);
+        let Some(earlier) = self.0.load() else { return Records::new() };
         // Where either boot is not known the machine counts as rebooted: a cleaning too many costs
         // less than one too few.
-        let rebooted = boot.is_none() || document.boot != boot;
-        let records = document.devices.into_iter();
+        let rebooted = earlier.boot != Boot::Same;
+        let records = earlier.devices.into_iter();
         records.map(|(id, state)| (id, state.taken_up(rebooted))).collect()
     }
 
     /// Moves a file that cannot be understood out of the way, for a person to look at. Blocks.
     pub(super) fn set_aside(&self) {
-        let Err(why) = self.read() else { return };
-        let aside = self.path.with_extension("json.unreadable");
-        let moved = fs::rename(&self.path, &aside);
-        let (error, aside) = (causes(&why), aside.display());
-        match moved {
-            Ok(()) => tracing::warn!(error, %aside, "the record of hand-overs is set aside"),
-            Err(refused) => tracing::warn!(error, %refused, "cannot read the record of hand-overs"),
-        }
+        self.0.set_aside();
     }
 
     /// Writes each version that is news, for as long as there may be more. Those in between are
@@ -106,41 +69,17 @@ impl RecordFile {
         written: watch::Sender<Written>,
     ) {
         while records.changed().await.is_ok() {
-            let (file, (version, newest)) = (self.clone(), records.borrow_and_update().clone());
+            let (file, (version, newest)) = (self.0.clone(), records.borrow_and_update().clone());
             let done = spawn_blocking(move || file.write(newest)).await;
             match done.expect("writing neither panics nor is cancelled") {
                 Ok(()) => written.send_modify(|written| written.version = version),
                 Err(error) => {
-                    let why = format!("cannot write {}: {error}", self.path.display());
+                    let why = format!("cannot write {}: {error}", self.0.path().display());
                     tracing::error!(why, "hand-overs wait until they can be recorded");
                     written.send_modify(|written| written.refused = Some((version, why)));
                 }
             }
         }
-    }
-
-    fn read(&self) -> Result<Option<Document>, Unreadable> {
-        let path = || self.path.clone();
-        let text = match fs::read(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(Unreadable::Read { path: path(), source }),
-        };
-        let document: Document = serde_json::from_slice(&text)
-            .map_err(|source| Unreadable::Parse { path: path(), source })?;
-        match document.version {
-            VERSION => Ok(Some(document)),
-            found => Err(Unreadable::Version { path: path(), found }),
-        }
-    }
-
-    fn write(&self, devices: Records) -> io::Result<()> {
-        let document = Document { version: VERSION, boot: self.host.text(BOOT_ID), devices };
-        let text = serde_json::to_vec_pretty(&document)?;
-        if let Some(folder) = self.path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        files::replace(&self.path, &text).map(drop)
     }
 }
 
@@ -169,10 +108,13 @@ pub(super) async fn recorded(
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use tempfile::TempDir;
     use tokio::task::JoinSet;
 
     use super::*;
+    use crate::kept::BOOT_ID;
 
     fn records(state: State) -> Records {
         [("board".parse().expect("an id"), state)].into()
@@ -200,7 +142,7 @@ mod tests {
     fn a_record_holds_until_the_machine_reboots() {
         let (folder, file) = file("one");
         assert_eq!(file.load(), Records::new(), "no file is no record");
-        file.write(records(in_use())).expect("written");
+        file.0.write(records(in_use())).expect("written");
         assert_eq!(file.load(), records(in_use()));
         set_boot(&folder, "two");
         assert_eq!(file.load(), records(State::Unsure));
@@ -209,12 +151,12 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_understood_is_set_aside() {
         let (_folder, file) = file("one");
-        file.write(Records::new()).expect("written");
-        fs::write(&file.path, r#"{"version": 2}"#).expect("written");
+        file.0.write(Records::new()).expect("written");
+        fs::write(file.0.path(), r#"{"version": 2}"#).expect("written");
         assert_eq!(file.load(), Records::new());
         file.set_aside();
-        assert!(file.path.with_extension("json.unreadable").exists());
-        assert!(!file.path.exists());
+        assert!(file.0.path().with_extension("json.unreadable").exists());
+        assert!(!file.0.path().exists());
     }
 
     #[tokio::test]

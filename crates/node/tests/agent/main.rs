@@ -1,6 +1,9 @@
 //! The agent as a whole: the real gRPC over real sockets, the real dlopen; only the kubelet is the
 //! embedded one and only the GPUs are simulated.
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod admin;
 mod conditions;
 mod documents;

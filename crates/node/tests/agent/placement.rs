@@ -134,17 +134,18 @@ async fn replicas_fill_a_gpu_or_spread_as_the_policy_says() {
 
 #[tokio::test]
 async fn a_new_policy_decides_the_next_question_and_disturbs_nothing() {
-    let world = World::new("dgx-h100");
-    let given = |placement| Policy { resources: gpus(placement), ..world.config.policy.clone() };
-    let policy = tokio::sync::watch::Sender::new(Arc::new(given(Placement::Packed)));
+    let mut world = World::new("dgx-h100");
+    let default = world.config.policy.clone();
+    let given = |placement| Policy { resources: gpus(placement), ..default.clone() };
+    world.config.policy = given(Placement::Packed);
     let kubelet = world.kubelet();
-    let agent = world.agent_under(policy.subscribe());
+    let agent = world.agent();
     allocatable(&kubelet, GPU, 8).await;
     let registrations = || kubelet.calls().count(|event| matches!(event, Event::Registered { .. }));
     let before = registrations();
     assert_eq!(indices(&agent, &ids(&kubelet, "a", (GPU, 1)).await), [0]);
     assert_eq!(indices(&agent, &ids(&kubelet, "b", (GPU, 1)).await), [1]);
-    policy.send_replace(Arc::new(given(Placement::Distributed)));
+    agent.policy.send_replace(Arc::new(given(Placement::Distributed)));
     let name = GPU.parse().expect("valid");
     let adopted = |state: &Arc<NodeState>| state.placement(&name) == Placement::Distributed;
     agent.until(adopted).await;

@@ -90,14 +90,13 @@ async fn mig_is_offered_by_profile_as_gpus_or_not_at_all() {
 #[tokio::test]
 async fn a_new_policy_moves_free_gpus_at_once_and_held_ones_when_they_are_released() {
     let world = World::new("dgx-h100");
-    let policy = tokio::sync::watch::Sender::new(Arc::new(world.config.policy.clone()));
     let kubelet = world.kubelet();
-    let _agent = world.agent_under(policy.subscribe());
+    let agent = world.agent();
     allocatable(&kubelet, GPU, 8).await;
     kubelet.admit(pod("holder", 3)).await.expect("admitted");
     let sharing = shared(2, PerContainer::Any);
     let resources = Resources::Rules(vec![rule(SHARED, &[], sharing)]);
-    policy.send_replace(Arc::new(Policy { resources, ..world.config.policy.clone() }));
+    agent.policy.send_replace(Arc::new(Policy { resources, ..world.config.policy.clone() }));
     allocatable(&kubelet, SHARED, 10).await;
     counts(&kubelet, (8, 0)).await;
     kubelet.delete("holder-uid").await;
@@ -113,9 +112,8 @@ async fn a_gpu_is_shared_by_mps_once_its_daemon_answers_and_until_its_last_conta
     let Sharing::Shared(time) = shared(4, PerContainer::One) else { unreachable!("it is shared") };
     let mps = Sharing::Shared(Shared { method: SharingMethod::Mps, ..time });
     world.config.policy.resources = Resources::Rules(vec![rule(SHARED, &[], mps)]);
-    let policy = tokio::sync::watch::Sender::new(Arc::new(world.config.policy.clone()));
     let kubelet = world.kubelet();
-    let agent = world.agent_under(policy.subscribe());
+    let agent = world.agent();
     allocatable(&kubelet, SHARED, 4).await;
     kubelet.admit(Pod::new("bystander")).await.expect("admitted");
     let admission = kubelet.admit(pod_with("client", SHARED, 1)).await.expect("admitted");
@@ -124,7 +122,7 @@ async fn a_gpu_is_shared_by_mps_once_its_daemon_answers_and_until_its_last_conta
     assert_eq!(grant.envs["CUDA_MPS_PIPE_DIRECTORY"], pipe);
     assert!(grant.mounts.iter().any(|mount| mount.container_path == pipe), "{:?}", grant.mounts);
 
-    policy.send_replace(Arc::new(Policy::default()));
+    agent.policy.send_replace(Arc::new(Policy::default()));
     let moved = |state: &Arc<NodeState>| {
         let why = state.offerings().into_values().find_map(|offering| offering.obstacle);
         why.is_some_and(|why| why.contains("a container holds it"))
@@ -142,16 +140,16 @@ async fn a_gpu_is_shared_by_mps_once_its_daemon_answers_and_until_its_last_conta
 #[tokio::test]
 async fn a_policy_that_changes_nothing_for_a_resource_leaves_it_alone() {
     let world = World::new("mig-a100");
-    let policy = tokio::sync::watch::Sender::new(Arc::new(world.config.policy.clone()));
     let kubelet = world.kubelet();
-    let agent = world.agent_under(policy.subscribe());
+    let agent = world.agent();
     allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
     let registrations = |kubelet: &Kubelet| {
         kubelet.calls().count(|event| matches!(event, Event::Registered { .. }))
     };
     let before = registrations(&kubelet);
     let excluded = Selector { ids: [gpu_id(&agent, 3)].into(), ..Selector::all(DeviceKind::Gpu) };
-    policy
+    agent
+        .policy
         .send_replace(Arc::new(Policy { exclude: vec![excluded], ..world.config.policy.clone() }));
     counts(&kubelet, (2, 1)).await;
     assert_eq!(registrations(&kubelet), before, "nothing is registered anew");

@@ -1,26 +1,27 @@
 //! A node in a temporary folder: simulated machine, embedded kubelet, and an agent to start.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use jiff::Timestamp;
-use tempfile::TempDir;
-use tokio::{sync::watch, task::JoinSet, time::timeout};
-use tokio_util::sync::CancellationToken;
 use windlass_kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient;
-use windlass_kubelet_sim::{Container, Kubelet, NodeStatus, Pod};
+use windlass_kubelet_sim::{Kubelet, NodeStatus, Pod};
 use windlass_machine::{Machine, Profile, simulated_driver};
 use windlass_node::{
-    Agent, Config, StartError,
-    clock::Clock,
+    Config, StartError,
     config::{DriverPlaces, HealthPolicy, Policy, SessionLimits},
-    state::NodeState,
+};
+
+use crate::common::folder::temporary_folder;
+pub(crate) use crate::common::{
+    kubelet::{allocatable, pod_with},
+    running::{LIMIT, Running},
 };
 
 /// The resource that most tests are about.
 pub(crate) const GPU: &str = "nvidia.com/gpu";
-
-/// How long anything may take before a test has failed.
-pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a device must be quiet in these tests.
 pub(crate) const QUIET: Duration = Duration::from_millis(300);
@@ -29,16 +30,7 @@ pub(crate) const QUIET: Duration = Duration::from_millis(300);
 pub(crate) struct World {
     pub(crate) machine: Machine,
     pub(crate) config: Config,
-    folder: TempDir,
-}
-
-/// An agent that runs; it is stopped when dropped, and waited for by [`Running::stop`].
-pub(crate) struct Running {
-    pub(crate) state: watch::Receiver<Arc<NodeState>>,
-    /// Where it serves health and metrics.
-    pub(crate) admin: Option<std::net::SocketAddr>,
-    stop: CancellationToken,
-    task: JoinSet<()>,
+    folder: PathBuf,
 }
 
 // === impl World ===
@@ -53,7 +45,7 @@ impl World {
     pub(crate) fn of(profile: &Profile) -> Self {
         let folder = temporary_folder();
         let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
-        let machine = Machine::create(&folder.path().join("machine"), profile, &driver);
+        let machine = Machine::create(&folder.join("machine"), profile, &driver);
         let machine = machine.expect("a machine");
         let config = config(&folder, &machine);
         Self { machine, config, folder }
@@ -64,12 +56,7 @@ impl World {
     }
 
     pub(crate) fn try_agent(&self) -> Result<Running, StartError> {
-        Ok(run(Agent::start(&self.config, clock())?))
-    }
-
-    /// An agent whose policy may change while it runs.
-    pub(crate) fn agent_under(&self, policy: watch::Receiver<Arc<Policy>>) -> Running {
-        run(Agent::start_under(&self.config, policy, clock()).expect("the agent starts"))
+        Running::start(&self.config)
     }
 
     pub(crate) fn kubelet(&self) -> Kubelet {
@@ -95,43 +82,23 @@ impl World {
         self.config.kubelet_dir.join("device-plugins").join("windlass-nvidia.com_gpu.sock")
     }
 
-    pub(crate) fn path(&self) -> &std::path::Path {
-        self.folder.path()
+    pub(crate) fn path(&self) -> &Path {
+        &self.folder
     }
 }
 
-fn clock() -> Clock {
-    Clock::starting_at(Timestamp::now())
-}
-
-fn run(agent: Agent) -> Running {
-    let (state, stop) = (agent.state(), CancellationToken::new());
-    let admin = agent.admin_address();
-    let token = stop.clone();
-    let mut task = JoinSet::new();
-    task.spawn(async move { agent.run(token.cancelled()).await.expect("no part fails") });
-    Running { state, admin, stop, task }
-}
-
-/// In memory where the machine has it: a simulated machine is a thousand small files.
-fn temporary_folder() -> TempDir {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("wl");
-    builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir()).expect("a temporary folder")
-}
-
-fn config(folder: &TempDir, machine: &Machine) -> Config {
+fn config(folder: &Path, machine: &Machine) -> Config {
     Config {
-        kubelet_dir: folder.path().join("kubelet"),
+        kubelet_dir: folder.join("kubelet"),
         host_root: machine.host_root(),
         host_root_on_node: machine.host_root(),
         driver: DriverPlaces {
             nvml_library: Some(machine.nvml_library()),
             ..DriverPlaces::default()
         },
-        state_dir: folder.path().join("state"),
+        state_dir: folder.join("state"),
         mps_dir: "/run/windlass/mps".into(),
-        cdi_dir: folder.path().join("cdi"),
+        cdi_dir: folder.join("cdi"),
         policy: Policy {
             health: HealthPolicy {
                 quiet_period: QUIET,
@@ -154,41 +121,6 @@ fn config(folder: &TempDir, machine: &Machine) -> Config {
     }
 }
 
-// === impl Running ===
-
-impl Running {
-    /// Waits for the node's state to fulfil a condition.
-    pub(crate) async fn until(
-        &self,
-        condition: impl FnMut(&Arc<NodeState>) -> bool,
-    ) -> Arc<NodeState> {
-        let mut state = self.state.clone();
-        let reached = timeout(LIMIT, state.wait_for(condition)).await;
-        let reached = reached.map(|found| found.expect("the agent runs").clone());
-        reached.unwrap_or_else(|_| {
-            panic!("not in time; the state is {:#?}", self.state.borrow().inventory)
-        })
-    }
-
-    /// Stops the agent as SIGTERM does.
-    pub(crate) async fn stop(mut self) {
-        self.stop.cancel();
-        let ended = timeout(LIMIT, self.task.join_next()).await.expect("it stops in time");
-        ended.expect("there is one").expect("no panic");
-    }
-}
-
-/// Waits until the kubelet has that many allocatable devices of a resource.
-pub(crate) async fn allocatable(
-    kubelet: &Kubelet,
-    resource: &str,
-    count: usize,
-) -> Arc<NodeStatus> {
-    let enough =
-        |node: &NodeStatus| node.counts(resource).is_some_and(|(_, healthy)| healthy == count);
-    kubelet.wait_for(enough, LIMIT).await.unwrap_or_else(|late| panic!("{late}"))
-}
-
 /// Waits until the kubelet has this capacity and these allocatable devices of the GPU resource.
 pub(crate) async fn counts(kubelet: &Kubelet, expected: (usize, usize)) -> Arc<NodeStatus> {
     let reached = |node: &NodeStatus| node.counts(GPU) == Some(expected);
@@ -198,12 +130,6 @@ pub(crate) async fn counts(kubelet: &Kubelet, expected: (usize, usize)) -> Arc<N
 /// A pod of one container that asks for GPUs.
 pub(crate) fn pod(name: &str, gpus: u64) -> Pod {
     pod_with(name, GPU, gpus)
-}
-
-/// A pod of one container that asks for a resource.
-pub(crate) fn pod_with(name: &str, resource: &str, count: u64) -> Pod {
-    let limits = [(resource.to_owned(), count)].into();
-    Pod::new(name).container(Container { name: "main".to_owned(), limits })
 }
 
 /// A client on the kubelet's connection, for calls that no kubelet makes.

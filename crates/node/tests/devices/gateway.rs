@@ -4,24 +4,15 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::TcpStream,
-    path::PathBuf,
-    sync::Arc,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
-use jiff::Timestamp;
-use tempfile::TempDir;
-use tokio::{
-    sync::watch,
-    task::JoinSet,
-    time::{Instant, sleep, timeout},
-};
-use tokio_util::sync::CancellationToken;
-use windlass_kubelet_sim::{Admission, Container, Grant, Kubelet, Pod, StartError};
+use tokio::time::{Instant, sleep, timeout};
+use windlass_kubelet_sim::{Admission, Grant, Kubelet, StartError};
 use windlass_machine::{Board, BoardAddresses, BoardEvent};
 use windlass_node::{
-    Agent, Config,
-    clock::Clock,
+    Config,
     config::{
         Find, Give, Handover, HandoverLimits, HealthPolicy, Policy, SessionLimits, SourceRule,
         Step, StepAction,
@@ -29,14 +20,17 @@ use windlass_node::{
     state::NodeState,
 };
 
+pub(crate) use crate::common::running::{LIMIT, Running};
+use crate::common::{
+    folder::temporary_folder,
+    kubelet::{allocatable, pod_with},
+};
+
 /// What the boards are offered as.
 pub(crate) const BOARDS: &str = "zj.com/darwin3";
 
 /// What nothing is done to between containers.
 pub(crate) const SPARES: &str = "example.com/spare";
-
-/// How long anything may take before a test has failed.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 /// How long one step may take.
 pub(crate) const STEP: Duration = Duration::from_millis(300);
@@ -51,24 +45,14 @@ const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
 pub(crate) struct Gateway {
     pub(crate) boards: Vec<Board>,
     pub(crate) config: Config,
-    folder: TempDir,
-}
-
-/// An agent that runs.
-pub(crate) struct Running {
-    pub(crate) state: watch::Receiver<Arc<NodeState>>,
-    pub(crate) policy: watch::Sender<Arc<Policy>>,
-    task: JoinSet<()>,
+    folder: PathBuf,
 }
 
 // === impl Gateway ===
 
 impl Gateway {
     pub(crate) fn new(boards: usize) -> Self {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix("wl");
-        let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
-        let folder = folder.expect("a temporary folder");
+        let folder = temporary_folder();
         let boards: Vec<_> = (0..boards)
             .map(|_| Board::start(&BoardAddresses::any()).expect("free ports"))
             .collect();
@@ -106,20 +90,12 @@ impl Gateway {
     }
 
     pub(crate) fn kubelet(&self) -> Kubelet {
-        let config = windlass_kubelet_sim::Config::new(self.folder.path().join("kubelet"));
+        let config = windlass_kubelet_sim::Config::new(self.folder.join("kubelet"));
         Kubelet::start(config).expect("the embedded kubelet starts")
     }
 
     pub(crate) fn agent(&self) -> Running {
-        let policy = watch::Sender::new(Arc::new(self.config.policy.clone()));
-        let clock = Clock::starting_at(Timestamp::now());
-        let agent = Agent::start_under(&self.config, policy.subscribe(), clock);
-        let agent = agent.expect("the agent starts");
-        let (state, mut task) = (agent.state(), JoinSet::new());
-        task.spawn(async move {
-            agent.run(CancellationToken::new().cancelled_owned()).await.expect("no part fails");
-        });
-        Running { state, policy, task }
+        Running::start(&self.config).expect("the agent starts")
     }
 
     /// Kubelet and agent, once all boards may be given away, and a pod that has nothing: a kubelet that
@@ -135,11 +111,7 @@ impl Gateway {
     /// Waits until the kubelet may give that many boards away.
     pub(crate) async fn allocatable(&self, kubelet: &Kubelet, count: usize) {
         for (resource, count) in [(BOARDS, count), (SPARES, 8)] {
-            let waiting = kubelet.wait_for(
-                |node| node.counts(resource).is_some_and(|(_, healthy)| healthy == count),
-                LIMIT,
-            );
-            waiting.await.unwrap_or_else(|late| panic!("{late}"));
+            allocatable(kubelet, resource, count).await;
         }
     }
 
@@ -173,9 +145,10 @@ pub(crate) fn deploy(board: &Board) {
 
 /// Admits a pod with one container that asks for one of a resource.
 pub(crate) async fn admit(kubelet: &Kubelet, name: &str, resource: &str) -> Admission {
-    let limits = [(resource.to_owned(), 1)].into();
-    let pod = Pod::new(name).container(Container { name: "main".to_owned(), limits });
-    kubelet.admit(pod).await.unwrap_or_else(|rejection| panic!("{rejection}"))
+    kubelet
+        .admit(pod_with(name, resource, 1))
+        .await
+        .unwrap_or_else(|rejection| panic!("{rejection}"))
 }
 
 /// Starts a pod's container.
@@ -232,19 +205,19 @@ fn told(variable: &str, text: &str) -> Give {
     Give { env: [(variable.to_owned(), text.to_owned())].into(), ..Give::default() }
 }
 
-fn config(folder: &TempDir, sources: Vec<SourceRule>) -> Config {
-    let host_root = folder.path().join("host");
+fn config(folder: &Path, sources: Vec<SourceRule>) -> Config {
+    let host_root = folder.join("host");
     let health = HealthPolicy {
         quiet_period: Duration::from_millis(20),
         probe_interval: Duration::from_millis(100),
         ..HealthPolicy::default()
     };
     Config {
-        kubelet_dir: folder.path().join("kubelet"),
+        kubelet_dir: folder.join("kubelet"),
         host_root_on_node: host_root.clone(),
         host_root,
-        state_dir: folder.path().join("state"),
-        cdi_dir: folder.path().join("cdi"),
+        state_dir: folder.join("state"),
+        cdi_dir: folder.join("cdi"),
         policy: Policy { health, sources, ..Policy::default() },
         session: SessionLimits {
             retry_first: Duration::from_millis(10),
@@ -280,8 +253,6 @@ impl Running {
                 id.as_str() == board && obstacle.contains(why)
             })
         };
-        let mut state = self.state.clone();
-        let reached = timeout(LIMIT, state.wait_for(|state| is_it(state))).await;
-        reached.unwrap_or_else(|_| panic!("{:#?}", self.state.borrow().offerings())).expect("runs");
+        self.until(|state| is_it(state)).await;
     }
 }

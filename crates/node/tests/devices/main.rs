@@ -1,5 +1,8 @@
 //! Devices of every kind: simulated hosts as the kernel shows them, the real agent, the embedded kubelet.
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod amd;
 mod boards;
 mod darwin3;

@@ -8,24 +8,24 @@ use std::{
 };
 
 use jiff::Timestamp;
-use tempfile::TempDir;
-use tokio::{sync::watch, task::JoinSet, time::timeout};
-use tokio_util::sync::CancellationToken;
 use windlass_core::{
     device::Device,
     inventory::{Inventory, SourceState},
 };
-use windlass_kubelet_sim::{Container, Kubelet, NodeStatus, Pod};
+use windlass_kubelet_sim::Kubelet;
 use windlass_machine::{Machine, Profile, simulated_driver};
 use windlass_node::{
-    Agent, Config,
+    Config,
     clock::Clock,
     config::{ConfigFile, DriverPlaces, HealthPolicy, Policy, SessionLimits},
     state::NodeState,
 };
 
-/// How long anything may take before a test has failed.
-pub(crate) const LIMIT: Duration = Duration::from_secs(10);
+use crate::common::folder::temporary_folder;
+pub(crate) use crate::common::{
+    kubelet::{allocatable, pod_with as pod},
+    running::{LIMIT, Running},
+};
 
 /// How long a device must be quiet in these tests.
 pub(crate) const QUIET: Duration = Duration::from_millis(100);
@@ -44,15 +44,6 @@ gpus: []
 pub(crate) struct World {
     pub(crate) machine: Machine,
     pub(crate) config: Config,
-    _folder: TempDir,
-}
-
-/// An agent that runs; it is stopped when dropped.
-pub(crate) struct Running {
-    pub(crate) state: watch::Receiver<Arc<NodeState>>,
-    policy: watch::Sender<Arc<Policy>>,
-    stop: tokio_util::sync::DropGuard,
-    task: JoinSet<()>,
 }
 
 // === impl World ===
@@ -72,22 +63,15 @@ impl World {
     pub(crate) fn of(profile: &Profile, config: &str) -> Self {
         let folder = temporary_folder();
         let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
-        let machine = Machine::create(&folder.path().join("machine"), profile, &driver);
+        let machine = Machine::create(&folder.join("machine"), profile, &driver);
         let machine = machine.expect("a machine");
         let config = settings(&folder, &machine, policy(config));
-        Self { machine, config, _folder: folder }
+        Self { machine, config }
     }
 
     /// The agent, with a policy that may be replaced.
     pub(crate) fn agent(&self) -> Running {
-        let clock = Clock::starting_at(Timestamp::now());
-        let policy = watch::Sender::new(Arc::new(self.config.policy.clone()));
-        let agent = Agent::start_under(&self.config, policy.subscribe(), clock);
-        let agent = agent.expect("the agent starts");
-        let (state, stop) = (agent.state(), CancellationToken::new());
-        let (token, mut task) = (stop.clone(), JoinSet::new());
-        task.spawn(async move { agent.run(token.cancelled()).await.expect("no part fails") });
-        Running { state, policy, stop: stop.drop_guard(), task }
+        Running::start(&self.config).expect("the agent starts")
     }
 
     pub(crate) fn kubelet(&self) -> Kubelet {
@@ -139,25 +123,18 @@ pub(crate) fn refused(text: &str) -> String {
     config.expect_err("it is refused").to_string()
 }
 
-/// In memory where the machine has it.
-fn temporary_folder() -> TempDir {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("wl");
-    builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir()).expect("a temporary folder")
-}
-
-fn settings(folder: &TempDir, machine: &Machine, policy: Policy) -> Config {
+fn settings(folder: &Path, machine: &Machine, policy: Policy) -> Config {
     Config {
-        kubelet_dir: folder.path().join("kubelet"),
+        kubelet_dir: folder.join("kubelet"),
         host_root: machine.host_root(),
         host_root_on_node: machine.host_root(),
         driver: DriverPlaces {
             nvml_library: Some(machine.nvml_library()),
             ..DriverPlaces::default()
         },
-        state_dir: folder.path().join("state"),
+        state_dir: folder.join("state"),
         mps_dir: "/run/windlass/mps".into(),
-        cdi_dir: folder.path().join("cdi"),
+        cdi_dir: folder.join("cdi"),
         policy,
         session: SessionLimits {
             stream_deadline: Duration::from_millis(500),
@@ -174,30 +151,10 @@ fn settings(folder: &TempDir, machine: &Machine, policy: Policy) -> Config {
 // === impl Running ===
 
 impl Running {
-    /// Waits for the node's state to fulfil a condition.
-    pub(crate) async fn until(
-        &self,
-        condition: impl FnMut(&Arc<NodeState>) -> bool,
-    ) -> Arc<NodeState> {
-        let mut state = self.state.clone();
-        let reached = timeout(LIMIT, state.wait_for(condition)).await;
-        let reached = reached.map(|found| found.expect("the agent runs").clone());
-        reached.unwrap_or_else(|_| {
-            panic!("not in time; the state is {:#?}", self.state.borrow().inventory)
-        })
-    }
-
     /// Waits until a device says this of its health, beginning with `Healthy` or `Unhealthy`.
     pub(crate) async fn until_health(&self, id: &str, health: &str) -> Arc<NodeState> {
         let says = |device: &Device| device.health.to_string().starts_with(health);
         self.until(|state| state.inventory.get(id).is_some_and(says)).await
-    }
-
-    /// Stops the agent as SIGTERM does.
-    pub(crate) async fn stop(mut self) {
-        drop(self.stop);
-        let ended = timeout(LIMIT, self.task.join_next()).await.expect("it stops in time");
-        ended.expect("there is one").expect("no panic");
     }
 
     /// Puts another policy into effect.
@@ -227,21 +184,4 @@ pub(crate) fn source(state: &NodeState, name: &str) -> String {
         Some(SourceState::Absent(text)) => format!("absent: {text}"),
         Some(SourceState::Failing(text)) => format!("failing: {text}"),
     }
-}
-
-/// Waits until the kubelet has that many allocatable devices of a resource.
-pub(crate) async fn allocatable(
-    kubelet: &Kubelet,
-    resource: &str,
-    count: usize,
-) -> Arc<NodeStatus> {
-    let enough =
-        |node: &NodeStatus| node.counts(resource).is_some_and(|(_, healthy)| healthy == count);
-    kubelet.wait_for(enough, LIMIT).await.unwrap_or_else(|late| panic!("{late}"))
-}
-
-/// A pod of one container that asks for a resource.
-pub(crate) fn pod(name: &str, resource: &str, count: u64) -> Pod {
-    let limits = [(resource.to_owned(), count)].into();
-    Pod::new(name).container(Container { name: "main".to_owned(), limits })
 }

@@ -9,7 +9,6 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use tempfile::TempDir;
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
@@ -24,13 +23,14 @@ use windlass_node::{
     mps::{Mig, Mps, MpsDemand, MpsState, MpsStates, MpsWant},
 };
 
+use crate::folder::temporary_folder;
+
 /// How long anything may take before a test has failed.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Rig {
     pub(crate) machine: Machine,
     pub(crate) config: Config,
-    _folder: TempDir,
 }
 
 /// A part that runs; it is stopped when dropped, and waited for by [`Running::stop`].
@@ -45,13 +45,9 @@ pub(crate) struct Running {
 
 impl Rig {
     pub(crate) fn new() -> Self {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix("wl");
-        let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
-        let folder = folder.expect("a temporary folder");
         let profile = Profile::named("dgx-h100").expect("a shipped profile");
         let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
-        let machine = Machine::create(&folder.path().join("machine"), &profile, &driver);
+        let machine = Machine::create(&temporary_folder().join("machine"), &profile, &driver);
         let machine = machine.expect("a machine");
         let config = Config {
             host_root: machine.host_root(),
@@ -71,7 +67,7 @@ impl Rig {
             },
             ..Config::default()
         };
-        Self { machine, config, _folder: folder }
+        Self { machine, config }
     }
 
     pub(crate) fn run(&self) -> Running {
