@@ -5,6 +5,7 @@ mod nodes;
 mod pci;
 mod roots;
 mod sysfs;
+mod vfio;
 
 use std::{
     fs,
@@ -19,6 +20,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 pub use nodes::FoundNode;
 pub use pci::PciFunction;
 pub use roots::Roots;
+pub(crate) use vfio::is_vfio;
 
 /// The host's files, under a root.
 #[derive(Clone, Debug)]
