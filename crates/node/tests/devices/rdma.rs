@@ -160,6 +160,29 @@ async fn cni_plugins_find_a_file_for_what_is_offered_and_none_for_what_is_not() 
     assert_eq!(left, 1, "an agent knows the files of its earlier life, and touches no other's");
 }
 
+#[tokio::test]
+async fn a_file_that_cannot_be_written_keeps_back_its_own_device_until_it_can() {
+    let world = world(VFS);
+    let folder = world.host("/var/run/k8s.cni.cncf.io/devinfo/dp");
+    let file = |id: &str| folder.join(format!("example.com-vf-{id}-device.json"));
+    fs::create_dir_all(file("0000:17:00.2").join("in the way")).expect("made");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let node = allocatable(&kubelet, "example.com/vf", 2).await;
+    assert_eq!(node.counts("example.com/vf"), Some((3, 2)));
+    assert!(file("0000:17:00.3").exists() && file("0000:17:00.4").exists());
+    let id: DeviceId = "0000:17:00.2".parse().expect("an id");
+    let state = agent.state.borrow().clone();
+    let why = state.offerings()[&id].obstacle.clone().unwrap_or_default();
+    assert!(why.starts_with("CNI plugins cannot be told of a device, since"), "{why}");
+    assert!(state.lacks.troubles.contains(&why), "{:?}", state.lacks.troubles);
+    world.machine.update(|model| drop(functions(model).pop())).expect("changed");
+    agent.until(|_| !file("0000:17:00.4").exists()).await;
+    allocatable(&kubelet, "example.com/vf", 1).await;
+    fs::remove_dir_all(file("0000:17:00.2")).expect("removed");
+    allocatable(&kubelet, "example.com/vf", 2).await;
+    assert!(file("0000:17:00.2").is_file());
+}
+
 fn functions(model: &mut windlass_machine::state::Model) -> &mut Vec<VirtualFunction> {
     &mut model.nics[0].sriov.as_mut().expect("it has virtual functions").functions
 }
