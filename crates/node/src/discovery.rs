@@ -104,7 +104,7 @@ pub(crate) fn sources(
         looking.source("amd GPUs", amd::Amd::default()),
         looking.source("intel GPUs", intel::Intel::default()),
         looking.source("FPGAs", fpga::Fpga::default()),
-        looking.source("NVMe drives", nvme::Nvme),
+        looking.source("NVMe drives", nvme::Nvme::default()),
         looking.source("described devices", described).beside(prober.run(stop.clone())),
     ]
 }

@@ -17,12 +17,11 @@ use std::{
     time::SystemTime,
 };
 
-use self::pci_index::PciIndex;
-
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 pub use nodes::FoundNode;
 pub use pci::PciFunction;
+pub use pci_index::PciIndex;
 pub use roots::Roots;
 pub(crate) use vfio::is_vfio;
 
@@ -33,8 +32,6 @@ pub struct Host {
     root_on_node: PathBuf,
     /// The root, opened once: a look at a file then walks only the way below it.
     opened: Option<Arc<OwnedFd>>,
-    /// What is known of its PCI functions.
-    pci: Arc<PciIndex>,
 }
 
 /// Says that a host tree is simulated, and which profile it was made from.
@@ -75,7 +72,7 @@ impl Host {
     pub fn new(root: impl Into<PathBuf>, root_on_node: impl Into<PathBuf>) -> Self {
         let (root, root_on_node) = (root.into(), root_on_node.into());
         let opened = rustix::fs::open(&root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
-        Self { root, root_on_node, opened: opened.map(Arc::new), pci: Arc::default() }
+        Self { root, root_on_node, opened: opened.map(Arc::new) }
     }
 
     /// Where the agent finds a file of the host.

@@ -23,13 +23,14 @@ use super::{
     graphics,
     trouble::{self, Trouble},
 };
-use crate::host::{Host, PciFunction};
+use crate::host::{Host, PciFunction, PciIndex};
 
 pub(crate) use describe::resource;
 
 /// The family.
 #[derive(Debug, Default)]
 pub(super) struct Amd {
+    pci: PciIndex,
     topology: kfd::Topology,
     /// The number that each GPU said it has for life: a GPU without a driver does not tell it.
     unique: BTreeMap<PciAddress, String>,
@@ -70,7 +71,7 @@ impl Family for Amd {
     }
 
     fn look(&mut self, host: &Host) -> Look {
-        let mut functions = host.pci_of_class(&CLASSES);
+        let mut functions = self.pci.of_class(host, &CLASSES);
         functions.retain(|function| function.vendor.as_deref() == Some(VENDOR));
         self.topology.refresh(host);
         let addresses = functions.iter().map(|function| function.address).collect();

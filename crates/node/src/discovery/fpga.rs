@@ -21,7 +21,7 @@ use windlass_core::{
 use super::family::{Family, Look};
 use crate::{
     config::{FpgaRules, FpgaUnit, Policy},
-    host::Host,
+    host::{Host, PciIndex},
 };
 
 pub(crate) use names::resource;
@@ -29,6 +29,7 @@ pub(crate) use names::resource;
 /// The family.
 #[derive(Debug, Default)]
 pub(super) struct Fpga {
+    pci: PciIndex,
     rules: FpgaRules,
     /// What each device said of itself when it was ready last.
     known: BTreeMap<DeviceId, Attributes>,
@@ -56,7 +57,7 @@ impl Family for Fpga {
     }
 
     fn look(&mut self, host: &Host) -> Look {
-        let mut found = alveo::boards(host, &self.rules);
+        let mut found = alveo::boards(host, &mut self.pci, &self.rules);
         self.remember(&mut found);
         if self.rules.unit == FpgaUnit::Card {
             found = cards(self.with_absent(found));

@@ -20,12 +20,13 @@ use super::{
 };
 use crate::{
     config::{IntelRules, Policy},
-    host::{Host, PciFunction},
+    host::{Host, PciFunction, PciIndex},
 };
 
 /// The family.
 #[derive(Debug, Default)]
 pub(super) struct Intel {
+    pci: PciIndex,
     rules: IntelRules,
 }
 
@@ -73,7 +74,7 @@ impl Family for Intel {
     }
 
     fn look(&mut self, host: &Host) -> Look {
-        let mut functions = host.pci_of_class(&CLASSES);
+        let mut functions = self.pci.of_class(host, &CLASSES);
         functions.retain(|function| function.vendor.as_deref() == Some(VENDOR));
         let seen = |(index, function)| Seen { host, rules: &self.rules, function }.gpu(index);
         let found: Vec<_> = (0..).zip(&functions).map(seen).collect();

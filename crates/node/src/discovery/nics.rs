@@ -40,12 +40,13 @@ use self::{
 use super::family::{Family, Look};
 use crate::{
     config::{HealthPolicy, NicPolicy, Policy},
-    host::Host,
+    host::{Host, PciIndex},
 };
 
 /// The family.
 #[derive(Debug, Default)]
 pub(super) struct Nics {
+    pci: PciIndex,
     policy: NicPolicy,
     health: HealthPolicy,
     had_rdma: HadRdma,
@@ -84,7 +85,7 @@ impl Family for Nics {
     }
 
     fn look(&mut self, host: &Host) -> Look {
-        let Found { mut functions, skipped } = function::find(host);
+        let Found { mut functions, skipped } = function::find(host, &mut self.pci);
         functions.sort_by_cached_key(Function::order);
         let view = View::new(host, &self.policy, &functions);
         let had_rdma = &mut self.had_rdma;

@@ -13,11 +13,13 @@ use super::{
     family::{Family, Look},
     trouble::{self, Trouble},
 };
-use crate::host::{Host, PciFunction};
+use crate::host::{Host, PciFunction, PciIndex};
 
 /// The family.
 #[derive(Debug, Default)]
-pub(super) struct Nvme;
+pub(super) struct Nvme {
+    pci: PciIndex,
+}
 
 /// Non-volatile memory with NVM Express (PCI code and ID assignment).
 const CLASSES: [&str; 1] = ["0x010802"];
@@ -37,7 +39,7 @@ impl Family for Nvme {
     }
 
     fn look(&mut self, host: &Host) -> Look {
-        let functions = host.pci_of_class(&CLASSES);
+        let functions = self.pci.of_class(host, &CLASSES);
         let found: Vec<_> =
             (0..).zip(&functions).map(|(index, function)| drive(host, index, function)).collect();
         let state = match found.len() {

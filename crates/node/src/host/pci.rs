@@ -37,18 +37,6 @@ const PCI_CLASS: AttributeName = AttributeName::new("windlass.dev", "pciClass");
 // === impl Host ===
 
 impl Host {
-    /// The functions whose class begins with one of these, `0x0302`, by address.
-    pub fn pci_of_class(&self, classes: &[&str]) -> Vec<PciFunction> {
-        let meant = self.pci_where(|it| classes.iter().any(|begin| it.class.starts_with(begin)));
-        meant.into_iter().map(|it| self.pci_function(it)).collect()
-    }
-
-    /// The functions of these vendors, `0x10de`, by address.
-    pub fn pci_of_vendor(&self, vendors: &[&str]) -> Vec<PciFunction> {
-        let meant = self.pci_where(|it| vendors.contains(&it.vendor.as_str()));
-        meant.into_iter().map(|it| self.pci_function(it)).collect()
-    }
-
     /// Reads what sysfs says of a function.
     pub fn pci_function(&self, address: PciAddress) -> PciFunction {
         let folder = format!("{PCI_DEVICES}/{address}");

@@ -1,4 +1,4 @@
-//! What the PCI functions of a machine are, read once for everyone who asks.
+//! What the PCI functions of a machine are, read once for who asks again and again.
 //!
 //! Each family picks its functions out of all that there are, thousands on a machine with virtual ones,
 //! at each look. What a function is does not change while the kernel lists it; one that is added again is
@@ -8,61 +8,80 @@ use std::{
     collections::BTreeMap,
     fs::{self, DirEntry},
     os::unix::fs::DirEntryExt as _,
-    sync::{Mutex, PoisonError},
 };
 
 use windlass_core::pci::PciAddress;
 
-use super::{Host, pci::PCI_DEVICES};
+use super::{Host, PciFunction, pci::PCI_DEVICES};
 
-/// Functions by address, as far as they were asked for.
+/// What is known of a host's functions, by address.
 #[derive(Debug, Default)]
-pub(super) struct PciIndex(Mutex<BTreeMap<PciAddress, Listed>>);
+pub struct PciIndex(BTreeMap<PciAddress, Listed>);
 
 /// A function that the kernel lists.
-#[derive(Clone, Debug)]
-pub(super) struct Listed {
+#[derive(Debug)]
+struct Listed {
     /// The number of its entry.
     inode: u64,
     /// Class, subclass and programming interface, `0x030200`.
-    pub(super) class: String,
+    class: String,
     /// Vendor id, `0x10de`.
-    pub(super) vendor: String,
+    vendor: String,
 }
 
 /// Functions that are looked at. A big machine with virtual functions has two thousand.
 const MOST_FUNCTIONS: usize = 20_000;
 
-// === impl Host ===
+// === impl PciIndex ===
 
-impl Host {
-    /// The functions that are meant, by address. Blocks.
-    pub(super) fn pci_where(&self, is_meant: impl Fn(&Listed) -> bool) -> Vec<PciAddress> {
-        // What a panic left behind was read before it.
-        let mut known = self.pci.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let listed = self.listed_functions();
-        known.retain(|address, it| listed.get(address) == Some(&it.inode));
+impl PciIndex {
+    /// The functions whose class begins with one of these, `0x0302`, by address. Blocks.
+    pub fn of_class(&mut self, host: &Host, classes: &[&str]) -> Vec<PciFunction> {
+        let addresses = self.addresses_of_class(host, classes);
+        addresses.into_iter().map(|address| host.pci_function(address)).collect()
+    }
+
+    /// Their addresses alone, in order. Blocks.
+    pub fn addresses_of_class(&mut self, host: &Host, classes: &[&str]) -> Vec<PciAddress> {
+        self.of(host, |it| classes.iter().any(|begin| it.class.starts_with(begin)))
+    }
+
+    /// The functions of these vendors, `0x10de`, by address. Blocks.
+    pub fn of_vendor(&mut self, host: &Host, vendors: &[&str]) -> Vec<PciFunction> {
+        let addresses = self.of(host, |it| vendors.contains(&it.vendor.as_str()));
+        addresses.into_iter().map(|address| host.pci_function(address)).collect()
+    }
+
+    fn of(&mut self, host: &Host, is_meant: impl Fn(&Listed) -> bool) -> Vec<PciAddress> {
+        self.refresh(host);
+        self.0.iter().filter(|(_, it)| is_meant(it)).map(|(address, _)| *address).collect()
+    }
+
+    /// Reads what is new. A function that cannot be read is asked again at the next look.
+    fn refresh(&mut self, host: &Host) {
+        let listed = listed(host);
+        self.0.retain(|address, it| listed.get(address) == Some(&it.inode));
         for (address, inode) in listed {
-            if !known.contains_key(&address) {
-                known.extend(self.listed(address, inode).map(|it| (address, it)));
+            if !self.0.contains_key(&address) {
+                self.0.extend(Listed::read(host, address, inode).map(|it| (address, it)));
             }
         }
-        known.iter().filter(|(_, it)| is_meant(it)).map(|(address, _)| *address).collect()
     }
+}
 
-    /// The addresses of all functions with the numbers of their entries.
-    fn listed_functions(&self) -> BTreeMap<PciAddress, u64> {
-        let entries = fs::read_dir(self.path(PCI_DEVICES)).into_iter().flatten().flatten();
-        let address = |entry: &DirEntry| entry.file_name().to_str()?.parse().ok();
-        entries
-            .take(MOST_FUNCTIONS)
-            .filter_map(|entry| Some((address(&entry)?, entry.ino())))
-            .collect()
-    }
+/// The addresses of all functions with the numbers of their entries.
+fn listed(host: &Host) -> BTreeMap<PciAddress, u64> {
+    let entries = fs::read_dir(host.path(PCI_DEVICES)).into_iter().flatten().flatten();
+    let address = |entry: &DirEntry| entry.file_name().to_str()?.parse().ok();
+    entries.take(MOST_FUNCTIONS).filter_map(|entry| Some((address(&entry)?, entry.ino()))).collect()
+}
 
-    fn listed(&self, address: PciAddress, inode: u64) -> Option<Listed> {
-        let text = |file: &str| self.text(format!("{PCI_DEVICES}/{address}/{file}"));
-        Some(Listed { inode, class: text("class")?, vendor: text("vendor")? })
+// === impl Listed ===
+
+impl Listed {
+    fn read(host: &Host, address: PciAddress, inode: u64) -> Option<Self> {
+        let text = |file: &str| host.text(format!("{PCI_DEVICES}/{address}/{file}"));
+        Some(Self { inode, class: text("class")?, vendor: text("vendor")? })
     }
 }
 
@@ -93,7 +112,8 @@ mod tests {
     fn a_function_is_read_once_and_again_when_another_takes_its_address() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), root.path());
-        let of_class = |class: &str| host.pci_where(|it| it.class == class).len();
+        let mut index = PciIndex::default();
+        let mut of_class = |class: &str| index.of_class(&host, &[class]).len();
         assert_eq!(of_class("0x030200"), 0, "there is none");
         plug(&root, "0x030200");
         assert_eq!(of_class("0x030200"), 1);

@@ -19,6 +19,9 @@ pub(super) struct Trouble {
 /// "GPU has fallen off the bus": what is injected.
 const FALLEN_OFF: u64 = 79;
 
+/// What only a virtual function says: where its adapter is.
+const PHYSICAL: &str = "pfPciAddress";
+
 // === impl Trouble ===
 
 impl Trouble {
@@ -35,7 +38,9 @@ impl Trouble {
                 end: "the GPU was reset",
             });
         }
-        let target = device.place.pci?.to_string();
+        // A virtual function comes and goes with its number, which is its adapter's to say.
+        let is_virtual = device.attributes.keys().any(|name| name.name() == PHYSICAL);
+        let target = device.place.pci.filter(|_| !is_virtual)?.to_string();
         let happens = |what| Fault::ToDevice { name: target.clone(), what };
         Some(Self {
             what: format!("{target} is pulled out of its slot"),

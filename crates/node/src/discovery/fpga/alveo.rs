@@ -23,7 +23,7 @@ use crate::{
         graphics,
         trouble::{self, Trouble},
     },
-    host::{FoundNode, Host, PciFunction},
+    host::{FoundNode, Host, PciFunction, PciIndex},
 };
 
 pub(super) const DOMAIN: &str = "amd.com";
@@ -63,9 +63,9 @@ struct Seen<'a> {
 }
 
 /// The boards of the host, by where they sit.
-pub(super) fn boards(host: &Host, rules: &FpgaRules) -> Vec<Found> {
+pub(super) fn boards(host: &Host, pci: &mut PciIndex, rules: &FpgaRules) -> Vec<Found> {
     let mut boards: BTreeMap<PciAddress, Board> = BTreeMap::new();
-    for function in host.pci_of_vendor(&VENDORS) {
+    for function in pci.of_vendor(host, &VENDORS) {
         let is = |mark: &str| host.has(function.folder().join(mark));
         let (is_user, is_management) = (is(USER), is(MANAGEMENT));
         if is_user || is_management {

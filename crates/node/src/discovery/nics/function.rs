@@ -12,7 +12,7 @@ use super::{
     rdma::{self, RdmaDevice},
     vdpa::{self, Vdpa},
 };
-use crate::host::Host;
+use crate::host::{Host, PciIndex};
 
 /// What was found on the host.
 #[derive(Debug, Default)]
@@ -66,12 +66,12 @@ const SUBFUNCTION: &str = ".sf.";
 
 /// Everything on the host that is a network function. One that cannot be read is left out, and costs
 /// no other.
-pub(super) fn find(host: &Host) -> Found {
+pub(super) fn find(host: &Host, pci: &mut PciIndex) -> Found {
     let mut found = Found::default();
     // By name, so that what is found in two ways is found once.
     let mut folders = BTreeMap::new();
-    let addresses = host.names(PCI).into_iter().filter(|name| is_network(host, name));
-    folders.extend(addresses.map(|name| (name.clone(), format!("{PCI}/{name}"))));
+    let addresses = pci.addresses_of_class(host, &[NETWORK]).into_iter();
+    folders.extend(addresses.map(|it| (it.to_string(), format!("{PCI}/{it}"))));
     let parts = host.names(AUXILIARY).into_iter().filter(|name| name.contains(SUBFUNCTION));
     folders.extend(parts.map(|name| (name.clone(), format!("{AUXILIARY}/{name}"))));
     for rdma in host.names(INFINIBAND) {
@@ -90,10 +90,6 @@ pub(super) fn find(host: &Host) -> Found {
         function.physical = physical.get(&function.name).cloned();
     }
     found
-}
-
-fn is_network(host: &Host, name: &str) -> bool {
-    host.text(format!("{PCI}/{name}/class")).is_some_and(|class| class.starts_with(NETWORK))
 }
 
 /// The function or subfunction that an RDMA device is of, and the bus that lists it.
