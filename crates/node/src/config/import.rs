@@ -147,8 +147,7 @@ fn possible(
             // Files are told by their names, and nothing of them is judged when they are found.
             wrong.append(&mut dangerous);
         }
-        let all: Vec<_> = kept.iter().chain([&value]).collect();
-        wrong.extend(source::differently_shared(&all).into_iter().map(|(_, text)| text));
+        wrong.extend(source::otherwise_shared(&value, kept.iter()));
         for text in &wrong {
             remarks.warn(line, format!("{text}; it is left out"));
         }

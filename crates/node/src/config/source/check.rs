@@ -335,21 +335,25 @@ fn no_file_inside(file: &Path) -> Option<String> {
 
 /// Sources that share one resource in different ways, each with the earlier one.
 pub(in crate::config) fn differently_shared(sources: &[&SourceRule]) -> Vec<(SourceName, String)> {
-    let mut found = Vec::new();
-    for (nth, later) in sources.iter().enumerate() {
-        let same = |earlier: &&&SourceRule| {
-            earlier.resource.is_some() && earlier.resource == later.resource
-        };
-        let mut earlier = sources[..nth].iter().filter(same);
-        if let Some(earlier) = earlier.find(|it| it.sharing != later.sharing) {
-            let resource = later.resource.as_ref().expect("it is the earlier one's");
-            let text = format!(
-                "source {}: resource {resource} is shared in another way by source {}: a pod cannot \
-                 tell which it gets",
-                later.name, earlier.name
-            );
-            found.push((later.name.clone(), text));
-        }
-    }
-    found
+    let told = |(nth, later): (usize, &&SourceRule)| {
+        let text = otherwise_shared(later, sources[..nth].iter().copied())?;
+        Some((later.name.clone(), text))
+    };
+    sources.iter().enumerate().filter_map(told).collect()
+}
+
+/// That an earlier source shares the resource of this one in another way.
+pub(in crate::config) fn otherwise_shared<'a>(
+    later: &SourceRule,
+    mut earlier: impl Iterator<Item = &'a SourceRule>,
+) -> Option<String> {
+    let resource = later.resource.as_ref()?;
+    let is_other =
+        |it: &&SourceRule| it.resource.as_ref() == Some(resource) && it.sharing != later.sharing;
+    let earlier = earlier.find(is_other)?;
+    Some(format!(
+        "source {}: resource {resource} is shared in another way by source {}: a pod cannot tell \
+         which it gets",
+        later.name, earlier.name
+    ))
 }

@@ -163,12 +163,12 @@ sources:
 - name: tuned
   find: {nodes: /dev/tuner}
   give: {found: none, nodes: [{path: "{path}", as: /dev/x/}], env: {TUNER: "{node}"}}
-- {name: empty, find: {nodes: [/dev/empty, /dev/shm]}}
+- {name: empty, find: {nodes: [/dev/empty, /dev/mqueue]}}
 "#;
     let world = World::new(FOLDERS, config);
     world.write("/dev/empty/folder/.keep", "");
     fs::remove_file(world.host("/dev/empty/folder/.keep")).expect("removed");
-    world.write("/dev/shm/memory", "");
+    world.write("/dev/mqueue/of-others", "");
     symlink("controlC0", world.host("/dev/snd/by-id")).expect("linked");
     symlink("dvb/adapter0/demux0", world.host("/dev/tuner")).expect("linked");
     let state = world.survey().await;
