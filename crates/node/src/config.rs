@@ -39,7 +39,7 @@ pub use import::Plugin;
 pub use load::{Format, Loaded, load, parse, without_file};
 pub use mistake::{ConfigError, Mistakes};
 pub use mps::{MpsSettings, MpsUsers};
-pub use nics::{NicIds, NicPolicy, RdmaNode};
+pub use nics::{MissingNodes, NicIds, NicPolicy, RdmaNode};
 pub use peer::{HealthChecks, PeerFlags};
 pub use policy::{
     HealthPolicy, LabelOutput, LabelPolicy, MigStrategy, Policy, ResourceRule, Resources,

@@ -82,7 +82,7 @@ pub(crate) enum Command {
     Mps(MpsArgs),
     /// Make, list and check documents that tell container runtimes about devices (CDI).
     Cdi(CdiArgs),
-    /// Check configuration files, convert those of NVIDIA's plugin, print the schema.
+    /// Check configuration files, convert those of other device plugins, print the schema.
     Config(ConfigArgs),
     /// See the whole thing work: a simulated machine, the real agent, an embedded kubelet.
     Demo(DemoArgs),
@@ -97,7 +97,8 @@ pub(crate) enum Command {
 /// Where the host is, and what the configuration says of it. Each flag wins over the file.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct HostArgs {
-    /// Configuration file: YAML or JSON, in Windlass's format or that of NVIDIA's plugin.
+    /// Configuration file: YAML or JSON, in Windlass's format, NVIDIA's plugin's, or that of another device
+    /// plugin (docs/devices/migrating.md).
     #[arg(long, value_name = "FILE", env = "WINDLASS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
     /// Where the host's /sys, /proc, /dev and driver are found [default: /]

@@ -122,7 +122,11 @@ pub(crate) fn no_plain_path(text: &str) -> Option<String> {
 
 /// Why a node must not be handed out, or why a pattern may fit one that must not.
 pub(crate) fn of_nodes(pattern: &str) -> Option<String> {
-    let fits = |path: &str| path_fits(pattern, path);
+    // A folder that fits is given with all that is in it.
+    let fits = |path: &str| {
+        let above = Path::new(path).ancestors().filter_map(Path::to_str);
+        above.into_iter().any(|path| path_fits(pattern, path))
+    };
     let named = |(bad, example, why): &(&str, &str, &str)| {
         let is_one = !is_pattern(pattern) && path_fits(bad, pattern);
         let node = if is_one { pattern } else { example };
@@ -229,6 +233,8 @@ mod tests {
             "/dev/bsg/1:0:0:0",
             "/dev/cpu/3/msr",
             "/dev/cpu/*/*",
+            "/dev/cpu",
+            "/dev/bsg",
             "/dev/loop-control",
             "/dev/mtd1ro",
             "/dev/mtdblock2",

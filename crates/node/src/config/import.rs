@@ -15,14 +15,15 @@ mod rdma_sriov;
 mod smarter;
 mod sriov;
 
-use std::fmt;
+use std::{fmt, path::Path};
 
 use serde::Deserialize;
 
 use super::{
-    Config, NicPolicy, Policy, Remark, ResourceRule, Resources, SourceRule,
+    Config, Find, NicPolicy, Policy, Remark, ResourceRule, Resources, SourceRule,
     document::{self, Lined, Node, Remarks, UnknownKeys},
     rules::{self, LinedRule},
+    source::{self, Judged},
 };
 
 pub(super) use manifest::unwrapped;
@@ -48,7 +49,7 @@ pub enum Plugin {
 #[derive(Debug, Default)]
 struct Imported {
     rules: Vec<LinedRule>,
-    sources: Vec<SourceRule>,
+    sources: Vec<Lined<SourceRule>>,
     nics: NicPolicy,
 }
 
@@ -63,9 +64,9 @@ impl Plugin {
             Some(Self::RdmaShared)
         } else if has("resourceList") {
             Some(Self::Sriov)
-        } else if has("pfNetdevices") || has("mode") {
+        } else if rdma_sriov::is_file(root) {
             Some(Self::RdmaSriov)
-        } else if has("devices") || has("device") || generic::has_arguments(root) {
+        } else if generic::is_file(root) || generic::has_arguments(root) {
             Some(Self::Generic)
         } else if first.is_some_and(|first| first.child_like("devicematch").is_some()) {
             Some(Self::Smarter)
@@ -87,8 +88,9 @@ impl Plugin {
             Self::Smarter => smarter::read(root, &mut remarks),
             Self::Darwin3 => darwin3::read(root, &mut remarks),
         };
-        let policy = imported.into_policy(&mut remarks);
-        remarks.judge(Config { policy, ..Config::default() })
+        let config = Config::default();
+        let policy = imported.into_policy(&config.kubelet_dir, &mut remarks);
+        remarks.judge(Config { policy, ..config })
     }
 }
 
@@ -108,9 +110,10 @@ impl fmt::Display for Plugin {
 // === impl Imported ===
 
 impl Imported {
-    fn into_policy(self, remarks: &mut Remarks) -> Policy {
+    fn into_policy(self, kubelet_dir: &Path, remarks: &mut Remarks) -> Policy {
         let rules = reachable(self.rules, remarks);
-        let (resources, sources, nics) = (Resources::Rules(rules), self.sources, self.nics);
+        let sources = possible(self.sources, kubelet_dir, remarks);
+        let (resources, nics) = (Resources::Rules(rules), self.nics);
         Policy { resources, sources, nics, ..Policy::default() }
     }
 }
@@ -129,6 +132,37 @@ fn reachable(rules: Vec<LinedRule>, remarks: &mut Remarks) -> Vec<ResourceRule> 
     }
     kept.into_iter().map(|rule| rule.value).collect()
 }
+
+/// Sources without those that cannot be. One that may give away the machine stays: of what it finds, each
+/// device that would is kept back.
+fn possible(
+    sources: Vec<Lined<SourceRule>>,
+    kubelet_dir: &Path,
+    remarks: &mut Remarks,
+) -> Vec<SourceRule> {
+    let mut kept: Vec<SourceRule> = Vec::new();
+    for Lined { line, value } in sources {
+        let Judged { mut wrong, mut dangerous } = source::judged(&value, kubelet_dir);
+        if matches!(value.find, Find::Files(_)) {
+            // Files are told by their names, and nothing of them is judged when they are found.
+            wrong.append(&mut dangerous);
+        }
+        wrong.extend(source::otherwise_shared(&value, kept.iter()));
+        for text in &wrong {
+            remarks.warn(line, format!("{text}; it is left out"));
+        }
+        if wrong.is_empty() {
+            for text in dangerous {
+                remarks.warn(line, format!("{text}; {KEPT_BACK}"));
+            }
+            kept.push(value);
+        }
+    }
+    kept
+}
+
+const KEPT_BACK: &str =
+    "it is kept back: convert the file, and write allowDangerous: true if it is meant";
 
 /// Reads a document as Go does: keys that are unknown are ignored, and capitals do not count.
 fn read<'n, T: Deserialize<'n> + Default>(root: &'n Node, remarks: &mut Remarks) -> T {

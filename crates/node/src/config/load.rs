@@ -116,9 +116,14 @@ mod tests {
             ("ResourceList: []\n", Format::Imported(Plugin::Sriov)),
             ("mode: hca\n", Format::Imported(Plugin::RdmaSriov)),
             ("devices: []\n", Format::Imported(Plugin::Generic)),
+            ("device: [{name: a}]\n", Format::Imported(Plugin::Generic)),
             ("- {devicematch: a}\n", Format::Imported(Plugin::Smarter)),
         ] {
             assert_eq!(format(text).expect(text).format, expected, "{text}");
+        }
+        for ours in ["mode: mixed\n", "mode: hca\nmig: none\n", "device: cdi-cri\n"] {
+            let refused = format(ours).expect_err(ours).to_string();
+            assert!(refused.contains("unknown field `"), "{refused}");
         }
     }
 }

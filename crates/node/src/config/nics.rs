@@ -15,10 +15,12 @@ use super::HealthPolicy;
 pub struct NicPolicy {
     /// What the kubelet, and CNI plugins through it, call an interface.
     pub ids: NicIds,
-    /// The nodes of an RDMA device that a container gets.
+    /// The nodes of an RDMA device that a container gets; none, and RDMA is nobody's.
     pub rdma_nodes: BTreeSet<RdmaNode>,
     /// Whether a container gets `/dev/vhost-net` and `/dev/net/tun` as well.
     pub vhost_net: bool,
+    /// What becomes of an interface while some of these nodes are not there.
+    pub missing_nodes: MissingNodes,
     /// Whether NCCL and UCX are told which RDMA devices are the container's.
     pub program_hints: bool,
     /// Whether the kubelet is told the NUMA node of an interface.
@@ -38,6 +40,17 @@ pub enum NicIds {
     Name,
     /// `0000:3b:02.0`: Multus hands the id on, and the SR-IOV CNI plugin takes it for the address.
     PciAddress,
+}
+
+/// What becomes of an interface while some of its nodes are not there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum MissingNodes {
+    /// It is not ready: a set of nodes is given whole or not at all.
+    #[default]
+    Awaited,
+    /// It is offered without them, verbs excepted.
+    LeftOut,
 }
 
 /// A node of an RDMA device.
@@ -75,6 +88,7 @@ impl Default for NicPolicy {
             ids: NicIds::default(),
             rdma_nodes: [RdmaNode::Uverbs, RdmaNode::RdmaCm].into(),
             vhost_net: false,
+            missing_nodes: MissingNodes::default(),
             program_hints: false,
             numa_hints: true,
             quiet_period: None,

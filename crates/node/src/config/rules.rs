@@ -4,10 +4,15 @@ use std::path::Path;
 
 use windlass_core::device::{DeviceKind, SourceName};
 
-use super::{Remark, ResourceRule, Selector, Sharing, SourceRule, Unmatched, document::Lined};
+use super::{
+    Remark, ResourceRule, Selector, Sharing, SourceRule, Unmatched, document::Lined, source::Judged,
+};
 
 /// A rule and the line that its name is on.
 pub(super) type LinedRule = Lined<ResourceRule>;
+
+/// What a dangerous thing is to be handed out with, if it is meant.
+const MEANT: &str = "if it is meant, write allowDangerous: true";
 
 /// Everything that rules contradict each other in. What a device is left for, when no rule takes it,
 /// counts as a rule at the end.
@@ -53,8 +58,9 @@ pub(super) fn taken_before(rule: &LinedRule, earlier: &[LinedRule]) -> Option<Re
 /// Sources that cannot be as they are described, and those that say one name with two meanings.
 pub(super) fn wrong_sources(sources: &[Lined<SourceRule>], kubelet_dir: &Path) -> Vec<Remark> {
     let alone = sources.iter().flat_map(|source| {
-        let wrong = super::source::mistakes(&source.value, kubelet_dir).into_iter();
-        wrong.map(|text| Remark::new(source.line, text))
+        let Judged { wrong, dangerous } = super::source::judged(&source.value, kubelet_dir);
+        let dangerous = dangerous.into_iter().map(|text| format!("{text}; {MEANT}"));
+        wrong.into_iter().chain(dangerous).map(|text| Remark::new(source.line, text))
     });
     let together = super::source::differently_shared(
         &sources.iter().map(|source| &source.value).collect::<Vec<_>>(),

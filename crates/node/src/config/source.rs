@@ -6,7 +6,7 @@ mod check;
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use windlass_core::{
-    attribute::{AttributeName, Attributes},
+    attribute::{AttributeName, AttributeValue, Attributes},
     device::{Access, Device, SourceName},
     resource::ResourceName,
     selector::DeviceExpression,
@@ -14,7 +14,7 @@ use windlass_core::{
 
 use super::Sharing;
 
-pub(super) use check::{differently_shared, mistakes};
+pub(super) use check::{Judged, differently_shared, judged, otherwise_shared};
 
 /// A source of devices, described.
 #[derive(Clone, Debug, PartialEq)]
@@ -188,6 +188,9 @@ pub enum StepAction {
     },
 }
 
+/// What a node, or a folder of nodes, was found as.
+const PATH: AttributeName = AttributeName::new("windlass.dev", "path");
+
 // === impl SourceRule ===
 
 impl SourceRule {
@@ -218,8 +221,17 @@ impl SourceRule {
     /// The resource that a device of the source is part of.
     pub fn resource_of(&self, device: &Device) -> Option<ResourceName> {
         let own = || {
-            let node = device.nodes.first()?.path.strip_prefix("/dev").ok()?;
-            own_resource(self.resource_domain.as_deref()?, node.to_str()?)
+            let node = device.nodes.first().and_then(|node| node.path.to_str());
+            // Of a folder of nodes it is the folder that was found.
+            let found = match device.attributes.get(&PATH) {
+                Some(AttributeValue::String(path))
+                    if device.nodes.len() > 1 && path.starts_with("/dev/") =>
+                {
+                    Some(path.as_str())
+                }
+                _ => node,
+            };
+            own_resource(self.resource_domain.as_deref()?, found?.strip_prefix("/dev/")?)
         };
         self.resource.clone().or_else(own)
     }

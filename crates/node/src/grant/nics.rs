@@ -41,7 +41,7 @@ impl Question<'_> {
         let infos: BTreeMap<_, _> = infos.collect();
         let text = serde_json::to_string(&infos).expect("strings by strings");
         grant.envs.insert(format!("{variable}_INFO"), as_go_writes(&text));
-        if self.nics.program_hints {
+        if self.nics.program_hints && !self.nics.rdma_nodes.is_empty() {
             grant.envs.extend(hints(nics.iter().map(|(_, nic)| *nic)));
         }
     }
@@ -72,7 +72,9 @@ fn info(policy: &NicPolicy, name: &str, nic: &Device) -> Info {
         info.insert("uio", mount(nic, "/dev/uio"));
     }
     info.extend(text(nic, &VDPA_TYPE).map(|_| ("vdpa", mount(nic, "/dev/vhost-vdpa-"))));
-    info.extend(text(nic, &RDMA_DEVICE).map(|rdma| ("rdma", self::rdma(nic, &rdma))));
+    // Who gets none of its nodes is not told of its RDMA device either.
+    let rdma = text(nic, &RDMA_DEVICE).filter(|_| !policy.rdma_nodes.is_empty());
+    info.extend(rdma.map(|rdma| ("rdma", self::rdma(nic, &rdma))));
     if node(nic, "/dev/vhost-net").is_some() {
         let paths = [("net-mount", "/dev/vhost-net"), ("tun-mount", "/dev/net/tun")];
         info.insert("vhost", paths.map(|(key, path)| (key.to_owned(), path.to_owned())).into());

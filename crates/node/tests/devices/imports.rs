@@ -1,6 +1,6 @@
 //! Configurations of other plugins, converted, on simulated machines: what is offered of which devices.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::Path};
 
 use windlass_machine::Profile;
 use windlass_node::{
@@ -77,14 +77,14 @@ async fn the_selectors_of_sriov_network_device_plugin_pick_the_same_functions() 
     assert_eq!(found, expected(&resources), "a physical function that is cut is in no resource");
 }
 
-/// Two cameras, a sound card of two nodes, and a clock.
+/// A camera of two nodes, a sound card of two, a modem with a disk in it, and a clock.
 const NODES: &str = r#"
 - name: camera
   folder: pci0000:00/0000:00:14.0/usb1/1-4
   bus: usb
   driver: usb
   uevent: {DEVTYPE: usb_device}
-  files: {idVendor: "046d", idProduct: "0825", serial: C1}
+  files: {idVendor: "046d", idProduct: "0825", serial: C1, busnum: "1", devnum: "4"}
   children:
   - {folder: "1-4:1.0/video4linux/video0", class: video4linux, number: "81:0", node: video0}
   - {folder: "1-4:1.0/video4linux/video1", class: video4linux, number: "81:1", node: video1}
@@ -93,6 +93,16 @@ const NODES: &str = r#"
   children:
   - {folder: controlC0, class: sound, number: "116:0", node: snd/controlC0}
   - {folder: pcmC0D0c, class: sound, number: "116:1", node: snd/pcmC0D0c}
+- name: stick
+  folder: pci0000:00/0000:00:14.0/usb1/1-5
+  bus: usb
+  driver: usb
+  uevent: {DEVTYPE: usb_device}
+  files: {idVendor: "12d1", idProduct: "14fe", busnum: "1", devnum: "5"}
+  children:
+  - {folder: "1-5:1.0/ttyUSB0", bus: usb-serial, driver: option}
+  - {folder: "1-5:1.0/ttyUSB0/tty/ttyUSB0", class: tty, number: "188:0", node: ttyUSB0}
+  - {folder: "1-5:1.1/host2/block/sda", class: block, number: "8:0", node: sda}
 - name: clock
   folder: virtual/rtc
   children:
@@ -125,36 +135,156 @@ devices:
   groups: [{paths: [{path: /dev/snd/pcmC0D0c}, {path: /dev/snd/controlC0, mountPath: /dev/control}]}]
 - name: camera
   groups: [{usb: [{vendor: "046D", product: "0825"}]}]
+- name: modem
+  groups: [{usb: [{vendor: "12d1", product: 14fe}]}]
 - name: clock
   groups: [{count: 5, paths: [{path: "/dev/rtc*", mountPath: /dev/clocks/}]}]
 "#;
-    let world = World::new(NODES, &format!("deviceList: envvar\n{}", converted(text)));
-    let (kubelet, _agent) = (world.kubelet(), world.agent());
     for (name, count, expected) in [
         (
             "capture",
             1,
             &[("/dev/snd/controlC0", "/dev/control"), ("/dev/snd/pcmC0D0c", "/dev/snd/pcmC0D0c")][..],
         ),
-        ("camera", 1, &[("/dev/video0", "/dev/video0"), ("/dev/video1", "/dev/video1")]),
+        ("camera", 1, &[("/dev/bus/usb/001/004", "/dev/bus/usb/001/004")]),
+        ("modem", 1, &[("/dev/bus/usb/001/005", "/dev/bus/usb/001/005")]),
         ("clock", 5, &[("/dev/rtc0", "/dev/clocks/rtc0")]),
     ] {
-        let resource = format!("squat.ai/{name}");
-        allocatable(&kubelet, &resource, count).await;
-        let admission = kubelet.admit(pod(name, &resource, 1)).await.expect("admitted");
-        let grant = &admission.allotment("main", &resource).expect("allotted").grant;
-        let root = world.config.host_root.to_str().expect("text");
-        let dev = |path: &str| path.trim_start_matches(root).to_owned();
-        let mut given: Vec<_> = grant
-            .devices
-            .iter()
-            .map(|node| (dev(&node.host_path), node.container_path.clone()))
-            .collect();
-        given.sort();
-        let expected: Vec<_> = expected
-            .iter()
-            .map(|(host, inside)| ((*host).to_owned(), (*inside).to_owned()))
-            .collect();
-        assert_eq!(given, expected, "{name}");
+        assert_eq!(given(NODES, text, name, count).await, owned(expected), "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_link_keeps_its_name_and_a_folder_what_is_in_it_as_with_generic_device_plugin() {
+    let text = r#"
+devices:
+- name: zigbee
+  groups: [{paths: [{path: /dev/zigbee}]}]
+- name: any
+  groups: [{paths: [{path: "/dev/serial/by-id/*", mountPath: /dev/any/}]}]
+- name: sound
+  groups: [{paths: [{path: /dev/snd, mountPath: /dev/sound}]}]
+- name: bus
+  groups: [{paths: [{path: "/dev/bus/usb/*"}]}]
+"#;
+    for (name, expected) in [
+        ("zigbee", &[("/dev/ttyUSB0", "/dev/zigbee")][..]),
+        ("any", &[("/dev/ttyUSB0", "/dev/any/usb-modem")]),
+        (
+            "sound",
+            &[
+                ("/dev/snd/controlC0", "/dev/sound/controlC0"),
+                ("/dev/snd/pcmC0D0c", "/dev/sound/pcmC0D0c"),
+            ],
+        ),
+        (
+            "bus",
+            &[
+                ("/dev/bus/usb/001/001", "/dev/bus/usb/001/001"),
+                ("/dev/bus/usb/001/004", "/dev/bus/usb/001/004"),
+                ("/dev/bus/usb/001/005", "/dev/bus/usb/001/005"),
+            ],
+        ),
+    ] {
+        // One at a time: a node has one owner.
+        let alone = text.split("- name: ").find(|part| part.starts_with(name)).expect("named");
+        let alone = format!("devices:\n- name: {alone}");
+        assert_eq!(given(NODES, &alone, name, 1).await, owned(expected), "{name}");
+    }
+}
+
+fn owned(nodes: &[(&str, &str)]) -> Vec<(String, String)> {
+    nodes.iter().map(|(host, inside)| ((*host).to_owned(), (*inside).to_owned())).collect()
+}
+
+/// The nodes that a pod gets with one device of a name, on the host and in the container.
+async fn given(machine: &str, text: &str, name: &str, count: usize) -> Vec<(String, String)> {
+    let world = World::new(machine, &format!("deviceList: envvar\n{}", converted(text)));
+    world.write("/dev/serial/by-id/.keep", "");
+    for (link, target) in
+        [("/dev/zigbee", "ttyUSB0"), ("/dev/serial/by-id/usb-modem", "../../ttyUSB0")]
+    {
+        symlink(target, world.host(link)).expect("linked");
+    }
+    fs::remove_file(world.host("/dev/serial/by-id/.keep")).expect("removed");
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    let resource = format!("squat.ai/{name}");
+    allocatable(&kubelet, &resource, count).await;
+    let admission = kubelet.admit(pod(name, &resource, 1)).await.expect("admitted");
+    let grant = &admission.allotment("main", &resource).expect("allotted").grant;
+    let root = world.config.host_root.to_str().expect("text");
+    let dev = |path: &str| path.trim_start_matches(root).to_owned();
+    let nodes = grant.devices.iter();
+    let mut given: Vec<_> =
+        nodes.map(|node| (dev(&node.host_path), node.container_path.clone())).collect();
+    given.sort();
+    given
+}
+
+/// A board under `vfio-pci`, one whose driver makes no node, and an Ethernet port, of class 2.
+const BOARDS: &str = r#"
+- name: fec
+  pci: {path: "pci0000:15/0000:15:01.0/0000:1b:00.0", id: "8086:0d5d", class: 0x120000, group: 12}
+  driver: vfio-pci
+- name: crypto
+  pci: {path: "pci0000:15/0000:15:02.0/0000:1c:00.0", id: "8086:4941", class: 0x120000}
+  driver: 4xxx
+"#;
+
+#[tokio::test]
+async fn accelerators_of_sriov_network_device_plugin_are_offered_with_nodes_and_without() {
+    let text = r#"{"resourceList": [
+        {"resourceName": "fec", "deviceType": "accelerator", "selectors": {"devices": ["0d5d"]}},
+        {"resourceName": "qat", "deviceType": "accelerator", "selectors": {"drivers": ["4xxx"]}}
+    ]}"#;
+    let found = of(&World::new(BOARDS, &converted(text)).survey().await);
+    let resources =
+        [("intel.com/fec", &["fec-0000-1b-00-0"][..]), ("intel.com/qat", &["qat-0000-1c-00-0"])];
+    assert_eq!(found, expected(&resources));
+    let world = World::new(BOARDS, &converted(text));
+    let agent = world.agent();
+    agent.until_health("qat-0000-1c-00-0", "Healthy").await;
+    agent.until_health("fec-0000-1b-00-0", "Healthy").await;
+}
+
+#[tokio::test]
+async fn nodes_of_rdma_are_given_where_a_selector_of_sriov_network_device_plugin_asks_for_them() {
+    let text = r#"{"resourceList": [
+        {"resourceName": "vf", "selectors": {"drivers": ["mlx5_core"], "pfNames": ["ENS1F0NP0"]}}
+    ]}"#;
+    let profile = Profile::named("rdma").expect("a shipped profile");
+    let machine = |text: &str| {
+        let world = World::of(&profile, &format!("deviceList: envvar\n{}", converted(text)));
+        for node in ["rdma_cm", "umad6", "umad8"] {
+            let _ = fs::remove_file(world.host(&format!("/dev/infiniband/{node}")));
+        }
+        world
+    };
+    let world = machine(text);
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "intel.com/vf", 2).await;
+    let admission = kubelet.admit(pod("p", "intel.com/vf", 2)).await.expect("admitted");
+    let grant = &admission.allotment("main", "intel.com/vf").expect("allotted").grant;
+    let nodes = |grant: &windlass_kubelet_sim::Grant| {
+        let paths = grant.devices.iter().map(|node| node.container_path.clone());
+        paths.collect::<Vec<_>>()
+    };
+    assert_eq!(nodes(grant), ["/dev/vhost-vdpa-0"]);
+    let expected = concat!(
+        r#"{"0000:17:00.2":{"generic":{"deviceID":"0000:17:00.2"}},"#,
+        r#""0000:17:00.4":{"generic":{"deviceID":"0000:17:00.4"},"vdpa":{"mount":"/dev/vhost-vdpa-0"}}}"#,
+    );
+    assert_eq!(grant.envs["PCIDEVICE_INTEL_COM_VF_INFO"], expected);
+
+    let asking =
+        text.replace("\"drivers\"", "\"isRdma\": true, \"needVhostNet\": true, \"drivers\"");
+    let world = machine(&asking);
+    let _ = fs::remove_file(world.host("/dev/vhost-net"));
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "intel.com/vf", 2).await;
+    let admission = kubelet.admit(pod("p", "intel.com/vf", 2)).await.expect("admitted");
+    let grant = &admission.allotment("main", "intel.com/vf").expect("allotted").grant;
+    let given = nodes(grant);
+    assert!(given.contains(&"/dev/infiniband/uverbs6".to_owned()), "{given:?}");
+    assert!(!given.iter().any(|path| path.contains("rdma_cm") || path.contains("vhost-net")));
 }

@@ -250,6 +250,36 @@ async fn half_a_set_of_nodes_is_given_to_no_one() {
     agent.until_health("0000:ca:00.0", why).await;
 }
 
+#[tokio::test]
+async fn who_gets_no_nodes_of_rdma_waits_for_none_and_shares_nothing() {
+    let none = world("nics: {ids: pciAddress, rdmaNodes: []}");
+    fs::remove_file(none.host("/dev/infiniband/rdma_cm")).expect("removed");
+    let agent = none.agent();
+    agent.until_health("0000:ca:00.0", "Healthy").await;
+    assert_eq!(device(&agent.state.borrow().inventory, "0000:ca:00.0").nodes, []);
+    let shared = two("").replace("resources", "nics: {rdmaNodes: []}\nresources");
+    let offerings = world(&shared).survey().await.offerings();
+    let why = offerings["nic-0000-ca-00-0"].obstacle.as_deref();
+    assert_eq!(why, Some("nics.rdmaNodes names none, so that containers get nothing to share"));
+}
+
+#[tokio::test]
+async fn nodes_that_are_not_awaited_are_given_once_they_are_there() {
+    let config = "nics: {ids: pciAddress, rdmaNodes: [uverbs, rdmaCm, umad], vhostNet: true, \
+                  missingNodes: leftOut}";
+    let world = world(config);
+    let (cm, mad) = ("/dev/infiniband/rdma_cm", "/sys/bus/pci/devices/0000:ca:00.0/infiniband_mad");
+    for (at, elsewhere) in [(cm, "/dev/elsewhere"), (mad, "/sys/elsewhere")] {
+        fs::rename(world.host(at), world.host(elsewhere)).expect("moved");
+    }
+    let agent = world.agent();
+    agent.until_health("0000:ca:00.0", "Healthy").await;
+    let nodes = |state: &NodeState| device(&state.inventory, "0000:ca:00.0").nodes.len();
+    assert_eq!(nodes(&agent.state.borrow()), 1, "verbs");
+    fs::rename(world.host("/dev/elsewhere"), world.host(cm)).expect("moved");
+    agent.until(|state| nodes(state) == 2).await;
+}
+
 /// A resource of the two NICs that no one else needs, shared.
 fn two(pool: &str) -> String {
     format!(

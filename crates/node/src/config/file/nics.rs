@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use windlass_core::pci::PciAddress;
 
 use super::word::{Pause, Written};
-use crate::config::{NicIds, NicPolicy, RdmaNode, Remark};
+use crate::config::{MissingNodes, NicIds, NicPolicy, RdmaNode, Remark};
 
 /// What containers get with network interfaces, and what the kubelet is told of them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -17,12 +17,16 @@ pub(super) struct NicsEntry {
     /// plugin needs `pciAddress`.
     #[serde(skip_serializing_if = "Option::is_none")]
     ids: Option<NicIds>,
-    /// The nodes of an RDMA device that a container gets; left out, `uverbs` and `rdmaCm`.
+    /// The nodes of an RDMA device that a container gets; left out, `uverbs` and `rdmaCm`. None, `[]`,
+    /// leaves RDMA to nobody.
     #[serde(skip_serializing_if = "Option::is_none")]
     rdma_nodes: Option<BTreeSet<RdmaNode>>,
     /// Whether a container gets `/dev/vhost-net` and `/dev/net/tun` as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     vhost_net: Option<bool>,
+    /// What becomes of an interface while some of these nodes are not there; left out, `awaited`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing_nodes: Option<MissingNodes>,
     /// Whether NCCL and UCX are told which RDMA devices are the container's.
     #[serde(skip_serializing_if = "Option::is_none")]
     program_hints: Option<bool>,
@@ -38,7 +42,8 @@ pub(super) struct NicsEntry {
     info: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-const NO_VERBS: &str = "rdmaNodes without uverbs: no RDMA program works without it; add uverbs";
+const NO_VERBS: &str =
+    "rdmaNodes without uverbs: no RDMA program works without it; add uverbs, or write []";
 
 // === impl NicsEntry ===
 
@@ -46,7 +51,7 @@ impl NicsEntry {
     pub(super) fn into_policy(self, line: u64, wrong: &mut Vec<Remark>) -> NicPolicy {
         let usual = NicPolicy::default();
         let rdma_nodes = self.rdma_nodes.unwrap_or(usual.rdma_nodes);
-        if !rdma_nodes.contains(&RdmaNode::Uverbs) {
+        if !rdma_nodes.is_empty() && !rdma_nodes.contains(&RdmaNode::Uverbs) {
             wrong.push(Remark::new(line, NO_VERBS));
         }
         let is_place = |key: &&String| *key == "*" || key.parse::<PciAddress>().is_ok();
@@ -59,6 +64,7 @@ impl NicsEntry {
             ids: self.ids.unwrap_or_default(),
             rdma_nodes,
             vhost_net: self.vhost_net.unwrap_or(usual.vhost_net),
+            missing_nodes: self.missing_nodes.unwrap_or_default(),
             program_hints: self.program_hints.unwrap_or(usual.program_hints),
             numa_hints: self.numa_hints.unwrap_or(usual.numa_hints),
             quiet_period: self.quiet_period.map(|Written(time)| time),
@@ -76,6 +82,7 @@ impl NicsEntry {
             ids: Some(policy.ids).filter(|ids| *ids != usual.ids),
             rdma_nodes: Some(policy.rdma_nodes.clone()).filter(|it| *it != usual.rdma_nodes),
             vhost_net: differing(policy.vhost_net, usual.vhost_net),
+            missing_nodes: Some(policy.missing_nodes).filter(|it| *it != usual.missing_nodes),
             program_hints: differing(policy.program_hints, usual.program_hints),
             numa_hints: differing(policy.numa_hints, usual.numa_hints),
             quiet_period: policy.quiet_period.map(Written),

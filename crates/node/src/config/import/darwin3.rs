@@ -3,7 +3,7 @@
 use super::{Imported, manifest};
 use crate::config::{
     DeviceProfile, Find,
-    document::{Node, Remarks},
+    document::{Lined, Node, Remarks},
 };
 
 /// What the plugin calls itself, in its image's name.
@@ -24,7 +24,7 @@ pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
     let profile: DeviceProfile = "darwin3-files".parse().expect("a shipped profile");
     let mut rule = profile.rule();
     rule.find = Find::Files(folder(root).into());
-    Imported { sources: vec![rule], ..Imported::default() }
+    Imported { sources: vec![Lined { line: root.line, value: rule }], ..Imported::default() }
 }
 
 /// The host's folder that the plugin sees as its own.

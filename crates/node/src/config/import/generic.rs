@@ -7,7 +7,7 @@ mod path;
 mod paths;
 mod usb;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use serde::Deserialize;
 use windlass_core::resource::ResourceName;
@@ -27,7 +27,6 @@ use crate::{
 };
 
 pub(super) use arguments::has_arguments;
-pub(super) use path::all_in_folder;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -57,10 +56,16 @@ struct Reading {
 }
 
 /// Nobody has more groups, and each is compared with those before it.
-const MOST_COMPARED: usize = 100;
+const MOST_COMPARED: usize = 1000;
 
 /// The plugin's own domain.
 const DOMAIN: &str = "squat.ai";
+
+/// Whether a document is of this plugin: it takes a list under either word.
+pub(super) fn is_file(root: &Node) -> bool {
+    let is_list = |list: &Node| !list.items().is_empty();
+    root.child_like("devices").is_some() || root.child_like("device").is_some_and(is_list)
+}
 
 pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
     let mut reading = Reading::default();
@@ -140,13 +145,17 @@ impl Reading {
             );
             remarks.warn(line, text);
         }
-        self.imported.sources.push(rule);
+        self.imported.sources.push(Lined { line, value: rule });
     }
 
-    /// A node of the source that one of another resource has, and that resource.
+    /// A node of the source that one of another resource has, and that resource. Of two descriptions of USB
+    /// devices that differ nobody can tell whether something fits both.
     fn also_elsewhere(&self, rule: &SourceRule) -> Option<(String, ResourceName)> {
         let earlier = self.imported.sources.iter().take(MOST_COMPARED);
-        earlier.filter(|earlier| earlier.resource != rule.resource).find_map(|earlier| {
+        let may_be_told = |earlier: &&SourceRule| {
+            earlier.resource != rule.resource && earlier.expression == rule.expression
+        };
+        earlier.map(|earlier| &earlier.value).filter(may_be_told).find_map(|earlier| {
             let node = own_nodes(rule).find(|node| own_nodes(earlier).any(|it| meet(it, node)))?;
             Some((node.to_owned(), earlier.resource.clone()?))
         })
@@ -160,9 +169,13 @@ fn own_nodes(rule: &SourceRule) -> impl Iterator<Item = &str> {
     found.iter().map(String::as_str).chain(given.map(|node| node.path.as_str()))
 }
 
-/// Whether two patterns, or paths, surely fit one node.
+/// Whether two patterns, or paths, surely fit one node; what fits a folder has all that is in it.
 fn meet(one: &str, other: &str) -> bool {
-    one == other || path_fits(one, other) || path_fits(other, one)
+    let has = |pattern: &str, path: &str| {
+        let mut above = Path::new(path).ancestors().filter_map(Path::to_str);
+        above.any(|path| pattern == path || path_fits(pattern, path))
+    };
+    has(one, other) || has(other, one)
 }
 
 const MAKABLE: &str = "nodes are read and written; where nothing is said, that plugin also lets a \

@@ -44,6 +44,10 @@ pub(super) fn with_all_nodes() -> NicPolicy {
     NicPolicy { rdma_nodes, ..NicPolicy::default() }
 }
 
+/// What to say where containers get nodes that manage.
+pub(super) const MANAGEMENT: &str = "containers get umad and issm, as from that plugin: whoever has them \
+    can speak to switches and manage the subnet. Leave them out of nics.rdmaNodes unless a pod needs them";
+
 /// PCI ids as the kernel has them: four digits, small letters.
 pub(super) fn hexadecimal(list: Option<Lined<Vec<String>>>, remarks: &mut Remarks) -> Vec<String> {
     let line = list.as_ref().map_or(1, |list| list.line);

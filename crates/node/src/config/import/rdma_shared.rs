@@ -72,16 +72,65 @@ pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
         }
         entry.into_rule(line, remarks)
     };
-    let rules: Vec<_> = entries.into_iter().filter_map(rule).collect();
+    let picks: Vec<_> = entries.iter().map(Entry::picks).collect();
+    let rules: Vec<_> = entries.into_iter().map(rule).collect();
+    warn_of_overlap(&picks, &rules, remarks);
+    let rules: Vec<_> = rules.into_iter().flatten().collect();
     if !rules.is_empty() {
-        remarks.warn(line, MANAGEMENT);
+        remarks.warn(line, nics::MANAGEMENT);
     }
     Imported { rules, nics: nics::with_all_nodes(), ..Imported::default() }
 }
 
+/// What an entry picks by: values of each sort, of which an interface has one. None says nothing.
+type Picks = [Vec<String>; 5];
+
+/// Tells of the first two entries that may pick one interface, unless the later one gets none anyhow.
+fn warn_of_overlap(picks: &[Picks], rules: &[Option<LinedRule>], remarks: &mut Remarks) {
+    let known =
+        || picks.iter().zip(rules).filter_map(|(picks, rule)| Some((picks, rule.as_ref()?)));
+    for (nth, (later, rule)) in known().enumerate() {
+        let both = |(earlier, first): &(&Picks, &LinedRule)| {
+            !are_apart(earlier, later) && !first.value.devices.covers(&rule.value.devices)
+        };
+        if let Some((_, first)) = known().take(nth).find(both) {
+            let (name, line) = (&first.value.name, first.line);
+            let text = format!("{name} on line {line} may pick the same interface: {FIRST_ALONE}");
+            return remarks.warn(rule.line, text);
+        }
+    }
+}
+
+/// Whether no interface has one of each list of both: there is a sort of which they name different values.
+fn are_apart(one: &Picks, other: &Picks) -> bool {
+    let differ = |(one, other): (&Vec<String>, &Vec<String>)| {
+        !one.is_empty() && !other.is_empty() && !one.iter().any(|value| other.contains(value))
+    };
+    one.iter().zip(other).any(differ)
+}
+
+const FIRST_ALONE: &str = "an interface that several entries pick is in the first of them alone; there, it \
+    is in each. Narrow the first";
+
 // === impl Entry ===
 
 impl Entry {
+    fn picks(&self) -> Picks {
+        let none = Selectors::default();
+        let by = self.selectors.as_ref().map_or(&none, |it| &it.value);
+        let values = |list: &Option<Lined<Vec<String>>>| {
+            list.as_ref().map(|list| list.value.clone()).unwrap_or_default()
+        };
+        let names = [values(&by.if_names), values(&self.devices)].concat();
+        [
+            values(&by.vendors),
+            values(&by.device_ids),
+            values(&by.drivers),
+            names,
+            values(&by.link_types),
+        ]
+    }
+
     fn into_rule(self, above: u64, remarks: &mut Remarks) -> Option<LinedRule> {
         let Some(given) = &self.resource_name else {
             remarks.wrong(above, "an entry without resourceName");
@@ -148,6 +197,3 @@ impl Selectors {
         nics::link_types(self.link_types, all, remarks);
     }
 }
-
-const MANAGEMENT: &str = "containers get umad and issm, as from that plugin: whoever has them can speak \
-    to switches and manage the subnet. Leave them out of nics.rdmaNodes unless a pod needs them";

@@ -9,7 +9,7 @@ use super::{
     names, nics, present, read as read_document,
 };
 use crate::config::{
-    ResourceRule, Sharing,
+    MissingNodes, NicPolicy, ResourceRule, Sharing,
     document::{Lined, Node, Remarks},
 };
 
@@ -20,8 +20,19 @@ struct File {
     pf_netdevices: Option<Lined<Vec<String>>>,
 }
 
+/// What `mode` may say.
+const MODES: [&str; 2] = ["hca", "sriov"];
+
 /// How many containers may have the ports in mode `hca`: the plugin's own number.
 const TOKENS: i64 = 1000;
+
+/// Whether a document is of this plugin. A mode alone says so too, if it is one of the plugin's.
+pub(super) fn is_file(root: &Node) -> bool {
+    let mode = root.child_like("mode").and_then(Node::text);
+    let is_alone = root.keys().count() == 1;
+    let is_its = mode.is_some_and(|mode| MODES.contains(&mode.as_str()));
+    root.child_like("pfNetdevices").is_some() || (is_alone && is_its)
+}
 
 pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
     let file: File = read_document(root, remarks);
@@ -44,7 +55,9 @@ pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
     let devices = nics::all(all.into_expression(line, remarks));
     let rule = name.map(|name| ResourceRule::new(name, devices, sharing));
     let rules = rule.map(|value| Lined { line, value }).into_iter().collect();
-    Imported { rules, nics: nics::with_all_nodes(), ..Imported::default() }
+    // A folder was given, whatever was in it.
+    let nics = NicPolicy { missing_nodes: MissingNodes::LeftOut, ..nics::with_all_nodes() };
+    Imported { rules, nics, ..Imported::default() }
 }
 
 const FUNCTIONS: &str = "this plugin was given up in 2020. It made virtual functions itself; here \

@@ -13,7 +13,7 @@ use windlass_core::{
 use self::pattern::Nodes;
 use super::{Imported, names::SourceNames, nics, read as read_document};
 use crate::config::{
-    DeviceProfile, Find, Sharing, SourceRule, Unit,
+    DeviceProfile, Find, Sharing, SourceRule,
     document::{Lined, Node, Remarks},
     source::own_resource,
 };
@@ -53,7 +53,7 @@ impl Entry {
         line: u64,
         names: &mut SourceNames,
         remarks: &mut Remarks,
-    ) -> Vec<SourceRule> {
+    ) -> Vec<Lined<SourceRule>> {
         let Some(matched) = self.devicematch else {
             remarks.wrong(line, "an entry without devicematch");
             return Vec::new();
@@ -61,7 +61,7 @@ impl Entry {
         let Some(sharing) = sharing(self.nummaxdevices, line, remarks) else { return Vec::new() };
         if matched.value == JETSON {
             remarks.warn(matched.line, GPU);
-            return vec![jetson(sharing)];
+            return vec![Lined { line, value: jetson(sharing) }];
         }
         match pattern::read(&matched.value) {
             Ok(alternatives) => {
@@ -69,7 +69,7 @@ impl Entry {
                 alternatives.into_iter().filter_map(rule).collect()
             }
             Err(problem) => {
-                remarks.wrong(matched.line, problem);
+                remarks.warn(matched.line, format!("{problem}; this entry is left out"));
                 Vec::new()
             }
         }
@@ -90,7 +90,7 @@ fn rule(
     line: u64,
     names: &mut SourceNames,
     remarks: &mut Remarks,
-) -> Option<SourceRule> {
+) -> Option<Lined<SourceRule>> {
     let first = nodes.paths.first().map_or("", String::as_str);
     let mut rule =
         SourceRule::new(names.after(first.trim_start_matches("/dev/")), Find::Nodes(Vec::new()));
@@ -106,8 +106,7 @@ fn rule(
         }
     };
     (rule.find, rule.sharing) = (Find::Nodes(nodes.paths), sharing);
-    rule.unit = if nodes.is_folder { Unit::All } else { Unit::Each };
-    Some(rule)
+    Some(Lined { line, value: rule })
 }
 
 /// An expression that has an answer: a pattern that is none shows only when it is asked.

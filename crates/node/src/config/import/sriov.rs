@@ -46,8 +46,9 @@ type AdditionalInfo = BTreeMap<String, BTreeMap<String, String>>;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum DeviceType {
-    /// PCI functions of networks.
+    /// PCI functions of networks. The plugin takes no type for it too.
     #[default]
+    #[serde(alias = "")]
     NetDevice,
     /// PCI functions that compute.
     Accelerator,

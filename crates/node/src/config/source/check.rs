@@ -20,9 +20,19 @@ use crate::{
     template::{check, fill_all},
 };
 
-/// Everything that is wrong with a source, by itself.
-pub(in crate::config) fn mistakes(rule: &SourceRule, kubelet_dir: &Path) -> Vec<String> {
-    let mut checker = Checker { rule, kubelet_dir, wrong: Vec::new() };
+/// What there is to say of a source, by itself.
+#[derive(Debug, Default)]
+pub(in crate::config) struct Judged {
+    /// What cannot be.
+    pub(in crate::config) wrong: Vec<String>,
+    /// What would give away the machine, and is not said to be meant.
+    pub(in crate::config) dangerous: Vec<String>,
+}
+
+/// Everything that a source must not say.
+pub(in crate::config) fn judged(rule: &SourceRule, kubelet_dir: &Path) -> Judged {
+    let (wrong, dangerous) = Default::default();
+    let mut checker = Checker { rule, kubelet_dir, wrong, dangerous };
     checker.find();
     checker.unit();
     checker.expression();
@@ -32,7 +42,10 @@ pub(in crate::config) fn mistakes(rule: &SourceRule, kubelet_dir: &Path) -> Vec<
     let steps = rule.handover.prepare.iter().chain(&rule.handover.release);
     steps.for_each(|step| checker.step(step));
     let name = &rule.name;
-    checker.wrong.iter().map(|wrong| format!("source {name}: {wrong}")).collect()
+    let named = |texts: Vec<String>| {
+        texts.into_iter().map(|text| format!("source {name}: {text}")).collect()
+    };
+    Judged { wrong: named(checker.wrong), dangerous: named(checker.dangerous) }
 }
 
 /// Reads a description, and notes what is wrong.
@@ -40,10 +53,8 @@ struct Checker<'a> {
     rule: &'a SourceRule,
     kubelet_dir: &'a Path,
     wrong: Vec<String>,
+    dangerous: Vec<String>,
 }
-
-/// What a dangerous thing is to be handed out with, if it is meant.
-const MEANT: &str = "if it is meant, write allowDangerous: true";
 
 /// What stands for a value that is not known yet.
 const ANY: &str = "*";
@@ -56,8 +67,7 @@ impl Checker<'_> {
     }
 
     fn dangerous(&mut self, why: Option<String>) {
-        let why = why.filter(|_| !self.rule.allow_dangerous);
-        self.wrong.extend(why.map(|why| format!("{why}; {MEANT}")));
+        self.dangerous.extend(why.filter(|_| !self.rule.allow_dangerous));
     }
 
     fn find(&mut self) {
@@ -325,21 +335,25 @@ fn no_file_inside(file: &Path) -> Option<String> {
 
 /// Sources that share one resource in different ways, each with the earlier one.
 pub(in crate::config) fn differently_shared(sources: &[&SourceRule]) -> Vec<(SourceName, String)> {
-    let mut found = Vec::new();
-    for (nth, later) in sources.iter().enumerate() {
-        let same = |earlier: &&&SourceRule| {
-            earlier.resource.is_some() && earlier.resource == later.resource
-        };
-        let mut earlier = sources[..nth].iter().filter(same);
-        if let Some(earlier) = earlier.find(|it| it.sharing != later.sharing) {
-            let resource = later.resource.as_ref().expect("it is the earlier one's");
-            let text = format!(
-                "source {}: resource {resource} is shared in another way by source {}: a pod cannot \
-                 tell which it gets",
-                later.name, earlier.name
-            );
-            found.push((later.name.clone(), text));
-        }
-    }
-    found
+    let told = |(nth, later): (usize, &&SourceRule)| {
+        let text = otherwise_shared(later, sources[..nth].iter().copied())?;
+        Some((later.name.clone(), text))
+    };
+    sources.iter().enumerate().filter_map(told).collect()
+}
+
+/// That an earlier source shares the resource of this one in another way.
+pub(in crate::config) fn otherwise_shared<'a>(
+    later: &SourceRule,
+    mut earlier: impl Iterator<Item = &'a SourceRule>,
+) -> Option<String> {
+    let resource = later.resource.as_ref()?;
+    let is_other =
+        |it: &&SourceRule| it.resource.as_ref() == Some(resource) && it.sharing != later.sharing;
+    let earlier = earlier.find(is_other)?;
+    Some(format!(
+        "source {}: resource {resource} is shared in another way by source {}: a pod cannot tell \
+         which it gets",
+        later.name, earlier.name
+    ))
 }

@@ -8,7 +8,12 @@ use windlass_core::{
     health::Reason,
 };
 
-use super::{find::Candidate, identity::id, nodes::Nodes, unit::Group};
+use super::{
+    find::Candidate,
+    identity::id,
+    nodes::{Named, Nodes},
+    unit::Group,
+};
 use crate::{
     config::{GivenMount, GivenNode, SourceRule, danger},
     glob::literally,
@@ -84,33 +89,48 @@ impl Maker<'_> {
             Ok(paths) => paths,
             Err(why) => return made.withhold(why),
         };
-        if paths.is_empty() && !given.optional {
-            made.trouble(Reason::NodeMissing, format!("{pattern} is not there"));
-        }
+        let mut is_there = false;
         for path in paths {
-            match self.nodes.target(&path) {
-                Ok(target) => self.give_path(made, given, (&path, target), group),
-                Err(why) => made.trouble(Reason::NodeMissing, why),
+            let target = match self.nodes.target(&path) {
+                Ok(target) => target,
+                Err(why) => {
+                    made.trouble(Reason::NodeMissing, why);
+                    continue;
+                }
+            };
+            let named = match self.nodes.at(&path, &target) {
+                Ok(named) => named,
+                Err(why) => return made.withhold(why),
+            };
+            is_there |= !named.is_empty();
+            for named in named {
+                self.give_named(made, given, (&path, named), group);
             }
+        }
+        if !is_there && !given.optional {
+            made.trouble(Reason::NodeMissing, format!("{pattern} is not there"));
         }
     }
 
-    fn give_path(&self, made: &mut Made, given: &GivenNode, path: (&Path, PathBuf), group: &Group) {
-        let (named, target) = path;
+    /// A node of a path. What lies in a folder lies in one inside as well.
+    fn give_named(&self, made: &mut Made, given: &GivenNode, at: (&Path, Named), group: &Group) {
+        let (path, Named { name, node: target }) = at;
         let inside = match given.inside.as_deref().map(|text| fill(text, &made.device)) {
-            None => None,
-            Some(Ok(text)) if text.ends_with('/') => {
-                named.file_name().map(|name| Path::new(&text).join(name))
+            None => name,
+            Some(Ok(text)) => {
+                let last = path.file_name().filter(|_| text.ends_with('/')).map(Path::new);
+                let below = name.strip_prefix(path).ok();
+                let parts = [Some(Path::new(&text)), last, below].into_iter().flatten();
+                parts.flat_map(Path::components).collect()
             }
-            Some(Ok(text)) => Some(PathBuf::from(text)),
             Some(Err(missing)) => return made.withhold(missing.to_string()),
         };
+        let inside = Some(inside).filter(|inside| *inside != target);
         if made.device.nodes.iter().any(|known| known.path == target && known.inside == inside) {
             return;
         }
         let proof = if given.shared { None } else { self.proof(&target, group) };
         let (access, shared) = (given.access, given.shared);
-        let inside = inside.filter(|inside| *inside != target);
         made.device.nodes.push(DeviceNode { path: target, inside, access, shared, proof });
     }
 
@@ -157,9 +177,9 @@ impl Maker<'_> {
     /// A variable is left out where the device lacks what it is to say; a name of another's document is
     /// not: the container would be less than it was meant to be.
     fn give_texts(&self, made: &mut Made) {
-        let device = &made.device;
+        let device = from_inside(&made.device);
         let variable = |(name, value): (&String, &String)| {
-            Some((fill(name, device).ok()?, fill(value, device).ok()?))
+            Some((fill(name, &device).ok()?, fill(value, &device).ok()?))
         };
         made.device.extras.env = self.rule.give.env.iter().filter_map(variable).collect();
         for name in &self.rule.give.cdi {
@@ -215,6 +235,13 @@ impl Made {
     fn trouble(&mut self, reason: Reason, detail: String) {
         self.trouble.get_or_insert((reason, detail));
     }
+}
+
+/// The device as a container sees it, which may find the nodes under other names.
+fn from_inside(device: &Device) -> Device {
+    let inside = |node: &DeviceNode| DeviceNode::new(node.inside());
+    let nodes = device.nodes.iter().filter(|node| !node.shared).map(inside);
+    Device { nodes: nodes.collect(), ..device.clone() }
 }
 
 /// Where all members are; of several, what they have in common.

@@ -1,9 +1,10 @@
-//! Candidates by pattern of device nodes: a walk below `/dev` that goes only where the pattern does.
+//! Candidates by pattern of device nodes: a walk below `/dev` that goes only where the pattern does, and
+//! through the whole of a folder that it fits.
 
 use std::{
     cell::OnceCell,
-    collections::BTreeMap,
-    fs,
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, FileType},
     os::unix::fs::{FileTypeExt as _, MetadataExt as _},
     path::{Path, PathBuf},
 };
@@ -12,7 +13,7 @@ use rustix::fs::{major, minor};
 use windlass_core::device::DeviceNode;
 
 use super::{
-    find::{Candidate, Found, MOST_ENTRIES, entries},
+    find::{Candidate, Found, MOST_ENTRIES, entries, natural},
     sysfs::{Sysfs, number_parts},
     usb::Serials,
 };
@@ -29,25 +30,43 @@ pub(super) struct Nodes<'a> {
     told: OnceCell<BTreeMap<String, PathBuf>>,
 }
 
-/// The nodes that fit, each once: by the first pattern that it fits.
+/// A node, and the name by which it was found: links may lead from the one to the other.
+pub(super) struct Named {
+    pub(super) name: PathBuf,
+    pub(super) node: PathBuf,
+}
+
+/// What fits, and each node once: by the first pattern that it fits, and by its own name rather than by a
+/// link's.
 pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<Found, String> {
     let mut found = Found::default();
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for (pattern, text) in patterns.iter().enumerate() {
-        for path in nodes.paths(text)? {
-            match nodes.target(&path) {
-                Ok(target) if seen.insert(target.clone()) => {
-                    let candidate = nodes.candidate(&target);
-                    found.candidates.push(Candidate { pattern, ..candidate });
+        let mut paths = nodes.paths(text)?;
+        paths.sort_by_key(|path| nodes.host.link(path).is_some());
+        for path in paths {
+            let target = match nodes.target(&path) {
+                Ok(target) => target,
+                Err(remark) => {
+                    found.remarks.push(remark);
+                    continue;
                 }
-                Ok(_) => {}
-                Err(remark) => found.remarks.push(remark),
-            }
+            };
+            let mut named = nodes.at(&path, &target)?;
+            named.retain(|it| seen.insert(it.node.clone()));
+            let candidate = nodes.candidate(&path, &target, named);
+            found.candidates.extend(candidate.map(|it| Candidate { pattern, ..it }));
         }
     }
     number_parts(&mut found.candidates);
     Ok(found)
 }
+
+/// Where all nodes are.
+const DEV: &str = "/dev";
+
+/// File systems there that have no devices, but other programs' terminals, memory and messages.
+const NO_DEVICES: [&str; 4] = ["/dev/hugepages", "/dev/mqueue", "/dev/pts", "/dev/shm"];
 
 // === impl Nodes ===
 
@@ -56,7 +75,7 @@ impl<'a> Nodes<'a> {
         Self { host, sysfs: Sysfs::new(host, serials), told: OnceCell::new() }
     }
 
-    /// The paths that fit a pattern, folders left out; what is written without a pattern is there or not.
+    /// The paths that fit a pattern; what is written without a pattern is there or not.
     pub(super) fn paths(&self, pattern: &str) -> Result<Vec<PathBuf>, String> {
         let mut paths = vec![PathBuf::from("/")];
         for part in pattern.split('/').filter(|part| !part.is_empty()) {
@@ -75,22 +94,85 @@ impl<'a> Nodes<'a> {
             }
             paths = next;
         }
-        paths.retain(|path| !self.host.path(path).is_dir());
         Ok(paths)
     }
 
-    /// The node itself, where links lead to it, such as those of `/dev/serial/by-id`.
+    /// The node itself, or the folder, where links lead to it, such as those of `/dev/serial/by-id`.
     pub(super) fn target(&self, path: &Path) -> Result<PathBuf, String> {
         let target = self.host.real(path);
         target
-            .filter(|target| target.starts_with("/dev"))
+            .filter(|target| target.starts_with(DEV) && target != Path::new(DEV))
             .ok_or_else(|| format!("{} leads to no device node", path.display()))
     }
 
+    /// The node at a path, or all below the folder that it is, links left out as container runtimes do.
+    pub(super) fn at(&self, path: &Path, target: &Path) -> Result<Vec<Named>, String> {
+        if !self.host.path(target).is_dir() {
+            return Ok(vec![Named { name: path.to_owned(), node: target.to_owned() }]);
+        }
+        let named = |node: PathBuf| {
+            let below = node.strip_prefix(target).unwrap_or(&node);
+            Named { name: path.join(below), node }
+        };
+        Ok(self.below(target)?.into_iter().map(named).collect())
+    }
+
+    fn below(&self, folder: &Path) -> Result<Vec<PathBuf>, String> {
+        let (mut nodes, mut open, mut seen) = (Vec::new(), vec![folder.to_owned()], 0);
+        while let Some(next) = open.pop() {
+            if NO_DEVICES.iter().any(|other| next == Path::new(other)) {
+                continue;
+            }
+            let names = entries(self.host, &next)?.unwrap_or_default();
+            seen += names.len();
+            if seen > MOST_ENTRIES {
+                let folder = folder.display();
+                return Err(format!("more than {MOST_ENTRIES} files are below {folder}"));
+            }
+            for path in names.iter().map(|name| next.join(name)) {
+                // A file that is gone by now was there as little as one that comes a moment later.
+                let Ok(file) = fs::symlink_metadata(self.host.path(&path)) else { continue };
+                let kind = file.file_type();
+                if kind.is_dir() {
+                    open.push(path);
+                } else if self.is_node(kind) {
+                    nodes.push(path);
+                }
+            }
+        }
+        nodes.sort_by_cached_key(|node| natural(&node.display().to_string()));
+        Ok(nodes)
+    }
+
+    /// The nodes of a simulated machine may be plain files.
+    fn is_node(&self, kind: FileType) -> bool {
+        kind.is_char_device() || kind.is_block_device() || (kind.is_file() && !self.host.is_real())
+    }
+
+    /// What was found at a path; `None` for a folder that has no node, or none that is not found already.
+    fn candidate(&self, path: &Path, target: &Path, named: Vec<Named>) -> Option<Candidate> {
+        let mut candidate = match &named[..] {
+            [] => return None,
+            [only] if only.node == target => self.described(target),
+            _ => {
+                let mut folder = Candidate::default();
+                folder.rename(&name_of(target));
+                folder
+            }
+        };
+        candidate.note("path", target.to_str());
+        candidate.origin = path.display().to_string();
+        let node = |Named { name, node }: Named| {
+            let inside = (name != node).then_some(name);
+            DeviceNode { inside, proof: self.folder(&node), ..DeviceNode::new(node) }
+        };
+        candidate.nodes = named.into_iter().map(node).collect();
+        Some(candidate)
+    }
+
     /// A node with what sysfs says of it, if it says anything.
-    fn candidate(&self, path: &Path) -> Candidate {
-        let name = path.strip_prefix("/dev").unwrap_or(path).display().to_string();
-        let folder = self.folder(path);
+    fn described(&self, path: &Path) -> Candidate {
+        let (name, folder) = (name_of(path), self.folder(path));
         let mut candidate = match &folder {
             Some(folder) => {
                 let own = folder.file_name().and_then(|name| name.to_str()).unwrap_or(&name);
@@ -102,15 +184,12 @@ impl<'a> Nodes<'a> {
         if folder.as_deref().and_then(|folder| self.host.device_of(folder)).is_none() {
             candidate.rename(&name);
         }
-        candidate.note("path", path.to_str());
-        candidate.origin = path.display().to_string();
-        candidate.nodes = vec![DeviceNode { proof: folder, ..DeviceNode::new(path) }];
         candidate
     }
 
     /// The folder of sysfs whose node this is.
     pub(super) fn folder(&self, path: &Path) -> Option<PathBuf> {
-        let name = path.strip_prefix("/dev").ok()?.to_str()?;
+        let name = path.strip_prefix(DEV).ok()?.to_str()?;
         let by_number = self.by_number(path);
         let is_it = |folder: &PathBuf| self.host.uevent(folder, "DEVNAME").as_deref() == Some(name);
         by_number.filter(is_it).or_else(|| {
@@ -143,4 +222,9 @@ impl<'a> Nodes<'a> {
             || fs::metadata(self.host.path(&node.path))
                 .is_ok_and(|node| node.file_type().is_block_device())
     }
+}
+
+/// What a node or folder is called below `/dev`.
+fn name_of(path: &Path) -> String {
+    path.strip_prefix(DEV).unwrap_or(path).display().to_string()
 }

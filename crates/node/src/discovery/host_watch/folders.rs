@@ -57,9 +57,8 @@ pub(super) fn watched(host: &Host, policy: &Policy) -> Wanted {
     for rule in &policy.sources {
         let found: &[String] = if let Find::Nodes(patterns) = &rule.find { patterns } else { &[] };
         let given = rule.give.nodes.iter().map(|node| &node.path);
-        for pattern in found.iter().chain(given) {
-            pattern.rsplit_once('/').into_iter().for_each(|(folder, _)| add(folder, ENTRIES));
-        }
+        // What a pattern fits may be a folder of nodes.
+        found.iter().chain(given).for_each(|pattern| add(pattern, ENTRIES));
         if let Find::Files(folder) = &rule.find {
             folder.to_str().into_iter().for_each(|folder| add(folder, CONTENTS));
         }
@@ -162,7 +161,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_waited_for_where_it_would_appear() {
         let root = tempfile::tempdir().expect("a temporary folder");
-        for folder in ["dev/snd", "dev/dvb/adapter0", "etc", "sys/bus/usb/devices"] {
+        for folder in ["dev/snd", "dev/dvb/adapter0", "dev/input", "etc", "sys/bus/usb/devices"] {
             fs::create_dir_all(root.path().join(folder)).expect("made");
         }
         let host = Host::new(root.path(), "/");
@@ -172,11 +171,12 @@ mod tests {
             rule("b", nodes("/dev/dvb/adapter*/frontend0")),
             rule("c", nodes("/dev/serial/by-id/*")),
             rule("d", Find::Files("/etc/darwin3".into())),
+            rule("e", nodes("/dev/input")),
         ];
         let wanted = watched(&host, &Policy { sources, ..Policy::default() });
         let paths: Vec<_> =
             wanted.keys().filter_map(|it| it.strip_prefix(root.path()).ok()).collect();
-        let expected = ["dev", "dev/dvb", "dev/dvb/adapter0", "dev/snd", "etc"];
+        let expected = ["dev", "dev/dvb", "dev/dvb/adapter0", "dev/input", "dev/snd", "etc"];
         assert_eq!(paths, expected.map(Path::new));
     }
 }

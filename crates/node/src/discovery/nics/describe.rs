@@ -11,6 +11,8 @@ use crate::config::NicIds;
 
 const NO_RDMA: &str = "no RDMA device, which is what containers could share";
 
+const NO_NODES: &str = "nics.rdmaNodes names none, so that containers get nothing to share";
+
 const ONE_NETWORK: &str = "RDMA devices of this host belong to one network namespace each, so that \
     containers cannot share them: rdma system set netns shared";
 
@@ -61,6 +63,7 @@ impl View<'_> {
     fn not_shared(&self, function: &Function) -> Option<String> {
         match self.networks {
             _ if function.rdma.is_empty() => Some(NO_RDMA.to_owned()),
+            _ if self.policy.rdma_nodes.is_empty() => Some(NO_NODES.to_owned()),
             Networks::Exclusive => Some(ONE_NETWORK.to_owned()),
             Networks::Shared | Networks::Unknown => None,
         }

@@ -11,7 +11,10 @@ use super::{
     vdpa::VdpaKind,
     vfio::{self, Vfio},
 };
-use crate::{config::RdmaNode, host::is_vfio};
+use crate::{
+    config::{MissingNodes, RdmaNode},
+    host::is_vfio,
+};
 
 /// What a container needs, and what stands against giving it away.
 #[derive(Debug, Default)]
@@ -47,7 +50,7 @@ impl View<'_> {
             _ => self.of_the_kernel(function),
         };
         if self.policy.vhost_net {
-            set.nodes.extend(VHOST_NET.map(DeviceNode::shared));
+            self.add_shared(&mut set, &VHOST_NET);
         }
         let missing = set.nodes.iter().find(|node| !self.host.has(&node.path));
         let missing = missing.map(|node| missing_file(&node.path));
@@ -59,11 +62,13 @@ impl View<'_> {
         let mut set = NodeSet::default();
         for rdma in &function.rdma {
             set.missing = set.missing.or_else(|| self.incomplete(rdma));
-            let wanted = rdma.nodes.iter().filter(|(kind, _)| self.wants(*kind));
+            let wanted = rdma.nodes.iter().filter(|(kind, node)| {
+                self.wants(*kind) && (!self.can_do_without(*kind) || self.host.has(&node.path))
+            });
             set.nodes.extend(wanted.map(|(_, node)| node.clone()));
         }
         if !function.rdma.is_empty() && self.wants(RdmaNode::RdmaCm) {
-            set.nodes.push(DeviceNode::shared(RDMA_CM));
+            self.add_shared(&mut set, &[RDMA_CM]);
         }
         set.nodes.extend(function.vdpa.iter().filter_map(|vdpa| match &vdpa.kind {
             VdpaKind::Vhost(node) => Some(node.clone()),
@@ -72,15 +77,31 @@ impl View<'_> {
         set
     }
 
+    /// Adds nodes that no single device has; where they are not awaited, all or none.
+    fn add_shared(&self, set: &mut NodeSet, paths: &[&str]) {
+        if self.awaits_nodes() || paths.iter().all(|path| self.host.has(path)) {
+            set.nodes.extend(paths.iter().map(DeviceNode::shared));
+        }
+    }
+
     fn wants(&self, kind: RdmaNode) -> bool {
         self.policy.rdma_nodes.contains(&kind)
+    }
+
+    fn awaits_nodes(&self) -> bool {
+        self.policy.missing_nodes == MissingNodes::Awaited
+    }
+
+    fn can_do_without(&self, kind: RdmaNode) -> bool {
+        !self.awaits_nodes() && kind != RdmaNode::Uverbs
     }
 
     /// What the driver has not made yet: while it loads, an RDMA device is there before its nodes are.
     /// Only a port that may manage its subnet has an `issm` node.
     fn incomplete(&self, rdma: &RdmaDevice) -> Option<(Reason, String)> {
         let needed = [(RdmaNode::Uverbs, "uverbs"), (RdmaNode::Umad, "umad")];
-        let mut needed = needed.iter().filter(|(kind, _)| self.wants(*kind));
+        let is_needed = |kind| self.wants(kind) && !self.can_do_without(kind);
+        let mut needed = needed.iter().filter(|(kind, _)| is_needed(*kind));
         let (_, name) = needed.find(|(kind, _)| !rdma.has(*kind))?;
         let why = format!("{} has no {name} node yet: is ib_{name} loaded?", rdma.name);
         Some((Reason::NotReady, why))

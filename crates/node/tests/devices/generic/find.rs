@@ -1,5 +1,7 @@
 //! What is found, where, and under which name.
 
+use std::{fs, os::unix::fs::symlink};
+
 use super::{ACCELERATOR, STICK};
 use crate::world::{World, allocatable, attribute, device, pod, source};
 
@@ -136,6 +138,62 @@ sources:
     assert_eq!(nodes("all-all"), "/dev/dma_rx0 /dev/dma_rx1 /dev/dma_tx0 /dev/dma_tx1");
     assert_eq!(nodes("pair-dma_tx0"), "/dev/dma_tx0 /dev/dma_rx0");
     assert_eq!(nodes("pair-dma_tx1"), "/dev/dma_tx1 /dev/dma_rx1");
+}
+
+/// A sound card, and a receiver for television with two nodes.
+const FOLDERS: &str = r#"
+- name: sound
+  folder: virtual/sound
+  children:
+  - {folder: controlC0, class: sound, number: "116:0", node: snd/controlC0}
+  - {folder: pcmC0D0c, class: sound, number: "116:1", node: snd/pcmC0D0c}
+- name: tv
+  folder: virtual/dvb
+  children:
+  - {folder: dvb0.demux0, class: dvb, number: "212:0", node: dvb/adapter0/demux0}
+  - {folder: dvb0.frontend0, class: dvb, number: "212:1", node: dvb/adapter0/frontend0}
+"#;
+
+#[tokio::test]
+async fn a_folder_is_one_device_of_all_nodes_in_it_and_a_link_keeps_its_name() {
+    let config = r#"
+sources:
+- {name: sound, find: {nodes: /dev/snd}}
+- {name: tv, resourceDomain: example.com, find: {nodes: "/dev/dvb/*"}}
+- name: tuned
+  find: {nodes: /dev/tuner}
+  give: {found: none, nodes: [{path: "{path}", as: /dev/x/}], env: {TUNER: "{node}"}}
+- {name: empty, find: {nodes: [/dev/empty, /dev/mqueue]}}
+"#;
+    let world = World::new(FOLDERS, config);
+    world.write("/dev/empty/folder/.keep", "");
+    fs::remove_file(world.host("/dev/empty/folder/.keep")).expect("removed");
+    world.write("/dev/mqueue/of-others", "");
+    symlink("controlC0", world.host("/dev/snd/by-id")).expect("linked");
+    symlink("dvb/adapter0/demux0", world.host("/dev/tuner")).expect("linked");
+    let state = world.survey().await;
+    let nodes = |id: &str| {
+        let nodes = device(&state.inventory, id).nodes.iter();
+        nodes.map(|node| node.inside().display().to_string()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(nodes("sound-snd"), "/dev/snd/controlC0 /dev/snd/pcmC0D0c");
+    assert_eq!(nodes("tv-dvb-adapter0"), "/dev/dvb/adapter0/demux0 /dev/dvb/adapter0/frontend0");
+    assert_eq!(nodes("tuned-dvb-adapter0-demux0"), "/dev/x/tuner");
+    let tuned = device(&state.inventory, "tuned-dvb-adapter0-demux0");
+    assert_eq!(tuned.extras.env["TUNER"], "/dev/x/tuner");
+    assert_eq!(source(&state, "empty"), "absent: nothing matches");
+    let resource = state.offerings()["tv-dvb-adapter0"].resource.clone();
+    assert_eq!(resource.map(|it| it.to_string()).as_deref(), Some("example.com/dvb_adapter0"));
+}
+
+#[tokio::test]
+async fn a_node_that_several_names_lead_to_is_found_by_its_own() {
+    let world = World::new(FOLDERS, "sources:\n- {name: clock, find: {nodes: '/dev/rtc*'}}\n");
+    world.write("/dev/rtc0", "");
+    symlink("rtc0", world.host("/dev/rtc")).expect("linked");
+    let inventory = world.survey().await.inventory;
+    let nodes = &device(&inventory, "clock-rtc0").nodes;
+    assert_eq!((nodes.len(), nodes[0].inside().to_str()), (1, Some("/dev/rtc0")));
 }
 
 fn channel((number, name): (usize, &&str)) -> String {

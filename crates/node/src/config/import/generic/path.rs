@@ -26,25 +26,6 @@ pub(super) enum Kind {
     Mount,
 }
 
-/// Folders that the kernel makes below `/dev`: the plugin gives all that is in them.
-const FOLDERS: [&str; 9] = [
-    "/dev/bus/usb",
-    "/dev/dri",
-    "/dev/dvb",
-    "/dev/infiniband",
-    "/dev/input",
-    "/dev/net",
-    "/dev/snd",
-    "/dev/v4l",
-    "/dev/vfio",
-];
-
-/// The pattern for everything in a folder of device nodes, if the path is one.
-pub(in crate::config::import) fn all_in_folder(path: &str) -> Option<String> {
-    let path = path.trim_end_matches('/');
-    FOLDERS.contains(&path).then(|| format!("{path}/*"))
-}
-
 // === impl Member ===
 
 impl Member {
@@ -74,13 +55,9 @@ impl Member {
         self.path().contains(['*', '?', '['])
     }
 
-    pub(super) fn is_folder(&self) -> bool {
-        all_in_folder(self.path()).is_some()
-    }
-
     /// Where its nodes are looked for.
     pub(super) fn pattern(&self) -> String {
-        all_in_folder(self.path()).unwrap_or_else(|| self.path().to_owned())
+        self.path().to_owned()
     }
 
     /// The path in the container, where that is another.
@@ -115,6 +92,8 @@ impl Member {
     }
 
     fn path(&self) -> &str {
-        self.path.trim()
+        let path = self.path.trim();
+        let plain = path.trim_end_matches('/');
+        if plain.is_empty() { path } else { plain }
     }
 }

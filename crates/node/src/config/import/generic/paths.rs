@@ -63,14 +63,13 @@ impl Shape {
     }
 
     fn parts(self, group: Vec<Member>) -> Parts {
-        let (mut give, mut found, mut unit) = (Give::default(), Vec::new(), self.unit());
+        let (mut give, mut found) = (Give::default(), Vec::new());
         for (index, path) in group.into_iter().enumerate() {
             if !path.is_node() {
                 give.mounts.push(path.into_mount());
             } else if !self.looks_for(index, &path) {
                 give.nodes.push(path.into_node());
             } else {
-                unit = if path.is_folder() { Unit::All } else { unit };
                 found.push(path.pattern());
                 match path.inside() {
                     None => give.found = Some(path.access()),
@@ -78,7 +77,7 @@ impl Shape {
                 }
             }
         }
-        Parts { find: Find::Nodes(found), expression: None, unit, give }
+        Parts { find: Find::Nodes(found), expression: None, unit: self.unit(), give }
     }
 
     fn unit(self) -> Unit {

@@ -1,4 +1,5 @@
-//! A group of USB devices, by vendor, product and serial number.
+//! A group of USB devices, by vendor, product and serial number: of each the node of the bus, and none that
+//! a driver made.
 
 use serde::Deserialize;
 use windlass_core::device::Access;
@@ -18,6 +19,9 @@ pub(super) struct UsbDevice {
     serial: Option<String>,
 }
 
+/// The nodes of the bus, by its number and that of the device.
+const NODES: &str = "/dev/bus/usb/*/*";
+
 /// The group as a source. Several descriptions are of things that travel together; of one description
 /// each thing is a device.
 pub(super) fn parts(
@@ -35,7 +39,7 @@ pub(super) fn parts(
     all.and(any(&described?));
     let expression = all.into_expression(line, remarks);
     let give = Give { found: Some(Access::ReadWrite), ..Give::default() };
-    Some(Parts { find: Find::Bus("usb".to_owned()), expression, unit, give })
+    Some(Parts { find: Find::Nodes(vec![NODES.to_owned()]), expression, unit, give })
 }
 
 // === impl UsbDevice ===
@@ -60,5 +64,5 @@ impl UsbDevice {
     }
 }
 
-const EACH: &str = "each device that fits is one of its own, with the nodes that its drivers made \
-    (ttyUSB0) beside the one of the bus; in that plugin all that fit are one device";
+const EACH: &str =
+    "each device that fits is one of its own; in that plugin all that fit are one device";

@@ -1,9 +1,11 @@
 //! A regular expression over names below `/dev`, as a pattern of paths that fits at least as much, and
 //! an expression that is exact.
 
+use std::str::Chars;
+
 use windlass_core::selector::literal;
 
-use crate::config::import::{expression::text, generic};
+use crate::config::import::expression::text;
 
 /// Nodes that one alternative of an expression means.
 #[derive(Debug, PartialEq, Eq)]
@@ -14,27 +16,72 @@ pub(super) struct Nodes {
     pub(super) expression: Option<String>,
     /// The name, where only one is meant.
     pub(super) name: Option<String>,
-    /// Whether the name is a folder's: all in it is one device.
-    pub(super) is_folder: bool,
 }
 
 /// The alternatives of a regular expression, each with its nodes.
 pub(super) fn read(regex: &str) -> Result<Vec<Nodes>, String> {
-    alternatives(regex).into_iter().map(nodes).collect()
+    if let Some(flag) = flag(regex) {
+        return Err(format!("{regex:?}: what begins with {flag:?} is not read here"));
+    }
+    alternatives(regex, MOST_NESTED).iter().map(|regex| nodes(regex)).collect()
+}
+
+/// The beginning of a group that is more than a group: a flag such as `(?i)` changes what letters mean.
+fn flag(regex: &str) -> Option<String> {
+    let mut rest = regex.chars();
+    while let Some(letter) = rest.next() {
+        match letter {
+            '\\' => drop(rest.next()),
+            '[' => drop(skip_class(&mut rest)),
+            '(' if rest.as_str().starts_with('?') && !rest.as_str().starts_with("?:") => {
+                return Some(std::iter::once('(').chain(rest.take(FLAG_CHARS)).collect());
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The alternatives, each with what stands for the ends; `^(a|b)$` has two, and so has `(^a$)|(^b$)`.
+fn alternatives(regex: &str, nested: u32) -> Vec<String> {
+    let separated = separated(regex);
+    let unfolded = |regex: &str| match grouped(regex).filter(|_| nested > 0) {
+        None => vec![regex.to_owned()],
+        Some((start, body, end)) => {
+            let inner = alternatives(body, nested - 1).into_iter();
+            inner.map(|body| format!("{start}{body}{end}")).collect()
+        }
+    };
+    separated.into_iter().flat_map(unfolded).collect()
+}
+
+/// What stands before a group, in it, and after it, where nothing else does but the signs of the ends.
+fn grouped(regex: &str) -> Option<(&str, &str, &str)> {
+    let start = if regex.starts_with('^') { "^" } else { "" };
+    let rest = &regex[start.len()..];
+    let opened = rest.strip_prefix("(?:").or_else(|| rest.strip_prefix('('))?;
+    let close = opened.len() - rest_behind(opened)?.len();
+    let (body, end) = (&opened[..close - 1], &opened[close..]);
+    ["", "$"].contains(&end).then_some((start, body, end))
+}
+
+/// What follows the bracket that closes a group.
+fn rest_behind(opened: &str) -> Option<&str> {
+    let mut rest = opened.chars();
+    skip_brackets('(', &mut rest).then_some(rest.as_str())
 }
 
 /// What `|` separates outside of brackets.
-fn alternatives(regex: &str) -> Vec<&str> {
-    let (mut found, mut start, mut depth, mut escaped) = (Vec::new(), 0, 0_i32, false);
-    for (at, letter) in regex.char_indices() {
+fn separated(regex: &str) -> Vec<&str> {
+    let (mut found, mut start, mut rest) = (Vec::new(), 0, regex.chars());
+    while let Some(letter) = rest.next() {
+        let at = regex.len() - rest.as_str().len();
         match letter {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            '(' | '[' => depth += 1,
-            ')' | ']' => depth -= 1,
-            '|' if depth == 0 => {
-                found.push(&regex[start..at]);
-                start = at + 1;
+            '\\' => drop(rest.next()),
+            '(' | '[' => drop(skip_brackets(letter, &mut rest)),
+            '|' => {
+                found.push(&regex[start..at - 1]);
+                start = at;
             }
             _ => {}
         }
@@ -42,6 +89,12 @@ fn alternatives(regex: &str) -> Vec<&str> {
     found.push(&regex[start..]);
     found
 }
+
+/// Groups in groups that are taken apart; nobody writes more.
+const MOST_NESTED: u32 = 8;
+
+/// How much of what is not read is told, behind its bracket.
+const FLAG_CHARS: usize = 3;
 
 fn nodes(regex: &str) -> Result<Nodes, String> {
     let (body, from_start) = match regex.strip_prefix('^') {
@@ -56,11 +109,8 @@ fn nodes(regex: &str) -> Result<Nodes, String> {
     let letter = |piece: &Piece| if let Piece::Letter(it) = piece { Some(*it) } else { None };
     let plain: Option<String> = pieces.iter().map(letter).collect();
     if let Some(name) = plain.filter(|name| from_start && to_end && !name.is_empty()) {
-        let path = format!("/dev/{name}");
-        let folder = generic::all_in_folder(&path);
-        let is_folder = folder.is_some();
-        let paths = vec![folder.unwrap_or(path)];
-        return Ok(Nodes { paths, expression: None, name: Some(name), is_folder });
+        let paths = vec![format!("/dev/{name}")];
+        return Ok(Nodes { paths, expression: None, name: Some(name) });
     }
     let open = |is_open| if is_open { "*" } else { "" };
     let glob = format!("{}{}{}", open(!from_start), glob(&pieces), open(!to_end));
@@ -73,7 +123,7 @@ fn nodes(regex: &str) -> Result<Nodes, String> {
     let exact = literal(&format!("^/dev/{start}(?:{body}){end}"));
     let expression = Some(format!("{}.matches({exact})", text("path")));
     let paths = vec![format!("/dev/{glob}")];
-    Ok(Nodes { paths, expression, name: None, is_folder: false })
+    Ok(Nodes { paths, expression, name: None })
 }
 
 /// What a name is made of.
@@ -96,7 +146,7 @@ fn pieces(body: &str) -> Vec<Piece> {
                 _ => Piece::Any,
             }),
             '[' | '(' => {
-                skip_brackets(letter, &mut rest);
+                let _ = skip_brackets(letter, &mut rest);
                 pieces.push(Piece::Any);
             }
             '.' | '^' | '$' => pieces.push(Piece::Any),
@@ -118,21 +168,45 @@ fn repeat(pieces: &mut [Piece]) {
     }
 }
 
-/// Goes behind the bracket that closes an open one.
-fn skip_brackets(open: char, rest: &mut std::str::Chars<'_>) {
-    let close = if open == '[' { ']' } else { ')' };
+/// Goes behind the bracket that closes an open one; says whether there is one.
+fn skip_brackets(open: char, rest: &mut Chars<'_>) -> bool {
+    if open == '[' {
+        return skip_class(rest);
+    }
     let mut depth = 1_u32;
     while let Some(letter) = rest.next() {
         match letter {
             '\\' => drop(rest.next()),
-            _ if letter == close => depth -= 1,
-            '(' if open == '(' => depth += 1,
+            '[' => drop(skip_class(rest)),
+            '(' => depth += 1,
+            ')' => depth -= 1,
             _ => {}
         }
         if depth == 0 {
-            return;
+            return true;
         }
     }
+    false
+}
+
+/// Goes behind a class: in it a bracket opens nothing but `[:alpha:]`, and one that comes first closes
+/// nothing.
+fn skip_class(rest: &mut Chars<'_>) -> bool {
+    let text = rest.as_str();
+    let text = text.strip_prefix('^').unwrap_or(text);
+    *rest = text.strip_prefix(']').unwrap_or(text).chars();
+    while let Some(letter) = rest.next() {
+        match letter {
+            '\\' => drop(rest.next()),
+            '[' if rest.as_str().starts_with(':') => {
+                let end = rest.as_str().find(":]").map_or(rest.as_str().len(), |at| at + 2);
+                *rest = rest.as_str()[end..].chars();
+            }
+            ']' => return true,
+            _ => {}
+        }
+    }
+    false
 }
 
 fn glob(pieces: &[Piece]) -> String {
@@ -164,7 +238,7 @@ mod tests {
         for (regex, expected) in [
             ("^video[0-9]*$", &["/dev/video*"][..]),
             ("^rtc0$", &["/dev/rtc0"]),
-            ("^snd$", &["/dev/snd/*"]),
+            ("^snd$", &["/dev/snd"]),
             ("^vcsm.*$", &["/dev/vcsm*"]),
             ("^i2c-[0-9]+$", &["/dev/i2c-*"]),
             ("^snd/controlC\\d+$", &["/dev/snd/controlC*"]),
@@ -173,14 +247,23 @@ mod tests {
             ("^ttyUSB0$|^ttyACM0$", &["/dev/ttyUSB0", "/dev/ttyACM0"]),
             ("^a\\.b$", &["/dev/a.b"]),
             ("^gpiochip0?$", &["/dev/gpiochip*"]),
+            ("(^video[0-9]+$)|(^i2c-[0-9]+$)", &["/dev/video*", "/dev/i2c-*"]),
+            ("^(snd|hci0)$", &["/dev/snd", "/dev/hci0"]),
+            ("(?:^(?:(a)|b1)$)", &["/dev/a", "/dev/b1"]),
+            ("^x[(|]y$|^z$", &["/dev/x*y", "/dev/z"]),
+            ("^tty[[:digit:]]+$", &["/dev/tty*"]),
+            ("^tty[]0]$", &["/dev/tty*"]),
+            ("^a\\(?$", &["/dev/a*"]),
         ] {
             let read = read(regex).unwrap_or_else(|problem| panic!("{regex}: {problem}"));
             let paths: Vec<_> = read.iter().flat_map(|nodes| nodes.paths.clone()).collect();
             assert_eq!(paths, expected, "{regex}");
         }
-        for regex in ["", ".*", "^[a-z]+$", "^$"] {
+        for regex in ["", ".*", "^[a-z]+$", "^$", "^(video0|.*)$", "(?i)^video0$"] {
             assert!(read(regex).is_err(), "{regex}");
         }
+        let flag = "\"(?i)^video0$\": what begins with \"(?i)\" is not read here";
+        assert_eq!(read("(?i)^video0$").expect_err("a flag"), flag);
     }
 
     #[test]

@@ -9,6 +9,9 @@ use crate::config::{
     import::expression::{All, any, text},
 };
 
+/// The class of processing accelerators (PCI Code and ID Assignment).
+const CLASS: &str = "0x12";
+
 // === impl Entry ===
 
 impl Entry {
@@ -18,10 +21,10 @@ impl Entry {
         source: SourceName,
         name: &Lined<ResourceName>,
         remarks: &mut Remarks,
-    ) -> Option<SourceRule> {
+    ) -> Option<Lined<SourceRule>> {
         let Lined { line, value: selectors } = self.checked_selectors(name.line, remarks)?;
         let mut all = All::default();
-        all.and(format!("{}.startsWith(\"12\")", text("pciClass")));
+        all.and(format!("{}.startsWith(\"{CLASS}\")", text("pciClass")));
         let mut picked = Vec::new();
         for selector in selectors {
             let mut one = All::default();
@@ -36,7 +39,7 @@ impl Entry {
         rule.give.env.insert(variable(&name.value), "{pci}".to_owned());
         rule.resource = Some(name.value.clone());
         remarks.warn(name.line, INFO);
-        Some(rule)
+        Some(Lined { line: name.line, value: rule })
     }
 }
 

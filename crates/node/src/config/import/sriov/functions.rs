@@ -1,10 +1,8 @@
 //! Virtual functions by their parent and number: `ens1f0#0,2-7`.
 
-use windlass_core::selector::literal;
-
 use crate::config::{
     document::{Lined, Remarks},
-    import::expression::{All, any, number, text},
+    import::expression::{All, any, number},
 };
 
 /// The most numbers of a range that are written one by one.
@@ -14,6 +12,8 @@ const MOST_LISTED: u32 = 64;
 #[derive(Debug, PartialEq, Eq)]
 struct Functions {
     parent: String,
+    /// As it was written, if that has capitals: the plugin takes either.
+    written: Option<String>,
     ranges: Vec<(u32, u32)>,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn add(
     let (whole, some): (Vec<_>, Vec<_>) = wanted.iter().partition(|it| it.ranges.is_empty());
     let mut conditions: Vec<_> = some.iter().map(|it| it.condition(attribute)).collect();
     if !whole.is_empty() {
-        let parents: Vec<_> = whole.iter().map(|it| it.parent.clone()).collect();
+        let parents: Vec<_> = whole.iter().flat_map(|it| it.spellings()).collect();
         let mut any_of_them = All::default();
         any_of_them.one_of(attribute, &parents);
         conditions.insert(0, any_of_them.text());
@@ -71,16 +71,20 @@ impl Functions {
         };
         let ranges: Option<Vec<_>> =
             numbers.map_or(Some(Vec::new()), |numbers| numbers.split(',').map(range).collect());
-        // The name of an interface may have capitals; an address is in small letters.
-        let is_address = parent.contains(':');
-        let parent = if is_address { parent.to_ascii_lowercase() } else { parent.to_owned() };
         let ranges = ranges.filter(|_| !parent.is_empty())?;
-        Some(Self { parent, ranges })
+        let lower = parent.to_ascii_lowercase();
+        // The name of an interface may have capitals; an address is in small letters.
+        let written = Some(parent.to_owned()).filter(|it| *it != lower && !it.contains(':'));
+        Some(Self { parent: lower, written, ranges })
+    }
+
+    fn spellings(&self) -> impl Iterator<Item = String> {
+        std::iter::once(self.parent.clone()).chain(self.written.clone())
     }
 
     fn condition(&self, attribute: &str) -> String {
         let mut both = All::default();
-        both.and(format!("{} == {}", text(attribute), literal(&self.parent)));
+        both.one_of(attribute, &self.spellings().collect::<Vec<_>>());
         both.and(self.numbers());
         both.text()
     }
@@ -114,6 +118,7 @@ mod tests {
             ("ens1f0", Some(("ens1f0", vec![]))),
             ("ens1f0#3", Some(("ens1f0", vec![(3, 3)]))),
             ("ens1f0#0,2-7,9", Some(("ens1f0", vec![(0, 0), (2, 7), (9, 9)]))),
+            ("LAN1", Some(("lan1", vec![]))),
             ("0000:AF:00.0#1-2", Some(("0000:af:00.0", vec![(1, 2)]))),
             ("ens1f0#", None),
             ("#1", None),
@@ -125,6 +130,13 @@ mod tests {
             let expected = expected.map(|(parent, ranges)| (parent.to_owned(), ranges));
             assert_eq!(read(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn capitals_in_a_parents_name_do_not_count() {
+        let condition = |text: &str| Functions::read(text).expect("valid").condition("pfName");
+        assert!(condition("LAN1#0").contains(r#" in ["lan1", "LAN1"] && "#));
+        assert!(condition("0000:AF:00.0#0").contains(r#" == "0000:af:00.0" && "#));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! What the plugin is told for each resource and Windlass for the whole node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{AdditionalInfo, Entry, selectors::Selectors};
+use windlass_core::pci::PciAddress;
+
+use super::{AdditionalInfo, DeviceType, Entry, selectors::Selectors};
 use crate::config::{
-    NicIds, NicPolicy,
+    MissingNodes, NicIds, NicPolicy,
     document::{Lined, Remarks},
     import::nics,
 };
@@ -13,14 +15,37 @@ use crate::config::{
 pub(super) fn of(entries: &[Entry], line: u64, remarks: &mut Remarks) -> NicPolicy {
     let vhost_net = for_all(entries, line, VHOST, Entry::needs_vhost_net, remarks);
     let no_hints = for_all(entries, line, TOPOLOGY, Entry::excludes_topology, remarks);
+    let has_rdma = gives_rdma_nodes(entries, line, remarks);
+    let with_nodes = nics::with_all_nodes();
     NicPolicy {
+        rdma_nodes: if has_rdma { with_nodes.rdma_nodes } else { BTreeSet::new() },
+        // What is not there the plugin leaves out, and says so in its log.
+        missing_nodes: if has_rdma || vhost_net {
+            MissingNodes::LeftOut
+        } else {
+            MissingNodes::Awaited
+        },
         // The SR-IOV CNI plugin takes the id for the address.
         ids: NicIds::PciAddress,
         vhost_net,
         numa_hints: !no_hints,
         info: info(entries, remarks),
-        ..nics::with_all_nodes()
+        ..NicPolicy::default()
     }
+}
+
+/// Whether any selector asks for RDMA: with it a container gets all nodes, and without none.
+fn gives_rdma_nodes(entries: &[Entry], line: u64, remarks: &mut Remarks) -> bool {
+    let of_networks = entries.iter().filter(|entry| !entry.is_accelerator());
+    let selectors: Vec<_> = of_networks.flat_map(Entry::selectors).collect();
+    let asking = selectors.iter().filter(|selector| selector.asks_for_rdma()).count();
+    if asking > 0 {
+        remarks.warn(line, nics::MANAGEMENT);
+    }
+    if asking > 0 && asking < selectors.len() {
+        remarks.warn(line, RDMA);
+    }
+    asking > 0
 }
 
 /// Whether any asks for it, with a warning if not all do.
@@ -46,6 +71,13 @@ fn info(entries: &[Entry], remarks: &mut Remarks) -> AdditionalInfo {
             remarks.warn(*line, EVERY);
         }
         for (place, words) in info {
+            if place != "*" && place.parse::<PciAddress>().is_err() {
+                remarks.warn(
+                    *line,
+                    format!("additionalInfo for {place:?}, no PCI address, is left out"),
+                );
+                continue;
+            }
             let known: &mut BTreeMap<_, _> = all.entry(place.clone()).or_default();
             for (key, word) in words {
                 let earlier = known.insert(key.clone(), word.clone());
@@ -67,13 +99,23 @@ impl Entry {
     }
 
     fn needs_vhost_net(&self) -> bool {
-        let selectors = self.selectors.iter().flat_map(|list| &list.value.0);
-        selectors.into_iter().any(Selectors::needs_vhost_net)
+        self.selectors().any(Selectors::needs_vhost_net)
+    }
+
+    fn is_accelerator(&self) -> bool {
+        self.device_type == Some(DeviceType::Accelerator)
+    }
+
+    fn selectors(&self) -> impl Iterator<Item = &Selectors> {
+        self.selectors.iter().flat_map(|list| &list.value.0)
     }
 }
 
 const VHOST: &str = "needVhostNet is one for the node here: containers of every resource of this \
     list get /dev/vhost-net and /dev/net/tun";
+
+const RDMA: &str = "isRdma is one for the node here: containers of every resource of this list get the \
+    nodes of a function's RDMA device, if it has one";
 
 const TOPOLOGY: &str = "excludeTopology is one for the node here: the kubelet is told of no NUMA \
     node for any resource of this list";

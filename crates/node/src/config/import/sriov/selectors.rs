@@ -54,7 +54,7 @@ impl Selectors {
         }
         let mut all = All::default();
         self.add_kind(kind, line, &mut all, remarks);
-        if self.is_rdma == Some(true) {
+        if self.asks_for_rdma() {
             all.and(has("rdmaDevice"));
         }
         self.add_vdpa(line, &mut all, remarks);
@@ -79,6 +79,11 @@ impl Selectors {
     /// Whether containers get the nodes by which virtual machines reach the network.
     pub(super) fn needs_vhost_net(&self) -> bool {
         self.need_vhost_net == Some(true)
+    }
+
+    /// Whether containers get the nodes of the RDMA device.
+    pub(super) fn asks_for_rdma(&self) -> bool {
+        self.is_rdma == Some(true)
     }
 
     fn asks_for_what_is_not_known(&self, kind: DeviceType, remarks: &mut Remarks) -> bool {
@@ -125,7 +130,7 @@ impl Selectors {
 
     fn add_vdpa(&self, line: u64, all: &mut All, remarks: &mut Remarks) {
         let Some(vdpa) = self.vdpa_type.as_ref().filter(|it| !it.value.is_empty()) else { return };
-        if self.is_rdma == Some(true) {
+        if self.asks_for_rdma() {
             remarks.wrong(line, "isRdma and vdpaType exclude each other");
         }
         if !["virtio", "vhost"].contains(&vdpa.value.as_str()) {
