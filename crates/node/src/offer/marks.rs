@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
@@ -28,10 +28,15 @@ pub(crate) type Marked = BTreeMap<DeviceId, Marks>;
 pub(super) enum Thing {
     /// A node that no other device should have.
     Node(PathBuf),
+    /// An IOMMU group by its node, `/dev/vfio/12`, which the kernel gives to one user as a whole.
+    IommuGroup(PathBuf),
     Function(PciAddress),
     /// Where a described device was found: a folder of sysfs, a file, an address of the network.
     Place(String),
 }
+
+/// Where the nodes of IOMMU groups are; what lies deeper belongs to single devices.
+const GROUPS: &str = "/dev/vfio";
 
 /// What a device was, whatever its id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,7 +127,7 @@ impl Marks {
     }
 
     fn has_nodes(&self) -> bool {
-        self.things.iter().any(|thing| matches!(thing, Thing::Node(_)))
+        self.things.iter().any(|thing| matches!(thing, Thing::Node(_) | Thing::IommuGroup(_)))
     }
 
     /// Whether two of one PCI function are told apart by their nodes.
@@ -157,13 +162,13 @@ impl<'a> Present<'a> {
         let (now, other) = (self.marks.get(id), &self.marks[other]);
         let has_it_still =
             now.is_some_and(|now| now.source == other.source && now.things.contains(thing));
-        let is_it = match thing {
-            Thing::Node(_) => true,
-            Thing::Function(_) => !was.is_beside(other),
+        match thing {
+            Thing::Node(_) => !has_it_still,
+            Thing::IommuGroup(_) => true,
+            Thing::Function(_) => !has_it_still && !was.is_beside(other),
             // Sources may find different things in one place, as long as both are there.
             Thing::Place(_) => now.is_none(),
-        };
-        is_it && !has_it_still
+        }
     }
 
     /// The whole of a part that is gone, and the other parts.
@@ -179,7 +184,7 @@ impl<'a> Present<'a> {
 impl fmt::Display for Thing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Node(path) => path.display().fmt(f),
+            Self::Node(path) | Self::IommuGroup(path) => path.display().fmt(f),
             Self::Function(address) => write!(f, "PCI function {address}"),
             Self::Place(place) => place.fmt(f),
         }
@@ -189,7 +194,10 @@ impl fmt::Display for Thing {
 /// The nodes that no other device should have.
 pub(super) fn own_nodes(device: &Device) -> impl Iterator<Item = Thing> {
     let own = device.nodes.iter().filter(|node| !node.shared);
-    own.map(|node| Thing::Node(node.path.clone()))
+    own.map(|node| match node.path.parent() {
+        Some(folder) if folder == Path::new(GROUPS) => Thing::IommuGroup(node.path.clone()),
+        _ => Thing::Node(node.path.clone()),
+    })
 }
 
 /// Whether a device is its nodes, of which one PCI function may have several, such as a card of serial
@@ -228,9 +236,18 @@ mod tests {
         let of_node = |id, node| device(id, "nics", Some(node));
         assert!(is_found(&named("a"), &[named("b")]));
         assert!(is_found(&named("a"), &[of_node("b", "/dev/vfio/1")]));
-        assert!(!is_found(&of_node("a", "/dev/vfio/2"), &[of_node("b", "/dev/vfio/1")]));
+        assert!(!is_found(&of_node("a", "/dev/x"), &[of_node("b", "/dev/y")]));
         assert!(is_found(&of_node("a", "/dev/x"), &[device("b", "other", Some("/dev/y"))]));
         assert!(!is_found(&named("a"), &[named("a"), named("b")]), "both say what they are");
+    }
+
+    #[test]
+    fn a_group_of_functions_is_one_thing_though_all_of_them_are_there() {
+        let of_group = |id| device(id, "nics", Some("/dev/vfio/12"));
+        assert!(is_found(&of_group("a"), &[of_group("a"), of_group("b")]));
+        let of_device = |id, node| device(id, "nics", Some(node));
+        let own = of_device("a", "/dev/vfio/devices/vfio0");
+        assert!(!is_found(&own, &[own.clone(), of_device("b", "/dev/vfio/devices/vfio1")]));
     }
 
     #[test]
