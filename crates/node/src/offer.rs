@@ -1,5 +1,6 @@
 //! What is offered to the kubelet: resources, the devices each is made of, and the ids they go by.
 
+mod marks;
 mod plan;
 mod pool;
 mod rivals;
@@ -12,6 +13,7 @@ use windlass_core::{device::DeviceId, replica::ReplicaId, resource::ResourceName
 
 use crate::config::{Pooled, Shared, Sharing};
 
+pub(crate) use marks::{Marked, earlier_ids, note, reveals};
 pub(crate) use plan::{Held, Methods, Moves, Plan, Pools, Question, plan};
 pub(crate) use usual::{is_something_else, usual_name};
 pub(crate) use want::{Target, present_parts, targets};
@@ -103,6 +105,14 @@ impl Offer {
             numa_node: entry.numa_node,
         });
         devices.chain(self.list_tokens()).chain(withdrawn)
+    }
+
+    /// The devices that were allocatable through it since the agent started, whatever became of them.
+    pub(crate) fn given(&self) -> impl Iterator<Item = DeviceId> {
+        let devices = self.devices.iter().filter(|(_, device)| device.given);
+        let withdrawn = self.withdrawn.iter().filter(|(_, entry)| entry.given);
+        let withdrawn = withdrawn.filter_map(|(id, _)| device_of(id));
+        devices.map(|(id, _)| id.clone()).chain(withdrawn)
     }
 
     /// What an id of this resource stands for.
@@ -197,6 +207,11 @@ impl OfferedDevice {
         let ids = whole.into_iter().chain((0..replicas).map(replica).map(Cow::Owned));
         ids.map(|id| Listed { id, state: &self.state, numa_node: self.numa_node })
     }
+}
+
+/// The device that an id of the kubelet's names, by itself or as one of its replicas.
+pub(crate) fn device_of(id: &str) -> Option<DeviceId> {
+    ReplicaId::split(id).map_or(id, |(device, _)| device).parse().ok()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod held;
 mod keeper;
 mod look;
+mod notes;
 mod tell;
 
 use std::{

@@ -13,7 +13,12 @@ mod node;
 mod topo;
 mod xids;
 
-use std::{future::Future, path::Path, time::Duration};
+use std::{
+    future::Future,
+    io::{self, Write as _},
+    path::Path,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use jiff::Timestamp;
@@ -154,13 +159,26 @@ impl<'a> Origin<'a> {
 
 /// A simulation says so in every output, and so does a recording.
 fn simulated(inventory: &Inventory, paint: Paint) -> Result<()> {
-    if let Some(profile) = &inventory.simulated {
-        line(paint.text(Tone::Notable, format!("SIMULATED machine {profile}")))?;
-    }
-    if let Some(made) = &inventory.recorded {
-        line(paint.text(Tone::Notable, format!("RECORDED host, {made}")))?;
+    for text in not_this_machine(inventory) {
+        line(paint.text(Tone::Notable, text))?;
     }
     Ok(())
+}
+
+/// The same beside a document that has no room for it.
+fn simulated_aside(inventory: &Inventory) -> Result<()> {
+    not_this_machine(inventory).try_for_each(aside)
+}
+
+fn not_this_machine(inventory: &Inventory) -> impl Iterator<Item = String> {
+    let simulated =
+        inventory.simulated.iter().map(|profile| format!("SIMULATED machine {profile}"));
+    simulated.chain(inventory.recorded.iter().map(|made| format!("RECORDED host, {made}")))
+}
+
+/// Says something to the person beside what may be read by a program.
+fn aside(text: impl std::fmt::Display) -> Result<()> {
+    Ok(writeln!(io::stderr(), "windlass: {text}")?)
 }
 
 /// The clock of this process.

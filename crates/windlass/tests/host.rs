@@ -134,6 +134,12 @@ fn a_recording_says_so_and_is_served_to_nobody() {
         let is_told = document["recorded"].is_string() || command == ["labels"];
         assert!(is_told, "{command:?}: {document}");
     }
+    // These are documents of another kind, with no room for it.
+    for command in [&["cdi", "generate"][..], &["labels", "-o", "json"], &["labels", "-o", "nfd"]] {
+        let output = run(&[command, &["--host-root", &to, "--nvml-library", host[3]]].concat());
+        let said = text(&output.stderr);
+        assert!(said.contains("windlass: RECORDED host, 20"), "{command:?}: {said}");
+    }
     let path = |name: &str| folder.path().join(name).display().to_string();
     let places = ["--kubelet-dir", &path("k"), "--cdi-dir", &path("c"), "--state-dir", &path("s")];
     let output = run(&[&["node", "--host-root", &to], &places[..]].concat());

@@ -102,8 +102,11 @@ impl Tree {
             let node = Some((number.as_str(), node.as_path()));
             self.class_device(&hub, &ClassDevice { class: "", node, lines: &lines });
             self.on_bus(&hub, "usb", Some("usb"));
+            // The kernel gives a root hub its controller's address for a serial number.
+            let serial = controller.address().to_string();
             let of_hub = [("idVendor", "1d6b"), ("idProduct", "0002"), ("devnum", "1")];
             self.files(&hub, &of_hub);
+            self.file(hub.join("serial"), &serial);
             self.file(hub.join("busnum"), &bus.to_string());
         }
     }

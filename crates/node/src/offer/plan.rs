@@ -12,7 +12,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
     sync::Arc,
 };
 
@@ -24,7 +23,7 @@ use windlass_core::{
 };
 
 use super::{
-    Allocatable, Offer, OfferedDevice, Offers, Withdrawn, pool,
+    Allocatable, Marked, Offer, OfferedDevice, Offers, Withdrawn, earlier_ids, pool,
     rivals::rivals,
     want::{Target, Want, Wants, present_parts},
 };
@@ -52,6 +51,8 @@ pub(crate) struct Question<'a> {
     pub(crate) methods: &'a Methods,
     /// The pools that devices were part of, where it is known.
     pub(crate) pools: &'a Pools,
+    /// What every id stood for that may be in a container's hands.
+    pub(crate) marked: &'a Marked,
     pub(crate) moves: Moves,
     /// Why a device cannot be handed out although it is healthy.
     pub(crate) obstacle: &'a dyn Fn(&Device, Sharing) -> Option<String>,
@@ -87,6 +88,10 @@ pub(crate) struct Plan {
 /// A plan in the making.
 struct Planner<'a> {
     question: Question<'a>,
+    /// What was given away since the agent started.
+    given: BTreeSet<DeviceId>,
+    /// The other ids that stood for a device, or for a part of it.
+    earlier: BTreeMap<DeviceId, BTreeSet<DeviceId>>,
     offers: BTreeMap<ResourceName, Offer>,
     withheld: BTreeMap<DeviceId, String>,
     waiting: bool,
@@ -126,7 +131,9 @@ impl PartialEq for Form {
 pub(crate) fn plan(question: Question<'_>) -> Plan {
     let wants = Wants::new(question.policy, question.inventory);
     let (offers, withheld, mps) = Default::default();
-    let mut planner = Planner { question, offers, withheld, waiting: false, mps };
+    let given = question.previous.values().flat_map(|offer| offer.given()).collect();
+    let earlier = earlier_ids(question.marked, question.inventory);
+    let mut planner = Planner { question, given, earlier, offers, withheld, waiting: false, mps };
     let mut wanted: Vec<_> =
         question.inventory.devices.iter().map(|device| (device, wants.of(device))).collect();
     planner.withhold_rivals(&mut wanted);
@@ -141,10 +148,12 @@ pub(crate) fn plan(question: Question<'_>) -> Plan {
 // === impl Planner ===
 
 impl Planner<'_> {
-    /// A thing that two sources found is offered once.
+    /// A thing that two sources found is offered once. What a container has from an earlier life of the
+    /// agent was given away as well.
     fn withhold_rivals(&self, wanted: &mut [(&Device, Want)]) {
-        let given = self.question.previous.values().flat_map(|offer| &offer.devices);
-        let given = given.filter(|(_, device)| device.given).map(|(id, _)| id).collect();
+        let ids = wanted.iter().map(|(device, _)| &device.id);
+        let held = ids.filter(|id| self.claims(id).next().is_some()).cloned();
+        let given = held.chain(self.given.iter().cloned()).collect();
         let is_wanted = |want: &Want| matches!(want, Want::Offered(_));
         let offered = wanted.iter().filter(|(_, want)| is_wanted(want)).map(|(device, _)| *device);
         let rivals = rivals(offered, &given);
@@ -244,7 +253,7 @@ impl Planner<'_> {
     fn conflict(&mut self, device: &Device, target: &Target) -> Option<String> {
         let relatives = self.relatives(device);
         let moves = self.question.moves == Moves::Waiting
-            && relatives.iter().any(|id| self.owner(id).is_some());
+            && relatives.iter().any(|id| self.given.contains(id));
         if moves {
             self.waiting = true;
             return Some("moves from another resource".to_owned());
@@ -255,14 +264,12 @@ impl Planner<'_> {
         held.map(|held| format!("a container holds it as {}", held.name))
     }
 
-    /// Its whole, its parts, and what the same silicon was part of: what is gone may have a container
-    /// still, whose device nodes may be another device's by now.
+    /// Its whole, its parts, and the ids that stood for it, or for a part of it: what is gone may have a
+    /// container still.
     fn relatives(&self, device: &Device) -> Vec<DeviceId> {
-        let inventory = self.question.inventory;
-        let parts = inventory.parts_of(&device.id);
-        let gone = inventory.devices.iter().filter(|other| other.health.has_vanished());
-        let gone = gone.filter(|other| was_part_of_it(other, device));
-        device.parent.iter().chain(parts.chain(gone).map(|part| &part.id)).cloned().collect()
+        let parts = self.question.inventory.parts_of(&device.id).map(|part| &part.id);
+        let earlier = self.earlier.get(&device.id).into_iter().flatten();
+        device.parent.iter().chain(parts).chain(earlier).cloned().collect()
     }
 
     /// How containers hold a device.
@@ -346,14 +353,6 @@ impl Planner<'_> {
             empty,
         }
     }
-}
-
-/// Whether a device that is gone was cut from the same whole, or had one of the same nodes.
-fn was_part_of_it(gone: &Device, device: &Device) -> bool {
-    let is_sibling = device.parent.is_some() && gone.parent == device.parent;
-    let mut nodes = gone.nodes.iter().filter(|node| !node.shared);
-    let has = |path: &Path| device.nodes.iter().any(|node| node.path == path);
-    gone.id != device.id && (is_sibling || nodes.any(|node| has(&node.path)))
 }
 
 fn why_it_moves(want: Want) -> String {

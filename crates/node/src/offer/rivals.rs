@@ -2,41 +2,25 @@
 //! IOMMU group, which the kernel gives to one user as a whole. One of them is offered, or the thing would
 //! have two owners.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use windlass_core::{
-    device::{Device, DeviceId, DeviceKind},
-    pci::PciAddress,
-};
+use windlass_core::device::{Device, DeviceId};
 
-/// What belongs to one device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Thing<'a> {
-    Node(&'a Path),
-    /// By its node, `/dev/vfio/12`.
-    IommuGroup(&'a Path),
-    Function(PciAddress),
-}
-
-/// Where the nodes of IOMMU groups are; what lies deeper belongs to single devices.
-const GROUPS: &str = "/dev/vfio";
+use super::marks::{Thing, is_part, own_nodes};
 
 /// Why each device that another has a claim to is not offered. Those that come first have the claim, and
-/// those that were given away before come before all others.
+/// those that were given away before, in this life of the agent or in an earlier one, come before all others.
 pub(super) fn rivals<'a>(
     wanted: impl IntoIterator<Item = &'a Device>,
-    given: &BTreeSet<&DeviceId>,
+    given: &BTreeSet<DeviceId>,
 ) -> BTreeMap<DeviceId, String> {
     let is_there = |device: &&Device| !device.health.has_vanished();
     let mut devices: Vec<_> = wanted.into_iter().filter(is_there).collect();
     devices.sort_by_key(|device| !given.contains(&device.id));
-    let mut owners: BTreeMap<Thing<'_>, &Device> = BTreeMap::new();
+    let mut owners: BTreeMap<Thing, &Device> = BTreeMap::new();
     let mut rivals = BTreeMap::new();
     for device in devices {
-        let other = |thing: &Thing<'_>| why_not_both(thing, owners.get(thing)?, device);
+        let other = |thing: &Thing| why_not_both(thing, owners.get(thing)?, device);
         if let Some(why) = things(device).iter().find_map(other) {
             rivals.insert(device.id.clone(), why);
         } else {
@@ -49,7 +33,7 @@ pub(super) fn rivals<'a>(
 }
 
 /// Why a device is not offered beside the owner of a thing that belongs to both.
-fn why_not_both(thing: &Thing<'_>, owner: &Device, device: &Device) -> Option<String> {
+fn why_not_both(thing: &Thing, owner: &Device, device: &Device) -> Option<String> {
     let is_same_source = owner.source == device.source;
     match thing {
         Thing::IommuGroup(_) if is_same_source || owner.place.pci != device.place.pci => {
@@ -57,7 +41,7 @@ fn why_not_both(thing: &Thing<'_>, owner: &Device, device: &Device) -> Option<St
         }
         _ if is_same_source => return None,
         Thing::Function(_) if is_part(owner) && is_part(device) => return None,
-        Thing::Node(_) | Thing::IommuGroup(_) | Thing::Function(_) => {}
+        Thing::Node(_) | Thing::IommuGroup(_) | Thing::Function(_) | Thing::Place(_) => {}
     }
     Some(format!(
         "{} of {} is the same device, by {thing}, and is offered: leave one of the two out",
@@ -65,34 +49,15 @@ fn why_not_both(thing: &Thing<'_>, owner: &Device, device: &Device) -> Option<St
     ))
 }
 
-/// Whether a device is its nodes, of which one PCI function may have several, such as a card of serial
-/// ports.
-fn is_part(device: &Device) -> bool {
-    device.kind == DeviceKind::Other && device.nodes.iter().any(|node| !node.shared)
-}
-
-fn things(device: &Device) -> Vec<Thing<'_>> {
-    let own = device.nodes.iter().filter(|node| !node.shared);
-    let nodes = own.map(|node| match node.path.parent() {
-        Some(folder) if folder == Path::new(GROUPS) => Thing::IommuGroup(&node.path),
-        _ => Thing::Node(&node.path),
-    });
-    nodes.chain(device.place.pci.map(Thing::Function)).collect()
-}
-
-impl std::fmt::Display for Thing<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Node(path) | Self::IommuGroup(path) => path.display().fmt(f),
-            Self::Function(address) => write!(f, "PCI function {address}"),
-        }
-    }
+fn things(device: &Device) -> Vec<Thing> {
+    let function = device.place.pci.map(Thing::Function);
+    own_nodes(device).chain(function).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use windlass_core::device::{DeviceNode, Place};
+    use windlass_core::device::{DeviceKind, DeviceNode, Place};
 
     use super::*;
 
@@ -109,7 +74,7 @@ mod tests {
         let found = rivals(&all, &BTreeSet::new());
         assert!(found[&all[1].id].starts_with("a of one is the same device, by /dev/video0"));
         assert_eq!(found.len(), 1);
-        let given = BTreeSet::from([&all[1].id]);
+        let given = BTreeSet::from([all[1].id.clone()]);
         assert!(rivals(&all, &given).contains_key(&all[0].id), "what was given away stays");
     }
 

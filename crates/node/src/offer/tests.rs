@@ -9,13 +9,16 @@ use std::{
 use jiff::Timestamp;
 use windlass_core::{
     attribute::AttributeValue,
-    device::{Device, DeviceKind, Extras, Place, SourceName},
+    device::{Device, DeviceKind, DeviceNode, Extras, Place, SourceName},
     health::{HealthTracker, Observation, Reason},
     inventory::Inventory,
     resource::ResourceName,
 };
 
-use super::{Allocatable, Held, Methods, Moves, Offers, Plan, Pools, Question, plan, usual_name};
+use super::{
+    Allocatable, Held, Marked, Methods, Moves, Offers, Plan, Pools, Question, device_of, note,
+    plan, usual_name,
+};
 use crate::{
     config::{
         MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
@@ -30,14 +33,15 @@ struct Node {
     devices: Vec<Device>,
     held: Held,
     methods: Methods,
+    marked: Marked,
     moves: Moves,
     plan: Plan,
 }
 
 impl Node {
     fn with(devices: Vec<Device>) -> Self {
-        let (policy, held, methods, plan) = Default::default();
-        Self { policy, devices, held, methods, moves: Moves::Kept, plan }
+        let (policy, held, methods, marked, plan) = Default::default();
+        Self { policy, devices, held, methods, marked, moves: Moves::Kept, plan }
     }
 
     fn rules(mut self, rules: Vec<ResourceRule>) -> Self {
@@ -61,10 +65,22 @@ impl Node {
             held: &self.held,
             methods: &self.methods,
             pools: &Pools::new(),
+            marked: &self.marked,
             moves: self.moves,
             obstacle: &|_, _| None,
             handover: &|_| None,
         });
+        let held: BTreeSet<_> =
+            self.held.values().flatten().filter_map(|id| device_of(id)).collect();
+        let moves = self.moves != Moves::Kept;
+        note(&mut self.marked, (&self.plan.offers, &inventory), &|id| moves || held.contains(id));
+        self
+    }
+
+    /// The agent starts anew: what it was told is forgotten, what is on the disk is not.
+    fn restart(&mut self) -> &mut Self {
+        self.plan = Plan::default();
+        self.moves = Moves::Kept;
         self
     }
 
@@ -340,6 +356,72 @@ fn a_new_instance_waits_for_the_container_of_one_that_was_cut_from_the_same_gpu(
     node.moves = Moves::Kept;
     node.held.clear();
     assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), 1);
+}
+
+/// A device of one node, found by a source.
+fn with_node(id: &str, source: &str, node: &str) -> Device {
+    let source: SourceName = source.parse().expect("valid");
+    let kind = DeviceKind::Other;
+    Device { source, kind, nodes: vec![DeviceNode::new(node)], ..gpu(id, 0) }
+}
+
+/// A rule that takes whatever has such an id.
+fn rule_for(resource: &str, ids: &[&str]) -> ResourceRule {
+    let ids = ids.iter().map(ToString::to_string).collect();
+    let devices = Selector { ids, ..Selector::all(DeviceKind::Other) };
+    ResourceRule::new(name(resource), devices, Sharing::Exclusive)
+}
+
+const CAMERA: &str = "a.com/camera";
+
+#[test]
+fn of_two_sources_the_one_whose_device_is_held_keeps_it_over_a_restart() {
+    let both = [("a-cam", "a"), ("b-cam", "b")];
+    let devices = both.map(|(id, source)| with_node(id, source, "/dev/video0")).to_vec();
+    let mut node = Node::with(devices).rules(vec![rule_for(CAMERA, &["a-cam", "b-cam"])]);
+    node.holds(CAMERA, &["b-cam"]).plan();
+    let offered = node.plan.offers[&name(CAMERA)].devices.keys().map(ToString::to_string);
+    assert_eq!(offered.collect::<Vec<_>>(), ["b-cam"]);
+    assert!(node.withheld()[0].1.starts_with("b-cam of b is the same device"));
+}
+
+#[test]
+fn what_is_held_under_another_id_is_not_given_away_after_a_restart() {
+    let rules = vec![rule_for(CAMERA, &["port", "region", "other"])];
+    let mut node = Node::with(vec![with_node("port", "a", "/dev/port0")]).rules(rules);
+    node.plan();
+    node.devices = vec![with_node("region", "a", "/dev/port0"), with_node("other", "a", "/dev/x")];
+    node.restart().holds(CAMERA, &["port"]).plan();
+    let held = line("region", "a container holds it as a.com/camera");
+    let gone = line("port", "no longer on this node");
+    assert_eq!(node.listed(CAMERA), [line("other", ""), held, gone]);
+    node.held.clear();
+    assert_eq!(node.plan().allocatable(CAMERA), 2);
+}
+
+#[test]
+fn a_node_that_a_device_had_when_it_was_given_away_is_not_given_away_as_anothers() {
+    let rules = vec![rule_for(CAMERA, &["one", "two"])];
+    let mut node = Node::with(vec![with_node("one", "a", "/dev/video0")]).rules(rules);
+    node.plan();
+    let renumbered = [("one", "/dev/video1"), ("two", "/dev/video0")];
+    node.devices = renumbered.map(|(id, path)| with_node(id, "a", path)).to_vec();
+    node.restart().holds(CAMERA, &["one"]).plan();
+    let held = line("two", "a container holds it as a.com/camera");
+    assert_eq!(node.listed(CAMERA), [line("one", ""), held.clone()]);
+    assert_eq!(node.plan().listed(CAMERA)[1], held, "it is remembered while it is held");
+    node.held.clear();
+    node.plan();
+    assert_eq!(node.plan().allocatable(CAMERA), 2);
+}
+
+#[test]
+fn the_parts_of_what_is_held_in_parts_that_are_gone_wait_for_its_holder() {
+    let mut node = Node::with(cut("g0", 0, &["1g.5gb"]));
+    node.plan();
+    node.devices = gpus(1);
+    node.restart().holds("nvidia.com/mig-1g.5gb", &["g0-0"]).plan();
+    assert_eq!(node.listed(GPU), [line("g0", "a container holds it as nvidia.com/mig-1g.5gb")]);
 }
 
 #[test]

@@ -28,8 +28,12 @@ pub struct Disguise {
     known: BTreeMap<String, String>,
 }
 
-/// Shorter ones are not looked for in other texts: `0001` is in every second one.
+/// Shorter ones are not looked for in any text, since `0001` is in every second one, but in names that are
+/// made of serial numbers.
 const SHORTEST_ELSEWHERE: usize = 6;
+
+/// Folders of such names, as udev makes them: `/dev/serial/by-id`.
+const NAMED_AFTER_SERIALS: &str = "by-id";
 
 /// Columns of the kernel's tables of routes that hold addresses.
 const ROUTES: [(&str, &[usize]); 2] = [("net/route", &[1, 2]), ("net/ipv6_route", &[0, 2, 4])];
@@ -52,7 +56,7 @@ impl Disguise {
     /// Replaces everything in a recording that identifies its machine.
     pub fn put_on(&mut self, recording: Recording) -> Recording {
         for (path, entry) in &recording.entries {
-            if let (true, Entry::Text(text)) = (is_secret(file_name(path)), entry) {
+            if let (true, Entry::Text(text)) = (is_secret_file(path), entry) {
                 self.learn(text.trim());
             }
         }
@@ -77,6 +81,7 @@ impl Disguise {
             Value::Object(fields) => {
                 let disguised = std::mem::take(fields).into_iter().map(|(key, mut value)| {
                     match &mut value {
+                        Value::String(text) if key == "id" => *text = self.id(text),
                         Value::String(text) => *text = self.line_of(&key, text),
                         Value::Object(typed) if is_secret(&key) => self.attribute(&key, typed),
                         other => self.put_on_document(other),
@@ -110,8 +115,7 @@ impl Disguise {
         let taken: BTreeSet<_> = self.known.values().collect();
         let mut stand_ins = (0..).map(|again| self.stand_in(secret, again));
         let stand_in = stand_ins.find(|it| !taken.contains(it)).expect("there is another one");
-        // As udev writes it in the name of a link.
-        self.known.insert(secret.replace(' ', "_"), stand_in.replace(' ', "_"));
+        self.known.insert(as_udev_writes(secret), as_udev_writes(&stand_in));
         self.known.insert(secret.to_owned(), stand_in);
     }
 
@@ -124,8 +128,11 @@ impl Disguise {
     }
 
     fn path(&self, path: &Path) -> PathBuf {
+        let by_serial = path.parent().is_some_and(|folder| folder.ends_with(NAMED_AFTER_SERIALS));
+        let shortest = if by_serial { 0 } else { SHORTEST_ELSEWHERE };
+        let disguised = |it: &str| self.with_known(it, shortest);
         path.iter()
-            .map(|part| part.to_str().map_or_else(|| part.into(), |it| self.text(it).into()))
+            .map(|part| part.to_str().map_or_else(|| part.into(), |it| disguised(it).into()))
             .collect::<Vec<std::ffi::OsString>>()
             .iter()
             .collect()
@@ -136,7 +143,7 @@ impl Disguise {
         let name = file_name(path);
         let line = |line: &str| match routes {
             Some((_, columns)) => self.route(line, columns),
-            None if is_secret(name) => self.line_of(name, line),
+            None if is_secret_file(path) => self.line_of(name, line),
             None => self.named_line(line),
         };
         let mut all = String::with_capacity(text.len());
@@ -197,9 +204,23 @@ impl Disguise {
 
     /// What is known, and what looks like an address or a unique id.
     fn text(&self, text: &str) -> String {
+        self.with_known(text, SHORTEST_ELSEWHERE)
+    }
+
+    /// An id, which may end with a serial number.
+    fn id(&self, id: &str) -> String {
+        let by_serial = self.known.iter().find_map(|(secret, stand_in)| {
+            let source = id.strip_suffix(secret.as_str())?;
+            source.ends_with('-').then(|| format!("{source}{stand_in}"))
+        });
+        by_serial.unwrap_or_else(|| self.text(id))
+    }
+
+    /// The same, with what is known from so many characters on.
+    fn with_known(&self, text: &str, shortest: usize) -> String {
         let mut text = text.to_owned();
         for (secret, stand_in) in &self.known {
-            if secret.len() >= SHORTEST_ELSEWHERE && text.contains(secret.as_str()) {
+            if secret.len() >= shortest && text.contains(secret.as_str()) {
                 text = replaced(&text, secret, stand_in);
             }
         }
@@ -264,6 +285,23 @@ fn is_secret(name: &str) -> bool {
     // An attribute's name has a domain before it.
     let name = name.rsplit('/').next().unwrap_or(name);
     SECRETS.contains(&name.to_ascii_lowercase().as_str())
+}
+
+/// Whether a file's text is a secret. What the kernel gives a root hub for a serial number is the place of
+/// its controller.
+fn is_secret_file(path: &Path) -> bool {
+    let folder = path.parent().map(file_name).unwrap_or_default();
+    let is_root_hub =
+        folder.strip_prefix("usb").is_some_and(|number| number.parse::<u32>().is_ok());
+    is_secret(file_name(path)) && !is_root_hub
+}
+
+/// A serial number in the name of a link: blanks in a row are one `_`, and what such names cannot hold is
+/// another.
+fn as_udev_writes(serial: &str) -> String {
+    let is_allowed = |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c);
+    let words: Vec<_> = serial.split_whitespace().collect();
+    words.join("_").chars().map(|c| if is_allowed(c) { c } else { '_' }).collect()
 }
 
 fn file_name(path: &Path) -> &str {

@@ -142,6 +142,79 @@ fn what_identifies_the_machine_is_replaced_alike_wherever_it_is() {
 }
 
 #[test]
+fn the_serial_number_of_a_root_hub_is_a_place_and_stays() {
+    let hubs = [("usb1", "0000:00:14.0\n"), ("usb2", "xhci-hcd.1.auto\n")];
+    let files =
+        hubs.map(|(hub, serial)| (format!("sys/devices/0000:00:14.0/{hub}/serial"), serial));
+    let stick = ("sys/devices/0000:00:14.0/usb1/1-4/serial", "0000:00:14.0\n");
+    let (_root, host) = host(&[(&files[0].0, files[0].1), (&files[1].0, files[1].1), stick]);
+    let plain = recording(&host);
+    assert_eq!(Disguise::of(&host).put_on(plain.clone()), plain);
+}
+
+#[test]
+fn a_short_serial_number_is_replaced_in_names_that_are_made_of_serial_numbers() {
+    let (root, host) = host(&[
+        ("sys/devices/usb1/1-4/serial", "AB12C\n"),
+        ("sys/devices/usb1/1-5/serial", "X  1#ä\n"),
+        ("sys/devices/usb1/AB12C/uevent", "DEVNAME=AB12C\n"),
+    ]);
+    fs::create_dir_all(root.path().join("dev/serial/by-id")).expect("made");
+    for name in ["usb-FTDI_AB12C-if00", "usb-FTDI_X_1#ä-if00", "usb-AB12CD-if00"] {
+        symlink("../../ttyUSB0", root.path().join("dev/serial/by-id").join(name)).expect("linked");
+    }
+    let mut disguise = Disguise::of(&host);
+    let worn = disguise.put_on(recording(&host));
+    let serial = |port: &str| {
+        let text = text(&worn, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
+        text.trim().to_owned()
+    };
+    let (plain, odd) = (serial("1-4"), serial("1-5").replace("  ", "_"));
+    for name in
+        [&format!("usb-FTDI_{plain}-if00"), &format!("usb-FTDI_{odd}-if00"), "usb-AB12CD-if00"]
+    {
+        let path = Path::new("dev/serial/by-id").join(name);
+        assert!(worn.entries.contains_key(&path), "no {name} in {worn:?}");
+    }
+    let elsewhere = text(&worn, "sys/devices/usb1/AB12C/uevent");
+    assert_eq!(elsewhere, Some("DEVNAME=AB12C\n"), "in any other text it may be anything");
+    let mut document = json!({
+        "id": "stick-AB12C", "origin": "AB12C", "windlass.dev/usbSerial": {"string": "AB12C"}
+    });
+    disguise.put_on_document(&mut document);
+    let worn = json!({
+        "id": format!("stick-{plain}"), "origin": "AB12C",
+        "windlass.dev/usbSerial": {"string": plain}
+    });
+    assert_eq!(document, worn);
+}
+
+#[test]
+fn names_that_people_gave_their_storage_are_not_recorded() {
+    let (root, host) = host(&[
+        ("dev/dm-0", ""),
+        ("dev/md127", ""),
+        ("dev/rbd0", ""),
+        ("dev/rtc0", ""),
+        ("dev/md/web01:0", ""),
+    ]);
+    fs::create_dir_all(root.path().join("dev/web01-vg")).expect("made");
+    fs::create_dir_all(root.path().join("dev/mapper")).expect("made");
+    for (link, target) in [
+        ("web01-vg/root", "../mapper/web01--vg-root"),
+        ("mapper/web01--vg-root", "../dm-0"),
+        ("web01-data", "md127"),
+        ("web01-gone", "rbd1"),
+        ("rtc", "rtc0"),
+    ] {
+        symlink(target, root.path().join("dev").join(link)).expect("linked");
+    }
+    let read = recording(&host);
+    let names: Vec<_> = read.entries.keys().map(|path| path.display().to_string()).collect();
+    assert_eq!(names, ["dev", "dev/dm-0", "dev/md127", "dev/rbd0", "dev/rtc", "dev/rtc0"]);
+}
+
+#[test]
 fn two_machines_have_nothing_in_common_that_identifies_them() {
     let worn = |id| {
         let serial = ("sys/devices/usb1/1-4/serial", "A10K2J3\n");

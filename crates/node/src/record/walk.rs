@@ -12,7 +12,7 @@ use rustix::fs::Mode;
 use super::{
     Also, Bounds, Entry, LeftOut, Recording,
     reader::{Answer, Reader},
-    worth::{FILES, ROOTS, Root},
+    worth::{FILES, ROOTS, Root, is_named_by_people},
 };
 use crate::host::{Host, flat};
 
@@ -68,7 +68,18 @@ impl Walk<'_> {
         // A folder may have more entries than there is room for, by a mistake or by malice.
         let mut entries: Vec<_> = entries.flatten().take(left + 1).collect();
         entries.sort_unstable_by_key(fs::DirEntry::file_name);
-        self.add(folder, Entry::Folder);
+        if !root.nodes {
+            self.add(folder, Entry::Folder);
+        }
+        let before = self.recording.len();
+        self.entries(root, folder, entries, depth);
+        // A folder of nothing but links that are left out has its name from what they lead to.
+        if root.nodes && self.recording.len() > before {
+            self.add(folder, Entry::Folder);
+        }
+    }
+
+    fn entries(&mut self, root: &Root, folder: &Path, entries: Vec<fs::DirEntry>, depth: u32) {
         for entry in entries {
             let (Ok(name), Ok(kind)) = (entry.file_name().into_string(), entry.file_type()) else {
                 continue;
@@ -96,14 +107,25 @@ impl Walk<'_> {
         }
     }
 
-    /// A link that stays in its part of the host; one that leads out of it would lead anywhere.
+    /// A link that stays in its part of the host; one that leads out of it would lead anywhere, and what
+    /// people call their storage is nobody's business.
     fn link(&mut self, root: &Root, path: &Path) {
         let Some(target) = self.host.link(path).map(PathBuf::from) else { return };
         let part = Path::new(root.path).iter().next().expect("a root has a path");
         let folder = path.parent().expect("what is in a folder has a parent");
+        if root.nodes && self.is_named_by_people(path) {
+            return;
+        }
         if target.is_relative() && flat(&folder.join(&target)).starts_with(part) {
             self.add(path, Entry::Link(target));
         }
+    }
+
+    fn is_named_by_people(&self, link: &Path) -> bool {
+        let absolute = Path::new("/").join(link);
+        let node = self.host.followed(absolute).or_else(|| self.host.link(link).map(PathBuf::from));
+        let name = node.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
+        name.is_some_and(is_named_by_people)
     }
 
     fn file(&mut self, path: &Path) {

@@ -65,10 +65,26 @@ pub(super) const ROOTS: [Root; 10] = [
         path: "dev",
         depth: 4,
         // What is mounted there, and names that people or disks gave.
-        leave: &["disk", "fd", "hugepages", "mapper", "mqueue", "pts", "shm", "zvol"],
+        leave: &[
+            "disk",
+            "drbd",
+            "fd",
+            "hugepages",
+            "mapper",
+            "md",
+            "mqueue",
+            "pts",
+            "rbd",
+            "shm",
+            "zvol",
+        ],
         nodes: true,
     },
 ];
+
+/// Storage that is made of other storage, and that people name, often after the host: the folder of a
+/// volume group is called as the group is.
+const NAMED_STORAGE: [&str; 5] = ["dm-", "drbd", "md", "rbd", "zd"];
 
 /// Files elsewhere.
 pub(super) const FILES: [&str; 6] = [
@@ -144,8 +160,8 @@ const WORTH: [&str; 189] = [
 /// Files, lines and attributes whose text identifies the machine or its owner, whatever it looks like, in
 /// lower case. Addresses of network interfaces are told by what they look like.
 #[rustfmt::skip]
-pub(super) const SECRETS: [&str; 23] = [
-    "serial", "serial_number", "serialnumber", "serial_num", "xmc_serial_num", "unique_id", "hive_id",
+pub(super) const SECRETS: [&str; 24] = [
+    "serial", "usbserial", "serial_number", "serialnumber", "serial_num", "xmc_serial_num", "unique_id", "hive_id",
     "xgmi_hive_id", "xgmi_device_id", "wwid", "nguid", "eui", "uuid", "subsysnqn", "node_guid",
     "sys_image_guid", "phys_port_id", "phys_switch_id", "hid_uniq", "uniq", "mac",
     "macaddress", "guid",
@@ -153,6 +169,14 @@ pub(super) const SECRETS: [&str; 23] = [
 
 /// Names of the worth list that PCI devices have as binary files below `proc/driver` only.
 const ONLY_IN_PROC: [&str; 2] = ["config", "monitor"];
+
+/// Whether a link to a device node of that name is called as people like.
+pub(super) fn is_named_by_people(node: &str) -> bool {
+    let number = |driver: &&str| node.strip_prefix(*driver);
+    let is_number =
+        |rest: &str| rest.starts_with(|first: char| first.is_ascii_digit() || first == '_');
+    NAMED_STORAGE.iter().filter_map(number).any(is_number)
+}
 
 // === impl Root ===
 

@@ -17,7 +17,11 @@ use windlass_kubelet_api::checkpoint::Checkpoint;
 
 use windlass_core::{device::DeviceId, replica::ReplicaId, resource::ResourceName};
 
-use crate::{causes, holders::Holders, offer::Held};
+use crate::{
+    causes,
+    holders::Holders,
+    offer::{Held, device_of},
+};
 
 /// What containers hold, as far as it matters.
 #[derive(Debug, Default)]
@@ -44,6 +48,11 @@ impl Holdings {
 
     pub(super) fn is_empty(&self) -> bool {
         self.held.is_empty()
+    }
+
+    /// The devices that are held, whole or in part.
+    pub(super) fn devices(&self) -> impl Iterator<Item = DeviceId> {
+        self.held.values().flatten().filter_map(|id| device_of(id))
     }
 
     /// The devices of which replicas are held.

@@ -25,6 +25,7 @@ use super::{
     NodeState,
     held::{self, Holdings},
     look::{Look, Looked},
+    notes::Notes,
     tell,
 };
 use crate::{
@@ -36,7 +37,7 @@ use crate::{
     holders::HoldersDesk,
     host::Host,
     mps::{MpsDemand, MpsState, MpsStates, MpsWant, MpsWants},
-    offer::{self, Held, Methods, Moves, Plan, Pools},
+    offer::{self, Held, Marked, Methods, Moves, Plan, Pools},
 };
 
 /// The newest snapshot of each source.
@@ -53,6 +54,8 @@ pub(crate) struct Keeper {
     methods: Methods,
     /// The pools that devices were part of when they were last given away.
     pools: Pools,
+    /// What ids stood for when they were given away.
+    notes: Notes,
     moves: Moves,
     /// When the kubelet's record has every Allocate that was answered before the policy changed.
     settled_at: Option<Instant>,
@@ -119,6 +122,7 @@ impl Keeper {
             notices,
             methods: Methods::new(),
             pools: Pools::new(),
+            notes: Notes::new(config),
             holdings: Holdings::default(),
             moves: Moves::Kept,
             settled_at: None,
@@ -137,7 +141,10 @@ impl Keeper {
     /// Keeps the state until stopped. Ends every reader's stream when it ends.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         self.warm_up().await;
-        self.holdings = Holdings::new(self.read_held().await.unwrap_or_default());
+        self.notes.load(&self.policy.delivery).await;
+        if let Some(held) = self.read_held().await {
+            self.take_up(held);
+        }
         loop {
             self.refresh().await;
             let settled = self.settled_at;
@@ -195,13 +202,23 @@ impl Keeper {
     async fn allow_moves(&mut self) {
         match self.read_held().await {
             Some(held) => {
-                self.holdings = Holdings::new(held);
+                self.take_up(held);
                 self.moves = Moves::Allowed;
                 self.settled_at = None;
             }
             // Without the record no one knows who holds what.
             None => self.settled_at = Some(Instant::now() + self.handover),
         }
+    }
+
+    /// Takes up what the record says. Of what no container holds and no list has nothing needs to be
+    /// known.
+    fn take_up(&mut self, held: Held) {
+        self.holdings = Holdings::new(held);
+        let known = self.publish.borrow().clone();
+        let listed = known.offers.values().flat_map(|offer| offer.given());
+        let needed: BTreeSet<DeviceId> = self.holdings.devices().chain(listed).collect();
+        self.notes.retain(|id| needed.contains(id));
     }
 
     /// Forgets what containers held and have released since. What they were given since then the
@@ -246,6 +263,8 @@ impl Keeper {
             plan = self.plan(&known, &merged, &looked, &care);
         }
         self.note_moves(&plan);
+        self.note_ids(&plan, &merged);
+        self.notes.write().await;
         self.want_daemons(&plan, &merged);
         let unclean = handover::failed(&self.notices.handovers.borrow());
         let mut state = NodeState { unclean, ..looked.state(merged, policy, plan) };
@@ -274,6 +293,7 @@ impl Keeper {
             held: self.holdings.held(),
             methods: &self.methods,
             pools: &self.pools,
+            marked: self.notes.marked(),
             moves: self.moves,
             obstacle: &|device, sharing| {
                 let daemon = || daemon_trouble(&daemons, device, sharing);
@@ -294,7 +314,19 @@ impl Keeper {
         } else if offer::is_something_else(&self.policy, before, now) {
             tracing::info!("devices are something else by now; what changes waits for its holders");
             self.hold_moves();
+        } else if offer::reveals(self.notes.marked(), before, now) {
+            tracing::info!("devices go by other ids now; what changes waits for its holders");
+            self.hold_moves();
         }
+    }
+
+    /// What ids stand for is noted before they are offered. While it is not known who holds what,
+    /// every id may be in the hands of a container that had it before.
+    fn note_ids(&mut self, plan: &Plan, inventory: &Inventory) {
+        let held: BTreeSet<DeviceId> = self.holdings.devices().collect();
+        let is_settled = self.moves == Moves::Kept;
+        let is_kept = |id: &DeviceId| !is_settled || held.contains(id);
+        self.notes.note((&plan.offers, inventory), &is_kept);
     }
 
     /// Moves are over once none waits.
@@ -398,6 +430,7 @@ pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
         held: &Held::new(),
         methods: &Methods::new(),
         pools: &Pools::new(),
+        marked: &Marked::new(),
         moves: Moves::Kept,
         obstacle: &|device, _| looked.obstacle(&policy, device),
         handover: &|id| handovers.get(id).filter(|_| care.contains_key(id))?.trouble(),

@@ -4,7 +4,7 @@ use windlass_machine::{Fault, Profile};
 
 use crate::{
     golden,
-    world::{World, allocatable, attribute, device, pod},
+    world::{World, allocatable, attribute, device, end, pod, policy},
 };
 
 const U250: &str = "amd.com/xilinx_u250_gen3x16_xdma_shell_4_1-1643110417";
@@ -161,6 +161,26 @@ async fn another_mode_takes_effect_without_a_restart_and_never_offers_a_region_t
     let region = "fpga.intel.com/region-69528db6eb31577a8c3668f9faa081f6";
     allocatable(&kubelet, region, 2).await;
     allocatable(&kubelet, function, 0).await;
+}
+
+#[tokio::test]
+async fn a_function_that_a_container_holds_is_not_offered_as_a_region_after_a_restart() {
+    let mut world = machine("dfl", "");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let function = "fpga.intel.com/af-695.d84.aVKNtusxV3qMNmj5-qCB9thCTcSko8QT-J5DNoP5BAs";
+    allocatable(&kubelet, function, 1).await;
+    kubelet.admit(pod("holder", function, 1)).await.expect("admitted");
+    agent.stop().await;
+    world.config.policy = policy("fpga: {mode: region}");
+    let agent = world.agent();
+    let region = "fpga.intel.com/region-69528db6eb31577a8c3668f9faa081f6";
+    allocatable(&kubelet, region, 1).await;
+    let held = format!("a container holds it as {function}");
+    let obstacles = agent.state.borrow().offerings();
+    let obstacles: Vec<_> = obstacles.values().filter_map(|it| it.obstacle.clone()).collect();
+    assert_eq!(obstacles, [held]);
+    end(&kubelet, "holder").await;
+    allocatable(&kubelet, region, 2).await;
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use windlass_core::{
     device::Device,
     inventory::{Inventory, SourceState},
 };
-use windlass_kubelet_sim::Kubelet;
+use windlass_kubelet_sim::{Container, Kubelet, Pod};
 use windlass_machine::{Machine, Profile, simulated_driver};
 use windlass_node::{
     Config,
@@ -161,6 +161,14 @@ impl Running {
     pub(crate) fn follow(&self, text: &str) {
         self.policy.send_replace(Arc::new(policy(text)));
     }
+}
+
+/// Ends a pod. Another without devices goes on: of a kubelet that tells of no pod nothing is believed for
+/// long.
+pub(crate) async fn end(kubelet: &Kubelet, pod: &str) {
+    let idle = Container { name: "main".to_owned(), limits: [].into() };
+    kubelet.admit(Pod::new("idle").container(idle)).await.expect("admitted");
+    kubelet.delete(&format!("{pod}-uid")).await;
 }
 
 /// The device of that id.

@@ -4,11 +4,7 @@ mod check;
 mod documents;
 mod list;
 
-use std::{
-    fs,
-    io::{self, Write as _},
-    path::PathBuf,
-};
+use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use windlass_core::inventory::Inventory;
@@ -17,7 +13,7 @@ use windlass_node::{
     cdi::{CdiFiles, Lacks, text},
 };
 
-use super::{clock, complete, host_config, sources};
+use super::{aside, clock, complete, host_config, simulated_aside, sources};
 use crate::{
     cli::{CdiCommand, GenerateArgs},
     screen::{Paint, count, line},
@@ -36,9 +32,7 @@ async fn generate(args: GenerateArgs) -> Result<()> {
     config.host_root_on_node = args.host_root_on_node.unwrap_or(config.host_root_on_node);
     let inventory = agent::survey(&config, clock()).await.inventory;
     complete(&inventory)?;
-    if let Some(profile) = &inventory.simulated {
-        aside(format!("SIMULATED machine {profile}"))?;
-    }
+    simulated_aside(&inventory)?;
     match args.output_dir {
         Some(folder) => write(config, folder, &inventory),
         None => print(&config, &inventory),
@@ -79,11 +73,6 @@ fn any(documents: usize, inventory: &Inventory) -> Result<()> {
 
 fn say(lacks: &Lacks) -> Result<()> {
     lacks.troubles.iter().try_for_each(aside)
-}
-
-/// Says something to the person beside what may be read by a program.
-fn aside(text: impl std::fmt::Display) -> Result<()> {
-    Ok(writeln!(io::stderr(), "windlass: {text}")?)
 }
 
 /// `2 mistakes`, `no mistake` and the like.

@@ -8,7 +8,7 @@ use windlass_core::{
 };
 use windlass_node::{agent, host::Host, labels};
 
-use super::{answer, clock, complete, host_config, simulated, sources};
+use super::{answer, clock, complete, host_config, simulated, simulated_aside, sources};
 use crate::{
     cli::{HostArgs, OutputArg},
     screen::{Paint, Table, line},
@@ -40,6 +40,10 @@ pub(super) async fn run(args: LabelsArgs) -> Result<()> {
     let inventory = agent::survey(&config, clock).await.inventory;
     let host = Host::new(&config.host_root, &config.host_root_on_node);
     let labels = labels::of(&host, &config.policy, &inventory, clock.now());
+    if !matches!(args.output, LabelsOutputArg::Table) {
+        // What is not a label has no place among them.
+        simulated_aside(&inventory)?;
+    }
     let output = match args.output {
         LabelsOutputArg::Nfd => {
             line(feature_file(&labels).trim_end())?;

@@ -11,7 +11,8 @@ use super::find::{Candidate, MOST_ENTRIES};
 use crate::host::Host;
 
 /// Who goes by which serial number: cheap devices all have the same. A device that has it keeps it for as
-/// long as it is plugged in, whatever comes after it; the agent does not remember it over a restart.
+/// long as it is plugged in, whatever comes after it. The agent does not remember it over a restart: then both
+/// go by their ports, and what a container has by its number is not handed out by its port.
 #[derive(Debug, Default)]
 pub(super) struct Serials(BTreeMap<Sort, Holders>);
 

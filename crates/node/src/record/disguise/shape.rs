@@ -1,5 +1,7 @@
 //! What texts look like: an address, a unique id, a number, and others that look the same.
 
+use windlass_core::pci::PciAddress;
+
 /// Shorter ones tell nothing, and would be found everywhere.
 const SHORTEST: usize = 4;
 
@@ -70,12 +72,13 @@ pub(super) fn is_hex(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit() || c == ':' || c == '-')
 }
 
-/// What stands where nothing is known.
+/// What stands where nothing is known, and places, which say nothing of what is there.
 pub(super) fn tells_nothing(text: &str) -> bool {
     let bare = text.trim_start_matches("0x");
     text.len() < SHORTEST
         || bare.chars().all(|c| "0:-. ".contains(c))
         || bare.chars().all(|c| "fF:-. ".contains(c))
+        || text.parse::<PciAddress>().is_ok()
         || ["none", "n/a", "unknown", "(null)"].contains(&text.to_ascii_lowercase().as_str())
 }
 
@@ -136,7 +139,8 @@ mod tests {
 
     #[test]
     fn what_says_nothing_is_kept() {
-        for text in ["00:00:00:00:00:00", "ffffffffffffffff", "0x0000", "N/A", "17"] {
+        for text in ["00:00:00:00:00:00", "ffffffffffffffff", "0x0000", "N/A", "17", "0000:00:14.0"]
+        {
             assert!(tells_nothing(text), "{text}");
         }
         assert!(!tells_nothing("0c42a1"));

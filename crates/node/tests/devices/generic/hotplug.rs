@@ -3,8 +3,10 @@
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
+use windlass_node::state::Offering;
+
 use super::{ACCELERATOR, STICK};
-use crate::world::{World, allocatable, device, pod, source};
+use crate::world::{Running, World, allocatable, device, end, pod, source};
 
 const BY_IDS: &str = r#"
 sources:
@@ -195,6 +197,60 @@ sources:
     allocatable(&kubelet, "zj.com/darwin3", 2).await;
     fs::remove_file(world.host("/etc/darwin3/board0")).expect("removed");
     allocatable(&kubelet, "zj.com/darwin3", 1).await;
+}
+
+/// What keeps each device back that is listed.
+fn kept_back(agent: &Running) -> Vec<(String, String)> {
+    let all = agent.state.borrow().offerings();
+    let why = |(id, it): (_, Offering)| Some((ToString::to_string(&id), it.obstacle?));
+    all.into_iter().filter_map(why).collect()
+}
+
+#[tokio::test]
+async fn a_stick_that_is_held_by_its_serial_number_is_not_offered_by_its_port_after_a_restart() {
+    let world = World::new(&two_sticks(), BY_IDS);
+    world.happen("unplug:other");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, STICKS, 1).await;
+    kubelet.admit(pod("holder", STICKS, 1)).await.expect("admitted");
+    world.happen("replug:other=1-5");
+    allocatable(&kubelet, STICKS, 2).await;
+    agent.stop().await;
+    let agent = world.agent();
+    agent.until_health("stick-0000-00-14-0-0-5", "Healthy").await;
+    agent.until(|state| state.offerings().len() == 2).await;
+    let held = format!("a container holds it as {STICKS}");
+    assert_eq!(kept_back(&agent), [("stick-0000-00-14-0-0-4".to_owned(), held)]);
+    end(&kubelet, "holder").await;
+    allocatable(&kubelet, STICKS, 2).await;
+}
+
+#[tokio::test]
+async fn a_stick_that_is_held_is_not_offered_again_by_a_source_of_another_name() {
+    let world = World::new(STICK, BY_IDS);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, STICKS, 1).await;
+    kubelet.admit(pod("holder", STICKS, 1)).await.expect("admitted");
+    // A rule takes both, so that nothing about the resource tells of the change.
+    let rules = "\nresources: [{name: example.com/stick, devices: {kind: other}}]";
+    let mut seen = agent.state.clone();
+    let renamed = BY_IDS.replace("name: stick", "name: serial") + rules;
+    agent.follow(&renamed);
+    let id = "serial-FT4X9";
+    let held = format!("a container holds it as {STICKS}");
+    loop {
+        seen.changed().await.expect("the agent runs");
+        let offerings = seen.borrow_and_update().offerings();
+        let Some((_, offering)) = offerings.iter().find(|(device, _)| device.as_str() == id) else {
+            continue;
+        };
+        let why = offering.obstacle.as_deref().expect("it is never offered while it is held");
+        if why == held {
+            break;
+        }
+    }
+    end(&kubelet, "holder").await;
+    allocatable(&kubelet, STICKS, 1).await;
 }
 
 #[tokio::test]

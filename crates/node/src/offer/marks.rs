@@ -1,0 +1,268 @@
+//! What tells that two ids stand for the same thing, in whole or in part: a node, a PCI function, a place.
+//!
+//! Ids change while containers run: a mode cuts devices in another way, a source gets another name, of two
+//! USB devices with one serial number the other came first. What a container holds under the old id is not
+//! to be given away under the new one, so it is noted what each id stood for when it was given away.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use windlass_core::{
+    device::{Device, DeviceId, DeviceKind, SourceName},
+    inventory::Inventory,
+    pci::PciAddress,
+};
+
+use super::Offers;
+
+/// What each id stood for when it was given away.
+pub(crate) type Marked = BTreeMap<DeviceId, Marks>;
+
+/// What belongs to one device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Thing {
+    /// A node that no other device should have.
+    Node(PathBuf),
+    /// An IOMMU group by its node, `/dev/vfio/12`, which the kernel gives to one user as a whole.
+    IommuGroup(PathBuf),
+    Function(PciAddress),
+    /// Where a described device was found: a folder of sysfs, a file, an address of the network.
+    Place(String),
+}
+
+/// Where the nodes of IOMMU groups are; what lies deeper belongs to single devices.
+const GROUPS: &str = "/dev/vfio";
+
+/// What a device was, whatever its id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Marks {
+    source: SourceName,
+    things: BTreeSet<Thing>,
+    /// The device that it was a part of.
+    whole: Option<DeviceId>,
+    /// Whether it was its nodes, and no more of a PCI function than these.
+    part: bool,
+}
+
+/// What is there now, by what it is known by.
+struct Present<'a> {
+    marks: BTreeMap<&'a DeviceId, Marks>,
+    inventory: &'a Inventory,
+}
+
+/// Notes what was given away, as it is now. Of an id that a container may hold from before, and that has
+/// to be `kept`, what it was stays noted beside what it is.
+pub(crate) fn note(
+    marked: &mut Marked,
+    (offers, inventory): (&Offers, &Inventory),
+    kept: &dyn Fn(&DeviceId) -> bool,
+) {
+    let given: BTreeSet<DeviceId> = offers.values().flat_map(|offer| offer.given()).collect();
+    let is_there = |device: &&Device| !device.health.has_vanished() && given.contains(&device.id);
+    for device in inventory.devices.iter().filter(is_there) {
+        let mut now = Marks::of(device);
+        if let Some(before) = marked.get(&device.id).filter(|_| kept(&device.id)) {
+            now.things.extend(before.things.iter().cloned());
+        }
+        if marked.get(&device.id) != Some(&now) {
+            marked.insert(device.id.clone(), now);
+        }
+    }
+}
+
+/// The other ids that stood for each device, or for a part of it, and do not say so themselves: what is
+/// there is asked for its whole and its parts directly.
+pub(crate) fn earlier_ids(
+    marked: &Marked,
+    inventory: &Inventory,
+) -> BTreeMap<DeviceId, BTreeSet<DeviceId>> {
+    let present = Present::new(inventory);
+    let by_thing = present.by_thing();
+    let mut earlier: BTreeMap<DeviceId, BTreeSet<DeviceId>> = BTreeMap::new();
+    for (id, was) in marked {
+        let same = was.things.iter().flat_map(|thing| {
+            let there = by_thing.get(thing).into_iter().flatten();
+            there.filter(|other| present.takes(thing, (id, was), other)).copied()
+        });
+        for other in same.chain(present.kin(id, was)).filter(|other| *other != id) {
+            earlier.entry(other.clone()).or_default().insert(id.clone());
+        }
+    }
+    earlier
+}
+
+/// Whether a device by now is, or has a part of, what another id stands for, and was not before.
+pub(crate) fn reveals(marked: &Marked, before: &Inventory, now: &Inventory) -> bool {
+    if before.devices == now.devices {
+        return false;
+    }
+    let known = earlier_ids(marked, before);
+    let is_known = |(id, ids): (&DeviceId, &BTreeSet<DeviceId>)| {
+        known.get(id).is_some_and(|known| ids.is_subset(known))
+    };
+    !earlier_ids(marked, now).iter().all(is_known)
+}
+
+// === impl Marks ===
+
+impl Marks {
+    fn of(device: &Device) -> Self {
+        let nodes: BTreeSet<_> = own_nodes(device).collect();
+        // What all nodes are shared of is no one's alone.
+        let is_own = device.nodes.is_empty() || !nodes.is_empty();
+        let place = device.origin.clone().filter(|_| is_own).map(Thing::Place);
+        let function = device.place.pci.map(Thing::Function);
+        Self {
+            source: device.source.clone(),
+            things: nodes.into_iter().chain(function).chain(place).collect(),
+            whole: device.parent.clone(),
+            part: is_part(device),
+        }
+    }
+
+    fn has_nodes(&self) -> bool {
+        self.things.iter().any(|thing| matches!(thing, Thing::Node(_) | Thing::IommuGroup(_)))
+    }
+
+    /// Whether two of one PCI function are told apart by their nodes.
+    fn is_beside(&self, other: &Self) -> bool {
+        if self.source == other.source {
+            self.has_nodes() && other.has_nodes()
+        } else {
+            self.part && other.part
+        }
+    }
+}
+
+// === impl Present ===
+
+impl<'a> Present<'a> {
+    fn new(inventory: &'a Inventory) -> Self {
+        let devices = inventory.devices.iter().filter(|device| !device.health.has_vanished());
+        Self { marks: devices.map(|device| (&device.id, Marks::of(device))).collect(), inventory }
+    }
+
+    fn by_thing(&self) -> BTreeMap<&Thing, Vec<&'a DeviceId>> {
+        let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (id, marks) in &self.marks {
+            marks.things.iter().for_each(|thing| all.entry(thing).or_default().push(*id));
+        }
+        all
+    }
+
+    /// Whether another device has a thing in place of the id that had it, or beside it though it is of
+    /// another source. Two of one source that both have it are that source's business.
+    fn takes(&self, thing: &Thing, (id, was): (&DeviceId, &Marks), other: &DeviceId) -> bool {
+        let (now, other) = (self.marks.get(id), &self.marks[other]);
+        let has_it_still =
+            now.is_some_and(|now| now.source == other.source && now.things.contains(thing));
+        match thing {
+            Thing::Node(_) => !has_it_still,
+            Thing::IommuGroup(_) => true,
+            Thing::Function(_) => !has_it_still && !was.is_beside(other),
+            // Sources may find different things in one place, as long as both are there.
+            Thing::Place(_) => now.is_none(),
+        }
+    }
+
+    /// The whole of a part that is gone, and the other parts.
+    fn kin(&self, id: &DeviceId, was: &'a Marks) -> impl Iterator<Item = &'a DeviceId> {
+        let whole = was.whole.as_ref().filter(|_| !self.marks.contains_key(id));
+        let parts = whole.into_iter().flat_map(|whole| self.inventory.parts_of(whole));
+        whole.into_iter().chain(parts.map(|part| &part.id))
+    }
+}
+
+// === impl Thing ===
+
+impl fmt::Display for Thing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(path) | Self::IommuGroup(path) => path.display().fmt(f),
+            Self::Function(address) => write!(f, "PCI function {address}"),
+            Self::Place(place) => place.fmt(f),
+        }
+    }
+}
+
+/// The nodes that no other device should have.
+pub(super) fn own_nodes(device: &Device) -> impl Iterator<Item = Thing> {
+    let own = device.nodes.iter().filter(|node| !node.shared);
+    own.map(|node| match node.path.parent() {
+        Some(folder) if folder == Path::new(GROUPS) => Thing::IommuGroup(node.path.clone()),
+        _ => Thing::Node(node.path.clone()),
+    })
+}
+
+/// Whether a device is its nodes, of which one PCI function may have several, such as a card of serial
+/// ports.
+pub(super) fn is_part(device: &Device) -> bool {
+    device.kind == DeviceKind::Other && own_nodes(device).next().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use windlass_core::device::{DeviceNode, Place};
+
+    use super::*;
+
+    fn device(id: &str, source: &str, node: Option<&str>) -> Device {
+        let (id, source) = (id.parse().expect("valid"), source.parse().expect("valid"));
+        let place = Place { pci: Some("0000:05:00.0".parse().expect("valid")), ..Place::default() };
+        let new = Device::new(id, DeviceKind::Nic, source, Timestamp::UNIX_EPOCH);
+        Device { place, nodes: node.map(DeviceNode::new).into_iter().collect(), ..new }
+    }
+
+    /// Whether a device is found to have a part of what another was.
+    fn is_found(was: &Device, now: &[Device]) -> bool {
+        let marked = Marked::from([(was.id.clone(), Marks::of(was))]);
+        let inventory = Inventory { devices: now.to_vec(), ..Inventory::default() };
+        let found = !earlier_ids(&marked, &inventory).is_empty();
+        assert_eq!(reveals(&marked, &Inventory::default(), &inventory), found);
+        assert!(!reveals(&marked, &inventory, &inventory));
+        found
+    }
+
+    #[test]
+    fn a_function_is_one_thing_unless_nodes_tell_its_devices_apart() {
+        let named = |id| device(id, "nics", None);
+        let of_node = |id, node| device(id, "nics", Some(node));
+        assert!(is_found(&named("a"), &[named("b")]));
+        assert!(is_found(&named("a"), &[of_node("b", "/dev/vfio/1")]));
+        assert!(!is_found(&of_node("a", "/dev/x"), &[of_node("b", "/dev/y")]));
+        assert!(is_found(&of_node("a", "/dev/x"), &[device("b", "other", Some("/dev/y"))]));
+        assert!(!is_found(&named("a"), &[named("a"), named("b")]), "both say what they are");
+    }
+
+    #[test]
+    fn a_group_of_functions_is_one_thing_though_all_of_them_are_there() {
+        let of_group = |id| device(id, "nics", Some("/dev/vfio/12"));
+        assert!(is_found(&of_group("a"), &[of_group("a"), of_group("b")]));
+        let of_device = |id, node| device(id, "nics", Some(node));
+        let own = of_device("a", "/dev/vfio/devices/vfio0");
+        assert!(!is_found(&own, &[own.clone(), of_device("b", "/dev/vfio/devices/vfio1")]));
+    }
+
+    #[test]
+    fn a_board_on_the_network_is_known_by_its_address() {
+        let board = |id, source, origin: &str| {
+            let origin = Some(origin.to_owned());
+            Device { origin, place: Place::default(), ..device(id, source, None) }
+        };
+        let was = board("a", "boards", "10.0.0.7");
+        assert!(is_found(&was, &[board("b", "others", "10.0.0.7")]));
+        assert!(!is_found(&was, &[board("b", "others", "10.0.0.8")]));
+        let tun = |id, source| Device {
+            nodes: vec![DeviceNode::shared("/dev/net/tun")],
+            ..board(id, source, "/dev/net/tun")
+        };
+        assert!(!is_found(&tun("a", "one"), &[tun("b", "two")]), "what all share is no one's");
+    }
+}

@@ -1,0 +1,142 @@
+//! What ids stood for when they were given away, kept on disk for the next life of the agent.
+//!
+//! Who holds an id is in the kubelet's record, and only there; what the id was when it was given away nobody
+//! else can tell once the device goes by another.
+
+use tokio::task::spawn_blocking;
+use windlass_core::{device::DeviceId, inventory::Inventory};
+
+use crate::{
+    config::{Config, Delivery, DeviceNodes},
+    host::Host,
+    kept::{Boot, KeptFile},
+    offer::{self, Marked, Offers},
+};
+
+/// What ids stood for, in memory and on the disk.
+pub(super) struct Notes {
+    file: KeptFile<Marked>,
+    marked: Marked,
+    /// What is on the disk.
+    written: Marked,
+    /// Why not more, as it was told last.
+    refused: Option<String>,
+}
+
+const VERSION: u32 = 1;
+
+const FILE: &str = "devices.json";
+
+// === impl Notes ===
+
+impl Notes {
+    pub(super) fn new(config: &Config) -> Self {
+        let host = Host::new(&config.host_root, &config.host_root_on_node);
+        let path = config.state_dir.join(FILE);
+        let file = KeptFile::new(path, "record of devices", VERSION, host);
+        Self { file, marked: Marked::new(), written: Marked::new(), refused: None }
+    }
+
+    /// Takes up what an earlier life noted.
+    pub(super) async fn load(&mut self, delivery: &Delivery) {
+        let file = self.file.clone();
+        let load = spawn_blocking(move || {
+            file.set_aside();
+            file.load()
+        });
+        let earlier = load.await.expect("reading neither panics nor is cancelled");
+        // A reboot makes containers anew, out of what their CDI names stand for by then; paths that the
+        // kubelet has from before it would pass on.
+        let by_name = delivery.uses_cdi() && delivery.nodes == DeviceNodes::ByRuntime;
+        let holds = |boot| boot != Boot::Another || !by_name;
+        let earlier = earlier.filter(|it| holds(it.boot)).map(|it| it.devices);
+        self.written = earlier.unwrap_or_default();
+        self.marked = self.written.clone();
+    }
+
+    pub(super) fn marked(&self) -> &Marked {
+        &self.marked
+    }
+
+    /// Forgets ids; the disk follows with the next that is noted.
+    pub(super) fn retain(&mut self, needed: impl Fn(&DeviceId) -> bool) {
+        self.marked.retain(|id, _| needed(id));
+    }
+
+    /// Notes what is given away.
+    pub(super) fn note(
+        &mut self,
+        (offers, inventory): (&Offers, &Inventory),
+        kept: &dyn Fn(&DeviceId) -> bool,
+    ) {
+        offer::note(&mut self.marked, (offers, inventory), kept);
+    }
+
+    /// Waits until what was noted is on the disk. A disk that does not take it costs what the next life
+    /// would know, and no pod.
+    pub(super) async fn write(&mut self) {
+        if self.marked == self.written {
+            return;
+        }
+        let (file, marked) = (self.file.clone(), self.marked.clone());
+        let write = spawn_blocking(move || file.write(marked)).await;
+        let refused = match write.expect("writing neither panics nor is cancelled") {
+            Ok(()) => {
+                self.written.clone_from(&self.marked);
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(error) = refused.as_ref().filter(|_| refused != self.refused) {
+            let path = self.file.path().display();
+            tracing::warn!(%path, error, "cannot keep what devices are for the next agent");
+        }
+        self.refused = refused;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::{config::Strategy, kept::BOOT_ID};
+
+    #[tokio::test]
+    async fn notes_end_with_a_boot_where_containers_are_made_by_names() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (root, state_dir) = (folder.path().to_owned(), folder.path().join("state"));
+        let config = Config {
+            host_root: root.clone(),
+            host_root_on_node: root.clone(),
+            state_dir,
+            ..Config::default()
+        };
+        let boot = |id: &str| {
+            let path = root.join(BOOT_ID.trim_start_matches('/'));
+            fs::create_dir_all(path.parent().expect("it has one")).expect("made");
+            fs::write(path, id).expect("written");
+        };
+        boot("one");
+        let things =
+            json!([{"node": "/dev/port0"}, {"function": "0000:1a:00.0"}, {"place": "10.0.0.7"}]);
+        let port = json!({"source": "fpga", "things": things, "whole": null, "part": false});
+        let marked: Marked = serde_json::from_value(json!({"port": port})).expect("marks");
+        let mut notes = Notes { marked: marked.clone(), ..Notes::new(&config) };
+        notes.write().await;
+        let by_names = Delivery::default();
+        let by_nodes = Delivery { strategies: [Strategy::Envvar].into(), ..Delivery::default() };
+        for (id, delivery, expected) in [
+            ("one", &by_names, &marked),
+            ("two", &by_names, &Marked::new()),
+            ("two", &by_nodes, &marked),
+        ] {
+            boot(id);
+            let mut notes = Notes::new(&config);
+            notes.load(delivery).await;
+            assert_eq!(notes.marked(), expected, "in boot {id}");
+        }
+    }
+}
