@@ -7,7 +7,7 @@ mod roots;
 mod sysfs;
 
 use std::{
-    fs,
+    fs, io,
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Component, Path, PathBuf},
     sync::Arc,
@@ -91,7 +91,16 @@ impl Host {
     /// A file's text without the spaces around it; `None` when it cannot be read, as is usual for
     /// what a device does not have.
     pub fn text(&self, absolute: impl AsRef<Path>) -> Option<String> {
-        fs::read_to_string(self.path(absolute)).ok().map(|text| text.trim().to_owned())
+        self.try_text(absolute).ok()
+    }
+
+    /// As [`Host::text`], or why it cannot be read.
+    ///
+    /// # Errors
+    ///
+    /// When the file is not there, may not be read, or holds no text.
+    pub fn try_text(&self, absolute: impl AsRef<Path>) -> io::Result<String> {
+        fs::read_to_string(self.path(absolute)).map(|text| text.trim().to_owned())
     }
 
     /// The names in a directory, sorted; none when it cannot be read.

@@ -17,7 +17,8 @@ use super::{
     usb::Serials,
 };
 use crate::{
-    glob::{fits, is_pattern},
+    config::danger,
+    glob::{fits, is_pattern, literally, open_parts},
     host::Host,
 };
 
@@ -38,7 +39,8 @@ pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<Found, 
             match nodes.target(&path) {
                 Ok(target) if seen.insert(target.clone()) => {
                     let candidate = nodes.candidate(&target);
-                    found.candidates.push(Candidate { pattern, ..candidate });
+                    let open = open_parts(text, path.to_str().unwrap_or_default());
+                    found.candidates.push(Candidate { pattern, open, ..candidate });
                 }
                 Ok(_) => {}
                 Err(remark) => found.remarks.push(remark),
@@ -47,6 +49,22 @@ pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<Found, 
     }
     number_parts(&mut found.candidates);
     Ok(found)
+}
+
+/// The nodes that fit patterns which are no source of their own.
+///
+/// # Errors
+///
+/// When too much fits to look at, or something that must not be handed out.
+pub(in crate::discovery) fn fitting(
+    host: &Host,
+    patterns: &[String],
+) -> Result<Vec<DeviceNode>, String> {
+    let serials = Serials::default();
+    let nodes = Nodes::new(host, &serials);
+    let found = matching(&nodes, patterns)?.candidates;
+    let found: Vec<_> = found.into_iter().flat_map(|candidate| candidate.nodes).collect();
+    found.iter().find_map(|node| nodes.danger(node)).map_or(Ok(found.clone()), Err)
 }
 
 // === impl Nodes ===
@@ -135,8 +153,15 @@ impl<'a> Nodes<'a> {
         listed.filter_map(|folder| Some((self.host.uevent(&folder, "DEVNAME")?, folder))).collect()
     }
 
+    /// Why a node must not be handed out.
+    pub(super) fn danger(&self, node: &DeviceNode) -> Option<String> {
+        let path = node.path.to_str()?;
+        let block = || self.is_block(node).then(|| format!("{path}: {}", danger::BLOCK));
+        danger::of_nodes(&literally(path)).or_else(block)
+    }
+
     /// Whether a node is a block device, by the kernel's word or by its own kind.
-    pub(super) fn is_block(&self, node: &DeviceNode) -> bool {
+    fn is_block(&self, node: &DeviceNode) -> bool {
         let class = |folder: &PathBuf| self.host.link_name(folder.join("subsystem"));
         let told = node.proof.as_ref().and_then(class);
         told.as_deref() == Some("block")
