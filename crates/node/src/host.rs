@@ -3,16 +3,20 @@
 
 mod nodes;
 mod pci;
+mod pci_index;
 mod roots;
 mod sysfs;
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _},
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Component, Path, PathBuf},
     sync::Arc,
     time::SystemTime,
 };
+
+use self::pci_index::PciIndex;
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 
@@ -27,6 +31,8 @@ pub struct Host {
     root_on_node: PathBuf,
     /// The root, opened once: a look at a file then walks only the way below it.
     opened: Option<Arc<OwnedFd>>,
+    /// What is known of its PCI functions.
+    pci: Arc<PciIndex>,
 }
 
 /// Says that a host tree is simulated, and which profile it was made from.
@@ -54,6 +60,9 @@ const NVML_FOLDERS: [&str; 11] = [
 /// Links followed before a loop is assumed, as the kernel does, `path_resolution(7)`.
 const MAX_LINKS: usize = 40;
 
+/// Text that is longer is cut. The longest that is of use is a table of routes.
+const MOST_TEXT: u64 = 4 << 20;
+
 /// NVML's file name; also what the dynamic linker is asked for when no folder has it.
 const NVML: &str = "libnvidia-ml.so.1";
 
@@ -64,7 +73,7 @@ impl Host {
     pub fn new(root: impl Into<PathBuf>, root_on_node: impl Into<PathBuf>) -> Self {
         let (root, root_on_node) = (root.into(), root_on_node.into());
         let opened = rustix::fs::open(&root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
-        Self { root, root_on_node, opened: opened.map(Arc::new) }
+        Self { root, root_on_node, opened: opened.map(Arc::new), pci: Arc::default() }
     }
 
     /// Where the agent finds a file of the host.
@@ -100,7 +109,20 @@ impl Host {
     ///
     /// When the file is not there, may not be read, or holds no text.
     pub fn try_text(&self, absolute: impl AsRef<Path>) -> io::Result<String> {
-        fs::read_to_string(self.path(absolute)).map(|text| text.trim().to_owned())
+        let mut text = String::new();
+        // Limited, the file is not asked for its size first: in sysfs that is always a page.
+        self.open(absolute.as_ref())?.take(MOST_TEXT).read_to_string(&mut text)?;
+        Ok(text.trim().to_owned())
+    }
+
+    fn open(&self, absolute: &Path) -> io::Result<File> {
+        match (&self.opened, absolute.strip_prefix("/")) {
+            (Some(root), Ok(below)) => {
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                Ok(rustix::fs::openat(root, below, flags, Mode::empty())?.into())
+            }
+            _ => File::open(self.path(absolute)),
+        }
     }
 
     /// The names in a directory, sorted; none when it cannot be read.

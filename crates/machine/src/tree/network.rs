@@ -141,16 +141,10 @@ impl Tree {
         let folder = port.folder.join("net").join(name);
         let (nic, up) = (port.nic, port.nic.link == LinkState::Up);
         let index = (port.number + FIRST_INDEX).to_string();
-        let lines = [("INTERFACE", name), ("IFINDEX", &index)];
-        self.class_device(
-            &folder,
-            &ClassDevice { class: "net", lines: &lines, ..Default::default() },
-        );
+        self.net_device(&folder, &[("INTERFACE", name), ("IFINDEX", &index)], up);
         self.files(
             &folder,
             &[
-                ("operstate", if up { "up" } else { "down" }),
-                ("carrier", if up { "1" } else { "0" }),
                 (
                     "address",
                     &format!("02:00:00:00:{:02x}:{:02x}", port.number >> 8, port.number & 0xff),
@@ -165,6 +159,13 @@ impl Tree {
                 ("type", if nic.infiniband { "32" } else { "1" }),
             ],
         );
+    }
+
+    /// An interface, and whether something answers at its other end.
+    pub(super) fn net_device(&mut self, folder: &Path, lines: &[(&str, &str)], up: bool) {
+        self.class_device(folder, &ClassDevice { class: "net", lines, ..Default::default() });
+        self.file(folder.join("operstate"), if up { "up" } else { "down" });
+        self.file(folder.join("carrier"), if up { "1" } else { "0" });
     }
 }
 

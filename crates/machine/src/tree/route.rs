@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{ClassDevice, Tree};
+use super::Tree;
 use crate::{
     profile::{Bond, LinkState},
     state::Model,
@@ -22,15 +22,10 @@ impl Tree {
             .iter()
             .any(|nic| bond.interfaces.contains(&nic.netdev) && nic.link == LinkState::Up);
         let lines = [("DEVTYPE", "bond"), ("INTERFACE", bond.name.as_str())];
-        self.class_device(
-            &folder,
-            &ClassDevice { class: "net", lines: &lines, ..Default::default() },
-        );
+        self.net_device(&folder, &lines, up);
         self.files(
             &folder,
             &[
-                ("operstate", if up { "up" } else { "down" }),
-                ("carrier", if up { "1" } else { "0" }),
                 ("mtu", "9000"),
                 ("type", "1"),
                 ("bonding/mode", bond.mode.in_sysfs()),

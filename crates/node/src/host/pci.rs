@@ -29,10 +29,7 @@ pub struct PciFunction {
     pub driver: Option<String>,
 }
 
-const PCI_DEVICES: &str = "/sys/bus/pci/devices";
-
-/// Functions that are looked at. A big machine with virtual functions has two thousand.
-const MOST_FUNCTIONS: usize = 20_000;
+pub(super) const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 
 /// Tells a compute card, `0x030200`, from one that drives a screen, `0x030000`.
 const PCI_CLASS: AttributeName = AttributeName::new("windlass.dev", "pciClass");
@@ -42,29 +39,14 @@ const PCI_CLASS: AttributeName = AttributeName::new("windlass.dev", "pciClass");
 impl Host {
     /// The functions whose class begins with one of these, `0x0302`, by address.
     pub fn pci_of_class(&self, classes: &[&str]) -> Vec<PciFunction> {
-        self.pci_with("class", classes)
+        let meant = self.pci_where(|it| classes.iter().any(|begin| it.class.starts_with(begin)));
+        meant.into_iter().map(|it| self.pci_function(it)).collect()
     }
 
     /// The functions of these vendors, `0x10de`, by address.
     pub fn pci_of_vendor(&self, vendors: &[&str]) -> Vec<PciFunction> {
-        self.pci_with("vendor", vendors)
-    }
-
-    /// The functions with a file that begins with one of these.
-    fn pci_with(&self, file: &str, meant: &[&str]) -> Vec<PciFunction> {
-        let is_meant = |address: &PciAddress| {
-            let said = self.text(format!("{PCI_DEVICES}/{address}/{file}")).unwrap_or_default();
-            meant.iter().any(|begin| said.starts_with(begin))
-        };
-        self.pci_addresses().into_iter().filter(is_meant).map(|it| self.pci_function(it)).collect()
-    }
-
-    /// The addresses of all functions, in order.
-    pub fn pci_addresses(&self) -> Vec<PciAddress> {
-        let names = self.some_names(PCI_DEVICES, MOST_FUNCTIONS).unwrap_or_default().into_iter();
-        let mut addresses: Vec<_> = names.filter_map(|name| name.parse().ok()).collect();
-        addresses.sort_unstable();
-        addresses
+        let meant = self.pci_where(|it| vendors.contains(&it.vendor.as_str()));
+        meant.into_iter().map(|it| self.pci_function(it)).collect()
     }
 
     /// Reads what sysfs says of a function.

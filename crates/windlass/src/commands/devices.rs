@@ -1,5 +1,6 @@
 //! `windlass devices`: what this host has.
 
+mod ids;
 mod names;
 mod product;
 mod table;

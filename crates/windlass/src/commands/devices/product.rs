@@ -1,8 +1,9 @@
 //! What a device is sold as: what its driver says, else what its identifiers stand for.
 
-use pci_ids::FromId as _;
 use windlass_core::{attribute::Attributes, device::Device, inventory::Inventory, pci::PciAddress};
 use windlass_node::host::Host;
+
+use super::ids;
 
 /// The product, as short as it is told apart: `H100 80GB HBM3`, `ConnectX-7`. A part says which, a whole
 /// that is cut into parts says how many.
@@ -47,18 +48,14 @@ fn listed(host: &Host, address: PciAddress) -> Option<String> {
 }
 
 fn sold_by(vendor: u16, device: u16) -> Option<String> {
-    if let Some(known) = pci_ids::Device::from_vid_pid(vendor, device) {
-        return Some(sold_as(known.name()));
-    }
-    let vendor = pci_ids::Vendor::from_id(vendor)?;
-    Some(format!("{} {device:04x}", vendor.name()))
+    let known = ids::pci_device(vendor, device).map(sold_as);
+    known.or_else(|| Some(format!("{} {device:04x}", ids::pci_vendor(vendor)?)))
 }
 
 /// The name in the USB id database.
 fn by_usb_id(attributes: &Attributes) -> Option<String> {
     let vendor = number(attributes, "usbVendor")?;
-    let known = usb_ids::Device::from_vid_pid(vendor, number(attributes, "usbProduct")?)?;
-    Some(sold_as(known.name()))
+    ids::usb_device(vendor, number(attributes, "usbProduct")?).map(sold_as)
 }
 
 /// `GA100 [A100 SXM4 40GB]` is the chip with the product behind it.
@@ -101,7 +98,7 @@ mod tests {
         assert_eq!(pci("10ee", "fff1").as_deref(), Some("Xilinx Corporation fff1"));
         assert_eq!(pci("zzzz", "1021"), None);
         let coral = named(&[("usbVendor", "1a6e"), ("usbProduct", "089a")]);
-        assert!(coral.is_some() || usb_ids::Device::from_vid_pid(0x1a6e, 0x089a).is_none());
+        assert!(coral.is_some() || ids::usb_device(0x1a6e, 0x089a).is_none());
         let ftdi = named(&[("usbVendor", "0403"), ("usbProduct", "6001")]);
         assert_eq!(ftdi.as_deref(), Some("FT232 Serial (UART) IC"));
     }
