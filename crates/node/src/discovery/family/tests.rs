@@ -1,7 +1,5 @@
 //! When a family looks, with one that only counts its looks.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use tokio::{task::JoinSet, time::sleep};
 
 use super::*;
@@ -9,7 +7,7 @@ use super::*;
 const NAME: SourceName = SourceName::NVME;
 
 /// Finds nothing, and counts.
-struct Counting(Arc<AtomicU32>);
+struct Counting(watch::Sender<u32>);
 
 impl Family for Counting {
     fn names(&self) -> Vec<SourceName> {
@@ -17,14 +15,14 @@ impl Family for Counting {
     }
 
     fn look(&mut self, _: &Host) -> Look {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.send_modify(|looks| *looks += 1);
         Look::default()
     }
 }
 
 /// A family that runs, and looks of its own accord once an hour.
 struct Rig {
-    looks: Arc<AtomicU32>,
+    looks: watch::Receiver<u32>,
     notices: watch::Sender<u64>,
     stop: CancellationToken,
     running: JoinSet<()>,
@@ -38,9 +36,10 @@ impl Rig {
         let policy = Policy { health, ..Policy::default() };
         let (policies, adopted) = watch::channel(Arc::new(policy));
         let (notices, host) = watch::channel(0);
-        let (looks, stop, mut running) = (Arc::default(), CancellationToken::new(), JoinSet::new());
+        let (counting, looks) = watch::channel(0);
+        let (stop, mut running) = (CancellationToken::new(), JoinSet::new());
         let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-        let family = Counting(Arc::clone(&looks));
+        let family = Counting(counting);
         let watched = Watched::new(family, Host::new("/nowhere", "/"), clock);
         let (to, _) = Publisher::new([NAME], &Arc::default());
         let wakes = Wakes { policies: adopted, host };
@@ -53,7 +52,7 @@ impl Rig {
     }
 
     fn looks(&self) -> u32 {
-        self.looks.load(Ordering::Relaxed)
+        *self.looks.borrow()
     }
 }
 
