@@ -2,8 +2,9 @@
 //! Kubernetes' Network Plumbing Working Group.
 //!
 //! Multus reads the file of a device that a pod got, by the resource's name and the device's id. A file is
-//! there before its device is offered, and goes when it is offered no more. Only files that this agent
-//! made are removed; which these are is written down first.
+//! there before its device is given away, and goes when it is offered no more; a device whose file cannot
+//! be written is kept back. Only files that this agent made are removed; which these are is written down
+//! first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,8 +30,15 @@ use crate::{
     offer::Offers,
 };
 
-/// The documents by the names of their files.
-pub(crate) type DeviceInfos = BTreeMap<String, String>;
+/// The files by their devices.
+pub(crate) type DeviceInfos = BTreeMap<DeviceId, DeviceInfoFile>;
+
+/// A file, as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceInfoFile {
+    name: String,
+    document: String,
+}
 
 /// The files that are kept up to date.
 #[derive(Debug)]
@@ -44,12 +52,22 @@ pub(crate) struct DeviceInfoFiles {
     wrote: bool,
 }
 
-/// A file that could not be written.
+/// What CNI plugins are told wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Untold {
+    /// The devices whose files are not as they should be.
+    pub(crate) devices: BTreeMap<DeviceId, DeviceInfoError>,
+    /// Files that should not be there.
+    left: Vec<DeviceInfoError>,
+}
+
+/// A file that could not be made as it should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("CNI plugins cannot be told of network devices, since {path} cannot be written: {why}")]
-pub(crate) struct DeviceInfoError {
-    path: PathBuf,
-    why: String,
+pub(crate) enum DeviceInfoError {
+    #[error("CNI plugins cannot be told of a device, since {path} cannot be written: {why}")]
+    Unwritten { path: PathBuf, why: String },
+    #[error("CNI plugins may be told of a device that is offered no more by {path}: {why}")]
+    Left { path: PathBuf, why: String },
 }
 
 const VERSION: &str = "1.1.0";
@@ -108,7 +126,8 @@ pub(crate) fn wanted(offers: &Offers, inventory: &Inventory) -> DeviceInfos {
     });
     let known = offered.filter_map(|(name, id)| {
         let device = inventory.get(id.as_str())?;
-        Some((file_name(name, id), document(device)?))
+        let file = DeviceInfoFile { name: file_name(name, id), document: document(device)? };
+        Some((id.clone(), file))
     });
     known.collect()
 }
@@ -160,27 +179,36 @@ impl DeviceInfoFiles {
         wanted.is_empty() && !self.wrote
     }
 
-    /// Makes the folder hold these files, and none besides that is the agent's. Blocks.
-    pub(crate) fn keep(&mut self, wanted: &DeviceInfos) -> Result<(), DeviceInfoError> {
-        let folder = self.folder();
+    /// Makes the folder hold these files, and none besides that is the agent's. A file that cannot be
+    /// written or removed costs no other. Blocks.
+    pub(crate) fn keep(&mut self, wanted: &DeviceInfos) -> Untold {
         let known = self.recorded();
         if wanted.is_empty() && known.is_empty() {
             self.wrote = false;
-            return Ok(());
+            return Untold::default();
         }
         self.wrote = true;
-        let now: BTreeSet<_> = wanted.keys().cloned().collect();
-        self.write_down(&known | &now)?;
-        for (name, document) in wanted {
-            act(&folder.join(name), |path| files::replace(path, document.as_bytes()).map(drop))?;
+        let now: BTreeSet<_> = wanted.values().map(|file| file.name.clone()).collect();
+        // A file that is not written down would stay for ever.
+        if let Err(error) = self.write_down(&known | &now) {
+            let devices = wanted.keys().map(|id| (id.clone(), error.clone()));
+            return Untold { devices: devices.collect(), left: Vec::new() };
         }
+        let folder = self.folder();
+        let unwritten = |(id, file): (&DeviceId, &DeviceInfoFile)| {
+            Some((id.clone(), file.write(&folder).err()?))
+        };
+        let devices = wanted.iter().filter_map(unwritten).collect();
+        let mut untold = Untold { devices, left: Vec::new() };
+        let mut kept = now.clone();
         for name in known.difference(&now) {
-            act(&folder.join(name), |path| match fs::remove_file(path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                outcome => outcome,
-            })?;
+            if let Err(error) = remove(&folder.join(name)) {
+                untold.left.push(error);
+                kept.insert(name.clone());
+            }
         }
-        self.write_down(now)
+        untold.left.extend(self.write_down(kept).err());
+        untold
     }
 
     /// Where the agent finds the folder. Every link on the way is followed as the host does: `/var/run`
@@ -203,11 +231,45 @@ impl DeviceInfoFiles {
 
     fn write_down(&self, names: BTreeSet<String>) -> Result<(), DeviceInfoError> {
         let lines: Vec<_> = names.into_iter().collect();
-        let lines = lines.join("\n");
-        act(&self.record, |path| files::replace(path, lines.as_bytes()).map(drop))
+        write(&self.record, &lines.join("\n"))
     }
 }
 
-fn act(path: &Path, act: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), DeviceInfoError> {
-    act(path).map_err(|error| DeviceInfoError { path: path.to_owned(), why: error.to_string() })
+// === impl DeviceInfoFile ===
+
+impl DeviceInfoFile {
+    fn write(&self, folder: &Path) -> Result<(), DeviceInfoError> {
+        write(&folder.join(&self.name), &self.document)
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), DeviceInfoError> {
+    let written = files::replace(path, text.as_bytes()).map(drop);
+    written.map_err(|error| DeviceInfoError::Unwritten {
+        path: path.to_owned(),
+        why: error.to_string(),
+    })
+}
+
+fn remove(path: &Path) -> Result<(), DeviceInfoError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(DeviceInfoError::Left { path: path.to_owned(), why: error.to_string() })
+        }
+        _ => Ok(()),
+    }
+}
+
+// === impl Untold ===
+
+impl Untold {
+    /// All of it in one line: a folder that cannot be written fails every file in the same way.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let mut all = self.devices.values().chain(&self.left);
+        let first = all.next()?;
+        Some(match all.count() {
+            0 => first.to_string(),
+            more => format!("{first}; and {more} more"),
+        })
+    }
 }

@@ -6,6 +6,7 @@ mod pci;
 mod pci_index;
 mod roots;
 mod sysfs;
+mod vfio;
 
 use std::{
     fs::{self, File},
@@ -23,6 +24,7 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 pub use nodes::FoundNode;
 pub use pci::PciFunction;
 pub use roots::Roots;
+pub(crate) use vfio::is_vfio;
 
 /// The host's files, under a root.
 #[derive(Clone, Debug)]

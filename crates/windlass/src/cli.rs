@@ -248,6 +248,13 @@ pub(crate) struct DemoArgs {
     /// A machine profile: a name from `windlass machine list`, or a YAML file.
     #[arg(long, value_name = "NAME|FILE", default_value = "dgx-h100")]
     pub(crate) machine: String,
+    /// Devices to add and to offer, by a device profile and how many of them: hailo, darwin3-network:2.
+    /// May be given several times.
+    #[arg(long, value_name = "NAME[:COUNT]")]
+    pub(crate) device: Vec<Attached>,
+    /// Configuration file of the agent, where the machine's devices are not offered without one.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     /// How to tell what happens: text for people, or one JSON object per event.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: DemoOutputArg,

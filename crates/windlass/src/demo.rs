@@ -2,16 +2,18 @@
 //!
 //! Every step is checked: a step that does not happen ends the demo with an error.
 
+mod boards;
 mod event;
+mod fault;
 mod pods;
 mod runtime;
+mod scene;
 mod script;
 mod stage;
 mod tell;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use tokio::{signal::ctrl_c, time::Instant};
-use windlass_machine::Profile;
 
 use crate::{
     cli::{DemoArgs, DemoOutputArg},
@@ -19,30 +21,24 @@ use crate::{
     screen::Paint,
 };
 use event::Event;
+use scene::Scene;
 use script::Script;
 use stage::Stage;
 use tell::Teller;
 
 /// Plays the demo.
 pub(crate) async fn run(args: DemoArgs) -> Result<()> {
-    let profile = Profile::load(&args.machine).map_err(|error| Misuse(error.into()))?;
-    if profile.gpus.is_empty() {
-        let message = format!(
-            "the demo shows NVIDIA GPUs, and machine {} has none; look at it with `windlass machine \
-             create`",
-            profile.name
-        );
-        return Err(Misuse(anyhow!(message)).into());
-    }
+    let scene = Scene::of(&args).map_err(Misuse)?;
     let teller = match args.output {
         DemoOutputArg::Text => Teller::Text(Paint::for_stdout()),
         DemoOutputArg::Json => Teller::Json,
     };
     let begun = Instant::now();
-    let stage = Stage::set(&profile)?;
+    let (machine, description) = (scene.profile.name.clone(), scene.profile.description.clone());
+    let stage = Stage::set(scene)?;
     teller.tell(&Event::Started {
-        machine: profile.name.clone(),
-        description: profile.description.clone(),
+        machine,
+        description,
         simulated: true,
         dir: stage.dir().to_owned(),
     })?;
@@ -55,6 +51,7 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     let outcome = match outcome {
         Ok(()) if args.keep => keep(&stage, teller).await,
         Ok(()) => Ok(()),
+        Err(error) if error.is::<Misuse>() => Err(error),
         Err(error) => Err(error).context(stage.agent_log_end()),
     };
     stage.clear().await;

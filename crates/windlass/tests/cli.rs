@@ -51,6 +51,41 @@ fn the_demo_tells_every_step_as_json_and_ends_well() {
 }
 
 #[test]
+fn the_demo_plays_with_devices_of_other_kinds_and_with_boards_that_are_cleaned_in_between() {
+    let output = run(&["demo", "--machine", "mi300x", "--device", "darwin3-network:2"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    let told = [
+        "darwin3-network  2 devices",
+        "pod on-darwin3 admitted",
+        "its clock is set to 333 MHz",
+        "what on-darwin3 had is clean",
+        "its chip is reset",
+        "pod after-it admitted",
+        "0000:e5:00.0 is pulled out of its slot",
+        "AMD7 is Unhealthy: vanished",
+        "AMD7 is Healthy again",
+        "2 resources registered again",
+    ];
+    let mut rest = shown.as_str();
+    for expected in told {
+        let found = rest.split_once(expected);
+        rest = found.unwrap_or_else(|| panic!("no {expected} in its place:\n{shown}")).1;
+    }
+}
+
+#[test]
+fn the_demo_offers_what_a_configuration_says() {
+    let folder = folder();
+    let file = folder.path().join("w.yaml");
+    fs::write(&file, "resources:\n- {name: rdma/mlx, devices: {kind: nic}}\n").expect("written");
+    let file = file.to_str().expect("text");
+    let output = run(&["demo", "--machine", "rdma", "--config", file]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("rdma/mlx"), "{}", text(&output.stdout));
+}
+
+#[test]
 fn the_demo_is_read_by_people_and_says_that_it_is_simulated() {
     let output = run(&["demo"]);
     assert!(output.status.success(), "{}", text(&output.stderr));

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `function` | what sysfs shows of one function or subfunction |
 //! | `interface`, `rdma`, `vfio`, `vdpa` | what its driver made of it |
-//! | `uses` | what the host itself does with it |
+//! | `uses`, `routes` | what the host itself does with it |
 //! | `nodes`, `link`, `describe` | what a container gets, whether it works, what it is |
 
 mod attributes;
@@ -14,6 +14,7 @@ mod interface;
 mod link;
 mod nodes;
 mod rdma;
+mod routes;
 mod uses;
 mod vdpa;
 mod vfio;
@@ -60,8 +61,11 @@ struct View<'a> {
     policy: &'a NicPolicy,
     uses: Uses,
     networks: Networks,
+    functions: &'a [Function],
     /// The functions that have virtual ones.
     physical: BTreeMap<PciAddress, &'a Function>,
+    /// How many subfunctions a function has.
+    subfunctions: BTreeMap<PciAddress, u32>,
 }
 
 // === impl Nics ===
@@ -82,23 +86,15 @@ impl Family for Nics {
     fn look(&mut self, host: &Host) -> Look {
         let Found { mut functions, skipped } = function::find(host);
         functions.sort_by_cached_key(Function::order);
-        let with_virtual = functions.iter().filter(|function| function.has_virtual_functions());
-        let view = View {
-            host,
-            policy: &self.policy,
-            uses: Uses::read(host),
-            networks: Networks::read(host),
-            physical: with_virtual.map(|function| (function.address, function)).collect(),
-        };
-        let state = state(&view, &functions, &skipped);
-        let seen = (0..).zip(&functions);
-        let seen = seen.filter_map(|(index, function)| view.device(index, function));
-        let mut found: Vec<_> = seen.collect();
-        if view.networks != Networks::Exclusive {
-            for (device, observed) in &mut found {
-                self.had_rdma.check(device, observed);
-            }
-        }
+        let view = View::new(host, &self.policy, &functions);
+        let had_rdma = &mut self.had_rdma;
+        let seen = (0..).zip(&functions).filter_map(|(index, function)| {
+            let (device, observed) = view.device(index, function)?;
+            let lost = had_rdma.note(&device.id, function) && view.lost_rdma(function);
+            Some((device, if lost { rdma_is_gone(function) } else { observed }))
+        });
+        let found = seen.collect();
+        let state = view.state(&skipped);
         Look { states: [(SourceName::NICS, state)].into(), found, ..Look::default() }
     }
 
@@ -111,38 +107,78 @@ impl Family for Nics {
     }
 }
 
-/// What there is to say of all interfaces together.
-fn state(view: &View<'_>, functions: &[Function], skipped: &[String]) -> SourceState {
-    let with_rdma = functions.iter().filter(|function| !function.rdma.is_empty()).count();
-    let mut parts = match functions.len() {
-        0 => vec!["no network interfaces".to_owned()],
-        several => vec![format!("{several} network interfaces, {with_rdma} with RDMA")],
-    };
-    if let Some(networks) = view.networks.name().filter(|_| with_rdma > 0) {
-        parts.push(format!("RDMA network namespaces: {networks}"));
+// === impl View ===
+
+impl<'a> View<'a> {
+    fn new(host: &'a Host, policy: &'a NicPolicy, functions: &'a [Function]) -> Self {
+        let with_virtual = functions.iter().filter(|function| function.has_virtual_functions());
+        let mut subfunctions = BTreeMap::new();
+        for part in functions.iter().filter(|function| function.is_subfunction()) {
+            *subfunctions.entry(part.address).or_default() += 1;
+        }
+        Self {
+            host,
+            policy,
+            uses: Uses::read(host),
+            networks: Networks::read(host),
+            functions,
+            physical: with_virtual.map(|function| (function.address, function)).collect(),
+            subfunctions,
+        }
     }
-    if !skipped.is_empty() {
-        parts.push(format!("left out, as no hardware's: {}", skipped.join(" ")));
+
+    /// What there is to say of all interfaces together.
+    fn state(&self, skipped: &[String]) -> SourceState {
+        let functions = self.functions;
+        let with_rdma = functions.iter().filter(|function| !function.rdma.is_empty()).count();
+        let mut parts = match functions.len() {
+            0 => vec!["no network interfaces".to_owned()],
+            several => vec![format!("{several} network interfaces, {with_rdma} with RDMA")],
+        };
+        if let Some(networks) = self.networks.name().filter(|_| with_rdma > 0) {
+            parts.push(format!("RDMA network namespaces: {networks}"));
+        }
+        if !skipped.is_empty() {
+            parts.push(format!("left out, as no hardware's: {}", skipped.join(" ")));
+        }
+        if self.uses.unknown.is_some() && !functions.is_empty() {
+            parts.push("the host's routes cannot be read".to_owned());
+        }
+        let text = parts.join("; ");
+        if functions.is_empty() { SourceState::Absent(text) } else { SourceState::Ready(text) }
     }
-    if !view.uses.is_known && !functions.is_empty() {
-        parts.push("the host's routes cannot be read".to_owned());
+
+    /// Whether a function that had an RDMA device is without since its module was unloaded, or is being
+    /// loaded anew. While the module is there somebody took the device away: devlink did, or the function
+    /// became a part of a bond, which has one device for all its parts. In a network namespace of its own
+    /// it may be a container's.
+    fn lost_rdma(&self, function: &Function) -> bool {
+        let has_some = |other: &&Function| !other.rdma.is_empty();
+        let mut others = self.functions.iter().filter(has_some);
+        let is_made = others.any(|other| other.driver == function.driver)
+            || rdma::has_maker(self.host, &function.folder);
+        let mut interfaces = function.interfaces.iter();
+        let is_in_bond = interfaces.any(|interface| uses::is_in_bond(self.host, &interface.name));
+        !is_made && !is_in_bond && self.networks != Networks::Exclusive
     }
-    let text = parts.join("; ");
-    if functions.is_empty() { SourceState::Absent(text) } else { SourceState::Ready(text) }
+}
+
+fn rdma_is_gone(function: &Function) -> Observation {
+    let driver = function.driver.as_deref().unwrap_or_default();
+    let why = format!("its RDMA device is gone, while its driver is still {driver}");
+    Observation::Failed(Reason::NotReady, why)
 }
 
 // === impl HadRdma ===
 
 impl HadRdma {
-    /// An RDMA device that is gone while the driver stays was not given up: its module was unloaded, or
-    /// is being loaded anew. In an exclusive network namespace it may be a container's.
-    fn check(&mut self, device: &Device, observed: &mut Observation) {
-        let driver = device.attributes.get(&DRIVER).map(ToString::to_string).unwrap_or_default();
-        if device.attributes.contains_key(&RDMA_DEVICE) {
-            self.0.insert(device.id.clone(), driver);
-        } else if self.0.get(&device.id) == Some(&driver) {
-            let why = format!("its RDMA device is gone, while its driver is still {driver}");
-            *observed = Observation::Failed(Reason::NotReady, why);
+    /// Whether a function without an RDMA device had one under the same driver.
+    fn note(&mut self, id: &DeviceId, function: &Function) -> bool {
+        let driver = function.driver.clone().unwrap_or_default();
+        if function.rdma.is_empty() {
+            return self.0.get(id) == Some(&driver);
         }
+        self.0.insert(id.clone(), driver);
+        false
     }
 }

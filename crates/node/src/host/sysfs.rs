@@ -19,9 +19,6 @@ const MOST_BYTES: u64 = 4_096;
 /// Where sysfs begins.
 const DEVICES: &str = "/sys/devices";
 
-/// The container that every user of a group opens first.
-const VFIO: &str = "/dev/vfio/vfio";
-
 // === impl Host ===
 
 impl Host {
@@ -85,24 +82,6 @@ impl Host {
         }
     }
 
-    /// What a user of a function needs that is bound to `vfio-pci`: its group's node, and the container.
-    /// A group without an IOMMU has another name.
-    pub fn vfio_nodes(&self, folder: &Path) -> Vec<DeviceNode> {
-        let group = self.link_name(folder.join("iommu_group"));
-        let Some(group) = group.filter(|_| self.is_bound_to_vfio(folder)) else {
-            return Vec::new();
-        };
-        let own = [format!("/dev/vfio/{group}"), format!("/dev/vfio/noiommu-{group}")];
-        let own = own.into_iter().find(|node| self.has(node));
-        let own = own.unwrap_or_else(|| format!("/dev/vfio/{group}"));
-        let proof = Some(folder.to_owned());
-        vec![DeviceNode { proof, ..DeviceNode::new(own) }, DeviceNode::shared(VFIO)]
-    }
-
-    fn is_bound_to_vfio(&self, folder: &Path) -> bool {
-        self.link_name(folder.join("driver")).as_deref() == Some("vfio-pci")
-    }
-
     /// Whether the kernel still says that a node belongs to what it was found with; if not, what it says.
     /// Numbers of nodes are given anew when a driver is bound, and at every start of the machine.
     pub fn proves(&self, node: &DeviceNode) -> Result<(), String> {
@@ -141,41 +120,14 @@ fn above(folder: &Path) -> impl Iterator<Item = &Path> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::symlink};
+    use std::fs;
 
     use super::*;
 
-    /// A PCI function in an IOMMU group, bound to vfio-pci.
-    fn host(group: &str) -> (tempfile::TempDir, Host) {
-        let root = tempfile::tempdir().expect("a temporary folder");
-        let folder = root.path().join("sys/devices/pci0000:00/0000:00:02.0");
-        fs::create_dir_all(&folder).expect("made");
-        symlink(format!("../../../kernel/iommu_groups/{group}"), folder.join("iommu_group"))
-            .expect("linked");
-        symlink("../../../bus/pci/drivers/vfio-pci", folder.join("driver")).expect("linked");
-        let host = Host::new(root.path(), "/");
-        (root, host)
-    }
-
-    const FOLDER: &str = "/sys/devices/pci0000:00/0000:00:02.0";
-
-    #[test]
-    fn a_groups_node_is_proved_by_the_functions_own_group() {
-        let (root, host) = host("12");
-        let nodes = host.vfio_nodes(Path::new(FOLDER));
-        assert_eq!(nodes[0].path, Path::new("/dev/vfio/12"));
-        assert!(nodes[1].shared);
-        assert_eq!(host.proves(&nodes[0]), Ok(()));
-        let link = root.path().join(&FOLDER[1..]).join("iommu_group");
-        fs::remove_file(&link).expect("removed");
-        symlink("../../../kernel/iommu_groups/13", &link).expect("linked");
-        let told = host.proves(&nodes[0]).expect_err("renumbered");
-        assert_eq!(told, format!("/dev/vfio/12 is another device's now: {FOLDER} has 13"));
-    }
-
     #[test]
     fn what_a_device_says_becomes_one_short_line() {
-        let (root, host) = host("1");
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(root.path(), "/");
         let file = root.path().join("compatible");
         fs::write(&file, b"xlnx,axidma-chrdev\0xlnx,axi\n\x07").expect("written");
         assert_eq!(host.line("/compatible").as_deref(), Some("xlnx,axidma-chrdev xlnx,axi"));

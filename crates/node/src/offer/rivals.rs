@@ -1,5 +1,6 @@
-//! Devices of two sources that are one thing: the same node, or the same PCI function. One of the two is
-//! offered, or the thing would have two owners.
+//! Devices that are one thing: of two sources the same node, or the same PCI function; of any the same
+//! IOMMU group, which the kernel gives to one user as a whole. One of them is offered, or the thing would
+//! have two owners.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,8 +16,13 @@ use windlass_core::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Thing<'a> {
     Node(&'a Path),
+    /// By its node, `/dev/vfio/12`.
+    IommuGroup(&'a Path),
     Function(PciAddress),
 }
+
+/// Where the nodes of IOMMU groups are; what lies deeper belongs to single devices.
+const GROUPS: &str = "/dev/vfio";
 
 /// Why each device that another has a claim to is not offered. Those that come first have the claim, and
 /// those that were given away before come before all others.
@@ -30,15 +36,7 @@ pub(super) fn rivals<'a>(
     let mut owners: BTreeMap<Thing<'_>, &Device> = BTreeMap::new();
     let mut rivals = BTreeMap::new();
     for device in devices {
-        let other = |thing: &Thing<'_>| {
-            let owner = owners.get(thing).filter(|owner| owner.source != device.source)?;
-            let is_function = matches!(thing, Thing::Function(_));
-            let is_whole = !is_function || !is_part(owner) || !is_part(device);
-            is_whole.then(|| format!(
-                "{} of {} is the same device, by {thing}, and is offered: leave one of the two out",
-                owner.id, owner.source
-            ))
-        };
+        let other = |thing: &Thing<'_>| why_not_both(thing, owners.get(thing)?, device);
         if let Some(why) = things(device).iter().find_map(other) {
             rivals.insert(device.id.clone(), why);
         } else {
@@ -50,6 +48,23 @@ pub(super) fn rivals<'a>(
     rivals
 }
 
+/// Why a device is not offered beside the owner of a thing that belongs to both.
+fn why_not_both(thing: &Thing<'_>, owner: &Device, device: &Device) -> Option<String> {
+    let is_same_source = owner.source == device.source;
+    match thing {
+        Thing::IommuGroup(_) if is_same_source || owner.place.pci != device.place.pci => {
+            return Some(format!("{} is in the same IOMMU group, and is offered", owner.id));
+        }
+        _ if is_same_source => return None,
+        Thing::Function(_) if is_part(owner) && is_part(device) => return None,
+        Thing::Node(_) | Thing::IommuGroup(_) | Thing::Function(_) => {}
+    }
+    Some(format!(
+        "{} of {} is the same device, by {thing}, and is offered: leave one of the two out",
+        owner.id, owner.source
+    ))
+}
+
 /// Whether a device is its nodes, of which one PCI function may have several, such as a card of serial
 /// ports.
 fn is_part(device: &Device) -> bool {
@@ -58,14 +73,17 @@ fn is_part(device: &Device) -> bool {
 
 fn things(device: &Device) -> Vec<Thing<'_>> {
     let own = device.nodes.iter().filter(|node| !node.shared);
-    let nodes = own.map(|node| Thing::Node(&node.path));
+    let nodes = own.map(|node| match node.path.parent() {
+        Some(folder) if folder == Path::new(GROUPS) => Thing::IommuGroup(&node.path),
+        _ => Thing::Node(&node.path),
+    });
     nodes.chain(device.place.pci.map(Thing::Function)).collect()
 }
 
 impl std::fmt::Display for Thing<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Node(path) => path.display().fmt(f),
+            Self::Node(path) | Self::IommuGroup(path) => path.display().fmt(f),
             Self::Function(address) => write!(f, "PCI function {address}"),
         }
     }
@@ -119,5 +137,31 @@ mod tests {
             device("c", "two", &[kfd]),
         ];
         assert_eq!(rivals(&all, &BTreeSet::new()), BTreeMap::new());
+    }
+
+    #[test]
+    fn an_iommu_group_goes_to_one_device_of_a_source_too() {
+        let nodes = [DeviceNode::new("/dev/vfio/62"), DeviceNode::shared("/dev/vfio/vfio")];
+        let at = |id: &str, source: &str, pci: &str, nodes: &[DeviceNode]| {
+            let pci = Some(pci.parse().expect("valid"));
+            Device { place: Place { pci, ..Place::default() }, ..device(id, source, nodes) }
+        };
+        let own = [DeviceNode::new("/dev/vfio/63"), nodes[1].clone()];
+        let all = [
+            at("a", "one", "0000:17:00.2", &nodes),
+            at("b", "one", "0000:17:00.3", &nodes),
+            at("c", "one", "0000:17:00.4", &own),
+            at("d", "two", "0000:17:00.5", &nodes),
+            at("e", "two", "0000:17:00.2", &nodes),
+        ];
+        let found = rivals(&all, &BTreeSet::new());
+        let why = |nth: usize| found.get(&all[nth].id).map(String::as_str);
+        assert_eq!(why(0), None);
+        assert_eq!(why(1), Some("a is in the same IOMMU group, and is offered"));
+        assert_eq!(why(2), None);
+        assert_eq!(why(3), why(1));
+        assert!(
+            why(4).expect("a rival").starts_with("a of one is the same device, by /dev/vfio/62")
+        );
     }
 }

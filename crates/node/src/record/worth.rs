@@ -89,7 +89,7 @@ const WHOLE: [&str; 2] = ["pkeys", "ras"];
 /// Not in it: PCI configuration space, which has the device's serial number in a capability; what the
 /// machine's firmware says of the owner; `node_desc` of an InfiniBand adapter, which is the host's name.
 #[rustfmt::skip]
-const WORTH: [&str; 188] = [
+const WORTH: [&str; 189] = [
     // Any device, and its nodes.
     "uevent", "dev", "name", "index", "modalias", "driver_override", "status", "state", "type", "mode",
     "version", "model", "waiting_for_supplier",
@@ -115,7 +115,7 @@ const WORTH: [&str; 188] = [
     "dev_id", "dev_port", "phys_port_name", "phys_port_id", "phys_switch_id", "slaves",
     // RDMA.
     "ibdev", "abi_version", "port", "node_type", "node_guid", "sys_image_guid", "fw_ver", "hca_type",
-    "hw_rev", "board_id", "link_layer", "phys_state", "rate", "cap_mask",
+    "hw_rev", "board_id", "link_layer", "phys_state", "rate", "cap_mask", "parent",
     // GPUs and other accelerators: DRM, KFD, apex, Hailo.
     "product_number", "serial_number", "unique_id", "vbios_version", "mem_info_vram_total",
     "mem_info_vram_used", "mem_info_vram_vendor", "mem_info_gtt_total", "lmem_total_bytes", "physical_vram_size_bytes",

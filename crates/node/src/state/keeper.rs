@@ -30,7 +30,7 @@ use super::{
 use crate::{
     cluster::leases::{LeaseState, LeaseStates},
     config::{Config, Policy, Shared, Sharing, SharingMethod},
-    device_info::{self, DeviceInfoFiles, DeviceInfos},
+    device_info::{self, DeviceInfoFiles, DeviceInfos, Untold},
     discovery::SourceSnapshot,
     handover::{self, Demand, HandoverStates},
     holders::HoldersDesk,
@@ -64,6 +64,8 @@ pub(crate) struct Keeper {
     look_interval: Duration,
     /// Likewise, while it writes.
     device_info: Option<DeviceInfoFiles>,
+    /// What CNI plugins could not be told when it was last tried.
+    untold: Untold,
     daemons: watch::Sender<Arc<MpsDemand>>,
     care: watch::Sender<Arc<Demand>>,
     publish: watch::Sender<Arc<NodeState>>,
@@ -125,6 +127,7 @@ impl Keeper {
             look: Some(Look::new(config)),
             look_interval: config.session.look_interval,
             device_info: Some(DeviceInfoFiles::new(config)),
+            untold: Untold::default(),
             daemons: outlets.daemons,
             care: outlets.care,
             publish: outlets.state,
@@ -236,14 +239,37 @@ impl Keeper {
         }
         let policy = self.policy.clone();
         let (merged, looked) = self.look_at_disk(merged, policy.clone()).await;
+        let care = self.want_care(&merged);
+        let mut plan = self.plan(&known, &merged, &looked, &care);
+        // Which files are wanted does not depend on which of them can be written.
+        if self.tell_cni_plugins(device_info::wanted(&plan.offers, &merged)).await {
+            plan = self.plan(&known, &merged, &looked, &care);
+        }
+        self.note_moves(&plan);
+        self.want_daemons(&plan, &merged);
+        let unclean = handover::failed(&self.notices.handovers.borrow());
+        let mut state = NodeState { unclean, ..looked.state(merged, policy, plan) };
+        state.lacks.troubles.extend(self.untold.trouble());
+        self.publish_unless_known(state, &known);
+        if self.moves == Moves::Waiting && self.settled_at.is_none() {
+            self.settled_at = Some(Instant::now() + self.handover);
+        }
+    }
+
+    fn plan(
+        &self,
+        known: &NodeState,
+        inventory: &Inventory,
+        looked: &Looked,
+        care: &Demand,
+    ) -> Plan {
+        let policy = &self.policy;
         let daemons = self.notices.mps.borrow().clone();
         let handovers = self.notices.handovers.borrow().clone();
         let leases = self.notices.leases.borrow().clone();
-        let lease = |device: &Device| lease_trouble(&leases, &policy, device);
-        let care = self.want_care(handover::demand(&policy, &merged, &lease));
-        let plan = offer::plan(offer::Question {
-            policy: &policy,
-            inventory: &merged,
+        offer::plan(offer::Question {
+            policy,
+            inventory,
             previous: &known.offers,
             held: self.holdings.held(),
             methods: &self.methods,
@@ -251,20 +277,13 @@ impl Keeper {
             moves: self.moves,
             obstacle: &|device, sharing| {
                 let daemon = || daemon_trouble(&daemons, device, sharing);
-                looked.obstacle(&policy, device).or_else(daemon).or_else(|| lease(device))
+                let untold = || self.untold.devices.get(&device.id).map(ToString::to_string);
+                let before = || looked.obstacle(policy, device).or_else(daemon);
+                let lease = || lease_trouble(&leases, policy, device);
+                before().or_else(lease).or_else(untold)
             },
-            handover: &|id| handover_trouble(&handovers, &care, id),
-        });
-        self.note_moves(&plan);
-        self.want_daemons(&plan, &merged);
-        let untold = self.tell_cni_plugins(device_info::wanted(&plan.offers, &merged)).await;
-        let unclean = handover::failed(&handovers);
-        let mut state = NodeState { unclean, ..looked.state(merged, policy, plan) };
-        state.lacks.troubles.extend(untold);
-        self.publish_unless_known(state, &known);
-        if self.moves == Moves::Waiting && self.settled_at.is_none() {
-            self.settled_at = Some(Instant::now() + self.handover);
-        }
+            handover: &|id| handover_trouble(&handovers, care, id),
+        })
     }
 
     /// What was cut or programmed in another way may have to move, though the policy is the same.
@@ -305,8 +324,10 @@ impl Keeper {
         }
     }
 
-    fn want_care(&self, care: Demand) -> Arc<Demand> {
-        let care = Arc::new(care);
+    fn want_care(&self, inventory: &Inventory) -> Arc<Demand> {
+        let leases = self.notices.leases.borrow().clone();
+        let lease = |device: &Device| lease_trouble(&leases, &self.policy, device);
+        let care = Arc::new(handover::demand(&self.policy, inventory, &lease));
         self.care.send_if_modified(|known| {
             let news = *known != care;
             known.clone_from(&care);
@@ -325,21 +346,24 @@ impl Keeper {
         self.publish.send_replace(Arc::new(state));
     }
 
-    /// What CNI plugins read of a device is there before it is offered; gives why it is not.
-    async fn tell_cni_plugins(&mut self, wanted: DeviceInfos) -> Option<String> {
+    /// What CNI plugins read of a device is there before it is given away. Gives whether other devices have
+    /// to be kept back for that than before.
+    async fn tell_cni_plugins(&mut self, wanted: DeviceInfos) -> bool {
         let mut files = self.device_info.take().expect("one writes at a time");
-        if files.is_idle(&wanted) {
-            self.device_info = Some(files);
-            return None;
-        }
-        let keep = move || {
-            let kept = files.keep(&wanted);
-            (files, kept)
+        let (files, untold) = if files.is_idle(&wanted) {
+            (files, Untold::default())
+        } else {
+            let keep = move || {
+                let untold = files.keep(&wanted);
+                (files, untold)
+            };
+            let done = tokio::task::spawn_blocking(keep).await;
+            done.expect("writing neither panics nor is cancelled")
         };
-        let done = tokio::task::spawn_blocking(keep).await;
-        let (files, kept) = done.expect("writing neither panics nor is cancelled");
         self.device_info = Some(files);
-        kept.err().map(|error| error.to_string())
+        let is_news = untold.devices != self.untold.devices;
+        self.untold = untold;
+        is_news
     }
 
     /// Files wait for the disk, which requests must not.

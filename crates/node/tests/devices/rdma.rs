@@ -1,5 +1,9 @@
 //! Network interfaces: what is found, who may have it, what a container and the CNI plugins are told.
 
+mod groups;
+mod kept_back;
+mod parts;
+
 use std::{collections::BTreeSet, fs, sync::Arc};
 
 use windlass_core::{
@@ -56,9 +60,9 @@ nic-0000-98-00-1: mlx5_core eno2 mlx5_3; infiniband/uverbs3 infiniband/rdma_cm; 
 nic-0000-ca-00-0: mlx5_core ibs3 mlx5_4; infiniband/uverbs4 infiniband/rdma_cm; offered
 nic-0000-17-00-2: mlx5_core ens1f0v0 mlx5_5 ens1f0np0 0; infiniband/uverbs6 infiniband/rdma_cm; offered
 nic-0000-17-00-4: mlx5_core ens1f0v2 mlx5_7 ens1f0np0 2 vhost; infiniband/uverbs8 infiniband/rdma_cm vhost-vdpa-0; offered
-nic-mlx5_core.sf.4: mlx5_core.sf ens1f0s88 mlx5_8; infiniband/uverbs9 infiniband/rdma_cm; offered
+nic-0000-17-00-0-sf88: mlx5_core.sf ens1f0s88 mlx5_8; infiniband/uverbs9 infiniband/rdma_cm; offered
 nic-0000-01-00-0: tg3 eno3; ; the host's default route is over eno3
-nic-0000-17-00-3: vfio-pci ens1f0np0 1; vfio/vfio vfio/62; offered
+nic-0000-17-00-3: vfio-pci ens1f0np0 1; vfio/62 vfio/vfio; offered
 ";
     assert_eq!(told(&state), expected);
     assert_eq!(source(&state, "nics"), "ready: 10 network interfaces, 8 with RDMA");
@@ -91,41 +95,6 @@ async fn attributes_are_those_that_selectors_of_other_drivers_use_too() {
     for device in &state.inventory.devices {
         assert!(device.attributes.len() <= 32, "DRA takes no more of {}", device.id);
     }
-}
-
-#[tokio::test]
-async fn what_the_host_needs_is_given_to_no_one_alone_and_its_rdma_device_to_many() {
-    let ids = "ids: [nic-0000-01-00-0, nic-0000-17-00-0, nic-0000-98-00-0]";
-    let alone = world(&format!("resources: [{{name: a.com/x, devices: {{kind: nic, {ids}}}}}]"));
-    assert_eq!(alone.survey().await.resources().len(), 0, "no id overrules the host's needs");
-    let config = format!(
-        "resources: [{{name: rdma/shared, devices: {{kind: nic, {ids}}}, \
-         sharing: {{method: shared, replicas: 4}}}}]"
-    );
-    let shared = world(&config);
-    let state = shared.survey().await;
-    assert_eq!(state.resources().into_values().collect::<Vec<_>>(), [(8, 8)]);
-    let without_rdma: DeviceId = "nic-0000-01-00-0".parse().expect("an id");
-    let why = state.offerings()[&without_rdma].obstacle.clone();
-    assert_eq!(why.as_deref(), Some("no RDMA device, which is what containers could share"));
-    shared.write("/sys/module/ib_core/parameters/netns_mode", "N\n");
-    let state = shared.survey().await;
-    assert_eq!(state.resources().len(), 0);
-    assert!(told(&state).contains("rdma system set netns shared"));
-    assert!(source(&state, "nics").ends_with("RDMA network namespaces: exclusive"));
-}
-
-#[tokio::test]
-async fn a_route_over_an_interface_that_is_made_of_another_is_over_both() {
-    let world = world("resources: [{name: example.com/nic, devices: {kind: nic}}]");
-    world.write("/sys/class/net/ens1f1np1/upper_ens1f1.7/ifindex", "40");
-    let routes = fs::read_to_string(world.host("/proc/1/net/route")).expect("routes");
-    world.write("/proc/1/net/route", &routes.replace("eno3\t", "ens1f1.7\t"));
-    world.write("/proc/1/net/ipv6_route", "");
-    let state = world.survey().await;
-    let why = "the host's default route is over ens1f1.7, which is made of ens1f1np1";
-    assert!(told(&state).contains(why), "{}", told(&state));
-    assert!(told(&state).contains("tg3 eno3; ; offered"), "{}", told(&state));
 }
 
 #[tokio::test]
@@ -191,6 +160,29 @@ async fn cni_plugins_find_a_file_for_what_is_offered_and_none_for_what_is_not() 
     assert_eq!(left, 1, "an agent knows the files of its earlier life, and touches no other's");
 }
 
+#[tokio::test]
+async fn a_file_that_cannot_be_written_keeps_back_its_own_device_until_it_can() {
+    let world = world(VFS);
+    let folder = world.host("/var/run/k8s.cni.cncf.io/devinfo/dp");
+    let file = |id: &str| folder.join(format!("example.com-vf-{id}-device.json"));
+    fs::create_dir_all(file("0000:17:00.2").join("in the way")).expect("made");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let node = allocatable(&kubelet, "example.com/vf", 2).await;
+    assert_eq!(node.counts("example.com/vf"), Some((3, 2)));
+    assert!(file("0000:17:00.3").exists() && file("0000:17:00.4").exists());
+    let id: DeviceId = "0000:17:00.2".parse().expect("an id");
+    let state = agent.state.borrow().clone();
+    let why = state.offerings()[&id].obstacle.clone().unwrap_or_default();
+    assert!(why.starts_with("CNI plugins cannot be told of a device, since"), "{why}");
+    assert!(state.lacks.troubles.contains(&why), "{:?}", state.lacks.troubles);
+    world.machine.update(|model| drop(functions(model).pop())).expect("changed");
+    agent.until(|_| !file("0000:17:00.4").exists()).await;
+    allocatable(&kubelet, "example.com/vf", 1).await;
+    fs::remove_dir_all(file("0000:17:00.2")).expect("removed");
+    allocatable(&kubelet, "example.com/vf", 2).await;
+    assert!(file("0000:17:00.2").is_file());
+}
+
 fn functions(model: &mut windlass_machine::state::Model) -> &mut Vec<VirtualFunction> {
     &mut model.nics[0].sriov.as_mut().expect("it has virtual functions").functions
 }
@@ -207,42 +199,6 @@ async fn functions_that_are_made_while_the_agent_runs_are_offered() {
     };
     world.machine.update(|model| functions(model).push(more)).expect("changed");
     allocatable(&kubelet, "example.com/vf", 4).await;
-}
-
-#[tokio::test]
-async fn a_group_that_has_another_number_by_now_is_given_by_that_number() {
-    let world = world(VFS);
-    let (kubelet, agent) = (world.kubelet(), world.agent());
-    allocatable(&kubelet, "example.com/vf", 3).await;
-    world.machine.update(|model| functions(model)[1].group = Some(70)).expect("changed");
-    let has = |state: &Arc<NodeState>, path: &str| {
-        let device = device(&state.inventory, "0000:17:00.3");
-        device.nodes.iter().any(|node| node.path.to_str() == Some(path))
-    };
-    agent.until(|state| has(state, "/dev/vfio/70") && !has(state, "/dev/vfio/62")).await;
-    let admission = kubelet.admit(pod("p", "example.com/vf", 3)).await.expect("admitted");
-    let grant = &admission.allotment("main", "example.com/vf").expect("allotted").grant;
-    assert!(grant.devices.iter().any(|node| node.host_path.ends_with("/dev/vfio/70")));
-}
-
-#[tokio::test]
-async fn a_group_with_a_member_that_another_driver_has_is_given_to_no_one() {
-    let world = world(VFS);
-    world.machine.update(|model| functions(model)[0].group = Some(62)).expect("changed");
-    let state = world.survey().await;
-    let why = "0000:17:00.2 is in its IOMMU group 62 and has the driver mlx5_core";
-    assert!(told(&state).contains(why), "{}", told(&state));
-}
-
-#[tokio::test]
-async fn without_an_iommu_programs_find_the_node_by_its_usual_name() {
-    let world = world(VFS);
-    world.write("/sys/kernel/iommu_groups/62/name", "vfio-noiommu\n");
-    world.write("/dev/vfio/noiommu-62", "");
-    let state = world.survey().await;
-    let node = &device(&state.inventory, "0000:17:00.3").nodes[1];
-    assert_eq!(node.path.to_str(), Some("/dev/vfio/noiommu-62"));
-    assert_eq!(node.inside().to_str(), Some("/dev/vfio/62"));
 }
 
 #[tokio::test]
@@ -292,27 +248,6 @@ async fn half_a_set_of_nodes_is_given_to_no_one() {
     fs::rename(&verbs, world.host("/sys/elsewhere")).expect("moved");
     let why = "Unhealthy: not ready, mlx5_4 has no uverbs node yet: is ib_uverbs loaded?";
     agent.until_health("0000:ca:00.0", why).await;
-}
-
-#[tokio::test]
-async fn an_rdma_device_that_goes_while_its_driver_stays_is_a_failure() {
-    let world = world("nics: {ids: pciAddress}");
-    let agent = world.agent();
-    agent.until_health("0000:ca:00.0", "Healthy").await;
-    world.machine.update(|model| model.nics[4].rdma = None).expect("changed");
-    let why = "Unhealthy: not ready, its RDMA device is gone, while its driver is still mlx5_core";
-    agent.until_health("0000:ca:00.0", why).await;
-}
-
-#[tokio::test]
-async fn software_rdma_is_named_and_left_out() {
-    let world = world("");
-    world.write("/sys/devices/virtual/infiniband/rxe0/node_type", "1: CA");
-    let target = "../../devices/virtual/infiniband/rxe0";
-    let link = world.host("/sys/class/infiniband/rxe0");
-    std::os::unix::fs::symlink(target, link).expect("linked");
-    let state = world.survey().await;
-    assert!(source(&state, "nics").ends_with("; left out, as no hardware's: rxe0"));
 }
 
 /// A resource of the two NICs that no one else needs, shared.

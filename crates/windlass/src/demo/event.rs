@@ -23,12 +23,20 @@ pub(super) enum Event {
     PodAdmitted { pod: String, containers: Vec<Container>, took_ms: f64 },
     /// A pod was refused, as it had to be.
     PodRefused { pod: String, reason: String, message: String },
-    /// A fault was injected into a GPU.
+    /// Steps between two containers were done, on boards that need them.
+    HandedOver { pod: String, done: Vec<String> },
+    /// A pod is deleted; what it held is cleaned once the kubelet says so.
+    Deleted { pod: String },
+    /// A pod was deleted, and what it held was cleaned for the next.
+    CleanedUp { pod: String, done: Vec<String>, took_ms: f64 },
+    /// A fault was injected into a device.
     Fault { device: String, fault: String },
+    /// No fault can be simulated for a device.
+    NoFault { device: String },
     /// The kubelet knows that a device failed.
     Unhealthy(Failure),
     /// The fault is gone; the device must stay quiet before it is trusted again.
-    Waiting { device: String, quiet_ms: f64 },
+    Waiting { device: String, end: &'static str, quiet_ms: f64 },
     /// The kubelet knows that the device works again.
     Recovered { device: String, counts: Counts, took_ms: f64 },
     /// The kubelet restarted, and everything is as it was.

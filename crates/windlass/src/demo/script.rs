@@ -2,23 +2,27 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use tokio::time::{Instant, timeout};
 use windlass_core::{
     device::Device,
     inventory::Inventory,
     placement::{self, Connections, Policy, Request, Topology as Distances},
+    resource::ResourceName,
 };
 use windlass_kubelet_sim::{Admission, Allotment, NodeStatus, Pod, PodStatus, Question};
-use windlass_machine::Fault;
 
 use super::{
     event::{Alternative, Arrival, Container, Counts, Event, Failure},
+    fault::Trouble,
     pods, runtime,
     stage::{QUIET_PERIOD, Stage},
     tell::Teller,
 };
-use crate::commands::{Topology, ordered, short_name};
+use crate::{
+    commands::{Topology, ordered, short_name},
+    exit::Misuse,
+};
 
 /// Plays the steps.
 pub(super) struct Script<'a> {
@@ -27,19 +31,28 @@ pub(super) struct Script<'a> {
     begun: Instant,
     steps: usize,
     pods: usize,
+    /// The last pod that steps were done on a board for, by its UID, and the resource that it asked for.
+    with_board: Option<(String, String)>,
 }
 
 /// How long any step may take.
 const STEP_LIMIT: Duration = Duration::from_secs(5);
 
-/// "GPU has fallen off the bus": what is injected.
-const FALLEN_OFF: u64 = 79;
+/// How long it may take until a device is clean again: the kubelet's answer to who holds what serves for
+/// five seconds.
+const RELEASE_LIMIT: Duration = Duration::from_secs(15);
+
+/// How long nothing new must be offered.
+const SETTLED: Duration = Duration::from_millis(50);
+
+/// How often a board is looked at for what was done to it.
+const GLANCE: Duration = Duration::from_millis(5);
 
 // === impl Script ===
 
 impl<'a> Script<'a> {
     pub(super) fn new(stage: &'a Stage, teller: Teller, begun: Instant) -> Self {
-        Self { stage, teller, begun, steps: 0, pods: 0 }
+        Self { stage, teller, begun, steps: 0, pods: 0, with_board: None }
     }
 
     /// Plays the whole story.
@@ -48,7 +61,9 @@ impl<'a> Script<'a> {
         self.tell(&Event::Topology(Topology::of(&inventory)))?;
         let resources = self.register().await.context("step registration")?;
         let Some(main) = resources.iter().max_by_key(|counts| counts.allocatable) else {
-            bail!("step registration: the machine has no device to offer");
+            let nothing = "without a configuration the agent offers nothing of this machine: give one with \
+                           --config, or add devices with --device";
+            return Err(Misuse(anyhow!(nothing)).into());
         };
         self.fill(&inventory, main).await.context("step pods")?;
         for other in resources.iter().filter(|counts| counts.resource != main.resource) {
@@ -56,6 +71,7 @@ impl<'a> Script<'a> {
             let pod = pods::single(&format!("on-{}", short.replace('.', "-")), &other.resource);
             self.admit(&inventory, pod).await.context("step pods")?;
         }
+        self.change_hands(&inventory, &resources).await.context("step hand-over")?;
         self.refuse(main).await.context("step refusal")?;
         self.fail_and_recover(&inventory, main).await?;
         self.restart_kubelet(&resources).await.context("step kubelet restart")?;
@@ -82,7 +98,8 @@ impl<'a> Script<'a> {
 
     /// Every resource that the agent offers must arrive at the kubelet.
     async fn register(&mut self) -> Result<Vec<Counts>> {
-        let offered = self.stage.state.borrow().resources();
+        let offered =
+            timeout(STEP_LIMIT, self.settled()).await.context("the offers go on changing")?;
         let mut arrived = Vec::new();
         for (resource, (capacity, allocatable)) in offered {
             let resource = resource.to_string();
@@ -95,6 +112,13 @@ impl<'a> Script<'a> {
         let resources = arrived.iter().map(|arrival| arrival.counts.clone()).collect();
         self.tell(&Event::Registered { resources: arrived })?;
         Ok(resources)
+    }
+
+    /// What is offered, once that changes no more: probes and hand-overs come after the discovery.
+    async fn settled(&self) -> BTreeMap<ResourceName, (usize, usize)> {
+        let mut state = self.stage.state.clone();
+        while let Ok(Ok(())) = timeout(SETTLED, state.changed()).await {}
+        self.stage.state.borrow().resources()
     }
 
     async fn fill(&mut self, inventory: &Inventory, main: &Counts) -> Result<()> {
@@ -111,13 +135,44 @@ impl<'a> Script<'a> {
         let admission = self.stage.kubelet.admit(pod).await?;
         let took_ms = ms(begun);
         self.stage.kubelet.start_container(&uid, "main").await?;
-        for (resource, size) in wanted {
-            let given = admission.allotment("main", &resource).map_or(0, |given| given.ids().len());
-            ensure!(given as u64 == size, "{name} got {given} of {size} {resource}");
+        for (resource, size) in &wanted {
+            let given = admission.allotment("main", resource).map_or(0, |given| given.ids().len());
+            ensure!(given as u64 == *size, "{name} got {given} of {size} {resource}");
         }
         let containers = self.containers(inventory, &admission)?;
         self.pods += 1;
-        self.tell(&Event::PodAdmitted { pod: name, containers, took_ms })
+        self.tell(&Event::PodAdmitted { pod: name.clone(), containers, took_ms })?;
+        let done = self.stage.boards.take_done();
+        if done.is_empty() {
+            return Ok(());
+        }
+        self.with_board = wanted.into_iter().next().map(|(resource, _)| (uid, resource));
+        self.tell(&Event::HandedOver { pod: name, done })
+    }
+
+    /// The last pod that was given a board is deleted, and another one takes its place.
+    async fn change_hands(&mut self, inventory: &Inventory, resources: &[Counts]) -> Result<()> {
+        let Some((uid, resource)) = self.with_board.take() else { return Ok(()) };
+        let begun = Instant::now();
+        let pod = self.stage.kubelet.node().pods.get(&uid).map(|pod| pod.name.clone());
+        let pod = pod.unwrap_or_default();
+        self.stage.kubelet.delete(&uid).await;
+        self.teller.tell(&Event::Deleted { pod: pod.clone() })?;
+        let cleaned = timeout(RELEASE_LIMIT, self.done_to_boards()).await;
+        let done = cleaned.context("nothing was done to the board")?;
+        let is_whole = |node: &NodeStatus| resources.iter().all(|one| is_as(node, one));
+        self.stage.kubelet.wait_for(is_whole, STEP_LIMIT).await?;
+        self.tell(&Event::CleanedUp { pod, done, took_ms: ms(begun) })?;
+        self.admit(inventory, pods::single("after-it", &resource)).await
+    }
+
+    async fn done_to_boards(&self) -> Vec<String> {
+        loop {
+            match self.stage.boards.take_done() {
+                done if done.is_empty() => tokio::time::sleep(GLANCE).await,
+                done => return done,
+            }
+        }
     }
 
     fn containers(&self, inventory: &Inventory, admission: &Admission) -> Result<Vec<Container>> {
@@ -176,34 +231,38 @@ impl<'a> Script<'a> {
         self.tell(&Event::PodRefused { pod: name, reason, message })
     }
 
-    /// A GPU that a pod holds falls off the bus, and comes back.
+    /// A device that a pod holds fails, and comes back.
     async fn fail_and_recover(&mut self, inventory: &Inventory, main: &Counts) -> Result<()> {
         let node = self.stage.kubelet.node();
         let held = held_of(&node, &main.resource);
         let known = held.iter().filter_map(|(id, pod)| Some((inventory.get(id)?, pod)));
         let last = known.max_by_key(|(device, _)| device.index);
         let (device, pod) = last.context("no pod holds a device")?;
-        self.fail(device, pod, main).await.context("step failure")?;
-        self.recover(device, main).await.context("step recovery")
+        let Some(trouble) = Trouble::of(device) else {
+            return self.teller.tell(&Event::NoFault { device: short_name(device) });
+        };
+        self.fail(device, pod, (main, &trouble)).await.context("step failure")?;
+        self.recover(device, (main, &trouble)).await.context("step recovery")
     }
 
-    async fn fail(&mut self, device: &Device, pod: &str, main: &Counts) -> Result<()> {
-        let gpu = device.index as usize;
+    async fn fail(
+        &mut self,
+        device: &Device,
+        pod: &str,
+        (main, trouble): (&Counts, &Trouble),
+    ) -> Result<()> {
         let begun = Instant::now();
-        self.stage.machine.inject(&Fault::Xid { gpu, code: FALLEN_OFF })?;
+        self.stage.machine.inject(&trouble.begins)?;
         let id = device.id.as_str();
         let unhealthy = |node: &NodeStatus| is_healthy(node, &main.resource, id) == Some(false);
         let node = self.stage.kubelet.wait_for(unhealthy, STEP_LIMIT).await?;
         let took_ms = ms(begun);
-        // The driver finds it lost from now on: it does not recover by itself.
-        self.stage.machine.inject(&Fault::Lost { gpu })?;
+        trouble.lasts.iter().try_for_each(|fault| self.stage.machine.inject(fault))?;
         let why = self.stage.state.borrow().inventory.get(id).map(|now| now.health.to_string());
-        self.tell(&Event::Fault {
-            device: format!("GPU{gpu}"),
-            fault: format!("XID {FALLEN_OFF}"),
-        })?;
+        let name = short_name(device);
+        self.tell(&Event::Fault { device: name.clone(), fault: trouble.what.clone() })?;
         self.tell(&Event::Unhealthy(Failure {
-            device: short_name(device),
+            device: name,
             why: why.unwrap_or_default(),
             counts: counts(&node, &main.resource),
             held_by: pod.to_owned(),
@@ -211,11 +270,16 @@ impl<'a> Script<'a> {
         }))
     }
 
-    async fn recover(&mut self, device: &Device, main: &Counts) -> Result<()> {
+    async fn recover(
+        &mut self,
+        device: &Device,
+        (main, trouble): (&Counts, &Trouble),
+    ) -> Result<()> {
         let begun = Instant::now();
         let (name, quiet_ms) = (short_name(device), QUIET_PERIOD.as_secs_f64() * 1000.0);
-        self.stage.machine.inject(&Fault::Recover { gpu: device.index as usize })?;
-        self.teller.tell(&Event::Waiting { device: name.clone(), quiet_ms })?;
+        self.stage.machine.inject(&trouble.ends)?;
+        let waiting = Event::Waiting { device: name.clone(), end: trouble.end, quiet_ms };
+        self.teller.tell(&waiting)?;
         let id = device.id.as_str();
         let healthy = |node: &NodeStatus| is_healthy(node, &main.resource, id) == Some(true);
         let node = self.stage.kubelet.wait_for(healthy, STEP_LIMIT).await?;
@@ -228,11 +292,7 @@ impl<'a> Script<'a> {
         let before = holdings(&self.stage.kubelet.node());
         let begun = Instant::now();
         self.stage.kubelet.restart().await?;
-        let back = |node: &NodeStatus| {
-            resources.iter().all(|counts| {
-                node.counts(&counts.resource) == Some((counts.capacity, counts.allocatable))
-            })
-        };
+        let back = |node: &NodeStatus| resources.iter().all(|one| is_as(node, one));
         let node = self.stage.kubelet.wait_for(back, STEP_LIMIT).await?;
         let took_ms = ms(begun);
         let after = holdings(&node);
@@ -301,6 +361,11 @@ fn holdings(node: &NodeStatus) -> BTreeMap<String, Vec<String>> {
 
 fn is_healthy(node: &NodeStatus, resource: &str, id: &str) -> Option<bool> {
     Some(node.resources.get(resource)?.devices.get(id)?.is_healthy())
+}
+
+/// Whether the kubelet has of a resource what it had.
+fn is_as(node: &NodeStatus, then: &Counts) -> bool {
+    node.counts(&then.resource) == Some((then.capacity, then.allocatable))
 }
 
 fn counts(node: &NodeStatus, resource: &str) -> Counts {

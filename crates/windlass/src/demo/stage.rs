@@ -17,14 +17,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_kubelet_sim::Kubelet;
-use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_machine::{Machine, simulated_driver};
 use windlass_node::{
     Agent, Config, causes,
-    config::{DriverPlaces, HealthPolicy, Policy},
+    config::{DriverPlaces, HealthPolicy, Policy, SessionLimits},
     state::NodeState,
 };
 
-use super::event::Event;
+use super::{boards::Boards, event::Event, scene::Scene};
 use crate::{
     commands::{clock, host_flags},
     logging,
@@ -33,6 +33,7 @@ use crate::{
 /// Everything that plays a part.
 pub(super) struct Stage {
     pub(super) machine: Machine,
+    pub(super) boards: Boards,
     pub(super) kubelet: Kubelet,
     pub(super) state: watch::Receiver<Arc<NodeState>>,
     pub(super) agent_started: Instant,
@@ -55,7 +56,8 @@ const LOG_TAIL: usize = 5;
 
 impl Stage {
     /// Makes the machine, starts the kubelet, then the agent.
-    pub(super) fn set(profile: &Profile) -> Result<Self> {
+    pub(super) fn set(scene: Scene) -> Result<Self> {
+        let Scene { profile, policy, boards } = scene;
         let folder = tempfile::Builder::new()
             .prefix("windlass-")
             .tempdir()
@@ -63,20 +65,30 @@ impl Stage {
         let levels = Targets::new().with_default(LevelFilter::INFO);
         logging::to_file(&log(folder.path()), levels).context("cannot write the agent's log")?;
         let machine =
-            Machine::create(&folder.path().join("machine"), profile, &simulated_driver()?)
+            Machine::create(&folder.path().join("machine"), &profile, &simulated_driver()?)
                 .context("cannot make the simulated machine")?;
         let kubelet_dir = folder.path().join("kubelet");
         let mut settings = windlass_kubelet_sim::Config::new(&kubelet_dir);
         settings.numa_nodes = (0..8).collect();
         let kubelet = Kubelet::start(settings).context("cannot start the embedded kubelet")?;
         let agent_started = Instant::now();
-        let agent = Agent::start(&config(folder.path(), &machine), clock());
+        let agent = Agent::start(&config(folder.path(), &machine, policy), clock());
         let agent = agent.context("cannot start the agent")?;
         let state = agent.state();
         let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
         let mut task = JoinSet::new();
         task.spawn(run(agent, stop.clone(), ended.clone()));
-        Ok(Self { machine, kubelet, state, agent_started, folder, stop, ended, agent: task })
+        Ok(Self {
+            machine,
+            boards,
+            kubelet,
+            state,
+            agent_started,
+            folder,
+            stop,
+            ended,
+            agent: task,
+        })
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -144,7 +156,7 @@ async fn run(agent: Agent, stop: CancellationToken, ended: CancellationToken) {
     ended.cancel();
 }
 
-fn config(folder: &Path, machine: &Machine) -> Config {
+fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
     Config {
         kubelet_dir: folder.join("kubelet"),
         host_root: machine.host_root(),
@@ -158,10 +170,11 @@ fn config(folder: &Path, machine: &Machine) -> Config {
             health: HealthPolicy {
                 quiet_period: QUIET_PERIOD,
                 probe_interval: QUIET_PERIOD / 2,
-                ..HealthPolicy::default()
+                ..policy.health
             },
-            ..Policy::default()
+            ..policy
         },
+        session: SessionLimits { look_interval: QUIET_PERIOD / 10, ..SessionLimits::default() },
         state_dir: folder.join("state"),
         ..Config::default()
     }

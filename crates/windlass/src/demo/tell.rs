@@ -56,9 +56,15 @@ impl Words {
                 self.pod_admitted(pod, containers, *took_ms)
             }
             Event::PodRefused { pod, reason, message } => self.pod_refused(pod, reason, message),
-            Event::Fault { device, fault } => self.fault(device, fault),
+            Event::HandedOver { done, .. } => listed("done  ", done),
+            Event::Deleted { pod } => self.deleted(pod),
+            Event::CleanedUp { pod, done, took_ms } => self.cleaned_up(pod, done, *took_ms),
+            Event::Fault { fault, .. } => self.fault(fault),
+            Event::NoFault { device } => {
+                vec![String::new(), self.quiet(format!("No fault is simulated for {device}"))]
+            }
             Event::Unhealthy(failure) => self.unhealthy(failure),
-            Event::Waiting { device, quiet_ms } => waiting(device, *quiet_ms / 1000.0),
+            Event::Waiting { device, end, quiet_ms } => waiting(device, end, *quiet_ms / 1000.0),
             Event::Recovered { device, counts, took_ms } => {
                 self.recovered(device, counts, *took_ms)
             }
@@ -145,10 +151,24 @@ impl Words {
         [String::new(), refused].into_iter().chain(message).collect()
     }
 
-    fn fault(self, device: &str, fault: &str) -> Vec<String> {
-        let mut lines = self.heading("A GPU fails");
+    fn cleaned_up(self, pod: &str, done: &[String], took_ms: f64) -> Vec<String> {
+        let (ok, pod, took) = (self.ok(), self.strong(pod), self.took(took_ms));
+        let clean = format!("  {ok} what {pod} had is clean {took}");
+        std::iter::once(clean).chain(listed("done  ", done)).collect()
+    }
+
+    fn deleted(self, pod: &str) -> Vec<String> {
+        let mut lines = self.heading("A device changes hands");
+        lines.push(format!(
+            "  .. pod {pod} is deleted, which the kubelet tells when it is asked next"
+        ));
+        lines
+    }
+
+    fn fault(self, fault: &str) -> Vec<String> {
+        let mut lines = self.heading("A device fails");
         let mark = self.0.text(Tone::Notable, "!!");
-        lines.push(format!("  {mark} the driver reports {fault} on {device}"));
+        lines.push(format!("  {mark} {fault}"));
         lines
     }
 
@@ -223,9 +243,16 @@ impl Words {
     }
 }
 
-fn waiting(device: &str, quiet_s: f64) -> Vec<String> {
+fn waiting(device: &str, end: &str, quiet_s: f64) -> Vec<String> {
     let rule = format!("must pass its probe after {quiet_s:.1} s without trouble");
-    vec![format!("  .. the GPU was reset; {device} {rule}")]
+    vec![format!("  .. {end}; {device} {rule}")]
+}
+
+/// Things one below the other, with what they are before the first.
+fn listed(what: &str, things: &[String]) -> Vec<String> {
+    let mut words = std::iter::once(what).chain(std::iter::repeat("      "));
+    let line = |thing| format!("         {}{thing}", words.next().unwrap_or_default());
+    things.iter().map(line).collect()
 }
 
 fn allocatable(counts: &Counts) -> String {
@@ -239,13 +266,15 @@ fn gets(container: &Container) -> Vec<String> {
     let nodes = container.device_nodes.iter();
     let (graphics, nodes): (Vec<_>, Vec<_>) = nodes.partition(|path| path.starts_with(GRAPHICS));
     let mut gets: Vec<_> = nodes.into_iter().cloned().collect();
-    if !graphics.is_empty() {
-        gets.push(format!("{} in {GRAPHICS},", count(graphics.len(), "node")));
+    let graphics = Some(graphics.len()).filter(|number| *number > 0);
+    let graphics = graphics.map(|number| format!("{} in {GRAPHICS}", count(number, "node")));
+    let files = container.files.iter().map(|(noun, number)| many(*number, noun));
+    let counted: Vec<_> = graphics.into_iter().chain(files).collect();
+    if !counted.is_empty() {
+        gets.push(counted.join(", "));
     }
-    let files = container.files.iter();
-    let files: Vec<_> = files.map(|(noun, number)| many(*number, noun)).collect();
-    if !files.is_empty() {
-        gets.push(files.join(", "));
+    if gets.is_empty() {
+        gets.clone_from(&container.env);
     }
     gets
 }

@@ -48,7 +48,7 @@ fn what_no_machine_has_is_code_64_with_what_there_is() {
         (vec!["machine", "fault", dir, "unplugg:eth0"], "unplug:eth0"),
         (
             vec!["demo", "--machine", "rdma"],
-            "the demo shows NVIDIA GPUs, and machine rdma has none",
+            "without a configuration the agent offers nothing of this machine",
         ),
     ] {
         let output = run(&arguments);

@@ -41,10 +41,7 @@ impl View<'_> {
     fn id(&self, function: &Function) -> Option<DeviceId> {
         match self.policy.ids {
             NicIds::PciAddress => function.name.parse().ok(),
-            NicIds::Name if function.is_subfunction() => {
-                format!("nic-{}", function.name).parse().ok()
-            }
-            NicIds::Name => format!("nic-{}", function.name.replace([':', '.'], "-")).parse().ok(),
+            NicIds::Name => lasting_name(function).parse().ok(),
         }
     }
 
@@ -53,11 +50,12 @@ impl View<'_> {
     fn not_alone(&self, function: &Function) -> Option<String> {
         let interfaces = function.interfaces.iter();
         let mut uses = interfaces.filter_map(|it| self.uses.of(self.host, &it.name));
-        let virtual_functions = || match function.virtual_functions {
-            Some((_, made @ 1..)) => Some(format!("{made} virtual functions are made of it")),
-            _ => None,
-        };
-        uses.next().or_else(virtual_functions)
+        let virtual_functions = function.virtual_functions.map_or(0, |(_, made)| made);
+        let parts = self.subfunctions.get(&function.address);
+        let parts = parts.filter(|_| !function.is_subfunction()).copied();
+        uses.next()
+            .or_else(|| made_of_it(virtual_functions, "virtual function"))
+            .or_else(|| made_of_it(parts.unwrap_or(0), "subfunction"))
     }
 
     fn not_shared(&self, function: &Function) -> Option<String> {
@@ -66,5 +64,24 @@ impl View<'_> {
             Networks::Exclusive => Some(ONE_NETWORK.to_owned()),
             Networks::Shared | Networks::Unknown => None,
         }
+    }
+}
+
+/// A name by which the function goes after the next boot too. The numbers of subfunctions on their bus are
+/// given in the order in which they are made; the one that an administrator chose stays.
+fn lasting_name(function: &Function) -> String {
+    let address = function.address.to_string().replace([':', '.'], "-");
+    match function.subfunction_number {
+        Some(number) => format!("nic-{address}-sf{number}"),
+        None if function.is_subfunction() => format!("nic-{}", function.name),
+        None => format!("nic-{address}"),
+    }
+}
+
+fn made_of_it(number: u32, what: &str) -> Option<String> {
+    match number {
+        0 => None,
+        1 => Some(format!("1 {what} is made of it")),
+        several => Some(format!("{several} {what}s are made of it")),
     }
 }

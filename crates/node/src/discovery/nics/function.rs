@@ -1,6 +1,9 @@
 //! One network function as sysfs shows it: a PCI function, physical or virtual, or a subfunction.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use windlass_core::pci::PciAddress;
 
@@ -35,6 +38,8 @@ pub(super) struct Function {
     pub(super) physical: Option<Physical>,
     /// How many virtual functions it can have, and has.
     pub(super) virtual_functions: Option<(u32, u32)>,
+    /// The number that an administrator gave to a subfunction.
+    pub(super) subfunction_number: Option<u32>,
 }
 
 /// The physical function of a virtual one.
@@ -70,8 +75,10 @@ pub(super) fn find(host: &Host) -> Found {
     let parts = host.names(AUXILIARY).into_iter().filter(|name| name.contains(SUBFUNCTION));
     folders.extend(parts.map(|name| (name.clone(), format!("{AUXILIARY}/{name}"))));
     for rdma in host.names(INFINIBAND) {
+        // Older kernels put software below the function that it sends through.
+        let is_software = rdma::is_software(host, &Path::new(INFINIBAND).join(&rdma));
         // Some RDMA devices are of no network class, such as Alibaba's.
-        match hardware_of(host, &rdma) {
+        match hardware_of(host, &rdma).filter(|_| !is_software) {
             Some((name, bus)) => drop(folders.insert(name.clone(), format!("{bus}/{name}"))),
             None => found.skipped.push(rdma),
         }
@@ -143,6 +150,7 @@ impl Function {
             physical: None,
             virtual_functions: virtual_functions
                 .map(|total| (total, number("sriov_numvfs").unwrap_or(0))),
+            subfunction_number: number("sfnum"),
             name,
             folder,
         })
@@ -164,7 +172,7 @@ impl Function {
 }
 
 /// The PCI function that a subfunction is a part of.
-fn parent(host: &Host, folder: &std::path::Path) -> Option<PciAddress> {
+fn parent(host: &Host, folder: &Path) -> Option<PciAddress> {
     let resolved = host.path(folder).canonicalize().ok()?;
     resolved.ancestors().find_map(|above| above.file_name()?.to_str()?.parse().ok())
 }

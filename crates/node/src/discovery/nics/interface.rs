@@ -30,7 +30,7 @@ pub(super) fn of_device(host: &Host, folder: &Path) -> Vec<Interface> {
     let folders = net_folders(host, folder);
     let read = |net: &PathBuf| {
         let names = host.names(net).into_iter();
-        let own = names.filter(|name| representor_index(host, &net.join(name)).is_none());
+        let own = names.filter(|name| !is_representor(host, &net.join(name)));
         own.map(|name| Interface::read(host, net, name)).collect::<Vec<_>>()
     };
     folders.iter().flat_map(read).collect()
@@ -43,7 +43,13 @@ pub(super) fn representors(host: &Host, folder: &Path) -> BTreeMap<u32, String> 
     names.filter_map(|name| Some((representor_index(host, &net.join(&name))?, name))).collect()
 }
 
-/// `pf0vf3` is the representor of virtual function 3 (`devlink-port`, kernel documentation).
+/// `pf0vf3` is the representor of virtual function 3; `pf0sf88`, `c1pf0sf88` are those of subfunctions,
+/// `pf0hpf` that of a whole function. The cable's own port is `p0` or `p0s1`
+/// (`__devlink_port_phys_port_name_get` in the kernel).
+fn is_representor(host: &Host, folder: &Path) -> bool {
+    host.text(folder.join("phys_port_name")).is_some_and(|port| port.contains("pf"))
+}
+
 fn representor_index(host: &Host, folder: &Path) -> Option<u32> {
     let port = host.text(folder.join("phys_port_name"))?;
     let (physical, index) = port.rsplit_once("vf")?;

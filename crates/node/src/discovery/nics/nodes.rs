@@ -11,7 +11,7 @@ use super::{
     vdpa::VdpaKind,
     vfio::{self, Vfio},
 };
-use crate::config::RdmaNode;
+use crate::{config::RdmaNode, host::is_vfio};
 
 /// What a container needs, and what stands against giving it away.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl View<'_> {
     pub(super) fn node_set(&self, function: &Function) -> NodeSet {
         let mut set = match function.driver.as_deref() {
             Some(STUB) => NodeSet::withheld("pci-stub keeps it for a virtual machine"),
-            Some(driver) if vfio::is_vfio(driver) => {
+            Some(driver) if is_vfio(driver) => {
                 let Vfio { nodes, withheld } = vfio::of_device(self.host, &function.folder);
                 NodeSet { nodes, withheld, missing: None }
             }

@@ -46,13 +46,36 @@ pub(super) enum Networks {
     Unknown,
 }
 
+/// What software for RDMA calls itself, until somebody gives it another name: `rxe_register_device` and
+/// `siw_device_create` in the kernel.
+const SOFTWARE: [&str; 2] = ["rxe", "Software iWARP"];
+
 const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 
 /// The RDMA devices in the folder of a function.
 pub(super) fn of_device(host: &Host, folder: &Path) -> Vec<RdmaDevice> {
-    let mut names = host.names(folder.join("infiniband"));
+    let infiniband = folder.join("infiniband");
+    let mut names = host.names(&infiniband);
+    names.retain(|name| !is_software(host, &infiniband.join(name)));
     names.sort_by_key(|name| (name.len(), name.clone()));
     names.into_iter().map(|name| RdmaDevice::read(host, folder, name)).collect()
+}
+
+/// Whether an RDMA device is a program that sends through any interface. Of `rxe` there is also a file that
+/// says through which; no other driver has it.
+pub(super) fn is_software(host: &Host, folder: &Path) -> bool {
+    let called = host.text(folder.join("node_desc")).unwrap_or_default();
+    let [rxe, siw] = SOFTWARE;
+    called == rxe || called.starts_with(siw) || host.has(folder.join("parent"))
+}
+
+/// Whether a module is loaded that makes RDMA devices of the functions of a driver: one that is built on
+/// the driver's module and on RDMA's, as `mlx5_ib` is.
+pub(super) fn has_maker(host: &Host, function: &Path) -> bool {
+    let Some(module) = host.link_name(function.join("driver/module")) else { return false };
+    let on_top_of = |module: &str| host.names(format!("/sys/module/{module}/holders"));
+    let of_rdma = on_top_of("ib_core");
+    on_top_of(&module).iter().any(|name| of_rdma.contains(name))
 }
 
 // === impl RdmaDevice ===

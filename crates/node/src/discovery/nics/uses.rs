@@ -1,63 +1,126 @@
 //! What the host itself does with an interface: one that it speaks through is given to no container.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{self, BufRead as _, BufReader},
+};
 
+use super::routes::{Route, ipv4, ipv6};
 use crate::host::Host;
 
-/// The host's default routes.
-#[derive(Debug)]
+/// The interfaces that the host's routes are over.
+#[derive(Debug, Default)]
 pub(super) struct Uses {
     default_routes: BTreeSet<String>,
-    /// Whether the kernel's routes could be read at all.
-    pub(super) is_known: bool,
+    /// A route to less than everywhere: the host has an address there.
+    other_routes: BTreeSet<String>,
+    /// Why there may be routes besides.
+    pub(super) unknown: Option<String>,
 }
 
-/// The routes of the first process, which has the host's network; a simulated host has no processes.
-const ROUTES: [&str; 2] = ["/proc/1/net", "/proc/net"];
+/// Tables of the first process, which has the host's network. `/proc/net` would be the agent's own.
+const IPV4: &str = "/proc/1/net/route";
+const IPV6: &str = "/proc/1/net/ipv6_route";
+
+/// Routes of a table that are looked at. Kubernetes' networks make thousands; a router of the Internet
+/// has a million, and no one wants to wait for them at each look.
+const MOST_ROUTES: usize = 100_000;
 
 const NET: &str = "/sys/class/net";
+
+/// Masters that tell by their state whether they are used, and the folder that each has. Of others
+/// nothing can be told: Open vSwitch's `ovs-system` is down while it works.
+const PLAIN_MASTERS: [(&str, &str); 2] = [("bonding", "bond"), ("bridge", "bridge")];
 
 // === impl Uses ===
 
 impl Uses {
     pub(super) fn read(host: &Host) -> Self {
-        let table = |name: &str| ROUTES.iter().find_map(|dir| host.text(format!("{dir}/{name}")));
-        let (ipv4, ipv6) = (table("route"), table("ipv6_route"));
-        let is_known = ipv4.is_some() || ipv6.is_some();
-        let ipv4 = ipv4.iter().flat_map(|table| table.lines()).filter_map(default_ipv4);
-        let ipv6 = ipv6.iter().flat_map(|table| table.lines()).filter_map(default_ipv6);
-        let default_routes = ipv4.chain(ipv6).filter(|name| *name != "lo").map(str::to_owned);
-        Self { default_routes: default_routes.collect(), is_known }
+        let mut uses = Self::default();
+        let ipv4 = uses.read_table(host, IPV4, ipv4);
+        // A kernel without IPv6 has no table of it.
+        let ipv6 = match uses.read_table(host, IPV6, ipv6) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            read => read,
+        };
+        let failed = ipv4.err().map(|error| (IPV4, error));
+        let failed = failed.or_else(|| ipv6.err().map(|error| (IPV6, error)));
+        uses.unknown = failed.map(|(path, why)| {
+            format!("the host's routes cannot be read, and one may be over it: {path}: {why}")
+        });
+        uses
+    }
+
+    /// Line by line: a table may be large.
+    fn read_table(
+        &mut self,
+        host: &Host,
+        path: &str,
+        parse: fn(&str) -> Option<Route<'_>>,
+    ) -> io::Result<()> {
+        let lines = BufReader::new(File::open(host.path(path))?).lines();
+        for (nth, line) in lines.enumerate() {
+            if nth > MOST_ROUTES {
+                let why = format!("it has more than {MOST_ROUTES}");
+                return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+            }
+            self.note(parse(&line?));
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, route: Option<Route<'_>>) {
+        let Some(Route { interface, is_default }) = route else { return };
+        let known = if is_default { &mut self.default_routes } else { &mut self.other_routes };
+        if interface != "lo" && !known.contains(interface) {
+            known.insert(interface.to_owned());
+        }
     }
 
     /// Why no container may have an interface to itself.
     pub(super) fn of(&self, host: &Host, interface: &str) -> Option<String> {
-        if let Some(route) = self.default_route(host, interface) {
-            return Some(if route == interface {
-                format!("the host's default route is over {interface}")
-            } else {
-                format!("the host's default route is over {route}, which is made of {interface}")
-            });
-        }
-        let master = host.link_name(format!("{NET}/{interface}/master"))?;
-        let state = host.text(format!("{NET}/{master}/operstate"));
-        let kind = if host.has(format!("{NET}/{master}/bonding")) { "bond" } else { "bridge" };
-        (state.as_deref() != Some("down"))
-            .then(|| format!("{interface} is a part of the {kind} {master}, which is in use"))
+        let all = with_what_is_above(host, interface);
+        let over = |routes: &BTreeSet<String>, what: &str| {
+            let route = all.iter().find(|name| routes.contains(*name))?;
+            let made_of = (route != interface).then(|| format!(", which is made of {interface}"));
+            Some(format!("{what} is over {route}{}", made_of.unwrap_or_default()))
+        };
+        over(&self.default_routes, "the host's default route")
+            .or_else(|| over(&self.other_routes, "a route of the host"))
+            .or_else(|| part_in_use(host, interface))
+            .or_else(|| self.unknown.clone())
     }
+}
 
-    /// The interface with a default route that this one is, or lies below of: as a member of a bond or a
-    /// bridge, or under a VLAN.
-    fn default_route(&self, host: &Host, interface: &str) -> Option<String> {
-        let (mut seen, mut open) = (BTreeSet::new(), vec![interface.to_owned()]);
-        while let Some(next) = open.pop() {
-            if self.default_routes.contains(&next) {
-                return Some(next);
-            }
-            open.extend(above(host, &next).filter(|upper| seen.insert(upper.clone())));
+pub(super) fn is_in_bond(host: &Host, interface: &str) -> bool {
+    host.has(format!("{NET}/{interface}/master/bonding"))
+}
+
+/// What an interface is a part of that is in use, as far as can be told.
+fn part_in_use(host: &Host, interface: &str) -> Option<String> {
+    let master = host.link_name(format!("{NET}/{interface}/master"))?;
+    let folder = format!("{NET}/{master}");
+    let kind = PLAIN_MASTERS.iter().find(|(own, _)| host.has(format!("{folder}/{own}")));
+    match kind {
+        None => Some(format!("{interface} is a part of {master}")),
+        Some(_) if host.text(format!("{folder}/operstate")).as_deref() == Some("down") => None,
+        Some((_, kind)) => {
+            Some(format!("{interface} is a part of the {kind} {master}, which is in use"))
         }
-        None
     }
+}
+
+/// An interface and those that it lies below of: as a member of a bond or a bridge, or under a VLAN.
+fn with_what_is_above(host: &Host, interface: &str) -> Vec<String> {
+    let mut all = vec![interface.to_owned()];
+    let mut next = 0;
+    while let Some(name) = all.get(next) {
+        let above: Vec<_> = above(host, name).filter(|upper| !all.contains(upper)).collect();
+        all.extend(above);
+        next += 1;
+    }
+    all
 }
 
 fn above(host: &Host, interface: &str) -> impl Iterator<Item = String> {
@@ -65,46 +128,4 @@ fn above(host: &Host, interface: &str) -> impl Iterator<Item = String> {
     let uppers = host.names(&folder).into_iter();
     let uppers = uppers.filter_map(|name| name.strip_prefix("upper_").map(str::to_owned));
     uppers.chain(host.link_name(format!("{folder}/master")))
-}
-
-/// Interface, destination and, eighth, mask; all zeros is everywhere (`proc_net_route`, proc(5)).
-fn default_ipv4(line: &str) -> Option<&str> {
-    let fields: Vec<_> = line.split_ascii_whitespace().collect();
-    let everywhere = fields.get(1) == Some(&"00000000") && fields.get(7) == Some(&"00000000");
-    fields.first().filter(|_| everywhere).copied()
-}
-
-/// Destination, length of its prefix and, last, the interface (`ipv6_route`, kernel documentation).
-fn default_ipv6(line: &str) -> Option<&str> {
-    let fields: Vec<_> = line.split_ascii_whitespace().collect();
-    let is_zero = |field: &&str| field.bytes().all(|digit| digit == b'0');
-    let everywhere = fields.len() == 10 && fields[..2].iter().all(is_zero);
-    fields.last().filter(|_| everywhere).copied()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_routes_to_everywhere_are_default_routes() {
-        for (line, expected) in [
-            ("Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\tMTU", None),
-            ("eth0\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0", Some("eth0")),
-            ("eth1\t0000A8C0\t00000000\t0001\t0\t0\t100\t0000FFFF\t0\t0\t0", None),
-            ("eth1\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000080\t0\t0\t0", None),
-            ("", None),
-        ] {
-            assert_eq!(default_ipv4(line), expected, "{line}");
-        }
-        let (zero, one) = ("0".repeat(32), format!("fe80{}", "0".repeat(28)));
-        for (line, expected) in [
-            (format!("{zero} 00 {zero} 00 {one} 400 1 0 3 eth0"), Some("eth0")),
-            (format!("{one} 40 {zero} 00 {zero} 100 1 0 1 eth1"), None),
-            (format!("{zero} 60 {zero} 00 {zero} 100 1 0 1 eth1"), None),
-            ("eth1".to_owned(), None),
-        ] {
-            assert_eq!(default_ipv6(&line), expected, "{line}");
-        }
-    }
 }

@@ -1,0 +1,73 @@
+//! Lines of the kernel's tables of routes.
+//!
+//! They are those of the main table, each with one interface: of several next hops of an IPv4 route
+//! only the first is shown. Netlink has the others, but of the network namespace of who asks, and that
+//! is not the host's.
+
+/// A route of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Route<'a> {
+    pub(super) interface: &'a str,
+    /// Whether it leads everywhere.
+    pub(super) is_default: bool,
+}
+
+/// A line of `route`: interface, destination and, eighth, mask, all as one word of the machine
+/// (`proc_net_route`, proc(5)).
+pub(super) fn ipv4(line: &str) -> Option<Route<'_>> {
+    let fields: Vec<_> = line.split_ascii_whitespace().collect();
+    let [interface, destination, _, _, _, _, _, mask, ..] = fields[..] else { return None };
+    let [destination, mask] = [destination, mask].map(|word| u32::from_str_radix(word, 16).ok());
+    Some(Route { interface, is_default: destination? == 0 && mask? == 0 })
+}
+
+/// A line of `ipv6_route`: destination, length of its prefix and, last of ten, the interface (kernel
+/// documentation, `ipv6_route`). Link-local and multicast routes are left out: every interface that is
+/// up has them.
+pub(super) fn ipv6(line: &str) -> Option<Route<'_>> {
+    let fields: Vec<_> = line.split_ascii_whitespace().collect();
+    let [destination, length, _, _, _, _, _, _, _, interface] = fields[..] else { return None };
+    let destination = u128::from_str_radix(destination, 16).ok()?;
+    let is_default = destination == 0 && u8::from_str_radix(length, 16).ok()? == 0;
+    let is_every_ones = destination >> 118 == 0xfe80 >> 6 || destination >> 120 == 0xff;
+    (!is_every_ones).then_some(Route { interface, is_default })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(route: Option<Route<'_>>) -> Option<(&str, bool)> {
+        route.map(|route| (route.interface, route.is_default))
+    }
+
+    #[test]
+    fn only_routes_to_everywhere_are_default_routes() {
+        for (line, expected) in [
+            ("Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\tMTU", None),
+            ("eth0\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0", Some(("eth0", true))),
+            ("eth1\t0000A8C0\t00000000\t0001\t0\t0\t100\t0000FFFF\t0\t0\t0", Some(("eth1", false))),
+            ("eth1\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000080\t0\t0\t0", Some(("eth1", false))),
+            ("", None),
+        ] {
+            assert_eq!(told(ipv4(line)), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn routes_that_every_interface_has_tell_nothing() {
+        let (zero, link_local) = ("0".repeat(32), format!("fe80{}", "0".repeat(28)));
+        let (multicast, global) =
+            (format!("ff{}", "0".repeat(30)), format!("fd00{}", "0".repeat(28)));
+        for (line, expected) in [
+            (format!("{zero} 00 {zero} 00 {link_local} 400 1 0 3 eth0"), Some(("eth0", true))),
+            (format!("{global} 40 {zero} 00 {zero} 100 1 0 1 eth1"), Some(("eth1", false))),
+            (format!("{zero} 60 {zero} 00 {zero} 100 1 0 1 eth1"), Some(("eth1", false))),
+            (format!("{link_local} 40 {zero} 00 {zero} 100 1 0 1 eth1"), None),
+            (format!("{multicast} 08 {zero} 00 {zero} 100 1 0 1 eth1"), None),
+            ("eth1".to_owned(), None),
+        ] {
+            assert_eq!(told(ipv6(&line)), expected, "{line}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! IOMMU groups: a function that user space drives, and those that go with it.
+
+use std::{fs, os::unix::fs::symlink, sync::Arc, time::Duration};
+
+use windlass_machine::profile::VirtualFunction;
+use windlass_node::state::NodeState;
+
+use super::{VFS, functions, told, world};
+use crate::world::{allocatable, device, pod};
+
+#[tokio::test]
+async fn a_group_that_has_another_number_by_now_is_given_by_that_number() {
+    let world = world(VFS);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "example.com/vf", 3).await;
+    world.machine.update(|model| functions(model)[1].group = Some(70)).expect("changed");
+    let has = |state: &Arc<NodeState>, path: &str| {
+        let device = device(&state.inventory, "0000:17:00.3");
+        device.nodes.iter().any(|node| node.path.to_str() == Some(path))
+    };
+    agent.until(|state| has(state, "/dev/vfio/70") && !has(state, "/dev/vfio/62")).await;
+    let admission = kubelet.admit(pod("p", "example.com/vf", 3)).await.expect("admitted");
+    let grant = &admission.allotment("main", "example.com/vf").expect("allotted").grant;
+    assert!(grant.devices.iter().any(|node| node.host_path.ends_with("/dev/vfio/70")));
+}
+
+#[tokio::test]
+async fn a_group_in_which_another_function_is_by_now_is_refused_before_anyone_looked() {
+    let mut world = world(&VFS.replace("isSriovVf'", "driver == \"vfio-pci\"'"));
+    world.config.policy.health.probe_interval = Duration::from_secs(3600);
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "example.com/vf", 1).await;
+    // In the function's own folder, of which nobody gives notice; the node of its old group stays.
+    let link = world.host("/sys/bus/pci/devices/0000:17:00.3/iommu_group");
+    fs::remove_file(&link).expect("removed");
+    symlink("../../../../kernel/iommu_groups/70", &link).expect("linked");
+    let refused = kubelet.admit(pod("p", "example.com/vf", 1)).await.expect_err("refused");
+    assert!(refused.message.contains("/dev/vfio/62 is another device's now"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_group_with_a_member_that_another_driver_has_is_given_to_no_one() {
+    let world = world(VFS);
+    world.machine.update(|model| functions(model)[0].group = Some(62)).expect("changed");
+    let state = world.survey().await;
+    let why = "0000:17:00.2 is in its IOMMU group 62 and has the driver mlx5_core";
+    assert!(told(&state).contains(why), "{}", told(&state));
+}
+
+#[tokio::test]
+async fn a_group_whose_members_cannot_be_read_is_given_to_no_one() {
+    let world = world(VFS);
+    let groups = world.host("/sys/kernel/iommu_groups");
+    fs::rename(&groups, world.host("/sys/kernel/elsewhere")).expect("moved");
+    let told = told(&world.survey().await);
+    let why = "vfio/62 vfio/vfio; the members of its IOMMU group 62 cannot be read: the agent needs \
+               /sys/kernel/iommu_groups";
+    assert!(told.contains(why), "{told}");
+}
+
+#[tokio::test]
+async fn of_two_functions_in_one_group_one_is_given_away() {
+    let world = world(VFS);
+    let both = |model: &mut windlass_machine::state::Model| {
+        let functions = functions(model);
+        functions[0] = VirtualFunction { netdev: None, rdma: None, ..functions[1].clone() };
+    };
+    world.machine.update(both).expect("changed");
+    let told = told(&world.survey().await);
+    assert!(
+        told.contains("0000:17:00.2: vfio-pci ens1f0np0 0; vfio/62 vfio/vfio; offered"),
+        "{told}"
+    );
+    let why = "0000:17:00.2 is in the same IOMMU group, and is offered";
+    assert!(told.contains(&format!("vfio/62 vfio/vfio; {why}")), "{told}");
+}
+
+#[tokio::test]
+async fn without_an_iommu_programs_find_the_node_by_its_usual_name() {
+    let world = world(VFS);
+    world.write("/sys/kernel/iommu_groups/62/name", "vfio-noiommu\n");
+    world.write("/dev/vfio/noiommu-62", "");
+    let state = world.survey().await;
+    let node = &device(&state.inventory, "0000:17:00.3").nodes[0];
+    assert_eq!(node.path.to_str(), Some("/dev/vfio/noiommu-62"));
+    assert_eq!(node.inside().to_str(), Some("/dev/vfio/62"));
+}

@@ -1,0 +1,121 @@
+//! Interfaces that the host needs, or may need.
+
+use std::fs;
+
+use windlass_core::device::DeviceId;
+
+use super::{told, world};
+use crate::world::{World, source};
+
+/// Every interface, to one container each.
+const ALL: &str = "resources: [{name: example.com/nic, devices: {kind: nic}}]";
+
+/// What becomes of every interface once the host has these routes besides the one over `bond0`.
+async fn with_routes(world: &World, lines: &str) -> String {
+    let head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n";
+    let default = "bond0\t00000000\t0100A8C0\t0003\t0\t0\t100\t00000000\n";
+    world.write("/proc/1/net/route", &format!("{head}{default}{lines}"));
+    world.write("/proc/1/net/ipv6_route", "");
+    told(&world.survey().await)
+}
+
+#[tokio::test]
+async fn what_the_host_needs_is_given_to_no_one_alone_and_its_rdma_device_to_many() {
+    let ids = "ids: [nic-0000-01-00-0, nic-0000-17-00-0, nic-0000-98-00-0]";
+    let alone = world(&format!("resources: [{{name: a.com/x, devices: {{kind: nic, {ids}}}}}]"));
+    assert_eq!(alone.survey().await.resources().len(), 0, "no id overrules the host's needs");
+    let config = format!(
+        "resources: [{{name: rdma/shared, devices: {{kind: nic, {ids}}}, \
+         sharing: {{method: shared, replicas: 4}}}}]"
+    );
+    let shared = world(&config);
+    let state = shared.survey().await;
+    assert_eq!(state.resources().into_values().collect::<Vec<_>>(), [(8, 8)]);
+    let without_rdma: DeviceId = "nic-0000-01-00-0".parse().expect("an id");
+    let why = state.offerings()[&without_rdma].obstacle.clone();
+    assert_eq!(why.as_deref(), Some("no RDMA device, which is what containers could share"));
+    shared.write("/sys/module/ib_core/parameters/netns_mode", "N\n");
+    let state = shared.survey().await;
+    assert_eq!(state.resources().len(), 0);
+    assert!(told(&state).contains("rdma system set netns shared"));
+    assert!(source(&state, "nics").ends_with("RDMA network namespaces: exclusive"));
+}
+
+#[tokio::test]
+async fn a_route_over_an_interface_that_is_made_of_another_is_over_both() {
+    let world = world("resources: [{name: example.com/nic, devices: {kind: nic}}]");
+    world.write("/sys/class/net/ens1f1np1/upper_ens1f1.7/ifindex", "40");
+    let routes = fs::read_to_string(world.host("/proc/1/net/route")).expect("routes");
+    world.write("/proc/1/net/route", &routes.replace("eno3\t", "ens1f1.7\t"));
+    world.write("/proc/1/net/ipv6_route", "");
+    let state = world.survey().await;
+    let why = "the host's default route is over ens1f1.7, which is made of ens1f1np1";
+    assert!(told(&state).contains(why), "{}", told(&state));
+    assert!(told(&state).contains("tg3 eno3; ; offered"), "{}", told(&state));
+}
+
+#[tokio::test]
+async fn a_port_of_a_switch_is_in_use_though_the_switch_is_down() {
+    let world = world(ALL);
+    let switch = "/sys/devices/virtual/net/ovs-system";
+    world.write(&format!("{switch}/operstate"), "down\n");
+    let port = world.host("/sys/class/net/eno3");
+    std::os::unix::fs::symlink(world.host(switch), port.join("master")).expect("linked");
+    std::os::unix::fs::symlink(switch, world.host("/sys/class/net/ovs-system")).expect("linked");
+    // The host's own way is over the switch's internal port, which is made of nothing.
+    let told = with_routes(&world, "br-ex\t0000A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\n").await;
+    assert!(told.contains("tg3 eno3; ; eno3 is a part of ovs-system"), "{told}");
+}
+
+#[tokio::test]
+async fn a_bond_that_is_down_and_has_no_route_is_used_by_no_one() {
+    let world = world(ALL);
+    world.write("/sys/class/net/bond0/operstate", "down\n");
+    let told = told(&world.survey().await);
+    assert!(told.contains("eno1 mlx5_2; infiniband/uverbs2 infiniband/rdma_cm; offered"), "{told}");
+}
+
+#[tokio::test]
+async fn an_interface_at_which_the_host_has_an_address_is_kept_back() {
+    let world = world(ALL);
+    let connected = "eno3\t0000000A\t00000000\t0001\t0\t0\t0\t000000FF\n";
+    let told = with_routes(&world, connected).await;
+    assert!(told.contains("tg3 eno3; ; a route of the host is over eno3"), "{told}");
+    assert!(
+        told.contains("eno1 mlx5_2; infiniband/uverbs2 infiniband/rdma_cm; the host's default")
+    );
+}
+
+#[tokio::test]
+async fn while_the_routes_cannot_be_read_no_interface_is_given_away() {
+    let world = world(ALL);
+    let table = world.host("/proc/1/net/route");
+    fs::rename(&table, world.host("/proc/1/net/elsewhere")).expect("moved");
+    let state = world.survey().await;
+    let why = "the host's routes cannot be read, and one may be over it: /proc/1/net/route: ";
+    assert!(
+        told(&state)
+            .contains(&format!("ens1f1np1 mlx5_1; infiniband/uverbs1 infiniband/rdma_cm; {why}")),
+        "{}",
+        told(&state)
+    );
+    assert!(told(&state).contains("vfio/62 vfio/vfio; offered"), "a function without an interface");
+    assert!(source(&state, "nics").ends_with("the host's routes cannot be read"));
+}
+
+#[tokio::test]
+async fn of_more_routes_than_are_looked_at_any_may_be_over_an_interface() {
+    let world = world(ALL);
+    let far = "eno3\t0000000A\t0100A8C0\t0003\t0\t0\t0\t000000FF\n".repeat(100_000);
+    let told = with_routes(&world, &far).await;
+    assert!(told.contains("mlx5_1; infiniband/uverbs1 infiniband/rdma_cm; the host's routes cannot be read, and one may be over it: /proc/1/net/route: it has more than 100000"), "{told}");
+}
+
+#[tokio::test]
+async fn a_function_of_which_others_are_made_is_given_to_no_one_alone() {
+    let world = world(ALL);
+    let none = |model: &mut windlass_machine::state::Model| super::functions(model).clear();
+    world.machine.update(none).expect("changed");
+    let told = told(&world.survey().await);
+    assert!(told.contains("nic-0000-17-00-0: mlx5_core ens1f0np0 mlx5_0; infiniband/uverbs0 infiniband/rdma_cm; 1 subfunction is made of it"), "{told}");
+}

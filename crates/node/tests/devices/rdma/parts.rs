@@ -1,0 +1,115 @@
+//! What of all that lies in a function's folder is its own.
+
+use super::{told, world};
+use crate::world::{World, attribute, device, source};
+
+#[tokio::test]
+async fn a_subfunction_goes_by_the_number_that_it_was_given() {
+    let world = world("");
+    let state = world.survey().await;
+    let part = device(&state.inventory, "nic-0000-17-00-0-sf88");
+    let auxiliary = attribute(part, "windlass.dev/auxiliaryDevice");
+    assert_eq!(auxiliary.as_deref(), Some("mlx5_core.sf.4"));
+    std::fs::remove_file(world.host("/sys/bus/auxiliary/devices/mlx5_core.sf.4/sfnum"))
+        .expect("gone");
+    device(&world.survey().await.inventory, "nic-mlx5_core.sf.4");
+}
+
+#[tokio::test]
+async fn interfaces_that_stand_for_others_are_not_the_functions_own() {
+    let world = world("");
+    // Each comes before the function's own by name.
+    for (name, port) in [("a", "pf0sf88"), ("b", "c1pf0sf3"), ("c", "pf0hpf"), ("d", "pf0vf1")] {
+        let folder = format!("/sys/bus/pci/devices/0000:17:00.0/net/{name}");
+        world.write(&format!("{folder}/phys_port_name"), &format!("{port}\n"));
+        world.write(&format!("{folder}/flags"), "0x1003\n");
+        world.write(&format!("{folder}/carrier"), "0\n");
+    }
+    world.write("/sys/class/net/ens1f0np0/phys_port_name", "p0s1\n");
+    let state = world.survey().await;
+    let of = |id: &str, name: &str| attribute(device(&state.inventory, id), name);
+    let own = of("nic-0000-17-00-0", "windlass.dev/ifName");
+    assert_eq!(own.as_deref(), Some("ens1f0np0"));
+    let representor = of("nic-0000-17-00-3", "windlass.dev/representor");
+    assert_eq!(representor.as_deref(), Some("d"));
+}
+
+#[tokio::test]
+async fn software_rdma_is_named_and_left_out() {
+    let world = world("");
+    add_rdma(&world, "/sys/devices/virtual", "rxe0", "node_desc", "rxe\n");
+    let state = world.survey().await;
+    assert!(source(&state, "nics").ends_with("; left out, as no hardware's: rxe0"));
+}
+
+#[tokio::test]
+async fn software_rdma_over_hardware_is_not_the_hardwares_own() {
+    let world = world("");
+    let function = "/sys/bus/pci/devices/0000:01:00.0";
+    add_rdma(&world, function, "rxe0", "node_desc", "rxe\n");
+    add_rdma(&world, function, "renamed", "parent", "eno3\n");
+    add_rdma(&world, function, "siw0", "node_desc", "Software iWARP stack\n");
+    let state = world.survey().await;
+    let told = told(&state);
+    assert!(told.contains("nic-0000-01-00-0: tg3 eno3; ;"), "{told}");
+    let names = "left out, as no hardware's: renamed rxe0 siw0";
+    assert!(source(&state, "nics").ends_with(names), "{}", source(&state, "nics"));
+}
+
+/// Adds an RDMA device below another device, with one file that tells what it is.
+fn add_rdma(world: &World, parent: &str, name: &str, file: &str, text: &str) {
+    let folder = format!("{parent}/infiniband/{name}");
+    world.write(&format!("{folder}/node_type"), "1: CA\n");
+    world.write(&format!("{folder}/{file}"), text);
+    let real = world.host(&folder).canonicalize().expect("made");
+    std::os::unix::fs::symlink("../..", real.join("device")).expect("linked");
+    let link = world.host(&format!("/sys/class/infiniband/{name}"));
+    std::os::unix::fs::symlink(real, link).expect("linked");
+}
+
+/// Takes the RDMA devices of every adapter and its functions, but of so many at the beginning.
+fn take_rdma(world: &World, but_first: usize) {
+    let take = |model: &mut windlass_machine::state::Model| {
+        for nic in model.nics.iter_mut().skip(but_first) {
+            nic.rdma = None;
+            nic.subfunctions.iter_mut().for_each(|part| part.rdma = None);
+            let functions = nic.sriov.iter_mut().flat_map(|sriov| &mut sriov.functions);
+            functions.for_each(|function| function.rdma = None);
+        }
+    };
+    world.machine.update(take).expect("changed");
+}
+
+const GONE: &str =
+    "Unhealthy: not ready, its RDMA device is gone, while its driver is still mlx5_core";
+
+#[tokio::test]
+async fn rdma_devices_that_go_with_their_module_are_a_failure() {
+    let world = world("nics: {ids: pciAddress}");
+    let agent = world.agent();
+    agent.until_health("0000:ca:00.0", "Healthy").await;
+    take_rdma(&world, 0);
+    let state = agent.until_health("0000:ca:00.0", GONE).await;
+    let in_bond = device(&state.inventory, "0000:98:00.0");
+    assert!(in_bond.health.is_healthy(), "a bond has one RDMA device for all its parts");
+    // The module is back, and makes none for this one.
+    for module in ["ib_core", "mlx5_core"] {
+        world.write(&format!("/sys/module/{module}/holders/mlx5_ib/refcnt"), "0");
+    }
+    agent.until_health("0000:ca:00.0", "Healthy").await;
+}
+
+#[tokio::test]
+async fn an_rdma_device_that_is_taken_from_a_function_is_no_failure() {
+    let world = world("nics: {ids: pciAddress}");
+    let agent = world.agent();
+    agent.until_health("0000:ca:00.0", "Healthy").await;
+    take_rdma(&world, 1);
+    let has_none = |state: &std::sync::Arc<windlass_node::state::NodeState>| {
+        let device = device(&state.inventory, "0000:ca:00.0");
+        attribute(device, "windlass.dev/rdma").as_deref() == Some("false")
+    };
+    let state = agent.until(has_none).await;
+    let device = device(&state.inventory, "0000:ca:00.0");
+    assert!(device.health.is_healthy(), "{}", device.health);
+}

@@ -1,0 +1,37 @@
+//! What the demo is about: a machine, what is added to it, and what the agent is told of it.
+
+use anyhow::{Context as _, Result};
+use windlass_machine::Profile;
+use windlass_node::config::{DeviceProfile, Find, PeerFlags, Policy, load};
+
+use super::boards::Boards;
+use crate::cli::DemoArgs;
+
+/// The parts, before anything runs but the boards.
+pub(super) struct Scene {
+    pub(super) profile: Profile,
+    pub(super) policy: Policy,
+    pub(super) boards: Boards,
+}
+
+// === impl Scene ===
+
+impl Scene {
+    pub(super) fn of(args: &DemoArgs) -> Result<Self> {
+        let mut profile = Profile::load(&args.machine)?;
+        let mut policy = match &args.config {
+            Some(file) => load(file, &PeerFlags::default())?.config.policy,
+            None => Policy::default(),
+        };
+        let mut boards = Boards::default();
+        for device in &args.device {
+            profile.attach(device)?;
+            let mut rule = device.profile.parse::<DeviceProfile>()?.rule();
+            if let Find::Endpoints(endpoints) = &mut rule.find {
+                *endpoints = boards.start(device.count).context("no board can be simulated")?;
+            }
+            policy.sources.push(rule);
+        }
+        Ok(Self { profile, policy, boards })
+    }
+}
