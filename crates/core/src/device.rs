@@ -64,6 +64,9 @@ pub struct Device {
     /// of the network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
+    /// The folder of sysfs in which the files are that its description speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub folder: Option<PathBuf>,
     /// Position among devices of its kind, in the driver's order; a MIG instance has its GPU's.
     pub index: u32,
     /// Whether it may be used, and why not.
@@ -153,7 +156,7 @@ impl Device {
     /// A device of which nothing is known but its name.
     pub fn new(id: DeviceId, kind: DeviceKind, source: SourceName, since: Timestamp) -> Self {
         let (attributes, capacity, place, nodes) = Default::default();
-        let (extras, parent, part, origin) = Default::default();
+        let (extras, parent, part, origin, folder) = Default::default();
         let (withheld, not_alone, not_shared) = Default::default();
         let (index, health, partitioned) = (0, Health::unknown(since), false);
         Self {
@@ -161,6 +164,7 @@ impl Device {
             kind,
             source,
             origin,
+            folder,
             index,
             health,
             attributes,

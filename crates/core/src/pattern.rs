@@ -117,6 +117,7 @@ mod tests {
             not_alone: None,
             not_shared: None,
             origin: None,
+            folder: None,
             parent: None,
             part: None,
             partitioned: false,

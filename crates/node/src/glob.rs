@@ -52,6 +52,35 @@ pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     pieces[piece..].iter().all(|piece| *piece == Piece::AnyText)
 }
 
+/// What of a path that fits a pattern stands where the pattern leaves it open: of each component that is
+/// one, what lies between its fixed beginning and its fixed end.
+pub(crate) fn open_parts(pattern: &str, path: &str) -> Vec<String> {
+    let parts = pattern.split('/').zip(path.split('/'));
+    let open = parts.filter(|(part, _)| is_pattern(part)).map(|(part, name)| {
+        let (begin, end) = fixed(part);
+        name.strip_prefix(begin).and_then(|rest| rest.strip_suffix(end)).unwrap_or(name).to_owned()
+    });
+    open.collect()
+}
+
+/// The path that fits a pattern with these open parts.
+pub(crate) fn closed(pattern: &str, parts: &[String]) -> String {
+    let mut parts = parts.iter();
+    let mut close = |part: &str| {
+        let (begin, end) = fixed(part);
+        let open = if is_pattern(part) { parts.next() } else { None };
+        open.map_or_else(|| part.to_owned(), |open| format!("{begin}{open}{end}"))
+    };
+    pattern.split('/').map(&mut close).collect::<Vec<_>>().join("/")
+}
+
+/// What stands before the first and behind the last letter that stands for others.
+fn fixed(part: &str) -> (&str, &str) {
+    let begin = part.find(['*', '?', '[']).unwrap_or(part.len());
+    let end = part.rfind(['*', '?', ']']).map_or(part.len(), |last| last + 1);
+    (&part[..begin], &part[end.max(begin)..])
+}
+
 /// A text as a pattern that only it fits.
 pub(crate) fn literally(text: &str) -> String {
     let letter = |letter: char| match letter {
@@ -138,6 +167,20 @@ mod tests {
         assert!(path_fits("/dev/*", "/dev/mem"));
         assert!(!path_fits("/dev/*", "/dev/snd/timer"));
         assert!(path_fits("/dev/*/timer", "/dev/snd/timer"));
+    }
+
+    #[test]
+    fn what_a_pattern_leaves_open_is_told_and_put_back() {
+        for (pattern, path, open) in [
+            ("/dev/dma_tx*", "/dev/dma_tx12", vec!["12"]),
+            ("/dev/dvb/adapter*/frontend0", "/dev/dvb/adapter3/frontend0", vec!["3"]),
+            ("/dev/[a-c]?/x*y", "/dev/b1/xzy", vec!["b1", "z"]),
+            ("/dev/kvm", "/dev/kvm", vec![]),
+            ("/dev/tx*", "/dev/tx", vec![""]),
+        ] {
+            assert_eq!(open_parts(pattern, path), open, "{pattern}");
+            assert_eq!(closed(pattern, &open_parts(pattern, path)), path);
+        }
     }
 
     proptest! {

@@ -99,10 +99,19 @@ impl Host {
     /// A file's text without the spaces around it; `None` when it cannot be read, as is usual for
     /// what a device does not have.
     pub fn text(&self, absolute: impl AsRef<Path>) -> Option<String> {
+        self.try_text(absolute).ok()
+    }
+
+    /// As [`Host::text`], or why it cannot be read.
+    ///
+    /// # Errors
+    ///
+    /// When the file is not there, may not be read, or holds no text.
+    pub fn try_text(&self, absolute: impl AsRef<Path>) -> io::Result<String> {
         let mut text = String::new();
         // Limited, the file is not asked for its size first: in sysfs that is always a page.
-        let mut file = self.open(absolute.as_ref()).ok()?.take(MOST_TEXT);
-        file.read_to_string(&mut text).ok().map(|_| text.trim().to_owned())
+        self.open(absolute.as_ref())?.take(MOST_TEXT).read_to_string(&mut text)?;
+        Ok(text.trim().to_owned())
     }
 
     fn open(&self, absolute: &Path) -> io::Result<File> {

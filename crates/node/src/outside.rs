@@ -1,7 +1,10 @@
-//! What lies outside of the agent and is asked when the configuration says so: servers and programs.
+//! What lies outside of the agent and is asked: servers and programs that the configuration names, and files
+//! that a device has to fill.
 
 mod http;
+mod patience;
 mod program;
 
 pub(crate) use http::{GetError, get};
+pub(crate) use patience::{Late, Patience};
 pub(crate) use program::{ProgramError, run};

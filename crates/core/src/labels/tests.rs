@@ -91,6 +91,7 @@ impl Node {
             not_alone: None,
             not_shared: None,
             origin: None,
+            folder: None,
             parent: None,
             part: None,
             partitioned: false,

@@ -35,6 +35,7 @@ pub(super) fn gpu(index: u32, bus: u8, numa: u32) -> Device {
         not_alone: None,
         not_shared: None,
         origin: None,
+        folder: None,
         parent: None,
         part: None,
         partitioned: false,

@@ -44,6 +44,7 @@ fn h100() -> Device {
         not_alone: None,
         not_shared: None,
         origin: None,
+        folder: None,
         parent: None,
         part: None,
         partitioned: false,

@@ -19,6 +19,7 @@ macro_rules! profiles {
 profiles![
     "darwin3-files",
     "darwin3-board",
+    "darwin3-board-axidma",
     "darwin3-network",
     "kvm",
     "fuse",

@@ -113,7 +113,7 @@ pub struct ConfigFile {
     intel: Option<IntelEntry>,
     /// FPGAs.
     #[serde(skip_serializing_if = "Option::is_none")]
-    fpga: Option<FpgaEntry>,
+    fpga: Option<Lined<FpgaEntry>>,
     /// Sources of devices besides those that are built in.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     sources: Vec<SourceEntry>,
@@ -204,6 +204,7 @@ impl ConfigFile {
         let health = self.health.take().map(|it| it.value.into_policy(it.line, wrong));
         let labels = self.labels.take().map(|it| it.value.into_policy(it.line, wrong));
         let nics = self.nics.take().map(|it| it.value.into_policy(it.line, wrong));
+        let fpga = self.fpga.take().map(|it| it.value.into_rules(it.line, wrong));
         Policy {
             mig: self.mig.unwrap_or_default(),
             exclude: exclude.into_iter().map(|selector| selector.value).collect(),
@@ -213,7 +214,7 @@ impl ConfigFile {
             families: Families {
                 amd: self.amd.take().map(Into::into).unwrap_or_default(),
                 intel: self.intel.take().map(Into::into).unwrap_or_default(),
-                fpga: self.fpga.take().map(Into::into).unwrap_or_default(),
+                fpga: fpga.unwrap_or_default(),
             },
             nics: nics.unwrap_or_default(),
             health: health.unwrap_or_default(),
@@ -298,7 +299,7 @@ impl From<&Config> for ConfigFile {
             mig: Some(policy.mig).filter(|mig| *mig != MigStrategy::default()),
             amd: AmdEntry::of(&policy.families.amd),
             intel: IntelEntry::of(&policy.families.intel),
-            fpga: FpgaEntry::of(&policy.families.fpga),
+            fpga: FpgaEntry::of(&policy.families.fpga).map(unlined),
             sources: policy.sources.iter().map(Into::into).collect(),
             nics: NicsEntry::of(&policy.nics).map(unlined),
             exclude: policy.exclude.iter().map(|it| unlined(it.into())).collect(),

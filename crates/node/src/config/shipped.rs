@@ -43,6 +43,7 @@ impl DeviceProfile {
     profiles![
         "darwin3-files",
         "darwin3-board",
+        "darwin3-board-axidma",
         "darwin3-network",
         "kvm",
         "fuse",

@@ -73,7 +73,7 @@ pub enum Unit {
     Each,
     /// All that is found together.
     All,
-    /// The first match of every pattern together, then the second, and so on.
+    /// One match of every pattern: those of one device, or with the same number, else of the same rank.
     Zipped,
 }
 

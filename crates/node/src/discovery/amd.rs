@@ -21,7 +21,7 @@ use windlass_core::{
 use super::{
     family::{Family, Look},
     graphics,
-    trouble::{self, Trouble},
+    trouble::{self, Conditions, Trouble},
 };
 use crate::host::{Host, PciFunction, PciIndex};
 
@@ -34,6 +34,7 @@ pub(super) struct Amd {
     topology: kfd::Topology,
     /// The number that each GPU said it has for life: a GPU without a driver does not tell it.
     unique: BTreeMap<PciAddress, String>,
+    conditions: Conditions,
 }
 
 /// A GPU while it is looked at.
@@ -46,8 +47,23 @@ struct Seen<'a> {
     cut: Option<describe::Cut>,
     /// Its nodes of the compute driver's topology.
     nodes: &'a [&'a kfd::Node],
+    /// What that driver may have of it besides.
+    kept: Kept,
+    /// What it says of its own condition.
+    condition: Option<Trouble>,
     /// Its links to other GPUs.
     xgmi: BTreeMap<PciAddress, u32>,
+}
+
+/// What the compute driver keeps from the agent of a GPU that it does not seem to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    /// Nothing.
+    Nothing,
+    /// One node: it lists the GPU, which is whole.
+    Whole,
+    /// It is not to be told which GPUs it lists, and in how many parts.
+    Unclear,
 }
 
 const VENDOR: &str = "1002";
@@ -56,9 +72,6 @@ const VENDOR: &str = "1002";
 const CLASSES: [&str; 2] = ["0x03", "0x1200"];
 
 const DRIVER: &str = "amdgpu";
-
-/// How a GPU says that its compute units are not cut.
-const WHOLE: &str = "spx";
 
 /// The node that all programs compute through.
 const KFD: &str = "/dev/kfd";
@@ -77,6 +90,9 @@ impl Family for Amd {
         let addresses = functions.iter().map(|function| function.address).collect();
         let nodes = self.topology.by_function(&addresses);
         remember(&mut self.unique, host, &functions, &nodes);
+        let unlisted = functions.iter().filter(|function| !nodes.contains_key(&function.address));
+        let kept = kept(host, &unlisted.collect::<Vec<_>>(), self.topology.kept);
+        let mut conditions = self.conditions.of(host, &functions, condition);
         let seen = |(index, function): (u32, &PciFunction)| {
             let own = nodes.get(&function.address).map_or(&[][..], Vec::as_slice);
             let others = nodes.iter().filter(|(address, _)| **address != function.address);
@@ -90,6 +106,8 @@ impl Family for Amd {
                 id: self.id(function),
                 cut: describe::cut(host, &function.folder()),
                 nodes: own,
+                kept,
+                condition: conditions.remove(&function.address),
                 xgmi: xgmi.collect(),
             };
             seen.devices()
@@ -119,6 +137,8 @@ fn remember(
     functions: &[PciFunction],
     nodes: &BTreeMap<PciAddress, Vec<&kfd::Node>>,
 ) {
+    // A GPU that was moved takes its number along: two addresses with one number have none.
+    unique.retain(|address, _| functions.iter().any(|function| function.address == *address));
     for function in functions {
         let by_driver = host.text(function.folder().join("unique_id"));
         let by_driver = by_driver.and_then(|number| u64::from_str_radix(&number, 16).ok());
@@ -128,6 +148,20 @@ fn remember(
         if let Some(number) = number.filter(|number| *number > 0) {
             unique.insert(function.address, format!("{number:016x}"));
         }
+    }
+}
+
+/// What the driver keeps of the GPUs that it does not list: as many nodes as there are whole GPUs are theirs.
+fn kept(host: &Host, unlisted: &[&PciFunction], nodes: usize) -> Kept {
+    let has_driver = |function: &&&PciFunction| function.driver.as_deref() == Some(DRIVER);
+    let unlisted: Vec<_> = unlisted.iter().filter(has_driver).collect();
+    let is_cut = |function: &PciFunction| {
+        describe::cut(host, &function.folder()).is_some_and(|cut| cut.is_cut())
+    };
+    match nodes {
+        0 => Kept::Nothing,
+        _ if nodes == unlisted.len() && !unlisted.iter().any(|it| is_cut(it)) => Kept::Whole,
+        _ => Kept::Unclear,
     }
 }
 
@@ -148,8 +182,9 @@ impl Seen<'_> {
     fn devices(self) -> Vec<(Device, Observation)> {
         let trouble = self.trouble();
         match self.nodes {
-            [] => vec![(self.gpu(), trouble::observation(trouble))],
-            [node] => {
+            [] if self.kept != Kept::Whole => vec![(self.gpu(), trouble::observation(trouble))],
+            [] | [_] => {
+                let node = self.nodes.first().copied();
                 let device = self.computing(self.gpu(), node, &self.function.folder());
                 vec![self.judged(device, trouble)]
             }
@@ -191,16 +226,20 @@ impl Seen<'_> {
             ..whole.clone()
         };
         let folder = format!("/sys/class/drm/renderD{}/device", node.render_minor);
-        Some(self.computing(device, node, Path::new(&folder)))
+        Some(self.computing(device, Some(node), Path::new(&folder)))
     }
 
-    /// A device with what it computes with.
-    fn computing(&self, device: Device, node: &kfd::Node, folder: &Path) -> Device {
+    /// A device with what it computes with. Where the compute driver tells nothing of it, the graphics
+    /// driver tells what there is to open, and how much memory it has.
+    fn computing(&self, device: Device, node: Option<&kfd::Node>, folder: &Path) -> Device {
         let folder = self.host.resolved(folder);
         let own = folder.iter().flat_map(|folder| graphics::nodes(self.host, folder));
-        let attributes = device.attributes.into_iter().chain(describe::of_node(node)).collect();
         let nodes = [DeviceNode::shared(KFD)].into_iter().chain(own).collect();
-        Device { attributes, capacity: describe::amounts(node), nodes, ..device }
+        let told = node.map(describe::of_node).unwrap_or_default();
+        let attributes = device.attributes.into_iter().chain(told).collect();
+        let without = || describe::memory(self.host, self.function);
+        let capacity = node.map_or_else(without, describe::amounts);
+        Device { attributes, capacity, nodes, ..device }
     }
 
     fn judged(&self, device: Device, trouble: Option<Trouble>) -> (Device, Observation) {
@@ -210,16 +249,19 @@ impl Seen<'_> {
 
     /// What is wrong with the GPU, and so with all its partitions.
     fn trouble(&self) -> Option<Trouble> {
-        let folder = self.function.folder();
         trouble::of_driver(self.function, &[DRIVER])
             .or_else(|| self.unlisted())
-            .or_else(|| uncorrected(self.host, &folder))
-            .or_else(|| trouble::of_heat(self.host, &folder))
+            .or_else(|| self.condition.clone())
     }
 
     fn unlisted(&self) -> Option<Trouble> {
-        let is_cut = self.cut.as_ref().is_some_and(|cut| cut.compute != WHOLE);
+        let is_cut = self.cut.as_ref().is_some_and(describe::Cut::is_cut);
         let detail = match self.nodes {
+            [] if self.kept == Kept::Whole => return None,
+            [] if self.kept == Kept::Unclear => {
+                "the compute driver tells this process nothing of it: run the agent privileged, see \
+                 deploy/daemonset.yaml"
+            }
             [] => "the compute driver does not list it: it cannot compute, or is being reset",
             // The driver lists the parts one by one; the first is not the whole.
             [_] if is_cut => "it is being cut: the compute driver lists one part so far",
@@ -227,6 +269,11 @@ impl Seen<'_> {
         };
         Some((Reason::NotReady, detail.to_owned()))
     }
+}
+
+/// What a GPU has to be asked for: its errors and temperatures.
+fn condition(host: &Host, folder: &Path) -> Option<Trouble> {
+    uncorrected(host, folder).or_else(|| trouble::of_heat(host, folder))
 }
 
 /// Errors of memory and engines since the driver was loaded that ECC could not correct. Each block has a
@@ -241,4 +288,31 @@ fn uncorrected(host: &Host, folder: &Path) -> Option<Trouble> {
     });
     let (block, count): (_, u64) = counted.into_iter().find(|(_, count)| *count > 0)?;
     Some((Reason::UncorrectedEcc, format!("{count} in block {block}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn function(address: &str) -> PciFunction {
+        let address = address.parse().expect("an address");
+        Host::new("/nowhere", "/").pci_function(address)
+    }
+
+    #[test]
+    fn a_gpu_that_is_plugged_in_elsewhere_keeps_its_number() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(root.path(), "/");
+        let (before, after) = (function("0000:0a:00.0"), function("0000:1b:00.0"));
+        for at in [&before, &after] {
+            let folder = host.path(at.folder());
+            std::fs::create_dir_all(&folder).expect("made");
+            std::fs::write(folder.join("unique_id"), "20381e03f416f184\n").expect("written");
+        }
+        let mut amd = Amd::default();
+        for at in [&before, &after] {
+            remember(&mut amd.unique, &host, std::slice::from_ref(at), &BTreeMap::new());
+            assert_eq!(amd.id(at), "amd-20381e03f416f184");
+        }
+    }
 }

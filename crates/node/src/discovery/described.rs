@@ -15,6 +15,7 @@ mod make;
 mod nodes;
 mod probe;
 mod sysfs;
+mod told;
 mod unit;
 mod usb;
 
@@ -37,8 +38,11 @@ use self::{
     make::{Made, Maker},
     nodes::Nodes,
     probe::{ProbeDesk, Prober, Question, Questions},
+    told::Told,
     usb::Serials,
 };
+pub(super) use nodes::fitting;
+
 use super::family::{Family, Look};
 use crate::{
     config::{Config, Policy, SourceRule},
@@ -56,6 +60,8 @@ pub(super) struct Described {
     drivers: BTreeMap<SourceName, BTreeMap<String, String>>,
     /// Which USB device goes by which serial number.
     serials: Serials,
+    /// What devices say of themselves in files.
+    told: Told,
     /// How often devices are probed where their source does not say.
     probe_interval: Duration,
     probes: ProbeDesk,
@@ -89,6 +95,7 @@ impl Described {
             kubelet_dir: config.kubelet_dir.clone(),
             drivers: BTreeMap::new(),
             serials: Serials::default(),
+            told: Told::default(),
             probe_interval: config.policy.health.probe_interval,
             probes: desk,
         };
@@ -101,12 +108,12 @@ impl Described {
 
     /// How a device does. One that cannot be used is not asked.
     fn observe(&self, rule: &SourceRule, made: &Made, questions: &mut Questions) -> Observation {
-        let Made { device, trouble, folder } = made;
-        if let Some((reason, detail)) = trouble.clone() {
+        let device = &made.device;
+        if let Some((reason, detail)) = made.trouble.clone() {
             return Observation::Failed(reason, detail);
         }
         let Some(probe) = &rule.probe else { return Observation::Passed };
-        match Question::of(probe, device, folder.as_ref(), self.probe_interval) {
+        match Question::of(probe, device, self.probe_interval) {
             Ok(None) => Observation::Passed,
             Ok(Some(question)) => {
                 questions.insert(device.id.clone(), question);
@@ -130,7 +137,7 @@ impl Family for Described {
         for rule in &self.rules {
             let drivers = self.drivers.entry(rule.name.clone()).or_default();
             let ground = Ground { host, serials: &self.serials, kubelet_dir: &self.kubelet_dir };
-            let seen = see(rule, ground, drivers);
+            let seen = see(rule, ground, &mut self.told, drivers);
             let state = match &seen {
                 Ok(seen) => seen.state(),
                 Err(why) => {
@@ -144,6 +151,7 @@ impl Family for Described {
                 look.found.push((made.device, observation));
             }
         }
+        self.told.rest();
         self.probes.ask(questions);
         look
     }
@@ -169,9 +177,11 @@ impl Family for Described {
 fn see(
     rule: &SourceRule,
     Ground { host, serials, kubelet_dir }: Ground<'_>,
+    told: &mut Told,
     drivers: &mut BTreeMap<String, String>,
 ) -> Result<Seen, String> {
-    let Found { candidates, remarks } = find::find(rule, host, serials)?;
+    let Found { mut candidates, remarks } = find::find(rule, host, serials)?;
+    told.tell(host, rule, &mut candidates);
     let nodes = Nodes::new(host, serials);
     let maker = Maker { host, rule, kubelet_dir, nodes: &nodes };
     let mut seen = Seen { remarks, ..Seen::default() };

@@ -110,6 +110,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Notices come in bursts: a driver that is bound makes dozens.
 const BURST: Duration = Duration::from_millis(20);
 
+/// How long no notice leads to a look after one: a host that never rests is looked at twice a second.
+const REST: Duration = Duration::from_millis(500);
+
 // === impl Watched ===
 
 impl<F: Family> Watched<F> {
@@ -134,13 +137,10 @@ impl<F: Family> Watched<F> {
             };
             to.publish(self.snapshot());
             let pause = if self.is_unsure() { LOOK_AGAIN } else { self.health.probe_interval };
-            let next = Instant::now() + pause;
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = sleep_until(next) => {}
-                Ok(()) = wakes.policies.changed() => {}
+                () = wakes.next_look(pause) => {}
                 () = notified(news.as_deref()) => {}
-                Ok(()) = wakes.host.changed() => tokio::time::sleep(BURST).await,
             }
         }
     }
@@ -227,6 +227,28 @@ impl<F: Family> Watched<F> {
     }
 }
 
+// === impl Wakes ===
+
+impl Wakes {
+    /// Waits, after a look, for the next: at another policy, after the pause, and at a notice from the host.
+    /// The first notice after a rest is followed at once.
+    async fn next_look(&mut self, pause: Duration) {
+        let looked = Instant::now();
+        let regular = looked + pause;
+        let (mut next, mut is_noticed) = (regular, false);
+        loop {
+            tokio::select! {
+                () = sleep_until(next) => return,
+                Ok(()) = self.policies.changed() => return,
+                Ok(()) = self.host.changed(), if !is_noticed => {
+                    let after_burst = (Instant::now() + BURST).max(looked + REST);
+                    (next, is_noticed) = (regular.min(after_burst), true);
+                }
+            }
+        }
+    }
+}
+
 // === impl Known ===
 
 impl Known {
@@ -270,3 +292,6 @@ async fn waited_for<F>(
     };
     looked.expect("looking neither panics nor is cancelled")
 }
+
+#[cfg(test)]
+mod tests;

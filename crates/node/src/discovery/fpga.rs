@@ -16,12 +16,17 @@ use windlass_core::{
     device::{Device, DeviceId, SourceName},
     health::{Observation, Reason},
     inventory::SourceState,
+    pci::PciAddress,
 };
 
-use super::family::{Family, Look};
+use super::{
+    family::{Family, Look},
+    trouble::{self, SOON},
+};
 use crate::{
     config::{FpgaRules, FpgaUnit, Policy},
     host::{Host, PciIndex},
+    outside::{Late, Patience},
 };
 
 pub(crate) use names::resource;
@@ -33,8 +38,9 @@ pub(super) struct Fpga {
     rules: FpgaRules,
     /// What each device said of itself when it was ready last.
     known: BTreeMap<DeviceId, Attributes>,
-    /// The boards of cards, as each was seen last.
+    /// The boards, as each was seen last.
     boards: BTreeMap<DeviceId, Device>,
+    patience: Patience<PciAddress, Option<Found>>,
 }
 
 /// A device, and how it does.
@@ -57,13 +63,14 @@ impl Family for Fpga {
     }
 
     fn look(&mut self, host: &Host) -> Look {
-        let mut found = alveo::boards(host, &mut self.pci, &self.rules);
+        let mut found = self.asked(host);
         self.remember(&mut found);
-        if self.rules.unit == FpgaUnit::Card {
-            found = cards(self.with_absent(found));
+        match self.rules.unit {
+            FpgaUnit::Card => found = cards(self.with_absent(found)),
+            FpgaUnit::Board => self.boards = by_id(&found),
         }
         let mut others = regions::devices(host, self.rules.mode);
-        others.extend(manager::devices(host));
+        others.extend(manager::devices(host, &self.rules.nodes));
         self.remember(&mut others);
         found.extend(others);
         for (index, (device, _)) in (0..).zip(&mut found) {
@@ -83,6 +90,23 @@ impl Family for Fpga {
 }
 
 impl Fpga {
+    /// The boards, each asked by itself: one that does not answer stays what it was last.
+    fn asked(&mut self, host: &Host) -> Vec<Found> {
+        let (mut found, mut there) = (Vec::new(), BTreeSet::new());
+        for (address, board) in alveo::boards(host, &mut self.pci) {
+            there.insert(address);
+            let Some(bare) = board.device() else { continue };
+            let (host, rules) = (host.clone(), self.rules.clone());
+            let looked = self.patience.ask(address, SOON, move || board.look(&host, &rules));
+            found.extend(looked.unwrap_or_else(|Late| {
+                let last = self.boards.get(&bare.id).cloned();
+                Some((last.unwrap_or(bare), trouble::observation(Some(trouble::no_answer()))))
+            }));
+        }
+        self.patience.rest(|address| there.contains(address));
+        found
+    }
+
     /// Adds the boards that are absent from cards of which another is there: a card is handed out whole
     /// or not at all. A card of which nothing is there is forgotten.
     fn with_absent(&mut self, found: Vec<Found>) -> Vec<Found> {
@@ -93,8 +117,9 @@ impl Fpga {
             .map(|(id, board)| (id, (board, not_ready("an FPGA of the card is not there"))))
             .collect();
         boards.extend(found.into_iter().map(|(board, says)| (board.id.clone(), (board, says))));
-        self.boards = boards.iter().map(|(id, (board, _))| (id.clone(), board.clone())).collect();
-        boards.into_values().collect()
+        let boards: Vec<_> = boards.into_values().collect();
+        self.boards = by_id(&boards);
+        boards
     }
 
     fn remember(&mut self, found: &mut [Found]) {
@@ -118,6 +143,10 @@ impl Fpga {
             device.withheld = Some(UNKNOWN.to_owned());
         }
     }
+}
+
+fn by_id(boards: &[Found]) -> BTreeMap<DeviceId, Device> {
+    boards.iter().map(|(board, _)| (board.id.clone(), board.clone())).collect()
 }
 
 /// The serial number; a board without one is a card of its own.

@@ -16,7 +16,7 @@ use super::{
     facts::{attributes, of_function, text},
     family::{Family, Look},
     graphics,
-    trouble::{self, Trouble},
+    trouble::{self, Conditions, Trouble},
 };
 use crate::{
     config::{IntelRules, Policy},
@@ -28,6 +28,7 @@ use crate::{
 pub(super) struct Intel {
     pci: PciIndex,
     rules: IntelRules,
+    conditions: Conditions,
 }
 
 const VENDOR: &str = "8086";
@@ -76,7 +77,11 @@ impl Family for Intel {
     fn look(&mut self, host: &Host) -> Look {
         let mut functions = self.pci.of_class(host, &CLASSES);
         functions.retain(|function| function.vendor.as_deref() == Some(VENDOR));
-        let seen = |(index, function)| Seen { host, rules: &self.rules, function }.gpu(index);
+        let mut conditions = self.conditions.of(host, &functions, trouble::of_heat);
+        let seen = |(index, function): (u32, &PciFunction)| {
+            let condition = conditions.remove(&function.address);
+            Seen { host, rules: &self.rules, function, condition }.gpu(index)
+        };
         let found: Vec<_> = (0..).zip(&functions).map(seen).collect();
         let state = match found.len() {
             0 => SourceState::Absent("no PCI function is a GPU of Intel's".to_owned()),
@@ -96,6 +101,8 @@ struct Seen<'a> {
     host: &'a Host,
     rules: &'a IntelRules,
     function: &'a PciFunction,
+    /// What it says of its own condition.
+    condition: Option<Trouble>,
 }
 
 // === impl Seen ===
@@ -108,7 +115,7 @@ impl Seen<'_> {
         let resolved = self.host.resolved(&folder).unwrap_or(folder);
         let nodes = graphics::nodes(self.host, &resolved);
         let memory = self.memory(&resolved).map(Quantity::Bytes);
-        let trouble = self.trouble(&resolved, &nodes);
+        let trouble = self.trouble(&nodes);
         let device = Device {
             index,
             attributes: self.attributes(),
@@ -172,11 +179,11 @@ impl Seen<'_> {
         unbound().or_else(|| functions.map(given))
     }
 
-    fn trouble(&self, folder: &Path, nodes: &[DeviceNode]) -> Option<Trouble> {
+    fn trouble(&self, nodes: &[DeviceNode]) -> Option<Trouble> {
         trouble::of_driver(self.function, &DRIVERS)
             .or_else(|| self.off_the_bus())
             .or_else(|| trouble::of_nodes(self.host, nodes))
-            .or_else(|| trouble::of_heat(self.host, folder))
+            .or_else(|| self.condition.clone())
     }
 
     /// The kernel calls the power state of a function that does not answer `error`.

@@ -1,17 +1,41 @@
 //! What can be wrong with a device, as far as files tell.
 
-use std::path::Path;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::Duration,
+};
 
 use windlass_core::{
     device::DeviceNode,
     health::{Observation, Reason},
+    pci::PciAddress,
 };
 
 use super::graphics;
-use crate::host::{Host, PciFunction};
+use crate::{
+    host::{Host, PciFunction},
+    outside::{Late, Patience},
+};
 
 /// What is wrong with a device.
 pub(super) type Trouble = (Reason, String);
+
+/// How long a look waits for one device. What the kernel has at hand takes microseconds, and what a healthy
+/// device's firmware answers some milliseconds.
+pub(super) const SOON: Duration = Duration::from_millis(500);
+
+/// What devices say of their condition in files that they have to fill themselves, which may take for ever
+/// while they are reset.
+#[derive(Debug, Default)]
+pub(super) struct Conditions {
+    patience: Patience<PciAddress, Option<Trouble>>,
+}
+
+/// A device did not answer in time.
+pub(super) fn no_answer() -> Trouble {
+    (Reason::NotReady, "it does not answer".to_owned())
+}
 
 /// What a look saw of a device with this trouble.
 pub(super) fn observation(trouble: Option<Trouble>) -> Observation {
@@ -38,23 +62,93 @@ pub(super) fn of_nodes(host: &Host, nodes: &[DeviceNode]) -> Option<Trouble> {
     Some((Reason::NodeMissing, format!("{} is not there", missing.path.display())))
 }
 
-/// A sensor of the device is at the limit that its driver calls critical, or beyond.
+/// A sensor of the device is where it shuts down, or where its driver tells no such limit, beyond the one
+/// that it calls critical. At that one some are held by design: AMD's GPUs slow down there.
 pub(super) fn of_heat(host: &Host, folder: &Path) -> Option<Trouble> {
     let monitors = folder.join("hwmon");
     let mut monitors = host.names(&monitors).into_iter().map(|name| monitors.join(name));
     monitors.find_map(|monitor| {
-        let names = host.names(&monitor).into_iter();
-        let mut limits = names.filter(|name| name.starts_with("temp") && name.ends_with("_crit"));
-        limits.find_map(|limit| hot_sensor(host, &monitor, limit.strip_suffix("crit")?))
+        let sensors: BTreeSet<_> =
+            host.names(&monitor).iter().filter_map(|name| sensor_of(name)).collect();
+        sensors.into_iter().find_map(|sensor| hot_sensor(host, &monitor, &sensor))
     })
+}
+
+/// The sensor that a file is of, `temp1_`.
+fn sensor_of(file: &str) -> Option<String> {
+    let end = file.find('_').filter(|_| file.starts_with("temp"))?;
+    Some(file[..=end].to_owned())
 }
 
 /// Temperatures are in thousandths of a degree, `Documentation/hwmon/sysfs-interface.rst`.
 fn hot_sensor(host: &Host, monitor: &Path, sensor: &str) -> Option<Trouble> {
     let millidegrees =
-        |file: &str| host.text(monitor.join(format!("{sensor}{file}")))?.parse().ok();
-    let (now, limit): (i64, i64) = (millidegrees("input")?, millidegrees("crit")?);
+        |file: &str| host.text(monitor.join(format!("{sensor}{file}")))?.parse::<i64>().ok();
+    let limit = |file: &str| millidegrees(file).filter(|limit| *limit > 0);
+    let now = millidegrees("input")?;
+    let (limit, is_hot) = match limit("emergency") {
+        Some(emergency) => (emergency, now >= emergency),
+        None => limit("crit").map(|critical| (critical, now > critical))?,
+    };
     let label = host.text(monitor.join(format!("{sensor}label"))).unwrap_or_default();
     let detail = format!("{label} {} °C, limit {} °C", now / 1_000, limit / 1_000);
-    (limit > 0 && now >= limit).then(|| (Reason::OutOfBounds, detail.trim().to_owned()))
+    is_hot.then(|| (Reason::OutOfBounds, detail.trim().to_owned()))
+}
+
+// === impl Conditions ===
+
+impl Conditions {
+    /// What is wrong with each function, as far as it says so itself. One that does not answer keeps no
+    /// other waiting.
+    pub(super) fn of(
+        &mut self,
+        host: &Host,
+        functions: &[PciFunction],
+        read: fn(&Host, &Path) -> Option<Trouble>,
+    ) -> BTreeMap<PciAddress, Trouble> {
+        let asked = functions.iter().filter(|function| function.driver.is_some());
+        let troubles = asked.filter_map(|function| {
+            let (host, folder) = (host.clone(), function.folder());
+            let said = self.patience.ask(function.address, SOON, move || read(&host, &folder));
+            Some((function.address, said.unwrap_or_else(|Late| Some(no_answer()))?))
+        });
+        let troubles = troubles.collect();
+        self.patience.rest(|address| functions.iter().any(|it| it.address == *address));
+        troubles
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_device_is_too_hot_where_it_shuts_down_and_not_where_it_slows_down() {
+        for (critical, emergency, now, expected) in [
+            ("100000", "105000", "100000", None),
+            ("100000", "105000", "104000", None),
+            ("100000", "105000", "105000", Some("junction 105 °C, limit 105 °C")),
+            ("100000", "", "100000", None),
+            ("100000", "0", "100001", Some("junction 100 °C, limit 100 °C")),
+            ("", "90000", "91000", Some("junction 91 °C, limit 90 °C")),
+            ("0", "", "91000", None),
+        ] {
+            let root = tempfile::tempdir().expect("a temporary folder");
+            let monitor = root.path().join("sys/gpu/hwmon/hwmon3");
+            fs::create_dir_all(&monitor).expect("made");
+            let files = [("crit", critical), ("emergency", emergency), ("input", now)];
+            let told = files.iter().filter(|(_, text)| !text.is_empty());
+            for (file, text) in told.chain(&[("label", "junction")]) {
+                fs::write(monitor.join(format!("temp2_{file}")), text).expect("written");
+            }
+            let hot = of_heat(&Host::new(root.path(), "/"), Path::new("/sys/gpu"));
+            assert_eq!(
+                hot.map(|(_, detail)| detail).as_deref(),
+                expected,
+                "{critical} {emergency}"
+            );
+        }
+    }
 }

@@ -26,6 +26,7 @@ fn device(kind: DeviceKind, id: &str, index: u32, part: Option<u32>) -> Device {
         not_alone: None,
         not_shared: None,
         origin: None,
+        folder: None,
         parent: None,
         part,
         partitioned: false,

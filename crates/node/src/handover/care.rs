@@ -56,7 +56,7 @@ fn care(policy: &Policy, device: &Device) -> Option<Care> {
         (Ok(prepare), Ok(release)) => {
             let gone = device.health.has_vanished();
             let barred = gone.then(|| "it is no longer on this node".to_owned());
-            Care { prepare, release, folder: folder(device), barred }
+            Care { prepare, release, folder: device.folder.clone(), barred }
         }
         (Err(missing), _) | (_, Err(missing)) => {
             Care { barred: Some(missing.to_string()), ..Care::default() }
@@ -86,25 +86,13 @@ fn filled(step: &Step, device: &Device) -> Result<Step, Missing> {
     Ok(Step { action, timeout: step.timeout })
 }
 
-/// The folder that the kernel has for the device: where it was found, that of its PCI function, or the one
-/// that tells of its node; attributes and probes of the configuration are read in the same.
-fn folder(device: &Device) -> Option<PathBuf> {
-    let found = device.origin.as_ref().filter(|origin| origin.starts_with("/sys/"));
-    let function = || {
-        let address = device.place.pci?;
-        Some(format!("/sys/bus/pci/devices/{address}").into())
-    };
-    let proof = || device.nodes.iter().find_map(|node| node.proof.clone());
-    found.map(PathBuf::from).or_else(function).or_else(proof)
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use jiff::Timestamp;
     use windlass_core::{
-        device::{DeviceKind, DeviceNode},
+        device::DeviceKind,
         health::{HealthTracker, Observation, Reason},
     };
 
@@ -159,13 +147,15 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_where_a_device_was_found_or_where_its_node_is_told_of() {
-        let found = Device { origin: Some("/sys/devices/platform/b".to_owned()), ..board() };
-        assert_eq!(folder(&found), Some("/sys/devices/platform/b".into()));
-        let proof = Some("/sys/class/misc/b".into());
-        let node = DeviceNode { proof, ..DeviceNode::new("/dev/b") };
-        let told = Device { nodes: vec![node], ..board() };
-        assert_eq!(folder(&told), Some("/sys/class/misc/b".into()));
-        assert_eq!(folder(&board()), None, "a board on the network has none");
+    fn steps_write_where_the_devices_files_are() {
+        let write = StepAction::Write { file: "reset".into(), text: "1".to_owned() };
+        let folder = Some("/sys/devices/virtual/misc/b".into());
+        let told = Device { folder: folder.clone(), ..board() };
+        assert_eq!(care_of(&policy(write.clone()), told).folder, folder);
+        assert_eq!(
+            care_of(&policy(write), board()).folder,
+            None,
+            "a board on the network has none"
+        );
     }
 }

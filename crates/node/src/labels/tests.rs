@@ -49,6 +49,7 @@ fn gpu(id: &str, trouble: Option<Reason>) -> Device {
         not_alone: None,
         not_shared: None,
         origin: None,
+        folder: None,
         parent: None,
         part: None,
         partitioned: false,

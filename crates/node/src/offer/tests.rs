@@ -139,6 +139,7 @@ fn device(id: &str, index: u32, observation: &Observation) -> Device {
         not_alone: None,
         not_shared: None,
         origin: None,
+        folder: None,
         parent: None,
         part: None,
         partitioned: false,

@@ -61,6 +61,7 @@ fn device(kind: DeviceKind, index: u32, id: &str) -> Device {
         not_alone: None,
         not_shared: None,
         origin: None,
+        folder: None,
         parent: None,
         part: None,
         partitioned: false,

@@ -94,6 +94,49 @@ async fn a_gpu_of_which_one_part_is_listed_so_far_is_not_taken_for_whole() {
     assert_eq!(state.resources()[&GPU.parse().expect("valid")].1, 56);
 }
 
+/// Makes the compute driver keep its GPUs to itself, as it does where a container may not open their nodes.
+fn keep_all(world: &World) {
+    // A file of the kernel's that nobody may read, root included.
+    const UNREADABLE: &str = "/proc/sys/vm/compact_memory";
+    let nodes = world.host("/sys/class/kfd/kfd/topology/nodes");
+    for node in std::fs::read_dir(nodes).expect("a topology") {
+        let properties = node.expect("an entry").path().join("properties");
+        let text = std::fs::read_to_string(&properties).expect("readable");
+        // Of processors, which have no render node, it tells everyone.
+        if text.lines().any(|line| line.starts_with("drm_render_minor ") && !line.ends_with(" 0")) {
+            std::fs::remove_file(&properties).expect("removed");
+            std::os::unix::fs::symlink(UNREADABLE, &properties).expect("linked");
+        }
+    }
+}
+
+#[tokio::test]
+async fn whole_gpus_of_which_the_compute_driver_may_not_tell_are_served_by_the_other() {
+    let world = machine("mi300x", "");
+    let told = world.survey().await;
+    keep_all(&world);
+    let state = world.survey().await;
+    assert_eq!(state.resources()[&GPU.parse().expect("valid")], (8, 8));
+    for id in ids(&told) {
+        let [before, now] = [&told, &state].map(|state| device(&state.inventory, &id));
+        assert_eq!(before.nodes, now.nodes);
+        assert!(now.capacity.len() == 1 && now.place.xgmi.is_empty(), "{:?}", now.capacity);
+    }
+}
+
+#[tokio::test]
+async fn a_cut_gpu_of_which_the_compute_driver_may_tell_nothing_says_so() {
+    let world = machine("mi300x-cpx", "");
+    keep_all(&world);
+    let state = world.survey().await;
+    let gpu = device(&state.inventory, &ids(&state)[0]);
+    let health = gpu.health.to_string();
+    assert!(
+        health.contains("tells this process nothing of it: run the agent privileged"),
+        "{health}"
+    );
+}
+
 #[tokio::test]
 async fn a_gpu_without_its_driver_stays_itself_and_comes_back() {
     let world = machine("mi300x", "");
@@ -125,6 +168,20 @@ async fn errors_that_ecc_could_not_correct_and_heat_count() {
     world.write(&format!("{monitor}/temp2_input"), "104000\n");
     let expected = "Unhealthy: out of bounds, junction 104 °C, limit 100 °C";
     agent.until_health(second, expected).await;
+}
+
+#[tokio::test]
+async fn a_gpu_that_does_not_answer_costs_no_other_anything() {
+    let world = machine("mi300x", "");
+    let file = "/sys/bus/pci/devices/0000:05:00.0/ras/umc_err_count";
+    world.hang(file);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, GPU, 7).await;
+    let silent = ids(&agent.state.borrow())[0].clone();
+    let state = agent.until_health(&silent, "Unhealthy: not ready, it does not answer").await;
+    assert_eq!(device(&state.inventory, &silent).nodes.len(), 3);
+    world.answer(file, "ue: 0\n");
+    allocatable(&kubelet, GPU, 8).await;
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Darwin3 boards, in the three ways in which nodes have them.
 
-use windlass_core::health::HealthState;
 use windlass_kubelet_sim::{Event, Kubelet};
+use windlass_node::config::DeviceProfile;
 
 use crate::world::{LIMIT, World, allocatable, device, pod};
 
@@ -107,36 +107,46 @@ async fn a_file_may_say_where_its_board_is() {
     assert_eq!(g2.extras.env.keys().collect::<Vec<_>>(), ["Darwin3"], "it has no address");
 }
 
-/// The nodes of the board's two drivers.
-const ON_BOARD: &str = r#"
-- name: registers
-  folder: platform/43c00000.axi-regs
-  bus: platform
-  driver: axi-regs
-  children: [{folder: misc/axi-regs, class: misc, number: "10:120", node: axi-regs}]
-- name: axidma
-  folder: platform/axidma_chrdev
-  bus: platform
-  driver: axidma
-  children: [{folder: axidma/axidma, class: axidma, number: "241:0", node: axidma}]
-"#;
+/// A machine that has what a profile simulates.
+fn on_board(profile: &str) -> World {
+    let profile: DeviceProfile = profile.parse().expect("a shipped profile");
+    let (_, devices) = profile.text.split_once("\nsimulated:\n").expect("it simulates something");
+    World::new(devices, &format!("sources: [{{profile: {}}}]", profile.name))
+}
 
 #[tokio::test]
-async fn on_the_board_the_chip_is_one_device_with_either_driver_and_unhealthy_without_its_registers()
- {
-    let world = World::new(ON_BOARD, "sources: [{profile: darwin3-board}]");
+async fn on_the_board_the_chip_is_one_device_and_unhealthy_without_its_registers() {
+    let world = on_board("darwin3-board-axidma");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     counts(&kubelet, (1, 1)).await;
-    let state = agent.until_health("darwin3-board-all", "Healthy").await;
-    let chip = device(&state.inventory, "darwin3-board-all");
+    let id = "darwin3-board-axidma-all";
+    let state = agent.until_health(id, "Healthy").await;
+    let chip = device(&state.inventory, id);
     let nodes: Vec<_> = chip.nodes.iter().filter_map(|node| node.path.to_str()).collect();
     assert_eq!(nodes, ["/dev/axidma", "/dev/axi-regs"]);
-    world.machine.inject(&"unplug:registers".parse().expect("a fault")).expect("unplugged");
+    world.happen("unplug:darwin3-axi-regs");
     counts(&kubelet, (1, 0)).await;
-    let state = agent.until_health("darwin3-board-all", "Unhealthy").await;
-    let chip = device(&state.inventory, "darwin3-board-all");
-    assert_eq!(chip.health.state, HealthState::Unhealthy);
-    assert!(chip.health.to_string().contains("/dev/axi-regs is not there"), "{}", chip.health);
+    agent.until_health(id, "Unhealthy: device node missing, /dev/axi-regs is not there").await;
+}
+
+#[tokio::test]
+async fn a_chip_that_lacks_channels_is_unhealthy_and_says_which() {
+    let world = on_board("darwin3-board");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    counts(&kubelet, (1, 1)).await;
+    // The runtime opens no node of that number.
+    std::fs::remove_file(world.host("/dev/dma_proxy_tx2")).expect("removed");
+    for node in ["rx1", "tx4"] {
+        let path = world.host(&format!("/dev/dma_proxy_{node}"));
+        std::fs::remove_file(path).expect("removed");
+    }
+    counts(&kubelet, (1, 0)).await;
+    let missing = "device node missing, /dev/dma_proxy_tx4, /dev/dma_proxy_rx1 are not there";
+    agent.until_health("darwin3-board-all", &format!("Unhealthy: {missing}")).await;
+    for node in ["rx1", "tx4"] {
+        world.write(&format!("/dev/dma_proxy_{node}"), "");
+    }
+    counts(&kubelet, (1, 1)).await;
 }
 
 #[tokio::test]

@@ -61,6 +61,36 @@ async fn a_board_that_is_reset_stays_what_it_was_and_costs_no_other() {
 }
 
 #[tokio::test]
+async fn a_board_that_does_not_answer_stays_what_it_was_and_costs_no_other_anything() {
+    let world = machine("alveo", "");
+    let file = "/sys/bus/pci/devices/0000:3b:00.1/xmc.u.32505856/xmc_power_warn";
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let state = agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
+    let before = device(&state.inventory, "fpga-0000-3b-00-0").clone();
+    world.hang(file);
+    let silent = "Unhealthy: not ready, it does not answer";
+    let state = agent.until_health("fpga-0000-3b-00-0", silent).await;
+    let now = device(&state.inventory, "fpga-0000-3b-00-0");
+    assert_eq!((&now.nodes, &now.attributes), (&before.nodes, &before.attributes));
+    happens(&world, "set:u250-1:xmc.u.34603008/xmc_power_warn=1");
+    agent.until_health("fpga-0000-5e-00-0", "Unhealthy: out of bounds").await;
+    happens(&world, "set:u250-1:xmc.u.34603008/xmc_power_warn=0");
+    world.answer(file, "0\n");
+    allocatable(&kubelet, U250, 2).await;
+}
+
+#[tokio::test]
+async fn a_board_that_never_answered_is_listed_and_not_offered() {
+    let world = machine("alveo", "");
+    world.hang("/sys/bus/pci/devices/0000:3b:00.1/xmc.u.32505856/serial_num");
+    let state = world.survey().await;
+    let silent = device(&state.inventory, "fpga-0000-3b-00-0");
+    assert!(silent.health.to_string().contains("it does not answer"), "{silent:?}");
+    assert!(silent.withheld.is_some() && silent.place.pci.is_some());
+    assert!(device(&state.inventory, "fpga-0000-5e-00-0").health.is_healthy());
+}
+
+#[tokio::test]
 async fn a_board_with_another_shell_moves_to_its_resource() {
     let world = machine("alveo", "");
     let (kubelet, _agent) = (world.kubelet(), world.agent());
@@ -280,6 +310,43 @@ async fn a_port_keeps_its_name_when_another_is_released() {
     let other = device(&state.inventory, "fpga-0000-18-00-0-port-0-1");
     assert!(other.health.is_healthy(), "{other:?}");
     assert!(other.nodes[0].path.ends_with("dfl-port.1"), "{:?}", other.nodes);
+}
+
+/// A chip without XRT's driver, whose logic shows beside its region.
+const CHIP: &str = r#"
+- name: pcap
+  folder: "platform/firmware:pcap"
+  bus: platform
+  driver: zynqmp_fpga_manager
+  children:
+  - folder: fpga_manager/fpga0
+    class: fpga_manager
+    files: {name: Xilinx ZynqMP FPGA Manager, state: operating}
+- name: fpga-full
+  folder: platform/fpga-full
+  bus: platform
+  driver: of-fpga-region
+  children: [{folder: fpga_region/region0, class: fpga_region}]
+- name: logic
+  folder: platform/axi/a0000000.dma
+  bus: platform
+  driver: uio_pdrv_genirq
+  children: [{folder: uio/uio4, class: uio, number: "243:4", node: uio4}]
+"#;
+
+#[tokio::test]
+async fn logic_beside_its_region_is_offered_with_the_nodes_that_the_configuration_names() {
+    let world = World::new(CHIP, "");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let without = "Unhealthy: not ready, it is programmed, but no driver made a node";
+    agent.until_health("fpga-fpga0", without).await;
+    agent.follow("fpga: {nodes: /dev/uio*}");
+    let state = agent.until_health("fpga-fpga0", "Healthy").await;
+    let node = &device(&state.inventory, "fpga-fpga0").nodes[0];
+    assert!(node.path.ends_with("uio4") && node.proof.is_some(), "{node:?}");
+    allocatable(&kubelet, "windlass.dev/fpga-xilinx-zynqmp", 1).await;
+    happens(&world, "set:pcap:fpga_manager/fpga0/state=unknown");
+    agent.until_health("fpga-fpga0", "Unhealthy: not ready, its manager does not know").await;
 }
 
 #[tokio::test]

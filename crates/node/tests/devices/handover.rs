@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use windlass_core::device::Device;
 use windlass_kubelet_sim::Event;
 use windlass_machine::{
     BoardEvent::{Frequency, Reset},
@@ -9,8 +10,9 @@ use windlass_machine::{
 };
 use windlass_node::config::{Handover, Step, StepAction};
 
-use crate::gateway::{
-    BOARDS, Gateway, MHZ, SPARES, STEP, admit, delete, deploy, start, start_at_last,
+use crate::{
+    gateway::{BOARDS, Gateway, MHZ, SPARES, STEP, admit, delete, deploy, start, start_at_last},
+    world::{World, allocatable, attribute, pod},
 };
 
 /// What a board goes through before a container that nobody knows the past of.
@@ -214,4 +216,41 @@ async fn the_kubelet_announces_starts_only_where_something_is_to_be_done() {
         tokio::task::yield_now().await;
     }
     assert_eq!(gateway.boards[0].take_events(), [], "who has it may be at work");
+}
+
+#[tokio::test]
+async fn facts_probes_and_steps_are_in_one_folder() {
+    let on_pci = "sys/devices/pci0000:00/0000:00:05.0/misc/dma1";
+    let virtually = "sys/devices/virtual/misc/dma0";
+    let devices = r#"
+- {name: dma0, folder: virtual/misc/dma0, class: misc, number: "10:1", node: dma0, files: {mode: idle}}
+- name: dma1
+  pci: {path: "pci0000:00/0000:00:05.0", id: "10ee:9038", class: 0x120000}
+  driver: dma
+  children: [{folder: misc/dma1, class: misc, number: "10:2", node: dma1, files: {mode: idle}}]
+"#;
+    // Without nodes of its own a device is still where it was found.
+    let config = r#"
+sources:
+- name: dma
+  resource: example.com/dma
+  find: {nodes: /dev/dma*}
+  attributes: {mode: mode}
+  give: {found: none, env: {MODE: "{attr:mode}"}}
+  probe: {attribute: mode, equals: [idle, busy], every: 20ms}
+  prepare: [{write: mode, text: busy}]
+"#;
+    let world = World::new(devices, config);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "example.com/dma", 2).await;
+    let pod = pod("p", "example.com/dma", 2);
+    kubelet.admit(pod).await.expect("admitted");
+    start(&kubelet, "p").await.expect("started");
+    for folder in [on_pci, virtually] {
+        let written = std::fs::read_to_string(world.host(&format!("/{folder}/mode")));
+        assert_eq!(written.expect("there"), "busy", "{folder}");
+    }
+    let is_busy =
+        |device: &Device| attribute(device, "windlass.dev/mode").as_deref() == Some("busy");
+    agent.until(|state| state.inventory.devices.iter().filter(|it| is_busy(it)).count() == 2).await;
 }

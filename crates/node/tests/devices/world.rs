@@ -1,13 +1,15 @@
 //! A node in a temporary folder, with any devices but GPUs: a simulated host, an agent, a kubelet.
 
 use std::{
-    fs,
+    fs::{self, OpenOptions},
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
 use jiff::Timestamp;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use windlass_core::{
     device::Device,
     inventory::{Inventory, SourceState},
@@ -92,6 +94,22 @@ impl World {
         fs::write(path, text).expect("written");
     }
 
+    /// Makes a file of the host one that nobody answers who reads it.
+    pub(crate) fn hang(&self, path: &str) {
+        let path = self.host(path);
+        fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).expect("made");
+        fs::remove_file(&path).or_else(unless_missing).expect("removed");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
+    }
+
+    /// Makes it a file again, and answers who still reads it.
+    pub(crate) fn answer(&self, path: &str, text: &str) {
+        let fifo = OpenOptions::new().read(true).write(true).open(self.host(path));
+        fs::remove_file(self.host(path)).expect("removed");
+        self.write(path, text);
+        drop(fifo.expect("a FIFO"));
+    }
+
     /// Lets something happen, `unplug:stick`.
     pub(crate) fn happen(&self, fault: &str) {
         self.machine.inject(&fault.parse().expect("a fault")).expect("it happens");
@@ -169,6 +187,10 @@ pub(crate) async fn end(kubelet: &Kubelet, pod: &str) {
     let idle = Container { name: "main".to_owned(), limits: [].into() };
     kubelet.admit(Pod::new("idle").container(idle)).await.expect("admitted");
     kubelet.delete(&format!("{pod}-uid")).await;
+}
+
+fn unless_missing(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// The device of that id.

@@ -52,6 +52,7 @@ fn gpu(index: u32, numa: u32) -> Device {
         not_alone: None,
         not_shared: None,
         origin: None,
+        folder: None,
         parent: None,
         part: None,
         partitioned: false,

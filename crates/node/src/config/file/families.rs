@@ -3,7 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{AmdNaming, AmdRules, FpgaMode, FpgaRules, FpgaUnit, IntelRules};
+use crate::config::{
+    AmdNaming, AmdRules, FpgaMode, FpgaRules, FpgaUnit, IntelRules, danger,
+    document::{Many, Remark},
+};
 
 /// AMD's GPUs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -36,6 +39,9 @@ pub(super) struct FpgaEntry {
     /// Whether a container gets the node of an Alveo board's management function too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     management_nodes: bool,
+    /// Where the logic of a system on a chip has its nodes, by pattern.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nodes: Option<Many<String>>,
 }
 
 // === impl AmdEntry ===
@@ -70,20 +76,26 @@ impl IntelEntry {
 
 // === impl FpgaEntry ===
 
-impl From<FpgaEntry> for FpgaRules {
-    fn from(entry: FpgaEntry) -> Self {
-        let FpgaEntry { mode, unit, management_nodes } = entry;
-        Self { mode: mode.unwrap_or_default(), unit: unit.unwrap_or_default(), management_nodes }
-    }
-}
-
 impl FpgaEntry {
+    pub(super) fn into_rules(self, line: u64, wrong: &mut Vec<Remark>) -> FpgaRules {
+        let nodes = self.nodes.map(|nodes| nodes.0).unwrap_or_default();
+        let why = |pattern: &String| danger::no_node(pattern).or_else(|| danger::of_nodes(pattern));
+        wrong.extend(nodes.iter().filter_map(why).map(|why| Remark::new(line, why)));
+        FpgaRules {
+            mode: self.mode.unwrap_or_default(),
+            unit: self.unit.unwrap_or_default(),
+            management_nodes: self.management_nodes,
+            nodes,
+        }
+    }
+
     pub(super) fn of(rules: &FpgaRules) -> Option<Self> {
         let usual = FpgaRules::default();
         (*rules != usual).then_some(Self {
             mode: Some(rules.mode).filter(|mode| *mode != usual.mode),
             unit: Some(rules.unit).filter(|unit| *unit != usual.unit),
             management_nodes: rules.management_nodes,
+            nodes: Some(rules.nodes.clone()).filter(|nodes| !nodes.is_empty()).map(Many),
         })
     }
 }

@@ -39,7 +39,7 @@ features: [gds, mofed, gdrcopy]
 imex: {channels: [0, 2047], required: true}
 amd: {naming: mixed}
 intel: {renderAs128: true}
-fpga: {mode: regiondevel, unit: card, managementNodes: true}
+fpga: {mode: regiondevel, unit: card, managementNodes: true, nodes: ["/dev/uio*"]}
 sources:
 - name: camera
   resource: a.com/camera
@@ -230,6 +230,8 @@ fn mistakes_are_refused_with_the_line_and_what_to_write() {
         ("imex: {channels: [0,\n  2048]}\n".to_owned(), 2, "channel 2048 does not exist"),
         ("imex: {channels: [-1]}\n".to_owned(), 1, "channel -1 does not exist"),
         ("labels: {to: node, file: /x}\n".to_owned(), 1, "for `to: file` only"),
+        ("fpga:\n  nodes: /dev/*\n".to_owned(), 2, "it gives away the memory of the whole machine"),
+        ("fpga: {nodes: uio0}\n".to_owned(), 1, "uio0 is no device node"),
         ("unmatched: default\n".to_owned(), 1, "there are no rules"),
         ("kubeletDir: [\n".to_owned(), 1, ""),
         ("kubeletDir: [a]\n".to_owned(), 1, "expected path string"),

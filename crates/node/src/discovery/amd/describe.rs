@@ -35,6 +35,9 @@ pub(super) struct Cut {
     pub(super) memory: String,
 }
 
+/// How a GPU says that its compute units are not cut.
+const WHOLE: &str = "spx";
+
 /// The resource that such a device is part of where nothing is configured. GPUs that cannot be cut go by
 /// one name under every strategy.
 pub(crate) fn resource(naming: AmdNaming, device: &Device) -> Option<ResourceName> {
@@ -96,6 +99,13 @@ pub(super) fn amounts(node: &Node) -> Capacities {
     amounts.into_iter().filter_map(|(name, amount)| Some((name, told(amount)?))).collect()
 }
 
+/// The memory that the graphics driver tells of.
+pub(super) fn memory(host: &Host, function: &PciFunction) -> Capacities {
+    let bytes = host.text(function.folder().join("mem_info_vram_total"));
+    let bytes = bytes.and_then(|bytes| bytes.parse().ok()).filter(|bytes| *bytes > 0);
+    bytes.map(|bytes| (named("memory"), Quantity::Bytes(bytes))).into_iter().collect()
+}
+
 /// The name that compilers have for a target: major and minor version, a stepping in hexadecimal.
 fn gfx_name(target: u64) -> Option<String> {
     let (major, minor, stepping) = (target / 10_000, target / 100 % 100, target % 100);
@@ -125,6 +135,13 @@ fn family(target: &str) -> Option<&'static str> {
 }
 
 // === impl Cut ===
+
+impl Cut {
+    /// Whether it is more than one device.
+    pub(super) fn is_cut(&self) -> bool {
+        self.compute != WHOLE
+    }
+}
 
 impl std::fmt::Display for Cut {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -1,6 +1,9 @@
 //! What AMD's compute driver (KFD) lists: a node of its topology for each GPU, or each partition of one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::ErrorKind,
+};
 
 use windlass_core::pci::PciAddress;
 
@@ -13,6 +16,9 @@ pub(super) struct Topology {
     /// What was read of the nodes, and the kernel's own count of changes.
     said: String,
     nodes: Vec<Node>,
+    /// How many nodes are there that this process may not read: the driver tells of a GPU, with `EPERM`, only
+    /// those whose device cgroup lets them open its render node (`node_show` of `kfd_topology.c`).
+    pub(super) kept: usize,
 }
 
 /// A GPU, or a partition of one.
@@ -58,8 +64,16 @@ impl Topology {
     /// Reads it, if it changed.
     pub(super) fn refresh(&mut self, host: &Host) {
         let numbers = host.names(NODES).into_iter().take(MOST).filter_map(|it| it.parse().ok());
-        let said = |number: u32| Some((number, host.text(format!("{NODES}/{number}/properties"))?));
-        let mut nodes: Vec<(u32, String)> = numbers.filter_map(said).collect();
+        let (mut nodes, mut kept) = (Vec::<(u32, String)>::new(), 0);
+        for number in numbers {
+            match host.try_text(format!("{NODES}/{number}/properties")) {
+                Ok(text) => nodes.push((number, text)),
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => kept += 1,
+                // It was there a moment ago.
+                Err(_) => {}
+            }
+        }
+        self.kept = kept;
         nodes.sort_unstable();
         let texts = nodes.iter().map(|(number, text)| format!("{number}\n{text}\n"));
         let said = host.text(GENERATION).into_iter().chain(texts).collect::<String>();

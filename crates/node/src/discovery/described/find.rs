@@ -35,7 +35,10 @@ pub(super) struct Candidate {
     pub(super) identity: String,
     /// Where it was found: a folder of sysfs, a node, a file, an address.
     pub(super) origin: String,
-    /// Its folder in sysfs, if it has one.
+    /// The device of a bus that it is, or is a part of, by the name that this one keeps.
+    pub(super) device: Option<String>,
+    /// The folder in which the files of the configuration are: where it was found in sysfs, or of a node the
+    /// folder that tells of it.
     pub(super) folder: Option<PathBuf>,
     pub(super) attributes: Attributes,
     pub(super) place: Place,
@@ -47,6 +50,8 @@ pub(super) struct Candidate {
     pub(super) trouble: Option<(Reason, String)>,
     /// Which of the source's patterns found it.
     pub(super) pattern: usize,
+    /// What stands where that pattern leaves it open.
+    pub(super) open: Vec<String>,
 }
 
 /// What is where a source looks.
@@ -68,7 +73,6 @@ pub(super) fn find(rule: &SourceRule, host: &Host, serials: &Serials) -> Result<
     };
     for candidate in &mut found.candidates {
         candidate.attributes.extend(rule.facts.clone());
-        candidate.read_files(host, rule);
     }
     let order = |it: &Candidate| (it.pattern, natural(&it.identity), it.identity.clone());
     found.candidates.sort_by_cached_key(order);
@@ -97,16 +101,6 @@ impl Candidate {
         match self.attributes.get(&AttributeName::new(DOMAIN, name)) {
             Some(AttributeValue::String(text)) => Some(text),
             _ => None,
-        }
-    }
-
-    /// The facts that the configuration has read from files of the folder.
-    fn read_files(&mut self, host: &Host, rule: &SourceRule) {
-        let Some(folder) = &self.folder else { return };
-        for (name, file) in &rule.attributes {
-            if let Some(text) = host.line(folder.join(file)) {
-                self.attributes.insert(name.clone(), AttributeValue::string(text));
-            }
         }
     }
 }

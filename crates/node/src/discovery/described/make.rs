@@ -33,8 +33,8 @@ pub(super) struct Maker<'a> {
 pub(super) struct Made {
     pub(super) device: Device,
     pub(super) trouble: Option<(Reason, String)>,
-    /// Its folder in sysfs, if it has one.
-    pub(super) folder: Option<PathBuf>,
+    /// The nodes that it is to have and that are not there.
+    missing: Vec<String>,
 }
 
 // === impl Maker ===
@@ -42,10 +42,10 @@ pub(super) struct Made {
 impl Maker<'_> {
     /// A candidate as its source's selector sees it.
     pub(super) fn seen(&self, index: u32, candidate: &Candidate) -> Device {
-        let Candidate { attributes, place, origin, nodes, .. } = candidate.clone();
+        let Candidate { attributes, place, origin, folder, nodes, .. } = candidate.clone();
         let id = id(&self.rule.name, &candidate.identity);
         let new = Device::new(id, DeviceKind::Other, self.rule.name.clone(), Timestamp::UNIX_EPOCH);
-        Device { index, attributes, place, origin: Some(origin), nodes, ..new }
+        Device { index, attributes, place, origin: Some(origin), folder, nodes, ..new }
     }
 
     /// A device of a group.
@@ -55,12 +55,15 @@ impl Maker<'_> {
         let device = Device { id, ..self.seen(index, first) };
         let device = Device { place: common_place(&group.members), nodes: Vec::new(), ..device };
         let trouble = group.members.iter().find_map(|member| member.trouble.clone());
-        let mut made = Made { device, trouble, folder: first.folder.clone() };
+        let doubt = || group.doubt.clone().map(|doubt| (Reason::NodeMissing, doubt));
+        let trouble = trouble.or_else(doubt);
+        let mut made = Made { device, trouble, missing: group.missing.clone() };
         made.device.withheld = group.members.iter().find_map(|member| member.withheld.clone());
         self.give_found(&mut made, group);
         for given in &self.rule.give.nodes {
             self.give_node(&mut made, given, group);
         }
+        made.tell_missing();
         for given in &self.rule.give.mounts {
             self.give_mount(&mut made, given);
         }
@@ -108,7 +111,7 @@ impl Maker<'_> {
             }
         }
         if !is_there && !given.optional {
-            made.trouble(Reason::NodeMissing, format!("{pattern} is not there"));
+            made.missing.push(pattern);
         }
     }
 
@@ -206,21 +209,13 @@ impl Maker<'_> {
     }
 
     fn check_nodes(&self, made: &mut Made) {
-        let missing = made.device.nodes.iter().find(|node| !self.host.has(&node.path));
-        if let Some(node) = missing {
-            let text = format!("{} is not there", node.path.display());
-            made.trouble(Reason::NodeMissing, text);
-        }
+        let missing = made.device.nodes.iter().filter(|node| !self.host.has(&node.path));
+        made.missing = missing.map(|node| node.path.display().to_string()).collect();
+        made.tell_missing();
         if !self.rule.allow_dangerous {
-            let why = made.device.nodes.iter().find_map(|node| self.danger(node));
+            let why = made.device.nodes.iter().find_map(|node| self.nodes.danger(node));
             made.device.withheld = made.device.withheld.take().or(why);
         }
-    }
-
-    fn danger(&self, node: &DeviceNode) -> Option<String> {
-        let path = node.path.to_str()?;
-        let named = danger::of_nodes(&literally(path));
-        named.or_else(|| self.nodes.is_block(node).then(|| format!("{path}: {}", danger::BLOCK)))
     }
 }
 
@@ -230,6 +225,18 @@ impl Made {
     /// The first reason is the one that is told.
     fn withhold(&mut self, why: String) {
         self.device.withheld.get_or_insert(why);
+    }
+
+    fn tell_missing(&mut self) {
+        let missing = std::mem::take(&mut self.missing);
+        match missing.as_slice() {
+            [] => {}
+            [one] => self.trouble(Reason::NodeMissing, format!("{one} is not there")),
+            several => {
+                let several = several.join(", ");
+                self.trouble(Reason::NodeMissing, format!("{several} are not there"));
+            }
+        }
     }
 
     fn trouble(&mut self, reason: Reason, detail: String) {

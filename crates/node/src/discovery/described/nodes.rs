@@ -18,7 +18,8 @@ use super::{
     usb::Serials,
 };
 use crate::{
-    glob::{fits, is_pattern},
+    config::danger,
+    glob::{fits, is_pattern, literally, open_parts},
     host::Host,
 };
 
@@ -55,7 +56,8 @@ pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<Found, 
             let mut named = nodes.at(&path, &target)?;
             named.retain(|it| seen.insert(it.node.clone()));
             let candidate = nodes.candidate(&path, &target, named);
-            found.candidates.extend(candidate.map(|it| Candidate { pattern, ..it }));
+            let open = open_parts(text, path.to_str().unwrap_or_default());
+            found.candidates.extend(candidate.map(|it| Candidate { pattern, open, ..it }));
         }
     }
     number_parts(&mut found.candidates);
@@ -67,6 +69,22 @@ const DEV: &str = "/dev";
 
 /// File systems there that have no devices, but other programs' terminals, memory and messages.
 const NO_DEVICES: [&str; 4] = ["/dev/hugepages", "/dev/mqueue", "/dev/pts", "/dev/shm"];
+
+/// The nodes that fit patterns which are no source of their own.
+///
+/// # Errors
+///
+/// When too much fits to look at, or something that must not be handed out.
+pub(in crate::discovery) fn fitting(
+    host: &Host,
+    patterns: &[String],
+) -> Result<Vec<DeviceNode>, String> {
+    let serials = Serials::default();
+    let nodes = Nodes::new(host, &serials);
+    let found = matching(&nodes, patterns)?.candidates;
+    let found: Vec<_> = found.into_iter().flat_map(|candidate| candidate.nodes).collect();
+    found.iter().find_map(|node| nodes.danger(node)).map_or(Ok(found.clone()), Err)
+}
 
 // === impl Nodes ===
 
@@ -214,8 +232,15 @@ impl<'a> Nodes<'a> {
         listed.filter_map(|folder| Some((self.host.uevent(&folder, "DEVNAME")?, folder))).collect()
     }
 
+    /// Why a node must not be handed out.
+    pub(super) fn danger(&self, node: &DeviceNode) -> Option<String> {
+        let path = node.path.to_str()?;
+        let block = || self.is_block(node).then(|| format!("{path}: {}", danger::BLOCK));
+        danger::of_nodes(&literally(path)).or_else(block)
+    }
+
     /// Whether a node is a block device, by the kernel's word or by its own kind.
-    pub(super) fn is_block(&self, node: &DeviceNode) -> bool {
+    fn is_block(&self, node: &DeviceNode) -> bool {
         let class = |folder: &PathBuf| self.host.link_name(folder.join("subsystem"));
         let told = node.proof.as_ref().and_then(class);
         told.as_deref() == Some("block")

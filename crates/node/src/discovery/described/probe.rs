@@ -11,7 +11,7 @@
 
 mod ask;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Notify, watch},
@@ -165,7 +165,7 @@ impl Prober {
             }
             slot.due = None;
             let (device, round) = (device.clone(), slot.round);
-            let bench = Bench { host: self.host.clone(), leftover: slot.leftover.take() };
+            let bench = Bench { host: self.host.clone(), leftover: mem::take(&mut slot.leftover) };
             let question = slot.question.clone();
             self.tasks.spawn(async move {
                 let (answer, leftover) = ask(&device, &question, bench).await;
@@ -209,7 +209,13 @@ impl Prober {
 
 impl Slot {
     fn new(question: Question, round: u64) -> Self {
-        Self { question, round, due: Some(Instant::now()), failures: 0, leftover: None }
+        Self {
+            question,
+            round,
+            due: Some(Instant::now()),
+            failures: 0,
+            leftover: Leftover::default(),
+        }
     }
 }
 

@@ -76,8 +76,10 @@ impl<'a> Sysfs<'a> {
     pub(super) fn candidate(&self, folder: &Path, name: &str) -> Candidate {
         let host = self.host;
         let device = host.device_of(folder);
+        let identity = self.identity(device.as_deref(), name);
         let mut candidate = Candidate {
-            identity: self.identity(device.as_deref(), name),
+            device: device.is_some().then(|| identity.clone()),
+            identity,
             origin: folder.display().to_string(),
             folder: Some(folder.to_owned()),
             place: host.place_of(folder),

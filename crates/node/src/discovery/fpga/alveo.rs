@@ -51,7 +51,7 @@ const QDMA: &str = "dma.qdma.u";
 
 /// A board while it is looked at.
 #[derive(Debug, Default)]
-struct Board {
+pub(super) struct Board {
     user: Option<PciFunction>,
     management: Option<PciFunction>,
 }
@@ -62,8 +62,8 @@ struct Seen<'a> {
     rules: &'a FpgaRules,
 }
 
-/// The boards of the host, by where they sit.
-pub(super) fn boards(host: &Host, pci: &mut PciIndex, rules: &FpgaRules) -> Vec<Found> {
+/// The boards of the host, by where they sit. None of them is asked for anything.
+pub(super) fn boards(host: &Host, pci: &mut PciIndex) -> BTreeMap<PciAddress, Board> {
     let mut boards: BTreeMap<PciAddress, Board> = BTreeMap::new();
     for function in pci.of_vendor(host, &VENDORS) {
         let is = |mark: &str| host.has(function.folder().join(mark));
@@ -74,28 +74,37 @@ pub(super) fn boards(host: &Host, pci: &mut PciIndex, rules: &FpgaRules) -> Vec<
             *role = Some(function);
         }
     }
-    let seen = Seen { host, rules };
-    boards.values().filter_map(|board| seen.board(board)).collect()
+    boards
+}
+
+// === impl Board ===
+
+impl Board {
+    /// The device that it is, with nothing that it would have to say itself.
+    pub(super) fn device(&self) -> Option<Device> {
+        let shown = self.shown()?;
+        let address = shown.address.first_function().to_string().replace([':', '.'], "-");
+        let id = format!("{}-{address}", SourceName::FPGA).parse().ok()?;
+        let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
+        Some(Device { place: shown.place(), ..new })
+    }
+
+    /// Asks it for everything. May take for ever: its firmware answers some of it, and not while it is reset.
+    pub(super) fn look(&self, host: &Host, rules: &FpgaRules) -> Option<Found> {
+        let (device, seen) = (self.device()?, Seen { host, rules });
+        let (nodes, attributes) = (seen.nodes(self), seen.attributes(self, self.shown()?));
+        let observation = seen.observe(self, &nodes);
+        Some((Device { attributes, nodes, ..device }, observation))
+    }
+
+    fn shown(&self) -> Option<&PciFunction> {
+        self.user.as_ref().or(self.management.as_ref())
+    }
 }
 
 // === impl Seen ===
 
 impl Seen<'_> {
-    fn board(&self, board: &Board) -> Option<Found> {
-        let shown = board.user.as_ref().or(board.management.as_ref())?;
-        let address = shown.address.first_function().to_string().replace([':', '.'], "-");
-        let id = format!("{}-{address}", SourceName::FPGA).parse().ok()?;
-        let nodes = self.nodes(board);
-        let observation = self.observe(board, &nodes);
-        let device = Device {
-            attributes: self.attributes(board, shown),
-            place: shown.place(),
-            nodes,
-            ..Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH)
-        };
-        Some((device, observation))
-    }
-
     fn attributes(&self, board: &Board, shown: &PciFunction) -> Attributes {
         let user = board.user.as_ref().map(PciFunction::folder);
         let shell = user.as_deref().and_then(|folder| self.shell(folder));

@@ -1,7 +1,10 @@
-//! The logic of a system on a chip: Zynq, Kria, Agilex. The processor programs it through a manager, and
-//! what was programmed shows as devices below its region.
+//! The logic of a system on a chip: Zynq, Kria, Cyclone V. The processor programs it through a manager.
 //!
-//! Nothing in sysfs says reliably which program is loaded. That a manager is operating says that one is.
+//! Nothing in sysfs says reliably which program is loaded. That a manager is operating says that one is; the
+//! manager of Stratix 10 and Agilex knows it only of what Linux has loaded (`drivers/fpga/stratix10-soc.c`).
+//! What was programmed shows as devices wherever its device tree overlay puts them: below the region if that
+//! is its target, and anywhere else beside other devices, `/sys/devices/platform/axi/a0000000.dma`. Which
+//! those are only the configuration can say.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +17,10 @@ use windlass_core::{
 
 use super::{Found, not_ready};
 use crate::{
-    discovery::facts::{attributes, text},
+    discovery::{
+        described::fitting,
+        facts::{attributes, text},
+    },
     host::Host,
 };
 
@@ -30,6 +36,12 @@ const REGIONS: &str = "/sys/class/fpga_region";
 /// The state of a manager whose logic works (`drivers/fpga/fpga-mgr.c`).
 const OPERATING: &str = "operating";
 
+/// The state of one that cannot ask its chip, and of most chips that are not programmed.
+const UNKNOWN: &str = "unknown";
+
+const NO_NODE: &str = "it is programmed, but no driver made a node that is known to be its own: write \
+                       `fpga: {nodes: [...]}` if there is one";
+
 /// XRT's driver for logic on the processor's chip.
 const XRT: &str = "/sys/bus/platform/drivers/zocl-drm";
 
@@ -37,14 +49,14 @@ const XRT: &str = "/sys/bus/platform/drivers/zocl-drm";
 const MOST: usize = 64;
 
 /// The devices of all managers. Those of boards are the boards' own.
-pub(super) fn devices(host: &Host) -> Vec<Found> {
+pub(super) fn devices(host: &Host, patterns: &[String]) -> Vec<Found> {
     let managers: Vec<_> = on_chip(host, MANAGERS);
-    let regions = match managers.as_slice() {
-        // Which region is whose is told by numbers of the device tree that sysfs does not show.
-        [_] => on_chip(host, REGIONS),
-        _ => Vec::new(),
+    // Which region is whose is told by numbers of the device tree that sysfs does not show.
+    let (regions, patterns) = match managers.as_slice() {
+        [_] => (on_chip(host, REGIONS), patterns),
+        _ => (Vec::new(), &[][..]),
     };
-    managers.iter().filter_map(|manager| device(host, manager, &regions)).collect()
+    managers.iter().filter_map(|manager| device(host, manager, &regions, patterns)).collect()
 }
 
 /// The entries of a class that are below no PCI function.
@@ -58,7 +70,7 @@ fn is_pci(part: &std::ffi::OsStr) -> bool {
     part.to_str().is_some_and(|part| part.parse::<windlass_core::pci::PciAddress>().is_ok())
 }
 
-fn device(host: &Host, manager: &Path, regions: &[PathBuf]) -> Option<Found> {
+fn device(host: &Host, manager: &Path, regions: &[PathBuf], patterns: &[String]) -> Option<Found> {
     let name = manager.file_name()?.to_str()?;
     let id = format!("{}-{name}", SourceName::FPGA).parse().ok()?;
     let mut programs = [manager].into_iter().chain(regions.iter().map(PathBuf::as_path));
@@ -72,15 +84,17 @@ fn device(host: &Host, manager: &Path, regions: &[PathBuf]) -> Option<Found> {
             ("compatible", compatible(host, manager).and_then(text)),
         ],
     );
-    let device = Device {
-        attributes: own,
-        nodes: nodes(host, manager, regions),
-        ..Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH)
-    };
-    Some((device, observe(host, manager)))
+    let named = fitting(host, patterns);
+    let mut nodes = nodes(host, manager, regions);
+    nodes.extend(named.iter().flatten().cloned());
+    nodes.sort_unstable();
+    nodes.dedup_by(|a, b| a.path == b.path);
+    let observation = named.map_or_else(not_ready, |_| observe(host, manager, &nodes));
+    let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
+    Some((Device { attributes: own, nodes, ..new }, observation))
 }
 
-/// The nodes of what the logic is: drivers bind to it as to any device below the region. XRT has one
+/// The nodes of what is below the manager's own device and the regions. XRT has one
 /// device for all logic of the chip, wherever its device tree puts it.
 fn nodes(host: &Host, manager: &Path, regions: &[PathBuf]) -> Vec<DeviceNode> {
     let parents = [manager].into_iter().chain(regions.iter().map(PathBuf::as_path));
@@ -90,10 +104,7 @@ fn nodes(host: &Host, manager: &Path, regions: &[PathBuf]) -> Vec<DeviceNode> {
     let xrt = xrt.filter(|entry| host.has(entry.join("uevent")));
     let xrt = xrt.filter_map(|device| host.resolved(device)).filter(|_| !regions.is_empty());
     let found = folders.chain(xrt).flat_map(|folder| host.nodes_of(folder));
-    let mut nodes: Vec<_> = found.map(|found| found.node).collect();
-    nodes.sort_unstable();
-    nodes.dedup();
-    nodes
+    found.map(|found| found.node).collect()
 }
 
 /// The program by the name that was loaded, where the manager or the device tree says it.
@@ -111,9 +122,13 @@ fn compatible(host: &Host, manager: &Path) -> Option<String> {
     text.split('\0').next().map(str::to_owned)
 }
 
-fn observe(host: &Host, manager: &Path) -> Observation {
+fn observe(host: &Host, manager: &Path, nodes: &[DeviceNode]) -> Observation {
     match host.text(manager.join("state")) {
+        Some(state) if state == OPERATING && nodes.is_empty() => not_ready(NO_NODE),
         Some(state) if state == OPERATING => Observation::Passed,
+        Some(state) if state == UNKNOWN => {
+            not_ready("its manager does not know whether it is programmed")
+        }
         Some(state) => not_ready(format!("its manager says {state:?}: it is not programmed")),
         None => not_ready("its manager tells no state"),
     }

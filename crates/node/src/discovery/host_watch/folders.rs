@@ -54,14 +54,18 @@ pub(super) fn watched(host: &Host, policy: &Policy) -> Wanted {
             wanted.entry(host.path(folder)).or_insert(mask);
         }
     };
+    let mut patterns: Vec<&String> = policy.families.fpga.nodes.iter().collect();
     for rule in &policy.sources {
         let found: &[String] = if let Find::Nodes(patterns) = &rule.find { patterns } else { &[] };
         let given = rule.give.nodes.iter().map(|node| &node.path);
-        // What a pattern fits may be a folder of nodes.
-        found.iter().chain(given).for_each(|pattern| add(pattern, ENTRIES));
+        patterns.extend(found.iter().chain(given));
         if let Find::Files(folder) = &rule.find {
             folder.to_str().into_iter().for_each(|folder| add(folder, CONTENTS));
         }
+    }
+    // What a pattern fits may be a folder of nodes.
+    for pattern in patterns {
+        add(pattern, ENTRIES);
     }
     if host.simulated().is_some() {
         for folder in SIMULATED {
@@ -161,7 +165,9 @@ mod tests {
     #[test]
     fn what_is_missing_is_waited_for_where_it_would_appear() {
         let root = tempfile::tempdir().expect("a temporary folder");
-        for folder in ["dev/snd", "dev/dvb/adapter0", "dev/input", "etc", "sys/bus/usb/devices"] {
+        let made =
+            ["dev/snd", "dev/dvb/adapter0", "dev/input", "dev/logic", "etc", "sys/bus/usb/devices"];
+        for folder in made {
             fs::create_dir_all(root.path().join(folder)).expect("made");
         }
         let host = Host::new(root.path(), "/");
@@ -173,10 +179,13 @@ mod tests {
             rule("d", Find::Files("/etc/darwin3".into())),
             rule("e", nodes("/dev/input")),
         ];
-        let wanted = watched(&host, &Policy { sources, ..Policy::default() });
+        let mut policy = Policy { sources, ..Policy::default() };
+        policy.families.fpga.nodes = vec!["/dev/logic/dma*".to_owned()];
+        let wanted = watched(&host, &policy);
         let paths: Vec<_> =
             wanted.keys().filter_map(|it| it.strip_prefix(root.path()).ok()).collect();
-        let expected = ["dev", "dev/dvb", "dev/dvb/adapter0", "dev/input", "dev/snd", "etc"];
+        let expected =
+            ["dev", "dev/dvb", "dev/dvb/adapter0", "dev/input", "dev/logic", "dev/snd", "etc"];
         assert_eq!(paths, expected.map(Path::new));
     }
 }

@@ -39,6 +39,11 @@ const NOISY: [&str; 12] = [
     "hwmon",
 ];
 
+/// Where the kernel has what comes and goes with containers: their interfaces, and what their images and
+/// volumes are mounted from.
+const OF_CONTAINERS: [&str; 3] =
+    ["/devices/virtual/net/", "/devices/virtual/block/", "/devices/virtual/bdi/"];
+
 /// Subsystems whose devices say that they changed when it matters: a reset, a new state.
 const CHANGING: [&str; 6] = ["pci", "drm", "usb", "fpga_manager", "infiniband", "vdpa"];
 
@@ -80,8 +85,8 @@ fn matters(message: &[u8]) -> bool {
     let Some(subsystem) = subsystem.filter(|subsystem| !NOISY.contains(subsystem)) else {
         return false;
     };
-    let of_container =
-        value("DEVPATH=").is_some_and(|path| path.starts_with("/devices/virtual/net/"));
+    let of_container = value("DEVPATH=")
+        .is_some_and(|path| OF_CONTAINERS.iter().any(|folder| path.starts_with(folder)));
     match action {
         Some("change") => CHANGING.contains(&subsystem),
         Some("add" | "remove" | "move" | "bind" | "unbind" | "online" | "offline") => !of_container,
@@ -109,6 +114,8 @@ mod tests {
             ("add", "/devices/virtual/misc/kvm", "misc", true),
             ("add", "/devices/virtual/net/veth0", "net", false),
             ("add", "/devices/virtual/net/veth0/queues/rx-0", "queues", false),
+            ("add", "/devices/virtual/block/dm-3", "block", false),
+            ("add", "/devices/pci0000:00/0000:00:05.0/nvme/nvme0/nvme0n1", "block", true),
             ("change", "/devices/virtual/block/loop0", "block", false),
             ("change", "/devices/LNXSYSTM:00/power", "power_supply", false),
         ] {

@@ -196,6 +196,20 @@ async fn a_node_that_several_names_lead_to_is_found_by_its_own() {
     assert_eq!((nodes.len(), nodes[0].inside().to_str()), (1, Some("/dev/rtc0")));
 }
 
+#[tokio::test]
+async fn a_missing_node_leaves_one_device_incomplete_and_mixes_no_two() {
+    let devices: String = ["tx0", "tx1", "rx1"].iter().enumerate().map(channel).collect();
+    let config = r#"
+sources:
+- {name: pair, find: {nodes: ["/dev/dma_tx*", "/dev/dma_rx*"]}, unit: zipped}
+"#;
+    let inventory = World::new(&devices, config).survey().await.inventory;
+    let health = |id: &str| device(&inventory, id).health.to_string();
+    let missing = "Unhealthy: device node missing, /dev/dma_rx0 is not there";
+    assert!(health("pair-dma_tx0").starts_with(missing), "{}", health("pair-dma_tx0"));
+    assert!(device(&inventory, "pair-dma_tx1").health.is_healthy());
+}
+
 fn channel((number, name): (usize, &&str)) -> String {
     format!(
         "- {{name: {name}, folder: virtual/misc/dma_{name}, class: misc, number: \"10:{number}\", \

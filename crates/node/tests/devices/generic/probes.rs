@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::ACCELERATOR;
-use crate::world::{World, allocatable};
+use crate::world::{World, allocatable, attribute, device};
 
 /// A board's server, which answers well or not at all.
 async fn board(well: watch::Receiver<bool>) -> (String, JoinSet<()>) {
@@ -87,4 +87,35 @@ sources:
     agent
         .until_health("hangs-a", "Unhealthy: unresponsive, /bin/sleep did not end within 100ms")
         .await;
+}
+
+#[tokio::test]
+async fn a_device_whose_file_is_not_answered_costs_no_other_anything_and_stays_what_it_was() {
+    let board = |number: u32| {
+        format!(
+            "- {{name: board{number}, folder: platform/board{number}, bus: platform, driver: board, \
+             files: {{firmware: v4}}, children: [{{folder: misc/board{number}, class: misc, \
+             number: \"10:{number}\", node: board{number}}}]}}\n"
+        )
+    };
+    let config = r#"
+sources:
+- name: board
+  resource: example.com/board
+  find: {bus: platform}
+  attributes: {firmware: firmware}
+  match: device.attributes["windlass.dev"].firmware == "v4"
+"#;
+    let world = World::new(&[board(0), board(1)].concat(), config);
+    let file = "/sys/devices/platform/board0/firmware";
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "example.com/board", 2).await;
+    world.hang(file);
+    let silent = "Unhealthy: not ready, it does not answer";
+    let state = agent.until_health("board-board0", silent).await;
+    let said = attribute(device(&state.inventory, "board-board0"), "windlass.dev/firmware");
+    assert_eq!(said.as_deref(), Some("v4"));
+    allocatable(&kubelet, "example.com/board", 1).await;
+    world.answer(file, "v4\n");
+    allocatable(&kubelet, "example.com/board", 2).await;
 }

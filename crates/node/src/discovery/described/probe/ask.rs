@@ -5,11 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    net::TcpStream,
-    task::{JoinHandle, spawn_blocking},
-    time::timeout,
-};
+use tokio::{net::TcpStream, task::spawn_blocking, time::timeout};
 use windlass_core::{
     device::{Device, DeviceId},
     health::Reason,
@@ -20,7 +16,7 @@ use crate::{
     causes,
     config::{Probe, Test},
     host::Host,
-    outside::{GetError, get, run},
+    outside::{GetError, Patience, get, run},
     template::{Missing, fill},
 };
 
@@ -50,7 +46,7 @@ pub(super) struct Bench {
 
 /// A file that has not been read to its end when its time was over: a device's firmware may never answer,
 /// and is not asked twice at once.
-pub(super) type Leftover = Option<JoinHandle<Option<String>>>;
+pub(super) type Leftover = Patience<(), Option<String>>;
 
 /// Tries once.
 pub(super) async fn ask(
@@ -61,23 +57,26 @@ pub(super) async fn ask(
     let limit = question.timeout;
     let late =
         || Err((Reason::Unresponsive, format!("{} within {limit:?}", question.test.silence())));
-    match &question.test {
-        Filled::Attribute { file, equals } => read(bench, file, equals, (limit, late())).await,
+    let answer = match &question.test {
+        Filled::Attribute { file, equals } => {
+            return read(bench, file, equals, (limit, late())).await;
+        }
         Filled::Http(url) => {
             let asked = timeout(limit, get(url)).await;
-            (asked.map_or_else(|_| late(), |answer| answer.map_err(|it| refused(url, &it))), None)
+            asked.map_or_else(|_| late(), |answer| answer.map_err(|it| refused(url, &it)))
         }
         Filled::Tcp(address) => {
             let connected = timeout(limit, TcpStream::connect(address)).await;
             let failed = |error| (Reason::Unreachable, format!("{address}: {error}"));
-            (connected.map_or_else(|_| late(), |it| it.map(drop).map_err(failed)), None)
+            connected.map_or_else(|_| late(), |it| it.map(drop).map_err(failed))
         }
         Filled::Command(words) => {
             let ran = timeout(limit, run(device, words)).await;
             let failed = |error| (Reason::ProbeFailed, causes(&error));
-            (ran.map_or_else(|_| late(), |it| it.map_err(failed)), None)
+            ran.map_or_else(|_| late(), |it| it.map_err(failed))
         }
-    }
+    };
+    (answer, bench.leftover)
 }
 
 fn refused(url: &str, error: &GetError) -> (Reason, String) {
@@ -89,17 +88,19 @@ fn refused(url: &str, error: &GetError) -> (Reason, String) {
 }
 
 async fn read(
-    Bench { host, leftover }: Bench,
+    Bench { host, mut leftover }: Bench,
     file: &Path,
     equals: &[String],
     (limit, late): (Duration, Answer),
 ) -> (Answer, Leftover) {
-    let mut reading = leftover.unwrap_or_else(|| {
-        let file = file.to_owned();
-        spawn_blocking(move || host.line(file))
+    let path = file.to_owned();
+    let reading = spawn_blocking(move || {
+        let text = leftover.ask((), limit, move || host.line(path));
+        leftover.rest(|()| true);
+        (text, leftover)
     });
-    let Ok(read) = timeout(limit, &mut reading).await else { return (late, Some(reading)) };
-    let text = read.expect("reading neither panics nor is cancelled");
+    let (text, leftover) = reading.await.expect("asking neither panics nor is cancelled");
+    let Ok(text) = text else { return (late, leftover) };
     let file = file.display();
     let answer = match text {
         Some(text) if equals.contains(&text) => Ok(()),
@@ -109,7 +110,7 @@ async fn read(
         }
         None => Err((Reason::ProbeFailed, format!("{file} cannot be read"))),
     };
-    (answer, None)
+    (answer, leftover)
 }
 
 // === impl Question ===
@@ -119,14 +120,13 @@ impl Question {
     pub(in super::super) fn of(
         probe: &Probe,
         device: &Device,
-        folder: Option<&PathBuf>,
         usual: Duration,
     ) -> Result<Option<Self>, Missing> {
         let fill = |text: &String| fill(text, device);
         let test = match &probe.test {
             Test::Nodes => return Ok(None),
             Test::Attribute { file, equals } => Filled::Attribute {
-                file: folder.cloned().unwrap_or_default().join(file),
+                file: device.folder.clone().unwrap_or_default().join(file),
                 equals: equals.iter().map(fill).collect::<Result<_, _>>()?,
             },
             Test::Http(url) => Filled::Http(fill(url)?),

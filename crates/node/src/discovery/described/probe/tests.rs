@@ -40,10 +40,10 @@ impl Rig {
     }
 
     fn ask(&self, probe: &Probe, folder: &str) {
-        let folder = Some(folder.into());
-        let question = Question::of(probe, &device(), folder.as_ref(), LIMIT);
+        let device = Device { folder: Some(folder.into()), ..device() };
+        let question = Question::of(probe, &device, LIMIT);
         let question = question.expect("nothing is missing").expect("it asks");
-        self.desk.ask([(device().id, question)].into());
+        self.desk.ask([(device.id, question)].into());
     }
 
     async fn until(&self, expected: &str) {
