@@ -163,9 +163,8 @@ impl Host {
 
     /// Where the NVML library is looked for, for a message.
     pub fn nvml_folders(&self) -> String {
-        let folders: Vec<_> =
-            NVML_FOLDERS.iter().map(|folder| self.path(folder).display().to_string()).collect();
-        folders.join(", ")
+        let first = self.path(NVML_FOLDERS[0]);
+        format!("{} or {} other places", first.display(), NVML_FOLDERS.len() - 1)
     }
 
     /// A file's own path, where links lead to it. Followed as the host does: an absolute link starts

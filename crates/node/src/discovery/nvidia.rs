@@ -75,7 +75,7 @@ pub(super) struct Nvidia {
 /// Why there is no connection to the driver.
 #[derive(Debug, thiserror::Error)]
 enum ConnectError {
-    #[error("there is no libnvidia-ml.so.1 in {searched}")]
+    #[error("no libnvidia-ml.so.1 in {searched}; --nvml-library names one")]
     NoLibrary { searched: String },
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -306,7 +306,7 @@ fn load(
     Ok(Driver { nvml, facts, listening, fingerprint })
 }
 
-/// Every folder that was looked into, each once.
+/// Where was looked, the host's places after the driver's.
 fn searched(roots: &Roots) -> String {
     let (driver, host) = (roots.driver.nvml_folders(), roots.host.nvml_folders());
     if driver == host { host } else { format!("{driver}, {host}") }

@@ -141,10 +141,13 @@ impl Topology {
     }
 
     /// The GPUs with each other and their NUMA nodes, then, where there are other devices, the GPUs
-    /// with these: narrower than the whole, which few screens have room for.
+    /// with these: narrower than the whole, which few screens have room for. Without a GPU, all of them.
     pub(crate) fn of_gpus(&self) -> Vec<Table> {
         let is_gpu = |position: &usize| self.devices[*position].kind == DeviceKind::Gpu;
-        let (gpus, others): (Vec<_>, Vec<_>) = (0..self.devices.len()).partition(is_gpu);
+        let (mut gpus, mut others): (Vec<_>, Vec<_>) = (0..self.devices.len()).partition(is_gpu);
+        if gpus.is_empty() {
+            std::mem::swap(&mut gpus, &mut others);
+        }
         let mut tables = vec![self.with_numa(&gpus, self.cells(&gpus, &gpus))];
         if !others.is_empty() {
             tables.push(Table::from_rows(self.cells(&gpus, &others)));

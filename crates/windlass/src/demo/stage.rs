@@ -162,7 +162,7 @@ fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
         host_root: machine.host_root(),
         host_root_on_node: machine.host_root(),
         driver: DriverPlaces {
-            nvml_library: Some(machine.nvml_library()),
+            nvml_library: Some(machine.nvml_library()).filter(|library| library.exists()),
             ..DriverPlaces::default()
         },
         cdi_dir: cdi_dir(folder),
