@@ -75,6 +75,17 @@ fn the_demo_plays_with_devices_of_other_kinds_and_with_boards_that_are_cleaned_i
 }
 
 #[test]
+fn the_demo_gives_one_to_a_container_of_what_is_shared() {
+    let output = run(&["demo", "--machine", "t4-edge", "--device", "kvm", "--device", "coral-usb"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    assert!(
+        shown.contains("pod on-kvm admitted") && shown.contains("GPU0 is Healthy again"),
+        "{shown}"
+    );
+}
+
+#[test]
 fn the_demo_offers_what_a_configuration_says() {
     let folder = folder();
     let file = folder.path().join("w.yaml");

@@ -76,7 +76,7 @@ struct Simulated {
 impl Attached {
     /// Names of the device profiles that devices can be added from.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        ALL.iter().filter(|(_, text)| text.contains("\nsimulated:")).map(|(name, _)| *name)
+        ALL.iter().filter(|(_, text)| text.contains("\nsimulated:\n")).map(|(name, _)| *name)
     }
 
     /// The devices, with their PCI functions in a domain.

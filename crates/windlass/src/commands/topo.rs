@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     cli::TopoArgs,
-    screen::{Paint, Table, Tone, WIDTH, line},
+    screen::{Paint, Table, Tone, WIDTH, line, wrapped},
 };
 
 /// Whole devices with a place, and how they are connected: `connections[i][j]` between the devices
@@ -65,13 +65,23 @@ fn show(inventory: &Inventory, topology: &Topology) -> Result<()> {
     let paint = Paint::for_stdout();
     simulated(inventory, paint)?;
     if topology.devices.is_empty() {
-        return Ok(line("no devices with a place on the PCI bus; `windlass devices` says why")?);
+        return Ok(line("no device with a place; `windlass devices` has all")?);
     }
     for table in topology.panes(WIDTH) {
         table.lines("").into_iter().try_for_each(line)?;
         line("")?;
     }
+    let elsewhere: Vec<_> = inventory.devices.iter().filter(|it| !has_place(it)).collect();
+    if !elsewhere.is_empty() {
+        let names: Vec<_> = elsewhere.into_iter().map(name).collect();
+        wrapped("without a place: ", &names).into_iter().try_for_each(line)?;
+    }
     Ok(line(paint.text(Tone::Quiet, topology.legend()))?)
+}
+
+/// Whether it is known where a device sits: in a slot, behind a controller, or at a NUMA node.
+fn has_place(device: &Device) -> bool {
+    device.place.path.is_some() || device.place.numa_node.is_some()
 }
 
 // === impl Topology ===
@@ -79,7 +89,7 @@ fn show(inventory: &Inventory, topology: &Topology) -> Result<()> {
 impl Topology {
     /// The topology of an inventory. Parts are left out: they are where their whole is.
     pub(crate) fn of(inventory: &Inventory) -> Self {
-        let whole = |device: &&Device| device.parent.is_none() && device.place.pci.is_some();
+        let whole = |device: &&Device| device.parent.is_none() && has_place(device);
         Self::among(inventory, inventory.devices.iter().filter(whole).collect())
     }
 

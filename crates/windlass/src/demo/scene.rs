@@ -25,10 +25,12 @@ impl Scene {
         };
         let mut boards = Boards::default();
         for device in &args.device {
-            profile.attach(device)?;
             let mut rule = device.profile.parse::<DeviceProfile>()?.rule();
-            if let Find::Endpoints(endpoints) = &mut rule.find {
-                *endpoints = boards.start(device.count).context("no board can be simulated")?;
+            match &mut rule.find {
+                Find::Endpoints(endpoints) => {
+                    *endpoints = boards.start(device.count).context("no board can be simulated")?;
+                }
+                _ => profile.attach(device)?,
             }
             policy.sources.push(rule);
         }

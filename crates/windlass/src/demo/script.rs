@@ -60,20 +60,26 @@ impl<'a> Script<'a> {
         let inventory = self.discover().await.context("step discovery")?;
         self.tell(&Event::Topology(Topology::of(&inventory)))?;
         let resources = self.register().await.context("step registration")?;
-        let Some(main) = resources.iter().max_by_key(|counts| counts.allocatable) else {
+        if resources.is_empty() {
             let nothing = "without a configuration the agent offers nothing of this machine: give one with \
                            --config, or add devices with --device";
             return Err(Misuse(anyhow!(nothing)).into());
-        };
-        self.fill(&inventory, main).await.context("step pods")?;
-        for other in resources.iter().filter(|counts| counts.resource != main.resource) {
+        }
+        let main = self.main(&resources);
+        if let Some(main) = main {
+            self.fill(&inventory, main).await.context("step pods")?;
+        }
+        let is_main = |counts: &&Counts| main.is_some_and(|main| main.resource == counts.resource);
+        for other in resources.iter().filter(|counts| !is_main(counts)) {
             let short = other.resource.rsplit('/').next().unwrap_or_default();
             let pod = pods::single(&format!("on-{}", short.replace('.', "-")), &other.resource);
             self.admit(&inventory, pod).await.context("step pods")?;
         }
         self.change_hands(&inventory, &resources).await.context("step hand-over")?;
-        self.refuse(main).await.context("step refusal")?;
-        self.fail_and_recover(&inventory, main).await?;
+        if let Some(main) = main {
+            self.refuse(main).await.context("step refusal")?;
+            self.fail_and_recover(&inventory, main).await?;
+        }
         self.restart_kubelet(&resources).await.context("step kubelet restart")?;
         let (steps, pods, took_ms) = (self.steps, self.pods, ms(self.begun));
         self.teller.tell(&Event::Finished { steps, pods, took_ms })
@@ -112,6 +118,17 @@ impl<'a> Script<'a> {
         let resources = arrived.iter().map(|arrival| arrival.counts.clone()).collect();
         self.tell(&Event::Registered { resources: arrived })?;
         Ok(resources)
+    }
+
+    /// The resource that most is shown of. Of one that is shared a container gets one device or all.
+    fn main<'b>(&self, resources: &'b [Counts]) -> Option<&'b Counts> {
+        let offerings = self.stage.state.borrow().offerings();
+        let is_exclusive = |counts: &&Counts| {
+            let is_of = |name: &ResourceName| name.to_string() == counts.resource;
+            let mut shared = offerings.values().filter(|it| it.shared.is_some());
+            !shared.any(|it| it.resource.as_ref().is_some_and(is_of))
+        };
+        resources.iter().filter(is_exclusive).max_by_key(|counts| counts.allocatable)
     }
 
     /// What is offered, once that changes no more: probes and hand-overs come after the discovery.
