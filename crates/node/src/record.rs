@@ -21,6 +21,7 @@ use std::{
 };
 
 use serde::Serialize;
+use windlass_core::inventory::Inventory;
 
 use crate::{
     config::{Find, Policy, Test},
@@ -83,6 +84,8 @@ pub struct Also {
     names: BTreeSet<String>,
     /// Folders of which the files are devices; their text is not read.
     folders: BTreeSet<PathBuf>,
+    /// What containers are given of the host, of which it only matters whether it is there.
+    mounts: BTreeSet<PathBuf>,
 }
 
 // === impl Recording ===
@@ -123,6 +126,14 @@ impl Also {
             }
         }
         also
+    }
+
+    /// And what the devices that were found bring along.
+    #[must_use]
+    pub fn with_mounts_of(mut self, inventory: &Inventory) -> Self {
+        let mounts = inventory.devices.iter().flat_map(|device| &device.extras.mounts);
+        self.mounts.extend(mounts.map(|mount| mount.host.clone()));
+        self
     }
 }
 

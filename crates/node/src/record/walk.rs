@@ -42,6 +42,9 @@ pub(super) fn walk(
     for folder in &also.folders {
         walk.names(folder);
     }
+    for path in &also.mounts {
+        walk.presence(path);
+    }
     walk.recording
 }
 
@@ -118,6 +121,16 @@ impl Walk<'_> {
         }
         if target.is_relative() && flat(&folder.join(&target)).starts_with(part) {
             self.add(path, Entry::Link(target));
+        }
+    }
+
+    /// That something is there, and nothing of it.
+    fn presence(&mut self, path: &Path) {
+        let below = path.strip_prefix("/").unwrap_or(path);
+        match fs::metadata(self.host.path(path)) {
+            Ok(it) if it.is_dir() => self.add(below, Entry::Folder),
+            Ok(_) => self.add(below, Entry::Node),
+            Err(_) => {}
         }
     }
 

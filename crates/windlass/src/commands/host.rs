@@ -43,7 +43,7 @@ async fn record(args: RecordHostArgs) -> Result<()> {
     })?;
     let inventory = agent::survey(&config, clock()).await.inventory;
     let host = Host::new(&config.host_root, &config.host_root_on_node);
-    let also = Also::for_policy(&config.policy);
+    let also = Also::for_policy(&config.policy).with_mounts_of(&inventory);
     let read = Recording::of(&host, &also, Bounds::default(), &mut progress());
     let mut found = serde_json::to_value(&inventory)?;
     let mut disguise = Disguise::of(&host);
