@@ -23,7 +23,7 @@ use windlass_core::{
 };
 
 use super::{
-    Allocatable, Marked, Offer, OfferedDevice, Offers, Withdrawn, earlier_ids, pool,
+    Allocatable, Marked, Offer, OfferedDevice, Offers, Withdrawn, device_of, earlier_ids, pool,
     rivals::rivals,
     want::{Target, Want, Wants, present_parts},
 };
@@ -151,16 +151,24 @@ impl Planner<'_> {
     /// A thing that two sources found is offered once. What a container has from an earlier life of the
     /// agent was given away as well.
     fn withhold_rivals(&self, wanted: &mut [(&Device, Want)]) {
-        let ids = wanted.iter().map(|(device, _)| &device.id);
-        let held = ids.filter(|id| self.claims(id).next().is_some()).cloned();
+        let held = self.question.held.values().flatten().filter_map(|id| device_of(id));
         let given = held.chain(self.given.iter().cloned()).collect();
-        let is_wanted = |want: &Want| matches!(want, Want::Offered(_));
-        let offered = wanted.iter().filter(|(_, want)| is_wanted(want)).map(|(device, _)| *device);
-        let rivals = rivals(offered, &given);
+        let claiming = wanted.iter().filter(|(device, want)| self.has_claim(&device.id, want));
+        let mut rivals = rivals(claiming.map(|(device, _)| *device), &given);
         for (device, want) in wanted {
-            if let Some(why) = rivals.get(&device.id).filter(|_| is_wanted(want)) {
-                *want = Want::Unfit(why.clone());
+            if let Some(why) = rivals.remove(&device.id) {
+                *want = Want::Unfit(why);
             }
+        }
+    }
+
+    /// Whether a device is to be offered, or was and has not moved yet: whatever is wanted of it by now, a
+    /// container may have it.
+    fn has_claim(&self, id: &DeviceId, want: &Want) -> bool {
+        match want {
+            Want::Offered(_) => true,
+            Want::Withheld(_) | Want::Nothing if self.question.moves == Moves::Allowed => false,
+            Want::Withheld(_) | Want::Unfit(_) | Want::Nothing => self.owner(id).is_some(),
         }
     }
 

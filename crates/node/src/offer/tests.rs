@@ -386,6 +386,41 @@ fn of_two_sources_the_one_whose_device_is_held_keeps_it_over_a_restart() {
     assert!(node.withheld()[0].1.starts_with("b-cam of b is the same device"));
 }
 
+/// One camera that two sources find, given away as the first's.
+fn camera_of_two_sources() -> Node {
+    let both = [("a-cam", "a"), ("b-cam", "b")];
+    let devices = both.map(|(id, source)| with_node(id, source, "/dev/video0")).to_vec();
+    let mut node = Node::with(devices).rules(vec![rule_for(CAMERA, &["a-cam", "b-cam"])]);
+    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "")]);
+    node
+}
+
+#[test]
+fn what_stays_offered_though_nobody_wants_it_has_its_thing_alone() {
+    let mut node = camera_of_two_sources();
+    node.policy.resources = Resources::Rules(vec![rule_for(CAMERA, &["b-cam"])]);
+    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "")]);
+    assert!(node.withheld()[0].1.starts_with("a-cam of a is the same device"));
+    node.moves = Moves::Waiting;
+    assert_eq!(node.plan().allocatable(CAMERA), 0);
+    node.moves = Moves::Allowed;
+    node.holds(CAMERA, &["a-cam"]).plan();
+    let held = line("b-cam", "a container holds it as a.com/camera");
+    assert_eq!(node.listed(CAMERA)[0], held);
+    node.moves = Moves::Kept;
+    node.held.clear();
+    assert_eq!(node.plan().listed(CAMERA)[0], line("b-cam", ""));
+}
+
+#[test]
+fn what_is_unfit_for_now_keeps_its_thing_from_others() {
+    let mut node = camera_of_two_sources();
+    node.devices[0].withheld = Some("asleep".to_owned());
+    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "asleep")]);
+    node.devices[0].withheld = None;
+    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "")]);
+}
+
 #[test]
 fn what_is_held_under_another_id_is_not_given_away_after_a_restart() {
     let rules = vec![rule_for(CAMERA, &["port", "region", "other"])];
