@@ -82,31 +82,22 @@ pub(crate) fn earlier_ids(
     marked: &Marked,
     inventory: &Inventory,
 ) -> BTreeMap<DeviceId, BTreeSet<DeviceId>> {
-    let present = Present::new(inventory);
-    let by_thing = present.by_thing();
-    let mut earlier: BTreeMap<DeviceId, BTreeSet<DeviceId>> = BTreeMap::new();
-    for (id, was) in marked {
-        let same = was.things.iter().flat_map(|thing| {
-            let there = by_thing.get(thing).into_iter().flatten();
-            there.filter(|other| present.takes(thing, (id, was), other)).copied()
-        });
-        for other in same.chain(present.kin(id, was)).filter(|other| *other != id) {
-            earlier.entry(other.clone()).or_default().insert(id.clone());
-        }
-    }
-    earlier
+    Present::new(inventory).earlier_ids(marked)
 }
 
-/// Whether a device by now is, or has a part of, what another id stands for, and was not before.
+/// Whether a device by now is, or has a part of, what another id stands for, and was not before, or no
+/// longer has it beside the other: what the other leaves may be in a container's hands.
 pub(crate) fn reveals(marked: &Marked, before: &Inventory, now: &Inventory) -> bool {
     if before.devices == now.devices {
         return false;
     }
-    let known = earlier_ids(marked, before);
+    let (then, now) = (Present::new(before), Present::new(now));
+    let known = then.earlier_ids(marked);
+    let is_as_before = |id: &DeviceId| then.marks.get(id) == now.marks.get(id);
     let is_known = |(id, ids): (&DeviceId, &BTreeSet<DeviceId>)| {
-        known.get(id).is_some_and(|known| ids.is_subset(known))
+        known.get(id).is_some_and(|known| ids.is_subset(known)) && ids.iter().all(is_as_before)
     };
-    !earlier_ids(marked, now).iter().all(is_known)
+    !now.earlier_ids(marked).iter().all(is_known)
 }
 
 // === impl Marks ===
@@ -146,6 +137,21 @@ impl<'a> Present<'a> {
     fn new(inventory: &'a Inventory) -> Self {
         let devices = inventory.devices.iter().filter(|device| !device.health.has_vanished());
         Self { marks: devices.map(|device| (&device.id, Marks::of(device))).collect(), inventory }
+    }
+
+    fn earlier_ids(&self, marked: &Marked) -> BTreeMap<DeviceId, BTreeSet<DeviceId>> {
+        let by_thing = self.by_thing();
+        let mut earlier: BTreeMap<DeviceId, BTreeSet<DeviceId>> = BTreeMap::new();
+        for (id, was) in marked {
+            let same = was.things.iter().flat_map(|thing| {
+                let there = by_thing.get(thing).into_iter().flatten();
+                there.filter(|other| self.takes(thing, (id, was), other)).copied()
+            });
+            for other in same.chain(self.kin(id, was)).filter(|other| *other != id) {
+                earlier.entry(other.clone()).or_default().insert(id.clone());
+            }
+        }
+        earlier
     }
 
     fn by_thing(&self) -> BTreeMap<&Thing, Vec<&'a DeviceId>> {
@@ -248,6 +254,23 @@ mod tests {
         let of_device = |id, node| device(id, "nics", Some(node));
         let own = of_device("a", "/dev/vfio/devices/vfio0");
         assert!(!is_found(&own, &[own.clone(), of_device("b", "/dev/vfio/devices/vfio1")]));
+    }
+
+    fn inventory(devices: &[&Device]) -> Inventory {
+        let devices = devices.iter().copied().cloned().collect();
+        Inventory { devices, ..Inventory::default() }
+    }
+
+    #[test]
+    fn what_had_a_group_beside_another_leaves_it_to_the_other_when_it_goes() {
+        let [a, b] = ["a", "b"].map(|id| device(id, "nics", Some("/dev/vfio/12")));
+        let marked = Marked::from([(a.id.clone(), Marks::of(&a))]);
+        let both = inventory(&[&a, &b]);
+        assert!(reveals(&marked, &both, &inventory(&[&b])));
+        let elsewhere = device("a", "nics", Some("/dev/vfio/13"));
+        assert!(reveals(&marked, &both, &inventory(&[&elsewhere, &b])));
+        let other = device("c", "nics", Some("/dev/vfio/14"));
+        assert!(!reveals(&marked, &both, &inventory(&[&a, &b, &other])));
     }
 
     #[test]
