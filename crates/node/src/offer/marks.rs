@@ -121,6 +121,10 @@ impl Marks {
         self.things.iter().any(|thing| matches!(thing, Thing::Node(_) | Thing::IommuGroup(_)))
     }
 
+    fn is_place(&self) -> bool {
+        self.things.iter().all(|thing| matches!(thing, Thing::Place(_)))
+    }
+
     /// Whether two of one PCI function are told apart by their nodes.
     fn is_beside(&self, other: &Self) -> bool {
         if self.source == other.source {
@@ -172,8 +176,9 @@ impl<'a> Present<'a> {
             Thing::Node(_) => !has_it_still,
             Thing::IommuGroup(_) => true,
             Thing::Function(_) => !has_it_still && !was.is_beside(other),
-            // Sources may find different things in one place, as long as both are there.
-            Thing::Place(_) => now.is_none(),
+            // Sources may find different things in one place, as long as both are there and have more.
+            Thing::Place(_) if now.is_none() => true,
+            Thing::Place(_) => !has_it_still && was.is_place() && other.is_place(),
         }
     }
 
@@ -204,6 +209,12 @@ pub(super) fn own_nodes(device: &Device) -> impl Iterator<Item = Thing> {
         Some(folder) if folder == Path::new(GROUPS) => Thing::IommuGroup(node.path.clone()),
         _ => Thing::Node(node.path.clone()),
     })
+}
+
+/// Where a device is of which nothing else is known.
+pub(super) fn sole_place(device: &Device) -> Option<Thing> {
+    let nothing_else = device.nodes.is_empty() && device.place.pci.is_none();
+    device.origin.clone().filter(|_| nothing_else).map(Thing::Place)
 }
 
 /// Whether a device is its nodes, of which one PCI function may have several, such as a card of serial
@@ -282,6 +293,8 @@ mod tests {
         let was = board("a", "boards", "10.0.0.7");
         assert!(is_found(&was, &[board("b", "others", "10.0.0.7")]));
         assert!(!is_found(&was, &[board("b", "others", "10.0.0.8")]));
+        assert!(is_found(&was, &[was.clone(), board("b", "others", "10.0.0.7")]));
+        assert!(!is_found(&was, &[was.clone(), board("b", "boards", "10.0.0.7")]));
         let tun = |id, source| Device {
             nodes: vec![DeviceNode::shared("/dev/net/tun")],
             ..board(id, source, "/dev/net/tun")
