@@ -259,25 +259,33 @@ impl Planner<'_> {
 
     /// Who else has the device, its whole, or one of its parts.
     fn conflict(&mut self, device: &Device, target: &Target) -> Option<String> {
-        let relatives = self.relatives(device);
-        let moves = self.question.moves == Moves::Waiting
-            && relatives.iter().any(|id| self.given.contains(id));
-        if moves {
+        if self.question.moves == Moves::Waiting && self.was_given_otherwise(device) {
             self.waiting = true;
             return Some("moves from another resource".to_owned());
         }
         let claim = target.claim();
         let itself = self.claims(&device.id).find(|held| *held != claim);
-        let held = itself.or_else(|| relatives.iter().find_map(|id| self.claims(id).next()));
+        let mut relatives = self.kin(device).chain(self.earlier(device));
+        let held = itself.or_else(|| relatives.find_map(|id| self.claims(id).next()));
         held.map(|held| format!("a container holds it as {}", held.name))
     }
 
-    /// Its whole, its parts, and the ids that stood for it, or for a part of it: what is gone may have a
-    /// container still.
-    fn relatives(&self, device: &Device) -> Vec<DeviceId> {
+    /// Whether a container may have been given a part of the device under another id. A whole or a part
+    /// that is here and was withdrawn has moved already; what went by an earlier id cannot say so.
+    fn was_given_otherwise(&self, device: &Device) -> bool {
+        self.kin(device).any(|id| self.owner(id).is_some())
+            || self.earlier(device).any(|id| self.given.contains(id))
+    }
+
+    /// Its whole, and its parts.
+    fn kin<'a>(&'a self, device: &'a Device) -> impl Iterator<Item = &'a DeviceId> {
         let parts = self.question.inventory.parts_of(&device.id).map(|part| &part.id);
-        let earlier = self.earlier.get(&device.id).into_iter().flatten();
-        device.parent.iter().chain(parts).chain(earlier).cloned().collect()
+        device.parent.iter().chain(parts)
+    }
+
+    /// The ids that stood for it, or for a part of it: what is gone may have a container still.
+    fn earlier(&self, device: &Device) -> impl Iterator<Item = &DeviceId> {
+        self.earlier.get(&device.id).into_iter().flatten()
     }
 
     /// How containers hold a device.

@@ -342,6 +342,18 @@ fn waiting_lasts_however_often_the_keeper_is_woken_meanwhile() {
 }
 
 #[test]
+fn instances_of_a_gpu_that_was_once_offered_whole_wait_for_no_policy_that_leaves_them() {
+    let mut node = Node::with(gpus(1));
+    node.plan();
+    node.devices = cut("g0", 0, &["1g.5gb"]);
+    for (moves, allocatable) in [(Moves::Waiting, 0), (Moves::Allowed, 1), (Moves::Waiting, 1)] {
+        node.moves = moves;
+        assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), allocatable, "{moves:?}");
+    }
+    assert!(!node.plan.waiting);
+}
+
+#[test]
 fn a_new_instance_waits_for_the_container_of_one_that_was_cut_from_the_same_gpu() {
     let mut node = Node::with(cut("g0", 0, &["1g.5gb"]));
     node.plan();
