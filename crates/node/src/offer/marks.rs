@@ -182,11 +182,12 @@ impl<'a> Present<'a> {
         }
     }
 
-    /// The whole of a part that is gone, and the other parts.
+    /// The whole of a part that is gone, and the other parts, as far as they are there.
     fn kin(&self, id: &DeviceId, was: &'a Marks) -> impl Iterator<Item = &'a DeviceId> {
         let whole = was.whole.as_ref().filter(|_| !self.marks.contains_key(id));
         let parts = whole.into_iter().flat_map(|whole| self.inventory.parts_of(whole));
-        whole.into_iter().chain(parts.map(|part| &part.id))
+        let kin = whole.into_iter().chain(parts.map(|part| &part.id));
+        kin.filter(|id| self.marks.contains_key(id))
     }
 }
 
@@ -225,8 +226,13 @@ pub(super) fn is_part(device: &Device) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use jiff::Timestamp;
-    use windlass_core::device::{DeviceNode, Place};
+    use windlass_core::{
+        device::{DeviceNode, Place},
+        health::{HealthTracker, Observation, Reason},
+    };
 
     use super::*;
 
@@ -282,6 +288,22 @@ mod tests {
         assert!(reveals(&marked, &both, &inventory(&[&elsewhere, &b])));
         let other = device("c", "nics", Some("/dev/vfio/14"));
         assert!(!reveals(&marked, &both, &inventory(&[&a, &b, &other])));
+    }
+
+    #[test]
+    fn instances_that_are_gone_have_no_part_in_one_another() {
+        let whole = device("gpu", "nvidia", None);
+        let vanished = Observation::Failed(Reason::Vanished, "gone".into());
+        let mut tracker = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
+        tracker.observe(&vanished, Timestamp::UNIX_EPOCH);
+        let gone = ["one", "two"].map(|id| Device {
+            parent: Some(whole.id.clone()),
+            health: tracker.health().clone(),
+            ..device(id, "nvidia", None)
+        });
+        let marked = gone.iter().map(|part| (part.id.clone(), Marks::of(part))).collect();
+        let earlier = earlier_ids(&marked, &inventory(&[&whole, &gone[0], &gone[1]]));
+        assert_eq!(earlier, [(whole.id, marked.into_keys().collect())].into());
     }
 
     #[test]
