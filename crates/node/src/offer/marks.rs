@@ -17,7 +17,7 @@ use windlass_core::{
     pci::PciAddress,
 };
 
-use super::Offers;
+use super::{Held, Plan, device_of};
 
 /// What each id stood for when it was given away.
 pub(crate) type Marked = BTreeMap<DeviceId, Marks>;
@@ -56,18 +56,16 @@ struct Present<'a> {
     inventory: &'a Inventory,
 }
 
-/// Notes what was given away, as it is now. Of an id that a container may hold from before, and that has
-/// to be `kept`, what it was stays noted beside what it is.
-pub(crate) fn note(
-    marked: &mut Marked,
-    (offers, inventory): (&Offers, &Inventory),
-    kept: &dyn Fn(&DeviceId) -> bool,
-) {
-    let given: BTreeSet<DeviceId> = offers.values().flat_map(|offer| offer.given()).collect();
+/// Notes what was given away, as it is now. Of an id that a container may hold from before, what it was
+/// stays noted beside what it is: while a plan waits it is not known who holds what, and every id may be held.
+pub(crate) fn note(marked: &mut Marked, plan: &Plan, inventory: &Inventory, held: &Held) {
+    let held: BTreeSet<_> = held.values().flatten().filter_map(|id| device_of(id)).collect();
+    let is_kept = |id: &DeviceId| plan.waiting || held.contains(id);
+    let given: BTreeSet<DeviceId> = plan.offers.values().flat_map(|offer| offer.given()).collect();
     let is_there = |device: &&Device| !device.health.has_vanished() && given.contains(&device.id);
     for device in inventory.devices.iter().filter(is_there) {
         let mut now = Marks::of(device);
-        if let Some(before) = marked.get(&device.id).filter(|_| kept(&device.id)) {
+        if let Some(before) = marked.get(&device.id).filter(|_| is_kept(&device.id)) {
             now.things.extend(before.things.iter().cloned());
         }
         if marked.get(&device.id) != Some(&now) {

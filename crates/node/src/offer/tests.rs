@@ -16,8 +16,8 @@ use windlass_core::{
 };
 
 use super::{
-    Allocatable, Held, Marked, Methods, Moves, Offers, Plan, Pools, Question, device_of, note,
-    plan, usual_name,
+    Allocatable, Held, Marked, Methods, Moves, Offers, Plan, Pools, Question, note, plan,
+    usual_name,
 };
 use crate::{
     config::{
@@ -70,10 +70,7 @@ impl Node {
             obstacle: &|_, _| None,
             handover: &|_| None,
         });
-        let held: BTreeSet<_> =
-            self.held.values().flatten().filter_map(|id| device_of(id)).collect();
-        let moves = self.moves != Moves::Kept;
-        note(&mut self.marked, (&self.plan.offers, &inventory), &|id| moves || held.contains(id));
+        note(&mut self.marked, &self.plan, &inventory, &self.held);
         self
     }
 

@@ -266,7 +266,8 @@ impl Keeper {
             plan = self.plan(&known, &merged, &looked, &care);
         }
         self.note_moves(&plan);
-        self.note_ids(&plan, &merged);
+        // What ids stand for is noted before they are offered.
+        self.notes.note(&plan, &merged, self.holdings.held());
         self.notes.write().await;
         self.want_daemons(&plan, &merged);
         let unclean = handover::failed(&self.notices.handovers.borrow());
@@ -322,15 +323,6 @@ impl Keeper {
             tracing::info!("devices go by other ids now; what changes waits for its holders");
             self.hold_moves();
         }
-    }
-
-    /// What ids stand for is noted before they are offered. While it is not known who holds what,
-    /// every id may be in the hands of a container that had it before.
-    fn note_ids(&mut self, plan: &Plan, inventory: &Inventory) {
-        let held: BTreeSet<DeviceId> = self.holdings.devices().collect();
-        let is_settled = self.moves == Moves::Kept;
-        let is_kept = |id: &DeviceId| !is_settled || held.contains(id);
-        self.notes.note((&plan.offers, inventory), &is_kept);
     }
 
     /// Moves are over once none waits.
