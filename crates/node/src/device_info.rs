@@ -68,6 +68,8 @@ pub(crate) enum DeviceInfoError {
     Unwritten { path: PathBuf, why: String },
     #[error("CNI plugins may be told of a device that is offered no more by {path}: {why}")]
     Left { path: PathBuf, why: String },
+    #[error("{path} names files for CNI plugins that are gone, since it cannot be written: {why}")]
+    Outdated { path: PathBuf, why: String },
 }
 
 const VERSION: &str = "1.1.0";
@@ -189,14 +191,12 @@ impl DeviceInfoFiles {
         }
         self.wrote = true;
         let now: BTreeSet<_> = wanted.values().map(|file| file.name.clone()).collect();
-        // A file that is not written down would stay for ever.
-        if let Err(error) = self.write_down(&known | &now) {
-            let devices = wanted.keys().map(|id| (id.clone(), error.clone()));
-            return Untold { devices: devices.collect(), left: Vec::new() };
-        }
+        let recorded = self.write_down(&known | &now);
         let folder = self.folder();
-        let unwritten = |(id, file): (&DeviceId, &DeviceInfoFile)| {
-            Some((id.clone(), file.write(&folder).err()?))
+        let unwritten = |(id, file): (&DeviceId, &DeviceInfoFile)| match &recorded {
+            // A file that is not written down would stay for ever.
+            Err(error) if !known.contains(&file.name) => Some((id.clone(), error.clone())),
+            _ => Some((id.clone(), file.write(&folder).err()?)),
         };
         let devices = wanted.iter().filter_map(unwritten).collect();
         let mut untold = Untold { devices, left: Vec::new() };
@@ -207,7 +207,9 @@ impl DeviceInfoFiles {
                 kept.insert(name.clone());
             }
         }
-        untold.left.extend(self.write_down(kept).err());
+        if recorded.is_ok() {
+            untold.left.extend(self.write_down(kept).err().map(DeviceInfoError::of_the_gone));
+        }
         untold
     }
 
@@ -260,6 +262,18 @@ fn remove(path: &Path) -> Result<(), DeviceInfoError> {
     }
 }
 
+// === impl DeviceInfoError ===
+
+impl DeviceInfoError {
+    /// Of a record in which no file is missing, though some are gone.
+    fn of_the_gone(self) -> Self {
+        match self {
+            Self::Unwritten { path, why } => Self::Outdated { path, why },
+            other => other,
+        }
+    }
+}
+
 // === impl Untold ===
 
 impl Untold {
@@ -271,5 +285,58 @@ impl Untold {
             0 => first.to_string(),
             more => format!("{first}; and {more} more"),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The files in a folder, and where a folder keeps their record from being written.
+    fn files(root: &Path) -> (DeviceInfoFiles, PathBuf) {
+        let config = Config {
+            host_root: root.to_owned(),
+            host_root_on_node: root.to_owned(),
+            device_info_dir: "/devinfo".into(),
+            state_dir: root.join("state"),
+            ..Config::default()
+        };
+        (DeviceInfoFiles::new(&config), root.join("state/.device-info.draft"))
+    }
+
+    fn wanted(ids: &[&str]) -> DeviceInfos {
+        let file = |id: &&str| DeviceInfoFile {
+            name: format!("{id}-device.json"),
+            document: "{}".to_owned(),
+        };
+        ids.iter().map(|id| (id.parse().expect("an id"), file(id))).collect()
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_written_costs_what_it_does_not_name_yet_and_no_more() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let (mut files, in_the_way) = files(root.path());
+        let is_there = |id: &str| root.path().join(format!("devinfo/{id}-device.json")).exists();
+        assert_eq!(files.keep(&wanted(&["a", "b"])), Untold::default());
+        fs::create_dir(&in_the_way).expect("made");
+        let untold = files.keep(&wanted(&["b", "c"]));
+        let ids: Vec<_> = untold.devices.keys().map(DeviceId::as_str).collect();
+        assert_eq!((ids, untold.left.len()), (vec!["c"], 0));
+        assert!(!is_there("a") && is_there("b") && !is_there("c"));
+        fs::remove_dir(&in_the_way).expect("removed");
+        assert_eq!(files.keep(&wanted(&["b", "c"])), Untold::default());
+        assert!(is_there("c"));
+    }
+
+    #[test]
+    fn a_record_that_names_too_much_is_no_trouble_of_a_device() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let (mut files, in_the_way) = files(root.path());
+        assert_eq!(files.keep(&wanted(&["a", "b"])), Untold::default());
+        fs::create_dir(in_the_way).expect("made");
+        let untold = files.keep(&wanted(&["b"]));
+        assert_eq!(untold.devices, BTreeMap::new());
+        let told = untold.trouble().expect("it names a file that is gone");
+        assert!(told.contains("state/device-info names files"), "{told}");
     }
 }

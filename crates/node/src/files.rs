@@ -6,8 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Replaces a file, its folder made where there is none: written beside it under a dot name, flushed to the disk, renamed over it, and
-/// the rename flushed too. Leaves a file that already says the same alone. Gives whether it wrote.
+/// Replaces a file, its folder made where there is none: written beside it under a dot name, flushed to
+/// the disk, renamed over it, and the rename flushed too. Leaves a file that already says the same alone.
+/// Gives whether it wrote.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<bool> {
     if fs::read(path).is_ok_and(|present| present == content) {
         return Ok(false);

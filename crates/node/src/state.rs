@@ -144,6 +144,14 @@ impl NodeState {
         })
     }
 
+    /// What was given away since the agent started, and is there still.
+    fn given_and_there(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        let given = self.offers.values().flat_map(|offer| offer.given());
+        given.filter(|id| {
+            self.inventory.get(id.as_str()).is_some_and(|device| !device.health.has_vanished())
+        })
+    }
+
     /// Whether both say the same, whatever the generation.
     fn says_the_same_as(&self, other: &Self) -> bool {
         self.inventory.says_the_same_as(&other.inventory)

@@ -17,7 +17,7 @@ use windlass_core::{
     pci::PciAddress,
 };
 
-use super::Offers;
+use super::{Held, Plan, device_of};
 
 /// What each id stood for when it was given away.
 pub(crate) type Marked = BTreeMap<DeviceId, Marks>;
@@ -56,18 +56,16 @@ struct Present<'a> {
     inventory: &'a Inventory,
 }
 
-/// Notes what was given away, as it is now. Of an id that a container may hold from before, and that has
-/// to be `kept`, what it was stays noted beside what it is.
-pub(crate) fn note(
-    marked: &mut Marked,
-    (offers, inventory): (&Offers, &Inventory),
-    kept: &dyn Fn(&DeviceId) -> bool,
-) {
-    let given: BTreeSet<DeviceId> = offers.values().flat_map(|offer| offer.given()).collect();
+/// Notes what was given away, as it is now. Of an id that a container may hold from before, what it was
+/// stays noted beside what it is: while a plan waits it is not known who holds what, and every id may be held.
+pub(crate) fn note(marked: &mut Marked, plan: &Plan, inventory: &Inventory, held: &Held) {
+    let held: BTreeSet<_> = held.values().flatten().filter_map(|id| device_of(id)).collect();
+    let is_kept = |id: &DeviceId| plan.waiting || held.contains(id);
+    let given: BTreeSet<DeviceId> = plan.offers.values().flat_map(|offer| offer.given()).collect();
     let is_there = |device: &&Device| !device.health.has_vanished() && given.contains(&device.id);
     for device in inventory.devices.iter().filter(is_there) {
         let mut now = Marks::of(device);
-        if let Some(before) = marked.get(&device.id).filter(|_| kept(&device.id)) {
+        if let Some(before) = marked.get(&device.id).filter(|_| is_kept(&device.id)) {
             now.things.extend(before.things.iter().cloned());
         }
         if marked.get(&device.id) != Some(&now) {
@@ -82,31 +80,22 @@ pub(crate) fn earlier_ids(
     marked: &Marked,
     inventory: &Inventory,
 ) -> BTreeMap<DeviceId, BTreeSet<DeviceId>> {
-    let present = Present::new(inventory);
-    let by_thing = present.by_thing();
-    let mut earlier: BTreeMap<DeviceId, BTreeSet<DeviceId>> = BTreeMap::new();
-    for (id, was) in marked {
-        let same = was.things.iter().flat_map(|thing| {
-            let there = by_thing.get(thing).into_iter().flatten();
-            there.filter(|other| present.takes(thing, (id, was), other)).copied()
-        });
-        for other in same.chain(present.kin(id, was)).filter(|other| *other != id) {
-            earlier.entry(other.clone()).or_default().insert(id.clone());
-        }
-    }
-    earlier
+    Present::new(inventory).earlier_ids(marked)
 }
 
-/// Whether a device by now is, or has a part of, what another id stands for, and was not before.
+/// Whether a device by now is, or has a part of, what another id stands for, and was not before, or no
+/// longer has it beside the other: what the other leaves may be in a container's hands.
 pub(crate) fn reveals(marked: &Marked, before: &Inventory, now: &Inventory) -> bool {
     if before.devices == now.devices {
         return false;
     }
-    let known = earlier_ids(marked, before);
+    let (then, now) = (Present::new(before), Present::new(now));
+    let known = then.earlier_ids(marked);
+    let is_as_before = |id: &DeviceId| then.marks.get(id) == now.marks.get(id);
     let is_known = |(id, ids): (&DeviceId, &BTreeSet<DeviceId>)| {
-        known.get(id).is_some_and(|known| ids.is_subset(known))
+        known.get(id).is_some_and(|known| ids.is_subset(known)) && ids.iter().all(is_as_before)
     };
-    !earlier_ids(marked, now).iter().all(is_known)
+    !now.earlier_ids(marked).iter().all(is_known)
 }
 
 // === impl Marks ===
@@ -130,6 +119,10 @@ impl Marks {
         self.things.iter().any(|thing| matches!(thing, Thing::Node(_) | Thing::IommuGroup(_)))
     }
 
+    fn is_place(&self) -> bool {
+        self.things.iter().all(|thing| matches!(thing, Thing::Place(_)))
+    }
+
     /// Whether two of one PCI function are told apart by their nodes.
     fn is_beside(&self, other: &Self) -> bool {
         if self.source == other.source {
@@ -146,6 +139,21 @@ impl<'a> Present<'a> {
     fn new(inventory: &'a Inventory) -> Self {
         let devices = inventory.devices.iter().filter(|device| !device.health.has_vanished());
         Self { marks: devices.map(|device| (&device.id, Marks::of(device))).collect(), inventory }
+    }
+
+    fn earlier_ids(&self, marked: &Marked) -> BTreeMap<DeviceId, BTreeSet<DeviceId>> {
+        let by_thing = self.by_thing();
+        let mut earlier: BTreeMap<DeviceId, BTreeSet<DeviceId>> = BTreeMap::new();
+        for (id, was) in marked {
+            let same = was.things.iter().flat_map(|thing| {
+                let there = by_thing.get(thing).into_iter().flatten();
+                there.filter(|other| self.takes(thing, (id, was), other)).copied()
+            });
+            for other in same.chain(self.kin(id, was)).filter(|other| *other != id) {
+                earlier.entry(other.clone()).or_default().insert(id.clone());
+            }
+        }
+        earlier
     }
 
     fn by_thing(&self) -> BTreeMap<&Thing, Vec<&'a DeviceId>> {
@@ -166,16 +174,18 @@ impl<'a> Present<'a> {
             Thing::Node(_) => !has_it_still,
             Thing::IommuGroup(_) => true,
             Thing::Function(_) => !has_it_still && !was.is_beside(other),
-            // Sources may find different things in one place, as long as both are there.
-            Thing::Place(_) => now.is_none(),
+            // Sources may find different things in one place, as long as both are there and have more.
+            Thing::Place(_) if now.is_none() => true,
+            Thing::Place(_) => !has_it_still && was.is_place() && other.is_place(),
         }
     }
 
-    /// The whole of a part that is gone, and the other parts.
+    /// The whole of a part that is gone, and the other parts, as far as they are there.
     fn kin(&self, id: &DeviceId, was: &'a Marks) -> impl Iterator<Item = &'a DeviceId> {
         let whole = was.whole.as_ref().filter(|_| !self.marks.contains_key(id));
         let parts = whole.into_iter().flat_map(|whole| self.inventory.parts_of(whole));
-        whole.into_iter().chain(parts.map(|part| &part.id))
+        let kin = whole.into_iter().chain(parts.map(|part| &part.id));
+        kin.filter(|id| self.marks.contains_key(id))
     }
 }
 
@@ -200,6 +210,12 @@ pub(super) fn own_nodes(device: &Device) -> impl Iterator<Item = Thing> {
     })
 }
 
+/// Where a device is of which nothing else is known.
+pub(super) fn sole_place(device: &Device) -> Option<Thing> {
+    let nothing_else = device.nodes.is_empty() && device.place.pci.is_none();
+    device.origin.clone().filter(|_| nothing_else).map(Thing::Place)
+}
+
 /// Whether a device is its nodes, of which one PCI function may have several, such as a card of serial
 /// ports.
 pub(super) fn is_part(device: &Device) -> bool {
@@ -208,8 +224,13 @@ pub(super) fn is_part(device: &Device) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use jiff::Timestamp;
-    use windlass_core::device::{DeviceNode, Place};
+    use windlass_core::{
+        device::{DeviceNode, Place},
+        health::{HealthTracker, Observation, Reason},
+    };
 
     use super::*;
 
@@ -250,6 +271,39 @@ mod tests {
         assert!(!is_found(&own, &[own.clone(), of_device("b", "/dev/vfio/devices/vfio1")]));
     }
 
+    fn inventory(devices: &[&Device]) -> Inventory {
+        let devices = devices.iter().copied().cloned().collect();
+        Inventory { devices, ..Inventory::default() }
+    }
+
+    #[test]
+    fn what_had_a_group_beside_another_leaves_it_to_the_other_when_it_goes() {
+        let [a, b] = ["a", "b"].map(|id| device(id, "nics", Some("/dev/vfio/12")));
+        let marked = Marked::from([(a.id.clone(), Marks::of(&a))]);
+        let both = inventory(&[&a, &b]);
+        assert!(reveals(&marked, &both, &inventory(&[&b])));
+        let elsewhere = device("a", "nics", Some("/dev/vfio/13"));
+        assert!(reveals(&marked, &both, &inventory(&[&elsewhere, &b])));
+        let other = device("c", "nics", Some("/dev/vfio/14"));
+        assert!(!reveals(&marked, &both, &inventory(&[&a, &b, &other])));
+    }
+
+    #[test]
+    fn instances_that_are_gone_have_no_part_in_one_another() {
+        let whole = device("gpu", "nvidia", None);
+        let vanished = Observation::Failed(Reason::Vanished, "gone".into());
+        let mut tracker = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
+        tracker.observe(&vanished, Timestamp::UNIX_EPOCH);
+        let gone = ["one", "two"].map(|id| Device {
+            parent: Some(whole.id.clone()),
+            health: tracker.health().clone(),
+            ..device(id, "nvidia", None)
+        });
+        let marked = gone.iter().map(|part| (part.id.clone(), Marks::of(part))).collect();
+        let earlier = earlier_ids(&marked, &inventory(&[&whole, &gone[0], &gone[1]]));
+        assert_eq!(earlier, [(whole.id, marked.into_keys().collect())].into());
+    }
+
     #[test]
     fn a_board_on_the_network_is_known_by_its_address() {
         let board = |id, source, origin: &str| {
@@ -259,6 +313,8 @@ mod tests {
         let was = board("a", "boards", "10.0.0.7");
         assert!(is_found(&was, &[board("b", "others", "10.0.0.7")]));
         assert!(!is_found(&was, &[board("b", "others", "10.0.0.8")]));
+        assert!(is_found(&was, &[was.clone(), board("b", "others", "10.0.0.7")]));
+        assert!(!is_found(&was, &[was.clone(), board("b", "boards", "10.0.0.7")]));
         let tun = |id, source| Device {
             nodes: vec![DeviceNode::shared("/dev/net/tun")],
             ..board(id, source, "/dev/net/tun")

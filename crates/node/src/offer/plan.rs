@@ -23,7 +23,7 @@ use windlass_core::{
 };
 
 use super::{
-    Allocatable, Marked, Offer, OfferedDevice, Offers, Withdrawn, earlier_ids, pool,
+    Allocatable, Marked, Offer, OfferedDevice, Offers, Withdrawn, device_of, earlier_ids, pool,
     rivals::rivals,
     want::{Target, Want, Wants, present_parts},
 };
@@ -151,16 +151,24 @@ impl Planner<'_> {
     /// A thing that two sources found is offered once. What a container has from an earlier life of the
     /// agent was given away as well.
     fn withhold_rivals(&self, wanted: &mut [(&Device, Want)]) {
-        let ids = wanted.iter().map(|(device, _)| &device.id);
-        let held = ids.filter(|id| self.claims(id).next().is_some()).cloned();
+        let held = self.question.held.values().flatten().filter_map(|id| device_of(id));
         let given = held.chain(self.given.iter().cloned()).collect();
-        let is_wanted = |want: &Want| matches!(want, Want::Offered(_));
-        let offered = wanted.iter().filter(|(_, want)| is_wanted(want)).map(|(device, _)| *device);
-        let rivals = rivals(offered, &given);
+        let claiming = wanted.iter().filter(|(device, want)| self.has_claim(&device.id, want));
+        let mut rivals = rivals(claiming.map(|(device, _)| *device), &given);
         for (device, want) in wanted {
-            if let Some(why) = rivals.get(&device.id).filter(|_| is_wanted(want)) {
-                *want = Want::Unfit(why.clone());
+            if let Some(why) = rivals.remove(&device.id) {
+                *want = Want::Unfit(why);
             }
+        }
+    }
+
+    /// Whether a device is to be offered, or was and has not moved yet: whatever is wanted of it by now, a
+    /// container may have it.
+    fn has_claim(&self, id: &DeviceId, want: &Want) -> bool {
+        match want {
+            Want::Offered(_) => true,
+            Want::Withheld(_) | Want::Nothing if self.question.moves == Moves::Allowed => false,
+            Want::Withheld(_) | Want::Unfit(_) | Want::Nothing => self.owner(id).is_some(),
         }
     }
 
@@ -251,25 +259,33 @@ impl Planner<'_> {
 
     /// Who else has the device, its whole, or one of its parts.
     fn conflict(&mut self, device: &Device, target: &Target) -> Option<String> {
-        let relatives = self.relatives(device);
-        let moves = self.question.moves == Moves::Waiting
-            && relatives.iter().any(|id| self.given.contains(id));
-        if moves {
+        if self.question.moves == Moves::Waiting && self.was_given_otherwise(device) {
             self.waiting = true;
             return Some("moves from another resource".to_owned());
         }
         let claim = target.claim();
         let itself = self.claims(&device.id).find(|held| *held != claim);
-        let held = itself.or_else(|| relatives.iter().find_map(|id| self.claims(id).next()));
+        let mut relatives = self.kin(device).chain(self.earlier(device));
+        let held = itself.or_else(|| relatives.find_map(|id| self.claims(id).next()));
         held.map(|held| format!("a container holds it as {}", held.name))
     }
 
-    /// Its whole, its parts, and the ids that stood for it, or for a part of it: what is gone may have a
-    /// container still.
-    fn relatives(&self, device: &Device) -> Vec<DeviceId> {
+    /// Whether a container may have been given a part of the device under another id. A whole or a part
+    /// that is here and was withdrawn has moved already; what went by an earlier id cannot say so.
+    fn was_given_otherwise(&self, device: &Device) -> bool {
+        self.kin(device).any(|id| self.owner(id).is_some())
+            || self.earlier(device).any(|id| self.given.contains(id))
+    }
+
+    /// Its whole, and its parts.
+    fn kin<'a>(&'a self, device: &'a Device) -> impl Iterator<Item = &'a DeviceId> {
         let parts = self.question.inventory.parts_of(&device.id).map(|part| &part.id);
-        let earlier = self.earlier.get(&device.id).into_iter().flatten();
-        device.parent.iter().chain(parts).chain(earlier).cloned().collect()
+        device.parent.iter().chain(parts)
+    }
+
+    /// The ids that stood for it, or for a part of it: what is gone may have a container still.
+    fn earlier(&self, device: &Device) -> impl Iterator<Item = &DeviceId> {
+        self.earlier.get(&device.id).into_iter().flatten()
     }
 
     /// How containers hold a device.

@@ -1,12 +1,12 @@
-//! Devices that are one thing: of two sources the same node, or the same PCI function; of any the same
-//! IOMMU group, which the kernel gives to one user as a whole. One of them is offered, or the thing would
-//! have two owners.
+//! Devices that are one thing: of two sources the same node, the same PCI function, or for want of both the
+//! same place; of any the same IOMMU group, which the kernel gives to one user as a whole. One of them is
+//! offered, or the thing would have two owners.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_core::device::{Device, DeviceId};
 
-use super::marks::{Thing, is_part, own_nodes};
+use super::marks::{Thing, is_part, own_nodes, sole_place};
 
 /// Why each device that another has a claim to is not offered. Those that come first have the claim, and
 /// those that were given away before, in this life of the agent or in an earlier one, come before all others.
@@ -51,7 +51,7 @@ fn why_not_both(thing: &Thing, owner: &Device, device: &Device) -> Option<String
 
 fn things(device: &Device) -> Vec<Thing> {
     let function = device.place.pci.map(Thing::Function);
-    own_nodes(device).chain(function).collect()
+    own_nodes(device).chain(function).chain(sole_place(device)).collect()
 }
 
 #[cfg(test)]
@@ -102,6 +102,25 @@ mod tests {
             device("c", "two", &[kfd]),
         ];
         assert_eq!(rivals(&all, &BTreeSet::new()), BTreeMap::new());
+    }
+
+    #[test]
+    fn what_has_neither_node_nor_function_is_known_by_its_place() {
+        let at = |id: &str, source: &str, place: &str, nodes: &[DeviceNode]| Device {
+            origin: Some(place.to_owned()),
+            ..device(id, source, nodes)
+        };
+        let port = [DeviceNode::new("/dev/ttyUSB0")];
+        let all = [
+            at("a", "one", "10.0.0.7", &[]),
+            at("b", "two", "10.0.0.7", &[]),
+            at("c", "two", "10.0.0.8", &[]),
+            at("d", "one", "/sys/devices/usb1/1-4", &port),
+            at("e", "two", "/sys/devices/usb1/1-4", &[]),
+        ];
+        let found = rivals(&all, &BTreeSet::new());
+        assert!(found[&all[1].id].starts_with("a of one is the same device, by 10.0.0.7"));
+        assert_eq!(found.len(), 1, "a port is a part of what is in its place: {found:?}");
     }
 
     #[test]

@@ -16,8 +16,8 @@ use windlass_core::{
 };
 
 use super::{
-    Allocatable, Held, Marked, Methods, Moves, Offers, Plan, Pools, Question, device_of, note,
-    plan, usual_name,
+    Allocatable, Held, Marked, Methods, Moves, Offers, Plan, Pools, Question, note, plan,
+    usual_name,
 };
 use crate::{
     config::{
@@ -70,10 +70,7 @@ impl Node {
             obstacle: &|_, _| None,
             handover: &|_| None,
         });
-        let held: BTreeSet<_> =
-            self.held.values().flatten().filter_map(|id| device_of(id)).collect();
-        let moves = self.moves != Moves::Kept;
-        note(&mut self.marked, (&self.plan.offers, &inventory), &|id| moves || held.contains(id));
+        note(&mut self.marked, &self.plan, &inventory, &self.held);
         self
     }
 
@@ -342,6 +339,18 @@ fn waiting_lasts_however_often_the_keeper_is_woken_meanwhile() {
 }
 
 #[test]
+fn instances_of_a_gpu_that_was_once_offered_whole_wait_for_no_policy_that_leaves_them() {
+    let mut node = Node::with(gpus(1));
+    node.plan();
+    node.devices = cut("g0", 0, &["1g.5gb"]);
+    for (moves, allocatable) in [(Moves::Waiting, 0), (Moves::Allowed, 1), (Moves::Waiting, 1)] {
+        node.moves = moves;
+        assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), allocatable, "{moves:?}");
+    }
+    assert!(!node.plan.waiting);
+}
+
+#[test]
 fn a_new_instance_waits_for_the_container_of_one_that_was_cut_from_the_same_gpu() {
     let mut node = Node::with(cut("g0", 0, &["1g.5gb"]));
     node.plan();
@@ -384,6 +393,41 @@ fn of_two_sources_the_one_whose_device_is_held_keeps_it_over_a_restart() {
     let offered = node.plan.offers[&name(CAMERA)].devices.keys().map(ToString::to_string);
     assert_eq!(offered.collect::<Vec<_>>(), ["b-cam"]);
     assert!(node.withheld()[0].1.starts_with("b-cam of b is the same device"));
+}
+
+/// One camera that two sources find, given away as the first's.
+fn camera_of_two_sources() -> Node {
+    let both = [("a-cam", "a"), ("b-cam", "b")];
+    let devices = both.map(|(id, source)| with_node(id, source, "/dev/video0")).to_vec();
+    let mut node = Node::with(devices).rules(vec![rule_for(CAMERA, &["a-cam", "b-cam"])]);
+    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "")]);
+    node
+}
+
+#[test]
+fn what_stays_offered_though_nobody_wants_it_has_its_thing_alone() {
+    let mut node = camera_of_two_sources();
+    node.policy.resources = Resources::Rules(vec![rule_for(CAMERA, &["b-cam"])]);
+    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "")]);
+    assert!(node.withheld()[0].1.starts_with("a-cam of a is the same device"));
+    node.moves = Moves::Waiting;
+    assert_eq!(node.plan().allocatable(CAMERA), 0);
+    node.moves = Moves::Allowed;
+    node.holds(CAMERA, &["a-cam"]).plan();
+    let held = line("b-cam", "a container holds it as a.com/camera");
+    assert_eq!(node.listed(CAMERA)[0], held);
+    node.moves = Moves::Kept;
+    node.held.clear();
+    assert_eq!(node.plan().listed(CAMERA)[0], line("b-cam", ""));
+}
+
+#[test]
+fn what_is_unfit_for_now_keeps_its_thing_from_others() {
+    let mut node = camera_of_two_sources();
+    node.devices[0].withheld = Some("asleep".to_owned());
+    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "asleep")]);
+    node.devices[0].withheld = None;
+    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "")]);
 }
 
 #[test]

@@ -59,6 +59,8 @@ pub(crate) struct Keeper {
     moves: Moves,
     /// When the kubelet's record has every Allocate that was answered before the policy changed.
     settled_at: Option<Instant>,
+    /// What could be given away when the wait for it began.
+    there: BTreeSet<DeviceId>,
     handover: Duration,
     kubelet_checkpoint: PathBuf,
     /// Lent to a thread while it looks.
@@ -126,6 +128,7 @@ impl Keeper {
             holdings: Holdings::default(),
             moves: Moves::Kept,
             settled_at: None,
+            there: BTreeSet::new(),
             handover: config.session.handover,
             kubelet_checkpoint: plugins.join(checkpoint::FILE),
             look: Some(Look::new(config)),
@@ -211,13 +214,13 @@ impl Keeper {
         }
     }
 
-    /// Takes up what the record says. Of what no container holds and no list has nothing needs to be
-    /// known.
+    /// Takes up what the record says. What no container holds needs no note if it was gone already when
+    /// the wait began; whatever was there may have been given away too late for the record.
     fn take_up(&mut self, held: Held) {
         self.holdings = Holdings::new(held);
-        let known = self.publish.borrow().clone();
-        let listed = known.offers.values().flat_map(|offer| offer.given());
-        let needed: BTreeSet<DeviceId> = self.holdings.devices().chain(listed).collect();
+        let mut needed = std::mem::take(&mut self.there);
+        needed.extend(self.publish.borrow().given_and_there());
+        needed.extend(self.holdings.devices());
         self.notes.retain(|id| needed.contains(id));
     }
 
@@ -263,7 +266,8 @@ impl Keeper {
             plan = self.plan(&known, &merged, &looked, &care);
         }
         self.note_moves(&plan);
-        self.note_ids(&plan, &merged);
+        // What ids stand for is noted before they are offered.
+        self.notes.note(&plan, &merged, self.holdings.held());
         self.notes.write().await;
         self.want_daemons(&plan, &merged);
         let unclean = handover::failed(&self.notices.handovers.borrow());
@@ -271,6 +275,7 @@ impl Keeper {
         state.lacks.troubles.extend(self.untold.trouble());
         self.publish_unless_known(state, &known);
         if self.moves == Moves::Waiting && self.settled_at.is_none() {
+            self.there = self.publish.borrow().given_and_there().collect();
             self.settled_at = Some(Instant::now() + self.handover);
         }
     }
@@ -318,15 +323,6 @@ impl Keeper {
             tracing::info!("devices go by other ids now; what changes waits for its holders");
             self.hold_moves();
         }
-    }
-
-    /// What ids stand for is noted before they are offered. While it is not known who holds what,
-    /// every id may be in the hands of a container that had it before.
-    fn note_ids(&mut self, plan: &Plan, inventory: &Inventory) {
-        let held: BTreeSet<DeviceId> = self.holdings.devices().collect();
-        let is_settled = self.moves == Moves::Kept;
-        let is_kept = |id: &DeviceId| !is_settled || held.contains(id);
-        self.notes.note((&plan.offers, inventory), &is_kept);
     }
 
     /// Moves are over once none waits.

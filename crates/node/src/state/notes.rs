@@ -10,7 +10,7 @@ use crate::{
     config::{Config, Delivery, DeviceNodes},
     host::Host,
     kept::{Boot, KeptFile},
-    offer::{self, Marked, Offers},
+    offer::{self, Held, Marked, Plan},
 };
 
 /// What ids stood for, in memory and on the disk.
@@ -64,12 +64,8 @@ impl Notes {
     }
 
     /// Notes what is given away.
-    pub(super) fn note(
-        &mut self,
-        (offers, inventory): (&Offers, &Inventory),
-        kept: &dyn Fn(&DeviceId) -> bool,
-    ) {
-        offer::note(&mut self.marked, (offers, inventory), kept);
+    pub(super) fn note(&mut self, plan: &Plan, inventory: &Inventory, held: &Held) {
+        offer::note(&mut self.marked, plan, inventory, held);
     }
 
     /// Waits until what was noted is on the disk. A disk that does not take it costs what the next life

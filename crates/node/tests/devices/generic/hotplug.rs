@@ -199,6 +199,27 @@ sources:
     allocatable(&kubelet, "zj.com/darwin3", 1).await;
 }
 
+#[tokio::test]
+async fn what_is_gone_and_free_is_noted_no_longer_than_until_the_record_says_so() {
+    let config = "sources: [{name: board, resource: zj.com/old, find: {files: /etc/board}, give: {found: none}}]";
+    let world = World::new("", config);
+    world.write("/etc/board/one", "");
+    world.write("/etc/board/two", "");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, "zj.com/old", 2).await;
+    let is_noted = |id: &str| {
+        let notes = fs::read_to_string(world.config.state_dir.join("devices.json"));
+        notes.expect("written before they are offered").contains(id)
+    };
+    assert!(is_noted("board-one") && is_noted("board-two"));
+    fs::remove_file(world.host("/etc/board/one")).expect("removed");
+    allocatable(&kubelet, "zj.com/old", 1).await;
+    assert!(is_noted("board-one"), "a container may have it");
+    agent.follow(&config.replace("zj.com/old", "zj.com/new"));
+    allocatable(&kubelet, "zj.com/new", 1).await;
+    assert!(!is_noted("board-one") && is_noted("board-two"));
+}
+
 /// What keeps each device back that is listed.
 fn kept_back(agent: &Running) -> Vec<(String, String)> {
     let all = agent.state.borrow().offerings();
