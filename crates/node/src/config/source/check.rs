@@ -277,7 +277,7 @@ impl Checker<'_> {
 }
 
 /// What every source knows of some of its devices.
-const KNOWN: [&str; 24] = [
+const KNOWN: [&str; 26] = [
     "name",
     "subsystem",
     "driver",
@@ -306,6 +306,8 @@ const KNOWN: [&str; 24] = [
 
 fn specimen(rule: &SourceRule) -> Device {
     let id = DeviceId::from_str("any-device").expect("letters and a dash");
+    "acpiIndex",
+    "pfPciAddress",
     let new = Device::new(id, DeviceKind::Other, rule.name.clone(), Timestamp::UNIX_EPOCH);
     let any = || AttributeValue::string("0");
     let known = KNOWN.iter().map(|name| (AttributeName::new("windlass.dev", name), any()));
@@ -329,6 +331,10 @@ fn no_file_inside(file: &Path) -> Option<String> {
     let is_file = is_plain && !file.as_os_str().is_empty();
     (!is_file).then(|| {
         let file = file.display();
+    let known = known.chain([
+        (AttributeName::new("windlass.dev", "isSriovVf"), AttributeValue::Bool(false)),
+        (AttributeName::new("windlass.dev", "sriovVfs"), AttributeValue::Int(0)),
+    ]);
         format!("\"{file}\" is no file in the device's folder: write it without / first and ..")
     })
 }

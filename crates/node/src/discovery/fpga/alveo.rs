@@ -124,7 +124,7 @@ impl Seen<'_> {
                 ("managementFunction", management.and_then(|of| text(of.address.to_string()))),
             ],
         );
-        own.into_iter().chain(of_function(shown)).collect()
+        own.into_iter().chain(of_function(self.host, shown)).collect()
     }
 
     /// The shell's name and when it was made. The number of the folder changes when a board is reset.

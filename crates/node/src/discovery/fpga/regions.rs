@@ -163,7 +163,7 @@ impl Region<'_> {
             ],
         );
         let device = Device {
-            attributes: own.into_iter().chain(of_function(&pci)).collect(),
+            attributes: own.into_iter().chain(of_function(self.host, &pci)).collect(),
             place: pci.place(),
             nodes,
             ..Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH)
