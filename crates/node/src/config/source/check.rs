@@ -15,9 +15,9 @@ use windlass_core::{
 
 use super::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Step, StepAction, Test, Unit};
 use crate::{
-    config::danger,
+    config::{FpgaRules, danger},
     glob::is_pattern,
-    template::{check, fill_all},
+    template::{asked, check, fill_all},
 };
 
 /// What there is to say of a source, by itself.
@@ -46,6 +46,24 @@ pub(in crate::config) fn judged(rule: &SourceRule, kubelet_dir: &Path) -> Judged
         texts.into_iter().map(|text| format!("source {name}: {text}")).collect()
     };
     Judged { wrong: named(checker.wrong), dangerous: named(checker.dangerous) }
+}
+
+/// What a hand-over of FPGAs must not say.
+pub(in crate::config) fn wrong_programming(rules: &FpgaRules) -> Vec<String> {
+    // An FPGA has a folder, as the devices of a bus do.
+    let rule = SourceRule::new(SourceName::FPGA, Find::Bus("pci".to_owned()));
+    let (wrong, dangerous) = Default::default();
+    let mut checker = Checker { rule: &rule, kubelet_dir: Path::new("/"), wrong, dangerous };
+    let steps = rules.handover.prepare.iter().chain(&rules.handover.release);
+    steps.for_each(|step| checker.step(step));
+    for (name, text) in &rules.expect {
+        checker.text(&asked(name));
+        checker.text(text);
+    }
+    if !rules.expect.is_empty() && rules.handover.prepare.is_empty() {
+        checker.note("expect is what an FPGA says after prepare, and there is none");
+    }
+    checker.wrong.into_iter().map(|text| format!("fpga: {text}")).collect()
 }
 
 /// Reads a description, and notes what is wrong.
@@ -288,6 +306,8 @@ const KNOWN: [&str; 26] = [
     "pciSubsystemVendor",
     "pciSubsystemDevice",
     "pciClass",
+    "acpiIndex",
+    "pfPciAddress",
     "usbVendor",
     "usbProduct",
     "usbSerial",
@@ -306,13 +326,15 @@ const KNOWN: [&str; 26] = [
 
 fn specimen(rule: &SourceRule) -> Device {
     let id = DeviceId::from_str("any-device").expect("letters and a dash");
-    "acpiIndex",
-    "pfPciAddress",
     let new = Device::new(id, DeviceKind::Other, rule.name.clone(), Timestamp::UNIX_EPOCH);
     let any = || AttributeValue::string("0");
     let known = KNOWN.iter().map(|name| (AttributeName::new("windlass.dev", name), any()));
     let read = rule.attributes.keys().map(|name| (name.clone(), any()));
     let facts = rule.facts.clone().into_iter();
+    let known = known.chain([
+        (AttributeName::new("windlass.dev", "isSriovVf"), AttributeValue::Bool(false)),
+        (AttributeName::new("windlass.dev", "sriovVfs"), AttributeValue::Int(0)),
+    ]);
     let place = [
         (standard::PCI_BUS_ID, any()),
         (standard::PCIE_ROOT, any()),
@@ -331,10 +353,6 @@ fn no_file_inside(file: &Path) -> Option<String> {
     let is_file = is_plain && !file.as_os_str().is_empty();
     (!is_file).then(|| {
         let file = file.display();
-    let known = known.chain([
-        (AttributeName::new("windlass.dev", "isSriovVf"), AttributeValue::Bool(false)),
-        (AttributeName::new("windlass.dev", "sriovVfs"), AttributeValue::Int(0)),
-    ]);
         format!("\"{file}\" is no file in the device's folder: write it without / first and ..")
     })
 }

@@ -86,7 +86,7 @@ impl Board {
         let address = shown.address.first_function().to_string().replace([':', '.'], "-");
         let id = format!("{}-{address}", SourceName::FPGA).parse().ok()?;
         let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
-        Some(Device { place: shown.place(), ..new })
+        Some(Device { place: shown.place(), folder: Some(shown.folder()), ..new })
     }
 
     /// Asks it for everything. May take for ever: its firmware answers some of it, and not while it is reset.
