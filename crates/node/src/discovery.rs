@@ -25,7 +25,7 @@ use windlass_core::{
 };
 
 pub(crate) use amd::resource as amd_resource;
-pub(crate) use fpga::resource as fpga_resource;
+pub(crate) use fpga::{FpgaIdentity, NotIt, resource as fpga_resource};
 pub(crate) use host_watch::HostWatch;
 pub(crate) use intel::resource as intel_resource;
 pub(crate) use nics::{

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! [`State`] has the way of a device drawn. The part knows devices, steps and the kubelet's word on who
-//! has what; where devices come from and what they are it does not know.
+//! has what; where devices come from it does not know, and whether one is what it is to be after its steps it asks
+//! of those who know.
 //!
 //! # Guarantees
 //!
@@ -24,6 +25,7 @@
 
 mod care;
 mod desk;
+mod proof;
 mod record;
 mod slot;
 mod state;
@@ -297,7 +299,7 @@ impl Handovers {
     fn begin(&mut self, id: &DeviceId, work: Work) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         slot.is_worked_on = true;
-        let care = slot.care.clone().unwrap_or_default();
+        let care = slot.care();
         let bench = Bench {
             device: id.clone(),
             folder: care.folder.clone(),

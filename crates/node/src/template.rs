@@ -105,6 +105,11 @@ pub(crate) fn fill_with(
     pieces(text).into_iter().map(piece).collect()
 }
 
+/// The placeholder of an attribute.
+pub(crate) fn asked(attribute: &str) -> String {
+    format!("{{{ATTRIBUTE}{attribute}}}")
+}
+
 /// The text with `other` in the place of everything that a device puts into it.
 pub(crate) fn fill_all(text: &str, other: &str) -> String {
     let piece = |piece| match piece {

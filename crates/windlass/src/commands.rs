@@ -102,7 +102,16 @@ fn apply_host(args: HostArgs, config: &mut Config) {
 }
 
 fn host_root(config: &Config) -> Result<()> {
-    directory("host root", &config.host_root, "--host-root or hostRoot")
+    let root = &config.host_root;
+    directory("host root", root, "--host-root or hostRoot")?;
+    // A simulated machine has its host in a folder of its own, beside its driver.
+    let inside = root.join("host");
+    if !root.join("sys").exists() && inside.join("sys").is_dir() {
+        let (root, inside) = (root.display(), inside.display());
+        let problem = anyhow!("there is no /sys in the host root {root}: did you mean {inside}?");
+        return Err(Misuse(problem).into());
+    }
+    Ok(())
 }
 
 /// A folder that the configuration names must be one; `named` says by which flag and key.

@@ -198,3 +198,19 @@ fn a_recording_can_be_read_before_it_is_sent() {
     assert_eq!(again.status.code(), USAGE);
     assert!(text(&again.stderr).contains("is not empty"), "{}", text(&again.stderr));
 }
+
+#[test]
+fn a_machines_folder_is_not_taken_for_its_host() {
+    let folder = folder();
+    machine(&folder, "t4-edge");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (root, snapshot) = (path("machine"), path("snapshot"));
+    let record = ["host", "record", &snapshot];
+    for command in [&["devices"][..], &["topo"], &["explain", "--size", "1"], &record] {
+        let output = run(&[command, &["--host-root", &root]].concat());
+        assert_eq!(output.status.code(), USAGE, "{command:?}");
+        let why = text(&output.stderr);
+        assert!(why.contains("there is no /sys in the host root"), "{why}");
+        assert!(why.contains(&format!("did you mean {root}/host?")), "{why}");
+    }
+}

@@ -1,8 +1,12 @@
 //! What may be said of the families of devices that are built in: under which names they are offered, and
 //! what a container gets of each.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::Handover;
 
 /// What is said of the families.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -54,6 +58,11 @@ pub struct FpgaRules {
     /// The nodes of what a system on a chip is programmed with, by pattern: its drivers need not be where
     /// the kernel shows the region.
     pub nodes: Vec<String>,
+    /// What is done to an FPGA when it goes from one container to the next, such as programming it.
+    pub handover: Handover,
+    /// What an FPGA has to say of itself after it was prepared, by the names of attributes; without any, what
+    /// it is offered as.
+    pub expect: BTreeMap<String, String>,
 }
 
 /// What of a board in regions is one device; the names are those of Intel's plugin.

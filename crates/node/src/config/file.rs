@@ -9,6 +9,7 @@ mod nics;
 mod places;
 mod resources;
 mod sources;
+mod steps;
 mod word;
 
 use std::{

@@ -14,7 +14,7 @@ use windlass_core::{
 
 use super::Sharing;
 
-pub(super) use check::{Judged, differently_shared, judged, otherwise_shared};
+pub(super) use check::{Judged, differently_shared, judged, otherwise_shared, wrong_programming};
 
 /// A source of devices, described.
 #[derive(Clone, Debug, PartialEq)]

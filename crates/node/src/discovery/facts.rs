@@ -2,7 +2,7 @@
 
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
 
-use crate::host::PciFunction;
+use crate::host::{Host, PciFunction};
 
 /// Attributes of one domain.
 pub(super) fn attributes<const N: usize>(
@@ -14,7 +14,7 @@ pub(super) fn attributes<const N: usize>(
 }
 
 /// What is told of a PCI function: what Kubernetes defines, and what it is by its identifiers.
-pub(super) fn of_function(function: &PciFunction) -> Attributes {
+pub(super) fn of_function(host: &Host, function: &PciFunction) -> Attributes {
     let identifiers = attributes(
         "windlass.dev",
         [
@@ -23,7 +23,28 @@ pub(super) fn of_function(function: &PciFunction) -> Attributes {
             ("driver", function.driver.as_ref().and_then(text)),
         ],
     );
-    function.attributes().into_iter().chain(identifiers).collect()
+    let all = function.attributes().into_iter().chain(identifiers);
+    all.chain(of_virtualization(host, function)).collect()
+}
+
+/// Whose virtual function it is, how many it has itself, and with whom it shares address translation. Each
+/// function says whether it is virtual, so that a selector can ask all of them.
+pub(super) fn of_virtualization(host: &Host, function: &PciFunction) -> Attributes {
+    let folder = function.folder();
+    let physical = host.link_name(folder.join("physfn"));
+    let number = |file: &str| host.text(folder.join(file))?.parse::<u32>().ok();
+    let can_have = number("sriov_totalvfs").is_some_and(|total| total > 0);
+    let made = can_have.then(|| number("sriov_numvfs").unwrap_or(0).into());
+    let is_virtual = AttributeValue::Bool(physical.is_some());
+    attributes(
+        "windlass.dev",
+        [
+            ("isSriovVf", Some(is_virtual)),
+            ("pfPciAddress", physical.and_then(text)),
+            ("sriovVfs", made.map(AttributeValue::Int)),
+            ("iommuGroup", host.link_name(folder.join("iommu_group")).and_then(text)),
+        ],
+    )
 }
 
 /// A text, unless it is empty.

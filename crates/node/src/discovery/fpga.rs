@@ -5,6 +5,7 @@
 //! not ready, under the resource it is known by; one that never said what it is belongs to none.
 
 mod alveo;
+mod identity;
 mod manager;
 mod names;
 mod regions;
@@ -29,6 +30,7 @@ use crate::{
     outside::{Late, Patience},
 };
 
+pub(crate) use identity::{FpgaIdentity, NotIt};
 pub(crate) use names::resource;
 
 /// The family.

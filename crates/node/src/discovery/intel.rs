@@ -143,7 +143,7 @@ impl Seen<'_> {
                 ("virtualFunction", Some(AttributeValue::Bool(self.is_virtual()))),
             ],
         );
-        own.into_iter().chain(of_function(function)).collect()
+        own.into_iter().chain(of_function(self.host, function)).collect()
     }
 
     /// What is in the processor is always the same function of the root bus. A card is below a port, and

@@ -75,7 +75,7 @@ fn facts(host: &Host, function: &PciFunction) -> Attributes {
             ("transport", said("transport")),
         ],
     );
-    own.into_iter().chain(of_function(function)).collect()
+    own.into_iter().chain(of_function(host, function)).collect()
 }
 
 fn wrong(host: &Host, function: &PciFunction) -> Option<Trouble> {

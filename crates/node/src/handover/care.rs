@@ -3,12 +3,13 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use windlass_core::{
-    device::{Device, DeviceId},
+    device::{Device, DeviceId, SourceName},
     inventory::Inventory,
 };
 
 use crate::{
-    config::{Policy, SourceRule, Step, StepAction},
+    config::{Handover, Policy, Step, StepAction},
+    discovery::FpgaIdentity,
     template::{Missing, fill},
 };
 
@@ -21,6 +22,8 @@ pub(crate) struct Care {
     pub(crate) release: Vec<Step>,
     /// Its folder in sysfs, where steps may write.
     pub(crate) folder: Option<PathBuf>,
+    /// What it has to say of itself once it is prepared, where it can.
+    pub(crate) identity: Option<FpgaIdentity>,
     /// Why nothing may be done to it for now, so that no container starts with it.
     pub(crate) barred: Option<String>,
 }
@@ -45,30 +48,47 @@ pub(crate) fn demand(
 
 /// Whether something is done to a device before its containers start or after they let go.
 pub(crate) fn is_cared_for(policy: &Policy, device: &Device) -> bool {
-    rule(policy, device).is_some()
+    handover(policy, device).is_some()
 }
 
 fn care(policy: &Policy, device: &Device) -> Option<Care> {
-    let rule = rule(policy, device)?;
-    let steps = |steps: &[Step]| steps.iter().map(|step| filled(step, device)).collect();
-    let (prepare, release) = (steps(&rule.handover.prepare), steps(&rule.handover.release));
-    let care = match (prepare, release) {
-        (Ok(prepare), Ok(release)) => {
-            let gone = device.health.has_vanished();
-            let barred = gone.then(|| "it is no longer on this node".to_owned());
-            Care { prepare, release, folder: device.folder.clone(), barred }
-        }
-        (Err(missing), _) | (_, Err(missing)) => {
-            Care { barred: Some(missing.to_string()), ..Care::default() }
-        }
-    };
-    Some(care)
+    let steps = filled_in(policy, handover(policy, device)?, device);
+    let gone = device.health.has_vanished();
+    let barred = gone.then(|| "it is no longer on this node".to_owned());
+    Some(match steps {
+        Ok(care) => Care { barred: care.barred.clone().or(barred), ..care },
+        Err(missing) => Care { barred: Some(missing.to_string()), ..Care::default() },
+    })
 }
 
-fn rule<'a>(policy: &'a Policy, device: &Device) -> Option<&'a SourceRule> {
-    let rule = policy.sources.iter().find(|rule| rule.name == device.source)?;
-    let steps = &rule.handover;
-    (!steps.prepare.is_empty() || !steps.release.is_empty()).then_some(rule)
+fn filled_in(policy: &Policy, handover: &Handover, device: &Device) -> Result<Care, Missing> {
+    let steps = |steps: &[Step]| -> Result<Vec<_>, _> {
+        steps.iter().map(|step| filled(step, device)).collect()
+    };
+    let (prepare, release) = (steps(&handover.prepare)?, steps(&handover.release)?);
+    let (mut identity, mut barred) = (None, None);
+    if is_fpga(device) {
+        identity = FpgaIdentity::of(&policy.families.fpga, device)?;
+        barred = identity.is_none().then(|| NEVER_SAID.to_owned());
+    }
+    Ok(Care { prepare, release, folder: device.folder.clone(), identity, barred })
+}
+
+const NEVER_SAID: &str =
+    "it never said what it is, so that nobody could see whether it was programmed";
+
+fn is_fpga(device: &Device) -> bool {
+    device.source == SourceName::FPGA
+}
+
+/// What is said of the device's source, if anything is to be done to its devices.
+fn handover<'a>(policy: &'a Policy, device: &Device) -> Option<&'a Handover> {
+    let steps = if is_fpga(device) {
+        &policy.families.fpga.handover
+    } else {
+        &policy.sources.iter().find(|rule| rule.name == device.source)?.handover
+    };
+    (!steps.prepare.is_empty() || !steps.release.is_empty()).then_some(steps)
 }
 
 /// A step with what the device puts into it.
@@ -97,7 +117,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::config::{Find, Handover};
+    use crate::config::{Find, SourceRule};
 
     fn policy(action: StepAction) -> Policy {
         let find = Find::Endpoints(Vec::new());

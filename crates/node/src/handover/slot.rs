@@ -8,13 +8,15 @@ use tokio::{
 };
 
 use super::{care::Care, desk::Request, state::State, tenants::Sight};
-use crate::config::HandoverLimits;
+use crate::{config::HandoverLimits, discovery::FpgaIdentity};
 
 /// A device and all that is known of it.
 pub(super) struct Slot {
     pub(super) state: State,
     /// What is done to it; `None` where nothing is, for now.
     pub(super) care: Option<Care>,
+    /// What it is to be, as it was settled before anything was done to it.
+    pub(super) settled: Option<FpgaIdentity>,
     pub(super) sight: Sight,
     /// When the state last changed, or a container was let start.
     pub(super) changed: Instant,
@@ -36,6 +38,7 @@ impl Slot {
             sight: Sight::new(state.has_tenants()),
             state,
             care: None,
+            settled: None,
             changed: now,
             due: Some(now),
             is_worked_on: false,
@@ -56,7 +59,17 @@ impl Slot {
             }
             _ => Duration::ZERO,
         };
+        if matches!(state, State::Preparing { failed: None, .. }) {
+            self.settled = self.care.as_ref().and_then(|care| care.identity.clone());
+        }
         (self.state, self.changed, self.due) = (state, now, Some(now + pause));
+    }
+
+    /// What is done to it now.
+    pub(super) fn care(&self) -> Care {
+        let mut care = self.care.clone().unwrap_or_default();
+        care.identity = care.identity.map(|now| now.or_settled(self.settled.as_ref()));
+        care
     }
 
     /// Whether something may be done to it now.

@@ -11,7 +11,7 @@ use std::{
 use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 use windlass_core::device::DeviceId;
 
-use super::{care::Care, state::Work};
+use super::{care::Care, proof::prove, state::Work};
 use crate::{
     causes,
     config::{Step, StepAction},
@@ -26,7 +26,8 @@ pub(super) struct Bench {
     /// The device's folder in sysfs, where it has one.
     pub(super) folder: Option<PathBuf>,
     pub(super) host: Host,
-    /// Taken by a write for as long as the kernel takes: one that hangs is never made a second time.
+    /// Taken by a write, or a question to the device, for as long as the kernel takes: one that hangs is
+    /// never made a second time.
     pub(super) writing: Arc<Semaphore>,
 }
 
@@ -83,15 +84,38 @@ pub(super) async fn do_work(
         Work::Clean { again: true } if care.release.is_empty() => care.prepare.clone(),
         Work::Clean { .. } => care.release.clone(),
     };
-    let done = carry_out(bench, &steps);
-    let done = match work {
+    let proves = match work {
+        Work::Prepare { .. } => true,
+        Work::Clean { again } => again && care.release.is_empty(),
+    };
+    let done = async {
+        carry_out(bench, &steps).await.map_err(|error| causes(&error))?;
+        match care.identity.as_ref().filter(|_| proves) {
+            Some(identity) => prove(bench, identity).await,
+            None => Ok(()),
+        }
+    };
+    match work {
         Work::Prepare { .. } => {
-            let late = |_| format!("its {} steps were not done within {limit:?}", steps.len());
-            timeout(limit, done).await.map_err(late)?
+            let late = |_| Err(format!("its {} steps were not done within {limit:?}", steps.len()));
+            let done = timeout(limit, done).await.unwrap_or_else(late);
+            undone_unless(done, bench, care).await
         }
         Work::Clean { .. } => done.await,
-    };
-    done.map_err(|error| causes(&error))
+    }
+}
+
+/// What is to say that it is as it should be is not left half programmed: where preparing it failed it is
+/// released at once. Anything else is, when somebody next wants it or nobody has it.
+async fn undone_unless(done: Result<(), String>, bench: &Bench, care: &Care) -> Result<(), String> {
+    let Err(why) = done else { return Ok(()) };
+    if care.identity.is_none() {
+        return Err(why);
+    }
+    match carry_out(bench, &care.release).await {
+        Ok(()) => Err(why),
+        Err(error) => Err(format!("{why}; and it could not be released: {}", causes(&error))),
+    }
 }
 
 fn name_of(action: &StepAction) -> String {

@@ -30,7 +30,7 @@ fn ids(state: &NodeState) -> Vec<String> {
 async fn whole_gpus_have_their_place_their_links_and_their_nodes() {
     let state = machine("mi300x", "").survey().await;
     let told = golden::devices(&state, "amd");
-    let first = told.split_inclusive('\n').take(18).collect::<String>();
+    let first = told.split_inclusive('\n').take(19).collect::<String>();
     insta::assert_snapshot!("mi300x_first", first);
     insta::assert_snapshot!("mi300x", golden::overview(&state, "amd"));
 }
@@ -57,7 +57,7 @@ async fn a_partition_is_where_its_gpu_is_and_has_its_share() {
     let state = machine("mi300x-cpx", "amd: {naming: mixed}").survey().await;
     assert_eq!(state.resources()[&"amd.com/cpx_nps4".parse().expect("valid")], (64, 64));
     let told = golden::devices(&state, "amd");
-    let first = told.split_inclusive('\n').take(52).collect::<String>();
+    let first = told.split_inclusive('\n').take(55).collect::<String>();
     insta::assert_snapshot!("mi300x_cpx_first", first);
 }
 

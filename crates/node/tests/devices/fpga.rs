@@ -1,5 +1,7 @@
 //! FPGAs: Alveo boards, boards in regions, and logic on a processor's chip.
 
+mod programming;
+
 use windlass_machine::{Fault, Profile};
 
 use crate::{

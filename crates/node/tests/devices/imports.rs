@@ -59,7 +59,8 @@ async fn the_selectors_of_sriov_network_device_plugin_pick_the_same_functions() 
     let text = r#"{"resourceList": [
         {"resourceName": "dpdk", "selectors": {"drivers": ["vfio-pci"], "pfNames": ["ens1f0np0#0-1"]}},
         {"resourceName": "vdpa", "selectors": {"vdpaType": "vhost"}},
-        {"resourceName": "sf", "deviceType": "auxNetDevice", "selectors": {"auxTypes": ["sf"]}},
+        {"resourceName": "sf", "deviceType": "auxNetDevice", "selectors": {
+            "auxTypes": ["sf"], "pfNames": ["ens1f0np0#80-90"], "rootDevices": ["0000:17:00.0"]}},
         {"resourceName": "rdma", "selectors": [
             {"rootDevices": ["0000:17:00.0#0,2-7"], "isRdma": true},
             {"pciAddresses": ["0000:CA:00.0"], "linkTypes": ["infiniband"]}
@@ -75,6 +76,21 @@ async fn the_selectors_of_sriov_network_device_plugin_pick_the_same_functions() 
         ("lab.example/rest", &["0000:17:00.1"]),
     ];
     assert_eq!(found, expected(&resources), "a physical function that is cut is in no resource");
+}
+
+#[tokio::test]
+async fn functions_are_picked_by_the_index_that_the_firmware_gave_them() {
+    let text = r#"{"resourceList": [
+        {"resourceName": "onboard", "selectors": {"acpiIndexes": ["7"]}},
+        {"resourceName": "other", "deviceType": "auxNetDevice", "selectors": {
+            "auxTypes": ["sf"], "pfNames": ["ens1f0np0#0-4"]}}
+    ]}"#;
+    let profile = Profile::named("rdma").expect("a shipped profile");
+    let world = World::of(&profile, &converted(text));
+    world.write("/sys/bus/pci/devices/0000:ca:00.0/acpi_index", "7\n");
+    let found = of(&world.survey().await);
+    let why = "subfunction 88 is none of 0 to 4, though it is number 4 on its bus";
+    assert_eq!(found, expected(&[("intel.com/onboard", &["0000:ca:00.0"][..])]), "{why}");
 }
 
 /// A camera of two nodes, a sound card of two, a modem with a disk in it, and a clock.

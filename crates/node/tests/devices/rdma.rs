@@ -4,7 +4,7 @@ mod groups;
 mod kept_back;
 mod parts;
 
-use std::{collections::BTreeSet, fs, sync::Arc};
+use std::{collections::BTreeSet, fs, os::unix::fs::symlink, sync::Arc};
 
 use windlass_core::{
     device::{Device, DeviceId},
@@ -60,7 +60,7 @@ nic-0000-98-00-1: mlx5_core eno2 mlx5_3; infiniband/uverbs3 infiniband/rdma_cm; 
 nic-0000-ca-00-0: mlx5_core ibs3 mlx5_4; infiniband/uverbs4 infiniband/rdma_cm; offered
 nic-0000-17-00-2: mlx5_core ens1f0v0 mlx5_5 ens1f0np0 0; infiniband/uverbs6 infiniband/rdma_cm; offered
 nic-0000-17-00-4: mlx5_core ens1f0v2 mlx5_7 ens1f0np0 2 vhost; infiniband/uverbs8 infiniband/rdma_cm vhost-vdpa-0; offered
-nic-0000-17-00-0-sf88: mlx5_core.sf ens1f0s88 mlx5_8; infiniband/uverbs9 infiniband/rdma_cm; offered
+nic-0000-17-00-0-sf88: mlx5_core.sf ens1f0s88 mlx5_8 ens1f0np0; infiniband/uverbs9 infiniband/rdma_cm; offered
 nic-0000-01-00-0: tg3 eno3; ; the host's default route is over eno3
 nic-0000-17-00-3: vfio-pci ens1f0np0 1; vfio/62 vfio/vfio; offered
 ";
@@ -92,8 +92,45 @@ async fn attributes_are_those_that_selectors_of_other_drivers_use_too() {
     }
     let physical = device(&state.inventory, "nic-0000-17-00-0");
     assert_eq!(attribute(physical, "windlass.dev/sriovVfs").as_deref(), Some("3"));
+}
+
+/// A virtual function with RDMA, vDPA and a representor, and a subfunction with RDMA and vDPA.
+#[tokio::test]
+async fn no_function_has_more_attributes_than_dra_takes() {
+    let world = world("");
+    let (physical, part) = ("/sys/bus/pci/devices/0000:17:00.0", "mlx5_core.sf.4");
+    world.write("/sys/module/ib_core/parameters/netns_mode", "Y\n");
+    world.write(&format!("{physical}/net/eth0/phys_port_name"), "pf0vf2\n");
+    world.write("/sys/bus/pci/devices/0000:17:00.4/acpi_index", "7\n");
+    for rdma in ["mlx5_7", "mlx5_8"] {
+        world.write(&format!("/sys/class/infiniband/{rdma}/ports/1/pkeys/0"), "0xffff\n");
+    }
+    let vdpa = world.host(&format!("/sys/bus/auxiliary/devices/{part}/vdpa1"));
+    fs::create_dir_all(&vdpa).expect("made");
+    symlink("../drivers/virtio_vdpa", vdpa.join("driver")).expect("linked");
+    let listed = world.host("/sys/bus/vdpa/devices/vdpa1");
+    symlink(format!("../../auxiliary/devices/{part}/vdpa1"), listed).expect("linked");
+    let state = world.survey().await;
+    let of = |id: &str, name: &str| {
+        attribute(device(&state.inventory, id), &format!("windlass.dev/{name}"))
+    };
+    let (virtual_function, subfunction) = ("nic-0000-17-00-4", "nic-0000-17-00-0-sf88");
+    for name in ["pKey", "rdmaNetns", "representor", "acpiIndex", "vdpaType", "vfIndex"] {
+        assert!(of(virtual_function, name).is_some(), "{name}");
+    }
+    for (name, expected) in [
+        ("pKey", "0xffff"),
+        ("vdpaType", "virtio"),
+        ("isSriovVf", "false"),
+        ("pfName", "ens1f0np0"),
+        ("pfPciAddress", "0000:17:00.0"),
+        ("sfNumber", "88"),
+    ] {
+        assert_eq!(of(subfunction, name).as_deref(), Some(expected), "{name}");
+    }
     for device in &state.inventory.devices {
-        assert!(device.attributes.len() <= 32, "DRA takes no more of {}", device.id);
+        let count = device.attributes.len() + device.capacity.len();
+        assert!(count <= 32, "{count} of {}: {:?}", device.id, device.attributes.keys());
     }
 }
 

@@ -1,11 +1,15 @@
 //! The file's keys for families of devices that are built in: `amd`, `intel`, `fpga`.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::steps::{self, StepEntry};
 use crate::config::{
     AmdNaming, AmdRules, FpgaMode, FpgaRules, FpgaUnit, IntelRules, danger,
-    document::{Many, Remark},
+    document::{Lined, Many, Remark},
+    source,
 };
 
 /// AMD's GPUs.
@@ -42,6 +46,17 @@ pub(super) struct FpgaEntry {
     /// Where the logic of a system on a chip has its nodes, by pattern.
     #[serde(skip_serializing_if = "Option::is_none")]
     nodes: Option<Many<String>>,
+    /// What is done before a container starts with an FPGA, such as programming it. Afterwards the FPGA has
+    /// to say that it is what it was offered as.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    prepare: Vec<Lined<StepEntry>>,
+    /// What is done after the last container has let go of an FPGA, and at once where `prepare` failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    release: Vec<Lined<StepEntry>>,
+    /// What an FPGA has to say of itself after `prepare`, by the names of attributes; left out, what it is
+    /// offered as.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    expect: BTreeMap<String, String>,
 }
 
 // === impl AmdEntry ===
@@ -81,12 +96,17 @@ impl FpgaEntry {
         let nodes = self.nodes.map(|nodes| nodes.0).unwrap_or_default();
         let why = |pattern: &String| danger::no_node(pattern).or_else(|| danger::of_nodes(pattern));
         wrong.extend(nodes.iter().filter_map(why).map(|why| Remark::new(line, why)));
-        FpgaRules {
+        let rules = FpgaRules {
             mode: self.mode.unwrap_or_default(),
             unit: self.unit.unwrap_or_default(),
             management_nodes: self.management_nodes,
             nodes,
-        }
+            handover: steps::handover(self.prepare, self.release, wrong),
+            expect: self.expect,
+        };
+        let problems = source::wrong_programming(&rules).into_iter();
+        wrong.extend(problems.map(|problem| Remark::new(line, problem)));
+        rules
     }
 
     pub(super) fn of(rules: &FpgaRules) -> Option<Self> {
@@ -96,6 +116,9 @@ impl FpgaEntry {
             unit: Some(rules.unit).filter(|unit| *unit != usual.unit),
             management_nodes: rules.management_nodes,
             nodes: Some(rules.nodes.clone()).filter(|nodes| !nodes.is_empty()).map(Many),
+            prepare: steps::written(&rules.handover.prepare),
+            release: steps::written(&rules.handover.release),
+            expect: rules.expect.clone(),
         })
     }
 }

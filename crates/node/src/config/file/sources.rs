@@ -14,11 +14,12 @@ use windlass_core::{
 use super::{
     facts::{self, Facts},
     resources::{SharingEntry, unlined},
+    steps::{self, StepEntry},
     word::{Pause, ResourceDomain, Written},
 };
 use crate::config::{
-    DeviceProfile, Find, Give, GivenMount, GivenNode, Handover, Probe, Remark, Sharing, SourceRule,
-    Step, StepAction, Test, Unit,
+    DeviceProfile, Find, Give, GivenMount, GivenNode, Probe, Remark, Sharing, SourceRule, Test,
+    Unit,
     document::{Lined, Many},
 };
 
@@ -218,29 +219,8 @@ struct ProbeEntry {
     quiet_period: Option<Pause>,
 }
 
-/// One step of a hand-over: one of these.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-struct StepEntry {
-    /// A URL that is to answer a GET with success.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    http: Option<String>,
-    /// A program with its arguments that is to end with 0; no shell is involved.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    command: Option<Vec<String>>,
-    /// A file in the device's folder of sysfs; `text` is written to it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    write: Option<PathBuf>,
-    /// What is written.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<String>,
-    /// How long it may take; left out, 5s.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timeout: Option<Pause>,
-}
-
 /// How long a probe or a step may take where nothing is said.
-const USUAL_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const USUAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 // === impl SourceEntry ===
 
@@ -273,11 +253,7 @@ impl SourceEntry {
             rule.give = give.into();
         }
         rule.probe = self.probe.and_then(|it| noted(it.value.into_probe(), it.line, wrong));
-        let mut steps = |steps: Vec<Lined<StepEntry>>| -> Vec<Step> {
-            let step = |it: Lined<StepEntry>| noted(it.value.into_step(), it.line, wrong);
-            steps.into_iter().filter_map(step).collect()
-        };
-        rule.handover = Handover { prepare: steps(self.prepare), release: steps(self.release) };
+        rule.handover = steps::handover(self.prepare, self.release, wrong);
         rule.lease = self.lease;
         rule.allow_dangerous = self.allow_dangerous;
         Lined { line, value: rule }
@@ -293,14 +269,17 @@ fn begun_from_a_profile(schema: &mut Schema) {
     );
 }
 
-fn noted<T>(outcome: Result<T, String>, line: u64, wrong: &mut Vec<Remark>) -> Option<T> {
+pub(super) fn noted<T>(
+    outcome: Result<T, String>,
+    line: u64,
+    wrong: &mut Vec<Remark>,
+) -> Option<T> {
     outcome.map_err(|problem| wrong.push(Remark::new(line, problem))).ok()
 }
 
 impl From<&SourceRule> for SourceEntry {
     fn from(rule: &SourceRule) -> Self {
         let sharing = SharingEntry::of(rule.sharing).map(unlined);
-        let steps = |steps: &[Step]| steps.iter().map(|step| unlined(step.into())).collect();
         let attributes = rule.attributes.iter();
         Self {
             profile: None,
@@ -317,8 +296,8 @@ impl From<&SourceRule> for SourceEntry {
             unit: Some(rule.unit).filter(|unit| *unit != Unit::Each).map(Into::into),
             give: GiveEntry::of(&rule.give),
             probe: rule.probe.as_ref().map(|probe| unlined(probe.into())),
-            prepare: steps(&rule.handover.prepare),
-            release: steps(&rule.handover.release),
+            prepare: steps::written(&rule.handover.prepare),
+            release: steps::written(&rule.handover.release),
             lease: rule.lease,
             allow_dangerous: rule.allow_dangerous,
         }
@@ -349,7 +328,7 @@ impl FindEntry {
 }
 
 /// The one that is there, if it is one.
-fn only_one<T>(all: impl IntoIterator<Item = Option<T>>) -> Option<T> {
+pub(super) fn only_one<T>(all: impl IntoIterator<Item = Option<T>>) -> Option<T> {
     let mut given = all.into_iter().flatten();
     given.next().filter(|_| given.next().is_none())
 }
@@ -498,40 +477,6 @@ impl From<&Probe> for ProbeEntry {
             Test::Http(url) => entry.http = Some(url),
             Test::Tcp(address) => entry.tcp = Some(address),
             Test::Command(command) => entry.command = Some(command),
-        }
-        entry
-    }
-}
-
-// === impl StepEntry ===
-
-impl StepEntry {
-    fn into_step(self) -> Result<Step, String> {
-        let Self { http, command, write, text, timeout } = self;
-        if write.is_some() != text.is_some() {
-            return Err("write and text go together".to_owned());
-        }
-        let text = text.unwrap_or_default();
-        let all = [
-            http.map(StepAction::Http),
-            command.map(StepAction::Command),
-            write.map(|file| StepAction::Write { file, text }),
-        ];
-        let action = only_one(all).ok_or("write one of http, command, write")?;
-        Ok(Step { action, timeout: timeout.map_or(USUAL_TIMEOUT, |Written(time)| time) })
-    }
-}
-
-impl From<&Step> for StepEntry {
-    fn from(step: &Step) -> Self {
-        let timeout = Some(step.timeout).filter(|it| *it != USUAL_TIMEOUT).map(Written);
-        let mut entry = Self { timeout, ..Self::default() };
-        match step.action.clone() {
-            StepAction::Http(url) => entry.http = Some(url),
-            StepAction::Command(command) => entry.command = Some(command),
-            StepAction::Write { file, text } => {
-                (entry.write, entry.text) = (Some(file), Some(text));
-            }
         }
         entry
     }

@@ -39,7 +39,10 @@ features: [gds, mofed, gdrcopy]
 imex: {channels: [0, 2047], required: true}
 amd: {naming: mixed}
 intel: {renderAs128: true}
-fpga: {mode: regiondevel, unit: card, managementNodes: true, nodes: ["/dev/uio*"]}
+fpga:
+  {mode: regiondevel, unit: card, managementNodes: true, nodes: ["/dev/uio*"],
+   prepare: [{command: [/opt/program, "{pci}"], timeout: 15s}], release: [{write: reset, text: "1"}],
+   expect: {fpga.intel.com/afuId: d842}}
 sources:
 - name: camera
   resource: a.com/camera
@@ -232,6 +235,13 @@ fn mistakes_are_refused_with_the_line_and_what_to_write() {
         ("labels: {to: node, file: /x}\n".to_owned(), 1, "for `to: file` only"),
         ("fpga:\n  nodes: /dev/*\n".to_owned(), 2, "it gives away the memory of the whole machine"),
         ("fpga: {nodes: uio0}\n".to_owned(), 1, "uio0 is no device node"),
+        (
+            "fpga: {prepare: [{command: [program]}]}\n".to_owned(),
+            1,
+            "fpga: \"program\" is no absolute",
+        ),
+        ("fpga: {release: [{write: ../x, text: a}]}\n".to_owned(), 1, "is no file in the device's"),
+        ("fpga: {expect: {shell: a}}\n".to_owned(), 1, "expect is what an FPGA says after prepare"),
         ("unmatched: default\n".to_owned(), 1, "there are no rules"),
         ("kubeletDir: [\n".to_owned(), 1, ""),
         ("kubeletDir: [a]\n".to_owned(), 1, "expected path string"),

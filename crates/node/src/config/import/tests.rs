@@ -74,9 +74,10 @@ const SRIOV: &str = r#"{
     {"resourceName": "vdpa", "selectors": {"vdpaType": "vhost"}},
     {
       "resourceName": "subfunctions", "deviceType": "auxNetDevice",
-      "selectors": [{"vendors": ["15b3"], "auxTypes": ["sf"]}]
+      "selectors": [{"vendors": ["15b3"], "auxTypes": ["sf"], "pfNames": ["p0#0-3", "p1"]}]
     },
     {"resourceName": "plain", "deviceType": "", "selectors": {"pfNames": ["LAN1"]}},
+    {"resourceName": "onboard", "selectors": {"acpiIndexes": ["101", "102"]}},
     {
       "resourceName": "fec", "deviceType": "accelerator",
       "selectors": {"vendors": ["8086"], "devices": ["0d5d"], "drivers": ["vfio-pci"]}

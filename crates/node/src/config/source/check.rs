@@ -15,9 +15,9 @@ use windlass_core::{
 
 use super::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Step, StepAction, Test, Unit};
 use crate::{
-    config::danger,
+    config::{FpgaRules, danger},
     glob::is_pattern,
-    template::{check, fill_all},
+    template::{asked, check, fill_all},
 };
 
 /// What there is to say of a source, by itself.
@@ -46,6 +46,24 @@ pub(in crate::config) fn judged(rule: &SourceRule, kubelet_dir: &Path) -> Judged
         texts.into_iter().map(|text| format!("source {name}: {text}")).collect()
     };
     Judged { wrong: named(checker.wrong), dangerous: named(checker.dangerous) }
+}
+
+/// What a hand-over of FPGAs must not say.
+pub(in crate::config) fn wrong_programming(rules: &FpgaRules) -> Vec<String> {
+    // An FPGA has a folder, as the devices of a bus do.
+    let rule = SourceRule::new(SourceName::FPGA, Find::Bus("pci".to_owned()));
+    let (wrong, dangerous) = Default::default();
+    let mut checker = Checker { rule: &rule, kubelet_dir: Path::new("/"), wrong, dangerous };
+    let steps = rules.handover.prepare.iter().chain(&rules.handover.release);
+    steps.for_each(|step| checker.step(step));
+    for (name, text) in &rules.expect {
+        checker.text(&asked(name));
+        checker.text(text);
+    }
+    if !rules.expect.is_empty() && rules.handover.prepare.is_empty() {
+        checker.note("expect is what an FPGA says after prepare, and there is none");
+    }
+    checker.wrong.into_iter().map(|text| format!("fpga: {text}")).collect()
 }
 
 /// Reads a description, and notes what is wrong.
@@ -277,7 +295,7 @@ impl Checker<'_> {
 }
 
 /// What every source knows of some of its devices.
-const KNOWN: [&str; 24] = [
+const KNOWN: [&str; 26] = [
     "name",
     "subsystem",
     "driver",
@@ -288,6 +306,8 @@ const KNOWN: [&str; 24] = [
     "pciSubsystemVendor",
     "pciSubsystemDevice",
     "pciClass",
+    "acpiIndex",
+    "pfPciAddress",
     "usbVendor",
     "usbProduct",
     "usbSerial",
@@ -311,6 +331,10 @@ fn specimen(rule: &SourceRule) -> Device {
     let known = KNOWN.iter().map(|name| (AttributeName::new("windlass.dev", name), any()));
     let read = rule.attributes.keys().map(|name| (name.clone(), any()));
     let facts = rule.facts.clone().into_iter();
+    let known = known.chain([
+        (AttributeName::new("windlass.dev", "isSriovVf"), AttributeValue::Bool(false)),
+        (AttributeName::new("windlass.dev", "sriovVfs"), AttributeValue::Int(0)),
+    ]);
     let place = [
         (standard::PCI_BUS_ID, any()),
         (standard::PCIE_ROOT, any()),

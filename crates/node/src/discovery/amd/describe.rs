@@ -75,7 +75,7 @@ pub(super) fn of_gpu(host: &Host, function: &PciFunction, cut: Option<&Cut>) -> 
             ("partitionProfile", cut.and_then(|cut| text(cut.to_string()))),
         ],
     );
-    own.into_iter().chain(of_function(function)).collect()
+    own.into_iter().chain(of_function(host, function)).collect()
 }
 
 /// What is told of a device that computes.

@@ -8,7 +8,10 @@ use super::{
     find::{Candidate, Found, entries, natural},
     usb::{self, Serials},
 };
-use crate::host::{Host, PciFunction};
+use crate::{
+    discovery::facts::of_virtualization,
+    host::{Host, PciFunction},
+};
 
 /// The host while one source looks at it.
 pub(super) struct Sysfs<'a> {
@@ -159,6 +162,7 @@ impl Candidate {
         self.attributes.extend(function.attributes());
         self.note("pciVendor", function.vendor.clone());
         self.note("pciDevice", function.device.clone());
+        self.attributes.extend(of_virtualization(host, function));
         let folder = PathBuf::from(format!("/sys/bus/pci/devices/{}", function.address));
         let id = |file: &str| {
             let text = host.text(folder.join(file))?;
@@ -166,6 +170,7 @@ impl Candidate {
         };
         self.note("pciSubsystemVendor", id("subsystem_vendor"));
         self.note("pciSubsystemDevice", id("subsystem_device"));
+        self.note("acpiIndex", host.text(folder.join("acpi_index")));
     }
 
     pub(super) fn tell_numa(&mut self) {

@@ -86,7 +86,7 @@ impl Board {
         let address = shown.address.first_function().to_string().replace([':', '.'], "-");
         let id = format!("{}-{address}", SourceName::FPGA).parse().ok()?;
         let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
-        Some(Device { place: shown.place(), ..new })
+        Some(Device { place: shown.place(), folder: Some(shown.folder()), ..new })
     }
 
     /// Asks it for everything. May take for ever: its firmware answers some of it, and not while it is reset.
@@ -124,7 +124,7 @@ impl Seen<'_> {
                 ("managementFunction", management.and_then(|of| text(of.address.to_string()))),
             ],
         );
-        own.into_iter().chain(of_function(shown)).collect()
+        own.into_iter().chain(of_function(self.host, shown)).collect()
     }
 
     /// The shell's name and when it was made. The number of the folder changes when a board is reset.

@@ -91,7 +91,8 @@ fn device(host: &Host, manager: &Path, regions: &[PathBuf], patterns: &[String])
     nodes.dedup_by(|a, b| a.path == b.path);
     let observation = named.map_or_else(not_ready, |_| observe(host, manager, &nodes));
     let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
-    Some((Device { attributes: own, nodes, ..new }, observation))
+    let folder = Some(manager.to_owned());
+    Some((Device { attributes: own, nodes, folder, ..new }, observation))
 }
 
 /// The nodes of what is below the manager's own device and the regions. XRT has one

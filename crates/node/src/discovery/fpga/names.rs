@@ -36,7 +36,8 @@ pub(crate) fn resource(device: &Device) -> Option<ResourceName> {
     let region = || {
         let interface = said(&INTERFACE).filter(|id| is_hexadecimal(id))?;
         let is_function = device.id.as_str().contains("-port-");
-        let name = match said(&FUNCTION).filter(|id| is_hexadecimal(id)) {
+        let function = said(&FUNCTION).filter(|id| is_function && is_hexadecimal(id));
+        let name = match function {
             Some(function) => function_name(interface, function)?,
             None if is_function => return None,
             None => format!("region-{interface}"),

@@ -135,7 +135,8 @@ impl Region<'_> {
             let id = self.host.text(port.join("afu_id"));
             let node = node(self.host, port);
             let number = number(self.host, port)?;
-            Some(self.device(&format!("port-{}-{number}", self.nth), id, vec![node]))
+            let device = self.device(&format!("port-{}-{number}", self.nth), id, vec![node]);
+            Some(in_folder(port, device))
         };
         self.ports.iter().filter_map(function).collect()
     }
@@ -143,7 +144,14 @@ impl Region<'_> {
     /// One device, with the node that programs it or without.
     fn whole(&self, engine: Option<DeviceNode>) -> Found {
         let ports = self.ports.iter().map(|port| node(self.host, port));
-        self.device(&format!("region-{}", self.nth), None, ports.chain(engine).collect())
+        let nodes = ports.chain(engine).collect();
+        let mut found = self.device(&format!("region-{}", self.nth), None, nodes);
+        // With several ports there is no function that the region has.
+        if let [port] = self.ports.as_slice() {
+            let said = self.host.text(port.join("afu_id")).filter(|id| is_identifier(id));
+            found.0.attributes.extend(said.and_then(text).map(|id| (FUNCTION, id)));
+        }
+        in_folder(&self.folder, found)
     }
 
     fn device(&self, name: &str, function: Option<String>, nodes: Vec<DeviceNode>) -> Found {
@@ -163,7 +171,7 @@ impl Region<'_> {
             ],
         );
         let device = Device {
-            attributes: own.into_iter().chain(of_function(&pci)).collect(),
+            attributes: own.into_iter().chain(of_function(self.host, &pci)).collect(),
             place: pci.place(),
             nodes,
             ..Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH)
@@ -210,6 +218,11 @@ impl Region<'_> {
             }
         }
     }
+}
+
+/// The device with the folder in which steps may write.
+fn in_folder(folder: &Path, (device, observation): Found) -> Found {
+    (Device { folder: Some(folder.to_owned()), ..device }, observation)
 }
 
 /// The node that a folder tells of, or else the one that drivers make for a folder of that name.

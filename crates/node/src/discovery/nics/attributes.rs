@@ -1,6 +1,8 @@
 //! What is known of a function, by names that selectors use: ours, Kubernetes', and those of DRANET.
 //!
-//! DRA takes 32 of a device, so DRANET's are those that its users select by.
+//! DRA takes 32 of a device, and a virtual function that serves RDMA and vDPA has them all: what is to be
+//! added takes another's place. So DRANET's are those that its users select by, without the address, which
+//! Kubernetes' own attribute has too; and none says that this is a network function: the kind does.
 
 use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
 
@@ -21,7 +23,7 @@ pub(crate) const DRIVER: AttributeName = AttributeName::new(DOMAIN, "driver");
 pub(crate) const AUXILIARY_DEVICE: AttributeName = AttributeName::new(DOMAIN, "auxiliaryDevice");
 /// The first RDMA device.
 pub(crate) const RDMA_DEVICE: AttributeName = AttributeName::new(DOMAIN, "rdmaDevice");
-/// The address of the physical function of a virtual one.
+/// The address of the physical function of a virtual one, or of the function that a subfunction is a part of.
 pub(crate) const PF_PCI_ADDRESS: AttributeName = AttributeName::new(DOMAIN, "pfPciAddress");
 /// `vhost` or `virtio`.
 pub(crate) const VDPA_TYPE: AttributeName = AttributeName::new(DOMAIN, "vdpaType");
@@ -37,9 +39,27 @@ impl View<'_> {
     pub(super) fn attributes(&self, function: &Function, pci: &PciFunction) -> Attributes {
         let facts = identity(function, pci).into_iter();
         let facts = facts.chain(interface(function)).chain(self.rdma(function));
-        let facts = facts.chain(virtualization(function)).chain(as_dranet(function));
+        let facts = facts.chain(virtualization(function)).chain(self.parent(function));
+        let facts = facts.chain(as_dranet(function));
         let known = facts.filter_map(|(name, value)| Some((name, value?)));
         known.chain(pci.attributes()).collect()
+    }
+
+    /// What a subfunction is a part of.
+    fn parent(&self, function: &Function) -> Vec<Fact> {
+        if !function.is_subfunction() {
+            return Vec::new();
+        }
+        let is_parent =
+            |other: &&Function| other.address == function.address && !other.is_subfunction();
+        let parent = self.functions.iter().find(is_parent);
+        let interface = parent.and_then(|parent| parent.interfaces.first());
+        let number = function.subfunction_number;
+        vec![
+            ours("pfName", interface.map(|it| AttributeValue::string(&it.name))),
+            (PF_PCI_ADDRESS, Some(AttributeValue::string(function.address.to_string()))),
+            ours("sfNumber", number.map(|number| AttributeValue::Int(number.into()))),
+        ]
     }
 
     fn rdma(&self, function: &Function) -> Vec<Fact> {
@@ -72,11 +92,11 @@ fn text(text: Option<&String>) -> Option<AttributeValue> {
 fn identity(function: &Function, pci: &PciFunction) -> Vec<Fact> {
     let subfunction = Some(&function.name).filter(|_| function.is_subfunction());
     vec![
-        ours("type", Some(AttributeValue::string("nic"))),
         (DRIVER, text(function.driver.as_ref())),
         ours("pciVendor", text(pci.vendor.as_ref())),
         ours("pciDevice", text(pci.device.as_ref())),
         (AUXILIARY_DEVICE, text(subfunction)),
+        ours("acpiIndex", text(function.acpi_index.as_ref())),
     ]
 }
 
@@ -113,7 +133,6 @@ fn as_dranet(function: &Function) -> Vec<Fact> {
     let encapsulation = interface.and_then(|it| it.encapsulation);
     vec![
         its("ifName", interface.map(|it| AttributeValue::string(&it.name))),
-        its("pciAddress", Some(AttributeValue::string(function.address.to_string()))),
         its("mac", interface.and_then(|it| text(it.mac.as_ref()))),
         its("mtu", interface.and_then(|it| it.mtu.map(AttributeValue::Int))),
         its("encapsulation", encapsulation.map(AttributeValue::string)),

@@ -40,6 +40,8 @@ pub(super) struct Function {
     pub(super) virtual_functions: Option<(u32, u32)>,
     /// The number that an administrator gave to a subfunction.
     pub(super) subfunction_number: Option<u32>,
+    /// The number that the machine's firmware gave to the slot, by which udev names `eno1`.
+    pub(super) acpi_index: Option<String>,
 }
 
 /// The physical function of a virtual one.
@@ -147,6 +149,7 @@ impl Function {
             virtual_functions: virtual_functions
                 .map(|total| (total, number("sriov_numvfs").unwrap_or(0))),
             subfunction_number: number("sfnum"),
+            acpi_index: host.text(folder.join("acpi_index")).filter(|text| !text.is_empty()),
             name,
             folder,
         })

@@ -2,6 +2,8 @@
 
 use std::{fs, os::unix::fs::symlink};
 
+use windlass_machine::Profile;
+
 use super::{ACCELERATOR, STICK};
 use crate::world::{World, allocatable, attribute, device, pod, source};
 
@@ -255,4 +257,25 @@ sources:
     assert_eq!(nodes, [("/dev/apex_0", "r"), ("/dev/helper/helper_089a", "rw")]);
     assert_eq!(grant.mounts[0].container_path, "/firmware");
     assert_eq!(format!("{:?}", grant.mounts[0].access), "ReadOnly");
+}
+
+#[tokio::test]
+async fn a_virtual_function_is_told_from_a_physical_one() {
+    let config = r#"
+sources:
+- name: whole
+  find: {bus: pci}
+  match: >-
+    !device.attributes["windlass.dev"].isSriovVf && device.attributes["windlass.dev"].sriovVfs == 3
+- name: part
+  find: {bus: pci}
+  match: device.attributes["windlass.dev"].pfPciAddress == "0000:17:00.0"
+"#;
+    let world = World::of(&Profile::named("rdma").expect("a shipped profile"), config);
+    let state = world.survey().await;
+    let own = state.inventory.devices.iter().map(|device| device.id.as_str());
+    let own: Vec<_> = own.filter(|id| !id.starts_with("nic-")).collect();
+    let expected =
+        ["part-0000-17-00-2", "part-0000-17-00-3", "part-0000-17-00-4", "whole-0000-17-00-0"];
+    assert_eq!(own, expected);
 }

@@ -17,9 +17,9 @@ struct Functions {
     ranges: Vec<(u32, u32)>,
 }
 
-/// Adds that a function's parent, and its number, are among those of a list.
+/// Adds that a function's parent, and its number, are among those of a list; both by their attributes.
 pub(super) fn add(
-    attribute: &str,
+    (attribute, index): (&str, &str),
     list: Option<&Lined<Vec<String>>>,
     all: &mut All,
     remarks: &mut Remarks,
@@ -27,7 +27,7 @@ pub(super) fn add(
     let Some(list) = list.filter(|list| !list.value.is_empty()) else { return };
     let wanted = wanted(list, remarks);
     let (whole, some): (Vec<_>, Vec<_>) = wanted.iter().partition(|it| it.ranges.is_empty());
-    let mut conditions: Vec<_> = some.iter().map(|it| it.condition(attribute)).collect();
+    let mut conditions: Vec<_> = some.iter().map(|it| it.condition(attribute, index)).collect();
     if !whole.is_empty() {
         let parents: Vec<_> = whole.iter().flat_map(|it| it.spellings()).collect();
         let mut any_of_them = All::default();
@@ -82,15 +82,15 @@ impl Functions {
         std::iter::once(self.parent.clone()).chain(self.written.clone())
     }
 
-    fn condition(&self, attribute: &str) -> String {
+    fn condition(&self, attribute: &str, index: &str) -> String {
         let mut both = All::default();
         both.one_of(attribute, &self.spellings().collect::<Vec<_>>());
-        both.and(self.numbers());
+        both.and(self.numbers(index));
         both.text()
     }
 
-    fn numbers(&self) -> String {
-        let index = number("vfIndex");
+    fn numbers(&self, index: &str) -> String {
+        let index = number(index);
         let is_short = |(first, last): &&(u32, u32)| last.saturating_sub(*first) < MOST_LISTED;
         let (short, long): (Vec<_>, Vec<_>) = self.ranges.iter().partition(is_short);
         let listed: Vec<_> = short.iter().flat_map(|(first, last)| *first..=*last).collect();
@@ -134,7 +134,8 @@ mod tests {
 
     #[test]
     fn capitals_in_a_parents_name_do_not_count() {
-        let condition = |text: &str| Functions::read(text).expect("valid").condition("pfName");
+        let functions = |text: &str| Functions::read(text).expect("valid");
+        let condition = |text: &str| functions(text).condition("pfName", "vfIndex");
         assert!(condition("LAN1#0").contains(r#" in ["lan1", "LAN1"] && "#));
         assert!(condition("0000:AF:00.0#0").contains(r#" == "0000:af:00.0" && "#));
     }
@@ -143,7 +144,7 @@ mod tests {
     fn few_numbers_are_listed_and_many_are_compared() {
         let numbers = |text: &str| {
             let functions = Functions::read(text).expect("valid");
-            functions.numbers().replace(&number("vfIndex"), "n")
+            functions.numbers("vfIndex").replace(&number("vfIndex"), "n")
         };
         for (text, expected) in [
             ("p0#4", "n == 4"),

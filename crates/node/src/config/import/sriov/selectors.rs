@@ -49,7 +49,7 @@ impl Selectors {
         remarks: &mut Remarks,
     ) -> Option<All> {
         self.warn_of_link_types(remarks);
-        if self.asks_for_what_is_not_known(kind, remarks) {
+        if self.asks_for_what_is_not_known(remarks) {
             return None;
         }
         let mut all = All::default();
@@ -59,8 +59,12 @@ impl Selectors {
         }
         self.add_vdpa(line, &mut all, remarks);
         all.one_of("pKey", self.p_keys.as_ref().map_or(&[], |keys| &keys.value));
-        functions::add("pfName", self.pf_names.as_ref(), &mut all, remarks);
-        functions::add("pfPciAddress", self.root_devices.as_ref(), &mut all, remarks);
+        let index = match kind {
+            DeviceType::AuxNetDevice => "sfNumber",
+            DeviceType::NetDevice | DeviceType::Accelerator => "vfIndex",
+        };
+        functions::add(("pfName", index), self.pf_names.as_ref(), &mut all, remarks);
+        functions::add(("pfPciAddress", index), self.root_devices.as_ref(), &mut all, remarks);
         self.add_common(&mut all, remarks);
         Some(all)
     }
@@ -73,6 +77,7 @@ impl Selectors {
         let lower = |address: String| address.to_ascii_lowercase();
         let addresses: Vec<_> = present(self.pci_addresses).into_iter().map(lower).collect();
         all.one_of(PCI_ADDRESS, &addresses);
+        all.one_of("acpiIndex", &present(self.acpi_indexes));
         nics::link_types(self.link_types, all, remarks);
     }
 
@@ -86,24 +91,13 @@ impl Selectors {
         self.is_rdma == Some(true)
     }
 
-    fn asks_for_what_is_not_known(&self, kind: DeviceType, remarks: &mut Remarks) -> bool {
-        let of_subfunctions = |list| if kind == DeviceType::AuxNetDevice { list } else { &None };
-        let lists = [
-            ("ddpProfiles", &self.ddp_profiles),
-            ("acpiIndexes", &self.acpi_indexes),
-            ("pfNames of a subfunction", of_subfunctions(&self.pf_names)),
-            ("rootDevices of a subfunction", of_subfunctions(&self.root_devices)),
-        ];
-        let given = lists.into_iter().filter_map(|(name, list)| Some((name, list.as_ref()?)));
-        let given: Vec<_> = given.filter(|(_, list)| !list.value.is_empty()).collect();
-        for (name, list) in &given {
-            let text = format!(
-                "{name} cannot be told of a device here: this selector is left out, and what it \
-                 alone would pick is not offered"
-            );
-            remarks.warn(list.line, text);
-        }
-        !given.is_empty()
+    /// What a network package an adapter has loaded, only ethtool's netlink family and devlink tell.
+    fn asks_for_what_is_not_known(&self, remarks: &mut Remarks) -> bool {
+        let Some(profiles) = self.ddp_profiles.as_ref().filter(|it| !it.value.is_empty()) else {
+            return false;
+        };
+        remarks.warn(profiles.line, NO_PROFILE);
+        true
     }
 
     fn warn_of_link_types(&self, remarks: &mut Remarks) {
@@ -140,6 +134,9 @@ impl Selectors {
         all.one_of("vdpaType", std::slice::from_ref(&vdpa.value));
     }
 }
+
+const NO_PROFILE: &str = "ddpProfiles cannot be told of a device here: this selector is left out, and what \
+    it alone would pick is not offered";
 
 const NO_INTERFACE: &str = "a function without an interface has no link type here, there it has its \
     parent's: leave linkTypes out where drivers names vfio-pci";

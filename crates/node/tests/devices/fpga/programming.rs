@@ -1,0 +1,108 @@
+//! Boards that are programmed before a container has them, by a program that writes what the driver would
+//! show afterwards.
+
+use std::{fs, path::PathBuf};
+
+use windlass_core::device::Device;
+use windlass_node::config::{Handover, Step, StepAction};
+
+use super::machine;
+use crate::{
+    gateway::{admit, start},
+    world::{LIMIT, Running, World, allocatable, attribute, device},
+};
+
+const BOARD: &str = "fpga-0000-1a-00-0-port-0-0";
+const FUNCTION: &str = "fpga.intel.com/af-695.d84.aVKNtusxV3qMNmj5-qCB9thCTcSko8QT-J5DNoP5BAs";
+const REGION: &str = "fpga.intel.com/region-69528db6eb31577a8c3668f9faa081f6";
+
+/// What the board is programmed with, and something else.
+const WANTED: &str = "d8424dc4a4a3c413f89e433683f9040b";
+const OTHER: &str = "f7df405cbd7acf7222f144b0b93acd18";
+
+/// A machine of which one board is programmed by scripts, in which `$0` is the file that says with what.
+fn world(config: &str, prepare: &str, release: &str) -> World {
+    let mut world = machine("dfl", config);
+    let file = said(&world).display().to_string();
+    let steps = |script: &str| {
+        let words = ["/bin/sh", "-c", script, &file, "{pci}", "{attr:fpga.intel.com/interfaceId}"];
+        let action = StepAction::Command(words.map(str::to_owned).to_vec());
+        if script.is_empty() { Vec::new() } else { vec![Step { action, timeout: LIMIT }] }
+    };
+    let handover = Handover { prepare: steps(prepare), release: steps(release) };
+    world.config.policy.families.fpga.handover = handover;
+    world
+}
+
+fn said(world: &World) -> PathBuf {
+    world.host("/sys/bus/pci/devices/0000:1a:00.0/fpga_region/region0/dfl-port.0/afu_id")
+}
+
+async fn until_obstacle(agent: &Running, id: &str, why: &str) {
+    let says = |obstacle: Option<String>| obstacle.is_some_and(|text| text.contains(why));
+    agent
+        .until(|state| {
+            let mut all = state.offerings().into_iter();
+            all.any(|(device, offering)| device.as_str() == id && says(offering.obstacle))
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_board_is_programmed_before_a_container_starts_and_is_what_was_asked_for() {
+    let script = format!("echo \"$WINDLASS_DEVICE_ID $1 $2\" > $0.log; echo {WANTED} > $0");
+    let world = world("", &script, "");
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, FUNCTION, 1).await;
+    admit(&kubelet, "a", FUNCTION).await;
+    start(&kubelet, "a").await.expect("programmed");
+    let log = fs::read_to_string(said(&world).with_extension("log")).expect("written");
+    assert_eq!(log, format!("{BOARD} 0000:1a:00.0 69528db6eb31577a8c3668f9faa081f6\n"));
+}
+
+#[tokio::test]
+async fn a_board_that_became_something_else_is_kept_back_and_undone() {
+    let (program, undo) = (format!("echo {OTHER} > $0"), format!("echo {WANTED} > $0"));
+    let world = world("", &program, &undo);
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, FUNCTION, 1).await;
+    admit(&kubelet, "a", FUNCTION).await;
+    let why = start(&kubelet, "a").await.expect_err("another function").to_string();
+    assert!(why.contains(&format!("and not {FUNCTION}, after its steps were done")), "{why}");
+    let text = fs::read_to_string(said(&world)).expect("there");
+    assert_eq!(text.trim(), WANTED, "what was programmed before is there again");
+    until_obstacle(&agent, BOARD, "hand-over failed: it is fpga.intel.com/af-695.f7d.").await;
+}
+
+#[tokio::test]
+async fn a_board_is_not_taken_for_what_it_became_at_the_second_try() {
+    let world = world("", &format!("echo {OTHER} > $0"), "");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    allocatable(&kubelet, FUNCTION, 1).await;
+    admit(&kubelet, "a", FUNCTION).await;
+    start(&kubelet, "a").await.expect_err("another function");
+    let name = "fpga.intel.com/afuId";
+    let became = |board: &Device| attribute(board, name).as_deref() == Some(OTHER);
+    agent.until(|state| became(device(&state.inventory, BOARD))).await;
+    let why = start(&kubelet, "a").await.expect_err("another function still").to_string();
+    assert!(why.contains(&format!("and not {FUNCTION}")), "{why}");
+}
+
+#[tokio::test]
+async fn what_a_region_is_to_be_programmed_with_can_be_said() {
+    let expect = format!("fpga.intel.com/afuId: {OTHER}");
+    let config =
+        format!("fpga: {{mode: region, prepare: [{{command: [/x]}}], expect: {{{expect}}}}}");
+    for (written, expected) in [(OTHER, None), (WANTED, Some("its fpga.intel.com/afuId is d842"))] {
+        let world = world(&config, &format!("echo {written} > $0"), "");
+        let (kubelet, _agent) = (world.kubelet(), world.agent());
+        allocatable(&kubelet, REGION, 2).await;
+        fs::write(said(&world), WANTED).expect("written");
+        admit(&kubelet, "a", REGION).await;
+        let outcome = start(&kubelet, "a").await.map(drop).map_err(|why| why.to_string());
+        match expected {
+            None => assert_eq!(outcome, Ok(())),
+            Some(why) => assert!(outcome.clone().is_err_and(|it| it.contains(why)), "{outcome:?}"),
+        }
+    }
+}
