@@ -54,6 +54,13 @@ fn what_cannot_be_is_told_with_its_place() {
         ("find: {endpoints: [h, h]}", "endpoint h is there twice"),
         ("find: {class: drm}, unit: zipped", "zipped puts matches of several patterns together"),
         (
+        ("find: {nodes: /dev/./mem}, allowDangerous: true", "without .., . and //"),
+        ("find: {nodes: /dev//sda}", "without .., . and //"),
+        ("find: {nodes: /dev/mem/}", "without / at its end"),
+        (
+            "find: {nodes: /dev/kvm}, give: {nodes: [{path: /dev/./mem}]}",
+            "/dev/./mem is no path from the root",
+        ),
             "find: {class: drm}, give: {env: {A: '{serail}'}}",
             "{serail} is no placeholder: there are {id}",
         ),
@@ -86,6 +93,9 @@ fn what_cannot_be_is_told_with_its_place() {
     assert!(
         refused(shared)
             .starts_with("test.yaml:3: source b: resource a.com/x is shared in another way")
+    assert!(
+        refused("fpga: {nodes: [/dev/./mem]}\n").contains("/dev/./mem is no path from the root")
+    );
     );
 }
 
@@ -137,6 +147,27 @@ async fn of_two_devices_of_one_source_with_one_node_the_second_is_kept_back() {
 }
 
 /// Why a device is not handed out.
+#[tokio::test]
+async fn a_node_is_judged_by_where_the_links_on_the_way_to_it_lead() {
+    let config = r"
+sources:
+- {name: log, find: {nodes: /dev/here/kmsg}}
+- {name: etc, find: {nodes: '/dev/etcdir/*'}}
+- {name: tty, find: {nodes: /dev/ttyUSB0}, give: {nodes: [{path: /dev/here/port}]}}
+";
+    let world = World::new(STICK, config);
+    for file in ["/dev/kmsg", "/dev/port", "/etc/shadow"] {
+        world.write(file, "");
+    }
+    symlink(".", world.host("/dev/here")).expect("linked");
+    symlink("../etc", world.host("/dev/etcdir")).expect("linked");
+    let state = world.survey().await;
+    assert!(obstacle(&state, "log-kmsg").starts_with("/dev/kmsg: it gives away the kernel's log"));
+    assert!(obstacle(&state, "tty-FT4X9-ttyUSB0").starts_with("/dev/port: it gives away"));
+    let told = source(&state, "etc");
+    assert!(told.contains("/dev/etcdir/shadow leads to no device node"), "{told}");
+}
+
 fn obstacle(state: &NodeState, id: &str) -> String {
     state.offerings().remove(id).and_then(|offering| offering.obstacle).expect("it is kept back")
 }
