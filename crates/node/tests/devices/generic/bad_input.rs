@@ -2,6 +2,11 @@
 
 use std::{fs, os::unix::fs::symlink, time::Instant};
 
+use windlass_core::{
+    attribute::AttributeValue,
+    device::{Device, SourceName},
+};
+use windlass_machine::Profile;
 use windlass_node::{
     config::{ConfigFile, Policy},
     state::NodeState,
@@ -49,11 +54,6 @@ fn what_cannot_be_is_told_with_its_place() {
     for (keys, expected) in [
         ("find: {nodes: /etc/shadow}", "/etc/shadow is no device node"),
         ("find: {nodes: /dev/../etc/shadow}", "without .."),
-        ("find: {bus: ../../etc}, match: 'true'", "is no bus"),
-        ("find: {endpoints: ['http://h']}", "is no endpoint"),
-        ("find: {endpoints: [h, h]}", "endpoint h is there twice"),
-        ("find: {class: drm}, unit: zipped", "zipped puts matches of several patterns together"),
-        (
         ("find: {nodes: /dev/./mem}, allowDangerous: true", "without .., . and //"),
         ("find: {nodes: /dev//sda}", "without .., . and //"),
         ("find: {nodes: /dev/mem/}", "without / at its end"),
@@ -61,6 +61,11 @@ fn what_cannot_be_is_told_with_its_place() {
             "find: {nodes: /dev/kvm}, give: {nodes: [{path: /dev/./mem}]}",
             "/dev/./mem is no path from the root",
         ),
+        ("find: {bus: ../../etc}, match: 'true'", "is no bus"),
+        ("find: {endpoints: ['http://h']}", "is no endpoint"),
+        ("find: {endpoints: [h, h]}", "endpoint h is there twice"),
+        ("find: {class: drm}, unit: zipped", "zipped puts matches of several patterns together"),
+        (
             "find: {class: drm}, give: {env: {A: '{serail}'}}",
             "{serail} is no placeholder: there are {id}",
         ),
@@ -88,15 +93,42 @@ fn what_cannot_be_is_told_with_its_place() {
         );
     }
     assert!(refused(&described("find: {nodes: []}")).contains("write a node or an endpoint"));
+    assert!(
+        refused("fpga: {nodes: [/dev/./mem]}\n").contains("/dev/./mem is no path from the root")
+    );
     let shared = "sources:\n- {name: a, resource: a.com/x, find: {nodes: /dev/a}}\n\
                   - {name: b, resource: a.com/x, find: {nodes: /dev/b}, sharing: {method: shared, replicas: 2}}\n";
     assert!(
         refused(shared)
             .starts_with("test.yaml:3: source b: resource a.com/x is shared in another way")
-    assert!(
-        refused("fpga: {nodes: [/dev/./mem]}\n").contains("/dev/./mem is no path from the root")
     );
-    );
+}
+
+/// What is asked of an attribute in a rule is judged by its type, and so must not be another on a machine.
+#[tokio::test]
+async fn every_question_that_a_device_answers_may_be_asked_in_a_rule() {
+    for name in Profile::names() {
+        let world = World::of(&Profile::named(name).expect("a profile"), "");
+        let inventory = world.survey().await.inventory;
+        let built_in = |device: &&Device| SourceName::BUILT_IN.contains(&device.source);
+        for device in inventory.devices.iter().filter(built_in) {
+            let asked = device.attributes.iter().map(|(name, value)| {
+                let it = format!("device.attributes[\"{}\"].{}", name.domain(), name.name());
+                match value {
+                    AttributeValue::String(_) => format!("{it}.contains(\"a\")"),
+                    AttributeValue::Version(_) => format!("{it}.isGreaterThan(semver(\"1.0.0\"))"),
+                    AttributeValue::Int(_) => format!("{it} > 1"),
+                    AttributeValue::Bool(_) => format!("!{it}"),
+                }
+            });
+            for asked in asked {
+                let source = &device.source;
+                let text = format!("exclude:\n- {{source: {source}, match: '{asked}'}}\n");
+                let config = ConfigFile::parse(std::path::Path::new("test.yaml"), &text);
+                config.unwrap_or_else(|error| panic!("{name}: {error}"));
+            }
+        }
+    }
 }
 
 #[tokio::test]
@@ -113,6 +145,27 @@ async fn a_block_device_that_a_pattern_happens_to_fit_is_kept_back() {
     allocatable(&kubelet, "a.com/b", 1).await;
     let why = obstacle(&agent.state.borrow(), "b-board9");
     assert!(why.starts_with("/dev/board9: a block device gives away"), "{why}");
+}
+
+#[tokio::test]
+async fn a_node_is_judged_by_where_the_links_on_the_way_to_it_lead() {
+    let config = r"
+sources:
+- {name: log, find: {nodes: /dev/here/kmsg}}
+- {name: etc, find: {nodes: '/dev/etcdir/*'}}
+- {name: tty, find: {nodes: /dev/ttyUSB0}, give: {nodes: [{path: /dev/here/port}]}}
+";
+    let world = World::new(STICK, config);
+    for file in ["/dev/kmsg", "/dev/port", "/etc/shadow"] {
+        world.write(file, "");
+    }
+    symlink(".", world.host("/dev/here")).expect("linked");
+    symlink("../etc", world.host("/dev/etcdir")).expect("linked");
+    let state = world.survey().await;
+    assert!(obstacle(&state, "log-kmsg").starts_with("/dev/kmsg: it gives away the kernel's log"));
+    assert!(obstacle(&state, "tty-FT4X9-ttyUSB0").starts_with("/dev/port: it gives away"));
+    let told = source(&state, "etc");
+    assert!(told.contains("/dev/etcdir/shadow leads to no device node"), "{told}");
 }
 
 #[tokio::test]
@@ -147,27 +200,6 @@ async fn of_two_devices_of_one_source_with_one_node_the_second_is_kept_back() {
 }
 
 /// Why a device is not handed out.
-#[tokio::test]
-async fn a_node_is_judged_by_where_the_links_on_the_way_to_it_lead() {
-    let config = r"
-sources:
-- {name: log, find: {nodes: /dev/here/kmsg}}
-- {name: etc, find: {nodes: '/dev/etcdir/*'}}
-- {name: tty, find: {nodes: /dev/ttyUSB0}, give: {nodes: [{path: /dev/here/port}]}}
-";
-    let world = World::new(STICK, config);
-    for file in ["/dev/kmsg", "/dev/port", "/etc/shadow"] {
-        world.write(file, "");
-    }
-    symlink(".", world.host("/dev/here")).expect("linked");
-    symlink("../etc", world.host("/dev/etcdir")).expect("linked");
-    let state = world.survey().await;
-    assert!(obstacle(&state, "log-kmsg").starts_with("/dev/kmsg: it gives away the kernel's log"));
-    assert!(obstacle(&state, "tty-FT4X9-ttyUSB0").starts_with("/dev/port: it gives away"));
-    let told = source(&state, "etc");
-    assert!(told.contains("/dev/etcdir/shadow leads to no device node"), "{told}");
-}
-
 fn obstacle(state: &NodeState, id: &str) -> String {
     state.offerings().remove(id).and_then(|offering| offering.obstacle).expect("it is kept back")
 }
