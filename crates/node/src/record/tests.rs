@@ -105,7 +105,10 @@ fn what_identifies_the_machine_is_replaced_alike_wherever_it_is() {
         ("sys/devices/net/eth0/address", "0c:42:a1:00:11:22\n"),
         ("sys/devices/kfd/nodes/1/properties", "simd_count 304\nunique_id 9876543210987654321\n"),
         ("sys/devices/gpu/unique_id", "891087b8e3b70cb1\n"),
-        ("proc/net/route", "Iface\tDestination\tGateway\tFlags\neth0\t00000000\t0101A8C0\t0003\n"),
+        (
+            "proc/1/net/route",
+            "Iface\tDestination\tGateway\tFlags\neth0\t00000000\t0101A8C0\t0003\n",
+        ),
         ("dev/serial/readme", ""),
     ]);
     let name = "dev/serial/by-id/usb-FTDI_FT9X_Y0Z77-if00";
@@ -187,9 +190,6 @@ fn a_short_serial_number_is_replaced_in_names_that_are_made_of_serial_numbers() 
         "windlass.dev/usbSerial": {"string": plain}
     });
     assert_eq!(document, worn);
-}
-
-#[test]
     let part = |serial: &str| {
         let link = format!("/dev/serial/by-id/usb-FTDI_{serial}-if00");
         json!({
@@ -221,6 +221,9 @@ fn a_serial_number_that_is_a_part_of_another_is_no_part_of_its_name() {
     assert_eq!(document[0]["id"], format!("tty-{}-ttyUSB0", serial("1-5")));
     let odd = serial("1-6").replace([' ', '#'], "-");
     assert_eq!(document[1]["id"], format!("tty-{odd}-a0"));
+}
+
+#[test]
 fn names_that_people_gave_their_storage_are_not_recorded() {
     let (root, host) = host(&[
         ("dev/dm-0", ""),
