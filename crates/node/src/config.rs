@@ -23,6 +23,7 @@ mod selector;
 mod sharing;
 mod shipped;
 mod source;
+mod specimen;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 

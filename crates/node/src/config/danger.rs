@@ -1,6 +1,6 @@
 //! What no container shall have by mistake: nodes and files that give away the whole machine.
 
-use std::path::{Component, Path};
+use std::path::Path;
 
 use crate::glob::{is_pattern, path_fits};
 
@@ -107,17 +107,20 @@ pub(crate) fn no_node(pattern: &str) -> Option<String> {
     if !path.starts_with("/dev") || path == Path::new("/dev") {
         return Some(format!("{pattern} is no device node: write a path below /dev"));
     }
+    if pattern.ends_with('/') {
+        return Some(format!("{pattern} is no device node: write it without / at its end"));
+    }
     no_plain_path(pattern)
 }
 
-/// Why a text is no path that can be judged.
+/// Why a text is no path that can be judged: one that can has no other spelling, but for a `/` at its end.
 pub(crate) fn no_plain_path(text: &str) -> Option<String> {
-    let path = Path::new(text);
-    let climbs = path.components().any(|part| part == Component::ParentDir);
-    if !path.is_absolute() || climbs {
-        return Some(format!("{text} is no path from the root: write it from / on, without .."));
-    }
-    None
+    let below = text.strip_prefix('/').map(|below| below.strip_suffix('/').unwrap_or(below));
+    let mut parts = below.into_iter().flat_map(|below| below.split('/'));
+    let is_plain = below.is_some() && parts.all(|part| !["", ".", ".."].contains(&part));
+    (!is_plain && text != "/").then(|| {
+        format!("{text} is no path from the root: write it from / on, without .., . and //")
+    })
 }
 
 /// Why a node must not be handed out, or why a pattern may fit one that must not.
@@ -310,9 +313,32 @@ mod tests {
 
     #[test]
     fn a_node_is_below_dev_and_nowhere_else() {
-        for bad in ["/dev", "dev/x", "/dev/../etc/shadow", "/sys/x", "/devices"] {
+        for bad in [
+            "/dev",
+            "/dev/",
+            "dev/x",
+            "/dev/../etc/shadow",
+            "/sys/x",
+            "/devices",
+            "/dev/./mem",
+            "/dev/mem/.",
+            "/dev//mem",
+            "//dev/mem",
+            "/dev/mem/",
+        ] {
             assert!(no_node(bad).is_some(), "{bad}");
         }
         assert_eq!(no_node("/dev/a/b*"), None);
+        assert_eq!(no_node("/dev/.a/..b"), None);
+    }
+
+    #[test]
+    fn a_path_that_can_be_judged_is_spelled_in_one_way() {
+        for bad in ["", "x", "//", "/x//", "/x//y", "/./x", "/x/.", "/x/..", "/x/../y"] {
+            assert!(no_plain_path(bad).is_some(), "{bad}");
+        }
+        for good in ["/", "/x", "/x/", "/x/y"] {
+            assert_eq!(no_plain_path(good), None, "{good}");
+        }
     }
 }

@@ -221,17 +221,17 @@ impl SourceRule {
     /// The resource that a device of the source is part of.
     pub fn resource_of(&self, device: &Device) -> Option<ResourceName> {
         let own = || {
-            let node = device.nodes.first().and_then(|node| node.path.to_str());
-            // Of a folder of nodes it is the folder that was found.
+            let node = &device.nodes.first()?.path;
+            // Of a folder of nodes, however many are in it, it is the folder that was found.
             let found = match device.attributes.get(&PATH) {
                 Some(AttributeValue::String(path))
-                    if device.nodes.len() > 1 && path.starts_with("/dev/") =>
+                    if path.starts_with("/dev/") && node.starts_with(path.as_str()) =>
                 {
-                    Some(path.as_str())
+                    path.as_str()
                 }
-                _ => node,
+                _ => node.to_str()?,
             };
-            own_resource(self.resource_domain.as_deref()?, found?.strip_prefix("/dev/")?)
+            own_resource(self.resource_domain.as_deref()?, found.strip_prefix("/dev/")?)
         };
         self.resource.clone().or_else(own)
     }

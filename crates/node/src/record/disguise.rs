@@ -9,6 +9,7 @@
 mod shape;
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     hash::{BuildHasher as _, Hash as _, Hasher, RandomState},
     path::{Path, PathBuf},
@@ -24,19 +25,25 @@ use crate::host::Host;
 #[derive(Debug)]
 pub struct Disguise {
     key: (u64, u64),
-    /// What is replaced wherever it is, in names too.
-    known: BTreeMap<String, String>,
+    /// What is replaced wherever it is, in names too, by length: one may be a part of another.
+    known: BTreeMap<Longest, String>,
 }
 
 /// Shorter ones are not looked for in any text, since `0001` is in every second one, but in names that are
-/// made of serial numbers.
+/// made of serial numbers: ids of devices, and links below [`NAMED_AFTER_SERIALS`].
 const SHORTEST_ELSEWHERE: usize = 6;
 
 /// Folders of such names, as udev makes them: `/dev/serial/by-id`.
-const NAMED_AFTER_SERIALS: &str = "by-id";
+const NAMED_AFTER_SERIALS: &str = "/by-id/";
+
+/// Keys of a document that hold ids of devices.
+const IDS: [&str; 2] = ["id", "parent"];
 
 /// Columns of the kernel's tables of routes that hold addresses.
 const ROUTES: [(&str, &[usize]); 2] = [("net/route", &[1, 2]), ("net/ipv6_route", &[0, 2, 4])];
+
+/// A text that comes before those that are shorter.
+type Longest = (Reverse<usize>, String);
 
 // === impl Disguise ===
 
@@ -81,7 +88,7 @@ impl Disguise {
             Value::Object(fields) => {
                 let disguised = std::mem::take(fields).into_iter().map(|(key, mut value)| {
                     match &mut value {
-                        Value::String(text) if key == "id" => *text = self.id(text),
+                        Value::String(text) if IDS.contains(&key.as_str()) => *text = self.id(text),
                         Value::String(text) => *text = self.line_of(&key, text),
                         Value::Object(typed) if is_secret(&key) => self.attribute(&key, typed),
                         other => self.put_on_document(other),
@@ -109,14 +116,16 @@ impl Disguise {
     }
 
     fn learn(&mut self, secret: &str) {
-        if tells_nothing(secret) || self.known.contains_key(secret) {
+        if tells_nothing(secret) || self.known.contains_key(&longest(secret)) {
             return;
         }
         let taken: BTreeSet<_> = self.known.values().collect();
         let mut stand_ins = (0..).map(|again| self.stand_in(secret, again));
         let stand_in = stand_ins.find(|it| !taken.contains(it)).expect("there is another one");
-        self.known.insert(as_udev_writes(secret), as_udev_writes(&stand_in));
-        self.known.insert(secret.to_owned(), stand_in);
+        for written in [as_ids_write, as_udev_writes] {
+            self.known.insert(longest(&written(secret)), written(&stand_in));
+        }
+        self.known.insert(longest(secret), stand_in);
     }
 
     fn entry(&self, path: &Path, entry: Entry) -> Entry {
@@ -128,8 +137,7 @@ impl Disguise {
     }
 
     fn path(&self, path: &Path) -> PathBuf {
-        let by_serial = path.parent().is_some_and(|folder| folder.ends_with(NAMED_AFTER_SERIALS));
-        let shortest = if by_serial { 0 } else { SHORTEST_ELSEWHERE };
+        let shortest = shortest_in(&path.to_string_lossy());
         let disguised = |it: &str| self.with_known(it, shortest);
         path.iter()
             .map(|part| part.to_str().map_or_else(|| part.into(), |it| disguised(it).into()))
@@ -181,7 +189,7 @@ impl Disguise {
         if !is_secret(name) || tells_nothing(bare) {
             return self.text(text);
         }
-        match (self.known.get(bare), self.text(text)) {
+        match (self.known.get(&longest(bare)), self.text(text)) {
             (Some(known), _) => text.replace(bare, known),
             (None, same) if same == text => self.stand_in(text, 0),
             (None, disguised) => disguised,
@@ -204,22 +212,18 @@ impl Disguise {
 
     /// What is known, and what looks like an address or a unique id.
     fn text(&self, text: &str) -> String {
-        self.with_known(text, SHORTEST_ELSEWHERE)
+        self.with_known(text, shortest_in(text))
     }
 
-    /// An id, which may end with a serial number.
+    /// An id, which may have a serial number in it, and a part's name behind that.
     fn id(&self, id: &str) -> String {
-        let by_serial = self.known.iter().find_map(|(secret, stand_in)| {
-            let source = id.strip_suffix(secret.as_str())?;
-            source.ends_with('-').then(|| format!("{source}{stand_in}"))
-        });
-        by_serial.unwrap_or_else(|| self.text(id))
+        self.with_known(id, 0)
     }
 
     /// The same, with what is known from so many characters on.
     fn with_known(&self, text: &str, shortest: usize) -> String {
         let mut text = text.to_owned();
-        for (secret, stand_in) in &self.known {
+        for ((_, secret), stand_in) in &self.known {
             if secret.len() >= shortest && text.contains(secret.as_str()) {
                 text = replaced(&text, secret, stand_in);
             }
@@ -281,6 +285,15 @@ impl Disguise {
     }
 }
 
+fn longest(text: &str) -> Longest {
+    (Reverse(text.len()), text.to_owned())
+}
+
+/// How short a serial number may be to be looked for in a text.
+fn shortest_in(text: &str) -> usize {
+    if text.contains(NAMED_AFTER_SERIALS) { 0 } else { SHORTEST_ELSEWHERE }
+}
+
 fn is_secret(name: &str) -> bool {
     // An attribute's name has a domain before it.
     let name = name.rsplit('/').next().unwrap_or(name);
@@ -302,6 +315,12 @@ fn as_udev_writes(serial: &str) -> String {
     let is_allowed = |c: char| !c.is_ascii() || c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c);
     let words: Vec<_> = serial.split_whitespace().collect();
     words.join("_").chars().map(|c| if is_allowed(c) { c } else { '_' }).collect()
+}
+
+/// A serial number in the id of a device.
+fn as_ids_write(serial: &str) -> String {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    serial.chars().map(|c| if is_allowed(c) { c } else { '-' }).collect()
 }
 
 fn file_name(path: &Path) -> &str {

@@ -105,7 +105,10 @@ fn what_identifies_the_machine_is_replaced_alike_wherever_it_is() {
         ("sys/devices/net/eth0/address", "0c:42:a1:00:11:22\n"),
         ("sys/devices/kfd/nodes/1/properties", "simd_count 304\nunique_id 9876543210987654321\n"),
         ("sys/devices/gpu/unique_id", "891087b8e3b70cb1\n"),
-        ("proc/net/route", "Iface\tDestination\tGateway\tFlags\neth0\t00000000\t0101A8C0\t0003\n"),
+        (
+            "proc/1/net/route",
+            "Iface\tDestination\tGateway\tFlags\neth0\t00000000\t0101A8C0\t0003\n",
+        ),
         ("dev/serial/readme", ""),
     ]);
     let name = "dev/serial/by-id/usb-FTDI_FT9X_Y0Z77-if00";
@@ -187,6 +190,37 @@ fn a_short_serial_number_is_replaced_in_names_that_are_made_of_serial_numbers() 
         "windlass.dev/usbSerial": {"string": plain}
     });
     assert_eq!(document, worn);
+    let part = |serial: &str| {
+        let link = format!("/dev/serial/by-id/usb-FTDI_{serial}-if00");
+        json!({
+            "id": format!("tty-{serial}-ttyUSB0"), "parent": format!("stick-{serial}"),
+            "origin": link, "nodes": [{"path": "/dev/ttyUSB0", "inside": link}],
+            "withheld": format!("{link} is not there"), "extras": {"env": {"TTY": link}}
+        })
+    };
+    let mut document = part("AB12C");
+    disguise.put_on_document(&mut document);
+    assert_eq!(document, part(&plain));
+}
+
+#[test]
+fn a_serial_number_that_is_a_part_of_another_is_no_part_of_its_name() {
+    let (_root, host) = host(&[
+        ("sys/devices/usb1/1-4/serial", "AB12C\n"),
+        ("sys/devices/usb1/1-5/serial", "AB12C-77\n"),
+        ("sys/devices/usb1/1-6/serial", "X 1#9Z\n"),
+    ]);
+    let mut disguise = Disguise::of(&host);
+    let worn = disguise.put_on(recording(&host));
+    let serial = |port: &str| {
+        let text = text(&worn, &format!("sys/devices/usb1/{port}/serial")).expect("recorded");
+        text.trim().to_owned()
+    };
+    let mut document = json!([{"id": "tty-AB12C-77-ttyUSB0"}, {"id": "tty-X-1-9Z-a0"}]);
+    disguise.put_on_document(&mut document);
+    assert_eq!(document[0]["id"], format!("tty-{}-ttyUSB0", serial("1-5")));
+    let odd = serial("1-6").replace([' ', '#'], "-");
+    assert_eq!(document[1]["id"], format!("tty-{odd}-a0"));
 }
 
 #[test]

@@ -87,14 +87,8 @@ pub(super) const ROOTS: [Root; 10] = [
 const NAMED_STORAGE: [&str; 5] = ["dm-", "drbd", "md", "rbd", "zd"];
 
 /// Files elsewhere.
-pub(super) const FILES: [&str; 6] = [
-    "proc/devices",
-    "proc/1/net/ipv6_route",
-    "proc/1/net/route",
-    "proc/net/ipv6_route",
-    "proc/net/route",
-    "proc/sys/kernel/osrelease",
-];
+pub(super) const FILES: [&str; 4] =
+    ["proc/devices", "proc/1/net/ipv6_route", "proc/1/net/route", "proc/sys/kernel/osrelease"];
 
 /// Folders of which all files are read: error counters of AMD's GPUs, partitions of InfiniBand.
 const WHOLE: [&str; 2] = ["pkeys", "ras"];

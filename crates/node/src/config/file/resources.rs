@@ -14,7 +14,7 @@ use windlass_core::{
 use super::word::{Count, Id, Profile, Written};
 use crate::config::{
     PerContainer, Pooled, Remark, Replicas, ResourceRule, Selector, Shared, Sharing, SharingMethod,
-    document::Lined, rules::LinedRule,
+    document::Lined, rules::LinedRule, specimen::misuse_in,
 };
 
 /// One resource, and the devices it is made of. Rules of the same name add up.
@@ -153,14 +153,16 @@ impl SelectorEntry {
             let problem = "only MIG instances have profiles; write kind: mig, or leave them out";
             wrong.push(Remark::new(line, problem));
         }
-        Selector {
+        let selector = Selector {
             kind,
             source: source.or_else(|| kind.and_then(Selector::usual_source)),
             index: self.index,
             ids: self.ids.into_iter().map(|Written(Id(id))| id).collect(),
             profiles: self.profiles.into_iter().map(|Written(Profile(text))| text).collect(),
             expression: self.expression.map(|Written(expression)| expression),
-        }
+        };
+        wrong.extend(misuse_in(&selector).map(|misuse| Remark::new(line, misuse.to_string())));
+        selector
     }
 }
 

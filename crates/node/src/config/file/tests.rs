@@ -200,6 +200,11 @@ fn rule(name: &str, devices: &str, sharing: &str) -> String {
     format!("resources:\n- name: {name}\n  devices: {{{devices}}}\n  sharing: {{{sharing}}}\n")
 }
 
+/// What is asked of an attribute.
+fn asks(domain: &str, question: &str) -> String {
+    format!("device.attributes[\"{domain}\"].{question}")
+}
+
 /// Each document has one mistake: its line, and what is said of it.
 fn check_mistakes<const N: usize>(cases: [(String, u64, &str); N]) {
     for (text, line, expected) in cases {
@@ -294,6 +299,33 @@ fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
             format!("exclude: [{{kind: gpu}}]\nresources:\n{}", gpus("a.com/x", ", index: [0]")),
             3,
             "exclude on line 1",
+        ),
+    ]);
+}
+
+#[test]
+fn a_rule_that_asks_what_no_such_device_answers_is_refused() {
+    check_mistakes([
+        (
+            format!(
+                "resources:\n{}",
+                gpus("a.com/x", &format!(", match: '{}'", asks("nvidia.com", "brand > 5")))
+            ),
+            3,
+            "no matching overload",
+        ),
+        (
+            format!("exclude:\n- {{kind: nic, match: '{}'}}\n", asks("windlass.dev", "driver > 5")),
+            2,
+            "no matching overload",
+        ),
+        (
+            format!(
+                "resources:\n- name: a.com/x\n  devices: {{source: fpga, match: '{}'}}\n",
+                asks("amd.com", "shell > 5")
+            ),
+            3,
+            "no matching overload",
         ),
     ]);
 }

@@ -55,7 +55,8 @@ struct Reading {
     was_makable: bool,
 }
 
-/// Nobody has more groups, and each is compared with those before it.
+/// Earlier groups that one is compared with, so that a file of many thousand is read in time. Nobody has as
+/// many; what a later one shares with those beyond goes unsaid.
 const MOST_COMPARED: usize = 1000;
 
 /// The plugin's own domain.

@@ -294,7 +294,7 @@ fn what_would_be_refused_in_our_format_is_told_of_when_it_is_read() {
             the whole machine: name what is needed in it; {kept_back}"), 1),
         (paths("{path: /dev/x}, {path: /, type: Mount}"), format!("3: source a: / has the kubelet's sockets and every pod's secrets; {kept_back}"), 1),
         (paths("{path: /dev/x, mountPath: x}"), "3: source a: x is no path from the root: write it \
-            from / on, without ..; it is left out".to_owned(), 0),
+            from / on, without .., . and //; it is left out".to_owned(), 0),
         (
             "- {devicematch: ^a$, nummaxdevices: 1}\n- {devicematch: ^a$, nummaxdevices: 2}\n".to_owned(),
             "2: source a-2: resource smarter-devices/a is shared in another way by source a: a pod \

@@ -1,21 +1,19 @@
 //! What a description of devices must not say: what cannot be found, filled in or run, and what would give
 //! away the machine.
 
-use std::{
-    path::{Component, Path},
-    str::FromStr as _,
-};
+use std::path::{Component, Path};
 
-use jiff::Timestamp;
 use windlass_core::{
-    attribute::{AttributeName, AttributeValue, standard},
-    device::{Device, DeviceId, DeviceKind, SourceName},
-    selector::NoAnswer,
+    attribute::{AttributeName, AttributeValue},
+    device::{Device, SourceName},
 };
 
 use super::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Step, StepAction, Test, Unit};
 use crate::{
-    config::{FpgaRules, danger},
+    config::{
+        FpgaRules, danger,
+        specimen::{self, any},
+    },
     glob::is_pattern,
     template::{asked, check, fill_all},
 };
@@ -168,7 +166,7 @@ impl Checker<'_> {
     /// device is told before there is one. What it lacks, a device may have.
     fn expression(&mut self) {
         let Some(expression) = &self.rule.expression else { return };
-        let misuse = expression.matches(&specimen(self.rule)).err().filter(NoAnswer::is_misuse);
+        let misuse = specimen::misuse(expression, &specimen(self.rule));
         self.wrong.extend(misuse.map(|misuse| misuse.to_string()));
     }
 
@@ -325,9 +323,6 @@ const KNOWN: [&str; 26] = [
 ];
 
 fn specimen(rule: &SourceRule) -> Device {
-    let id = DeviceId::from_str("any-device").expect("letters and a dash");
-    let new = Device::new(id, DeviceKind::Other, rule.name.clone(), Timestamp::UNIX_EPOCH);
-    let any = || AttributeValue::string("0");
     let known = KNOWN.iter().map(|name| (AttributeName::new("windlass.dev", name), any()));
     let read = rule.attributes.keys().map(|name| (name.clone(), any()));
     let facts = rule.facts.clone().into_iter();
@@ -335,14 +330,9 @@ fn specimen(rule: &SourceRule) -> Device {
         (AttributeName::new("windlass.dev", "isSriovVf"), AttributeValue::Bool(false)),
         (AttributeName::new("windlass.dev", "sriovVfs"), AttributeValue::Int(0)),
     ]);
-    let place = [
-        (standard::PCI_BUS_ID, any()),
-        (standard::PCIE_ROOT, any()),
-        (standard::NUMA_NODE, AttributeValue::Int(0)),
-    ];
     // What a file says of a board may be of any type.
     let known = known.filter(|_| !matches!(rule.find, Find::Files(_)));
-    Device { attributes: known.chain(place).chain(read).chain(facts).collect(), ..new }
+    specimen::specimen(rule.name.clone(), known.chain(read).chain(facts).collect())
 }
 
 const NO_FOLDER: &str = "files and endpoints have no folder in sysfs";

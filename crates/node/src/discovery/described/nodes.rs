@@ -44,7 +44,7 @@ pub(super) fn matching(nodes: &Nodes<'_>, patterns: &[String]) -> Result<Found, 
     let mut seen = BTreeSet::new();
     for (pattern, text) in patterns.iter().enumerate() {
         let mut paths = nodes.paths(text)?;
-        paths.sort_by_key(|path| nodes.host.link(path).is_some());
+        paths.sort_by_cached_key(|path| nodes.host.followed(path).as_ref() != Some(path));
         for path in paths {
             let target = match nodes.target(&path) {
                 Ok(target) => target,
@@ -115,9 +115,10 @@ impl<'a> Nodes<'a> {
         Ok(paths)
     }
 
-    /// The node itself, or the folder, where links lead to it, such as those of `/dev/serial/by-id`.
+    /// The node itself, or the folder, where links lead to it, such as those of `/dev/serial/by-id`. A link
+    /// on the way counts as much as the last: what is judged is the path that the kernel opens.
     pub(super) fn target(&self, path: &Path) -> Result<PathBuf, String> {
-        let target = self.host.real(path);
+        let target = self.host.followed(path);
         target
             .filter(|target| target.starts_with(DEV) && target != Path::new(DEV))
             .ok_or_else(|| format!("{} leads to no device node", path.display()))

@@ -2,6 +2,11 @@
 
 use std::{fs, os::unix::fs::symlink, time::Instant};
 
+use windlass_core::{
+    attribute::AttributeValue,
+    device::{Device, SourceName},
+};
+use windlass_machine::Profile;
 use windlass_node::{
     config::{ConfigFile, Policy},
     state::NodeState,
@@ -42,6 +47,24 @@ fn what_gives_away_the_machine_is_refused_with_the_reason_unless_it_is_meant() {
         let path = std::path::Path::new("test.yaml");
         ConfigFile::parse(path, &meant).unwrap_or_else(|error| panic!("{keys}: {error}"));
     }
+}
+
+#[test]
+fn a_node_is_spelled_in_one_way() {
+    for (keys, expected) in [
+        ("find: {nodes: /dev/./mem}, allowDangerous: true", "without .., . and //"),
+        ("find: {nodes: /dev//sda}", "without .., . and //"),
+        ("find: {nodes: /dev/mem/}", "without / at its end"),
+        (
+            "find: {nodes: /dev/kvm}, give: {nodes: [{path: /dev/./mem}]}",
+            "/dev/./mem is no path from the root",
+        ),
+    ] {
+        let text = refused(&described(keys));
+        assert!(text.contains(expected), "{keys}: {text}");
+    }
+    let text = refused("fpga: {nodes: [/dev/./mem]}\n");
+    assert!(text.contains("/dev/./mem is no path from the root"), "{text}");
 }
 
 #[test]
@@ -89,6 +112,33 @@ fn what_cannot_be_is_told_with_its_place() {
     );
 }
 
+/// What is asked of an attribute in a rule is judged by its type, and so must not be another on a machine.
+#[tokio::test]
+async fn every_question_that_a_device_answers_may_be_asked_in_a_rule() {
+    for name in Profile::names() {
+        let world = World::of(&Profile::named(name).expect("a profile"), "");
+        let inventory = world.survey().await.inventory;
+        let built_in = |device: &&Device| SourceName::BUILT_IN.contains(&device.source);
+        for device in inventory.devices.iter().filter(built_in) {
+            let asked = device.attributes.iter().map(|(name, value)| {
+                let it = format!("device.attributes[\"{}\"].{}", name.domain(), name.name());
+                match value {
+                    AttributeValue::String(_) => format!("{it}.contains(\"a\")"),
+                    AttributeValue::Version(_) => format!("{it}.isGreaterThan(semver(\"1.0.0\"))"),
+                    AttributeValue::Int(_) => format!("{it} > 1"),
+                    AttributeValue::Bool(_) => format!("!{it}"),
+                }
+            });
+            for asked in asked {
+                let source = &device.source;
+                let text = format!("exclude:\n- {{source: {source}, match: '{asked}'}}\n");
+                let config = ConfigFile::parse(std::path::Path::new("test.yaml"), &text);
+                config.unwrap_or_else(|error| panic!("{name}: {error}"));
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_block_device_that_a_pattern_happens_to_fit_is_kept_back() {
     let disk = r#"
@@ -103,6 +153,27 @@ async fn a_block_device_that_a_pattern_happens_to_fit_is_kept_back() {
     allocatable(&kubelet, "a.com/b", 1).await;
     let why = obstacle(&agent.state.borrow(), "b-board9");
     assert!(why.starts_with("/dev/board9: a block device gives away"), "{why}");
+}
+
+#[tokio::test]
+async fn a_node_is_judged_by_where_the_links_on_the_way_to_it_lead() {
+    let config = r"
+sources:
+- {name: log, find: {nodes: /dev/here/kmsg}}
+- {name: etc, find: {nodes: '/dev/etcdir/*'}}
+- {name: tty, find: {nodes: /dev/ttyUSB0}, give: {nodes: [{path: /dev/here/port}]}}
+";
+    let world = World::new(STICK, config);
+    for file in ["/dev/kmsg", "/dev/port", "/etc/shadow"] {
+        world.write(file, "");
+    }
+    symlink(".", world.host("/dev/here")).expect("linked");
+    symlink("../etc", world.host("/dev/etcdir")).expect("linked");
+    let state = world.survey().await;
+    assert!(obstacle(&state, "log-kmsg").starts_with("/dev/kmsg: it gives away the kernel's log"));
+    assert!(obstacle(&state, "tty-FT4X9-ttyUSB0").starts_with("/dev/port: it gives away"));
+    let told = source(&state, "etc");
+    assert!(told.contains("/dev/etcdir/shadow leads to no device node"), "{told}");
 }
 
 #[tokio::test]

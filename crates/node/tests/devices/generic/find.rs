@@ -166,11 +166,13 @@ sources:
   find: {nodes: /dev/tuner}
   give: {found: none, nodes: [{path: "{path}", as: /dev/x/}], env: {TUNER: "{node}"}}
 - {name: empty, find: {nodes: [/dev/empty, /dev/mqueue]}}
+- {name: input, resourceDomain: example.com, find: {nodes: /dev/input}}
 "#;
     let world = World::new(FOLDERS, config);
     world.write("/dev/empty/folder/.keep", "");
     fs::remove_file(world.host("/dev/empty/folder/.keep")).expect("removed");
     world.write("/dev/mqueue/of-others", "");
+    world.write("/dev/input/event0", "");
     symlink("controlC0", world.host("/dev/snd/by-id")).expect("linked");
     symlink("dvb/adapter0/demux0", world.host("/dev/tuner")).expect("linked");
     let state = world.survey().await;
@@ -184,8 +186,9 @@ sources:
     let tuned = device(&state.inventory, "tuned-dvb-adapter0-demux0");
     assert_eq!(tuned.extras.env["TUNER"], "/dev/x/tuner");
     assert_eq!(source(&state, "empty"), "absent: nothing matches");
-    let resource = state.offerings()["tv-dvb-adapter0"].resource.clone();
-    assert_eq!(resource.map(|it| it.to_string()).as_deref(), Some("example.com/dvb_adapter0"));
+    let resource = |id: &str| state.offerings()[id].resource.as_ref().map(ToString::to_string);
+    assert_eq!(resource("tv-dvb-adapter0").as_deref(), Some("example.com/dvb_adapter0"));
+    assert_eq!(resource("input-input").as_deref(), Some("example.com/input"), "of one node too");
 }
 
 #[tokio::test]
