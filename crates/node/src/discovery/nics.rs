@@ -3,7 +3,7 @@
 //! | file | what it tells |
 //! | --- | --- |
 //! | `function` | what sysfs shows of one function or subfunction |
-//! | `interface`, `rdma`, `vfio`, `vdpa` | what its driver made of it |
+//! | `interface`, `rdma`, `ports`, `vfio`, `vdpa` | what its driver made of it |
 //! | `uses`, `routes` | what the host itself does with it |
 //! | `nodes`, `link`, `describe` | what a container gets, whether it works, what it is |
 
@@ -13,6 +13,7 @@ mod function;
 mod interface;
 mod link;
 mod nodes;
+mod ports;
 mod rdma;
 mod routes;
 mod uses;
@@ -34,6 +35,7 @@ pub(crate) use attributes::{
 
 use self::{
     function::{Found, Function},
+    ports::PortReader,
     rdma::Networks,
     uses::Uses,
 };
@@ -47,6 +49,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Nics {
     pci: PciIndex,
+    ports: PortReader,
     policy: NicPolicy,
     health: HealthPolicy,
     had_rdma: HadRdma,
@@ -85,7 +88,7 @@ impl Family for Nics {
     }
 
     fn look(&mut self, host: &Host) -> Look {
-        let Found { mut functions, skipped } = function::find(host, &mut self.pci);
+        let Found { mut functions, skipped } = function::find(host, &mut self.pci, &mut self.ports);
         functions.sort_by_cached_key(Function::order);
         let view = View::new(host, &self.policy, &functions);
         let had_rdma = &mut self.had_rdma;

@@ -3,6 +3,9 @@
 //! A region is a part of the board that can be programmed while the rest runs. Its management engine
 //! (FME) programs it and says by which interface; its ports are how programs reach the function that it
 //! was programmed with. A virtual function has a port, and its engine is with the physical function.
+//!
+//! Board and engine say what they are in files that may take for ever, as while they are programmed: each
+//! region is asked by itself.
 
 use std::{
     collections::BTreeMap,
@@ -11,17 +14,21 @@ use std::{
 
 use jiff::Timestamp;
 use windlass_core::{
-    attribute::AttributeName,
+    attribute::{AttributeName, Attributes},
     device::{Device, DeviceKind, DeviceNode, SourceName},
     health::{Observation, Reason},
     pci::PciAddress,
 };
 
-use super::{Found, is_identifier, not_ready};
+use super::{Found, is_identifier, no_answer, not_ready};
 use crate::{
     config::FpgaMode,
-    discovery::facts::{attributes, of_function, text},
+    discovery::{
+        asking::Asking,
+        facts::{attributes, of_function, text},
+    },
     host::Host,
+    outside::Late,
 };
 
 pub(super) const DOMAIN: &str = "fpga.intel.com";
@@ -64,9 +71,25 @@ const SPELLINGS: [Spelling; 2] = [
 /// Entries of a class that are looked at.
 const MOST: usize = 256;
 
+/// The regions, which are asked.
+#[derive(Debug, Default)]
+pub(super) struct Regions {
+    asking: Asking<PathBuf, Said>,
+}
+
+/// What a region says of itself.
+#[derive(Debug, Default)]
+struct Said {
+    interface: Option<String>,
+    bitstream: Option<String>,
+    /// What each of its ports is programmed with, where that is asked for.
+    functions: Vec<Option<String>>,
+}
+
 /// A region while it is looked at.
-struct Region<'a> {
-    host: &'a Host,
+#[derive(Clone)]
+struct Region {
+    host: Host,
     /// What is different under the other driver.
     spelling: &'static Spelling,
     /// Its PCI function.
@@ -78,23 +101,27 @@ struct Region<'a> {
     ports: Vec<PathBuf>,
 }
 
-/// The devices of all regions.
-pub(super) fn devices(host: &Host, mode: FpgaMode) -> Vec<Found> {
-    let regions = SPELLINGS.iter().flat_map(|spelling| regions(host, spelling));
-    regions
-        .flat_map(|region| match mode {
-            FpgaMode::Af => region.functions(),
-            FpgaMode::Region => vec![region.whole(None)],
-            FpgaMode::RegionDevel => {
-                vec![region.whole(region.own_engine().map(|folder| node(host, folder)))]
-            }
-        })
-        .collect()
+// === impl Regions ===
+
+impl Regions {
+    /// The devices of all regions. Those of one that does not answer say nothing of what they are.
+    pub(super) fn devices(&mut self, host: &Host, mode: FpgaMode) -> Vec<Found> {
+        let regions: Vec<_> =
+            SPELLINGS.iter().flat_map(|spelling| regions(host, spelling)).collect();
+        let found = regions.iter().flat_map(|region| {
+            let asked = region.clone();
+            let said = self.asking.ask(region.folder.clone(), move || asked.said(mode));
+            region.devices(said.as_ref().map_err(|late| *late), mode)
+        });
+        let found = found.collect();
+        self.asking.rest(|folder| regions.iter().any(|region| region.folder == *folder));
+        found
+    }
 }
 
 /// The regions with ports. What is inside one is listed as a region too, and does not count; one whose
 /// ports were all released does.
-fn regions<'a>(host: &'a Host, spelling: &'static Spelling) -> Vec<Region<'a>> {
+fn regions(host: &Host, spelling: &'static Spelling) -> Vec<Region> {
     let class = Path::new("/sys/class").join(spelling.class);
     let names = host.names(&class).into_iter().filter(|name| name.starts_with(spelling.region));
     let mut folders: Vec<_> =
@@ -110,7 +137,8 @@ fn regions<'a>(host: &'a Host, spelling: &'static Spelling) -> Vec<Region<'a>> {
         let nth = std::mem::replace(count, *count + 1);
         let ports = below(host, folder, spelling.port);
         let engine = engine(host, spelling, folder, address);
-        Some(Region { host, spelling, address, nth, folder: folder.clone(), engine, ports })
+        let (host, folder) = (host.clone(), folder.clone());
+        Some(Region { host, spelling, address, nth, folder, engine, ports })
     };
     outer.filter_map(region).filter(|region| !region.ports.is_empty()).collect()
 }
@@ -128,40 +156,53 @@ fn engine(host: &Host, spelling: &Spelling, region: &Path, address: PciAddress) 
 
 // === impl Region ===
 
-impl Region<'_> {
+impl Region {
+    fn devices(&self, said: Result<&Said, Late>, mode: FpgaMode) -> Vec<Found> {
+        match mode {
+            FpgaMode::Af => self.functions(said),
+            FpgaMode::Region => vec![self.whole(said, None)],
+            FpgaMode::RegionDevel => {
+                let engine = self.own_engine().map(|folder| node(&self.host, folder));
+                vec![self.whole(said, engine)]
+            }
+        }
+    }
+
     /// A device for each port.
-    fn functions(&self) -> Vec<Found> {
-        let function = |port: &PathBuf| {
-            let id = self.host.text(port.join("afu_id"));
-            let node = node(self.host, port);
-            let number = number(self.host, port)?;
-            Some(self.device(&format!("port-{}-{number}", self.nth), id, vec![node]))
+    fn functions(&self, said: Result<&Said, Late>) -> Vec<Found> {
+        let function = |(nth, port): (usize, &PathBuf)| {
+            let number = number(&self.host, port)?;
+            let function = said.map(|said| (said, said.functions.get(nth)));
+            let function = function.map(|(said, id)| (said, id.cloned().flatten()));
+            let node = node(&self.host, port);
+            Some(self.device(&format!("port-{}-{number}", self.nth), function, vec![node]))
         };
-        self.ports.iter().filter_map(function).collect()
+        self.ports.iter().enumerate().filter_map(function).collect()
     }
 
     /// One device, with the node that programs it or without.
-    fn whole(&self, engine: Option<DeviceNode>) -> Found {
-        let ports = self.ports.iter().map(|port| node(self.host, port));
-        self.device(&format!("region-{}", self.nth), None, ports.chain(engine).collect())
+    fn whole(&self, said: Result<&Said, Late>, engine: Option<DeviceNode>) -> Found {
+        let nodes = self.ports.iter().map(|port| node(&self.host, port)).chain(engine).collect();
+        self.device(&format!("region-{}", self.nth), said.map(|said| (said, None)), nodes)
     }
 
-    fn device(&self, name: &str, function: Option<String>, nodes: Vec<DeviceNode>) -> Found {
+    /// A device with what its region says, and the function that it is programmed with.
+    fn device(
+        &self,
+        name: &str,
+        said: Result<(&Said, Option<String>), Late>,
+        nodes: Vec<DeviceNode>,
+    ) -> Found {
         let pci = self.host.pci_function(self.address);
         let id = format!("{}-{}-{name}", SourceName::FPGA, pci.id());
         let id = id.parse().expect("made of letters, digits and '-'");
-        let interface = self.interface();
-        let observation = self.observe(interface.as_deref(), function.as_deref(), &nodes);
-        let known = |id: Option<String>| id.filter(|id| is_identifier(id)).and_then(text);
-        let own = attributes(
-            DOMAIN,
-            [
-                ("type", text("region")),
-                (INTERFACE_ID, known(interface)),
-                (FUNCTION_ID, known(function)),
-                ("bitstreamId", self.engine_says("bitstream_id").and_then(text)),
-            ],
-        );
+        let (observation, own) = match said {
+            Ok((said, function)) => {
+                let observation = self.observe(said, function.as_deref(), &nodes);
+                (observation, said.attributes(function))
+            }
+            Err(Late) => (no_answer(), Attributes::new()),
+        };
         let device = Device {
             attributes: own.into_iter().chain(of_function(&pci)).collect(),
             place: pci.place(),
@@ -177,26 +218,28 @@ impl Region<'_> {
         self.engine.as_deref().filter(|engine| engine.starts_with(&self.folder))
     }
 
+    /// Asks for everything that board and engine fill in. May take for ever.
+    fn said(&self, mode: FpgaMode) -> Said {
+        let ports = self.ports.iter().filter(|_| mode == FpgaMode::Af);
+        let engine = self.engine.as_ref();
+        Said {
+            interface: self.interface(),
+            bitstream: engine.and_then(|engine| self.host.text(engine.join("bitstream_id"))),
+            functions: ports.map(|port| self.host.text(port.join("afu_id"))).collect(),
+        }
+    }
+
     fn interface(&self) -> Option<String> {
         let way = self.spelling.interface.iter();
         let mut places = vec![self.engine.clone()?];
         for step in way {
-            places = places.iter().flat_map(|place| below(self.host, place, step)).collect();
+            places = places.iter().flat_map(|place| below(&self.host, place, step)).collect();
         }
         places.iter().find_map(|file| self.host.text(file))
     }
 
-    fn engine_says(&self, file: &str) -> Option<String> {
-        self.host.text(self.engine.as_ref()?.join(file))
-    }
-
-    fn observe(
-        &self,
-        interface: Option<&str>,
-        function: Option<&str>,
-        nodes: &[DeviceNode],
-    ) -> Observation {
-        let Some(interface) = interface else {
+    fn observe(&self, said: &Said, function: Option<&str>, nodes: &[DeviceNode]) -> Observation {
+        let Some(interface) = said.interface.as_deref() else {
             return not_ready("no management engine says its interface");
         };
         if [Some(interface), function].iter().flatten().any(|id| !is_identifier(id)) {
@@ -209,6 +252,23 @@ impl Region<'_> {
                 Observation::Failed(Reason::NodeMissing, detail)
             }
         }
+    }
+}
+
+// === impl Said ===
+
+impl Said {
+    fn attributes(&self, function: Option<String>) -> Attributes {
+        let known = |id: Option<String>| id.filter(|id| is_identifier(id)).and_then(text);
+        attributes(
+            DOMAIN,
+            [
+                ("type", text("region")),
+                (INTERFACE_ID, known(self.interface.clone())),
+                (FUNCTION_ID, known(function)),
+                ("bitstreamId", self.bitstream.as_ref().and_then(text)),
+            ],
+        )
     }
 }
 

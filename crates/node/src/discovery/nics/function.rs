@@ -9,6 +9,7 @@ use windlass_core::pci::PciAddress;
 
 use super::{
     interface::{self, Interface},
+    ports::PortReader,
     rdma::{self, RdmaDevice},
     vdpa::{self, Vdpa},
 };
@@ -66,7 +67,7 @@ const SUBFUNCTION: &str = ".sf.";
 
 /// Everything on the host that is a network function. One that cannot be read is left out, and costs
 /// no other.
-pub(super) fn find(host: &Host, pci: &mut PciIndex) -> Found {
+pub(super) fn find(host: &Host, pci: &mut PciIndex, ports: &mut PortReader) -> Found {
     let mut found = Found::default();
     // By name, so that what is found in two ways is found once.
     let mut folders = BTreeMap::new();
@@ -83,8 +84,9 @@ pub(super) fn find(host: &Host, pci: &mut PciIndex) -> Found {
             None => found.skipped.push(rdma),
         }
     }
-    let read = |(name, folder): (String, String)| Function::read(host, name, folder.into());
+    let read = |(name, folder): (String, String)| Function::read(host, ports, name, folder.into());
     found.functions = folders.into_iter().filter_map(read).collect();
+    ports.rest();
     let physical = physical_functions(host, &found.functions);
     for function in &mut found.functions {
         function.physical = physical.get(&function.name).cloned();
@@ -130,7 +132,7 @@ fn physical_functions(host: &Host, functions: &[Function]) -> BTreeMap<String, P
 // === impl Function ===
 
 impl Function {
-    fn read(host: &Host, name: String, folder: PathBuf) -> Option<Self> {
+    fn read(host: &Host, ports: &mut PortReader, name: String, folder: PathBuf) -> Option<Self> {
         let address = match name.parse() {
             Ok(address) => address,
             Err(_) => parent(host, &folder)?,
@@ -141,7 +143,7 @@ impl Function {
             address,
             driver: host.link_name(folder.join("driver")),
             interfaces: interface::of_device(host, &folder),
-            rdma: rdma::of_device(host, &folder),
+            rdma: rdma::of_device(host, ports, &folder),
             vdpa: vdpa::of_device(host, &folder),
             physical: None,
             virtual_functions: virtual_functions
