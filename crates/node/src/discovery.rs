@@ -2,6 +2,7 @@
 
 mod amd;
 mod asking;
+mod crowds;
 mod described;
 mod facts;
 mod family;

@@ -22,6 +22,7 @@ use windlass_core::{
 use self::{manager::Managers, regions::Regions};
 use super::{
     asking::Asking,
+    crowds::Crowds,
     family::{Family, Look},
     trouble,
 };
@@ -78,18 +79,15 @@ impl Family for Fpga {
             }
             FpgaUnit::Board => self.boards = by_id(&found),
         }
-        let mut others = self.regions.devices(host, self.rules.mode);
-        others.extend(self.managers.devices(host, &self.rules.nodes));
+        let mut crowds = Crowds::default();
+        let mut others = self.regions.devices(host, &mut crowds, self.rules.mode);
+        others.extend(self.managers.devices(host, &mut crowds, &self.rules.nodes));
         self.remember(&mut others);
         found.extend(others);
         for (index, (device, _)) in (0..).zip(&mut found) {
             device.index = index;
         }
-        let state = match found.len() {
-            0 => SourceState::Absent("no driver shows an FPGA".to_owned()),
-            1 => SourceState::Ready("1 FPGA".to_owned()),
-            several => SourceState::Ready(format!("{several} FPGAs")),
-        };
+        let state = state(found.len(), &crowds);
         Look { states: [(SourceName::FPGA, state)].into(), found, ..Look::default() }
     }
 
@@ -168,6 +166,16 @@ impl Fpga {
         } else {
             device.withheld = Some(UNKNOWN.to_owned());
         }
+    }
+}
+
+fn state(fpgas: usize, crowds: &Crowds) -> SourceState {
+    let more = crowds.to_string();
+    let more = if more.is_empty() { more } else { format!("; {more}") };
+    match fpgas {
+        0 => SourceState::Absent(format!("no driver shows an FPGA{more}")),
+        1 => SourceState::Ready(format!("1 FPGA{more}")),
+        several => SourceState::Ready(format!("{several} FPGAs{more}")),
     }
 }
 

@@ -436,3 +436,19 @@ async fn a_manager_that_does_not_answer_is_not_ready_and_costs_no_board_anything
     world.answer(file, "operating\n");
     allocatable(&kubelet, name, 1).await;
 }
+
+#[tokio::test]
+async fn crowds_are_told_and_take_no_board_down() {
+    let world = machine("alveo", "");
+    let lists = ["/sys/class/fpga_region", "/sys/class/fpga_manager"];
+    for list in lists {
+        world.crowd(list, "region", 20_000);
+    }
+    let state = world.survey().await;
+    let said = source(&state, "fpga");
+    for list in lists {
+        let crowd = format!("{list} has more than 1000 entries: the others are left out");
+        assert!(said.starts_with("ready: ") && said.contains(&crowd), "{said}");
+    }
+    assert!(device(&state.inventory, "fpga-0000-3b-00-0").health.is_healthy());
+}

@@ -19,6 +19,7 @@ use super::{Found, no_answer, not_ready};
 use crate::{
     discovery::{
         asking::Asking,
+        crowds::Crowds,
         described::fitting,
         facts::{attributes, text},
     },
@@ -47,8 +48,8 @@ const NO_NODE: &str = "it is programmed, but no driver made a node that is known
 /// XRT's driver for logic on the processor's chip.
 const XRT: &str = "/sys/bus/platform/drivers/zocl-drm";
 
-/// Entries of a class that are looked at.
-const MOST: usize = 64;
+/// Entries of a class that are looked at. A machine has some dozens.
+const MOST: usize = 1_000;
 
 /// The managers, which are asked.
 #[derive(Debug, Default)]
@@ -69,11 +70,16 @@ struct Said {
 
 impl Managers {
     /// The devices of all managers, each asked by itself. Those of boards are the boards' own.
-    pub(super) fn devices(&mut self, host: &Host, patterns: &[String]) -> Vec<Found> {
-        let managers: Vec<_> = on_chip(host, MANAGERS);
+    pub(super) fn devices(
+        &mut self,
+        host: &Host,
+        crowds: &mut Crowds,
+        patterns: &[String],
+    ) -> Vec<Found> {
+        let managers: Vec<_> = on_chip(host, crowds, MANAGERS);
         // Which region is whose is told by numbers of the device tree that sysfs does not show.
         let (regions, patterns) = match managers.as_slice() {
-            [_] => (on_chip(host, REGIONS), patterns),
+            [_] => (on_chip(host, crowds, REGIONS), patterns),
             _ => (Vec::new(), &[][..]),
         };
         let found = managers.iter().filter_map(|manager| {
@@ -88,8 +94,8 @@ impl Managers {
 }
 
 /// The entries of a class that are below no PCI function.
-fn on_chip(host: &Host, class: &str) -> Vec<PathBuf> {
-    let names = host.names(class).into_iter().take(MOST);
+fn on_chip(host: &Host, crowds: &mut Crowds, class: &str) -> Vec<PathBuf> {
+    let names = crowds.names(host, class, MOST).into_iter();
     let folders = names.filter_map(|name| host.resolved(Path::new(class).join(name)));
     folders.filter(|folder| !folder.iter().any(is_pci)).collect()
 }

@@ -25,6 +25,7 @@ use crate::{
     config::FpgaMode,
     discovery::{
         asking::Asking,
+        crowds::Crowds,
         facts::{attributes, of_function, text},
     },
     host::Host,
@@ -68,8 +69,8 @@ const SPELLINGS: [Spelling; 2] = [
     },
 ];
 
-/// Entries of a class that are looked at.
-const MOST: usize = 256;
+/// Entries of a class, and of a folder, that are looked at. A machine has some dozens.
+const MOST: usize = 1_000;
 
 /// The regions, which are asked.
 #[derive(Debug, Default)]
@@ -105,9 +106,14 @@ struct Region {
 
 impl Regions {
     /// The devices of all regions. Those of one that does not answer say nothing of what they are.
-    pub(super) fn devices(&mut self, host: &Host, mode: FpgaMode) -> Vec<Found> {
+    pub(super) fn devices(
+        &mut self,
+        host: &Host,
+        crowds: &mut Crowds,
+        mode: FpgaMode,
+    ) -> Vec<Found> {
         let regions: Vec<_> =
-            SPELLINGS.iter().flat_map(|spelling| regions(host, spelling)).collect();
+            SPELLINGS.iter().flat_map(|spelling| regions(host, crowds, spelling)).collect();
         let found = regions.iter().flat_map(|region| {
             let asked = region.clone();
             let said = self.asking.ask(region.folder.clone(), move || asked.said(mode));
@@ -121,26 +127,25 @@ impl Regions {
 
 /// The regions with ports. What is inside one is listed as a region too, and does not count; one whose
 /// ports were all released does.
-fn regions(host: &Host, spelling: &'static Spelling) -> Vec<Region> {
+fn regions(host: &Host, crowds: &mut Crowds, spelling: &'static Spelling) -> Vec<Region> {
     let class = Path::new("/sys/class").join(spelling.class);
-    let names = host.names(&class).into_iter().filter(|name| name.starts_with(spelling.region));
-    let mut folders: Vec<_> =
-        names.take(MOST).filter_map(|name| host.resolved(class.join(name))).collect();
+    let names = crowds.names(host, &class, MOST).into_iter();
+    let names = names.filter(|name| name.starts_with(spelling.region));
+    let mut folders: Vec<_> = names.filter_map(|name| host.resolved(class.join(name))).collect();
     folders.sort_unstable();
-    let is_inside =
-        |folder: &PathBuf| folders.iter().any(|other| other != folder && folder.starts_with(other));
+    // Behind a folder come those that are inside of it.
+    folders.dedup_by(|folder, outer| folder.starts_with(outer));
     let mut counts: BTreeMap<PciAddress, usize> = BTreeMap::new();
-    let outer = folders.iter().filter(|folder| !is_inside(folder));
-    let region = |folder: &PathBuf| {
-        let address = function_of(folder)?;
+    let region = |folder: PathBuf| {
+        let address = function_of(&folder)?;
         let count = counts.entry(address).or_default();
         let nth = std::mem::replace(count, *count + 1);
-        let ports = below(host, folder, spelling.port);
-        let engine = engine(host, spelling, folder, address);
-        let (host, folder) = (host.clone(), folder.clone());
+        let ports = below(host, &folder, spelling.port);
+        let engine = engine(host, spelling, &folder, address);
+        let host = host.clone();
         Some(Region { host, spelling, address, nth, folder, engine, ports })
     };
-    outer.filter_map(region).filter(|region| !region.ports.is_empty()).collect()
+    folders.into_iter().filter_map(region).filter(|region| !region.ports.is_empty()).collect()
 }
 
 /// The engine beside the ports, or that of the physical function.
@@ -293,6 +298,6 @@ fn function_of(folder: &Path) -> Option<PciAddress> {
 
 /// What lies in a folder and begins so, in the order of its names.
 fn below(host: &Host, folder: &Path, begin: &str) -> Vec<PathBuf> {
-    let names = host.names(folder).into_iter().filter(|name| name.starts_with(begin));
-    names.take(MOST).map(|name| folder.join(name)).collect()
+    let names = host.some_names(folder, MOST).unwrap_or_default().into_iter();
+    names.filter(|name| name.starts_with(begin)).map(|name| folder.join(name)).collect()
 }
