@@ -102,10 +102,15 @@ async fn a_board_with_another_shell_moves_to_its_resource() {
 
 #[tokio::test]
 async fn what_the_board_says_of_its_condition_counts() {
-    let world = machine("alveo", "");
+    let world = machine("alveo", "fpga: {hottest: 95}");
     let agent = world.agent();
     agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
     for (fault, id, expected) in [
+        (
+            "set:u250-0:xmc.u.32505856/xmc_fpga_temp=130",
+            "fpga-0000-3b-00-0",
+            "Unhealthy: out of bounds, its FPGA 130 °C, limit 95 °C",
+        ),
         (
             "set:u250-0-mgmt:firewall.m.1/detected_level=2",
             "fpga-0000-3b-00-0",
@@ -125,7 +130,15 @@ async fn what_the_board_says_of_its_condition_counts() {
         happens(&world, fault);
         agent.until_health(id, expected).await;
     }
+    happens(&world, "set:u250-0:xmc.u.32505856/xmc_fpga_temp=94");
     happens(&world, "set:u250-0-mgmt:firewall.m.1/detected_level=0");
+    agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
+    // Without a limit in the configuration a board's own counts, where it tells one.
+    agent.follow("");
+    happens(&world, "set:u250-0:xmc.u.32505856/xmc_fpga_temp=130");
+    happens(&world, "set:u250-0:xmc.u.32505856/scaling_critical_temp_threshold=97");
+    agent.until_health("fpga-0000-3b-00-0", "Unhealthy: out of bounds, its FPGA 130").await;
+    happens(&world, "set:u250-0:xmc.u.32505856/scaling_critical_temp_threshold=N/A");
     agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
 }
 

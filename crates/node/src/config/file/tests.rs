@@ -39,7 +39,7 @@ features: [gds, mofed, gdrcopy]
 imex: {channels: [0, 2047], required: true}
 amd: {naming: mixed}
 intel: {renderAs128: true}
-fpga: {mode: regiondevel, unit: card, managementNodes: true, nodes: ["/dev/uio*"]}
+fpga: {mode: regiondevel, unit: card, managementNodes: true, hottest: 95, nodes: ["/dev/uio*"]}
 sources:
 - name: camera
   resource: a.com/camera
