@@ -1,6 +1,8 @@
 //! Finding devices: each source watches one family and publishes what it knows.
 
 mod amd;
+mod asking;
+mod crowds;
 mod described;
 mod facts;
 mod family;
@@ -159,9 +161,15 @@ impl Publisher {
         (Self { snapshots, news: news.clone() }, receiver)
     }
 
-    /// Publishes that the source does not answer; what it knew stays.
+    /// Publishes that the source does not answer, and logs it; what it knew stays.
     fn publish_late(&self, why: &str) {
         let mut known = self.snapshots.borrow().clone();
+        let sources: Vec<_> = known.states.keys().map(SourceName::as_str).collect();
+        tracing::warn!(
+            sources = sources.join(" "),
+            why,
+            "a look is late: its devices stay as they are"
+        );
         known.states.values_mut().for_each(|state| *state = SourceState::Failing(why.to_owned()));
         self.publish(known);
     }

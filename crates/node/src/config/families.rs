@@ -55,6 +55,9 @@ pub struct FpgaRules {
     /// Whether a container gets the node of an Alveo board's management function too. Whoever has it
     /// can put another program on the board, and reset it under every other container.
     pub management_nodes: bool,
+    /// The temperature of an Alveo board's FPGA from which on it is too hot, in degrees Celsius. Most boards
+    /// tell no such limit of their own.
+    pub hottest_celsius: Option<u32>,
     /// The nodes of what a system on a chip is programmed with, by pattern: its drivers need not be where
     /// the kernel shows the region.
     pub nodes: Vec<String>,

@@ -20,14 +20,17 @@ use windlass_core::{
     pci::PciAddress,
 };
 
+use self::{manager::Managers, regions::Regions};
 use super::{
+    asking::Asking,
+    crowds::Crowds,
     family::{Family, Look},
-    trouble::{self, SOON},
+    trouble,
 };
 use crate::{
     config::{FpgaRules, FpgaUnit, Policy},
     host::{Host, PciIndex},
-    outside::{Late, Patience},
+    outside::Late,
 };
 
 pub(crate) use identity::{FpgaIdentity, NotIt};
@@ -42,7 +45,11 @@ pub(super) struct Fpga {
     known: BTreeMap<DeviceId, Attributes>,
     /// The boards, as each was seen last.
     boards: BTreeMap<DeviceId, Device>,
-    patience: Patience<PciAddress, Option<Found>>,
+    /// The serial numbers of cards of which it is known what boards they have.
+    whole: BTreeSet<String>,
+    asking: Asking<PciAddress, Option<Found>>,
+    regions: Regions,
+    managers: Managers,
 }
 
 /// A device, and how it does.
@@ -68,21 +75,21 @@ impl Family for Fpga {
         let mut found = self.asked(host);
         self.remember(&mut found);
         match self.rules.unit {
-            FpgaUnit::Card => found = cards(self.with_absent(found)),
+            FpgaUnit::Card => {
+                self.judge_wholeness(&mut found);
+                found = cards(self.with_absent(found));
+            }
             FpgaUnit::Board => self.boards = by_id(&found),
         }
-        let mut others = regions::devices(host, self.rules.mode);
-        others.extend(manager::devices(host, &self.rules.nodes));
+        let mut crowds = Crowds::default();
+        let mut others = self.regions.devices(host, &mut crowds, self.rules.mode);
+        others.extend(self.managers.devices(host, &mut crowds, &self.rules.nodes));
         self.remember(&mut others);
         found.extend(others);
         for (index, (device, _)) in (0..).zip(&mut found) {
             device.index = index;
         }
-        let state = match found.len() {
-            0 => SourceState::Absent("no driver shows an FPGA".to_owned()),
-            1 => SourceState::Ready("1 FPGA".to_owned()),
-            several => SourceState::Ready(format!("{several} FPGAs")),
-        };
+        let state = state(found.len(), &crowds);
         Look { states: [(SourceName::FPGA, state)].into(), found, ..Look::default() }
     }
 
@@ -99,14 +106,31 @@ impl Fpga {
             there.insert(address);
             let Some(bare) = board.device() else { continue };
             let (host, rules) = (host.clone(), self.rules.clone());
-            let looked = self.patience.ask(address, SOON, move || board.look(&host, &rules));
+            let looked = self.asking.ask(address, move || board.look(&host, &rules));
             found.extend(looked.unwrap_or_else(|Late| {
                 let last = self.boards.get(&bare.id).cloned();
-                Some((last.unwrap_or(bare), trouble::observation(Some(trouble::no_answer()))))
+                Some((last.unwrap_or(bare), no_answer()))
             }));
         }
-        self.patience.rest(|address| there.contains(address));
+        self.asking.rest(|address| there.contains(address));
         found
+    }
+
+    /// A board that has not answered since the agent started may be of any card that was never seen without
+    /// such a board there: none of these is handed out, for it may be a part of one.
+    fn judge_wholeness(&mut self, found: &mut [Found]) {
+        let is_unclear = |(board, says): &Found| serial(board).is_none() && *says == no_answer();
+        if !found.iter().any(is_unclear) {
+            let serials = found.iter().filter_map(|(board, _)| serial(board));
+            self.whole = serials.map(str::to_owned).collect();
+            return;
+        }
+        for (board, says) in found {
+            let is_partial = serial(board).is_some_and(|of| !self.whole.contains(of));
+            if is_partial && *says == Observation::Passed {
+                *says = not_ready("a board that does not answer may be a part of it");
+            }
+        }
     }
 
     /// Adds the boards that are absent from cards of which another is there: a card is handed out whole
@@ -144,6 +168,16 @@ impl Fpga {
         } else {
             device.withheld = Some(UNKNOWN.to_owned());
         }
+    }
+}
+
+fn state(fpgas: usize, crowds: &Crowds) -> SourceState {
+    let more = crowds.to_string();
+    let more = if more.is_empty() { more } else { format!("; {more}") };
+    match fpgas {
+        0 => SourceState::Absent(format!("no driver shows an FPGA{more}")),
+        1 => SourceState::Ready(format!("1 FPGA{more}")),
+        several => SourceState::Ready(format!("{several} FPGAs{more}")),
     }
 }
 
@@ -199,6 +233,11 @@ fn join(card: &mut Device, board: Device) {
 /// Whether an identifier is one: a crashed firmware gives nothing but `f`.
 fn is_identifier(text: &str) -> bool {
     !text.is_empty() && !text.chars().all(|digit| digit.eq_ignore_ascii_case(&'f'))
+}
+
+/// It did not answer in time.
+fn no_answer() -> Observation {
+    trouble::observation(Some(trouble::no_answer()))
 }
 
 fn not_ready(detail: impl Into<String>) -> Observation {

@@ -3,7 +3,7 @@
 //! | file | what it tells |
 //! | --- | --- |
 //! | `function` | what sysfs shows of one function or subfunction |
-//! | `interface`, `rdma`, `vfio`, `vdpa` | what its driver made of it |
+//! | `interface`, `rdma`, `ports`, `vfio`, `vdpa` | what its driver made of it |
 //! | `uses`, `routes` | what the host itself does with it |
 //! | `nodes`, `link`, `describe` | what a container gets, whether it works, what it is |
 
@@ -13,6 +13,7 @@ mod function;
 mod interface;
 mod link;
 mod nodes;
+mod ports;
 mod rdma;
 mod routes;
 mod uses;
@@ -34,10 +35,14 @@ pub(crate) use attributes::{
 
 use self::{
     function::{Found, Function},
+    ports::PortReader,
     rdma::Networks,
     uses::Uses,
 };
-use super::family::{Family, Look};
+use super::{
+    crowds::{Crowds, some},
+    family::{Family, Look},
+};
 use crate::{
     config::{HealthPolicy, NicPolicy, Policy},
     host::{Host, PciIndex},
@@ -47,6 +52,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Nics {
     pci: PciIndex,
+    ports: PortReader,
     policy: NicPolicy,
     health: HealthPolicy,
     had_rdma: HadRdma,
@@ -85,7 +91,8 @@ impl Family for Nics {
     }
 
     fn look(&mut self, host: &Host) -> Look {
-        let Found { mut functions, skipped } = function::find(host, &mut self.pci);
+        let Found { mut functions, skipped, crowds } =
+            function::find(host, &mut self.pci, &mut self.ports);
         functions.sort_by_cached_key(Function::order);
         let view = View::new(host, &self.policy, &functions);
         let had_rdma = &mut self.had_rdma;
@@ -95,7 +102,7 @@ impl Family for Nics {
             Some((device, if lost { rdma_is_gone(function) } else { observed }))
         });
         let found = seen.collect();
-        let state = view.state(&skipped);
+        let state = view.state(&skipped, &crowds);
         Look { states: [(SourceName::NICS, state)].into(), found, ..Look::default() }
     }
 
@@ -129,7 +136,7 @@ impl<'a> View<'a> {
     }
 
     /// What there is to say of all interfaces together.
-    fn state(&self, skipped: &[String]) -> SourceState {
+    fn state(&self, skipped: &[String], crowds: &Crowds) -> SourceState {
         let functions = self.functions;
         let with_rdma = functions.iter().filter(|function| !function.rdma.is_empty()).count();
         let mut parts = match functions.len() {
@@ -140,8 +147,10 @@ impl<'a> View<'a> {
             parts.push(format!("RDMA network namespaces: {networks}"));
         }
         if !skipped.is_empty() {
-            parts.push(format!("left out, as no hardware's: {}", skipped.join(" ")));
+            let told = some(skipped.iter().cloned(), " ");
+            parts.push(format!("left out, as no hardware's: {told}"));
         }
+        parts.extend(Some(crowds.to_string()).filter(|text| !text.is_empty()));
         if self.uses.unknown.is_some() && !functions.is_empty() {
             parts.push("the host's routes cannot be read".to_owned());
         }
@@ -149,7 +158,7 @@ impl<'a> View<'a> {
         if functions.is_empty() { SourceState::Absent(text) } else { SourceState::Ready(text) }
     }
 
-    /// Whether a function that had an RDMA device is without since its module was unloaded, or is being
+    /// Whether a function that had an RDMA device, which is handed out, is without since its module was unloaded, or is being
     /// loaded anew. While the module is there somebody took the device away: devlink did, or the function
     /// became a part of a bond, which has one device for all its parts. In a network namespace of its own
     /// it may be a container's.
@@ -160,7 +169,8 @@ impl<'a> View<'a> {
             || rdma::has_maker(self.host, &function.folder);
         let mut interfaces = function.interfaces.iter();
         let is_in_bond = interfaces.any(|interface| uses::is_in_bond(self.host, &interface.name));
-        !is_made && !is_in_bond && self.networks != Networks::Exclusive
+        let is_given = !self.policy.rdma_nodes.is_empty();
+        is_given && !is_made && !is_in_bond && self.networks != Networks::Exclusive
     }
 }
 

@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
-    time::Duration,
 };
 
 use windlass_core::{
@@ -12,24 +11,20 @@ use windlass_core::{
     pci::PciAddress,
 };
 
-use super::graphics;
+use super::{asking::Asking, graphics};
 use crate::{
     host::{Host, PciFunction},
-    outside::{Late, Patience},
+    outside::Late,
 };
 
 /// What is wrong with a device.
 pub(super) type Trouble = (Reason, String);
 
-/// How long a look waits for one device. What the kernel has at hand takes microseconds, and what a healthy
-/// device's firmware answers some milliseconds.
-pub(super) const SOON: Duration = Duration::from_millis(500);
-
 /// What devices say of their condition in files that they have to fill themselves, which may take for ever
 /// while they are reset.
 #[derive(Debug, Default)]
 pub(super) struct Conditions {
-    patience: Patience<PciAddress, Option<Trouble>>,
+    asking: Asking<PciAddress, Option<Trouble>>,
 }
 
 /// A device did not answer in time.
@@ -109,11 +104,11 @@ impl Conditions {
         let asked = functions.iter().filter(|function| function.driver.is_some());
         let troubles = asked.filter_map(|function| {
             let (host, folder) = (host.clone(), function.folder());
-            let said = self.patience.ask(function.address, SOON, move || read(&host, &folder));
+            let said = self.asking.ask(function.address, move || read(&host, &folder));
             Some((function.address, said.unwrap_or_else(|Late| Some(no_answer()))?))
         });
         let troubles = troubles.collect();
-        self.patience.rest(|address| functions.iter().any(|it| it.address == *address));
+        self.asking.rest(|address| functions.iter().any(|it| it.address == *address));
         troubles
     }
 }

@@ -16,7 +16,11 @@ use super::{Host, PciFunction, pci::PCI_DEVICES};
 
 /// What is known of a host's functions, by address.
 #[derive(Debug, Default)]
-pub struct PciIndex(BTreeMap<PciAddress, Listed>);
+pub struct PciIndex {
+    known: BTreeMap<PciAddress, Listed>,
+    /// Whether there were more at the last look than are looked at.
+    is_crowded: bool,
+}
 
 /// A function that the kernel lists.
 #[derive(Debug)]
@@ -54,26 +58,43 @@ impl PciIndex {
 
     fn of(&mut self, host: &Host, is_meant: impl Fn(&Listed) -> bool) -> Vec<PciAddress> {
         self.refresh(host);
-        self.0.iter().filter(|(_, it)| is_meant(it)).map(|(address, _)| *address).collect()
+        self.known.iter().filter(|(_, it)| is_meant(it)).map(|(address, _)| *address).collect()
     }
 
     /// Reads what is new. A function that cannot be read is asked again at the next look.
     fn refresh(&mut self, host: &Host) {
-        let listed = listed(host);
-        self.0.retain(|address, it| listed.get(address) == Some(&it.inode));
+        let (listed, is_crowded) = listed(host, MOST_FUNCTIONS);
+        if is_crowded && !self.is_crowded {
+            tracing::warn!(
+                folder = PCI_DEVICES,
+                most = MOST_FUNCTIONS,
+                "more PCI functions than are looked at: those with higher addresses are left out"
+            );
+        }
+        self.is_crowded = is_crowded;
+        self.known.retain(|address, it| listed.get(address) == Some(&it.inode));
         for (address, inode) in listed {
-            if !self.0.contains_key(&address) {
-                self.0.extend(Listed::read(host, address, inode).map(|it| (address, it)));
+            if !self.known.contains_key(&address) {
+                self.known.extend(Listed::read(host, address, inode).map(|it| (address, it)));
             }
         }
     }
 }
 
-/// The addresses of all functions with the numbers of their entries.
-fn listed(host: &Host) -> BTreeMap<PciAddress, u64> {
+/// The addresses of all functions with the numbers of their entries; of more than so many the lowest, whatever
+/// the order in which the kernel lists them.
+fn listed(host: &Host, most: usize) -> (BTreeMap<PciAddress, u64>, bool) {
     let entries = fs::read_dir(host.path(PCI_DEVICES)).into_iter().flatten().flatten();
     let address = |entry: &DirEntry| entry.file_name().to_str()?.parse().ok();
-    entries.take(MOST_FUNCTIONS).filter_map(|entry| Some((address(&entry)?, entry.ino()))).collect()
+    let (mut listed, mut is_crowded) = (BTreeMap::new(), false);
+    for (address, inode) in entries.filter_map(|entry| Some((address(&entry)?, entry.ino()))) {
+        listed.insert(address, inode);
+        if listed.len() > most {
+            listed.pop_last();
+            is_crowded = true;
+        }
+    }
+    (listed, is_crowded)
 }
 
 // === impl Listed ===
@@ -122,5 +143,24 @@ mod tests {
         assert_eq!(of_class("0x030200"), 1, "what it is does not change");
         plug(&root, "0x120000");
         assert_eq!((of_class("0x030200"), of_class("0x120000")), (0, 1));
+    }
+
+    #[test]
+    fn of_a_crowd_the_lowest_addresses_are_looked_at_and_what_is_none_does_not_count() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let list = root.path().join(PCI_DEVICES.trim_start_matches('/'));
+        fs::create_dir_all(&list).expect("made");
+        for number in 0..100 {
+            fs::write(list.join(format!("a-{number}")), "").expect("written");
+        }
+        for bus in (0..20).rev() {
+            fs::write(list.join(format!("0000:{bus:02x}:00.0")), "").expect("written");
+        }
+        let host = Host::new(root.path(), root.path());
+        assert!(!listed(&host, 20).1);
+        let (some, is_crowded) = listed(&host, 7);
+        let buses: Vec<_> = some.keys().map(ToString::to_string).collect();
+        assert!(is_crowded && buses.len() == 7, "{buses:?}");
+        assert_eq!(buses.last().map(String::as_str), Some("0000:06:00.0"));
     }
 }

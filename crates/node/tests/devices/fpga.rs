@@ -6,7 +6,7 @@ use windlass_machine::{Fault, Profile};
 
 use crate::{
     golden,
-    world::{World, allocatable, attribute, device, end, pod, policy},
+    world::{World, allocatable, attribute, device, end, pod, policy, source},
 };
 
 const U250: &str = "amd.com/xilinx_u250_gen3x16_xdma_shell_4_1-1643110417";
@@ -104,10 +104,15 @@ async fn a_board_with_another_shell_moves_to_its_resource() {
 
 #[tokio::test]
 async fn what_the_board_says_of_its_condition_counts() {
-    let world = machine("alveo", "");
+    let world = machine("alveo", "fpga: {hottest: 95}");
     let agent = world.agent();
     agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
     for (fault, id, expected) in [
+        (
+            "set:u250-0:xmc.u.32505856/xmc_fpga_temp=130",
+            "fpga-0000-3b-00-0",
+            "Unhealthy: out of bounds, its FPGA 130 °C, limit 95 °C",
+        ),
         (
             "set:u250-0-mgmt:firewall.m.1/detected_level=2",
             "fpga-0000-3b-00-0",
@@ -127,13 +132,22 @@ async fn what_the_board_says_of_its_condition_counts() {
         happens(&world, fault);
         agent.until_health(id, expected).await;
     }
+    happens(&world, "set:u250-0:xmc.u.32505856/xmc_fpga_temp=94");
     happens(&world, "set:u250-0-mgmt:firewall.m.1/detected_level=0");
+    agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
+    // Without a limit in the configuration a board's own counts, where it tells one.
+    agent.follow("");
+    happens(&world, "set:u250-0:xmc.u.32505856/xmc_fpga_temp=130");
+    happens(&world, "set:u250-0:xmc.u.32505856/scaling_critical_temp_threshold=97");
+    agent.until_health("fpga-0000-3b-00-0", "Unhealthy: out of bounds, its FPGA 130").await;
+    happens(&world, "set:u250-0:xmc.u.32505856/scaling_critical_temp_threshold=N/A");
     agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
 }
 
-#[tokio::test]
-async fn boards_of_one_card_are_one_device_if_that_is_wanted() {
-    let boards: String = [("3b", 128), ("3c", 129)]
+/// The FPGAs of a card, by bus and number of their render node.
+fn u30(boards: &[(&str, u32)]) -> String {
+    boards
+        .iter()
         .map(|(bus, minor)| {
             format!(
                 r#"
@@ -150,8 +164,47 @@ async fn boards_of_one_card_are_one_device_if_that_is_wanted() {
   - {{folder: drm/renderD{minor}, class: drm, number: "226:{minor}", node: dri/renderD{minor}}}"#
             )
         })
-        .concat();
+        .collect::<Vec<_>>()
+        .concat()
+}
+
+/// A file by which one of them says of which card it is.
+const U30_SERIAL: &str = "/sys/bus/pci/devices/0000:3c:00.1/xmc.u.1/serial_num";
+
+#[tokio::test]
+async fn a_card_of_which_a_part_may_not_have_answered_yet_is_not_handed_out() {
+    let world = World::new(&u30(&[("3b", 128), ("3c", 129)]), "fpga: {unit: card}");
+    world.hang(U30_SERIAL);
+    let agent = world.agent();
+    let card = "fpga-card-70010000";
+    let unclear = "Unhealthy: not ready, a board that does not answer may be a part of it";
+    agent.until_health(card, unclear).await;
+    world.answer(U30_SERIAL, "70010000\n");
+    let state = agent.until_health(card, "Healthy").await;
+    assert_eq!(device(&state.inventory, card).nodes.len(), 2);
+    world.hang(U30_SERIAL);
+    agent.until_health(card, "Unhealthy: not ready, it does not answer").await;
+}
+
+#[tokio::test]
+async fn a_card_that_was_seen_whole_stays_while_another_board_does_not_answer() {
+    let boards = u30(&[("3b", 128), ("3c", 129), ("4b", 130)]);
     let world = World::new(&boards, "fpga: {unit: card}");
+    let folder = "/sys/bus/pci/devices/0000:4b:00.1";
+    // Without this file it is no board yet.
+    happens(&world, "unset:u30-4b:user_pf");
+    let agent = world.agent();
+    let card = "fpga-card-70010000";
+    agent.until_health(card, "Healthy").await;
+    world.hang(&format!("{folder}/xmc.u.1/serial_num"));
+    world.write(&format!("{folder}/user_pf"), "1\n");
+    let state = agent.until_health("fpga-0000-4b-00-0", "Unhealthy").await;
+    assert!(device(&state.inventory, card).health.is_healthy());
+}
+
+#[tokio::test]
+async fn boards_of_one_card_are_one_device_if_that_is_wanted() {
+    let world = World::new(&u30(&[("3b", 128), ("3c", 129)]), "fpga: {unit: card}");
     let state = world.survey().await;
     insta::assert_snapshot!("u30_card", golden::devices(&state, "fpga"));
     let agent = world.agent();
@@ -363,4 +416,54 @@ async fn logic_on_a_chip_is_offered_while_its_manager_operates() {
     let manager = device(&state.inventory, "fpga-fpga0");
     let said = attribute(manager, "windlass.dev/fpgaManager");
     assert_eq!(said.as_deref(), Some("Xilinx ZynqMP FPGA Manager"));
+}
+
+#[tokio::test]
+async fn a_board_in_regions_that_does_not_answer_stays_what_it_was_and_costs_no_other_anything() {
+    let world = machine("dfl", "");
+    let (silent, other) = ("fpga-0000-1a-00-0-port-0-0", "fpga-0000-b1-00-0-port-0-0");
+    let file = "/sys/class/fpga_region/region0/dfl-port.0/afu_id";
+    let agent = world.agent();
+    let state = agent.until_health(silent, "Healthy").await;
+    let before = device(&state.inventory, silent).clone();
+    world.hang(file);
+    let state = agent.until_health(silent, "Unhealthy: not ready, it does not answer").await;
+    let now = device(&state.inventory, silent);
+    assert_eq!((&now.nodes, &now.attributes), (&before.nodes, &before.attributes));
+    let afu = "/sys/class/fpga_region/region2/dfl-port.1/afu_id";
+    world.write(afu, "d8424dc4a4a3c413f89e433683f9040b\n");
+    agent.until_health(other, "Healthy").await;
+    world.answer(file, "d8424dc4a4a3c413f89e433683f9040b\n");
+    agent.until_health(silent, "Healthy").await;
+}
+
+#[tokio::test]
+async fn a_manager_that_does_not_answer_is_not_ready_and_costs_no_board_anything() {
+    let world = World::new(CHIP, "fpga: {nodes: /dev/uio*}");
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    let name = "windlass.dev/fpga-xilinx-zynqmp";
+    allocatable(&kubelet, name, 1).await;
+    let file = "/sys/class/fpga_manager/fpga0/state";
+    world.hang(file);
+    let state = agent.until_health("fpga-fpga0", "Unhealthy: not ready, it does not answer").await;
+    assert!(source(&state, "fpga").starts_with("ready: "), "{}", source(&state, "fpga"));
+    assert_eq!(allocatable(&kubelet, name, 0).await.counts(name), Some((1, 0)), "still its own");
+    world.answer(file, "operating\n");
+    allocatable(&kubelet, name, 1).await;
+}
+
+#[tokio::test]
+async fn crowds_are_told_and_take_no_board_down() {
+    let world = machine("alveo", "");
+    let lists = ["/sys/class/fpga_region", "/sys/class/fpga_manager"];
+    for list in lists {
+        world.crowd(list, "region", 20_000);
+    }
+    let state = world.survey().await;
+    let said = source(&state, "fpga");
+    for list in lists {
+        let crowd = format!("{list} has more than 1000 entries: the others are left out");
+        assert!(said.starts_with("ready: ") && said.contains(&crowd), "{said}");
+    }
+    assert!(device(&state.inventory, "fpga-0000-3b-00-0").health.is_healthy());
 }

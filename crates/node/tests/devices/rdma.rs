@@ -446,3 +446,31 @@ async fn a_gpu_and_a_nic_of_one_pod_are_near_each_other_whichever_is_asked_for_f
         assert_eq!(pair(&kubelet, &state, nic).await, PcieLevel::Pix, "{nic}");
     }
 }
+
+#[tokio::test]
+async fn an_interface_that_does_not_answer_stays_what_it_was_and_costs_no_other_anything() {
+    let world = world("");
+    let (silent, file) = ("nic-0000-ca-00-0", "/sys/class/infiniband/mlx5_4/ports/1/state");
+    let agent = world.agent();
+    let state = agent.until_health(silent, "Healthy").await;
+    let before = device(&state.inventory, silent).clone();
+    world.hang(file);
+    let state = agent.until_health(silent, "Unhealthy: not ready, it does not answer").await;
+    let now = device(&state.inventory, silent);
+    assert_eq!((&now.nodes, &now.attributes), (&before.nodes, &before.attributes));
+    world.machine.update(|model| model.nics[1].link = LinkState::Down).expect("changed");
+    let state = agent.until_health("nic-0000-17-00-1", "Unhealthy: link down").await;
+    assert!(source(&state, "nics").starts_with("ready: "), "{}", source(&state, "nics"));
+    world.answer(file, "4: ACTIVE\n");
+    agent.until_health(silent, "Healthy").await;
+}
+
+#[tokio::test]
+async fn an_interface_that_never_answered_is_listed_and_not_ready() {
+    let world = world("");
+    world.hang("/sys/class/infiniband/mlx5_4/ports/1/state");
+    let state = world.survey().await;
+    let health = |id: &str| device(&state.inventory, id).health.to_string();
+    assert!(health("nic-0000-ca-00-0").contains("it does not answer"));
+    assert!(health("nic-0000-17-00-1").starts_with("Healthy"));
+}

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, OpenOptions},
     io,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -108,6 +109,21 @@ impl World {
         fs::remove_file(self.host(path)).expect("removed");
         self.write(path, text);
         drop(fifo.expect("a FIFO"));
+    }
+
+    /// Links that lead to one folder, as a list that is out of bounds would have them; their names begin so.
+    pub(crate) fn crowd(&self, list: &str, begin: &str, count: u32) {
+        let folder = self.host(list);
+        fs::create_dir_all(&folder).expect("made");
+        let first = folder.join(format!("{begin}0"));
+        symlink("../../devices", &first).expect("linked");
+        for number in 1..count {
+            let name = folder.join(format!("{begin}{number}"));
+            // One more name for the same link costs the machine the least.
+            if fs::hard_link(&first, &name).is_err() {
+                symlink("../../devices", &name).expect("linked");
+            }
+        }
     }
 
     /// Lets something happen, `unplug:stick`.

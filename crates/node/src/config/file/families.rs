@@ -43,6 +43,9 @@ pub(super) struct FpgaEntry {
     /// Whether a container gets the node of an Alveo board's management function too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     management_nodes: bool,
+    /// The temperature of an Alveo board's FPGA from which on it is too hot, in degrees Celsius.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hottest: Option<u32>,
     /// Where the logic of a system on a chip has its nodes, by pattern.
     #[serde(skip_serializing_if = "Option::is_none")]
     nodes: Option<Many<String>>,
@@ -58,6 +61,9 @@ pub(super) struct FpgaEntry {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     expect: BTreeMap<String, String>,
 }
+
+/// Limits that an FPGA's temperature may have: below, it is never, and above, it is dead.
+const CELSIUS: std::ops::RangeInclusive<u32> = 30..=150;
 
 // === impl AmdEntry ===
 
@@ -96,10 +102,14 @@ impl FpgaEntry {
         let nodes = self.nodes.map(|nodes| nodes.0).unwrap_or_default();
         let why = |pattern: &String| danger::no_node(pattern).or_else(|| danger::of_nodes(pattern));
         wrong.extend(nodes.iter().filter_map(why).map(|why| Remark::new(line, why)));
+        let is_odd = |hottest: &u32| !CELSIUS.contains(hottest);
+        let why = |hottest| format!("hottest: {hottest} °C is not between 30 and 150 °C");
+        wrong.extend(self.hottest.filter(is_odd).map(why).map(|why| Remark::new(line, why)));
         let rules = FpgaRules {
             mode: self.mode.unwrap_or_default(),
             unit: self.unit.unwrap_or_default(),
             management_nodes: self.management_nodes,
+            hottest_celsius: self.hottest,
             nodes,
             handover: steps::handover(self.prepare, self.release, wrong),
             expect: self.expect,
@@ -115,6 +125,7 @@ impl FpgaEntry {
             mode: Some(rules.mode).filter(|mode| *mode != usual.mode),
             unit: Some(rules.unit).filter(|unit| *unit != usual.unit),
             management_nodes: rules.management_nodes,
+            hottest: rules.hottest_celsius,
             nodes: Some(rules.nodes.clone()).filter(|nodes| !nodes.is_empty()).map(Many),
             prepare: steps::written(&rules.handover.prepare),
             release: steps::written(&rules.handover.release),

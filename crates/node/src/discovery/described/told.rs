@@ -13,7 +13,7 @@ use windlass_core::{
 use super::find::Candidate;
 use crate::{
     config::SourceRule,
-    discovery::trouble::{self, SOON},
+    discovery::{asking::SOON, trouble},
     host::Host,
     outside::{Late, Patience},
 };

@@ -43,8 +43,9 @@ const VENDORS: [&str; 4] = ["0x10ee", "0x3475", "0x1d0f", "0x13fe"];
 const USER: &str = "user_pf";
 const MANAGEMENT: &str = "mgmt_pf";
 
-/// Where boards keep their serial number: the satellite controller's folder, and that of newer boards.
-const SERIALS: [&str; 2] = ["xmc.u.", "hwmon_sdm.u."];
+/// Where boards keep their serial number and what they measure: the satellite controller's folder, and that
+/// of newer boards.
+const CONTROLLERS: [&str; 2] = ["xmc.u.", "hwmon_sdm.u."];
 
 /// The folder of the engine that streams data, and the nodes that belong to it.
 const QDMA: &str = "dma.qdma.u";
@@ -145,7 +146,7 @@ impl Seen<'_> {
     }
 
     fn serial(&self, user: &Path) -> Option<String> {
-        let mut folders = SERIALS.iter().flat_map(|begin| self.below(user, begin));
+        let mut folders = CONTROLLERS.iter().flat_map(|begin| self.below(user, begin));
         let said = |folder: String| self.host.text(format!("{folder}/serial_num"));
         folders.find_map(|folder| said(folder).filter(|serial| !serial.is_empty()))
     }
@@ -192,7 +193,8 @@ impl Seen<'_> {
         let functions = [Some(user), board.management.as_ref()];
         let firewall = functions.into_iter().flatten().find_map(|function| self.firewall(function));
         let power = || self.power(&folder);
-        let trouble = firewall.or_else(power).or_else(|| trouble::of_heat(self.host, &folder));
+        let heat = || self.heat(&folder).or_else(|| trouble::of_heat(self.host, &folder));
+        let trouble = firewall.or_else(power).or_else(heat);
         trouble::observation(trouble.or_else(|| trouble::of_nodes(self.host, nodes)))
     }
 
@@ -208,12 +210,25 @@ impl Seen<'_> {
     }
 
     fn power(&self, user: &Path) -> Option<Trouble> {
-        let mut controllers = self.below(user, SERIALS[0]);
+        let mut controllers = self.below(user, CONTROLLERS[0]);
         let warns = |folder: String| {
             self.host.text(format!("{folder}/xmc_power_warn")).is_some_and(|says| !is_zero(&says))
         };
         let detail = "its power draw is beyond what the board allows".to_owned();
         controllers.any(warns).then_some((Reason::OutOfBounds, detail))
+    }
+
+    /// XRT's drivers show no limit beside the sensors (`xmc.c`, `hwmon_sdm.c`). The controller of some boards
+    /// tells at what it stops the clocks; most say `N/A` there, or nothing.
+    fn heat(&self, user: &Path) -> Option<Trouble> {
+        let mut controllers = CONTROLLERS.iter().flat_map(|begin| self.below(user, begin));
+        controllers.find_map(|folder| {
+            let celsius = |file: &str| self.host.text(format!("{folder}/{file}"))?.parse().ok();
+            let own = || celsius("scaling_critical_temp_threshold").filter(|limit| *limit > 0);
+            let limit: u32 = self.rules.hottest_celsius.or_else(own)?;
+            let now: u32 = celsius("xmc_fpga_temp").filter(|now| *now >= limit)?;
+            Some((Reason::OutOfBounds, format!("its FPGA {now} °C, limit {limit} °C")))
+        })
     }
 
     /// What lies in a folder and begins so.

@@ -7,7 +7,9 @@ use windlass_core::{
     resource::ResourceName,
 };
 
-use super::{Found, alveo, cards, manager, regions, resource};
+use super::{
+    super::crowds::Crowds, Found, alveo, cards, manager::Managers, regions::Regions, resource,
+};
 use crate::{
     config::{FpgaRules, FpgaUnit},
     host::{Host, PciIndex},
@@ -89,9 +91,13 @@ impl FpgaIdentity {
                 boards.filter(is_its).filter_map(look).collect()
             }
         };
-        let regions = || regions::devices(host, self.rules.mode).into_iter();
-        let others = || regions().chain(manager::devices(host, &self.rules.nodes));
-        boards.into_iter().find(is_it).or_else(|| others().find(is_it)).map(|(device, _)| device)
+        let others = || {
+            let mut crowds = Crowds::default();
+            let regions = Regions::default().devices(host, &mut crowds, self.rules.mode);
+            let managers = Managers::default().devices(host, &mut crowds, &self.rules.nodes);
+            regions.into_iter().chain(managers).find(is_it)
+        };
+        boards.into_iter().find(is_it).or_else(others).map(|(device, _)| device)
     }
 }
 

@@ -10,18 +10,21 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use windlass_core::{
-    attribute::AttributeName,
+    attribute::{AttributeName, Attributes},
     device::{Device, DeviceKind, DeviceNode, SourceName},
     health::Observation,
 };
 
-use super::{Found, not_ready};
+use super::{Found, no_answer, not_ready};
 use crate::{
     discovery::{
+        asking::Asking,
+        crowds::Crowds,
         described::fitting,
         facts::{attributes, text},
     },
     host::Host,
+    outside::Late,
 };
 
 pub(super) const DOMAIN: &str = "windlass.dev";
@@ -45,23 +48,54 @@ const NO_NODE: &str = "it is programmed, but no driver made a node that is known
 /// XRT's driver for logic on the processor's chip.
 const XRT: &str = "/sys/bus/platform/drivers/zocl-drm";
 
-/// Entries of a class that are looked at.
-const MOST: usize = 64;
+/// Entries of a class that are looked at. A machine has some dozens.
+const MOST: usize = 1_000;
 
-/// The devices of all managers. Those of boards are the boards' own.
-pub(super) fn devices(host: &Host, patterns: &[String]) -> Vec<Found> {
-    let managers: Vec<_> = on_chip(host, MANAGERS);
-    // Which region is whose is told by numbers of the device tree that sysfs does not show.
-    let (regions, patterns) = match managers.as_slice() {
-        [_] => (on_chip(host, REGIONS), patterns),
-        _ => (Vec::new(), &[][..]),
-    };
-    managers.iter().filter_map(|manager| device(host, manager, &regions, patterns)).collect()
+/// The managers, which are asked.
+#[derive(Debug, Default)]
+pub(super) struct Managers {
+    asking: Asking<PathBuf, Said>,
+}
+
+/// What a manager says of itself and of what it has programmed. Its driver may have to ask the chip.
+#[derive(Debug)]
+struct Said {
+    name: Option<String>,
+    state: Option<String>,
+    firmware: Option<String>,
+    compatible: Option<String>,
+}
+
+// === impl Managers ===
+
+impl Managers {
+    /// The devices of all managers, each asked by itself. Those of boards are the boards' own.
+    pub(super) fn devices(
+        &mut self,
+        host: &Host,
+        crowds: &mut Crowds,
+        patterns: &[String],
+    ) -> Vec<Found> {
+        let managers: Vec<_> = on_chip(host, crowds, MANAGERS);
+        // Which region is whose is told by numbers of the device tree that sysfs does not show.
+        let (regions, patterns) = match managers.as_slice() {
+            [_] => (on_chip(host, crowds, REGIONS), patterns),
+            _ => (Vec::new(), &[][..]),
+        };
+        let found = managers.iter().filter_map(|manager| {
+            let question = Said::asked(host, manager, &regions);
+            let said = self.asking.ask(manager.clone(), question);
+            device(host, manager, said, (&regions, patterns))
+        });
+        let found = found.collect();
+        self.asking.rest(|manager| managers.contains(manager));
+        found
+    }
 }
 
 /// The entries of a class that are below no PCI function.
-fn on_chip(host: &Host, class: &str) -> Vec<PathBuf> {
-    let names = host.names(class).into_iter().take(MOST);
+fn on_chip(host: &Host, crowds: &mut Crowds, class: &str) -> Vec<PathBuf> {
+    let names = crowds.names(host, class, MOST).into_iter();
     let folders = names.filter_map(|name| host.resolved(Path::new(class).join(name)));
     folders.filter(|folder| !folder.iter().any(is_pci)).collect()
 }
@@ -70,29 +104,28 @@ fn is_pci(part: &std::ffi::OsStr) -> bool {
     part.to_str().is_some_and(|part| part.parse::<windlass_core::pci::PciAddress>().is_ok())
 }
 
-fn device(host: &Host, manager: &Path, regions: &[PathBuf], patterns: &[String]) -> Option<Found> {
+/// The device of a manager, with the nodes in these regions and of these patterns.
+fn device(
+    host: &Host,
+    manager: &Path,
+    said: Result<Said, Late>,
+    (regions, patterns): (&[PathBuf], &[String]),
+) -> Option<Found> {
     let name = manager.file_name()?.to_str()?;
     let id = format!("{}-{name}", SourceName::FPGA).parse().ok()?;
-    let mut programs = [manager].into_iter().chain(regions.iter().map(PathBuf::as_path));
-    let firmware = programs.find_map(|folder| firmware(host, folder));
-    let own = attributes(
-        DOMAIN,
-        [
-            ("type", text("fpga-manager")),
-            (MANAGER_NAME, host.text(manager.join("name")).and_then(text)),
-            ("firmware", firmware.and_then(text)),
-            ("compatible", compatible(host, manager).and_then(text)),
-        ],
-    );
     let named = fitting(host, patterns);
     let mut nodes = nodes(host, manager, regions);
     nodes.extend(named.iter().flatten().cloned());
     nodes.sort_unstable();
     nodes.dedup_by(|a, b| a.path == b.path);
-    let observation = named.map_or_else(not_ready, |_| observe(host, manager, &nodes));
+    let (attributes, observation) = match (said, named) {
+        (Err(Late), _) => (Attributes::new(), no_answer()),
+        (Ok(said), Err(why)) => (said.attributes(), not_ready(why)),
+        (Ok(said), Ok(_)) => (said.attributes(), said.observe(&nodes)),
+    };
     let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
     let folder = Some(manager.to_owned());
-    Some((Device { attributes: own, nodes, folder, ..new }, observation))
+    Some((Device { attributes, nodes, folder, ..new }, observation))
 }
 
 /// The nodes of what is below the manager's own device and the regions. XRT has one
@@ -123,14 +156,43 @@ fn compatible(host: &Host, manager: &Path) -> Option<String> {
     text.split('\0').next().map(str::to_owned)
 }
 
-fn observe(host: &Host, manager: &Path, nodes: &[DeviceNode]) -> Observation {
-    match host.text(manager.join("state")) {
-        Some(state) if state == OPERATING && nodes.is_empty() => not_ready(NO_NODE),
-        Some(state) if state == OPERATING => Observation::Passed,
-        Some(state) if state == UNKNOWN => {
-            not_ready("its manager does not know whether it is programmed")
+// === impl Said ===
+
+impl Said {
+    /// The question, which may take for ever.
+    fn asked(host: &Host, manager: &Path, regions: &[PathBuf]) -> impl FnOnce() -> Self + use<> {
+        let (host, manager, regions) = (host.clone(), manager.to_owned(), regions.to_owned());
+        move || {
+            let mut programs = [&manager].into_iter().chain(&regions);
+            Self {
+                name: host.text(manager.join("name")),
+                state: host.text(manager.join("state")),
+                firmware: programs.find_map(|folder| firmware(&host, folder)),
+                compatible: compatible(&host, &manager),
+            }
         }
-        Some(state) => not_ready(format!("its manager says {state:?}: it is not programmed")),
-        None => not_ready("its manager tells no state"),
+    }
+
+    fn attributes(&self) -> Attributes {
+        let said = |said: &Option<String>| said.as_ref().and_then(text);
+        attributes(
+            DOMAIN,
+            [
+                ("type", text("fpga-manager")),
+                (MANAGER_NAME, said(&self.name)),
+                ("firmware", said(&self.firmware)),
+                ("compatible", said(&self.compatible)),
+            ],
+        )
+    }
+
+    fn observe(&self, nodes: &[DeviceNode]) -> Observation {
+        match self.state.as_deref() {
+            Some(OPERATING) if nodes.is_empty() => not_ready(NO_NODE),
+            Some(OPERATING) => Observation::Passed,
+            Some(UNKNOWN) => not_ready("its manager does not know whether it is programmed"),
+            Some(state) => not_ready(format!("its manager says {state:?}: it is not programmed")),
+            None => not_ready("its manager tells no state"),
+        }
     }
 }

@@ -3,6 +3,9 @@
 //! A region is a part of the board that can be programmed while the rest runs. Its management engine
 //! (FME) programs it and says by which interface; its ports are how programs reach the function that it
 //! was programmed with. A virtual function has a port, and its engine is with the physical function.
+//!
+//! Board and engine say what they are in files that may take for ever, as while they are programmed: each
+//! region is asked by itself.
 
 use std::{
     collections::BTreeMap,
@@ -11,17 +14,22 @@ use std::{
 
 use jiff::Timestamp;
 use windlass_core::{
-    attribute::AttributeName,
+    attribute::{AttributeName, Attributes},
     device::{Device, DeviceKind, DeviceNode, SourceName},
     health::{Observation, Reason},
     pci::PciAddress,
 };
 
-use super::{Found, is_identifier, not_ready};
+use super::{Found, is_identifier, no_answer, not_ready};
 use crate::{
     config::FpgaMode,
-    discovery::facts::{attributes, of_function, text},
+    discovery::{
+        asking::Asking,
+        crowds::Crowds,
+        facts::{attributes, of_function, text},
+    },
     host::Host,
+    outside::Late,
 };
 
 pub(super) const DOMAIN: &str = "fpga.intel.com";
@@ -61,12 +69,28 @@ const SPELLINGS: [Spelling; 2] = [
     },
 ];
 
-/// Entries of a class that are looked at.
-const MOST: usize = 256;
+/// Entries of a class, and of a folder, that are looked at. A machine has some dozens.
+const MOST: usize = 1_000;
+
+/// The regions, which are asked.
+#[derive(Debug, Default)]
+pub(super) struct Regions {
+    asking: Asking<PathBuf, Said>,
+}
+
+/// What a region says of itself.
+#[derive(Debug, Default)]
+struct Said {
+    interface: Option<String>,
+    bitstream: Option<String>,
+    /// What each of its ports is programmed with, where that is asked for.
+    functions: Vec<Option<String>>,
+}
 
 /// A region while it is looked at.
-struct Region<'a> {
-    host: &'a Host,
+#[derive(Clone)]
+struct Region {
+    host: Host,
     /// What is different under the other driver.
     spelling: &'static Spelling,
     /// Its PCI function.
@@ -78,41 +102,50 @@ struct Region<'a> {
     ports: Vec<PathBuf>,
 }
 
-/// The devices of all regions.
-pub(super) fn devices(host: &Host, mode: FpgaMode) -> Vec<Found> {
-    let regions = SPELLINGS.iter().flat_map(|spelling| regions(host, spelling));
-    regions
-        .flat_map(|region| match mode {
-            FpgaMode::Af => region.functions(),
-            FpgaMode::Region => vec![region.whole(None)],
-            FpgaMode::RegionDevel => {
-                vec![region.whole(region.own_engine().map(|folder| node(host, folder)))]
-            }
-        })
-        .collect()
+// === impl Regions ===
+
+impl Regions {
+    /// The devices of all regions. Those of one that does not answer say nothing of what they are.
+    pub(super) fn devices(
+        &mut self,
+        host: &Host,
+        crowds: &mut Crowds,
+        mode: FpgaMode,
+    ) -> Vec<Found> {
+        let regions: Vec<_> =
+            SPELLINGS.iter().flat_map(|spelling| regions(host, crowds, spelling)).collect();
+        let found = regions.iter().flat_map(|region| {
+            let asked = region.clone();
+            let said = self.asking.ask(region.folder.clone(), move || asked.said(mode));
+            region.devices(said.as_ref().map_err(|late| *late), mode)
+        });
+        let found = found.collect();
+        self.asking.rest(|folder| regions.iter().any(|region| region.folder == *folder));
+        found
+    }
 }
 
 /// The regions with ports. What is inside one is listed as a region too, and does not count; one whose
 /// ports were all released does.
-fn regions<'a>(host: &'a Host, spelling: &'static Spelling) -> Vec<Region<'a>> {
+fn regions(host: &Host, crowds: &mut Crowds, spelling: &'static Spelling) -> Vec<Region> {
     let class = Path::new("/sys/class").join(spelling.class);
-    let names = host.names(&class).into_iter().filter(|name| name.starts_with(spelling.region));
-    let mut folders: Vec<_> =
-        names.take(MOST).filter_map(|name| host.resolved(class.join(name))).collect();
+    let names = crowds.names(host, &class, MOST).into_iter();
+    let names = names.filter(|name| name.starts_with(spelling.region));
+    let mut folders: Vec<_> = names.filter_map(|name| host.resolved(class.join(name))).collect();
     folders.sort_unstable();
-    let is_inside =
-        |folder: &PathBuf| folders.iter().any(|other| other != folder && folder.starts_with(other));
+    // Behind a folder come those that are inside of it.
+    folders.dedup_by(|folder, outer| folder.starts_with(outer));
     let mut counts: BTreeMap<PciAddress, usize> = BTreeMap::new();
-    let outer = folders.iter().filter(|folder| !is_inside(folder));
-    let region = |folder: &PathBuf| {
-        let address = function_of(folder)?;
+    let region = |folder: PathBuf| {
+        let address = function_of(&folder)?;
         let count = counts.entry(address).or_default();
         let nth = std::mem::replace(count, *count + 1);
-        let ports = below(host, folder, spelling.port);
-        let engine = engine(host, spelling, folder, address);
-        Some(Region { host, spelling, address, nth, folder: folder.clone(), engine, ports })
+        let ports = below(host, &folder, spelling.port);
+        let engine = engine(host, spelling, &folder, address);
+        let host = host.clone();
+        Some(Region { host, spelling, address, nth, folder, engine, ports })
     };
-    outer.filter_map(region).filter(|region| !region.ports.is_empty()).collect()
+    folders.into_iter().filter_map(region).filter(|region| !region.ports.is_empty()).collect()
 }
 
 /// The engine beside the ports, or that of the physical function.
@@ -128,50 +161,62 @@ fn engine(host: &Host, spelling: &Spelling, region: &Path, address: PciAddress) 
 
 // === impl Region ===
 
-impl Region<'_> {
+impl Region {
+    fn devices(&self, said: Result<&Said, Late>, mode: FpgaMode) -> Vec<Found> {
+        match mode {
+            FpgaMode::Af => self.functions(said),
+            FpgaMode::Region => vec![self.whole(said, None)],
+            FpgaMode::RegionDevel => {
+                let engine = self.own_engine().map(|folder| node(&self.host, folder));
+                vec![self.whole(said, engine)]
+            }
+        }
+    }
+
     /// A device for each port.
-    fn functions(&self) -> Vec<Found> {
-        let function = |port: &PathBuf| {
-            let id = self.host.text(port.join("afu_id"));
-            let node = node(self.host, port);
-            let number = number(self.host, port)?;
-            let device = self.device(&format!("port-{}-{number}", self.nth), id, vec![node]);
+    fn functions(&self, said: Result<&Said, Late>) -> Vec<Found> {
+        let function = |(nth, port): (usize, &PathBuf)| {
+            let number = number(&self.host, port)?;
+            let function = said.map(|said| (said, said.function_of(nth)));
+            let node = node(&self.host, port);
+            let device = self.device(&format!("port-{}-{number}", self.nth), function, vec![node]);
             Some(in_folder(port, device))
         };
-        self.ports.iter().filter_map(function).collect()
+        self.ports.iter().enumerate().filter_map(function).collect()
     }
 
     /// One device, with the node that programs it or without.
-    fn whole(&self, engine: Option<DeviceNode>) -> Found {
-        let ports = self.ports.iter().map(|port| node(self.host, port));
-        let nodes = ports.chain(engine).collect();
-        let mut found = self.device(&format!("region-{}", self.nth), None, nodes);
+    fn whole(&self, said: Result<&Said, Late>, engine: Option<DeviceNode>) -> Found {
+        let nodes = self.ports.iter().map(|port| node(&self.host, port)).chain(engine).collect();
+        let device = said.map(|said| (said, None));
+        let mut found = self.device(&format!("region-{}", self.nth), device, nodes);
         // With several ports there is no function that the region has.
-        if let [port] = self.ports.as_slice() {
-            let said = self.host.text(port.join("afu_id")).filter(|id| is_identifier(id));
-            found.0.attributes.extend(said.and_then(text).map(|id| (FUNCTION, id)));
+        if let (Ok(said), [_]) = (said, self.ports.as_slice()) {
+            let function = said.function_of(0).filter(|id| is_identifier(id)).and_then(text);
+            found.0.attributes.extend(function.map(|id| (FUNCTION, id)));
         }
         in_folder(&self.folder, found)
     }
 
-    fn device(&self, name: &str, function: Option<String>, nodes: Vec<DeviceNode>) -> Found {
+    /// A device with what its region says, and the function that it is programmed with.
+    fn device(
+        &self,
+        name: &str,
+        said: Result<(&Said, Option<String>), Late>,
+        nodes: Vec<DeviceNode>,
+    ) -> Found {
         let pci = self.host.pci_function(self.address);
         let id = format!("{}-{}-{name}", SourceName::FPGA, pci.id());
         let id = id.parse().expect("made of letters, digits and '-'");
-        let interface = self.interface();
-        let observation = self.observe(interface.as_deref(), function.as_deref(), &nodes);
-        let known = |id: Option<String>| id.filter(|id| is_identifier(id)).and_then(text);
-        let own = attributes(
-            DOMAIN,
-            [
-                ("type", text("region")),
-                (INTERFACE_ID, known(interface)),
-                (FUNCTION_ID, known(function)),
-                ("bitstreamId", self.engine_says("bitstream_id").and_then(text)),
-            ],
-        );
+        let (observation, own) = match said {
+            Ok((said, function)) => {
+                let observation = self.observe(said, function.as_deref(), &nodes);
+                (observation, said.attributes(function))
+            }
+            Err(Late) => (no_answer(), Attributes::new()),
+        };
         let device = Device {
-            attributes: own.into_iter().chain(of_function(self.host, &pci)).collect(),
+            attributes: own.into_iter().chain(of_function(&self.host, &pci)).collect(),
             place: pci.place(),
             nodes,
             ..Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH)
@@ -185,26 +230,29 @@ impl Region<'_> {
         self.engine.as_deref().filter(|engine| engine.starts_with(&self.folder))
     }
 
+    /// Asks for everything that board and engine fill in. May take for ever.
+    fn said(&self, mode: FpgaMode) -> Said {
+        // Of several ports together nobody asks.
+        let ports = self.ports.iter().filter(|_| mode == FpgaMode::Af || self.ports.len() == 1);
+        let engine = self.engine.as_ref();
+        Said {
+            interface: self.interface(),
+            bitstream: engine.and_then(|engine| self.host.text(engine.join("bitstream_id"))),
+            functions: ports.map(|port| self.host.text(port.join("afu_id"))).collect(),
+        }
+    }
+
     fn interface(&self) -> Option<String> {
         let way = self.spelling.interface.iter();
         let mut places = vec![self.engine.clone()?];
         for step in way {
-            places = places.iter().flat_map(|place| below(self.host, place, step)).collect();
+            places = places.iter().flat_map(|place| below(&self.host, place, step)).collect();
         }
         places.iter().find_map(|file| self.host.text(file))
     }
 
-    fn engine_says(&self, file: &str) -> Option<String> {
-        self.host.text(self.engine.as_ref()?.join(file))
-    }
-
-    fn observe(
-        &self,
-        interface: Option<&str>,
-        function: Option<&str>,
-        nodes: &[DeviceNode],
-    ) -> Observation {
-        let Some(interface) = interface else {
+    fn observe(&self, said: &Said, function: Option<&str>, nodes: &[DeviceNode]) -> Observation {
+        let Some(interface) = said.interface.as_deref() else {
             return not_ready("no management engine says its interface");
         };
         if [Some(interface), function].iter().flatten().any(|id| !is_identifier(id)) {
@@ -223,6 +271,28 @@ impl Region<'_> {
 /// The device with the folder in which steps may write.
 fn in_folder(folder: &Path, (device, observation): Found) -> Found {
     (Device { folder: Some(folder.to_owned()), ..device }, observation)
+}
+
+// === impl Said ===
+
+impl Said {
+    /// What the port of that position is programmed with.
+    fn function_of(&self, nth: usize) -> Option<String> {
+        self.functions.get(nth).cloned().flatten()
+    }
+
+    fn attributes(&self, function: Option<String>) -> Attributes {
+        let known = |id: Option<String>| id.filter(|id| is_identifier(id)).and_then(text);
+        attributes(
+            DOMAIN,
+            [
+                ("type", text("region")),
+                (INTERFACE_ID, known(self.interface.clone())),
+                (FUNCTION_ID, known(function)),
+                ("bitstreamId", self.bitstream.as_ref().and_then(text)),
+            ],
+        )
+    }
 }
 
 /// The node that a folder tells of, or else the one that drivers make for a folder of that name.
@@ -246,6 +316,6 @@ fn function_of(folder: &Path) -> Option<PciAddress> {
 
 /// What lies in a folder and begins so, in the order of its names.
 fn below(host: &Host, folder: &Path, begin: &str) -> Vec<PathBuf> {
-    let names = host.names(folder).into_iter().filter(|name| name.starts_with(begin));
-    names.take(MOST).map(|name| folder.join(name)).collect()
+    let names = host.some_names(folder, MOST).unwrap_or_default().into_iter();
+    names.filter(|name| name.starts_with(begin)).map(|name| folder.join(name)).collect()
 }

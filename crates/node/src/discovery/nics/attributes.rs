@@ -64,7 +64,7 @@ impl View<'_> {
 
     fn rdma(&self, function: &Function) -> Vec<Fact> {
         let device = function.rdma.first();
-        let port = device.and_then(|device| device.ports.first());
+        let port = device.and_then(|device| device.said.ports.first());
         let of_port = |text: Option<&String>| text.map(AttributeValue::string);
         // `4: ACTIVE` without the number.
         let state = port.and_then(|port| port.state.as_deref()?.rsplit(' ').next());

@@ -9,10 +9,14 @@ use windlass_core::pci::PciAddress;
 
 use super::{
     interface::{self, Interface},
+    ports::PortReader,
     rdma::{self, RdmaDevice},
     vdpa::{self, Vdpa},
 };
-use crate::host::{Host, PciIndex};
+use crate::{
+    discovery::crowds::Crowds,
+    host::{Host, PciIndex},
+};
 
 /// What was found on the host.
 #[derive(Debug, Default)]
@@ -20,6 +24,16 @@ pub(super) struct Found {
     pub(super) functions: Vec<Function>,
     /// RDMA devices that are no hardware's, which containers cannot be given.
     pub(super) skipped: Vec<String>,
+    /// What there was too much of.
+    pub(super) crowds: Crowds,
+}
+
+/// What all functions are read with.
+struct Reader<'a> {
+    host: &'a Host,
+    ports: &'a mut PortReader,
+    vdpa: vdpa::Listed,
+    crowds: &'a mut Crowds,
 }
 
 /// A network function.
@@ -63,20 +77,27 @@ const INFINIBAND: &str = "/sys/class/infiniband";
 /// The class of network controllers (PCI Code and ID Assignment).
 const NETWORK: &str = "0x02";
 
+/// Entries of a list that are looked at. A big machine has two thousand functions.
+pub(super) const MOST_LISTED: usize = 4_000;
+
 /// In the name of a subfunction, `mlx5_core.sf.2`.
 const SUBFUNCTION: &str = ".sf.";
 
 /// Everything on the host that is a network function. One that cannot be read is left out, and costs
 /// no other.
-pub(super) fn find(host: &Host, pci: &mut PciIndex) -> Found {
+pub(super) fn find(host: &Host, pci: &mut PciIndex, ports: &mut PortReader) -> Found {
     let mut found = Found::default();
     // By name, so that what is found in two ways is found once.
     let mut folders = BTreeMap::new();
     let addresses = pci.addresses_of_class(host, &[NETWORK]).into_iter();
     folders.extend(addresses.map(|it| (it.to_string(), format!("{PCI}/{it}"))));
-    let parts = host.names(AUXILIARY).into_iter().filter(|name| name.contains(SUBFUNCTION));
-    folders.extend(parts.map(|name| (name.clone(), format!("{AUXILIARY}/{name}"))));
-    for rdma in host.names(INFINIBAND) {
+    let subfunctions = found
+        .crowds
+        .names(host, AUXILIARY, MOST_LISTED)
+        .into_iter()
+        .filter(|name| name.contains(SUBFUNCTION));
+    folders.extend(subfunctions.map(|name| (name.clone(), format!("{AUXILIARY}/{name}"))));
+    for rdma in found.crowds.names(host, INFINIBAND, MOST_LISTED) {
         // Older kernels put software below the function that it sends through.
         let is_software = rdma::is_software(host, &Path::new(INFINIBAND).join(&rdma));
         // Some RDMA devices are of no network class, such as Alibaba's.
@@ -85,8 +106,11 @@ pub(super) fn find(host: &Host, pci: &mut PciIndex) -> Found {
             None => found.skipped.push(rdma),
         }
     }
-    let read = |(name, folder): (String, String)| Function::read(host, name, folder.into());
+    let vdpa = vdpa::Listed::read(host, &mut found.crowds);
+    let mut reader = Reader { host, ports, vdpa, crowds: &mut found.crowds };
+    let read = |(name, folder): (String, String)| reader.function(name, folder.into());
     found.functions = folders.into_iter().filter_map(read).collect();
+    ports.rest();
     let physical = physical_functions(host, &found.functions);
     for function in &mut found.functions {
         function.physical = physical.get(&function.name).cloned();
@@ -129,22 +153,23 @@ fn physical_functions(host: &Host, functions: &[Function]) -> BTreeMap<String, P
     found
 }
 
-// === impl Function ===
+// === impl Reader ===
 
-impl Function {
-    fn read(host: &Host, name: String, folder: PathBuf) -> Option<Self> {
+impl Reader<'_> {
+    fn function(&mut self, name: String, folder: PathBuf) -> Option<Function> {
+        let host = self.host;
         let address = match name.parse() {
             Ok(address) => address,
             Err(_) => parent(host, &folder)?,
         };
         let number = |file: &str| host.text(folder.join(file))?.parse().ok();
         let virtual_functions = number("sriov_totalvfs").filter(|total| *total > 0);
-        Some(Self {
+        Some(Function {
             address,
             driver: host.link_name(folder.join("driver")),
-            interfaces: interface::of_device(host, &folder),
-            rdma: rdma::of_device(host, &folder),
-            vdpa: vdpa::of_device(host, &folder),
+            interfaces: interface::of_device(host, self.crowds, &folder),
+            rdma: rdma::of_device(host, self.ports, &folder),
+            vdpa: self.vdpa.of_device(host, &folder),
             physical: None,
             virtual_functions: virtual_functions
                 .map(|total| (total, number("sriov_numvfs").unwrap_or(0))),
@@ -154,7 +179,11 @@ impl Function {
             folder,
         })
     }
+}
 
+// === impl Function ===
+
+impl Function {
     /// By RDMA device, `mlx5_10` after `mlx5_9`; then those without one, by their place.
     pub(super) fn order(&self) -> impl Ord + use<> {
         let rdma = self.rdma.first().map(|rdma| (rdma.name.len(), rdma.name.clone()));

@@ -5,7 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::host::Host;
+use super::function::MOST_LISTED;
+use crate::{discovery::crowds::Crowds, host::Host};
 
 /// A network interface that the host sees. One that a container was given is not among them.
 #[derive(Debug)]
@@ -26,10 +27,10 @@ pub(super) struct Interface {
 const UP: u32 = 1;
 
 /// The interfaces of a device, its representors left out. Those of virtio are one device further down.
-pub(super) fn of_device(host: &Host, folder: &Path) -> Vec<Interface> {
+pub(super) fn of_device(host: &Host, crowds: &mut Crowds, folder: &Path) -> Vec<Interface> {
     let folders = net_folders(host, folder);
     let read = |net: &PathBuf| {
-        let names = host.names(net).into_iter();
+        let names = crowds.names(host, net, MOST_LISTED).into_iter();
         let own = names.filter(|name| !is_representor(host, &net.join(name)));
         own.map(|name| Interface::read(host, net, name)).collect::<Vec<_>>()
     };
@@ -39,7 +40,8 @@ pub(super) fn of_device(host: &Host, folder: &Path) -> Vec<Interface> {
 /// The interfaces through which the switch of an adapter reaches its virtual functions, by their numbers.
 pub(super) fn representors(host: &Host, folder: &Path) -> BTreeMap<u32, String> {
     let net = folder.join("net");
-    let names = host.names(&net).into_iter();
+    // Where there are more, the function itself says so.
+    let names = host.some_names(&net, MOST_LISTED).unwrap_or_default().into_iter();
     names.filter_map(|name| Some((representor_index(host, &net.join(&name))?, name))).collect()
 }
 

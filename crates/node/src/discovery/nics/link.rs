@@ -8,6 +8,7 @@
 use windlass_core::health::{Observation, Reason};
 
 use super::{View, function::Function, interface::Interface, nodes::NodeSet, rdma::RdmaDevice};
+use crate::discovery::trouble::{self, Trouble};
 
 impl View<'_> {
     pub(super) fn observe(&self, function: &Function, set: &NodeSet) -> Observation {
@@ -17,19 +18,29 @@ impl View<'_> {
         if let Some((reason, why)) = &set.missing {
             return Observation::Failed(*reason, why.clone());
         }
-        let trouble = match &function.physical {
-            None => trouble_of(function),
+        let own = silence(function);
+        trouble::observation(own.or_else(|| match &function.physical {
+            None => link_down(function),
             Some(physical) => {
-                let physical = self.physical.get(&physical.address).copied();
-                physical.and_then(trouble_of).map(|why| format!("physical function: {why}"))
+                let physical = self.physical.get(&physical.address)?;
+                let (reason, why) = silence(physical).or_else(|| link_down(physical))?;
+                Some((reason, format!("physical function: {why}")))
             }
-        };
-        trouble.map_or(Observation::Passed, |why| Observation::Failed(Reason::LinkDown, why))
+        }))
     }
 }
 
+/// What it said last may be wrong by now.
+fn silence(function: &Function) -> Option<Trouble> {
+    function.rdma.iter().any(|rdma| rdma.said.is_late).then(trouble::no_answer)
+}
+
+fn link_down(function: &Function) -> Option<Trouble> {
+    no_traffic(function).map(|why| (Reason::LinkDown, why))
+}
+
 /// Why no traffic flows, as far as it can be known.
-fn trouble_of(function: &Function) -> Option<String> {
+fn no_traffic(function: &Function) -> Option<String> {
     let is_up = function.interfaces.iter().any(|interface| interface.is_up);
     match function.rdma.first() {
         Some(rdma) if rdma.is_infiniband() || is_up => inactive(rdma),
@@ -40,7 +51,8 @@ fn trouble_of(function: &Function) -> Option<String> {
 
 /// Of a device with several ports one is enough.
 fn inactive(rdma: &RdmaDevice) -> Option<String> {
-    let first = rdma.ports.first().filter(|_| rdma.ports.iter().all(|port| !port.is_active()))?;
+    let ports = &rdma.said.ports;
+    let first = ports.first().filter(|_| ports.iter().all(|port| !port.is_active()))?;
     let state = first.state.as_deref().unwrap_or("in no known state");
     let phys = first.phys_state.as_deref().map(|state| format!(", {state}"));
     Some(format!("port {} of {} is {state}{}", first.number, rdma.name, phys.unwrap_or_default()))

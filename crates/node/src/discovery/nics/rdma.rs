@@ -1,4 +1,4 @@
-//! RDMA devices: their ports, their nodes, and the network namespaces that may use them.
+//! RDMA devices: their nodes, and the network namespaces that may use them.
 //!
 //! The devices of a function are those in its own folder. Names and GUIDs of interfaces are not asked: with
 //! IP over InfiniBand the GUID of the node is not that of the port.
@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use windlass_core::device::DeviceNode;
 
+use super::ports::{Port, PortReader, Said};
 use crate::{config::RdmaNode, host::Host};
 
 /// An RDMA device of a function.
@@ -14,25 +15,9 @@ use crate::{config::RdmaNode, host::Host};
 pub(super) struct RdmaDevice {
     /// `mlx5_0`
     pub(super) name: String,
-    pub(super) ports: Vec<Port>,
+    pub(super) said: Said,
     /// Its own nodes, as the driver has made them so far.
     pub(super) nodes: Vec<(RdmaNode, DeviceNode)>,
-}
-
-/// A port of an RDMA device.
-#[derive(Debug)]
-pub(super) struct Port {
-    pub(super) number: String,
-    /// `4: ACTIVE`
-    pub(super) state: Option<String>,
-    /// `5: LinkUp`
-    pub(super) phys_state: Option<String>,
-    /// `InfiniBand` or `Ethernet`
-    pub(super) link_layer: Option<String>,
-    /// `400 Gb/sec (4X NDR)`
-    pub(super) rate: Option<String>,
-    /// The first partition key.
-    pub(super) pkey: Option<String>,
 }
 
 /// Which network namespaces an RDMA device works in.
@@ -53,12 +38,12 @@ const SOFTWARE: [&str; 2] = ["rxe", "Software iWARP"];
 const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 
 /// The RDMA devices in the folder of a function.
-pub(super) fn of_device(host: &Host, folder: &Path) -> Vec<RdmaDevice> {
+pub(super) fn of_device(host: &Host, ports: &mut PortReader, folder: &Path) -> Vec<RdmaDevice> {
     let infiniband = folder.join("infiniband");
     let mut names = host.names(&infiniband);
     names.retain(|name| !is_software(host, &infiniband.join(name)));
     names.sort_by_key(|name| (name.len(), name.clone()));
-    names.into_iter().map(|name| RdmaDevice::read(host, folder, name)).collect()
+    names.into_iter().map(|name| RdmaDevice::read(host, ports, folder, name)).collect()
 }
 
 /// Whether an RDMA device is a program that sends through any interface. Of `rxe` there is also a file that
@@ -81,10 +66,8 @@ pub(super) fn has_maker(host: &Host, function: &Path) -> bool {
 // === impl RdmaDevice ===
 
 impl RdmaDevice {
-    fn read(host: &Host, folder: &Path, name: String) -> Self {
-        let ports = folder.join("infiniband").join(&name).join("ports");
-        let port = |number| Port::read(host, &ports, number);
-        let ports = host.names(&ports).into_iter().map(port).collect();
+    fn read(host: &Host, ports: &mut PortReader, folder: &Path, name: String) -> Self {
+        let said = ports.read(host, folder.join("infiniband").join(&name));
         let own = |class: &str| {
             let class = folder.join(class);
             let entries = host.names(&class).into_iter().map(|entry| class.join(entry));
@@ -93,12 +76,12 @@ impl RdmaDevice {
         };
         let folders = own("infiniband_verbs").into_iter().chain(own("infiniband_mad"));
         let nodes = folders.filter_map(|folder| node(host, &folder)).collect();
-        Self { name, ports, nodes }
+        Self { name, said, nodes }
     }
 
     pub(super) fn is_infiniband(&self) -> bool {
         let is_it = |port: &Port| port.link_layer.as_deref() == Some("InfiniBand");
-        self.ports.first().is_some_and(is_it)
+        self.said.ports.first().is_some_and(is_it)
     }
 
     pub(super) fn has(&self, kind: RdmaNode) -> bool {
@@ -117,27 +100,6 @@ fn node(host: &Host, folder: &Path) -> Option<(RdmaNode, DeviceNode)> {
     };
     let usual = || DeviceNode::new(Path::new("/dev/infiniband").join(name));
     Some((kind, host.node_at(folder).map_or_else(usual, |found| found.node)))
-}
-
-// === impl Port ===
-
-impl Port {
-    fn read(host: &Host, ports: &Path, number: String) -> Self {
-        let text = |file: &str| host.text(ports.join(&number).join(file));
-        Self {
-            state: text("state"),
-            phys_state: text("phys_state"),
-            link_layer: text("link_layer"),
-            rate: text("rate"),
-            pkey: text("pkeys/0"),
-            number,
-        }
-    }
-
-    /// Whether traffic flows (`enum ib_port_state`, IBTA).
-    pub(super) fn is_active(&self) -> bool {
-        self.state.as_deref().is_some_and(|state| state.ends_with("ACTIVE"))
-    }
 }
 
 // === impl Networks ===

@@ -1,10 +1,11 @@
 //! vDPA devices: virtio in hardware, made of a function.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use windlass_core::device::DeviceNode;
 
-use crate::host::Host;
+use super::function::MOST_LISTED;
+use crate::{discovery::crowds::Crowds, host::Host};
 
 /// A vDPA device.
 #[derive(Debug)]
@@ -25,15 +26,31 @@ pub(super) enum VdpaKind {
 
 const DEVICES: &str = "/sys/bus/vdpa/devices";
 
-/// The vDPA devices made of a function.
-pub(super) fn of_device(host: &Host, folder: &Path) -> Vec<Vdpa> {
-    let function = folder.file_name().and_then(|name| name.to_str());
-    let is_its = |name: &String| {
-        let link = host.link(Path::new(DEVICES).join(name)).unwrap_or_default();
-        link.rsplit('/').nth(1) == function
-    };
-    let its = host.names(DEVICES).into_iter().filter(is_its);
-    its.filter_map(|name| read(host, folder, name)).collect()
+/// The names of vDPA devices by the function or subfunction that each is made of.
+#[derive(Debug, Default)]
+pub(super) struct Listed(BTreeMap<String, Vec<String>>);
+
+// === impl Listed ===
+
+impl Listed {
+    /// Reads the list once, for all functions.
+    pub(super) fn read(host: &Host, crowds: &mut Crowds) -> Self {
+        let mut listed = Self::default();
+        for name in crowds.names(host, DEVICES, MOST_LISTED) {
+            let link = host.link(Path::new(DEVICES).join(&name)).unwrap_or_default();
+            if let Some(function) = link.rsplit('/').nth(1) {
+                listed.0.entry(function.to_owned()).or_default().push(name);
+            }
+        }
+        listed
+    }
+
+    /// The vDPA devices made of a function.
+    pub(super) fn of_device(&self, host: &Host, folder: &Path) -> Vec<Vdpa> {
+        let function = folder.file_name().and_then(|name| name.to_str());
+        let its = function.and_then(|name| self.0.get(name)).into_iter().flatten();
+        its.filter_map(|name| read(host, folder, name.clone())).collect()
+    }
 }
 
 fn read(host: &Host, function: &Path, name: String) -> Option<Vdpa> {

@@ -236,7 +236,7 @@ sources:
 - {name: well, resource: a.com/well, find: {class: tty}}
 "#;
     let world = World::new(STICK, config);
-    crowd(&world, "/sys/class/crowd", 100_000);
+    world.crowd("/sys/class/crowd", "", 100_000);
     world.write("/etc/boards/good", "slot: 3");
     world.write("/etc/boards/bad", "slot: three");
     fs::create_dir_all(world.host("/sys/class/loops")).expect("made");
@@ -253,20 +253,6 @@ sources:
     device(&state.inventory, "files-good");
     assert!(source(&state, "loops").starts_with("absent: /sys/class/loops/a leads nowhere"));
     assert_eq!(source(&state, "well"), "ready: 1 device");
-}
-
-/// Links that lead to one folder, as a class that is out of bounds would have them.
-fn crowd(world: &World, class: &str, count: u32) {
-    let folder = world.host(class);
-    fs::create_dir_all(&folder).expect("made");
-    let first = folder.join("0");
-    symlink("../../devices", &first).expect("linked");
-    for number in 1..count {
-        // One more name for the same link costs the machine the least.
-        if fs::hard_link(&first, folder.join(number.to_string())).is_err() {
-            symlink("../../devices", folder.join(number.to_string())).expect("linked");
-        }
-    }
 }
 
 #[test]

@@ -113,3 +113,31 @@ async fn an_rdma_device_that_is_taken_from_a_function_is_no_failure() {
     let device = device(&state.inventory, "0000:ca:00.0");
     assert!(device.health.is_healthy(), "{}", device.health);
 }
+
+#[tokio::test]
+async fn an_rdma_device_that_nobody_is_given_may_go() {
+    let world = world("nics: {ids: pciAddress, rdmaNodes: []}");
+    let agent = world.agent();
+    agent.until_health("0000:ca:00.0", "Healthy").await;
+    take_rdma(&world, 0);
+    let state = agent.until(|state| source(state, "nics").contains(", 0 with RDMA")).await;
+    let device = device(&state.inventory, "0000:ca:00.0");
+    assert!(device.health.is_healthy(), "{}", device.health);
+}
+
+#[tokio::test]
+async fn crowds_are_told_and_take_no_interface_down() {
+    let world = world("");
+    let lists = ["/sys/class/infiniband", "/sys/bus/vdpa/devices", "/sys/bus/auxiliary/devices"];
+    for list in lists {
+        world.crowd(list, "crowd", 20_000);
+    }
+    let state = world.survey().await;
+    let said = source(&state, "nics");
+    for list in lists {
+        let crowd = format!("{list} has more than 4000 entries: the others are left out");
+        assert!(said.contains(&crowd), "{said}");
+    }
+    assert!(said.starts_with("ready: ") && said.len() < 500, "{said}");
+    assert!(device(&state.inventory, "nic-0000-17-00-1").health.is_healthy());
+}
