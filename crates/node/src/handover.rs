@@ -237,7 +237,7 @@ impl Handovers {
     fn ask(&mut self, request: Request) {
         let slot = self.slots.get_mut(&request.device);
         let care = slot.as_ref().and_then(|slot| slot.care.as_ref());
-        let refused = care.and_then(|care| care.barred.clone());
+        let refused = care.and_then(|care| care.barred.clone().or_else(|| care.unproven.clone()));
         match (slot, refused) {
             (Some(slot), None) if slot.care.is_some() => {
                 let id = request.device.clone();
@@ -305,6 +305,7 @@ impl Handovers {
             folder: care.folder.clone(),
             host: self.ground.host.clone(),
             writing: slot.writing.clone(),
+            asking: slot.asking.clone(),
         };
         let on_disk = recorded(self.written.clone(), self.newest.borrow().0);
         let (id, limit) = (id.clone(), self.ground.limits.prepare_deadline);

@@ -19,13 +19,13 @@ pub(super) struct Asking<K, A> {
 pub(super) const SOON: Duration = Duration::from_millis(500);
 
 /// How long a device is waited for when many before it did not answer.
-const LEAST: Duration = Duration::from_millis(20);
+const LEAST: Duration = Duration::from_millis(50);
 
 // === impl Asking ===
 
 impl<K: Ord, A: Send + 'static> Asking<K, A> {
-    /// Asks on another thread. Each device that is late leaves half the time for the next: together they take
-    /// about a second, however many there are.
+    /// Asks on another thread. Each device that is late leaves half the time for the next: the first few take
+    /// a second together, and each of the many behind them a twentieth of one, once.
     pub(super) fn ask(
         &mut self,
         whom: K,

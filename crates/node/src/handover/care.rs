@@ -26,6 +26,8 @@ pub(crate) struct Care {
     pub(crate) identity: Option<FpgaIdentity>,
     /// Why nothing may be done to it for now, so that no container starts with it.
     pub(crate) barred: Option<String>,
+    /// Why no container starts with it, though it is released.
+    pub(crate) unproven: Option<String>,
 }
 
 /// The devices that something is done to.
@@ -66,12 +68,14 @@ fn filled_in(policy: &Policy, handover: &Handover, device: &Device) -> Result<Ca
         steps.iter().map(|step| filled(step, device)).collect()
     };
     let (prepare, release) = (steps(&handover.prepare)?, steps(&handover.release)?);
-    let (mut identity, mut barred) = (None, None);
+    let (mut identity, mut unproven) = (None, None);
     if is_fpga(device) {
         identity = FpgaIdentity::of(&policy.families.fpga, device)?;
-        barred = identity.is_none().then(|| NEVER_SAID.to_owned());
+        unproven = identity.is_none().then(|| NEVER_SAID.to_owned());
     }
-    Ok(Care { prepare, release, folder: device.folder.clone(), identity, barred })
+    // Without a step that cleans it, it would be cleaned by what nobody could prove.
+    let barred = unproven.clone().filter(|_| release.is_empty());
+    Ok(Care { prepare, release, folder: device.folder.clone(), identity, barred, unproven })
 }
 
 const NEVER_SAID: &str =

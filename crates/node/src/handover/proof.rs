@@ -15,12 +15,22 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long until it is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Asks the device until it says what it is, and that is what it is to be.
-pub(super) async fn prove(bench: &Bench, identity: &FpgaIdentity) -> Result<(), String> {
+/// Asks the device until it says what it is, and that is what it is to be, for as long as there is time.
+pub(super) async fn prove(
+    bench: &Bench,
+    identity: &FpgaIdentity,
+    left: Duration,
+) -> Result<(), String> {
+    let patience = PATIENCE.min(left);
+    let mut last = "it does not say what it is".to_owned();
     let said = async {
         loop {
             match asked(bench, identity).await? {
                 Err(NotIt::Silent) => sleep(PAUSE).await,
+                Err(NotIt::NotReady(why)) => {
+                    last = format!("it is not ready, {why}");
+                    sleep(PAUSE).await;
+                }
                 Err(NotIt::Other(what)) => {
                     return Err(format!("{what}, after its steps were done"));
                 }
@@ -28,14 +38,15 @@ pub(super) async fn prove(bench: &Bench, identity: &FpgaIdentity) -> Result<(), 
             }
         }
     };
-    let silent =
-        |_| Err(format!("it does not say what it is, {PATIENCE:?} after its steps were done"));
-    timeout(PATIENCE, said).await.unwrap_or_else(silent)
+    match timeout(patience, said).await {
+        Ok(proved) => proved,
+        Err(_) => Err(format!("{last}, {patience:.1?} after its steps were done")),
+    }
 }
 
 async fn asked(bench: &Bench, identity: &FpgaIdentity) -> Result<Result<(), NotIt>, String> {
     let (host, identity) = (bench.host.clone(), identity.clone());
-    let permit = bench.writing.clone().try_acquire_owned();
+    let permit = bench.asking.clone().try_acquire_owned();
     let permit = permit.map_err(|_| "an earlier question to it has not returned yet".to_owned())?;
     let ask = move || {
         let _permit = permit;
@@ -73,11 +84,12 @@ mod tests {
             folder: None,
             host: Host::new(root.path(), "/"),
             writing: Arc::new(Semaphore::new(1)),
+            asking: Arc::new(Semaphore::new(1)),
         };
-        let why = prove(&bench, &identity.expect("it says what it is")).await;
+        let why = prove(&bench, &identity.expect("it says what it is"), Duration::MAX).await;
         assert_eq!(
             why.expect_err("no such board"),
-            "it does not say what it is, 5s after its steps were done"
+            "it does not say what it is, 5.0s after its steps were done"
         );
     }
 }

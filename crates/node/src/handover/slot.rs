@@ -27,6 +27,8 @@ pub(super) struct Slot {
     pub(super) waiting: Vec<Request>,
     /// What a write to sysfs takes for as long as the kernel takes for it.
     pub(super) writing: Arc<Semaphore>,
+    /// Taken by a question to the device.
+    pub(super) asking: Arc<Semaphore>,
 }
 
 // === impl Slot ===
@@ -44,6 +46,7 @@ impl Slot {
             is_worked_on: false,
             waiting: Vec::new(),
             writing: Arc::new(Semaphore::new(1)),
+            asking: Arc::new(Semaphore::new(1)),
         }
     }
 

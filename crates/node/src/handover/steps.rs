@@ -8,7 +8,11 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
+use tokio::{
+    sync::Semaphore,
+    task::spawn_blocking,
+    time::{Instant, timeout},
+};
 use windlass_core::device::DeviceId;
 
 use super::{care::Care, proof::prove, state::Work};
@@ -26,9 +30,10 @@ pub(super) struct Bench {
     /// The device's folder in sysfs, where it has one.
     pub(super) folder: Option<PathBuf>,
     pub(super) host: Host,
-    /// Taken by a write, or a question to the device, for as long as the kernel takes: one that hangs is
-    /// never made a second time.
+    /// Taken by a write for as long as the kernel takes: one that hangs is never made a second time.
     pub(super) writing: Arc<Semaphore>,
+    /// Likewise by a question to the device, which a write may end.
+    pub(super) asking: Arc<Semaphore>,
 }
 
 /// Why a step was not done.
@@ -88,20 +93,21 @@ pub(super) async fn do_work(
         Work::Prepare { .. } => true,
         Work::Clean { again } => again && care.release.is_empty(),
     };
-    let done = async {
-        carry_out(bench, &steps).await.map_err(|error| causes(&error))?;
-        match care.identity.as_ref().filter(|_| proves) {
-            Some(identity) => prove(bench, identity).await,
-            None => Ok(()),
-        }
-    };
-    match work {
+    let begun = Instant::now();
+    let stepped = async { carry_out(bench, &steps).await.map_err(|error| causes(&error)) };
+    let mut done = match work {
         Work::Prepare { .. } => {
             let late = |_| Err(format!("its {} steps were not done within {limit:?}", steps.len()));
-            let done = timeout(limit, done).await.unwrap_or_else(late);
-            undone_unless(done, bench, care).await
+            timeout(limit, stepped).await.unwrap_or_else(late)
         }
-        Work::Clean { .. } => done.await,
+        Work::Clean { .. } => stepped.await,
+    };
+    if let (Ok(()), Some(identity)) = (&done, care.identity.as_ref().filter(|_| proves)) {
+        done = prove(bench, identity, limit.saturating_sub(begun.elapsed())).await;
+    }
+    match work {
+        Work::Prepare { .. } => undone_unless(done, bench, care).await,
+        Work::Clean { .. } => done,
     }
 }
 
@@ -178,6 +184,7 @@ mod tests {
             folder: Some("/sys/devices/platform/board".into()),
             host: Host::new(root.path(), "/"),
             writing: Arc::new(Semaphore::new(1)),
+            asking: Arc::new(Semaphore::new(1)),
         };
         (root, bench)
     }

@@ -16,6 +16,7 @@ use std::{
 };
 
 use serde_json::Value;
+use windlass_core::pci::PciAddress;
 
 use self::shape::{alike, decimal, is_hex, open_part, replaced, tells_nothing};
 use super::{Entry, Recording, worth::SECRETS};
@@ -215,9 +216,15 @@ impl Disguise {
         self.with_known(text, shortest_in(text))
     }
 
-    /// An id, which may have a serial number in it, and a part's name behind that.
+    /// An id, which may have a serial number in it, and a part's name behind that. One that has a PCI
+    /// address has no serial number, and `0001` may be a part of the address.
     fn id(&self, id: &str) -> String {
-        self.with_known(id, 0)
+        let parts: Vec<_> = id.split('-').collect();
+        let is_address = |parts: &[&str]| {
+            let [domain, bus, device, function] = parts else { return false };
+            format!("{domain}:{bus}:{device}.{function}").parse::<PciAddress>().is_ok()
+        };
+        if parts.windows(4).any(is_address) { self.text(id) } else { self.with_known(id, 0) }
     }
 
     /// The same, with what is known from so many characters on.

@@ -284,3 +284,35 @@ fn a_folder_with_something_in_it_is_refused() {
     let error = Recording::folder(folder.path()).expect_err("it has a folder in it");
     assert!(error.to_string().contains("is not empty"), "{error}");
 }
+
+#[test]
+fn what_containers_are_given_is_there_and_nothing_that_was_recorded_is_lost() {
+    let (root, host) = host(&[
+        (&format!("{FUNCTION}/vendor"), "0x10de\n"),
+        ("opt/firmware/a.bin", "its text is not read"),
+    ]);
+    let bus = root.path().join("sys/bus/pci/devices");
+    fs::create_dir_all(&bus).expect("made");
+    symlink("../../../devices/pci0000:00/0000:00:01.0", bus.join("0000:00:01.0")).expect("linked");
+    let listed = "sys/bus/pci/devices/0000:00:01.0";
+    let mounts = ["opt/firmware", listed, &format!("{listed}/vendor"), "nowhere"];
+    let mounts = mounts.map(|path| Path::new("/").join(path));
+    let also = Also { mounts: mounts.into(), ..Also::default() };
+    let read = Recording::of(&host, &also, Bounds::default(), &mut |_| {});
+    assert_eq!(read.entries[Path::new("opt/firmware")], Entry::Folder);
+    assert!(matches!(read.entries[Path::new(listed)], Entry::Link(_)));
+    assert_eq!(text(&read, &format!("{FUNCTION}/vendor")), Some("0x10de\n"));
+    let known = |path: &str| read.entries.contains_key(Path::new(path));
+    assert!(!known(&format!("{listed}/vendor")) && !known("nowhere"));
+}
+
+#[test]
+fn a_short_serial_number_is_no_part_of_an_address() {
+    let (_root, host) = host(&[("sys/devices/usb1/1-4/serial", "0001\n")]);
+    let mut disguise = Disguise::of(&host);
+    disguise.put_on(recording(&host));
+    let mut found = json!({"id": "nic-0001-3b-02-0", "parent": {"id": "tty-0001-ttyUSB0"}});
+    disguise.put_on_document(&mut found);
+    assert_eq!(found["id"], "nic-0001-3b-02-0");
+    assert_ne!(found["parent"]["id"], "tty-0001-ttyUSB0");
+}

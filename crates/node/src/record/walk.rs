@@ -124,13 +124,21 @@ impl Walk<'_> {
         }
     }
 
-    /// That something is there, and nothing of it.
+    /// That something is there, and nothing of it. What was recorded stays as it is, and below a link there
+    /// is nothing of its own.
     fn presence(&mut self, path: &Path) {
-        let below = path.strip_prefix("/").unwrap_or(path);
-        match fs::metadata(self.host.path(path)) {
-            Ok(it) if it.is_dir() => self.add(below, Entry::Folder),
-            Ok(_) => self.add(below, Entry::Node),
-            Err(_) => {}
+        let Some(real) = self.host.followed(path) else { return };
+        let Ok(found) = fs::metadata(self.host.path(&real)) else { return };
+        for path in [path, &real] {
+            let below = path.strip_prefix("/").unwrap_or(path);
+            let is_known = |part: &Path| {
+                matches!(self.recording.entries.get(part), Some(Entry::Link(_)))
+                    || self.recording.entries.contains_key(below)
+            };
+            if below.ancestors().any(is_known) || self.is_full() {
+                continue;
+            }
+            self.add(below, if found.is_dir() { Entry::Folder } else { Entry::Node });
         }
     }
 

@@ -40,7 +40,7 @@ imex: {channels: [0, 2047], required: true}
 amd: {naming: mixed}
 intel: {renderAs128: true}
 fpga:
-  {mode: regiondevel, unit: card, managementNodes: true, hottest: 95, nodes: ["/dev/uio*"],
+  {mode: regiondevel, managementNodes: true, hottest: 95, nodes: ["/dev/uio*"],
    prepare: [{command: [/opt/program, "{pci}"], timeout: 15s}], release: [{write: reset, text: "1"}],
    expect: {fpga.intel.com/afuId: d842}}
 sources:

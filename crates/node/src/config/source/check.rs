@@ -11,7 +11,7 @@ use windlass_core::{
 use super::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Step, StepAction, Test, Unit};
 use crate::{
     config::{
-        FpgaRules, danger,
+        FpgaRules, FpgaUnit, danger,
         specimen::{self, any},
     },
     glob::is_pattern,
@@ -60,6 +60,9 @@ pub(in crate::config) fn wrong_programming(rules: &FpgaRules) -> Vec<String> {
     }
     if !rules.expect.is_empty() && rules.handover.prepare.is_empty() {
         checker.note("expect is what an FPGA says after prepare, and there is none");
+    }
+    if rules.unit == FpgaUnit::Card && !rules.handover.prepare.is_empty() {
+        checker.note("prepare programs one FPGA, and with unit: card a device has several");
     }
     checker.wrong.into_iter().map(|text| format!("fpga: {text}")).collect()
 }

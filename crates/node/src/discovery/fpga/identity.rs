@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 
 use windlass_core::{
     device::{Device, DeviceId},
+    health::Observation,
     resource::ResourceName,
 };
 
-use super::{
-    super::crowds::Crowds, Found, alveo, cards, manager::Managers, regions::Regions, resource,
-};
+use super::{Found, alveo, manager, regions, resource};
 use crate::{
-    config::{FpgaRules, FpgaUnit},
+    config::FpgaRules,
     host::{Host, PciIndex},
     template::{Missing, asked, fill},
 };
@@ -37,6 +36,8 @@ enum Wanted {
 pub(crate) enum NotIt {
     /// It says nothing; a board that was programmed a moment ago may soon.
     Silent,
+    /// It is what it is to be, and not ready; it may be soon.
+    NotReady(String),
     /// It says something else.
     Other(String),
 }
@@ -65,39 +66,31 @@ impl FpgaIdentity {
 
     /// Asks the FPGA. Blocks, for ever if its firmware does not answer.
     pub(crate) fn check(&self, host: &Host) -> Result<(), NotIt> {
-        let device = self.found(host).ok_or(NotIt::Silent)?;
+        let (device, does) = self.found(host).ok_or(NotIt::Silent)?;
         match &self.wanted {
             Wanted::Resource(wanted) => {
                 let said = resource(&device).ok_or(NotIt::Silent)?;
-                let other = || NotIt::Other(format!("it is {said}, and not {wanted}"));
-                if said == *wanted { Ok(()) } else { Err(other()) }
+                if said != *wanted {
+                    return Err(NotIt::Other(format!("it is {said}, and not {wanted}")));
+                }
             }
             Wanted::Attributes(wanted) => {
-                wanted.iter().try_for_each(|(name, text)| says(&device, name, text))
+                wanted.iter().try_for_each(|(name, text)| says(&device, name, text))?;
             }
+        }
+        match does {
+            Observation::Failed(_, why) | Observation::Fault(_, why) => Err(NotIt::NotReady(why)),
+            Observation::Passed | Observation::Overdue(_) | Observation::Awaited => Ok(()),
         }
     }
 
-    fn found(&self, host: &Host) -> Option<Device> {
-        let is_it = |(device, _): &Found| device.id == self.id;
+    /// The device as it is now. Others are not asked: one that does not answer costs no other anything.
+    fn found(&self, host: &Host) -> Option<Found> {
         let boards = alveo::boards(host, &mut PciIndex::default()).into_values();
-        let look = |board: alveo::Board| board.look(host, &self.rules);
-        let boards: Vec<_> = match self.rules.unit {
-            FpgaUnit::Card => cards(boards.filter_map(look).collect()),
-            // Others are not asked: one that does not answer costs no other anything.
-            FpgaUnit::Board => {
-                let is_its =
-                    |board: &alveo::Board| board.device().is_some_and(|it| it.id == self.id);
-                boards.filter(is_its).filter_map(look).collect()
-            }
-        };
-        let others = || {
-            let mut crowds = Crowds::default();
-            let regions = Regions::default().devices(host, &mut crowds, self.rules.mode);
-            let managers = Managers::default().devices(host, &mut crowds, &self.rules.nodes);
-            regions.into_iter().chain(managers).find(is_it)
-        };
-        boards.into_iter().find(is_it).or_else(others).map(|(device, _)| device)
+        let is_its = |board: &alveo::Board| board.device().is_some_and(|it| it.id == self.id);
+        let board = || boards.filter(is_its).find_map(|board| board.look(host, &self.rules));
+        let region = || regions::asked(host, self.rules.mode, &self.id);
+        board().or_else(region).or_else(|| manager::asked(host, &self.rules.nodes, &self.id))
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use windlass_core::{
     attribute::{AttributeName, Attributes},
-    device::{Device, DeviceKind, DeviceNode, SourceName},
+    device::{Device, DeviceId, DeviceKind, DeviceNode, SourceName},
     health::Observation,
 };
 
@@ -76,12 +76,7 @@ impl Managers {
         crowds: &mut Crowds,
         patterns: &[String],
     ) -> Vec<Found> {
-        let managers: Vec<_> = on_chip(host, crowds, MANAGERS);
-        // Which region is whose is told by numbers of the device tree that sysfs does not show.
-        let (regions, patterns) = match managers.as_slice() {
-            [_] => (on_chip(host, crowds, REGIONS), patterns),
-            _ => (Vec::new(), &[][..]),
-        };
+        let (managers, regions, patterns) = on_node(host, crowds, patterns);
         let found = managers.iter().filter_map(|manager| {
             let question = Said::asked(host, manager, &regions);
             let said = self.asking.ask(manager.clone(), question);
@@ -90,6 +85,29 @@ impl Managers {
         let found = found.collect();
         self.asking.rest(|manager| managers.contains(manager));
         found
+    }
+}
+
+/// Asks the manager of a device, and no other. May take for ever.
+pub(super) fn asked(host: &Host, patterns: &[String], id: &DeviceId) -> Option<Found> {
+    let (managers, regions, patterns) = on_node(host, &mut Crowds::default(), patterns);
+    let asked = |manager: &PathBuf, said| device(host, manager, said, (&regions, patterns));
+    let is_it = |(device, _): &Found| device.id == *id;
+    let manager = managers.iter().find(|it| asked(it, Err(Late)).as_ref().is_some_and(is_it))?;
+    asked(manager, Ok(Said::asked(host, manager, &regions)()))
+}
+
+/// The managers, with the regions and the patterns that are theirs: which region is whose is told by numbers
+/// of the device tree that sysfs does not show.
+fn on_node<'a>(
+    host: &Host,
+    crowds: &mut Crowds,
+    patterns: &'a [String],
+) -> (Vec<PathBuf>, Vec<PathBuf>, &'a [String]) {
+    let managers = on_chip(host, crowds, MANAGERS);
+    match managers.as_slice() {
+        [_] => (managers, on_chip(host, crowds, REGIONS), patterns),
+        _ => (managers, Vec::new(), &[]),
     }
 }
 

@@ -15,7 +15,7 @@ use std::{
 use jiff::Timestamp;
 use windlass_core::{
     attribute::{AttributeName, Attributes},
-    device::{Device, DeviceKind, DeviceNode, SourceName},
+    device::{Device, DeviceId, DeviceKind, DeviceNode, SourceName},
     health::{Observation, Reason},
     pci::PciAddress,
 };
@@ -123,6 +123,15 @@ impl Regions {
         self.asking.rest(|folder| regions.iter().any(|region| region.folder == *folder));
         found
     }
+}
+
+/// Asks the region of a device, and no other. May take for ever.
+pub(super) fn asked(host: &Host, mode: FpgaMode, id: &DeviceId) -> Option<Found> {
+    let mut crowds = Crowds::default();
+    let mut all = SPELLINGS.iter().flat_map(|spelling| regions(host, &mut crowds, spelling));
+    let is_it = |(device, _): &Found| device.id == *id;
+    let region = all.find(|region| region.devices(Err(Late), mode).iter().any(is_it))?;
+    region.devices(Ok(&region.said(mode)), mode).into_iter().find(is_it)
 }
 
 /// The regions with ports. What is inside one is listed as a region too, and does not count; one whose

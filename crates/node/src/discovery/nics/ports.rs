@@ -39,6 +39,8 @@ pub(super) struct PortReader {
     known: BTreeMap<PathBuf, Vec<Port>>,
     /// Who was asked at this look.
     asked: BTreeSet<PathBuf>,
+    /// The functions that did not answer at this look: virtual ones have the firmware of their physical one.
+    silent: BTreeSet<String>,
 }
 
 // === impl PortReader ===
@@ -49,21 +51,30 @@ impl PortReader {
         let folder = rdma.join("ports");
         let bare: Vec<_> =
             host.names(&folder).into_iter().map(|it| Port::new(host, &folder, it)).collect();
-        let (host, ports) = (host.clone(), bare.clone());
-        let question = move || ports.into_iter().map(|port| port.told(&host, &folder)).collect();
-        let answer = self.asking.ask(rdma.clone(), question);
+        let (its_host, ports) = (host.clone(), bare.clone());
+        let question =
+            move || ports.into_iter().map(|port| port.told(&its_host, &folder)).collect();
         self.asked.insert(rdma.clone());
-        if let Ok(ports) = answer {
+        let function = rdma.ancestors().nth(2).map(Path::to_owned).unwrap_or_default();
+        let is_in_vain = self.is_of_a_silent_one(host, &function);
+        if !is_in_vain && let Ok(ports) = self.asking.ask(rdma.clone(), question) {
             self.known.insert(rdma, ports.clone());
             return Said { ports, is_late: false };
         }
+        self.silent.extend(function.file_name().map(|name| name.display().to_string()));
         let last = self.known.get(&rdma).cloned();
         Said { ports: last.unwrap_or(bare), is_late: true }
+    }
+
+    fn is_of_a_silent_one(&self, host: &Host, function: &Path) -> bool {
+        let physical = host.link_name(function.join("physfn"));
+        physical.is_some_and(|name| self.silent.contains(&name))
     }
 
     /// Ends a look: who was not asked is forgotten.
     pub(super) fn rest(&mut self) {
         let asked = std::mem::take(&mut self.asked);
+        self.silent.clear();
         self.asking.rest(|rdma| asked.contains(rdma));
         self.known.retain(|rdma, _| asked.contains(rdma));
     }

@@ -16,14 +16,20 @@ const BOARD: &str = "fpga-0000-1a-00-0-port-0-0";
 const FUNCTION: &str = "fpga.intel.com/af-695.d84.aVKNtusxV3qMNmj5-qCB9thCTcSko8QT-J5DNoP5BAs";
 const REGION: &str = "fpga.intel.com/region-69528db6eb31577a8c3668f9faa081f6";
 
+const SAID: &str = "/sys/bus/pci/devices/0000:1a:00.0/fpga_region/region0/dfl-port.0/afu_id";
+
 /// What the board is programmed with, and something else.
 const WANTED: &str = "d8424dc4a4a3c413f89e433683f9040b";
 const OTHER: &str = "f7df405cbd7acf7222f144b0b93acd18";
 
 /// A machine of which one board is programmed by scripts, in which `$0` is the file that says with what.
 fn world(config: &str, prepare: &str, release: &str) -> World {
-    let mut world = machine("dfl", config);
-    let file = said(&world).display().to_string();
+    programmed(machine("dfl", config), SAID, prepare, release)
+}
+
+/// A machine whose FPGAs are programmed by scripts, in which `$0` is that file.
+fn programmed(mut world: World, file: &str, prepare: &str, release: &str) -> World {
+    let file = world.host(file).display().to_string();
     let steps = |script: &str| {
         let words = ["/bin/sh", "-c", script, &file, "{pci}", "{attr:fpga.intel.com/interfaceId}"];
         let action = StepAction::Command(words.map(str::to_owned).to_vec());
@@ -35,7 +41,7 @@ fn world(config: &str, prepare: &str, release: &str) -> World {
 }
 
 fn said(world: &World) -> PathBuf {
-    world.host("/sys/bus/pci/devices/0000:1a:00.0/fpga_region/region0/dfl-port.0/afu_id")
+    world.host(SAID)
 }
 
 async fn until_obstacle(agent: &Running, id: &str, why: &str) {
@@ -86,6 +92,27 @@ async fn a_board_is_not_taken_for_what_it_became_at_the_second_try() {
     agent.until(|state| became(device(&state.inventory, BOARD))).await;
     let why = start(&kubelet, "a").await.expect_err("another function still").to_string();
     assert!(why.contains(&format!("and not {FUNCTION}")), "{why}");
+}
+
+#[tokio::test]
+async fn a_chip_that_could_not_be_programmed_is_given_to_nobody_whatever_the_program_said() {
+    let state = "/sys/class/fpga_manager/fpga0/state";
+    let (program, undo) = ("echo 'write error' > $0", "echo operating > $0");
+    // What one script does is told by the address of a board, which a chip does not have.
+    let mut world = programmed(machine("kria", ""), state, program, undo);
+    let handover = &mut world.config.policy.families.fpga.handover;
+    for step in handover.prepare.iter_mut().chain(&mut handover.release) {
+        let StepAction::Command(words) = &mut step.action else { unreachable!("a script") };
+        words.truncate(4);
+    }
+    let (kubelet, _agent) = (world.kubelet(), world.agent());
+    let resource = "windlass.dev/fpga-xilinx-zynqmp";
+    allocatable(&kubelet, resource, 1).await;
+    admit(&kubelet, "a", resource).await;
+    let why = start(&kubelet, "a").await.expect_err("not programmed").to_string();
+    assert!(why.contains("it is not ready") && why.contains("write error"), "{why}");
+    let state = fs::read_to_string(world.host(state)).expect("there");
+    assert_eq!(state.trim(), "operating", "it is released at once");
 }
 
 #[tokio::test]
