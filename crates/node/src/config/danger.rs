@@ -77,7 +77,7 @@ const WHOLE: [&str; 12] = [
 ];
 
 /// Files, and folders of which nothing is harmless, with what they have.
-const KEPT: [(&str, &str); 15] = [
+const KEPT: [(&str, &str); 23] = [
     ("/etc/kubernetes", CLUSTER),
     ("/etc/cni", CLUSTER),
     ("/var/lib/etcd", CLUSTER),
@@ -93,11 +93,21 @@ const KEPT: [(&str, &str); 15] = [
     ("/proc/kcore", "has the memory of the whole machine"),
     ("/proc/sys", "steers the kernel of the whole machine"),
     ("/proc/sysrq-trigger", "steers the kernel of the whole machine"),
+    ("/sys/kernel", "steers the kernel of the whole machine"),
+    ("/etc/cron.d", PROGRAMS),
+    ("/etc/crontab", PROGRAMS),
+    ("/etc/ld.so.preload", PROGRAMS),
+    ("/etc/systemd", PROGRAMS),
+    ("/etc/udev", PROGRAMS),
+    ("/usr/lib/systemd", PROGRAMS),
+    ("/var/spool/cron", PROGRAMS),
 ];
 
 const CLUSTER: &str = "has the node's own rights in the cluster";
 
 const CONTAINERS: &str = "has the files of every container";
+
+const PROGRAMS: &str = "says what the node runs with all rights";
 
 const SECRETS: &str = "has the secrets of the node's own users";
 
@@ -188,6 +198,9 @@ pub(crate) fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
     }
     if let Some((_, why)) = KEPT.iter().find(|(folder, _)| path.starts_with(folder)) {
         return Some(format!("{shown} {why}"));
+    }
+    if let Some(why) = path.to_str().filter(|_| path.starts_with("/dev")).and_then(of_nodes) {
+        return Some(why);
     }
     if is_of_process(path) {
         return Some(format!("{shown} is a process of the node, with the files that it sees"));
@@ -297,6 +310,11 @@ mod tests {
             "/var/lib/docker/overlay2",
             "/var/lib/rancher",
             "/var/lib/etcd",
+            "/dev/mem",
+            "/dev/sda",
+            "/sys/kernel/debug",
+            "/etc/cron.d/job",
+            "/etc/systemd/system",
         ] {
             assert!(of_mount(Path::new(bad), kubelet).is_some(), "{bad}");
         }
@@ -305,6 +323,9 @@ mod tests {
             "/opt/xilinx",
             "/proc/driver/x",
             "/run/board.sock",
+            "/dev/shm",
+            "/sys/devices/virtual/dmi",
+            "/usr/local/bin/npu-smi",
             "/var/lib/boards",
         ] {
             assert_eq!(of_mount(Path::new(good), kubelet), None, "{good}");
