@@ -181,6 +181,11 @@ impl Device {
         }
     }
 
+    /// The nodes that no other device should have.
+    pub fn own_nodes(&self) -> impl Iterator<Item = &DeviceNode> {
+        self.nodes.iter().filter(|node| !node.shared)
+    }
+
     /// Whether NVIDIA's driver serves it.
     pub fn is_nvidia(&self) -> bool {
         self.source == SourceName::NVIDIA

@@ -172,10 +172,7 @@ impl<'a> Placeholder<'a> {
             Self::Numa => device.place.numa_node.map(|node| node.to_string()),
             Self::Serial => own("serial").or_else(|| own("usbSerial")),
             Self::Path => device.origin.clone().filter(|origin| origin.starts_with('/')),
-            Self::Node => {
-                let own = device.nodes.iter().find(|node| !node.shared);
-                own.map(|node| node.path.display().to_string())
-            }
+            Self::Node => device.own_nodes().next().map(|node| node.path.display().to_string()),
             // What is an address is not cut, as a long attribute is.
             Self::Endpoint => {
                 let origin =

@@ -210,7 +210,7 @@ fn own(owners: &mut Owners, device: &mut Device) {
     if device.withheld.is_some() {
         return;
     }
-    let nodes: Vec<_> = device.nodes.iter().filter(|node| !node.shared).collect();
+    let nodes: Vec<_> = device.own_nodes().collect();
     let taken = nodes.iter().find_map(|node| Some((node, owners.get(&node.path)?)));
     if let Some((node, owner)) = taken {
         let node = node.path.display();

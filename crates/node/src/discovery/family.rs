@@ -16,7 +16,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -193,10 +192,11 @@ impl<F: Family> Watched<F> {
     /// parts of one that is there and no longer has them.
     fn replaced(&self, seen: &BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
         let there = self.known.iter().filter(|(id, _)| seen.contains(*id));
-        let nodes: BTreeSet<_> = there.flat_map(|(_, known)| own_nodes(&known.device)).collect();
+        let nodes = there.flat_map(|(_, known)| known.device.own_nodes());
+        let taken: BTreeSet<_> = nodes.map(|node| &node.path).collect();
         let is_replaced = |device: &Device| {
             device.parent.as_ref().is_some_and(|whole| seen.contains(whole))
-                || own_nodes(device).any(|path| nodes.contains(path))
+                || device.own_nodes().any(|node| taken.contains(&node.path))
         };
         let missing = self.known.iter().filter(|(id, _)| !seen.contains(*id));
         missing.filter(|(_, known)| is_replaced(&known.device)).map(|(id, _)| id.clone()).collect()
@@ -262,11 +262,6 @@ impl Known {
         let health: &Health = self.tracker.health();
         Device { health: health.clone(), ..self.device.clone() }
     }
-}
-
-/// The nodes that no other device should have.
-fn own_nodes(device: &Device) -> impl Iterator<Item = &PathBuf> {
-    device.nodes.iter().filter(|node| !node.shared).map(|node| &node.path)
 }
 
 /// Waits for a notice; where there is nobody to give one, in vain.

@@ -201,10 +201,9 @@ impl fmt::Display for Thing {
     }
 }
 
-/// The nodes that no other device should have.
+/// The nodes that no other device should have, as things.
 pub(super) fn own_nodes(device: &Device) -> impl Iterator<Item = Thing> {
-    let own = device.nodes.iter().filter(|node| !node.shared);
-    own.map(|node| match node.path.parent() {
+    device.own_nodes().map(|node| match node.path.parent() {
         Some(folder) if folder == Path::new(GROUPS) => Thing::IommuGroup(node.path.clone()),
         _ => Thing::Node(node.path.clone()),
     })

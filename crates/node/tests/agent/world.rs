@@ -8,13 +8,13 @@ use std::{
 
 use windlass_kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient;
 use windlass_kubelet_sim::{Kubelet, NodeStatus, Pod};
-use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_machine::{Machine, Profile};
 use windlass_node::{
     Config, StartError,
-    config::{DriverPlaces, HealthPolicy, Policy, SessionLimits},
+    config::{HealthPolicy, Policy},
 };
 
-use crate::common::folder::temporary_folder;
+use crate::common::node::node;
 pub(crate) use crate::common::{
     kubelet::{allocatable, pod_with},
     running::{LIMIT, Running},
@@ -43,11 +43,7 @@ impl World {
 
     /// A machine after any profile.
     pub(crate) fn of(profile: &Profile) -> Self {
-        let folder = temporary_folder();
-        let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
-        let machine = Machine::create(&folder.join("machine"), profile, &driver);
-        let machine = machine.expect("a machine");
-        let config = config(&folder, &machine);
+        let (folder, machine, config) = node(profile, policy());
         Self { machine, config, folder }
     }
 
@@ -87,38 +83,16 @@ impl World {
     }
 }
 
-fn config(folder: &Path, machine: &Machine) -> Config {
-    Config {
-        kubelet_dir: folder.join("kubelet"),
-        host_root: machine.host_root(),
-        host_root_on_node: machine.host_root(),
-        driver: DriverPlaces {
-            nvml_library: Some(machine.nvml_library()),
-            ..DriverPlaces::default()
-        },
-        state_dir: folder.join("state"),
-        mps_dir: "/run/windlass/mps".into(),
-        cdi_dir: folder.join("cdi"),
-        policy: Policy {
-            health: HealthPolicy {
-                quiet_period: QUIET,
-                probe_interval: Duration::from_millis(100),
-                call_deadline: Duration::from_millis(400),
-                event_wait: Duration::from_millis(200),
-                ..HealthPolicy::default()
-            },
-            ..Policy::default()
-        },
-        session: SessionLimits {
-            stream_deadline: Duration::from_millis(500),
-            retry_first: Duration::from_millis(10),
-            retry_most: Duration::from_millis(100),
-            handover: Duration::from_millis(50),
-            look_interval: Duration::from_millis(500),
-            ..SessionLimits::default()
-        },
-        ..Config::default()
-    }
+/// What an agent does by itself, with less patience.
+fn policy() -> Policy {
+    let health = HealthPolicy {
+        quiet_period: QUIET,
+        probe_interval: Duration::from_millis(100),
+        call_deadline: Duration::from_millis(400),
+        event_wait: Duration::from_millis(200),
+        ..HealthPolicy::default()
+    };
+    Policy { health, ..Policy::default() }
 }
 
 /// Waits until the kubelet has this capacity and these allocatable devices of the GPU resource.

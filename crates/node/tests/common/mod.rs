@@ -2,4 +2,5 @@
 
 pub(crate) mod folder;
 pub(crate) mod kubelet;
+pub(crate) mod node;
 pub(crate) mod running;

@@ -268,11 +268,9 @@ async fn a_function_that_a_container_holds_is_not_offered_as_a_region_after_a_re
     allocatable(&kubelet, region, 2).await;
 }
 
-#[tokio::test]
-async fn the_older_driver_and_a_port_without_its_engine_are_understood() {
-    let world = World::new(
-        r#"
-- name: pac
+/// A physical function under Intel's older driver, with the engine of its region.
+const ENGINE: &str = r#"
+- name: pf
   pci: {path: "pci0000:17/0000:17:00.0/0000:18:00.0", id: "8086:09c4", class: 0x120000, numa: 0}
   driver: intel-fpga-pci
   children:
@@ -280,7 +278,11 @@ async fn the_older_driver_and_a_port_without_its_engine_are_understood() {
   - folder: fpga/intel-fpga-dev.0/intel-fpga-fme.0
     number: "243:0"
     node: intel-fpga-fme.0
-    files: {bitstream_id: "0x1", pr/interface_id: ce48969398f05f33946d560708be108a}
+    files: {bitstream_id: "0x1", pr/interface_id: ce48969398f05f33946d560708be108a}"#;
+
+#[tokio::test]
+async fn the_older_driver_and_a_port_without_its_engine_are_understood() {
+    let others = r#"
   - folder: fpga/intel-fpga-dev.0/intel-fpga-port.0
     number: "244:0"
     node: intel-fpga-port.0
@@ -294,25 +296,14 @@ async fn the_older_driver_and_a_port_without_its_engine_are_understood() {
     number: "244:1"
     node: intel-fpga-port.1
     files: {afu_id: d8424dc4a4a3c413f89e433683f9040b}
-"#,
-        "",
-    );
+"#;
+    let world = World::new(&[ENGINE, others].concat(), "");
     insta::assert_snapshot!("opae", golden::devices(&world.survey().await, "fpga"));
 }
 
 #[tokio::test]
 async fn a_virtual_functions_device_has_no_node_of_the_physical_functions_engine() {
-    let world = World::new(
-        r#"
-- name: pf
-  pci: {path: "pci0000:17/0000:17:00.0/0000:18:00.0", id: "8086:09c4", class: 0x120000, numa: 0}
-  driver: intel-fpga-pci
-  children:
-  - {folder: fpga/intel-fpga-dev.0, class: fpga}
-  - folder: fpga/intel-fpga-dev.0/intel-fpga-fme.0
-    number: "243:0"
-    node: intel-fpga-fme.0
-    files: {bitstream_id: "0x1", pr/interface_id: ce48969398f05f33946d560708be108a}
+    let function = r#"
 - name: vf
   pci: {path: "pci0000:17/0000:17:00.0/0000:18:00.1", id: "8086:09c5", class: 0x120000, numa: 0}
   driver: intel-fpga-pci
@@ -323,9 +314,8 @@ async fn a_virtual_functions_device_has_no_node_of_the_physical_functions_engine
     number: "244:1"
     node: intel-fpga-port.1
     files: {id: "0", afu_id: d8424dc4a4a3c413f89e433683f9040b}
-"#,
-        "fpga: {mode: regiondevel}",
-    );
+"#;
+    let world = World::new(&[ENGINE, function].concat(), "fpga: {mode: regiondevel}");
     let state = world.survey().await;
     let region = device(&state.inventory, "fpga-0000-18-00-1-region-0");
     assert!(region.health.is_healthy(), "the engine says its interface: {region:?}");

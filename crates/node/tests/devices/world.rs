@@ -16,15 +16,15 @@ use windlass_core::{
     inventory::{Inventory, SourceState},
 };
 use windlass_kubelet_sim::{Container, Kubelet, Pod};
-use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_machine::{Machine, Profile};
 use windlass_node::{
     Config,
     clock::Clock,
-    config::{ConfigFile, DriverPlaces, HealthPolicy, Policy, SessionLimits},
+    config::{ConfigFile, HealthPolicy, Policy},
     state::NodeState,
 };
 
-use crate::common::folder::temporary_folder;
+use crate::common::node::node;
 pub(crate) use crate::common::{
     kubelet::{allocatable, pod_with as pod},
     running::{LIMIT, Running},
@@ -64,11 +64,7 @@ impl World {
 
     /// A machine after any profile.
     pub(crate) fn of(profile: &Profile, config: &str) -> Self {
-        let folder = temporary_folder();
-        let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
-        let machine = Machine::create(&folder.join("machine"), profile, &driver);
-        let machine = machine.expect("a machine");
-        let config = settings(&folder, &machine, policy(config));
+        let (_, machine, config) = node(profile, policy(config));
         Self { machine, config }
     }
 
@@ -155,31 +151,6 @@ pub(crate) fn policy(text: &str) -> Policy {
 pub(crate) fn refused(text: &str) -> String {
     let config = ConfigFile::parse(Path::new("test.yaml"), text);
     config.expect_err("it is refused").to_string()
-}
-
-fn settings(folder: &Path, machine: &Machine, policy: Policy) -> Config {
-    Config {
-        kubelet_dir: folder.join("kubelet"),
-        host_root: machine.host_root(),
-        host_root_on_node: machine.host_root(),
-        driver: DriverPlaces {
-            nvml_library: Some(machine.nvml_library()),
-            ..DriverPlaces::default()
-        },
-        state_dir: folder.join("state"),
-        mps_dir: "/run/windlass/mps".into(),
-        cdi_dir: folder.join("cdi"),
-        policy,
-        session: SessionLimits {
-            stream_deadline: Duration::from_millis(500),
-            retry_first: Duration::from_millis(10),
-            retry_most: Duration::from_millis(100),
-            handover: Duration::from_millis(50),
-            look_interval: Duration::from_millis(500),
-            ..SessionLimits::default()
-        },
-        ..Config::default()
-    }
 }
 
 // === impl Running ===

@@ -247,7 +247,7 @@ impl Made {
 /// The device as a container sees it, which may find the nodes under other names.
 fn from_inside(device: &Device) -> Device {
     let inside = |node: &DeviceNode| DeviceNode::new(node.inside());
-    let nodes = device.nodes.iter().filter(|node| !node.shared).map(inside);
+    let nodes = device.own_nodes().map(inside);
     Device { nodes: nodes.collect(), ..device.clone() }
 }
 

@@ -112,8 +112,7 @@ impl Regions {
         crowds: &mut Crowds,
         mode: FpgaMode,
     ) -> Vec<Found> {
-        let regions: Vec<_> =
-            SPELLINGS.iter().flat_map(|spelling| regions(host, crowds, spelling)).collect();
+        let regions = all(host, crowds);
         let found = regions.iter().flat_map(|region| {
             let asked = region.clone();
             let said = self.asking.ask(region.folder.clone(), move || asked.said(mode));
@@ -127,11 +126,15 @@ impl Regions {
 
 /// Asks the region of a device, and no other. May take for ever.
 pub(super) fn asked(host: &Host, mode: FpgaMode, id: &DeviceId) -> Option<Found> {
-    let mut crowds = Crowds::default();
-    let mut all = SPELLINGS.iter().flat_map(|spelling| regions(host, &mut crowds, spelling));
+    let regions = all(host, &mut Crowds::default());
     let is_it = |(device, _): &Found| device.id == *id;
-    let region = all.find(|region| region.devices(Err(Late), mode).iter().any(is_it))?;
+    let region = regions.iter().find(|it| it.devices(Err(Late), mode).iter().any(is_it))?;
     region.devices(Ok(&region.said(mode)), mode).into_iter().find(is_it)
+}
+
+/// The regions of both drivers.
+fn all(host: &Host, crowds: &mut Crowds) -> Vec<Region> {
+    SPELLINGS.iter().flat_map(|spelling| regions(host, crowds, spelling)).collect()
 }
 
 /// The regions with ports. What is inside one is listed as a region too, and does not count; one whose
