@@ -5,5 +5,7 @@
 
 pub mod checkpoint;
 pub mod deviceplugin;
+pub mod dra;
+pub mod pluginregistration;
 pub mod podresources;
 pub mod socket;

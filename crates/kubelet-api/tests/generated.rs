@@ -5,13 +5,22 @@ use std::{env, fs, path::Path};
 /// Set to rewrite `src/generated` instead of comparing with it.
 const UPDATE: &str = "WINDLASS_UPDATE_GENERATED";
 
-const PROTOS: [&str; 2] = ["deviceplugin.v1beta1.proto", "podresources.v1.proto"];
+/// Each with the file that is generated of it.
+const PROTOS: [(&str, &str); 6] = [
+    ("deviceplugin.v1beta1.proto", "v1beta1.rs"),
+    ("podresources.v1.proto", "v1.rs"),
+    ("pluginregistration.v1.proto", "pluginregistration.rs"),
+    ("dra.v1.proto", "k8s.io.kubelet.pkg.apis.dra.v1.rs"),
+    ("dra.v1beta1.proto", "k8s.io.kubelet.pkg.apis.dra.v1beta1.rs"),
+    ("dra-health.v1alpha1.proto", "v1alpha1.rs"),
+];
 
 #[test]
 fn generated_code_matches_the_protos() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let out = tempfile::tempdir().expect("a temporary folder");
-    let descriptors = protox::compile(PROTOS, [root.join("proto")]).expect("the protos compile");
+    let descriptors = protox::compile(PROTOS.map(|(proto, _)| proto), [root.join("proto")])
+        .expect("the protos compile");
     tonic_prost_build::configure()
         .out_dir(out.path())
         .build_transport(true)
@@ -20,7 +29,7 @@ fn generated_code_matches_the_protos() {
         .compile_fds(descriptors)
         .expect("code is generated");
 
-    for file in ["v1beta1.rs", "v1.rs"] {
+    for (_, file) in PROTOS {
         let fresh = fs::read_to_string(out.path().join(file)).expect("generated");
         let kept = root.join("src/generated").join(file);
         if env::var_os(UPDATE).is_some() {

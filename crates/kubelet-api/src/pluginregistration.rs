@@ -1,0 +1,50 @@
+//! Plugin registration v1: how a kubelet finds a DRA driver.
+//!
+//! The driver serves; the kubelet watches a folder and dials what appears in it, with the socket's path,
+//! percent-encoded, as `:authority`. [`socket_name`] says how a path must look for that to parse.
+
+pub use generated::*;
+
+#[allow(
+    clippy::pedantic,
+    missing_docs,
+    missing_debug_implementations,
+    reason = "generated; the protos carry the words"
+)]
+mod generated {
+    include!("generated/pluginregistration.rs");
+}
+
+/// Folder below the kubelet's directory in which it looks for registration sockets.
+pub const REGISTRY_DIR: &str = "plugins_registry";
+
+/// [`PluginInfo::r#type`] of a DRA driver (Kubernetes, `pkg/kubelet/pluginmanager/pluginwatcher`).
+pub const DRA_PLUGIN: &str = "DRAPlugin";
+
+/// The file name of a driver's registration socket.
+///
+/// Go's gRPC leaves `@` as it is when it makes an authority of a path, and what stands before an `@` may
+/// be percent-encoded. With a plain name h2 refuses the kubelet's requests with `PROTOCOL_ERROR`.
+/// Several instances of a driver on one node each have a name of their own.
+pub fn socket_name(driver: &str, instance: Option<&str>) -> String {
+    match instance {
+        Some(instance) => format!("{driver}-{instance}@reg.sock"),
+        None => format!("{driver}@reg.sock"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kubelets_authority_for_a_registration_socket_can_be_parsed() {
+        for name in [socket_name("gpu.example.com", None), socket_name("a.b", Some("0e57-uid"))] {
+            let path = format!("/var/lib/kubelet/{REGISTRY_DIR}/{name}");
+            let authority = path.replace('/', "%2F");
+            assert!(authority.parse::<tonic::codegen::http::uri::Authority>().is_ok(), "{name}");
+            let plain = authority.replace('@', "-");
+            assert!(plain.parse::<tonic::codegen::http::uri::Authority>().is_err(), "{plain}");
+        }
+    }
+}
