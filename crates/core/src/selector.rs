@@ -17,8 +17,11 @@
 mod check;
 mod facts;
 mod language;
+mod nearest;
 mod quantity;
+mod said;
 mod version;
+mod why;
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -27,6 +30,9 @@ use cel::{
     common::{ast::IdedExpr, types::CelBool},
     parser::PrattParser,
 };
+
+pub use nearest::nearest;
+pub use said::{Asked, Comparison, Literal, Type};
 
 use crate::device::Device;
 

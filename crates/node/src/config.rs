@@ -17,6 +17,7 @@ mod nics;
 mod peer;
 mod policy;
 mod profile;
+mod questions;
 pub mod reload;
 mod rules;
 mod selector;

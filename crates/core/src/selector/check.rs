@@ -275,7 +275,7 @@ fn named<T>(name: &str, problem: String) -> Result<T, Fault> {
 }
 
 /// Line and column of a whole word outside quotes, from 1.
-fn place_of(text: &str, name: &str) -> Option<(usize, usize)> {
+pub(super) fn place_of(text: &str, name: &str) -> Option<(usize, usize)> {
     let in_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let (start, _) = text.match_indices(name).find(|(start, _)| {
         let (before, after) = (&text[..*start], &text[start + name.len()..]);

@@ -198,6 +198,97 @@ fn one_that_repeats_itself_without_end_is_refused_or_read() {
     }
 }
 
+#[test]
+fn what_an_expression_says_is_told() {
+    let asked = |text: &str| {
+        let asked = expression(text).asked();
+        asked.iter().map(|asked| asked.name().to_owned()).collect::<Vec<_>>().join(" ")
+    };
+    let a = r#"device.attributes["a.com"]"#;
+    for (text, expected) in [
+        (format!("{a}.x == 1 && has({a}.y) && {a}[\"z\"] == 'q'"), "x y z"),
+        (format!("{a}.?x.orValue(1) == 1 || device.capacity['a.com'].m == quantity('1')"), "x m"),
+        (format!("['u'].exists(v, {a}.x == v) && device.index == 0"), "x index"),
+        (format!("[1].all(device, device.attributes['a.com'].x == 1) || {a}.y"), "y"),
+        ("device.attributes.all(domain, domain != '')".to_owned(), ""),
+    ] {
+        assert_eq!(asked(&text), expected, "{text}");
+    }
+    let compared = |text: &str| {
+        let told = |it: &Comparison| format!("{} {}", it.asked.name(), it.literal);
+        expression(text).comparisons().iter().map(told).collect::<Vec<_>>().join(", ")
+    };
+    for (text, expected) in [
+        (format!("{a}.x == 3 || 'b' != {a}.y"), r#"x 3, y "b""#),
+        (format!("{a}.x in ['q', 3] && {a}['z'] < -1.5"), r#"x "q", x 3, z -1.5"#),
+        (format!("{a}.v == semver('1.0.0') || has({a}.v) == true"), "v semver(...)"),
+        (format!("{a}.?x.orValue(1) == 'a' || {a}.x.size() == 3 || 'x' in {a}"), ""),
+    ] {
+        assert_eq!(compared(&text), expected, "{text}");
+    }
+}
+
+#[test]
+fn the_parts_of_a_conjunction_are_told_as_they_are_written() {
+    for (text, expected) in [
+        ("device.id == 'a' && device.index>0&&true", "device.id == 'a'|device.index>0|true"),
+        ("(true || device.index == 1) && !true", "(true || device.index == 1)|!true"),
+        ("device.id == \"a && \\\" && b\" && true", "device.id == \"a && \\\" && b\"|true"),
+        ("true && [1].all(x, x > 0 && x < 2)", "true|[1].all(x, x > 0 && x < 2)"),
+        ("true && true || false", "true && true || false"),
+        ("true ? true && true : false", "true ? true && true : false"),
+        ("device.index == 1", "device.index == 1"),
+        ("true // a && b\n && !true", "true // a && b\n && !true"),
+    ] {
+        let parts = expression(text).conjuncts();
+        let parts = parts.iter().map(DeviceExpression::as_str).collect::<Vec<_>>().join("|");
+        assert_eq!(parts, expected);
+    }
+}
+
+#[test]
+fn why_a_device_is_not_selected_is_told_with_what_it_says() {
+    let a = |name: &str| format!(r#"device.attributes["nvidia.com"].{name}"#);
+    let (brand, numa) = (a("productName"), "device.attributes['resource.kubernetes.io'].numaNode");
+    for (text, expected) in [
+        (format!("{numa} == 1"), None),
+        (
+            format!("{numa} == 1 && {brand}.startsWith('NVIDIA A') && {numa} == 7"),
+            Some(format!(
+                "{brand}.startsWith('NVIDIA A') is false: productName is \"NVIDIA H100 80GB HBM3\""
+            )),
+        ),
+        (
+            format!("{} == 'x' && {numa} == 7", a("profile")),
+            Some(format!("{numa} == 7 is false: numaNode is 1")),
+        ),
+        (
+            format!("{numa} == 0 || device.index == 3"),
+            Some(format!("{numa} == 0 || device.index == 3 is false: numaNode is 1, index is 1")),
+        ),
+        (
+            format!("has({})", a("profile")),
+            Some(format!("has({}) is false: it has no profile", a("profile"))),
+        ),
+        (format!("{numa} == 1 && {} == 'x'", a("profile")), Some("it has no profile".to_owned())),
+        (
+            format!("{} == 'x'", a("prodcutName")),
+            Some("it has no prodcutName: did you mean productName?".to_owned()),
+        ),
+        (
+            "device.attributes['nvdia.com'].productName == 'x'".to_owned(),
+            Some("it has no productName: did you mean nvidia.com?".to_owned()),
+        ),
+        ("quantity('x') == quantity('1')".to_owned(), Some("\"x\" is no quantity".to_owned())),
+    ] {
+        let why = expression(&text).why_not(&h100());
+        match (why, expected) {
+            (Some(why), Some(expected)) => assert!(why.contains(&expected), "{why}"),
+            (why, expected) => assert_eq!(why, expected, "{text}"),
+        }
+    }
+}
+
 const ATOMS: &[&str] = &[
     "device",
     "device.attributes",
@@ -288,6 +379,7 @@ proptest! {
     fn no_text_makes_it_panic(text in prop_oneof!["[ -~]{0,40}", "\\PC{0,40}", any_expression()]) {
         if let Ok(expression) = text.parse::<DeviceExpression>() {
             let _ = expression.matches(&h100());
+            let _ = (expression.asked(), expression.comparisons(), expression.conjuncts());
         }
     }
 }

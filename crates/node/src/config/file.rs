@@ -34,7 +34,7 @@ use self::{
 };
 use super::{
     AnnotationPrefix, Config, ConfigError, Delivery, DeviceIds, DeviceNodes, Families, Feature,
-    MigStrategy, Mistakes, Policy, Remark, Resources, Strategy, Unmatched,
+    MigStrategy, Mistakes, Policy, Remark, Resources, SourceRule, Strategy, Unmatched,
     document::{self, Lined, Many, UnknownKeys},
     rules, shipped,
 };
@@ -193,13 +193,18 @@ impl ConfigFile {
 
     fn into_policy(mut self, wrong: &mut Vec<Remark>) -> Policy {
         let kubelet_dir = self.kubelet_dir.clone().unwrap_or(Config::default().kubelet_dir);
+        let sources = std::mem::take(&mut self.sources).into_iter();
+        let mut wrong_sources = Vec::new();
+        let sources: Vec<_> = sources.map(|source| source.into_rule(&mut wrong_sources)).collect();
         let exclude = std::mem::take(&mut self.exclude).into_iter();
         let exclude: Vec<_> = exclude
-            .map(|Lined { line, value }| Lined { line, value: value.into_selector(line, wrong) })
+            .map(|Lined { line, value }| Lined {
+                line,
+                value: value.into_selector(line, &sources, wrong),
+            })
             .collect();
-        let (resources, unmatched) = self.take_resources(&exclude, wrong);
-        let sources = std::mem::take(&mut self.sources).into_iter();
-        let sources: Vec<_> = sources.map(|source| source.into_rule(wrong)).collect();
+        let (resources, unmatched) = self.take_resources((&exclude, &sources), wrong);
+        wrong.extend(wrong_sources);
         wrong.extend(rules::repeated_sources(&sources));
         wrong.extend(rules::wrong_sources(&sources, &kubelet_dir));
         let health = self.health.take().map(|it| it.value.into_policy(it.line, wrong));
@@ -226,7 +231,7 @@ impl ConfigFile {
 
     fn take_resources(
         &mut self,
-        exclude: &[Lined<super::Selector>],
+        (exclude, sources): (&[Lined<super::Selector>], &[Lined<SourceRule>]),
         wrong: &mut Vec<Remark>,
     ) -> (Resources, Unmatched) {
         let unmatched = self.unmatched.take();
@@ -235,7 +240,7 @@ impl ConfigFile {
             return (Resources::Default, Unmatched::default());
         };
         let unmatched = unmatched.map_or_else(Unmatched::default, |it| it.value);
-        let rules = entries.into_iter().map(|entry| entry.into_rule(wrong));
+        let rules = entries.into_iter().map(|entry| entry.into_rule(sources, wrong));
         let rules: Vec<_> = rules.collect();
         wrong.extend(rules::contradictions(&rules, exclude, unmatched));
         let rules = rules.into_iter().map(|rule| rule.value).collect();

@@ -2,6 +2,7 @@
 //! found is meant, what a container gets, and how they are watched and handed over.
 
 mod check;
+mod known;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 

@@ -1,4 +1,5 @@
-//! A device that has everything its source may know, to ask an expression about before there is a device.
+//! A device that has everything its source may know, to ask an expression about before there is a device:
+//! `questions` does.
 
 use std::str::FromStr as _;
 
@@ -6,13 +7,11 @@ use jiff::Timestamp;
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes, standard},
     device::{Device, DeviceId, DeviceKind, SourceName},
-    selector::{DeviceExpression, NoAnswer},
 };
 
-use super::Selector;
+use super::{Selector, SourceRule, document::Lined};
 
-/// What a built-in source says of its devices under a domain, by type. What is now a text and now a version
-/// is not in it; what a device lacks, another may have.
+/// What a built-in source says of its devices under a domain, by type. What a device lacks, another may have.
 struct Known {
     source: &'static str,
     domain: &'static str,
@@ -20,14 +19,23 @@ struct Known {
     numbers: &'static [&'static str],
     truths: &'static [&'static str],
     versions: &'static [&'static str],
+    /// What is now of one sort and now of another: a version where it is one, else a text.
+    either: &'static [&'static str],
 }
 
-const NOTHING: Known =
-    Known { source: "nvidia", domain: OURS, texts: &[], numbers: &[], truths: &[], versions: &[] };
+const NOTHING: Known = Known {
+    source: "nvidia",
+    domain: OURS,
+    texts: &[],
+    numbers: &[],
+    truths: &[],
+    versions: &[],
+    either: &[],
+};
 
 /// What is said of any PCI function.
 const FUNCTION: Known = Known {
-    texts: &["pciVendor", "pciDevice", "driver", "iommuGroup", "pfPciAddress"],
+    texts: &["pciVendor", "pciDevice", "pciClass", "driver", "iommuGroup", "pfPciAddress"],
     numbers: &["sriovVfs"],
     truths: &["isSriovVf"],
     ..NOTHING
@@ -49,13 +57,14 @@ static KNOWN: [Known; 11] = [
             "thermalSlowdown", "powerSlowdown", "fabricDegraded",
         ],
         versions: &["cudaComputeCapability", "cudaDriverVersion"],
+        either: &["driverVersion"],
         ..NOTHING
     },
     Known { texts: &["simulated"], ..NOTHING },
     Known {
         source: "nics",
         texts: &[
-            "acpiIndex", "driver", "pciVendor", "pciDevice", "auxiliaryDevice", "ifName", "mac", "rdmaDevice",
+            "acpiIndex", "driver", "pciVendor", "pciDevice", "pciClass", "iommuGroup", "auxiliaryDevice", "ifName", "mac", "rdmaDevice",
             "linkLayer", "rate", "portState", "pKey", "rdmaNetns", "pfName", "pfPciAddress", "representor",
             "vdpaType", "vdpaDevice",
         ],
@@ -78,6 +87,7 @@ static KNOWN: [Known; 11] = [
             "type", "productName", "deviceID", "computePartition", "memoryPartition", "partitionProfile",
             "gfxTarget", "family",
         ],
+        either: &["driverVersion", "firmware"],
         ..NOTHING
     },
     Known { source: "amd", ..FUNCTION },
@@ -110,31 +120,60 @@ pub(super) fn any() -> AttributeValue {
     AttributeValue::string("0")
 }
 
-/// A device of a source, with these attributes and those of any place.
-pub(super) fn specimen(source: SourceName, attributes: Attributes) -> Device {
-    let id = DeviceId::from_str("any-device").expect("letters and a dash");
-    let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
-    let place = [
-        (standard::PCI_BUS_ID, any()),
-        (standard::PCIE_ROOT, any()),
-        (standard::NUMA_NODE, AttributeValue::Int(0)),
-    ];
-    Device { attributes: place.into_iter().chain(attributes).collect(), ..new }
+/// All that is known of devices before there is one.
+pub(super) struct Specimen {
+    /// A device that has everything of which the sort is known.
+    pub(super) device: Device,
+    /// What some devices have, now of one sort and now of another.
+    pub(super) either: Vec<(&'static str, &'static str)>,
+    /// What else they may have.
+    pub(super) others: Others,
 }
 
-/// Why an expression has no answer for any such device: what it asks of a value is of another type.
-pub(super) fn misuse(expression: &DeviceExpression, specimen: &Device) -> Option<NoAnswer> {
-    expression.matches(specimen).err().filter(NoAnswer::is_misuse)
+/// What devices may have besides what is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Others {
+    /// Nothing.
+    None,
+    /// What a driver or a later version says; a name that is nearly a known one is a slip.
+    Few,
+    /// What somebody writes into a file.
+    Any,
 }
 
-/// As [`misuse`], of what a selector is about, if that is known without looking.
-pub(super) fn misuse_in(selector: &Selector) -> Option<NoAnswer> {
-    let source = selector.source.clone().or_else(|| only_source(selector.kind?))?;
-    let known = KNOWN.iter().filter(|known| known.source == source.as_str());
-    let attributes: Attributes = known.flat_map(Known::attributes).collect();
-    let is_known = !attributes.is_empty();
-    let misuse = |expression| misuse(expression, &specimen(source, attributes));
-    selector.expression.as_ref().filter(|_| is_known).and_then(misuse)
+// === impl Specimen ===
+
+impl Specimen {
+    /// A device of a source, with these attributes and those of any place.
+    pub(super) fn new(source: SourceName, attributes: Attributes, others: Others) -> Self {
+        let id = DeviceId::from_str("any-device").expect("letters and a dash");
+        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        let place = [
+            (standard::PCI_BUS_ID, any()),
+            (standard::PCIE_ROOT, any()),
+            (standard::NUMA_NODE, AttributeValue::Int(0)),
+        ];
+        let attributes = place.into_iter().chain(attributes).collect();
+        Self { device: Device { attributes, ..new }, either: Vec::new(), others }
+    }
+
+    /// What a selector is about, if that is known without looking: the devices of a source that is built in,
+    /// or of one of the configuration.
+    pub(super) fn of(selector: &Selector, sources: &[Lined<SourceRule>]) -> Option<Self> {
+        let source = selector.source.clone().or_else(|| only_source(selector.kind?))?;
+        if let Some(described) = sources.iter().find(|described| described.value.name == source) {
+            return Some(described.value.specimen());
+        }
+        let known = || KNOWN.iter().filter(|known| known.source == source.as_str());
+        known().next()?;
+        let attributes = known().flat_map(Known::attributes).collect();
+        let either =
+            known().flat_map(|known| known.either.iter().map(|name| (known.domain, *name)));
+        Some(Self {
+            either: either.collect(),
+            ..Self::new(source.clone(), attributes, Others::Few)
+        })
+    }
 }
 
 /// The source of all devices of a kind.

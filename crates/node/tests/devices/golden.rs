@@ -1,9 +1,9 @@
 //! What a source found, as text that a test can hold.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, path::Path};
 
-use windlass_core::device::Device;
-use windlass_node::state::NodeState;
+use windlass_core::{attribute::AttributeValue, device::Device, selector::literal};
+use windlass_node::{config::ConfigFile, state::NodeState};
 
 /// The devices of a source with all that is told of them, one after the other; attributes that
 /// Kubernetes defines for all PCI devices are left out.
@@ -22,6 +22,7 @@ pub(crate) fn overview(state: &NodeState, source: &str) -> String {
 }
 
 fn told(state: &NodeState, device: &Device) -> String {
+    everything_may_be_asked(device);
     let mut text = format!("{}\n", heading(state, device));
     let own =
         device.attributes.iter().filter(|(name, _)| !name.to_string().starts_with("resource."));
@@ -38,6 +39,23 @@ fn told(state: &NodeState, device: &Device) -> String {
         let _ = writeln!(text, "    xgmi: {:?}", place.xgmi.values().collect::<Vec<_>>());
     }
     text
+}
+
+/// A rule that asks for what a device says is no mistake: neither the name, nor the sort of its value.
+fn everything_may_be_asked(device: &Device) {
+    for (name, value) in &device.attributes {
+        let value = match value {
+            AttributeValue::String(text) => literal(text),
+            AttributeValue::Version(text) => format!("semver({})", literal(text)),
+            other => other.to_string(),
+        };
+        let (domain, name, source) = (name.domain(), name.name(), &device.source);
+        let asked =
+            format!(r#"device.attributes["{domain}"].{name} == {value}"#).replace('\'', "''");
+        let devices = format!("{{source: {source}, match: '{asked}'}}");
+        let text = format!("resources:\n- name: a.com/x\n  devices: {devices}\n");
+        ConfigFile::parse(Path::new("w.yaml"), &text).expect("what devices say may be asked");
+    }
 }
 
 fn heading(state: &NodeState, device: &Device) -> String {

@@ -14,7 +14,7 @@ use windlass_core::{
 use super::word::{Count, Id, Profile, Written};
 use crate::config::{
     PerContainer, Pooled, Remark, Replicas, ResourceRule, Selector, Shared, Sharing, SharingMethod,
-    document::Lined, rules::LinedRule, specimen::misuse_in,
+    SourceRule, document::Lined, questions::mistakes, rules::LinedRule, specimen::Specimen,
 };
 
 /// One resource, and the devices it is made of. Rules of the same name add up.
@@ -103,9 +103,13 @@ pub(crate) const MOST_MPS_CLIENTS: u32 = 48;
 
 impl ResourceEntry {
     /// The rule, and what is wrong with it in itself.
-    pub(super) fn into_rule(self, wrong: &mut Vec<Remark>) -> LinedRule {
+    pub(super) fn into_rule(
+        self,
+        sources: &[Lined<SourceRule>],
+        wrong: &mut Vec<Remark>,
+    ) -> LinedRule {
         let Self { name, devices, sharing, placement } = self;
-        let devices = devices.value.into_selector(devices.line, wrong);
+        let devices = devices.value.into_selector(devices.line, sources, wrong);
         let sharing = sharing.map_or(Sharing::Exclusive, |sharing| {
             let problem = sharing.value.problem(&devices);
             wrong.extend(problem.map(|problem| Remark::new(sharing.line, problem)));
@@ -141,7 +145,13 @@ pub(super) fn unlined<T>(value: T) -> Lined<T> {
 // === impl SelectorEntry ===
 
 impl SelectorEntry {
-    pub(super) fn into_selector(self, line: u64, wrong: &mut Vec<Remark>) -> Selector {
+    /// What it selects, with what is wrong; `sources` are those of the configuration.
+    pub(super) fn into_selector(
+        self,
+        line: u64,
+        sources: &[Lined<SourceRule>],
+        wrong: &mut Vec<Remark>,
+    ) -> Selector {
         let kind = self.kind.map(DeviceKind::from);
         let source = self.source.map(|Written(source)| source);
         // A kind that could not be read is a mistake already.
@@ -161,7 +171,11 @@ impl SelectorEntry {
             profiles: self.profiles.into_iter().map(|Written(Profile(text))| text).collect(),
             expression: self.expression.map(|Written(expression)| expression),
         };
-        wrong.extend(misuse_in(&selector).map(|misuse| Remark::new(line, misuse.to_string())));
+        let known = Specimen::of(&selector, sources);
+        if let Some((expression, known)) = selector.expression.as_ref().zip(known) {
+            let mistakes = mistakes(expression, &known);
+            wrong.extend(mistakes.into_iter().map(|text| Remark::new(line, text)));
+        }
         selector
     }
 }

@@ -312,12 +312,12 @@ fn a_rule_that_asks_what_no_such_device_answers_is_refused() {
                 gpus("a.com/x", &format!(", match: '{}'", asks("nvidia.com", "brand > 5")))
             ),
             3,
-            "no matching overload",
+            "brand is a text, and 5 is a number: write a text in quotes",
         ),
         (
             format!("exclude:\n- {{kind: nic, match: '{}'}}\n", asks("windlass.dev", "driver > 5")),
             2,
-            "no matching overload",
+            "driver is a text, and 5 is a number: write a text in quotes",
         ),
         (
             format!(
@@ -325,9 +325,81 @@ fn a_rule_that_asks_what_no_such_device_answers_is_refused() {
                 asks("amd.com", "shell > 5")
             ),
             3,
-            "no matching overload",
+            "shell is a text, and 5 is a number: write a text in quotes",
         ),
     ]);
+}
+
+/// A rule for devices that are asked something, beside a source of the configuration.
+fn asked_of(devices: &str, asked: &str) -> String {
+    format!(
+        "sources:\n- {{name: s, find: {{bus: pci}}, match: 'true', attributes: {{firmware: fw}}}}\n\
+         resources:\n- name: a.com/x\n  devices: {{{devices}, match: '{asked}'}}\n"
+    )
+}
+
+#[test]
+fn a_value_of_another_sort_and_a_misspelt_name_are_refused_with_what_is_right() {
+    let k8s = |asked: &str| asks("resource.kubernetes.io", asked);
+    let cuda = asks("nvidia.com", "cudaComputeCapability == \"9.0\"");
+    let memory = "device.capacity[\"nvidia.com\"].memory == 80".to_owned();
+    let domain = asks("nvidia.co", "brand == \"x\"");
+    for (devices, asked, expected) in [
+        (
+            "kind: gpu",
+            &k8s("numaNode == \"0\""),
+            "numaNode is a number, and \"0\" is a text: write 0, without quotes",
+        ),
+        (
+            "kind: gpu",
+            &asks("nvidia.com", "migCapable != \"true\""),
+            "migCapable is a truth value, and \"true\" is a text: write true, without quotes",
+        ),
+        (
+            "kind: gpu",
+            &cuda,
+            "cudaComputeCapability is a version, and \"9.0\" is a text: write semver(",
+        ),
+        ("kind: gpu", &memory, "memory is a quantity, and 80 is a number: write quantity("),
+        (
+            "kind: gpu",
+            &"device.kind in [\"gpu\", 3]".to_owned(),
+            "kind is a text, and 3 is a number",
+        ),
+        (
+            "kind: gpu",
+            &asks("nvidia.com", "prodctName == \"x\""),
+            "column 33: no such device has prodctName of nvidia.com: did you mean productName?",
+        ),
+        (
+            "kind: gpu",
+            &domain,
+            "no such device has attributes of nvidia.co: did you mean nvidia.com?",
+        ),
+        (
+            "source: s",
+            &asks("windlass.dev", "firmware == 2"),
+            "match: column 35: firmware is a text, and 2 is a number",
+        ),
+        ("source: s", &asks("windlass.dev", "firmwre == \"2\""), "did you mean firmware?"),
+    ] {
+        check_mistakes([(asked_of(devices, asked), 5, expected)]);
+    }
+}
+
+#[test]
+fn what_only_some_devices_say_may_be_asked() {
+    let k8s = |asked: &str| asks("resource.kubernetes.io", asked);
+    for (devices, asked) in [
+        ("kind: gpu", asks("nvidia.com", "whatever == 3")),
+        ("kind: gpu", asks("nvidia.com", "driverVersion == \"580\"")),
+        ("kind: gpu", k8s("numaNode == 0.0")),
+        ("source: nics", asks("windlass.dev", "pciClass == \"0x020000\"")),
+        ("source: s", format!("has({})", asks("windlass.dev", "usbSerial"))),
+    ] {
+        let text = asked_of(devices, &asked);
+        parse(&text).expect(&text);
+    }
 }
 
 #[test]

@@ -3,17 +3,11 @@
 
 use std::path::{Component, Path};
 
-use windlass_core::{
-    attribute::{AttributeName, AttributeValue},
-    device::{Device, SourceName},
-};
+use windlass_core::device::SourceName;
 
 use super::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Step, StepAction, Test, Unit};
 use crate::{
-    config::{
-        FpgaRules, FpgaUnit, danger,
-        specimen::{self, any},
-    },
+    config::{FpgaRules, FpgaUnit, danger, questions::mistakes},
     glob::is_pattern,
     template::{asked, check, fill_all},
 };
@@ -169,8 +163,7 @@ impl Checker<'_> {
     /// device is told before there is one. What it lacks, a device may have.
     fn expression(&mut self) {
         let Some(expression) = &self.rule.expression else { return };
-        let misuse = specimen::misuse(expression, &specimen(self.rule));
-        self.wrong.extend(misuse.map(|misuse| misuse.to_string()));
+        self.wrong.extend(mistakes(expression, &self.rule.specimen()));
     }
 
     fn facts(&mut self) {
@@ -293,49 +286,6 @@ impl Checker<'_> {
             None => self.note("a command is empty: write a program with its arguments"),
         }
     }
-}
-
-/// What every source knows of some of its devices.
-const KNOWN: [&str; 26] = [
-    "name",
-    "subsystem",
-    "driver",
-    "devName",
-    "path",
-    "pciVendor",
-    "pciDevice",
-    "pciSubsystemVendor",
-    "pciSubsystemDevice",
-    "pciClass",
-    "acpiIndex",
-    "pfPciAddress",
-    "usbVendor",
-    "usbProduct",
-    "usbSerial",
-    "usbPort",
-    "usbInterfaceClass",
-    "usbManufacturer",
-    "usbProductName",
-    "ofCompatible",
-    "iommuGroup",
-    "endpoint",
-    "host",
-    "port",
-    "serial",
-    "firmware",
-];
-
-fn specimen(rule: &SourceRule) -> Device {
-    let known = KNOWN.iter().map(|name| (AttributeName::new("windlass.dev", name), any()));
-    let read = rule.attributes.keys().map(|name| (name.clone(), any()));
-    let facts = rule.facts.clone().into_iter();
-    let known = known.chain([
-        (AttributeName::new("windlass.dev", "isSriovVf"), AttributeValue::Bool(false)),
-        (AttributeName::new("windlass.dev", "sriovVfs"), AttributeValue::Int(0)),
-    ]);
-    // What a file says of a board may be of any type.
-    let known = known.filter(|_| !matches!(rule.find, Find::Files(_)));
-    specimen::specimen(rule.name.clone(), known.chain(read).chain(facts).collect())
 }
 
 const NO_FOLDER: &str = "files and endpoints have no folder in sysfs";

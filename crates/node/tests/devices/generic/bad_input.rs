@@ -90,7 +90,23 @@ fn what_cannot_be_is_told_with_its_place() {
         ("find: {endpoints: [h]}, attributes: {a: state}", "have no folder in sysfs"),
         (
             "find: {class: drm}, match: 'device.attributes[\"windlass.dev\"].driver > 5'",
-            "no matching overload",
+            "driver is a text, and 5 is a number",
+        ),
+        (
+            "find: {bus: pci}, match: 'device.attributes[\"windlass.dev\"].pciClass == 3'",
+            "match: column 35: pciClass is a text such as \"0x120000\", and 3 is a number: write a text in quotes",
+        ),
+        (
+            "find: {bus: usb}, match: 'device.attributes[\"windlass.dev\"].usbVendro == \"1\"'",
+            "no such device has usbVendro of windlass.dev: did you mean usbVendor?",
+        ),
+        (
+            "find: {endpoints: [h]}, match: 'device.attributes[\"windlass.dev\"].driver == \"1\"'",
+            "no such device has driver of windlass.dev: there are endpoint, host, name, port",
+        ),
+        (
+            "find: {bus: pci}, facts: {cores: 5}, match: 'device.attributes[\"windlass.dev\"].cores in [\"5\"]'",
+            "cores is a number, and \"5\" is a text: write 5, without quotes",
         ),
         (
             "find: {class: drm}, match: 'device.index'",

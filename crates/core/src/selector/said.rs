@@ -1,0 +1,384 @@
+//! What an expression says of a device, as it is written: what it asks for, what it compares that with, and
+//! the parts that all have to hold.
+
+use std::fmt;
+
+use cel::common::ast::{
+    CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr,
+    operators::{
+        EQUALS, GREATER, GREATER_EQUALS, IN, INDEX, LESS, LESS_EQUALS, LOGICAL_AND, NEGATE,
+        NOT_EQUALS, OPT_INDEX, OPT_SELECT,
+    },
+};
+
+use super::{DeviceExpression, check::place_of, literal, located};
+use crate::{attribute::AttributeValue, device::Device};
+
+/// Something that an expression asks of a device by its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Asked {
+    /// An attribute of a domain.
+    Attribute(String, String),
+    /// A capacity of a domain.
+    Capacity(String, String),
+    /// What every device has: `id`, `index`, `kind`, `source`.
+    Field(String),
+}
+
+/// A value that is written out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Literal {
+    /// `"10ee"`
+    Text(String),
+    /// A number, as it is written.
+    Number(String),
+    /// `true` or `false`
+    Truth(bool),
+    /// `semver("9.0.0")`
+    Version,
+    /// `quantity("40Gi")`
+    Quantity,
+    /// Bytes, or `null`: nothing that a device says.
+    Other,
+}
+
+/// What sort of value something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// A text.
+    Text,
+    /// A number, whole or not: these are compared with each other.
+    Number,
+    /// True or false.
+    Truth,
+    /// A version, which `isLessThan` and its like compare.
+    Version,
+    /// An amount, likewise.
+    Quantity,
+    /// What no device says.
+    Other,
+}
+
+/// A comparison of what a device says with a value that is written out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Comparison {
+    /// What is asked for.
+    pub asked: Asked,
+    /// What it is compared with.
+    pub literal: Literal,
+}
+
+/// What compares two values.
+const COMPARING: [&str; 6] = [EQUALS, NOT_EQUALS, LESS, LESS_EQUALS, GREATER, GREATER_EQUALS];
+
+// === impl DeviceExpression ===
+
+impl DeviceExpression {
+    /// Everything that it asks for by name, in the order in which it is written; also what it only asks
+    /// whether it is there.
+    pub fn asked(&self) -> Vec<Asked> {
+        let mut all = Vec::new();
+        walk(&self.parsed, &mut |node| all.extend(mentioned(node)));
+        all
+    }
+
+    /// Every comparison with a value that is written out.
+    pub fn comparisons(&self) -> Vec<Comparison> {
+        let mut all = Vec::new();
+        walk(&self.parsed, &mut |node| {
+            if let Expr::Call(call) = &node.expr {
+                all.extend(compared(call));
+            }
+        });
+        all
+    }
+
+    /// The parts of a conjunction, `a && b && c`; the whole where it is none.
+    pub fn conjuncts(&self) -> Vec<Self> {
+        let is_conjunction =
+            matches!(&self.parsed.expr, Expr::Call(call) if call.func_name == LOGICAL_AND);
+        let parts = if is_conjunction { pieces(&self.text) } else { Vec::new() };
+        // What the eye of this file does not see, such as a comment with quotes in it, leaves it whole.
+        let parts: Result<Vec<Self>, _> = parts.into_iter().map(str::parse).collect();
+        parts.ok().filter(|parts| !parts.is_empty()).unwrap_or_else(|| vec![self.clone()])
+    }
+
+    /// The place of a name in it, with a problem that there is.
+    pub fn located(&self, name: &str, problem: &str) -> String {
+        let text = self.as_str();
+        let quoted = || place_of(&text.replace(['"', '\''], " "), name);
+        match place_of(text, name).or_else(quoted) {
+            Some((line, column)) => located(line, column, problem),
+            None => problem.to_owned(),
+        }
+    }
+}
+
+/// The text between those `&&` that are in no brackets and no quotes.
+fn pieces(text: &str) -> Vec<&str> {
+    let (mut pieces, mut start, mut depth, mut quote) = (Vec::new(), 0, 0_i32, None);
+    let mut letters = text.char_indices().peekable();
+    while let Some((at, letter)) = letters.next() {
+        match (quote, letter) {
+            (Some(_), '\\') => drop(letters.next()),
+            (Some(open), _) if letter == open => quote = None,
+            (None, '"' | '\'') => quote = Some(letter),
+            (None, '(' | '[' | '{') => depth += 1,
+            (None, ')' | ']' | '}') => depth -= 1,
+            (None, '&') if depth == 0 && letters.next_if(|next| next.1 == '&').is_some() => {
+                pieces.push(text[start..at].trim());
+                start = at + 2;
+            }
+            _ => {}
+        }
+    }
+    pieces.push(text[start..].trim());
+    pieces
+}
+
+/// Goes through an expression, but not where a loop calls something else `device`.
+fn walk<'a>(node: &'a IdedExpr, visit: &mut dyn FnMut(&'a IdedExpr)) {
+    visit(node);
+    match &node.expr {
+        Expr::Call(call) => {
+            call.target.as_deref().into_iter().chain(&call.args).for_each(|it| walk(it, visit));
+        }
+        Expr::Select(select) => walk(&select.operand, visit),
+        Expr::List(list) => list.elements.iter().for_each(|it| walk(it, visit)),
+        Expr::Map(map) => {
+            for entry in &map.entries {
+                if let EntryExpr::MapEntry(entry) = &entry.expr {
+                    walk(&entry.key, visit);
+                    walk(&entry.value, visit);
+                }
+            }
+        }
+        Expr::Comprehension(it) => {
+            walk(&it.iter_range, visit);
+            if it.iter_var != DEVICE && it.iter_var2.as_deref() != Some(DEVICE) {
+                for it in [&it.accu_init, &it.loop_cond, &it.loop_step, &it.result] {
+                    walk(it, visit);
+                }
+            }
+        }
+        Expr::Ident(_) | Expr::Literal(_) | Expr::Struct(_) | Expr::Unspecified => {}
+    }
+}
+
+const DEVICE: &str = "device";
+
+/// What a node asks for, whether it has to be there or not.
+fn mentioned(node: &IdedExpr) -> Option<Asked> {
+    match &node.expr {
+        Expr::Select(select) => select_of(select),
+        Expr::Call(call) if [INDEX, OPT_INDEX, OPT_SELECT].contains(&call.func_name.as_str()) => {
+            element(call)
+        }
+        _ => None,
+    }
+}
+
+/// The same of a node whose value is that of what it asks for.
+fn valued(node: &IdedExpr) -> Option<Asked> {
+    match &node.expr {
+        Expr::Select(select) if select.test => None,
+        Expr::Call(call) if call.func_name != INDEX => None,
+        _ => mentioned(node),
+    }
+}
+
+/// `device.index`, or `device.attributes["d"].name`
+fn select_of(select: &SelectExpr) -> Option<Asked> {
+    if matches!(&select.operand.expr, Expr::Ident(name) if name == DEVICE) {
+        let is_value = type_of_field(&select.field).is_some();
+        return is_value.then(|| Asked::Field(select.field.clone()));
+    }
+    let asked = domain(&select.operand)?;
+    Some(asked(&select.field))
+}
+
+/// `device.attributes["d"]["name"]`, and the same as a question.
+fn element(call: &CallExpr) -> Option<Asked> {
+    let [operand, name] = call.args.as_slice() else { return None };
+    let asked = domain(operand)?;
+    Some(asked(text(name)?))
+}
+
+/// What makes a question of a name, after `device.attributes["d"]` or `device.capacity["d"]`.
+fn domain(node: &IdedExpr) -> Option<impl Fn(&str) -> Asked> {
+    let Expr::Call(call) = &node.expr else { return None };
+    let is_index = [INDEX, OPT_INDEX].contains(&call.func_name.as_str());
+    let [operand, domain] = call.args.as_slice() else { return None };
+    let Expr::Select(select) = &operand.expr else { return None };
+    let of_device = matches!(&select.operand.expr, Expr::Ident(name) if name == DEVICE);
+    let (domain, list) = (text(domain)?.to_owned(), select.field.clone());
+    let is_known = list == "attributes" || list == "capacity";
+    (is_index && of_device && is_known).then_some(move |name: &str| {
+        let (domain, name) = (domain.clone(), name.to_owned());
+        if list == "capacity" {
+            Asked::Capacity(domain, name)
+        } else {
+            Asked::Attribute(domain, name)
+        }
+    })
+}
+
+fn text(node: &IdedExpr) -> Option<&str> {
+    match &node.expr {
+        Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),
+        _ => None,
+    }
+}
+
+/// Comparisons with a literal on one side, or with each of a list.
+fn compared(call: &CallExpr) -> Vec<Comparison> {
+    let [one, other] = call.args.as_slice() else { return Vec::new() };
+    let with = |asked: &IdedExpr, with: &IdedExpr| {
+        Some(Comparison { asked: valued(asked)?, literal: written(with)? })
+    };
+    match (call.func_name.as_str(), &other.expr) {
+        (IN, Expr::List(list)) => list.elements.iter().filter_map(|it| with(one, it)).collect(),
+        (name, _) if COMPARING.contains(&name) => {
+            with(one, other).or_else(|| with(other, one)).into_iter().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A value that is written out.
+fn written(node: &IdedExpr) -> Option<Literal> {
+    match &node.expr {
+        Expr::Literal(literal) => Some(match literal {
+            LiteralValue::String(text) => Literal::Text(text.inner().to_owned()),
+            LiteralValue::Int(number) => Literal::Number(number.inner().to_string()),
+            LiteralValue::UInt(number) => Literal::Number(number.inner().to_string()),
+            LiteralValue::Double(number) => Literal::Number(number.inner().to_string()),
+            LiteralValue::Boolean(truth) => Literal::Truth(*truth.inner()),
+            LiteralValue::Bytes(_) | LiteralValue::Null => Literal::Other,
+        }),
+        Expr::Call(call) if call.target.is_none() => match (call.func_name.as_str(), &*call.args) {
+            ("semver", [_]) => Some(Literal::Version),
+            ("quantity", [_]) => Some(Literal::Quantity),
+            (NEGATE, [number]) => match written(number)? {
+                Literal::Number(number) => Some(Literal::Number(format!("-{number}"))),
+                _ => None,
+            },
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn type_of_field(field: &str) -> Option<Type> {
+    match field {
+        "id" | "kind" | "source" => Some(Type::Text),
+        "index" => Some(Type::Number),
+        _ => None,
+    }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    /// The name without its domain.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Attribute(_, name) | Self::Capacity(_, name) | Self::Field(name) => name,
+        }
+    }
+
+    /// What sort of value a device has there; `None` for an attribute that it lacks.
+    pub fn type_in(&self, device: &Device) -> Option<Type> {
+        match self {
+            Self::Attribute(..) => self.attribute_of(device).map(Type::of),
+            Self::Capacity(..) => Some(Type::Quantity),
+            Self::Field(field) => type_of_field(field),
+        }
+    }
+
+    /// What a device has there, as an expression would write it.
+    pub fn value_in(&self, device: &Device) -> Option<String> {
+        match self {
+            Self::Attribute(..) => self.attribute_of(device).map(|value| match value {
+                AttributeValue::String(text) => literal(text),
+                other => other.to_string(),
+            }),
+            Self::Capacity(domain, name) => {
+                let mut known = device.capacity.iter();
+                let (_, amount) =
+                    known.find(|(key, _)| key.domain() == domain && key.name() == name)?;
+                Some(amount.to_string())
+            }
+            Self::Field(field) => match field.as_str() {
+                "id" => Some(literal(device.id.as_str())),
+                "kind" => Some(literal(&device.kind.to_string())),
+                "source" => Some(literal(device.source.as_str())),
+                "index" => Some(device.index.to_string()),
+                _ => None,
+            },
+        }
+    }
+
+    fn attribute_of<'d>(&self, device: &'d Device) -> Option<&'d AttributeValue> {
+        let Self::Attribute(domain, name) = self else { return None };
+        let mut known = device.attributes.iter();
+        let found = known.find(|(key, _)| key.domain() == domain && key.name() == name);
+        found.map(|(_, value)| value)
+    }
+}
+
+// === impl Literal ===
+
+impl Literal {
+    /// What sort of value it is.
+    pub fn sort(&self) -> Type {
+        match self {
+            Self::Text(_) => Type::Text,
+            Self::Number(_) => Type::Number,
+            Self::Truth(_) => Type::Truth,
+            Self::Version => Type::Version,
+            Self::Quantity => Type::Quantity,
+            Self::Other => Type::Other,
+        }
+    }
+}
+
+impl fmt::Display for Literal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(&literal(text)),
+            Self::Number(number) => f.write_str(number),
+            Self::Truth(truth) => truth.fmt(f),
+            Self::Version => f.write_str("semver(...)"),
+            Self::Quantity => f.write_str("quantity(...)"),
+            Self::Other => f.write_str("null, or a text of bytes,"),
+        }
+    }
+}
+
+// === impl Type ===
+
+impl Type {
+    /// What sort of value an attribute has.
+    fn of(value: &AttributeValue) -> Self {
+        match value {
+            AttributeValue::String(_) => Self::Text,
+            AttributeValue::Int(_) => Self::Number,
+            AttributeValue::Bool(_) => Self::Truth,
+            AttributeValue::Version(_) => Self::Version,
+        }
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text => "a text",
+            Self::Number => "a number",
+            Self::Truth => "a truth value",
+            Self::Version => "a version",
+            Self::Quantity => "a quantity",
+            Self::Other => "what no device says",
+        })
+    }
+}

@@ -1,0 +1,65 @@
+//! Why an expression does not select a device: the part of it that does not hold, and what the device says.
+
+use super::{Asked, DeviceExpression, in_a_line, nearest::nearest};
+use crate::{attribute::AttributeName, device::Device};
+
+// === impl DeviceExpression ===
+
+impl DeviceExpression {
+    /// Why the device is not selected; `None` for one that is. Of a conjunction the first part that is false is
+    /// told, or the first without an answer, with the values that the device has there.
+    pub fn why_not(&self, device: &Device) -> Option<String> {
+        let answer = self.matches(device);
+        if answer == Ok(true) {
+            return None;
+        }
+        let parts = self.conjuncts();
+        // One part that is false makes the whole false, whatever the others lack.
+        let is_to_blame = |part: &&Self| {
+            matches!((part.matches(device), &answer), (Ok(false), Ok(_)) | (Err(_), Err(_)))
+        };
+        let part = parts.iter().find(is_to_blame).unwrap_or(self);
+        Some(match part.matches(device) {
+            Ok(_) => format!("{} is false{}", in_a_line(part.as_str()), part.values(device)),
+            Err(error) if error.is_lack() => part.lacking(device).unwrap_or(error.problem),
+            Err(error) => error.problem,
+        })
+    }
+
+    /// What the device says of all that is asked for.
+    fn values(&self, device: &Device) -> String {
+        let mut asked = self.asked();
+        asked.dedup();
+        let value = |asked: &Asked| {
+            let name = asked.name();
+            match asked.value_in(device) {
+                Some(value) => format!("{name} is {value}"),
+                None => format!("it has no {name}"),
+            }
+        };
+        let values: Vec<_> = asked.iter().map(value).collect();
+        if values.is_empty() { String::new() } else { format!(": {}", values.join(", ")) }
+    }
+
+    /// The first that is asked for and that the device lacks, with the name that may have been meant.
+    fn lacking(&self, device: &Device) -> Option<String> {
+        let asked = self.asked();
+        let missing = asked.iter().find(|asked| asked.value_in(device).is_none())?;
+        let of_domain = |domain: &str| {
+            let known = device.attributes.keys().chain(device.capacity.keys());
+            known.filter(|key| key.domain() == domain).map(AttributeName::name).collect::<Vec<_>>()
+        };
+        let near = match missing {
+            Asked::Attribute(domain, name) | Asked::Capacity(domain, name) => {
+                let known = of_domain(domain);
+                let near = nearest(name, known.iter().copied());
+                let domains = device.attributes.keys().map(AttributeName::domain);
+                let near =
+                    near.or_else(|| known.is_empty().then(|| nearest(domain, domains)).flatten());
+                near.map(|near| format!(": did you mean {near}?"))
+            }
+            Asked::Field(_) => None,
+        };
+        Some(format!("it has no {}{}", missing.name(), near.unwrap_or_default()))
+    }
+}
