@@ -1,5 +1,6 @@
 //! What is offered to the kubelet: resources, the devices each is made of, and the ids they go by.
 
+mod empty;
 mod marks;
 mod plan;
 mod pool;

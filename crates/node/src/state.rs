@@ -6,10 +6,7 @@ mod look;
 mod notes;
 mod tell;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Serialize;
 use windlass_core::{
@@ -42,8 +39,8 @@ pub struct NodeState {
     pub(crate) offers: Offers,
     /// Devices that are part of no resource, and why.
     pub(crate) withheld: BTreeMap<DeviceId, String>,
-    /// Resources of the configuration that no device of the node is for.
-    pub empty: BTreeSet<ResourceName>,
+    /// Resources of the configuration that no device of the node is for, and why.
+    pub empty: BTreeMap<ResourceName, String>,
     /// What containers get besides devices.
     pub(crate) surroundings: Surroundings,
     /// The CDI documents that the offers need.

@@ -594,5 +594,6 @@ fn a_resource_that_no_device_is_for_is_named() {
     let mut command = windlass(&["devices", "--config", &config.display().to_string()]);
     let output = command.args(host).output().expect("runs");
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("a.com/x gets no device of this node"), "{text}");
+    let told = "a.com/x gets no device of this node: this node has no device of kind mig";
+    assert!(text.contains(told), "{text}");
 }

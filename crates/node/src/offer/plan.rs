@@ -23,7 +23,9 @@ use windlass_core::{
 };
 
 use super::{
-    Allocatable, Marked, Offer, OfferedDevice, Offers, Withdrawn, device_of, earlier_ids, pool,
+    Allocatable, Marked, Offer, OfferedDevice, Offers, Withdrawn, device_of, earlier_ids,
+    empty::{Outcome, empty},
+    pool,
     rivals::rivals,
     want::{Target, Want, Wants, present_parts},
 };
@@ -81,8 +83,8 @@ pub(crate) struct Plan {
     pub(crate) waiting: bool,
     /// Devices that are shared by MPS and in no container's hands otherwise.
     pub(crate) mps: BTreeMap<DeviceId, Replicas>,
-    /// Resources of the configuration that no device of the node is for.
-    pub(crate) empty: BTreeSet<ResourceName>,
+    /// Resources of the configuration that no device of the node is for, and why.
+    pub(crate) empty: BTreeMap<ResourceName, String>,
 }
 
 /// A plan in the making.
@@ -353,11 +355,12 @@ impl Planner<'_> {
 
     fn finish(self) -> Plan {
         let previous = self.question.previous;
-        let empty = match &self.question.policy.resources {
-            Resources::Default => BTreeSet::new(),
+        let Question { policy, inventory, .. } = self.question;
+        let empty = match &policy.resources {
+            Resources::Default => BTreeMap::new(),
             Resources::Rules(rules) => {
-                let names = rules.iter().map(|rule| &rule.name);
-                names.filter(|name| !self.offers.contains_key(*name)).cloned().collect()
+                let (offers, withheld) = (&self.offers, &self.withheld);
+                empty(rules, Outcome { inventory, offers, withheld })
             }
         };
         let offers = self.offers.into_iter().map(|(name, offer)| share(name, offer, previous));

@@ -585,3 +585,40 @@ proptest::proptest! {
         proptest::prop_assert_eq!(one == other, name(&one) == name(&other));
     }
 }
+
+#[test]
+fn a_resource_without_a_device_says_why() {
+    let why = |node: &mut Node| {
+        let empty = &node.plan().plan.empty;
+        empty.iter().map(|(name, why)| format!("{name}: {why}")).collect::<Vec<_>>()
+    };
+    let asking = |text: &str| Selector {
+        expression: Some(text.parse().expect("valid")),
+        ..Selector::all(DeviceKind::Gpu)
+    };
+    let of =
+        |devices: Selector| vec![ResourceRule::new(name("a.com/x"), devices, Sharing::Exclusive)];
+    let mut node = Node::with(gpus(2)).rules(of(Selector::all(DeviceKind::Fpga)));
+    assert_eq!(why(&mut node), ["a.com/x: this node has no device of kind fpga"]);
+    node = node.rules(of(asking("device.kind == 'gpu' && device.index == 7")));
+    let expected = "a.com/x: none of 2 is the device of kind gpu that its rule means: g0 does not match: \
+                    device.index == 7 is false: index is 0";
+    assert_eq!(why(&mut node), [expected]);
+    node = node.rules(of(asking("device.attributes['nvidia.com'].brand == 'x'")));
+    assert!(why(&mut node)[0].ends_with("g0 does not match: it has no brand"));
+    node.devices.truncate(1);
+    node = node.rules(of(Selector { index: [3].into(), ..Selector::all(DeviceKind::Gpu) }));
+    let expected = "a.com/x: g0, the only device of kind gpu, has another index, id or profile";
+    assert_eq!(why(&mut node), [expected]);
+    node.devices = gpus(2);
+    let first = rule("a.com/first", &[0], Sharing::Exclusive);
+    let rules = [vec![first], of(Selector { index: [0].into(), ..Selector::all(DeviceKind::Gpu) })];
+    node = node.rules(rules.concat());
+    assert_eq!(why(&mut node), ["a.com/x: g0 is part of a.com/first"]);
+    node = node.rules(of(Selector::all(DeviceKind::Gpu)));
+    node.policy.exclude = vec![Selector::all(DeviceKind::Gpu)];
+    node.plan.offers.clear();
+    let expected =
+        "a.com/x: g0 is not offered: kept back by the configuration, as all 2 of its rule";
+    assert_eq!(why(&mut node), [expected]);
+}

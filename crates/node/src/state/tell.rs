@@ -31,10 +31,13 @@ fn summarize(before: &Inventory, now: &Inventory) {
     }
 }
 
-/// One line for each device that is kept back for a reason that was not told yet.
+/// One line for each resource without a device, and for each device that is kept back, for a reason that was
+/// not told yet.
 fn tell_withheld(before: &NodeState, now: &NodeState) {
-    for resource in now.empty.difference(&before.empty) {
-        tracing::warn!(%resource, "no device of this node is for it");
+    for (resource, why) in &now.empty {
+        if before.empty.get(resource) != Some(why) {
+            tracing::warn!(%resource, why, "no device of this node is for it");
+        }
     }
     for (device, why) in &now.withheld {
         if before.withheld.get(device) != Some(why) {

@@ -5,7 +5,7 @@ mod names;
 mod product;
 mod table;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow};
 use serde::Serialize;
@@ -74,9 +74,9 @@ struct Document<'a> {
     /// What containers go without.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     lacks: &'a [String],
-    /// Resources of the configuration that no device is for.
-    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
-    without_devices: &'a BTreeSet<ResourceName>,
+    /// Resources of the configuration that no device is for, and why.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    without_devices: &'a BTreeMap<ResourceName, String>,
 }
 
 fn show(node: &NodeState, offerings: &Offerings, (host, width): (&Host, Width)) -> Result<()> {
@@ -98,11 +98,13 @@ fn show(node: &NodeState, offerings: &Offerings, (host, width): (&Host, Width)) 
 
 /// What a table has no column for.
 fn notes(node: &NodeState, offerings: &Offerings) -> Vec<String> {
-    if node.inventory.devices.is_empty() {
-        return Vec::new();
-    }
-    let empty = node.empty.iter().map(|name| format!("{name} gets no device of this node"));
-    let lacks = node.lacks.troubles.iter().map(|what| format!("note: {what}"));
+    let empty = node.empty.iter().flat_map(|(name, why)| {
+        let text = format!("{name} gets no device of this node: {why}");
+        wrapped("", text.split_whitespace())
+    });
+    // Where nothing is handed out nobody goes without.
+    let lacks = node.lacks.troubles.iter().filter(|_| !node.inventory.devices.is_empty());
+    let lacks = lacks.map(|what| format!("note: {what}"));
     obstacles(&node.inventory, offerings).into_iter().chain(empty).chain(lacks).collect()
 }
 
