@@ -27,6 +27,7 @@ use windlass_core::{
 };
 
 pub(crate) use amd::resource as amd_resource;
+pub use described::{CandidateVerdict, Considered, considered};
 pub(crate) use fpga::{FpgaIdentity, NotIt, resource as fpga_resource};
 pub(crate) use host_watch::HostWatch;
 pub(crate) use intel::resource as intel_resource;

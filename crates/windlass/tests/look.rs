@@ -1,8 +1,9 @@
 //! `windlass devices` and `windlass topo` on machines with devices of every kind.
 
-use std::fs;
+use std::{fs, path::PathBuf, process::Output};
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 #[expect(dead_code, reason = "the agent is for other tests")]
 mod program;
@@ -109,4 +110,154 @@ fn a_question_about_other_devices_calls_them_by_their_names() {
     let shown = text(&output.stdout);
     assert!(shown.contains("AMD0 AMD1 AMD2 AMD3"), "{shown}{}", text(&output.stderr));
     assert!(!shown.contains("GPU0"), "{shown}");
+}
+
+/// Sources that pick a function of the bus, nodes with and without a partner, a disk, files, and a node that
+/// another source has.
+const SOURCES: &str = r#"
+sources:
+- name: card
+  resource: example.com/card
+  find: {bus: pci}
+  match: 'device.attributes["windlass.dev"].pciVendor == "10de" && device.attributes["windlass.dev"].driver == "vfio-pci"'
+- {name: pair, resource: example.com/pair, find: {nodes: ["/dev/tx*", "/dev/rx*"]}, unit: zipped}
+- {name: lone, resource: example.com/lone, find: {nodes: ["/dev/tx*", "/dev/zz*"]}, unit: zipped}
+- {name: disk, resource: example.com/disk, find: {nodes: ["/dev/sd*"]}, match: 'device.index >= 0'}
+- {name: twin, resource: example.com/twin, find: {nodes: ["/dev/tx0"]}}
+- {name: spare, find: {nodes: ["/dev/spare0"]}}
+- name: board
+  resource: example.com/board
+  find: {files: /etc/boards}
+  give: {env: {BOARD: "{id}"}}
+  match: 'device.attributes["windlass.dev"].state == "up" && device.attributes["windlass.dev"].cores > 4'
+"#;
+
+/// A machine with what those sources look at, and how one of them is explained.
+struct Explained {
+    folder: TempDir,
+    host: Vec<String>,
+}
+
+impl Explained {
+    fn new() -> Self {
+        let folder = folder();
+        let host = machine(&folder, "t4-edge");
+        let explained = Self { folder, host };
+        for node in ["tx0", "tx1", "rx0", "sda", "spare0"] {
+            explained.write(&format!("dev/{node}"), "");
+        }
+        explained.write("etc/boards/a", "{state: up, cores: 8}\n");
+        explained.write("etc/boards/b", "{state: up, cores: 2}\n");
+        explained.write("etc/boards/c", "{state: up, croes: 8}\n");
+        explained.write("etc/boards/d", "{state: down}\n");
+        explained.write("etc/w.yaml", SOURCES);
+        explained
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join("machine/host").join(path)
+    }
+
+    fn write(&self, path: &str, content: &str) {
+        fs::create_dir_all(self.path(path).parent().expect("a folder")).expect("made");
+        fs::write(self.path(path), content).expect("written");
+    }
+
+    fn explain(&self, flags: &[&str]) -> Output {
+        let config = self.path("etc/w.yaml").display().to_string();
+        let place = ["explain", "--config", &config, &self.host[0], &self.host[1]];
+        run(&[&place, flags].concat())
+    }
+}
+
+#[test]
+fn a_source_explains_what_it_made_of_everything_that_it_looked_at() {
+    let explained = Explained::new();
+    let driver =
+        r#"device.attributes["windlass.dev"].driver == "vfio-pci" is false: driver is "nvidia""#;
+    for (source, expected) in [
+        ("card", &[driver, "looked at /sys/bus/pci/devices"][..]),
+        (
+            "pair",
+            &[
+                "/dev/tx0  pair-tx0  example.com/pair  offered",
+                "/dev/tx1  pair-tx1",
+                "/dev/rx1 is not there",
+            ],
+        ),
+        ("lone", &["/dev/tx0  -  ", "another pattern has none"]),
+        ("disk", &["disk-sda", "not handed out: /dev/sda: "]),
+        ("twin", &["not handed out: pair-tx0 of pair is the same device, by /dev/tx0"]),
+        ("spare", &["no resource is for it: write resource"]),
+        (
+            "board",
+            &[
+                "/etc/boards/a  board-a  example.com/board  offered",
+                "cores > 4 is false: cores is 2",
+                "it has no cores: did you mean croes?",
+                r#"state == "up" is false: state is "down""#,
+            ],
+        ),
+    ] {
+        let output = explained.explain(&["--source", source]);
+        let shown = text(&output.stdout);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        for expected in expected {
+            assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
+        }
+    }
+}
+
+#[test]
+fn a_program_is_told_the_same_of_a_source_and_no_more_than_a_person_can_read() {
+    let explained = Explained::new();
+    let document = text(&explained.explain(&["--source", "board", "-o", "json"]).stdout);
+    let document: Value = serde_json::from_str(&document).expect("JSON");
+    let candidates = document["candidates"].as_array().expect("a list");
+    assert_eq!((candidates.len(), &document["leftOut"]), (4, &Value::from(0)));
+    assert_eq!(candidates[0]["device"], "board-a");
+    assert_eq!(candidates[1]["found"], "/etc/boards/b");
+    for number in 0..300 {
+        explained.write(&format!("etc/boards/0{number}"), "{state: down}\n");
+    }
+    let shown = text(&explained.explain(&["--source", "board"]).stdout);
+    assert!(shown.contains("board-a") && shown.ends_with("and 104 others, left out\n"), "{shown}");
+}
+
+#[test]
+fn a_rule_may_ask_for_everything_that_a_device_says() {
+    for profile in ["dgx-h100", "mig-a100"] {
+        let document: Value =
+            serde_json::from_str(&ask(profile, &["devices", "-o", "json"])).expect("JSON");
+        let mut rules = vec!["exclude:".to_owned()];
+        for device in document["devices"].as_array().expect("a list") {
+            for (name, value) in device["attributes"].as_object().expect("attributes") {
+                let (domain, name) = name.split_once('/').expect("a domain");
+                let (sort, value) = value.as_object().and_then(|it| it.iter().next()).expect("one");
+                let value =
+                    if sort == "version" { format!("semver({value})") } else { value.to_string() };
+                let asked = format!(r#"device.attributes["{domain}"].{name} == {value}"#);
+                rules.push(format!("- {{source: {}, match: '{asked}'}}", device["source"]));
+            }
+        }
+        let folder = folder();
+        let path = folder.path().join("w.yaml").display().to_string();
+        fs::write(&path, rules.join("\n")).expect("written");
+        let output = run(&["config", "check", &path]);
+        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    }
+}
+
+#[test]
+fn only_a_source_of_the_configuration_is_explained() {
+    let explained = Explained::new();
+    for (flags, expected) in [
+        (&["--source", "nics"][..], "nics is built in: `windlass devices --source nics`"),
+        (&["--source", "cart"], "there are card, pair, "),
+        (&["--source", "card", "--size", "1"], "cannot be used with"),
+    ] {
+        let output = explained.explain(flags);
+        assert_eq!(output.status.code(), Some(64));
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+    }
 }

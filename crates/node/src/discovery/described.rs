@@ -18,6 +18,7 @@ mod sysfs;
 mod told;
 mod unit;
 mod usb;
+mod why;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,6 +43,7 @@ use self::{
     usb::Serials,
 };
 pub(super) use nodes::fitting;
+pub use why::{CandidateVerdict, Considered, considered};
 
 use super::family::{Family, Look};
 use crate::{

@@ -14,7 +14,8 @@ use super::{HostArgs, OutputArg, RecordArgs};
 #[command(override_usage = "\
 windlass explain --size <N> [OPTIONS]
        windlass explain --pod <[NAMESPACE/]NAME> [OPTIONS]
-       windlass explain --past [OPTIONS]")]
+       windlass explain --past [OPTIONS]
+       windlass explain --source <NAME> [OPTIONS]")]
 #[command(after_help = "\
 Examples:
   windlass explain --size 2
@@ -25,6 +26,8 @@ Examples:
       two GPUs and two NICs, each pair below one PCIe switch
   windlass explain --pod default/trainer
       why a pod that runs has its devices, and what it would get today
+  windlass explain --config windlass.yaml --source scope
+      what a source of the configuration looked at, which devices that is, and why the rest is none
 
 Devices go by the names that `windlass devices` shows, GPU0, GPU0:1 (a MIG instance), mlx5_0, or by
 their ids; with --free and --require by number alone too: 0, 0-3, 0/1. 0::2 is one replica of a
@@ -37,7 +40,7 @@ pub(crate) struct ExplainArgs {
     #[command(flatten)]
     pub(crate) ask: AskArgs,
     #[command(flatten)]
-    pub(crate) past: PastArgs,
+    pub(crate) instead: InsteadArgs,
     #[command(flatten)]
     pub(crate) host: HostArgs,
     #[command(flatten)]
@@ -56,7 +59,7 @@ pub(crate) struct Elsewhere;
 #[derive(Args, Debug)]
 pub(crate) struct AskArgs {
     /// How many devices the container asks for
-    #[arg(long, value_name = "N", required_unless_present = "PastArgs",
+    #[arg(long, value_name = "N", required_unless_present = "InsteadArgs",
           allow_negative_numbers = true, value_parser = size)]
     pub(crate) size: Option<usize>,
     /// The resource that it asks for [default: the only one, or nvidia.com/gpu]
@@ -91,16 +94,20 @@ pub(crate) struct AskArgs {
     pub(crate) within: Option<PcieLevel>,
 }
 
-/// A question that the agent was asked earlier.
+/// Another question than what a request gets.
 #[derive(Args, Debug)]
 #[group(multiple = false, conflicts_with = "AskArgs")]
-pub(crate) struct PastArgs {
+pub(crate) struct InsteadArgs {
     /// Explain what a running pod got, as far as the agent remembers
     #[arg(long, value_name = "[NAMESPACE/]NAME")]
     pub(crate) pod: Option<PodName>,
     /// List the choices that the agent remembers, the newest first
     #[arg(long)]
     pub(crate) past: bool,
+    /// Explain what a source of the configuration makes of everything that it looks at: which device it is,
+    /// or the first reason why it is none
+    #[arg(long, value_name = "NAME")]
+    pub(crate) source: Option<String>,
 }
 
 /// A pod's name, in its namespace.

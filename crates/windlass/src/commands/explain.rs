@@ -1,4 +1,4 @@
-//! `windlass explain`: which devices a request gets, and why.
+//! `windlass explain`: which devices a request gets, and why; and why a source has the devices that it has.
 
 mod ask;
 mod joint;
@@ -10,6 +10,7 @@ mod question;
 mod report;
 mod resource;
 mod show;
+mod source;
 
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
@@ -25,12 +26,15 @@ use live::Kubelet;
 use report::Report;
 
 pub(super) async fn run(args: ExplainArgs) -> Result<()> {
-    let ExplainArgs { mut ask, past, host, record, output, .. } = args;
-    if past.past {
+    let ExplainArgs { mut ask, instead, host, record, output, .. } = args;
+    if instead.past {
         return past::run(&config(host, record)?, output).await;
     }
-    if let Some(pod) = past.pod {
+    if let Some(pod) = instead.pod {
         return pod::run(&config(host, record)?, &pod, output).await;
+    }
+    if let Some(name) = instead.source {
+        return source::run(config(host, record)?, &name, output).await;
     }
     let (node, kubelet) = look(&ask, host, record).await?;
     let wanted = joint::wanted(&node, &mut ask)?;

@@ -1,0 +1,148 @@
+//! `windlass explain --source`: what a source of the configuration makes of everything that it looks at.
+
+use anyhow::{Context as _, Result, anyhow};
+use serde::Serialize;
+use windlass_core::{device::SourceName, inventory::SourceState, selector::DeviceExpression};
+use windlass_node::{
+    Config, agent,
+    config::SourceRule,
+    discovery::{CandidateVerdict, Considered, considered},
+    state::{NodeState, Offering},
+};
+
+use crate::{
+    cli::OutputArg,
+    commands::{Origin, answer, clock, complete, simulated, sources},
+    exit::Misuse,
+    screen::{Paint, Table, Tone, count, line},
+};
+
+/// Candidates that are told; a bus may have thousands.
+const MOST_TOLD: usize = 200;
+
+/// The answer for programs.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'a> {
+    #[serde(flatten)]
+    origin: Origin<'a>,
+    source: &'a str,
+    state: Option<&'a SourceState>,
+    looked_at: &'a [String],
+    #[serde(rename = "match", skip_serializing_if = "Option::is_none")]
+    expression: Option<&'a str>,
+    remarks: &'a [String],
+    candidates: &'a [Told],
+    /// Candidates that are left out, none of them a device where others are.
+    left_out: usize,
+}
+
+/// A candidate with what became of it.
+#[derive(Serialize)]
+struct Told {
+    #[serde(flatten)]
+    verdict: CandidateVerdict,
+    #[serde(flatten)]
+    offering: Option<Offering>,
+}
+
+pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result<()> {
+    let rule = described(&config, name)?.clone();
+    let node = agent::survey(&config, clock()).await;
+    let look = tokio::task::spawn_blocking(move || considered(&config, &rule).map(|it| (it, rule)));
+    let (found, rule) =
+        look.await?.map_err(|why| anyhow!(why)).with_context(|| format!("source {name}"))?;
+    let Considered { places, remarks, candidates } = found;
+    let mut told: Vec<_> = candidates.into_iter().map(|it| Told::of(&node, it)).collect();
+    let left_out = told.len().saturating_sub(MOST_TOLD);
+    told.truncate(MOST_TOLD);
+    let document = Document {
+        origin: Origin::of(&node.inventory),
+        source: name,
+        state: node.inventory.sources.get(name),
+        looked_at: &places,
+        expression: rule.expression.as_ref().map(DeviceExpression::as_str),
+        remarks: &remarks,
+        candidates: &told,
+        left_out,
+    };
+    answer(output, &document, || show(&node, &document))?;
+    complete(&node.inventory)
+}
+
+/// The source of that name, if the configuration describes it.
+fn described<'a>(config: &'a Config, name: &str) -> Result<&'a SourceRule> {
+    let sources = &config.policy.sources;
+    if let Some(rule) = sources.iter().find(|rule| rule.name.as_str() == name) {
+        return Ok(rule);
+    }
+    let names: Vec<_> = sources.iter().map(|rule| rule.name.as_str()).collect();
+    let problem = if SourceName::BUILT_IN.iter().any(|built_in| built_in.as_str() == name) {
+        anyhow!(
+            "--source: {name} is built in: `windlass devices --source {name}` shows what it found"
+        )
+    } else if names.is_empty() {
+        anyhow!("--source: the configuration describes no source: name its file with --config")
+    } else {
+        let there = names.join(", ");
+        anyhow!("--source: the configuration describes no source {name:?}; there are {there}")
+    };
+    Err(Misuse(problem).into())
+}
+
+fn show(node: &NodeState, document: &Document<'_>) -> Result<()> {
+    let paint = Paint::for_stdout();
+    simulated(&node.inventory, paint)?;
+    let mut alone = node.inventory.clone();
+    alone.sources.retain(|name, _| name == document.source);
+    sources(&alone, paint).into_iter().try_for_each(line)?;
+    line(paint.text(Tone::Quiet, format!("looked at {}", document.looked_at.join(", "))))?;
+    for remark in document.remarks {
+        line(paint.text(Tone::Notable, format!("note: {remark}")))?;
+    }
+    line("")?;
+    if document.candidates.is_empty() {
+        return Ok(line("nothing is there")?);
+    }
+    let mut table = Table::new(["FOUND", "DEVICE", "RESOURCE", "WHY"]);
+    document.candidates.iter().for_each(|told| table.row(told.cells()));
+    table.lines("").into_iter().try_for_each(line)?;
+    if document.left_out > 0 {
+        line(format!("and {}, left out", count(document.left_out, "other")))?;
+    }
+    Ok(())
+}
+
+// === impl Told ===
+
+impl Told {
+    /// A candidate with what the node makes of its device.
+    fn of(node: &NodeState, mut verdict: CandidateVerdict) -> Self {
+        let device = verdict.device.as_ref();
+        let offering = device.and_then(|id| node.offerings().remove(id));
+        let is_known = device.is_some_and(|id| node.inventory.get(id.as_str()).is_some());
+        if device.is_some() && offering.is_none() {
+            let why = if is_known { NO_RESOURCE } else { "it came or went in between: look again" };
+            verdict.reason = Some(why.to_owned());
+        }
+        Self { verdict, offering }
+    }
+
+    fn cells(&self) -> [String; 4] {
+        let Self { verdict: CandidateVerdict { found, name, device, reason }, offering } = self;
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        let found = if found.starts_with("/sys/") { name } else { found };
+        let resource = offering.as_ref().and_then(|it| it.resource.as_ref());
+        let obstacle = offering.as_ref().and_then(|it| it.obstacle.clone());
+        let why = match (reason, obstacle) {
+            (Some(why), _) => why.clone(),
+            (None, Some(why)) => format!("not handed out: {why}"),
+            (None, None) => "offered".to_owned(),
+        };
+        let device = or_none(device.as_ref().map(ToString::to_string));
+        [found.clone(), device, or_none(resource.map(ToString::to_string)), why]
+    }
+}
+
+const NO_RESOURCE: &str =
+    "no resource is for it: write resource into the source, or a rule of resources";
