@@ -1,4 +1,4 @@
-//! Configurations of other device plugins, taken as they are.
+//! Configurations of other device plugins, and rules of udev, taken as they are.
 //!
 //! What a plugin refuses is refused here, and a key that it ignores is ignored with a warning. Where
 //! a pod gets something else than it would from the plugin, a warning says what. Only what the file
@@ -14,6 +14,7 @@ mod rdma_shared;
 mod rdma_sriov;
 mod smarter;
 mod sriov;
+mod udev;
 
 use std::{fmt, path::Path};
 
@@ -27,6 +28,7 @@ use super::{
 };
 
 pub(super) use manifest::unwrapped;
+pub(super) use udev::is_rules;
 
 /// A device plugin whose configuration is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,12 @@ pub enum Plugin {
     Smarter,
     /// `darwin3-device-plugin`, which has no file but its manifest.
     Darwin3,
+}
+
+/// Reads rules of udev.
+pub(super) fn read_rules(text: &str) -> Result<(Config, Vec<Remark>), Vec<Remark>> {
+    let mut remarks = Remarks::default();
+    udev::read(text, &mut remarks).into_config(remarks)
 }
 
 /// What a file of another plugin asks for.
@@ -88,9 +96,7 @@ impl Plugin {
             Self::Smarter => smarter::read(root, &mut remarks),
             Self::Darwin3 => darwin3::read(root, &mut remarks),
         };
-        let config = Config::default();
-        let policy = imported.into_policy(&config.kubelet_dir, &mut remarks);
-        remarks.judge(Config { policy, ..config })
+        imported.into_config(remarks)
     }
 }
 
@@ -110,6 +116,12 @@ impl fmt::Display for Plugin {
 // === impl Imported ===
 
 impl Imported {
+    fn into_config(self, mut remarks: Remarks) -> Result<(Config, Vec<Remark>), Vec<Remark>> {
+        let config = Config::default();
+        let policy = self.into_policy(&config.kubelet_dir, &mut remarks);
+        remarks.judge(Config { policy, ..config })
+    }
+
     fn into_policy(self, kubelet_dir: &Path, remarks: &mut Remarks) -> Policy {
         let rules = reachable(self.rules, remarks);
         let sources = possible(self.sources, kubelet_dir, remarks);

@@ -27,6 +27,8 @@ pub enum Format {
     Peer,
     /// That of another plugin.
     Imported(Plugin),
+    /// Rules of udev.
+    UdevRules,
 }
 
 /// Reads a file; the flags of NVIDIA's plugin win over it.
@@ -39,6 +41,11 @@ pub fn load(path: &Path, flags: &PeerFlags) -> Result<Loaded, ConfigError> {
 /// Reads a document; `path` is for the messages.
 pub fn parse(path: &Path, text: &str, flags: &PeerFlags) -> Result<Loaded, ConfigError> {
     let wrong = |found| Mistakes::new(path, found);
+    if import::is_rules(path, text) {
+        let (mut config, warnings) = import::read_rules(text).map_err(wrong)?;
+        flags.apply(&mut config);
+        return Ok(Loaded { config, format: Format::UdevRules, warnings });
+    }
     let root = import::unwrapped(text, is_another_plugins).map_err(wrong)?;
     if let Some(plugin) = Plugin::of(&root) {
         let (mut config, warnings) = plugin.read(&root).map_err(wrong)?;
@@ -75,6 +82,7 @@ impl fmt::Display for Format {
         match self {
             Self::Windlass => f.write_str("Windlass's format"),
             Self::Peer => f.write_str("the format of NVIDIA's device plugin"),
+            Self::UdevRules => f.write_str("the format of udev's rules"),
             Self::Imported(plugin) => write!(f, "the format of {plugin}"),
         }
     }
@@ -118,6 +126,7 @@ mod tests {
             ("devices: []\n", Format::Imported(Plugin::Generic)),
             ("device: [{name: a}]\n", Format::Imported(Plugin::Generic)),
             ("- {devicematch: a}\n", Format::Imported(Plugin::Smarter)),
+            ("# a\n\nKERNEL==\"a\"\n", Format::UdevRules),
         ] {
             assert_eq!(format(text).expect(text).format, expected, "{text}");
         }
