@@ -1,6 +1,7 @@
 //! One allocatable thing on a node: identity, facts, place, health.
 
 mod node;
+mod partition;
 mod source;
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, sync::Arc};
@@ -16,6 +17,7 @@ use crate::{
 };
 
 pub use node::{Access, DeviceNode, InvalidAccess};
+pub use partition::{MigProfileName, Partition, PossiblePartition};
 pub use source::{InvalidSourceName, SourceName};
 
 /// A device's name: the same after a restart, a reboot and a driver update.
@@ -100,6 +102,13 @@ pub struct Device {
     /// Whether it is cut into parts, which are then the devices to hand out.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partitioned: bool,
+    /// Where it stands on its GPU, for a MIG instance.
+    #[serde(skip)]
+    pub partition: Option<Partition>,
+    /// What it could be cut to while it is in MIG mode, whatever it is cut to now. Never listed with the
+    /// device: it would be longer than all the rest.
+    #[serde(skip)]
+    pub partitions: Arc<[PossiblePartition]>,
 }
 
 /// What a container gets with a device besides device nodes.
@@ -157,6 +166,7 @@ impl Device {
     pub fn new(id: DeviceId, kind: DeviceKind, source: SourceName, since: Timestamp) -> Self {
         let (attributes, capacity, place, nodes) = Default::default();
         let (extras, parent, part, origin, folder) = Default::default();
+        let (partition, partitions) = Default::default();
         let (withheld, not_alone, not_shared) = Default::default();
         let (index, health, partitioned) = (0, Health::unknown(since), false);
         Self {
@@ -178,6 +188,8 @@ impl Device {
             parent,
             part,
             partitioned,
+            partition,
+            partitions,
         }
     }
 

@@ -121,6 +121,8 @@ mod tests {
             parent: None,
             part: None,
             partitioned: false,
+            partition: None,
+            partitions: [].into(),
         }
     }
 

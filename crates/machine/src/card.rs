@@ -117,12 +117,15 @@ pub struct NvLinkPorts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MigCapability {
+    /// Compute slices: seven, or four as on an A30.
+    #[serde(default = "seven")]
+    pub slices: u32,
     /// The memory that names of profiles count in: 40 makes `1g.5gb`.
     pub memory_gb: u32,
     /// SMs of one compute slice.
     pub multiprocessors: u32,
     /// Memory of an instance with 1, 2, 4 and 8 memory slices, as `nvidia-smi mig -lgip` lists it;
-    /// an even share if unset.
+    /// an even share if unset. A card of four slices has no use for the last number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<[u64; 4]>,
 }
@@ -155,6 +158,15 @@ impl Architecture {
             Self::Hopper => "96.00",
             Self::Blackwell => "97.00",
         }
+    }
+}
+
+// === impl MigCapability ===
+
+impl MigCapability {
+    /// Memory slices of the whole card: eight, or as many as there are compute slices.
+    pub fn memory_slices(self) -> u32 {
+        if self.slices == seven() { 8 } else { self.slices }
     }
 }
 
@@ -197,4 +209,9 @@ impl From<ComputeCapability> for String {
 /// Serde's default for things that nearly every card has.
 fn yes() -> bool {
     true
+}
+
+/// Serde's default for how a card is cut.
+fn seven() -> u32 {
+    7
 }

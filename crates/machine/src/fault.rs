@@ -60,6 +60,11 @@ pub enum Fault {
         /// Index of the GPU.
         gpu: usize,
     },
+    /// Its compute instances cannot be made: `NVML_ERROR_UNKNOWN`.
+    NoComputeInstance {
+        /// Index of the GPU.
+        gpu: usize,
+    },
     /// ECC cannot repair memory, and no event tells: a counter rises.
     EccCount {
         /// Index of the GPU.
@@ -123,8 +128,8 @@ pub enum Fault {
 #[error(
     "`{0}` is not a fault; there are xid:79@3, xid:79@3/1, ecc@3, ecc-count@3, remap-pending@3, \
      remap-failed@3, nvlink:5@3, fabric@3, thermal@3, power@3, lost@3, error:15@3, slow:250@3, \
-     hang@3, recover@3, add, remove@3, where 3 is the index of a GPU and 1 the id of a GPU instance; \
-     and {GRAMMAR}"
+     hang@3, no-compute-instance@3, recover@3, add, remove@3, where 3 is the index of a GPU and 1 the \
+     id of a GPU instance; and {GRAMMAR}"
 )]
 pub struct FaultSyntaxError(String);
 
@@ -148,6 +153,7 @@ impl Fault {
             | Self::Error { gpu, .. }
             | Self::Slow { gpu, .. }
             | Self::Hang { gpu }
+            | Self::NoComputeInstance { gpu }
             | Self::Recover { gpu }
             | Self::RemoveGpu { gpu } => Some(gpu),
             Self::AddGpu | Self::ToDevice { .. } => None,
@@ -172,6 +178,7 @@ impl fmt::Display for Fault {
             Self::Error { gpu, code } => write!(f, "error:{code}@{gpu}"),
             Self::Slow { gpu, millis } => write!(f, "slow:{millis}@{gpu}"),
             Self::Hang { gpu } => write!(f, "hang@{gpu}"),
+            Self::NoComputeInstance { gpu } => write!(f, "no-compute-instance@{gpu}"),
             Self::Recover { gpu } => write!(f, "recover@{gpu}"),
             Self::AddGpu => f.write_str("add"),
             Self::RemoveGpu { gpu } => write!(f, "remove@{gpu}"),
@@ -221,6 +228,7 @@ fn parse(text: &str) -> Option<Fault> {
             "power" => Fault::Power { gpu },
             "lost" => Fault::Lost { gpu },
             "hang" => Fault::Hang { gpu },
+            "no-compute-instance" => Fault::NoComputeInstance { gpu },
             "recover" => Fault::Recover { gpu },
             "remove" => Fault::RemoveGpu { gpu },
             _ => return None,
@@ -237,7 +245,7 @@ mod tests {
     fn every_fault_reads_back_as_it_is_written() {
         let all = "xid:79@3 xid:79@3/1 ecc@0 ecc-count@1 remap-pending@1 remap-failed@1 \
                    nvlink:5@2 fabric@2 thermal@2 power@2 lost@3 error:15@3 slow:250@3 hang@3 \
-                   recover@3 add remove@7 unplug:eth0 plug:0000:17:00.0 replug:stick=2-1.4 \
+                   no-compute-instance@3 recover@3 add remove@7 unplug:eth0 plug:0000:17:00.0 replug:stick=2-1.4 \
                    unbind:u250-0 bind:0000:17:00.2=vfio-pci vfs:mlx5_0=4 group:ens1f0v1=99 \
                    set:u250-0:rom.u.1/VBNV=x set:0000:3b:00.1:ready=0x0 unset:u250-0:rom.u.1 \
                    link-down:eth0 link-up:eth0";

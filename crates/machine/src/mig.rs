@@ -2,15 +2,15 @@
 //! puts them.
 //!
 //! Names, ids and starts are the same for A100, H100, H200 and B200 (`nvidia-smi mig -lgip` and
-//! `-lgipp`). What an instance holds is not: see [`Units`].
+//! `-lgipp`); an A30 has its own. What an instance holds is told by [`Units`].
 
-use crate::card::{Architecture, Card, MigCapability};
+mod instances;
+mod tables;
 
-/// Memory slices of a GPU that can be partitioned.
-pub const MEMORY_SLICES: u32 = 8;
+pub use instances::Refused;
+pub(crate) use instances::free_id;
 
-/// Compute slices of a GPU that can be partitioned, and so its largest number of MIG devices.
-pub const COMPUTE_SLICES: u32 = 7;
+use crate::card::{Card, MigCapability};
 
 /// What an instance has less than its share of memory, on a card whose profile does not say more
 /// exactly: see [`MigCapability::memory_mib`].
@@ -29,6 +29,10 @@ pub struct Shape {
     pub memory_slices: u32,
     /// Memory slices at which an instance may start.
     pub starts: &'static [u32],
+    /// Whether the media engines come with it, `+me`; they do so once on a GPU.
+    media: bool,
+    /// Memory slices of the whole GPU.
+    whole: u32,
     /// Its row in the tables of [`Units`].
     row: usize,
 }
@@ -75,97 +79,45 @@ pub enum MigError {
     Room(String),
 }
 
-/// Every profile, smallest first.
-pub const SHAPES: [Shape; 7] = [
-    shape(0, [0, 19], [1, 1], &[0, 1, 2, 3, 4, 5, 6]),
-    shape(1, [7, 20], [1, 1], &[0, 1, 2, 3, 4, 5, 6]),
-    shape(2, [9, 15], [1, 2], &[0, 2, 4, 6]),
-    shape(3, [1, 14], [2, 2], &[0, 2, 4]),
-    shape(4, [2, 9], [3, 4], &[0, 4]),
-    shape(5, [3, 5], [4, 4], &[0]),
-    shape(6, [4, 0], [7, 8], &[0]),
-];
-
-/// The driver's profile id of the one shape with the media extensions, `+me`.
-const WITH_MEDIA_ENGINES: u32 = 20;
-
-/// SMs, copy engines, decoders, JPEG engines, optical flow engines of each shape.
-type Table = [[u32; 5]; 7];
-
-/// A100: `nvidia-smi mig -lgip` in NVIDIA's MIG user guide.
-const AMPERE: Table = [
-    [14, 1, 0, 0, 0],
-    [14, 1, 1, 1, 1],
-    [14, 1, 1, 0, 0],
-    [28, 2, 1, 0, 0],
-    [42, 3, 2, 0, 0],
-    [56, 4, 2, 0, 0],
-    [98, 7, 5, 1, 1],
-];
-
-/// H100 SXM 80 GB and H200: engines from the guide's tables "GPU Instance Profiles on H100" and "on
-/// H200", SMs from `nvidia-smi mig -lgip` on such cards.
-const HOPPER: Table = [
-    [16, 1, 1, 1, 0],
-    [16, 1, 1, 1, 1],
-    [26, 1, 1, 1, 0],
-    [32, 2, 2, 2, 0],
-    [60, 3, 3, 3, 0],
-    [64, 4, 4, 4, 0],
-    [132, 8, 7, 7, 1],
-];
-
-/// B200: engines from the guide's table "GPU Instance Profiles on B200"; SMs are those of the mock
-/// in NVIDIA/go-nvml, because no listing of a real card was at hand.
-const BLACKWELL: Table = [
-    [18, 2, 1, 1, 0],
-    [18, 2, 1, 1, 1],
-    [18, 2, 1, 1, 0],
-    [36, 3, 1, 1, 0],
-    [54, 6, 1, 1, 0],
-    [72, 8, 1, 1, 0],
-    [126, 16, 1, 1, 1],
-];
-
-const fn shape(
-    row: usize,
-    [nvml_profile, profile_id]: [u32; 2],
-    [slices, memory_slices]: [u32; 2],
-    starts: &'static [u32],
-) -> Shape {
-    Shape { nvml_profile, profile_id, slices, memory_slices, starts, row }
-}
-
 // === impl Shape ===
 
 impl Shape {
+    /// The shapes that a card can be cut into, smallest first.
+    pub fn of(capability: MigCapability) -> &'static [Self] {
+        if capability.slices == tables::QUARTERS { &tables::A30 } else { &tables::SHAPES }
+    }
+
     /// The shape that a card calls `3g.20gb`.
     pub fn named(name: &str, capability: MigCapability) -> Option<Self> {
-        SHAPES.into_iter().find(|shape| shape.name(capability) == name)
+        Self::of(capability).iter().copied().find(|shape| shape.name(capability) == name)
+    }
+
+    /// Whether any card has a shape with that profile id.
+    pub(crate) fn is_profile_id(id: u32) -> bool {
+        tables::SHAPES.iter().chain(&tables::A30).any(|shape| shape.profile_id == id)
     }
 
     /// The shape with a driver's profile id.
-    pub fn with_profile_id(id: u32) -> Option<Self> {
-        SHAPES.into_iter().find(|shape| shape.profile_id == id)
+    pub fn with_profile_id(id: u32, capability: MigCapability) -> Option<Self> {
+        Self::of(capability).iter().copied().find(|shape| shape.profile_id == id)
     }
 
     /// The shape with an `NVML_GPU_INSTANCE_PROFILE_*`.
-    pub fn with_nvml_profile(profile: u32) -> Option<Self> {
-        SHAPES.into_iter().find(|shape| shape.nvml_profile == profile)
+    pub fn with_nvml_profile(profile: u32, capability: MigCapability) -> Option<Self> {
+        Self::of(capability).iter().copied().find(|shape| shape.nvml_profile == profile)
     }
 
     /// The name on a card, `3g.20gb`: memory slices in GB, halves rounded up.
     pub fn name(&self, capability: MigCapability) -> String {
-        let gigabytes =
-            (capability.memory_gb * self.memory_slices + MEMORY_SLICES / 2) / MEMORY_SLICES;
-        let suffix = if self.profile_id == WITH_MEDIA_ENGINES { "+me" } else { "" };
+        let gigabytes = (capability.memory_gb * self.memory_slices + self.whole / 2) / self.whole;
+        let suffix = if self.media { "+me" } else { "" };
         format!("{}g.{gigabytes}gb{suffix}", self.slices)
     }
 
     /// Memory that an instance has on a card.
     pub fn memory_mib(&self, card: &Card) -> u64 {
         let listed = card.mig.and_then(|capability| capability.memory_mib);
-        let share = card.memory_mib * u64::from(self.memory_slices) / u64::from(MEMORY_SLICES);
+        let share = card.memory_mib * u64::from(self.memory_slices) / u64::from(self.whole);
         // 1, 2, 4 and 8 slices, which are powers of two.
         listed.map_or(share.saturating_sub(RESERVED_MIB), |listed| {
             listed[self.memory_slices.trailing_zeros() as usize]
@@ -175,11 +127,7 @@ impl Shape {
     /// What an instance holds on a card: the table of its generation, scaled to the SMs that a
     /// slice of this card has.
     pub fn units(&self, card: &Card, capability: MigCapability) -> Units {
-        let table = match card.architecture {
-            Architecture::Hopper => HOPPER,
-            Architecture::Blackwell => BLACKWELL,
-            _ => AMPERE,
-        };
+        let table = tables::units(card.architecture, capability);
         let [multiprocessors, copy_engines, decoders, jpeg, optical_flow] = table[self.row];
         let [of_one_slice, ..] = table[0];
         Units {
@@ -194,7 +142,7 @@ impl Shape {
     /// How many fit one GPU.
     pub fn most(&self) -> u32 {
         let places = u32::try_from(self.starts.len()).expect("a table of at most seven");
-        if self.profile_id == WITH_MEDIA_ENGINES { 1 } else { places }
+        if self.media { 1 } else { places }
     }
 
     /// The memory slices that an instance takes which starts at one, as bits.
@@ -203,14 +151,9 @@ impl Shape {
     }
 
     /// The first id that the driver gives to instances of this size: it keeps 0 for the whole GPU,
-    /// 1 and 2 for halves, 3 to 6 for quarters, 7 to 14 for single slices.
+    /// 1 and 2 for halves, 3 to 6 for quarters, 7 to 14 for eighths.
     pub fn first_instance_id(&self) -> u32 {
-        match self.memory_slices {
-            1 => 7,
-            2 => 3,
-            4 => 1,
-            _ => 0,
-        }
+        self.whole / self.memory_slices - 1
     }
 }
 
@@ -234,7 +177,10 @@ pub fn arrange<N: AsRef<str>>(
     names: &[N],
     capability: MigCapability,
 ) -> Result<Vec<(Shape, u32)>, MigError> {
-    let known = || SHAPES.map(|shape| shape.name(capability)).join(", ");
+    let known = || {
+        let names = Shape::of(capability).iter().map(|shape| shape.name(capability));
+        names.collect::<Vec<_>>().join(", ")
+    };
     let mut shapes = Vec::new();
     let mut starts = Vec::new();
     for name in names.iter().map(AsRef::as_ref) {
@@ -251,11 +197,12 @@ mod tests {
     use crate::Profile;
 
     fn capability(memory_gb: u32) -> MigCapability {
-        MigCapability { memory_gb, multiprocessors: 14, memory_mib: None }
+        MigCapability { slices: 7, memory_gb, multiprocessors: 14, memory_mib: None }
     }
 
     fn names(memory_gb: u32) -> Vec<String> {
-        SHAPES.iter().map(|shape| shape.name(capability(memory_gb))).collect()
+        let capability = capability(memory_gb);
+        Shape::of(capability).iter().map(|shape| shape.name(capability)).collect()
     }
 
     /// Rows as `nvidia-smi mig -lgip` prints them: instances, memory, SMs, decoders, copy engines,
@@ -263,9 +210,13 @@ mod tests {
     #[track_caller]
     fn check(profile: &str, expected: &str) {
         let profile = Profile::named(profile).expect("built in");
-        let card = profile.cards.values().next().expect("a card");
+        check_card(profile.cards.values().next().expect("a card"), expected);
+    }
+
+    #[track_caller]
+    fn check_card(card: &Card, expected: &str) {
         let capability = card.mig.expect("it can be partitioned");
-        let rows = SHAPES.iter().map(|shape| {
+        let rows = Shape::of(capability).iter().map(|shape| {
             let units = shape.units(card, capability);
             format!(
                 "{:<12} {} {:>6} {:>3} {} {:>2} {} {}\n",
@@ -324,6 +275,35 @@ mod tests {
              4g.90gb      1  91423  72 1  8 1 0\n\
              7g.180gb     1 183103 126 1 16 1 1\n",
         );
+    }
+
+    #[test]
+    fn an_a30_has_quarters_and_an_a100_of_80_gb_the_shapes_of_the_smaller_one() {
+        let profile = Profile::named("mig-pcie").expect("built in");
+        check_card(
+            &profile.cards["a30"],
+            "1g.6gb       4   5952  14 0  1 0 0\n\
+             1g.6gb+me    1   5952  14 1  1 1 1\n\
+             2g.12gb      2  11968  28 2  2 0 0\n\
+             2g.12gb+me   1  11968  28 2  2 1 1\n\
+             4g.24gb      1  24000  56 4  4 1 1\n",
+        );
+        check_card(
+            &profile.cards["a100-80gb"],
+            "1g.10gb      7   9728  14 0  1 0 0\n\
+             1g.10gb+me   1   9728  14 1  1 1 1\n\
+             1g.20gb      4  19968  14 1  1 0 0\n\
+             2g.20gb      3  19968  28 1  2 0 0\n\
+             3g.40gb      2  40192  42 2  3 0 0\n\
+             4g.40gb      1  40192  56 2  4 0 0\n\
+             7g.80gb      1  80640  98 5  7 1 1\n",
+        );
+        let ids = |card: &str| {
+            let capability = profile.cards[card].mig.expect("it can be partitioned");
+            Shape::of(capability).iter().map(|shape| shape.profile_id).collect::<Vec<_>>()
+        };
+        assert_eq!(ids("a30"), [14, 21, 5, 6, 0]);
+        assert_eq!(ids("a100-80gb"), [19, 20, 15, 14, 9, 5, 0]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub use events::{Event, EventKind, EventLog};
 pub use happened::{Bound, Happened};
 
 use crate::{
-    card::Card,
+    card::{Card, MigCapability},
     cpus::CpuList,
     mig::Shape,
     pci::{PciAddress, PciDistance, PciPath},
@@ -82,6 +82,9 @@ pub struct Gpu {
     pub links: Vec<Option<LinkEnd>>,
     /// MIG instances; `None` when MIG is off.
     pub mig: Option<Vec<MigInstance>>,
+    /// How many MIG devices were made of it one by one: no two have the same UUID.
+    #[serde(default)]
+    pub mig_made: u64,
     /// `nvmlComputeMode_t`, as an administrator set it.
     pub compute_mode: u32,
     /// Whether the driver stays on it when no one uses it.
@@ -102,7 +105,7 @@ pub enum LinkEnd {
     Switch(usize),
 }
 
-/// A GPU instance with the one compute instance that fills it.
+/// A GPU instance, and the one compute instance that fills it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigInstance {
     /// `1g.5gb`.
@@ -112,10 +115,19 @@ pub struct MigInstance {
     pub profile_id: u32,
     /// GPU instance id.
     pub gpu_instance: u32,
-    /// Compute instance id within the GPU instance.
-    pub compute_instance: u32,
     /// First memory slice.
     pub start: u32,
+    /// What makes a MIG device of it, once it is made.
+    #[serde(flatten)]
+    pub compute: Option<ComputeInstance>,
+}
+
+/// A compute instance that fills its GPU instance: a MIG device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeInstance {
+    /// Its id within the GPU instance.
+    #[serde(rename = "compute_instance")]
+    pub id: u32,
     /// `MIG-…`.
     pub uuid: String,
 }
@@ -172,6 +184,9 @@ pub struct Process {
     pub pid: u32,
     /// Frame buffer that it holds.
     pub memory_mib: u64,
+    /// The GPU instance that it runs in.
+    #[serde(default)]
+    pub gpu_instance: Option<u32>,
 }
 
 /// What is wrong with a GPU, until it recovers.
@@ -191,6 +206,9 @@ pub struct Faults {
     pub links_down: u32,
     /// Clocks are held back.
     pub slowed: Slowed,
+    /// Making a compute instance returns this `nvmlReturn_t`.
+    #[serde(default)]
+    pub compute_instance_error: Option<u32>,
 }
 
 /// Why a GPU's clocks are held back.
@@ -273,26 +291,24 @@ impl Gpu {
         self.card.architecture.has_fabric() && on_switch
     }
 
-    /// The MIG instance with these ids.
-    pub fn instance(&self, gpu_instance: u32, compute_instance: u32) -> Option<&MigInstance> {
-        self.mig.iter().flatten().find(|instance| {
-            (instance.gpu_instance, instance.compute_instance) == (gpu_instance, compute_instance)
-        })
+    /// The MIG devices: instances that a compute instance fills.
+    pub fn mig_devices(&self) -> impl Iterator<Item = (&MigInstance, &ComputeInstance)> {
+        self.mig.iter().flatten().filter_map(|one| Some((one, one.compute.as_ref()?)))
     }
 }
 
 // === impl MigInstance ===
 
 impl MigInstance {
-    /// The shape that it was cut to.
-    pub fn shape(&self) -> Shape {
-        Shape::with_profile_id(self.profile_id).expect("made or read with a shape of the table")
+    /// The shape that it was cut to, on a card that has such.
+    pub fn shape(&self, capability: MigCapability) -> Option<Shape> {
+        Shape::with_profile_id(self.profile_id, capability)
     }
 }
 
 /// A state that another version wrote may know shapes that this one does not.
 fn known_profile_id<'a, D: Deserializer<'a>>(from: D) -> Result<u32, D::Error> {
     let id = u32::deserialize(from)?;
-    let shape = Shape::with_profile_id(id);
-    shape.map(|shape| shape.profile_id).ok_or_else(|| D::Error::custom("unknown MIG profile id"))
+    let known = Shape::is_profile_id(id).then_some(id);
+    known.ok_or_else(|| D::Error::custom("unknown MIG profile id"))
 }

@@ -196,7 +196,7 @@ fn instances_that_are_made_and_destroyed_come_and_go_in_dev() {
     let (_dir, machine) = machine("mig-a100");
     let uuid = |gpu: usize| {
         let model = machine.model().expect("written");
-        model.gpus[gpu].mig.as_ref().expect("MIG is on")[0].uuid.clone()
+        model.gpus[gpu].mig.as_ref().expect("MIG is on")[0].compute.clone()
     };
     assert!(!exists(&machine, "dev/nvidia-caps/nvidia-cap282"));
     machine.set_mig(2, Some(&["3g.20gb"])).expect("there is room");

@@ -27,7 +27,9 @@ use crate::{
     cluster::InvalidNodeName,
     config::{Config, Policy, reload::Follow},
     directory::DirectoryWatch,
-    discovery, metrics, plugin,
+    discovery, metrics,
+    partitions::PartitionDesk,
+    plugin,
     state::{self, NodeState},
 };
 use assembly::Ground;
@@ -39,6 +41,7 @@ use policy::PolicySource;
 #[derive(Debug)]
 pub struct Agent {
     state: watch::Receiver<Arc<NodeState>>,
+    partitions: PartitionDesk,
     admin_address: Option<SocketAddr>,
     parts: Parts,
     _lock: File,
@@ -129,13 +132,19 @@ impl Agent {
         let reload = instruments.reload();
         let policy = source.start(config, cluster.as_ref(), (clock, reload), &mut parts)?;
         let ground = Ground { dir, watched, listener, cluster, policy, clock };
-        let state = assembly::assemble(config, ground, (registry, instruments), &mut parts);
-        Ok(Self { state, admin_address, parts, _lock: lock })
+        let (state, partitions) =
+            assembly::assemble(config, ground, (registry, instruments), &mut parts);
+        Ok(Self { state, partitions, admin_address, parts, _lock: lock })
     }
 
     /// The node's state, for whoever wants to watch it.
     pub fn state(&self) -> watch::Receiver<Arc<NodeState>> {
         self.state.clone()
+    }
+
+    /// How MIG partitions are made and removed while the agent runs.
+    pub fn partitions(&self) -> PartitionDesk {
+        self.partitions.clone()
     }
 
     /// Where health and metrics are served, if they are.

@@ -34,7 +34,7 @@ pub(crate) use intel::resource as intel_resource;
 pub(crate) use nics::{
     AUXILIARY_DEVICE, DRIVER, PF_PCI_ADDRESS, RDMA_DEVICE, REPRESENTOR, VDPA_DEVICE, VDPA_TYPE,
 };
-pub(crate) use nvidia::PROFILE;
+pub(crate) use nvidia::{PROFILE, profile_in};
 
 use self::{
     family::{Family, Wakes, Watched},
@@ -44,6 +44,7 @@ use crate::{
     clock::Clock,
     config::{Config, Policy},
     host::Host,
+    partitions::PartitionDesk,
     telemetry::TelemetryReceiver,
 };
 
@@ -66,6 +67,8 @@ pub(crate) struct Source {
     pub(crate) snapshots: watch::Receiver<SourceSnapshot>,
     /// What its devices measure, for a source whose devices measure something.
     pub(crate) telemetry: Option<TelemetryReceiver>,
+    /// How its devices are cut, for a source whose devices can be.
+    pub(crate) partitions: Option<PartitionDesk>,
     /// Its life; ends when the token is cancelled.
     pub(crate) run: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// Writes down what must outlive the agent, likewise; not for a look that changes nothing.
@@ -90,14 +93,17 @@ pub(crate) fn sources(
 ) -> Vec<Source> {
     let host = Host::new(&config.host_root, &config.host_root_on_node);
     let nvidia = nvidia::Nvidia::new(config, PolicyWatch::new(policy.clone()), host.clone(), clock);
+    let (desk, cutter) = nvidia.partitions();
     let (to_nvidia, nvidia_snapshots) = Publisher::new([SourceName::NVIDIA], news);
     let nvidia = Source {
         name: "nvidia",
         snapshots: nvidia_snapshots,
         keep: Some(Box::pin(nvidia.keep(stop.clone()))),
         telemetry: Some(nvidia.telemetry()),
+        partitions: Some(desk),
         run: Box::pin(nvidia.run(to_nvidia, stop.clone())),
     };
+    let nvidia = nvidia.beside(cutter.run(stop.clone()));
     let (described, prober) = described::Described::new(config, &host);
     let wakes = Wakes { policies: policy.clone(), host: changes.clone() };
     let looking = Looking { host, clock, wakes, news, stop };
@@ -126,7 +132,14 @@ impl Looking<'_> {
         let (to, snapshots) = Publisher::new(family.names(), self.news);
         let watched = Watched::new(family, self.host.clone(), self.clock);
         let run = watched.run(self.wakes.clone(), to, self.stop.clone());
-        Source { name, snapshots, keep: None, telemetry: None, run: Box::pin(run) }
+        Source {
+            name,
+            snapshots,
+            keep: None,
+            telemetry: None,
+            partitions: None,
+            run: Box::pin(run),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ pub mod holders;
 pub mod host;
 pub mod labels;
 pub mod mps;
+pub mod partitions;
 pub mod record;
 pub mod state;
 

@@ -10,7 +10,9 @@ use std::{ops::Deref, ptr, sync::Arc};
 use nvml_wrapper_sys::bindings as sys;
 use windlass_machine::{
     Model,
-    state::{Gpu, MigInstance},
+    card::MigCapability,
+    mig::Shape,
+    state::{ComputeInstance as Compute, Gpu, MigInstance},
 };
 
 use crate::{
@@ -81,8 +83,8 @@ impl Device {
         Self(Packed::gpu(gpu).pointer())
     }
 
-    pub(crate) fn of_instance(gpu: &Gpu, instance: &MigInstance) -> Self {
-        Self(Packed::instance(Kind::MigDevice, gpu, instance).pointer())
+    pub(crate) fn of_instance(gpu: &Gpu, instance: &MigInstance, compute: &Compute) -> Self {
+        Self(Packed::filled(Kind::MigDevice, gpu, (instance, compute)).pointer())
     }
 
     /// What it stands for; waits, fails and so on as the faults of its GPU say.
@@ -124,7 +126,12 @@ impl Device {
 
 impl GpuInstance {
     pub(crate) fn of(gpu: &Gpu, instance: &MigInstance) -> Self {
-        Self(Packed::instance(Kind::GpuInstance, gpu, instance).pointer())
+        Self::with_id(gpu, instance.gpu_instance)
+    }
+
+    pub(crate) fn with_id(gpu: &Gpu, gpu_instance: u32) -> Self {
+        let packed = Packed { kind: Kind::GpuInstance, gpu_instance, ..Packed::gpu(gpu) };
+        Self(packed.pointer())
     }
 
     pub(crate) fn find(self) -> Answer<FoundInstance> {
@@ -140,8 +147,14 @@ impl GpuInstance {
 // === impl ComputeInstance ===
 
 impl ComputeInstance {
-    pub(crate) fn of(gpu: &Gpu, instance: &MigInstance) -> Self {
-        Self(Packed::instance(Kind::ComputeInstance, gpu, instance).pointer())
+    pub(crate) fn of(gpu: &Gpu, instance: &MigInstance, compute: &Compute) -> Self {
+        Self(Packed::filled(Kind::ComputeInstance, gpu, (instance, compute)).pointer())
+    }
+
+    pub(crate) fn with_ids(gpu: &Gpu, gpu_instance: u32, compute_instance: u32) -> Self {
+        let kind = Kind::ComputeInstance;
+        let packed = Packed { kind, gpu_instance, compute_instance, ..Packed::gpu(gpu) };
+        Self(packed.pointer())
     }
 
     pub(crate) fn find(self) -> Answer<FoundInstance> {
@@ -166,6 +179,11 @@ impl FoundGpu {
         &self.model
     }
 
+    /// How its card is cut; fails where that has no MIG.
+    pub(crate) fn capability(&self) -> Answer<MigCapability> {
+        self.card.mig.ok_or(Status::NOT_SUPPORTED)
+    }
+
     /// Its MIG instances; fails where the card has no MIG, and while MIG is off.
     pub(crate) fn instances(&self) -> Answer<&[MigInstance]> {
         self.mig.as_deref().ok_or(Status::NOT_SUPPORTED)
@@ -185,7 +203,18 @@ impl Deref for FoundGpu {
 impl FoundInstance {
     /// Position among the MIG devices of its GPU.
     pub(crate) fn index(&self) -> usize {
-        self.index
+        let before = self.gpu.mig.iter().flatten().take(self.index);
+        before.filter(|instance| instance.compute.is_some()).count()
+    }
+
+    /// The shape that it was cut to.
+    pub(crate) fn shape(&self) -> Answer<Shape> {
+        MigInstance::shape(self, self.gpu.capability()?).ok_or(Status::UNKNOWN)
+    }
+
+    /// The compute instance that fills it; a MIG device has one.
+    pub(crate) fn compute(&self) -> Answer<&Compute> {
+        self.compute.as_ref().ok_or(Status::NOT_FOUND)
     }
 }
 
@@ -205,12 +234,12 @@ impl Packed {
         Self { number: gpu.number, kind: Kind::Gpu, gpu_instance: 0, compute_instance: 0 }
     }
 
-    fn instance(kind: Kind, gpu: &Gpu, instance: &MigInstance) -> Self {
+    fn filled(kind: Kind, gpu: &Gpu, (instance, compute): (&MigInstance, &Compute)) -> Self {
         Self {
-            number: gpu.number,
             kind,
             gpu_instance: instance.gpu_instance,
-            compute_instance: instance.compute_instance,
+            compute_instance: compute.id,
+            ..Self::gpu(gpu)
         }
     }
 
@@ -242,12 +271,12 @@ impl Packed {
 
     fn find_instance(self) -> Answer<FoundInstance> {
         let gpu = self.find_gpu()?;
-        let wanted = (self.gpu_instance, self.compute_instance);
-        let position = gpu
-            .mig
-            .iter()
-            .flatten()
-            .position(|instance| (instance.gpu_instance, instance.compute_instance) == wanted);
+        let is_meant = |instance: &MigInstance| {
+            let compute = instance.compute.as_ref().map(|compute| compute.id);
+            instance.gpu_instance == self.gpu_instance
+                && (self.kind == Kind::GpuInstance || compute == Some(self.compute_instance))
+        };
+        let position = gpu.mig.iter().flatten().position(is_meant);
         let index = position.ok_or(Status::INVALID_ARGUMENT)?;
         Ok(FoundInstance { gpu, index })
     }

@@ -25,7 +25,7 @@ export! {
     fn nvmlDeviceGetUUID(device: Device, uuid: OutText, length: c_uint) {
         match device.find()? {
             Found::Gpu(gpu) => uuid.put(length, &gpu.uuid),
-            Found::Mig(mig) => uuid.put(length, &mig.uuid),
+            Found::Mig(mig) => uuid.put(length, &mig.compute()?.uuid),
         }
     }
 

@@ -24,7 +24,7 @@ type Name = [c_char; 96];
 /// Attributes of a MIG device; a whole GPU has none, as in the real library.
 pub(crate) fn attributes(found: &Found) -> Answer<sys::nvmlDeviceAttributes_t> {
     let Found::Mig(mig) = found else { return Err(Status::NOT_SUPPORTED) };
-    let shape = mig.shape();
+    let shape = mig.shape()?;
     let info = gpu_instance_profile(shape, &mig.gpu.card)?;
     Ok(sys::nvmlDeviceAttributes_t {
         multiprocessorCount: info.multiprocessorCount,

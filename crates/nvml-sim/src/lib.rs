@@ -15,6 +15,7 @@ mod export;
 
 mod abi;
 mod clocks;
+mod cut;
 mod ecc;
 mod events;
 mod fabric;

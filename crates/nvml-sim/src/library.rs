@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use windlass_machine::{Machine, Model, state::Gpu};
+use windlass_machine::{Machine, Model, mig::Refused, state::Gpu};
 
 use crate::{
     events, origin,
@@ -95,6 +95,16 @@ pub(crate) fn change(number: u32, change: impl FnOnce(&mut Gpu)) -> Answer {
         model.gpus.iter_mut().find(|gpu| gpu.number == number).map(change);
     };
     machine.update(find).map_err(|_| Status::OPERATING_SYSTEM)
+}
+
+/// As [`change`], for a change that the driver may refuse: then nothing is different.
+pub(crate) fn try_change<T>(
+    number: u32,
+    attempt: impl FnOnce(&mut Gpu) -> Result<T, Refused>,
+) -> Answer<T> {
+    let mut outcome = Err(Status::GPU_IS_LOST);
+    change(number, |gpu| outcome = attempt(gpu).map_err(Status::of_refusal))?;
+    outcome
 }
 
 /// The profile's name, whether anyone called `nvmlInit` or not.

@@ -68,11 +68,10 @@ fn hand_out(device: Out<Device>, gpu: &Gpu) -> Answer {
 
 /// Nor has a MIG device of one.
 fn hand_out_mig(device: Out<Device>, model: &Model, uuid: &str) -> Answer {
-    let instances =
-        model.gpus.iter().flat_map(|gpu| gpu.mig.iter().flatten().map(move |mig| (gpu, mig)));
-    let found = { instances }.find(|(_, instance)| instance.uuid == uuid);
-    let (gpu, instance) = found.ok_or(Status::NOT_FOUND)?;
+    let devices = model.gpus.iter().flat_map(|gpu| gpu.mig_devices().map(move |one| (gpu, one)));
+    let found = { devices }.find(|(_, (_, compute))| compute.uuid == uuid);
+    let (gpu, (instance, compute)) = found.ok_or(Status::NOT_FOUND)?;
     device.check()?;
     faults::pass(gpu.number)?;
-    device.put(Device::of_instance(gpu, instance))
+    device.put(Device::of_instance(gpu, instance, compute))
 }

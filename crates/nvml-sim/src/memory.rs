@@ -5,6 +5,7 @@ use nvml_wrapper_sys::bindings as sys;
 use crate::{
     abi::{Out, OutVersioned, struct_version, versioned},
     handle::{Device, Found},
+    status::Answer,
 };
 
 const MIB: u64 = 1024 * 1024;
@@ -24,13 +25,13 @@ struct Memory {
 export! {
     /// Version 1 counts what the driver reserved as used.
     fn nvmlDeviceGetMemoryInfo(device: Device, memory: Out<sys::nvmlMemory_t>) {
-        let Memory { total, reserved, used } = Memory::of(&device.find()?);
+        let Memory { total, reserved, used } = Memory::of(&device.find()?)?;
         let used = used.saturating_add(reserved);
         memory.put(sys::nvmlMemory_t { total, used, free: total.saturating_sub(used) })
     }
 
     fn nvmlDeviceGetMemoryInfo_v2(device: Device, memory: OutVersioned) {
-        let Memory { total, reserved, used } = Memory::of(&device.find()?);
+        let Memory { total, reserved, used } = Memory::of(&device.find()?)?;
         memory.put(sys::nvmlMemory_v2_t {
             version: struct_version::<sys::nvmlMemory_v2_t>(2),
             total,
@@ -53,8 +54,9 @@ export! {
         let bar1Total = match device.find()? {
             Found::Gpu(gpu) => gpu.card.bar1_mib * MIB,
             Found::Mig(mig) => {
-                let eighth = mig.gpu.card.bar1_mib * MIB / 8;
-                eighth * u64::from(mig.shape().memory_slices)
+                let whole = mig.gpu.card.bar1_mib * MIB;
+                whole / u64::from(mig.gpu.capability()?.memory_slices())
+                    * u64::from(mig.shape()?.memory_slices)
             }
         };
         let bar1Used = MIB;
@@ -66,17 +68,17 @@ export! {
 // === impl Memory ===
 
 impl Memory {
-    fn of(found: &Found) -> Self {
-        match found {
+    fn of(found: &Found) -> Answer<Self> {
+        Ok(match found {
             Found::Gpu(gpu) => {
                 let total = gpu.card.memory_mib * MIB;
                 let used = gpu.live.memory_used_mib.saturating_mul(MIB);
                 Self { total, reserved: total / RESERVED_SHARE, used }
             }
             Found::Mig(mig) => {
-                let total = mig.shape().memory_mib(&mig.gpu.card) * MIB;
+                let total = mig.shape()?.memory_mib(&mig.gpu.card) * MIB;
                 Self { total, reserved: 0, used: 0 }
             }
-        }
+        })
     }
 }

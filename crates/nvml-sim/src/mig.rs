@@ -3,7 +3,7 @@
 use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings as sys;
-use windlass_machine::{mig::Shape, state::MigInstance};
+use windlass_machine::mig::Shape;
 
 use crate::{
     abi::{Out, OutArray, OutVersioned, struct_version},
@@ -53,19 +53,19 @@ export! {
     }
 
     fn nvmlDeviceGetMaxMigDeviceCount(device: Device, count: Out<c_uint>) {
-        let on = device.gpu()?.mig.is_some();
-        count.put(if on { windlass_machine::mig::COMPUTE_SLICES } else { 0 })
+        let gpu = device.gpu()?;
+        let most = gpu.card.mig.filter(|_| gpu.mig.is_some()).map(|capability| capability.slices);
+        count.put(most.unwrap_or(0))
     }
 
     fn nvmlDeviceGetMigDeviceHandleByIndex(device: Device, index: c_uint, mig: Out<Device>) {
         let gpu = device.gpu()?;
-        gpu.card.mig.ok_or(Status::NOT_SUPPORTED)?;
-        if index >= windlass_machine::mig::COMPUTE_SLICES {
+        if index >= gpu.capability()?.slices {
             return Err(Status::INVALID_ARGUMENT);
         }
         // Where MIG is off there is none at any index.
-        let instance = gpu.mig.iter().flatten().nth(index as usize).ok_or(Status::NOT_FOUND)?;
-        mig.put(Device::of_instance(&gpu, instance))
+        let found = gpu.mig_devices().nth(index as usize).ok_or(Status::NOT_FOUND)?;
+        mig.put(Device::of_instance(&gpu, found.0, found.1))
     }
 
     fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device: Device, gpu: Out<Device>) {
@@ -77,7 +77,7 @@ export! {
     }
 
     fn nvmlDeviceGetComputeInstanceId(device: Device, id: Out<c_uint>) {
-        id.put(mig_device(device)?.compute_instance)
+        id.put(mig_device(device)?.compute()?.id)
     }
 
     fn nvmlDeviceGetGpuInstanceProfileInfo(
@@ -86,7 +86,7 @@ export! {
         info: Out<sys::nvmlGpuInstanceProfileInfo_t>,
     ) {
         let gpu = device.gpu()?;
-        info.put(instance::gpu_instance_profile(shape(profile)?, &gpu.card)?)
+        info.put(instance::gpu_instance_profile(shape(&gpu, profile)?, &gpu.card)?)
     }
 
     fn nvmlDeviceGetGpuInstanceProfileInfoV(
@@ -94,7 +94,8 @@ export! {
         profile: c_uint,
         info: OutVersioned,
     ) {
-        put_profile(&device.gpu()?, shape(profile)?, info)
+        let gpu = device.gpu()?;
+        put_profile(&gpu, shape(&gpu, profile)?, info)
     }
 
     fn nvmlDeviceGetGpuInstanceProfileInfoByIdV(
@@ -102,7 +103,8 @@ export! {
         profile_id: c_uint,
         info: OutVersioned,
     ) {
-        put_profile(&device.gpu()?, shape_with_id(profile_id)?, info)
+        let gpu = device.gpu()?;
+        put_profile(&gpu, shape_with_id(&gpu, profile_id)?, info)
     }
 
     fn [nvmlDeviceGetGpuInstancePossiblePlacements nvmlDeviceGetGpuInstancePossiblePlacements_v2](
@@ -111,8 +113,9 @@ export! {
         placements: OutArray<sys::nvmlGpuInstancePlacement_t>,
         count: Out<c_uint>,
     ) {
-        device.gpu()?.instances()?;
-        let shape = shape_with_id(profile_id)?;
+        let gpu = device.gpu()?;
+        gpu.instances()?;
+        let shape = shape_with_id(&gpu, profile_id)?;
         let size = shape.memory_slices;
         let placement = |&start| sys::nvmlGpuInstancePlacement_t { start, size };
         let all: Vec<_> = shape.starts.iter().map(placement).collect();
@@ -125,10 +128,9 @@ export! {
         count: Out<c_uint>,
     ) {
         let gpu = device.gpu()?;
-        let shape = shape_with_id(profile_id)?;
         let instances = gpu.instances()?;
-        let taken = |instance: &MigInstance| instance.shape().taken_from(instance.start);
-        let taken = instances.iter().map(taken).fold(0, |all, one| all | one);
+        let shape = shape_with_id(&gpu, profile_id)?;
+        let taken = gpu.taken_slices();
         let free = shape.starts.iter().filter(|start| shape.taken_from(**start) & taken == 0);
         let alike = instances.iter().filter(|instance| instance.profile_id == profile_id);
         let allowed = shape.most().saturating_sub(crate::lookup::as_count(alike.count())?);
@@ -142,8 +144,9 @@ export! {
         count: Out<c_uint>,
     ) {
         let gpu = device.gpu()?;
-        shape_with_id(profile_id)?;
-        let fitting = gpu.instances()?.iter().filter(|mig| mig.profile_id == profile_id);
+        let all = gpu.instances()?;
+        shape_with_id(&gpu, profile_id)?;
+        let fitting = all.iter().filter(|mig| mig.profile_id == profile_id);
         let found: Vec<_> = fitting.map(|mig| GpuInstance::of(&gpu, mig)).collect();
         // The real function trusts the caller to have room for `instanceCount` of the profile.
         count.put(crate::lookup::as_count(found.len())?)?;
@@ -167,7 +170,7 @@ export! {
             profileId: found.profile_id,
             placement: sys::nvmlGpuInstancePlacement_t {
                 start: found.start,
-                size: found.shape().memory_slices,
+                size: found.shape()?.memory_slices,
             },
         })
     }
@@ -180,7 +183,7 @@ export! {
     ) {
         let found = instance.find()?;
         let card = &found.gpu.card;
-        info.put(instance::compute_instance_profile(profile, found.shape(), card)?)
+        info.put(instance::compute_instance_profile(profile, found.shape()?, card)?)
     }
 
     fn nvmlGpuInstanceGetComputeInstanceProfileInfoV(
@@ -190,7 +193,7 @@ export! {
         info: OutVersioned,
     ) {
         let found = instance.find()?;
-        let (shape, card) = (found.shape(), &found.gpu.card);
+        let (shape, card) = (found.shape()?, &found.gpu.card);
         let v3 = struct_version::<sys::nvmlComputeInstanceProfileInfo_v3_t>(3);
         if info.version()? == v3 {
             info.put(instance::compute_instance_profile_v3(profile, shape, card)?)
@@ -206,11 +209,12 @@ export! {
         count: Out<c_uint>,
     ) {
         let found = instance.find()?;
-        let fits = instance::filling_profile(found.shape()) == profile_id;
-        let one = [ComputeInstance::of(&found.gpu, &found)];
-        let all = if fits { &one[..] } else { &[] };
+        let fits = instance::filling_profile(found.shape()?) == profile_id;
+        let one = found.compute.as_ref().filter(|_| fits);
+        let all: Vec<_> =
+            one.iter().map(|one| ComputeInstance::of(&found.gpu, &found, one)).collect();
         count.put(crate::lookup::as_count(all.len())?)?;
-        instances.put(all.len(), all)
+        instances.put(all.len(), &all)
     }
 
     fn nvmlGpuInstanceGetComputeInstanceById(
@@ -219,24 +223,23 @@ export! {
         compute_instance: Out<ComputeInstance>,
     ) {
         let found = instance.find()?;
-        if found.compute_instance != id {
-            return Err(Status::NOT_FOUND);
-        }
-        compute_instance.put(ComputeInstance::of(&found.gpu, &found))
+        let compute = found.compute.as_ref().filter(|compute| compute.id == id);
+        let compute = compute.ok_or(Status::NOT_FOUND)?;
+        compute_instance.put(ComputeInstance::of(&found.gpu, &found, compute))
     }
 
     fn nvmlComputeInstanceGetInfo_v2(
         instance: ComputeInstance,
         info: Out<sys::nvmlComputeInstanceInfo_t>,
     ) {
-        info.put(compute_instance(&instance.find()?))
+        info.put(compute_instance(&instance.find()?)?)
     }
 
     fn nvmlComputeInstanceGetInfo(
         instance: ComputeInstance,
         info: Out<ComputeInstanceInfoV1>,
     ) {
-        let all = compute_instance(&instance.find()?);
+        let all = compute_instance(&instance.find()?)?;
         info.put(ComputeInstanceInfoV1 {
             device: all.device,
             gpu_instance: all.gpuInstance,
@@ -246,14 +249,15 @@ export! {
     }
 }
 
-fn compute_instance(found: &FoundInstance) -> sys::nvmlComputeInstanceInfo_t {
-    sys::nvmlComputeInstanceInfo_t {
+fn compute_instance(found: &FoundInstance) -> Answer<sys::nvmlComputeInstanceInfo_t> {
+    let shape = found.shape()?;
+    Ok(sys::nvmlComputeInstanceInfo_t {
         device: Device::of_gpu(&found.gpu).raw(),
         gpuInstance: GpuInstance::of(&found.gpu, found).raw(),
-        id: found.compute_instance,
-        profileId: instance::filling_profile(found.shape()),
-        placement: sys::nvmlComputeInstancePlacement_t { start: 0, size: found.shape().slices },
-    }
+        id: found.compute()?.id,
+        profileId: instance::filling_profile(shape),
+        placement: sys::nvmlComputeInstancePlacement_t { start: 0, size: shape.slices },
+    })
 }
 
 fn mig_device(device: Device) -> Answer<FoundInstance> {
@@ -273,13 +277,14 @@ fn put_profile(gpu: &FoundGpu, shape: Shape, info: OutVersioned) -> Answer {
 }
 
 /// A profile that NVML knows and our cards do not is not supported.
-fn shape(profile: c_uint) -> Answer<Shape> {
+fn shape(gpu: &FoundGpu, profile: c_uint) -> Answer<Shape> {
     if profile >= sys::NVML_GPU_INSTANCE_PROFILE_COUNT {
         return Err(Status::INVALID_ARGUMENT);
     }
-    Shape::with_nvml_profile(profile).ok_or(Status::NOT_SUPPORTED)
+    Shape::with_nvml_profile(profile, gpu.capability()?).ok_or(Status::NOT_SUPPORTED)
 }
 
-fn shape_with_id(id: c_uint) -> Answer<Shape> {
-    Shape::with_profile_id(id).ok_or(Status::INVALID_ARGUMENT)
+/// As [`shape`], by the id that the driver gives to a profile.
+pub(crate) fn shape_with_id(gpu: &FoundGpu, id: c_uint) -> Answer<Shape> {
+    Shape::with_profile_id(id, gpu.capability()?).ok_or(Status::INVALID_ARGUMENT)
 }

@@ -36,8 +36,9 @@ export! {
         let full = |process: &Process| sys::nvmlProcessInfo_v2_t {
             pid: process.pid,
             usedGpuMemory: process.memory_mib.saturating_mul(1024 * 1024),
-            gpuInstanceId: WHOLE_GPU,
-            computeInstanceId: WHOLE_GPU,
+            gpuInstanceId: process.gpu_instance.unwrap_or(WHOLE_GPU),
+            // One fills each GPU instance, and its id is 0.
+            computeInstanceId: process.gpu_instance.map_or(WHOLE_GPU, |_| 0),
         };
         let all: Vec<_> = computing(device)?.iter().map(full).collect();
         infos.put_counted(count, &all)
@@ -60,6 +61,9 @@ export! {
 fn computing(device: Device) -> Answer<Vec<Process>> {
     match device.find()? {
         Found::Gpu(gpu) => Ok(gpu.live.processes.clone()),
-        Found::Mig(_) => Ok(Vec::new()),
+        Found::Mig(mig) => {
+            let here = |process: &&Process| process.gpu_instance == Some(mig.gpu_instance);
+            Ok(mig.gpu.live.processes.iter().filter(here).cloned().collect())
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use nvml_wrapper_sys::bindings as sys;
+use windlass_machine::mig::Refused;
 
 /// `nvmlReturn_t` as it crosses the ABI.
 pub(crate) type Code = sys::nvmlReturn_t;
@@ -39,6 +40,16 @@ impl Status {
     pub(crate) const VERSION_MISMATCH: Self =
         Self(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
     pub(crate) const UNKNOWN: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN);
+
+    /// What the driver answers when it makes or destroys no MIG instance.
+    pub(crate) fn of_refusal(refused: Refused) -> Self {
+        match refused {
+            Refused::Off => Self::NOT_SUPPORTED,
+            Refused::Place | Refused::Gone => Self::INVALID_ARGUMENT,
+            Refused::Room => Self::INSUFFICIENT_RESOURCES,
+            Refused::InUse => Self::IN_USE,
+        }
+    }
 }
 
 /// Runs the body of a function and gives its answer as it crosses the ABI. A panic is our mistake

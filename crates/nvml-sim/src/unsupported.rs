@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_uint, c_ulonglong};
 use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
-    handle::{ComputeInstance, Device, GpuInstance},
+    handle::Device,
     library,
     status::{Answer, Code, Status, answer},
 };
@@ -37,12 +37,6 @@ not_supported! {
     for Device:
     nvmlDeviceClearCpuAffinity()
     nvmlDeviceClearEccErrorCounts(sys::nvmlEccCounterType_t)
-    nvmlDeviceCreateGpuInstance(c_uint, *mut sys::nvmlGpuInstance_t)
-    nvmlDeviceCreateGpuInstanceWithPlacement(
-        c_uint,
-        *const sys::nvmlGpuInstancePlacement_t,
-        *mut sys::nvmlGpuInstance_t
-    )
     nvmlDeviceGetAPIRestriction(sys::nvmlRestrictedAPI_t, *mut sys::nvmlEnableState_t)
     nvmlDeviceGetAccountingMode(*mut sys::nvmlEnableState_t)
     nvmlDeviceGetAdaptiveClockInfoStatus(*mut c_uint)
@@ -106,22 +100,6 @@ not_supported! {
     nvmlGpmQueryIfStreamingEnabled(*mut c_uint)
     nvmlGpmSampleGet(sys::nvmlGpmSample_t)
     nvmlGpmSetStreamingEnabled(c_uint)
-}
-
-not_supported! {
-    for GpuInstance:
-    nvmlGpuInstanceCreateComputeInstance(c_uint, *mut sys::nvmlComputeInstance_t)
-    nvmlGpuInstanceCreateComputeInstanceWithPlacement(
-        c_uint,
-        *const sys::nvmlComputeInstancePlacement_t,
-        *mut sys::nvmlComputeInstance_t
-    )
-    nvmlGpuInstanceDestroy()
-}
-
-not_supported! {
-    for ComputeInstance:
-    nvmlComputeInstanceDestroy()
 }
 
 not_supported! {

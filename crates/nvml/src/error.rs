@@ -83,6 +83,16 @@ impl NvmlError {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION
     }
 
+    /// What is to be made does not fit beside what is there.
+    pub fn is_no_room(self) -> bool {
+        self.code == sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES
+    }
+
+    /// Somebody uses what is to be removed, or something is left in it.
+    pub fn is_in_use(self) -> bool {
+        self.code == sys::nvmlReturn_enum_NVML_ERROR_IN_USE
+    }
+
     /// A wait ended without an event.
     pub fn is_timeout(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT
@@ -123,6 +133,7 @@ impl NvmlError {
                 "the library and the kernel module have different versions"
             }
             sys::nvmlReturn_enum_NVML_ERROR_IN_USE => "in use",
+            sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES => "insufficient resources",
             sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH => {
                 "this driver has another version of the structure"
             }

@@ -9,6 +9,7 @@
 //! here are `Send` and `Sync`.
 
 mod compute_mode;
+mod cut;
 mod error;
 mod event;
 mod fabric;
@@ -17,11 +18,13 @@ mod library;
 mod memory_errors;
 mod mig;
 mod nvlink;
+mod profiles;
 mod slowdown;
 mod telemetry;
 mod trouble;
 
 pub use compute_mode::ComputeMode;
+pub use cut::{ComputeInstance, GpuInstance, GpuInstanceInfo};
 pub use error::{LoadError, NvmlError};
 pub use event::{Event, EventKind, EventSet};
 pub use fabric::{Fabric, FabricHealth, FabricState};
@@ -30,6 +33,7 @@ pub use library::{CudaVersion, Nvml};
 pub use memory_errors::RowRemapping;
 pub use mig::{MigInstance, MigMode, MigShare};
 pub use nvlink::Remote;
+pub use profiles::{MigPlacement, MigProfile};
 pub use slowdown::Slowdown;
 pub use telemetry::Utilization;
 pub use trouble::RecoveryAction;

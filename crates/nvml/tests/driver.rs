@@ -11,8 +11,8 @@ use std::{
 use tempfile::TempDir;
 use windlass_machine::{Fault, Machine, Profile, simulated_driver};
 use windlass_nvml::{
-    ComputeMode, EventKind, FabricHealth, FabricState, Gpu, LoadError, MigMode, Nvml,
-    RecoveryAction, Remote, RowRemapping, Slowdown,
+    ComputeMode, EventKind, FabricHealth, FabricState, Gpu, GpuInstance, LoadError, MigMode, Nvml,
+    NvmlError, RecoveryAction, Remote, RowRemapping, Slowdown,
 };
 
 const REAL: &str = "WINDLASS_E2E_NVML_LIBRARY";
@@ -236,3 +236,71 @@ fn in_a_rack(profile: &str) -> Profile {
 }
 
 const CLUSTER: &str = "8a3cc1f2-0b1d-4c4e-9d1f-6d0a52f3b7e4";
+
+/// The profile of that name, and the instance that is made of it at a memory slice.
+fn cut(gpu: &Gpu, name: &str, start: u32) -> Result<GpuInstance, NvmlError> {
+    let profiles = gpu.mig_profiles().expect("profiles");
+    let profile = profiles.into_iter().find(|profile| profile.name == name).expect(name);
+    let places = gpu.mig_placements(profile.id).expect("places");
+    let place = places.into_iter().find(|place| place.start == start).expect("a place");
+    gpu.make_gpu_instance(profile.id, place)
+}
+
+#[test]
+fn a_gpu_is_cut_at_chosen_places_and_made_whole_again() {
+    let (_folder, machine) = machine("dgx-h100");
+    let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+    let gpu = nvml.gpu(0).expect("a GPU");
+    let profiles = gpu.mig_profiles().expect("profiles");
+    let off = gpu.mig_placements(profiles[0].id).expect_err("MIG is off");
+    assert!(off.is_unsupported(), "{off}");
+    machine.set_mig(0, Some(&[])).expect("MIG on");
+
+    let names: BTreeSet<_> = profiles.iter().map(|profile| profile.name.as_str()).collect();
+    let expected = ["1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"];
+    assert_eq!(names, BTreeSet::from(expected));
+    let media = cut(&gpu, "1g.10gb+me", 6).expect("made");
+    let half = cut(&gpu, "3g.40gb", 0).expect("made");
+    let crowded = cut(&gpu, "4g.40gb", 0).expect_err("taken");
+    assert!(crowded.is_no_room(), "{crowded}");
+    assert_eq!(gpu.mig_instances().expect("listed").len(), 0, "nothing runs in them yet");
+
+    let compute = half.fill().expect("filled");
+    let again = half.fill().expect_err("it is full");
+    assert!(again.is_no_room(), "{again}");
+    let devices = gpu.mig_instances().expect("listed");
+    let device = &devices[0].as_ref().expect("an instance").device;
+    assert_eq!(device.name().expect("a name"), "NVIDIA H100 80GB HBM3 MIG 3g.40gb");
+    assert_eq!(device.gpu_instance_id(), Ok(half.info().expect("told").id));
+    assert!(device.whole().expect("told") == gpu);
+    let used = half.destroy().expect_err("a compute instance is in it");
+    assert!(used.is_in_use(), "{used}");
+
+    compute.destroy().expect("destroyed");
+    half.destroy().expect("destroyed");
+    media.destroy().expect("destroyed");
+    assert_eq!(gpu.gpu_instances(&profiles).expect("listed").len(), 0);
+    assert!(half.info().expect_err("it is gone").is_absent());
+}
+
+#[test]
+fn a_card_of_quarters_has_profiles_and_places_of_its_own() {
+    let (_folder, machine) = machine("mig-pcie");
+    let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+    let gpu = nvml.gpu(2).expect("an A30");
+    let places = gpu.mig_profiles().expect("profiles").into_iter().map(|profile| {
+        let starts = gpu.mig_placements(profile.id).expect("places");
+        (profile.name, profile.id, starts.iter().map(|place| place.start).collect::<Vec<_>>())
+    });
+    let expected = [
+        ("1g.6gb", 14, vec![0, 1, 2, 3]),
+        ("2g.12gb", 5, vec![0, 2]),
+        ("4g.24gb", 0, vec![0]),
+        ("1g.6gb+me", 21, vec![0, 1, 2, 3]),
+        ("2g.12gb+me", 6, vec![0, 2]),
+    ];
+    let expected = expected.map(|(name, id, starts)| (name.to_owned(), id, starts));
+    assert_eq!(places.collect::<Vec<_>>(), expected);
+    let ids = [0, 1].map(|start| cut(&gpu, "1g.6gb", start).expect("made").info());
+    assert_eq!(ids.map(|info| info.expect("told").id), [3, 4]);
+}

@@ -95,6 +95,8 @@ impl Node {
             parent: None,
             part: None,
             partitioned: false,
+            partition: None,
+            partitions: [].into(),
         });
     }
 

@@ -39,6 +39,8 @@ pub(super) fn gpu(index: u32, bus: u8, numa: u32) -> Device {
         parent: None,
         part: None,
         partitioned: false,
+        partition: None,
+        partitions: [].into(),
     }
 }
 

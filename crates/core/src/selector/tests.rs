@@ -48,6 +48,8 @@ fn h100() -> Device {
         parent: None,
         part: None,
         partitioned: false,
+        partition: None,
+        partitions: [].into(),
     }
 }
 

@@ -3,6 +3,9 @@
 use super::{Fault, HappeningError};
 use crate::state::{EventKind, Gpu, Live, Model, RemappedRows};
 
+/// `NVML_ERROR_UNKNOWN`.
+const UNKNOWN: u32 = 999;
+
 /// A fault that cannot happen to this machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FaultError {
@@ -94,6 +97,9 @@ impl Model {
             Fault::Error { code, .. } => gpu.faults.error = Some(code),
             Fault::Slow { millis, .. } => gpu.faults.slow_ms = millis,
             Fault::Hang { .. } => gpu.faults.hang = true,
+            Fault::NoComputeInstance { .. } => {
+                gpu.faults.compute_instance_error = Some(UNKNOWN);
+            }
             Fault::Recover { .. } => gpu.reset(),
             Fault::RemoveGpu { .. } => self.remove_gpu(index),
             Fault::AddGpu | Fault::ToDevice { .. } => {}
@@ -142,6 +148,9 @@ impl Gpu {
             Fault::Fabric { .. } if !self.is_on_fabric() => {
                 Err(FaultError::NoLink { fault: refused })
             }
+            Fault::NoComputeInstance { .. } if self.card.mig.is_none() => {
+                Err(FaultError::NoInstance { fault: refused })
+            }
             Fault::InstanceXid { instance, .. } if self.ids_of(instance).is_none() => {
                 Err(FaultError::NoInstance { fault: refused })
             }
@@ -152,7 +161,7 @@ impl Gpu {
     /// The ids of a GPU instance and of the compute instance that fills it.
     fn ids_of(&self, gpu_instance: u32) -> Option<(u32, u32)> {
         let found = self.mig.iter().flatten().find(|one| one.gpu_instance == gpu_instance);
-        found.map(|instance| (instance.gpu_instance, instance.compute_instance))
+        found.and_then(|instance| Some((instance.gpu_instance, instance.compute.as_ref()?.id)))
     }
 
     fn break_a_memory_row(&mut self) {

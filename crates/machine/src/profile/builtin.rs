@@ -17,6 +17,7 @@ profiles![
     "16-gpu",
     "dgx-1",
     "mig-a100",
+    "mig-pcie",
     "l40s-pcie",
     "t4-edge",
     "mixed-models",

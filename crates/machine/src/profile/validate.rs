@@ -216,6 +216,8 @@ fn numbers(card: &Card) -> Result<(), Wrong> {
     range("pcie generation", card.pcie.generation.into(), 1, 6)?;
     range("pcie width", card.pcie.width.into(), 1, 32)?;
     if let Some(mig) = card.mig {
+        let least = if mig.slices < 7 { 4 } else { 7 };
+        range("mig slices", mig.slices.into(), least, least)?;
         range("mig memory_gb", mig.memory_gb.into(), 8, MOST_CARD_MIB / 1024)?;
         range("mig multiprocessors", mig.multiprocessors.into(), 1, 1000)?;
         for memory in mig.memory_mib.into_iter().flatten() {

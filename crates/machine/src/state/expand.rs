@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{EventLog, Faults, Gpu, LinkEnd, Live, MigInstance, Model};
+use super::{ComputeInstance, EventLog, Faults, Gpu, LinkEnd, Live, MigInstance, Model};
 use crate::{
     amd,
     card::{Card, MigCapability},
@@ -110,6 +110,7 @@ fn gpu(profile: &Profile, seed: &str, (index, place): (usize, &GpuPlace)) -> Gpu
             let capability = card.mig.expect("validated: the card has MIG profiles");
             instances(capability, &uuid, names).expect("validated: the instances fit")
         }),
+        mig_made: 0,
         compute_mode: 0,
         persistence: true,
         live: idle(&card),
@@ -144,19 +145,26 @@ fn instances(
 ) -> Result<Vec<MigInstance>, MigError> {
     let mut made: Vec<MigInstance> = Vec::new();
     for (shape, start) in mig::arrange(names, capability)? {
-        let earlier =
-            made.iter().filter(|one| one.shape().first_instance_id() == shape.first_instance_id());
-        let gpu_instance = shape.first_instance_id() + number(earlier.count());
+        let gpu_instance = mig::free_id(shape, &made);
+        let uuid = uuid("MIG", gpu_uuid, gpu_instance);
         made.push(MigInstance {
             profile: shape.name(capability),
             profile_id: shape.profile_id,
             gpu_instance,
-            compute_instance: 0,
             start,
-            uuid: uuid("MIG", gpu_uuid, gpu_instance),
+            compute: Some(ComputeInstance { id: 0, uuid }),
         });
     }
     Ok(made)
+}
+
+// === impl ComputeInstance ===
+
+impl ComputeInstance {
+    /// One that fills its GPU instance, with a UUID that tells it from all made before.
+    pub(crate) fn made_anew(gpu_uuid: &str, made: u64) -> Self {
+        Self { id: 0, uuid: uuid("MIG", &format!("{gpu_uuid}/made/{made}"), 0) }
+    }
 }
 
 fn idle(card: &Card) -> Live {

@@ -87,16 +87,15 @@ impl Tree {
         }
     }
 
-    /// The capability files and nodes of a MIG instance.
+    /// The capability files and nodes of a GPU instance, and of the compute instance in it.
     fn instance(&mut self, gpu: &Gpu, instance: &MigInstance) {
-        let (gi, ci) = (instance.gpu_instance, instance.compute_instance);
+        let gi = instance.gpu_instance;
         let folder = PathBuf::from(format!("{PROC}/capabilities/gpu{}/mig/gi{gi}", gpu.minor));
         let minor = minor_of_instance(gpu.minor, gi);
-        let accesses = [
-            (folder.join("access"), minor),
-            (folder.join(format!("ci{ci}/access")), minor + 1 + ci),
-        ];
-        for (path, minor) in accesses {
+        let compute = instance.compute.as_ref().map(|compute| {
+            (folder.join(format!("ci{}/access", compute.id)), minor + 1 + compute.id)
+        });
+        for (path, minor) in [(folder.join("access"), minor)].into_iter().chain(compute) {
             self.file(path, &capability(minor));
             self.device(&format!("dev/nvidia-caps/nvidia-cap{minor}"));
         }

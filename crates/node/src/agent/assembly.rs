@@ -26,6 +26,7 @@ use crate::{
     labels::Labeller,
     metrics::{HandoverMetrics, Instruments},
     mps::{Mps, MpsDemand, MpsPlaces},
+    partitions::PartitionDesk,
     plugin::{Plugins, Together},
     state::{Keeper, NodeState, Notices, Outlets, Snapshots},
     telemetry::TelemetryReceiver,
@@ -53,22 +54,23 @@ struct Heart {
     telemetry: Vec<TelemetryReceiver>,
     holders: holders::HoldersDesk,
     handovers: HandoverDesk,
+    partitions: PartitionDesk,
 }
 
-/// Starts every part, sources first, and gives the state that they make together.
+/// Starts every part, sources first. Gives the state that they make together, and how GPUs are cut.
 pub(super) fn assemble(
     config: &Config,
     ground: Ground,
     (registry, instruments): (Registry, Instruments),
     parts: &mut Parts,
-) -> watch::Receiver<Arc<NodeState>> {
+) -> (watch::Receiver<Arc<NodeState>>, PartitionDesk) {
     let (changes, directory) = watch::channel(0);
     let look = config.session.look_interval;
     parts.add("watch of the kubelet's folder", ground.watched.run(changes, look));
     let (policy, clock) = (ground.policy, ground.clock);
     let outside = (clock, ground.cluster.clone(), instruments.handover());
     let heart = keep(config, (&policy, &directory), outside, parts);
-    let state = heart.state.clone();
+    let (state, partitions) = (heart.state.clone(), heart.partitions.clone());
     let (memory, choices) = choices::memory(&config.state_dir, clock);
     parts.add("memory of choices", memory.run(parts.token()));
     let plugins = Plugins {
@@ -90,7 +92,7 @@ pub(super) fn assemble(
         let seen = Seen { clock, state, telemetry, holders, registry, instruments };
         parts.add("HTTP server", admin::run(listener, seen, parts.token()));
     }
-    state
+    (state, partitions)
 }
 
 /// Starts the sources, the daemons and the hand-overs that devices need, and the keeper of the state.
@@ -108,6 +110,8 @@ fn keep(
         parts.add("record of health", keep);
     }
     let telemetry = sources.iter_mut().filter_map(|source| source.telemetry.take()).collect();
+    let partitions = sources.iter_mut().find_map(|source| source.partitions.take());
+    let partitions = partitions.expect("NVIDIA's is built in");
     let snapshots = start(sources, parts);
     let (daemons, demand) = watch::channel(Arc::new(MpsDemand::default()));
     let (supervisor, mps) = Mps::new(config, demand, &news);
@@ -139,7 +143,7 @@ fn keep(
     let outlets = Outlets { state: publish, daemons, care };
     let keeper = Keeper::new(config, snapshots, notices, outlets);
     parts.add("keeper", keeper.run(parts.token()));
-    Heart { state, telemetry, holders, handovers: desk }
+    Heart { state, telemetry, holders, handovers: desk, partitions }
 }
 
 /// Starts what keeps leases. Without a way to the API server none is ever held.

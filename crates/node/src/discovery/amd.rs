@@ -221,6 +221,8 @@ impl Seen<'_> {
         let device = Device {
             id,
             partitioned: false,
+            partition: None,
+            partitions: [].into(),
             parent: Some(whole.id.clone()),
             part: Some(part),
             ..whole.clone()

@@ -19,6 +19,7 @@ mod events;
 mod fabric;
 mod facts;
 mod known;
+mod partition;
 mod probe;
 mod procfs;
 mod question;
@@ -27,12 +28,16 @@ mod samples;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{
-    sync::watch,
+    sync::{mpsc, watch},
     task::{JoinSet, spawn_blocking},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_core::{device::SourceName, health::Reason, inventory::SourceState};
+use windlass_core::{
+    device::{DeviceId, SourceName},
+    health::Reason,
+    inventory::SourceState,
+};
 use windlass_nvml::{LoadError, Nvml, NvmlError};
 
 use self::{
@@ -49,10 +54,12 @@ use crate::{
     config::Config,
     evidence::{EvidenceFile, Records},
     host::{Host, Roots},
+    partitions::{self, Cutter, PartitionDesk},
     telemetry::{Telemetry, TelemetryReceiver},
 };
 
 pub(crate) use describe::PROFILE;
+pub(crate) use facts::profile_in;
 
 /// The source.
 pub(super) struct Nvidia {
@@ -70,6 +77,11 @@ pub(super) struct Nvidia {
     /// How long a GPU may stay lost before NVML is initialised again.
     patience: Duration,
     telemetry: watch::Sender<Arc<Telemetry>>,
+    /// The library while there is a connection, for whoever cuts GPUs.
+    library_in_use: watch::Sender<Option<Nvml>>,
+    /// The GPUs that were cut, each to be looked at again.
+    cuts: mpsc::Receiver<DeviceId>,
+    to_cuts: mpsc::Sender<DeviceId>,
 }
 
 /// Why there is no connection to the driver.
@@ -100,11 +112,19 @@ enum Ended {
 /// The longest time between two initialisations for the sake of a lost GPU.
 const MOST_PATIENCE: Duration = Duration::from_secs(600);
 
+/// GPUs that were cut and not looked at since; what is more is found by the regular look.
+const MOST_CUTS: usize = 64;
+
+/// How many slow calls it takes to cut a GPU: two that make, or two that undo, and time to wait for
+/// another order.
+const CUT_CALLS: u32 = 4;
+
 // === impl Nvidia ===
 
 impl Nvidia {
     pub(super) fn new(config: &Config, policy: PolicyWatch, host: Host, clock: Clock) -> Self {
         let quiet_period = policy.current().quiet_period;
+        let (to_cuts, cuts) = mpsc::channel(MOST_CUTS);
         Self {
             library: config.driver.nvml_library.clone(),
             roots: Roots::new(config),
@@ -118,7 +138,16 @@ impl Nvidia {
             host,
             patience: quiet_period,
             telemetry: watch::Sender::default(),
+            library_in_use: watch::Sender::default(),
+            cuts,
+            to_cuts,
         }
+    }
+
+    /// Who cuts its GPUs, and how others have that done.
+    pub(super) fn partitions(&self) -> (PartitionDesk, Cutter) {
+        let limit = self.policy.current().call_deadline * CUT_CALLS;
+        partitions::open(limit, self.library_in_use.subscribe(), self.to_cuts.clone())
     }
 
     /// What the GPUs measure. It is read while there is a receiver.
@@ -200,6 +229,34 @@ impl Nvidia {
         tracing::info!(version, cuda, simulated, "NVIDIA driver found");
         let ready = SourceState::Ready(describe_driver(driver));
         self.simulated = simulated.clone().or_else(|| self.host.simulated());
+        self.library_in_use.send_replace(Some(connection.nvml()));
+        let ended = self.follow(&mut connection, &ready, to, stop).await;
+        self.library_in_use.send_replace(None);
+        match ended {
+            Ended::Stopped => {
+                connection.abandon();
+                return Ended::Stopped;
+            }
+            Ended::Changed => {
+                tracing::info!("NVIDIA driver or GPUs changed; initialising NVML again");
+                self.patience = self.quiet_period();
+            }
+            Ended::Lost => {
+                tracing::info!(after = ?self.patience, "a GPU stays lost; initialising NVML again");
+                self.patience = (self.patience * 2).min(MOST_PATIENCE);
+            }
+        }
+        shut_down(connection, ended, stop).await
+    }
+
+    /// Takes in what happens and publishes it, until the connection ends.
+    async fn follow(
+        &mut self,
+        connection: &mut Connection,
+        ready: &SourceState,
+        to: &Publisher,
+        stop: &CancellationToken,
+    ) -> Ended {
         loop {
             let ended = tokio::select! {
                 () = stop.cancelled() => Some(Ended::Stopped),
@@ -208,32 +265,22 @@ impl Nvidia {
                     connection.adopt(self.policy.current());
                     None
                 }
+                Some(gpu) = self.cuts.recv() => {
+                    connection.look_again(&gpu, &self.known);
+                    None
+                }
                 ended = connection.step(&mut self.known) => ended,
             };
-            match ended {
-                None if connection.has_seen_every_gpu() => {
-                    if connection.take_heart(self.quiet_period()) {
-                        self.patience = self.quiet_period();
-                    }
-                    let failing = |why: &str| SourceState::Failing(why.to_owned());
-                    self.state = connection.trouble().map_or_else(|| ready.clone(), failing);
-                    self.publish(to);
-                }
-                None => {}
-                Some(Ended::Stopped) => {
-                    connection.abandon();
-                    return Ended::Stopped;
-                }
-                Some(Ended::Changed) => {
-                    tracing::info!("NVIDIA driver or GPUs changed; initialising NVML again");
+            if let Some(ended) = ended {
+                return ended;
+            }
+            if connection.has_seen_every_gpu() {
+                if connection.take_heart(self.quiet_period()) {
                     self.patience = self.quiet_period();
-                    return shut_down(connection, Ended::Changed, stop).await;
                 }
-                Some(Ended::Lost) => {
-                    tracing::info!(after = ?self.patience, "a GPU stays lost; initialising NVML again");
-                    self.patience = (self.patience * 2).min(MOST_PATIENCE);
-                    return shut_down(connection, Ended::Lost, stop).await;
-                }
+                let failing = |why: &str| SourceState::Failing(why.to_owned());
+                self.state = connection.trouble().map_or_else(|| ready.clone(), failing);
+                self.publish(to);
             }
         }
     }

@@ -30,6 +30,8 @@ fn device(kind: DeviceKind, id: &str, index: u32, part: Option<u32>) -> Device {
         parent: None,
         part,
         partitioned: false,
+        partition: None,
+        partitions: [].into(),
     }
 }
 

@@ -53,6 +53,8 @@ fn gpu(id: &str, trouble: Option<Reason>) -> Device {
         parent: None,
         part: None,
         partitioned: false,
+        partition: None,
+        partitions: [].into(),
     }
 }
 

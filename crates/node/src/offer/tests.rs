@@ -140,6 +140,8 @@ fn device(id: &str, index: u32, observation: &Observation) -> Device {
         parent: None,
         part: None,
         partitioned: false,
+        partition: None,
+        partitions: [].into(),
     }
 }
 

@@ -350,7 +350,7 @@ async fn a_new_mig_layout_rewrites_the_document_at_once_and_leaves_other_gpus_al
     let cut = model.gpus.iter().position(|gpu| gpu.mig.as_ref().is_some_and(|mig| !mig.is_empty()));
     let cut = cut.expect("the machine has a GPU in MIG mode");
     let gone: Vec<_> =
-        model.gpus[cut].mig.iter().flatten().map(|instance| instance.uuid.clone()).collect();
+        model.gpus[cut].mig_devices().map(|(_, device)| device.uuid.clone()).collect();
     world.machine.set_mig(cut, Some(&["3g.20gb"])).expect("cut anew");
     let renewed = async {
         while read().devices.iter().any(|device| gone.contains(&device.name)) {

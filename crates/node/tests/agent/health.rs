@@ -165,9 +165,10 @@ async fn a_fault_of_one_instance_leaves_the_others_alone() {
     let model = world.machine.model().expect("a model");
     let instances = model.gpus[gpu.index as usize].mig.clone().expect("the GPU is cut");
     let named = instances.last().expect("it has instances");
+    let uuid = &named.compute.as_ref().expect("it is filled").uuid;
     inject(&world, &format!("xid:79@{}/{}", gpu.index, named.gpu_instance));
     let failed = |state: &Arc<NodeState>| {
-        let device = state.inventory.get(&named.uuid);
+        let device = state.inventory.get(uuid);
         device.is_some_and(|part| part.health.state == HealthState::Unhealthy)
     };
     let state = agent.until(failed).await;

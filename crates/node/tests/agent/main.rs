@@ -11,6 +11,7 @@ mod health;
 mod labels;
 mod lifecycle;
 mod memory;
+mod partitions;
 mod placement;
 mod requests;
 mod sharing;

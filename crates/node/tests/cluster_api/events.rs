@@ -65,6 +65,8 @@ fn device(kind: DeviceKind, index: u32, id: &str) -> Device {
         parent: None,
         part: None,
         partitioned: false,
+        partition: None,
+        partitions: [].into(),
     }
 }
 

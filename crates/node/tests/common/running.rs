@@ -5,7 +5,10 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use windlass_node::{Agent, Config, StartError, clock::Clock, config::Policy, state::NodeState};
+use windlass_node::{
+    Agent, Config, StartError, clock::Clock, config::Policy, partitions::PartitionDesk,
+    state::NodeState,
+};
 
 /// How long anything may take before a test has failed.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
@@ -18,6 +21,9 @@ pub(crate) struct Running {
     /// Where it serves health and metrics.
     #[allow(dead_code, reason = "the tests of devices have no question to it")]
     pub(crate) admin: Option<SocketAddr>,
+    /// Where it takes orders for MIG partitions.
+    #[allow(dead_code, reason = "the tests of devices order none")]
+    pub(crate) partitions: PartitionDesk,
     pub(crate) task: JoinSet<()>,
     stop: DropGuard,
 }
@@ -30,10 +36,11 @@ impl Running {
         let clock = Clock::starting_at(Timestamp::now());
         let agent = Agent::start_under(config, policy.subscribe(), clock)?;
         let (state, admin) = (agent.state(), agent.admin_address());
+        let partitions = agent.partitions();
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
         let token = stop.clone();
         task.spawn(async move { agent.run(token.cancelled()).await.expect("no part fails") });
-        Ok(Self { state, policy, admin, task, stop: stop.drop_guard() })
+        Ok(Self { state, policy, admin, partitions, task, stop: stop.drop_guard() })
     }
 
     /// Waits for the node's state to fulfil a condition.

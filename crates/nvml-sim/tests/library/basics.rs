@@ -142,7 +142,8 @@ fn room_for_processes_without_a_place_is_refused() {
     let gpu = rig.gpu(0);
     rig.machine
         .update(|model| {
-            let process = windlass_machine::state::Process { pid: 1, memory_mib: 512 };
+            let process =
+                windlass_machine::state::Process { pid: 1, memory_mib: 512, gpu_instance: None };
             model.gpus[0].live.processes.push(process);
         })
         .expect("set");

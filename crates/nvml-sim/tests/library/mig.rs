@@ -118,8 +118,8 @@ fn instances_come_and_go_while_a_client_looks() {
 fn a_mig_device_of_a_lost_gpu_is_not_handed_out() {
     let rig = Rig::started("mig-a100");
     let model = rig.machine.model().expect("written");
-    let uuid = &model.gpus[0].mig.as_ref().expect("partitioned")[0].uuid;
-    let uuid = std::ffi::CString::new(uuid.as_str()).expect("no NUL");
+    let (_, device) = model.gpus[0].mig_devices().next().expect("partitioned");
+    let uuid = std::ffi::CString::new(device.uuid.as_str()).expect("no NUL");
     rig.inject("lost@0");
     let mut mig = ptr::null_mut();
     // SAFETY: a string and a place for a handle.

@@ -56,6 +56,8 @@ fn gpu(index: u32, numa: u32) -> Device {
         parent: None,
         part: None,
         partitioned: false,
+        partition: None,
+        partitions: [].into(),
     }
 }
 

@@ -124,6 +124,11 @@ impl Connection {
         self.round.question.is_settled() && self.slots.iter().all(Slot::is_settled)
     }
 
+    /// The library, for who has something to ask besides.
+    pub(super) fn nvml(&self) -> Nvml {
+        self.nvml.clone()
+    }
+
     pub(super) fn driver(&self) -> &DriverFacts {
         &self.driver
     }

@@ -4,8 +4,8 @@
 
 use jiff::Timestamp;
 use windlass_core::{
-    attribute::{AttributeName, AttributeValue, Attributes, Capacities, Quantity},
-    device::{Device, DeviceId, DeviceKind, DeviceNode, Place, SourceName},
+    attribute::{AttributeName, AttributeValue, Attributes, Quantity},
+    device::{Device, DeviceId, DeviceKind, DeviceNode, Partition, Place, SourceName},
     nvlink::NvLinks,
     pci::PciAddress,
 };
@@ -13,6 +13,7 @@ use windlass_nvml::Remote;
 
 use super::{
     facts::{DriverFacts, GpuFacts, InstanceFacts, LinkFacts, MigFacts},
+    partition::capacities,
     procfs::ListedGpu,
 };
 use crate::host::Host;
@@ -60,6 +61,7 @@ impl Describe<'_> {
             place,
             nodes: facts.minor.map(node).into_iter().collect(),
             partitioned,
+            partitions: facts.partitions.clone().unwrap_or_default(),
             ..Device::new(facts.uuid.parse().ok()?, DeviceKind::Gpu, SourceName::NVIDIA, self.now)
         };
         let parts = instances.iter().filter_map(|part| self.instance(&gpu, facts, part));
@@ -159,11 +161,12 @@ impl Describe<'_> {
         Some(Device {
             index: gpu.index,
             attributes: model.into_iter().chain(own).collect(),
-            capacity: share(part),
+            capacity: capacities(&part.share),
             place: Place { nvlinks: NvLinks::default(), ..gpu.place.clone() },
             nodes: self.instance_nodes(facts.minor, part),
             parent: Some(gpu.id.clone()),
             part: Some(part.index),
+            partition: standing(gpu, part),
             ..Device::new(part.uuid.parse().ok()?, DeviceKind::Mig, SourceName::NVIDIA, self.now)
         })
     }
@@ -189,17 +192,15 @@ fn node(minor: u32) -> DeviceNode {
     DeviceNode::new(format!("/dev/nvidia{minor}"))
 }
 
-fn share(part: &InstanceFacts) -> Capacities {
-    let share = &part.share;
-    Capacities::from([
-        (named("memory"), Quantity::Bytes(share.memory_mib << 20)),
-        (named("multiprocessors"), Quantity::Count(share.multiprocessors.into())),
-        (named("copyEngines"), Quantity::Count(share.copy_engines.into())),
-        (named("decoders"), Quantity::Count(share.decoders.into())),
-        (named("encoders"), Quantity::Count(share.encoders.into())),
-        (named("jpegEngines"), Quantity::Count(share.jpeg_engines.into())),
-        (named("ofaEngines"), Quantity::Count(share.ofa_engines.into())),
-    ])
+fn standing(gpu: &Device, part: &InstanceFacts) -> Option<Partition> {
+    let place = part.place?;
+    Some(Partition {
+        gpu: gpu.id.clone(),
+        profile: part.profile.as_str().into(),
+        profile_id: place.profile_id,
+        start: place.placement.start,
+        size: place.placement.size,
+    })
 }
 
 /// Sums up single links by where they end.

@@ -1,8 +1,9 @@
 //! What NVML says of a GPU, read in one go. Everything here blocks, and may block for ever.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use windlass_nvml::{Gpu, MigMode, MigShare, Nvml, NvmlError, Remote};
+use windlass_core::device::PossiblePartition;
+use windlass_nvml::{Gpu, GpuInstanceInfo, MigMode, MigShare, Nvml, NvmlError, Remote};
 
 use super::conditions::Conditions;
 
@@ -30,6 +31,8 @@ pub(super) struct GpuFacts {
     pub(super) memory_bytes: Option<u64>,
     pub(super) links: LinkFacts,
     pub(super) mig: MigFacts,
+    /// What it could be cut to; `None` where that is not known yet.
+    pub(super) partitions: Option<Arc<[PossiblePartition]>>,
     pub(super) conditions: Conditions,
 }
 
@@ -66,6 +69,8 @@ pub(super) struct InstanceFacts {
     pub(super) gpu_instance: u32,
     pub(super) compute_instance: u32,
     pub(super) share: MigShare,
+    /// Where it stands, if this process may know.
+    pub(super) place: Option<GpuInstanceInfo>,
 }
 
 // === impl DriverFacts ===
@@ -99,6 +104,7 @@ impl GpuFacts {
             memory_bytes: memory(&gpu, &mig)?,
             links,
             conditions: Conditions::default(),
+            partitions: None,
             mig,
             gpu,
         })
@@ -145,7 +151,7 @@ impl MigFacts {
             MigMode::Disabled => Self::Disabled,
             MigMode::Enabled => {
                 let instances = gpu.mig_instances()?;
-                let facts = instances.into_iter().map(|found| InstanceFacts::read(&found?));
+                let facts = instances.into_iter().map(|found| InstanceFacts::read(gpu, &found?));
                 // One instance that fails, or is just being removed, hides no other.
                 Self::Enabled(facts.filter_map(Result::ok).collect())
             }
@@ -154,7 +160,7 @@ impl MigFacts {
 }
 
 impl InstanceFacts {
-    fn read(instance: &windlass_nvml::MigInstance) -> Result<Self, NvmlError> {
+    fn read(gpu: &Gpu, instance: &windlass_nvml::MigInstance) -> Result<Self, NvmlError> {
         let name = instance.device.name()?;
         Ok(Self {
             index: instance.index,
@@ -163,12 +169,13 @@ impl InstanceFacts {
             gpu_instance: instance.gpu_instance,
             compute_instance: instance.compute_instance,
             share: instance.share,
+            place: gpu.gpu_instance(instance.gpu_instance).and_then(|found| found.info()).ok(),
         })
     }
 }
 
 /// NVML names an instance after its GPU and profile, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
-fn profile_in(name: &str) -> &str {
+pub(crate) fn profile_in(name: &str) -> &str {
     name.rsplit_once(" MIG ").map_or(name, |(_, profile)| profile)
 }
 

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use windlass_core::{
-    device::{Device, DeviceId},
+    device::{Device, DeviceId, PossiblePartition},
     health::Reason,
 };
 use windlass_nvml::{Gpu, Nvml, NvmlError};
@@ -14,6 +14,7 @@ use super::{
     connection::NumberedSet,
     describe::{Describe, NO_NODE},
     facts::{DriverFacts, GpuFacts, InstanceFacts, LinkFacts, MigFacts, memory},
+    partition::possible,
 };
 use crate::host::Host;
 
@@ -79,12 +80,27 @@ impl Probe {
         let conditions = Conditions::read(&gpu, &before, self.moment);
         let up = gpu.nvlinks_up()?;
         let same = |known: &&GpuFacts| known.mig == mig && known.links.up == up;
+        let partitions = self.partitions(&gpu, uuid, &mig);
         if let Some(known) = known.filter(same) {
-            return Ok(GpuFacts { conditions, ..known.clone() });
+            return Ok(GpuFacts { partitions, conditions, ..known.clone() });
         }
         let lost = known.map(|known| known.links.missing(&up, &mig)).unwrap_or_default();
         let links = LinkFacts::read(&gpu, up, lost.into_iter().collect());
-        Ok(GpuFacts { conditions, ..GpuFacts::read(gpu, mig, links)? })
+        Ok(GpuFacts { partitions, conditions, ..GpuFacts::read(gpu, mig, links)? })
+    }
+
+    /// What the GPU could be cut to, which is read once; what cannot be read is tried again.
+    fn partitions(
+        &self,
+        gpu: &Gpu,
+        uuid: &str,
+        mig: &MigFacts,
+    ) -> Option<Arc<[PossiblePartition]>> {
+        if !matches!(mig, MigFacts::Enabled(_)) {
+            return None;
+        }
+        let known = self.known.as_ref().filter(|known| known.uuid == uuid && known.gpu == *gpu);
+        known.and_then(|known| known.partitions.clone()).or_else(|| possible(gpu, uuid).ok())
     }
 
     fn describe(&self, facts: &GpuFacts) -> (Option<Vec<Device>>, BTreeMap<DeviceId, String>) {

@@ -1,11 +1,12 @@
 //! What is asked of the driver, and what is done about answers that do not come.
 
 use tokio::time::Instant;
-use windlass_core::health::Observation;
+use windlass_core::{device::DeviceId, health::Observation};
 
 use super::{
     super::{conditions::Moment, known::Known, listen, probe::Probe},
     Answer, Connection, position,
+    slot::Slot,
 };
 
 impl Connection {
@@ -54,6 +55,15 @@ impl Connection {
             };
             self.answers.spawn_blocking(move || Answer::Gpu(index, Box::new(probe.run())));
         }
+    }
+
+    /// Looks at a GPU that was just cut anew. A look that is under way may have seen it as it was: then
+    /// another one follows.
+    pub(in super::super) fn look_again(&mut self, gpu: &DeviceId, known: &Known) {
+        let is_it = |slot: &Slot| slot.ids.first() == Some(gpu);
+        let Some(index) = self.slots.iter().position(is_it) else { return };
+        self.slots[index].again = !self.slots[index].question.is_idle();
+        self.ask_gpu(index, Instant::now(), known);
     }
 
     pub(super) fn ask_recovering(&mut self, now: Instant, known: &Known) {

@@ -18,6 +18,8 @@ pub(super) struct Slot {
     /// Why single instances cannot be used though the GPU is fine.
     obstacles: BTreeMap<DeviceId, String>,
     pub(super) question: Question,
+    /// Another look is to follow the one that is under way.
+    pub(super) again: bool,
     /// The number of the set that its events come through.
     pub(super) watched_in: Option<u64>,
     /// Whether the driver called it lost when last asked.

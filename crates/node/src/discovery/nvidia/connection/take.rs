@@ -98,6 +98,9 @@ impl Connection {
                 self.fail(index, Observation::Failed(reason, error.to_string()), known);
             }
         }
+        if std::mem::take(&mut self.slots[index].again) {
+            self.ask_gpu(index, Instant::now(), known);
+        }
         self.look_for_losses();
         // The first list of devices waits for no sensor.
         if self.has_seen_every_gpu() {

@@ -1,0 +1,110 @@
+//! Instances made and destroyed one by one, as the driver does it.
+
+use super::Shape;
+use crate::state::{ComputeInstance, Gpu, MigInstance};
+
+/// Why the driver does not make or destroy an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// MIG is off, or the card has none.
+    #[error("MIG is off")]
+    Off,
+    /// No instance of that shape can start there.
+    #[error("no instance of that shape starts there")]
+    Place,
+    /// Other instances are in the way, or there are as many as there may be.
+    #[error("there is no room left")]
+    Room,
+    /// A process uses it, or an instance in it.
+    #[error("it is in use")]
+    InUse,
+    /// There is no such instance.
+    #[error("there is no such instance")]
+    Gone,
+}
+
+/// The id that the driver gives to the next instance of a shape.
+pub(crate) fn free_id(shape: Shape, instances: &[MigInstance]) -> u32 {
+    let free = |id: &u32| instances.iter().all(|one| one.gpu_instance != *id);
+    let mut ids = (shape.first_instance_id()..).take(instances.len() + 1);
+    ids.find(free).expect("there is one id more than there are instances")
+}
+
+// === impl Gpu ===
+
+impl Gpu {
+    /// Makes a GPU instance at a memory slice, or at the first that is free. Gives its id.
+    pub fn make_gpu_instance(&mut self, shape: Shape, start: Option<u32>) -> Result<u32, Refused> {
+        let capability = self.card.mig.ok_or(Refused::Off)?;
+        let instances = self.mig.as_deref().ok_or(Refused::Off)?;
+        if start.is_some_and(|start| !shape.starts.contains(&start)) {
+            return Err(Refused::Place);
+        }
+        let alike = instances.iter().filter(|one| one.profile_id == shape.profile_id).count();
+        let taken = self.taken_slices();
+        let free = |at: &&u32| {
+            start.is_none_or(|start| start == **at) && shape.taken_from(**at) & taken == 0
+        };
+        let start = shape.starts.iter().find(free).filter(|_| alike < shape.most() as usize);
+        let start = *start.ok_or(Refused::Room)?;
+        let gpu_instance = free_id(shape, instances);
+        self.mig.as_mut().ok_or(Refused::Off)?.push(MigInstance {
+            profile: shape.name(capability),
+            profile_id: shape.profile_id,
+            gpu_instance,
+            start,
+            compute: None,
+        });
+        Ok(gpu_instance)
+    }
+
+    /// Fills a GPU instance with a compute instance, which makes a MIG device with a UUID that none
+    /// had before. Gives its id.
+    pub fn make_compute_instance(&mut self, gpu_instance: u32) -> Result<u32, Refused> {
+        let (made, uuid) = (self.mig_made + 1, self.uuid.clone());
+        let instance = self.instance_mut(gpu_instance)?;
+        if instance.compute.is_some() {
+            return Err(Refused::Room);
+        }
+        instance.compute = Some(ComputeInstance::made_anew(&uuid, made));
+        self.mig_made = made;
+        Ok(0)
+    }
+
+    /// Destroys the compute instance in a GPU instance.
+    pub fn destroy_compute_instance(&mut self, gpu_instance: u32) -> Result<(), Refused> {
+        let busy = self.has_processes_in(gpu_instance);
+        let instance = self.instance_mut(gpu_instance)?;
+        if busy {
+            return Err(Refused::InUse);
+        }
+        instance.compute.take().map(drop).ok_or(Refused::Gone)
+    }
+
+    /// Destroys a GPU instance that no compute instance is in.
+    pub fn destroy_gpu_instance(&mut self, gpu_instance: u32) -> Result<(), Refused> {
+        let busy = self.has_processes_in(gpu_instance);
+        if busy || self.instance_mut(gpu_instance)?.compute.is_some() {
+            return Err(Refused::InUse);
+        }
+        self.mig.iter_mut().for_each(|all| all.retain(|one| one.gpu_instance != gpu_instance));
+        Ok(())
+    }
+
+    /// The memory slices that instances take, as bits.
+    pub fn taken_slices(&self) -> u32 {
+        let shape = |one: &MigInstance| one.shape(self.card.mig?);
+        let taken = |one| Some(shape(one)?.taken_from(one.start));
+        self.mig.iter().flatten().filter_map(taken).fold(0, |all, one| all | one)
+    }
+
+    fn instance_mut(&mut self, gpu_instance: u32) -> Result<&mut MigInstance, Refused> {
+        let instances = self.mig.as_mut().ok_or(Refused::Off)?;
+        let found = instances.iter_mut().find(|one| one.gpu_instance == gpu_instance);
+        found.ok_or(Refused::Gone)
+    }
+
+    fn has_processes_in(&self, gpu_instance: u32) -> bool {
+        self.live.processes.iter().any(|process| process.gpu_instance == Some(gpu_instance))
+    }
+}

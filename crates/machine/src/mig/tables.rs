@@ -1,0 +1,97 @@
+//! The shapes of each family of cards, and what an instance of each shape holds.
+
+use super::Shape;
+use crate::card::{Architecture, MigCapability};
+
+/// Compute slices of a card that is cut into quarters.
+pub(super) const QUARTERS: u32 = 4;
+
+/// Eight memory slices and seven compute slices: A100, H100, H200, B200.
+pub(super) const SHAPES: [Shape; 7] = [
+    eighths(0, [0, 19], [1, 1], &[0, 1, 2, 3, 4, 5, 6]),
+    with_media(eighths(1, [7, 20], [1, 1], &[0, 1, 2, 3, 4, 5, 6])),
+    eighths(2, [9, 15], [1, 2], &[0, 2, 4, 6]),
+    eighths(3, [1, 14], [2, 2], &[0, 2, 4]),
+    eighths(4, [2, 9], [3, 4], &[0, 4]),
+    eighths(5, [3, 5], [4, 4], &[0]),
+    eighths(6, [4, 0], [7, 8], &[0]),
+];
+
+/// Four memory slices and four compute slices: "A30 MIG Profiles" in NVIDIA's MIG user guide.
+pub(super) const A30: [Shape; 5] = [
+    quarters(0, [0, 14], 1, &[0, 1, 2, 3]),
+    with_media(quarters(1, [7, 21], 1, &[0, 1, 2, 3])),
+    quarters(2, [1, 5], 2, &[0, 2]),
+    with_media(quarters(3, [8, 6], 2, &[0, 2])),
+    quarters(4, [3, 0], 4, &[0]),
+];
+
+/// SMs, copy engines, decoders, JPEG engines, optical flow engines of each shape.
+type Row = [u32; 5];
+
+/// A100: `nvidia-smi mig -lgip` in NVIDIA's MIG user guide.
+const AMPERE: [Row; 7] = [
+    [14, 1, 0, 0, 0],
+    [14, 1, 1, 1, 1],
+    [14, 1, 1, 0, 0],
+    [28, 2, 1, 0, 0],
+    [42, 3, 2, 0, 0],
+    [56, 4, 2, 0, 0],
+    [98, 7, 5, 1, 1],
+];
+
+/// A30: the guide's table.
+const AMPERE_QUARTERS: [Row; 5] =
+    [[14, 1, 0, 0, 0], [14, 1, 1, 1, 1], [28, 2, 2, 0, 0], [28, 2, 2, 1, 1], [56, 4, 4, 1, 1]];
+
+/// H100 SXM 80 GB and H200: engines from the guide's tables "GPU Instance Profiles on H100" and "on
+/// H200", SMs from `nvidia-smi mig -lgip` on such cards.
+const HOPPER: [Row; 7] = [
+    [16, 1, 1, 1, 0],
+    [16, 1, 1, 1, 1],
+    [26, 1, 1, 1, 0],
+    [32, 2, 2, 2, 0],
+    [60, 3, 3, 3, 0],
+    [64, 4, 4, 4, 0],
+    [132, 8, 7, 7, 1],
+];
+
+/// B200: engines from the guide's table "GPU Instance Profiles on B200"; SMs are those of the mock
+/// in NVIDIA/go-nvml, because no listing of a real card was at hand.
+const BLACKWELL: [Row; 7] = [
+    [18, 2, 1, 1, 0],
+    [18, 2, 1, 1, 1],
+    [18, 2, 1, 1, 0],
+    [36, 3, 1, 1, 0],
+    [54, 6, 1, 1, 0],
+    [72, 8, 1, 1, 0],
+    [126, 16, 1, 1, 1],
+];
+
+/// What the shapes of a card hold, a row for each.
+pub(super) fn units(architecture: Architecture, capability: MigCapability) -> &'static [Row] {
+    match architecture {
+        _ if capability.slices == QUARTERS => &AMPERE_QUARTERS,
+        Architecture::Hopper => &HOPPER,
+        Architecture::Blackwell => &BLACKWELL,
+        _ => &AMPERE,
+    }
+}
+
+const fn eighths(
+    row: usize,
+    [nvml_profile, profile_id]: [u32; 2],
+    [slices, memory_slices]: [u32; 2],
+    starts: &'static [u32],
+) -> Shape {
+    let (media, whole) = (false, 8);
+    Shape { nvml_profile, profile_id, slices, memory_slices, starts, media, whole, row }
+}
+
+const fn quarters(row: usize, ids: [u32; 2], slices: u32, starts: &'static [u32]) -> Shape {
+    Shape { whole: 4, ..eighths(row, ids, [slices, slices], starts) }
+}
+
+const fn with_media(shape: Shape) -> Shape {
+    Shape { media: true, ..shape }
+}

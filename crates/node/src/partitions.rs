@@ -1,0 +1,204 @@
+//! MIG partitions made and removed on demand: what prepares a claim for one asks here.
+//!
+//! ```text
+//!  PartitionDesk ── orders ──> Cutter ── one at a time for each GPU ──> thread in NVML
+//!                                │                                          │
+//!      source looks again <──────┴────────────── done <─────────────────────┘
+//! ```
+//!
+//! # Flow
+//!
+//! [`PartitionDesk::make`] with a [`Partition`] out of `Device::partitions` gives the UUID of a MIG
+//! device: the GPU instance at that place, and the compute instance that fills it. The source of the
+//! GPU looks at once, so that the device is in the inventory a moment after the answer, with its nodes,
+//! its capacities and `Device::partition`. [`PartitionDesk::remove`] undoes it.
+//!
+//! # Guarantees
+//!
+//! - To make what stands there gives what stands there; to remove what is gone succeeds.
+//! - What is made half, since the driver refuses the compute instance, is undone before the answer.
+//!   What cannot be undone is said, and taken up by the next order for that place.
+//! - Nothing is removed that a process uses, or that somebody cut into several compute instances.
+//! - Orders for a GPU are carried out one after the other. A GPU that hangs holds up no other, and no
+//!   task waits longer than the limit: an order that was begun goes on, and the same order later has
+//!   its result; one that was not begun is dropped.
+//!
+//! # Errors
+//!
+//! [`PartitionError`] says what was to be done to what; its source says why not. [`Why::NoRoom`] and
+//! [`Why::InUse`] end when somebody lets go, [`Why::NoDriver`] and [`Why::Overdue`] by themselves.
+
+mod cut;
+mod cutter;
+
+use std::{fmt, time::Duration};
+
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::timeout,
+};
+use windlass_core::device::{DeviceId, Partition};
+use windlass_nvml::{Nvml, NvmlError};
+
+pub(crate) use self::cutter::Cutter;
+use self::cutter::Order;
+
+/// Where partitions are ordered.
+#[derive(Clone, Debug)]
+pub struct PartitionDesk {
+    orders: mpsc::Sender<Order>,
+    limit: Duration,
+}
+
+/// A partition was not made or not removed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {task}")]
+pub struct PartitionError {
+    /// What was to be done.
+    pub task: Task,
+    /// Why it was not.
+    #[source]
+    pub why: Why,
+}
+
+/// What is to be done to a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Cut this partition.
+    Make(Partition),
+    /// Remove what stands at this place.
+    Remove(Partition),
+    /// Remove this MIG device, and nothing that came in its place.
+    RemoveDevice {
+        /// The GPU that it is a part of.
+        gpu: DeviceId,
+        /// Its UUID.
+        device: DeviceId,
+    },
+}
+
+/// Why a partition was not made or not removed.
+#[derive(Debug, thiserror::Error)]
+pub enum Why {
+    /// Nobody speaks to NVIDIA's driver now.
+    #[error("there is no connection to NVIDIA's driver")]
+    NoDriver,
+    /// It was pulled out, or never was here.
+    #[error("the driver knows no such GPU")]
+    NoGpu,
+    /// The GPU is whole.
+    #[error("MIG is off; an administrator turns it on")]
+    Off,
+    /// Others stand there.
+    #[error("no room: {0}")]
+    NoRoom(String),
+    /// A process uses it.
+    #[error("it is in use by a process")]
+    InUse,
+    /// Somebody else made something of it that is not ours to give away or to remove.
+    #[error("somebody cut it into smaller compute instances")]
+    Foreign,
+    /// It was made, and the driver does not list it under a name that a device can have.
+    #[error("the driver lists no device for it")]
+    Unnamed,
+    /// The driver refuses.
+    #[error(transparent)]
+    Driver(#[from] NvmlError),
+    /// It was not finished, and what there is of it could not be removed.
+    #[error("half of it stands, and cannot be removed ({undo})")]
+    HalfMade {
+        /// Why it was not finished.
+        #[source]
+        refused: Box<Self>,
+        /// Why the rest is still there.
+        undo: Box<Self>,
+    },
+    /// The driver has not answered.
+    #[error("the driver did not answer within {0:?}; the same order later has the result")]
+    Overdue(Duration),
+    /// The agent stops.
+    #[error("the agent stops")]
+    Stopped,
+}
+
+/// Orders that wait for the one who takes them, beyond which who orders waits.
+const WAITING: usize = 64;
+
+/// Makes the desk and the one who serves it, with the library as it is while there is a connection.
+/// Each GPU that was cut is told to `cuts`.
+pub(crate) fn open(
+    limit: Duration,
+    library: watch::Receiver<Option<Nvml>>,
+    cuts: mpsc::Sender<DeviceId>,
+) -> (PartitionDesk, Cutter) {
+    let (send, orders) = mpsc::channel(WAITING);
+    (PartitionDesk { orders: send, limit }, Cutter::new(orders, library, cuts))
+}
+
+// === impl PartitionDesk ===
+
+impl PartitionDesk {
+    /// Makes the partition, or finds it. Gives the UUID of its MIG device.
+    pub async fn make(&self, partition: &Partition) -> Result<DeviceId, PartitionError> {
+        let wanted = partition.clone();
+        let job = move |nvml: &Nvml| cut::make(nvml, &wanted);
+        self.order(Task::Make(partition.clone()), job).await
+    }
+
+    /// Removes what stands at that place with that profile, if anything does.
+    pub async fn remove(&self, partition: &Partition) -> Result<(), PartitionError> {
+        let standing = partition.clone();
+        let job = move |nvml: &Nvml| cut::remove(nvml, &standing);
+        self.order(Task::Remove(partition.clone()), job).await
+    }
+
+    /// Removes this MIG device, if it is there: not another that came in its place. What was made half
+    /// has no UUID; who knows the place had better [`Self::remove`] that.
+    pub async fn remove_device(
+        &self,
+        gpu: &DeviceId,
+        device: &DeviceId,
+    ) -> Result<(), PartitionError> {
+        let task = Task::RemoveDevice { gpu: gpu.clone(), device: device.clone() };
+        let device = device.clone();
+        self.order(task, move |nvml: &Nvml| cut::remove_device(nvml, &device)).await
+    }
+
+    async fn order<T: Send + 'static>(
+        &self,
+        task: Task,
+        job: impl FnOnce(&Nvml) -> Result<T, Why> + Send + 'static,
+    ) -> Result<T, PartitionError> {
+        let (answer, wait) = oneshot::channel();
+        let order = Order::new(task.gpu().clone(), answer, job);
+        let answered = async {
+            self.orders.send(order).await.map_err(|_| Why::Stopped)?;
+            wait.await.map_err(|_| Why::Stopped)?
+        };
+        let outcome = timeout(self.limit, answered).await;
+        let outcome = outcome.unwrap_or(Err(Why::Overdue(self.limit)));
+        outcome.map_err(|why| PartitionError { task, why })
+    }
+}
+
+// === impl Task ===
+
+impl Task {
+    /// The GPU that it is about.
+    pub fn gpu(&self) -> &DeviceId {
+        match self {
+            Self::Make(partition) | Self::Remove(partition) => &partition.gpu,
+            Self::RemoveDevice { gpu, .. } => gpu,
+        }
+    }
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Make(partition) => write!(f, "make MIG partition {partition}"),
+            Self::Remove(partition) => write!(f, "remove MIG partition {partition}"),
+            Self::RemoveDevice { gpu, device } => write!(f, "remove MIG device {device} of {gpu}"),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! MIG partitions made and removed while the agent runs, through the real dlopen.
+
+use std::sync::Arc;
+
+use windlass_core::{
+    attribute::Quantity,
+    device::{Device, DeviceId, DeviceKind, Partition, PossiblePartition},
+};
+use windlass_machine::{mig::Shape, state::Process};
+use windlass_node::{
+    causes,
+    partitions::{PartitionError, Why},
+    state::NodeState,
+};
+
+use crate::{
+    health::inject,
+    world::{LIMIT, Running, World},
+};
+
+/// An agent on two A100 with 80 GB and two A30, all in MIG mode and not cut.
+async fn uncut() -> (World, Running) {
+    let world = World::new("mig-pcie");
+    let agent = world.agent();
+    agent.until(|state| state.inventory.of_kind(DeviceKind::Gpu).count() == 4).await;
+    (world, agent)
+}
+
+fn gpu(agent: &Running, index: u32) -> Device {
+    let state = agent.state.borrow();
+    let mut gpus = state.inventory.of_kind(DeviceKind::Gpu);
+    gpus.find(|gpu| gpu.index == index).expect("a GPU of that index").clone()
+}
+
+/// The partition of that profile and start on a GPU.
+fn at(agent: &Running, index: u32, profile: &str, start: u32) -> Partition {
+    let gpu = gpu(agent, index);
+    let is_it = |one: &&PossiblePartition| {
+        one.partition.profile.as_str() == profile && one.partition.start == start
+    };
+    gpu.partitions.iter().find(is_it).expect("the card can be cut so").partition.clone()
+}
+
+/// Waits until the device is listed and healthy, or is so no more.
+async fn until_served(agent: &Running, device: &DeviceId, served: bool) -> Arc<NodeState> {
+    let is_served = |state: &Arc<NodeState>| {
+        let found = state.inventory.get(device.as_str());
+        found.is_some_and(|device| device.health.is_healthy()) == served
+    };
+    agent.until(is_served).await
+}
+
+fn refused(outcome: Result<DeviceId, PartitionError>) -> (Why, String) {
+    let error = outcome.expect_err("refused");
+    let words = causes(&error);
+    (error.why, words)
+}
+
+/// The profiles of the instances that the machine has on a GPU, and whether each is filled.
+fn standing(world: &World, gpu: usize) -> Vec<(String, bool)> {
+    let model = world.machine.model().expect("a model");
+    let instances = model.gpus[gpu].mig.iter().flatten();
+    instances.map(|one| (one.profile.clone(), one.compute.is_some())).collect()
+}
+
+#[tokio::test]
+async fn a_gpu_in_mig_mode_tells_everything_that_it_could_be_cut_to() {
+    let (_world, agent) = uncut().await;
+    let (a100, a30) = (gpu(&agent, 0), gpu(&agent, 2));
+    assert_eq!((a100.partitions.len(), a30.partitions.len()), (25, 13));
+    let half = at(&agent, 0, "3g.40gb", 4);
+    assert_eq!((half.profile_id, half.slices()), (9, 4..8));
+    assert_eq!(at(&agent, 2, "2g.12gb+me", 2).profile_id, 6);
+    let possible = a100.partitions.iter().find(|one| one.partition == half).expect("listed");
+    let capacity = possible.capacity.iter().map(|(name, amount)| (name.to_string(), *amount));
+    let expected = [
+        ("nvidia.com/copyEngines", Quantity::Count(3)),
+        ("nvidia.com/decoders", Quantity::Count(2)),
+        ("nvidia.com/encoders", Quantity::Count(0)),
+        ("nvidia.com/jpegEngines", Quantity::Count(0)),
+        ("nvidia.com/memory", Quantity::Bytes(40_192 << 20)),
+        ("nvidia.com/multiprocessors", Quantity::Count(42)),
+        ("nvidia.com/ofaEngines", Quantity::Count(0)),
+    ];
+    let expected = expected.map(|(name, amount)| (name.to_owned(), amount));
+    assert_eq!(capacity.collect::<Vec<_>>(), expected);
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_whole_could_be_cut_to_nothing_until_mig_is_on() {
+    let world = World::new("dgx-h100");
+    let agent = world.agent();
+    agent.until(|state| state.inventory.is_complete()).await;
+    assert!(gpu(&agent, 3).partitions.is_empty());
+    world.machine.set_mig(3, Some(&[])).expect("MIG on");
+    let cuttable = |state: &Arc<NodeState>| {
+        state.inventory.devices.iter().any(|gpu| gpu.index == 3 && gpu.partitions.len() == 25)
+    };
+    agent.until(cuttable).await;
+    let one = at(&agent, 3, "1g.10gb+me", 0);
+    world.machine.set_mig(3, None).expect("MIG off");
+    let (why, words) = refused(agent.partitions.make(&one).await);
+    assert!(matches!(why, Why::Off), "{words}");
+    agent.partitions.remove(&one).await.expect("there is none");
+}
+
+#[tokio::test]
+async fn two_small_and_one_large_partition_are_made_and_removed_again() {
+    let (world, agent) = uncut().await;
+    let wanted = [("1g.10gb", 0), ("1g.10gb+me", 1), ("3g.40gb", 4)]
+        .map(|(name, at_slice)| at(&agent, 0, name, at_slice));
+    let mut made = Vec::new();
+    for partition in &wanted {
+        let device = agent.partitions.make(partition).await.expect("made");
+        assert_eq!(agent.partitions.make(partition).await.expect("found"), device);
+        let state = until_served(&agent, &device, true).await;
+        let listed = state.inventory.get(device.as_str()).expect("listed");
+        assert_eq!(listed.partition.as_ref(), Some(partition));
+        assert_eq!(listed.nodes.len(), 3, "the GPU's node and two capabilities");
+        made.push(device);
+    }
+    let (why, words) = refused(agent.partitions.make(&at(&agent, 0, "2g.20gb", 0)).await);
+    assert!(matches!(why, Why::NoRoom(_)));
+    let uuid = gpu(&agent, 0).id;
+    let expected = format!(
+        "cannot make MIG partition 2g.20gb at memory slices 0-1 of {uuid}: no room: taken by \
+         1g.10gb at memory slice 0 of {uuid}, 1g.10gb+me at memory slice 1 of {uuid}"
+    );
+    assert_eq!(words, expected);
+    let (_, words) = refused(agent.partitions.make(&at(&agent, 0, "1g.10gb+me", 2)).await);
+    assert!(words.ends_with("no room: no more 1g.10gb+me can be made"), "{words}");
+
+    for (partition, device) in wanted.iter().zip(&made) {
+        agent.partitions.remove(partition).await.expect("removed");
+        agent.partitions.remove(partition).await.expect("it is gone");
+        until_served(&agent, device, false).await;
+    }
+    assert_eq!(standing(&world, 0), []);
+    let again = agent.partitions.make(&wanted[2]).await.expect("made");
+    assert_ne!(again, made[2], "a device that was made anew is another one");
+}
+
+#[tokio::test]
+async fn what_is_made_half_is_undone_and_what_was_left_half_is_finished() {
+    let (world, agent) = uncut().await;
+    let half = at(&agent, 2, "2g.12gb", 2);
+    inject(&world, "no-compute-instance@2");
+    let (_, words) = refused(agent.partitions.make(&half).await);
+    let end = "nvmlGpuInstanceCreateComputeInstance: an internal driver error";
+    assert!(words.ends_with(end), "{words}");
+    assert_eq!(standing(&world, 2), []);
+    inject(&world, "recover@2");
+
+    let leave_half = || {
+        let cut = |model: &mut windlass_machine::Model| {
+            let gpu = &mut model.gpus[2];
+            let capability = gpu.card.mig.expect("an A30");
+            let shape = Shape::named("2g.12gb", capability).expect("it has such");
+            gpu.make_gpu_instance(shape, Some(2)).expect("there is room");
+        };
+        world.machine.update(cut).expect("changed");
+    };
+    leave_half();
+    agent.partitions.make(&half).await.expect("finished");
+    assert_eq!(standing(&world, 2), [("2g.12gb".to_owned(), true)]);
+    agent.partitions.remove(&half).await.expect("removed");
+    leave_half();
+    agent.partitions.remove(&half).await.expect("removed");
+    assert_eq!(standing(&world, 2), []);
+}
+
+#[tokio::test]
+async fn nothing_is_removed_that_a_process_uses_or_that_came_in_its_place() {
+    let (world, agent) = uncut().await;
+    let (one, whole) = (at(&agent, 2, "1g.6gb", 0), gpu(&agent, 2).id);
+    let first = agent.partitions.make(&one).await.expect("made");
+    let run = |processes: Vec<Process>| {
+        world.machine.update(|model| model.gpus[2].live.processes = processes).expect("changed");
+    };
+    run(vec![Process { pid: 7, memory_mib: 256, gpu_instance: Some(3) }]);
+    let error = agent.partitions.remove_device(&whole, &first).await.expect_err("in use");
+    assert!(matches!(error.why, Why::InUse), "{error:?}");
+    run(Vec::new());
+    agent.partitions.remove_device(&whole, &first).await.expect("removed");
+    let second = agent.partitions.make(&one).await.expect("made");
+    agent.partitions.remove_device(&whole, &first).await.expect("it is gone");
+    assert_eq!(agent.partitions.make(&one).await.expect("it stands"), second);
+}
+
+#[tokio::test]
+async fn a_gpu_that_hangs_holds_up_no_other_and_the_order_has_its_result_later() {
+    let (world, agent) = uncut().await;
+    let (hung, well) = (at(&agent, 0, "7g.80gb", 0), at(&agent, 1, "7g.80gb", 0));
+    inject(&world, "hang@0");
+    let (slow, quick) = tokio::join!(agent.partitions.make(&hung), agent.partitions.make(&well));
+    quick.expect("made");
+    let (why, words) = refused(slow);
+    assert!(matches!(why, Why::Overdue(_)), "{words}");
+    inject(&world, "recover@0");
+    let device = agent.partitions.make(&hung).await.expect("made, then or now");
+    assert_eq!(standing(&world, 0), [("7g.80gb".to_owned(), true)]);
+    until_served(&agent, &device, true).await;
+}
+
+#[tokio::test]
+async fn without_a_driver_an_order_is_refused_and_a_stopped_agent_takes_none() {
+    let (world, agent) = uncut().await;
+    let one = at(&agent, 0, "1g.10gb", 0);
+    let (unknown, desk) = ("GPU-of-another-node".parse().expect("an id"), agent.partitions.clone());
+    let (why, words) = refused(desk.make(&Partition { gpu: unknown, ..one.clone() }).await);
+    assert!(matches!(why, Why::NoGpu), "{words}");
+    world.machine.remove_driver().expect("removed");
+    agent.until(|state| !state.inventory.devices.iter().any(|gpu| gpu.health.is_healthy())).await;
+    assert!(desk.make(&one).await.is_err());
+    agent.stop().await;
+    let late = tokio::time::timeout(LIMIT, desk.make(&one)).await.expect("answered");
+    assert!(matches!(refused(late).0, Why::Stopped));
+}

@@ -1,0 +1,145 @@
+//! Instances made and destroyed through the C functions, and what those refuse.
+
+use std::ptr;
+
+use nvml_wrapper_sys::bindings::*;
+use windlass_machine::state::Process;
+
+use crate::rig::Rig;
+
+/// The driver's ids of an A100's profiles.
+const ONE_SLICE: u32 = 19;
+const ONE_SLICE_WITH_MEDIA: u32 = 20;
+const THREE_SLICES: u32 = 9;
+
+/// The compute instance profile that fills three slices.
+const FILLS_THREE: u32 = NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE;
+
+const OK: nvmlReturn_t = nvmlReturn_enum_NVML_SUCCESS;
+const NO_ROOM: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES;
+const IN_USE: nvmlReturn_t = nvmlReturn_enum_NVML_ERROR_IN_USE;
+
+/// GPU 2 of the machine, MIG on and not cut.
+fn rig() -> (Rig, nvmlDevice_t) {
+    let rig = Rig::started("mig-a100");
+    rig.machine.set_mig(2, Some(&[])).expect("MIG on");
+    let gpu = rig.gpu(2);
+    (rig, gpu)
+}
+
+fn make(rig: &Rig, profile: u32, start: u32, size: u32) -> (nvmlReturn_t, nvmlGpuInstance_t) {
+    let place = nvmlGpuInstancePlacement_t { start, size };
+    let (gpu, mut made) = (rig.gpu(2), ptr::null_mut());
+    let out = &raw mut made;
+    // SAFETY: a place, and room for a handle.
+    let code = unsafe {
+        rig.nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, profile, &raw const place, out)
+    };
+    (code, made)
+}
+
+fn fill(
+    rig: &Rig,
+    instance: nvmlGpuInstance_t,
+    profile: u32,
+) -> (nvmlReturn_t, nvmlComputeInstance_t) {
+    let mut made = ptr::null_mut();
+    let out = &raw mut made;
+    // SAFETY: room for a handle.
+    let code = unsafe { rig.nvml.nvmlGpuInstanceCreateComputeInstance(instance, profile, out) };
+    (code, made)
+}
+
+fn destroy(rig: &Rig, instance: nvmlGpuInstance_t) -> nvmlReturn_t {
+    // SAFETY: a handle, which nothing follows.
+    unsafe { rig.nvml.nvmlGpuInstanceDestroy(instance) }
+}
+
+fn empty(rig: &Rig, compute: nvmlComputeInstance_t) -> nvmlReturn_t {
+    // SAFETY: a handle, which nothing follows.
+    unsafe { rig.nvml.nvmlComputeInstanceDestroy(compute) }
+}
+
+/// The UUIDs of the MIG devices.
+fn devices(rig: &Rig) -> Vec<String> {
+    let found = (0..7).map_while(|index| {
+        let mut mig = ptr::null_mut();
+        let out = &raw mut mig;
+        // SAFETY: room for a handle.
+        let code = unsafe { rig.nvml.nvmlDeviceGetMigDeviceHandleByIndex(rig.gpu(2), index, out) };
+        (code == OK).then(|| rig.uuid(mig))
+    });
+    found.collect()
+}
+
+#[test]
+fn what_overlaps_or_is_one_too_many_finds_no_room() {
+    let (rig, gpu) = rig();
+    assert_eq!(make(&rig, THREE_SLICES, 4, 4).0, OK);
+    assert_eq!(make(&rig, ONE_SLICE_WITH_MEDIA, 0, 1).0, OK);
+    for (profile, start, size) in [(ONE_SLICE, 4, 1), (ONE_SLICE, 0, 1), (THREE_SLICES, 0, 4)] {
+        assert_eq!(make(&rig, profile, start, size).0, NO_ROOM, "{profile} at {start}");
+    }
+    assert_eq!(make(&rig, ONE_SLICE_WITH_MEDIA, 1, 1).0, NO_ROOM, "there is one set of engines");
+    let wrong = nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT;
+    assert_eq!(make(&rig, THREE_SLICES, 2, 4).0, wrong, "it starts at 0 or 4");
+    assert_eq!(make(&rig, ONE_SLICE, 1, 2).0, wrong, "it takes one slice");
+    assert_eq!(make(&rig, 77, 1, 1).0, wrong, "no such profile");
+    let mut made = ptr::null_mut();
+    let off = rig.gpu(3);
+    // SAFETY: room for a handle.
+    unsafe {
+        let (nvml, out) = (&rig.nvml, &raw mut made);
+        assert_eq!(nvml.nvmlDeviceCreateGpuInstance(gpu, ONE_SLICE, out), OK);
+        let code = nvml.nvmlDeviceCreateGpuInstance(off, ONE_SLICE, out);
+        assert_eq!(code, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED, "MIG is off");
+    }
+}
+
+#[test]
+fn a_device_is_there_while_a_compute_instance_is_and_has_a_new_name_each_time() {
+    let (rig, _) = rig();
+    let (_, instance) = make(&rig, THREE_SLICES, 0, 4);
+    assert_eq!(devices(&rig).len(), 0);
+    let (code, compute) = fill(&rig, instance, FILLS_THREE);
+    assert_eq!(code, OK);
+    assert_eq!(fill(&rig, instance, FILLS_THREE).0, NO_ROOM);
+    let first = devices(&rig);
+    assert_eq!(first.len(), 1);
+    assert_eq!(destroy(&rig, instance), IN_USE);
+    assert_eq!(empty(&rig, compute), OK);
+    assert_eq!(empty(&rig, compute), nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT, "it is gone");
+    assert_eq!(fill(&rig, instance, FILLS_THREE).0, OK);
+    let second = devices(&rig);
+    assert_eq!(second.len(), 1);
+    assert_ne!(first, second);
+}
+
+#[test]
+fn nothing_is_destroyed_under_a_process() {
+    let (rig, _) = rig();
+    let (_, instance) = make(&rig, THREE_SLICES, 0, 4);
+    let (_, compute) = fill(&rig, instance, FILLS_THREE);
+    let run = |processes: Vec<Process>| {
+        rig.machine.update(|model| model.gpus[2].live.processes = processes).expect("set");
+    };
+    run(vec![Process { pid: 7, memory_mib: 512, gpu_instance: Some(1) }]);
+    assert_eq!((empty(&rig, compute), destroy(&rig, instance)), (IN_USE, IN_USE));
+    run(Vec::new());
+    assert_eq!((empty(&rig, compute), destroy(&rig, instance)), (OK, OK));
+    assert_eq!(devices(&rig).len(), 0);
+}
+
+#[test]
+fn a_driver_that_makes_no_compute_instance_leaves_the_gpu_instance_empty() {
+    let (rig, _) = rig();
+    rig.inject("no-compute-instance@2");
+    let (_, instance) = make(&rig, THREE_SLICES, 0, 4);
+    assert_eq!(fill(&rig, instance, FILLS_THREE).0, nvmlReturn_enum_NVML_ERROR_UNKNOWN);
+    assert_eq!(destroy(&rig, instance), OK);
+    rig.inject("recover@2");
+    let (_, instance) = make(&rig, THREE_SLICES, 0, 4);
+    let smaller = fill(&rig, instance, NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE).0;
+    assert_eq!(smaller, nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED, "only what fills it");
+    assert_eq!(fill(&rig, instance, FILLS_THREE).0, OK);
+}

@@ -1,0 +1,228 @@
+//! Cutting a GPU: GPU instances, and the compute instances that make MIG devices of them.
+//!
+//! All of it needs root, or the right to configure MIG. The driver refuses what does not fit
+//! ([`NvmlError::is_no_room`](crate::NvmlError::is_no_room)) and what is used
+//! ([`NvmlError::is_in_use`](crate::NvmlError::is_in_use)); that MIG is off is
+//! [`NvmlError::is_unsupported`](crate::NvmlError::is_unsupported).
+
+use std::{fmt, ptr, sync::Arc};
+
+use nvml_wrapper_sys::bindings as sys;
+
+use crate::{
+    MigPlacement, MigProfile, Result,
+    error::{NvmlError, Optional as _},
+    gpu::Gpu,
+    library::{Table, call},
+};
+
+/// A part of a GPU with memory and engines of its own.
+#[derive(Clone)]
+pub struct GpuInstance {
+    table: Arc<Table>,
+    handle: sys::nvmlGpuInstance_t,
+}
+
+/// What runs programs in a GPU instance.
+#[derive(Clone)]
+pub struct ComputeInstance {
+    table: Arc<Table>,
+    handle: sys::nvmlComputeInstance_t,
+}
+
+/// What a GPU instance is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GpuInstanceInfo {
+    /// Its id on the GPU.
+    pub id: u32,
+    /// The driver's id of its profile.
+    pub profile_id: u32,
+    /// Its memory slices.
+    pub placement: MigPlacement,
+}
+
+// SAFETY: the pointer is an opaque name that only NVML dereferences, and NVML is thread-safe.
+unsafe impl Send for GpuInstance {}
+// SAFETY: as above.
+unsafe impl Sync for GpuInstance {}
+// SAFETY: as above.
+unsafe impl Send for ComputeInstance {}
+// SAFETY: as above.
+unsafe impl Sync for ComputeInstance {}
+
+/// More than a GPU can hold: the real functions do not ask how much room there is.
+const MOST_INSTANCES: usize = 16;
+
+impl Gpu {
+    /// Makes a GPU instance at a place of the profile.
+    pub fn make_gpu_instance(
+        &self,
+        profile_id: u32,
+        placement: MigPlacement,
+    ) -> Result<GpuInstance> {
+        let placement = sys::nvmlGpuInstancePlacement_t::from(placement);
+        let mut handle = ptr::null_mut();
+        call!(
+            self.table,
+            nvmlDeviceCreateGpuInstanceWithPlacement,
+            self.handle.0,
+            profile_id,
+            &raw const placement,
+            &raw mut handle
+        )?;
+        Ok(GpuInstance { table: self.table.clone(), handle })
+    }
+
+    /// The GPU instances of some profiles.
+    pub fn gpu_instances(&self, profiles: &[MigProfile]) -> Result<Vec<GpuInstance>> {
+        let of = |profile: &MigProfile| self.gpu_instances_of(profile.id);
+        let found: Result<Vec<_>> = profiles.iter().map(of).collect();
+        Ok(found?.into_iter().flatten().collect())
+    }
+
+    /// The GPU instance with an id.
+    pub fn gpu_instance(&self, id: u32) -> Result<GpuInstance> {
+        let mut handle = ptr::null_mut();
+        call!(self.table, nvmlDeviceGetGpuInstanceById, self.handle.0, id, &raw mut handle)?;
+        Ok(GpuInstance { table: self.table.clone(), handle })
+    }
+
+    /// The GPU that a MIG device is a part of.
+    pub fn whole(&self) -> Result<Self> {
+        let mut handle = ptr::null_mut();
+        call!(
+            self.table,
+            nvmlDeviceGetDeviceHandleFromMigDeviceHandle,
+            self.handle.0,
+            &raw mut handle
+        )?;
+        Ok(Self::new(self.table.clone(), handle))
+    }
+
+    /// The id of the GPU instance that a MIG device is.
+    pub fn gpu_instance_id(&self) -> Result<u32> {
+        let mut id = 0;
+        call!(self.table, nvmlDeviceGetGpuInstanceId, self.handle.0, &raw mut id).map(|()| id)
+    }
+
+    /// The GPU instances of one profile.
+    pub fn gpu_instances_of(&self, profile_id: u32) -> Result<Vec<GpuInstance>> {
+        let (mut handles, mut count) = ([ptr::null_mut(); MOST_INSTANCES], 0);
+        call!(
+            self.table,
+            nvmlDeviceGetGpuInstances,
+            self.handle.0,
+            profile_id,
+            handles.as_mut_ptr(),
+            &raw mut count
+        )?;
+        let found = handles.into_iter().take(count as usize);
+        Ok(found.map(|handle| GpuInstance { table: self.table.clone(), handle }).collect())
+    }
+}
+
+// === impl GpuInstance ===
+
+impl GpuInstance {
+    /// Its id, profile and place.
+    pub fn info(&self) -> Result<GpuInstanceInfo> {
+        // SAFETY: integers and a pointer, for which all zeros is a value.
+        let mut info: sys::nvmlGpuInstanceInfo_t = unsafe { std::mem::zeroed() };
+        call!(self.table, nvmlGpuInstanceGetInfo, self.handle, &raw mut info)?;
+        let (id, profile_id) = (info.id, info.profileId);
+        Ok(GpuInstanceInfo { id, profile_id, placement: info.placement.into() })
+    }
+
+    /// Makes the compute instance that takes all of it.
+    pub fn fill(&self) -> Result<ComputeInstance> {
+        let profiles = self.compute_profiles()?;
+        // Of several that are as large the first has no extras.
+        let largest = profiles.iter().rev().max_by_key(|profile| profile.sliceCount);
+        let largest = largest.ok_or(NvmlError {
+            call: "nvmlGpuInstanceGetComputeInstanceProfileInfo",
+            code: sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED,
+        })?;
+        let mut handle = ptr::null_mut();
+        call!(
+            self.table,
+            nvmlGpuInstanceCreateComputeInstance,
+            self.handle,
+            largest.id,
+            &raw mut handle
+        )?;
+        Ok(ComputeInstance { table: self.table.clone(), handle })
+    }
+
+    /// The compute instances in it, whatever their size.
+    pub fn compute_instances(&self) -> Result<Vec<ComputeInstance>> {
+        let profiles = self.compute_profiles()?;
+        let of = |profile: &sys::nvmlComputeInstanceProfileInfo_t| self.filled_by(profile.id);
+        let found: Result<Vec<_>> = profiles.iter().map(of).collect();
+        Ok(found?.into_iter().flatten().collect())
+    }
+
+    /// Destroys it; it must be empty.
+    pub fn destroy(&self) -> Result<()> {
+        call!(self.table, nvmlGpuInstanceDestroy, self.handle)
+    }
+
+    fn compute_profiles(&self) -> Result<Vec<sys::nvmlComputeInstanceProfileInfo_t>> {
+        let profile = |number| {
+            // SAFETY: integers, for which all zeros is a value.
+            let mut info: sys::nvmlComputeInstanceProfileInfo_t = unsafe { std::mem::zeroed() };
+            let asked = call!(
+                self.table,
+                nvmlGpuInstanceGetComputeInstanceProfileInfo,
+                self.handle,
+                number,
+                sys::NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
+                &raw mut info
+            );
+            asked.map(|()| info).optional().transpose()
+        };
+        (0..sys::NVML_COMPUTE_INSTANCE_PROFILE_COUNT).filter_map(profile).collect()
+    }
+
+    fn filled_by(&self, profile_id: u32) -> Result<Vec<ComputeInstance>> {
+        let (mut handles, mut count) = ([ptr::null_mut(); MOST_INSTANCES], 0);
+        call!(
+            self.table,
+            nvmlGpuInstanceGetComputeInstances,
+            self.handle,
+            profile_id,
+            handles.as_mut_ptr(),
+            &raw mut count
+        )?;
+        let found = handles.into_iter().take(count as usize);
+        Ok(found.map(|handle| ComputeInstance { table: self.table.clone(), handle }).collect())
+    }
+}
+
+impl fmt::Debug for GpuInstance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GpuInstance").field(&self.handle).finish()
+    }
+}
+
+// === impl ComputeInstance ===
+
+impl ComputeInstance {
+    /// Its id within its GPU instance.
+    pub fn id(&self) -> Result<u32> {
+        // SAFETY: integers and pointers, for which all zeros is a value.
+        let mut info: sys::nvmlComputeInstanceInfo_t = unsafe { std::mem::zeroed() };
+        call!(self.table, nvmlComputeInstanceGetInfo_v2, self.handle, &raw mut info)?;
+        Ok(info.id)
+    }
+
+    /// Destroys it; no process may use it.
+    pub fn destroy(&self) -> Result<()> {
+        call!(self.table, nvmlComputeInstanceDestroy, self.handle)
+    }
+}
+
+impl fmt::Debug for ComputeInstance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ComputeInstance").field(&self.handle).finish()
+    }
+}
