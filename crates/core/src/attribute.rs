@@ -81,6 +81,17 @@ impl AttributeName {
         valid.then(|| Self { domain: Cow::Borrowed(domain), name: owned() })
     }
 
+    /// Names an attribute in the domain of a driver, which a configuration names.
+    pub fn of_driver(driver: &str, name: &'static str) -> Self {
+        Self { domain: Cow::Owned(driver.to_owned()), name: Cow::Borrowed(name) }
+    }
+
+    /// The same identifier in another domain.
+    #[must_use]
+    pub fn in_domain(&self, domain: &'static str) -> Self {
+        Self { domain: Cow::Borrowed(domain), name: self.name.clone() }
+    }
+
     /// Who defines the attribute, `nvidia.com`.
     pub fn domain(&self) -> &str {
         &self.domain

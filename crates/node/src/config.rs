@@ -6,6 +6,7 @@ mod choice;
 pub(crate) mod danger;
 mod delivery;
 mod document;
+mod dra;
 mod families;
 mod file;
 mod handover;
@@ -34,6 +35,7 @@ pub use delivery::{
     MissingChannel, Strategy,
 };
 pub use document::Remark;
+pub use dra::{DraOffer, DraPolicy, DriverName, InvalidDriverName};
 pub use families::{AmdNaming, AmdRules, Families, FpgaMode, FpgaRules, FpgaUnit, IntelRules};
 pub use file::{ConfigFile, schema, to_yaml};
 pub use handover::HandoverLimits;
@@ -81,6 +83,8 @@ pub struct Config {
     pub listen: Option<SocketAddr>,
     /// How the API server is reached.
     pub cluster: ClusterAccess,
+    /// The name of the driver for Dynamic Resource Allocation.
+    pub dra_driver: DriverName,
     /// Time limits of the conversation with the kubelet.
     pub session: SessionLimits,
     /// How patient hand-overs between containers are.
@@ -163,6 +167,7 @@ impl Default for Config {
             device_info_dir: "/var/run/k8s.cni.cncf.io/devinfo/dp".into(),
             listen: None,
             cluster: ClusterAccess::default(),
+            dra_driver: DriverName::default(),
             session: SessionLimits::default(),
             handover: HandoverLimits::default(),
             policy: Policy::default(),

@@ -10,7 +10,7 @@ pub(crate) fn shortened(name: &str, most: usize) -> String {
 }
 
 /// FNV-1a.
-fn checksum(text: &str) -> u32 {
+pub(crate) fn checksum(text: &str) -> u32 {
     let step = |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     text.bytes().fold(0x811c_9dc5, step)
 }

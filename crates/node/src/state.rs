@@ -21,7 +21,7 @@ use crate::{
     config::{Policy, Sharing, SharingMethod},
     grant::Surroundings,
     handover::{self, Failure},
-    offer::{Offer, OfferedDevice, Offers},
+    offer::{Claimable, Offer, OfferedDevice, Offers},
 };
 
 pub(crate) use keeper::{Keeper, Notices, Outlets, Snapshots, look_once, merge};
@@ -41,6 +41,8 @@ pub struct NodeState {
     pub(crate) withheld: BTreeMap<DeviceId, String>,
     /// Resources of the configuration that no device of the node is for, and why.
     pub empty: BTreeMap<ResourceName, String>,
+    /// Devices that claims may have, and how several claims share one.
+    pub(crate) claimable: Claimable,
     /// What containers get besides devices.
     pub(crate) surroundings: Surroundings,
     /// The CDI documents that the offers need.
@@ -156,6 +158,7 @@ impl NodeState {
             && self.offers == other.offers
             && self.withheld == other.withheld
             && self.empty == other.empty
+            && self.claimable == other.claimable
             && self.surroundings == other.surroundings
             && self.documents == other.documents
             && self.lacks == other.lacks

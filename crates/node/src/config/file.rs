@@ -1,6 +1,7 @@
 //! The configuration file: YAML or JSON, strict, with the place of every mistake.
 
 mod delivery;
+mod dra;
 mod facts;
 mod families;
 mod health;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use self::{
     delivery::{HooksEntry, ImexEntry},
+    dra::DraEntry,
     families::{AmdEntry, FpgaEntry, IntelEntry},
     health::HealthEntry,
     labels::LabelsEntry,
@@ -131,6 +133,9 @@ pub struct ConfigFile {
     /// What becomes of devices that no rule takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     unmatched: Option<Lined<Unmatched>>,
+    /// What is offered through Dynamic Resource Allocation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dra: Option<DraEntry>,
     /// When a device counts as failed, and when as recovered.
     #[serde(skip_serializing_if = "Option::is_none")]
     health: Option<Lined<HealthEntry>>,
@@ -171,6 +176,7 @@ impl ConfigFile {
         }
         config.listen = self.listen.as_ref().map(|Written(address)| *address);
         config.cluster = self.cluster.clone().map(Into::into).unwrap_or_default();
+        config.dra_driver = self.dra.as_ref().and_then(DraEntry::driver).unwrap_or_default();
         for (place, given) in [
             (&mut config.kubelet_dir, &self.kubelet_dir),
             (&mut config.host_root, &self.host_root),
@@ -210,6 +216,7 @@ impl ConfigFile {
         let health = self.health.take().map(|it| it.value.into_policy(it.line, wrong));
         let labels = self.labels.take().map(|it| it.value.into_policy(it.line, wrong));
         let nics = self.nics.take().map(|it| it.value.into_policy(it.line, wrong));
+        let dra = self.dra.take().map(|entry| entry.into_policy(wrong));
         let fpga = self.fpga.take().map(|it| it.value.into_rules(it.line, wrong));
         Policy {
             mig: self.mig.unwrap_or_default(),
@@ -223,6 +230,7 @@ impl ConfigFile {
                 fpga: fpga.unwrap_or_default(),
             },
             nics: nics.unwrap_or_default(),
+            dra: dra.unwrap_or_default(),
             health: health.unwrap_or_default(),
             labels: labels.unwrap_or_default(),
             delivery: self.into_delivery(wrong),
@@ -316,6 +324,7 @@ impl From<&Config> for ConfigFile {
                 Resources::Default => None,
                 Resources::Rules(rules) => Some(rules.iter().map(Into::into).collect()),
             },
+            dra: DraEntry::of(&config.dra_driver, &policy.dra),
             health: HealthEntry::of(&policy.health).map(unlined),
             labels: LabelsEntry::of(&policy.labels).map(unlined),
             ..Self::from(&policy.delivery)

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::{device::Device, placement, resource::ResourceName};
 
-use super::{Delivery, Families, NicPolicy, Selector, Sharing, SourceRule};
+use super::{Delivery, DraPolicy, Families, NicPolicy, Selector, Sharing, SourceRule};
 
 /// Everything that a new configuration may change without a restart.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,6 +25,8 @@ pub struct Policy {
     pub families: Families,
     /// What becomes of network interfaces.
     pub nics: NicPolicy,
+    /// What is offered through Dynamic Resource Allocation.
+    pub dra: DraPolicy,
     /// What a container gets.
     pub delivery: Delivery,
     /// When a device counts as failed, and when as recovered.

@@ -258,6 +258,7 @@ fn changed_places(old: &Config, new: &Config) -> Vec<&'static str> {
         ("mps", old.mps != new.mps),
         ("listen", old.listen != new.listen),
         ("cluster", old.cluster != new.cluster),
+        ("dra.driver", old.dra_driver != new.dra_driver),
     ];
     all.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
 }

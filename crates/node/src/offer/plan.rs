@@ -27,9 +27,9 @@ use super::{
     empty::{Outcome, empty},
     pool,
     rivals::rivals,
-    want::{Target, Want, Wants, present_parts},
+    want::{Fit, Target, Want, Wants, present_parts, profile},
 };
-use crate::config::{Policy, Replicas, Resources, Shared, Sharing, SharingMethod};
+use crate::config::{DraOffer, Policy, Replicas, Resources, Shared, Sharing, SharingMethod};
 
 /// Ids that containers hold by the kubelet's record, per resource.
 pub(crate) type Held = BTreeMap<ResourceName, BTreeSet<String>>;
@@ -85,7 +85,12 @@ pub(crate) struct Plan {
     pub(crate) mps: BTreeMap<DeviceId, Replicas>,
     /// Resources of the configuration that no device of the node is for, and why.
     pub(crate) empty: BTreeMap<ResourceName, String>,
+    /// Devices that claims may have, and how several claims share one.
+    pub(crate) claimable: Claimable,
 }
+
+/// Devices that are offered through Dynamic Resource Allocation, and how they are shared.
+pub(crate) type Claimable = BTreeMap<DeviceId, Sharing>;
 
 /// A plan in the making.
 struct Planner<'a> {
@@ -98,6 +103,7 @@ struct Planner<'a> {
     withheld: BTreeMap<DeviceId, String>,
     waiting: bool,
     mps: BTreeMap<DeviceId, Replicas>,
+    claimable: Claimable,
 }
 
 /// Under which name and by which kind of id a device is given away. Two claims that differ are two
@@ -132,14 +138,17 @@ impl PartialEq for Form {
 /// Cuts the inventory into resources.
 pub(crate) fn plan(question: Question<'_>) -> Plan {
     let wants = Wants::new(question.policy, question.inventory);
-    let (offers, withheld, mps) = Default::default();
+    let (offers, withheld, mps, claimable) = Default::default();
     let given = question.previous.values().flat_map(|offer| offer.given()).collect();
     let earlier = earlier_ids(question.marked, question.inventory);
-    let mut planner = Planner { question, given, earlier, offers, withheld, waiting: false, mps };
+    let waiting = false;
+    let mut planner =
+        Planner { question, given, earlier, offers, withheld, waiting, mps, claimable };
     let mut wanted: Vec<_> =
         question.inventory.devices.iter().map(|device| (device, wants.of(device))).collect();
     planner.withhold_rivals(&mut wanted);
     for (device, want) in wanted {
+        let want = planner.leave_to_claims(device, want, wants.fit(device));
         planner.place(device, want);
     }
     planner.keep_what_was_given();
@@ -171,6 +180,24 @@ impl Planner<'_> {
             Want::Offered(_) => true,
             Want::Withheld(_) | Want::Nothing if self.question.moves == Moves::Allowed => false,
             Want::Withheld(_) | Want::Unfit(_) | Want::Nothing => self.owner(id).is_some(),
+        }
+    }
+
+    /// What is left for the device plugin of a device that claims may have.
+    fn leave_to_claims(&mut self, device: &Device, want: Want, fit: Fit) -> Want {
+        let policy = &self.question.policy.dra;
+        let sharing = match &want {
+            Want::Offered(target) => target.sharing,
+            Want::Nothing if fit == Fit::Usable => Sharing::Exclusive,
+            Want::Nothing | Want::Withheld(_) | Want::Unfit(_) => return want,
+        };
+        if device.health.has_vanished() || !policy.takes(device, profile(device)) {
+            return want;
+        }
+        self.claimable.insert(device.id.clone(), sharing);
+        match policy.offer {
+            DraOffer::Instead => Want::Withheld(LEFT_TO_CLAIMS.to_owned()),
+            DraOffer::Beside | DraOffer::Off => want,
         }
     }
 
@@ -370,9 +397,13 @@ impl Planner<'_> {
             waiting: self.waiting,
             mps: self.mps,
             empty,
+            claimable: self.claimable,
         }
     }
 }
+
+/// What is told of a device that the device plugin has no longer.
+const LEFT_TO_CLAIMS: &str = "offered through Dynamic Resource Allocation instead";
 
 fn why_it_moves(want: Want) -> String {
     match want {

@@ -47,6 +47,14 @@ pub(crate) fn targets(policy: &Policy, inventory: &Inventory) -> BTreeMap<Device
     inventory.devices.iter().filter_map(target).collect()
 }
 
+/// Whether a device can serve a container by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    Usable,
+    /// Other devices stand for it, or none may have it alone.
+    StoodFor,
+}
+
 /// The policy and what it has to know of the node as a whole.
 pub(super) struct Wants<'a> {
     policy: &'a Policy,
@@ -83,6 +91,12 @@ impl<'a> Wants<'a> {
         let withheld = || self.excluded(device).map(Want::Withheld);
         let wanted = || usable(device, self.named(device));
         kept_back().or_else(unfit).or_else(withheld).unwrap_or_else(wanted)
+    }
+
+    /// Whether a device that no resource is named for could serve as it is.
+    pub(super) fn fit(&self, device: &Device) -> Fit {
+        let is_unfit = self.others_stand_for(device) || device.not_alone.is_some();
+        if is_unfit { Fit::StoodFor } else { Fit::Usable }
     }
 
     /// Whether the parts are offered instead of the whole, or the whole instead of its parts.

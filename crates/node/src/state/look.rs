@@ -113,6 +113,7 @@ impl Looked {
             offers: plan.offers,
             withheld: plan.withheld,
             empty: plan.empty,
+            claimable: plan.claimable,
             surroundings: self.surroundings,
             documents: self.documents,
             lacks: self.lacks,

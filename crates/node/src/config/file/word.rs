@@ -12,7 +12,7 @@ use windlass_core::{
     selector::DeviceExpression,
 };
 
-use crate::config::{AnnotationPrefix, DeviceProfile, Replicas, profile};
+use crate::config::{AnnotationPrefix, DeviceProfile, DriverName, Replicas, profile};
 
 /// What is written as text and checked while it is read.
 pub(super) trait Word: Sized {
@@ -150,6 +150,20 @@ impl Word for ResourceDomain {
 impl Word for SourceName {
     fn schema() -> Schema {
         json_schema!({ "type": "string", "pattern": "^[a-z]([a-z0-9-]{0,22}[a-z0-9])?$" })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        parsed(text)
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Word for DriverName {
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[a-z0-9.-]{1,63}$" })
     }
 
     fn read(text: &str) -> Result<Self, String> {

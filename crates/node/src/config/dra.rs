@@ -1,0 +1,110 @@
+//! What is offered through Dynamic Resource Allocation, and under which driver's name.
+
+use std::{fmt, str::FromStr};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use windlass_core::device::Device;
+
+use super::Selector;
+
+/// What is offered through Dynamic Resource Allocation. May change while the agent runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DraPolicy {
+    /// Whether anything is, and what that means for the device plugin.
+    pub offer: DraOffer,
+    /// Which devices are; none named are all.
+    pub devices: Vec<Selector>,
+}
+
+/// Through which of the kubelet's two ways devices are offered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum DraOffer {
+    /// Through the device plugin alone.
+    #[default]
+    Off,
+    /// Through both: who comes first has the device.
+    Beside,
+    /// Through Dynamic Resource Allocation alone; what containers hold through the device plugin moves
+    /// when they let go.
+    Instead,
+}
+
+/// The name of a DRA driver, as claims, classes and slices have it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DriverName(String);
+
+/// A text that cannot name a driver.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} cannot name a DRA driver: write a DNS name of at most {most} characters, such as windlass.dev",
+    most = DriverName::MAX_CHARS
+)]
+pub struct InvalidDriverName(String);
+
+// === impl DraPolicy ===
+
+impl DraPolicy {
+    /// Whether a device is to be offered so. A selector without an answer does not take it.
+    pub fn takes(&self, device: &Device, profile: Option<&str>) -> bool {
+        let is_taken = |rule: &Selector| rule.matches(device, profile).unwrap_or(false);
+        self.offer != DraOffer::Off
+            && (self.devices.is_empty() || self.devices.iter().any(is_taken))
+    }
+}
+
+// === impl DriverName ===
+
+impl DriverName {
+    /// Kubernetes' limit (`DriverNameMaxLength` of `resource.k8s.io`).
+    pub const MAX_CHARS: usize = 63;
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for DriverName {
+    fn default() -> Self {
+        Self("windlass.dev".to_owned())
+    }
+}
+
+impl FromStr for DriverName {
+    type Err = InvalidDriverName;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        let is_label = |label: &str| {
+            !label.is_empty()
+                && label.bytes().all(allowed)
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        };
+        let valid = text.len() <= Self::MAX_CHARS && text.split('.').all(is_label);
+        if valid { Ok(Self(text.to_owned())) } else { Err(InvalidDriverName(text.to_owned())) }
+    }
+}
+
+impl fmt::Display for DriverName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_driver_has_a_name_that_kubernetes_takes() {
+        for good in ["windlass.dev", "gpu.nvidia.com", "a"] {
+            assert_eq!(good.parse::<DriverName>().expect("valid").as_str(), good);
+        }
+        for bad in ["", "A.com", "a..b", "-a.com", "a.com-", "a/b", &"x".repeat(64)] {
+            assert!(bad.parse::<DriverName>().is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The file's keys for Dynamic Resource Allocation.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    resources::{SelectorEntry, unlined},
+    word::Written,
+};
+use crate::config::{DraOffer, DraPolicy, DriverName, Remark, document::Lined};
+
+/// What is offered through Dynamic Resource Allocation.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct DraEntry {
+    /// Whether anything is, and whether the device plugin has it too; left out, `off`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offer: Option<DraOffer>,
+    /// The driver's name; left out, `windlass.dev`. With `gpu.nvidia.com` the DeviceClasses of NVIDIA's
+    /// driver serve as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    driver: Option<Written<DriverName>>,
+    /// Which devices are; left out, all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    devices: Vec<Lined<SelectorEntry>>,
+}
+
+// === impl DraEntry ===
+
+impl DraEntry {
+    /// The driver's name, if one is given.
+    pub(super) fn driver(&self) -> Option<DriverName> {
+        self.driver.as_ref().map(|Written(name)| name.clone())
+    }
+
+    pub(super) fn into_policy(self, wrong: &mut Vec<Remark>) -> DraPolicy {
+        let devices = self.devices.into_iter();
+        let devices = devices.map(|Lined { line, value }| value.into_selector(line, wrong));
+        DraPolicy { offer: self.offer.unwrap_or_default(), devices: devices.collect() }
+    }
+
+    pub(super) fn of(driver: &DriverName, policy: &DraPolicy) -> Option<Self> {
+        let entry = Self {
+            offer: Some(policy.offer).filter(|offer| *offer != DraOffer::default()),
+            driver: Some(driver).filter(|it| **it != DriverName::default()).cloned().map(Written),
+            devices: policy.devices.iter().map(|it| unlined(it.into())).collect(),
+        };
+        let says_something =
+            entry.offer.is_some() || entry.driver.is_some() || !entry.devices.is_empty();
+        says_something.then_some(entry)
+    }
+}

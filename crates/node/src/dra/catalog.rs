@@ -1,0 +1,122 @@
+//! What a node has for claims, by the names that claims know: a pure function of its state.
+//!
+//! There is a pool for each source of devices, so that one family's change, or mistake, hides no other's.
+//! The order of a pool is the order in which the scheduler tries its devices.
+
+mod attributes;
+mod name;
+
+use std::collections::BTreeMap;
+
+use windlass_core::{
+    attribute::{AttributeName, Attributes, Quantity},
+    device::{Device, DeviceId},
+};
+
+pub(crate) use self::name::EntryName;
+use crate::{
+    config::{DriverName, Sharing},
+    state::NodeState,
+};
+
+/// What a node has for claims.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Catalog {
+    /// The pools by name.
+    pub(crate) pools: BTreeMap<String, Pool>,
+}
+
+/// The devices of one source.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Pool {
+    /// In the order in which they are to be tried.
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// A device as claims know it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    /// Its name in the pool.
+    pub(crate) name: EntryName,
+    /// The device that it stands for.
+    pub(crate) device: DeviceId,
+    /// Whether claims share it.
+    pub(crate) sharing: Sharing,
+    pub(crate) attributes: Attributes,
+    pub(crate) capacity: BTreeMap<AttributeName, Quantity>,
+    /// Why it is not to be given away now.
+    pub(crate) taints: Vec<Taint>,
+}
+
+/// Why a device is not to be given away now.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Taint {
+    /// What sort of reason it is; published in the driver's domain.
+    pub(crate) key: &'static str,
+    /// In one word, as labels are written.
+    pub(crate) value: String,
+}
+
+/// The taint of a device that is not healthy; its value is the sort of trouble.
+const UNHEALTHY: &str = "unhealthy";
+
+// === impl Catalog ===
+
+impl Catalog {
+    /// What claims may have of the node of this name.
+    pub(crate) fn of(state: &NodeState, node: &str, driver: &DriverName) -> Self {
+        let mut catalog = Self::default();
+        for (device, sharing) in claimable(state) {
+            let pool = catalog.pools.entry(pool_name(node, device)).or_default();
+            pool.entries.push(Entry {
+                name: EntryName::of(&device.id),
+                device: device.id.clone(),
+                sharing,
+                attributes: attributes::of(device, driver),
+                capacity: attributes::capacity(device),
+                taints: taints(device),
+            });
+        }
+        catalog.pools.values_mut().for_each(|pool| attributes::make_uniform(&mut pool.entries));
+        catalog
+    }
+
+    /// The device that claims know by this name.
+    pub(crate) fn find(&self, pool: &str, name: &str) -> Option<&Entry> {
+        self.pools.get(pool)?.entries.iter().find(|entry| entry.name.as_str() == name)
+    }
+}
+
+fn claimable(state: &NodeState) -> impl Iterator<Item = (&Device, Sharing)> {
+    let sharing = |device: &Device| state.claimable.get(&device.id).copied();
+    state.inventory.devices.iter().filter_map(move |device| Some((device, sharing(device)?)))
+}
+
+fn pool_name(node: &str, device: &Device) -> String {
+    format!("{node}/{}", device.source)
+}
+
+fn taints(device: &Device) -> Vec<Taint> {
+    if device.health.is_healthy() {
+        return Vec::new();
+    }
+    let value = match device.health.trouble() {
+        Some(trouble) => spelled(&trouble.reason.to_string()),
+        None => "not-probed".to_owned(),
+    };
+    vec![Taint { key: UNHEALTHY, value }]
+}
+
+/// A text as the value of a label: at most 63 letters, digits, `-`, `_` and `.`.
+fn spelled(text: &str) -> String {
+    const MOST: usize = 63;
+    let letter = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let mut spelled: String = text.chars().take(MOST).map(letter).collect();
+    while spelled.contains("--") {
+        spelled = spelled.replace("--", "-");
+    }
+    spelled.trim_matches('-').to_owned()
+}
+
+#[cfg(test)]
+mod tests;

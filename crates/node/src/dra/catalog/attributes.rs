@@ -1,0 +1,96 @@
+//! What claims may ask of a device: its facts, under the names that NVIDIA's driver has for NVIDIA's.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use windlass_core::{
+    attribute::{AttributeName, AttributeValue, Attributes, Capacities, standard},
+    device::Device,
+};
+
+use super::Entry;
+use crate::config::DriverName;
+
+/// The domain of NVIDIA's own driver. Expressions that were written for it find what they ask for.
+const NVIDIA: &str = "gpu.nvidia.com";
+
+/// The domain of the same facts in the configuration.
+const OURS_OF_NVIDIA: &str = "nvidia.com";
+
+/// What says who a board is, and is nobody's business but the node's.
+const PRIVATE: [&str; 2] = ["serial", "serialNumber"];
+
+/// What every device says of itself, in the driver's domain.
+const TYPE: &str = "type";
+
+/// A device has no more attributes and capacities together (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
+const MOST: usize = 32;
+
+/// The attributes of a device.
+pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
+    let public = device.attributes.iter().filter(|(name, _)| !PRIVATE.contains(&name.name()));
+    let mut attributes: Attributes =
+        public.map(|(name, value)| (published(name), value.clone())).collect();
+    let kind = AttributeValue::string(device.kind.to_string());
+    attributes.insert(AttributeName::of_driver(driver.as_str(), TYPE), kind);
+    attributes
+}
+
+/// The capacities of a device.
+pub(super) fn capacity(device: &Device) -> Capacities {
+    device.capacity.iter().map(|(name, amount)| (published(name), *amount)).collect()
+}
+
+/// The name that a fact has in claims.
+fn published(name: &AttributeName) -> AttributeName {
+    if name.domain() == OURS_OF_NVIDIA { name.in_domain(NVIDIA) } else { name.clone() }
+}
+
+/// Gives all devices of a kind the same attributes: an expression that asks for one which a device lacks
+/// keeps a pod from every node. Where a device is in the machine has no value that could stand in: two
+/// devices that lack it would be taken for neighbours.
+pub(super) fn make_uniform(entries: &mut [Entry]) {
+    let kinds: BTreeSet<_> = entries.iter().map(kind).collect();
+    for of_kind in kinds {
+        let alike = || entries.iter().filter(|entry| kind(entry) == of_kind);
+        let all: BTreeMap<_, _> = alike().flat_map(|entry| entry.attributes.clone()).collect();
+        for entry in entries.iter_mut().filter(|entry| kind(entry) == of_kind) {
+            for (name, value) in all.iter().filter(|(name, _)| !is_a_place(name)) {
+                entry.attributes.entry(name.clone()).or_insert_with(|| nothing(value));
+            }
+            shorten(entry);
+        }
+    }
+}
+
+fn kind(entry: &Entry) -> Option<String> {
+    entry
+        .attributes
+        .iter()
+        .find(|(name, _)| name.name() == TYPE)
+        .map(|(_, value)| value.to_string())
+}
+
+fn is_a_place(name: &AttributeName) -> bool {
+    [standard::PCI_BUS_ID, standard::PCIE_ROOT, standard::NUMA_NODE].contains(name)
+}
+
+/// What stands for a fact that a device lacks.
+fn nothing(like: &AttributeValue) -> AttributeValue {
+    match like {
+        AttributeValue::String(_) => AttributeValue::String(String::new()),
+        AttributeValue::Int(_) => AttributeValue::Int(0),
+        AttributeValue::Bool(_) => AttributeValue::Bool(false),
+        AttributeValue::Version(_) => AttributeValue::Version("0.0.0".to_owned()),
+    }
+}
+
+/// Leaves out the last of too many attributes, the same ones of every device of a kind.
+fn shorten(entry: &mut Entry) {
+    let room = MOST.saturating_sub(entry.capacity.len());
+    while entry.attributes.len() > room {
+        let surplus =
+            entry.attributes.keys().rev().find(|name| !is_a_place(name) && name.name() != TYPE);
+        let Some(surplus) = surplus.cloned() else { return };
+        entry.attributes.remove(&surplus);
+    }
+}

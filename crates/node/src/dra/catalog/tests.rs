@@ -1,0 +1,70 @@
+//! What claims may have of a node.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use windlass_core::{
+    attribute::{AttributeValue, Quantity, standard},
+    device::{DeviceKind, SourceName},
+    health::{Health, HealthState},
+    inventory::Inventory,
+};
+
+use super::*;
+
+fn gpu(id: &str, index: u32) -> Device {
+    let name = |name| AttributeName::new("nvidia.com", name);
+    let mut gpu = Device {
+        index,
+        health: Health { state: HealthState::Healthy, ..Health::unknown(Timestamp::UNIX_EPOCH) },
+        ..Device::new(
+            id.parse().expect("an id"),
+            DeviceKind::Gpu,
+            SourceName::NVIDIA,
+            Timestamp::UNIX_EPOCH,
+        )
+    };
+    gpu.attributes.insert(name("productName"), AttributeValue::string("NVIDIA H100"));
+    gpu.attributes.insert(name("type"), AttributeValue::string("gpu"));
+    gpu.attributes.insert(name("serial"), AttributeValue::string("1650"));
+    gpu.capacity.insert(name("memory"), Quantity::Bytes(80 << 30));
+    gpu
+}
+
+fn catalog(devices: Vec<Device>) -> Catalog {
+    let claimable = devices.iter().map(|device| (device.id.clone(), Sharing::Exclusive)).collect();
+    let inventory = Inventory { devices, ..Inventory::default() };
+    let state = NodeState { inventory, claimable, policy: Arc::default(), ..NodeState::default() };
+    Catalog::of(&state, "n1", &DriverName::default())
+}
+
+#[test]
+fn nvidias_devices_have_the_names_of_nvidias_driver_and_no_serial_number() {
+    let catalog = catalog(vec![gpu("GPU-0a", 0)]);
+    let entry = catalog.find("n1/nvidia", "gpu-0a").expect("it is there");
+    let names: Vec<_> = entry.attributes.keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["gpu.nvidia.com/productName", "gpu.nvidia.com/type", "windlass.dev/type"]);
+    let names: Vec<_> = entry.capacity.keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["gpu.nvidia.com/memory"]);
+}
+
+#[test]
+fn devices_of_a_kind_have_the_same_attributes_but_for_where_they_are() {
+    let mut one = gpu("GPU-0a", 0);
+    one.attributes.insert(AttributeName::new("nvidia.com", "minor"), AttributeValue::Int(3));
+    one.attributes.insert(standard::NUMA_NODE, AttributeValue::Int(1));
+    let catalog = catalog(vec![one, gpu("GPU-0b", 1)]);
+    let other = catalog.find("n1/nvidia", "gpu-0b").expect("it is there");
+    let minor = AttributeName::new("gpu.nvidia.com", "minor");
+    assert_eq!(other.attributes.get(&minor), Some(&AttributeValue::Int(0)));
+    assert_eq!(other.attributes.get(&standard::NUMA_NODE), None);
+}
+
+#[test]
+fn a_device_that_was_not_seen_healthy_is_tainted() {
+    let mut sick = gpu("GPU-0a", 0);
+    sick.health = Health::unknown(Timestamp::UNIX_EPOCH);
+    let catalog = catalog(vec![sick]);
+    let entry = catalog.find("n1/nvidia", "gpu-0a").expect("it is there");
+    assert_eq!(entry.taints, [Taint { key: UNHEALTHY, value: "not-probed".to_owned() }]);
+}
