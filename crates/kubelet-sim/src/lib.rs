@@ -42,6 +42,7 @@ mod config;
 mod desk;
 mod device;
 mod directory;
+mod dra;
 mod event;
 mod fault;
 mod kubelet;
@@ -54,13 +55,18 @@ mod start;
 mod status;
 
 pub use admission::{Admission, Allotment, ContainerAdmission, Question, Reason, Rejection};
+pub use checkpoint::ClaimsFileError;
 pub use config::{Config, Release};
 pub use device::{Device, DeviceIds};
 pub use directory::DirectoryError;
+pub use dra::{
+    ClaimCall, ClaimDeviceHealth, ClaimId, ClaimOrigin, ClaimStatus, ClaimUse, DraLimits,
+    DriverStatus, HealthWord, PodClaim, PreparedDevice, Service,
+};
 pub use event::{Calls, Event};
-pub use fault::{Misbehaviour, RegistrationFault, StreamFault};
+pub use fault::{ClaimFault, Misbehaviour, RegistrationFault, StreamFault};
 pub use grant::Grant;
-pub use kubelet::{Kubelet, KubeletError, NotInTime};
+pub use kubelet::{Kubelet, KubeletError, NotInTime, SyncError};
 pub use pod::{Container, InitContainer, InitRole, Pod};
 pub use start::StartError;
 pub use status::{
