@@ -156,6 +156,7 @@ impl Desk {
         loop {
             let expiry = self.manager.next_expiry(self.config.grace_period);
             let staleness = self.dra.health.next_change();
+            let wipe = self.dra.wipes.next();
             tokio::select! {
                 biased;
                 () = self.ended.cancelled() => break,
@@ -168,6 +169,7 @@ impl Desk {
                 }
                 () = until(expiry) => self.expire(),
                 () = until(staleness) => self.publish(),
+                () = until(wipe) => self.wipe(),
             }
         }
         self.tasks.shutdown().await;
@@ -236,6 +238,7 @@ impl Desk {
         if self.ended.is_cancelled() {
             return;
         }
+        self.dra.look_at_connections(self.config.dra.wipe_delay);
         let current = NodeStatus::of(&self.manager, &self.dra);
         self.status.send_if_modified(|shown| {
             let changed = **shown != current;
@@ -244,6 +247,12 @@ impl Desk {
             }
             changed
         });
+    }
+
+    fn wipe(&mut self) {
+        for driver in self.dra.wipes.due() {
+            self.events.push(Event::SlicesWiped { driver: Some(driver) });
+        }
     }
 
     fn witness(&self) -> Witness {

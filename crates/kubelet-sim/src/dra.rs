@@ -25,6 +25,9 @@ mod registry;
 mod status;
 mod turns;
 mod unprepare;
+mod wipes;
+
+use std::time::Duration;
 
 pub use claim::{ClaimId, ClaimOrigin, ClaimUse, PodClaim};
 pub(crate) use claims::{Claim, Claims};
@@ -41,6 +44,8 @@ pub use status::{ClaimDeviceHealth, ClaimStatus, DriverStatus, PreparedDevice};
 pub(crate) use turns::Turns;
 pub(crate) use unprepare::{in_context, reconcile, reconcile_now_and_then, unprepare};
 
+use self::wipes::Wipes;
+
 /// Everything the DRA manager knows.
 #[derive(Debug, Default)]
 pub(crate) struct Dra {
@@ -50,4 +55,15 @@ pub(crate) struct Dra {
     pub(crate) drivers: Drivers,
     /// What the drivers say about their devices.
     pub(crate) health: HealthCache,
+    /// Whose slices are to be deleted when.
+    pub(crate) wipes: Wipes,
+}
+
+impl Dra {
+    /// Looks at which drivers are connected now.
+    pub(crate) fn look_at_connections(&mut self, delay: Duration) {
+        let usable = |known: &[driver::Driver]| known.iter().any(|one| *one.connected.borrow());
+        let known = self.drivers.iter().map(|(name, known)| (name, usable(known)));
+        self.wipes.update(known, delay);
+    }
 }

@@ -153,6 +153,12 @@ pub enum Event {
         /// Its DRA socket.
         endpoint: PathBuf,
     },
+    /// The real kubelet deletes `ResourceSlices` of its node now: of all drivers at its start, of one
+    /// driver when that was away too long.
+    SlicesWiped {
+        /// The driver; `None` is all of them.
+        driver: Option<String>,
+    },
     /// A DRA driver is called.
     DriverCalled {
         /// To do what.

@@ -127,3 +127,74 @@ impl AsyncWrite for Shown {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+    use tokio::net::UnixListener;
+    use tonic::Code;
+    use windlass_kubelet_api::{
+        dra::health::{
+            NodeWatchResourcesRequest, dra_resource_health_client::DraResourceHealthClient,
+        },
+        pluginregistration::{InfoRequest, registration_client::RegistrationClient},
+    };
+
+    use super::*;
+
+    fn bind(name: &str) -> (TempDir, PathBuf, UnixListener) {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join(name);
+        let listener = UnixListener::bind(&path).expect("bound");
+        (dir, path, listener)
+    }
+
+    /// The authorities of the next two calls on one connection, which are then reset.
+    async fn authorities(listener: UnixListener) -> Vec<String> {
+        let (stream, _) = listener.accept().await.expect("accepted");
+        let mut server = h2::server::handshake(stream).await.expect("shaken");
+        let mut seen = Vec::new();
+        while seen.len() < 2 {
+            let (request, mut answer) =
+                server.accept().await.expect("a call").expect("h2 takes the authority");
+            seen.push(request.uri().authority().expect("it has one").to_string());
+            answer.send_reset(h2::Reason::REFUSED_STREAM);
+        }
+        // Until the client is gone, so that it reads the resets.
+        while server.accept().await.is_some() {}
+        seen
+    }
+
+    #[tokio::test]
+    async fn a_registration_socket_is_called_with_its_path_as_authority() {
+        let (_dir, path, listener) = bind("gpu.example.com@reg.sock");
+        let call = async {
+            let channel = registration(&path).await.expect("connected");
+            let mut client = RegistrationClient::new(channel);
+            for _ in 0..2 {
+                let refused = client.get_info(InfoRequest {}).await.expect_err("reset");
+                assert_eq!(refused.code(), Code::Unavailable);
+            }
+        };
+        let (seen, ()) = tokio::join!(authorities(listener), call);
+        let expected = path.to_str().expect("text").replace('/', "%2F");
+        assert_eq!(seen, [expected.clone(), expected]);
+    }
+
+    #[tokio::test]
+    async fn a_dra_socket_is_called_with_localhost_and_its_connection_shows() {
+        let (_dir, path, listener) = bind("dra.sock");
+        let (channel, shown) = driver(path);
+        assert!(!*shown.borrow(), "nothing was called");
+        let call = async {
+            let mut client = DraResourceHealthClient::new(channel);
+            for _ in 0..2 {
+                let watching = client.node_watch_resources(NodeWatchResourcesRequest {});
+                watching.await.expect_err("reset");
+                assert!(*shown.borrow());
+            }
+        };
+        let (seen, ()) = tokio::join!(authorities(listener), call);
+        assert_eq!(seen, ["localhost"; 2]);
+    }
+}

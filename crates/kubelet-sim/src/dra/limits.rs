@@ -20,6 +20,8 @@ pub struct DraLimits {
     pub call: Duration,
     /// How often claims of pods that are gone are looked for (`defaultReconcilePeriod`: 60 s).
     pub reconcile_period: Duration,
+    /// How long a driver may be away before its slices are deleted (`defaultWipingDelay`: 30 s).
+    pub wipe_delay: Duration,
     /// Pause after the end of a health stream (5 s).
     pub health_pause: Duration,
 }
@@ -33,6 +35,7 @@ impl Default for DraLimits {
             registration_pause: Duration::from_millis(500),
             call: Duration::from_secs(45),
             reconcile_period: Duration::from_secs(60),
+            wipe_delay: Duration::from_secs(30),
             health_pause: Duration::from_secs(5),
         }
     }

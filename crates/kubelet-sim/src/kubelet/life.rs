@@ -139,6 +139,7 @@ impl Life {
             podresources::serve(pod_resources, owner.clone(), config, ended.child_token());
         servers.spawn(serving);
         events.push(Event::Started);
+        events.push(Event::SlicesWiped { driver: None });
         let guard = ended.clone().drop_guard();
         Self { owner, ended, desk, servers, listening, _end_on_drop: guard }
     }

@@ -1,6 +1,6 @@
 //! What a DRA driver meets, played with one that speaks the real protocol.
 
-mod driver;
+pub(crate) mod driver;
 mod health;
 mod prepare;
 mod registration;

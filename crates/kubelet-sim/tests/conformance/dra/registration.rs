@@ -12,7 +12,10 @@ use super::{
 
 /// A kubelet that tries again soon.
 fn node() -> Node {
-    Node::start_with(|config| config.dra.registration_pause = Duration::from_millis(20))
+    Node::start_with(|config| {
+        config.dra.registration_pause = Duration::from_millis(20);
+        config.dra.registry_period = Duration::from_millis(20);
+    })
 }
 
 async fn refused(node: &Node, driver: &Driver) -> String {
@@ -138,6 +141,16 @@ async fn every_registration_is_made_anew_after_a_restart() {
     let calls = node.kubelet.calls();
     calls.wait_for(both, super::super::support::DEADLINE).await.expect("registered again");
     assert_eq!(driver.calls().iter().filter(|call| **call == Call::Info).count(), 2);
+}
+
+#[tokio::test]
+async fn slices_are_wiped_at_the_start_and_after_a_driver_was_away_too_long() {
+    let node = Node::start_with(|config| config.dra.wipe_delay = Duration::from_millis(20));
+    let driver = Driver::registered(&node, DRIVER).await;
+    let all = node.kubelet.calls().all();
+    assert_eq!(all[1], Event::SlicesWiped { driver: None });
+    driver.unlink();
+    node.event(|event| *event == Event::SlicesWiped { driver: Some(DRIVER.to_owned()) }).await;
 }
 
 #[tokio::test]
