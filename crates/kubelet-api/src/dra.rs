@@ -1,6 +1,8 @@
 //! Dynamic Resource Allocation: what the kubelet asks of a driver, in the two versions that are spoken,
 //! and the health of devices.
 
+pub mod checkpoint;
+
 /// Since Kubernetes 1.34.
 #[allow(
     clippy::pedantic,

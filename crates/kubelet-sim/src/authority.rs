@@ -15,9 +15,12 @@
 //! replaced by one that is not longer: the receiver's dynamic table holds the same entries as the
 //! sender's, some a little smaller, so none is evicted before the sender believes it is, and
 //! indices count from the newest.
+//!
+//! The other way round, `outgoing` gives the embedded kubelet the authority of a Go client.
 
 mod frames;
 mod hpack;
+mod outgoing;
 
 use std::{
     io,
@@ -26,6 +29,7 @@ use std::{
 };
 
 pub use frames::Rewriter;
+pub(crate) use outgoing::{AuthorityOf, Outgoing};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 

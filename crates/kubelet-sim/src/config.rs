@@ -4,16 +4,22 @@ use std::{path::PathBuf, time::Duration};
 
 use windlass_kubelet_api::{
     deviceplugin::{KUBELET_SOCKET, PLUGIN_DIR},
+    dra::PLUGINS_DIR,
+    pluginregistration::REGISTRY_DIR,
     podresources,
 };
 
-use crate::topology::{TopologyPolicy, TopologyScope};
+use crate::{
+    dra::DraLimits,
+    topology::{TopologyPolicy, TopologyScope},
+};
 
 /// Settings of a [`Kubelet`](crate::Kubelet). [`Config::new`] has the real kubelet's values; tests
 /// shorten the time limits.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The kubelet's root; sockets lie in `device-plugins` and `pod-resources` below it.
+    /// The kubelet's root; sockets lie in `device-plugins`, `pod-resources`, `plugins_registry` and
+    /// `plugins` below it.
     pub dir: PathBuf,
     /// Whose behaviour to follow where releases differ.
     pub release: Release,
@@ -33,6 +39,8 @@ pub struct Config {
     pub pod_resources_qps: u32,
     /// Calls at once on the pod resources socket (`podresources.DefaultBurstTokens`: 10).
     pub pod_resources_burst: u32,
+    /// Time limits of the DRA manager.
+    pub dra: DraLimits,
 }
 
 /// Kubelet releases that treat plugins differently.
@@ -68,6 +76,7 @@ impl Config {
             pre_start_timeout: Duration::from_secs(30),
             pod_resources_qps: 100,
             pod_resources_burst: 10,
+            dra: DraLimits::default(),
         }
     }
 
@@ -79,6 +88,16 @@ impl Config {
     /// The registration socket.
     pub fn registration_socket(&self) -> PathBuf {
         self.plugin_dir().join(KUBELET_SOCKET)
+    }
+
+    /// Folder of the registration sockets of DRA drivers.
+    pub fn registry_dir(&self) -> PathBuf {
+        self.dir.join(REGISTRY_DIR)
+    }
+
+    /// Folder in which each DRA driver has one of its own.
+    pub fn drivers_dir(&self) -> PathBuf {
+        self.dir.join(PLUGINS_DIR)
     }
 
     /// The pod resources socket.

@@ -10,11 +10,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    checkpoint::CheckpointFile,
+    checkpoint::{CheckpointFile, ClaimsFile},
     config::Config,
     device::Device,
+    dra::{ClaimError, Claims, Dra},
     event::{Event, EventLog},
-    fault::Misbehaviour,
+    fault::{ClaimFault, Misbehaviour},
     manager::{Client, Manager, Refusal, Vanished},
     status::{Condition, NodeStatus},
 };
@@ -36,6 +37,8 @@ pub(crate) struct Gone;
 pub(crate) struct Desk {
     /// The state.
     pub(crate) manager: Manager,
+    /// The DRA manager's state.
+    pub(crate) dra: Dra,
     /// Connections to plugins. They end with the desk.
     pub(crate) tasks: JoinSet<()>,
     /// Settings.
@@ -43,6 +46,8 @@ pub(crate) struct Desk {
     /// The log.
     pub(crate) events: EventLog,
     checkpoint: CheckpointFile,
+    claims: ClaimsFile,
+    faults: watch::Receiver<Misbehaviour>,
     status: watch::Sender<Arc<NodeStatus>>,
     ended: CancellationToken,
 }
@@ -119,17 +124,28 @@ impl From<Gone> for Refusal {
 // === impl Desk ===
 
 impl Desk {
-    /// Opens a desk: reads the checkpoint and restores what it says.
-    pub(crate) fn open(office: Office, mut manager: Manager) -> Self {
-        let Office { config, events, status, ended, .. } = office;
+    /// Opens a desk: reads the checkpoint and restores what it says. That of the claims was read
+    /// before, because a kubelet does not start without.
+    pub(crate) fn open(office: Office, mut manager: Manager, claims: Claims) -> Self {
+        let Office { config, events, faults, status, ended } = office;
         let checkpoint = CheckpointFile::in_dir(&config.plugin_dir());
         match checkpoint.read() {
             Ok(Some(found)) => manager.restore(found, Instant::now()),
             Ok(None) => {}
             Err(error) => events.push(Event::CheckpointIgnored { message: error.to_string() }),
         }
-        let tasks = JoinSet::new();
-        let mut desk = Self { manager, tasks, config, events, checkpoint, status, ended };
+        let mut desk = Self {
+            manager,
+            dra: Dra { claims, ..Dra::default() },
+            tasks: JoinSet::new(),
+            claims: ClaimsFile::in_dir(&config.dir),
+            config,
+            events,
+            checkpoint,
+            faults,
+            status,
+            ended,
+        };
         desk.publish();
         desk
     }
@@ -139,6 +155,8 @@ impl Desk {
         let _witness = self.witness();
         loop {
             let expiry = self.manager.next_expiry(self.config.grace_period);
+            let staleness = self.dra.health.next_change();
+            let wipe = self.dra.wipes.next();
             tokio::select! {
                 biased;
                 () = self.ended.cancelled() => break,
@@ -150,6 +168,8 @@ impl Desk {
                     }
                 }
                 () = until(expiry) => self.expire(),
+                () = until(staleness) => self.publish(),
+                () = until(wipe) => self.wipe(),
             }
         }
         self.tasks.shutdown().await;
@@ -190,6 +210,23 @@ impl Desk {
         }
     }
 
+    /// Writes the checkpoint of the claims.
+    pub(crate) fn save_claims(&self, what: &'static str) -> Result<(), ClaimError> {
+        let written = self.claims.write(&self.dra.claims.to_checkpoint());
+        written.map_err(|error| ClaimError::Checkpoint { what, message: error.to_string() })?;
+        self.events.push(Event::ClaimsWritten);
+        Ok(())
+    }
+
+    /// Ends this life here if it is told to.
+    pub(crate) fn dies(&self, here: ClaimFault) -> Result<(), ClaimError> {
+        if self.faults.borrow().claims != here {
+            return Ok(());
+        }
+        self.witness().tell("killed in the middle of its work on claims");
+        Err(ClaimError::Stopped)
+    }
+
     /// Ends this life as a nil dereference ends the real kubelet's.
     pub(crate) fn crash(&mut self, vanished: &Vanished) {
         self.publish();
@@ -201,7 +238,8 @@ impl Desk {
         if self.ended.is_cancelled() {
             return;
         }
-        let current = NodeStatus::of(&self.manager);
+        self.dra.look_at_connections(self.config.dra.wipe_delay);
+        let current = NodeStatus::of(&self.manager, &self.dra);
         self.status.send_if_modified(|shown| {
             let changed = **shown != current;
             if changed {
@@ -209,6 +247,12 @@ impl Desk {
             }
             changed
         });
+    }
+
+    fn wipe(&mut self) {
+        for driver in self.dra.wipes.due() {
+            self.events.push(Event::SlicesWiped { driver: Some(driver) });
+        }
     }
 
     fn witness(&self) -> Witness {

@@ -35,7 +35,13 @@ pub enum DirectoryError {
 /// Makes the folders and locks the root until the file is dropped.
 pub(crate) fn claim(config: &Config) -> Result<File, DirectoryError> {
     let pod_resources = config.pod_resources_socket();
-    let folders = [Some(config.dir.as_path()), Some(&config.plugin_dir()), pod_resources.parent()];
+    let folders = [
+        Some(config.dir.as_path()),
+        Some(&config.plugin_dir()),
+        Some(&config.registry_dir()),
+        Some(&config.drivers_dir()),
+        pod_resources.parent(),
+    ];
     for folder in folders.into_iter().flatten() {
         fs::create_dir_all(folder).map_err(|source| failed("create folder", folder, source))?;
     }

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use crate::{
     admission::Question,
     device::{Device, DeviceIds},
+    dra::{ClaimCall, ClaimId, Service},
     manager::Request,
 };
 
@@ -129,6 +130,99 @@ pub enum Event {
         /// The system's words.
         message: String,
     },
+    /// A DRA driver's endpoint was registered, and told so.
+    DriverRegistered {
+        /// The driver.
+        driver: String,
+        /// Its DRA socket.
+        endpoint: PathBuf,
+        /// What is spoken.
+        service: Service,
+    },
+    /// A socket in the folder of registrations did not register.
+    DriverRefused {
+        /// The registration socket.
+        socket: PathBuf,
+        /// As the kubelet logs it.
+        message: String,
+    },
+    /// A DRA driver's endpoint was given up: its registration socket is gone, or another one.
+    DriverDeregistered {
+        /// The driver.
+        driver: String,
+        /// Its DRA socket.
+        endpoint: PathBuf,
+    },
+    /// The real kubelet deletes `ResourceSlices` of its node now: of all drivers at its start, of one
+    /// driver when that was away too long.
+    SlicesWiped {
+        /// The driver; `None` is all of them.
+        driver: Option<String>,
+    },
+    /// A DRA driver is called.
+    DriverCalled {
+        /// To do what.
+        call: ClaimCall,
+        /// UID of the pod that began or ended.
+        pod: String,
+        /// The driver.
+        driver: String,
+        /// Where.
+        endpoint: PathBuf,
+        /// All claims of the call.
+        claims: Vec<ClaimId>,
+    },
+    /// A DRA driver answered, or did not in time.
+    DriverAnswered {
+        /// What it was to do.
+        call: ClaimCall,
+        /// UID of the pod that began or ended.
+        pod: String,
+        /// The driver.
+        driver: String,
+        /// The call's error, or that of a claim.
+        error: Option<String>,
+    },
+    /// All claims of a pod are prepared, and that is in the checkpoint.
+    PodPrepared {
+        /// Pod UID.
+        pod: String,
+    },
+    /// The pod's event `FailedPrepareDynamicResources`.
+    FailedPrepareDynamicResources {
+        /// Pod UID.
+        pod: String,
+        /// The event's text.
+        message: String,
+    },
+    /// A pod that ended uses no claim any more, and that is in the checkpoint.
+    PodReleased {
+        /// Pod UID.
+        pod: String,
+    },
+    /// Claims of a pod that ended were not released; the real kubelet logs it.
+    UnprepareFailed {
+        /// Pod UID.
+        pod: String,
+        /// The error.
+        message: String,
+    },
+    /// A DRA driver told the health of its devices.
+    HealthReceived {
+        /// The driver.
+        driver: String,
+    },
+    /// A health stream ended, or could not be opened.
+    HealthEnded {
+        /// The driver.
+        driver: String,
+        /// Its DRA socket.
+        endpoint: PathBuf,
+        /// The transport's or the driver's words.
+        reason: String,
+    },
+    /// The DRA manager's checkpoint was written.
+    ClaimsWritten,
     /// The kubelet stopped, or was stopped.
     Stopped,
     /// The real kubelet's process would have ended here.

@@ -7,15 +7,34 @@ pub struct Misbehaviour {
     pub registration: RegistrationFault,
     /// What becomes of `ListAndWatch` streams.
     pub streams: StreamFault,
+    /// What becomes of the sockets of DRA drivers.
+    pub driver_registration: RegistrationFault,
+    /// When the process ends in the middle of its work on claims.
+    pub claims: ClaimFault,
 }
 
-/// What `Register` does.
+/// When the process ends in the middle of its work on claims: as a panic, and after the restart again
+/// unless the fault is taken back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClaimFault {
+    /// It does not.
+    #[default]
+    None,
+    /// After the claims are in the checkpoint, before any driver is called.
+    DieBeforePrepare,
+    /// After all drivers prepared, before that is in the checkpoint.
+    DieBeforeRecord,
+    /// After all drivers released, before that is in the checkpoint.
+    DieBeforeForget,
+}
+
+/// What becomes of a registration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum RegistrationFault {
     /// As it should.
     #[default]
     None,
-    /// Answers `Unknown` with this text.
+    /// A device plugin is answered `Unknown` with this text, a DRA driver is told it.
     Refuse(String),
     /// Never answers.
     Hang,

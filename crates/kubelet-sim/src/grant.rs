@@ -15,7 +15,7 @@ pub struct Grant {
     pub devices: Vec<DeviceNode>,
     /// Annotations for the runtime.
     pub annotations: BTreeMap<String, String>,
-    /// Qualified CDI device names, in the plugin's order.
+    /// Qualified CDI device names: those of claims, then those of plugins, in their order.
     pub cdi_devices: Vec<String>,
 }
 

@@ -10,6 +10,7 @@
 //! The state changes in one step, under its lock, and only by who has the turn in `lives`: a future
 //! that is dropped on the way leaves one of the two states, never neither.
 
+mod claims;
 mod faults;
 mod life;
 
@@ -29,16 +30,19 @@ use windlass_kubelet_api::socket::SocketError;
 use self::life::{Life, Pods, Remains, Sockets};
 use crate::{
     admission::{self, Admission, Reason, Rejection},
+    checkpoint::ClaimsFileError,
     config::Config,
     desk::{Gone, Office, Owner},
     directory::{self, DirectoryError},
+    dra::Turns,
     event::{Calls, Event, EventLog},
     fault::Misbehaviour,
     grant::Grant,
     pod::Pod,
     start::{self, StartError},
-    status::{Condition, NodeStatus, PodPhase},
+    status::{Condition, NodeStatus},
 };
+pub use claims::SyncError;
 
 /// An embedded kubelet. Dropping it ends it as [`Kubelet::stop`] does, without waiting.
 ///
@@ -72,6 +76,8 @@ pub struct Kubelet {
     lives: tokio::sync::Mutex<()>,
     /// Pods are admitted one at a time.
     sync_loop: tokio::sync::Mutex<()>,
+    /// One worker per pod, for what happens to its claims.
+    workers: Turns,
     /// Held as long as the kubelet exists, stopped or not.
     _lock: File,
 }
@@ -98,6 +104,9 @@ pub enum KubeletError {
     /// Its sockets cannot be bound.
     #[error("cannot serve the embedded kubelet's sockets")]
     Socket(#[from] SocketError),
+    /// The last life's claims are not known, and no kubelet starts then.
+    #[error("cannot restore the claims of the embedded kubelet's pods")]
+    Claims(#[from] ClaimsFileError),
     /// A new life was to begin before the last one had ended.
     #[error("the embedded kubelet runs already: stop it first")]
     NotStopped,
@@ -145,6 +154,7 @@ impl Kubelet {
             state: Mutex::new(State::Stopped(Remains::default())),
             lives: tokio::sync::Mutex::new(()),
             sync_loop: tokio::sync::Mutex::new(()),
+            workers: Turns::default(),
             _lock: lock,
         };
         // A first life has no pods to admit again.
@@ -195,7 +205,7 @@ impl Kubelet {
         admitted.unwrap_or_else(|| Err(self.gone()))
     }
 
-    /// Starts a container of an admitted pod: `PreStartContainer` for each resource that wants it,
+    /// Starts a container of an admitted pod, after its claims are prepared: `PreStartContainer` for each resource that wants it,
     /// then everything that its plugins granted, merged. Starting it again is a container restart.
     pub async fn start_container(
         &self,
@@ -203,6 +213,7 @@ impl Kubelet {
         container: &str,
     ) -> Result<Grant, StartError> {
         let stopped = || StartError::Stopped(pod_uid.to_owned());
+        self.prepare_before_start(pod_uid).await?;
         let (owner, ended) = self.owner().ok_or_else(stopped)?;
         let started = ended.run_until_cancelled(start::start(&owner, pod_uid, container)).await;
         started.unwrap_or_else(|| Err(stopped()))
@@ -219,26 +230,34 @@ impl Kubelet {
         .await;
     }
 
-    /// All containers of the pod ended well. Its devices are freed at the next garbage collection.
+    /// All containers of the pod ended well. Its devices are freed at the next garbage collection. Its
+    /// claims are released first: as long as that fails, the pod stays as it is, and
+    /// [`sync_pod`](Self::sync_pod) tries again.
     pub async fn finish(&self, pod_uid: &str) {
         let uid = pod_uid.to_owned();
         self.change_pods(move |pods| {
             if let Some(record) = pods.get_mut(&uid) {
-                record.running.clear();
-                record.phase = PodPhase::Succeeded;
+                record.containers_ended();
             }
         })
         .await;
+        self.release_ended(pod_uid).await;
     }
 
     /// The pod's object is deleted, while the kubelet runs or while it does not. Its devices are
-    /// freed at the next garbage collection: the next admission that asks for devices, or `List`.
+    /// freed at the next garbage collection: the next admission that asks for devices, or `List`. Its
+    /// claims are released; if that fails, the next [`reconcile_claims`](Self::reconcile_claims) tries
+    /// again.
     pub async fn delete(&self, pod_uid: &str) {
         let uid = pod_uid.to_owned();
+        let held = self.claims_to_release(pod_uid).await;
         self.change_pods(move |pods| {
             pods.remove(&uid);
         })
         .await;
+        if let Some(pod) = held {
+            self.release_deleted(&pod).await;
+        }
     }
 
     /// Ends the kubelet as the end of its process does: connections are cut, sockets and checkpoint
@@ -273,7 +292,10 @@ impl Kubelet {
         let turn = self.lives.lock().await;
         self.end().await;
         if let State::Stopped(remains) = &mut *self.state() {
-            remains.pods.values_mut().for_each(|record| record.running.clear());
+            for record in remains.pods.values_mut() {
+                record.running.clear();
+                record.has_sandbox = false;
+            }
         }
         self.begin_again(turn).await
     }

@@ -1,6 +1,7 @@
 //! A device plugin at the other end of a socket, called as the kubelet calls it.
 
 use std::{
+    error::Error as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -185,7 +186,7 @@ impl RpcError {
     }
 
     /// The kubelet closed the connection (`ErrClientConnClosing` of grpc-go).
-    fn closing() -> Self {
+    pub(crate) fn closing() -> Self {
         let desc = "grpc: the client connection is closing".to_owned();
         Self::Status { code: "Canceled".to_owned(), desc }
     }
@@ -194,6 +195,9 @@ impl RpcError {
 impl From<Status> for RpcError {
     fn from(status: Status) -> Self {
         let timed_out = status.code() == Code::Cancelled && status.message() == "Timeout expired";
+        if let Some(desc) = reset_reason(&status) {
+            return Self::Status { code: format!("{:?}", status.code()), desc };
+        }
         let (code, desc) = match status.code() {
             Code::Cancelled if timed_out => {
                 ("DeadlineExceeded".to_owned(), "context deadline exceeded")
@@ -203,6 +207,18 @@ impl From<Status> for RpcError {
         };
         Self::Status { code, desc: desc.to_owned() }
     }
+}
+
+/// What grpc-go says of a stream that the other side's HTTP/2 reset, if that is what happened.
+fn reset_reason(status: &Status) -> Option<String> {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if let Some(reason) = error.downcast_ref::<h2::Error>().and_then(h2::Error::reason) {
+            return Some(format!("stream terminated by RST_STREAM with error code: {reason:?}"));
+        }
+        cause = error.source();
+    }
+    None
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
-//! Pods as far as the device manager looks at them: containers and their extended resource limits.
+//! Pods as far as the kubelet's managers look at them: containers, their extended resource limits, and
+//! claims.
 
 use std::collections::BTreeMap;
+
+use crate::dra::PodClaim;
 
 /// Quantities by extended resource name. Requests equal limits for extended resources.
 pub type Limits = BTreeMap<String, u64>;
@@ -18,6 +21,8 @@ pub struct Pod {
     pub init_containers: Vec<InitContainer>,
     /// The app containers.
     pub containers: Vec<Container>,
+    /// Resource claims, and which containers use them.
+    pub claims: Vec<PodClaim>,
 }
 
 /// A container and what it asks for.
@@ -59,7 +64,15 @@ impl Pod {
             namespace: "default".to_owned(),
             init_containers: Vec::new(),
             containers: Vec::new(),
+            claims: Vec::new(),
         }
+    }
+
+    /// Adds a claim.
+    #[must_use]
+    pub fn claim(mut self, claim: PodClaim) -> Self {
+        self.claims.push(claim);
+        self
     }
 
     /// Adds an app container.

@@ -64,7 +64,7 @@ impl PodResourcesLister for Lister {
         self.admit_call()?;
         let list = |desk: &mut crate::desk::Desk| {
             desk.manager.collect_garbage();
-            answer::list(&desk.manager)
+            answer::list(desk)
         };
         let pod_resources = self.owner.with(list).await.map_err(gone)?;
         Ok(Response::new(wire::ListPodResourcesResponse { pod_resources }))
@@ -87,8 +87,7 @@ impl PodResourcesLister for Lister {
         self.admit_call()?;
         let wire::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
         let text = format!("pod {pod_name} in namespace {pod_namespace} not found");
-        let find =
-            move |desk: &crate::desk::Desk| answer::find(&desk.manager, &pod_namespace, &pod_name);
+        let find = move |desk: &crate::desk::Desk| answer::find(desk, &pod_namespace, &pod_name);
         let found = self.owner.look(find).await.map_err(gone)?;
         let pod_resources = Some(found.ok_or_else(|| Status::unknown(text))?);
         Ok(Response::new(wire::GetPodResourcesResponse { pod_resources }))

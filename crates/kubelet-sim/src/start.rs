@@ -18,6 +18,9 @@ pub enum StartError {
     /// Waiting reason `CreateContainerConfigError`, with its message.
     #[error("CreateContainerConfigError: {0}")]
     CreateContainerConfig(String),
+    /// The pod's event `FailedPrepareDynamicResources`, with its message.
+    #[error("FailedPrepareDynamicResources: {0}")]
+    PrepareClaims(String),
     /// The pod or the container is not there.
     #[error("pod {pod} has no container {container} on this node")]
     Unknown {
@@ -65,8 +68,8 @@ async fn prepare(owner: &Owner, pod: &Pod, container: &Container) -> Result<Gran
     if owner.look(move |desk| desk.manager.lacks_devices(&uid, &asking)).await? {
         allocate_again(owner, pod, container).await?;
     }
-    let (uid, name) = (pod.uid.clone(), container.name.clone());
-    Ok(owner.with(move |desk| desk.container_started(&uid, &name)).await?)
+    let (pod, name) = (pod.clone(), container.name.clone());
+    owner.with(move |desk| desk.container_started(&pod, &name)).await?
 }
 
 async fn pre_start(owner: &Owner, request: Request) -> Result<(), Refusal> {
@@ -130,16 +133,20 @@ impl Manager {
 // === impl Desk, for the start of containers ===
 
 impl Desk {
-    fn container_started(&mut self, pod: &str, container: &str) -> Grant {
-        if let Some(record) = self.manager.pods.get_mut(pod) {
+    fn container_started(&mut self, pod: &Pod, container: &str) -> Result<Grant, Refusal> {
+        let claimed = self.dra.claims.cdi_devices(pod, container);
+        let mut cdi_devices = claimed.map_err(|error| Refusal::Claims(error.to_string()))?;
+        if let Some(record) = self.manager.pods.get_mut(&pod.uid) {
             record.running.insert(container.to_owned());
         }
-        let holdings = self.manager.holdings.container(pod, container);
+        let holdings = self.manager.holdings.container(&pod.uid, container);
         let grants = holdings.into_iter().flatten().map(|(_, held)| &held.grant);
         let (grant, conflicts) = Grant::merge(grants);
         for conflict in conflicts {
-            tracing::warn!(pod, container, ?conflict, "plugins disagree, the first one wins");
+            tracing::warn!(pod = %pod.uid, container, ?conflict, "plugins disagree, the first one wins");
         }
-        grant
+        // Claims come first, and nobody looks for names that come twice.
+        cdi_devices.extend(grant.cdi_devices);
+        Ok(Grant { cdi_devices, ..grant })
     }
 }

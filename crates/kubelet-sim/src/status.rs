@@ -7,6 +7,7 @@ use std::{
 
 use crate::{
     device::{Device, DeviceIds},
+    dra::{ClaimDeviceHealth, ClaimStatus, Dra, DriverStatus},
     manager::{Endpoint, Manager, PodRecord},
 };
 
@@ -22,6 +23,10 @@ pub struct NodeStatus {
     pub registrations: BTreeMap<String, Registration>,
     /// Pods by UID.
     pub pods: BTreeMap<String, PodStatus>,
+    /// Endpoints of DRA drivers by driver, the newest last.
+    pub drivers: BTreeMap<String, Vec<DriverStatus>>,
+    /// Claims that pods use, by `namespace/name`.
+    pub claims: BTreeMap<String, ClaimStatus>,
 }
 
 /// Whether the kubelet lives.
@@ -116,6 +121,9 @@ pub struct ContainerStatus {
     pub devices: BTreeMap<String, BTreeMap<i64, Vec<String>>>,
     /// `allocatedResourcesStatus`: health by resource and id. App containers only.
     pub health: BTreeMap<String, BTreeMap<String, Health>>,
+    /// `allocatedResourcesStatus` of claims: by `claim:<name>` or `claim:<name>/<request>`. App
+    /// containers only.
+    pub claim_health: BTreeMap<String, Vec<ClaimDeviceHealth>>,
 }
 
 /// Health of a held device, as in the pod's status. A device that is no longer listed, or whose
@@ -132,7 +140,7 @@ pub enum Health {
 
 impl NodeStatus {
     /// The snapshot of a running kubelet.
-    pub(crate) fn of(manager: &Manager) -> Self {
+    pub(crate) fn of(manager: &Manager, dra: &Dra) -> Self {
         let resources = manager
             .counts()
             .into_iter()
@@ -149,9 +157,10 @@ impl NodeStatus {
         let pods = manager
             .pods
             .iter()
-            .map(|(uid, record)| (uid.clone(), PodStatus::of(manager, record)))
+            .map(|(uid, record)| (uid.clone(), PodStatus::of((manager, dra), record)))
             .collect();
-        Self { kubelet: Condition::Running, resources, registrations, pods }
+        let (drivers, claims) = (dra.driver_statuses(), dra.claim_statuses());
+        Self { kubelet: Condition::Running, resources, registrations, pods, drivers, claims }
     }
 
     /// Capacity and allocatable of a resource, if the node has it.
@@ -180,7 +189,7 @@ impl Registration {
 }
 
 impl PodStatus {
-    fn of(manager: &Manager, record: &PodRecord) -> Self {
+    fn of((manager, dra): (&Manager, &Dra), record: &PodRecord) -> Self {
         let apps: BTreeSet<&str> =
             record.pod.containers.iter().map(|container| container.name.as_str()).collect();
         let containers = record
@@ -188,7 +197,9 @@ impl PodStatus {
             .in_admission_order()
             .map(|container| {
                 let mut status = ContainerStatus::of(manager, record, &container.name);
-                if !apps.contains(container.name.as_str()) {
+                if apps.contains(container.name.as_str()) {
+                    status.claim_health = dra.health_of(&record.pod, &container.name);
+                } else {
                     status.health.clear();
                 }
                 (container.name.clone(), status)

@@ -98,6 +98,9 @@ pub struct ClaimResource {
     pub pool_name: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]
     pub device_name: ::prost::alloc::string::String,
+    /// Which share of a device that is allocated several times.
+    #[prost(string, optional, tag = "5")]
+    pub share_id: ::core::option::Option<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CdiDevice {

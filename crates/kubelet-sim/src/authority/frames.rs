@@ -9,7 +9,7 @@
 //! A header block may span frames, and no other frame may come between them (RFC 9113 section
 //! 4.3), so the frames of one block are kept and let go together.
 
-use super::hpack;
+use super::hpack::{self, Replacement};
 
 /// Length of the client connection preface (RFC 9113 section 3.4).
 const PREFACE_BYTES: usize = 24;
@@ -40,6 +40,7 @@ pub struct Rewriter {
     partial: Vec<u8>,
     /// Whole frames of a header block that has not ended.
     frames: Vec<Frame>,
+    replacement: Replacement,
 }
 
 #[derive(Debug)]
@@ -65,6 +66,12 @@ impl Default for State {
 }
 
 impl Rewriter {
+    /// Sends this authority, in place of one that is as long.
+    pub(super) fn to(authority: &str) -> Self {
+        let replacement = Replacement::Exactly(authority.as_bytes().to_vec());
+        Self { replacement, ..Self::default() }
+    }
+
     /// Takes bytes from the client and appends what the server shall see.
     pub fn push(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
         while !bytes.is_empty() {
@@ -126,7 +133,7 @@ impl Rewriter {
         let size: usize = self.frames.iter().map(|frame| frame.0.len()).sum();
         if ends || size > MAX_BLOCK_BYTES {
             let frames = std::mem::take(&mut self.frames);
-            match rewritten(&frames) {
+            match rewritten(&frames, &self.replacement) {
                 Some(bytes) => out.extend(bytes),
                 None => out.extend(frames.into_iter().flat_map(|frame| frame.0)),
             }
@@ -155,16 +162,14 @@ impl Frame {
 }
 
 /// The frames of one block with another `:authority`; `None` leaves them as they are.
-fn rewritten(frames: &[Frame]) -> Option<Vec<u8>> {
+fn rewritten(frames: &[Frame], replacement: &Replacement) -> Option<Vec<u8>> {
     let first = frames.first().filter(|frame| frame.0[3] == HEADERS)?;
     let mut block = first.parts()?.0.to_vec();
-    let priority = block.len();
     let mut fields = Vec::new();
     for frame in frames {
         fields.extend_from_slice(frame.parts()?.1);
     }
-    block.extend(hpack::rewrite(&fields)?);
-    debug_assert!(block.len() <= priority + fields.len(), "values never grow");
+    block.extend(hpack::rewrite(&fields, replacement)?);
 
     let flags = first.0[4] & !(PADDED | END_HEADERS);
     let stream = &first.0[5..FRAME_HEADER_BYTES];

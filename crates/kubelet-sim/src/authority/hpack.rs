@@ -5,14 +5,25 @@
 /// Index of `:authority` in the static table (RFC 7541 appendix A).
 const AUTHORITY: usize = 1;
 
-/// What replaces the value, cut to the length of what it replaces. Its beginnings are hosts too.
-const REPLACEMENT: &[u8] = b"localhost";
+/// What replaces a client's value, cut to the length of what it replaces. Its beginnings are hosts
+/// too.
+const HARMLESS: &[u8] = b"localhost";
 
 /// An integer with more continuation bytes than this is not a length.
 const MAX_INTEGER_BYTES: usize = 4;
 
+/// What becomes of an `:authority` value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Replacement {
+    /// A host that every server takes, not longer than the value was.
+    #[default]
+    Harmless,
+    /// These bytes. The sender believes that its own value went out, which has to be as long.
+    Exactly(Vec<u8>),
+}
+
 /// Replaces every `:authority` value; `None` if there is none, or the block makes no sense.
-pub(super) fn rewrite(block: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn rewrite(block: &[u8], replacement: &Replacement) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(block.len());
     let mut found = false;
     let mut rest = block;
@@ -31,13 +42,44 @@ pub(super) fn rewrite(block: &[u8]) -> Option<Vec<u8>> {
         out.extend_from_slice(&rest[..rest.len() - after.len()]);
         if name == AUTHORITY {
             found = true;
-            put_replacement(value.len(), &mut out);
+            replacement.put(value.len(), &mut out);
         } else {
             out.extend_from_slice(&after[..after.len() - end.len()]);
         }
         rest = end;
     }
     found.then_some(out)
+}
+
+// === impl Replacement ===
+
+impl Replacement {
+    /// A value that the encoder huffman-coded is longer than its code, so the code's length is a safe
+    /// limit for plain text.
+    fn put(&self, coded: usize, out: &mut Vec<u8>) {
+        let value = match self {
+            Self::Harmless => &HARMLESS[..coded.min(HARMLESS.len())],
+            Self::Exactly(value) => value,
+        };
+        put_length(value.len(), out);
+        out.extend_from_slice(value);
+    }
+}
+
+/// The length of plain text.
+fn put_length(mut length: usize, out: &mut Vec<u8>) {
+    const PREFIX: usize = 0x7f;
+    if length < PREFIX {
+        out.push(length.to_le_bytes()[0]);
+        return;
+    }
+    out.push(0x7f);
+    length -= PREFIX;
+    while length >= 0x80 {
+        out.push(length.to_le_bytes()[0] | 0x80);
+        length >>= 7;
+    }
+    out.push(length.to_le_bytes()[0]);
 }
 
 /// Number of bits of the name's index, if this is a literal: incremental indexing `01`, without
@@ -53,14 +95,6 @@ fn literal_prefix(first: u8) -> Option<u32> {
 /// Number of bits of an indexed field (`1`) or of a dynamic table size update (`001`).
 fn indexed_prefix(first: u8) -> u32 {
     if first & 0b1000_0000 == 0 { 5 } else { 7 }
-}
-
-/// A value that the encoder huffman-coded is longer than its code, so the code's length is a safe
-/// limit for plain text.
-fn put_replacement(limit: usize, out: &mut Vec<u8>) {
-    let value = &REPLACEMENT[..limit.min(REPLACEMENT.len())];
-    out.push(u8::try_from(value.len()).expect("nine at most"));
-    out.extend_from_slice(value);
 }
 
 fn string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -91,7 +125,8 @@ mod tests {
     use super::*;
 
     fn check(block: &[u8], expected: Option<&[u8]>) {
-        assert_eq!(rewrite(block).as_deref(), expected, "{block:02x?}");
+        let replaced = rewrite(block, &Replacement::Harmless);
+        assert_eq!(replaced.as_deref(), expected, "{block:02x?}");
     }
 
     #[test]
@@ -127,6 +162,17 @@ mod tests {
         let field = [&[0x0f, 0x80, 0x01][..], &[0x7f, 0xad, 0x01], &long].concat();
         let block = [&field[..], &[0x41, 10], b"/too/many/"].concat();
         check(&block, Some(&[&field[..], &[0x41, 9], b"localhost"].concat()));
+    }
+
+    #[test]
+    fn an_exact_value_of_any_length_comes_with_its_length() {
+        for (length, coded) in [(5, &[5][..]), (127, &[0x7f, 0]), (400, &[0x7f, 0x91, 0x02])] {
+            let value = vec![b'%'; length];
+            let replaced = rewrite(&[0x82, 0x41, 1, b'x'], &Replacement::Exactly(value.clone()));
+            let expected = [&[0x82, 0x41][..], coded, &value].concat();
+            assert_eq!(replaced.as_deref(), Some(&expected[..]), "{length}");
+            assert_eq!(string(&expected[2..]), Some((&value[..], &[][..])));
+        }
     }
 
     #[test]

@@ -16,10 +16,12 @@ use windlass_kubelet_api::socket::SocketPath;
 
 use super::KubeletError;
 use crate::{
+    checkpoint::ClaimsFile,
     config::Config,
     desk::{Desk, Office, Owner},
     device::DeviceIds,
     directory,
+    dra::{self, Claims},
     event::Event,
     manager::{Manager, PodRecord},
     podresources,
@@ -38,10 +40,12 @@ pub(super) struct Remains {
     resources: DeviceIds,
 }
 
-/// Both sockets, bound after the folder was wiped: all of a beginning that can fail.
+/// Both sockets, bound after the folder was wiped, and the claims of the last life: all of a beginning
+/// that can fail.
 pub(super) struct Sockets {
     registration: UnixListener,
     pod_resources: UnixListener,
+    claims: Claims,
 }
 
 /// A running kubelet's tasks. Dropped, they end at once.
@@ -93,12 +97,14 @@ impl Remains {
 // === impl Sockets ===
 
 impl Sockets {
-    /// Deletes every socket in the plugin folder and binds the kubelet's own.
+    /// Reads the claims, deletes every socket in the plugin folder and binds the kubelet's own.
     pub(super) fn bind(config: &Config) -> Result<Self, KubeletError> {
+        let claims = Claims::restore(ClaimsFile::in_dir(&config.dir).read_or_create()?);
         directory::wipe_sockets(&config.plugin_dir())?;
         Ok(Self {
             registration: bind(config.registration_socket())?,
             pod_resources: bind(config.pod_resources_socket())?,
+            claims,
         })
     }
 }
@@ -110,7 +116,7 @@ impl Life {
     pub(super) fn begin(office: Office, sockets: Sockets, remains: Remains) -> Self {
         let config = Arc::clone(&office.config);
         let ended = office.ended.clone();
-        let Sockets { registration, pod_resources } = sockets;
+        let Sockets { registration, pod_resources, claims } = sockets;
         let (owner, commands) = Owner::new();
         let listening = Listening {
             owner: owner.clone(),
@@ -121,13 +127,19 @@ impl Life {
         let events = office.events.clone();
         let manager = remains.into_manager(&office);
         let mut desk = JoinSet::new();
-        desk.spawn(Desk::open(office, manager).run(commands));
+        let faults = office.faults.clone();
+        desk.spawn(Desk::open(office, manager, claims).run(commands));
         let mut servers = JoinSet::new();
         servers.spawn(registration::serve(registration, listening.clone()));
+        let reconciling = dra::reconcile_now_and_then(owner.clone(), config.dra.reconcile_period);
+        servers.spawn(until(ended.clone(), reconciling));
+        let watching = dra::watch_registry(owner.clone(), Arc::clone(&config), faults);
+        servers.spawn(until(ended.clone(), watching));
         let serving =
             podresources::serve(pod_resources, owner.clone(), config, ended.child_token());
         servers.spawn(serving);
         events.push(Event::Started);
+        events.push(Event::SlicesWiped { driver: None });
         let guard = ended.clone().drop_guard();
         Self { owner, ended, desk, servers, listening, _end_on_drop: guard }
     }
@@ -153,6 +165,10 @@ impl Life {
         self.servers.spawn(registration::serve(listener, self.listening.clone()));
         Ok(())
     }
+}
+
+async fn until(ended: CancellationToken, work: impl Future<Output = ()>) {
+    ended.run_until_cancelled(work).await.unwrap_or(());
 }
 
 fn bind(path: PathBuf) -> Result<UnixListener, KubeletError> {

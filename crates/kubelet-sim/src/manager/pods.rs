@@ -19,6 +19,10 @@ pub(crate) struct PodRecord {
     pub(crate) running: BTreeSet<String>,
     /// Containers that ran when this kubelet started.
     pub(crate) running_at_start: BTreeSet<String>,
+    /// Whether claims were prepared for the sandbox that it has.
+    pub(crate) has_sandbox: bool,
+    /// All containers ended well, and claims may be left to release.
+    pub(crate) is_ending: bool,
 }
 
 /// A resource that the node does not have enough of.
@@ -36,6 +40,27 @@ pub(crate) struct Insufficient {
 // === impl PodRecord ===
 
 impl PodRecord {
+    fn new(pod: Pod) -> Self {
+        Self {
+            pod,
+            phase: PodPhase::Pending,
+            running: BTreeSet::new(),
+            running_at_start: BTreeSet::new(),
+            has_sandbox: false,
+            is_ending: false,
+        }
+    }
+
+    /// All containers ended well. The pod goes on to its end only without claims.
+    pub(crate) fn containers_ended(&mut self) {
+        self.running.clear();
+        if self.pod.claims.is_empty() || !self.is_active() {
+            self.phase = PodPhase::Succeeded;
+        } else {
+            self.is_ending = true;
+        }
+    }
+
     /// Whether the pod keeps its devices.
     pub(crate) fn is_active(&self) -> bool {
         matches!(self.phase, PodPhase::Pending | PodPhase::Admitted)
@@ -46,14 +71,22 @@ impl Manager {
     /// The pod was bound to this node; until it is rejected it counts as active.
     pub(crate) fn add_pod(&mut self, pod: Pod) {
         let uid = pod.uid.clone();
-        let known = self.pods.remove(&uid);
-        let record = PodRecord {
-            pod,
-            phase: PodPhase::Pending,
-            running: known.as_ref().map(|record| record.running.clone()).unwrap_or_default(),
-            running_at_start: known.map(|record| record.running_at_start).unwrap_or_default(),
-        };
+        let known = self.pods.remove(&uid).unwrap_or_else(|| PodRecord::new(pod.clone()));
+        let record = PodRecord { pod, phase: PodPhase::Pending, ..known };
         self.pods.insert(uid, record);
+    }
+
+    /// UIDs of the pods that keep what they hold.
+    pub(crate) fn active_pods(&self) -> BTreeSet<String> {
+        let active = self.pods.iter().filter(|(_, record)| record.is_active());
+        active.map(|(uid, _)| uid.clone()).collect()
+    }
+
+    /// The pod's sandbox was made.
+    pub(crate) fn set_sandbox(&mut self, uid: &str) {
+        if let Some(record) = self.pods.get_mut(uid) {
+            record.has_sandbox = true;
+        }
     }
 
     /// Moves the pod to another phase, if there is such a pod.

@@ -56,6 +56,9 @@ pub(crate) enum Refusal {
     /// `Allocate` answered without a container response. Go prints an empty message as nothing.
     #[error("no containers return in allocation response ")]
     EmptyResponse,
+    /// The container uses a claim that the DRA manager does not know.
+    #[error("{0}")]
+    Claims(String),
     /// The checkpoint could not be written.
     #[error("failed to write checkpoint file \"kubelet_internal_checkpoint\": {0}")]
     Checkpoint(String),

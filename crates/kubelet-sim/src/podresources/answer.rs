@@ -1,25 +1,27 @@
-//! Answers of the pod resources API, made from the device manager's state.
+//! Answers of the pod resources API, made from the managers' state.
 
 use std::collections::BTreeMap;
 
 use windlass_kubelet_api::podresources as wire;
 
 use crate::{
+    desk::Desk,
+    dra::{Claim, PodClaim},
     manager::{Held, Manager, PodRecord},
     pod::Pod,
 };
 
 /// Active pods. Init containers that run to completion are left out, held devices or not.
-pub(super) fn list(manager: &Manager) -> Vec<wire::PodResources> {
-    let active = manager.pods.values().filter(|record| record.is_active());
-    active.map(|record| pod_resources(manager, &record.pod)).collect()
+pub(super) fn list(desk: &Desk) -> Vec<wire::PodResources> {
+    let active = desk.manager.pods.values().filter(|record| record.is_active());
+    active.map(|record| pod_resources(desk, &record.pod)).collect()
 }
 
 /// One active pod.
-pub(super) fn find(manager: &Manager, namespace: &str, name: &str) -> Option<wire::PodResources> {
-    let mut active = manager.pods.values().filter(|record| PodRecord::is_active(record));
+pub(super) fn find(desk: &Desk, namespace: &str, name: &str) -> Option<wire::PodResources> {
+    let mut active = desk.manager.pods.values().filter(|record| PodRecord::is_active(record));
     let found = active.find(|record| record.pod.namespace == namespace && record.pod.name == name);
-    found.map(|record| pod_resources(manager, &record.pod))
+    found.map(|record| pod_resources(desk, &record.pod))
 }
 
 /// Healthy devices, held ones too. One entry for each of a device's NUMA nodes, so a device whose
@@ -40,14 +42,15 @@ pub(super) fn allocatable(manager: &Manager) -> Vec<wire::ContainerDevices> {
     devices
 }
 
-fn pod_resources(manager: &Manager, pod: &Pod) -> wire::PodResources {
+fn pod_resources(desk: &Desk, pod: &Pod) -> wire::PodResources {
     let containers = pod.long_lived().map(|container| {
-        let holdings = manager.holdings.container(&pod.uid, &container.name);
+        let holdings = desk.manager.holdings.container(&pod.uid, &container.name);
         let devices =
             holdings.into_iter().flatten().flat_map(|(name, held)| held_devices(name, held));
         wire::ContainerResources {
             name: container.name.clone(),
             devices: devices.collect(),
+            dynamic_resources: dynamic_resources(desk, pod, &container.name),
             ..Default::default()
         }
     });
@@ -55,6 +58,40 @@ fn pod_resources(manager: &Manager, pod: &Pod) -> wire::PodResources {
         name: pod.name.clone(),
         namespace: pod.namespace.clone(),
         containers: containers.collect(),
+    }
+}
+
+/// Each claim that the container uses, with all its devices, whichever request it uses. Nothing at all
+/// if one claim is not known.
+fn dynamic_resources(desk: &Desk, pod: &Pod, container: &str) -> Vec<wire::DynamicResource> {
+    let used = pod.claims.iter().filter(|claim| claim.uses_of(container).next().is_some());
+    let known = |claim: &PodClaim| desk.dra.claims.get(&claim.id.namespace, &claim.id.name);
+    let claims: Result<Vec<&Claim>, _> = used.map(known).collect();
+    claims.unwrap_or_default().into_iter().map(dynamic_resource).collect()
+}
+
+fn dynamic_resource(claim: &Claim) -> wire::DynamicResource {
+    let mut claim_resources = Vec::new();
+    for (driver, state) in &claim.state.drivers {
+        // The real one collects names without starting anew for each device: a device is shown with
+        // the names of those before it too.
+        let mut cdi_devices = Vec::new();
+        for device in state.devices.iter().flatten() {
+            let names = device.cdi_device_ids.iter().flatten();
+            cdi_devices.extend(names.map(|name| wire::CdiDevice { name: name.clone() }));
+            claim_resources.push(wire::ClaimResource {
+                cdi_devices: cdi_devices.clone(),
+                driver_name: driver.clone(),
+                pool_name: device.pool_name.clone(),
+                device_name: device.device_name.clone(),
+                share_id: device.share_id.clone(),
+            });
+        }
+    }
+    wire::DynamicResource {
+        claim_name: claim.state.claim_name.clone(),
+        claim_namespace: claim.state.namespace.clone(),
+        claim_resources,
     }
 }
 

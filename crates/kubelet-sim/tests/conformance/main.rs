@@ -1,8 +1,10 @@
 //! The conformance catalogue of the device plugin API, played against the embedded kubelet with a
-//! plugin that speaks the real protocol. Numbers in comments are the catalogue's.
+//! plugin that speaks the real protocol, numbers in comments being the catalogue's; and what a DRA
+//! driver meets, in `dra`.
 
 mod allocation;
 mod authority;
+mod dra;
 mod list_and_watch;
 mod plugin;
 mod pod_resources;

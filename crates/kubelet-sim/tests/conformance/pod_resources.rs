@@ -9,9 +9,10 @@ use windlass_kubelet_api::{
     },
     socket::SocketPath,
 };
-use windlass_kubelet_sim::{Container, Pod};
+use windlass_kubelet_sim::{ClaimId, Container, Pod, PodClaim};
 
 use super::{
+    dra::{DRIVER, driver::Driver, pod_of},
     plugin::Plugin,
     support::{GPU, Node, device, devices, on_nodes},
 };
@@ -124,4 +125,33 @@ async fn list_is_the_same_after_a_restart() {
     let before = list(&node).await;
     node.kubelet.restart().await.expect("restarted");
     assert_eq!(list(&node).await, before);
+}
+
+#[tokio::test]
+async fn list_shows_the_devices_of_claims_with_the_names_of_those_before_them() {
+    let node = Node::start();
+    let driver = Driver::registered(&node, DRIVER).await;
+    driver.script().devices = 2;
+    let extended = PodClaim::new("extended", ClaimId::new("extended")).driver(DRIVER);
+    let both = pod_of("pod", "claim", &[DRIVER])
+        .container(Container::new("idle"))
+        .claim(extended.request_used_by("request-0", "c").for_extended_resources());
+    node.kubelet.admit(both).await.expect("admitted");
+    assert_eq!(list(&node).await[0].containers[0].dynamic_resources, [], "not prepared yet");
+    let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    assert_eq!(grant.cdi_devices.len(), 3, "two of the one, a request of the other");
+    let health = &node.kubelet.node().pods["pod-uid"].containers["c"].claim_health;
+    assert_eq!(health.keys().collect::<Vec<_>>(), ["claim:devices"]);
+
+    let pods = list(&node).await;
+    let [used, idle] = &pods[0].containers[..] else { panic!("two containers") };
+    assert_eq!(idle.dynamic_resources, []);
+    let claims = &used.dynamic_resources;
+    let names = claims.iter().map(|claim| (&*claim.claim_namespace, &*claim.claim_name));
+    assert!(names.eq([("default", "claim"), ("default", "extended")]));
+    let second = &claims[0].claim_resources[1];
+    assert_eq!((&*second.driver_name, &*second.pool_name), (DRIVER, "pool"));
+    assert_eq!((&*second.device_name, &second.share_id), ("device-1", &None));
+    let names: Vec<&str> = second.cdi_devices.iter().map(|cdi| &*cdi.name).collect();
+    assert_eq!(names, [0, 1].map(|number| format!("{DRIVER}/claim=claim-uid-{number}")));
 }

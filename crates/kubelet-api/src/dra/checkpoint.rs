@@ -1,0 +1,233 @@
+//! The DRA manager's checkpoint, `dra_manager_state`, in the kubelet's own format.
+//!
+//! A JSON document in a string of a JSON document, with the string's CRC-32 beside it. Source:
+//! `pkg/kubelet/cm/dra/state` of Kubernetes 1.36. It says which pods use a claim and what its drivers
+//! answered, not whether a claim was prepared to the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+/// File name, in the kubelet's directory.
+pub const FILE: &str = "dra_manager_state";
+
+/// What [`Data::kind`] always is.
+const KIND: &str = "DRACheckpoint";
+
+/// What [`Data::api_version`] is since Kubernetes 1.32.
+const API_VERSION: &str = "checkpoint.dra.kubelet.k8s.io/v1";
+
+/// The reversed polynomial of CRC-32 (IEEE 802.3), which Go's `hash/crc32` calls `IEEE`.
+const CRC_POLYNOMIAL: u32 = 0xedb8_8320;
+
+/// Everything the DRA manager remembers over a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Claims that pods of the node use. `None` is Go's nil slice, of a kubelet that never had one.
+    pub claims: Option<Vec<ClaimState>>,
+}
+
+/// A claim, its pods, and what its drivers prepared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct ClaimState {
+    /// UID of the claim.
+    #[serde(rename = "ClaimUID")]
+    pub claim_uid: String,
+    /// Name of the claim.
+    pub claim_name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// UIDs of the pods that use it.
+    #[serde(rename = "PodUIDs", serialize_with = "to_go_set", deserialize_with = "from_go_set")]
+    pub pod_uids: BTreeSet<String>,
+    /// Every driver with a result in the claim, even if it prepared no device.
+    #[serde(rename = "DriverState", deserialize_with = "null_is_empty")]
+    pub drivers: BTreeMap<String, DriverState>,
+}
+
+/// What one driver prepared for a claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct DriverState {
+    /// In the driver's order. `None` before it answered, or if it answered with no device.
+    pub devices: Option<Vec<Device>>,
+}
+
+/// A device as its driver described it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Device {
+    /// Pool.
+    pub pool_name: String,
+    /// Name in the pool.
+    pub device_name: String,
+    /// Which share, of a device that is allocated several times.
+    #[serde(rename = "ShareID", default)]
+    pub share_id: Option<String>,
+    /// Requests of the claim that it serves; none means all.
+    #[serde(default)]
+    pub request_names: Option<Vec<String>>,
+    /// Qualified CDI names.
+    #[serde(rename = "CDIDeviceIDs", default)]
+    pub cdi_device_ids: Option<Vec<String>>,
+}
+
+/// Why a checkpoint was not taken. A kubelet does not start then.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// Not the kubelet's JSON.
+    #[error("the DRA manager's checkpoint does not parse")]
+    Parse(#[from] serde_json::Error),
+    /// The data is not what was written.
+    #[error("the DRA manager's checkpoint is corrupt: checksum {found}, computed {computed}")]
+    Corrupt {
+        /// As the document says.
+        found: u32,
+        /// As the data says.
+        computed: u32,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Document {
+    data: String,
+    checksum: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Data {
+    #[serde(default)]
+    kind: String,
+    #[serde(default, rename = "apiVersion")]
+    api_version: String,
+    #[serde(default, rename = "ClaimInfoStateList")]
+    claims: Option<Vec<ClaimState>>,
+}
+
+// === impl Checkpoint ===
+
+impl Checkpoint {
+    /// Reads a document and verifies its checksum.
+    pub fn parse(json: &str) -> Result<Self, CheckpointError> {
+        let document: Document = serde_json::from_str(json)?;
+        let computed = crc32(document.data.as_bytes());
+        if document.checksum != computed {
+            return Err(CheckpointError::Corrupt { found: document.checksum, computed });
+        }
+        let data: Data = serde_json::from_str(&document.data)?;
+        Ok(Self { claims: data.claims })
+    }
+
+    /// The document as the kubelet writes it: one line, checksum last.
+    pub fn to_json(&self) -> String {
+        let data = to_go_json(&Data {
+            kind: KIND.to_owned(),
+            api_version: API_VERSION.to_owned(),
+            claims: self.claims.clone(),
+        });
+        let checksum = crc32(data.as_bytes());
+        to_go_json(&Document { data, checksum })
+    }
+}
+
+/// JSON as Go's encoder writes it: safe to stand in HTML and JavaScript. None of these characters is
+/// part of JSON outside of strings.
+fn to_go_json(value: &impl Serialize) -> String {
+    let json = serde_json::to_string(value).expect("strings, integers and maps with plain keys");
+    json.replace('<', "\\u003c")
+        .replace('>', "\\u003e")
+        .replace('&', "\\u0026")
+        .replace('\u{2028}', "\\u2028")
+        .replace('\u{2029}', "\\u2029")
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ CRC_POLYNOMIAL } else { crc >> 1 };
+    !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
+}
+
+/// A set of Go is a map to empty structs.
+fn to_go_set<S: Serializer>(set: &BTreeSet<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(set.iter().map(|key| (key, Map::new())))
+}
+
+fn from_go_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<String>, D::Error> {
+    let map = Option::<Map<String, Value>>::deserialize(deserializer)?.unwrap_or_default();
+    Ok(map.into_iter().map(|(key, _)| key).collect())
+}
+
+/// Go writes a nil map as `null`.
+fn null_is_empty<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(name: &str, uid: &str, device: Device) -> ClaimState {
+        let pod = "139cdb46-f989-4f17-9561-ca10cfb509a6";
+        let drivers = DriverState { devices: Some(vec![device]) };
+        ClaimState {
+            claim_uid: uid.to_owned(),
+            claim_name: name.to_owned(),
+            namespace: "default".to_owned(),
+            pod_uids: BTreeSet::from([pod.to_owned()]),
+            drivers: BTreeMap::from([("test-driver.cdi.k8s.io".to_owned(), drivers)]),
+        }
+    }
+
+    fn device(name: &str) -> Device {
+        Device {
+            pool_name: "worker-1".to_owned(),
+            device_name: name.to_owned(),
+            ..Device::default()
+        }
+    }
+
+    fn described(name: &str) -> Device {
+        Device {
+            request_names: Some(vec!["test request".to_owned()]),
+            cdi_device_ids: Some(vec!["example.com/example=cdi-example".to_owned()]),
+            ..device(name)
+        }
+    }
+
+    /// The checksums are those that the kubelet's own tests expect of the same claims.
+    #[test]
+    fn a_checkpoint_is_written_to_the_byte_as_the_kubelet_writes_it() {
+        let first = "067798be-454e-4be4-9047-1aa06aea63f7";
+        let share = Some("aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa".to_owned());
+        let shared = Device { share_id: share, ..described("dev-1") };
+        let second = claim("example-2", "4cf8db2d-06c0-7d70-1a51-e59b25b2c16c", device("dev-2"));
+        for (claims, checksum) in [
+            (vec![claim("example", first, described("dev-1"))], 2_570_581_864_u32),
+            (vec![claim("example", first, shared)], 736_302_156),
+            (vec![claim("example-1", first, described("dev-1")), second], 2_820_117_767),
+        ] {
+            let checkpoint = Checkpoint { claims: Some(claims) };
+            let json = checkpoint.to_json();
+            assert!(json.ends_with(&format!(",\"Checksum\":{checksum}}}")), "{json}");
+            assert_eq!(Checkpoint::parse(&json).expect("own document"), checkpoint);
+        }
+    }
+
+    #[test]
+    fn a_kubelet_that_never_had_a_claim_writes_null() {
+        let json = Checkpoint::default().to_json();
+        assert!(json.contains(r#"\"ClaimInfoStateList\":null}""#), "{json}");
+        assert_eq!(Checkpoint::parse(&json).expect("own document"), Checkpoint::default());
+    }
+
+    #[test]
+    fn one_changed_byte_is_noticed() {
+        let json = Checkpoint::default().to_json().replacen("v1", "v2", 1);
+        let error = Checkpoint::parse(&json).expect_err("corrupt");
+        assert!(matches!(error, CheckpointError::Corrupt { .. }), "{error}");
+    }
+}

@@ -1,0 +1,277 @@
+//! The claims in use on the node, and what changes them. Pure: no files, no sockets, no clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use windlass_kubelet_api::dra::checkpoint::{Checkpoint, ClaimState, Device, DriverState};
+
+use super::{ClaimError, ClaimId, PodClaim};
+use crate::pod::Pod;
+
+/// Claims by namespace and name, as the real cache has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Claims {
+    by_name: BTreeMap<(String, String), Claim>,
+}
+
+/// A claim, and whether this life of the kubelet has prepared it: the checkpoint does not say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) state: ClaimState,
+    pub(crate) is_prepared: bool,
+}
+
+/// Claims of one pod, to be released.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Release {
+    pub(crate) pod: String,
+    pub(crate) namespace: String,
+    pub(crate) names: Vec<String>,
+}
+
+// === impl Claims ===
+
+impl Claims {
+    /// Takes over what the last life wrote. Nothing of it counts as prepared.
+    pub(crate) fn restore(checkpoint: Checkpoint) -> Self {
+        let claims = checkpoint.claims.into_iter().flatten();
+        let by_name = claims.map(|state| {
+            let key = (state.namespace.clone(), state.claim_name.clone());
+            (key, Claim { state, is_prepared: false })
+        });
+        Self { by_name: by_name.collect() }
+    }
+
+    /// The document.
+    pub(crate) fn to_checkpoint(&self) -> Checkpoint {
+        Checkpoint { claims: Some(self.iter().map(|claim| claim.state.clone()).collect()) }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Claim> {
+        self.by_name.values()
+    }
+
+    pub(crate) fn get(&self, namespace: &str, name: &str) -> Result<&Claim, ClaimError> {
+        self.by_name.get(&key(namespace, name)).ok_or_else(|| unknown(namespace, name))
+    }
+
+    fn get_mut(&mut self, id: &ClaimId) -> Result<&mut Claim, ClaimError> {
+        let found = self.by_name.get_mut(&key(&id.namespace, &id.name));
+        found.ok_or_else(|| unknown(&id.namespace, &id.name))
+    }
+
+    /// Notes that a pod uses a claim, which may be new. Returns the claim as it is known.
+    pub(crate) fn refer(&mut self, asked: &PodClaim, pod: &str) -> Result<&Claim, ClaimError> {
+        let key = key(&asked.id.namespace, &asked.id.name);
+        let claim = self.by_name.entry(key).or_insert_with(|| Claim::new(asked));
+        if claim.state.claim_uid != asked.id.uid {
+            let uid = claim.state.claim_uid.clone();
+            return Err(ClaimError::OldClaim { name: asked.id.name.clone(), uid });
+        }
+        claim.state.pod_uids.insert(pod.to_owned());
+        Ok(claim)
+    }
+
+    /// Adds what a driver prepared to what is known. The real manager does not look whether it is there
+    /// already: after a restart, or a second attempt, a device is listed twice.
+    pub(crate) fn add_devices(
+        &mut self,
+        id: &ClaimId,
+        driver: &str,
+        devices: Vec<Device>,
+    ) -> Result<(), ClaimError> {
+        let drivers = &mut self.get_mut(id)?.state.drivers;
+        let known = &mut drivers.entry(driver.to_owned()).or_default().devices;
+        if !devices.is_empty() {
+            known.get_or_insert_default().extend(devices);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_prepared(&mut self, id: &ClaimId) -> Result<(), ClaimError> {
+        self.get_mut(id)?.is_prepared = true;
+        Ok(())
+    }
+
+    /// Takes a pod from those of a claim that has others. Returns the claim if it has no others, which
+    /// is to be released: whose reference the last one is, the real manager does not ask.
+    pub(crate) fn leave(&mut self, pod: &str, namespace: &str, name: &str) -> Option<&Claim> {
+        let claim = self.by_name.get_mut(&key(namespace, name))?;
+        if claim.state.pod_uids.len() > 1 {
+            claim.state.pod_uids.remove(pod);
+            return None;
+        }
+        Some(claim)
+    }
+
+    pub(crate) fn forget(&mut self, id: &ClaimId) {
+        self.by_name.remove(&key(&id.namespace, &id.name));
+    }
+
+    /// What pods that are not active any more still hold, by pod.
+    pub(crate) fn stale(&self, active: &BTreeSet<String>) -> Vec<Release> {
+        let mut stale = BTreeMap::<String, Release>::new();
+        for claim in self.iter() {
+            for pod in claim.state.pod_uids.iter().filter(|pod| !active.contains(*pod)) {
+                let release = stale.entry(pod.clone()).or_insert_with(|| Release {
+                    pod: pod.clone(),
+                    namespace: claim.state.namespace.clone(),
+                    names: Vec::new(),
+                });
+                release.names.push(claim.state.claim_name.clone());
+            }
+        }
+        stale.into_values().collect()
+    }
+
+    /// CDI names for a container, in the order of the pod's claims.
+    pub(crate) fn cdi_devices(
+        &self,
+        pod: &Pod,
+        container: &str,
+    ) -> Result<Vec<String>, ClaimError> {
+        let mut names = Vec::new();
+        for claim in &pod.claims {
+            for found in claim.uses_of(container) {
+                let known = self.get(&claim.id.namespace, &claim.id.name)?;
+                names.extend(known.cdi_devices(found.request.as_deref()));
+            }
+        }
+        Ok(names)
+    }
+
+    /// UIDs of the pods that use a device.
+    pub(crate) fn users(&self, driver: &str, pool: &str, device: &str) -> BTreeSet<String> {
+        let uses = |claim: &&Claim| {
+            let mut devices = claim.devices().filter(|(name, _)| *name == driver);
+            devices.any(|(_, found)| found.pool_name == pool && found.device_name == device)
+        };
+        self.iter().filter(uses).flat_map(|claim| claim.state.pod_uids.iter().cloned()).collect()
+    }
+}
+
+// === impl Claim ===
+
+impl Claim {
+    fn new(asked: &PodClaim) -> Self {
+        let drivers = asked.drivers.iter().map(|name| (name.clone(), DriverState::default()));
+        let state = ClaimState {
+            claim_uid: asked.id.uid.clone(),
+            claim_name: asked.id.name.clone(),
+            namespace: asked.id.namespace.clone(),
+            pod_uids: BTreeSet::new(),
+            drivers: drivers.collect(),
+        };
+        Self { state, is_prepared: false }
+    }
+
+    pub(crate) fn id(&self) -> ClaimId {
+        ClaimId {
+            namespace: self.state.namespace.clone(),
+            name: self.state.claim_name.clone(),
+            uid: self.state.claim_uid.clone(),
+        }
+    }
+
+    /// All devices with their drivers.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = (&str, &Device)> {
+        self.state.drivers.iter().flat_map(|(name, driver)| {
+            driver.devices.iter().flatten().map(move |device| (name.as_str(), device))
+        })
+    }
+
+    fn cdi_devices(&self, request: Option<&str>) -> Vec<String> {
+        let serving = self.devices().filter(|(_, device)| serves(device, request));
+        serving.flat_map(|(_, device)| device.cdi_device_ids.iter().flatten().cloned()).collect()
+    }
+}
+
+/// Whether a device serves a request; one without requests serves all, and without request all do.
+pub(super) fn serves(device: &Device, request: Option<&str>) -> bool {
+    let names = device.request_names.as_deref().unwrap_or_default();
+    request.is_none_or(|request| names.is_empty() || names.iter().any(|name| name == request))
+}
+
+fn key(namespace: &str, name: &str) -> (String, String) {
+    (namespace.to_owned(), name.to_owned())
+}
+
+fn unknown(namespace: &str, name: &str) -> ClaimError {
+    ClaimError::Unknown { name: name.to_owned(), namespace: namespace.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(name: &str, requests: &[&str]) -> Device {
+        let names: Vec<String> = requests.iter().map(|&name| name.to_owned()).collect();
+        Device {
+            pool_name: "pool".to_owned(),
+            device_name: name.to_owned(),
+            request_names: (!names.is_empty()).then_some(names),
+            cdi_device_ids: Some(vec![format!("v/c={name}")]),
+            ..Device::default()
+        }
+    }
+
+    fn claim() -> PodClaim {
+        PodClaim::new("gpus", ClaimId::new("claim")).driver("a.b").driver("c.d")
+    }
+
+    fn prepared() -> Claims {
+        let mut claims = Claims::default();
+        claims.refer(&claim(), "pod").expect("new");
+        let devices = vec![device("one", &["big"]), device("two", &["small"]), device("all", &[])];
+        claims.add_devices(&claim().id, "a.b", devices).expect("known");
+        claims
+    }
+
+    #[test]
+    fn a_container_gets_the_devices_of_the_requests_that_it_uses() {
+        let pod = Pod::new("p").claim(claim().used_by("all").request_used_by("big", "some"));
+        let claims = prepared();
+        let names = |container| claims.cdi_devices(&pod, container).expect("known");
+        assert_eq!(names("all"), ["v/c=one", "v/c=two", "v/c=all"]);
+        assert_eq!(names("some"), ["v/c=one", "v/c=all"]);
+        assert_eq!(names("none"), [""; 0]);
+        let error = Claims::default().cdi_devices(&pod, "all").expect_err("not in the cache");
+        assert_eq!(
+            error.to_string(),
+            "internal error: unable to get claim info for ResourceClaim claim in namespace default"
+        );
+    }
+
+    #[test]
+    fn another_claim_with_the_same_name_is_refused() {
+        let mut claims = prepared();
+        let mut other = claim();
+        other.id.uid = "other".to_owned();
+        let error = claims.refer(&other, "next").expect_err("the old one is there");
+        assert_eq!(
+            error.to_string(),
+            "old ResourceClaim with same name claim and different UID claim-uid still exists \
+             (previous pod force-deleted?!)"
+        );
+    }
+
+    #[test]
+    fn only_the_last_pod_releases_a_claim() {
+        let mut claims = prepared();
+        claims.refer(&claim(), "second").expect("the same claim");
+        assert_eq!(claims.leave("pod", "default", "claim"), None);
+        assert!(claims.leave("second", "default", "claim").is_some());
+        assert_eq!(claims.leave("second", "default", "unknown"), None);
+    }
+
+    #[test]
+    fn what_was_written_is_known_after_a_restart_and_counts_as_not_prepared() {
+        let mut claims = prepared();
+        claims.set_prepared(&claim().id).expect("known");
+        let restored = Claims::restore(claims.to_checkpoint());
+        assert!(restored.iter().all(|claim| !claim.is_prepared));
+        assert_eq!(restored.to_checkpoint(), claims.to_checkpoint());
+        let stale = restored.stale(&BTreeSet::new());
+        assert_eq!((&*stale[0].pod, &*stale[0].names[0]), ("pod", "claim"));
+        assert_eq!(restored.stale(&BTreeSet::from(["pod".to_owned()])), []);
+    }
+}

@@ -1,0 +1,200 @@
+//! How the kubelet's gRPC clients reach a driver's two sockets.
+//!
+//! The registration socket is dialled once per attempt, with its path as authority; the DRA socket is
+//! dialled when it is needed, with `localhost`, and again after the connection was lost.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::UnixStream,
+    sync::watch,
+};
+use tonic::{
+    codegen::{Service, http::Uri},
+    transport::{Channel, Endpoint, Error},
+};
+
+use crate::authority::{AuthorityOf, Outgoing};
+
+/// What the kubelet sends as `:authority` to a DRA socket.
+const LOCALHOST: &str = "http://localhost";
+
+type Connecting<S> = Pin<Box<dyn Future<Output = io::Result<TokioIo<S>>> + Send>>;
+
+/// Makes connections, whatever address they are asked for.
+struct Connector<F> {
+    connect: F,
+}
+
+/// A connection that shows whether it exists.
+struct Shown {
+    stream: UnixStream,
+    connected: Arc<watch::Sender<bool>>,
+}
+
+/// Connects to a registration socket, once.
+pub(super) async fn registration(socket: &Path) -> Result<Channel, Error> {
+    let authority = AuthorityOf::path(socket);
+    let endpoint = Endpoint::from_shared(authority.stand_in())?;
+    let socket = socket.to_owned();
+    let connect = move || {
+        let (socket, authority) = (socket.clone(), authority.clone());
+        async move { Ok(Outgoing::new(UnixStream::connect(socket).await?, &authority)) }
+    };
+    endpoint.connect_with_connector(Connector { connect }).await
+}
+
+/// A channel to a DRA socket, which connects when it is used, and whether it is connected.
+pub(super) fn driver(socket: PathBuf) -> (Channel, watch::Receiver<bool>) {
+    let (connected, shown) = watch::channel(false);
+    let connected = Arc::new(connected);
+    let connect = move || {
+        let (socket, connected) = (socket.clone(), Arc::clone(&connected));
+        async move { Ok(Shown::new(UnixStream::connect(socket).await?, connected)) }
+    };
+    let endpoint = Endpoint::from_static(LOCALHOST);
+    (endpoint.connect_with_connector_lazy(Connector { connect }), shown)
+}
+
+// === impl Connector ===
+
+impl<F, C, S> Service<Uri> for Connector<F>
+where
+    F: FnMut() -> C,
+    C: Future<Output = io::Result<S>> + Send + 'static,
+{
+    type Response = TokioIo<S>;
+    type Error = io::Error;
+    type Future = Connecting<S>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let connecting = (self.connect)();
+        Box::pin(async move { connecting.await.map(TokioIo::new) })
+    }
+}
+
+// === impl Shown ===
+
+impl Shown {
+    fn new(stream: UnixStream, connected: Arc<watch::Sender<bool>>) -> Self {
+        connected.send_replace(true);
+        Self { stream, connected }
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.connected.send_replace(false);
+    }
+}
+
+impl AsyncRead for Shown {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Shown {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+    use tokio::net::UnixListener;
+    use tonic::Code;
+    use windlass_kubelet_api::{
+        dra::health::{
+            NodeWatchResourcesRequest, dra_resource_health_client::DraResourceHealthClient,
+        },
+        pluginregistration::{InfoRequest, registration_client::RegistrationClient},
+    };
+
+    use super::*;
+
+    fn bind(name: &str) -> (TempDir, PathBuf, UnixListener) {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join(name);
+        let listener = UnixListener::bind(&path).expect("bound");
+        (dir, path, listener)
+    }
+
+    /// The authorities of the next two calls on one connection, which are then reset.
+    async fn authorities(listener: UnixListener) -> Vec<String> {
+        let (stream, _) = listener.accept().await.expect("accepted");
+        let mut server = h2::server::handshake(stream).await.expect("shaken");
+        let mut seen = Vec::new();
+        while seen.len() < 2 {
+            let (request, mut answer) =
+                server.accept().await.expect("a call").expect("h2 takes the authority");
+            seen.push(request.uri().authority().expect("it has one").to_string());
+            answer.send_reset(h2::Reason::REFUSED_STREAM);
+        }
+        // Until the client is gone, so that it reads the resets.
+        while server.accept().await.is_some() {}
+        seen
+    }
+
+    #[tokio::test]
+    async fn a_registration_socket_is_called_with_its_path_as_authority() {
+        let (_dir, path, listener) = bind("gpu.example.com@reg.sock");
+        let call = async {
+            let channel = registration(&path).await.expect("connected");
+            let mut client = RegistrationClient::new(channel);
+            for _ in 0..2 {
+                let refused = client.get_info(InfoRequest {}).await.expect_err("reset");
+                assert_eq!(refused.code(), Code::Unavailable);
+            }
+        };
+        let (seen, ()) = tokio::join!(authorities(listener), call);
+        let expected = path.to_str().expect("text").replace('/', "%2F");
+        assert_eq!(seen, [expected.clone(), expected]);
+    }
+
+    #[tokio::test]
+    async fn a_dra_socket_is_called_with_localhost_and_its_connection_shows() {
+        let (_dir, path, listener) = bind("dra.sock");
+        let (channel, shown) = driver(path);
+        assert!(!*shown.borrow(), "nothing was called");
+        let call = async {
+            let mut client = DraResourceHealthClient::new(channel);
+            for _ in 0..2 {
+                let watching = client.node_watch_resources(NodeWatchResourcesRequest {});
+                watching.await.expect_err("reset");
+                assert!(*shown.borrow());
+            }
+        };
+        let (seen, ()) = tokio::join!(authorities(listener), call);
+        assert_eq!(seen, ["localhost"; 2]);
+    }
+}

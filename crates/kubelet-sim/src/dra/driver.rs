@@ -1,0 +1,257 @@
+//! One endpoint of a DRA driver, called as the kubelet calls it, in the version that it registered.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming, transport::Channel};
+use windlass_kubelet_api::dra::{
+    checkpoint::Device,
+    health::{
+        NodeWatchResourcesRequest, NodeWatchResourcesResponse,
+        dra_resource_health_client::DraResourceHealthClient,
+    },
+    v1::{self, dra_plugin_client::DraPluginClient},
+    v1beta1::{self, dra_plugin_client::DraPluginClient as OldClient},
+};
+
+use super::{ClaimId, connector};
+use crate::plugin::RpcError;
+
+/// The version of the DRA service that is spoken with an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// `v1.DRAPlugin`.
+    V1,
+    /// `v1beta1.DRAPlugin`.
+    V1Beta1,
+}
+
+/// A registered endpoint.
+#[derive(Clone, Debug)]
+pub(crate) struct Driver {
+    pub(crate) name: String,
+    pub(crate) service: Service,
+    /// Whether there is a connection now.
+    pub(crate) connected: watch::Receiver<bool>,
+    endpoint: PathBuf,
+    channel: Channel,
+    timeout: Duration,
+    closed: CancellationToken,
+}
+
+/// An answer by claim UID: the devices, or the error. Nothing is prepared when a claim is released.
+pub(crate) type Answer = BTreeMap<String, Result<Vec<Device>, String>>;
+
+// === impl Service ===
+
+impl Service {
+    /// All that this kubelet speaks (`servicesSupportedByKubelet`).
+    const ALL: [Self; 2] = [Self::V1, Self::V1Beta1];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::V1 => "v1.DRAPlugin",
+            Self::V1Beta1 => "v1beta1.DRAPlugin",
+        }
+    }
+
+    /// The first service in a driver's list that this kubelet speaks, or why there is none.
+    pub(crate) fn choose(offered: &[String]) -> Result<Self, String> {
+        if offered.is_empty() {
+            return Err("empty list of supported gRPC services (aka supported versions)".to_owned());
+        }
+        let known = |offer: &String| Self::ALL.into_iter().find(|known| known.name() == offer);
+        offered.iter().find_map(known).ok_or_else(|| {
+            let supported = Self::ALL.map(|service| service.name().to_owned());
+            format!(
+                "none of services supported by the plugin ({}) are supported by the kubelet ({})",
+                quoted(offered),
+                quoted(&supported)
+            )
+        })
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A list as Go's `%q` prints it.
+fn quoted(words: &[String]) -> String {
+    let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+    format!("[{}]", words.join(" "))
+}
+
+// === impl Driver ===
+
+impl Driver {
+    /// Not connected yet.
+    pub(crate) fn new(
+        name: String,
+        endpoint: PathBuf,
+        service: Service,
+        timeout: Duration,
+    ) -> Self {
+        let (channel, connected) = connector::driver(endpoint.clone());
+        let closed = CancellationToken::new();
+        Self { name, service, connected, endpoint, channel, timeout, closed }
+    }
+
+    pub(crate) fn endpoint(&self) -> &Path {
+        &self.endpoint
+    }
+
+    /// Gives the endpoint up: calls under way end.
+    pub(crate) fn close(&self) {
+        self.closed.cancel();
+    }
+
+    /// Waits until the endpoint is given up.
+    pub(crate) async fn closed(&self) {
+        self.closed.cancelled().await;
+    }
+
+    /// `NodePrepareResources`.
+    pub(crate) async fn prepare(&self, claims: &[ClaimId]) -> Result<Answer, RpcError> {
+        match self.service {
+            Service::V1 => {
+                let claims = claims.iter().map(to_v1).collect();
+                let request = self.request(v1::NodePrepareResourcesRequest { claims });
+                let mut client = DraPluginClient::new(self.channel.clone());
+                let answer = self.call(client.node_prepare_resources(request)).await?;
+                Ok(answered(answer.claims, |claim| {
+                    (claim.error, claim.devices.into_iter().map(from_v1).collect())
+                }))
+            }
+            Service::V1Beta1 => {
+                let claims = claims.iter().map(to_v1beta1).collect();
+                let request = self.request(v1beta1::NodePrepareResourcesRequest { claims });
+                let mut client = OldClient::new(self.channel.clone());
+                let answer = self.call(client.node_prepare_resources(request)).await?;
+                Ok(answered(answer.claims, |claim| {
+                    (claim.error, claim.devices.into_iter().map(from_v1beta1).collect())
+                }))
+            }
+        }
+    }
+
+    /// `NodeUnprepareResources`.
+    pub(crate) async fn unprepare(&self, claims: &[ClaimId]) -> Result<Answer, RpcError> {
+        match self.service {
+            Service::V1 => {
+                let claims = claims.iter().map(to_v1).collect();
+                let request = self.request(v1::NodeUnprepareResourcesRequest { claims });
+                let mut client = DraPluginClient::new(self.channel.clone());
+                let answer = self.call(client.node_unprepare_resources(request)).await?;
+                Ok(answered(answer.claims, |claim| (claim.error, Vec::new())))
+            }
+            Service::V1Beta1 => {
+                let claims = claims.iter().map(to_v1beta1).collect();
+                let request = self.request(v1beta1::NodeUnprepareResourcesRequest { claims });
+                let mut client = OldClient::new(self.channel.clone());
+                let answer = self.call(client.node_unprepare_resources(request)).await?;
+                Ok(answered(answer.claims, |claim| (claim.error, Vec::new())))
+            }
+        }
+    }
+
+    /// `NodeWatchResources`, whether the driver said that it serves it or not.
+    pub(crate) async fn watch(&self) -> Result<Streaming<NodeWatchResourcesResponse>, RpcError> {
+        let mut client = DraResourceHealthClient::new(self.channel.clone());
+        self.call(client.node_watch_resources(NodeWatchResourcesRequest {})).await
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        request.set_timeout(self.timeout);
+        request
+    }
+
+    /// Waits for an answer, but not longer than the endpoint is registered.
+    async fn call<T>(
+        &self,
+        calling: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, RpcError> {
+        // A call of tonic is large, and whoever makes it would be too.
+        match self.closed.run_until_cancelled(Box::pin(calling)).await {
+            Some(answer) => Ok(answer?.into_inner()),
+            None => Err(RpcError::closing()),
+        }
+    }
+}
+
+/// What a driver said about each claim: its error, or its devices.
+fn answered<T>(claims: BTreeMap<String, T>, read: impl Fn(T) -> (String, Vec<Device>)) -> Answer {
+    let read = |(uid, claim)| match read(claim) {
+        (error, devices) if error.is_empty() => (uid, Ok(devices)),
+        (error, _) => (uid, Err(error)),
+    };
+    claims.into_iter().map(read).collect()
+}
+
+fn to_v1(claim: &ClaimId) -> v1::Claim {
+    let ClaimId { namespace, name, uid } = claim.clone();
+    v1::Claim { namespace, uid, name }
+}
+
+fn to_v1beta1(claim: &ClaimId) -> v1beta1::Claim {
+    let ClaimId { namespace, name, uid } = claim.clone();
+    v1beta1::Claim { namespace, uid, name }
+}
+
+fn from_v1(device: v1::Device) -> Device {
+    Device {
+        pool_name: device.pool_name,
+        device_name: device.device_name,
+        share_id: device.share_id,
+        request_names: not_empty(device.request_names),
+        cdi_device_ids: not_empty(device.cdi_device_ids),
+    }
+}
+
+fn from_v1beta1(device: v1beta1::Device) -> Device {
+    Device {
+        pool_name: device.pool_name,
+        device_name: device.device_name,
+        share_id: None,
+        request_names: not_empty(device.request_names),
+        cdi_device_ids: not_empty(device.cdi_device_ids),
+    }
+}
+
+/// A list as Go decodes it: none at all is nil.
+fn not_empty(names: Vec<String>) -> Option<Vec<String>> {
+    (!names.is_empty()).then_some(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(offered: &[&str], expected: Result<Service, &str>) {
+        let offered: Vec<String> = offered.iter().map(|&name| name.to_owned()).collect();
+        assert_eq!(Service::choose(&offered), expected.map_err(str::to_owned));
+    }
+
+    #[test]
+    fn the_first_known_service_of_the_drivers_list_is_spoken() {
+        check(&["v1alpha1.DRAResourceHealth", "v1beta1.DRAPlugin", "v1.DRAPlugin"], {
+            Ok(Service::V1Beta1)
+        });
+        check(&["v1.DRAPlugin", "v1beta1.DRAPlugin"], Ok(Service::V1));
+        check(&[], Err("empty list of supported gRPC services (aka supported versions)"));
+        check(
+            &["1.0.0", "v2.DRAPlugin"],
+            Err("none of services supported by the plugin ([\"1.0.0\" \"v2.DRAPlugin\"]) are \
+                 supported by the kubelet ([\"v1.DRAPlugin\" \"v1beta1.DRAPlugin\"])"),
+        );
+    }
+}

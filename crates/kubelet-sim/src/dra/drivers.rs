@@ -1,0 +1,61 @@
+//! Registered drivers, each with one endpoint or several, and which of them is called.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use super::{ClaimError, driver::Driver};
+
+/// Endpoints by driver, in the order in which they registered.
+#[derive(Debug, Default)]
+pub(crate) struct Drivers {
+    by_name: BTreeMap<String, Vec<Driver>>,
+}
+
+/// A driver's endpoint has another registration already.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("endpoint {} already registered for DRA driver plugin {driver}", endpoint.display())]
+pub(crate) struct EndpointTaken {
+    driver: String,
+    endpoint: PathBuf,
+}
+
+// === impl Drivers ===
+
+impl Drivers {
+    /// Adds the newest endpoint of a driver.
+    pub(crate) fn add(&mut self, driver: Driver) -> Result<(), EndpointTaken> {
+        let known = self.by_name.entry(driver.name.clone()).or_default();
+        if known.iter().any(|known| known.endpoint() == driver.endpoint()) {
+            let endpoint = driver.endpoint().to_owned();
+            return Err(EndpointTaken { driver: driver.name, endpoint });
+        }
+        known.push(driver);
+        Ok(())
+    }
+
+    /// Gives an endpoint up.
+    pub(crate) fn remove(&mut self, name: &str, endpoint: &Path) {
+        let Some(known) = self.by_name.get_mut(name) else { return };
+        known.extract_if(.., |known| known.endpoint() == endpoint).for_each(|gone| gone.close());
+        if known.is_empty() {
+            self.by_name.remove(name);
+        }
+    }
+
+    /// The endpoint to call: the newest that is connected, or else the newest.
+    pub(crate) fn find(&self, name: &str) -> Result<Driver, ClaimError> {
+        if name.is_empty() {
+            return Err(ClaimError::NoDriverName);
+        }
+        let known = self.by_name.get(name).map(Vec::as_slice).unwrap_or_default();
+        let connected = known.iter().rev().find(|driver| *driver.connected.borrow());
+        let found = connected.or(known.last()).cloned();
+        found.ok_or_else(|| ClaimError::NotRegistered(name.to_owned()))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &Vec<Driver>)> {
+        self.by_name.iter()
+    }
+}

@@ -1,0 +1,227 @@
+//! One registration: dial, `GetInfo`, checks, `NotifyRegistrationStatus`.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::sleep;
+use tonic::{Request, transport::Channel};
+use windlass_kubelet_api::pluginregistration::{
+    DRA_PLUGIN, InfoRequest, PluginInfo, RegistrationStatus,
+    registration_client::RegistrationClient,
+};
+
+use super::super::{
+    connector,
+    driver::{Driver, Service},
+    health_stream,
+};
+use crate::{
+    config::Config,
+    desk::{Desk, Gone, Owner},
+    event::Event,
+    fault::RegistrationFault,
+    plugin::RpcError,
+};
+
+/// First pause between two attempts to dial (gRPC's is 1 s; a plugin that binds a moment too late is
+/// not worth a second of a test).
+const DIAL_PAUSE: Duration = Duration::from_millis(20);
+
+/// Longest pause between two attempts to dial.
+const MAX_DIAL_PAUSE: Duration = Duration::from_secs(1);
+
+/// What an attempt needs.
+pub(super) struct Registering {
+    pub(super) owner: Owner,
+    pub(super) config: Arc<Config>,
+    pub(super) fault: RegistrationFault,
+    pub(super) socket: PathBuf,
+}
+
+/// A plugin that is registered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::dra) struct Registered {
+    driver: String,
+    endpoint: PathBuf,
+}
+
+/// Why a plugin is not registered. The kubelet logs it; the plugin is told some of it.
+#[derive(Debug, thiserror::Error)]
+enum RegisterError {
+    #[error(
+        "RegisterPlugin error -- dial failed at socket {0}, err: failed to dial socket {0}, err: context deadline exceeded"
+    )]
+    Dial(String),
+    #[error(
+        "RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket {socket}, err: {error}"
+    )]
+    GetInfo { socket: String, error: RpcError },
+    #[error("{0}")]
+    Refused(String),
+    #[error(
+        "RegisterPlugin error -- failed to send registration status at socket {socket}, err: : {error}"
+    )]
+    Notify { socket: String, error: RpcError },
+    #[error("the kubelet was stopped")]
+    Stopped,
+}
+
+// === impl Registering ===
+
+impl Registering {
+    /// Registers the plugin of the socket, or tells it why not. The outcome is among the events.
+    pub(super) async fn run(self) -> Option<Registered> {
+        let outcome = self.register().await;
+        let socket = self.socket;
+        match outcome {
+            Ok(registered) => Some(registered),
+            Err(error) => {
+                let refused = Event::DriverRefused { socket, message: error.to_string() };
+                // A kubelet that is gone has no log.
+                let _ = self.owner.look(move |desk| desk.events.push(refused)).await;
+                None
+            }
+        }
+    }
+
+    async fn register(&self) -> Result<Registered, RegisterError> {
+        if self.fault == RegistrationFault::Hang {
+            std::future::pending::<()>().await;
+        }
+        let mut client = RegistrationClient::new(self.dial().await?);
+        let info = self.info(&mut client).await?;
+        let (plugin, service) = match self.check(info) {
+            Ok(checked) => checked,
+            Err(message) => return Err(self.refuse(&mut client, message).await),
+        };
+        let (adding, owner) = (plugin.clone(), self.owner.clone());
+        let add = move |desk: &mut Desk| desk.register(&owner, &adding, service);
+        if let Err(taken) = self.owner.with(add).await? {
+            let message =
+                format!("RegisterPlugin error -- plugin registration failed with err: {taken}");
+            return Err(self.refuse(&mut client, message).await);
+        }
+        let accepted = RegistrationStatus { plugin_registered: true, error: String::new() };
+        if let Err(error) = self.notify(&mut client, accepted).await {
+            let gone = plugin.clone();
+            self.owner.with(move |desk| desk.deregister(&gone)).await?;
+            return Err(RegisterError::Notify { socket: self.path(), error });
+        }
+        let Registered { driver, endpoint } = plugin.clone();
+        let told = Event::DriverRegistered { driver, endpoint, service };
+        self.owner.look(move |desk| desk.events.push(told)).await?;
+        Ok(plugin)
+    }
+
+    async fn dial(&self) -> Result<Channel, RegisterError> {
+        let connect = async {
+            let mut pause = DIAL_PAUSE;
+            loop {
+                if let Ok(channel) = connector::registration(&self.socket).await {
+                    return channel;
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(MAX_DIAL_PAUSE);
+            }
+        };
+        let dialled = tokio::time::timeout(self.config.dial_timeout, connect).await;
+        dialled.map_err(|_| RegisterError::Dial(self.path()))
+    }
+
+    async fn info(
+        &self,
+        client: &mut RegistrationClient<Channel>,
+    ) -> Result<PluginInfo, RegisterError> {
+        let mut request = Request::new(InfoRequest {});
+        request.set_timeout(self.config.dra.get_info);
+        let answer = client.get_info(request).await.map_err(|status| RegisterError::GetInfo {
+            socket: self.path(),
+            error: RpcError::from(status),
+        })?;
+        Ok(answer.into_inner())
+    }
+
+    /// What is registered, or the text that the plugin gets.
+    fn check(&self, info: PluginInfo) -> Result<(Registered, Service), String> {
+        if let RegistrationFault::Refuse(message) = &self.fault {
+            return Err(message.clone());
+        }
+        if info.r#type != DRA_PLUGIN {
+            return Err(format!(
+                "RegisterPlugin error -- no handler registered for plugin type: {} at socket {}",
+                info.r#type,
+                self.path()
+            ));
+        }
+        let endpoint =
+            if info.endpoint.is_empty() { self.socket.clone() } else { info.endpoint.into() };
+        let service = Service::choose(&info.supported_versions).map_err(|why| {
+            format!(
+                "RegisterPlugin error -- plugin validation failed with err: invalid supported gRPC \
+                 versions of DRA driver plugin {} at endpoint {}: {why}",
+                info.name,
+                endpoint.display()
+            )
+        })?;
+        Ok((Registered { driver: info.name, endpoint }, service))
+    }
+
+    async fn refuse(
+        &self,
+        client: &mut RegistrationClient<Channel>,
+        message: String,
+    ) -> RegisterError {
+        let status = RegistrationStatus { plugin_registered: false, error: message.clone() };
+        // The refusal is what is told, whether the plugin heard it or not.
+        let _ = self.notify(client, status).await;
+        RegisterError::Refused(message)
+    }
+
+    async fn notify(
+        &self,
+        client: &mut RegistrationClient<Channel>,
+        status: RegistrationStatus,
+    ) -> Result<(), RpcError> {
+        let mut request = Request::new(status);
+        request.set_timeout(self.config.dra.notify);
+        client.notify_registration_status(request).await?;
+        Ok(())
+    }
+
+    fn path(&self) -> String {
+        Path::display(&self.socket).to_string()
+    }
+}
+
+impl From<Gone> for RegisterError {
+    fn from(Gone: Gone) -> Self {
+        Self::Stopped
+    }
+}
+
+// === impl Desk, for registrations ===
+
+impl Desk {
+    fn register(
+        &mut self,
+        owner: &Owner,
+        plugin: &Registered,
+        service: Service,
+    ) -> Result<(), super::super::drivers::EndpointTaken> {
+        let Registered { driver, endpoint } = plugin.clone();
+        let driver = Driver::new(driver, endpoint, service, self.config.dra.call);
+        self.dra.drivers.add(driver.clone())?;
+        self.tasks.spawn(health_stream::show_connection(owner.clone(), driver.clone()));
+        self.tasks.spawn(health_stream::follow(owner.clone(), driver));
+        Ok(())
+    }
+
+    pub(in crate::dra) fn deregister(&mut self, plugin: &Registered) {
+        let Registered { driver, endpoint } = plugin.clone();
+        self.dra.drivers.remove(&driver, &endpoint);
+        self.events.push(Event::DriverDeregistered { driver, endpoint });
+    }
+}

@@ -1,0 +1,161 @@
+//! What can be seen of claims and drivers from outside.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
+
+use windlass_kubelet_api::dra::checkpoint::Device;
+
+use super::{
+    ClaimOrigin, Dra, HealthWord, PodClaim, Service,
+    claims::{Claim, serves},
+    driver::Driver,
+};
+use crate::pod::Pod;
+
+/// A claim that pods of the node use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimStatus {
+    /// UID of the claim.
+    pub uid: String,
+    /// UIDs of the pods.
+    pub pods: BTreeSet<String>,
+    /// Whether it was prepared since the kubelet started.
+    pub is_prepared: bool,
+    /// By driver, also of drivers that prepared nothing yet.
+    pub devices: BTreeMap<String, Vec<PreparedDevice>>,
+}
+
+/// A device as its driver described it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreparedDevice {
+    /// Pool.
+    pub pool: String,
+    /// Name in the pool.
+    pub name: String,
+    /// Which share.
+    pub share_id: Option<String>,
+    /// Requests that it serves; none is all.
+    pub requests: Vec<String>,
+    /// Qualified CDI names.
+    pub cdi_devices: Vec<String>,
+}
+
+/// A registered endpoint of a driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverStatus {
+    /// The DRA socket.
+    pub endpoint: PathBuf,
+    /// What is spoken.
+    pub service: Service,
+    /// Whether there is a connection.
+    pub is_connected: bool,
+}
+
+/// Health of a device of a claim, in a container's `allocatedResourcesStatus`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimDeviceHealth {
+    /// The first CDI name, or driver, pool and device.
+    pub resource_id: String,
+    /// Its health.
+    pub health: HealthWord,
+    /// The driver's words.
+    pub message: Option<String>,
+}
+
+// === impl Dra, for the status ===
+
+impl Dra {
+    /// Claims by namespace and name.
+    pub(crate) fn claim_statuses(&self) -> BTreeMap<String, ClaimStatus> {
+        let claims = self.claims.iter();
+        claims.map(|claim| (claim.id().to_string(), ClaimStatus::of(claim))).collect()
+    }
+
+    /// Endpoints by driver, the newest last.
+    pub(crate) fn driver_statuses(&self) -> BTreeMap<String, Vec<DriverStatus>> {
+        let of = |driver: &Driver| DriverStatus {
+            endpoint: driver.endpoint().to_owned(),
+            service: driver.service,
+            is_connected: *driver.connected.borrow(),
+        };
+        let drivers = self.drivers.iter();
+        drivers.map(|(name, known)| (name.clone(), known.iter().map(of).collect())).collect()
+    }
+
+    /// By `claim:<name>` or `claim:<name>/<request>`, each device once.
+    pub(crate) fn health_of(
+        &self,
+        pod: &Pod,
+        container: &str,
+    ) -> BTreeMap<String, Vec<ClaimDeviceHealth>> {
+        let mut healths = BTreeMap::new();
+        for claim in pod.claims.iter().filter(|claim| claim.origin == ClaimOrigin::PodSpec) {
+            for found in claim.uses_of(container) {
+                let request = found.request.as_deref();
+                let devices = self.health_of_claim(claim, request);
+                let request = request.map(|request| format!("/{request}")).unwrap_or_default();
+                if !devices.is_empty() {
+                    healths.insert(format!("claim:{}{request}", claim.name), devices);
+                }
+            }
+        }
+        healths
+    }
+
+    fn health_of_claim(&self, claim: &PodClaim, request: Option<&str>) -> Vec<ClaimDeviceHealth> {
+        let Ok(known) = self.claims.get(&claim.id.namespace, &claim.id.name) else {
+            return Vec::new();
+        };
+        // A sub-request is named after its request, which is what the driver says.
+        let request =
+            request.map(|request| request.split_once('/').map_or(request, |(base, _)| base));
+        let mut seen = BTreeSet::new();
+        let serving = known.devices().filter(|(_, device)| serves(device, request));
+        let healths = serving.map(|(driver, device)| self.health_of_device(driver, device));
+        healths.filter(|health| seen.insert(health.resource_id.clone())).collect()
+    }
+
+    fn health_of_device(&self, driver: &str, device: &Device) -> ClaimDeviceHealth {
+        let Device { pool_name, device_name, cdi_device_ids, .. } = device;
+        let health = self.health.get(driver, pool_name, device_name);
+        let first = cdi_device_ids.iter().flatten().next().cloned();
+        ClaimDeviceHealth {
+            resource_id: first.unwrap_or_else(|| format!("{driver}/{pool_name}/{device_name}")),
+            health: health.health,
+            message: (!health.message.is_empty()).then_some(health.message),
+        }
+    }
+}
+
+// === impl ClaimStatus ===
+
+impl ClaimStatus {
+    fn of(claim: &Claim) -> Self {
+        let drivers = claim.state.drivers.iter().map(|(name, driver)| {
+            let devices = driver.devices.iter().flatten().map(PreparedDevice::of).collect();
+            (name.clone(), devices)
+        });
+        Self {
+            uid: claim.state.claim_uid.clone(),
+            pods: claim.state.pod_uids.clone(),
+            is_prepared: claim.is_prepared,
+            devices: drivers.collect(),
+        }
+    }
+}
+
+// === impl PreparedDevice ===
+
+impl PreparedDevice {
+    fn of(device: &Device) -> Self {
+        Self {
+            pool: device.pool_name.clone(),
+            name: device.device_name.clone(),
+            share_id: device.share_id.clone(),
+            requests: device.request_names.clone().unwrap_or_default(),
+            cdi_devices: device.cdi_device_ids.clone().unwrap_or_default(),
+        }
+    }
+}

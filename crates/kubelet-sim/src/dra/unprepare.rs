@@ -1,0 +1,99 @@
+//! Claims are released when the last pod that uses them ends; what was missed is made up for.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{ClaimCall, ClaimError, ClaimId, claims::Release, prepare::Batch};
+use crate::{
+    desk::{Desk, Owner},
+    event::Event,
+    fault::ClaimFault,
+    pod::Pod,
+};
+
+/// Claims to release, by driver: the driver is looked up when its turn comes.
+type ByDriver = BTreeMap<String, Vec<ClaimId>>;
+
+/// Releases what a pod that ended used. It may be called again, and does what is left to do.
+pub(crate) async fn unprepare(owner: &Owner, pod: &Pod) -> Result<(), ClaimError> {
+    let names = pod.claims.iter().map(|claim| claim.id.name.clone()).collect();
+    let (pod, namespace) = (pod.uid.clone(), pod.namespace.clone());
+    release(owner, Release { pod, namespace, names }).await
+}
+
+/// Releases claims of pods that are not there any more, once all pods are known. A failure is among
+/// the events; the next time it is tried again.
+pub(crate) async fn reconcile(owner: &Owner) {
+    let stale = |desk: &Desk| {
+        let ready = desk.manager.sources_ready.then(|| desk.manager.active_pods());
+        ready.map(|active| desk.dra.claims.stale(&active)).unwrap_or_default()
+    };
+    for stale in owner.look(stale).await.unwrap_or_default() {
+        // It is among the events.
+        let _ = release(owner, stale).await;
+    }
+}
+
+/// Reconciles for as long as the kubelet lives.
+pub(crate) async fn reconcile_now_and_then(owner: Owner, period: Duration) {
+    loop {
+        tokio::time::sleep(period).await;
+        reconcile(&owner).await;
+    }
+}
+
+async fn release(owner: &Owner, release: Release) -> Result<(), ClaimError> {
+    let pod = release.pod.clone();
+    let outcome = try_release(owner, release).await;
+    let event = match &outcome {
+        Ok(()) => Event::PodReleased { pod },
+        Err(error) => Event::UnprepareFailed { pod, message: in_context(error) },
+    };
+    // A kubelet that is gone has no log.
+    let _ = owner.look(move |desk| desk.events.push(event)).await;
+    outcome
+}
+
+async fn try_release(owner: &Owner, release: Release) -> Result<(), ClaimError> {
+    let pod = release.pod.clone();
+    let (claims, by_driver) = owner.with(move |desk| desk.plan_unprepare(&release)).await?;
+    for (name, claims) in by_driver {
+        let driver = owner.look(move |desk| desk.dra.drivers.find(&name)).await??;
+        let batch = Batch { call: ClaimCall::Unprepare, pod: pod.clone(), driver, claims };
+        let answer = batch.run(owner).await?;
+        batch.judge(answer, |_, _| Ok(()))?;
+    }
+    owner.with(move |desk| desk.claims_released(&claims)).await?
+}
+
+/// The error as the pod's worker has it.
+pub(crate) fn in_context(error: &ClaimError) -> String {
+    format!("unprepare dynamic resources: {error}")
+}
+
+// === impl Desk, for releasing claims ===
+
+impl Desk {
+    fn plan_unprepare(&mut self, release: &Release) -> (Vec<ClaimId>, ByDriver) {
+        let mut last = Vec::new();
+        let mut by_driver = ByDriver::new();
+        for name in &release.names {
+            let claims = &mut self.dra.claims;
+            let Some(claim) = claims.leave(&release.pod, &release.namespace, name) else {
+                continue;
+            };
+            last.push(claim.id());
+            for driver in claim.state.drivers.keys() {
+                by_driver.entry(driver.clone()).or_default().push(claim.id());
+            }
+        }
+        (last, by_driver)
+    }
+
+    fn claims_released(&mut self, claims: &[ClaimId]) -> Result<(), ClaimError> {
+        self.dies(ClaimFault::DieBeforeForget)?;
+        for claim in claims {
+            self.dra.claims.forget(claim);
+        }
+        self.save_claims("state")
+    }
+}

@@ -1,0 +1,393 @@
+//! A DRA driver whose every answer a test can choose.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::Shutdown,
+    path::PathBuf,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use tokio::{net::UnixStream, sync::watch, task::JoinSet};
+use tokio_stream::{Stream, StreamExt as _, wrappers::UnixListenerStream, wrappers::WatchStream};
+use tonic::{
+    Request, Response, Status,
+    transport::{Server, server::Router},
+};
+use windlass_kubelet_api::{
+    dra::{
+        SERVICES,
+        health::{
+            self, NodeWatchResourcesRequest, NodeWatchResourcesResponse,
+            dra_resource_health_server::{DraResourceHealth, DraResourceHealthServer},
+        },
+        v1::{
+            self,
+            dra_plugin_server::{DraPlugin, DraPluginServer},
+        },
+        v1beta1::{
+            self,
+            dra_plugin_server::{DraPlugin as OldPlugin, DraPluginServer as OldServer},
+        },
+    },
+    pluginregistration::{
+        DRA_PLUGIN, InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
+        registration_server::{Registration, RegistrationServer},
+        socket_name,
+    },
+    socket::SocketPath,
+};
+use windlass_kubelet_sim::{Event, Kubelet, Service};
+
+use super::super::support::{DEADLINE, Node};
+
+/// A call that reached the driver, with the UIDs of its claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Info,
+    Notified(Result<(), String>),
+    Prepare(Service, Vec<String>),
+    Unprepare(Vec<String>),
+}
+
+/// How the driver answers.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Answer {
+    /// As it should.
+    #[default]
+    Well,
+    /// With an error for the whole call.
+    Status(Status),
+    /// With an error for each claim.
+    Error(&'static str),
+    /// Without saying anything about claims.
+    Nothing,
+    /// With a claim too many.
+    TooMuch,
+    /// Never.
+    Never,
+}
+
+/// What the driver does.
+#[derive(Clone, Debug)]
+pub(crate) struct Script {
+    pub(crate) info: PluginInfo,
+    pub(crate) prepare: Answer,
+    pub(crate) unprepare: Answer,
+    /// Devices per claim.
+    pub(crate) devices: usize,
+}
+
+/// A served driver. When this is dropped it is gone as a killed process is: its connections end, its
+/// socket files stay.
+pub(crate) struct Driver {
+    pub(crate) endpoint: PathBuf,
+    pub(crate) registration: PathBuf,
+    health: watch::Sender<Option<Vec<health::DeviceHealth>>>,
+    state: Arc<State>,
+    connections: Connections,
+    _servers: JoinSet<()>,
+}
+
+/// A second handle of each connection, to end it with.
+type Connections = Arc<Mutex<Vec<std::os::unix::net::UnixStream>>>;
+
+struct State {
+    name: String,
+    script: Mutex<Script>,
+    calls: watch::Sender<Vec<Call>>,
+    health: watch::Receiver<Option<Vec<health::DeviceHealth>>>,
+}
+
+#[derive(Clone)]
+struct Served(Arc<State>);
+
+// === impl Driver ===
+
+impl Driver {
+    /// Serves both sockets under their usual names.
+    pub(crate) fn serve(kubelet: &Kubelet, name: &str) -> Self {
+        Self::serve_instance(kubelet, name, None)
+    }
+
+    /// Serves an instance of the driver.
+    pub(crate) fn serve_instance(kubelet: &Kubelet, name: &str, instance: Option<&str>) -> Self {
+        Self::serve_at(kubelet, (name, instance), &socket_name(name, instance))
+    }
+
+    /// Serves both sockets of a driver that knows nothing of health.
+    pub(crate) fn serve_without_health(kubelet: &Kubelet, name: &str) -> Self {
+        let served =
+            |served: &Served| Server::builder().add_service(DraPluginServer::new(served.clone()));
+        Self::serve_services(kubelet, ((name, None), &socket_name(name, None)), served)
+    }
+
+    /// Serves the DRA socket, then the registration socket under another name.
+    pub(crate) fn serve_at(
+        kubelet: &Kubelet,
+        (name, instance): (&str, Option<&str>),
+        file: &str,
+    ) -> Self {
+        let served = |served: &Served| {
+            Server::builder()
+                .add_service(DraPluginServer::new(served.clone()))
+                .add_service(OldServer::new(served.clone()))
+                .add_service(DraResourceHealthServer::new(served.clone()))
+        };
+        Self::serve_services(kubelet, ((name, instance), file), served)
+    }
+
+    fn serve_services(
+        kubelet: &Kubelet,
+        ((name, instance), file): ((&str, Option<&str>), &str),
+        services: impl FnOnce(&Served) -> Router,
+    ) -> Self {
+        let folder = kubelet.config().drivers_dir().join(name);
+        std::fs::create_dir_all(&folder).expect("a folder of its own");
+        let endpoint = folder.join(windlass_kubelet_api::dra::socket_name(instance));
+        let registration = kubelet.config().registry_dir().join(file);
+        let (health, shown) = watch::channel(None);
+        let info = PluginInfo {
+            r#type: DRA_PLUGIN.to_owned(),
+            name: name.to_owned(),
+            endpoint: endpoint.to_str().expect("text").to_owned(),
+            supported_versions: SERVICES.map(str::to_owned).to_vec(),
+        };
+        let script = Script { info, prepare: Answer::Well, unprepare: Answer::Well, devices: 1 };
+        let state = Arc::new(State {
+            name: name.to_owned(),
+            script: Mutex::new(script),
+            calls: watch::Sender::new(Vec::new()),
+            health: shown,
+        });
+        let mut servers = JoinSet::new();
+        let served = Served(Arc::clone(&state));
+        let connections = Connections::default();
+        let bind = |path: &PathBuf| {
+            let bound = SocketPath::new(path.clone()).expect("short").bind().expect("bound");
+            let connections = Arc::clone(&connections);
+            UnixListenerStream::new(bound).map(move |accepted| twin(accepted?, &connections))
+        };
+        let driver = services(&served).serve_with_incoming(bind(&endpoint));
+        servers.spawn(async { driver.await.expect("served") });
+        let registrar = Server::builder()
+            .add_service(RegistrationServer::new(served))
+            .serve_with_incoming(bind(&registration));
+        servers.spawn(async { registrar.await.expect("served") });
+        Self { endpoint, registration, health, state, connections, _servers: servers }
+    }
+
+    /// Serves, and waits until it is registered.
+    pub(crate) async fn registered(node: &Node, name: &str) -> Self {
+        let driver = Self::serve(&node.kubelet, name);
+        driver.is_registered(node).await;
+        driver
+    }
+
+    /// Waits until the kubelet knows this endpoint and is connected to it.
+    pub(crate) async fn is_registered(&self, node: &Node) {
+        let told = Call::Notified(Ok(()));
+        let mut calls = self.state.calls.subscribe();
+        let notified = calls.wait_for(|calls| calls.contains(&told));
+        tokio::time::timeout(DEADLINE, notified).await.expect("in time").expect("it is served");
+        node.event(|event| {
+            matches!(event, Event::DriverRegistered { endpoint, .. } if *endpoint == self.endpoint)
+        })
+        .await;
+        node.wait(|status| {
+            let mut known = status.drivers.values().flatten();
+            known.any(|driver| driver.endpoint == self.endpoint && driver.is_connected)
+        })
+        .await;
+    }
+
+    /// Says this on every health stream, those to come too.
+    pub(crate) fn tell(&self, devices: Vec<health::DeviceHealth>) {
+        self.health.send_replace(Some(devices));
+    }
+
+    pub(crate) fn script(&self) -> MutexGuard<'_, Script> {
+        self.state.script.lock().expect("no test panicked with it")
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        self.state.calls.borrow().clone()
+    }
+
+    /// The calls about claims since the last time.
+    pub(crate) fn take_calls(&self) -> Vec<Call> {
+        let about_claims = |call: &Call| matches!(call, Call::Prepare(..) | Call::Unprepare(_));
+        self.state.calls.send_replace(Vec::new()).into_iter().filter(about_claims).collect()
+    }
+
+    /// Deletes the registration socket, as a driver does when it ends in order.
+    pub(crate) fn unlink(&self) {
+        std::fs::remove_file(&self.registration).expect("it was bound");
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}
+
+impl Driver {
+    /// Ends all connections; new ones are accepted.
+    pub(crate) fn cut(&self) {
+        for connection in self.connections.lock().expect("no test panicked with it").iter() {
+            // The other side may have ended it.
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn twin(accepted: UnixStream, connections: &Connections) -> io::Result<UnixStream> {
+    let stream = accepted.into_std()?;
+    connections.lock().expect("no test panicked with it").push(stream.try_clone()?);
+    UnixStream::from_std(stream)
+}
+
+// === impl State ===
+
+impl State {
+    fn note(&self, call: Call) -> Script {
+        self.calls.send_modify(|calls| calls.push(call));
+        self.script.lock().expect("no test panicked with it").clone()
+    }
+
+    fn device(&self, claim: &str, number: usize) -> v1::Device {
+        let name = &self.name;
+        v1::Device {
+            request_names: vec![format!("request-{number}")],
+            pool_name: "pool".to_owned(),
+            device_name: format!("device-{number}"),
+            cdi_device_ids: vec![format!("{name}/claim={claim}-{number}")],
+            share_id: None,
+        }
+    }
+}
+
+/// Answers about each claim as the script says.
+async fn answer<T>(
+    how: Answer,
+    claims: Vec<String>,
+    each: impl Fn(&str, String) -> T,
+) -> Result<BTreeMap<String, T>, Status> {
+    let all = |error: &str| -> BTreeMap<String, T> {
+        let claims = claims.iter().cloned();
+        claims.map(|uid| (uid.clone(), each(&uid, error.to_owned()))).collect()
+    };
+    match how {
+        Answer::Well => Ok(all("")),
+        Answer::Status(status) => Err(status),
+        Answer::Error(message) => Ok(all(message)),
+        Answer::Nothing => Ok(BTreeMap::new()),
+        Answer::TooMuch => {
+            let mut claims = all("");
+            claims.insert("stranger".to_owned(), each("stranger", String::new()));
+            Ok(claims)
+        }
+        Answer::Never => std::future::pending().await,
+    }
+}
+
+#[tonic::async_trait]
+impl Registration for Served {
+    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
+        Ok(Response::new(self.0.note(Call::Info).info))
+    }
+
+    async fn notify_registration_status(
+        &self,
+        request: Request<RegistrationStatus>,
+    ) -> Result<Response<RegistrationStatusResponse>, Status> {
+        let status = request.into_inner();
+        let told = if status.plugin_registered { Ok(()) } else { Err(status.error) };
+        self.0.note(Call::Notified(told));
+        Ok(Response::new(RegistrationStatusResponse {}))
+    }
+}
+
+#[tonic::async_trait]
+impl DraPlugin for Served {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<v1::NodePrepareResourcesRequest>,
+    ) -> Result<Response<v1::NodePrepareResourcesResponse>, Status> {
+        let uids: Vec<String> =
+            request.into_inner().claims.into_iter().map(|claim| claim.uid).collect();
+        let script = self.0.note(Call::Prepare(Service::V1, uids.clone()));
+        let each = |uid: &str, error| v1::NodePrepareResourceResponse {
+            devices: (0..script.devices).map(|number| self.0.device(uid, number)).collect(),
+            error,
+        };
+        let claims = answer(script.prepare, uids, each).await?;
+        Ok(Response::new(v1::NodePrepareResourcesResponse { claims }))
+    }
+
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<v1::NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<v1::NodeUnprepareResourcesResponse>, Status> {
+        let uids: Vec<String> =
+            request.into_inner().claims.into_iter().map(|claim| claim.uid).collect();
+        let script = self.0.note(Call::Unprepare(uids.clone()));
+        let each = |_: &str, error| v1::NodeUnprepareResourceResponse { error };
+        let claims = answer(script.unprepare, uids, each).await?;
+        Ok(Response::new(v1::NodeUnprepareResourcesResponse { claims }))
+    }
+}
+
+#[tonic::async_trait]
+impl OldPlugin for Served {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<v1beta1::NodePrepareResourcesRequest>,
+    ) -> Result<Response<v1beta1::NodePrepareResourcesResponse>, Status> {
+        let uids: Vec<String> =
+            request.into_inner().claims.into_iter().map(|claim| claim.uid).collect();
+        let script = self.0.note(Call::Prepare(Service::V1Beta1, uids.clone()));
+        let old = |device: v1::Device| v1beta1::Device {
+            request_names: device.request_names,
+            pool_name: device.pool_name,
+            device_name: device.device_name,
+            cdi_device_ids: device.cdi_device_ids,
+        };
+        let each = |uid: &str, error| v1beta1::NodePrepareResourceResponse {
+            devices: (0..script.devices).map(|number| old(self.0.device(uid, number))).collect(),
+            error,
+        };
+        let claims = answer(script.prepare, uids, each).await?;
+        Ok(Response::new(v1beta1::NodePrepareResourcesResponse { claims }))
+    }
+
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<v1beta1::NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<v1beta1::NodeUnprepareResourcesResponse>, Status> {
+        let uids: Vec<String> =
+            request.into_inner().claims.into_iter().map(|claim| claim.uid).collect();
+        let script = self.0.note(Call::Unprepare(uids.clone()));
+        let each = |_: &str, error| v1beta1::NodeUnprepareResourceResponse { error };
+        let claims = answer(script.unprepare, uids, each).await?;
+        Ok(Response::new(v1beta1::NodeUnprepareResourcesResponse { claims }))
+    }
+}
+
+#[tonic::async_trait]
+impl DraResourceHealth for Served {
+    type NodeWatchResourcesStream =
+        Pin<Box<dyn Stream<Item = Result<NodeWatchResourcesResponse, Status>> + Send>>;
+
+    async fn node_watch_resources(
+        &self,
+        _: Request<NodeWatchResourcesRequest>,
+    ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
+        let lists = WatchStream::new(self.0.health.clone()).filter_map(|devices| {
+            devices.map(|devices| Ok(NodeWatchResourcesResponse { devices }))
+        });
+        Ok(Response::new(Box::pin(lists)))
+    }
+}

@@ -1,0 +1,166 @@
+//! The folder of registration sockets: who is dialled, and what comes of it.
+
+use std::time::Duration;
+
+use windlass_kubelet_sim::{Event, Misbehaviour, RegistrationFault, Service};
+
+use super::{
+    super::support::Node,
+    DRIVER,
+    driver::{Call, Driver},
+};
+
+/// A kubelet that tries again soon.
+fn node() -> Node {
+    Node::start_with(|config| {
+        config.dra.registration_pause = Duration::from_millis(20);
+        config.dra.registry_period = Duration::from_millis(20);
+    })
+}
+
+async fn refused(node: &Node, driver: &Driver) -> String {
+    let is_refusal = |event: &Event| matches!(event, Event::DriverRefused { socket, .. } if *socket == driver.registration);
+    node.event(is_refusal).await;
+    let all = node.kubelet.calls().all();
+    let Some(Event::DriverRefused { message, .. }) = all.into_iter().find(is_refusal) else {
+        panic!("it was there");
+    };
+    message
+}
+
+#[tokio::test]
+async fn a_tonic_server_registers_if_its_socket_has_an_at_sign_in_its_name() {
+    let node = node();
+    let driver = Driver::registered(&node, DRIVER).await;
+    assert_eq!(driver.calls(), [Call::Info, Call::Notified(Ok(()))]);
+    let known = &node.kubelet.node().drivers[DRIVER][0];
+    assert_eq!((&known.endpoint, known.service), (&driver.endpoint, Service::V1));
+}
+
+#[tokio::test]
+async fn a_tonic_server_with_a_plain_name_never_hears_of_the_kubelet() {
+    let node = node();
+    let driver = Driver::serve_at(&node.kubelet, (DRIVER, None), "x-reg.sock");
+    let message = refused(&node, &driver).await;
+    let socket = driver.registration.display();
+    assert_eq!(
+        message,
+        format!(
+            "RegisterPlugin error -- failed to get plugin info using RPC GetInfo at socket \
+             {socket}, err: rpc error: code = Internal desc = stream terminated by RST_STREAM with \
+             error code: PROTOCOL_ERROR"
+        )
+    );
+    assert_eq!(driver.calls(), []);
+}
+
+#[tokio::test]
+async fn names_that_begin_with_a_dot_are_not_looked_at_and_folders_are_looked_into() {
+    let node = node();
+    let hidden = Driver::serve_at(&node.kubelet, ("hidden", None), ".hidden@reg.sock");
+    let folder = node.kubelet.config().registry_dir().join("deep");
+    std::fs::create_dir(&folder).expect("a folder");
+    std::fs::write(folder.join("file@reg.sock"), "no socket").expect("written");
+    let deep = Driver::serve_at(&node.kubelet, (DRIVER, None), "deep/x@reg.sock");
+    deep.is_registered(&node).await;
+    assert_eq!(hidden.calls(), []);
+}
+
+#[tokio::test]
+async fn a_plugin_of_another_type_is_told_so_and_asked_again() {
+    let node = node();
+    let driver = Driver::serve(&node.kubelet, DRIVER);
+    driver.script().info.r#type = "CSIPlugin".to_owned();
+    let expected = format!(
+        "RegisterPlugin error -- no handler registered for plugin type: CSIPlugin at socket {}",
+        driver.registration.display()
+    );
+    assert_eq!(refused(&node, &driver).await, expected);
+    assert!(driver.calls().contains(&Call::Notified(Err(expected))));
+    driver.script().info.r#type = "DRAPlugin".to_owned();
+    driver.is_registered(&node).await;
+}
+
+#[tokio::test]
+async fn a_driver_without_a_known_service_is_told_which_are_known() {
+    let node = node();
+    let driver = Driver::serve(&node.kubelet, DRIVER);
+    driver.script().info.supported_versions = vec!["v2.DRAPlugin".to_owned()];
+    assert_eq!(
+        refused(&node, &driver).await,
+        format!(
+            "RegisterPlugin error -- plugin validation failed with err: invalid supported gRPC \
+             versions of DRA driver plugin {DRIVER} at endpoint {}: none of services supported by \
+             the plugin ([\"v2.DRAPlugin\"]) are supported by the kubelet ([\"v1.DRAPlugin\" \
+             \"v1beta1.DRAPlugin\"])",
+            driver.endpoint.display()
+        )
+    );
+}
+
+#[tokio::test]
+async fn an_endpoint_registers_once_only() {
+    let node = node();
+    let first = Driver::registered(&node, DRIVER).await;
+    let second = Driver::serve_instance(&node.kubelet, DRIVER, Some("b"));
+    second.script().info.endpoint = first.endpoint.display().to_string();
+    assert_eq!(
+        refused(&node, &second).await,
+        format!(
+            "RegisterPlugin error -- plugin registration failed with err: endpoint {} already \
+             registered for DRA driver plugin {DRIVER}",
+            first.endpoint.display()
+        )
+    );
+}
+
+#[tokio::test]
+async fn a_removed_socket_deregisters_and_a_new_one_registers() {
+    let node = node();
+    let driver = Driver::registered(&node, DRIVER).await;
+    driver.unlink();
+    node.wait(|status| status.drivers.is_empty()).await;
+    drop(driver);
+    let again = Driver::registered(&node, DRIVER).await;
+    // Replaced at once, as a driver that was killed does.
+    drop(again);
+    let replaced = Driver::serve(&node.kubelet, DRIVER);
+    replaced.is_registered(&node).await;
+    let gone = |event: &Event| matches!(event, Event::DriverDeregistered { .. });
+    assert_eq!(node.kubelet.calls().count(gone), 2);
+}
+
+#[tokio::test]
+async fn every_registration_is_made_anew_after_a_restart() {
+    let node = node();
+    let driver = Driver::registered(&node, DRIVER).await;
+    node.kubelet.restart().await.expect("restarted");
+    node.wait(|status| status.drivers.len() == 1).await;
+    let registered = |event: &Event| matches!(event, Event::DriverRegistered { .. });
+    let both = |events: &[Event]| events.iter().filter(|event| registered(event)).count() == 2;
+    let calls = node.kubelet.calls();
+    calls.wait_for(both, super::super::support::DEADLINE).await.expect("registered again");
+    assert_eq!(driver.calls().iter().filter(|call| **call == Call::Info).count(), 2);
+}
+
+#[tokio::test]
+async fn slices_are_wiped_at_the_start_and_after_a_driver_was_away_too_long() {
+    let node = Node::start_with(|config| config.dra.wipe_delay = Duration::from_millis(20));
+    let driver = Driver::registered(&node, DRIVER).await;
+    let all = node.kubelet.calls().all();
+    assert_eq!(all[1], Event::SlicesWiped { driver: None });
+    driver.unlink();
+    node.event(|event| *event == Event::SlicesWiped { driver: Some(DRIVER.to_owned()) }).await;
+}
+
+#[tokio::test]
+async fn a_kubelet_can_be_told_to_refuse_drivers() {
+    let node = node();
+    let driver_registration = RegistrationFault::Refuse("not today".to_owned());
+    node.kubelet.misbehave(Misbehaviour { driver_registration, ..Misbehaviour::default() });
+    let driver = Driver::serve(&node.kubelet, DRIVER);
+    assert_eq!(refused(&node, &driver).await, "not today");
+    assert!(driver.calls().contains(&Call::Notified(Err("not today".to_owned()))));
+    node.kubelet.misbehave(Misbehaviour::default());
+    driver.is_registered(&node).await;
+}

@@ -1,0 +1,186 @@
+//! Restarts in every moment of a claim's life, and what the checkpoint says then.
+
+use std::time::Duration;
+
+use windlass_kubelet_api::dra::checkpoint::{Checkpoint, FILE};
+use windlass_kubelet_sim::{
+    ClaimFault, Condition, Config, Event, Kubelet, KubeletError, Misbehaviour, Service, SyncError,
+};
+
+use super::{
+    super::support::{DEADLINE, Node},
+    DRIVER,
+    driver::{Answer, Call, Driver},
+    pod,
+};
+
+fn prepared() -> Call {
+    Call::Prepare(Service::V1, vec!["claim-uid".to_owned()])
+}
+
+fn released() -> Call {
+    Call::Unprepare(vec!["claim-uid".to_owned()])
+}
+
+/// A node on which claims of gone pods are released only when a test says so.
+fn node() -> Node {
+    Node::start_with(|config| config.dra.reconcile_period = Duration::from_secs(3600))
+}
+
+async fn running() -> (Node, Driver) {
+    let node = node();
+    let driver = Driver::registered(&node, DRIVER).await;
+    node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    driver.take_calls();
+    (node, driver)
+}
+
+fn checkpoint(node: &Node) -> Checkpoint {
+    let json = std::fs::read_to_string(node.dir.path().join(FILE)).expect("written");
+    Checkpoint::parse(&json).expect("intact")
+}
+
+/// Dies at this moment when the pod is synced; then lives again.
+async fn die(node: &Node, fault: ClaimFault, uid: &str) {
+    node.kubelet.misbehave(Misbehaviour { claims: fault, ..Misbehaviour::default() });
+    let error = node.kubelet.sync_pod(uid).await.expect_err("it died");
+    assert_eq!(error, SyncError::Stopped(uid.to_owned()));
+    assert!(matches!(node.kubelet.node().kubelet, Condition::Panicked(_)));
+    node.kubelet.misbehave(Misbehaviour::default());
+    restart(node).await;
+}
+
+/// Restarts, and waits until the driver is registered again.
+async fn restart(node: &Node) {
+    node.kubelet.restart().await.expect("restarted");
+    node.wait(|status| {
+        let mut known = status.drivers.values().flatten();
+        known.any(|driver| driver.is_connected)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_running_pod_keeps_its_claim_and_is_not_prepared_again() {
+    let (node, driver) = running().await;
+    restart(&node).await;
+    let claim = node.kubelet.node().claims["default/claim"].clone();
+    assert!(!claim.is_prepared, "the checkpoint does not say");
+    let grant = node.kubelet.start_container("pod-uid", "c").await.expect("a container restart");
+    assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
+    assert_eq!(driver.take_calls(), []);
+    node.kubelet.finish("pod-uid").await;
+    assert_eq!(driver.take_calls(), [released()]);
+}
+
+#[tokio::test]
+async fn a_second_pod_has_a_claim_prepared_again_after_a_restart_and_its_devices_come_twice() {
+    let (node, driver) = running().await;
+    restart(&node).await;
+    node.kubelet.admit(pod("second", "claim")).await.expect("admitted");
+    let grant = node.kubelet.start_container("second-uid", "c").await.expect("started");
+    assert_eq!(driver.take_calls(), [prepared()]);
+    assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"; 2]);
+}
+
+#[tokio::test]
+async fn pods_are_prepared_again_after_a_reboot() {
+    let (node, driver) = running().await;
+    node.kubelet.reboot().await.expect("rebooted");
+    driver.is_registered(&node).await;
+    node.wait(|status| !status.drivers.is_empty()).await;
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    assert_eq!(driver.take_calls(), [prepared()]);
+}
+
+#[tokio::test]
+async fn a_kubelet_that_died_before_the_call_calls_after_its_restart() {
+    let node = node();
+    let driver = Driver::registered(&node, DRIVER).await;
+    node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
+    die(&node, ClaimFault::DieBeforePrepare, "pod-uid").await;
+    assert_eq!(driver.take_calls(), []);
+    let claims = checkpoint(&node).claims.expect("the reference was written");
+    assert_eq!(claims[0].drivers[DRIVER].devices, None);
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    assert_eq!(driver.take_calls(), [prepared()]);
+}
+
+#[tokio::test]
+async fn a_kubelet_that_died_before_it_noted_the_answer_asks_again() {
+    let node = node();
+    let driver = Driver::registered(&node, DRIVER).await;
+    node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
+    die(&node, ClaimFault::DieBeforeRecord, "pod-uid").await;
+    assert_eq!(driver.take_calls(), [prepared()]);
+    let grant = node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    assert_eq!(driver.take_calls(), [prepared()]);
+    assert_eq!(grant.cdi_devices, ["gpu.example.com/claim=claim-uid-0"]);
+    let claims = checkpoint(&node).claims.expect("one claim");
+    assert_eq!(claims[0].drivers[DRIVER].devices.as_ref().map(Vec::len), Some(1));
+}
+
+#[tokio::test]
+async fn a_kubelet_that_died_before_it_forgot_a_claim_releases_it_again() {
+    let (node, driver) = running().await;
+    driver.script().unprepare = Answer::Error("not yet");
+    node.kubelet.finish("pod-uid").await;
+    driver.script().unprepare = Answer::Well;
+    driver.take_calls();
+    die(&node, ClaimFault::DieBeforeForget, "pod-uid").await;
+    assert_eq!(driver.take_calls(), [released()]);
+    assert_eq!(checkpoint(&node).claims.map(|claims| claims.len()), Some(1));
+    node.kubelet.sync_pod("pod-uid").await.expect("released");
+    assert_eq!(driver.take_calls(), [released()]);
+    assert_eq!(checkpoint(&node).claims, Some(Vec::new()));
+}
+
+#[tokio::test]
+async fn a_pod_that_went_while_the_kubelet_was_down_is_made_up_for() {
+    let (node, driver) = running().await;
+    node.kubelet.stop().await;
+    node.kubelet.delete("pod-uid").await;
+    restart(&node).await;
+    assert_eq!(driver.take_calls(), []);
+    node.kubelet.reconcile_claims().await;
+    assert_eq!(driver.take_calls(), [released()]);
+    assert!(node.kubelet.node().claims.is_empty());
+}
+
+#[tokio::test]
+async fn claims_of_gone_pods_are_looked_for_now_and_then() {
+    let node = Node::start_with(|config| config.dra.reconcile_period = Duration::from_millis(20));
+    let driver = Driver::registered(&node, DRIVER).await;
+    node.kubelet.admit(pod("pod", "claim")).await.expect("admitted");
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    driver.script().unprepare = Answer::Error("busy");
+    node.kubelet.delete("pod-uid").await;
+    let failed = |event: &&Event| matches!(event, Event::UnprepareFailed { .. });
+    let twice = |events: &[Event]| events.iter().filter(failed).count() >= 2;
+    node.kubelet.calls().wait_for(twice, DEADLINE).await.expect("tried again");
+    driver.script().unprepare = Answer::Well;
+    node.wait(|status| status.claims.is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_kubelet_does_not_start_with_claims_that_it_cannot_read() {
+    let (node, _driver) = running().await;
+    let path = node.dir.path().join(FILE);
+    let intact = std::fs::read_to_string(&path).expect("written");
+    std::fs::write(&path, intact.replacen("claim-uid", "other-uid", 1)).expect("written");
+    let error = node.kubelet.restart().await.expect_err("corrupt");
+    assert!(matches!(error, KubeletError::Claims(_)), "{error}");
+    std::fs::write(&path, intact).expect("written");
+    restart(&node).await;
+    assert_eq!(node.kubelet.node().claims.len(), 1);
+}
+
+#[tokio::test]
+async fn the_first_start_writes_a_checkpoint_without_claims() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let kubelet = Kubelet::start(Config::new(dir.path())).expect("started");
+    let json = std::fs::read_to_string(dir.path().join(FILE)).expect("written");
+    assert_eq!(json, Checkpoint::default().to_json());
+    kubelet.shutdown().await;
+}
