@@ -216,7 +216,7 @@ impl ConfigFile {
         let health = self.health.take().map(|it| it.value.into_policy(it.line, wrong));
         let labels = self.labels.take().map(|it| it.value.into_policy(it.line, wrong));
         let nics = self.nics.take().map(|it| it.value.into_policy(it.line, wrong));
-        let dra = self.dra.take().map(|entry| entry.into_policy(wrong));
+        let dra = self.dra.take().map(|entry| entry.into_policy(&sources, wrong));
         let fpga = self.fpga.take().map(|it| it.value.into_rules(it.line, wrong));
         Policy {
             mig: self.mig.unwrap_or_default(),

@@ -7,7 +7,7 @@ use super::{
     resources::{SelectorEntry, unlined},
     word::Written,
 };
-use crate::config::{DraOffer, DraPolicy, DriverName, Remark, document::Lined};
+use crate::config::{DraOffer, DraPolicy, DriverName, Remark, SourceRule, document::Lined};
 
 /// What is offered through Dynamic Resource Allocation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -33,9 +33,14 @@ impl DraEntry {
         self.driver.as_ref().map(|Written(name)| name.clone())
     }
 
-    pub(super) fn into_policy(self, wrong: &mut Vec<Remark>) -> DraPolicy {
+    pub(super) fn into_policy(
+        self,
+        sources: &[Lined<SourceRule>],
+        wrong: &mut Vec<Remark>,
+    ) -> DraPolicy {
         let devices = self.devices.into_iter();
-        let devices = devices.map(|Lined { line, value }| value.into_selector(line, wrong));
+        let devices =
+            devices.map(|Lined { line, value }| value.into_selector(line, sources, wrong));
         DraPolicy { offer: self.offer.unwrap_or_default(), devices: devices.collect() }
     }
 
