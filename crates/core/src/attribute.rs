@@ -81,6 +81,12 @@ impl AttributeName {
         valid.then(|| Self { domain: Cow::Borrowed(domain), name: owned() })
     }
 
+    /// A name as a driver's slice has it: one without a domain is the driver's own.
+    pub fn published(driver: &str, name: &str) -> Self {
+        let (domain, name) = name.split_once('/').unwrap_or((driver, name));
+        Self { domain: Cow::Owned(domain.to_owned()), name: Cow::Owned(name.to_owned()) }
+    }
+
     /// Who defines the attribute, `nvidia.com`.
     pub fn domain(&self) -> &str {
         &self.domain

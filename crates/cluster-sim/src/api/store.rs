@@ -6,6 +6,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{kind::Kind, request::Id};
+use crate::names::Names;
 
 /// All objects, as JSON in the shape of their types.
 #[derive(Debug)]
@@ -47,10 +48,6 @@ pub(crate) struct News {
     pub(crate) cuts: u64,
 }
 
-/// Names and ids that nobody chooses, the same in each run.
-#[derive(Clone, Copy, Debug)]
-struct Names(u64);
-
 /// How many changes are kept.
 const HISTORY: usize = 10_000;
 
@@ -67,7 +64,7 @@ impl Store {
             history: VecDeque::new(),
             version: FIRST_VERSION,
             compacted: FIRST_VERSION,
-            names: Names(seed),
+            names: Names::seeded(seed),
             news: watch::Sender::new(news),
         }
     }
@@ -162,36 +159,4 @@ impl Store {
 /// How the store calls a kind.
 pub(crate) fn plural(kind: &Kind) -> Plural {
     (kind.group, kind.resource)
-}
-
-// === impl Names ===
-
-impl Names {
-    /// The letters of the real server: no vowels, so that no words come out.
-    const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-
-    fn next(&mut self) -> u64 {
-        // SplitMix64 (Steele, Lea, Flood 2014): even a counter comes out well mixed.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn suffix(&mut self) -> String {
-        let mut number = self.next();
-        let letter = |_| {
-            let index = usize::try_from(number % 27).expect("less than 27");
-            number /= 27;
-            char::from(Self::LETTERS[index])
-        };
-        (0..5).map(letter).collect()
-    }
-
-    fn uid(&mut self) -> String {
-        let (high, low) = (self.next(), self.next());
-        let (a, b, c) = (high >> 32, (high >> 16) & 0xffff, high & 0x0fff);
-        let (d, e) = (0x8000 | ((low >> 48) & 0x3fff), low & 0xffff_ffff_ffff);
-        format!("{a:08x}-{b:04x}-4{c:03x}-{d:04x}-{e:012x}")
-    }
 }
