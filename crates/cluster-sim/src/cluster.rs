@@ -132,13 +132,12 @@ impl Cluster {
         let objects = self.objects();
         let id = (namespace(&pod.metadata), pod.metadata.name.clone().unwrap_or_default());
         let refused = |source| Unscheduled::Refused { pod: title(pod), source };
-        let pod = match objects.get::<Pod>(&id.0, &id.1) {
-            Some(known) => known,
-            None => {
-                let mut pod = pod.clone();
-                pod.metadata.namespace = Some(id.0);
-                objects.create(&pod).map_err(refused)?
-            }
+        let pod = if let Some(known) = objects.get::<Pod>(&id.0, &id.1) {
+            known
+        } else {
+            let mut pod = pod.clone();
+            pod.metadata.namespace = Some(id.0);
+            objects.create(&pod).map_err(refused)?
         };
         let (pod, claims) = claims::of_pod(&objects, pod)?;
         let fit = find_node(&objects, &pod, &claims)?;

@@ -43,8 +43,10 @@ impl Names {
     /// A unique id in the shape of a random UUID.
     pub(crate) fn uid(&mut self) -> String {
         let (high, low) = (self.next(), self.next());
-        let (a, b, c) = (high >> 32, (high >> 16) & 0xffff, high & 0x0fff);
-        let (d, e) = (0x8000 | ((low >> 48) & 0x3fff), low & 0xffff_ffff_ffff);
-        format!("{a:08x}-{b:04x}-4{c:03x}-{d:04x}-{e:012x}")
+        // Version 4, variant 1.
+        let high = (high & !0xf000) | 0x4000;
+        let low = (low & !(0b11 << 62)) | (0b10 << 62);
+        let digits = format!("{high:016x}{low:016x}");
+        [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
     }
 }

@@ -175,7 +175,6 @@ async fn status_is_written_by_itself_and_devices_in_it_are_applied_by_key() {
     made.status = serde_json::from_value(status).expect("a status");
     let body = claims.replace("c", &PostParams::default(), &made).await.expect("replaced");
     assert_eq!(body.status, None, "the main path does not touch the status");
-    let mut made = made;
     made.metadata = body.metadata;
     let made = claims.replace_status("c", &PostParams::default(), &made).await.expect("replaced");
     assert!(made.status.expect("a status").allocation.is_some());
@@ -270,9 +269,9 @@ fn what_a_node_owns_goes_with_it() {
         controller: Some(true),
         ..OwnerReference::default()
     };
-    let mut owned = slice("owned", "n1", &[]);
-    owned.metadata.owner_references = Some(vec![owner]);
-    objects.put(&owned);
+    let mut part = slice("owned", "n1", &[]);
+    part.metadata.owner_references = Some(vec![owner]);
+    objects.put(&part);
     objects.put(&slice("free", "n1", &[]));
     assert_eq!(objects.delete_node("n1").expect("deleted"), 1);
     let left: Vec<ResourceSlice> = objects.list();

@@ -46,7 +46,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-fn pod(name: &str, claims: Value, limits: Value) -> Pod {
+fn pod(name: &str, claims: &Value, limits: &Value) -> Pod {
     typed(json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
         "spec": {
@@ -58,7 +58,7 @@ fn pod(name: &str, claims: Value, limits: Value) -> Pod {
 
 fn from_template(name: &str) -> Pod {
     let claims = json!([{"name": "gpu", "resourceClaimTemplateName": "one"}]);
-    pod(name, claims, json!({}))
+    pod(name, &claims, &json!({}))
 }
 
 fn node(pod: &Pod) -> Option<&str> {
@@ -106,7 +106,7 @@ async fn a_claim_that_pods_share_stays_where_it_is_until_the_last_goes() {
     cluster.objects().create(&claim).expect("created");
     let claims = json!([{"name": "gpu", "resourceClaimName": "shared"}]);
     for name in ["p1", "p2"] {
-        let scheduled = cluster.schedule(&pod(name, claims.clone(), json!({}))).expect("a node");
+        let scheduled = cluster.schedule(&pod(name, &claims, &json!({}))).expect("a node");
         assert_eq!(node(&scheduled.pod), Some("n1"));
     }
     let status = |cluster: &Cluster| {
@@ -124,7 +124,7 @@ async fn a_claim_that_pods_share_stays_where_it_is_until_the_last_goes() {
 #[tokio::test]
 async fn an_extended_resource_of_a_class_becomes_a_claim() {
     let cluster = cluster();
-    let asking = pod("p", json!([]), json!({"d.com/gpu": "1", "cpu": "1"}));
+    let asking = pod("p", &json!([]), &json!({"d.com/gpu": "1", "cpu": "1"}));
     let scheduled = cluster.schedule(&asking).expect("a node");
     let status = scheduled.pod.status.and_then(|status| status.extended_resource_claim_status);
     let status = status.expect("a special claim");

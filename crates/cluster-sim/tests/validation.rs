@@ -8,7 +8,7 @@ fn objects() -> Objects {
     ApiServer::away(Settings::default()).objects()
 }
 
-fn create(spec: Value) -> Result<ResourceSlice, Refusal> {
+fn create(spec: &Value) -> Result<ResourceSlice, Refusal> {
     let slice = json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
         "metadata": {"name": "s"}, "spec": spec,
@@ -17,7 +17,7 @@ fn create(spec: Value) -> Result<ResourceSlice, Refusal> {
 }
 
 /// A slice of one pool with these devices.
-fn spec(devices: Value) -> Value {
+fn spec(devices: &Value) -> Value {
     json!({
         "driver": "gpu.example.com", "nodeName": "n1", "devices": devices,
         "pool": {"name": "n1/gpus", "generation": 1, "resourceSliceCount": 1},
@@ -36,22 +36,31 @@ fn devices(count: usize, more: &Value) -> Value {
 
 /// Changes one thing of a good slice.
 fn with(pointer: &str, value: Value) -> Value {
-    let mut spec = spec(devices(1, &json!({"attributes": {"a": {"int": 1}}})));
+    let mut spec = spec(&devices(1, &json!({"attributes": {"a": {"int": 1}}})));
     let (parent, key) = pointer.rsplit_once('/').expect("a pointer");
     spec.pointer_mut(parent).expect("a parent")[key] = value;
     spec
+}
+
+fn check(spec: &Value, expected: &str) {
+    let refusal = create(spec).expect_err(expected);
+    assert_eq!((refusal.code, refusal.reason), (422, "Invalid"));
+    let message = refusal.to_string();
+    assert!(message.contains(expected), "{expected}\n{message}");
+    let start = "ResourceSlice.resource.k8s.io \"s\" is invalid: ";
+    assert!(message.starts_with(start), "{message}");
 }
 
 #[test]
 fn a_good_slice_is_taken() {
     let taint = json!({"taints": [{"key": "a.com/b", "effect": "NoSchedule"}]});
     for spec in [
-        spec(devices(128, &json!({}))),
-        spec(devices(64, &taint)),
-        spec(json!([])),
+        spec(&devices(128, &json!({}))),
+        spec(&devices(64, &taint)),
+        spec(&json!([])),
         with("/devices/0/attributes", json!({"x.com/y": {"version": "1.2.3-rc.1+b"}})),
     ] {
-        assert!(create(spec.clone()).is_ok(), "{spec}");
+        assert!(create(&spec).is_ok(), "{spec}");
     }
 }
 
@@ -66,10 +75,10 @@ fn a_slice_is_refused_with_the_field_and_the_reason() {
     };
     for (spec, expected) in [
         (
-            spec(devices(129, &json!({}))),
+            spec(&devices(129, &json!({}))),
             "spec.devices: Too many: 129: must have at most 128 items",
         ),
-        (spec(devices(65, &taint)), "spec.devices: Too many: 65: must have at most 64 items"),
+        (spec(&devices(65, &taint)), "spec.devices: Too many: 65: must have at most 64 items"),
         (with("/devices/0/name", "GPU".into()), "spec.devices[0].name: Invalid value: \"GPU\""),
         (with("/devices/0/attributes", facts(33)), "and capacities must not exceed 32"),
         (
@@ -96,6 +105,14 @@ fn a_slice_is_refused_with_the_field_and_the_reason() {
             ),
             "spec.devices[0].capacity[m].requestPolicy: Forbidden: allowMultipleAllocations must be true",
         ),
+    ] {
+        check(&spec, expected);
+    }
+}
+
+#[test]
+fn a_slice_says_where_it_is_and_which_pool_it_is_of() {
+    for (spec, expected) in [
         (with("/allNodes", true.into()), "{`nodeName`, `allNodes`}"),
         (with("/nodeName", Value::Null), "spec: Required value: exactly one of `nodeName`"),
         (with("/pool/name", "n1//x".into()), "spec.pool.name: Invalid value: \"\""),
@@ -104,30 +121,23 @@ fn a_slice_is_refused_with_the_field_and_the_reason() {
             with("/sharedCounters", json!([])),
             "only one of `sharedCounters` or `devices` is allowed",
         ),
-        (spec(json!([{"name": "a"}, {"name": "a"}])), "spec.devices[1]: Duplicate value: \"a\""),
+        (spec(&json!([{"name": "a"}, {"name": "a"}])), "spec.devices[1]: Duplicate value: \"a\""),
     ] {
-        let refusal = create(spec).expect_err(expected);
-        assert_eq!((refusal.code, refusal.reason), (422, "Invalid"));
-        let message = refusal.to_string();
-        assert!(message.contains(expected), "{expected}\n{message}");
-        assert!(
-            message.starts_with("ResourceSlice.resource.k8s.io \"s\" is invalid: "),
-            "{message}"
-        );
+        check(&spec, expected);
     }
 }
 
 #[test]
 fn requests_of_capacity_keep_to_their_range() {
     let slice = |policy: Value| {
-        spec(json!([{
+        spec(&json!([{
             "name": "gpu-0", "allowMultipleAllocations": true,
             "capacity": {"memory": {"value": "80Gi", "requestPolicy": policy}},
         }]))
     };
     let range = |default: &str, range: Value| json!({"default": default, "validRange": range});
     assert!(
-        create(slice(range("1Gi", json!({"min": "1Gi", "step": "1Gi", "max": "80Gi"})))).is_ok()
+        create(&slice(range("1Gi", json!({"min": "1Gi", "step": "1Gi", "max": "80Gi"})))).is_ok()
     );
     for (policy, expected) in [
         (
@@ -155,7 +165,7 @@ fn requests_of_capacity_keep_to_their_range() {
             "default: Required value: required when validValues is defined",
         ),
     ] {
-        let message = create(slice(policy)).expect_err(expected).to_string();
+        let message = create(&slice(policy)).expect_err(expected).to_string();
         assert!(message.contains(expected), "{expected}\n{message}");
     }
 }
@@ -165,7 +175,7 @@ fn what_is_fixed_of_slices_and_claims_stays() {
     let objects = objects();
     let mut slice: ResourceSlice = serde_json::from_value(json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
-        "metadata": {"name": "s"}, "spec": spec(json!([])),
+        "metadata": {"name": "s"}, "spec": spec(&json!([])),
     }))
     .expect("a slice");
     objects.create(&slice).expect("created");

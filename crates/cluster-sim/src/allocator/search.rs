@@ -208,7 +208,7 @@ impl<'a> Search<'a> {
         let mut too_many = true;
         for alternative in 0..count {
             match self.place_device(Asked { claim, request, alternative }, 0, 0) {
-                Err(Stop::TooMany) if count > 1 => continue,
+                Err(Stop::TooMany) if count > 1 => {}
                 Ok(true) => {
                     self.alternatives.insert((claim, request), alternative);
                     return Ok(true);
@@ -375,11 +375,11 @@ impl<'a> Search<'a> {
         let Candidate { device, id, .. } = &self.candidates[candidate];
         let request = &self.requests[asked.claim][asked.request];
         let full_name = &request.alternatives[asked.alternative].full_name;
-        let asker = Asker { request: request.name, full_name };
+        let whom = Asker { request: request.name, full_name };
         let constraints = &mut self.constraints[asked.claim];
-        let refusing = constraints.iter_mut().position(|c| !c.add(asker, device, &id.driver));
+        let refusing = constraints.iter_mut().position(|c| !c.add(whom, device, &id.driver));
         if let Some(refusing) = refusing {
-            constraints[..refusing].iter_mut().for_each(|constraint| constraint.remove(asker));
+            constraints[..refusing].iter_mut().for_each(|constraint| constraint.remove(whom));
         }
         refusing.is_none()
     }
@@ -387,8 +387,8 @@ impl<'a> Search<'a> {
     fn give_back(&mut self, asked: Asked, candidate: usize) {
         let request = &self.requests[asked.claim][asked.request];
         let full_name = &request.alternatives[asked.alternative].full_name;
-        let asker = Asker { request: request.name, full_name };
-        self.constraints[asked.claim].iter_mut().for_each(|c| c.remove(asker));
+        let whom = Asker { request: request.name, full_name };
+        self.constraints[asked.claim].iter_mut().for_each(|c| c.remove(whom));
         let choice = self.chosen[asked.claim].pop();
         if choice.is_some_and(|choice| choice.consumed.is_some()) {
             self.sharing.get_mut(&candidate).and_then(Vec::pop);

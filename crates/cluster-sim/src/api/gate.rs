@@ -123,13 +123,19 @@ fn entries(value: &Value) -> impl Iterator<Item = &Value> {
 fn clear(value: &mut Value, path: &str) {
     match (split(path), value) {
         (("*", Some(rest)), Value::Array(items)) => {
-            items.iter_mut().for_each(|item| clear(item, rest));
+            for item in items {
+                clear(item, rest);
+            }
         }
         (("*", Some(rest)), Value::Object(fields)) => {
-            fields.values_mut().for_each(|field| clear(field, rest));
+            for field in fields.values_mut() {
+                clear(field, rest);
+            }
         }
         ((key, Some(rest)), Value::Object(fields)) => {
-            fields.get_mut(key).into_iter().for_each(|field| clear(field, rest));
+            if let Some(field) = fields.get_mut(key) {
+                clear(field, rest);
+            }
         }
         ((key, None), Value::Object(fields)) => drop(fields.remove(key)),
         _ => {}

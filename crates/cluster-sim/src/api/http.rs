@@ -116,5 +116,6 @@ fn later(world: &watch::Sender<World>, watched: Watched) -> impl Stream<Item = B
 }
 
 fn lines(events: &[Value]) -> Bytes {
-    events.iter().map(|event| format!("{event}\n")).collect::<String>().into()
+    let line = |text: String, event: &Value| text + &event.to_string() + "\n";
+    events.iter().fold(String::new(), line).into()
 }

@@ -97,7 +97,7 @@ impl Store {
             let entries: &BTreeMap<Id, Entry> = entries;
             entries.iter().map(move |(id, entry)| (kind, id, &entry.object))
         };
-        self.objects.iter().map(|(kind, entries)| (kind, entries)).flat_map(of_kind)
+        self.objects.iter().flat_map(of_kind)
     }
 
     /// Keeps an object under the next version, and returns it.

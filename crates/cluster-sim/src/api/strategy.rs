@@ -34,8 +34,8 @@ pub(crate) fn prepare(write: &Write<'_>, mut new: Value, off: &[Gate]) -> Value 
     for gate in off {
         gate.drop_fields(kind.resource, &mut new, *old);
     }
-    if kind.resource == "resourceclaims" {
-        old.into_iter().for_each(|old| drop_deallocated(&mut new, old));
+    if let ("resourceclaims", Some(old)) = (kind.resource, old) {
+        drop_deallocated(&mut new, old);
     }
     if kind.resource == "resourceslices" {
         let generation = match old {

@@ -109,7 +109,7 @@ impl World {
             "DELETE" => {
                 let selector = Selector::of(kind, namespace, asked)?;
                 let gone = self.delete_all(kind, &selector)?;
-                Ok(Answer::Whole(200, self.list_of(kind, gone, asked)))
+                Ok(Answer::Whole(200, self.list_of(kind, &gone, asked)))
             }
             _ => Err(Refusal::no_such_verb()),
         }
@@ -149,11 +149,11 @@ impl World {
 
     fn list(&self, kind: &'static Kind, selector: &Selector, asked: &Asked) -> Answer {
         let all = self.store.all(kind).map(|(_, object)| object);
-        let found = all.filter(|object| selector.matches(object)).cloned().collect();
-        Answer::Whole(200, self.list_of(kind, found, asked))
+        let found: Vec<_> = all.filter(|object| selector.matches(object)).cloned().collect();
+        Answer::Whole(200, self.list_of(kind, &found, asked))
     }
 
-    fn list_of(&self, kind: &Kind, items: Vec<Value>, asked: &Asked) -> Value {
+    fn list_of(&self, kind: &Kind, items: &[Value], asked: &Asked) -> Value {
         let metadata = json!({"resourceVersion": self.store.version().to_string()});
         if asked.wants_metadata() {
             let items: Vec<_> = items.iter().map(shape::metadata_only).collect();

@@ -1,6 +1,6 @@
 //! One device of a slice.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceTaint};
 
@@ -49,7 +49,7 @@ pub(super) fn place(field: &str, device: &Device, by_device: bool) -> Option<Cau
 
 fn attributes(field: &str, device: &Device) -> Vec<Cause> {
     let attributes = device.attributes.iter().flatten();
-    let facts = attributes.clone().count() + device.capacity.as_ref().map_or(0, |c| c.len());
+    let facts = attributes.clone().count() + device.capacity.as_ref().map_or(0, BTreeMap::len);
     let values: usize = attributes.clone().map(|(_, value)| count(value).max(1)).sum();
     let limit = |found: usize, most: usize, what: &str| {
         let detail = format!("the total number of {what} must not exceed {most}");
