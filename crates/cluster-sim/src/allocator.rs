@@ -18,6 +18,7 @@
 //! Left out: list attributes, binding conditions that are waited for, time limits. The ids of shares are
 //! not random.
 
+mod candidate;
 mod capacity;
 mod constraint;
 mod counters;

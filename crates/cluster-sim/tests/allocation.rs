@@ -344,6 +344,21 @@ fn partitions_share_the_counters_of_their_device() {
 }
 
 #[test]
+fn a_tainted_partition_keeps_its_counters_from_the_others() {
+    let mut slices = partitions();
+    slices[1]["spec"]["devices"][0]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);
+    let ask = |count: i64| json!([request("r", json!({"count": count}))]);
+    check(&Case::new(slices.clone(), ask(1)), "r=half-1");
+    slices[1]["spec"]["devices"][0]["consumesCounters"][0]["counters"]["parts"]["value"] =
+        "2".into();
+    check(
+        &Case::new(slices, ask(1)),
+        "cannot allocate all claims: request r found 0 of 1 among 3 devices (1 tainted, 2 without \
+         enough counters)",
+    );
+}
+
+#[test]
 fn shares_of_a_device_are_rounded_and_counted() {
     let device = json!({
         "name": "a", "allowMultipleAllocations": true,

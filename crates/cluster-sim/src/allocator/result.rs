@@ -11,9 +11,10 @@ use k8s_openapi::api::{
 };
 
 use super::{
+    candidate::Candidate,
     place,
     request::Alternative,
-    search::{Candidate, Choice, Search},
+    search::{Choice, Search},
 };
 use crate::names::Names;
 

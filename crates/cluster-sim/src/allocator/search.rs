@@ -1,25 +1,23 @@
 //! The search: for each claim, request and device of it the first candidate that fits, and back where
 //! that leads nowhere.
 
+mod trial;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::{
     api::{
         core::v1::Node,
-        resource::v1::{AllocationResult, Device, ResourceClaim, ResourceSlice},
+        resource::v1::{AllocationResult, ResourceClaim},
     },
     apimachinery::pkg::api::resource::Quantity,
 };
-use windlass_core::{
-    attribute::{AttributeName, AttributeValue},
-    selector::{Amount, PublishedDevice},
-};
 
 use super::{
-    DeviceId, MAX_RESULTS, Supply, Unallocated, capacity,
-    constraint::{Asker, Constraint},
+    MAX_RESULTS, Supply, Unallocated,
+    candidate::{self, Candidate},
+    constraint::Constraint,
     counters::Counters,
-    place,
     pool::{self, Pool, State},
     request::{self, Alternative, HowMany, Request},
     taken::{Consumed, Taken},
@@ -53,16 +51,6 @@ pub(super) struct Search<'a> {
 
 /// Candidates by why they do not do.
 type Refusals = BTreeMap<&'static str, BTreeSet<usize>>;
-
-/// A device of a pool that is ready.
-#[derive(Debug)]
-pub(super) struct Candidate<'a> {
-    pub(super) id: DeviceId,
-    pub(super) device: &'a Device,
-    pub(super) slice: &'a ResourceSlice,
-    pool: usize,
-    facts: PublishedDevice,
-}
 
 /// A device that was chosen.
 #[derive(Clone, Debug)]
@@ -100,7 +88,7 @@ impl<'a> Search<'a> {
         node: &'a Node,
     ) -> Result<Self, Unallocated> {
         let pools = pool::gather(supply.slices, node);
-        let candidates = candidates(&pools);
+        let candidates = candidate::candidates(&pools);
         let read = |claim| request::requests(claim, supply.classes);
         let requests = claims.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         let taken = Taken::of(supply.claims);
@@ -254,59 +242,6 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
-    /// Whether a candidate is free, selected, and has the capacity.
-    fn is_possible(&mut self, asked: Asked, candidate: usize) -> Step {
-        if self.is_gone(asked, candidate) {
-            return Ok(self.refuse(asked, candidate, "in use"));
-        }
-        if !self.is_selected(asked, candidate).map_err(Stop::Wrong)? {
-            return Ok(self.refuse(asked, candidate, "not selected"));
-        }
-        if !self.has_capacity(asked, candidate) {
-            return Ok(self.refuse(asked, candidate, "without the capacity"));
-        }
-        Ok(true)
-    }
-
-    /// Notes why a candidate does not do.
-    fn refuse(&mut self, asked: Asked, candidate: usize, why: &'static str) -> bool {
-        let request = self.alternative(asked).full_name.clone();
-        self.refused.entry(request).or_default().entry(why).or_default().insert(candidate);
-        false
-    }
-
-    /// Who only looks may look at what others have, but not twice in one claim.
-    fn is_gone(&self, asked: Asked, candidate: usize) -> bool {
-        let claims = self.allocating.get(&candidate);
-        if self.alternative(asked).admin_access {
-            return claims.is_some_and(|claims| claims.contains(&asked.claim));
-        }
-        self.taken.whole.contains(&self.candidates[candidate].id)
-            || claims.is_some_and(|claims| !claims.is_empty())
-    }
-
-    fn is_selected(&mut self, asked: Asked, candidate: usize) -> Result<bool, Unallocated> {
-        if let Some(known) = self.selected.get(&(asked, candidate)) {
-            return Ok(*known);
-        }
-        let Candidate { device, slice, facts, .. } = &self.candidates[candidate];
-        let selected = self.alternative(asked).selects(facts)?
-            && (!place::is_by_device(slice) || place::device_matches(device, self.node));
-        self.selected.insert((asked, candidate), selected);
-        Ok(selected)
-    }
-
-    fn has_capacity(&self, asked: Asked, candidate: usize) -> bool {
-        let Candidate { device, id, .. } = &self.candidates[candidate];
-        let mut chosen = Consumed::new();
-        for (name, amount) in self.sharing.get(&candidate).into_iter().flatten().flatten() {
-            let sum = chosen.entry(name.clone()).or_insert(Amount::ZERO);
-            *sum = sum.saturating_add(*amount);
-        }
-        let others = [self.taken.shared.get(id), Some(&chosen)];
-        capacity::fits(device, self.alternative(asked).capacity, others)
-    }
-
     /// Takes a candidate, goes on, and gives it back if that leads nowhere.
     fn try_candidate(&mut self, asked: Asked, (number, candidate): (usize, usize)) -> Step {
         if !self.take(asked, candidate)? {
@@ -317,88 +252,6 @@ impl<'a> Search<'a> {
             self.give_back(asked, candidate);
         }
         step
-    }
-
-    fn take(&mut self, asked: Asked, candidate: usize) -> Step {
-        let Candidate { device, pool, ref id, .. } = self.candidates[candidate];
-        let is_shared = device.allow_multiple_allocations == Some(true);
-        let id = id.clone();
-        if self.is_gone(asked, candidate) {
-            return Ok(self.refuse(asked, candidate, "in use"));
-        }
-        if self.counts(candidate) && !self.counters.take(pool, device) {
-            return Ok(self.refuse(asked, candidate, "without enough counters"));
-        }
-        // From here on what is refused keeps its counters, as upstream.
-        if self.alternative(asked).is_kept_away_by(device.taints.as_deref().unwrap_or_default()) {
-            return Ok(self.refuse(asked, candidate, "tainted"));
-        }
-        if !self.add_to_constraints(asked, candidate) {
-            if self.everything.contains_key(&asked) {
-                let (title, request) =
-                    (request::title(&self.claims[asked.claim]), &self.alternative(asked).full_name);
-                return Err(Stop::Wrong(Unallocated::Wrong(format!(
-                    "claim {title}, request {request}: cannot add device {id} because a claim \
-                     constraint would not be satisfied"
-                ))));
-            }
-            return Ok(self.refuse(asked, candidate, "against a constraint"));
-        }
-        if !self.has_capacity(asked, candidate) {
-            return Ok(self.refuse(asked, candidate, "without the capacity"));
-        }
-        let mut consumed = None;
-        if is_shared {
-            let amounts = capacity::consumed(device, self.alternative(asked).capacity);
-            let of =
-                |(name, quantity): (&String, &Quantity)| (name.clone(), capacity::amount(quantity));
-            self.sharing.entry(candidate).or_default().push(amounts.iter().map(of).collect());
-            consumed = Some(amounts);
-        } else {
-            self.allocating.entry(candidate).or_default().insert(asked.claim);
-        }
-        let Asked { claim, request, alternative } = asked;
-        self.chosen[claim].push(Choice { candidate, request, alternative, consumed });
-        Ok(true)
-    }
-
-    /// Whether a device takes counters: the first share of a shared one does for all.
-    fn counts(&self, candidate: usize) -> bool {
-        let Candidate { device, id, .. } = &self.candidates[candidate];
-        let in_use = self.taken.shared.contains_key(id)
-            || self.sharing.get(&candidate).is_some_and(|shares| !shares.is_empty());
-        let is_shared = device.allow_multiple_allocations == Some(true);
-        !(is_shared && in_use) && device.consumes_counters.as_ref().is_some_and(|c| !c.is_empty())
-    }
-
-    fn add_to_constraints(&mut self, asked: Asked, candidate: usize) -> bool {
-        let Candidate { device, id, .. } = &self.candidates[candidate];
-        let request = &self.requests[asked.claim][asked.request];
-        let full_name = &request.alternatives[asked.alternative].full_name;
-        let whom = Asker { request: request.name, full_name };
-        let constraints = &mut self.constraints[asked.claim];
-        let refusing = constraints.iter_mut().position(|c| !c.add(whom, device, &id.driver));
-        if let Some(refusing) = refusing {
-            constraints[..refusing].iter_mut().for_each(|constraint| constraint.remove(whom));
-        }
-        refusing.is_none()
-    }
-
-    fn give_back(&mut self, asked: Asked, candidate: usize) {
-        let request = &self.requests[asked.claim][asked.request];
-        let full_name = &request.alternatives[asked.alternative].full_name;
-        let whom = Asker { request: request.name, full_name };
-        self.constraints[asked.claim].iter_mut().for_each(|c| c.remove(whom));
-        let choice = self.chosen[asked.claim].pop();
-        if choice.is_some_and(|choice| choice.consumed.is_some()) {
-            self.sharing.get_mut(&candidate).and_then(Vec::pop);
-        } else {
-            self.allocating.get_mut(&candidate).map(|claims| claims.remove(&asked.claim));
-            let Candidate { device, pool, .. } = self.candidates[candidate];
-            if device.consumes_counters.as_ref().is_some_and(|c| !c.is_empty()) {
-                self.counters.give_back(pool, device);
-            }
-        }
     }
 
     fn note_reached(&mut self, asked: Asked, number: usize) {
@@ -444,46 +297,4 @@ fn constraints(claim: &ResourceClaim) -> Result<Vec<Constraint<'_>>, Unallocated
         })
     };
     all.enumerate().map(read).collect()
-}
-
-fn candidates<'a>(pools: &[Pool<'a>]) -> Vec<Candidate<'a>> {
-    let mut candidates = Vec::new();
-    for (pool, Pool { state, .. }) in pools.iter().enumerate() {
-        let State::Ready(contents) = state else { continue };
-        for slice in &contents.here {
-            let devices = slice.spec.devices.iter().flatten();
-            candidates.extend(devices.map(|device| Candidate::of(pool, slice, device)));
-        }
-    }
-    candidates
-}
-
-// === impl Candidate ===
-
-impl<'a> Candidate<'a> {
-    fn of(pool: usize, slice: &'a ResourceSlice, device: &'a Device) -> Self {
-        let driver = &slice.spec.driver;
-        let id = DeviceId {
-            driver: driver.clone(),
-            pool: slice.spec.pool.name.clone(),
-            device: device.name.clone(),
-        };
-        let name = |name: &String| AttributeName::published(driver, name);
-        let attributes = device.attributes.iter().flatten().filter_map(|(key, value)| {
-            let string = value.string.clone().map(AttributeValue::String);
-            let version = || value.version.clone().map(AttributeValue::Version);
-            let int = || value.int.map(AttributeValue::Int);
-            let bool = || value.bool.map(AttributeValue::Bool);
-            Some((name(key), string.or_else(version).or_else(int).or_else(bool)?))
-        });
-        let capacities = device.capacity.iter().flatten();
-        let facts = PublishedDevice {
-            id: id.to_string(),
-            driver: driver.clone(),
-            attributes: attributes.collect(),
-            capacity: capacities.map(|(k, c)| (name(k), capacity::amount(&c.value))).collect(),
-            allow_multiple_allocations: device.allow_multiple_allocations == Some(true),
-        };
-        Self { id, device, slice, pool, facts }
-    }
 }
