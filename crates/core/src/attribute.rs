@@ -81,9 +81,10 @@ impl AttributeName {
         valid.then(|| Self { domain: Cow::Borrowed(domain), name: owned() })
     }
 
-    /// Names an attribute in the domain of a driver, which a configuration names.
-    pub fn of_driver(driver: &str, name: &'static str) -> Self {
-        Self { domain: Cow::Owned(driver.to_owned()), name: Cow::Borrowed(name) }
+    /// A name as a driver's slice has it: one without a domain is the driver's own.
+    pub fn published(driver: &str, name: &str) -> Self {
+        let (domain, name) = name.split_once('/').unwrap_or((driver, name));
+        Self { domain: Cow::Owned(domain.to_owned()), name: Cow::Owned(name.to_owned()) }
     }
 
     /// The same identifier in another domain.

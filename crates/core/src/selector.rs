@@ -11,13 +11,14 @@
 //! is an error, which `has()` and `.?name.orValue(...)` avoid. `device.id`, `device.index` and
 //! `device.kind` are ours: a node's devices have them with no driver. `device.driver` and
 //! `device.allowMultipleAllocations` are not there, since a device of the node's configuration is of
-//! no DRA driver. Of Kubernetes' libraries there are quantities and versions; those for lists,
+//! no DRA driver; those that a slice publishes have them, and nothing of ours. Of Kubernetes' libraries there are quantities and versions; those for lists,
 //! strings, sets, URLs and addresses are not.
 
 mod check;
 mod facts;
 mod language;
 mod nearest;
+mod published;
 mod quantity;
 mod said;
 mod version;
@@ -27,13 +28,16 @@ use std::{fmt, str::FromStr, sync::Arc};
 
 use cel::{
     Context, ExecutionError, Value,
-    common::{ast::IdedExpr, types::CelBool},
+    common::{ast::IdedExpr, types::CelBool, value::Val},
     parser::PrattParser,
 };
 
-pub use nearest::nearest;
-pub use said::{Asked, Comparison, Literal, Type};
-
+pub use self::{
+    nearest::nearest,
+    published::{PublishedDevice, PublishedExpression},
+    quantity::Amount,
+    said::{Asked, Comparison, Literal, Type},
+};
 use crate::device::Device;
 
 /// A CEL expression about `device`, parsed once; two with the same text are equal.
@@ -92,8 +96,13 @@ impl DeviceExpression {
 
     /// Whether the device is selected.
     pub fn matches(&self, device: &Device) -> Result<bool, NoAnswer> {
+        self.evaluate(facts::variable(device), device.id.as_str())
+    }
+
+    /// Whether a device is selected, given the variable and what errors call it.
+    fn evaluate(&self, variable: Box<dyn Val + '_>, device: &str) -> Result<bool, NoAnswer> {
         let mut context = Context::with_env(language::environment());
-        context.add_variable_as_val("device", facts::variable(device));
+        context.add_variable_as_val("device", variable);
         let answer = Value::resolve_val(&self.parsed, &context).map_err(|error| {
             let sort = match error {
                 ExecutionError::NoSuchKey(_) => Sort::Lack,
@@ -108,9 +117,21 @@ impl DeviceExpression {
         })
     }
 
-    fn no_answer(&self, device: &Device, problem: &str) -> NoAnswer {
-        let (expression, device) = (in_a_line(&self.text), device.id.to_string());
+    fn no_answer(&self, device: &str, problem: &str) -> NoAnswer {
+        let (expression, device) = (in_a_line(&self.text), device.to_owned());
         NoAnswer { expression, device, problem: in_a_line(problem), sort: Sort::Misuse }
+    }
+
+    /// Reads an expression about a device of which these fields are known.
+    fn about(fields: &'static [&'static str], text: &str) -> Result<Self, InvalidExpression> {
+        let invalid = |problem: String| InvalidExpression {
+            text: in_a_line(text),
+            problem: in_a_line(&problem),
+        };
+        check_length(text).map_err(invalid)?;
+        let parsed = parse(text).map_err(invalid)?;
+        check::check(&parsed, fields).map_err(|fault| invalid(fault.located(text)))?;
+        Ok(Self { text: text.into(), parsed: Arc::new(parsed) })
     }
 }
 
@@ -130,14 +151,7 @@ impl FromStr for DeviceExpression {
     type Err = InvalidExpression;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let invalid = |problem: String| InvalidExpression {
-            text: in_a_line(text),
-            problem: in_a_line(&problem),
-        };
-        check_length(text).map_err(invalid)?;
-        let parsed = parse(text).map_err(invalid)?;
-        check::check(&parsed).map_err(|fault| invalid(fault.located(text)))?;
-        Ok(Self { text: text.into(), parsed: Arc::new(parsed) })
+        Self::about(&facts::FIELDS, text)
     }
 }
 

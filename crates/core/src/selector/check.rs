@@ -11,10 +11,7 @@ use cel::common::{
     value::CowVal,
 };
 
-use super::{
-    facts::FIELDS,
-    language::{FUNCTIONS, MACROS, environment},
-};
+use super::language::{FUNCTIONS, MACROS, environment};
 
 /// Nesting of what is evaluated. A level takes some 40 KiB of stack where the crate is not optimised,
 /// and a thread may have 2 MiB. Long chains of `&&` and `||` nest little: they become balanced trees.
@@ -71,9 +68,9 @@ pub(super) struct Fault {
     pub(super) name: Option<String>,
 }
 
-/// Checks an expression.
-pub(super) fn check(expression: &IdedExpr) -> Result<(), Fault> {
-    let Weight { work, .. } = Walk::default().weigh(expression, 0)?;
+/// Checks an expression about a device of which these fields are known.
+pub(super) fn check(expression: &IdedExpr, fields: &'static [&'static str]) -> Result<(), Fault> {
+    let Weight { work, .. } = Walk { fields, scope: Vec::new() }.weigh(expression, 0)?;
     if work > MAX_WORK {
         return fault(format!(
             "it may take {work} steps for one device and {MAX_WORK} are allowed: nest fewer loops"
@@ -94,8 +91,8 @@ struct Weight {
 }
 
 /// The way through an expression: the loop variables in scope, and what they hold.
-#[derive(Default)]
 struct Walk<'a> {
+    fields: &'static [&'static str],
     scope: Vec<(&'a str, Weight)>,
 }
 
@@ -149,8 +146,8 @@ impl<'a> Walk<'a> {
 
     fn select(&mut self, select: &'a SelectExpr, depth: usize) -> Result<Weight, Fault> {
         let of_device = matches!(&select.operand.expr, Expr::Ident(name) if name == "device");
-        if of_device && !FIELDS.contains(&select.field.as_str()) && !self.is_shadowed() {
-            let fields = FIELDS.join(", ");
+        if of_device && !self.fields.contains(&select.field.as_str()) && !self.is_shadowed() {
+            let fields = self.fields.join(", ");
             let problem = format!("device has no {:?}: there are {fields}", select.field);
             return named(&select.field, problem);
         }

@@ -23,13 +23,13 @@ pub(super) const FIELDS: [&str; 6] = ["attributes", "capacity", "id", "index", "
 /// Values by domain. A domain that the device knows nothing of is an empty one, as in DRA, so that
 /// `has()` can ask for what is in it.
 #[derive(Clone, Debug)]
-struct Domains<'v> {
+pub(super) struct Domains<'v> {
     known: CelMap<'v>,
     unknown: CelMap<'v>,
 }
 
 /// A named value.
-type Entry<'v> = (&'v str, Box<dyn Val + 'v>);
+pub(super) type Entry<'v> = (&'v str, Box<dyn Val + 'v>);
 
 /// The value of the variable `device`; texts are borrowed.
 pub(super) fn variable<'v>(device: &'v Device) -> Box<dyn Val + 'v> {
@@ -49,7 +49,7 @@ pub(super) fn variable<'v>(device: &'v Device) -> Box<dyn Val + 'v> {
     Box::new(map(FIELDS.into_iter().zip(fields)))
 }
 
-fn attribute(value: &AttributeValue) -> Box<dyn Val + '_> {
+pub(super) fn attribute(value: &AttributeValue) -> Box<dyn Val + '_> {
     match value {
         AttributeValue::String(text) => Box::new(CelString::from(text.as_str())),
         AttributeValue::Int(number) => Box::new(CelInt::from(*number)),
@@ -61,7 +61,7 @@ fn attribute(value: &AttributeValue) -> Box<dyn Val + '_> {
     }
 }
 
-fn map<'v>(entries: impl Iterator<Item = Entry<'v>>) -> CelMap<'v> {
+pub(super) fn map<'v>(entries: impl Iterator<Item = Entry<'v>>) -> CelMap<'v> {
     let entries = entries.map(|(key, value)| (CelMapKey::from(key), value));
     CelMap::from(entries.collect::<HashMap<_, _>>())
 }
@@ -69,7 +69,7 @@ fn map<'v>(entries: impl Iterator<Item = Entry<'v>>) -> CelMap<'v> {
 // === impl Domains ===
 
 impl<'v> Domains<'v> {
-    fn of(values: impl Iterator<Item = (&'v AttributeName, Box<dyn Val + 'v>)>) -> Self {
+    pub(super) fn of(values: impl Iterator<Item = (&'v AttributeName, Box<dyn Val + 'v>)>) -> Self {
         let mut domains: BTreeMap<&str, Vec<Entry<'v>>> = BTreeMap::new();
         for (name, value) in values {
             domains.entry(name.domain()).or_default().push((name.name(), value));

@@ -38,13 +38,16 @@ const SUFFIXES: [(&str, i128); 15] = [
 
 /// An amount, in billionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Amount(i128);
+pub struct Amount(i128);
 
 // === impl Amount ===
 
 impl Amount {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+
     /// Reads Kubernetes' notation. What is finer than a billionth is rounded away from zero, as there.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let (negative, unsigned) = match text.as_bytes().first()? {
             b'-' => (true, &text[1..]),
             b'+' => (false, &text[1..]),
@@ -59,6 +62,24 @@ impl Amount {
     /// The whole number that it is.
     pub(super) fn as_integer(self) -> Option<i64> {
         (self.0 % PER_ONE == 0).then(|| i64::try_from(self.0 / PER_ONE).ok()).flatten()
+    }
+
+    /// The least whole number that is no less, as Kubernetes reads an amount as a number.
+    pub fn rounded_up(self) -> i64 {
+        let whole = self.0.div_euclid(PER_ONE) + i128::from(self.0.rem_euclid(PER_ONE) != 0);
+        i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// What is left of it; may be less than nothing.
+    #[must_use]
+    pub fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
     }
 
     pub(super) fn sign(self) -> CelInt {
@@ -87,6 +108,12 @@ impl Amount {
 impl From<Quantity> for Amount {
     fn from(quantity: Quantity) -> Self {
         let (Quantity::Bytes(number) | Quantity::Count(number)) = quantity;
+        Self(i128::from(number) * PER_ONE)
+    }
+}
+
+impl From<i64> for Amount {
+    fn from(number: i64) -> Self {
         Self(i128::from(number) * PER_ONE)
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
     let mut attributes: Attributes =
         public.map(|(name, value)| (published(name), value.clone())).collect();
     let kind = AttributeValue::string(device.kind.to_string());
-    attributes.insert(AttributeName::of_driver(driver.as_str(), TYPE), kind);
+    attributes.insert(AttributeName::published(driver.as_str(), TYPE), kind);
     attributes
 }
 

@@ -1,0 +1,96 @@
+//! Capacity of devices that several claims may have: what a request takes, and whether it is there.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::resource::v1::{
+        CapacityRequestPolicy, CapacityRequestPolicyRange, CapacityRequirements, Device,
+        DeviceCapacity,
+    },
+    apimachinery::pkg::api::resource::Quantity,
+};
+use windlass_core::{attribute, selector::Amount};
+
+use super::taken::Consumed;
+
+/// Whether a device has what is asked, beside what others have of it.
+pub(super) fn fits(
+    device: &Device,
+    wanted: Option<&CapacityRequirements>,
+    others: [Option<&Consumed>; 2],
+) -> bool {
+    let asked = wanted.and_then(|wanted| wanted.requests.as_ref());
+    let known = device.capacity.as_ref();
+    let is_known = |name: &String| known.is_some_and(|known| known.contains_key(name));
+    if asked.is_some_and(|asked| !asked.keys().all(is_known)) {
+        return false;
+    }
+    known.into_iter().flatten().all(|(name, capacity)| {
+        let takes = consumption(asked.and_then(|asked| asked.get(name)), capacity);
+        let gone = others.iter().flatten().filter_map(|consumed| consumed.get(name));
+        let sum = gone.fold(amount(&takes), |sum, gone| sum.saturating_add(*gone));
+        !violates(&takes, capacity.request_policy.as_ref()) && sum <= amount(&capacity.value)
+    })
+}
+
+/// What a request takes of each capacity of a device.
+pub(super) fn consumed(
+    device: &Device,
+    wanted: Option<&CapacityRequirements>,
+) -> BTreeMap<String, Quantity> {
+    let asked = wanted.and_then(|wanted| wanted.requests.as_ref());
+    let of = |(name, capacity): (&String, &DeviceCapacity)| {
+        (name.clone(), consumption(asked.and_then(|asked| asked.get(name)), capacity))
+    };
+    device.capacity.iter().flatten().map(of).collect()
+}
+
+/// Who asks for nothing gets the default, and all where there is none.
+fn consumption(asked: Option<&Quantity>, capacity: &DeviceCapacity) -> Quantity {
+    let policy = capacity.request_policy.as_ref();
+    let Some(asked) = asked else {
+        let default = policy.and_then(|policy| policy.default.as_ref());
+        return default.unwrap_or(&capacity.value).clone();
+    };
+    match policy {
+        Some(CapacityRequestPolicy { valid_range: Some(range), .. }) => in_range(asked, range),
+        Some(CapacityRequestPolicy { valid_values: Some(values), .. }) => {
+            let enough = values.iter().find(|value| amount(asked) <= amount(value));
+            enough.unwrap_or(asked).clone()
+        }
+        _ => asked.clone(),
+    }
+}
+
+/// Rounded up to the next step from the least.
+fn in_range(asked: &Quantity, range: &CapacityRequestPolicyRange) -> Quantity {
+    if amount(asked) < amount(&range.min) {
+        return range.min.clone();
+    }
+    let Some(step) = &range.step else { return asked.clone() };
+    let (min, step) = (amount(&range.min).rounded_up(), amount(step).rounded_up().max(1));
+    let beyond = amount(asked).rounded_up() - min;
+    let steps = beyond / step + i64::from(beyond % step != 0);
+    let whole = u64::try_from(min + steps * step).unwrap_or_default();
+    Quantity(attribute::Quantity::Bytes(whole).to_string())
+}
+
+fn violates(takes: &Quantity, policy: Option<&CapacityRequestPolicy>) -> bool {
+    let Some(policy) = policy else { return false };
+    if policy.default.as_ref() == Some(takes) {
+        return false;
+    }
+    if let Some(range) = &policy.valid_range {
+        let (min, value) = (amount(&range.min).rounded_up(), amount(takes).rounded_up());
+        let step = range.step.as_ref().map(|step| amount(step).rounded_up().max(1));
+        return range.max.as_ref().is_some_and(|max| amount(takes) > amount(max))
+            || step.is_some_and(|step| (value - min) % step != 0);
+    }
+    let values = policy.valid_values.as_deref().unwrap_or_default();
+    !values.is_empty() && !values.iter().any(|value| amount(value) == amount(takes))
+}
+
+/// What is no quantity is nothing; the API server lets none in.
+pub(super) fn amount(quantity: &Quantity) -> Amount {
+    Amount::parse(&quantity.0).unwrap_or(Amount::ZERO)
+}

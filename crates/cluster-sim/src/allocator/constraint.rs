@@ -1,0 +1,99 @@
+//! Constraints between the devices of a claim.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceConstraint};
+
+/// A constraint, with what it knows of the devices that were chosen.
+#[derive(Debug)]
+pub(super) struct Constraint<'a> {
+    requests: &'a [String],
+    attribute: &'a str,
+    rule: Rule,
+    chosen: usize,
+}
+
+#[derive(Debug)]
+enum Rule {
+    /// All have the value of the first.
+    Match(Option<DeviceAttribute>),
+    /// None has the value that another request's last device has.
+    Distinct(BTreeMap<String, DeviceAttribute>),
+}
+
+/// For whom a device is: the request, and which alternative of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asker<'a> {
+    pub(super) request: &'a str,
+    /// `request/alternative`.
+    pub(super) full_name: &'a str,
+}
+
+// === impl Constraint ===
+
+impl<'a> Constraint<'a> {
+    /// `None` for a constraint of a kind that is not known.
+    pub(super) fn of(constraint: &'a DeviceConstraint) -> Option<Self> {
+        let (attribute, rule) = match (&constraint.match_attribute, &constraint.distinct_attribute)
+        {
+            (Some(attribute), _) => (attribute, Rule::Match(None)),
+            (None, Some(attribute)) => (attribute, Rule::Distinct(BTreeMap::new())),
+            (None, None) => return None,
+        };
+        let requests = constraint.requests.as_deref().unwrap_or_default();
+        Some(Self { requests, attribute, rule, chosen: 0 })
+    }
+
+    /// Whether a device may join those that were chosen, and then has.
+    pub(super) fn add(&mut self, asker: Asker<'_>, device: &Device, driver: &str) -> bool {
+        if !self.is_about(asker) {
+            return true;
+        }
+        let Some(value) = lookup(device, driver, self.attribute) else { return false };
+        let may_join = self.chosen == 0
+            || match &self.rule {
+                Rule::Match(first) => is_plain(value) && first.as_ref() == Some(value),
+                Rule::Distinct(others) => is_plain(value) && others.values().all(|o| o != value),
+            };
+        if may_join {
+            match &mut self.rule {
+                Rule::Match(first) if self.chosen == 0 => *first = Some(value.clone()),
+                Rule::Match(_) => {}
+                Rule::Distinct(others) => {
+                    others.insert(asker.request.to_owned(), value.clone());
+                }
+            }
+            self.chosen += 1;
+        }
+        may_join
+    }
+
+    /// Forgets a device that was added.
+    pub(super) fn remove(&mut self, asker: Asker<'_>) {
+        if self.is_about(asker) {
+            self.chosen = self.chosen.saturating_sub(1);
+            if let Rule::Distinct(others) = &mut self.rule {
+                others.remove(asker.request);
+            }
+        }
+    }
+
+    fn is_about(&self, asker: Asker<'_>) -> bool {
+        let named = |name: &String| *name == asker.request || *name == asker.full_name;
+        self.requests.is_empty() || self.requests.iter().any(named)
+    }
+}
+
+/// By the whole name, or without the domain where that is the driver's own.
+fn lookup<'a>(device: &'a Device, driver: &str, name: &str) -> Option<&'a DeviceAttribute> {
+    let attributes = device.attributes.as_ref()?;
+    attributes.get(name).or_else(|| {
+        let (domain, id) = name.split_once('/')?;
+        attributes.get(id).filter(|_| domain == driver)
+    })
+}
+
+/// Whether it is one value; lists are compared with nothing.
+fn is_plain(value: &DeviceAttribute) -> bool {
+    value.string.is_some() || value.int.is_some() || value.bool.is_some() || value.version.is_some()
+}

@@ -1,0 +1,76 @@
+//! Which nodes a slice or a device is for.
+
+use k8s_openapi::api::{
+    core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm},
+    resource::v1::{Device, ResourceSlice},
+};
+
+/// Whether a slice has something for a node. Counters are for all nodes of their pool.
+pub(super) fn is_relevant(slice: &ResourceSlice, node: &Node) -> bool {
+    let spec = &slice.spec;
+    if spec.shared_counters.as_ref().is_some_and(|counters| !counters.is_empty()) {
+        return true;
+    }
+    let name = spec.node_name.as_deref().unwrap_or_default();
+    if !name.is_empty() || spec.all_nodes == Some(true) || spec.node_selector.is_some() {
+        let all = spec.all_nodes == Some(true);
+        return matches(node, (name, all, spec.node_selector.as_ref()));
+    }
+    is_by_device(slice) && spec.devices.iter().flatten().any(|device| device_matches(device, node))
+}
+
+/// Whether the devices of a slice say themselves where they are.
+pub(super) fn is_by_device(slice: &ResourceSlice) -> bool {
+    slice.spec.per_device_node_selection == Some(true)
+}
+
+/// Whether a device that says where it is is for a node.
+pub(super) fn device_matches(device: &Device, node: &Node) -> bool {
+    let name = device.node_name.as_deref().unwrap_or_default();
+    matches(node, (name, device.all_nodes == Some(true), device.node_selector.as_ref()))
+}
+
+/// Whether a selector, if there is one, lets a node in.
+pub(crate) fn lets_in(selector: Option<&NodeSelector>, node: &Node) -> bool {
+    selector.is_none() || matches(node, ("", false, selector))
+}
+
+fn matches(node: &Node, (name, all, selector): (&str, bool, Option<&NodeSelector>)) -> bool {
+    if !name.is_empty() {
+        return node.metadata.name.as_deref() == Some(name);
+    }
+    all || selector.is_some_and(|s| s.node_selector_terms.iter().any(|term| meets(node, term)))
+}
+
+/// An empty term meets no node.
+fn meets(node: &Node, term: &NodeSelectorTerm) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    let label = |r: &NodeSelectorRequirement| {
+        holds(r, labels.and_then(|labels| labels.get(&r.key)).map(String::as_str))
+    };
+    let field = |r: &NodeSelectorRequirement| {
+        let name = node.metadata.name.as_deref();
+        holds(r, name.filter(|_| r.key == "metadata.name"))
+    };
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    (!expressions.is_empty() || !fields.is_empty())
+        && expressions.iter().all(label)
+        && fields.iter().all(field)
+}
+
+fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let among = value.is_some_and(|value| values.iter().any(|known| known == value));
+    let number = |text: &str| text.parse::<i64>().ok();
+    let pair = value.and_then(number).zip(values.first().and_then(|first| number(first)));
+    match requirement.operator.as_str() {
+        "In" => among,
+        "NotIn" => !among,
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => pair.is_some_and(|(value, bound)| value > bound),
+        "Lt" => pair.is_some_and(|(value, bound)| value < bound),
+        _ => false,
+    }
+}

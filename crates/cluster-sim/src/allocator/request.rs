@@ -1,0 +1,185 @@
+//! What a claim asks for, each request with its alternatives.
+
+use k8s_openapi::api::resource::v1::{
+    CapacityRequirements, DeviceClass, DeviceRequest, DeviceSelector, DeviceTaint,
+    DeviceToleration, ResourceClaim,
+};
+use windlass_core::selector::{PublishedDevice, PublishedExpression};
+
+use super::Unallocated;
+
+/// A request: one thing, or the first of several that there is.
+#[derive(Debug)]
+pub(super) struct Request<'a> {
+    pub(super) name: &'a str,
+    pub(super) alternatives: Vec<Alternative<'a>>,
+}
+
+/// One thing that would do.
+#[derive(Debug)]
+pub(super) struct Alternative<'a> {
+    /// `request`, or `request/alternative`.
+    pub(super) full_name: String,
+    pub(super) class: &'a DeviceClass,
+    pub(super) how_many: HowMany,
+    pub(super) admin_access: bool,
+    pub(super) capacity: Option<&'a CapacityRequirements>,
+    pub(super) tolerations: Option<&'a Vec<DeviceToleration>>,
+    selectors: Vec<Selector>,
+}
+
+/// How many devices are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HowMany {
+    Exactly(usize),
+    All,
+}
+
+/// An expression that may be none, and whose it is.
+#[derive(Debug)]
+struct Selector {
+    whose: String,
+    expression: Result<PublishedExpression, String>,
+}
+
+/// The fields that a request and an alternative have in common.
+struct Wish<'a> {
+    full_name: String,
+    class: &'a str,
+    mode: Option<&'a String>,
+    count: Option<i64>,
+    admin_access: bool,
+    capacity: Option<&'a CapacityRequirements>,
+    tolerations: Option<&'a Vec<DeviceToleration>>,
+    selectors: &'a [DeviceSelector],
+}
+
+/// The requests of a claim.
+pub(super) fn requests<'a>(
+    claim: &'a ResourceClaim,
+    classes: &'a [DeviceClass],
+) -> Result<Vec<Request<'a>>, Unallocated> {
+    let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
+    let read = |request: &'a DeviceRequest| {
+        let read = |wish| Alternative::of(wish, &title(claim), classes);
+        let alternatives = wishes(request).into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        Ok(Request { name: &request.name, alternatives })
+    };
+    requests.map(read).collect()
+}
+
+/// `namespace/name`.
+pub(super) fn title(claim: &ResourceClaim) -> String {
+    let word = |text: &Option<String>| text.clone().unwrap_or_default();
+    format!("{}/{}", word(&claim.metadata.namespace), word(&claim.metadata.name))
+}
+
+fn wishes(request: &DeviceRequest) -> Vec<Wish<'_>> {
+    let alternatives = request.first_available.iter().flatten().map(|sub| Wish {
+        full_name: format!("{}/{}", request.name, sub.name),
+        class: &sub.device_class_name,
+        mode: sub.allocation_mode.as_ref(),
+        count: sub.count,
+        admin_access: false,
+        capacity: sub.capacity.as_ref(),
+        tolerations: sub.tolerations.as_ref(),
+        selectors: sub.selectors.as_deref().unwrap_or_default(),
+    });
+    let exactly = request.exactly.iter().map(|exactly| Wish {
+        full_name: request.name.clone(),
+        class: &exactly.device_class_name,
+        mode: exactly.allocation_mode.as_ref(),
+        count: exactly.count,
+        admin_access: exactly.admin_access == Some(true),
+        capacity: exactly.capacity.as_ref(),
+        tolerations: exactly.tolerations.as_ref(),
+        selectors: exactly.selectors.as_deref().unwrap_or_default(),
+    });
+    exactly.chain(alternatives).collect()
+}
+
+// === impl Alternative ===
+
+impl<'a> Alternative<'a> {
+    fn of(wish: Wish<'a>, claim: &str, classes: &'a [DeviceClass]) -> Result<Self, Unallocated> {
+        let wrong = |what: &str| {
+            Unallocated::Wrong(format!("claim {claim}, request {}: {what}", wish.full_name))
+        };
+        let is_it = |class: &&DeviceClass| class.metadata.name.as_deref() == Some(wish.class);
+        let class = classes.iter().find(is_it).ok_or_else(|| {
+            let name = wish.class;
+            wrong(&format!(
+                "could not retrieve device class {name}: deviceclass.resource.k8s.io {name:?} not found"
+            ))
+        })?;
+        let how_many = match wish.mode.map(String::as_str) {
+            None | Some("ExactCount") => {
+                HowMany::Exactly(usize::try_from(wish.count.unwrap_or(1)).unwrap_or(usize::MAX))
+            }
+            Some("All") => HowMany::All,
+            Some(other) => return Err(wrong(&format!("unsupported count mode {other}"))),
+        };
+        let of_class = class.spec.selectors.as_deref().unwrap_or_default();
+        let named = |whose: &str, selectors: &[DeviceSelector]| -> Vec<Selector> {
+            let whose = |index| format!("{whose}: selector #{index}");
+            let indexed = selectors.iter().enumerate();
+            indexed.map(|(index, selector)| Selector::of(whose(index), selector)).collect()
+        };
+        let mut selectors = named(&format!("class {}", wish.class), of_class);
+        selectors.extend(named(&format!("claim {claim}"), wish.selectors));
+        Ok(Self {
+            full_name: wish.full_name,
+            class,
+            how_many,
+            admin_access: wish.admin_access,
+            capacity: wish.capacity,
+            tolerations: wish.tolerations,
+            selectors,
+        })
+    }
+
+    /// Whether all expressions select a device.
+    pub(super) fn selects(&self, device: &PublishedDevice) -> Result<bool, Unallocated> {
+        for Selector { whose, expression } in &self.selectors {
+            let wrong = |sort: &str, error: &dyn std::fmt::Display| {
+                Unallocated::Wrong(format!("{whose}: CEL {sort} error: {error}"))
+            };
+            let expression = expression.as_ref().map_err(|error| wrong("compile", error))?;
+            if !expression.matches(device).map_err(|error| wrong("runtime", &error))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a taint keeps a device away.
+    pub(super) fn is_kept_away_by(&self, taints: &[DeviceTaint]) -> bool {
+        let tolerates = |taint: &DeviceTaint| {
+            self.tolerations.into_iter().flatten().any(|toleration| tolerates(toleration, taint))
+        };
+        let counts = |taint: &&DeviceTaint| ["NoSchedule", "NoExecute"].contains(&&*taint.effect);
+        taints.iter().filter(counts).any(|taint| !tolerates(taint))
+    }
+}
+
+// === impl Selector ===
+
+impl Selector {
+    fn of(whose: String, selector: &DeviceSelector) -> Self {
+        let text = selector.cel.as_ref().map_or("", |cel| cel.expression.as_str());
+        let expression = text.parse::<PublishedExpression>().map_err(|error| error.to_string());
+        Self { whose, expression }
+    }
+}
+
+/// An empty effect or key is every one.
+fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
+    let word = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (effect, key) = (word(&toleration.effect), word(&toleration.key));
+    let value = match toleration.operator.as_deref() {
+        None | Some("" | "Equal") => word(&toleration.value) == word(&taint.value),
+        Some("Exists") => true,
+        Some(_) => false,
+    };
+    (effect.is_empty() || effect == taint.effect) && (key.is_empty() || key == taint.key) && value
+}

@@ -1,0 +1,169 @@
+//! What was chosen, as a claim's status has it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::{
+    core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm},
+    resource::v1::{
+        AllocationResult, DeviceAllocationConfiguration, DeviceAllocationResult,
+        DeviceRequestAllocationResult,
+    },
+};
+
+use super::{
+    candidate::Candidate,
+    place,
+    request::Alternative,
+    search::{Choice, Search},
+};
+use crate::names::Names;
+
+// === impl Search ===
+
+impl Search<'_> {
+    /// The result of a claim after the search found a solution.
+    pub(super) fn result(&self, claim: usize) -> AllocationResult {
+        let uid = self.claims[claim].metadata.uid.as_deref().unwrap_or_default();
+        let mut shares = Names::seeded_by(uid);
+        let choices = self.chosen[claim].iter();
+        let results = choices.map(|choice| self.device(claim, choice, &mut shares)).collect();
+        let config = [self.class_config(claim), self.claim_config(claim)].concat();
+        AllocationResult {
+            devices: Some(DeviceAllocationResult {
+                results: Some(results),
+                config: Some(config).filter(|config| !config.is_empty()),
+            }),
+            node_selector: self.node_selector(claim),
+            ..AllocationResult::default()
+        }
+    }
+
+    fn device(
+        &self,
+        claim: usize,
+        choice: &Choice,
+        shares: &mut Names,
+    ) -> DeviceRequestAllocationResult {
+        let Candidate { id, device, .. } = &self.candidates[choice.candidate];
+        let asked = &self.requests[claim][choice.request].alternatives[choice.alternative];
+        DeviceRequestAllocationResult {
+            request: asked.full_name.clone(),
+            driver: id.driver.clone(),
+            pool: id.pool.clone(),
+            device: id.device.clone(),
+            admin_access: asked.admin_access.then_some(true),
+            tolerations: asked.tolerations.cloned(),
+            share_id: choice.consumed.as_ref().map(|_| shares.uid()),
+            consumed_capacity: choice.consumed.clone().filter(|consumed| !consumed.is_empty()),
+            binding_conditions: device.binding_conditions.clone(),
+            binding_failure_conditions: device.binding_failure_conditions.clone(),
+        }
+    }
+
+    /// The chosen alternative of each request.
+    fn chosen_alternatives(&self, claim: usize) -> impl Iterator<Item = &Alternative<'_>> {
+        self.requests[claim].iter().enumerate().map(move |(index, request)| {
+            let chosen = self.alternatives.get(&(claim, index)).copied().unwrap_or_default();
+            &request.alternatives[chosen]
+        })
+    }
+
+    /// The configuration of each class once, for all requests that name it.
+    fn class_config(&self, claim: usize) -> Vec<DeviceAllocationConfiguration> {
+        let mut config: Vec<DeviceAllocationConfiguration> = Vec::new();
+        let mut of_class = BTreeMap::new();
+        for asked in self.chosen_alternatives(claim) {
+            let start = config.len();
+            let name = asked.class.metadata.name.clone();
+            if let Some(known) = of_class.get(&name) {
+                let known: &std::ops::Range<usize> = known;
+                for entry in &mut config[known.clone()] {
+                    entry.requests.get_or_insert_default().push(asked.full_name.clone());
+                }
+                continue;
+            }
+            let of = asked.class.spec.config.iter().flatten();
+            config.extend(of.map(|entry| DeviceAllocationConfiguration {
+                source: "FromClass".to_owned(),
+                requests: Some(vec![asked.full_name.clone()]),
+                opaque: entry.opaque.clone(),
+            }));
+            of_class.insert(name, start..config.len());
+        }
+        config
+    }
+
+    /// The claim's configuration, as far as it is about what was chosen.
+    fn claim_config(&self, claim: usize) -> Vec<DeviceAllocationConfiguration> {
+        let devices = self.claims[claim].spec.devices.iter();
+        let entries = devices.flat_map(|devices| devices.config.iter().flatten());
+        let mut config = Vec::new();
+        for entry in entries {
+            let named = entry.requests.as_deref().unwrap_or_default();
+            let times = if named.is_empty() {
+                1
+            } else {
+                // Once for each request that it names, as upstream.
+                let requests = self.requests[claim].iter().map(|request| request.name);
+                let both = requests.zip(self.chosen_alternatives(claim));
+                both.filter(|(request, asked)| {
+                    named.iter().any(|name| name == request || *name == asked.full_name)
+                })
+                .count()
+            };
+            config.extend((0..times).map(|_| DeviceAllocationConfiguration {
+                source: "FromClaim".to_owned(),
+                requests: entry.requests.clone(),
+                opaque: entry.opaque.clone(),
+            }));
+        }
+        config
+    }
+
+    /// Where the devices can be used: on this node if one is of this node alone.
+    fn node_selector(&self, claim: usize) -> Option<NodeSelector> {
+        let mut term = NodeSelectorTerm::default();
+        for choice in &self.chosen[claim] {
+            let Candidate { device, slice, .. } = &self.candidates[choice.candidate];
+            let (name, selector) = if place::is_by_device(slice) {
+                (&device.node_name, &device.node_selector)
+            } else {
+                (&slice.spec.node_name, &slice.spec.node_selector)
+            };
+            if name.is_some() || device.binds_to_node == Some(true) {
+                return Some(self.this_node());
+            }
+            for other in selector.iter().flat_map(|selector| &selector.node_selector_terms) {
+                merge(&mut term.match_expressions, other.match_expressions.as_ref());
+                merge(&mut term.match_fields, other.match_fields.as_ref());
+            }
+        }
+        let is_limited = term != NodeSelectorTerm::default();
+        is_limited.then(|| NodeSelector { node_selector_terms: vec![term] })
+    }
+
+    fn this_node(&self) -> NodeSelector {
+        let requirement = NodeSelectorRequirement {
+            key: "metadata.name".to_owned(),
+            operator: "In".to_owned(),
+            values: Some(self.node.metadata.name.iter().cloned().collect()),
+        };
+        let term = NodeSelectorTerm {
+            match_fields: Some(vec![requirement]),
+            ..NodeSelectorTerm::default()
+        };
+        NodeSelector { node_selector_terms: vec![term] }
+    }
+}
+
+fn merge(
+    into: &mut Option<Vec<NodeSelectorRequirement>>,
+    more: Option<&Vec<NodeSelectorRequirement>>,
+) {
+    for requirement in more.into_iter().flatten() {
+        let known = into.get_or_insert_default();
+        if !known.contains(requirement) {
+            known.push(requirement.clone());
+        }
+    }
+}

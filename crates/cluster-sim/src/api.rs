@@ -1,0 +1,177 @@
+//! An API server for the objects that a DRA driver touches, over HTTP/1 on a loopback port.
+//!
+//! ```text
+//!  client ──HTTP──> http ──> world: verbs, faults, log ──> strategy, gates, validate
+//!                     ▲                    │
+//!                     └─── watches ── store: objects, versions, history
+//!  test ── Objects ────────────────────────┘
+//! ```
+//!
+//! It answers as the one of Kubernetes 1.36 does. Left out: authentication and rights (a test can
+//! forbid what it likes), JSON and strategic patches, conflicts of appliers, pages of lists, bookmarks,
+//! the time limits of watches, `v1beta1`, grace periods of pods.
+
+mod fault;
+mod gate;
+mod http;
+mod kind;
+mod objects;
+mod patch;
+mod refusal;
+mod request;
+mod selector;
+mod shape;
+mod store;
+mod strategy;
+mod validate;
+mod world;
+mod write;
+
+use std::{collections::BTreeSet, fmt, net::SocketAddr};
+
+use tokio::{net::TcpSocket, sync::watch, task::JoinSet};
+
+pub use self::{
+    fault::{Effect, Fault},
+    gate::Gate,
+    kind::Object,
+    objects::{NotInTime, Objects},
+    refusal::Refusal,
+    request::Asked,
+};
+use self::{store::Store, world::World};
+
+/// What a server is like.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// 36 for Kubernetes 1.36.
+    pub minor: u32,
+    /// The gates that are off.
+    pub off: BTreeSet<Gate>,
+    /// What generated names and ids come from.
+    pub seed: u64,
+}
+
+/// An API server with its objects. All of it ends when dropped.
+pub struct ApiServer {
+    world: watch::Sender<World>,
+    address: SocketAddr,
+    /// Holds the port while the server is away.
+    socket: Option<TcpSocket>,
+    tasks: JoinSet<()>,
+}
+
+/// How many connections may wait to be taken.
+const BACKLOG: u32 = 64;
+
+// === impl Settings ===
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { minor: 36, off: Gate::OFF_IN_1_36.into(), seed: 1 }
+    }
+}
+
+impl Settings {
+    /// A server of 1.35, where most of DRA beyond the core is off.
+    pub fn of_1_35() -> Self {
+        Self { minor: 35, off: Gate::OFF_BEFORE_1_36.into(), ..Self::default() }
+    }
+
+    /// With one more gate that is off.
+    #[must_use]
+    pub fn without(mut self, gate: Gate) -> Self {
+        self.off.insert(gate);
+        self
+    }
+}
+
+// === impl ApiServer ===
+
+impl ApiServer {
+    /// One of Kubernetes 1.36 that answers.
+    pub fn start() -> Self {
+        Self::start_with(Settings::default())
+    }
+
+    /// One that answers.
+    pub fn start_with(settings: Settings) -> Self {
+        let mut server = Self::away(settings);
+        server.come_back();
+        server
+    }
+
+    /// One that refuses connections until it comes.
+    pub fn away(settings: Settings) -> Self {
+        let Settings { minor, off, seed } = settings;
+        let store = Store::new(seed);
+        let world = World { store, log: Vec::new(), faults: Vec::new(), off, minor };
+        let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let address = socket.local_addr().expect("a bound socket has an address");
+        let world = watch::Sender::new(world);
+        Self { world, address, socket: Some(socket), tasks: JoinSet::new() }
+    }
+
+    /// Ends with all connections, and refuses new ones. The objects stay.
+    pub async fn go_away(&mut self) {
+        self.tasks.shutdown().await;
+        self.socket.get_or_insert_with(|| bind(self.address));
+    }
+
+    /// Begins to answer, on the same port as ever.
+    pub fn come_back(&mut self) {
+        if let Some(socket) = self.socket.take() {
+            let listener = socket.listen(BACKLOG).expect("a bound socket listens");
+            self.tasks.spawn(http::serve(listener, self.world.clone()));
+        }
+    }
+
+    /// Has something happen to requests, after the faults that are there already.
+    pub fn inject(&self, fault: Fault) {
+        self.world.send_modify(|world| world.faults.push(fault));
+    }
+
+    /// Has nothing happen to requests any more.
+    pub fn heal(&self) {
+        self.world.send_modify(|world| world.faults.clear());
+    }
+
+    /// Turns gates on or off, as an upgrade of the cluster does.
+    pub fn set_gates_off(&self, off: impl IntoIterator<Item = Gate>) {
+        self.world.send_modify(|world| world.off = off.into_iter().collect());
+    }
+
+    /// The objects.
+    pub fn objects(&self) -> Objects {
+        Objects::new(self.world.clone())
+    }
+
+    /// `http://127.0.0.1:12345`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// A kubeconfig file's text.
+    pub fn kubeconfig(&self) -> String {
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+             clusters: [{{name: c, cluster: {{server: \"{}\"}}}}]\n\
+             users: [{{name: u, user: {{token: t}}}}]\n\
+             contexts: [{{name: c, context: {{cluster: c, user: u, namespace: default}}}}]\n",
+            self.url()
+        )
+    }
+}
+
+impl fmt::Debug for ApiServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ApiServer").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+fn bind(address: SocketAddr) -> TcpSocket {
+    let socket = TcpSocket::new_v4().expect("the machine has IPv4");
+    socket.set_reuseaddr(true).expect("the option is known");
+    socket.bind(address).expect("the loopback address has a free port");
+    socket
+}

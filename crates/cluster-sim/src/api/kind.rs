@@ -1,0 +1,135 @@
+//! The kinds of objects that there are: where they live in the API, and what can be asked of them.
+
+use k8s_openapi::{
+    Metadata, Resource,
+    api::{
+        coordination::v1::Lease,
+        core::v1::{Event, Namespace, Node, Pod},
+        events::v1 as events,
+        resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+/// An object of a kind that the server may know.
+pub trait Object: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned {}
+
+impl<T: Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned> Object for T {}
+
+/// One kind.
+#[derive(Debug)]
+pub(crate) struct Kind {
+    pub(crate) group: &'static str,
+    pub(crate) version: &'static str,
+    /// The plural in paths, `resourceslices`.
+    pub(crate) resource: &'static str,
+    /// `ResourceSlice`.
+    pub(crate) name: &'static str,
+    pub(crate) scope: Scope,
+    pub(crate) status: Status,
+    /// The fields by which lists and watches may select, as the real server has them.
+    pub(crate) fields: &'static [&'static str],
+    read: fn(Value) -> Result<Value, serde_json::Error>,
+}
+
+/// Whether objects of a kind have a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Cluster,
+    Namespaced,
+}
+
+/// Whether the status is written by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// `status` changes at the path `/status` only.
+    Subresource,
+    /// There is none, or it is like any other field.
+    Part,
+}
+
+const NAME: &[&str] = &["metadata.name"];
+const SPACED: &[&str] = &["metadata.name", "metadata.namespace"];
+const POD: &[&str] = &["metadata.name", "metadata.namespace", "spec.nodeName", "status.phase"];
+/// The pool's name is no such field.
+const SLICE: &[&str] = &["metadata.name", "spec.driver", "spec.nodeName"];
+
+static KINDS: [Kind; 10] = [
+    Kind::of::<Namespace>(Scope::Cluster, Status::Subresource, NAME),
+    Kind::of::<Node>(Scope::Cluster, Status::Subresource, NAME),
+    Kind::of::<Pod>(Scope::Namespaced, Status::Subresource, POD),
+    Kind::of::<Event>(Scope::Namespaced, Status::Part, SPACED),
+    Kind::of::<events::Event>(Scope::Namespaced, Status::Part, SPACED),
+    Kind::of::<Lease>(Scope::Namespaced, Status::Part, SPACED),
+    Kind::of::<ResourceSlice>(Scope::Cluster, Status::Part, SLICE),
+    Kind::of::<ResourceClaim>(Scope::Namespaced, Status::Subresource, SPACED),
+    Kind::of::<ResourceClaimTemplate>(Scope::Namespaced, Status::Part, SPACED),
+    Kind::of::<DeviceClass>(Scope::Cluster, Status::Part, NAME),
+];
+
+// === impl Kind ===
+
+impl Kind {
+    const fn of<T: Object>(scope: Scope, status: Status, fields: &'static [&'static str]) -> Self {
+        Self {
+            group: T::GROUP,
+            version: T::VERSION,
+            resource: T::URL_PATH_SEGMENT,
+            name: T::KIND,
+            scope,
+            status,
+            fields,
+            read: read::<T>,
+        }
+    }
+
+    /// The kind of a typed object.
+    pub(crate) fn typed<T: Object>() -> &'static Self {
+        let kind = Self::find(T::GROUP, T::VERSION, T::URL_PATH_SEGMENT);
+        kind.unwrap_or_else(|| panic!("the embedded API server has no {}", T::KIND))
+    }
+
+    pub(crate) fn find(group: &str, version: &str, resource: &str) -> Option<&'static Self> {
+        let is_it =
+            |kind: &&Self| (kind.group, kind.version, kind.resource) == (group, version, resource);
+        KINDS.iter().find(is_it)
+    }
+
+    /// The kinds of one group and version.
+    pub(crate) fn of_group(group: &str, version: &str) -> impl Iterator<Item = &'static Self> {
+        KINDS.iter().filter(move |kind| (kind.group, kind.version) == (group, version))
+    }
+
+    /// `resourceslices.resource.k8s.io`, as errors name it.
+    pub(crate) fn qualified(&self) -> String {
+        dotted(self.resource, self.group)
+    }
+
+    /// `ResourceSlice.resource.k8s.io`, as errors about fields name it.
+    pub(crate) fn qualified_name(&self) -> String {
+        dotted(self.name, self.group)
+    }
+
+    /// `resource.k8s.io/v1`, or `v1`.
+    pub(crate) fn api_version(&self) -> String {
+        match self.group {
+            "" => self.version.to_owned(),
+            group => format!("{group}/{}", self.version),
+        }
+    }
+
+    /// An object in the shape of its type: fields that the type lacks are dropped.
+    pub(crate) fn read(&self, object: Value) -> Result<Value, serde_json::Error> {
+        (self.read)(object)
+    }
+}
+
+fn read<T: Object>(object: Value) -> Result<Value, serde_json::Error> {
+    serde_json::to_value(serde_json::from_value::<T>(object)?)
+}
+
+fn dotted(name: &str, group: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
+}

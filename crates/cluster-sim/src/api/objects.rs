@@ -1,0 +1,203 @@
+//! The objects behind the server's back: what tests, the scheduler and the kubelet's deeds use.
+
+use std::{fmt, time::Duration};
+
+use k8s_openapi::api::{core::v1::Node, resource::v1::ResourceSlice};
+use serde_json::Value;
+use tokio::{sync::watch, time::timeout};
+
+use super::{
+    kind::{Kind, Object},
+    refusal::Refusal,
+    request::{Asked, Id, Part},
+    world::World,
+};
+
+/// A handle to all objects. Copies are handles to the same ones.
+#[derive(Clone)]
+pub struct Objects {
+    world: watch::Sender<World>,
+}
+
+/// Something did not happen in time; the text is what there was instead.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("not within {limit:?}: {found}")]
+pub struct NotInTime {
+    limit: Duration,
+    found: String,
+}
+
+// === impl Objects ===
+
+impl Objects {
+    pub(crate) fn new(world: watch::Sender<World>) -> Self {
+        Self { world }
+    }
+
+    /// Keeps an object as it is given, status too, past gates and checks; in place of one of its name.
+    pub fn put<T: Object>(&self, object: &T) -> T {
+        let kept = self.write(|world| world.put(Kind::typed::<T>(), json(object)));
+        typed(kept.expect("an object with a name"))
+    }
+
+    /// Creates an object as a client does.
+    pub fn create<T: Object>(&self, object: &T) -> Result<T, Refusal> {
+        let namespace = object.metadata().namespace.clone().unwrap_or_default();
+        let make = |world: &mut World| world.create(Kind::typed::<T>(), &namespace, json(object));
+        self.write(make).map(typed)
+    }
+
+    /// Replaces an object as a client does; without a resource version, whatever is there.
+    pub fn update<T: Object>(&self, object: &T) -> Result<T, Refusal> {
+        self.replace(object, Part::Main)
+    }
+
+    /// Replaces an object's status as a client does.
+    pub fn update_status<T: Object>(&self, object: &T) -> Result<T, Refusal> {
+        self.replace(object, Part::Status)
+    }
+
+    fn replace<T: Object>(&self, object: &T, part: Part) -> Result<T, Refusal> {
+        let id = id_of(object);
+        let change =
+            |world: &mut World| world.update(Kind::typed::<T>(), &id, (part, json(object)));
+        self.write(change).map(typed)
+    }
+
+    /// The object of a name; the namespace of a cluster's object is empty.
+    pub fn get<T: Object>(&self, namespace: &str, name: &str) -> Option<T> {
+        let id = Id { namespace: namespace.to_owned(), name: name.to_owned() };
+        let world = self.world.borrow();
+        world.store.get(Kind::typed::<T>(), &id).map(|entry| typed(entry.object.clone()))
+    }
+
+    /// All objects of a kind by namespace and name.
+    pub fn list<T: Object>(&self) -> Vec<T> {
+        let world = self.world.borrow();
+        world.store.all(Kind::typed::<T>()).map(|(_, object)| typed(object.clone())).collect()
+    }
+
+    /// Deletes an object as a client does.
+    pub fn delete<T: Object>(&self, namespace: &str, name: &str) -> Result<(), Refusal> {
+        let id = Id { namespace: namespace.to_owned(), name: name.to_owned() };
+        self.write(|world| world.delete(Kind::typed::<T>(), &id, &Value::Null)).map(drop)
+    }
+
+    /// Deletes a node's slices, as its kubelet does at each start. Returns how many there were.
+    pub fn wipe_slices(&self, node: &str) -> usize {
+        self.delete_slices(|slice| slice.spec.node_name.as_deref() == Some(node))
+    }
+
+    /// Deletes a driver's slices of a node, as its kubelet does 30 s after the driver is gone.
+    pub fn wipe_driver_slices(&self, node: &str, driver: &str) -> usize {
+        self.delete_slices(|slice| {
+            slice.spec.node_name.as_deref() == Some(node) && slice.spec.driver == driver
+        })
+    }
+
+    fn delete_slices(&self, meant: impl Fn(&ResourceSlice) -> bool) -> usize {
+        let slices: Vec<ResourceSlice> = self.list();
+        let names = slices.iter().filter(|slice| meant(slice)).map(id_of);
+        // Someone else's deletion in between is as good.
+        names.filter(|id| self.delete::<ResourceSlice>("", &id.name).is_ok()).count()
+    }
+
+    /// Deletes a node, and what has no owner any more with it.
+    pub fn delete_node(&self, node: &str) -> Result<usize, Refusal> {
+        self.delete::<Node>("", node)?;
+        Ok(self.collect_garbage())
+    }
+
+    /// Deletes what names owners that are all gone, until nothing is left of that.
+    pub fn collect_garbage(&self) -> usize {
+        self.write(|world| {
+            let mut gone = 0;
+            while let Some((kind, id)) = orphan(world) {
+                world.store.forget(kind, &id);
+                gone += 1;
+            }
+            gone
+        })
+    }
+
+    /// Everything that was asked, in order.
+    pub fn log(&self) -> Vec<Asked> {
+        self.world.borrow().log.clone()
+    }
+
+    /// Forgets changes so far, so that watches from older versions have to list again.
+    pub fn compact(&self) {
+        self.write(|world| world.store.compact());
+    }
+
+    /// Ends all watches.
+    pub fn cut_watches(&self) {
+        self.write(|world| world.store.cut_watches());
+    }
+
+    /// Waits until the objects fulfil a condition, and returns what it returns.
+    pub async fn until<T>(
+        &self,
+        limit: Duration,
+        mut condition: impl FnMut(&Self) -> Option<T>,
+    ) -> Result<T, NotInTime> {
+        let mut changes = self.world.subscribe();
+        let reached = timeout(limit, async {
+            loop {
+                changes.mark_unchanged();
+                if let Some(found) = condition(self) {
+                    return found;
+                }
+                changes.changed().await.expect("this handle keeps the sender");
+            }
+        });
+        reached.await.map_err(|_| NotInTime { limit, found: format!("{self:?}") })
+    }
+
+    fn write<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
+        let mut result = None;
+        self.world.send_modify(|world| result = Some(change(world)));
+        result.expect("written by the line above")
+    }
+}
+
+impl fmt::Debug for Objects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let world = self.world.borrow();
+        let objects = world.store.everything().map(|((_, kind), id, object)| {
+            (format!("{kind} {}/{}", id.namespace, id.name), object.to_string())
+        });
+        f.debug_map().entries(objects).finish()
+    }
+}
+
+type Gone = ((&'static str, &'static str), Id);
+
+/// An object all of whose owners are gone.
+fn orphan(world: &World) -> Option<Gone> {
+    let uids: Vec<_> = world.store.everything().map(|(_, _, o)| &o["metadata"]["uid"]).collect();
+    let is_orphan = |object: &Value| {
+        let owners = object["metadata"]["ownerReferences"].as_array();
+        owners.is_some_and(|owners| {
+            !owners.is_empty() && owners.iter().all(|owner| !uids.contains(&&owner["uid"]))
+        })
+    };
+    let mut all = world.store.everything();
+    all.find(|(_, _, object)| is_orphan(object)).map(|(kind, id, _)| (kind, id.clone()))
+}
+
+fn id_of<T: Object>(object: &T) -> Id {
+    let metadata = object.metadata();
+    Id {
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+fn json<T: Object>(object: &T) -> Value {
+    serde_json::to_value(object).expect("an object of the API is JSON")
+}
+
+fn typed<T: Object>(object: Value) -> T {
+    serde_json::from_value(object).expect("what is kept has the shape of its type")
+}

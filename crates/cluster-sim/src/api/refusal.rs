@@ -1,0 +1,217 @@
+//! What the server says when it refuses: a `Status`, worded as the real server words it.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use super::kind::Kind;
+
+/// Why a request is refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// The HTTP code.
+    pub code: u16,
+    /// The short reason, `Conflict`.
+    pub reason: &'static str,
+    /// The whole sentence.
+    pub message: String,
+    details: Value,
+}
+
+/// What is wrong with a field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cause {
+    pub(crate) field: String,
+    pub(crate) problem: Problem,
+}
+
+/// The sorts of what can be wrong with a field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Problem {
+    Required(&'static str),
+    /// The value as JSON writes it, and what is wrong with it.
+    Invalid(String, String),
+    Unsupported(String, &'static [&'static str]),
+    Duplicate(String),
+    Forbidden(&'static str),
+    TooLong(usize),
+    TooMany(usize, usize),
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// Any refusal, such as one that a test injects.
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: Value::Null }
+    }
+
+    /// The server cannot answer now.
+    pub fn unavailable() -> Self {
+        let message = "the server is currently unable to handle the request";
+        Self::new(503, "ServiceUnavailable", message)
+    }
+
+    /// The client asks too much.
+    pub fn too_many_requests() -> Self {
+        let refusal =
+            Self::new(429, "TooManyRequests", "too many requests, please try again later");
+        Self { details: json!({"retryAfterSeconds": 1}), ..refusal }
+    }
+
+    pub(crate) fn not_found(kind: &Kind, name: &str) -> Self {
+        let message = format!("{} {name:?} not found", kind.qualified());
+        Self::about(404, "NotFound", message, kind, name)
+    }
+
+    pub(crate) fn already_exists(kind: &Kind, name: &str) -> Self {
+        let message = format!("{} {name:?} already exists", kind.qualified());
+        Self::about(409, "AlreadyExists", message, kind, name)
+    }
+
+    pub(crate) fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
+        let qualified = kind.qualified();
+        let message = format!("Operation cannot be fulfilled on {qualified} {name:?}: {why}");
+        Self::about(409, "Conflict", message, kind, name)
+    }
+
+    pub(crate) fn modified(kind: &Kind, name: &str) -> Self {
+        let why = "the object has been modified; please apply your changes to the latest version \
+                   and try again";
+        Self::conflict(kind, name, why)
+    }
+
+    pub(crate) fn expired(asked: u64, oldest: u64) -> Self {
+        Self::new(410, "Expired", format!("too old resource version: {asked} ({oldest})"))
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message)
+    }
+
+    pub(crate) fn invalid(kind: &Kind, name: &str, causes: &[Cause]) -> Self {
+        let all: Vec<_> = causes.iter().map(ToString::to_string).collect();
+        let all =
+            if let [one] = all.as_slice() { one.clone() } else { format!("[{}]", all.join(", ")) };
+        let message = format!("{} {name:?} is invalid: {all}", kind.qualified_name());
+        let causes: Vec<_> = causes.iter().map(Cause::to_json).collect();
+        let details =
+            json!({"name": name, "group": kind.group, "kind": kind.name, "causes": causes});
+        Self { code: 422, reason: "Invalid", message, details }
+    }
+
+    pub(crate) fn forbidden(verb: &str, kind: &Kind, namespace: &str, name: &str) -> Self {
+        let scope = match namespace {
+            "" => "at the cluster scope".to_owned(),
+            namespace => format!("in the namespace {namespace:?}"),
+        };
+        let named = if name.is_empty() { String::new() } else { format!(" {name:?}") };
+        let message = format!(
+            "{}{named} is forbidden: User \"system:serviceaccount:windlass:windlass\" cannot {verb} \
+             resource {:?} in API group {:?} {scope}",
+            kind.qualified(),
+            kind.resource,
+            kind.group,
+        );
+        Self::about(403, "Forbidden", message, kind, name)
+    }
+
+    pub(crate) fn no_such_path() -> Self {
+        Self::new(404, "NotFound", "the server could not find the requested resource")
+    }
+
+    pub(crate) fn no_such_verb() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        Self::new(405, "MethodNotAllowed", message)
+    }
+
+    fn about(code: u16, reason: &'static str, message: String, kind: &Kind, name: &str) -> Self {
+        let details = json!({"name": name, "group": kind.group, "kind": kind.resource});
+        Self { code, reason, message, details }
+    }
+
+    /// The `Status` on the wire.
+    pub(crate) fn to_json(&self) -> Value {
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.message, "reason": self.reason, "code": self.code,
+        });
+        if !self.details.is_null() {
+            status["details"] = self.details.clone();
+        }
+        status
+    }
+}
+
+// === impl Cause ===
+
+impl Cause {
+    pub(crate) fn required(field: impl Into<String>, detail: &'static str) -> Self {
+        Self { field: field.into(), problem: Problem::Required(detail) }
+    }
+
+    pub(crate) fn invalid(
+        field: impl Into<String>,
+        value: impl Into<Value>,
+        detail: impl Into<String>,
+    ) -> Self {
+        let problem = Problem::Invalid(value.into().to_string(), detail.into());
+        Self { field: field.into(), problem }
+    }
+
+    pub(crate) fn immutable(field: impl Into<String>, value: &Value) -> Self {
+        Self::invalid(field, value.clone(), "field is immutable")
+    }
+
+    pub(crate) fn duplicate(field: impl Into<String>, value: impl Into<Value>) -> Self {
+        Self { field: field.into(), problem: Problem::Duplicate(value.into().to_string()) }
+    }
+
+    pub(crate) fn forbidden(field: impl Into<String>, detail: &'static str) -> Self {
+        Self { field: field.into(), problem: Problem::Forbidden(detail) }
+    }
+
+    fn to_json(&self) -> Value {
+        let reason = match self.problem {
+            Problem::Required(_) => "FieldValueRequired",
+            Problem::Invalid(..) => "FieldValueInvalid",
+            Problem::Unsupported(..) => "FieldValueNotSupported",
+            Problem::Duplicate(_) => "FieldValueDuplicate",
+            Problem::Forbidden(_) => "FieldValueForbidden",
+            Problem::TooLong(_) => "FieldValueTooLong",
+            Problem::TooMany(..) => "FieldValueTooMany",
+        };
+        json!({"reason": reason, "message": self.problem.to_string(), "field": self.field})
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.problem)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Required("") => f.write_str("Required value"),
+            Self::Required(detail) => write!(f, "Required value: {detail}"),
+            Self::Invalid(value, detail) => write!(f, "Invalid value: {value}: {detail}"),
+            Self::Unsupported(value, supported) => {
+                let supported: Vec<_> = supported.iter().map(|word| format!("{word:?}")).collect();
+                write!(
+                    f,
+                    "Unsupported value: {value:?}: supported values: {}",
+                    supported.join(", ")
+                )
+            }
+            Self::Duplicate(value) => write!(f, "Duplicate value: {value}"),
+            Self::Forbidden(detail) => write!(f, "Forbidden: {detail}"),
+            Self::TooLong(most) => write!(f, "Too long: may not be more than {most} bytes"),
+            Self::TooMany(count, most) => {
+                write!(f, "Too many: {count}: must have at most {most} items")
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Label and field selectors of lists and watches.
+
+use serde_json::Value;
+
+use super::{kind::Kind, refusal::Refusal, request::Asked};
+
+/// Which objects a list or a watch is about.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Selector {
+    namespace: Option<String>,
+    labels: Vec<Requirement>,
+    fields: Vec<Requirement>,
+}
+
+/// One condition.
+#[derive(Clone, Debug)]
+struct Requirement {
+    key: String,
+    test: Test,
+}
+
+#[derive(Clone, Debug)]
+enum Test {
+    Is(String),
+    IsNot(String),
+    In(Vec<String>),
+    NotIn(Vec<String>),
+    Exists,
+    Lacks,
+}
+
+// === impl Selector ===
+
+impl Selector {
+    /// What a request selects.
+    pub(crate) fn of(
+        kind: &Kind,
+        namespace: Option<&String>,
+        asked: &Asked,
+    ) -> Result<Self, Refusal> {
+        let parse = |text: &str| pieces(text).into_iter().map(Requirement::parse).collect();
+        let fields: Vec<Requirement> = parse(asked.parameter("fieldSelector"));
+        let unknown = fields.iter().find(|field| !kind.fields.contains(&field.key.as_str()));
+        if let Some(field) = unknown {
+            let why = format!("field label not supported: {}", field.key);
+            return Err(Refusal::bad_request(why));
+        }
+        let labels = parse(asked.parameter("labelSelector"));
+        Ok(Self { namespace: namespace.cloned(), labels, fields })
+    }
+
+    /// Whether an object is meant.
+    pub(crate) fn matches(&self, object: &Value) -> bool {
+        let metadata = &object["metadata"];
+        let here = self.namespace.as_deref().is_none_or(|space| metadata["namespace"] == space);
+        let label = |requirement: &Requirement| {
+            let value = metadata["labels"].get(&requirement.key).and_then(Value::as_str);
+            requirement.test.holds(value)
+        };
+        let field = |requirement: &Requirement| {
+            let path = requirement.key.split('.');
+            let value = path.fold(object, |value, key| &value[key]).as_str();
+            requirement.test.holds(Some(value.unwrap_or_default()))
+        };
+        here && self.labels.iter().all(label) && self.fields.iter().all(field)
+    }
+}
+
+// === impl Requirement ===
+
+impl Requirement {
+    fn parse(text: &str) -> Self {
+        let new = |key: &str, test: Test| Self { key: key.trim().to_owned(), test };
+        let word = |text: &str| text.trim().to_owned();
+        if let Some((key, values)) = text.split_once(" notin ") {
+            return new(key, Test::NotIn(set(values)));
+        }
+        if let Some((key, values)) = text.split_once(" in ") {
+            return new(key, Test::In(set(values)));
+        }
+        if let Some((key, value)) = text.split_once("!=") {
+            return new(key, Test::IsNot(word(value)));
+        }
+        if let Some((key, value)) = text.split_once('=') {
+            return new(key, Test::Is(word(value.trim_start_matches('='))));
+        }
+        match text.strip_prefix('!') {
+            Some(key) => new(key, Test::Lacks),
+            None => new(text, Test::Exists),
+        }
+    }
+}
+
+// === impl Test ===
+
+impl Test {
+    fn holds(&self, value: Option<&str>) -> bool {
+        let among = |words: &[String]| value.is_some_and(|value| words.iter().any(|w| w == value));
+        match self {
+            Self::Is(word) => value == Some(word),
+            Self::IsNot(word) => value != Some(word),
+            Self::In(words) => among(words),
+            Self::NotIn(words) => !among(words),
+            Self::Exists => value.is_some(),
+            Self::Lacks => value.is_none(),
+        }
+    }
+}
+
+/// The parts between commas that are in no brackets.
+fn pieces(text: &str) -> Vec<&str> {
+    let mut depth = 0_usize;
+    let parts = text.split(|c: char| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    });
+    parts.map(str::trim).filter(|part| !part.is_empty()).collect()
+}
+
+fn set(text: &str) -> Vec<String> {
+    let inside = text.trim().trim_start_matches('(').trim_end_matches(')');
+    inside.split(',').map(|word| word.trim().to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn selects(labels: &str, object: &Value) -> bool {
+        let query = [("labelSelector".to_owned(), labels.to_owned())].into();
+        let asked = Asked { query, ..Asked::default() };
+        let kind = Kind::find("", "v1", "pods").expect("a kind");
+        Selector::of(kind, None, &asked).expect("a selector").matches(object)
+    }
+
+    #[test]
+    fn labels_are_selected_by_equality_and_by_sets() {
+        let object = json!({"metadata": {"labels": {"a": "1", "b": "2"}}});
+        for (labels, expected) in [
+            ("", true),
+            ("a=1,b==2", true),
+            ("a=2", false),
+            ("a!=2,c!=1", true),
+            ("a in (1, 3),b notin (3)", true),
+            ("a notin (1)", false),
+            ("a,!c", true),
+            ("c", false),
+        ] {
+            assert_eq!(selects(labels, &object), expected, "{labels}");
+        }
+    }
+}

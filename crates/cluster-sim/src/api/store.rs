@@ -1,0 +1,162 @@
+//! The objects with their versions, and what happened to them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::{kind::Kind, request::Id};
+use crate::names::Names;
+
+/// All objects, as JSON in the shape of their types.
+#[derive(Debug)]
+pub(crate) struct Store {
+    objects: BTreeMap<Plural, BTreeMap<Id, Entry>>,
+    history: VecDeque<Change>,
+    version: u64,
+    /// Nothing is known of changes up to this version.
+    compacted: u64,
+    names: Names,
+    news: watch::Sender<News>,
+}
+
+/// Group and plural of a kind.
+type Plural = (&'static str, &'static str);
+
+/// An object, and what managers have applied to it.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) object: Value,
+    /// By field manager, what it applied last.
+    pub(crate) applied: BTreeMap<String, Value>,
+}
+
+/// A change of one object. An object that was created has no `old`, one that is gone has no `new`.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) version: u64,
+    pub(crate) kind: Plural,
+    pub(crate) old: Option<Value>,
+    pub(crate) new: Option<Value>,
+}
+
+/// What watches wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct News {
+    pub(crate) version: u64,
+    /// How often all watches were ended.
+    pub(crate) cuts: u64,
+}
+
+/// How many changes are kept.
+const HISTORY: usize = 10_000;
+
+/// The first version, so that it is no small number that a test could mean by accident.
+const FIRST_VERSION: u64 = 100;
+
+// === impl Store ===
+
+impl Store {
+    pub(crate) fn new(seed: u64) -> Self {
+        let news = News { version: FIRST_VERSION, cuts: 0 };
+        Self {
+            objects: BTreeMap::new(),
+            history: VecDeque::new(),
+            version: FIRST_VERSION,
+            compacted: FIRST_VERSION,
+            names: Names::seeded(seed),
+            news: watch::Sender::new(news),
+        }
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(crate) fn compacted(&self) -> u64 {
+        self.compacted
+    }
+
+    pub(crate) fn news(&self) -> watch::Receiver<News> {
+        self.news.subscribe()
+    }
+
+    pub(crate) fn get(&self, kind: &Kind, id: &Id) -> Option<&Entry> {
+        self.objects.get(&plural(kind))?.get(id)
+    }
+
+    pub(crate) fn all(&self, kind: &Kind) -> impl Iterator<Item = (&Id, &Value)> {
+        let entries = self.objects.get(&plural(kind)).into_iter().flatten();
+        entries.map(|(id, entry)| (id, &entry.object))
+    }
+
+    /// Everything of every kind.
+    pub(crate) fn everything(&self) -> impl Iterator<Item = (Plural, &Id, &Value)> {
+        let of_kind = |(kind, entries): (&Plural, _)| {
+            let kind = *kind;
+            let entries: &BTreeMap<Id, Entry> = entries;
+            entries.iter().map(move |(id, entry)| (kind, id, &entry.object))
+        };
+        self.objects.iter().flat_map(of_kind)
+    }
+
+    /// Keeps an object under the next version, and returns it.
+    pub(crate) fn keep(&mut self, kind: &'static Kind, id: Id, mut entry: Entry) -> Value {
+        self.version += 1;
+        entry.object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let object = entry.object.clone();
+        let old = self.objects.entry(plural(kind)).or_default().insert(id, entry);
+        self.record(plural(kind), old.map(|old| old.object), Some(object.clone()));
+        object
+    }
+
+    /// Forgets an object, and returns it under the version of its end.
+    pub(crate) fn forget(&mut self, kind: Plural, id: &Id) -> Option<Value> {
+        let mut object = self.objects.get_mut(&kind)?.remove(id)?.object;
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.record(kind, Some(object.clone()), None);
+        Some(object)
+    }
+
+    fn record(&mut self, kind: Plural, old: Option<Value>, new: Option<Value>) {
+        self.history.push_back(Change { version: self.version, kind, old, new });
+        if self.history.len() > HISTORY {
+            self.compacted = self.history.pop_front().map_or(0, |change| change.version);
+        }
+        self.news.send_modify(|news| news.version = self.version);
+    }
+
+    /// Changes of a kind after a version.
+    pub(crate) fn since(&self, kind: &Kind, version: u64) -> impl Iterator<Item = &Change> {
+        let plural = plural(kind);
+        let start = self.history.partition_point(|change| change.version <= version);
+        self.history.range(start..).filter(move |change| change.kind == plural)
+    }
+
+    /// Forgets what happened so far: whoever watches from an older version has to list again.
+    pub(crate) fn compact(&mut self) {
+        self.history.clear();
+        self.compacted = self.version;
+    }
+
+    /// Ends all watches.
+    pub(crate) fn cut_watches(&mut self) {
+        self.news.send_modify(|news| news.cuts += 1);
+    }
+
+    /// What the server puts behind `generateName`.
+    pub(crate) fn suffix(&mut self) -> String {
+        self.names.suffix()
+    }
+
+    /// A new object's unique id.
+    pub(crate) fn uid(&mut self) -> String {
+        self.names.uid()
+    }
+}
+
+/// How the store calls a kind.
+pub(crate) fn plural(kind: &Kind) -> Plural {
+    (kind.group, kind.resource)
+}

@@ -1,0 +1,155 @@
+//! What becomes of an object before it is checked and kept: defaults, gates, parts that a verb cannot
+//! change, the count of its generations.
+
+use serde_json::Value;
+
+use super::{
+    gate::Gate,
+    kind::{Kind, Status},
+    refusal::Refusal,
+    request::Part,
+    shape, validate,
+    write::inherit,
+};
+
+/// What is written.
+#[derive(Debug)]
+pub(crate) struct Write<'a> {
+    pub(crate) kind: &'static Kind,
+    pub(crate) old: Option<&'a Value>,
+    pub(crate) part: Part,
+}
+
+/// The object that is to be kept.
+pub(crate) fn prepare(write: &Write<'_>, mut new: Value, off: &[Gate]) -> Value {
+    let Write { kind, old, .. } = write;
+    match old {
+        Some(old) => keep_old_parts(write, &mut new, old),
+        None if kind.status == Status::Subresource => {
+            new.as_object_mut().map(|fields| fields.remove("status"));
+        }
+        None => {}
+    }
+    defaults(kind, &mut new, *old);
+    for gate in off {
+        gate.drop_fields(kind.resource, &mut new, *old);
+    }
+    if let ("resourceclaims", Some(old)) = (kind.resource, old) {
+        drop_deallocated(&mut new, old);
+    }
+    if kind.resource == "resourceslices" {
+        let generation = match old {
+            None => 1,
+            Some(old) => {
+                let known = old["metadata"]["generation"].as_i64().unwrap_or(1);
+                known + i64::from(old["spec"] != new["spec"])
+            }
+        };
+        new["metadata"]["generation"] = generation.into();
+    }
+    new
+}
+
+/// Refuses what the real server refuses.
+pub(crate) fn check(kind: &Kind, new: &Value, old: Option<&Value>) -> Result<(), Refusal> {
+    let causes = validate::causes(kind, new, old);
+    if causes.is_empty() {
+        return Ok(());
+    }
+    let name = new["metadata"]["name"].as_str().unwrap_or_default();
+    Err(Refusal::invalid(kind, name, &causes))
+}
+
+fn keep_old_parts(Write { kind, part, .. }: &Write<'_>, new: &mut Value, old: &Value) {
+    match (part, kind.status) {
+        (Part::Status, _) => {
+            let status = new["status"].take();
+            *new = old.clone();
+            put_status(new, status);
+        }
+        (Part::Main, Status::Subresource) => put_status(new, old["status"].clone()),
+        (Part::Main, Status::Part) => {}
+    }
+    inherit(new, old);
+}
+
+fn put_status(object: &mut Value, status: Value) {
+    if status.is_null() {
+        object.as_object_mut().map(|fields| fields.remove("status"));
+    } else {
+        object["status"] = status;
+    }
+}
+
+/// What the server fills in where nothing is said.
+fn defaults(kind: &Kind, new: &mut Value, old: Option<&Value>) {
+    match kind.resource {
+        "resourceslices" => each(new.pointer_mut("/spec/devices"), |device| {
+            let name = device["name"].clone();
+            let known = old.and_then(|old| named(&old["spec"]["devices"], &name));
+            each(device.get_mut("taints"), |taint| default_time(taint, known));
+        }),
+        "resourceclaims" => default_requests(new.pointer_mut("/spec/devices/requests")),
+        "resourceclaimtemplates" => {
+            default_requests(new.pointer_mut("/spec/spec/devices/requests"));
+        }
+        _ => {}
+    }
+}
+
+fn default_requests(requests: Option<&mut Value>) {
+    each(requests, |request| {
+        request.get_mut("exactly").into_iter().for_each(default_request);
+        each(request.get_mut("firstAvailable"), default_request);
+    });
+}
+
+fn default_request(request: &mut Value) {
+    if request["allocationMode"].is_null() {
+        request["allocationMode"] = "ExactCount".into();
+    }
+    if request["allocationMode"] == "ExactCount" && request["count"].is_null() {
+        request["count"] = 1.into();
+    }
+    each(request.get_mut("tolerations"), |toleration| {
+        if toleration["operator"].is_null() {
+            toleration["operator"] = "Equal".into();
+        }
+    });
+}
+
+/// A taint has the time of its first writing, unless its writer says another.
+fn default_time(taint: &mut Value, known: Option<&Value>) {
+    if !taint["timeAdded"].is_null() {
+        return;
+    }
+    let same = |old: &&Value| ["key", "value", "effect"].iter().all(|key| old[*key] == taint[*key]);
+    let known = known.and_then(|device| device["taints"].as_array());
+    let known = known.and_then(|taints| taints.iter().find(same));
+    taint["timeAdded"] = known.map_or_else(|| shape::now().into(), |old| old["timeAdded"].clone());
+}
+
+/// The status of devices ends with their allocation.
+fn drop_deallocated(new: &mut Value, old: &Value) {
+    let key =
+        |device: &Value| ["driver", "pool", "device", "shareID"].map(|key| device[key].clone());
+    let devices = |claim: &Value| -> Vec<_> {
+        let results = claim["status"]["allocation"]["devices"]["results"].as_array();
+        results.into_iter().flatten().map(key).collect()
+    };
+    let (before, now) = (devices(old), devices(new));
+    if let Some(devices) = new.pointer_mut("/status/devices").and_then(Value::as_array_mut) {
+        devices.retain(|device| {
+            let key = key(device);
+            now.contains(&key) || !before.contains(&key)
+        });
+    }
+}
+
+fn each(list: Option<&mut Value>, change: impl FnMut(&mut Value)) {
+    list.and_then(Value::as_array_mut).into_iter().flatten().for_each(change);
+}
+
+fn named<'a>(list: &'a Value, name: &Value) -> Option<&'a Value> {
+    list.as_array()?.iter().find(|item| item["name"] == *name)
+}

@@ -1,0 +1,30 @@
+//! What the real server would find wrong with an object.
+//!
+//! Complete for slices but for the sharing of a node's own resources; of claims what changes after they
+//! were made. Nothing is checked of other kinds.
+
+mod capacity;
+mod claim;
+mod device;
+mod name;
+mod slice;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{kind::Kind, refusal::Cause};
+
+/// All that is wrong with the new object.
+pub(crate) fn causes(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Cause> {
+    match kind.resource {
+        "resourceslices" => slice::causes(&typed(new), old.map(typed).as_ref()),
+        "resourceclaims" => {
+            old.map_or_else(Vec::new, |old| claim::causes(&typed(new), &typed(old)))
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn typed<T: DeserializeOwned>(object: &Value) -> T {
+    T::deserialize(object).expect("it has the shape of its type, or it would not have been read")
+}

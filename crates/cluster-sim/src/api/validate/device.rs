@@ -1,0 +1,192 @@
+//! One device of a slice.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceTaint};
+
+use super::{
+    capacity,
+    name::{self, too_long, too_many},
+    slice,
+};
+use crate::api::refusal::{Cause, Problem};
+
+const MAX_FACTS: usize = 32;
+const MAX_VALUES: usize = 48;
+const MAX_VALUE: usize = 64;
+const MAX_TAINTS: usize = 16;
+const MAX_CONSUMPTIONS: usize = 2;
+const MAX_CONDITIONS: usize = 4;
+
+const EFFECTS: &[&str] = &["NoExecute", "NoSchedule", "None"];
+const WHERE: &str = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when \
+                     `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+const NOWHERE: &str = "`nodeName`, `nodeSelector` and `allNodes` can only be set if \
+                       `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+
+/// What is wrong with a device, apart from where it is.
+pub(super) fn causes(field: &str, device: &Device) -> Vec<Cause> {
+    let mut causes = name::label(&format!("{field}.name"), &device.name);
+    causes.extend(attributes(field, device));
+    causes.extend(capacity::causes(field, device));
+    causes.extend(taints(&format!("{field}.taints"), device.taints.as_deref().unwrap_or_default()));
+    causes.extend(consumptions(&format!("{field}.consumesCounters"), device));
+    causes.extend(conditions(field, device));
+    causes
+}
+
+/// What is wrong with where a device is, in a slice that leaves it to the devices or does not.
+pub(super) fn place(field: &str, device: &Device, by_device: bool) -> Option<Cause> {
+    let set =
+        [device.node_name.is_some(), device.node_selector.is_some(), device.all_nodes.is_some()];
+    match (by_device, set.into_iter().filter(|is_set| *is_set).count()) {
+        (true, 1) | (false, 0) => None,
+        (true, 0) => Some(Cause::required(field, WHERE)),
+        (true, _) => Some(Cause::invalid(field, "", WHERE)),
+        (false, _) => Some(Cause::invalid(field, serde_json::Value::Null, NOWHERE)),
+    }
+}
+
+fn attributes(field: &str, device: &Device) -> Vec<Cause> {
+    let attributes = device.attributes.iter().flatten();
+    let facts = attributes.clone().count() + device.capacity.as_ref().map_or(0, BTreeMap::len);
+    let values: usize = attributes.clone().map(|(_, value)| count(value).max(1)).sum();
+    let limit = |found: usize, most: usize, what: &str| {
+        let detail = format!("the total number of {what} must not exceed {most}");
+        (found > most).then(|| Cause::invalid(field, found, detail))
+    };
+    let mut causes: Vec<_> = limit(facts, MAX_FACTS, "attributes and capacities")
+        .into_iter()
+        .chain(limit(values, MAX_VALUES, "attribute values"))
+        .collect();
+    for (name, value) in attributes {
+        causes.extend(name::qualified(&format!("{field}.attributes"), name));
+        causes.extend(attribute(&format!("{field}.attributes[{name}]"), value));
+    }
+    causes
+}
+
+/// Values in lists.
+fn count(value: &DeviceAttribute) -> usize {
+    value.bools.as_ref().map_or(0, Vec::len)
+        + value.ints.as_ref().map_or(0, Vec::len)
+        + value.strings.as_ref().map_or(0, Vec::len)
+        + value.versions.as_ref().map_or(0, Vec::len)
+}
+
+fn attribute(field: &str, value: &DeviceAttribute) -> Vec<Cause> {
+    let set = [
+        value.bool.is_some(),
+        value.int.is_some(),
+        value.string.is_some(),
+        value.version.is_some(),
+        value.bools.is_some(),
+        value.ints.is_some(),
+        value.strings.is_some(),
+        value.versions.is_some(),
+    ];
+    let mut causes = Vec::new();
+    if set.into_iter().filter(|is_set| *is_set).count() != 1 {
+        causes.push(Cause::invalid(field, "", "exactly one value must be specified"));
+    }
+    let strings = value.string.iter().chain(value.strings.iter().flatten());
+    let versions = value.version.iter().chain(value.versions.iter().flatten());
+    for version in versions.clone().filter(|version| !is_version(version)) {
+        let detail = "must be a string compatible with semver.org spec 2.0.0";
+        causes.push(Cause::invalid(format!("{field}.version"), &**version, detail));
+    }
+    for (kind, text) in strings.map(|s| ("string", s)).chain(versions.map(|v| ("version", v))) {
+        causes.extend(
+            (text.len() > MAX_VALUE).then(|| too_long(&format!("{field}.{kind}"), MAX_VALUE)),
+        );
+    }
+    causes
+}
+
+/// Three numbers without leading zeros, and identifiers after `-` and `+`.
+fn is_version(text: &str) -> bool {
+    let (text, build) = text.split_once('+').map_or((text, None), |(t, b)| (t, Some(b)));
+    let (numbers, before) = text.split_once('-').map_or((text, None), |(t, b)| (t, Some(b)));
+    let is_number = |part: &str| {
+        !part.is_empty()
+            && part.bytes().all(|b| b.is_ascii_digit())
+            && (part == "0" || !part.starts_with('0'))
+    };
+    let is_word = |part: &str| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    };
+    let is_before = |part: &str| {
+        is_word(part) && (is_number(part) || part.bytes().any(|b| !b.is_ascii_digit()))
+    };
+    numbers.split('.').count() == 3
+        && numbers.split('.').all(is_number)
+        && before.is_none_or(|before| before.split('.').all(is_before))
+        && build.is_none_or(|build| build.split('.').all(is_word))
+}
+
+fn taints(field: &str, taints: &[DeviceTaint]) -> Vec<Cause> {
+    let mut causes: Vec<_> = too_many(field, taints.len(), MAX_TAINTS).into_iter().collect();
+    for (index, taint) in taints.iter().enumerate() {
+        causes.extend(name::label_key(&format!("{field}[{index}].key"), &taint.key));
+        let effect = format!("{field}[{index}].effect");
+        match taint.effect.as_str() {
+            "" => causes.push(Cause::required(effect, "")),
+            known if EFFECTS.contains(&known) => {}
+            other => {
+                let problem = Problem::Unsupported(other.to_owned(), EFFECTS);
+                causes.push(Cause { field: effect, problem });
+            }
+        }
+    }
+    causes
+}
+
+fn consumptions(field: &str, device: &Device) -> Vec<Cause> {
+    let consumptions = device.consumes_counters.as_deref().unwrap_or_default();
+    let many = too_many(field, consumptions.len(), MAX_CONSUMPTIONS);
+    let mut causes: Vec<_> = many.into_iter().collect();
+    for (index, consumption) in consumptions.iter().enumerate() {
+        let field = format!("{field}[{index}]");
+        let set = &consumption.counter_set;
+        causes.extend(name::label(&format!("{field}.counterSet"), set));
+        causes.extend(slice::counters(&format!("{field}.counters"), consumption.counters.keys()));
+        if consumptions[..index].iter().any(|before| before.counter_set == *set) {
+            causes.push(Cause::duplicate(field, &**set));
+        }
+    }
+    causes
+}
+
+fn conditions(field: &str, device: &Device) -> Vec<Cause> {
+    let binding = device.binding_conditions.as_deref().unwrap_or_default();
+    let failure = device.binding_failure_conditions.as_deref().unwrap_or_default();
+    let mut causes = Vec::new();
+    for (key, conditions) in [("bindingConditions", binding), ("bindingFailureConditions", failure)]
+    {
+        let field = format!("{field}.{key}");
+        causes.extend(too_many(&field, conditions.len(), MAX_CONDITIONS));
+        let mut seen = BTreeSet::new();
+        for (index, condition) in conditions.iter().enumerate() {
+            let field = format!("{field}[{index}]");
+            causes.extend(name::label_key(&field, condition));
+            if !seen.insert(condition) {
+                causes.push(Cause::duplicate(field, &**condition));
+            }
+        }
+    }
+    for (index, condition) in failure.iter().enumerate().filter(|(_, c)| binding.contains(c)) {
+        let field = format!("{field}.bindingFailureConditions[{index}]");
+        let detail = "bindingFailureConditions must not overlap with bindingConditions";
+        causes.push(Cause::invalid(field, &**condition, detail));
+    }
+    if binding.is_empty() != failure.is_empty() {
+        let (key, other) = if binding.is_empty() {
+            ("bindingConditions", "bindingFailureConditions")
+        } else {
+            ("bindingFailureConditions", "bindingConditions")
+        };
+        let detail = format!("{key} are required to use {other}");
+        causes.push(Cause::invalid(format!("{field}.{key}"), serde_json::Value::Null, detail));
+    }
+    causes
+}

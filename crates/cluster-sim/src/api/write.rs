@@ -1,0 +1,284 @@
+//! The verbs that write: create, update, patch, delete.
+
+use serde_json::{Map, Value, json};
+
+use super::{
+    kind::{Kind, Status},
+    patch,
+    refusal::{Cause, Refusal},
+    request::{Asked, Id, Part},
+    selector::Selector,
+    shape,
+    store::{Entry, plural},
+    strategy::{self, Write},
+    world::World,
+};
+
+type Written = Result<Value, Refusal>;
+
+/// The longest generated name without its suffix, in bytes.
+const MAX_GENERATED_BASE: usize = 58;
+
+// === impl World ===
+
+impl World {
+    pub(crate) fn find(&self, kind: &Kind, id: &Id) -> Result<&Entry, Refusal> {
+        self.store.get(kind, id).ok_or_else(|| Refusal::not_found(kind, &id.name))
+    }
+
+    /// Creates an object under its name, or under one that is made for it.
+    pub(crate) fn create(&mut self, kind: &'static Kind, namespace: &str, body: Value) -> Written {
+        let object = read(kind, body)?;
+        let id = self.new_id(kind, namespace, &object)?;
+        if self.store.get(kind, &id).is_some() {
+            return Err(Refusal::already_exists(kind, &id.name));
+        }
+        let off: Vec<_> = self.off.iter().copied().collect();
+        let mut object =
+            strategy::prepare(&Write { kind, old: None, part: Part::Main }, object, &off);
+        self.stamp(&mut object, &id);
+        object = read(kind, object)?;
+        strategy::check(kind, &object, None)?;
+        Ok(self.store.keep(kind, id, Entry { object, applied: [].into() }))
+    }
+
+    fn new_id(&mut self, kind: &Kind, namespace: &str, object: &Value) -> Result<Id, Refusal> {
+        let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default();
+        let said = text("namespace");
+        if !said.is_empty() && said != namespace {
+            let why = "the namespace of the provided object does not match the namespace sent on \
+                       the request";
+            return Err(Refusal::bad_request(why));
+        }
+        let name = match (text("name"), text("generateName")) {
+            ("", "") => {
+                let why = "name or generateName is required";
+                let cause = Cause::required("metadata.name", why);
+                return Err(Refusal::invalid(kind, "", &[cause]));
+            }
+            ("", base) => {
+                let base: String = base.chars().take(MAX_GENERATED_BASE).collect();
+                base + &self.store.suffix()
+            }
+            (name, _) => name.to_owned(),
+        };
+        Ok(Id { namespace: namespace.to_owned(), name })
+    }
+
+    /// What the server itself writes into a new object's metadata.
+    fn stamp(&mut self, object: &mut Value, id: &Id) {
+        let metadata = &mut object["metadata"];
+        metadata["name"] = id.name.clone().into();
+        metadata["uid"] = self.store.uid().into();
+        metadata["creationTimestamp"] = shape::now().into();
+        if !id.namespace.is_empty() {
+            metadata["namespace"] = id.namespace.clone().into();
+        }
+    }
+
+    /// Replaces an object, or its status.
+    pub(crate) fn update(
+        &mut self,
+        kind: &'static Kind,
+        id: &Id,
+        (part, body): (Part, Value),
+    ) -> Written {
+        let new = read(kind, body)?;
+        let name = new["metadata"]["name"].as_str().unwrap_or_default();
+        if name != id.name {
+            let url = &id.name;
+            return Err(Refusal::bad_request(format!(
+                "the name of the object ({name}) does not match the name on the URL ({url})"
+            )));
+        }
+        let Entry { object: old, applied } = self.find(kind, id)?.clone();
+        self.replace(kind, id, (part, new), Entry { object: old, applied })
+    }
+
+    /// Writes the new object in place of the old one, whose entry says too who applied what.
+    fn replace(
+        &mut self,
+        kind: &'static Kind,
+        id: &Id,
+        (part, new): (Part, Value),
+        Entry { object: old, applied }: Entry,
+    ) -> Written {
+        let version = new["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+        if !version.is_empty() && old["metadata"]["resourceVersion"] != version {
+            return Err(Refusal::modified(kind, &id.name));
+        }
+        let uid = &new["metadata"]["uid"];
+        if !uid.is_null() && *uid != old["metadata"]["uid"] {
+            let (said, found) = (uid.as_str().unwrap_or_default(), &old["metadata"]["uid"]);
+            let found = found.as_str().unwrap_or_default();
+            let why = format!(
+                "Precondition failed: UID in precondition: {said}, UID in object meta: {found}"
+            );
+            return Err(Refusal::conflict(kind, &id.name, &why));
+        }
+        let off: Vec<_> = self.off.iter().copied().collect();
+        let new = strategy::prepare(&Write { kind, old: Some(&old), part }, new, &off);
+        let new = read(kind, new)?;
+        strategy::check(kind, &new, Some(&old))?;
+        let before = self.store.get(kind, id).map(|entry| &entry.applied);
+        if new == old && before == Some(&applied) {
+            return Ok(old);
+        }
+        let is_over = new["metadata"]["deletionTimestamp"].is_string() && !has_finalizers(&new);
+        let kept = self.store.keep(kind, id.clone(), Entry { object: new, applied });
+        if is_over {
+            self.store.forget(plural(kind), id);
+        }
+        Ok(kept)
+    }
+
+    /// Patches an object, or its status; an apply creates what is not there.
+    pub(crate) fn patch(
+        &mut self,
+        kind: &'static Kind,
+        id: &Id,
+        (part, asked): (Part, &Asked),
+    ) -> Result<(u16, Value), Refusal> {
+        let is_apply = asked.content_type.starts_with("application/apply-patch");
+        if !is_apply && !asked.content_type.starts_with("application/merge-patch+json") {
+            let message = "the body of the request was in an unknown format - accepted media types \
+                           include: application/merge-patch+json, application/apply-patch+yaml";
+            return Err(Refusal::new(415, "UnsupportedMediaType", message));
+        }
+        if is_apply && part == Part::Main && self.store.get(kind, id).is_none() {
+            return Ok((201, self.create_applied(kind, id, asked)?));
+        }
+        let Entry { object: old, mut applied } = self.find(kind, id)?.clone();
+        let mut new = old.clone();
+        if is_apply {
+            let manager = manager(asked, part)?;
+            let before = applied.insert(manager, asked.body.clone()).unwrap_or_default();
+            patch::apply(&mut new, &asked.body, &before);
+        } else {
+            patch::merge(&mut new, &asked.body);
+        }
+        let new = read(kind, new)?;
+        Ok((200, self.replace(kind, id, (part, new), Entry { object: old, applied })?))
+    }
+
+    fn create_applied(&mut self, kind: &'static Kind, id: &Id, asked: &Asked) -> Written {
+        let manager = manager(asked, Part::Main)?;
+        let mut body = asked.body.clone();
+        body["metadata"]["name"] = id.name.clone().into();
+        let object = self.create(kind, &id.namespace, body)?;
+        let applied = [(manager, asked.body.clone())].into();
+        Ok(self.store.keep(kind, id.clone(), Entry { object, applied }))
+    }
+
+    /// Deletes an object, or marks it where finalizers keep it.
+    pub(crate) fn delete(&mut self, kind: &'static Kind, id: &Id, options: &Value) -> Written {
+        let Entry { object, applied } = self.find(kind, id)?.clone();
+        for (key, field) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
+            let (wanted, found) = (&options["preconditions"][key], &object["metadata"][key]);
+            if !wanted.is_null() && wanted != found {
+                let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                let why = format!(
+                    "Precondition failed: {field} in precondition: {}, {field} in object meta: {}",
+                    word(wanted),
+                    word(found)
+                );
+                return Err(Refusal::conflict(kind, &id.name, &why));
+            }
+        }
+        if has_finalizers(&object) {
+            let mut marked = object;
+            if marked["metadata"]["deletionTimestamp"].is_null() {
+                marked["metadata"]["deletionTimestamp"] = shape::now().into();
+                marked["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+                marked = self.store.keep(kind, id.clone(), Entry { object: marked, applied });
+            }
+            return Ok(marked);
+        }
+        self.store.forget(plural(kind), id);
+        Ok(json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+            "details": {
+                "name": id.name, "group": kind.group, "kind": kind.resource,
+                "uid": object["metadata"]["uid"],
+            },
+        }))
+    }
+
+    /// Deletes what is selected, and returns it.
+    pub(crate) fn delete_all(
+        &mut self,
+        kind: &'static Kind,
+        selector: &Selector,
+    ) -> Result<Vec<Value>, Refusal> {
+        let meant = self.store.all(kind).filter(|(_, object)| selector.matches(object));
+        let meant: Vec<_> = meant.map(|(id, object)| (id.clone(), object.clone())).collect();
+        for (id, _) in &meant {
+            self.delete(kind, id, &Value::Null)?;
+        }
+        Ok(meant.into_iter().map(|(_, object)| object).collect())
+    }
+
+    /// Keeps an object as it is given, past gates and checks, in place of what is there.
+    pub(crate) fn put(&mut self, kind: &'static Kind, object: Value) -> Written {
+        let object = read(kind, object)?;
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+        let id = self.new_id(kind, &namespace, &object)?;
+        let mut object = object;
+        let given = object["metadata"].as_object().cloned().unwrap_or_default();
+        match self.store.get(kind, &id) {
+            Some(known) => inherit(&mut object, &known.object),
+            None => self.stamp(&mut object, &id),
+        }
+        if let Some(uid) = given.get("uid") {
+            object["metadata"]["uid"] = uid.clone();
+        }
+        Ok(self.store.keep(kind, id, Entry { object, applied: [].into() }))
+    }
+}
+
+/// What an update cannot change of an object's metadata.
+pub(crate) fn inherit(new: &mut Value, old: &Value) {
+    for key in [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generateName",
+        "namespace",
+        "resourceVersion",
+        "generation",
+    ] {
+        match &old["metadata"][key] {
+            Value::Null => {
+                new["metadata"].as_object_mut().map(|metadata| metadata.remove(key));
+            }
+            value => new["metadata"][key] = value.clone(),
+        }
+    }
+}
+
+fn has_finalizers(object: &Value) -> bool {
+    object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty())
+}
+
+/// Who applies; its status and the rest are two things.
+fn manager(asked: &Asked, part: Part) -> Result<String, Refusal> {
+    match asked.parameter("fieldManager") {
+        "" => Err(Refusal::bad_request("fieldManager is required for apply patch")),
+        name => Ok(format!("{name} {part:?}")),
+    }
+}
+
+fn read(kind: &Kind, body: Value) -> Written {
+    let body = if body.is_object() { body } else { Value::Object(Map::new()) };
+    let mut body = body;
+    body["apiVersion"] = kind.api_version().into();
+    body["kind"] = kind.name.into();
+    if kind.status == Status::Subresource && body["status"].is_null() {
+        body.as_object_mut().map(|fields| fields.remove("status"));
+    }
+    kind.read(body).map_err(|error| {
+        let what = format!("{} in version {:?}", kind.name, kind.version);
+        Refusal::bad_request(format!("{what} cannot be handled as a {}: {error}", kind.name))
+    })
+}

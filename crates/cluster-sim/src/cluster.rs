@@ -1,0 +1,220 @@
+//! A cluster: the API server with a scheduler that does what a pod's claims need.
+//!
+//! ```text
+//!  pod ──> claims from templates ──> special claim for extended resources ──┐
+//!                                                                           ▼
+//!  bound <── status: allocation, reservedFor <── first node that fits <── allocate
+//! ```
+//!
+//! The claim controller's deeds are here too: a claim that nobody uses any more loses its devices, and
+//! one that was made for a pod goes with it. Nodes are tried in order of their names; taints of nodes,
+//! resources that are not devices, and preemption are left out.
+
+mod claims;
+mod extended;
+
+use k8s_openapi::{
+    api::{
+        core::v1::{Node, Pod},
+        resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+use crate::{
+    allocator::{self, Supply, Unallocated},
+    api::{ApiServer, Objects, Refusal, Settings},
+};
+
+/// A cluster that ends when dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    server: ApiServer,
+}
+
+/// A pod that is bound to a node.
+#[derive(Clone, Debug)]
+pub struct Scheduled {
+    /// The pod with its node, and with the names of its claims in its status.
+    pub pod: Pod,
+    /// Its claims, with their devices; the one for extended resources last.
+    pub claims: Vec<ResourceClaim>,
+}
+
+/// Why a pod has no node.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Unscheduled {
+    /// Something that the pod names is not there.
+    #[error("pod {pod}: {problem}")]
+    Missing {
+        /// `namespace/name`.
+        pod: String,
+        /// What is missing.
+        problem: String,
+    },
+    /// Claims cannot be allocated, on whichever node.
+    #[error("pod {pod}")]
+    Wrong {
+        /// `namespace/name`.
+        pod: String,
+        /// Why not.
+        source: Unallocated,
+    },
+    /// No node has what the pod needs.
+    #[error("pod {pod}: 0/{} nodes are available: {}", .nodes.len(), .nodes.join("; "))]
+    NoNode {
+        /// `namespace/name`.
+        pod: String,
+        /// What each node lacks.
+        nodes: Vec<String>,
+    },
+    /// The API server refused what was to be written.
+    #[error("pod {pod}")]
+    Refused {
+        /// `namespace/name`.
+        pod: String,
+        /// What it said.
+        source: Refusal,
+    },
+}
+
+/// What a pod gets on a node.
+#[derive(Debug)]
+struct Fit {
+    node: String,
+    /// Claims that had no devices, with what they get.
+    allocated: Vec<(ResourceClaim, AllocationResult)>,
+    /// The claim for extended resources, which is not in the API yet.
+    special: Option<(ResourceClaim, AllocationResult)>,
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// A cluster of Kubernetes 1.36 without nodes.
+    pub fn start() -> Self {
+        Self::start_with(Settings::default())
+    }
+
+    /// A cluster without nodes.
+    pub fn start_with(settings: Settings) -> Self {
+        Self { server: ApiServer::start_with(settings) }
+    }
+
+    /// The API server.
+    pub fn server(&self) -> &ApiServer {
+        &self.server
+    }
+
+    /// The API server, to be sent away and called back.
+    pub fn server_mut(&mut self) -> &mut ApiServer {
+        &mut self.server
+    }
+
+    /// The objects.
+    pub fn objects(&self) -> Objects {
+        self.server.objects()
+    }
+
+    /// Adds a node with the label that every node has.
+    pub fn add_node(&self, name: &str) -> Node {
+        let labels = [("kubernetes.io/hostname".to_owned(), name.to_owned())].into();
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some(labels),
+            ..ObjectMeta::default()
+        };
+        self.objects().put(&Node { metadata, ..Node::default() })
+    }
+
+    /// Finds a node for a pod, which is created if it is not there, and gives it its devices.
+    pub fn schedule(&self, pod: &Pod) -> Result<Scheduled, Unscheduled> {
+        let objects = self.objects();
+        let id = (namespace(&pod.metadata), pod.metadata.name.clone().unwrap_or_default());
+        let refused = |source| Unscheduled::Refused { pod: title(pod), source };
+        let pod = if let Some(known) = objects.get::<Pod>(&id.0, &id.1) {
+            known
+        } else {
+            let mut pod = pod.clone();
+            pod.metadata.namespace = Some(id.0);
+            objects.create(&pod).map_err(refused)?
+        };
+        let (pod, claims) = claims::of_pod(&objects, pod)?;
+        let fit = find_node(&objects, &pod, &claims)?;
+        claims::bind(&objects, pod, (claims, fit))
+    }
+
+    /// Deletes a pod; claims that nobody else uses lose their devices.
+    pub fn delete_pod(&self, namespace: &str, name: &str) -> Result<(), Refusal> {
+        let objects = self.objects();
+        let pod: Option<Pod> = objects.get(namespace, name);
+        objects.delete::<Pod>(namespace, name)?;
+        let uid = pod.and_then(|pod| pod.metadata.uid).unwrap_or_default();
+        claims::release(&objects, &uid)
+    }
+}
+
+fn find_node(objects: &Objects, pod: &Pod, claims: &[ResourceClaim]) -> Result<Fit, Unscheduled> {
+    let slices: Vec<ResourceSlice> = objects.list();
+    let classes: Vec<DeviceClass> = objects.list();
+    let all: Vec<ResourceClaim> = objects.list();
+    let supply = Supply { classes: &classes, slices: &slices, claims: &all };
+    let mut lacking = Vec::new();
+    for node in objects.list::<Node>().iter().filter(|node| is_wanted(pod, node)) {
+        let name = node.metadata.name.clone().unwrap_or_default();
+        match fit(node, (pod, claims), supply) {
+            Ok(fit) => return Ok(fit),
+            Err(Unallocated::NoFit(reason)) => lacking.push(format!("{name}: {reason}")),
+            Err(source) => return Err(Unscheduled::Wrong { pod: title(pod), source }),
+        }
+    }
+    Err(Unscheduled::NoNode { pod: title(pod), nodes: lacking })
+}
+
+fn is_wanted(pod: &Pod, node: &Node) -> bool {
+    let spec = pod.spec.as_ref();
+    let named = spec.and_then(|spec| spec.node_name.as_ref());
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    let wanted = spec.and_then(|spec| spec.node_selector.clone()).unwrap_or_default();
+    named.is_none_or(|name| node.metadata.name.as_ref() == Some(name))
+        && wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+fn fit(
+    node: &Node,
+    (pod, claims): (&Pod, &[ResourceClaim]),
+    supply: Supply<'_>,
+) -> Result<Fit, Unallocated> {
+    let (have, mut wanting): (Vec<_>, Vec<_>) =
+        claims.iter().cloned().partition(|claim| allocation(claim).is_some());
+    let elsewhere = have.iter().find(|claim| {
+        let selector = allocation(claim).and_then(|allocation| allocation.node_selector.as_ref());
+        !allocator::lets_in(selector, node)
+    });
+    if let Some(claim) = elsewhere {
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        return Err(Unallocated::NoFit(format!("claim {name} has devices on another node")));
+    }
+    let special = extended::claim(pod, node, supply.classes);
+    let is_special = special.is_some();
+    wanting.extend(special);
+    let results = allocator::allocate(&wanting, supply, node)?;
+    let mut allocated: Vec<_> = wanting.into_iter().zip(results).collect();
+    let special = if is_special { allocated.pop() } else { None };
+    Ok(Fit { node: node.metadata.name.clone().unwrap_or_default(), allocated, special })
+}
+
+fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {
+    claim.status.as_ref()?.allocation.as_ref()
+}
+
+/// Of an object that says none it is `default`.
+fn namespace(metadata: &ObjectMeta) -> String {
+    metadata.namespace.clone().unwrap_or_else(|| "default".to_owned())
+}
+
+/// `namespace/name`.
+fn title(pod: &Pod) -> String {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    format!("{}/{name}", namespace(&pod.metadata))
+}

@@ -1,0 +1,199 @@
+//! The claims of a pod: made from templates, given their devices, released.
+
+use k8s_openapi::{
+    api::{
+        core::v1::{Pod, PodExtendedResourceClaimStatus, PodResourceClaim, PodResourceClaimStatus},
+        resource::v1::{
+            AllocationResult, ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate,
+        },
+    },
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+
+use super::{Fit, Scheduled, Unscheduled, extended, namespace, title};
+use crate::api::{Objects, Refusal};
+
+/// Keeps a claim from going while it has devices.
+const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+/// Which of a pod's claims a claim was made for.
+const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
+
+/// The claims that a pod names, those of templates made where they are not there yet.
+pub(super) fn of_pod(
+    objects: &Objects,
+    mut pod: Pod,
+) -> Result<(Pod, Vec<ResourceClaim>), Unscheduled> {
+    let named = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
+    let named: Vec<PodResourceClaim> = named.cloned().collect();
+    let mut claims = Vec::new();
+    for reference in &named {
+        let claim = find(objects, &pod, reference)?;
+        if reference.resource_claim_template_name.is_some() {
+            let statuses = pod.status.get_or_insert_default();
+            let statuses = statuses.resource_claim_statuses.get_or_insert_default();
+            statuses.retain(|status| status.name != reference.name);
+            statuses.push(PodResourceClaimStatus {
+                name: reference.name.clone(),
+                resource_claim_name: claim.metadata.name.clone(),
+            });
+        }
+        claims.push(claim);
+    }
+    let refused = |source| Unscheduled::Refused { pod: title(&pod), source };
+    let pod = objects.update_status(&pod).map_err(refused)?;
+    Ok((pod, claims))
+}
+
+fn find(
+    objects: &Objects,
+    pod: &Pod,
+    reference: &PodResourceClaim,
+) -> Result<ResourceClaim, Unscheduled> {
+    let space = namespace(&pod.metadata);
+    let missing = |what: &str, name: &str| Unscheduled::Missing {
+        pod: title(pod),
+        problem: format!("{what} {name:?} not found"),
+    };
+    if let Some(name) = &reference.resource_claim_name {
+        return objects.get(&space, name).ok_or_else(|| missing("resourceclaim", name));
+    }
+    let statuses = pod.status.iter().flat_map(|s| s.resource_claim_statuses.iter().flatten());
+    let made = statuses.into_iter().find(|status| status.name == reference.name);
+    let made = made.and_then(|status| status.resource_claim_name.as_deref());
+    if let Some(claim) = made.and_then(|name| objects.get(&space, name)) {
+        return Ok(claim);
+    }
+    let template = reference.resource_claim_template_name.as_deref().unwrap_or_default();
+    let template: ResourceClaimTemplate =
+        objects.get(&space, template).ok_or_else(|| missing("resourceclaimtemplate", template))?;
+    let refused = |source| Unscheduled::Refused { pod: title(pod), source };
+    objects.create(&from_template(pod, reference, template)).map_err(refused)
+}
+
+fn from_template(
+    pod: &Pod,
+    reference: &PodResourceClaim,
+    template: ResourceClaimTemplate,
+) -> ResourceClaim {
+    let mut metadata = template.spec.metadata.unwrap_or_default();
+    let annotations = metadata.annotations.get_or_insert_default();
+    annotations.insert(POD_CLAIM.to_owned(), reference.name.clone());
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    metadata.generate_name = Some(format!("{name}-{}-", reference.name));
+    own(&mut metadata, pod);
+    ResourceClaim { metadata, spec: template.spec.spec, status: None }
+}
+
+/// Has an object go with its pod.
+pub(super) fn own(metadata: &mut ObjectMeta, pod: &Pod) {
+    metadata.namespace = Some(namespace(&pod.metadata));
+    metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        uid: pod.metadata.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }]);
+}
+
+/// Writes what was found, claims before the pod, as the scheduler does.
+pub(super) fn bind(
+    objects: &Objects,
+    pod: Pod,
+    (claims, fit): (Vec<ResourceClaim>, Fit),
+) -> Result<Scheduled, Unscheduled> {
+    let name = title(&pod);
+    write(objects, pod, (claims, fit)).map_err(|source| Unscheduled::Refused { pod: name, source })
+}
+
+fn write(
+    objects: &Objects,
+    mut pod: Pod,
+    (claims, fit): (Vec<ResourceClaim>, Fit),
+) -> Result<Scheduled, Refusal> {
+    let mut bound = Vec::new();
+    for claim in claims {
+        let of = |(wanting, _): &&(ResourceClaim, _)| wanting.metadata.name == claim.metadata.name;
+        let result = fit.allocated.iter().find(of).map(|(_, result)| result.clone());
+        bound.push(reserve(objects, &pod, (claim, result))?);
+    }
+    if let Some((special, result)) = fit.special {
+        let special = objects.create(&special)?;
+        pod.status.get_or_insert_default().extended_resource_claim_status =
+            Some(PodExtendedResourceClaimStatus {
+                request_mappings: extended::mappings(&pod, &special),
+                resource_claim_name: special.metadata.name.clone().unwrap_or_default(),
+            });
+        pod = objects.update_status(&pod)?;
+        bound.push(reserve(objects, &pod, (special, Some(result)))?);
+    }
+    pod.spec.get_or_insert_default().node_name = Some(fit.node);
+    Ok(Scheduled { pod: objects.update(&pod)?, claims: bound })
+}
+
+fn reserve(
+    objects: &Objects,
+    pod: &Pod,
+    (mut claim, result): (ResourceClaim, Option<AllocationResult>),
+) -> Result<ResourceClaim, Refusal> {
+    let finalizers = claim.metadata.finalizers.get_or_insert_default();
+    if !finalizers.iter().any(|known| known == FINALIZER) {
+        finalizers.push(FINALIZER.to_owned());
+    }
+    let status = claim.status.clone();
+    claim = objects.update(&claim)?;
+    claim.status = status;
+    let status = claim.status.get_or_insert_default();
+    if result.is_some() {
+        status.allocation = result;
+    }
+    let consumers = status.reserved_for.get_or_insert_default();
+    let uid = pod.metadata.uid.clone().unwrap_or_default();
+    if !consumers.iter().any(|consumer| consumer.uid == uid) {
+        consumers.push(ResourceClaimConsumerReference {
+            resource: "pods".to_owned(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            uid,
+            api_group: None,
+        });
+    }
+    objects.update_status(&claim)
+}
+
+/// Ends what a pod has of claims: those without users lose their devices, its own go.
+pub(super) fn release(objects: &Objects, pod_uid: &str) -> Result<(), Refusal> {
+    for mut claim in objects.list::<ResourceClaim>() {
+        let owners = claim.metadata.owner_references.iter().flatten();
+        let is_own = owners.into_iter().any(|owner| owner.uid == pod_uid);
+        let Some(status) = claim.status.as_mut() else {
+            if is_own {
+                delete(objects, &claim)?;
+            }
+            continue;
+        };
+        let consumers = status.reserved_for.get_or_insert_default();
+        let before = consumers.len();
+        consumers.retain(|consumer| consumer.uid != pod_uid);
+        if consumers.len() == before && !is_own {
+            continue;
+        }
+        if consumers.is_empty() {
+            claim.status = None;
+            claim = objects.update_status(&claim)?;
+            claim.metadata.finalizers = None;
+            claim = objects.update(&claim)?;
+        } else {
+            claim = objects.update_status(&claim)?;
+        }
+        if is_own {
+            delete(objects, &claim)?;
+        }
+    }
+    Ok(())
+}
+
+fn delete(objects: &Objects, claim: &ResourceClaim) -> Result<(), Refusal> {
+    let name = claim.metadata.name.as_deref().unwrap_or_default();
+    objects.delete::<ResourceClaim>(&namespace(&claim.metadata), name)
+}

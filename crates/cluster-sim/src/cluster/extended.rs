@@ -1,0 +1,130 @@
+//! Extended resources that a class answers for: a claim that the scheduler makes from a pod's limits.
+
+use k8s_openapi::{
+    api::{
+        core::v1::{Container, ContainerExtendedResourceRequest, Node, Pod},
+        resource::v1::{
+            DeviceClaim, DeviceClass, DeviceRequest, ExactDeviceRequest, ResourceClaim,
+            ResourceClaimSpec,
+        },
+    },
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+};
+use windlass_core::selector::Amount;
+
+use super::claims::own;
+
+/// Tells such a claim from others.
+const SPECIAL: &str = "resource.kubernetes.io/extended-resource-claim";
+/// Every class answers for this prefix with its name.
+const IMPLICIT: &str = "deviceclass.resource.kubernetes.io/";
+
+/// A resource that a container asks for and a class answers for.
+struct Wish<'a> {
+    resource: &'a str,
+    class: &'a str,
+    count: i64,
+    request: String,
+}
+
+/// The claim for what a node has no device plugin for; `None` where nothing is asked of classes.
+pub(super) fn claim(pod: &Pod, node: &Node, classes: &[DeviceClass]) -> Option<ResourceClaim> {
+    let from_plugin = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+    let from_plugin = |resource: &str| {
+        from_plugin.and_then(|all| all.get(resource)).is_some_and(|quantity| count(quantity) > 0)
+    };
+    let wishes = wishes(pod, classes);
+    let requests: Vec<_> = wishes
+        .iter()
+        .filter(|wish| !from_plugin(wish.resource))
+        .map(|wish| DeviceRequest {
+            name: wish.request.clone(),
+            exactly: Some(ExactDeviceRequest {
+                device_class_name: wish.class.to_owned(),
+                allocation_mode: Some("ExactCount".to_owned()),
+                count: Some(wish.count),
+                ..ExactDeviceRequest::default()
+            }),
+            first_available: None,
+        })
+        .collect();
+    if requests.is_empty() {
+        return None;
+    }
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let mut metadata = ObjectMeta {
+        generate_name: Some(format!("{name}-extended-resources-")),
+        annotations: Some([(SPECIAL.to_owned(), "true".to_owned())].into()),
+        ..ObjectMeta::default()
+    };
+    own(&mut metadata, pod);
+    let devices = DeviceClaim { requests: Some(requests), ..DeviceClaim::default() };
+    Some(ResourceClaim {
+        metadata,
+        spec: ResourceClaimSpec { devices: Some(devices) },
+        status: None,
+    })
+}
+
+/// Which container's resource each request of the claim stands for.
+pub(super) fn mappings(pod: &Pod, claim: &ResourceClaim) -> Vec<ContainerExtendedResourceRequest> {
+    let requests = claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
+    let requests: Vec<_> = requests.map(|request| request.name.as_str()).collect();
+    let mut mappings = Vec::new();
+    for (index, container) in containers(pod).enumerate() {
+        for (number, (resource, _)) in resources(container).enumerate() {
+            let request_name = format!("container-{index}-request-{number}");
+            if requests.contains(&request_name.as_str()) {
+                mappings.push(ContainerExtendedResourceRequest {
+                    container_name: container.name.clone(),
+                    request_name,
+                    resource_name: resource.clone(),
+                });
+            }
+        }
+    }
+    mappings
+}
+
+fn wishes<'a>(pod: &'a Pod, classes: &'a [DeviceClass]) -> Vec<Wish<'a>> {
+    let of_container = |(index, container): (usize, &'a Container)| {
+        let numbered = resources(container).enumerate();
+        numbered.filter_map(move |(number, (resource, quantity))| {
+            let (class, count) = (class_for(resource, classes)?, count(quantity));
+            let request = format!("container-{index}-request-{number}");
+            (count > 0).then_some(Wish { resource, class, count, request })
+        })
+    };
+    containers(pod).enumerate().flat_map(of_container).collect()
+}
+
+/// Init containers first, as they are counted.
+fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+    pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers))
+}
+
+/// What a container asks for, by name: requests, or limits where there are none.
+fn resources(container: &Container) -> impl Iterator<Item = (&String, &Quantity)> {
+    let resources = container.resources.as_ref();
+    resources.and_then(|all| all.requests.as_ref().or(all.limits.as_ref())).into_iter().flatten()
+}
+
+/// The newest class that answers for a resource.
+fn class_for<'a>(resource: &str, classes: &'a [DeviceClass]) -> Option<&'a str> {
+    let name = |class: &'a DeviceClass| class.metadata.name.as_deref().unwrap_or_default();
+    if let Some(wanted) = resource.strip_prefix(IMPLICIT) {
+        return classes.iter().map(name).find(|class| *class == wanted);
+    }
+    let answers =
+        |class: &&DeviceClass| class.spec.extended_resource_name.as_deref() == Some(resource);
+    let age = |class: &&DeviceClass| class.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let newest = classes
+        .iter()
+        .filter(answers)
+        .min_by(|a, b| age(b).cmp(&age(a)).then_with(|| a.metadata.name.cmp(&b.metadata.name)));
+    newest.map(name)
+}
+
+fn count(quantity: &Quantity) -> i64 {
+    Amount::parse(&quantity.0).unwrap_or(Amount::ZERO).rounded_up()
+}

@@ -1,0 +1,426 @@
+//! Which devices claims get: cases with what comes of them, after the ones that Kubernetes tests its own
+//! allocator with.
+
+#![expect(clippy::needless_pass_by_value, reason = "documents are written where they are used")]
+
+use k8s_openapi::api::{
+    core::v1::Node,
+    resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use windlass_cluster_sim::allocator::{Supply, Unallocated, allocate};
+
+/// What there is, and what is asked.
+#[derive(Clone)]
+struct Case {
+    slices: Vec<Value>,
+    classes: Vec<Value>,
+    allocated: Vec<Value>,
+    claims: Vec<Value>,
+}
+
+fn typed<T: DeserializeOwned>(documents: &[Value]) -> Vec<T> {
+    documents.iter().map(|d| serde_json::from_value(d.clone()).expect("a document")).collect()
+}
+
+/// A slice of pool `p` on node `n1`, one of so many.
+fn slice(name: &str, count: i64, devices: Value) -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},
+        "spec": {
+            "driver": "d.com", "nodeName": "n1", "devices": devices,
+            "pool": {"name": "p", "generation": 1, "resourceSliceCount": count},
+        },
+    })
+}
+
+/// Devices of two models on two buses.
+fn devices(names: &[&str]) -> Value {
+    let device = |(index, name): (usize, &&str)| {
+        json!({
+            "name": name,
+            "attributes": {
+                "index": {"int": index},
+                "model": {"string": if index % 2 == 0 { "A" } else { "B" }},
+                "other.com/bus": {"string": if index < 2 { "x" } else { "y" }},
+            },
+            "capacity": {"memory": {"value": "40Gi"}},
+        })
+    };
+    names.iter().enumerate().map(device).collect()
+}
+
+fn class(name: &str, expression: &str) -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name},
+        "spec": {"selectors": [{"cel": {"expression": expression}}]},
+    })
+}
+
+fn claim(requests: Value) -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": "c", "namespace": "default", "uid": "u"},
+        "spec": {"devices": {"requests": requests}},
+    })
+}
+
+/// A request of class `gpu` with more fields.
+fn request(name: &str, more: Value) -> Value {
+    let mut exactly = json!({"deviceClassName": "gpu"});
+    exactly.as_object_mut().expect("made above").extend(more.as_object().expect("fields").clone());
+    json!({"name": name, "exactly": exactly})
+}
+
+fn cel(expression: &str) -> Value {
+    json!({"selectors": [{"cel": {"expression": expression}}]})
+}
+
+impl Case {
+    fn new(slices: Vec<Value>, requests: Value) -> Self {
+        let classes = vec![class("gpu", "device.driver == 'd.com'")];
+        Self { slices, classes, allocated: Vec::new(), claims: vec![claim(requests)] }
+    }
+
+    /// One pool of devices with these names.
+    fn of(names: &[&str], requests: Value) -> Self {
+        Self::new(vec![slice("s", 1, devices(names))], requests)
+    }
+
+    fn constrained(mut self, constraint: Value) -> Self {
+        self.claims[0]["spec"]["devices"]["constraints"] = json!([constraint]);
+        self
+    }
+
+    /// With a claim that has devices already.
+    fn taken(mut self, results: Value) -> Self {
+        let mut other = claim(json!([]));
+        other["status"] = json!({"allocation": {"devices": {"results": results}}});
+        self.allocated.push(other);
+        self
+    }
+
+    fn allocate(&self) -> Result<Value, Unallocated> {
+        let (slices, classes): (Vec<ResourceSlice>, Vec<DeviceClass>) =
+            (typed(&self.slices), typed(&self.classes));
+        let (allocated, claims): (Vec<ResourceClaim>, Vec<ResourceClaim>) =
+            (typed(&self.allocated), typed(&self.claims));
+        let supply = Supply { classes: &classes, slices: &slices, claims: &allocated };
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": "n1", "labels": {"zone": "a"}},
+        });
+        let node: Node = serde_json::from_value(node).expect("a node");
+        let results = allocate(&claims, supply, &node)?;
+        Ok(serde_json::to_value(results).expect("JSON"))
+    }
+
+    /// `request=device` for each device, claims after each other; or why not.
+    fn outcome(&self) -> String {
+        match self.allocate() {
+            Ok(results) => {
+                let claims = results.as_array().expect("a list").iter();
+                let results = claims
+                    .flat_map(|claim| claim["devices"]["results"].as_array().expect("a list"));
+                let word = |value: &Value| value.as_str().expect("a text").to_owned();
+                let pairs = results.map(|result| {
+                    format!("{}={}", word(&result["request"]), word(&result["device"]))
+                });
+                pairs.collect::<Vec<_>>().join(" ")
+            }
+            Err(error) => error.to_string(),
+        }
+    }
+}
+
+fn check(case: &Case, expected: &str) {
+    assert_eq!(case.outcome(), expected, "{:#}", case.claims[0]);
+}
+
+#[test]
+fn the_first_device_that_fits_is_taken_and_the_search_goes_back() {
+    let four = ["a", "b", "c", "d"];
+    let index = |i: i64| cel(&format!("device.attributes['d.com'].index == {i}"));
+    check(&Case::of(&four, json!([request("r", json!({}))])), "r=a");
+    check(&Case::of(&four, json!([request("r", json!({"count": 3}))])), "r=a r=b r=c");
+    check(&Case::of(&four, json!([request("r", index(2))])), "r=c");
+    // The first request takes what the second needs, and has to give it back.
+    let two = json!([request("any", json!({})), request("first", index(0))]);
+    check(&Case::of(&four, two), "any=b first=a");
+    let model = cel("device.attributes['d.com'].model == 'B'");
+    check(&Case::of(&four, json!([request("r", model), request("s", json!({}))])), "r=b s=a");
+    check(
+        &Case::of(&["a"], json!([request("r", json!({"count": 2}))])),
+        "cannot allocate all claims: request r found 1 of 2 among 1 devices",
+    );
+    let mut two = Case::of(&four, json!([request("r", json!({}))]));
+    two.claims.push(claim(json!([request("s", json!({"count": 2}))])));
+    check(&two, "r=a s=b s=c");
+}
+
+#[test]
+fn pools_and_slices_are_taken_in_order_of_their_names_and_devices_as_listed() {
+    let mut other = slice("a", 1, devices(&["z"]));
+    other["spec"]["pool"]["name"] = "a".into();
+    let (second, first) = (slice("s2", 2, devices(&["x"])), slice("s1", 2, devices(&["y", "w"])));
+    let requests = json!([request("r", json!({"count": 4}))]);
+    check(&Case::new(vec![second, first, other], requests), "r=z r=y r=w r=x");
+}
+
+#[test]
+fn only_whole_pools_of_the_newest_generation_are_taken() {
+    let requests = || json!([request("r", json!({}))]);
+    let mut newer = slice("new", 1, devices(&["b"]));
+    newer["spec"]["pool"]["generation"] = 2.into();
+    check(&Case::new(vec![slice("old", 1, devices(&["a"])), newer.clone()], requests()), "r=b");
+    newer["spec"]["nodeName"] = "n2".into();
+    check(
+        &Case::new(vec![slice("old", 2, devices(&["a"])), newer], requests()),
+        "cannot allocate all claims: request r found 0 of 1 among 0 devices",
+    );
+    let half = Case::new(vec![slice("s", 2, devices(&["a"]))], requests());
+    let none = "cannot allocate all claims: request r found 0 of 1 among 0 devices";
+    check(&half, &format!("{none}; pool d.com/p is incomplete"));
+    let twice = Case::new(vec![slice("s", 1, json!([{"name": "a"}, {"name": "a"}]))], requests());
+    check(&twice, &format!("{none}; pool d.com/p is invalid: duplicate device name a"));
+    let mut all = half;
+    all.claims[0]["spec"]["devices"]["requests"] =
+        json!([request("r", json!({"allocationMode": "All"}))]);
+    check(
+        &all,
+        "claim default/c, request r: asks for all devices, but resource pool d.com/p is currently \
+         being updated",
+    );
+}
+
+#[test]
+fn all_devices_that_are_selected_are_taken_or_none() {
+    let all = |more: Value| {
+        let mut fields = json!({"allocationMode": "All"});
+        fields
+            .as_object_mut()
+            .expect("made above")
+            .extend(more.as_object().expect("fields").clone());
+        json!([request("r", fields)])
+    };
+    let four = ["a", "b", "c", "d"];
+    check(&Case::of(&four, all(cel("device.attributes['d.com'].model == 'A'"))), "r=a r=c");
+    check(
+        &Case::of(&four, all(cel("false"))),
+        "cannot allocate all claims: request r found 0 of all among 4 devices (4 not selected)",
+    );
+    let held = json!([{"request": "r", "driver": "d.com", "pool": "p", "device": "c"}]);
+    check(
+        &Case::of(&four, all(json!({}))).taken(held),
+        "cannot allocate all claims: request r found 2 of all among 4 devices (1 in use)",
+    );
+}
+
+#[test]
+fn devices_of_others_are_left_unless_one_only_looks() {
+    let held = |more: Value| {
+        let mut result = json!({"request": "r", "driver": "d.com", "pool": "p", "device": "a"});
+        result
+            .as_object_mut()
+            .expect("made above")
+            .extend(more.as_object().expect("fields").clone());
+        json!([result])
+    };
+    let one = || Case::of(&["a", "b"], json!([request("r", json!({}))]));
+    check(&one().taken(held(json!({}))), "r=b");
+    check(&one().taken(held(json!({"adminAccess": true}))), "r=a");
+    let admin = Case::of(&["a", "b"], json!([request("r", json!({"adminAccess": true}))]));
+    check(&admin.clone().taken(held(json!({}))), "r=a");
+    assert_eq!(admin.allocate().expect("devices")[0]["devices"]["results"][0]["adminAccess"], true);
+}
+
+#[test]
+fn an_expression_without_an_answer_ends_the_search() {
+    let lack = cel("device.attributes['d.com'].colour == 'red'");
+    let case = Case::of(&["a"], json!([request("r", lack)]));
+    let outcome = case.outcome();
+    assert!(outcome.starts_with("claim default/c: selector #0: CEL runtime error: "), "{outcome}");
+    assert!(matches!(case.allocate(), Err(Unallocated::Wrong(_))));
+    let memory = cel("device.capacity['d.com'].memory.compareTo(quantity('40Gi')) >= 0");
+    check(&Case::of(&["a"], json!([request("r", memory)])), "r=a");
+    let mut nothing = Case::of(&["a"], json!([request("r", json!({}))]));
+    nothing.classes.clear();
+    check(
+        &nothing,
+        "claim default/c, request r: could not retrieve device class gpu: \
+         deviceclass.resource.k8s.io \"gpu\" not found",
+    );
+}
+
+#[test]
+fn the_first_alternative_that_there_is_is_taken() {
+    let sub = |name: &str, count: i64, expression: &str| {
+        json!({
+            "name": name, "deviceClassName": "gpu", "count": count,
+            "selectors": [{"cel": {"expression": expression}}],
+        })
+    };
+    let model = |model: &str| format!("device.attributes['d.com'].model == '{model}'");
+    let list = json!([{
+        "name": "r", "firstAvailable": [sub("big", 2, &model("A")), sub("small", 1, &model("B"))],
+    }]);
+    check(&Case::of(&["a", "b", "c"], list.clone()), "r/big=a r/big=c");
+    check(&Case::of(&["a", "b"], list), "r/small=b");
+}
+
+#[test]
+fn constraints_compare_attributes() {
+    let four = ["a", "b", "c", "d"];
+    let two = || json!([request("r", json!({})), request("s", json!({}))]);
+    let same = |name: &str| json!({"matchAttribute": name});
+    check(&Case::of(&four, two()).constrained(same("d.com/model")), "r=a s=c");
+    check(&Case::of(&four, two()).constrained(same("other.com/bus")), "r=a s=b");
+    let different = json!({"distinctAttribute": "other.com/bus"});
+    check(&Case::of(&four, two()).constrained(different), "r=a s=c");
+    check(
+        &Case::of(&four, two()).constrained(same("d.com/none")),
+        "cannot allocate all claims: request r found 0 of 1 among 4 devices (4 against a constraint)",
+    );
+    let one = json!({"matchAttribute": "d.com/none", "requests": ["t"]});
+    check(&Case::of(&four, two()).constrained(one), "r=a s=b");
+}
+
+#[test]
+fn taints_keep_away_who_does_not_tolerate_them() {
+    let mut tainted = devices(&["a", "b"]);
+    tainted[0]["taints"] = json!([{"key": "k", "value": "v", "effect": "NoSchedule"}]);
+    tainted[1]["taints"] = json!([{"key": "k", "effect": "None"}]);
+    let case = |tolerations: Value| {
+        let request = request("r", json!({"tolerations": tolerations}));
+        Case::new(vec![slice("s", 1, tainted.clone())], json!([request]))
+    };
+    check(&case(json!([])), "r=b");
+    check(&case(json!([{"key": "k", "operator": "Exists"}])), "r=a");
+    check(&case(json!([{"key": "k", "operator": "Equal", "value": "w"}])), "r=b");
+    check(&case(json!([{"operator": "Exists", "effect": "NoExecute"}])), "r=b");
+}
+
+/// A GPU of 2 parts, whole or in halves.
+fn partitions() -> Vec<Value> {
+    let counters = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "c"},
+        "spec": {
+            "driver": "d.com", "nodeName": "n1",
+            "pool": {"name": "p", "generation": 1, "resourceSliceCount": 2},
+            "sharedCounters": [{"name": "gpu", "counters": {"parts": {"value": "2"}}}],
+        },
+    });
+    let part = |name: &str, parts: &str| {
+        json!({
+            "name": name,
+            "consumesCounters": [{"counterSet": "gpu", "counters": {"parts": {"value": parts}}}],
+        })
+    };
+    let devices = json!([part("half-0", "1"), part("half-1", "1"), part("whole", "2")]);
+    vec![counters, slice("d", 2, devices)]
+}
+
+#[test]
+fn partitions_share_the_counters_of_their_device() {
+    let ask = |count: i64| json!([request("r", json!({"count": count}))]);
+    check(&Case::new(partitions(), ask(2)), "r=half-0 r=half-1");
+    let whole = cel("device.driver == 'd.com'");
+    let held =
+        |device: &str| json!([{"request": "r", "driver": "d.com", "pool": "p", "device": device}]);
+    check(&Case::new(partitions(), json!([request("r", whole)])).taken(held("half-0")), "r=half-1");
+    check(
+        &Case::new(partitions(), ask(1)).taken(held("whole")),
+        "cannot allocate all claims: request r found 0 of 1 among 3 devices (1 in use, 2 without \
+         enough counters)",
+    );
+    let mut dangling = partitions();
+    dangling[1]["spec"]["devices"][0]["consumesCounters"][0]["counterSet"] = "other".into();
+    check(
+        &Case::new(dangling, ask(1)),
+        "cannot allocate all claims: request r found 0 of 1 among 0 devices; pool d.com/p is \
+         invalid: counter set other not found",
+    );
+}
+
+#[test]
+fn a_tainted_partition_keeps_its_counters_from_the_others() {
+    let mut slices = partitions();
+    slices[1]["spec"]["devices"][0]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);
+    let ask = |count: i64| json!([request("r", json!({"count": count}))]);
+    check(&Case::new(slices.clone(), ask(1)), "r=half-1");
+    slices[1]["spec"]["devices"][0]["consumesCounters"][0]["counters"]["parts"]["value"] =
+        "2".into();
+    check(
+        &Case::new(slices, ask(1)),
+        "cannot allocate all claims: request r found 0 of 1 among 3 devices (1 tainted, 2 without \
+         enough counters)",
+    );
+}
+
+#[test]
+fn shares_of_a_device_are_rounded_and_counted() {
+    let device = json!({
+        "name": "a", "allowMultipleAllocations": true,
+        "capacity": {"memory": {"value": "8Gi", "requestPolicy": {
+            "default": "1Gi", "validRange": {"min": "1Gi", "step": "1Gi"},
+        }}},
+    });
+    let case = |memory: &[&str]| {
+        let ask = |(index, memory): (usize, &&str)| {
+            let name = format!("r{index}");
+            request(&name, json!({"capacity": {"requests": {"memory": memory}}}))
+        };
+        let requests = memory.iter().enumerate().map(ask).collect();
+        Case::new(vec![slice("s", 1, json!([device]))], requests)
+    };
+    let two = case(&["1500Mi", "6Gi"]);
+    check(&two, "r0=a r1=a");
+    let results = two.allocate().expect("devices")[0]["devices"]["results"].clone();
+    assert_eq!(results[0]["consumedCapacity"]["memory"], "2Gi");
+    assert_eq!(results[0]["shareID"].as_str().map(str::len), Some(36));
+    assert_ne!(results[0]["shareID"], results[1]["shareID"]);
+    check(
+        &case(&["1500Mi", "6500Mi"]),
+        "cannot allocate all claims: request r1 found 0 of 1 among 1 devices (1 without the \
+         capacity)",
+    );
+    let held = json!([{
+        "request": "r", "driver": "d.com", "pool": "p", "device": "a",
+        "shareID": "00000000-0000-4000-8000-000000000000", "consumedCapacity": {"memory": "7Gi"},
+    }]);
+    check(&case(&["1Gi"]).taken(held.clone()), "r0=a");
+    check(
+        &case(&["2Gi"]).taken(held),
+        "cannot allocate all claims: request r0 found 0 of 1 among 1 devices (1 without the \
+         capacity)",
+    );
+}
+
+#[test]
+fn configuration_comes_from_the_class_first_and_the_node_is_named() {
+    let mut case = Case::of(&["a", "b"], json!([request("r", json!({})), request("s", json!({}))]));
+    let opaque = |value: i64| json!({"driver": "d.com", "parameters": {"value": value}});
+    case.classes[0]["spec"]["config"] = json!([{"opaque": opaque(1)}]);
+    case.claims[0]["spec"]["devices"]["config"] = json!([
+        {"opaque": opaque(2)},
+        {"requests": ["s"], "opaque": opaque(3)},
+    ]);
+    let result = case.allocate().expect("devices")[0].clone();
+    assert_eq!(
+        result["devices"]["config"],
+        json!([
+            {"source": "FromClass", "requests": ["r", "s"], "opaque": opaque(1)},
+            {"source": "FromClaim", "opaque": opaque(2)},
+            {"source": "FromClaim", "requests": ["s"], "opaque": opaque(3)},
+        ])
+    );
+    let field = json!({"key": "metadata.name", "operator": "In", "values": ["n1"]});
+    let here = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
+    assert_eq!(result["nodeSelector"], here);
+    let zone = json!({"key": "zone", "operator": "In", "values": ["a"]});
+    let selector = json!({"nodeSelectorTerms": [{"matchExpressions": [zone]}]});
+    case.slices[0]["spec"]["nodeName"] = Value::Null;
+    case.slices[0]["spec"]["nodeSelector"] = selector.clone();
+    assert_eq!(case.allocate().expect("devices")[0]["nodeSelector"], selector);
+}

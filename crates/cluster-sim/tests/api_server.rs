@@ -1,0 +1,279 @@
+//! The API server as a client meets it.
+
+use std::{fmt::Debug, time::Duration};
+
+use k8s_openapi::{
+    api::{
+        core::v1::Node,
+        resource::v1::{
+            Device, DeviceTaint, ResourceClaim, ResourcePool, ResourceSlice, ResourceSliceSpec,
+        },
+    },
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use kube::{
+    Api, Client, Config,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
+use windlass_cluster_sim::api::{ApiServer, Effect, Fault, Gate, Refusal, Settings};
+
+/// How long anything may take before a test has failed.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn client(server: &ApiServer) -> Client {
+    let config = Config::new(server.url().parse().expect("a url"));
+    Client::try_from(config).expect("a client")
+}
+
+fn slice(name: &str, node: &str, devices: &[&str]) -> ResourceSlice {
+    let device = |name: &&str| Device { name: (*name).to_owned(), ..Device::default() };
+    ResourceSlice {
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        spec: ResourceSliceSpec {
+            driver: "gpu.example.com".to_owned(),
+            node_name: Some(node.to_owned()),
+            pool: ResourcePool {
+                name: format!("{node}/gpus"),
+                generation: 1,
+                resource_slice_count: 1,
+            },
+            devices: Some(devices.iter().map(device).collect()),
+            ..ResourceSliceSpec::default()
+        },
+    }
+}
+
+fn claim(name: &str) -> ResourceClaim {
+    let claim = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"devices": {"requests": [
+            {"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}},
+        ]}},
+    });
+    serde_json::from_value(claim).expect("a claim")
+}
+
+fn allocation() -> Value {
+    json!({"devices": {"results": [
+        {"request": "gpu", "driver": "gpu.example.com", "pool": "n1/gpus", "device": "gpu-0"},
+    ]}})
+}
+
+/// The code, the reason and the message of a refusal.
+fn refused<T: Debug>(result: Result<T, kube::Error>) -> (u16, String, String) {
+    match result {
+        Err(kube::Error::Api(status)) => {
+            (status.code, status.reason.clone(), status.message.clone())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn objects_are_created_read_replaced_and_deleted() {
+    let server = ApiServer::start();
+    let slices: Api<ResourceSlice> = Api::all(client(&server));
+    let made = slices.create(&PostParams::default(), &slice("s", "n1", &["gpu-0"])).await;
+    let made = made.expect("created");
+    assert_eq!(made.metadata.generation, Some(1));
+    assert!(made.metadata.uid.is_some() && made.metadata.creation_timestamp.is_some());
+
+    let again = slices.create(&PostParams::default(), &slice("s", "n1", &[])).await;
+    let exists = "resourceslices.resource.k8s.io \"s\" already exists";
+    assert_eq!(refused(again), (409, "AlreadyExists".into(), exists.into()));
+
+    let mut changed = made.clone();
+    changed.spec.devices = slice("s", "n1", &["gpu-0", "gpu-1"]).spec.devices;
+    let changed = slices.replace("s", &PostParams::default(), &changed).await.expect("replaced");
+    assert_eq!(changed.metadata.generation, Some(2));
+    let same = slices.replace("s", &PostParams::default(), &changed).await.expect("replaced");
+    assert_eq!(same, changed, "what changes nothing has no new version");
+
+    let (code, reason, message) = refused(slices.replace("s", &PostParams::default(), &made).await);
+    assert_eq!((code, reason.as_str()), (409, "Conflict"));
+    assert!(message.contains("the object has been modified"), "{message}");
+
+    assert_eq!(slices.get("s").await.expect("there"), changed);
+    slices.delete("s", &DeleteParams::default()).await.expect("deleted");
+    let missing = "resourceslices.resource.k8s.io \"s\" not found";
+    assert_eq!(refused(slices.get("s").await), (404, "NotFound".into(), missing.into()));
+}
+
+#[tokio::test]
+async fn names_are_generated_and_selected() {
+    let server = ApiServer::start();
+    let slices: Api<ResourceSlice> = Api::all(client(&server));
+    for node in ["n1", "n1", "n2"] {
+        let mut slice = slice("", node, &[]);
+        slice.metadata.name = None;
+        slice.metadata.generate_name = Some(format!("{node}-"));
+        let made = slices.create(&PostParams::default(), &slice).await.expect("created");
+        let name = made.metadata.name.expect("a name");
+        assert!(name.starts_with(node) && name.len() == node.len() + 6, "{name}");
+    }
+    let mine = ListParams::default().fields("spec.driver=gpu.example.com,spec.nodeName=n1");
+    assert_eq!(slices.list(&mine).await.expect("a list").items.len(), 2);
+    let others = ListParams::default().fields("spec.driver!=gpu.example.com");
+    assert!(slices.list(&others).await.expect("a list").items.is_empty());
+    let pool = ListParams::default().fields("spec.pool.name=p");
+    assert_eq!(refused(slices.list(&pool).await).2, "field label not supported: spec.pool.name");
+    slices.delete_collection(&DeleteParams::default(), &mine).await.expect("deleted");
+    assert_eq!(server.objects().list::<ResourceSlice>().len(), 1);
+}
+
+#[tokio::test]
+async fn a_watch_tells_what_happens_to_the_selected() {
+    let server = ApiServer::start();
+    let objects = server.objects();
+    let slices: Api<ResourceSlice> = Api::all(client(&server));
+    let there = objects.create(&slice("a", "n1", &[])).expect("created");
+    let version = there.metadata.resource_version.clone().expect("a version");
+    let of_node = WatchParams::default().fields("spec.nodeName=n1");
+    let mut watch = Box::pin(slices.watch(&of_node, &version).await.expect("a watch"));
+
+    objects.create(&slice("other", "n2", &[])).expect("created");
+    objects.create(&slice("b", "n1", &[])).expect("created");
+    objects.update(&slice("a", "n1", &["gpu-0"])).expect("replaced");
+    assert_eq!(objects.wipe_slices("n1"), 2);
+    let mut told = Vec::new();
+    while told.len() < 4 {
+        let event = timeout(LIMIT, watch.next()).await.expect("in time").expect("open");
+        told.push(match event.expect("an event") {
+            WatchEvent::Added(slice) => format!("+{}", slice.metadata.name.expect("a name")),
+            WatchEvent::Modified(slice) => format!("~{}", slice.metadata.name.expect("a name")),
+            WatchEvent::Deleted(slice) => format!("-{}", slice.metadata.name.expect("a name")),
+            other => panic!("{other:?}"),
+        });
+    }
+    assert_eq!(told, ["+b", "~a", "-a", "-b"]);
+
+    objects.compact();
+    let mut old = Box::pin(slices.watch(&of_node, &version).await.expect("a watch"));
+    match old.next().await.expect("open").expect("an event") {
+        WatchEvent::Error(status) => assert_eq!((status.code, &*status.reason), (410, "Expired")),
+        other => panic!("{other:?}"),
+    }
+    objects.cut_watches();
+    assert!(timeout(LIMIT, watch.next()).await.expect("in time").is_none());
+}
+
+#[tokio::test]
+async fn status_is_written_by_itself_and_devices_in_it_are_applied_by_key() {
+    let server = ApiServer::start();
+    let claims: Api<ResourceClaim> = Api::default_namespaced(client(&server));
+    let mut made = claims.create(&PostParams::default(), &claim("c")).await.expect("created");
+    let exactly =
+        made.spec.devices.clone().and_then(|d| d.requests).and_then(|r| r[0].exactly.clone());
+    let exactly = exactly.expect("a request");
+    assert_eq!((exactly.allocation_mode.as_deref(), exactly.count), (Some("ExactCount"), Some(1)));
+
+    let status = json!({"allocation": allocation()});
+    made.status = serde_json::from_value(status).expect("a status");
+    let body = claims.replace("c", &PostParams::default(), &made).await.expect("replaced");
+    assert_eq!(body.status, None, "the main path does not touch the status");
+    made.metadata = body.metadata;
+    let made = claims.replace_status("c", &PostParams::default(), &made).await.expect("replaced");
+    assert!(made.status.expect("a status").allocation.is_some());
+
+    let device = |ready: &str| {
+        let condition = json!({
+            "type": "Ready", "status": ready, "reason": "Prepared", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        let device = json!({
+            "driver": "gpu.example.com", "pool": "n1/gpus", "device": "gpu-0",
+            "conditions": [condition],
+        });
+        json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": {"name": "c"}, "status": {"devices": [device]},
+        })
+    };
+    let params = PatchParams::apply("driver").force();
+    for ready in ["False", "True"] {
+        let patch = Patch::Apply(device(ready));
+        let applied = claims.patch_status("c", &params, &patch).await.expect("applied");
+        let status = applied.status.expect("a status");
+        assert!(status.allocation.is_some());
+        let devices = status.devices.expect("devices");
+        assert_eq!(devices.len(), 1);
+        assert_eq!(devices[0].conditions.as_ref().expect("conditions")[0].status, ready);
+    }
+}
+
+#[tokio::test]
+async fn faults_happen_and_pass() {
+    let mut server = ApiServer::start();
+    let slices: Api<ResourceSlice> = Api::all(client(&server));
+    // The client tries again by itself after 429 and 503.
+    let broken = Refusal::new(500, "InternalError", "etcd is away");
+    server.inject(Fault::at("resourceslices", Effect::Refuse(broken)).times(1));
+    server.inject(Fault::at("resourceslices", Effect::Forbid).only("POST").times(1));
+    server.inject(Fault::at("resourceslices", Effect::LoseAnswer).only("POST").times(1));
+    assert_eq!(refused(slices.list(&ListParams::default()).await).0, 500);
+    let new = slice("s", "n1", &[]);
+    let (code, _, message) = refused(slices.create(&PostParams::default(), &new).await);
+    assert_eq!(code, 403);
+    assert!(message.contains("cannot create resource \"resourceslices\""), "{message}");
+    let lost = slices.create(&PostParams::default(), &new).await;
+    assert!(!matches!(lost, Ok(_) | Err(kube::Error::Api(_))), "{lost:?}");
+    assert!(slices.get("s").await.is_ok(), "it was created all the same");
+
+    server.go_away().await;
+    assert!(slices.get("s").await.is_err());
+    server.come_back();
+    assert!(slices.get("s").await.is_ok());
+    assert_eq!(server.objects().log().iter().filter(|asked| asked.method == "POST").count(), 2);
+}
+
+#[tokio::test]
+async fn a_server_of_1_35_drops_what_it_does_not_know() {
+    let server = ApiServer::start_with(Settings::of_1_35());
+    let version = client(&server).apiserver_version().await.expect("a version");
+    assert_eq!(version.minor, "35");
+    let mut tainted = slice("s", "n1", &["gpu-0"]);
+    let taint = DeviceTaint {
+        key: "gpu.example.com/broken".into(),
+        effect: "NoSchedule".into(),
+        ..DeviceTaint::default()
+    };
+    tainted.spec.devices.as_mut().expect("devices")[0].taints = Some(vec![taint]);
+    let taints = |slice: &ResourceSlice| {
+        slice.spec.devices.as_ref().expect("devices")[0].taints.clone().unwrap_or_default()
+    };
+    let slices: Api<ResourceSlice> = Api::all(client(&server));
+    let made = slices.create(&PostParams::default(), &tainted).await.expect("created");
+    assert!(taints(&made).is_empty());
+    server.set_gates_off([Gate::ListTypeAttributes]);
+    let made = slices.replace("s", &PostParams::default(), &tainted).await.expect("replaced");
+    let first = taints(&made)[0].time_added.clone().expect("the time of the taint");
+    let made = slices.replace("s", &PostParams::default(), &tainted).await.expect("replaced");
+    assert_eq!(taints(&made)[0].time_added, Some(first));
+}
+
+#[test]
+fn what_a_node_owns_goes_with_it() {
+    let objects = ApiServer::away(Settings::default()).objects();
+    let mut node = Node::default();
+    node.metadata.name = Some("n1".into());
+    let node = objects.put(&node);
+    let owner = OwnerReference {
+        api_version: "v1".into(),
+        kind: "Node".into(),
+        name: "n1".into(),
+        uid: node.metadata.uid.expect("a uid"),
+        controller: Some(true),
+        ..OwnerReference::default()
+    };
+    let mut part = slice("owned", "n1", &[]);
+    part.metadata.owner_references = Some(vec![owner]);
+    objects.put(&part);
+    objects.put(&slice("free", "n1", &[]));
+    assert_eq!(objects.delete_node("n1").expect("deleted"), 1);
+    let left: Vec<ResourceSlice> = objects.list();
+    assert_eq!(left[0].metadata.name.as_deref(), Some("free"));
+}
