@@ -9,3 +9,5 @@
 //! ```
 
 mod catalog;
+
+pub(crate) use catalog::Catalog;
