@@ -8,6 +8,4 @@
 //!                      └── prepare <── service <── kubelet <──────── claim
 //! ```
 
-mod catalog;
-
-pub(crate) use catalog::Catalog;
+pub(crate) mod catalog;

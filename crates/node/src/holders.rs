@@ -4,6 +4,7 @@
 //! be had costs the labels of pods, not the metrics.
 
 mod ask;
+mod owners;
 mod record;
 mod sight;
 
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use windlass_core::{device::DeviceId, resource::ResourceName};
 
 pub use ask::{AskError, allocatable, ask};
+pub use owners::{Owner, Owners, owners};
 pub(crate) use record::{ByPod, RecordError, by_pod, checkpoint};
 pub(crate) use sight::{Glance, Sight};
 

@@ -270,9 +270,15 @@ impl Ledger {
         &self.claims
     }
 
-    /// When each device was last given to a container in this life of the agent, and as what.
-    fn given(&self) -> impl Iterator<Item = (&DeviceId, &ResourceName, Option<Instant>)> {
-        self.containers.iter().map(|(id, hold)| (id, &hold.resource, hold.given))
+    /// When a device was last given to a container in this life of the agent.
+    fn given(&self, id: &DeviceId) -> Option<Instant> {
+        self.containers.get(id)?.given
+    }
+
+    /// When any device was last given to a container as this resource.
+    fn given_as(&self, resource: &ResourceName) -> Option<Instant> {
+        let holds = self.containers.values().filter(|hold| hold.resource == *resource);
+        holds.filter_map(|hold| hold.given).max()
     }
 
     fn holds(&self, id: &DeviceId) -> impl Iterator<Item = &ClaimHold> {

@@ -15,7 +15,7 @@ use crate::{
         DraOffer, DriverName, DriverPlaces, PerContainer, Pooled, Replicas, ResourceRule,
         Resources, Selector, SessionLimits, Sharing,
     },
-    dra::Catalog,
+    dra::catalog::Catalog,
     ledger::{ClaimRef, Conflict, Footprint, Use},
 };
 

@@ -85,9 +85,10 @@ impl Sights {
         };
         let mut still = look.recorded.clone();
         still.devices.retain(|id, _| is_held(Held::Device(id.clone()), look.told.tells_of(id)));
-        still
-            .pools
-            .retain(|name| is_held(Held::Tokens(name.clone()), look.told.tells_of_tokens(name)));
+        let mut is_pool_held = |name: &ResourceName| {
+            is_held(Held::Tokens(name.clone()), look.told.tells_of_tokens(name))
+        };
+        still.pools.retain(&mut is_pool_held);
         still
     }
 }
@@ -100,11 +101,11 @@ impl Seen {
     }
 
     fn after(mut self, given: Option<Instant>, glance: Glance, look_interval: Duration) -> Self {
-        if self.given != given {
-            self.sight.is_seen();
+        if given > self.given {
+            (self.sight, self.given) = (Sight::new(true), given);
         }
         self.sight.is_let_go(glance, look_interval);
-        Self { given, ..self }
+        self
     }
 }
 
@@ -120,11 +121,60 @@ impl Look {
 
 impl Held {
     fn given(&self, ledger: &Ledger) -> Option<Instant> {
-        let is_it = |id: &DeviceId, resource: &ResourceName| match self {
-            Self::Device(device) => device == id,
-            Self::Tokens(pool) => pool == resource,
+        match self {
+            Self::Device(id) => ledger.given(id),
+            Self::Tokens(pool) => ledger.given_as(pool),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{
+        holders::tests::holder,
+        ledger::{Kinship, LedgerDesk},
+    };
+
+    const LOOK: Duration = Duration::from_secs(10);
+
+    fn id() -> DeviceId {
+        "GPU-a".parse().expect("an id")
+    }
+
+    fn resource() -> ResourceName {
+        holder().resource.parse().expect("a name")
+    }
+
+    /// A kubelet whose record has the device, and that tells of this many holders of it.
+    fn look(begun: Instant, holders: usize) -> Look {
+        let recorded = Recorded { devices: [(id(), resource())].into(), ..Recorded::default() };
+        let held_by = (0..holders).map(|_| (id(), BTreeSet::from([holder()]))).collect();
+        let told = Holders { answered: Some(Ok(())), by_device: held_by, pods: 3 };
+        Look { begun, recorded, told: Arc::new(told) }
+    }
+
+    #[test]
+    fn what_the_kubelet_tells_of_no_longer_is_let_go_until_it_is_given_away_anew() {
+        let (ledger, mut sights) = (LedgerDesk::default(), Sights::default());
+        let footprint = Kinship::default().footprint(&id());
+        let give = || ledger.take_for_container(&resource(), std::slice::from_ref(&footprint));
+        let mut is_held = |look: &Look| {
+            let known = ledger.watch().borrow().clone();
+            let still = sights.fold(look, &known, LOOK);
+            ledger.recorded(&still, (look.begun, Duration::ZERO));
+            !still.is_empty()
         };
-        let given = ledger.given().filter(|(id, resource, _)| is_it(id, resource));
-        given.filter_map(|(_, _, given)| given).max()
+        give().expect("free");
+        let begun = Instant::now();
+        assert!(is_held(&look(begun, 1)));
+        assert!(is_held(&look(begun + LOOK, 0)));
+        assert!(!is_held(&look(begun + LOOK * 4, 0)));
+        assert!(!is_held(&look(begun + LOOK * 5, 0)), "though it is in the record");
+        give().expect("free");
+        assert!(is_held(&look(begun + LOOK * 6, 0)), "the answer may be older");
+        assert!(!is_held(&look(begun + LOOK * 9, 0)));
     }
 }
