@@ -27,7 +27,9 @@ use crate::{
     cluster::InvalidNodeName,
     config::{Config, Policy, reload::Follow},
     directory::DirectoryWatch,
-    discovery, metrics,
+    discovery,
+    ledger::LedgerDesk,
+    metrics,
     partitions::PartitionDesk,
     plugin,
     state::{self, NodeState},
@@ -131,7 +133,8 @@ impl Agent {
         let mut parts = Parts::default();
         let reload = instruments.reload();
         let policy = source.start(config, cluster.as_ref(), (clock, reload), &mut parts)?;
-        let ground = Ground { dir, watched, listener, cluster, policy, clock };
+        let ledger = LedgerDesk::unread();
+        let ground = Ground { dir, watched, listener, cluster, policy, ledger, clock };
         let (state, partitions) =
             assembly::assemble(config, ground, (registry, instruments), &mut parts);
         Ok(Self { state, partitions, admin_address, parts, _lock: lock })
@@ -236,3 +239,6 @@ fn check_sockets(dir: &Path, policy: &Policy) -> Result<(), SocketError> {
     plugin::kubelet_path(dir)?;
     policy.known_names().iter().try_for_each(|name| plugin::socket_path(dir, name).map(drop))
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,4 +8,4 @@
 //!                      └── prepare <── service <── kubelet <──────── claim
 //! ```
 
-mod catalog;
+pub(crate) mod catalog;

@@ -30,7 +30,6 @@ mod record;
 mod slot;
 mod state;
 mod steps;
-mod tenants;
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -54,12 +53,11 @@ use self::{
     slot::Slot,
     state::{Input, Work},
     steps::{Bench, do_work},
-    tenants::{ByDevice, by_record},
 };
 use crate::{
     clock::{Clock, until},
     config::{Config, HandoverLimits},
-    holders::{Holders, HoldersDesk},
+    holders::{ByPod, Glance, Holders, HoldersDesk, by_pod},
     host::Host,
     metrics::HandoverMetrics,
 };
@@ -113,7 +111,7 @@ enum Event {
 /// One look at who has what.
 struct Looked {
     begun: Instant,
-    recorded: Option<ByDevice>,
+    recorded: Option<ByPod>,
     told: Arc<Holders>,
 }
 
@@ -215,7 +213,7 @@ impl Handovers {
         let demand = self.tidings.demand.borrow_and_update().clone();
         let unknown = demand.keys().any(|id| !self.slots.contains_key(id));
         let recorded =
-            if unknown { by_record(self.ground.kubelet_record.clone()).await } else { None };
+            if unknown { by_pod(self.ground.kubelet_record.clone()).await } else { None };
         for (id, care) in demand.iter() {
             let tenants = || recorded.as_ref().and_then(|all| all.get(id)).cloned();
             let first = || Slot::new(State::first(tenants().unwrap_or_default()));
@@ -375,8 +373,8 @@ impl Handovers {
         let ours: Vec<_> = self.slots.keys().cloned().collect();
         self.tasks.spawn(async move {
             let begun = Instant::now();
-            let recorded = by_record(record).await;
-            let is_held = |all: &ByDevice| ours.iter().any(|id| all.contains_key(id));
+            let recorded = by_pod(record).await;
+            let is_held = |all: &ByPod| ours.iter().any(|id| all.contains_key(id));
             if recorded.as_ref().is_some_and(is_held) {
                 holders.refresh().await;
             }
@@ -387,12 +385,11 @@ impl Handovers {
 
     /// What a look says of a device that changed since is not true of it.
     fn release(&mut self, looked: &Looked) {
-        let when = (looked.begun, self.ground.look_interval);
+        let look_interval = self.ground.look_interval;
         let mut let_go = Vec::new();
         for (id, slot) in &mut self.slots {
             let is_settled = !slot.is_worked_on && slot.changed < looked.begun;
-            if is_settled && slot.sight.is_let_go(id, looked.recorded.as_ref(), &looked.told, when)
-            {
+            if is_settled && slot.sight.is_let_go(looked.at(id), look_interval) {
                 let_go.push(id.clone());
             }
         }
@@ -423,6 +420,20 @@ impl Handovers {
         });
         if news {
             self.tidings.news.notify_one();
+        }
+    }
+}
+
+// === impl Looked ===
+
+impl Looked {
+    /// What it says of one device.
+    fn at(&self, device: &DeviceId) -> Glance {
+        Glance {
+            recorded: self.recorded.as_ref().map(|all| all.contains_key(device)),
+            told: self.told.tells_of(device),
+            pods: self.told.pods,
+            at: self.begun,
         }
     }
 }

@@ -4,6 +4,9 @@
 //! be had costs the labels of pods, not the metrics.
 
 mod ask;
+mod owners;
+mod record;
+mod sight;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,11 +21,14 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use windlass_core::device::DeviceId;
+use windlass_core::{device::DeviceId, resource::ResourceName};
 
 pub use ask::{AskError, allocatable, ask};
+pub use owners::{Owner, Owners, owners};
+pub(crate) use record::{ByPod, RecordError, by_pod, checkpoint};
+pub(crate) use sight::{Glance, Sight};
 
-use crate::causes;
+use crate::{causes, offer::token};
 
 /// What is known of the holders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,6 +98,20 @@ pub(crate) fn inquiry(kubelet_dir: &Path) -> (Inquirer, HoldersDesk) {
 // === impl Holders ===
 
 impl Holders {
+    /// Whether somebody has the device, or a replica of it; `None` if the kubelet does not answer.
+    pub(crate) fn tells_of(&self, device: &DeviceId) -> Option<bool> {
+        let answers = matches!(self.answered, Some(Ok(())));
+        answers.then(|| self.by_device.contains_key(device))
+    }
+
+    /// Whether somebody has a token of a resource; `None` if the kubelet does not answer.
+    pub(crate) fn tells_of_tokens(&self, resource: &ResourceName) -> Option<bool> {
+        let is_it = |holder: &Holder| holder.resource == resource.as_str();
+        let mut tokens = self.by_device.iter().filter(|(id, _)| token(id.as_str()).is_some());
+        let answers = matches!(self.answered, Some(Ok(())));
+        answers.then(|| tokens.any(|(_, holders)| holders.iter().any(is_it)))
+    }
+
     /// Whether a container holds that id of that resource.
     pub(crate) fn holds(&self, resource: &str, id: &str) -> bool {
         let (device, replica) = ask::parts_of(id);

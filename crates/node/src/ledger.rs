@@ -4,18 +4,24 @@
 //! ```text
 //!   Allocate ──take_for_container──> ┌────────┐ <──take_for_claim── Prepare
 //!   kubelet's record ──recorded────> │ ledger │ <──release_claim─── Unprepare
+//!    (follow, sights)                │        │ <──restore_claim─── the driver's own record
 //!                                    └────────┘ ──watch──> keeper (obstacles), catalog (taints)
 //! ```
 //!
 //! # Guarantees
 //!
 //! To take is one step: of an Allocate and a Prepare that want one device, whichever comes second is
-//! refused, and is told who has it. A device is in the way of its parts, and a part of its whole.
+//! refused, and is told who has it. A device is in the way of its parts, and a part of its whole. No claim
+//! gets anything before it is known what containers have.
 //!
 //! # Assumptions
 //!
 //! Among containers of the device plugin the kubelet keeps account, and among shares of a device the
 //! scheduler; the ledger refuses what neither of them can know.
+
+mod follow;
+mod kin;
+mod sights;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,8 +30,14 @@ use std::{
     time::Duration,
 };
 
+use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::Instant};
 use windlass_core::{device::DeviceId, resource::ResourceName};
+
+pub(crate) use self::{
+    follow::{Follower, Sources},
+    kin::{Footprint, Kinship},
+};
 
 /// The way to the ledger; clones lead to the same one.
 #[derive(Clone, Debug, Default)]
@@ -34,34 +46,42 @@ pub(crate) struct LedgerDesk(Arc<watch::Sender<Ledger>>);
 /// Who holds what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ledger {
+    knowledge: Knowledge,
     containers: BTreeMap<DeviceId, ContainerHold>,
-    claims: BTreeMap<DeviceId, BTreeMap<String, ClaimHold>>,
+    claims: ClaimHolds,
 }
 
-/// A device and what is of the same silicon: its whole, and its parts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Footprint {
-    pub(crate) device: DeviceId,
-    pub(crate) kin: BTreeSet<DeviceId>,
+/// The claims that have each device, by their UID.
+pub(crate) type ClaimHolds = BTreeMap<DeviceId, BTreeMap<String, ClaimHold>>;
+
+/// Whether it is known what containers have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Knowledge {
+    /// All is here.
+    #[default]
+    Complete,
+    /// The kubelet's record was not read yet, or not for a while.
+    Lacking,
 }
 
 /// A claim, as its object is called.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct ClaimRef {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) uid: String,
 }
 
-/// How a claim has a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a claim has a device; of two ways in which one claim has it the greater one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) enum Use {
-    /// No one else may have it.
-    Alone,
-    /// Other claims have shares of it.
-    Share,
     /// To look at it, whoever has it.
     Admin,
+    /// Other claims have shares of it.
+    Share,
+    /// No one else may have it.
+    Alone,
 }
 
 /// Containers that have a device through the device plugin.
@@ -74,17 +94,29 @@ struct ContainerHold {
 
 /// A claim that has a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct ClaimHold {
+pub(crate) struct ClaimHold {
     claim: ClaimRef,
     usage: Use,
 }
 
+/// What containers have by the kubelet's record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    /// Devices, as which resource.
+    pub(crate) devices: BTreeMap<DeviceId, ResourceName>,
+    /// Resources of which tokens are held; a token does not say which devices were given with it.
+    pub(crate) pools: BTreeSet<ResourceName>,
+}
+
 /// Why a device cannot be taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{device} is held by {holder}")]
-pub(crate) struct Conflict {
-    pub(crate) device: DeviceId,
-    pub(crate) holder: Holder,
+pub(crate) enum Conflict {
+    #[error("{device} is held by {holder}")]
+    Held { device: DeviceId, holder: Holder },
+    #[error(
+        "{device} cannot be taken before it is known what containers hold, by the kubelet's record"
+    )]
+    Unknown { device: DeviceId },
 }
 
 /// Who has a device.
@@ -99,6 +131,12 @@ pub(crate) enum Holder {
 // === impl LedgerDesk ===
 
 impl LedgerDesk {
+    /// The ledger of an agent that starts: what containers have is still to be read.
+    pub(crate) fn unread() -> Self {
+        let ledger = Ledger { knowledge: Knowledge::Lacking, ..Ledger::default() };
+        Self(Arc::new(watch::Sender::new(ledger)))
+    }
+
     /// Takes devices for a container of the device plugin, all or none.
     pub(crate) fn take_for_container(
         &self,
@@ -107,12 +145,11 @@ impl LedgerDesk {
     ) -> Result<(), Conflict> {
         self.take(|ledger| {
             devices.iter().try_for_each(|it| ledger.free_for_container(it))?;
+            let hold = ContainerHold { resource: resource.clone(), given: Some(Instant::now()) };
             for it in devices {
-                let given = Some(Instant::now());
-                let hold = ContainerHold { resource: resource.clone(), given };
-                ledger.containers.insert(it.device.clone(), hold);
+                ledger.containers.insert(it.device.clone(), hold.clone());
             }
-            Ok(())
+            Ok(!devices.is_empty())
         })
     }
 
@@ -124,46 +161,62 @@ impl LedgerDesk {
     ) -> Result<(), Conflict> {
         self.take(|ledger| {
             devices.iter().try_for_each(|(it, usage)| ledger.free_for_claim(it, *usage, claim))?;
-            for (it, usage) in devices {
-                let hold = ClaimHold { claim: claim.clone(), usage: *usage };
-                let holds = ledger.claims.entry(it.device.clone()).or_default();
-                holds.insert(claim.uid.clone(), hold);
-            }
-            Ok(())
+            let devices = devices.iter().map(|(it, usage)| (&it.device, *usage));
+            Ok(ledger.enter(claim, devices))
         })
+    }
+
+    /// Puts back what a claim has by the driver's own record, whoever else is said to have it: what was
+    /// given cannot be refused any more.
+    pub(crate) fn restore_claim<'a>(
+        &self,
+        claim: &ClaimRef,
+        devices: impl IntoIterator<Item = (&'a DeviceId, Use)>,
+    ) {
+        self.0.send_if_modified(|ledger| ledger.enter(claim, devices));
     }
 
     /// The claim has let go of all that it had.
     pub(crate) fn release_claim(&self, uid: &str) {
         self.0.send_if_modified(|ledger| {
-            let before = ledger.claims.len();
             let mut released = false;
             for holds in ledger.claims.values_mut() {
                 released |= holds.remove(uid).is_some();
             }
             ledger.claims.retain(|_, holds| !holds.is_empty());
-            released || ledger.claims.len() != before
+            released
         });
     }
 
-    /// Takes in what containers have by the kubelet's record. What was given away a moment ago may not be
-    /// in it yet.
-    pub(crate) fn recorded(
-        &self,
-        recorded: &BTreeMap<DeviceId, ResourceName>,
-        (now, delay): (Instant, Duration),
-    ) {
+    /// Takes in what containers have by the kubelet's record, as it was read at this time. What was given
+    /// away a moment before may not be in it yet.
+    pub(crate) fn recorded(&self, recorded: &Recorded, (read, delay): (Instant, Duration)) {
         self.0.send_if_modified(|ledger| {
+            let before = ledger.clone();
             let is_late =
-                |hold: &ContainerHold| hold.given.is_some_and(|given| now - given < delay);
-            let before = ledger.containers.clone();
-            ledger.containers.retain(|id, hold| recorded.contains_key(id) || is_late(hold));
-            for (id, resource) in recorded {
+                |hold: &ContainerHold| hold.given.is_some_and(|given| read - given < delay);
+            ledger.containers.retain(|id, hold| recorded.has(id, &hold.resource) || is_late(hold));
+            for (id, resource) in &recorded.devices {
                 let hold = ContainerHold { resource: resource.clone(), given: None };
                 ledger.containers.entry(id.clone()).or_insert(hold);
             }
-            ledger.containers != before
+            ledger.knowledge = Knowledge::Complete;
+            *ledger != before
         });
+    }
+
+    /// Nobody reads the kubelet's record from now on.
+    pub(crate) fn forget_record(&self) {
+        self.0.send_if_modified(|ledger| {
+            std::mem::replace(&mut ledger.knowledge, Knowledge::Lacking) != Knowledge::Lacking
+        });
+    }
+
+    /// Waits until it is known what containers have.
+    pub(crate) async fn known(&self) {
+        let mut ledger = self.watch();
+        // The desk itself keeps the sender.
+        drop(ledger.wait_for(Ledger::is_complete).await);
     }
 
     /// The ledger as it changes.
@@ -171,12 +224,18 @@ impl LedgerDesk {
         self.0.subscribe()
     }
 
-    fn take(&self, step: impl FnOnce(&mut Ledger) -> Result<(), Conflict>) -> Result<(), Conflict> {
+    /// One step, that says whether anything changed.
+    fn take(
+        &self,
+        step: impl FnOnce(&mut Ledger) -> Result<bool, Conflict>,
+    ) -> Result<(), Conflict> {
         let mut outcome = Ok(());
-        self.0.send_if_modified(|ledger| {
-            let before = ledger.clone();
-            outcome = step(ledger);
-            *ledger != before
+        self.0.send_if_modified(|ledger| match step(ledger) {
+            Ok(changed) => changed,
+            Err(conflict) => {
+                outcome = Err(conflict);
+                false
+            }
         });
         outcome
     }
@@ -185,16 +244,20 @@ impl LedgerDesk {
 // === impl Ledger ===
 
 impl Ledger {
-    /// Who has a device through the device plugin, or something of the same silicon.
-    pub(crate) fn container(&self, of: &Footprint) -> Option<Holder> {
-        let hold = of.all().find_map(|id| self.containers.get(id))?;
-        Some(Holder::Container(hold.resource.clone()))
+    /// Whether it is known what containers have.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.knowledge == Knowledge::Complete
+    }
+
+    /// As what a container has a device, or something of the same silicon.
+    pub(crate) fn container(&self, of: &Footprint) -> Option<&ResourceName> {
+        of.all().find_map(|id| self.containers.get(id)).map(|hold| &hold.resource)
     }
 
     /// Which claim has a device, or something of the same silicon; one that only looks does not count.
-    pub(crate) fn claim(&self, of: &Footprint) -> Option<Holder> {
-        let hold = of.all().flat_map(|id| self.holds(id)).find(|hold| hold.usage != Use::Admin)?;
-        Some(Holder::Claim(hold.claim.clone()))
+    pub(crate) fn claim(&self, of: &Footprint) -> Option<&ClaimRef> {
+        let mut holds = of.all().flat_map(|id| self.holds(id));
+        holds.find(|hold| hold.usage != Use::Admin).map(|hold| &hold.claim)
     }
 
     /// The claims that have just this device.
@@ -202,22 +265,59 @@ impl Ledger {
         self.holds(id).map(|hold| &hold.claim)
     }
 
+    /// The claims that have devices.
+    pub(crate) fn claims(&self) -> &ClaimHolds {
+        &self.claims
+    }
+
+    /// When a device was last given to a container in this life of the agent.
+    fn given(&self, id: &DeviceId) -> Option<Instant> {
+        self.containers.get(id)?.given
+    }
+
+    /// When any device was last given to a container as this resource.
+    fn given_as(&self, resource: &ResourceName) -> Option<Instant> {
+        let holds = self.containers.values().filter(|hold| hold.resource == *resource);
+        holds.filter_map(|hold| hold.given).max()
+    }
+
     fn holds(&self, id: &DeviceId) -> impl Iterator<Item = &ClaimHold> {
         self.claims.get(id).into_iter().flat_map(BTreeMap::values)
     }
 
+    /// Notes what a claim has; gives whether that is news.
+    fn enter<'a>(
+        &mut self,
+        claim: &ClaimRef,
+        devices: impl IntoIterator<Item = (&'a DeviceId, Use)>,
+    ) -> bool {
+        let mut is_news = false;
+        for (device, usage) in devices {
+            let holds = self.claims.entry(device.clone()).or_default();
+            let known = holds.get(&claim.uid).map(|hold| hold.usage);
+            if known < Some(usage) {
+                holds.insert(claim.uid.clone(), ClaimHold { claim: claim.clone(), usage });
+                is_news = true;
+            }
+        }
+        is_news
+    }
+
     fn free_for_container(&self, it: &Footprint) -> Result<(), Conflict> {
-        let conflict = |holder| Conflict { device: it.device.clone(), holder };
-        self.claim(it).map_or(Ok(()), |holder| Err(conflict(holder)))
+        let held = |claim: &ClaimRef| Err(Conflict::held(it, Holder::Claim(claim.clone())));
+        self.claim(it).map_or(Ok(()), held)
     }
 
     fn free_for_claim(&self, it: &Footprint, usage: Use, claim: &ClaimRef) -> Result<(), Conflict> {
-        if usage == Use::Admin {
+        let is_its_own = |hold: &ClaimHold| hold.claim.uid == claim.uid && hold.usage >= usage;
+        if usage == Use::Admin || self.holds(&it.device).any(is_its_own) {
             return Ok(());
         }
-        let conflict = |holder| Conflict { device: it.device.clone(), holder };
-        if let Some(holder) = self.container(it) {
-            return Err(conflict(holder));
+        if let Some(resource) = self.container(it) {
+            return Err(Conflict::held(it, Holder::Container(resource.clone())));
+        }
+        if !self.is_complete() {
+            return Err(Conflict::Unknown { device: it.device.clone() });
         }
         let is_in_the_way = |id: &DeviceId, hold: &ClaimHold| {
             let both_share = hold.usage == Use::Share && usage == Use::Share && *id == it.device;
@@ -225,15 +325,24 @@ impl Ledger {
         };
         let mut others = it.all().flat_map(|id| self.holds(id).map(move |hold| (id, hold)));
         let other = others.find(|(id, hold)| is_in_the_way(id, hold));
-        other.map_or(Ok(()), |(_, hold)| Err(conflict(Holder::Claim(hold.claim.clone()))))
+        other.map_or(Ok(()), |(_, hold)| Err(Conflict::held(it, Holder::Claim(hold.claim.clone()))))
     }
 }
 
-// === impl Footprint ===
+// === impl Recorded ===
 
-impl Footprint {
-    fn all(&self) -> impl Iterator<Item = &DeviceId> {
-        std::iter::once(&self.device).chain(&self.kin)
+impl Recorded {
+    /// Whether containers have a device that was given as this resource.
+    fn has(&self, id: &DeviceId, resource: &ResourceName) -> bool {
+        self.devices.contains_key(id) || self.pools.contains(resource)
+    }
+}
+
+// === impl Conflict ===
+
+impl Conflict {
+    fn held(of: &Footprint, holder: Holder) -> Self {
+        Self::Held { device: of.device.clone(), holder }
     }
 }
 
@@ -253,76 +362,4 @@ impl fmt::Display for ClaimRef {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn alone(id: &str) -> Footprint {
-        Footprint { device: id.parse().expect("an id"), kin: BTreeSet::new() }
-    }
-
-    fn part_of(id: &str, whole: &str) -> Footprint {
-        Footprint { kin: [whole.parse().expect("an id")].into(), ..alone(id) }
-    }
-
-    fn claim(name: &str) -> ClaimRef {
-        let [namespace, name, uid] = ["ns", name, name].map(ToOwned::to_owned);
-        ClaimRef { namespace, name, uid }
-    }
-
-    fn resource() -> ResourceName {
-        "nvidia.com/gpu".parse().expect("a name")
-    }
-
-    #[test]
-    fn of_a_container_and_a_claim_the_second_is_told_who_was_first() {
-        let ledger = LedgerDesk::default();
-        ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
-        let refused = ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]);
-        let why = refused.expect_err("held").to_string();
-        assert_eq!(why, "a is held by a container, as nvidia.com/gpu");
-        ledger.take_for_claim(&claim("c"), &[(alone("b"), Use::Alone)]).expect("free");
-        let refused = ledger.take_for_container(&resource(), &[alone("b")]);
-        assert_eq!(refused.expect_err("held").to_string(), "b is held by claim ns/c");
-    }
-
-    #[test]
-    fn a_part_is_in_the_way_of_its_whole_and_nothing_is_taken_of_what_is_half_free() {
-        let ledger = LedgerDesk::default();
-        ledger.take_for_claim(&claim("c"), &[(part_of("part", "a"), Use::Alone)]).expect("free");
-        let whole = Footprint { kin: ["part".parse().expect("an id")].into(), ..alone("a") };
-        ledger.take_for_container(&resource(), &[alone("b"), whole]).expect_err("held");
-        ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]).expect("b was not taken");
-    }
-
-    #[test]
-    fn shares_go_together_and_who_only_looks_is_in_nobodys_way() {
-        let ledger = LedgerDesk::default();
-        for (name, usage) in [("c", Use::Share), ("d", Use::Share), ("admin", Use::Admin)] {
-            ledger.take_for_claim(&claim(name), &[(alone("a"), usage)]).expect(name);
-        }
-        ledger.take_for_claim(&claim("e"), &[(alone("a"), Use::Alone)]).expect_err("shared");
-        ledger.release_claim("c");
-        ledger.release_claim("d");
-        ledger.take_for_claim(&claim("e"), &[(alone("a"), Use::Alone)]).expect("free");
-        ledger.take_for_claim(&claim("e"), &[(alone("a"), Use::Alone)]).expect("its own");
-    }
-
-    #[test]
-    fn what_was_given_a_moment_ago_need_not_be_in_the_kubelets_record_yet() {
-        let (ledger, delay) = (LedgerDesk::default(), Duration::from_secs(2));
-        ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
-        let (now, none) = (Instant::now(), BTreeMap::new());
-        ledger.recorded(&none, (now, delay));
-        ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect_err("held");
-        ledger.recorded(&none, (now + delay, delay));
-        ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect("free");
-    }
-
-    #[test]
-    fn what_the_kubelets_record_has_is_held_after_a_restart() {
-        let ledger = LedgerDesk::default();
-        let recorded = [("a".parse().expect("an id"), resource())].into();
-        ledger.recorded(&recorded, (Instant::now(), Duration::ZERO));
-        ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect_err("held");
-    }
-}
+mod tests;

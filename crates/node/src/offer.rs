@@ -16,6 +16,8 @@ use crate::config::{Pooled, Shared, Sharing};
 
 pub(crate) use marks::{Marked, earlier_ids, note, reveals};
 pub(crate) use plan::{Claimable, Held, Methods, Moves, Plan, Pools, Question, plan};
+pub(crate) use pool::number as token;
+pub(crate) use rivals::rival_pairs;
 pub(crate) use usual::{is_something_else, usual_name};
 pub(crate) use want::{Target, present_parts, targets};
 

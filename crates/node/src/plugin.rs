@@ -26,7 +26,8 @@ use windlass_kubelet_api::{
 
 use crate::{
     causes, choices::Teller, config::SessionLimits, handover::HandoverDesk, host::Roots,
-    metrics::Instruments, mps::MpsPlaces, shortened::shortened, state::NodeState,
+    ledger::LedgerDesk, metrics::Instruments, mps::MpsPlaces, shortened::shortened,
+    state::NodeState,
 };
 use endpoint::Endpoint;
 use service::{Company, Service};
@@ -42,6 +43,7 @@ pub(crate) struct Plugins {
     pub(crate) instruments: Instruments,
     pub(crate) choices: Teller,
     pub(crate) handovers: HandoverDesk,
+    pub(crate) ledger: LedgerDesk,
     pub(crate) directory: watch::Receiver<u64>,
     pub(crate) company: Together,
 }
@@ -166,6 +168,7 @@ impl Plugins {
             choices: self.choices.clone(),
             company: self.company.0.clone(),
             handovers: self.handovers.clone(),
+            ledger: self.ledger.clone(),
             streams,
         };
         let session = Session {

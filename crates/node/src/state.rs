@@ -21,6 +21,7 @@ use crate::{
     config::{Policy, Sharing, SharingMethod},
     grant::Surroundings,
     handover::{self, Failure},
+    ledger::Kinship,
     offer::{Claimable, Offer, OfferedDevice, Offers},
 };
 
@@ -33,6 +34,8 @@ pub struct NodeState {
     pub inventory: Inventory,
     /// How near they are to each other.
     pub topology: Arc<Topology>,
+    /// Which of them are of the same silicon.
+    pub(crate) kin: Arc<Kinship>,
     /// What was wanted of them.
     pub policy: Arc<Policy>,
     /// What the kubelet is told of them.
@@ -108,6 +111,11 @@ impl NodeState {
             offer.devices.iter().map(entry)
         });
         withheld.chain(offered).collect()
+    }
+
+    /// Whether claims may have a device, when nobody has it.
+    pub fn is_claimable(&self, id: &DeviceId) -> bool {
+        self.claimable.contains_key(id)
     }
 
     /// Computes the topology, unless every device is where it was.

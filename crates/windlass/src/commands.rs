@@ -32,7 +32,7 @@ use windlass_node::{
 };
 
 pub(crate) use devices::{
-    Width, device_tables, goes_by, name as short_name, ordered, series, sources,
+    Known, Width, device_tables, goes_by, name as short_name, ordered, series, sources,
 };
 pub(crate) use labels::LabelsArgs;
 pub(crate) use machine::host_flags;
@@ -40,7 +40,7 @@ pub(crate) use mps::MpsArgs;
 pub(crate) use topo::Topology;
 
 use crate::{
-    cli::{Command, HostArgs, OutputArg, PeerArgs},
+    cli::{Command, HostArgs, OutputArg, PeerArgs, RecordArgs},
     demo,
     exit::Misuse,
     screen::{Paint, Tone, line},
@@ -91,6 +91,16 @@ fn host_config(args: HostArgs) -> Result<Config> {
     };
     apply_host(args, &mut config);
     host_root(&config)?;
+    Ok(config)
+}
+
+/// As the agent is told, with the places where it is on record who holds what.
+fn recorded_config(host: HostArgs, record: RecordArgs) -> Result<Config> {
+    let mut config = host_config(host)?;
+    let peer = PeerArgs::of_environment().map_err(|error| Misuse(error.into()))?;
+    let kubelet_dir = record.kubelet_dir.or_else(|| peer.kubelet_dir());
+    config.kubelet_dir = kubelet_dir.unwrap_or(config.kubelet_dir);
+    config.state_dir = record.state_dir.unwrap_or(config.state_dir);
     Ok(config)
 }
 

@@ -261,3 +261,31 @@ fn only_a_source_of_the_configuration_is_explained() {
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     }
 }
+
+#[test]
+fn who_has_a_device_is_told_with_the_way_in_which_it_was_given_away() {
+    let folder = folder();
+    let host = machine(&folder, "dgx-h100");
+    let mut host: Vec<_> = host.iter().map(String::as_str).collect();
+    let dir = folder.path().display().to_string();
+    host.extend(["--kubelet-dir", &dir, "--state-dir", &dir]);
+    let ask =
+        |words: &[&str]| text(&run(&[&["devices", "--kind", "gpu"], words, &host].concat()).stdout);
+    let document: Value = serde_json::from_str(&ask(&["-o", "json"])).expect("JSON");
+    assert!(document["holders"].is_null(), "nobody has anything");
+    let gpu = document["devices"][0]["id"].as_str().expect("an id").to_owned();
+    let claim = serde_json::json!({
+        "ref": {"namespace": "team", "name": "train", "uid": "u"},
+        "devices": [{"device": gpu}],
+    });
+    let claims = serde_json::json!({"version": 1, "boot": null, "claims": {"u": claim}});
+    fs::write(folder.path().join("claims.json"), claims.to_string()).expect("written");
+    let document: Value = serde_json::from_str(&ask(&["-o", "json"])).expect("JSON");
+    let expected =
+        serde_json::json!([{"api": "dra", "namespace": "team", "claim": "train", "uid": "u"}]);
+    assert_eq!(document["holders"][gpu], expected);
+    let shown = ask(&[]);
+    assert!(tables(&shown)[0].contains("HELD BY"), "{shown}");
+    assert!(shown.contains("GPU0 is for no container now: held by claim team/train"), "{shown}");
+    assert!(shown.contains("who holds what: "), "no kubelet answers: {shown}");
+}

@@ -24,6 +24,7 @@ use crate::{
     holders,
     host::Roots,
     labels::Labeller,
+    ledger::{self, Follower, LedgerDesk},
     metrics::{HandoverMetrics, Instruments},
     mps::{Mps, MpsDemand, MpsPlaces},
     partitions::PartitionDesk,
@@ -44,6 +45,8 @@ pub(super) struct Ground {
     pub(super) cluster: Option<Client>,
     /// What is wanted of the devices.
     pub(super) policy: watch::Receiver<Arc<Policy>>,
+    /// Who holds what; claims that have devices since an earlier life are in it already.
+    pub(super) ledger: LedgerDesk,
     /// The time.
     pub(super) clock: Clock,
 }
@@ -67,9 +70,9 @@ pub(super) fn assemble(
     let (changes, directory) = watch::channel(0);
     let look = config.session.look_interval;
     parts.add("watch of the kubelet's folder", ground.watched.run(changes, look));
-    let (policy, clock) = (ground.policy, ground.clock);
+    let (policy, clock, ledger) = (ground.policy, ground.clock, ground.ledger);
     let outside = (clock, ground.cluster.clone(), instruments.handover());
-    let heart = keep(config, (&policy, &directory), outside, parts);
+    let heart = keep(config, (&policy, &directory, &ledger), outside, parts);
     let (state, partitions) = (heart.state.clone(), heart.partitions.clone());
     let (memory, choices) = choices::memory(&config.state_dir, clock);
     parts.add("memory of choices", memory.run(parts.token()));
@@ -82,6 +85,7 @@ pub(super) fn assemble(
         choices,
         company: Together::default(),
         handovers: heart.handovers.clone(),
+        ledger,
         directory,
         dir: ground.dir,
     };
@@ -98,7 +102,11 @@ pub(super) fn assemble(
 /// Starts the sources, the daemons and the hand-overs that devices need, and the keeper of the state.
 fn keep(
     config: &Config,
-    (policy, directory): (&watch::Receiver<Arc<Policy>>, &watch::Receiver<u64>),
+    (policy, directory, ledger): (
+        &watch::Receiver<Arc<Policy>>,
+        &watch::Receiver<u64>,
+        &LedgerDesk,
+    ),
     (clock, cluster, metrics): (Clock, Option<Client>, HandoverMetrics),
     parts: &mut Parts,
 ) -> Heart {
@@ -130,6 +138,14 @@ fn keep(
     parts.add("hand-overs", part.run(parts.token()));
 
     let (publish, state) = watch::channel(Arc::new(NodeState::default()));
+    let sources = ledger::Sources {
+        policy: policy.clone(),
+        state: state.clone(),
+        kubelet_writes: directory.clone(),
+        holders: holders.clone(),
+    };
+    let follower = Follower::new(config, ledger.clone(), sources);
+    parts.add("ledger", follower.run(parts.token()));
     let leases = lease(cluster, (&state, &news), clock, parts);
     let notices = Notices {
         news,
@@ -139,6 +155,7 @@ fn keep(
         mps,
         handovers,
         holders: holders.clone(),
+        ledger: ledger.watch(),
     };
     let outlets = Outlets { state: publish, daemons, care };
     let keeper = Keeper::new(config, snapshots, notices, outlets);

@@ -16,6 +16,7 @@ use windlass_core::{
 pub(crate) use self::name::EntryName;
 use crate::{
     config::{DriverName, Sharing},
+    ledger::Ledger,
     state::NodeState,
 };
 
@@ -60,11 +61,15 @@ pub(crate) struct Taint {
 /// The taint of a device that is not healthy; its value is the sort of trouble.
 const UNHEALTHY: &str = "unhealthy";
 
+/// The taint of a device that a container got through the device plugin; its value is the last part of the
+/// resource's name.
+const DEVICE_PLUGIN: &str = "device-plugin";
+
 // === impl Catalog ===
 
 impl Catalog {
     /// What claims may have of the node of this name.
-    pub(crate) fn of(state: &NodeState, node: &str, driver: &DriverName) -> Self {
+    pub(crate) fn of(state: &NodeState, node: &str, driver: &DriverName, ledger: &Ledger) -> Self {
         let mut catalog = Self::default();
         for (device, sharing) in claimable(state) {
             let pool = catalog.pools.entry(pool_name(node, device)).or_default();
@@ -74,7 +79,7 @@ impl Catalog {
                 sharing,
                 attributes: attributes::of(device, driver),
                 capacity: attributes::capacity(device),
-                taints: taints(device),
+                taints: trouble(device).into_iter().chain(held(state, ledger, device)).collect(),
             });
         }
         catalog.pools.values_mut().for_each(|pool| attributes::make_uniform(&mut pool.entries));
@@ -96,26 +101,37 @@ fn pool_name(node: &str, device: &Device) -> String {
     format!("{node}/{}", device.source)
 }
 
-fn taints(device: &Device) -> Vec<Taint> {
+/// A device that is not healthy.
+fn trouble(device: &Device) -> Option<Taint> {
     if device.health.is_healthy() {
-        return Vec::new();
+        return None;
     }
     let value = match device.health.trouble() {
         Some(trouble) => spelled(&trouble.reason.to_string()),
         None => "not-probed".to_owned(),
     };
-    vec![Taint { key: UNHEALTHY, value }]
+    Some(Taint { key: UNHEALTHY, value })
+}
+
+/// A device that a container has through the device plugin, or may have: that is gone when it is let go.
+fn held(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
+    let value = match ledger.container(&state.kin.footprint(&device.id)) {
+        Some(resource) => spelled(resource.as_str().rsplit('/').next().unwrap_or_default()),
+        None if ledger.is_complete() => return None,
+        None => "not-known".to_owned(),
+    };
+    Some(Taint { key: DEVICE_PLUGIN, value })
 }
 
 /// A text as the value of a label: at most 63 letters, digits, `-`, `_` and `.`.
 fn spelled(text: &str) -> String {
     const MOST: usize = 63;
-    let letter = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let letter = |c: char| if c.is_ascii_alphanumeric() || "_.".contains(c) { c } else { '-' };
     let mut spelled: String = text.chars().take(MOST).map(letter).collect();
     while spelled.contains("--") {
         spelled = spelled.replace("--", "-");
     }
-    spelled.trim_matches('-').to_owned()
+    spelled.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use tokio::{
 };
 use windlass_core::device::DeviceId;
 
-use super::{state::Tenants, tenants::by_record};
+use super::state::Tenants;
+use crate::holders::by_pod;
 
 /// How the servers of resources have devices prepared.
 #[derive(Clone, Debug)]
@@ -55,7 +56,7 @@ impl HandoverDesk {
         devices: impl IntoIterator<Item = DeviceId>,
     ) -> Result<(), NotReady> {
         let deadline = Instant::now() + self.patience;
-        let recorded = by_record(self.kubelet_record.clone()).await.unwrap_or_default();
+        let recorded = by_pod(self.kubelet_record.clone()).await.unwrap_or_default();
         let mut answers = Vec::new();
         for device in devices {
             let (reply, answer) = oneshot::channel();

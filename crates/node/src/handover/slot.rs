@@ -7,8 +7,8 @@ use tokio::{
     time::{Duration, Instant},
 };
 
-use super::{care::Care, desk::Request, state::State, tenants::Sight};
-use crate::{config::HandoverLimits, discovery::FpgaIdentity};
+use super::{care::Care, desk::Request, state::State};
+use crate::{config::HandoverLimits, discovery::FpgaIdentity, holders::Sight};
 
 /// A device and all that is known of it.
 pub(super) struct Slot {

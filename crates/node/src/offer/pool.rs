@@ -9,7 +9,7 @@ use super::{Allocatable, Listed, Offer, OfferedDevice};
 use crate::config::Pooled;
 
 /// The number of a token; `None` for any other id.
-pub(super) fn number(id: &str) -> Option<u32> {
+pub(crate) fn number(id: &str) -> Option<u32> {
     let number: u32 = id.parse().ok()?;
     (number.to_string() == id).then_some(number)
 }

@@ -32,6 +32,24 @@ pub(super) fn rivals<'a>(
     rivals
 }
 
+/// All pairs of devices of which only one can be offered, whether they are there or gone.
+pub(crate) fn rival_pairs(devices: &[Device]) -> impl Iterator<Item = (&Device, &Device)> {
+    let mut owners: BTreeMap<Thing, Vec<&Device>> = BTreeMap::new();
+    for device in devices {
+        for thing in things(device) {
+            owners.entry(thing).or_default().push(device);
+        }
+    }
+    owners.into_iter().flat_map(|(thing, owners)| {
+        let pairs = owners.iter().enumerate().flat_map(|(nth, one)| {
+            let others = owners[nth + 1..].iter();
+            others.map(move |other| (*one, *other))
+        });
+        let rivals = pairs.filter(|(one, other)| why_not_both(&thing, one, other).is_some());
+        rivals.collect::<Vec<_>>()
+    })
+}
+
 /// Why a device is not offered beside the owner of a thing that belongs to both.
 fn why_not_both(thing: &Thing, owner: &Device, device: &Device) -> Option<String> {
     let is_same_source = owner.source == device.source;

@@ -1,8 +1,9 @@
 //! The five calls of the device plugin API, answered from the node's newest state.
 //!
-//! No call waits for the driver or changes anything, so the same request gets the same answer: the
-//! kubelet gives Allocate no deadline, asks it before it knows whether the pod fits, and never tells
-//! when a device is free again (kubelet reference, traps 6 and 7). The exception is `PreStartContainer`,
+//! No call waits for the driver, and the same request gets the same answer: the kubelet gives Allocate no
+//! deadline, asks it before it knows whether the pod fits, and never tells when a device is free again
+//! (kubelet reference, traps 6 and 7). Allocate only notes in the ledger what it gives away, and is refused
+//! what a claim has. The exception is `PreStartContainer`,
 //! which the kubelet makes for that, and where something is to be done to a device only.
 
 mod allocate;
@@ -28,6 +29,7 @@ use crate::{
     choices::Teller,
     handover::{HandoverDesk, NotReady},
     host::Roots,
+    ledger::LedgerDesk,
     metrics::{Method, PlacementMetrics, RpcMetrics},
     mps::MpsPlaces,
     offer::Offer,
@@ -44,6 +46,7 @@ pub(super) struct Service {
     pub(super) placements: PlacementMetrics,
     pub(super) choices: Teller,
     pub(super) handovers: HandoverDesk,
+    pub(super) ledger: LedgerDesk,
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
     /// What was given away last, whichever resource it was of.
     pub(super) company: watch::Sender<Company>,

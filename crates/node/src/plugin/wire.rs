@@ -15,6 +15,7 @@ use windlass_kubelet_api::deviceplugin::{
 use crate::{
     grant::{self, Access, Grant},
     host::Host,
+    ledger::Conflict,
     offer::{Allocatable, Offer, OfferedDevice},
 };
 
@@ -49,6 +50,8 @@ pub(super) enum Refusal {
         list(ids)
     )]
     OnePath { resource: String, ids: Vec<String>, path: String },
+    #[error("{resource}: {} cannot be allocated: {conflict}", list(ids))]
+    Taken { resource: String, ids: Vec<String>, conflict: Conflict },
     #[error("{resource}: {id} is not ready for its container: {why}")]
     NotReady { resource: String, id: String, why: String },
     #[error("{0}")]
@@ -119,6 +122,7 @@ impl From<Refusal> for Status {
             Refusal::NotAllocatable { .. }
             | Refusal::NodeMissing { .. }
             | Refusal::NotReady { .. }
+            | Refusal::Taken { .. }
             | Refusal::Cdi(_) => Self::failed_precondition(text),
         }
     }
@@ -157,4 +161,21 @@ impl fmt::Display for LeftOut {
 
 fn list(ids: &[String]) -> impl fmt::Display + '_ {
     ids.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::{ClaimRef, Holder};
+
+    #[test]
+    fn a_pod_is_told_which_claim_was_faster() {
+        let [namespace, name, uid] = ["team", "train", "uid"].map(ToOwned::to_owned);
+        let holder = Holder::Claim(ClaimRef { namespace, name, uid });
+        let conflict = Conflict::Held { device: "GPU-a".parse().expect("an id"), holder };
+        let (resource, ids) = ("nvidia.com/gpu.shared".to_owned(), vec!["GPU-a::1".to_owned()]);
+        let told = Status::from(Refusal::Taken { resource, ids, conflict });
+        let expected = "nvidia.com/gpu.shared: GPU-a::1 cannot be allocated: GPU-a is held by claim team/train";
+        assert_eq!(told.message(), expected);
+    }
 }

@@ -13,13 +13,11 @@ use std::{
 
 use tokio::time::Instant;
 
-use windlass_kubelet_api::checkpoint::Checkpoint;
-
 use windlass_core::{device::DeviceId, replica::ReplicaId, resource::ResourceName};
 
 use crate::{
     causes,
-    holders::Holders,
+    holders::{self, Holders},
     offer::{Held, device_of},
 };
 
@@ -97,15 +95,7 @@ impl Holdings {
 /// What containers hold, by the kubelet's own record. Without a record nothing is held; `None` for one
 /// that cannot be read, which is no reason not to serve.
 pub(super) fn read(path: &Path) -> Option<Held> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(Held::new()),
-        Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "cannot read the kubelet's record");
-            return None;
-        }
-    };
-    let record = match Checkpoint::parse(text.trim_end()) {
+    let record = match holders::checkpoint(path) {
         Ok(record) => record,
         Err(error) => {
             let error = causes(&error);

@@ -36,6 +36,7 @@ use crate::{
     handover::{self, Demand, HandoverStates},
     holders::HoldersDesk,
     host::Host,
+    ledger::{ClaimHolds, Kinship, Ledger},
     mps::{MpsDemand, MpsState, MpsStates, MpsWant, MpsWants},
     offer::{self, Held, Marked, Methods, Moves, Plan, Pools},
 };
@@ -71,6 +72,8 @@ pub(crate) struct Keeper {
     device_info: Option<DeviceInfoFiles>,
     /// What CNI plugins could not be told when it was last tried.
     untold: Untold,
+    /// The claims that the state was made under.
+    claims: ClaimHolds,
     daemons: watch::Sender<Arc<MpsDemand>>,
     care: watch::Sender<Arc<Demand>>,
     publish: watch::Sender<Arc<NodeState>>,
@@ -102,6 +105,8 @@ pub(crate) struct Notices {
     pub(crate) leases: watch::Receiver<Arc<LeaseStates>>,
     /// Who holds what, as the kubelet tells when asked.
     pub(crate) holders: HoldersDesk,
+    /// Which claims have devices.
+    pub(crate) ledger: watch::Receiver<Ledger>,
 }
 
 /// How many looks in a row must not find a holder before a device counts as released.
@@ -135,6 +140,7 @@ impl Keeper {
             look_interval: config.session.look_interval,
             device_info: Some(DeviceInfoFiles::new(config)),
             untold: Untold::default(),
+            claims: ClaimHolds::new(),
             daemons: outlets.daemons,
             care: outlets.care,
             publish: outlets.state,
@@ -155,6 +161,7 @@ impl Keeper {
                 () = stop.cancelled() => return,
                 () = self.notices.news.notified() => {}
                 Ok(()) = self.notices.policy.changed() => self.adopt(),
+                () = claimed(&mut self.notices.ledger, &self.claims) => {}
                 Ok(()) = self.notices.kubelet_writes.changed(), if !self.holdings.is_empty() => {
                     self.release().await;
                 }
@@ -260,10 +267,17 @@ impl Keeper {
         let policy = self.policy.clone();
         let (merged, looked) = self.look_at_disk(merged, policy.clone()).await;
         let care = self.want_care(&merged);
-        let mut plan = self.plan(&known, &merged, &looked, &care);
+        let kin = kin(&known, &merged);
+        let ledger = self.notices.ledger.borrow().clone();
+        self.claims = ledger.claims().clone();
+        let claimed = |device: &Device| {
+            let holder = ledger.claim(&kin.footprint(&device.id))?;
+            Some(format!("held by claim {holder}"))
+        };
+        let mut plan = self.plan(&known, &merged, (&looked, &claimed), &care);
         // Which files are wanted does not depend on which of them can be written.
         if self.tell_cni_plugins(device_info::wanted(&plan.offers, &merged)).await {
-            plan = self.plan(&known, &merged, &looked, &care);
+            plan = self.plan(&known, &merged, (&looked, &claimed), &care);
         }
         self.note_moves(&plan);
         // What ids stand for is noted before they are offered.
@@ -271,7 +285,7 @@ impl Keeper {
         self.notes.write().await;
         self.want_daemons(&plan, &merged);
         let unclean = handover::failed(&self.notices.handovers.borrow());
-        let mut state = NodeState { unclean, ..looked.state(merged, policy, plan) };
+        let mut state = NodeState { unclean, kin, ..looked.state(merged, policy, plan) };
         state.lacks.troubles.extend(self.untold.trouble());
         self.publish_unless_known(state, &known);
         if self.moves == Moves::Waiting && self.settled_at.is_none() {
@@ -284,7 +298,7 @@ impl Keeper {
         &self,
         known: &NodeState,
         inventory: &Inventory,
-        looked: &Looked,
+        (looked, claimed): (&Looked, &dyn Fn(&Device) -> Option<String>),
         care: &Demand,
     ) -> Plan {
         let policy = &self.policy;
@@ -305,7 +319,7 @@ impl Keeper {
                 let untold = || self.untold.devices.get(&device.id).map(ToString::to_string);
                 let before = || looked.obstacle(policy, device).or_else(daemon);
                 let lease = || lease_trouble(&leases, policy, device);
-                before().or_else(lease).or_else(untold)
+                before().or_else(lease).or_else(untold).or_else(|| claimed(device))
             },
             handover: &|id| handover_trouble(&handovers, care, id),
         })
@@ -435,6 +449,23 @@ pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
     let mut state = looked.state(inventory, policy, plan);
     state.find_topology(&NodeState::default());
     state
+}
+
+/// Which devices are of the same silicon, looked up anew where devices changed.
+fn kin(known: &NodeState, inventory: &Inventory) -> Arc<Kinship> {
+    if known.inventory.devices == inventory.devices {
+        return known.kin.clone();
+    }
+    Arc::new(Kinship::of(inventory))
+}
+
+/// Waits until other claims have devices than are known. What containers get is no news: the kubelet keeps
+/// account of it.
+async fn claimed(ledger: &mut watch::Receiver<Ledger>, known: &ClaimHolds) {
+    let is_news = ledger.wait_for(|ledger| ledger.claims() != known).await.is_ok();
+    if !is_news {
+        std::future::pending().await
+    }
 }
 
 /// Why a device that is shared by MPS has no daemon to serve it.

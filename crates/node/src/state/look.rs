@@ -109,6 +109,7 @@ impl Looked {
         NodeState {
             inventory,
             topology: Arc::default(),
+            kin: Arc::default(),
             policy,
             offers: plan.offers,
             withheld: plan.withheld,

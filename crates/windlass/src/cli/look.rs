@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use windlass_core::device::{Device, DeviceKind};
 
-use super::{HostArgs, OutputArg};
+use super::{HostArgs, OutputArg, RecordArgs};
 
 /// Which devices are shown.
 #[derive(Args, Debug, Default)]
@@ -48,6 +48,8 @@ pub(crate) struct DevicesArgs {
     pub(crate) which: Which,
     #[command(flatten)]
     pub(crate) host: HostArgs,
+    #[command(flatten)]
+    pub(crate) record: RecordArgs,
     /// How to write the answer.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: DevicesOutputArg,

@@ -14,10 +14,15 @@ use windlass_core::{
     inventory::{Inventory, SourceState},
     resource::ResourceName,
 };
-use windlass_node::{agent, host::Host, state::NodeState};
+use windlass_node::{
+    agent,
+    holders::{self, Owner, Owners},
+    host::Host,
+    state::NodeState,
+};
 
 use self::table::Offerings;
-use super::{answer, clock, complete, host_config, simulated};
+use super::{answer, clock, complete, recorded_config, simulated};
 use crate::{
     cli::{DevicesArgs, DevicesOutputArg, OutputArg, Which},
     exit::Misuse,
@@ -25,26 +30,33 @@ use crate::{
 };
 
 pub(crate) use names::{goes_by, name, series};
-pub(crate) use table::{Width, device_tables};
+pub(crate) use table::{Known, Width, device_tables};
 
 pub(super) async fn run(args: DevicesArgs) -> Result<()> {
-    let config = host_config(args.host)?;
+    let is_asked = args.record.kubelet_dir.is_some();
+    let config = recorded_config(args.host, args.record)?;
     let mut node = agent::survey(&config, clock()).await;
     let host = Host::new(&config.host_root, &config.host_root_on_node);
     let mut offerings = node.offerings();
+    let (mut owners, mut caveats) = holders::owners(&config, &node).await;
+    // A host without a kubelet is none that somebody asked about.
+    caveats.retain(|_| is_asked);
     narrow(&mut node.inventory, &args.which)?;
     offerings.retain(|id, _| node.inventory.get(id.as_str()).is_some());
+    owners.retain(|id, _| node.inventory.get(id.as_str()).is_some());
     let (output, width) = match args.output {
         DevicesOutputArg::Table => (OutputArg::Table, Width::Usual),
         DevicesOutputArg::Wide => (OutputArg::Table, Width::Wide),
         DevicesOutputArg::Json => (OutputArg::Json, Width::Usual),
         DevicesOutputArg::Yaml => (OutputArg::Yaml, Width::Usual),
     };
+    node.lacks.troubles.extend(caveats.into_iter().map(|why| format!("who holds what: {why}")));
     let inventory = &node.inventory;
     let lacks = node.lacks.troubles.as_slice();
-    let without_devices = &node.empty;
-    let document = Document { inventory, offerings: &offerings, lacks, without_devices };
-    answer(output, &document, || show(&node, &offerings, (&host, width)))?;
+    let (without_devices, holders) = (&node.empty, &owners);
+    let document = Document { inventory, offerings: &offerings, holders, lacks, without_devices };
+    let known = Known { offerings: &offerings, owners: &owners };
+    answer(output, &document, || show(&node, known, (&host, width)))?;
     complete(inventory)
 }
 
@@ -71,6 +83,9 @@ struct Document<'a> {
     #[serde(flatten)]
     inventory: &'a Inventory,
     offerings: &'a Offerings,
+    /// Who has what, and through which of the kubelet's two ways.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    holders: &'a Owners,
     /// What containers go without.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     lacks: &'a [String],
@@ -79,16 +94,16 @@ struct Document<'a> {
     without_devices: &'a BTreeMap<ResourceName, String>,
 }
 
-fn show(node: &NodeState, offerings: &Offerings, (host, width): (&Host, Width)) -> Result<()> {
+fn show(node: &NodeState, known: Known<'_>, (host, width): (&Host, Width)) -> Result<()> {
     let inventory = &node.inventory;
     let paint = Paint::for_stdout();
     simulated(inventory, paint)?;
     sources(inventory, paint).into_iter().try_for_each(line)?;
-    for table in device_tables(inventory, offerings, Some(host), width) {
+    for table in device_tables(inventory, known, Some(host), width) {
         line("")?;
         table.lines("").into_iter().try_for_each(line)?;
     }
-    let notes = notes(node, offerings);
+    let notes = notes(node, known);
     if !notes.is_empty() {
         line("")?;
     }
@@ -97,7 +112,7 @@ fn show(node: &NodeState, offerings: &Offerings, (host, width): (&Host, Width)) 
 }
 
 /// What a table has no column for.
-fn notes(node: &NodeState, offerings: &Offerings) -> Vec<String> {
+fn notes(node: &NodeState, known: Known<'_>) -> Vec<String> {
     let empty = node.empty.iter().flat_map(|(name, why)| {
         let text = format!("{name} gets no device of this node: {why}");
         wrapped("", text.split_whitespace())
@@ -105,7 +120,29 @@ fn notes(node: &NodeState, offerings: &Offerings) -> Vec<String> {
     // Where nothing is handed out nobody goes without.
     let lacks = node.lacks.troubles.iter().filter(|_| !node.inventory.devices.is_empty());
     let lacks = lacks.map(|what| format!("note: {what}"));
-    obstacles(&node.inventory, offerings).into_iter().chain(empty).chain(lacks).collect()
+    let obstacles = obstacles(&node.inventory, known.offerings).into_iter();
+    obstacles.chain(other_way(node, known)).chain(empty).chain(lacks).collect()
+}
+
+/// Why a device is offered in the one of the kubelet's two ways only: it was given away in the other.
+fn other_way(node: &NodeState, known: Known<'_>) -> Vec<String> {
+    let told = |device: &Device| {
+        let owners = known.owners.get(&device.id)?;
+        let offering = known.offerings.get(&device.id);
+        let is_offered = offering.is_some_and(|it| it.resource.is_some());
+        let why = owners.iter().find_map(|owner| match owner {
+            Owner::Plugin(_) if node.is_claimable(&device.id) => Some(format!(
+                "{} is for no claim now: {owner} has it through the device plugin",
+                name(device)
+            )),
+            Owner::Dra { .. } if is_offered => {
+                Some(format!("{} is for no container now: held by {owner}", name(device)))
+            }
+            Owner::Plugin(_) | Owner::Dra { .. } => None,
+        });
+        why.map(|why| wrapped("", why.split_whitespace()))
+    };
+    node.inventory.devices.iter().filter_map(told).flatten().collect()
 }
 
 /// One line for each source: what it found, or why not.

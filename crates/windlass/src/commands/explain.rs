@@ -17,9 +17,9 @@ use tempfile::TempDir;
 use windlass_machine::{Machine, Profile};
 use windlass_node::{Config, agent, state::NodeState};
 
-use super::{answer, clock, complete, host_config, machine::driver_for};
+use super::{answer, clock, complete, host_config, machine::driver_for, recorded_config as config};
 use crate::{
-    cli::{AskArgs, ExplainArgs, HostArgs, PeerArgs, RecordArgs},
+    cli::{AskArgs, ExplainArgs, HostArgs, RecordArgs},
     exit::Misuse,
 };
 use live::Kubelet;
@@ -61,16 +61,6 @@ async fn look(ask: &AskArgs, host: HostArgs, record: RecordArgs) -> Result<(Node
         None => Kubelet::ask(&config.kubelet_dir).await,
     };
     Ok((survey(&config).await?, kubelet))
-}
-
-/// As the agent is told, with the places where it is on record who holds what.
-fn config(host: HostArgs, record: RecordArgs) -> Result<Config> {
-    let mut config = host_config(host)?;
-    let peer = PeerArgs::of_environment().map_err(|error| Misuse(error.into()))?;
-    let kubelet_dir = record.kubelet_dir.or_else(|| peer.kubelet_dir());
-    config.kubelet_dir = kubelet_dir.unwrap_or(config.kubelet_dir);
-    config.state_dir = record.state_dir.unwrap_or(config.state_dir);
-    Ok(config)
 }
 
 /// The devices that are missing where a source is late would make any answer a wrong one.

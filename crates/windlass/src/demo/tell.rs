@@ -11,7 +11,7 @@ use windlass_core::inventory::Inventory;
 
 use super::event::{Alternative, Arrival, Container, Counts, Event, Failure};
 use crate::{
-    commands::{Topology, Width, device_tables, sources},
+    commands::{Known, Topology, Width, device_tables, sources},
     screen::{Paint, Tone, count, line, wrapped},
 };
 
@@ -90,7 +90,8 @@ impl Words {
         let heading = format!("{} {}", self.strong("Discovered"), self.took(took_ms));
         let mut lines = vec![String::new(), heading];
         lines.extend(sources(inventory, self.0).iter().map(|text| format!("  {text}")));
-        for table in device_tables(inventory, &BTreeMap::new(), None, Width::Usual) {
+        let nothing = Known { offerings: &BTreeMap::new(), owners: &BTreeMap::new() };
+        for table in device_tables(inventory, nothing, None, Width::Usual) {
             lines.push(String::new());
             lines.extend(table.lines("  "));
         }

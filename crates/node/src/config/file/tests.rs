@@ -8,8 +8,8 @@ use windlass_core::{device::DeviceKind, placement};
 
 use super::*;
 use crate::config::{
-    HealthPolicy, Imex, LabelOutput, MissingChannel, NicIds, PerContainer, RdmaNode, Replicas,
-    ResourceRule, Selector, Shared, Sharing, SharingMethod, Strategy, UnlistedXids,
+    DraOffer, HealthPolicy, Imex, LabelOutput, MissingChannel, NicIds, PerContainer, RdmaNode,
+    Replicas, ResourceRule, Selector, Shared, Sharing, SharingMethod, Strategy, UnlistedXids,
 };
 
 fn parse(text: &str) -> Result<Config, String> {
@@ -89,6 +89,11 @@ resources:
   devices: {kind: nic}
   sharing: {method: shared, replicas: 3, pool: true}
 unmatched: default
+dra:
+  offer: instead
+  driver: gpu.nvidia.com
+  devices:
+  - {kind: gpu, index: [0, 1]}
 health:
   quietPeriod: 2m
   probeInterval: 500ms
@@ -519,6 +524,13 @@ fn the_documentation_shows_every_key_and_each_is_accepted() {
     for key in schema["properties"].as_object().expect("properties").keys() {
         assert!(shown.get(key).is_some(), "{key} is not documented");
     }
+}
+
+#[test]
+fn claims_get_nothing_unless_the_configuration_says_so() {
+    assert_eq!(parse("dra: {offer: off}"), Ok(Config::default()));
+    let config = parse("dra: {offer: beside}").expect("valid");
+    assert_eq!(config.policy.dra.offer, DraOffer::Beside);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! What claims may have of a node.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use tokio::time::Instant;
 use windlass_core::{
     attribute::{AttributeValue, Quantity, standard},
     device::{DeviceKind, SourceName},
@@ -11,6 +12,7 @@ use windlass_core::{
 };
 
 use super::*;
+use crate::ledger::{Kinship, LedgerDesk, Recorded};
 
 fn gpu(id: &str, index: u32) -> Device {
     let name = |name| AttributeName::new("nvidia.com", name);
@@ -31,11 +33,23 @@ fn gpu(id: &str, index: u32) -> Device {
     gpu
 }
 
-fn catalog(devices: Vec<Device>) -> Catalog {
+fn state(devices: Vec<Device>) -> NodeState {
     let claimable = devices.iter().map(|device| (device.id.clone(), Sharing::Exclusive)).collect();
     let inventory = Inventory { devices, ..Inventory::default() };
-    let state = NodeState { inventory, claimable, policy: Arc::default(), ..NodeState::default() };
-    Catalog::of(&state, "n1", &DriverName::default())
+    let kin = Arc::new(Kinship::of(&inventory));
+    NodeState { inventory, claimable, kin, policy: Arc::default(), ..NodeState::default() }
+}
+
+fn catalog(devices: Vec<Device>) -> Catalog {
+    Catalog::of(&state(devices), "n1", &DriverName::default(), &Ledger::default())
+}
+
+/// The taints of the device that claims know by this name.
+fn taints(state: &NodeState, ledger: &LedgerDesk, name: &str) -> Vec<String> {
+    let ledger = ledger.watch().borrow().clone();
+    let catalog = Catalog::of(state, "n1", &DriverName::default(), &ledger);
+    let entry = catalog.find("n1/nvidia", name).expect("it is there");
+    entry.taints.iter().map(|Taint { key, value }| format!("{key}={value}")).collect()
 }
 
 #[test]
@@ -67,4 +81,25 @@ fn a_device_that_was_not_seen_healthy_is_tainted() {
     let catalog = catalog(vec![sick]);
     let entry = catalog.find("n1/nvidia", "gpu-0a").expect("it is there");
     assert_eq!(entry.taints, [Taint { key: UNHEALTHY, value: "not-probed".to_owned() }]);
+}
+
+#[test]
+fn what_a_container_has_is_tainted_with_its_kin_until_it_is_let_go() {
+    let part = Device { parent: Some("GPU-0a".parse().expect("an id")), ..gpu("MIG-0c", 0) };
+    let (ledger, state) =
+        (LedgerDesk::default(), state(vec![gpu("GPU-0a", 0), gpu("GPU-0b", 1), part]));
+    let resource = "nvidia.com/gpu.shared".parse().expect("a name");
+    let footprint = state.kin.footprint(&"GPU-0a".parse().expect("an id"));
+    ledger.take_for_container(&resource, &[footprint]).expect("free");
+    assert_eq!(taints(&state, &ledger, "gpu-0a"), ["device-plugin=gpu.shared"]);
+    assert_eq!(taints(&state, &ledger, "mig-0c"), ["device-plugin=gpu.shared"]);
+    assert!(taints(&state, &ledger, "gpu-0b").is_empty());
+    ledger.recorded(&Recorded::default(), (Instant::now(), Duration::ZERO));
+    assert!(taints(&state, &ledger, "gpu-0a").is_empty());
+}
+
+#[test]
+fn everything_is_tainted_before_it_is_known_what_containers_have() {
+    let (ledger, state) = (LedgerDesk::unread(), state(vec![gpu("GPU-0a", 0)]));
+    assert_eq!(taints(&state, &ledger, "gpu-0a"), ["device-plugin=not-known"]);
 }

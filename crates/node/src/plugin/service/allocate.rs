@@ -42,6 +42,7 @@ impl Service {
         if state.policy.delivery.uses_cdi() {
             check_documents(state, &devices)?;
         }
+        self.take(state, ids, &devices)?;
         let mps = self.mps_client(&offer, &devices);
         let grant = grant(grant::Question {
             resource: &self.resource,
@@ -56,6 +57,18 @@ impl Service {
         self.company.send_modify(|it| it.note(&self.resource, given, Instant::now()));
         tracing::info!(resource = self.resource.as_str(), devices = ids.join(" "), "allocated");
         Ok(wire::container_response(grant, &self.roots.dev))
+    }
+
+    /// Takes the devices in the ledger, where a claim may have been faster. An answer that the kubelet makes
+    /// no use of is forgotten when its record lacks it.
+    fn take(&self, state: &NodeState, ids: &[String], devices: &[&Device]) -> Result<(), Refusal> {
+        let footprints = devices.iter().map(|device| state.kin.footprint(&device.id));
+        let taken = self.ledger.take_for_container(&self.resource, &footprints.collect::<Vec<_>>());
+        taken.map_err(|conflict| Refusal::Taken {
+            resource: self.name(),
+            ids: ids.to_vec(),
+            conflict,
+        })
     }
 
     /// The devices that the ids stand for, each once: a container that gets two replicas of a device

@@ -1,13 +1,13 @@
 //! Devices in columns: a table for each sort of device, with the columns that mean something for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_core::{
     attribute::AttributeName,
     device::{Device, DeviceId, DeviceKind},
     inventory::Inventory,
 };
-use windlass_node::{host::Host, state::Offering};
+use windlass_node::{holders::Owners, host::Host, state::Offering};
 
 use super::{
     names::name,
@@ -17,6 +17,15 @@ use crate::screen::Table;
 
 /// What becomes of each device.
 pub(super) type Offerings = BTreeMap<DeviceId, Offering>;
+
+/// What is known of each device besides what it is.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    /// What becomes of it.
+    pub(crate) offerings: &'a BTreeMap<DeviceId, Offering>,
+    /// Who has it.
+    pub(crate) owners: &'a Owners,
+}
 
 /// How much is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +51,7 @@ const MEMORY: [AttributeName; 2] =
 /// A table's row on its way.
 struct Row<'a> {
     inventory: &'a Inventory,
-    offerings: &'a Offerings,
+    known: Known<'a>,
     host: Option<&'a Host>,
     device: &'a Device,
 }
@@ -52,13 +61,13 @@ struct Row<'a> {
 /// looked up there that no source tells.
 pub(crate) fn device_tables(
     inventory: &Inventory,
-    offerings: &BTreeMap<DeviceId, Offering>,
+    known: Known<'_>,
     host: Option<&Host>,
     width: Width,
 ) -> Vec<Table> {
     let group = |kinds: &[DeviceKind]| {
         let devices = inventory.devices.iter().filter(|device| kinds.contains(&device.kind));
-        let rows = devices.map(|device| Row { inventory, offerings, host, device }.cells(width));
+        let rows = devices.map(|device| Row { inventory, known, host, device }.cells(width));
         let rows: Vec<_> = rows.collect();
         (!rows.is_empty()).then(|| without_empty_columns(&rows))
     };
@@ -84,7 +93,11 @@ impl Row<'_> {
         if width == Width::Wide {
             cells.extend(self.wide());
         }
-        cells.extend([("RESOURCE", self.resource()), ("HEALTH", Some(device.health.to_string()))]);
+        cells.extend([
+            ("RESOURCE", self.resource()),
+            ("HELD BY", self.owners()),
+            ("HEALTH", Some(device.health.to_string())),
+        ]);
         cells
     }
 
@@ -148,12 +161,23 @@ impl Row<'_> {
 
     /// The resource, and into how many parts a device is shared: `nvidia.com/gpu x8`.
     fn resource(&self) -> Option<String> {
-        let offering = self.offerings.get(&self.device.id)?;
+        let offering = self.known.offerings.get(&self.device.id)?;
         let name = offering.resource.as_ref()?;
         Some(match offering.shared {
             Some(shared) if shared.pool => format!("{name}, a pool of {}", shared.replicas),
             Some(shared) => format!("{name} x{}", shared.replicas),
             None => name.to_string(),
+        })
+    }
+
+    /// `default/train-0`, `claim team/notebook`, or of many the first: `default/a and 7 more`.
+    fn owners(&self) -> Option<String> {
+        let owners = self.known.owners.get(&self.device.id)?;
+        let names: BTreeSet<_> = owners.iter().map(ToString::to_string).collect();
+        let first = names.first()?;
+        Some(match names.len() {
+            1 => first.clone(),
+            several => format!("{first} and {} more", several - 1),
         })
     }
 }

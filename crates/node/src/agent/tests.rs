@@ -1,0 +1,283 @@
+//! Both of the kubelet's ways on one node: what pods get through the device plugin, and claims of the ledger.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tempfile::TempDir;
+use tokio::time::sleep;
+use windlass_core::device::DeviceKind;
+use windlass_kubelet_sim::{Container, Kubelet, NodeStatus, Pod};
+use windlass_machine::{Machine, Profile, simulated_driver};
+
+use super::*;
+use crate::{
+    config::{
+        DraOffer, DriverName, DriverPlaces, PerContainer, Pooled, Replicas, ResourceRule,
+        Resources, Selector, SessionLimits, Sharing,
+    },
+    dra::catalog::Catalog,
+    ledger::{ClaimRef, Conflict, Footprint, Use},
+};
+
+const GPU: &str = "nvidia.com/gpu";
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A node with eight GPUs, and its kubelet.
+struct Node {
+    config: Config,
+    kubelet: Kubelet,
+    _machine: Machine,
+    _folder: TempDir,
+}
+
+/// An agent's parts, which end with it.
+struct Life {
+    ledger: LedgerDesk,
+    policy: watch::Sender<Arc<Policy>>,
+    state: watch::Receiver<Arc<NodeState>>,
+    parts: Parts,
+}
+
+impl Node {
+    fn new(offer: DraOffer) -> Self {
+        let mut folder = tempfile::Builder::new();
+        folder.prefix("wl");
+        // A simulated machine is a thousand small files.
+        let folder = folder.tempdir_in("/dev/shm").or_else(|_| folder.tempdir());
+        let folder = folder.expect("a temporary folder");
+        let profile = Profile::named("dgx-h100").expect("a shipped profile");
+        let driver = simulated_driver().expect("cargo builds it with the tests");
+        let at = |name: &str| folder.path().join(name);
+        let machine = Machine::create(&at("machine"), &profile, &driver).expect("a machine");
+        let mut config = Config {
+            kubelet_dir: at("kubelet"),
+            host_root: machine.host_root(),
+            host_root_on_node: machine.host_root(),
+            driver: DriverPlaces {
+                nvml_library: Some(machine.nvml_library()),
+                ..DriverPlaces::default()
+            },
+            state_dir: at("state"),
+            cdi_dir: at("cdi"),
+            session: SessionLimits {
+                handover: Duration::from_millis(50),
+                look_interval: Duration::from_millis(100),
+                ..SessionLimits::default()
+            },
+            ..Config::default()
+        };
+        config.policy.dra.offer = offer;
+        let kubelet = Kubelet::start(windlass_kubelet_sim::Config::new(&config.kubelet_dir));
+        let kubelet = kubelet.expect("the embedded kubelet starts");
+        Self { config, kubelet, _machine: machine, _folder: folder }
+    }
+
+    fn agent(&self, ledger: LedgerDesk) -> Life {
+        let dir = self.config.kubelet_dir.join(PLUGIN_DIR);
+        let clock = Clock::starting_at(Timestamp::now());
+        let (registry, instruments) = metrics::registry(&clock);
+        let policy = watch::Sender::new(Arc::new(self.config.policy.clone()));
+        let mut parts = Parts::default();
+        let ground = Ground {
+            watched: DirectoryWatch::new(&dir).expect("the kubelet's folder"),
+            dir,
+            listener: None,
+            cluster: None,
+            policy: policy.subscribe(),
+            ledger: ledger.clone(),
+            clock,
+        };
+        let state = assembly::assemble(&self.config, ground, (registry, instruments), &mut parts);
+        Life { ledger, policy, state, parts }
+    }
+
+    /// Waits until the kubelet has that many GPUs, and may give away that many.
+    async fn counts(&self, expected: (usize, usize)) {
+        let reached = |node: &NodeStatus| node.counts(GPU) == Some(expected);
+        self.kubelet.wait_for(reached, LIMIT).await.unwrap_or_else(|late| panic!("{late}"));
+    }
+
+    /// Has a pod admitted; gives its UID and the GPU that it got.
+    async fn pod(&self, name: &str) -> (String, String) {
+        let admission = self.kubelet.admit(pod(name, 1)).await.expect("admitted");
+        let ids = admission.allotment("main", GPU).expect("allotted").ids();
+        (format!("{name}-uid"), ids.into_iter().next().expect("one"))
+    }
+}
+
+impl Life {
+    fn gpus(&self) -> Vec<String> {
+        let state = self.state.borrow();
+        state.inventory.of_kind(DeviceKind::Gpu).map(|gpu| gpu.id.to_string()).collect()
+    }
+
+    fn is_claimable(&self) -> bool {
+        let state = self.state.borrow();
+        self.gpus().iter().all(|id| state.claimable.contains_key(id.as_str()))
+    }
+
+    fn footprint(&self, id: &str) -> Footprint {
+        let state = self.state.borrow();
+        let device = state.inventory.get(id).expect("it is there");
+        Footprint::of(device, &state.inventory)
+    }
+
+    fn claim(&self, id: &str) -> Result<(), Conflict> {
+        self.ledger.take_for_claim(&claim(), &[(self.footprint(id), Use::Alone)])
+    }
+
+    fn taints(&self, id: &str) -> Vec<String> {
+        let ledger = self.ledger.watch().borrow().clone();
+        let catalog = Catalog::of(&self.state.borrow(), "n1", &DriverName::default(), &ledger);
+        let mut entries = catalog.pools.values().flat_map(|pool| &pool.entries);
+        let entry = entries.find(|entry| entry.device.as_str() == id).expect("claims may have it");
+        entry.taints.iter().map(|taint| format!("{}={}", taint.key, taint.value)).collect()
+    }
+
+    fn obstacle(&self, id: &str) -> Option<String> {
+        self.state.borrow().offerings().get(id)?.obstacle.clone()
+    }
+
+    fn offer(&self, offer: DraOffer) {
+        self.policy.send_modify(|policy| Arc::make_mut(policy).dra.offer = offer);
+    }
+
+    async fn until(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        let reached = async {
+            while !condition(self) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(LIMIT, reached).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+    }
+}
+
+fn claim() -> ClaimRef {
+    let [namespace, name, uid] = ["team", "train", "uid"].map(ToOwned::to_owned);
+    ClaimRef { namespace, name, uid }
+}
+
+fn pod(name: &str, gpus: u64) -> Pod {
+    let limits = [(GPU.to_owned(), gpus)].into();
+    Pod::new(name).container(Container { name: "main".to_owned(), limits })
+}
+
+#[tokio::test]
+async fn a_gpu_that_a_pod_has_is_no_claims_until_the_pod_let_go() {
+    let node = Node::new(DraOffer::Beside);
+    let agent = node.agent(LedgerDesk::unread());
+    node.counts((8, 8)).await;
+    agent.ledger.known().await;
+    let (uid, gpu) = node.pod("p").await;
+    assert_eq!(agent.taints(&gpu), ["device-plugin=gpu"]);
+    let refused = agent.claim(&gpu).expect_err("held").to_string();
+    assert_eq!(refused, format!("{gpu} is held by a container, as {GPU}"));
+    node.kubelet.delete(&uid).await;
+    // The kubelet writes its record when the next pod gets something.
+    let (_, other) = node.pod("next").await;
+    let free = if other == gpu { return } else { gpu };
+    agent.until("let go", |agent| agent.taints(&free).is_empty()).await;
+    agent.claim(&free).expect("free");
+}
+
+#[tokio::test]
+async fn a_gpu_that_a_claim_has_is_no_pods_until_the_claim_let_go() {
+    let node = Node::new(DraOffer::Beside);
+    let agent = node.agent(LedgerDesk::unread());
+    node.counts((8, 8)).await;
+    agent.ledger.known().await;
+    let gpu = agent.gpus().remove(0);
+    agent.claim(&gpu).expect("free");
+    node.counts((8, 7)).await;
+    assert_eq!(agent.obstacle(&gpu).as_deref(), Some("held by claim team/train"));
+    node.kubelet.admit(pod("greedy", 8)).await.expect_err("one is the claim's");
+    agent.ledger.release_claim("uid");
+    node.counts((8, 8)).await;
+    node.kubelet.admit(pod("greedy", 8)).await.expect("all are free");
+}
+
+#[tokio::test]
+async fn a_pod_gets_no_gpu_of_a_claim_that_the_kubelet_was_not_told_of_yet() {
+    let node = Node::new(DraOffer::Beside);
+    let agent = node.agent(LedgerDesk::unread());
+    node.counts((8, 8)).await;
+    agent.ledger.known().await;
+    agent.claim(&agent.gpus()[0]).expect("free");
+    node.kubelet.admit(pod("greedy", 8)).await.expect_err("one is the claim's");
+}
+
+#[tokio::test]
+async fn an_agent_that_starts_knows_what_pods_and_claims_have() {
+    let node = Node::new(DraOffer::Beside);
+    let mut first = node.agent(LedgerDesk::unread());
+    node.counts((8, 8)).await;
+    let (_, held) = node.pod("p").await;
+    first.ledger.known().await;
+    let claimed = first.gpus().into_iter().find(|id| *id != held).expect("another");
+    first.parts.stop().await;
+    let ledger = LedgerDesk::unread();
+    ledger.restore_claim(&claim(), [(&claimed.parse().expect("an id"), Use::Alone)]);
+    let agent = node.agent(ledger);
+    agent.ledger.known().await;
+    agent.until("there", |agent| agent.gpus().len() == 8).await;
+    assert_eq!(agent.taints(&held), ["device-plugin=gpu"]);
+    agent.claim(&held).expect_err("held");
+    node.counts((8, 7)).await;
+    agent.claim(&claimed).expect("its own");
+}
+
+#[tokio::test]
+async fn a_node_moves_from_the_one_way_to_the_other_and_back_while_devices_are_held() {
+    let node = Node::new(DraOffer::Off);
+    let agent = node.agent(LedgerDesk::unread());
+    node.counts((8, 8)).await;
+    let (uid, held) = node.pod("p").await;
+    let free: Vec<_> = agent.gpus().into_iter().filter(|id| *id != held).collect();
+    agent.claim(&free[0]).expect_err("nothing is offered to claims");
+
+    agent.offer(DraOffer::Beside);
+    agent.ledger.known().await;
+    agent.until("claimable", Life::is_claimable).await;
+    assert_eq!(agent.taints(&held), ["device-plugin=gpu"]);
+    node.counts((8, 8)).await;
+    agent.claim(&free[0]).expect("free");
+    node.counts((8, 7)).await;
+
+    agent.offer(DraOffer::Instead);
+    node.counts((8, 0)).await;
+    assert_eq!(agent.taints(&held), ["device-plugin=gpu"], "it moves when the pod lets go");
+    assert!(agent.taints(&free[1]).is_empty());
+    node.kubelet.delete(&uid).await;
+    agent.offer(DraOffer::Off);
+    node.counts((8, 7)).await;
+    assert_eq!(agent.obstacle(&free[0]).as_deref(), Some("held by claim team/train"));
+    agent.ledger.release_claim("uid");
+    node.counts((8, 8)).await;
+    node.kubelet.admit(pod("all", 8)).await.expect("all are free");
+}
+
+#[tokio::test]
+async fn a_token_that_an_earlier_agent_gave_stands_for_its_pool_though_claims_have_that_by_now() {
+    let mut node = Node::new(DraOffer::Off);
+    let tokens = Replicas::try_from(8).expect("valid");
+    let pool = Sharing::Pooled(Pooled { tokens, per_container: PerContainer::Any });
+    let name = "example.com/rdma".parse().expect("a name");
+    let rule = ResourceRule::new(name, Selector::all(DeviceKind::Nic), pool);
+    node.config.policy.resources = Resources::Rules(vec![rule]);
+    let mut first = node.agent(LedgerDesk::unread());
+    let served = |it: &NodeStatus| it.counts("example.com/rdma") == Some((8, 8));
+    node.kubelet.wait_for(served, LIMIT).await.unwrap_or_else(|late| panic!("{late}"));
+    let limits = [("example.com/rdma".to_owned(), 1)].into();
+    let pod = Pod::new("p").container(Container { name: "main".to_owned(), limits });
+    node.kubelet.admit(pod).await.expect("admitted");
+    first.parts.stop().await;
+    node.config.policy.dra.offer = DraOffer::Instead;
+    let agent = node.agent(LedgerDesk::unread());
+    agent.ledger.known().await;
+    let nics: Vec<_> = agent.state.borrow().inventory.of_kind(DeviceKind::Nic).cloned().collect();
+    assert!(nics.len() > 1);
+    for nic in nics {
+        assert_eq!(agent.taints(nic.id.as_str()), ["device-plugin=rdma"], "{}", nic.id);
+    }
+}

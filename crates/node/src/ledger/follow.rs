@@ -1,0 +1,185 @@
+//! Reads the kubelet's record into the ledger, for as long as claims may have devices.
+//!
+//! ```text
+//!   idle ──devices are offered to claims──> reading ──record read──> known ──┐
+//!    ^                                                                ^──────┘ each write of the kubelet,
+//!    └───────── no longer, and no claim has any ──────────────────────┘        and each look
+//! ```
+
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::watch,
+    task::spawn_blocking,
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+use windlass_core::{device::DeviceId, resource::ResourceName};
+use windlass_kubelet_api::{
+    checkpoint::{self, Checkpoint},
+    deviceplugin,
+};
+
+use super::{
+    LedgerDesk, Recorded,
+    sights::{Look, Sights},
+};
+use crate::{
+    causes,
+    config::{Config, DraOffer, Policy, Sharing},
+    holders::{self, HoldersDesk, RecordError},
+    offer,
+    state::NodeState,
+};
+
+/// Keeps the ledger's account of containers.
+pub(crate) struct Follower {
+    ledger: LedgerDesk,
+    sources: Sources,
+    record: PathBuf,
+    /// How long after an Allocate the record may lack it.
+    delay: Duration,
+    look_interval: Duration,
+    sights: Sights,
+    /// Why the record could not be read when it was last tried.
+    unreadable: Option<String>,
+}
+
+/// What is read.
+pub(crate) struct Sources {
+    /// What is wanted of the devices.
+    pub(crate) policy: watch::Receiver<Arc<Policy>>,
+    /// The node, which says what tokens stand for.
+    pub(crate) state: watch::Receiver<Arc<NodeState>>,
+    /// Counts the changes of the folder in which the kubelet keeps its record.
+    pub(crate) kubelet_writes: watch::Receiver<u64>,
+    /// Who holds what, as the kubelet tells when asked.
+    pub(crate) holders: HoldersDesk,
+}
+
+// === impl Follower ===
+
+impl Follower {
+    pub(crate) fn new(config: &Config, ledger: LedgerDesk, sources: Sources) -> Self {
+        let plugins = config.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
+        Self {
+            ledger,
+            sources,
+            record: plugins.join(checkpoint::FILE),
+            delay: config.session.handover,
+            look_interval: config.session.look_interval,
+            sights: Sights::default(),
+            unreadable: None,
+        }
+    }
+
+    /// Follows the record until stopped. What an agent before this one gave away last the record has by the
+    /// time it is first believed.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.live() => {}
+        }
+    }
+
+    async fn live(&mut self) {
+        sleep(self.delay).await;
+        loop {
+            if !self.is_wanted() {
+                self.ledger.forget_record();
+                self.sights = Sights::default();
+                changed(&mut self.sources.policy).await;
+                continue;
+            }
+            self.look().await;
+            let is_known = self.ledger.watch().borrow().is_complete();
+            tokio::select! {
+                () = changed(&mut self.sources.policy) => {}
+                () = changed(&mut self.sources.kubelet_writes) => {}
+                () = changed(&mut self.sources.state), if !is_known => {}
+                () = sleep(self.look_interval) => {}
+            }
+        }
+    }
+
+    /// Whether claims may have devices, or have some still.
+    fn is_wanted(&self) -> bool {
+        let is_offered = self.sources.policy.borrow().dra.offer != DraOffer::Off;
+        is_offered || !self.ledger.watch().borrow().claims().is_empty()
+    }
+
+    async fn look(&mut self) {
+        let begun = Instant::now();
+        let recorded = match self.read().await {
+            Ok(record) => Recorded::of(&record),
+            Err(error) => return self.say(causes(&error)),
+        };
+        self.unreadable = None;
+        if !self.ledger.watch().borrow().is_complete() {
+            // All that is recorded counts until the kubelet was asked.
+            let Some(recorded) = self.with_devices_of_pools(recorded.clone()) else { return };
+            self.ledger.recorded(&recorded, (begun, self.delay));
+        }
+        if !recorded.is_empty() {
+            self.sources.holders.refresh().await;
+        }
+        let told = self.sources.holders.holders().borrow().clone();
+        self.take_in(&Look { begun, recorded, told });
+    }
+
+    fn take_in(&mut self, look: &Look) {
+        let ledger = self.ledger.watch().borrow().clone();
+        let still = self.sights.fold(look, &ledger, self.look_interval);
+        self.ledger.recorded(&still, (look.begun, self.delay));
+    }
+
+    async fn read(&self) -> Result<Checkpoint, RecordError> {
+        let path = self.record.clone();
+        let read = spawn_blocking(move || holders::checkpoint(&path)).await;
+        read.expect("reading neither panics nor is cancelled")
+    }
+
+    /// Tokens that an earlier life of the agent gave stand for every device of their pool; `None` before
+    /// the node is known.
+    fn with_devices_of_pools(&self, mut recorded: Recorded) -> Option<Recorded> {
+        let state = self.sources.state.borrow().clone();
+        if recorded.pools.is_empty() {
+            return Some(recorded);
+        }
+        if state.inventory.generation == 0 {
+            return None;
+        }
+        for pool in &recorded.pools {
+            let devices = devices_of_pool(&state, pool).into_iter();
+            recorded.devices.extend(devices.map(|device| (device, pool.clone())));
+        }
+        Some(recorded)
+    }
+
+    /// Says once why nobody knows what containers have.
+    fn say(&mut self, why: String) {
+        if self.unreadable.as_ref() != Some(&why) {
+            let path = self.record.display();
+            tracing::warn!(%path, why, "cannot tell claims what containers hold");
+        }
+        self.unreadable = Some(why);
+    }
+}
+
+/// Waits for news, for ever from one who has ended.
+async fn changed<T>(news: &mut watch::Receiver<T>) {
+    if news.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// The devices of a pool as it is, and as it is meant: in place of the device plugin claims may have them
+/// by now.
+fn devices_of_pool(state: &NodeState, pool: &ResourceName) -> BTreeSet<DeviceId> {
+    let offered = state.offers.get(pool).into_iter().flat_map(|offer| &offer.devices);
+    let offered = offered.filter(|(_, device)| device.pooled().is_some());
+    let meant = offer::targets(&state.policy, &state.inventory).into_iter();
+    let meant = meant
+        .filter(|(_, target)| target.name == *pool && matches!(target.sharing, Sharing::Pooled(_)));
+    offered.map(|(id, _)| id.clone()).chain(meant.map(|(id, _)| id)).collect()
+}

@@ -1,0 +1,109 @@
+//! What is of one silicon: a whole and its parts, and one thing that two sources found.
+//!
+//! Two devices that lie side by side in one whole are no kin of each other.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter,
+};
+
+use windlass_core::{
+    device::{Device, DeviceId},
+    inventory::Inventory,
+};
+
+use crate::offer::rival_pairs;
+
+/// A device and what is of the same silicon: its whole, its parts, and itself as another source found it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Footprint {
+    pub(crate) device: DeviceId,
+    pub(crate) kin: BTreeSet<DeviceId>,
+}
+
+/// The kin of every device of a node that has some.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kinship(BTreeMap<DeviceId, BTreeSet<DeviceId>>);
+
+// === impl Footprint ===
+
+impl Footprint {
+    /// That of one device; for many, [`Kinship`] looks through the inventory once.
+    pub(crate) fn of(device: &Device, inventory: &Inventory) -> Self {
+        Kinship::of(inventory).footprint(&device.id)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &DeviceId> {
+        iter::once(&self.device).chain(&self.kin)
+    }
+}
+
+// === impl Kinship ===
+
+impl Kinship {
+    /// All that is kin in an inventory. What has vanished is in somebody's hands still, if it was before.
+    pub(crate) fn of(inventory: &Inventory) -> Self {
+        let mut kinship = Self::default();
+        let parts = inventory.devices.iter();
+        for (part, whole) in parts.filter_map(|part| Some((&part.id, part.parent.as_ref()?))) {
+            kinship.join(part, whole);
+        }
+        for (one, other) in rival_pairs(&inventory.devices) {
+            kinship.join(&one.id, &other.id);
+        }
+        kinship
+    }
+
+    pub(crate) fn footprint(&self, device: &DeviceId) -> Footprint {
+        let kin = self.0.get(device).cloned().unwrap_or_default();
+        Footprint { device: device.clone(), kin }
+    }
+
+    fn join(&mut self, one: &DeviceId, other: &DeviceId) {
+        self.0.entry(one.clone()).or_default().insert(other.clone());
+        self.0.entry(other.clone()).or_default().insert(one.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use windlass_core::device::{DeviceKind, DeviceNode};
+
+    use super::*;
+
+    fn device(id: &str, source: &str, parent: Option<&str>) -> Device {
+        let (id, source) = (id.parse().expect("an id"), source.parse().expect("a source"));
+        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        Device { parent: parent.map(|id| id.parse().expect("an id")), ..new }
+    }
+
+    fn kin(devices: &[Device], of: usize) -> Vec<String> {
+        let inventory = Inventory { devices: devices.to_vec(), ..Inventory::default() };
+        let footprint = Footprint::of(&devices[of], &inventory);
+        footprint.kin.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_whole_is_kin_of_its_parts_which_are_no_kin_of_each_other() {
+        let all = [
+            device("gpu", "nvidia", None),
+            device("one", "nvidia", Some("gpu")),
+            device("two", "nvidia", Some("gpu")),
+        ];
+        assert_eq!(kin(&all, 0), ["one", "two"]);
+        assert_eq!(kin(&all, 1), ["gpu"]);
+    }
+
+    #[test]
+    fn one_thing_that_two_sources_found_is_kin_of_itself() {
+        let with_node =
+            |device: Device| Device { nodes: vec![DeviceNode::new("/dev/x")], ..device };
+        let all = [device("a", "one", None), device("b", "two", None), device("c", "two", None)];
+        let [a, b, c] = all;
+        let all = [with_node(a), with_node(b), c];
+        assert_eq!(kin(&all, 0), ["b"]);
+        assert_eq!(kin(&all, 1), ["a"]);
+        assert_eq!(kin(&all, 2), [""; 0]);
+    }
+}

@@ -1,0 +1,101 @@
+//! What the ledger allows, and what it refuses.
+
+mod model;
+
+use super::*;
+
+fn alone(id: &str) -> Footprint {
+    Footprint { device: id.parse().expect("an id"), kin: BTreeSet::new() }
+}
+
+fn part_of(id: &str, whole: &str) -> Footprint {
+    Footprint { kin: [whole.parse().expect("an id")].into(), ..alone(id) }
+}
+
+fn claim(name: &str) -> ClaimRef {
+    let [namespace, name, uid] = ["ns", name, name].map(ToOwned::to_owned);
+    ClaimRef { namespace, name, uid }
+}
+
+fn resource() -> ResourceName {
+    "nvidia.com/gpu".parse().expect("a name")
+}
+
+#[test]
+fn of_a_container_and_a_claim_the_second_is_told_who_was_first() {
+    let ledger = LedgerDesk::default();
+    ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
+    let refused = ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]);
+    let why = refused.expect_err("held").to_string();
+    assert_eq!(why, "a is held by a container, as nvidia.com/gpu");
+    ledger.take_for_claim(&claim("c"), &[(alone("b"), Use::Alone)]).expect("free");
+    let refused = ledger.take_for_container(&resource(), &[alone("b")]);
+    assert_eq!(refused.expect_err("held").to_string(), "b is held by claim ns/c");
+}
+
+#[test]
+fn a_part_is_in_the_way_of_its_whole_and_nothing_is_taken_of_what_is_half_free() {
+    let ledger = LedgerDesk::default();
+    ledger.take_for_claim(&claim("c"), &[(part_of("part", "a"), Use::Alone)]).expect("free");
+    let whole = Footprint { kin: ["part".parse().expect("an id")].into(), ..alone("a") };
+    ledger.take_for_container(&resource(), &[alone("b"), whole]).expect_err("held");
+    ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]).expect("b was not taken");
+}
+
+#[test]
+fn shares_go_together_and_who_only_looks_is_in_nobodys_way() {
+    let ledger = LedgerDesk::default();
+    for (name, usage) in [("c", Use::Share), ("d", Use::Share), ("admin", Use::Admin)] {
+        ledger.take_for_claim(&claim(name), &[(alone("a"), usage)]).expect(name);
+    }
+    ledger.take_for_claim(&claim("e"), &[(alone("a"), Use::Alone)]).expect_err("shared");
+    ledger.release_claim("c");
+    ledger.release_claim("d");
+    ledger.take_for_claim(&claim("e"), &[(alone("a"), Use::Alone)]).expect("free");
+    ledger.take_for_claim(&claim("e"), &[(alone("a"), Use::Alone)]).expect("its own");
+}
+
+#[test]
+fn what_was_given_a_moment_ago_need_not_be_in_the_kubelets_record_yet() {
+    let (ledger, delay) = (LedgerDesk::default(), Duration::from_secs(2));
+    ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
+    let (now, none) = (Instant::now(), Recorded::default());
+    ledger.recorded(&none, (now, delay));
+    ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect_err("held");
+    ledger.recorded(&none, (now + delay, delay));
+    ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect("free");
+}
+
+#[test]
+fn what_the_kubelets_record_has_is_held_after_a_restart() {
+    let ledger = LedgerDesk::default();
+    let devices = [("a".parse().expect("an id"), resource())].into();
+    let recorded = Recorded { devices, ..Recorded::default() };
+    ledger.recorded(&recorded, (Instant::now(), Duration::ZERO));
+    ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect_err("held");
+}
+
+#[test]
+fn no_claim_gets_anything_before_the_kubelets_record_was_read_but_what_it_has() {
+    let ledger = LedgerDesk::unread();
+    ledger.restore_claim(&claim("c"), [(&alone("a").device, Use::Alone)]);
+    ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect("its own");
+    let refused = ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]);
+    assert!(refused.expect_err("unknown").to_string().starts_with("b cannot be taken before"));
+    ledger.take_for_container(&resource(), &[alone("a")]).expect_err("a claim's");
+    ledger.recorded(&Recorded::default(), (Instant::now(), Duration::ZERO));
+    ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]).expect("free");
+    ledger.forget_record();
+    ledger.take_for_claim(&claim("e"), &[(alone("c"), Use::Alone)]).expect_err("unknown again");
+}
+
+#[test]
+fn devices_of_a_pool_are_held_while_any_of_its_tokens_is() {
+    let ledger = LedgerDesk::default();
+    ledger.take_for_container(&resource(), &[alone("a"), alone("b")]).expect("free");
+    let tokens = Recorded { pools: [resource()].into(), ..Recorded::default() };
+    ledger.recorded(&tokens, (Instant::now(), Duration::ZERO));
+    ledger.take_for_claim(&claim("c"), &[(alone("b"), Use::Alone)]).expect_err("held");
+    ledger.recorded(&Recorded::default(), (Instant::now(), Duration::ZERO));
+    ledger.take_for_claim(&claim("c"), &[(alone("b"), Use::Alone)]).expect("let go");
+}
