@@ -24,6 +24,7 @@ use std::{
     time::Duration,
 };
 
+use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::Instant};
 use windlass_core::{device::DeviceId, resource::ResourceName};
 
@@ -46,7 +47,7 @@ pub(crate) struct Footprint {
 }
 
 /// A claim, as its object is called.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct ClaimRef {
     pub(crate) namespace: String,
     pub(crate) name: String,
@@ -54,7 +55,8 @@ pub(crate) struct ClaimRef {
 }
 
 /// How a claim has a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) enum Use {
     /// No one else may have it.
     Alone,

@@ -1,0 +1,1 @@
+//! Claims that cannot be prepared.

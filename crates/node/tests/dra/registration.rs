@@ -1,0 +1,1 @@
+//! How the kubelet finds the driver.

@@ -1,0 +1,1 @@
+//! What an agent leaves to the next.
