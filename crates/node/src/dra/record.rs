@@ -104,8 +104,8 @@ impl ClaimFile {
     }
 
     /// What an earlier agent wrote down; nothing where there is nothing that can be read, which is then set
-    /// aside. What was prepared before the machine was started is begun anew when the kubelet asks: CDI
-    /// documents do not outlive that. Blocks.
+    /// aside. What was prepared before the machine was started is begun anew when the kubelet asks: it may
+    /// have other devices now. Blocks.
     pub(crate) fn load(&self) -> Result<Records, Newer> {
         let text = match fs::read(&self.path) {
             Ok(text) => text,
@@ -138,7 +138,8 @@ impl ClaimFile {
 
     fn taken_up(&self, document: Document) -> Records {
         let mut claims = document.claims;
-        if document.boot.is_none() || document.boot != self.boot() {
+        let is_another = |then: &String| self.boot().is_some_and(|now| now != *then);
+        if document.boot.as_ref().is_some_and(is_another) {
             claims.values_mut().for_each(|entry| entry.state = Stage::PrepareStarted);
         }
         claims

@@ -21,7 +21,10 @@ use tokio::{
     net::{TcpListener, TcpSocket},
     sync::watch,
     task::JoinSet,
+    time::timeout,
 };
+
+use crate::common::running::LIMIT;
 
 /// Claims by the path under which they are asked for, and how often anybody asked.
 #[derive(Clone, Debug, Default)]
@@ -81,6 +84,13 @@ impl ApiServer {
 
     pub(crate) fn remove(&self, name: &str) {
         self.objects.send_modify(|it| drop(it.claims.remove(&path(name))));
+    }
+
+    /// Waits until it was asked so often.
+    pub(crate) async fn asks(&self, times: usize) {
+        let mut objects = self.objects.subscribe();
+        let asked = timeout(LIMIT, objects.wait_for(|it| it.asked >= times)).await.map(drop);
+        asked.expect("in time");
     }
 
     pub(crate) fn asked(&self) -> usize {

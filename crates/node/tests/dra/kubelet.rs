@@ -12,7 +12,7 @@ use windlass_kubelet_api::{
         },
     },
     pluginregistration::{
-        InfoRequest, PluginInfo, RegistrationStatus, registration_client::RegistrationClient,
+        InfoRequest, RegistrationStatus, registration_client::RegistrationClient,
     },
     socket::SocketPath,
 };
@@ -82,12 +82,6 @@ impl Kubelet {
     pub(crate) fn channel(&self) -> Channel {
         self.channel.clone()
     }
-}
-
-/// What a driver tells of itself.
-pub(crate) async fn info(registration: &Path) -> PluginInfo {
-    let mut client = registrar(registration).await;
-    client.get_info(InfoRequest {}).await.expect("it answers").into_inner()
 }
 
 /// A connection to a registration socket, with the path as Go's gRPC makes an authority of it.
