@@ -1,5 +1,5 @@
-//! The API server, for the few things that need one: labels, events, leases, and a label of the own
-//! Node.
+//! The API server, for the few things that need one: labels, events, leases, claims, and a label of the
+//! own Node.
 //!
 //! The agent serves its kubelet without it. Nothing connects before a part has something to say or
 //! to ask; each part then has a connection of its own, and lets go of it at the first failure, so that
@@ -11,9 +11,11 @@ pub mod leases;
 pub mod node_label;
 
 mod attempts;
+mod claims;
 mod client;
 mod error;
 
+pub(crate) use claims::Claims;
 pub use client::{Client, InvalidNodeName, Limits};
 pub use error::ClusterError;
 

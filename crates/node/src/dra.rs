@@ -9,3 +9,18 @@
 //! ```
 
 pub(crate) mod catalog;
+mod claim;
+mod desk;
+mod document;
+mod driver;
+mod health;
+mod kubelet_record;
+mod opaque;
+mod plan;
+mod prepare;
+mod record;
+mod registrar;
+mod serve;
+mod service;
+
+pub(crate) use driver::{Driver, Surroundings};

@@ -1,6 +1,8 @@
 //! What one life of the agent tells the next about devices: a document on the disk, with its version
 //! and the boot that it was written in.
 
+mod follow;
+
 use std::{
     fs, io,
     marker::PhantomData,
@@ -9,6 +11,7 @@ use std::{
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+pub(crate) use self::follow::{Versioned, Written, follow, recorded};
 use crate::{causes, files, host::Host};
 
 /// Where a document of one kind is kept.

@@ -23,6 +23,7 @@ mod admin;
 mod device_info;
 mod directory;
 mod dra;
+mod endpoint;
 mod evidence;
 mod files;
 mod glob;

@@ -1,6 +1,6 @@
 //! The device plugin: a server and a session with the kubelet for every resource.
 
-mod endpoint;
+mod server;
 mod service;
 mod session;
 mod wire;
@@ -25,11 +25,10 @@ use windlass_kubelet_api::{
 };
 
 use crate::{
-    causes, choices::Teller, config::SessionLimits, handover::HandoverDesk, host::Roots,
-    ledger::LedgerDesk, metrics::Instruments, mps::MpsPlaces, shortened::shortened,
+    causes, choices::Teller, config::SessionLimits, endpoint::Endpoint, handover::HandoverDesk,
+    host::Roots, ledger::LedgerDesk, metrics::Instruments, mps::MpsPlaces, shortened::shortened,
     state::NodeState,
 };
-use endpoint::Endpoint;
 use service::{Company, Service};
 use session::Session;
 
@@ -140,7 +139,7 @@ impl Plugins {
     ) -> Result<(), SocketError> {
         let span = tracing::info_span!("plugin", %resource);
         let (endpoint, service, session) = span.in_scope(|| self.prepare(resource))?;
-        let server = endpoint::serve(endpoint, service, session, stop.clone());
+        let server = server::serve(endpoint, service, session, stop.clone());
         let resource = resource.clone();
         let server = async {
             server.await;

@@ -10,6 +10,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Serialize;
 use windlass_core::{
+    cdi::Kind,
     device::{Device, DeviceId},
     inventory::Inventory,
     placement::{self, Topology},
@@ -135,6 +136,23 @@ impl NodeState {
         };
         let offer = self.offers.get(resource);
         offer.is_some_and(|offer| offer.devices.keys().any(is_cared_for))
+    }
+
+    /// Why a runtime would not find these devices in CDI documents: a name is granted only if it will.
+    pub(crate) fn check_documents(&self, devices: &[&Device]) -> Result<(), String> {
+        let concerns =
+            |kind: &Kind| devices.iter().any(|it| self.surroundings.gets_names_of(it, kind));
+        if let Some((_, error)) = self.unwritten.iter().find(|(kind, _)| concerns(kind)) {
+            return Err(error.to_string());
+        }
+        let named = self.documents.iter().filter(|(kind, _)| concerns(kind));
+        match named.map(|(_, path)| path).find(|path| !path.exists()) {
+            None => Ok(()),
+            Some(path) => Err(format!(
+                "CDI document {} was removed; it is written again within ten seconds",
+                path.display()
+            )),
+        }
     }
 
     /// How the replicas of shared devices are kept apart.

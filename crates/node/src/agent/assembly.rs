@@ -20,6 +20,7 @@ use crate::{
     config::{Config, Policy},
     directory::DirectoryWatch,
     discovery::{self, HostWatch, Source},
+    dra,
     handover::{HandoverDesk, Handovers, Tidings},
     holders,
     host::Roots,
@@ -90,6 +91,14 @@ pub(super) fn assemble(
         dir: ground.dir,
     };
     parts.add("device plugin", plugins.run(parts.token()));
+    let surroundings = dra::Surroundings {
+        clock,
+        cluster: ground.cluster.clone(),
+        ledger: LedgerDesk::default(),
+        policy: policy.clone(),
+        state: state.clone(),
+    };
+    parts.add("DRA driver", dra::Driver::new(config, surroundings).run(parts.token()));
     tell(config, (&state, &policy), ground.cluster, clock, parts);
     if let Some(listener) = ground.listener {
         let Heart { state, telemetry, holders, .. } = heart;

@@ -44,6 +44,7 @@ pub struct Limits {
 pub struct InvalidNodeName(String);
 
 /// One part's connection.
+#[derive(Clone)]
 pub(super) struct Connection {
     pub(super) kube: kube::Client,
     answer: Duration,

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::{device::Device, placement, resource::ResourceName};
 
-use super::{Delivery, DraPolicy, Families, NicPolicy, Selector, Sharing, SourceRule};
+use super::{Delivery, DraOffer, DraPolicy, Families, NicPolicy, Selector, Sharing, SourceRule};
 
 /// Everything that a new configuration may change without a restart.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -142,6 +142,11 @@ pub enum LabelOutput {
 // === impl Policy ===
 
 impl Policy {
+    /// Whether anything is handed out by the names in CDI documents. Claims know no other way.
+    pub fn needs_documents(&self) -> bool {
+        self.delivery.uses_cdi() || self.dra.offer != DraOffer::Off
+    }
+
     /// The names of resources that do not depend on what is discovered.
     pub fn known_names(&self) -> Vec<ResourceName> {
         let of_sources = self.sources.iter().filter_map(|rule| rule.resource.clone());

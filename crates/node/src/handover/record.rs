@@ -6,13 +6,14 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use tokio::{sync::watch, task::spawn_blocking};
+use tokio::sync::watch;
 use windlass_core::device::DeviceId;
 
 use super::state::State;
+pub(super) use crate::kept::{Written, recorded};
 use crate::{
     host::Host,
-    kept::{Boot, KeptFile},
+    kept::{self, Boot, KeptFile},
 };
 
 /// Where each device stands, as it is written down.
@@ -22,17 +23,8 @@ pub(super) type Records = BTreeMap<DeviceId, State>;
 #[derive(Clone, Debug)]
 pub(super) struct RecordFile(KeptFile<Records>);
 
-/// How far the disk has followed.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Written {
-    /// The newest version that is on it.
-    version: u64,
-    /// The newest version that it did not take, and why.
-    refused: Option<(u64, String)>,
-}
-
 /// The newest records and their version.
-pub(super) type Versioned = (u64, Records);
+pub(super) type Versioned = kept::Versioned<Records>;
 
 const VERSION: u32 = 1;
 
@@ -61,49 +53,18 @@ impl RecordFile {
         self.0.set_aside();
     }
 
-    /// Writes each version that is news, for as long as there may be more. Those in between are
-    /// skipped.
+    /// Writes each version that is news, for as long as there may be more.
     pub(super) async fn keep(
         self,
-        mut records: watch::Receiver<Versioned>,
+        records: watch::Receiver<Versioned>,
         written: watch::Sender<Written>,
     ) {
-        while records.changed().await.is_ok() {
-            let (file, (version, newest)) = (self.0.clone(), records.borrow_and_update().clone());
-            let done = spawn_blocking(move || file.write(newest)).await;
-            match done.expect("writing neither panics nor is cancelled") {
-                Ok(()) => written.send_modify(|written| written.version = version),
-                Err(error) => {
-                    let why = format!("cannot write {}: {error}", self.0.path().display());
-                    tracing::error!(why, "hand-overs wait until they can be recorded");
-                    written.send_modify(|written| written.refused = Some((version, why)));
-                }
-            }
-        }
+        let what = "hand-overs wait until they can be recorded";
+        kept::follow(records, (written, what), move |newest| {
+            self.0.write(newest).map_err(|error| (self.0.path().to_owned(), error))
+        })
+        .await;
     }
-}
-
-// === impl Written ===
-
-impl Written {
-    /// What became of a version: nothing yet, or it is on the disk, or not and why.
-    fn outcome(&self, version: u64) -> Option<Result<(), String>> {
-        if self.version >= version {
-            return Some(Ok(()));
-        }
-        let refused = self.refused.as_ref().filter(|(refused, _)| *refused >= version);
-        refused.map(|(_, why)| Err(why.clone()))
-    }
-}
-
-/// Waits until a version is on the disk, or is refused by it.
-pub(super) async fn recorded(
-    mut written: watch::Receiver<Written>,
-    version: u64,
-) -> Result<(), String> {
-    let settled = written.wait_for(|written| written.outcome(version).is_some()).await;
-    let settled = settled.map(|written| written.outcome(version));
-    settled.ok().flatten().unwrap_or_else(|| Err("the agent ends".to_owned()))
 }
 
 #[cfg(test)]

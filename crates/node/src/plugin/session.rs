@@ -16,11 +16,12 @@ use windlass_kubelet_api::{
 };
 
 use self::state::{Input, Outcome, OwnSocket, State};
-use super::{endpoint::Endpoint, service::StreamEvent};
+use super::service::StreamEvent;
 use crate::{
     causes,
     clock::until,
     config::SessionLimits,
+    endpoint::Endpoint,
     registration::{RegistrationMetrics, Standing},
     state::NodeState,
 };

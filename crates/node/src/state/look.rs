@@ -43,7 +43,7 @@ impl Look {
 
     pub(super) fn run(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
         let surroundings = self.surroundings(policy);
-        if !policy.delivery.uses_cdi() && !self.wrote {
+        if !policy.needs_documents() && !self.wrote {
             let lacks = missing_channels(policy, &surroundings);
             return Looked { surroundings, lacks, ..Looked::default() };
         }
@@ -56,7 +56,7 @@ impl Look {
 
     /// Finds what does not depend on devices, so that the first documents need not wait for it.
     pub(super) fn warm_up(&mut self, policy: &Policy) {
-        if policy.delivery.uses_cdi() {
+        if policy.needs_documents() {
             self.cdi.find_files();
         }
     }
@@ -65,7 +65,7 @@ impl Look {
     /// without the agent's rights.
     pub(super) fn without_writing(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
         let surroundings = self.surroundings(policy);
-        if !policy.delivery.uses_cdi() {
+        if !policy.needs_documents() {
             let lacks = missing_channels(policy, &surroundings);
             return Looked { surroundings, lacks, ..Looked::default() };
         }

@@ -6,10 +6,7 @@ use std::{
 };
 
 use tokio::time::Instant;
-use windlass_core::{
-    cdi::Kind,
-    device::{Device, DeviceId},
-};
+use windlass_core::device::{Device, DeviceId};
 use windlass_kubelet_api::deviceplugin::{ContainerAllocateRequest, ContainerAllocateResponse};
 
 use super::{
@@ -40,7 +37,7 @@ impl Service {
         self.check_shares(&offer, ids, &devices)?;
         self.check_paths(&devices)?;
         if state.policy.delivery.uses_cdi() {
-            check_documents(state, &devices)?;
+            state.check_documents(&devices).map_err(Refusal::Cdi)?;
         }
         self.take(state, ids, &devices)?;
         let mps = self.mps_client(&offer, &devices);
@@ -219,22 +216,5 @@ impl Service {
             return Err(Refusal::SeveralDaemons { resource, devices: devices.len() });
         }
         Ok(())
-    }
-}
-
-/// A name is granted only if the runtime will find it.
-fn check_documents(state: &NodeState, devices: &[&Device]) -> Result<(), Refusal> {
-    let concerns =
-        |kind: &Kind| devices.iter().any(|it| state.surroundings.gets_names_of(it, kind));
-    if let Some((_, error)) = state.unwritten.iter().find(|(kind, _)| concerns(kind)) {
-        return Err(Refusal::Cdi(error.to_string()));
-    }
-    let named = state.documents.iter().filter(|(kind, _)| concerns(kind));
-    match named.map(|(_, path)| path).find(|path| !path.exists()) {
-        None => Ok(()),
-        Some(path) => Err(Refusal::Cdi(format!(
-            "CDI document {} was removed; it is written again within ten seconds",
-            path.display()
-        ))),
     }
 }

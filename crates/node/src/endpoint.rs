@@ -1,7 +1,7 @@
-//! The server of one resource: one gRPC server for life, behind a socket that may be bound anew.
+//! The socket of a server: one gRPC server for life, behind a socket that may be bound anew.
 //!
-//! A kubelet deletes every socket when it starts. The server itself goes on: connections that are
-//! open stay open, and only the listener is replaced.
+//! A kubelet deletes sockets when it starts, and people do. The server itself goes on: connections that
+//! are open stay open, and only the listener is replaced.
 
 use std::io;
 
@@ -11,18 +11,10 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_util::sync::CancellationToken;
-use tonic::transport::Server;
-use windlass_kubelet_api::{
-    deviceplugin::device_plugin_server::DevicePluginServer,
-    socket::{SocketError, SocketIdentity, SocketPath},
-};
-
-use super::{service::Service, session::Session};
-use crate::causes;
+use windlass_kubelet_api::socket::{SocketError, SocketIdentity, SocketPath};
 
 /// A bound socket, and the way of its connections into the server.
-pub(super) struct Endpoint {
+pub(crate) struct Endpoint {
     path: SocketPath,
     identity: Option<SocketIdentity>,
     acceptors: JoinSet<()>,
@@ -33,41 +25,10 @@ pub(super) struct Endpoint {
 /// Connections that wait for the server; the kernel's backlog holds more.
 const WAITING: usize = 16;
 
-/// How long open calls may take to end when the agent stops. Streams end at once, since the state's
-/// keeper has ended before.
-const DRAIN: std::time::Duration = std::time::Duration::from_secs(2);
-
-/// Serves, and keeps the resource registered, until stopped; removes the socket at the end.
-pub(super) async fn serve(
-    mut endpoint: Endpoint,
-    service: Service,
-    session: Session,
-    stop: CancellationToken,
-) {
-    let incoming = endpoint.incoming.take().expect("an endpoint is served once");
-    let server = Server::builder()
-        .add_service(DevicePluginServer::new(service))
-        .serve_with_incoming_shutdown(ReceiverStream::new(incoming), stop.cancelled());
-    let session = async {
-        session.run(&mut endpoint, &stop).await;
-        endpoint.close();
-        tokio::time::sleep(DRAIN).await;
-    };
-    tokio::select! {
-        outcome = server => {
-            if let Err(error) = outcome {
-                tracing::error!(error = causes(&error), "the server failed");
-            }
-        }
-        () = session => {}
-    }
-    endpoint.close();
-}
-
 // === impl Endpoint ===
 
 impl Endpoint {
-    pub(super) fn bind(path: SocketPath) -> Result<Self, SocketError> {
+    pub(crate) fn bind(path: SocketPath) -> Result<Self, SocketError> {
         let (connections, incoming) = mpsc::channel(WAITING);
         let mut endpoint = Self {
             path,
@@ -80,17 +41,22 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    pub(super) fn path(&self) -> &SocketPath {
+    /// What comes in over the socket, whichever it is at the time; asked for once.
+    pub(crate) fn incoming(&mut self) -> ReceiverStream<io::Result<UnixStream>> {
+        ReceiverStream::new(self.incoming.take().expect("an endpoint is served once"))
+    }
+
+    pub(crate) fn path(&self) -> &SocketPath {
         &self.path
     }
 
     /// Whether the path leads to the socket that is listened on.
-    pub(super) fn is_in_place(&self) -> bool {
+    pub(crate) fn is_in_place(&self) -> bool {
         self.identity.is_some() && self.path.identity() == self.identity
     }
 
     /// Listens on a new socket under the same path, in place of the one that was deleted.
-    pub(super) fn bind_again(&mut self) -> Result<(), SocketError> {
+    pub(crate) fn bind_again(&mut self) -> Result<(), SocketError> {
         let listener = self.path.bind()?;
         self.identity = self.path.identity();
         self.acceptors.abort_all();
@@ -99,7 +65,7 @@ impl Endpoint {
     }
 
     /// Stops to listen, and removes the socket if it is still ours.
-    fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.acceptors.abort_all();
         if self.is_in_place() {
             // A socket that stays is replaced at the next start.

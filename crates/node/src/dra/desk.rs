@@ -1,0 +1,88 @@
+//! How the kubelet's calls reach the one who prepares claims.
+
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Duration, timeout},
+};
+
+use super::record::Held;
+use crate::ledger::ClaimRef;
+
+/// The way to the one who prepares claims.
+#[derive(Clone, Debug)]
+pub(super) struct ClaimDesk(mpsc::Sender<Request>);
+
+/// A claim, and what is wanted of it.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) claim: ClaimRef,
+    pub(super) wish: Wish,
+}
+
+/// What is wanted of a claim.
+#[derive(Debug)]
+pub(super) enum Wish {
+    /// Its devices.
+    Prepare(Reply<Vec<Held>>),
+    /// That nothing of it is left.
+    Release(Reply<()>),
+}
+
+/// Whoever waits may have given up.
+pub(super) type Reply<T> = oneshot::Sender<Result<T, String>>;
+
+/// Claims that wait to be heard.
+const WAITING: usize = 64;
+
+/// The kubelet waits 45 seconds for all claims of a pod, and takes an answer that says nothing of a claim
+/// for a failure of all.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// The longest UID. Kubernetes' have 36 characters.
+const LONGEST_UID: usize = 63;
+
+// === impl ClaimDesk ===
+
+impl ClaimDesk {
+    /// A desk with the requests that it passes on.
+    pub(super) fn new() -> (Self, mpsc::Receiver<Request>) {
+        let (sender, requests) = mpsc::channel(WAITING);
+        (Self(sender), requests)
+    }
+
+    /// Has a claim prepared. What takes longer than the kubelet waits goes on.
+    pub(super) async fn prepare(&self, claim: ClaimRef) -> Result<Vec<Held>, String> {
+        let still = format!("claim {claim} is still being prepared after {PATIENCE:?}: ask again");
+        self.ask(claim, Wish::Prepare, still).await
+    }
+
+    /// Has a claim released.
+    pub(super) async fn release(&self, claim: ClaimRef) -> Result<(), String> {
+        let still = format!("claim {claim} is still being released after {PATIENCE:?}: ask again");
+        self.ask(claim, Wish::Release, still).await
+    }
+
+    async fn ask<T>(
+        &self,
+        claim: ClaimRef,
+        wish: impl FnOnce(Reply<T>) -> Wish,
+        still: String,
+    ) -> Result<T, String> {
+        if !is_plain(&claim.uid) {
+            return Err(format!("claim {claim}: {:?} is no UID", claim.uid));
+        }
+        let (reply, answer) = oneshot::channel();
+        let asked = async {
+            // One who has ended answers nobody, which is noticed below.
+            let _ = self.0.send(Request { claim, wish: wish(reply) }).await;
+            answer.await.unwrap_or_else(|_| Err("the agent ends".to_owned()))
+        };
+        timeout(PATIENCE, asked).await.unwrap_or(Err(still))
+    }
+}
+
+/// UIDs are parts of file names.
+fn is_plain(uid: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    (1..=LONGEST_UID).contains(&uid.len()) && uid.bytes().all(is_letter)
+}

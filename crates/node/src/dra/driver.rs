@@ -1,0 +1,162 @@
+//! The driver as a part of the agent: takes up what an earlier agent left, then prepares and serves.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tokio::{
+    sync::watch,
+    task::spawn_blocking,
+    time::{Duration, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    desk::ClaimDesk,
+    document::ClaimDocuments,
+    health::HealthList,
+    kubelet_record::KubeletRecord,
+    prepare::{Ground, Preparer},
+    record::{ClaimFile, Newer, Records},
+    registrar::Standing,
+    serve::{Places, Serving},
+    service::Service,
+};
+use crate::{
+    clock::Clock,
+    cluster::{Claims, Client},
+    config::{Config, Policy},
+    host::Roots,
+    kept::{self, Versioned, Written},
+    ledger::LedgerDesk,
+    state::NodeState,
+};
+
+/// Prepares and serves claims.
+pub(crate) struct Driver {
+    ground: Ground,
+    file: ClaimFile,
+    places: Places,
+    clock: Clock,
+    policy: watch::Receiver<Arc<Policy>>,
+    standing: watch::Sender<Standing>,
+    look_interval: Duration,
+}
+
+/// What the driver is told by others.
+pub(crate) struct Surroundings {
+    pub(crate) clock: Clock,
+    /// The way to the API server, without which no claim can be read.
+    pub(crate) cluster: Option<Client>,
+    pub(crate) ledger: LedgerDesk,
+    pub(crate) policy: watch::Receiver<Arc<Policy>>,
+    pub(crate) state: watch::Receiver<Arc<NodeState>>,
+}
+
+/// What is said while the disk takes nothing.
+const WAITING: &str = "claims wait until they can be recorded";
+
+// === impl Driver ===
+
+impl Driver {
+    /// Builds the driver; nothing is read yet.
+    pub(crate) fn new(config: &Config, surroundings: Surroundings) -> Self {
+        let Surroundings { clock, cluster, ledger, policy, state } = surroundings;
+        let (roots, driver) = (Roots::new(config), config.dra_driver.clone());
+        let file = ClaimFile::new(&config.state_dir, roots.host.clone());
+        let ground = Ground {
+            node: cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
+            documents: ClaimDocuments::new(&config.cdi_dir),
+            kubelet_record: KubeletRecord::new(&config.kubelet_dir, &driver),
+            claims: cluster.map(Claims::new),
+            driver,
+            roots,
+            state,
+            ledger,
+        };
+        let places = Places::new(&config.kubelet_dir, &config.dra_driver);
+        let look_interval = config.session.look_interval;
+        let standing = watch::Sender::default();
+        Self { ground, file, places, clock, policy, standing, look_interval }
+    }
+
+    /// How it stands with the kubelet.
+    pub(crate) fn standing(&self) -> watch::Receiver<Standing> {
+        self.standing.subscribe()
+    }
+
+    /// Prepares and serves until stopped. Nothing is served before it is known what is prepared.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let records = tokio::select! {
+            () = stop.cancelled() => return,
+            records = self.recover() => records,
+        };
+        let newest = watch::Sender::new((0, records.clone()));
+        let (written, receiver) = watch::channel(Written::default());
+        let file = self.file.clone();
+        let write = move |records| file.write(records);
+        let writing = kept::follow(newest.subscribe(), (written, WAITING), write);
+        let (desk, requests) = ClaimDesk::new();
+        let serving = self.serving(desk, newest.subscribe()).run(stop);
+        let preparer = Preparer::new(self.ground, requests, records, (newest, receiver));
+        tokio::join!(writing, preparer.run(), serving);
+    }
+
+    /// What an earlier agent left. A record of a newer agent is waited for to be replaced.
+    async fn recover(&self) -> Records {
+        let mut said = None;
+        loop {
+            let (file, ground) = (self.file.clone(), self.ground.clone());
+            let recovered = spawn_blocking(move || recover(&file, &ground)).await;
+            let newer = match recovered.expect("reading neither panics nor is cancelled") {
+                Ok(records) => return records,
+                Err(newer) => newer,
+            };
+            if said.as_ref() != Some(&newer) {
+                tracing::error!(error = %newer, "the DRA driver does not serve");
+                self.standing.send_replace(Standing::Failing(newer.to_string()));
+                said = Some(newer);
+            }
+            sleep(self.look_interval).await;
+        }
+    }
+
+    fn serving(&self, desk: ClaimDesk, records: watch::Receiver<Versioned<Records>>) -> Serving {
+        let driver = self.ground.driver.clone();
+        let health = HealthList {
+            node: self.ground.node.clone(),
+            driver: driver.clone(),
+            clock: self.clock,
+            state: self.ground.state.clone(),
+            records: records.clone(),
+        };
+        Serving {
+            driver,
+            places: self.places.clone(),
+            service: Service { desk },
+            health,
+            policy: self.policy.clone(),
+            records,
+            standing: self.standing.clone(),
+            look_interval: self.look_interval,
+        }
+    }
+}
+
+/// What our record has, and what only the kubelet's has. Documents of claims that neither has are removed.
+/// Blocks.
+fn recover(file: &ClaimFile, ground: &Ground) -> Result<Records, Newer> {
+    let mut records = file.load()?;
+    match ground.kubelet_record.entries() {
+        Ok(entries) => {
+            for (uid, entry) in entries {
+                if !records.contains_key(&uid) {
+                    tracing::warn!(claim = %entry.claim, uid, "only the kubelet's record has a claim");
+                    records.insert(uid, entry);
+                }
+            }
+        }
+        Err(error) => tracing::warn!(%error, "the kubelet's record of claims cannot be read"),
+    }
+    let known: BTreeSet<_> = records.keys().cloned().collect();
+    ground.documents.remove_others(&known);
+    Ok(records)
+}

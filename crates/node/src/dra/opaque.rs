@@ -1,0 +1,230 @@
+//! What a claim or its class says to the driver in its own words: read strictly, since what is not
+//! understood would silently not be done.
+//!
+//! There are our words, `windlass.dev/v1alpha1`, and those of NVIDIA's driver, `resource.nvidia.com/v1beta1`,
+//! which mean the same. What claims cannot have yet is refused for the devices that it would be done to.
+
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+use windlass_core::device::{Device, DeviceKind};
+
+use super::claim::{Allotted, Claim, OpaqueConfig};
+
+/// What is said about devices, understood; what comes later counts for more.
+#[derive(Debug)]
+pub(crate) struct Configs<'a>(Vec<(&'a OpaqueConfig, Wish)>);
+
+/// Why what is said to the driver cannot be done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum OpaqueError {
+    #[error("{place}: {why}")]
+    Unreadable { place: String, why: String },
+    #[error(
+        "{place}: no kind {kind:?} in {version:?} is known: write DeviceConfig of {OURS}, or GpuConfig \
+         or MigDeviceConfig of {NVIDIAS}"
+    )]
+    Unknown { place: String, kind: String, version: String },
+    #[error("{place}: it is about a {wanted}, and request {request} got {device}, a {found}")]
+    WrongKind {
+        place: String,
+        wanted: DeviceKind,
+        request: String,
+        device: String,
+        found: DeviceKind,
+    },
+    #[error("{place}: {what} cannot be had by claims yet: leave it out")]
+    NotYet { place: String, what: &'static str },
+}
+
+/// What is wished of devices.
+#[derive(Debug)]
+struct Wish {
+    /// The kind of device that it is about, if it is about one.
+    kind: Option<DeviceKind>,
+    sharing: Option<Sharing>,
+}
+
+/// How the containers of a claim share its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    /// By turns of the driver's usual length.
+    Usual,
+    /// By turns of another length.
+    Interval,
+    Mps,
+}
+
+const OURS: &str = "windlass.dev/v1alpha1";
+
+const NVIDIAS: &str = "resource.nvidia.com/v1beta1";
+
+/// The head that every such document has.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Head {
+    api_version: String,
+    kind: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Document<S> {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    sharing: Option<S>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct OurSharing {
+    strategy: Strategy,
+    time_slicing: Option<TimeSlicing>,
+    mps: Option<Mps>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct NvidiasSharing {
+    strategy: Strategy,
+    time_slicing_config: Option<TimeSlicing>,
+    mps_config: Option<NvidiasMps>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+enum Strategy {
+    TimeSlicing,
+    #[serde(rename = "MPS")]
+    Mps,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct TimeSlicing {
+    interval: Option<Interval>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+enum Interval {
+    Default,
+    Short,
+    Medium,
+    Long,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Mps {
+    #[serde(rename = "activeThreadPercentage")]
+    _active_thread_percentage: Option<u8>,
+    #[serde(rename = "pinnedMemoryLimit")]
+    _pinned_memory_limit: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct NvidiasMps {
+    #[serde(rename = "defaultActiveThreadPercentage")]
+    _active_thread_percentage: Option<u8>,
+    #[serde(rename = "defaultPinnedDeviceMemoryLimit")]
+    _pinned_memory_limit: Option<String>,
+    #[serde(rename = "defaultPerDevicePinnedMemoryLimit")]
+    _per_device_limits: Option<Value>,
+}
+
+// === impl Configs ===
+
+impl<'a> Configs<'a> {
+    /// Understands all that a claim says to the driver, or says where it does not.
+    pub(crate) fn read(claim: &'a Claim) -> Result<Self, OpaqueError> {
+        let read = |config: &'a OpaqueConfig| Ok((config, Wish::read(config)?));
+        claim.configs.iter().map(read).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Whether what is said about a device can be done to it. Of what is said about all requests each kind
+    /// of device takes what is meant for it.
+    pub(crate) fn check(&self, result: &Allotted, device: &Device) -> Result<(), OpaqueError> {
+        let mut last = None;
+        for (config, wish) in self.0.iter().filter(|(config, _)| config.is_about(result)) {
+            match wish.kind {
+                Some(wanted) if wanted != device.kind && config.names(result) => {
+                    return Err(OpaqueError::WrongKind {
+                        place: config.place.clone(),
+                        wanted,
+                        request: result.request.clone(),
+                        device: result.device.clone(),
+                        found: device.kind,
+                    });
+                }
+                Some(wanted) if wanted != device.kind => {}
+                _ => last = Some((config, wish)),
+            }
+        }
+        last.map_or(Ok(()), |(config, wish)| wish.can_be_done(&config.place))
+    }
+}
+
+// === impl Wish ===
+
+impl Wish {
+    fn read(config: &OpaqueConfig) -> Result<Self, OpaqueError> {
+        let (place, parameters) = (&config.place, &config.parameters);
+        let head: Head = parse(place, parameters)?;
+        let (kind, sharing) = match (head.api_version.as_str(), head.kind.as_str()) {
+            (OURS, "DeviceConfig") => (None, ours(place, parameters)?),
+            (NVIDIAS, "GpuConfig") => (Some(DeviceKind::Gpu), nvidias(place, parameters)?),
+            (NVIDIAS, "MigDeviceConfig") => (Some(DeviceKind::Mig), nvidias(place, parameters)?),
+            _ => {
+                let (kind, version) = (head.kind, head.api_version);
+                return Err(OpaqueError::Unknown { place: place.clone(), kind, version });
+            }
+        };
+        Ok(Self { kind, sharing })
+    }
+
+    fn can_be_done(&self, place: &str) -> Result<(), OpaqueError> {
+        let what = match self.sharing {
+            None | Some(Sharing::Usual) => return Ok(()),
+            Some(Sharing::Interval) => "an interval other than Default",
+            Some(Sharing::Mps) => "strategy MPS",
+        };
+        Err(OpaqueError::NotYet { place: place.to_owned(), what })
+    }
+}
+
+fn ours(place: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
+    let document: Document<OurSharing> = parse(place, parameters)?;
+    let sharing = document.sharing.map(|it| sharing(it.strategy, it.time_slicing, it.mps));
+    sharing.transpose().map_err(|why| unreadable(place, why))
+}
+
+fn nvidias(place: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
+    let document: Document<NvidiasSharing> = parse(place, parameters)?;
+    let sharing =
+        document.sharing.map(|it| sharing(it.strategy, it.time_slicing_config, it.mps_config));
+    sharing.transpose().map_err(|why| unreadable(place, why))
+}
+
+fn sharing<M>(
+    strategy: Strategy,
+    slices: Option<TimeSlicing>,
+    mps: Option<M>,
+) -> Result<Sharing, &'static str> {
+    let interval = slices.as_ref().and_then(|it| it.interval).unwrap_or(Interval::Default);
+    match (strategy, slices, mps) {
+        (Strategy::TimeSlicing, _, Some(_)) => Err("settings of MPS with strategy TimeSlicing"),
+        (Strategy::Mps, Some(_), _) => Err("settings of time slices with strategy MPS"),
+        (Strategy::TimeSlicing, _, None) if interval == Interval::Default => Ok(Sharing::Usual),
+        (Strategy::TimeSlicing, _, None) => Ok(Sharing::Interval),
+        (Strategy::Mps, None, _) => Ok(Sharing::Mps),
+    }
+}
+
+fn parse<T: DeserializeOwned>(place: &str, parameters: &Value) -> Result<T, OpaqueError> {
+    T::deserialize(parameters).map_err(|error| unreadable(place, error))
+}
+
+fn unreadable(place: &str, why: impl ToString) -> OpaqueError {
+    OpaqueError::Unreadable { place: place.to_owned(), why: why.to_string() }
+}

@@ -1,0 +1,222 @@
+//! What a claim gets: a pure function of the claim, the node, and what other claims have.
+
+use std::collections::BTreeMap;
+
+use windlass_core::{
+    cdi::ContainerEdits,
+    device::{Device, DeviceId},
+    resource::{InvalidResourceName, ResourceName},
+};
+
+use super::{
+    catalog::{Catalog, Entry as Offered},
+    claim::{Access, Allotted, Claim},
+    document,
+    opaque::{Configs, OpaqueError},
+    record::{Held, Records},
+};
+use crate::{
+    config::{Delivery, DeviceIds, DriverName, Sharing, SharingMethod, Strategy},
+    grant::{self, Grant, grant},
+    ledger::{ClaimRef, Footprint, Use},
+    state::NodeState,
+};
+
+/// What a plan is made from.
+pub(crate) struct Ground<'a> {
+    pub(crate) driver: &'a DriverName,
+    pub(crate) state: &'a NodeState,
+    pub(crate) catalog: &'a Catalog,
+    /// What is prepared.
+    pub(crate) records: &'a Records,
+}
+
+/// Why a claim cannot have a device.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("request {request}: pool {pool} has no device {device}{why}")]
+    Unknown { request: String, pool: String, device: String, why: &'static str },
+    #[error("request {request}: {device} cannot be used: {why}")]
+    NotWell { request: String, device: DeviceId, why: String },
+    #[error("request {request}: {device} is held by claim {by}")]
+    Taken { request: String, device: String, by: ClaimRef },
+    #[error("request {request}: {device} is shared by MPS, which claims cannot have yet")]
+    Mps { request: String, device: DeviceId },
+    #[error(transparent)]
+    Opaque(#[from] OpaqueError),
+    #[error("request {request} gives no name to a variable")]
+    Request { request: String, source: InvalidResourceName },
+    #[error("{0}")]
+    Document(String),
+}
+
+/// A result with what it stands for.
+struct Chosen<'a> {
+    result: &'a Allotted,
+    device: &'a Device,
+}
+
+/// What the claim gets, in the order of its results.
+pub(crate) fn plan(claim: &Claim, ground: &Ground<'_>) -> Result<Vec<Held>, Refusal> {
+    let configs = Configs::read(claim)?;
+    let chosen = claim.results.iter().map(|result| {
+        let chosen = ground.choose(result)?;
+        ground.check_free(claim, result)?;
+        configs.check(result, chosen.device)?;
+        Ok(chosen)
+    });
+    let chosen = chosen.collect::<Result<Vec<_>, Refusal>>()?;
+    let devices: Vec<_> = chosen.iter().map(|it| it.device).collect();
+    ground.state.check_documents(&devices).map_err(Refusal::Document)?;
+    let held = |position| ground.held(&claim.claim.uid, &chosen, position);
+    (0..chosen.len()).map(held).collect()
+}
+
+/// What has to be taken in the ledger for what is held, each device once, as the strongest use wants it.
+pub(crate) fn takes(held: &[Held], state: &NodeState) -> Vec<(Footprint, Use)> {
+    let mut uses: BTreeMap<&DeviceId, Use> = BTreeMap::new();
+    for (device, usage) in held.iter().filter_map(|it| Some((it.device.as_ref()?, it.usage))) {
+        let known = uses.entry(device).or_insert(usage);
+        if strength(usage) > strength(*known) {
+            *known = usage;
+        }
+    }
+    uses.into_iter().map(|(device, usage)| (footprint(device, state), usage)).collect()
+}
+
+fn strength(usage: Use) -> u8 {
+    match usage {
+        Use::Admin => 0,
+        Use::Share => 1,
+        Use::Alone => 2,
+    }
+}
+
+/// A device with its whole and its parts.
+fn footprint(device: &DeviceId, state: &NodeState) -> Footprint {
+    let whole = state.inventory.get(device.as_str()).and_then(|it| it.parent.clone());
+    let parts = state.inventory.parts_of(device).map(|part| part.id.clone());
+    Footprint { device: device.clone(), kin: parts.chain(whole).collect() }
+}
+
+// === impl Ground ===
+
+impl<'a> Ground<'a> {
+    fn choose(&self, result: &'a Allotted) -> Result<Chosen<'a>, Refusal> {
+        let Allotted { request, pool, device, .. } = result;
+        let unknown = |why| Refusal::Unknown {
+            request: request.clone(),
+            pool: pool.clone(),
+            device: device.clone(),
+            why,
+        };
+        let looking = if self.state.inventory.is_complete() { "" } else { " (yet)" };
+        let offered = self.catalog.find(pool, device).ok_or_else(|| unknown(looking))?;
+        let found = self.state.inventory.get(offered.device.as_str());
+        let found = found.ok_or_else(|| unknown(" any more"))?;
+        check_well(result, offered, found)?;
+        Ok(Chosen { result, device: found })
+    }
+
+    /// Of two claims on one device the ledger refuses the second; but for a device that only the kubelet's
+    /// record tells of it may not know which one it is.
+    fn check_free(&self, claim: &Claim, result: &Allotted) -> Result<(), Refusal> {
+        let usage = usage(result);
+        let others = self.records.values().filter(|other| other.claim.uid != claim.claim.uid);
+        let has_it = |held: &Held| {
+            let is_it =
+                held.device.is_none() && held.pool == result.pool && held.name == result.device;
+            let both_share = held.usage == Use::Share && usage == Use::Share;
+            is_it && held.usage != Use::Admin && usage != Use::Admin && !both_share
+        };
+        match { others }.find(|other| other.devices.iter().any(has_it)) {
+            None => Ok(()),
+            Some(other) => Err(Refusal::Taken {
+                request: result.request.clone(),
+                device: result.device.clone(),
+                by: other.claim.clone(),
+            }),
+        }
+    }
+
+    fn held(&self, uid: &str, chosen: &[Chosen<'_>], position: usize) -> Result<Held, Refusal> {
+        let Chosen { result, device } = &chosen[position];
+        let request = result.base_request();
+        // A variable that several devices of a request set is joined as far as the request has come: a
+        // container that gets all of them gets the last, and the last has them all.
+        let of_request =
+            chosen[..=position].iter().filter(|it| it.result.base_request() == request);
+        let together: Vec<_> = of_request.map(|it| it.device).collect();
+        let names = self.grant(request, &[device])?.cdi_devices;
+        let edits = edits(self.grant(request, &together)?);
+        let own = (!edits.is_empty()).then(|| document::name(uid, position));
+        Ok(Held {
+            pool: result.pool.clone(),
+            name: result.device.clone(),
+            device: Some(device.id.clone()),
+            usage: usage(result),
+            requests: vec![request.to_owned()],
+            cdi: names.into_iter().chain(own).collect(),
+            share: result.share.clone(),
+            consumed: result.consumed.clone(),
+            edits,
+        })
+    }
+
+    /// What the device plugin would give, if it gave by CDI.
+    fn grant(&self, request: &str, devices: &[&Device]) -> Result<Grant, Refusal> {
+        let resource = resource(self.driver, request).map_err(|source| {
+            let request = request.to_owned();
+            Refusal::Request { request, source }
+        })?;
+        let policy = &self.state.policy;
+        let delivery = Delivery {
+            strategies: [Strategy::CdiCri].into(),
+            ids: DeviceIds::Uuid,
+            ..policy.delivery.clone()
+        };
+        Ok(grant(grant::Question {
+            resource: &resource,
+            devices,
+            delivery: &delivery,
+            nics: &policy.nics,
+            surroundings: &self.state.surroundings,
+            mps: None,
+            simulated: self.state.inventory.simulated.as_deref(),
+        }))
+    }
+}
+
+fn check_well(result: &Allotted, offered: &Offered, device: &Device) -> Result<(), Refusal> {
+    let request = || result.request.clone();
+    if let Sharing::Shared(shared) = offered.sharing
+        && shared.method == SharingMethod::Mps
+    {
+        return Err(Refusal::Mps { request: request(), device: device.id.clone() });
+    }
+    if device.health.is_healthy() || result.access == Access::Admin {
+        return Ok(());
+    }
+    let trouble = device.health.trouble().map(ToString::to_string);
+    let why = trouble.unwrap_or_else(|| "not probed yet".to_owned());
+    Err(Refusal::NotWell { request: request(), device: device.id.clone(), why })
+}
+
+fn usage(result: &Allotted) -> Use {
+    match (result.access, &result.share) {
+        (Access::Admin, _) => Use::Admin,
+        (Access::Usual, Some(_)) => Use::Share,
+        (Access::Usual, None) => Use::Alone,
+    }
+}
+
+/// What the standing documents do not say: they have nodes and mounts.
+fn edits(grant: Grant) -> ContainerEdits {
+    let env = grant.envs.into_iter().map(|(name, value)| format!("{name}={value}"));
+    ContainerEdits { env: env.collect(), ..ContainerEdits::default() }
+}
+
+/// What stands for a resource's name in the variables of a container.
+fn resource(driver: &DriverName, request: &str) -> Result<ResourceName, InvalidResourceName> {
+    format!("{driver}/{request}").parse()
+}

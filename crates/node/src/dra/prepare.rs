@@ -1,0 +1,470 @@
+//! Prepares claims and releases them: one task owns what is prepared, and what is done for a claim is done
+//! beside it, so that no claim waits for another.
+//!
+//! ```text
+//!   Prepare ──> reading ──planned, taken──> started ──recorded, done──> completed ──recorded──> answer
+//!                  │ refused                   │ failed
+//!                  v                           v
+//!               as before                   started: begun anew when the kubelet asks again
+//!
+//!   Release ──> removing ──document gone──> forgetting ──recorded, let go──> answer
+//! ```
+//!
+//! # Guarantees
+//!
+//! The record says what is begun before it is begun, and that it is done before the kubelet is told. A
+//! claim that is completed has the same answer whenever it is asked for, from the record alone. Releasing
+//! needs the record alone too, and what is not known is released already.
+
+mod slot;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use tokio::{
+    sync::{mpsc, watch},
+    task::{JoinSet, spawn_blocking},
+    time::{Duration, interval, timeout},
+};
+use windlass_core::device::{DeviceId, DeviceNode};
+
+use self::slot::{Slot, Work};
+use super::{
+    catalog::Catalog,
+    claim::{Claim, ClaimError},
+    desk::{Request, Wish},
+    document::ClaimDocuments,
+    kubelet_record::KubeletRecord,
+    plan::{self, plan, takes},
+    record::{Entry, Held, Records, Stage},
+};
+use crate::{
+    causes,
+    cluster::Claims,
+    config::DriverName,
+    host::Roots,
+    kept::{Versioned, Written, recorded},
+    ledger::{ClaimRef, LedgerDesk},
+    state::NodeState,
+};
+
+/// What does not change while claims are prepared.
+#[derive(Clone, Debug)]
+pub(super) struct Ground {
+    pub(super) driver: DriverName,
+    /// The name of the node, by which pools are called.
+    pub(super) node: String,
+    pub(super) roots: Roots,
+    pub(super) documents: ClaimDocuments,
+    pub(super) kubelet_record: KubeletRecord,
+    /// The way to claims; `None` without a name of the node.
+    pub(super) claims: Option<Claims>,
+    pub(super) state: watch::Receiver<Arc<NodeState>>,
+    pub(super) ledger: LedgerDesk,
+}
+
+/// Prepares and releases claims.
+pub(super) struct Preparer {
+    ground: Ground,
+    requests: mpsc::Receiver<Request>,
+    slots: BTreeMap<String, Slot>,
+    newest: watch::Sender<Versioned<Records>>,
+    written: watch::Receiver<Written>,
+    tasks: JoinSet<Event>,
+}
+
+/// What a task has come to.
+enum Event {
+    /// The claim was read.
+    Read(String, Box<Result<Claim, String>>),
+    /// What the record says is begun is done.
+    Acted(String, Result<(), Failed>),
+    /// That it is done is in the record.
+    Settled(String, Result<(), String>),
+    /// Nothing is left of it but the record.
+    Removed(String, Result<(), String>),
+    /// The record has forgotten it.
+    Forgotten(String, Result<(), String>),
+    /// Nobody has these claims any more.
+    Stale(Vec<ClaimRef>),
+}
+
+/// Why something was not done.
+enum Failed {
+    /// It was not begun, since it could not be written down.
+    Record(String),
+    Act(String),
+}
+
+/// A device with a node that must be there.
+type NodeOf = (DeviceId, DeviceNode);
+
+/// How often claims are looked for that nobody has any more.
+const COLLECT: Duration = Duration::from_secs(10 * 60);
+
+/// How long a claim waits for the node's devices to be found, after the agent's start.
+const DISCOVERY: Duration = Duration::from_secs(20);
+
+// === impl Preparer ===
+
+impl Preparer {
+    /// Takes up what an earlier agent left, in the ledger too.
+    pub(super) fn new(
+        ground: Ground,
+        requests: mpsc::Receiver<Request>,
+        records: Records,
+        (newest, written): (watch::Sender<Versioned<Records>>, watch::Receiver<Written>),
+    ) -> Self {
+        let slots = records.into_iter().map(|(uid, entry)| (uid, Slot::of(entry))).collect();
+        let preparer = Self { ground, requests, slots, newest, written, tasks: JoinSet::new() };
+        preparer.slots.values().filter_map(|slot| slot.entry.as_ref()).for_each(|entry| {
+            preparer.take_again(entry);
+        });
+        preparer
+    }
+
+    /// Prepares and releases until nobody may ask any more.
+    pub(super) async fn run(mut self) {
+        let mut collect = interval(COLLECT);
+        let mut state = self.ground.state.clone();
+        loop {
+            let is_vague = self.slots.values().any(Slot::is_vague);
+            tokio::select! {
+                request = self.requests.recv() => match request {
+                    Some(request) => self.ask(request),
+                    None => return,
+                },
+                Some(event) = self.tasks.join_next() => {
+                    self.take(event.expect("tasks neither panic nor are cancelled"));
+                }
+                Ok(()) = state.changed(), if is_vague => self.find_devices(),
+                _ = collect.tick() => self.collect(),
+            }
+        }
+    }
+
+    fn ask(&mut self, Request { claim, wish }: Request) {
+        let uid = claim.uid.clone();
+        let slot = self.slots.entry(uid.clone()).or_insert_with(|| Slot::new(claim));
+        match wish {
+            Wish::Prepare(reply) => slot.preparing.push(reply),
+            Wish::Release(reply) => slot.releasing.push(reply),
+        }
+        self.advance(&uid);
+    }
+
+    /// Begins what is wanted of a claim next, unless something is done for it already.
+    fn advance(&mut self, uid: &str) {
+        let Some(slot) = self.slots.get_mut(uid).filter(|slot| slot.work.is_none()) else { return };
+        match (&slot.entry, slot.preparing.is_empty(), slot.releasing.is_empty()) {
+            (Some(entry), false, _) if entry.state == Stage::PrepareCompleted => self.act(uid),
+            (_, false, _) => self.read(uid),
+            (Some(_), true, false) => self.remove(uid),
+            (None, true, false) => {
+                slot.released(&Ok(()));
+                self.slots.remove(uid);
+            }
+            (None, true, true) => drop(self.slots.remove(uid)),
+            (Some(_), true, true) => {}
+        }
+    }
+
+    fn read(&mut self, uid: &str) {
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        slot.work = Some(Work::Reading);
+        let (ground, claim) = (self.ground.clone(), slot.claim.clone());
+        self.tasks.spawn(async move {
+            let read = ground.read(&claim).await.map_err(|error| causes(&error));
+            Event::Read(claim.uid, Box::new(read))
+        });
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Read(uid, read) => {
+                let begun = read.and_then(|claim| self.begin(&claim));
+                match begun {
+                    Ok(()) => self.act(&uid),
+                    Err(why) => self.refuse(&uid, why),
+                }
+            }
+            Event::Acted(uid, Ok(())) => self.settle(&uid),
+            Event::Acted(uid, Err(Failed::Act(why))) => self.refuse(&uid, why),
+            Event::Acted(uid, Err(Failed::Record(why))) => self.undo(&uid, why),
+            Event::Settled(uid, outcome) => self.answer(&uid, outcome),
+            Event::Removed(uid, Ok(())) => self.forget(&uid),
+            Event::Removed(uid, Err(why)) | Event::Forgotten(uid, Err(why)) => {
+                self.keep(&uid, why);
+            }
+            Event::Forgotten(uid, Ok(())) => self.let_go(&uid),
+            Event::Stale(claims) => claims.into_iter().for_each(|claim| self.release_stale(claim)),
+        }
+    }
+
+    /// Decides what a claim gets, takes it, and has that written down.
+    fn begin(&mut self, claim: &Claim) -> Result<(), String> {
+        let state = self.ground.state.borrow().clone();
+        let catalog = self.ground.catalog(&state);
+        let records = self.records();
+        let ground = plan::Ground {
+            driver: &self.ground.driver,
+            state: &state,
+            catalog: &catalog,
+            records: &records,
+        };
+        let devices = plan(claim, &ground).map_err(|refusal| causes(&refusal))?;
+        let taken = self.ground.ledger.take_for_claim(&claim.claim, &takes(&devices, &state));
+        taken.map_err(|conflict| conflict.to_string())?;
+        let slot = self.slots.get_mut(&claim.claim.uid);
+        let slot = slot.expect("a slot that is worked on stays");
+        slot.work = Some(if slot.entry.is_none() { Work::Beginning } else { Work::Acting });
+        slot.entry =
+            Some(Entry { claim: claim.claim.clone(), state: Stage::PrepareStarted, devices });
+        Ok(())
+    }
+
+    /// Does what the record says is begun, or makes sure of what it says is done.
+    fn act(&mut self, uid: &str) {
+        let recorded = self.save();
+        let state = self.ground.state.borrow().clone();
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        let Some(entry) = slot.entry.clone() else { return };
+        slot.work.get_or_insert(Work::Acting);
+        let is_begun = entry.state == Stage::PrepareStarted;
+        let nodes = if is_begun { nodes(&entry.devices, &state) } else { Vec::new() };
+        let (ground, uid) = (self.ground.clone(), uid.to_owned());
+        self.tasks.spawn(async move {
+            let outcome = match recorded.await {
+                Err(why) => Err(Failed::Record(why)),
+                Ok(()) => blocking(move || ground.do_it(&entry, &nodes)).await.map_err(Failed::Act),
+            };
+            Event::Acted(uid, outcome)
+        });
+    }
+
+    /// Has it written down that a claim is done.
+    fn settle(&mut self, uid: &str) {
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        slot.work = Some(Work::Settling);
+        if let Some(entry) = &mut slot.entry {
+            entry.state = Stage::PrepareCompleted;
+        }
+        let (recorded, uid) = (self.save(), uid.to_owned());
+        self.tasks.spawn(async move { Event::Settled(uid, recorded.await) });
+    }
+
+    fn answer(&mut self, uid: &str, outcome: Result<(), String>) {
+        if let Err(why) = outcome {
+            if let Some(entry) = self.slots.get_mut(uid).and_then(|slot| slot.entry.as_mut()) {
+                entry.state = Stage::PrepareStarted;
+            }
+            return self.refuse(uid, why);
+        }
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        slot.work = None;
+        if let Some(entry) = slot.entry.clone() {
+            let devices: Vec<_> = entry.devices.iter().map(|held| held.name.as_str()).collect();
+            tracing::info!(claim = %entry.claim, uid, devices = devices.join(" "), "claim prepared");
+            slot.prepared(&Ok(entry.devices));
+        }
+        self.advance(uid);
+    }
+
+    /// Tells those who wait why a claim is not prepared; what was begun stays begun.
+    fn refuse(&mut self, uid: &str, why: String) {
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        slot.work = None;
+        slot.prepared(&Err(why));
+        self.advance(uid);
+    }
+
+    /// Nothing was done of what could not be written down.
+    fn undo(&mut self, uid: &str, why: String) {
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        if slot.work == Some(Work::Beginning) {
+            slot.entry = None;
+            self.ground.ledger.release_claim(uid);
+            drop(self.save());
+        }
+        self.refuse(uid, why);
+    }
+
+    fn remove(&mut self, uid: &str) {
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        slot.work = Some(Work::Removing);
+        let (documents, uid) = (self.ground.documents.clone(), uid.to_owned());
+        self.tasks.spawn(async move {
+            let removed = uid.clone();
+            Event::Removed(uid, blocking(move || documents.remove(&removed)).await)
+        });
+    }
+
+    /// Has the record forget a claim that nothing else is left of.
+    fn forget(&mut self, uid: &str) {
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        slot.work = slot.entry.take().map(Work::Forgetting);
+        let (recorded, uid) = (self.save(), uid.to_owned());
+        self.tasks.spawn(async move { Event::Forgotten(uid, recorded.await) });
+    }
+
+    /// Tells those who wait why a claim is not released; it is still ours.
+    fn keep(&mut self, uid: &str, why: String) {
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        if let Some(Work::Forgetting(mut entry)) = slot.work.take() {
+            // Its document is gone.
+            entry.state = Stage::PrepareStarted;
+            slot.entry = Some(entry);
+        }
+        slot.released(&Err(why));
+        drop(self.save());
+        self.advance(uid);
+    }
+
+    fn let_go(&mut self, uid: &str) {
+        self.ground.ledger.release_claim(uid);
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        slot.work = None;
+        tracing::info!(claim = %slot.claim, uid, "claim released");
+        slot.released(&Ok(()));
+        self.advance(uid);
+    }
+
+    fn records(&self) -> Records {
+        let entry = |(uid, slot): (&String, &Slot)| Some((uid.clone(), slot.entry.clone()?));
+        self.slots.iter().filter_map(entry).collect()
+    }
+
+    /// Has what is prepared written down. Gives what waits until it is.
+    fn save(&self) -> impl Future<Output = Result<(), String>> + Send + use<> {
+        let records = self.records();
+        self.newest.send_if_modified(|(version, known)| {
+            let is_news = *known != records;
+            if is_news {
+                *version += 1;
+                *known = records;
+            }
+            is_news
+        });
+        recorded(self.written.clone(), self.newest.borrow().0)
+    }
+
+    /// What an earlier agent gave away is held. Where two had one device the later one is in the record all
+    /// the same, and neither gets it anew.
+    fn take_again(&self, entry: &Entry) {
+        let state = self.ground.state.borrow().clone();
+        let takes = takes(&entry.devices, &state);
+        if let Err(conflict) = self.ground.ledger.take_for_claim(&entry.claim, &takes) {
+            tracing::warn!(claim = %entry.claim, %conflict, "a device was given away twice");
+        }
+    }
+
+    /// Finds out which devices are meant by names that only the kubelet's record told.
+    fn find_devices(&mut self) {
+        let state = self.ground.state.borrow().clone();
+        let catalog = self.ground.catalog(&state);
+        for slot in self.slots.values_mut() {
+            let devices = slot.entry.iter_mut().flat_map(|entry| &mut entry.devices);
+            for held in devices.filter(|held| held.device.is_none()) {
+                held.device =
+                    catalog.find(&held.pool, &held.name).map(|found| found.device.clone());
+            }
+        }
+        let entries = self.slots.values().filter_map(|slot| slot.entry.as_ref());
+        entries.for_each(|entry| self.take_again(entry));
+        drop(self.save());
+    }
+
+    /// Looks for claims that nobody has any more.
+    fn collect(&mut self) {
+        let idle = self.slots.values().filter(|slot| slot.work.is_none());
+        let prepared: Vec<_> =
+            idle.filter_map(|slot| Some(slot.entry.as_ref()?.claim.clone())).collect();
+        let ground = self.ground.clone();
+        if !prepared.is_empty() {
+            self.tasks.spawn(async move { Event::Stale(ground.stale(prepared).await) });
+        }
+    }
+
+    fn release_stale(&mut self, claim: ClaimRef) {
+        tracing::info!(%claim, uid = claim.uid, "nobody has the claim any more, it is released");
+        // Nobody waits for the answer.
+        let (reply, _) = tokio::sync::oneshot::channel();
+        self.ask(Request { claim, wish: Wish::Release(reply) });
+    }
+}
+
+// === impl Ground ===
+
+impl Ground {
+    fn catalog(&self, state: &NodeState) -> Catalog {
+        Catalog::of(state, &self.node, &self.driver)
+    }
+
+    async fn read(&self, claim: &ClaimRef) -> Result<Claim, ReadError> {
+        let claims = self.claims.as_ref().ok_or(ReadError::Nameless)?;
+        let object = claims.get(claim).await.map_err(ClaimError::from)?;
+        let object = object.ok_or_else(|| ClaimError::NotFound(claim.clone()))?;
+        let claim = Claim::read(object, claim, &self.driver)?;
+        let mut state = self.state.clone();
+        // A device that is not found in time is said to be unknown.
+        let _ = timeout(DISCOVERY, state.wait_for(|state| state.inventory.is_complete())).await;
+        Ok(claim)
+    }
+
+    /// Does what a claim needs done. Blocks.
+    fn do_it(&self, entry: &Entry, nodes: &[NodeOf]) -> Result<(), String> {
+        for (device, node) in nodes {
+            if !self.roots.dev.has(&node.path) {
+                let node = node.path.display();
+                return Err(format!(
+                    "device node {node} of {device} is missing on this node; is the driver loaded?"
+                ));
+            }
+            // Numbers of nodes change while the inventory is on its way: the kernel has the last word.
+            self.roots.host.proves(node).map_err(|why| format!("{device}: {why}"))?;
+        }
+        self.documents.write(entry)
+    }
+
+    /// Those of the claims that are surely gone, and that the kubelet does not remember.
+    async fn stale(&self, prepared: Vec<ClaimRef>) -> Vec<ClaimRef> {
+        let record = self.kubelet_record.clone();
+        let remembered = blocking(move || record.uids().map_err(|error| error.to_string())).await;
+        let (Ok(remembered), Some(claims)) = (remembered, &self.claims) else { return Vec::new() };
+        let mut stale = Vec::new();
+        for claim in prepared.into_iter().filter(|claim| !remembered.contains(&claim.uid)) {
+            let found = claims.get(&claim).await;
+            let is_gone = found.is_ok_and(|found| {
+                found.is_none_or(|it| it.metadata.uid.is_some_and(|uid| uid != claim.uid))
+            });
+            if is_gone {
+                stale.push(claim);
+            }
+        }
+        stale
+    }
+}
+
+/// Why a claim could not be read.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error(
+        "claims cannot be read: this node has no name in the cluster; give it with --node-name or \
+         NODE_NAME"
+    )]
+    Nameless,
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+}
+
+fn nodes(devices: &[Held], state: &NodeState) -> Vec<NodeOf> {
+    let ids: BTreeSet<_> = devices.iter().filter_map(|held| held.device.as_ref()).collect();
+    let devices = ids.into_iter().filter_map(|id| state.inventory.get(id.as_str()));
+    devices.flat_map(|it| it.nodes.iter().map(|node| (it.id.clone(), node.clone()))).collect()
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    spawn_blocking(work).await.expect("it neither panics nor is cancelled")
+}

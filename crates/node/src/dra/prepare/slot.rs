@@ -1,0 +1,63 @@
+//! One claim: what of it is in the record, what is done for it, and who waits.
+
+use super::super::{
+    desk::Reply,
+    record::{Entry, Held},
+};
+use crate::ledger::ClaimRef;
+
+/// One claim.
+pub(super) struct Slot {
+    pub(super) claim: ClaimRef,
+    /// As the record has it.
+    pub(super) entry: Option<Entry>,
+    pub(super) work: Option<Work>,
+    pub(super) preparing: Vec<Reply<Vec<Held>>>,
+    pub(super) releasing: Vec<Reply<()>>,
+}
+
+/// What is done for a claim at the moment.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    Reading,
+    /// It was not in the record before.
+    Beginning,
+    Acting,
+    Settling,
+    Removing,
+    /// With what the record had.
+    Forgetting(Entry),
+}
+
+// === impl Slot ===
+
+impl Slot {
+    pub(super) fn new(claim: ClaimRef) -> Self {
+        let (preparing, releasing) = Default::default();
+        Self { claim, entry: None, work: None, preparing, releasing }
+    }
+
+    pub(super) fn of(entry: Entry) -> Self {
+        Self { entry: Some(entry.clone()), ..Self::new(entry.claim) }
+    }
+
+    /// Whether it is not known which device one of its names means.
+    pub(super) fn is_vague(&self) -> bool {
+        let is_vague = |entry: &Entry| entry.devices.iter().any(|held| held.device.is_none());
+        self.entry.as_ref().is_some_and(is_vague)
+    }
+
+    /// Tells those who wait for it to be prepared.
+    pub(super) fn prepared(&mut self, outcome: &Result<Vec<Held>, String>) {
+        for reply in self.preparing.drain(..) {
+            let _ = reply.send(outcome.clone());
+        }
+    }
+
+    /// Tells those who wait for it to be released.
+    pub(super) fn released(&mut self, outcome: &Result<(), String>) {
+        for reply in self.releasing.drain(..) {
+            let _ = reply.send(outcome.clone());
+        }
+    }
+}

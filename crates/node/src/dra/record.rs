@@ -1,0 +1,223 @@
+//! What is prepared, on the disk: written before anything is done for a claim, and before the kubelet is
+//! told that it is done. Everything that it takes to release a claim is in it.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use windlass_core::{cdi::ContainerEdits, device::DeviceId};
+
+use crate::{
+    causes, files,
+    host::Host,
+    kept::BOOT_ID,
+    ledger::{ClaimRef, Use},
+};
+
+/// What is prepared, by the claim's UID.
+pub(crate) type Records = BTreeMap<String, Entry>;
+
+/// A claim that something was done for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Entry {
+    #[serde(rename = "ref")]
+    pub(crate) claim: ClaimRef,
+    pub(crate) state: Stage,
+    /// In the order of the claim's results.
+    pub(crate) devices: Vec<Held>,
+}
+
+/// How far a claim is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Stage {
+    /// What is to be done may have been done in part.
+    PrepareStarted,
+    /// All is done.
+    PrepareCompleted,
+}
+
+/// A device that a claim has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Held {
+    pub(crate) pool: String,
+    pub(crate) name: String,
+    /// `None` if only the kubelet's record tells of it, and not what it is.
+    pub(crate) device: Option<DeviceId>,
+    pub(crate) usage: Use,
+    /// The requests that it is for, as the kubelet knows them.
+    pub(crate) requests: Vec<String>,
+    /// Qualified CDI names.
+    pub(crate) cdi: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) share: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) consumed: BTreeMap<String, String>,
+    /// What the claim's own CDI document says of it.
+    #[serde(default)]
+    pub(crate) edits: ContainerEdits,
+}
+
+/// The file.
+#[derive(Clone, Debug)]
+pub(crate) struct ClaimFile {
+    path: PathBuf,
+    host: Host,
+}
+
+/// A record that a newer agent wrote. It is left as it is: what is not understood would be handed out
+/// twice, or never released.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path} has version {found}, this agent knows {VERSION}: run the newer one")]
+pub(crate) struct Newer {
+    path: PathBuf,
+    found: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    version: u32,
+    /// The boot that it was written in, as the kernel names it.
+    boot: Option<String>,
+    claims: Records,
+}
+
+#[derive(Deserialize)]
+struct Head {
+    version: u32,
+}
+
+const VERSION: u32 = 1;
+
+const FILE: &str = "claims.json";
+
+// === impl ClaimFile ===
+
+impl ClaimFile {
+    pub(crate) fn new(state_dir: &Path, host: Host) -> Self {
+        Self { path: state_dir.join(FILE), host }
+    }
+
+    /// What an earlier agent wrote down; nothing where there is nothing that can be read, which is then set
+    /// aside. What was prepared before the machine was started is begun anew when the kubelet asks: it may
+    /// have other devices now. Blocks.
+    pub(crate) fn load(&self) -> Result<Records, Newer> {
+        let text = match fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Records::new()),
+            Err(error) => {
+                tracing::error!(path = %self.path.display(), %error, "claims cannot be read");
+                return Ok(Records::new());
+            }
+        };
+        let newer = serde_json::from_slice(&text).ok().filter(|head: &Head| head.version > VERSION);
+        if let Some(Head { version: found }) = newer {
+            return Err(Newer { path: self.path.clone(), found });
+        }
+        match serde_json::from_slice(&text) {
+            Ok(document) => Ok(self.taken_up(document)),
+            Err(error) => {
+                self.set_aside(&causes(&error));
+                Ok(Records::new())
+            }
+        }
+    }
+
+    /// Replaces what is kept. Blocks.
+    pub(crate) fn write(&self, claims: Records) -> Result<(), (PathBuf, io::Error)> {
+        let document = Document { version: VERSION, boot: self.boot(), claims };
+        let text = serde_json::to_vec_pretty(&document).map_err(io::Error::from);
+        let written = text.and_then(|text| files::replace(&self.path, &text));
+        written.map(drop).map_err(|error| (self.path.clone(), error))
+    }
+
+    fn taken_up(&self, document: Document) -> Records {
+        let mut claims = document.claims;
+        let is_another = |then: &String| self.boot().is_some_and(|now| now != *then);
+        if document.boot.as_ref().is_some_and(is_another) {
+            claims.values_mut().for_each(|entry| entry.state = Stage::PrepareStarted);
+        }
+        claims
+    }
+
+    fn boot(&self) -> Option<String> {
+        self.host.text(BOOT_ID)
+    }
+
+    fn set_aside(&self, error: &str) {
+        match files::set_aside(&self.path) {
+            Ok(aside) => {
+                let aside = aside.display();
+                tracing::error!(error, %aside, "record of claims set aside; the kubelet's stands in");
+            }
+            Err(refused) => tracing::error!(error, %refused, "record of claims cannot be read"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn file() -> (TempDir, ClaimFile) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(folder.path(), folder.path());
+        let file = ClaimFile::new(&folder.path().join("state"), host);
+        set_boot(&folder, "one");
+        (folder, file)
+    }
+
+    fn set_boot(folder: &TempDir, boot: &str) {
+        let path = folder.path().join(BOOT_ID.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().expect("it has one")).expect("made");
+        fs::write(path, boot).expect("written");
+    }
+
+    fn records(state: Stage) -> Records {
+        let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
+        let held = Held {
+            pool: "n1/nvidia".to_owned(),
+            name: "gpu-0".to_owned(),
+            device: Some("GPU-0".parse().expect("an id")),
+            usage: Use::Alone,
+            requests: vec!["gpu".to_owned()],
+            cdi: vec!["windlass.dev/gpu=GPU-0".to_owned()],
+            share: None,
+            consumed: BTreeMap::new(),
+            edits: ContainerEdits { env: vec!["A=b".to_owned()], ..ContainerEdits::default() },
+        };
+        let claim = ClaimRef { namespace, name, uid };
+        [("u".to_owned(), Entry { claim, state, devices: vec![held] })].into()
+    }
+
+    #[test]
+    fn what_is_prepared_stays_so_until_the_machine_reboots() {
+        let (folder, file) = file();
+        assert_eq!(file.load(), Ok(Records::new()), "no file is no record");
+        file.write(records(Stage::PrepareCompleted)).expect("written");
+        assert_eq!(file.load(), Ok(records(Stage::PrepareCompleted)));
+        set_boot(&folder, "two");
+        assert_eq!(file.load(), Ok(records(Stage::PrepareStarted)));
+    }
+
+    #[test]
+    fn a_corrupt_record_is_set_aside_and_a_newer_one_is_left_alone() {
+        let (_folder, file) = file();
+        file.write(Records::new()).expect("written");
+        fs::write(&file.path, r#"{"version": 1, "claims": [1]}"#).expect("written");
+        assert_eq!(file.load(), Ok(Records::new()));
+        assert!(file.path.with_extension("json.unreadable").exists());
+        assert!(!file.path.exists());
+        fs::write(&file.path, r#"{"version": 7, "holdings": []}"#).expect("written");
+        let error = file.load().expect_err("newer").to_string();
+        assert!(error.ends_with("has version 7, this agent knows 1: run the newer one"), "{error}");
+        assert!(file.path.exists());
+    }
+}

@@ -1,0 +1,18 @@
+//! The driver for Dynamic Resource Allocation as a whole: the real gRPC over the real sockets, the real
+//! client of the API server; only the machine is simulated, and kubelet and API server are played.
+
+/// What the tests of a whole agent have in common.
+#[path = "../common"]
+mod common {
+    pub(crate) mod folder;
+    pub(crate) mod node;
+    pub(crate) mod running;
+}
+
+mod api;
+mod claims;
+mod kubelet;
+mod refusals;
+mod registration;
+mod restarts;
+mod world;

@@ -1,0 +1,161 @@
+//! Claims that cannot be prepared, and what is said of them.
+
+use serde_json::{Value, json};
+use windlass_machine::Fault;
+
+use crate::world::{Gets, World, claim, gpus, result};
+
+const A: Gets<'static> = Gets { request: "a", gpu: 0 };
+
+#[tokio::test]
+async fn of_two_claims_on_a_device_the_second_is_told_of_the_first() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "one", &[A]);
+    world.claim(&agent, "two", &[Gets { request: "b", gpu: 1 }, A]);
+    world.claim(&agent, "three", &[Gets { request: "b", gpu: 1 }]);
+    kubelet.prepare("one").await.expect("prepared");
+    let id = gpus(&agent.state.borrow())[0].id.clone();
+    let why = kubelet.prepare("two").await.expect_err("held");
+    assert_eq!(why, format!("{id} is held by claim ns/one"));
+    kubelet.prepare("three").await.expect("nothing of a refused claim is taken");
+    kubelet.unprepare("one").await.expect("released");
+    kubelet.unprepare("three").await.expect("released");
+    kubelet.prepare("two").await.expect("both are free");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_admin_looks_at_what_another_claim_has_and_shares_go_together() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    let gpu = gpus(&agent.state.borrow())[0].clone();
+    world.claim(&agent, "owner", &[A]);
+    let with = |name: &str, field: &str, value: Value| {
+        let mut result = result("a", &gpu);
+        result[field] = value;
+        world.api.put(&claim(name, vec![result]));
+    };
+    with("admin", "adminAccess", json!(true));
+    with("share-1", "shareID", json!("s1"));
+    with("share-2", "shareID", json!("s2"));
+    kubelet.prepare("owner").await.expect("prepared");
+    kubelet.prepare("admin").await.expect("it only looks");
+    kubelet.prepare("share-1").await.expect_err("the owner has it alone");
+    kubelet.unprepare("owner").await.expect("released");
+    for (name, share) in [("share-1", "s1"), ("share-2", "s2")] {
+        let devices = kubelet.prepare(name).await.expect(name);
+        assert_eq!(devices[0].share_id.as_deref(), Some(share));
+    }
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_says_nothing_to_act_on_is_refused_for_what_it_lacks() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    let gpu = gpus(&agent.state.borrow())[0].clone();
+    let mut unknown = result("a", &gpu);
+    unknown["device"] = json!("gpu-0");
+    world.api.put(&claim("unknown", vec![unknown]));
+    let mut fresh = world.claim(&agent, "fresh", &[A]);
+    fresh["status"] = json!({});
+    world.api.put(&fresh);
+    let mut replaced = world.claim(&agent, "replaced", &[A]);
+    replaced["metadata"]["uid"] = json!("other");
+    world.api.put(&replaced);
+    for (name, expected) in [
+        ("gone", "claim ns/gone is not there"),
+        ("fresh", "claim ns/fresh is not allocated"),
+        ("replaced", "claim ns/replaced was replaced: it has UID other and not replaced"),
+        ("unknown", "request a: pool n1/nvidia has no device gpu-0"),
+    ] {
+        assert_eq!(kubelet.prepare(name).await.expect_err("refused"), expected);
+    }
+    let odd = kubelet.prepare_all(&[("a", "../a")]).await;
+    assert_eq!(odd.claims["../a"].error, r#"claim ns/a: "../a" is no UID"#);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_device_that_failed_after_it_was_chosen_is_refused_with_its_trouble() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "c", &[A]);
+    world.machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
+    agent.until(|state| !gpus(state)[0].health.is_healthy()).await;
+    let why = kubelet.prepare("c").await.expect_err("sick");
+    assert!(why.contains("cannot be used") && why.contains("79"), "{why}");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn parameters_that_cannot_be_done_are_refused_where_they_stand() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    let ours = |sharing: Value| json!({"apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig", "sharing": sharing});
+    let nvidias = json!({
+        "apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig",
+        "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Default"}},
+    });
+    let place = "configuration 1 of the allocation, from the claim";
+    for (parameters, expected) in [
+        (nvidias, None),
+        (ours(json!({"strategy": "TimeSlicing"})), None),
+        (ours(json!({"strategy": "MPS"})), Some("strategy MPS cannot be had by claims yet")),
+        (
+            ours(json!({"strategy": "TimeSlicing", "timeSlicing": {"interval": "Long"}})),
+            Some("an interval other than Default cannot be had by claims yet"),
+        ),
+        (ours(json!({"strategie": "MPS"})), Some("unknown field `strategie`")),
+        (json!({"apiVersion": "windlass.dev/v2", "kind": "X"}), Some(r#"no kind "X""#)),
+        (
+            json!({"apiVersion": "resource.nvidia.com/v1beta1", "kind": "MigDeviceConfig"}),
+            Some("it is about a mig, and request a got"),
+        ),
+    ] {
+        let mut claim = world.claim(&agent, "c", &[A]);
+        claim["status"]["allocation"]["devices"]["config"] = json!([{
+            "source": "FromClaim", "requests": ["a"],
+            "opaque": {"driver": "windlass.dev", "parameters": parameters},
+        }]);
+        world.api.put(&claim);
+        let outcome = kubelet.prepare("c").await;
+        match expected {
+            None => drop(outcome.expect("it can be done")),
+            Some(expected) => {
+                let why = outcome.expect_err(expected);
+                assert!(why.starts_with(place) && why.contains(expected), "{why}");
+            }
+        }
+        kubelet.unprepare("c").await.expect("released");
+    }
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn one_claim_that_takes_long_holds_up_no_other_and_nothing_is_lost_with_the_api_server_away()
+{
+    let mut world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "known", &[A]);
+    world.claim(&agent, "new", &[Gets { request: "a", gpu: 1 }]);
+    kubelet.prepare("known").await.expect("prepared");
+    world.api.objects.send_modify(|it| it.hangs = true);
+    let mut other = kubelet.clone();
+    let hanging = async { other.prepare("new").await };
+    let quick = async {
+        world.api.asks(2).await;
+        kubelet.prepare("known").await.expect("as before");
+        world.api.objects.send_modify(|it| it.hangs = false);
+    };
+    let (prepared, ()) = tokio::join!(hanging, quick);
+    prepared.expect("when the answer came");
+    kubelet.unprepare("new").await.expect("released");
+    world.api.die().await;
+    let why = kubelet.prepare("new").await.expect_err("nobody to ask");
+    assert!(why.contains("cannot read claim ns/new: the API server cannot be asked"), "{why}");
+    world.api.come();
+    kubelet.prepare("new").await.expect("it is there again");
+    agent.stop().await;
+}

@@ -1,0 +1,115 @@
+//! How the kubelet finds the driver, and how it loses it.
+
+use std::{fs, sync::Arc};
+
+use tokio::time::timeout;
+use windlass_kubelet_api::{
+    dra::health::{
+        DeviceIdentifier, HealthStatus, NodeWatchResourcesRequest, NodeWatchResourcesResponse,
+    },
+    pluginregistration::{InfoRequest, RegistrationStatus},
+};
+use windlass_machine::Fault;
+use windlass_node::config::{DraOffer, Policy};
+
+use crate::{
+    common::running::{LIMIT, Running},
+    kubelet::{Kubelet, registrar},
+    world::{Gets, World, gpus},
+};
+
+fn offer(agent: &Running, offer: DraOffer) {
+    agent.policy.send_modify(|policy| {
+        let mut changed = Policy::clone(policy);
+        changed.dra.offer = offer;
+        *policy = Arc::new(changed);
+    });
+}
+
+#[tokio::test]
+async fn the_driver_says_who_it_is_and_a_refusal_does_not_end_it() {
+    let world = World::new();
+    let (agent, _) = world.serving().await;
+    let mut client = registrar(&world.registration()).await;
+    let info = client.get_info(InfoRequest {}).await.expect("answered").into_inner();
+    assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", "windlass.dev"));
+    assert_eq!(info.endpoint, world.endpoint().display().to_string());
+    let versions = ["v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"];
+    assert_eq!(info.supported_versions, versions);
+    let refused = RegistrationStatus { plugin_registered: false, error: "no".to_owned() };
+    client.notify_registration_status(refused).await.expect("heard");
+    client.get_info(InfoRequest {}).await.expect("it is still there");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn sockets_that_are_deleted_come_back_and_go_when_the_agent_ends() {
+    let world = World::new();
+    let (agent, _) = world.serving().await;
+    for socket in [world.registration(), world.endpoint()] {
+        fs::remove_file(&socket).expect("it was there");
+        world.exists(socket).await;
+    }
+    world.registered().await.unprepare("x").await.expect("it serves");
+    agent.stop().await;
+    assert!(!world.registration().exists());
+    assert!(!world.endpoint().exists());
+}
+
+#[tokio::test]
+async fn nothing_is_served_while_nothing_is_offered_and_nothing_is_prepared() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "c", &[Gets { request: "a", gpu: 0 }]);
+    kubelet.prepare("c").await.expect("prepared");
+    offer(&agent, DraOffer::Off);
+    agent.until(|state| state.policy.dra.offer == DraOffer::Off).await;
+    let mut kubelet = Kubelet::dial(&world.endpoint()).await;
+    assert_eq!(kubelet.prepare("c").await.expect("as before").len(), 1);
+    kubelet.unprepare("c").await.expect("released");
+    world.vanishes(world.registration()).await;
+    world.vanishes(world.endpoint()).await;
+    offer(&agent, DraOffer::Beside);
+    world.registered().await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn the_kubelet_is_told_of_the_health_of_all_devices_and_of_each_change() {
+    let world = World::new();
+    let (agent, kubelet) = world.serving().await;
+    let lists = kubelet.health().node_watch_resources(NodeWatchResourcesRequest {}).await;
+    let mut lists = lists.expect("a stream").into_inner();
+    let id = gpus(&agent.state.borrow())[3].id.as_str().to_lowercase();
+    let health = |list: &NodeWatchResourcesResponse| {
+        let is_it = |name: &str| name == id;
+        let found = list
+            .devices
+            .iter()
+            .find(|it| it.device.as_ref().is_some_and(|device| is_it(&device.device_name)));
+        let found = found.expect("every device is in every list");
+        (found.health(), found.message.clone(), found.health_check_timeout_seconds)
+    };
+    let mut next = async || {
+        let list = timeout(LIMIT, lists.message()).await.expect("in time").expect("open");
+        list.expect("it stays open")
+    };
+    let list = next().await;
+    let in_pool = |pool: &str| {
+        let is_in = |device: &DeviceIdentifier| device.pool_name == pool;
+        list.devices.iter().filter(|it| it.device.as_ref().is_some_and(is_in)).count()
+    };
+    assert_eq!(in_pool("n1/nvidia"), 8);
+    assert_eq!(health(&list), (HealthStatus::Healthy, String::new(), 30));
+    world.machine.inject(&Fault::Xid { gpu: 3, code: 79 }).expect("injected");
+    let (status, message, _) = loop {
+        let health = health(&next().await);
+        if health.0 != HealthStatus::Healthy {
+            break health;
+        }
+    };
+    assert_eq!(status, HealthStatus::Unhealthy);
+    assert!(message.contains("79"), "{message}");
+    agent.stop().await;
+    while let Ok(Some(_)) = timeout(LIMIT, lists.message()).await.expect("it ends in time") {}
+}

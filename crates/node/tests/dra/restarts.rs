@@ -1,0 +1,157 @@
+//! What an agent leaves to the next, and what becomes of it when it is lost.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use windlass_node::state::NodeState;
+
+use crate::{
+    common::running::Running,
+    world::{Gets, World, gpus},
+};
+
+const A: Gets<'static> = Gets { request: "a", gpu: 0 };
+
+/// What the kubelet writes down of a claim that has its name as its UID.
+fn kubelet_record(world: &World, name: &str, state: &NodeState) {
+    let id = state.inventory.devices[0].id.to_string();
+    let device = json!({
+        "PoolName": "n1/nvidia", "DeviceName": id.to_lowercase(), "RequestNames": ["a"],
+        "ShareID": null, "CDIDeviceIDs": [format!("windlass.dev/gpu={id}")],
+    });
+    let claim = json!({
+        "ClaimUID": name, "ClaimName": name, "Namespace": "ns", "PodUIDs": {"p": {}},
+        "DriverState": {"windlass.dev": {"Devices": [device]}},
+    });
+    let data = json!({
+        "kind": "DRACheckpoint", "apiVersion": "checkpoint.dra.kubelet.k8s.io/v1",
+        "ClaimInfoStateList": [claim],
+    });
+    let document = json!({"Data": data.to_string(), "Checksum": 0}).to_string();
+    fs::write(world.config.kubelet_dir.join("dra_manager_state"), document).expect("written");
+}
+
+#[tokio::test]
+async fn a_claim_outlives_the_agent_and_a_device_stays_with_it() {
+    let mut world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "c", &[A]);
+    let first = kubelet.prepare("c").await.expect("prepared");
+    let document = world.document("c");
+    agent.stop().await;
+
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "other", &[A]);
+    let why = kubelet.prepare("other").await.expect_err("held");
+    assert!(why.ends_with("is held by claim ns/c"), "{why}");
+    world.api.die().await;
+    assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
+    assert_eq!(world.document("c"), document);
+    kubelet.unprepare("c").await.expect("without an API server");
+    assert_eq!(world.document("c"), None);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_begun_when_the_agent_was_killed_is_begun_anew_or_released() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "c", &[A]);
+    world.claim(&agent, "d", &[Gets { request: "a", gpu: 1 }]);
+    let first = kubelet.prepare("c").await.expect("prepared");
+    kubelet.prepare("d").await.expect("prepared");
+    agent.stop().await;
+    // As it was between the record and what it says, for one without its document.
+    let record = fs::read_to_string(world.record()).expect("there");
+    let begun = record.replace("PrepareCompleted", "PrepareStarted");
+    fs::write(world.record(), begun).expect("written");
+    fs::remove_file(world.config.cdi_dir.join("windlass.dev-claim-c.json")).expect("there");
+
+    let (agent, mut kubelet) = world.serving().await;
+    kubelet.unprepare("d").await.expect("released");
+    assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
+    assert!(world.document("c").is_some());
+    assert_eq!(fs::read_to_string(world.record()).expect("there").matches("Started").count(), 0);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_corrupt_record_is_set_aside_and_the_kubelets_stands_in() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "c", &[A]);
+    world.claim(&agent, "other", &[A]);
+    let first = kubelet.prepare("c").await.expect("prepared");
+    kubelet_record(&world, "c", &agent.state.borrow());
+    agent.stop().await;
+    fs::write(world.record(), "{").expect("written");
+    let stale = world.config.cdi_dir.join("windlass.dev-claim-stale.json");
+    fs::write(&stale, "{}").expect("written");
+
+    let (agent, mut kubelet) = world.serving().await;
+    assert!(world.record().with_extension("json.unreadable").exists());
+    assert!(!stale.exists(), "nobody knows that claim");
+    let why = kubelet.prepare("other").await.expect_err("held");
+    assert!(why.ends_with("is held by claim ns/c"), "{why}");
+    assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
+    kubelet.unprepare("c").await.expect("released");
+    kubelet.prepare("other").await.expect("free");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_newer_record_is_left_alone_and_nothing_is_served_until_it_is_replaced() {
+    let world = World::new();
+    fs::create_dir_all(&world.config.state_dir).expect("made");
+    fs::write(world.record(), r#"{"version": 9}"#).expect("written");
+    let agent = Running::start(&world.config).expect("it starts");
+    agent.until(|state| gpus(state).len() == 8).await;
+    assert!(!world.registration().exists());
+    assert_eq!(fs::read_to_string(world.record()).expect("there"), r#"{"version": 9}"#);
+    fs::remove_file(world.record()).expect("there");
+    world.registered().await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_is_prepared_that_cannot_be_written_down() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    let state = &world.config.state_dir;
+    let aside = state.with_extension("aside");
+    if state.exists() {
+        fs::rename(state, &aside).expect("moved");
+    }
+    fs::write(state, "").expect("a file in place of the folder");
+    world.claim(&agent, "c", &[A]);
+    world.claim(&agent, "d", &[A]);
+    let why = kubelet.prepare("c").await.expect_err("no room");
+    assert!(why.contains("cannot write") && why.contains("claims.json"), "{why}");
+    assert_eq!(world.document("c"), None);
+    fs::remove_file(state).expect("there");
+    kubelet.prepare("d").await.expect("nothing was taken for the other");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_nobody_has_any_more_is_released_at_the_next_start() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "kept", &[A]);
+    world.claim(&agent, "gone", &[Gets { request: "a", gpu: 1 }]);
+    for name in ["kept", "gone"] {
+        kubelet.prepare(name).await.expect("prepared");
+    }
+    kubelet_record(&world, "kept", &agent.state.borrow());
+    agent.stop().await;
+    for name in ["kept", "gone"] {
+        world.api.remove(name);
+    }
+    let (agent, _) = world.serving().await;
+    world.vanishes(world.config.cdi_dir.join("windlass.dev-claim-gone.json")).await;
+    let record: Value =
+        serde_json::from_slice(&fs::read(world.record()).expect("there")).expect("JSON");
+    let claims: Vec<_> = record["claims"].as_object().expect("a map").keys().collect();
+    assert_eq!(claims.iter().filter(|it| **it == "kept").count(), 1, "the kubelet has it still");
+    agent.stop().await;
+}

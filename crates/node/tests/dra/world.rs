@@ -1,0 +1,136 @@
+//! A node with an API server: a simulated machine, an agent that offers its devices to claims, and claims.
+
+use std::{path::PathBuf, sync::Arc};
+
+use serde_json::{Value, json};
+use tokio::time::{Duration, sleep, timeout};
+use windlass_core::device::{Device, DeviceKind};
+use windlass_machine::{Machine, Profile};
+use windlass_node::{
+    Config,
+    config::{ClusterAccess, DraOffer, DraPolicy, Policy},
+    state::NodeState,
+};
+
+use crate::{
+    api::ApiServer,
+    common::{
+        node::node,
+        running::{LIMIT, Running},
+    },
+    kubelet::Kubelet,
+};
+
+/// A node whose parts are started one by one.
+pub(crate) struct World {
+    pub(crate) api: ApiServer,
+    pub(crate) config: Config,
+    pub(crate) machine: Machine,
+}
+
+/// Which device of the node's GPUs a request gets.
+#[derive(Clone, Copy)]
+pub(crate) struct Gets<'a> {
+    pub(crate) request: &'a str,
+    pub(crate) gpu: usize,
+}
+
+// === impl World ===
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let profile = Profile::named("dgx-h100").expect("a shipped profile");
+        let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
+        let (folder, machine, config) = node(&profile, Policy { dra, ..Policy::default() });
+        let api = ApiServer::start(&folder);
+        let cluster = ClusterAccess {
+            kubeconfig: Some(api.kubeconfig.clone()),
+            node_name: Some("n1".to_owned()),
+            ..ClusterAccess::default()
+        };
+        Self { api, config: Config { cluster, ..config }, machine }
+    }
+
+    /// An agent, once it knows its devices to be well, and the kubelet that has registered it.
+    pub(crate) async fn serving(&self) -> (Running, Kubelet) {
+        let agent = Running::start(&self.config).expect("it starts");
+        agent
+            .until(|state| gpus(state).iter().filter(|gpu| gpu.health.is_healthy()).count() == 8)
+            .await;
+        let kubelet = self.registered().await;
+        (agent, kubelet)
+    }
+
+    pub(crate) async fn registered(&self) -> Kubelet {
+        self.exists(self.registration()).await;
+        Kubelet::register(&self.registration()).await
+    }
+
+    pub(crate) fn registration(&self) -> PathBuf {
+        self.config.kubelet_dir.join("plugins_registry/windlass.dev@reg.sock")
+    }
+
+    pub(crate) fn endpoint(&self) -> PathBuf {
+        self.config.kubelet_dir.join("plugins/windlass.dev/dra.sock")
+    }
+
+    pub(crate) fn record(&self) -> PathBuf {
+        self.config.state_dir.join("claims.json")
+    }
+
+    /// A claim's CDI document, if it has one.
+    pub(crate) fn document(&self, uid: &str) -> Option<Value> {
+        let path = self.config.cdi_dir.join(format!("windlass.dev-claim-{uid}.json"));
+        let text = std::fs::read(path).ok()?;
+        Some(serde_json::from_slice(&text).expect("JSON"))
+    }
+
+    /// Puts a claim that has its name as its UID.
+    pub(crate) fn claim(&self, agent: &Running, name: &str, gets: &[Gets<'_>]) -> Value {
+        let state = agent.state.borrow().clone();
+        let results = gets.iter().map(|it| result(it.request, &gpus(&state)[it.gpu]));
+        let claim = claim(name, results.collect());
+        self.api.put(&claim);
+        claim
+    }
+
+    pub(crate) async fn exists(&self, path: PathBuf) {
+        let there = async {
+            while !path.exists() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(LIMIT, there).await.unwrap_or_else(|_| panic!("no {}", path.display()));
+    }
+
+    pub(crate) async fn vanishes(&self, path: PathBuf) {
+        let gone = async {
+            while path.exists() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(LIMIT, gone).await.unwrap_or_else(|_| panic!("{} stays", path.display()));
+    }
+}
+
+/// The node's GPUs, in order.
+pub(crate) fn gpus(state: &Arc<NodeState>) -> Vec<Device> {
+    state.inventory.of_kind(DeviceKind::Gpu).cloned().collect()
+}
+
+/// An allocated claim that has its name as its UID.
+pub(crate) fn claim(name: &str, results: Vec<Value>) -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "ns", "uid": name},
+        "spec": {}, "status": {"allocation": {"devices": {"results": results}}},
+    })
+}
+
+/// What the scheduler writes for a device.
+pub(crate) fn result(request: &str, device: &Device) -> Value {
+    json!({
+        "request": request, "driver": "windlass.dev", "pool": format!("n1/{}", device.source),
+        "device": device.id.as_str().to_lowercase(),
+    })
+}
