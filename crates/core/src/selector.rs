@@ -28,6 +28,7 @@ use cel::{
     parser::PrattParser,
 };
 
+pub use self::quantity::billionths;
 use crate::device::Device;
 
 /// A CEL expression about `device`, parsed once; two with the same text are equal.

@@ -8,4 +8,7 @@
 //!                      └── prepare <── service <── kubelet <──────── claim
 //! ```
 
+pub(crate) mod publish;
+
 mod catalog;
+mod slices;

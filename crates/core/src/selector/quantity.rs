@@ -40,6 +40,11 @@ const SUFFIXES: [(&str, i128); 15] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Amount(i128);
 
+/// An amount in Kubernetes' notation, in billionths: texts that differ may be the same amount.
+pub fn billionths(text: &str) -> Option<i128> {
+    Amount::parse(text).map(|Amount(billionths)| billionths)
+}
+
 // === impl Amount ===
 
 impl Amount {
@@ -161,7 +166,7 @@ mod tests {
             ("0.0000000001", 1),
             ("16Ei", (16 << 60) * PER_ONE),
         ] {
-            assert_eq!(Amount::parse(text), Some(Amount(billionths)), "{text}");
+            assert_eq!(super::billionths(text), Some(billionths), "{text}");
         }
         let long = "9".repeat(40);
         for bad in ["", "-", ".", "Gi", "1GB", "1 Gi", "1.2.3", "--1", "1e", "1e99", &long] {

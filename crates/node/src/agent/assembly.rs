@@ -20,6 +20,7 @@ use crate::{
     config::{Config, Policy},
     directory::DirectoryWatch,
     discovery::{self, HostWatch, Source},
+    dra,
     handover::{HandoverDesk, Handovers, Tidings},
     holders,
     host::Roots,
@@ -84,6 +85,11 @@ pub(super) fn assemble(
         dir: ground.dir,
     };
     parts.add("device plugin", plugins.run(parts.token()));
+    if let Some(client) = ground.cluster.clone() {
+        let (outside, metrics) = ((client, config.dra_driver.clone()), instruments.dra());
+        let (_, slices) = dra::publish::start(state.clone(), outside, metrics, parts.token());
+        parts.add("resource slices", slices);
+    }
     tell(config, (&state, &policy), ground.cluster, clock, parts);
     if let Some(listener) = ground.listener {
         let Heart { state, telemetry, holders, .. } = heart;

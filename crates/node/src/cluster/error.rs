@@ -30,6 +30,12 @@ pub enum ClusterError {
         /// How long it had.
         limit: Duration,
     },
+    /// The API server is older than what it is asked for.
+    #[error("{doing}: the API server has no resource.k8s.io/v1, which came with Kubernetes 1.34")]
+    NoSuchApi {
+        /// What was being done.
+        doing: String,
+    },
     /// The API server said no.
     #[error("{doing}: {}{}", said(.status), advice(.status))]
     Refused {

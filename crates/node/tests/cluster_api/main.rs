@@ -9,3 +9,5 @@ mod leases;
 mod node_label;
 mod objects;
 mod real;
+mod slice_store;
+mod slices;

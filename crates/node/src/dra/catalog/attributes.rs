@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_core::{
-    attribute::{AttributeName, AttributeValue, Attributes, Capacities, standard},
+    attribute::{AttributeName, AttributeValue, Attributes, Capacities, Quantity, standard},
     device::Device,
 };
 
 use super::Entry;
-use crate::config::DriverName;
+use crate::config::{DriverName, Sharing};
 
 /// The domain of NVIDIA's own driver. Expressions that were written for it find what they ask for.
 const NVIDIA: &str = "gpu.nvidia.com";
@@ -35,9 +35,21 @@ pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
     attributes
 }
 
-/// The capacities of a device.
-pub(super) fn capacity(device: &Device) -> Capacities {
-    device.capacity.iter().map(|(name, amount)| (published(name), *amount)).collect()
+/// The capacities of a device; one that is shared has as many shares as containers that it serves.
+pub(super) fn capacity(device: &Device, sharing: Sharing, driver: &DriverName) -> Capacities {
+    let of_device = device.capacity.iter().map(|(name, amount)| (published(name), *amount));
+    let shares = match sharing {
+        Sharing::Exclusive => None,
+        Sharing::Shared(shared) => Some(shared.replicas),
+        Sharing::Pooled(pooled) => Some(pooled.tokens),
+    };
+    let shares = shares.map(|replicas| (shares_of(driver), Quantity::Count(replicas.get().into())));
+    of_device.chain(shares).collect()
+}
+
+/// What a claim asks for of a device that is shared.
+pub(in crate::dra) fn shares_of(driver: &DriverName) -> AttributeName {
+    AttributeName::of_driver(driver.as_str(), "shares")
 }
 
 /// The name that a fact has in claims.

@@ -1,0 +1,96 @@
+//! The part that publishes what claims may have: follows the node's state, and counts how it fares.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use windlass_core::inventory::SourceState;
+
+use super::{
+    catalog::{Catalog, pool_name},
+    slices::{Manner, slices},
+};
+use crate::{
+    cluster::{
+        Client,
+        slices::{self, Content, PublishState, Wanted},
+    },
+    config::{DraOffer, DriverName},
+    metrics::DraMetrics,
+    state::NodeState,
+};
+
+/// How publishing fares, and the task to run, which ends when stopped.
+pub(crate) fn start(
+    state: watch::Receiver<Arc<NodeState>>,
+    (client, driver): (Client, DriverName),
+    metrics: DraMetrics,
+    stop: CancellationToken,
+) -> (watch::Receiver<Arc<PublishState>>, impl Future<Output = ()> + Send) {
+    let (wish, wanted) = watch::channel(None);
+    let wisher = Wisher { state, node: client.node().to_owned(), driver: driver.clone(), wish };
+    let (outcome, publisher) = slices::publish(client, driver, wanted, stop);
+    let counted = outcome.clone();
+    let run = async move {
+        tokio::select! {
+            () = publisher => {}
+            () = wisher.run() => {}
+            () = count(counted, metrics) => {}
+        }
+    };
+    (outcome, run)
+}
+
+/// Knows what is to be published.
+struct Wisher {
+    state: watch::Receiver<Arc<NodeState>>,
+    node: String,
+    driver: DriverName,
+    wish: watch::Sender<Option<Arc<Wanted>>>,
+}
+
+// === impl Wisher ===
+
+impl Wisher {
+    async fn run(mut self) {
+        loop {
+            let wanted = wanted(&self.state.borrow_and_update(), &self.node, &self.driver);
+            self.wish.send_if_modified(|wish| {
+                let is_new = wish.as_deref() != wanted.as_ref();
+                *wish = wanted.map(Arc::new);
+                is_new
+            });
+            crate::cluster::changed(&mut self.state).await;
+        }
+    }
+}
+
+/// What of a node is to be published; `None` if it offers nothing to claims.
+fn wanted(state: &NodeState, node: &str, driver: &DriverName) -> Option<Wanted> {
+    let policy = &state.policy.dra;
+    if policy.offer == DraOffer::Off {
+        return None;
+    }
+    let manner = Manner { driver, taints: policy.taints };
+    let mut wanted = slices(&Catalog::of(state, node, driver), manner);
+    let sources = state.inventory.sources.iter();
+    let starting = sources.filter(|(_, state)| **state == SourceState::Starting);
+    // What an earlier life of the agent published stays until the source has answered.
+    wanted.undecided = starting.map(|(source, _)| pool_name(node, source)).collect();
+    match state.inventory.is_complete() {
+        // It says that the driver is there.
+        true if wanted.pools.is_empty() => {
+            drop(wanted.pools.insert(node.to_owned(), vec![Content::default()]));
+        }
+        true => {}
+        false => drop(wanted.undecided.insert(node.to_owned())),
+    }
+    Some(wanted)
+}
+
+async fn count(mut outcome: watch::Receiver<Arc<PublishState>>, metrics: DraMetrics) {
+    loop {
+        metrics.stand(&outcome.borrow_and_update());
+        crate::cluster::changed(&mut outcome).await;
+    }
+}
