@@ -119,7 +119,7 @@ pub fn publish(
 ) -> (watch::Receiver<Arc<PublishState>>, impl Future<Output = ()> + Send) {
     let (outcome, receiver) = watch::channel(Arc::default());
     let attempts = Attempts::new("resource slices", &client);
-    let leveller = Leveller::new(&client, driver.clone(), outcome);
+    let leveller = Leveller::new(&client, &driver, outcome);
     let publisher = Publisher { client, driver, wanted, attempts, leveller, may_be_there: false };
     let run = async move {
         tokio::select! {

@@ -77,13 +77,11 @@ fn wanted(state: &NodeState, node: &str, driver: &DriverName) -> Option<Wanted> 
     let starting = sources.filter(|(_, state)| **state == SourceState::Starting);
     // What an earlier life of the agent published stays until the source has answered.
     wanted.undecided = starting.map(|(source, _)| pool_name(node, source)).collect();
-    match state.inventory.is_complete() {
+    if !state.inventory.is_complete() {
+        wanted.undecided.insert(node.to_owned());
+    } else if wanted.pools.is_empty() {
         // It says that the driver is there.
-        true if wanted.pools.is_empty() => {
-            drop(wanted.pools.insert(node.to_owned(), vec![Content::default()]));
-        }
-        true => {}
-        false => drop(wanted.undecided.insert(node.to_owned())),
+        wanted.pools.insert(node.to_owned(), vec![Content::default()]);
     }
     Some(wanted)
 }
@@ -92,5 +90,41 @@ async fn count(mut outcome: watch::Receiver<Arc<PublishState>>, metrics: DraMetr
     loop {
         metrics.stand(&outcome.borrow_and_update());
         crate::cluster::changed(&mut outcome).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_core::inventory::Inventory;
+
+    use super::*;
+    use crate::config::{DraPolicy, Policy};
+
+    fn pools(offer: DraOffer, sources: [(&str, SourceState); 2]) -> Option<[Vec<String>; 2]> {
+        let dra = DraPolicy { offer, ..DraPolicy::default() };
+        let policy = Arc::new(Policy { dra, ..Policy::default() });
+        let sources = sources.map(|(name, state)| (name.to_owned(), state)).into();
+        let inventory = Inventory { sources, ..Inventory::default() };
+        let state = NodeState { inventory, policy, ..NodeState::default() };
+        let wanted = wanted(&state, "n1", &DriverName::default())?;
+        Some([wanted.pools.into_keys().collect(), wanted.undecided.into_iter().collect()])
+    }
+
+    fn absent() -> SourceState {
+        SourceState::Absent("no driver".to_owned())
+    }
+
+    #[test]
+    fn what_was_published_stays_until_the_sources_have_answered() {
+        let starting = [("nics", absent()), ("nvidia", SourceState::Starting)];
+        let expected = [vec![], vec!["n1".to_owned(), "n1/nvidia".to_owned()]];
+        assert_eq!(pools(DraOffer::Beside, starting), Some(expected));
+    }
+
+    #[test]
+    fn a_node_without_devices_has_an_empty_pool_and_one_that_offers_nothing_has_none() {
+        let sources = || [("nics", absent()), ("nvidia", absent())];
+        assert_eq!(pools(DraOffer::Instead, sources()), Some([vec!["n1".to_owned()], vec![]]));
+        assert_eq!(pools(DraOffer::Off, sources()), None);
     }
 }

@@ -1,6 +1,6 @@
 //! The API server: HTTP/1 on a loopback port, in front of a [`Cluster`].
 
-use std::{convert::Infallible, net::SocketAddr, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, path::PathBuf, time::Duration};
 
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
@@ -92,6 +92,11 @@ impl ApiServer {
         self.socket = Some(bind(self.address));
     }
 
+    /// What a client reads to find it.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+
     /// A client for it, which is quick to try again.
     pub(crate) fn client(&self) -> Client {
         self.client_in(None)
@@ -105,7 +110,7 @@ impl ApiServer {
     /// A client on any node.
     pub(crate) fn client_on(&self, node: &str, pod: Option<PodIdentity>) -> Client {
         let access = ClusterAccess {
-            kubeconfig: Some(self.folder.path().join("kubeconfig")),
+            kubeconfig: Some(self.kubeconfig()),
             node_name: Some(node.to_owned()),
             pod,
             ..ClusterAccess::default()

@@ -57,7 +57,7 @@ type Plans = BTreeMap<String, PoolPlan>;
 impl Leveller {
     pub(super) fn new(
         client: &Client,
-        driver: DriverName,
+        driver: &DriverName,
         outcome: watch::Sender<Arc<PublishState>>,
     ) -> Self {
         let (driver, node) = (driver.to_string(), client.node().to_owned());
@@ -142,27 +142,15 @@ impl Leveller {
     ) -> Result<Carried, ClusterError> {
         let office = Office { api: sight.api.clone(), connection: sight.connection };
         for (pool, plan) in plans {
-            for slice in plan.delete {
-                match office.delete(&slice).await? {
-                    Answer::Done(()) => drop(sight.known.remove(&name(&slice))),
+            let wanted = wish.pools.get(&pool).map(Vec::as_slice).unwrap_or_default();
+            for slice in &plan.delete {
+                match office.delete(slice).await? {
+                    Answer::Done(()) => drop(sight.known.remove(&name(slice))),
                     Answer::Overtaken | Answer::Invalid(_) => return Ok(Carried::Overtaken),
                 }
             }
-            let wanted = wish.pools.get(&pool).map(Vec::as_slice).unwrap_or_default();
-            for (at, slice) in plan.update {
-                let answer = office.update(&slice).await?;
-                match self.learn(((&pool, at), wanted), &slice, answer) {
-                    Ok(stored) => sight.wrote(*stored),
-                    Err(carried) => return Ok(carried),
-                }
-            }
-            let owner = match plan.create.is_empty() {
-                true => None,
-                false => Some(office.owner(&self.owner.node).await?),
-            };
-            for (at, mut slice) in plan.create {
-                slice.metadata.owner_references = owner.clone().map(|owner| vec![owner]);
-                let answer = office.create(&slice).await?;
+            for (at, slice) in office.owned(plan, &self.owner.node).await? {
+                let answer = office.write(&slice).await?;
                 match self.learn(((&pool, at), wanted), &slice, answer) {
                     Ok(stored) => sight.wrote(*stored),
                     Err(carried) => return Ok(carried),

@@ -10,7 +10,7 @@ use kube::{
     core::Status,
 };
 
-use super::sight::name;
+use super::{plan::PoolPlan, sight::name};
 use crate::cluster::{ClusterError, MANAGER, client::Connection};
 
 /// Where slices are kept.
@@ -49,10 +49,36 @@ impl Office<'_> {
         }
     }
 
-    pub(super) async fn update(
+    /// What is to be updated, and then what is to be created, with its owner. The Node is asked for whenever
+    /// slices are made, since one that was made anew is another.
+    pub(super) async fn owned(
+        &self,
+        plan: PoolPlan,
+        node: &str,
+    ) -> Result<Vec<(usize, ResourceSlice)>, ClusterError> {
+        let PoolPlan { update: mut writes, create: mut creates, .. } = plan;
+        if !creates.is_empty() {
+            let owner = self.owner(node).await?;
+            for (_, slice) in &mut creates {
+                slice.metadata.owner_references = Some(vec![owner.clone()]);
+            }
+        }
+        writes.append(&mut creates);
+        Ok(writes)
+    }
+
+    /// Updates a slice that has a name, and creates one that has none yet.
+    pub(super) async fn write(
         &self,
         slice: &ResourceSlice,
     ) -> Result<Answer<ResourceSlice>, ClusterError> {
+        match slice.metadata.name {
+            Some(_) => self.update(slice).await,
+            None => self.create(slice).await,
+        }
+    }
+
+    async fn update(&self, slice: &ResourceSlice) -> Result<Answer<ResourceSlice>, ClusterError> {
         let name = name(slice);
         let doing = || format!("cannot update ResourceSlice {name}");
         let how = as_windlass();
@@ -62,17 +88,13 @@ impl Office<'_> {
         }
     }
 
-    pub(super) async fn create(
-        &self,
-        slice: &ResourceSlice,
-    ) -> Result<Answer<ResourceSlice>, ClusterError> {
+    async fn create(&self, slice: &ResourceSlice) -> Result<Answer<ResourceSlice>, ClusterError> {
         let doing = || format!("cannot create a ResourceSlice of pool {}", slice.spec.pool.name);
         judged(self.connection.ask(doing, self.api.create(&as_windlass(), slice)).await)
     }
 
-    /// The Node as what owns slices: they go when it goes. Asked for whenever slices are made, since a Node
-    /// that was made anew is another one.
-    pub(super) async fn owner(&self, node: &str) -> Result<OwnerReference, ClusterError> {
+    /// The Node as what owns slices: they go when it goes.
+    async fn owner(&self, node: &str) -> Result<OwnerReference, ClusterError> {
         let nodes: Api<Node> = Api::all(self.connection.kube.clone());
         let doing = || format!("cannot read Node {node}");
         let found = self.connection.ask(doing, nodes.get_metadata(node)).await?;

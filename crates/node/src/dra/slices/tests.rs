@@ -54,16 +54,16 @@ fn published(devices: Vec<Device>, sharing: Sharing) -> Wanted {
 
 /// A line for each device: pool, place of its slice, the device as JSON.
 fn lines(wanted: &Wanted) -> String {
-    let mut lines = String::new();
-    for (pool, slices) in &wanted.pools {
-        for (at, slice) in slices.iter().enumerate() {
-            for device in &slice.devices {
-                let device = serde_json::to_string(device).expect("plain");
-                lines += &format!("{pool} {at} {device}\n");
-            }
-        }
-    }
-    lines
+    let slices = wanted.pools.iter().flat_map(|(pool, slices)| {
+        slices.iter().enumerate().map(move |(at, slice)| (pool, at, slice))
+    });
+    let lines = slices.flat_map(|(pool, at, slice)| {
+        slice.devices.iter().map(move |device| {
+            let device = serde_json::to_string(device).expect("plain");
+            format!("{pool} {at} {device}\n")
+        })
+    });
+    lines.collect()
 }
 
 #[test]

@@ -21,16 +21,19 @@ use crate::{
 pub(super) fn device(entry: &Entry, manner: Manner<'_>) -> Device {
     let attributes = entry.attributes.iter().map(|(name, it)| (name.to_string(), attribute(it)));
     let shares = shares_of(manner.driver);
-    let is_shared = entry.sharing != Sharing::Exclusive;
+    let replicas = replicas(entry.sharing);
     let capacity = |(name, amount): (&AttributeName, &Quantity)| {
-        let request_policy = (is_shared && *name == shares).then(|| one_by_one(*amount));
+        let policy = |replicas| {
+            if *name == shares { one_by_one(*amount) } else { an_equal_part(*amount, replicas) }
+        };
+        let request_policy = replicas.map(policy);
         let value = Amount(amount.to_string());
         (name.to_string(), DeviceCapacity { request_policy, value })
     };
     let taints: Vec<_> = entry.taints.iter().map(|it| taint(it, manner)).collect();
     Device {
         name: entry.name.to_string(),
-        allow_multiple_allocations: is_shared.then_some(true),
+        allow_multiple_allocations: replicas.map(|_| true),
         attributes: some(attributes.collect()),
         capacity: some(entry.capacity.iter().map(capacity).collect()),
         taints: (!taints.is_empty()).then_some(taints),
@@ -53,12 +56,45 @@ fn attribute(value: &AttributeValue) -> DeviceAttribute {
     attribute
 }
 
-/// A claim that says nothing gets one share. The API server refuses a step that leads beyond the whole.
-fn one_by_one(whole: Quantity) -> CapacityRequestPolicy {
-    let one = || Amount("1".to_owned());
-    let (Quantity::Count(shares) | Quantity::Bytes(shares)) = whole;
-    let range = CapacityRequestPolicyRange { min: one(), max: None, step: (shares > 1).then(one) };
-    CapacityRequestPolicy { default: Some(one()), valid_range: Some(range), valid_values: None }
+/// How many have a device together; `None` if one has it alone.
+fn replicas(sharing: Sharing) -> Option<u64> {
+    match sharing {
+        Sharing::Exclusive => None,
+        Sharing::Shared(shared) => Some(shared.replicas.get().into()),
+        Sharing::Pooled(pooled) => Some(pooled.tokens.get().into()),
+    }
+}
+
+/// A claim that says nothing gets one share.
+fn one_by_one(shares: Quantity) -> CapacityRequestPolicy {
+    let one = Quantity::Count(1);
+    in_steps(&one, &one, shares > one)
+}
+
+/// A claim that says nothing of a capacity would get all of it, and leave nothing to others: it gets what
+/// everyone would get. Memory is counted in mebibytes.
+fn an_equal_part(whole: Quantity, replicas: u64) -> CapacityRequestPolicy {
+    const MIB: u64 = 1 << 20;
+    match whole {
+        Quantity::Bytes(bytes) if bytes / replicas >= MIB => {
+            let part = Quantity::Bytes(bytes / replicas / MIB * MIB);
+            in_steps(&part, &Quantity::Bytes(MIB), bytes >= 2 * MIB)
+        }
+        Quantity::Bytes(bytes) => of(&Quantity::Bytes(bytes / replicas)),
+        Quantity::Count(count) => of(&Quantity::Count(count / replicas)),
+    }
+}
+
+fn of(usual: &Quantity) -> CapacityRequestPolicy {
+    let default = Some(Amount(usual.to_string()));
+    CapacityRequestPolicy { default, valid_range: None, valid_values: None }
+}
+
+/// The API server refuses a step that leads beyond the whole.
+fn in_steps(usual: &Quantity, step: &Quantity, has_room: bool) -> CapacityRequestPolicy {
+    let step = || Amount(step.to_string());
+    let range = CapacityRequestPolicyRange { min: step(), max: None, step: has_room.then(step) };
+    CapacityRequestPolicy { valid_range: Some(range), ..of(usual) }
 }
 
 fn taint(taint: &Taint, Manner { driver, taints }: Manner<'_>) -> DeviceTaint {
