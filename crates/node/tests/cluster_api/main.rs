@@ -10,6 +10,7 @@ mod manifests;
 mod node_label;
 mod objects;
 mod real;
+mod real_slices;
 mod slice_store;
 mod slices;
 mod whole_agent;

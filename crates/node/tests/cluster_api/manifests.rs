@@ -68,7 +68,7 @@ fn documents(path: &Path) -> Vec<Value> {
         _ => format!("{line}\n"),
     });
     let text: String = lines.collect();
-    let documents = text.split("\n---\n").map(|document| serde_saphyr::from_str(document));
+    let documents = text.split("\n---\n").map(serde_saphyr::from_str);
     documents
         .map(|read| read.unwrap_or_else(|error| panic!("{}: {error}", path.display())))
         .collect()

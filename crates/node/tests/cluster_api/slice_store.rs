@@ -51,7 +51,9 @@ impl SliceStore {
     /// What a kubelet does when it starts.
     pub(crate) fn wipe(&mut self) {
         let names: Vec<_> = self.all.keys().cloned().collect();
-        names.iter().for_each(|name| self.remove(name));
+        for name in &names {
+            self.remove(name);
+        }
     }
 
     pub(crate) fn remove(&mut self, name: &str) {

@@ -19,7 +19,7 @@ use windlass_node::{
 use crate::{
     api_server::{ApiServer, LIMIT},
     objects::{Cluster, NODE_UID, Refusal, status},
-    slice_store::PATH,
+    slice_store::{PATH, SliceStore},
 };
 
 const POOL: &str = "n1/nvidia";
@@ -179,7 +179,7 @@ async fn a_kubelet_that_starts_wipes_all_and_all_is_published_again() {
     // The Node was made anew meanwhile.
     server.cluster.send_modify(|cluster| {
         cluster.node_uid = "another";
-        cluster.change_slices(|slices| slices.wipe());
+        cluster.change_slices(SliceStore::wipe);
     });
     let cluster = server.until(|cluster| cluster.slices.all.len() == 2).await;
     assert_eq!(published(&cluster), ["00000 1/2 a", "00001 1/2 b"]);

@@ -20,6 +20,11 @@ fn policy(offer: DraOffer) -> Policy {
     Policy { health, dra, ..Policy::default() }
 }
 
+/// Everything is offered to claims as well.
+pub(crate) fn policy_beside() -> Policy {
+    policy(DraOffer::Beside)
+}
+
 /// All published devices, by pool.
 fn devices(cluster: &Cluster) -> BTreeMap<&str, Vec<&Value>> {
     let mut pools = BTreeMap::<_, Vec<_>>::new();

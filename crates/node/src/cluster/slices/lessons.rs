@@ -74,12 +74,6 @@ impl Lessons {
         for loss in Loss::between(sent, &stored) {
             if self.lost.insert(loss) {
                 self.count += 1;
-                let (fields, gate) = (loss.fields(), loss.gate().unwrap_or("unknown"));
-                tracing::warn!(
-                    fields,
-                    gate,
-                    "the API server drops what its feature gate is off for"
-                );
             }
         }
         self.kept.insert(place, (sent.plain(), stored.plain()));

@@ -220,6 +220,10 @@ fn say(before: &PublishState, now: &PublishState) {
         let super::LeftOut { pool, device, reason } = left_out;
         tracing::warn!(pool, device, reason, "a device is not published");
     }
+    for loss in now.lost.difference(&before.lost) {
+        let (fields, gate) = (loss.fields(), loss.gate().unwrap_or("unknown"));
+        tracing::warn!(fields, gate, "the API server drops what its feature gate is off for");
+    }
     if let Some(error) = now.error.as_ref().filter(|error| before.error.as_ref() != Some(error)) {
         tracing::warn!(error, "what is wanted is not published");
     }

@@ -19,6 +19,10 @@ const OURS_OF_NVIDIA: &str = "nvidia.com";
 /// What says who a board is, and is nobody's business but the node's.
 const PRIVATE: [&str; 2] = ["serial", "serialNumber"];
 
+/// What comes and goes with the load: each change would be written to the API server and looked at by the
+/// scheduler, and nothing is chosen by it.
+const PASSING: [&str; 2] = ["powerSlowdown", "thermalSlowdown"];
+
 /// What every device says of itself, in the driver's domain.
 const TYPE: &str = "type";
 
@@ -27,7 +31,8 @@ const MOST: usize = 32;
 
 /// The attributes of a device.
 pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
-    let public = device.attributes.iter().filter(|(name, _)| !PRIVATE.contains(&name.name()));
+    let is_told = |name: &str| !PRIVATE.contains(&name) && !PASSING.contains(&name);
+    let public = device.attributes.iter().filter(|(name, _)| is_told(name.name()));
     let mut attributes: Attributes =
         public.map(|(name, value)| (published(name), value.clone())).collect();
     let kind = AttributeValue::string(device.kind.to_string());
