@@ -1,5 +1,5 @@
-//! The API server, for the few things that need one: labels, events, leases, claims, and a label of the
-//! own Node.
+//! The API server, for the few things that need one: labels, events, leases, claims, ResourceSlices, and a
+//! label of the own Node.
 //!
 //! The agent serves its kubelet without it. Nothing connects before a part has something to say or
 //! to ask; each part then has a connection of its own, and lets go of it at the first failure, so that
@@ -9,6 +9,7 @@ pub mod events;
 pub mod labels;
 pub mod leases;
 pub mod node_label;
+pub mod slices;
 
 mod attempts;
 mod claims;
@@ -23,7 +24,7 @@ pub use error::ClusterError;
 const MANAGER: &str = "windlass";
 
 /// The next change; a channel whose sender is gone has none.
-async fn changed<T>(receiver: &mut tokio::sync::watch::Receiver<T>) {
+pub(crate) async fn changed<T>(receiver: &mut tokio::sync::watch::Receiver<T>) {
     if receiver.changed().await.is_err() {
         std::future::pending::<()>().await;
     }

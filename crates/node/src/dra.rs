@@ -9,6 +9,8 @@
 //! ```
 
 pub(crate) mod catalog;
+pub(crate) mod publish;
+
 mod claim;
 mod desk;
 mod document;
@@ -22,5 +24,6 @@ mod record;
 mod registrar;
 mod serve;
 mod service;
+mod slices;
 
 pub(crate) use driver::{Driver, Surroundings};

@@ -6,6 +6,7 @@
 
 mod build;
 mod devices;
+mod dra;
 mod family;
 mod handover;
 mod node;
@@ -23,6 +24,7 @@ use prometheus_client::{
 use tokio::sync::watch;
 use windlass_core::resource::ResourceName;
 
+pub(crate) use dra::DraMetrics;
 pub(crate) use handover::HandoverMetrics;
 pub(crate) use placements::PlacementMetrics;
 pub(crate) use reload::ReloadMetrics;
@@ -55,6 +57,7 @@ pub(crate) struct Instruments {
     transitions: Transitions,
     reload: ReloadMetrics,
     handover: HandoverMetrics,
+    dra: DraMetrics,
 }
 
 /// The snapshots that pages are made from.
@@ -81,6 +84,7 @@ pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
         transitions: Transitions::register(&mut registry),
         reload: ReloadMetrics::register(&mut registry, clock.now()),
         handover: HandoverMetrics::register(&mut registry),
+        dra: DraMetrics::register(&mut registry),
     };
     (registry, instruments)
 }
@@ -122,6 +126,11 @@ impl Instruments {
     /// For the part that does what lies between two containers.
     pub(crate) fn handover(&self) -> HandoverMetrics {
         self.handover.clone()
+    }
+
+    /// For the part that publishes devices for claims.
+    pub(crate) fn dra(&self) -> DraMetrics {
+        self.dra.clone()
     }
 
     /// Counts changes of health until the state's keeper ends.

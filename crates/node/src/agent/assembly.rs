@@ -86,15 +86,21 @@ pub(super) fn assemble(
         choices,
         company: Together::default(),
         handovers: heart.handovers.clone(),
-        ledger,
+        ledger: ledger.clone(),
         directory,
         dir: ground.dir,
     };
     parts.add("device plugin", plugins.run(parts.token()));
+    if let Some(client) = ground.cluster.clone() {
+        let (outside, metrics) = ((client, config.dra_driver.clone()), instruments.dra());
+        let sight = (state.clone(), ledger.watch());
+        let (_, slices) = dra::publish::start(sight, outside, metrics, parts.token());
+        parts.add("resource slices", slices);
+    }
     let surroundings = dra::Surroundings {
         clock,
         cluster: ground.cluster.clone(),
-        ledger: LedgerDesk::default(),
+        ledger,
         policy: policy.clone(),
         state: state.clone(),
     };

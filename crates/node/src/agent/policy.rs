@@ -9,7 +9,7 @@ use crate::{
     clock::Clock,
     cluster::{Client, InvalidNodeName, node_label},
     config::{
-        Config, LabelOutput, LabelValue, Policy,
+        Config, DraOffer, LabelOutput, LabelValue, Policy,
         reload::{Follow, ReloadStatus, Reloader, Wakes},
     },
     metrics::ReloadMetrics,
@@ -32,10 +32,13 @@ impl PolicySource {
         let by_label = matches!(self, Self::Followed(Follow { label: Some(_), .. }));
         let labels =
             matches!(config.policy.labels.output, LabelOutput::Node | LabelOutput::NodeFeature);
+        let claims = config.policy.dra.offer != DraOffer::Off;
         let leases = config.policy.sources.iter().any(|source| source.lease);
         match Client::new(&config.cluster) {
             Ok(client) => Ok(Some(client)),
-            Err(error) if by_label || labels || leases || config.cluster.events => Err(error),
+            Err(error) if by_label || labels || leases || claims || config.cluster.events => {
+                Err(error)
+            }
             Err(_) => Ok(None),
         }
     }

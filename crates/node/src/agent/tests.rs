@@ -88,7 +88,8 @@ impl Node {
             ledger: ledger.clone(),
             clock,
         };
-        let state = assembly::assemble(&self.config, ground, (registry, instruments), &mut parts);
+        let (state, _) =
+            assembly::assemble(&self.config, ground, (registry, instruments), &mut parts);
         Life { ledger, policy, state, parts }
     }
 

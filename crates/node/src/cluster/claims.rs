@@ -37,7 +37,7 @@ impl Claims {
         match connection.ask(doing, claims.get(&claim.name)).await {
             Ok(found) => Ok(Some(found)),
             Err(error) if is_about_claims(&error) => Ok(None),
-            Err(error) if error.is_not_found() => Err(ClusterError::NoClaims { doing: doing() }),
+            Err(error) if error.is_not_found() => Err(ClusterError::NoSuchApi { doing: doing() }),
             Err(error) => {
                 // New credentials are read with the next connection.
                 self.connection.send_replace(None);

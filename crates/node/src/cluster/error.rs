@@ -30,9 +30,9 @@ pub enum ClusterError {
         /// How long it had.
         limit: Duration,
     },
-    /// The API server is older than what is asked of it.
-    #[error("{doing}: the API server has no resource.k8s.io/v1, which Kubernetes has since 1.34")]
-    NoClaims {
+    /// The API server is older than what it is asked for.
+    #[error("{doing}: the API server has no resource.k8s.io/v1, which came with Kubernetes 1.34")]
+    NoSuchApi {
         /// What was being done.
         doing: String,
     },

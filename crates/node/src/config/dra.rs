@@ -15,6 +15,19 @@ pub struct DraPolicy {
     pub offer: DraOffer,
     /// Which devices are; none named are all.
     pub devices: Vec<Selector>,
+    /// What the taint of a device does.
+    pub taints: DraTaints,
+}
+
+/// What the taint of a device does. Containers that have the device stay in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum DraTaints {
+    /// It is given to no claim that does not tolerate it.
+    #[default]
+    NoSchedule,
+    /// Nothing: it only tells.
+    None,
 }
 
 /// Through which of the kubelet's two ways devices are offered.

@@ -13,6 +13,7 @@ use windlass_core::{
     device::{Device, DeviceId},
 };
 
+pub(super) use self::attributes::shares_of;
 pub(crate) use self::name::EntryName;
 use crate::{
     config::{DriverName, Sharing},
@@ -72,13 +73,14 @@ impl Catalog {
     pub(crate) fn of(state: &NodeState, node: &str, driver: &DriverName, ledger: &Ledger) -> Self {
         let mut catalog = Self::default();
         for (device, sharing) in claimable(state) {
-            let pool = catalog.pools.entry(pool_name(node, device)).or_default();
+            let pool = catalog.pools.entry(pool_name(node, device.source.as_str()));
+            let pool = pool.or_default();
             pool.entries.push(Entry {
                 name: EntryName::of(&device.id),
                 device: device.id.clone(),
                 sharing,
                 attributes: attributes::of(device, driver),
-                capacity: attributes::capacity(device),
+                capacity: attributes::capacity(device, sharing, driver),
                 taints: trouble(device).into_iter().chain(held(state, ledger, device)).collect(),
             });
         }
@@ -97,8 +99,9 @@ fn claimable(state: &NodeState) -> impl Iterator<Item = (&Device, Sharing)> {
     state.inventory.devices.iter().filter_map(move |device| Some((device, sharing(device)?)))
 }
 
-fn pool_name(node: &str, device: &Device) -> String {
-    format!("{node}/{}", device.source)
+/// The pool of a source's devices.
+pub(super) fn pool_name(node: &str, source: &str) -> String {
+    format!("{node}/{source}")
 }
 
 /// A device that is not healthy.

@@ -20,7 +20,7 @@ use windlass_kubelet_api::dra::health::{
 };
 
 use super::{catalog::Catalog, record::Records};
-use crate::{clock::Clock, config::DriverName, kept::Versioned, state::NodeState};
+use crate::{clock::Clock, config::DriverName, kept::Versioned, ledger::Ledger, state::NodeState};
 
 /// Serves the list to each kubelet that asks.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl HealthList {
     /// Of what claims have, that it is gone is known too.
     fn known(&mut self) -> Known {
         let state = self.state.borrow_and_update().clone();
-        let catalog = Catalog::of(&state, &self.node, &self.driver);
+        let catalog = Catalog::of(&state, &self.node, &self.driver, &Ledger::default());
         let gone = (HealthStatus::Unhealthy, "no longer on this node".to_owned());
         let records = self.records.borrow_and_update();
         let held = records.1.values().flat_map(|entry| &entry.devices);

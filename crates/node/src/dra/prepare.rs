@@ -399,7 +399,7 @@ impl Preparer {
 
 impl Ground {
     fn catalog(&self, state: &NodeState) -> Catalog {
-        Catalog::of(state, &self.node, &self.driver)
+        Catalog::of(state, &self.node, &self.driver, &self.ledger.watch().borrow())
     }
 
     async fn read(&self, claim: &ClaimRef) -> Result<Claim, ReadError> {

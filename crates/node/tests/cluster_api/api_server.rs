@@ -1,6 +1,6 @@
 //! The API server: HTTP/1 on a loopback port, in front of a [`Cluster`].
 
-use std::{convert::Infallible, net::SocketAddr, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, path::PathBuf, time::Duration};
 
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
@@ -25,7 +25,7 @@ use windlass_node::{
     config::{ClusterAccess, PodIdentity},
 };
 
-use crate::objects::{Answer, Asked, Cluster, NODE};
+use crate::objects::{Answer, Asked, Cluster, Kind, NODE};
 
 /// How long anything may take before a test has failed.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
@@ -92,6 +92,11 @@ impl ApiServer {
         self.socket = Some(bind(self.address));
     }
 
+    /// What a client reads to find it.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+
     /// A client for it, which is quick to try again.
     pub(crate) fn client(&self) -> Client {
         self.client_in(None)
@@ -105,7 +110,7 @@ impl ApiServer {
     /// A client on any node.
     pub(crate) fn client_on(&self, node: &str, pod: Option<PodIdentity>) -> Client {
         let access = ClusterAccess {
-            kubeconfig: Some(self.folder.path().join("kubeconfig")),
+            kubeconfig: Some(self.kubeconfig()),
             node_name: Some(node.to_owned()),
             pod,
             ..ClusterAccess::default()
@@ -182,7 +187,9 @@ async fn answer(
     Ok(match answer {
         Answer::Json(code, value) => whole(code, "application/json", value.to_string()),
         Answer::Text(code, text) => whole(code, "text/plain; charset=utf-8", text.to_owned()),
-        Answer::Watch(from) => response(200, "application/json", changes(&cluster, from)),
+        Answer::Watch(kind, from) => {
+            response(200, "application/json", changes(&cluster, (kind, from)))
+        }
     })
 }
 
@@ -202,7 +209,9 @@ async fn read(request: Request<Incoming>) -> Result<Asked, hyper::Error> {
     Ok(Asked {
         method: parts.method.to_string(),
         path: parts.uri.path().to_owned(),
-        query: pairs.map(|(key, value)| (key.to_owned(), value.replace("%3D", "="))).collect(),
+        query: pairs
+            .map(|(key, value)| (key.to_owned(), value.replace("%3D", "=").replace("%2C", ",")))
+            .collect(),
         content_type: header(header::CONTENT_TYPE),
         accept: header(header::ACCEPT),
         body: serde_json::from_slice(&body).unwrap_or_default(),
@@ -210,15 +219,16 @@ async fn read(request: Request<Incoming>) -> Result<Asked, hyper::Error> {
 }
 
 /// The changes after a version, a line each, until all watches are cut.
-fn changes(cluster: &watch::Sender<Cluster>, from: u64) -> Body {
+fn changes(cluster: &watch::Sender<Cluster>, (kind, from): (Kind, u64)) -> Body {
     let cuts = cluster.borrow().cuts;
     let snapshots = cluster.subscribe();
     let mut last = from;
     let news = WatchStream::new(snapshots).map_while(move |cluster| {
-        let lines = cluster.history.iter().filter(|(version, _)| *version > last);
+        let history = cluster.history(kind);
+        let lines = history.iter().filter(|(version, _)| *version > last);
         let lines: String =
             lines.flat_map(|(_, event)| [event.to_string(), "\n".to_owned()]).collect();
-        last = cluster.history.last().map_or(last, |(version, _)| last.max(*version));
+        last = history.last().map_or(last, |(version, _)| last.max(*version));
         (cluster.cuts == cuts).then_some(lines)
     });
     let frames = news.filter(|lines| !lines.is_empty()).map(|lines| Ok(Frame::data(lines.into())));

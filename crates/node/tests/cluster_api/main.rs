@@ -6,6 +6,19 @@ mod api_server;
 mod events;
 mod labels;
 mod leases;
+mod manifests;
 mod node_label;
 mod objects;
 mod real;
+mod real_slices;
+mod slice_store;
+mod slices;
+mod whole_agent;
+
+// What the tests of a whole agent have in common.
+#[path = "../common/folder.rs"]
+mod folder;
+#[path = "../common/node.rs"]
+mod node;
+#[path = "../common/running.rs"]
+mod running;

@@ -1,4 +1,5 @@
-//! A cluster's objects as far as the agent touches them: one Node, `NodeFeature`s, events, leases.
+//! A cluster's objects as far as the agent touches them: one Node, `NodeFeature`s, events, leases,
+//! ResourceSlices.
 //!
 //! Server-side apply, watch and the checks of events follow the API server's own code: apply removes
 //! what the same manager no longer names and refuses what another manager keeps at another value.
@@ -6,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
+
+use crate::slice_store::SliceStore;
 
 /// The Node that there is, and its unique id.
 pub(crate) const NODE: &str = "n1";
@@ -21,10 +24,12 @@ pub(crate) struct Cluster {
     pub(crate) events: BTreeMap<String, Value>,
     /// Leases by `namespace/name`.
     pub(crate) leases: BTreeMap<String, Value>,
+    pub(crate) slices: SliceStore,
     /// Everything that was asked, in order.
     pub(crate) log: Vec<Asked>,
     pub(crate) refusals: Vec<Refusal>,
     pub(crate) has_node: bool,
+    pub(crate) node_uid: &'static str,
     pub(crate) has_nfd: bool,
     /// Watches from this version or an older one are too old.
     pub(crate) compacted: u64,
@@ -60,7 +65,14 @@ pub(crate) enum Answer {
     Json(u16, Value),
     Text(u16, &'static str),
     /// A stream of changes after this version.
-    Watch(u64),
+    Watch(Kind, u64),
+}
+
+/// What is watched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Node,
+    Slices,
 }
 
 /// A refusal as the API server words one.
@@ -80,9 +92,11 @@ impl Default for Cluster {
             node_features: BTreeMap::new(),
             events: BTreeMap::new(),
             leases: BTreeMap::new(),
+            slices: SliceStore::default(),
             log: Vec::new(),
             refusals: Vec::new(),
             has_node: true,
+            node_uid: NODE_UID,
             has_nfd: true,
             compacted: 0,
             cuts: 0,
@@ -146,6 +160,11 @@ impl Cluster {
                     rest.first().copied().or_else(|| asked.body["metadata"]["name"].as_str());
                 self.lease(format!("{space}/{}", name.expect("a name")), asked)
             }
+            (_, ["apis", "resource.k8s.io", "v1", "resourceslices", name @ ..]) => {
+                let (mut answer, name) = (None, name.first().copied());
+                self.change_slices(|slices| answer = Some(slices.answer(name, asked)));
+                answer.expect("answered")
+            }
             _ => Answer::Text(404, "404 page not found\n"),
         }
     }
@@ -180,7 +199,21 @@ impl Cluster {
             let text = format!("too old resource version: {from} ({})", self.version);
             return Answer::Json(410, status(410, "Expired", &text));
         }
-        Answer::Watch(from)
+        Answer::Watch(Kind::Node, from)
+    }
+
+    pub(crate) fn history(&self, kind: Kind) -> &[(u64, Value)] {
+        match kind {
+            Kind::Node => &self.history,
+            Kind::Slices => &self.slices.history,
+        }
+    }
+
+    /// Changes the slices behind everyone's back.
+    pub(crate) fn change_slices(&mut self, change: impl FnOnce(&mut SliceStore)) {
+        self.slices.version = self.version;
+        change(&mut self.slices);
+        self.version = self.slices.version;
     }
 
     fn get_node(&self, name: &str) -> Answer {
@@ -196,7 +229,7 @@ impl Cluster {
         json!({
             "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
             "metadata": {
-                "name": NODE, "uid": NODE_UID, "resourceVersion": self.version.to_string(),
+                "name": NODE, "uid": self.node_uid, "resourceVersion": self.version.to_string(),
                 "labels": self.node_labels(),
             },
         })

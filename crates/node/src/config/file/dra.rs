@@ -7,7 +7,9 @@ use super::{
     resources::{SelectorEntry, unlined},
     word::Written,
 };
-use crate::config::{DraOffer, DraPolicy, DriverName, Remark, SourceRule, document::Lined};
+use crate::config::{
+    DraOffer, DraPolicy, DraTaints, DriverName, Remark, SourceRule, document::Lined,
+};
 
 /// What is offered through Dynamic Resource Allocation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -23,6 +25,9 @@ pub(super) struct DraEntry {
     /// Which devices are; left out, all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     devices: Vec<Lined<SelectorEntry>>,
+    /// What the taint of a device that is not healthy does; left out, `noSchedule`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    taints: Option<DraTaints>,
 }
 
 // === impl DraEntry ===
@@ -41,7 +46,11 @@ impl DraEntry {
         let devices = self.devices.into_iter();
         let devices =
             devices.map(|Lined { line, value }| value.into_selector(line, sources, wrong));
-        DraPolicy { offer: self.offer.unwrap_or_default(), devices: devices.collect() }
+        DraPolicy {
+            offer: self.offer.unwrap_or_default(),
+            devices: devices.collect(),
+            taints: self.taints.unwrap_or_default(),
+        }
     }
 
     pub(super) fn of(driver: &DriverName, policy: &DraPolicy) -> Option<Self> {
@@ -49,9 +58,12 @@ impl DraEntry {
             offer: Some(policy.offer).filter(|offer| *offer != DraOffer::default()),
             driver: Some(driver).filter(|it| **it != DriverName::default()).cloned().map(Written),
             devices: policy.devices.iter().map(|it| unlined(it.into())).collect(),
+            taints: Some(policy.taints).filter(|taints| *taints != DraTaints::default()),
         };
-        let says_something =
-            entry.offer.is_some() || entry.driver.is_some() || !entry.devices.is_empty();
+        let says_something = entry.offer.is_some()
+            || entry.driver.is_some()
+            || entry.taints.is_some()
+            || !entry.devices.is_empty();
         says_something.then_some(entry)
     }
 }

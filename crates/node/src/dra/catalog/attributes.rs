@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_core::{
-    attribute::{AttributeName, AttributeValue, Attributes, Capacities, standard},
+    attribute::{AttributeName, AttributeValue, Attributes, Capacities, Quantity, standard},
     device::Device,
 };
 
 use super::Entry;
-use crate::config::DriverName;
+use crate::config::{DriverName, Sharing};
 
 /// The domain of NVIDIA's own driver. Expressions that were written for it find what they ask for.
 const NVIDIA: &str = "gpu.nvidia.com";
@@ -19,6 +19,10 @@ const OURS_OF_NVIDIA: &str = "nvidia.com";
 /// What says who a board is, and is nobody's business but the node's.
 const PRIVATE: [&str; 2] = ["serial", "serialNumber"];
 
+/// What comes and goes with the load: each change would be written to the API server and looked at by the
+/// scheduler, and nothing is chosen by it.
+const PASSING: [&str; 2] = ["powerSlowdown", "thermalSlowdown"];
+
 /// What every device says of itself, in the driver's domain.
 const TYPE: &str = "type";
 
@@ -27,7 +31,8 @@ const MOST: usize = 32;
 
 /// The attributes of a device.
 pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
-    let public = device.attributes.iter().filter(|(name, _)| !PRIVATE.contains(&name.name()));
+    let is_told = |name: &str| !PRIVATE.contains(&name) && !PASSING.contains(&name);
+    let public = device.attributes.iter().filter(|(name, _)| is_told(name.name()));
     let mut attributes: Attributes =
         public.map(|(name, value)| (published(name), value.clone())).collect();
     let kind = AttributeValue::string(device.kind.to_string());
@@ -35,9 +40,21 @@ pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
     attributes
 }
 
-/// The capacities of a device.
-pub(super) fn capacity(device: &Device) -> Capacities {
-    device.capacity.iter().map(|(name, amount)| (published(name), *amount)).collect()
+/// The capacities of a device; one that is shared has as many shares as containers that it serves.
+pub(super) fn capacity(device: &Device, sharing: Sharing, driver: &DriverName) -> Capacities {
+    let of_device = device.capacity.iter().map(|(name, amount)| (published(name), *amount));
+    let shares = match sharing {
+        Sharing::Exclusive => None,
+        Sharing::Shared(shared) => Some(shared.replicas),
+        Sharing::Pooled(pooled) => Some(pooled.tokens),
+    };
+    let shares = shares.map(|replicas| (shares_of(driver), Quantity::Count(replicas.get().into())));
+    of_device.chain(shares).collect()
+}
+
+/// What a claim asks for of a device that is shared.
+pub(in crate::dra) fn shares_of(driver: &DriverName) -> AttributeName {
+    AttributeName::published(driver.as_str(), "shares")
 }
 
 /// The name that a fact has in claims.

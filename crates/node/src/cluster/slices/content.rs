@@ -1,0 +1,142 @@
+//! What is in a slice, and when two are the same: amounts count, not how they are written; when the API
+//! server saw a taint first does not.
+
+use k8s_openapi::{
+    api::resource::v1::{
+        CapacityRequestPolicy, CounterSet, Device, DeviceTaint, ResourceSlice, ResourceSliceSpec,
+    },
+    apimachinery::pkg::api::resource::Quantity,
+};
+use windlass_core::selector::Amount;
+
+/// What is in a slice: devices, or the counters that devices of the same pool consume.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Content {
+    /// In the order in which they are to be tried.
+    pub devices: Vec<Device>,
+    /// What devices take their parts from.
+    pub shared_counters: Vec<CounterSet>,
+}
+
+// === impl Content ===
+
+impl Content {
+    /// What is in a slice that is published.
+    pub(super) fn of(slice: &ResourceSlice) -> Self {
+        Self {
+            devices: slice.spec.devices.clone().unwrap_or_default(),
+            shared_counters: slice.spec.shared_counters.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Puts it into a slice. Taints that were there keep their time.
+    pub(super) fn put_into(&self, spec: &mut ResourceSliceSpec) {
+        let known = spec.devices.take().unwrap_or_default();
+        let devices = self.devices.iter().cloned().map(|device| with_times(device, &known));
+        let devices: Vec<_> = devices.collect();
+        // A slice has the one or the other, and an empty pool's has no devices at all.
+        spec.devices = Some(devices).filter(|devices| !devices.is_empty());
+        let counters = Some(self.shared_counters.clone());
+        spec.shared_counters = counters.filter(|counters| !counters.is_empty());
+    }
+
+    /// Whether the API server would keep both as the same.
+    pub(super) fn is_same_as(&self, other: &Self) -> bool {
+        self.plain() == other.plain()
+    }
+
+    /// Every amount in billionths, and no times.
+    pub(super) fn plain(&self) -> Self {
+        let mut plain = self.clone();
+        plain.devices.iter_mut().for_each(make_plain);
+        let sets = plain.shared_counters.iter_mut();
+        sets.flat_map(|set| set.counters.values_mut())
+            .for_each(|counter| normalize(&mut counter.value));
+        plain
+    }
+}
+
+fn with_times(mut device: Device, known: &[Device]) -> Device {
+    let Some(before) = known.iter().find(|known| known.name == device.name) else { return device };
+    let before = before.taints.iter().flatten();
+    let same = |taint: &DeviceTaint, other: &DeviceTaint| {
+        (&taint.key, &taint.value, &taint.effect) == (&other.key, &other.value, &other.effect)
+    };
+    for taint in device.taints.iter_mut().flatten().filter(|taint| taint.time_added.is_none()) {
+        let known = before.clone().find(|known| same(known, taint));
+        taint.time_added = known.and_then(|known| known.time_added.clone());
+    }
+    device
+}
+
+fn make_plain(device: &mut Device) {
+    device.attributes.take_if(|attributes| attributes.is_empty());
+    device.capacity.take_if(|capacity| capacity.is_empty());
+    device.taints.take_if(|taints| taints.is_empty());
+    device.consumes_counters.take_if(|consumed| consumed.is_empty());
+    device.taints.iter_mut().flatten().for_each(|taint| taint.time_added = None);
+    for capacity in device.capacity.iter_mut().flat_map(|capacity| capacity.values_mut()) {
+        normalize(&mut capacity.value);
+        capacity.request_policy.iter_mut().flat_map(amounts).for_each(normalize);
+    }
+    let consumed = device.consumes_counters.iter_mut().flatten();
+    consumed
+        .flat_map(|consumed| consumed.counters.values_mut())
+        .for_each(|counter| normalize(&mut counter.value));
+}
+
+fn amounts(policy: &mut CapacityRequestPolicy) -> impl Iterator<Item = &mut Quantity> {
+    let range = policy.valid_range.iter_mut();
+    let range =
+        range.flat_map(|range| [Some(&mut range.min), range.max.as_mut(), range.step.as_mut()]);
+    let values = policy.valid_values.iter_mut().flatten();
+    policy.default.iter_mut().chain(values).chain(range.flatten())
+}
+
+/// What is no amount stays as it is.
+fn normalize(Quantity(text): &mut Quantity) {
+    if let Some(amount) = Amount::parse(text) {
+        *text = format!("{}n", amount.billionths());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn content(memory: &str, taint_time: Option<&str>) -> Content {
+        let taint = json!({
+            "key": "windlass.dev/unhealthy", "value": "xid-79", "effect": "NoSchedule",
+            "timeAdded": taint_time,
+        });
+        let capacity = json!({"gpu.nvidia.com/memory": {"value": memory}});
+        let device = json!({"name": "gpu-0", "capacity": capacity, "taints": [taint]});
+        let devices = vec![serde_json::from_value(device).expect("a device")];
+        Content { devices, ..Content::default() }
+    }
+
+    #[test]
+    fn how_an_amount_is_written_and_when_a_taint_came_make_no_difference() {
+        let now = Some("2026-01-02T03:04:05Z");
+        assert!(content("80Gi", None).is_same_as(&content("81920Mi", now)));
+        assert!(!content("80Gi", None).is_same_as(&content("80G", None)));
+        let mut two = content("80Gi", None);
+        two.devices.push(Device { name: "gpu-1".to_owned(), ..Device::default() });
+        let mut swapped = two.clone();
+        swapped.devices.swap(0, 1);
+        assert!(!two.is_same_as(&swapped), "order is priority");
+    }
+
+    #[test]
+    fn a_taint_that_stays_keeps_its_time() {
+        let known = content("80Gi", Some("2026-01-02T03:04:05Z"));
+        let mut spec = ResourceSliceSpec { devices: Some(known.devices), ..Default::default() };
+        content("40Gi", None).put_into(&mut spec);
+        let device = &spec.devices.as_ref().expect("devices")[0];
+        let taint = &device.taints.as_ref().expect("taints")[0];
+        assert!(taint.time_added.is_some());
+        assert_eq!(device.capacity.as_ref().expect("one")["gpu.nvidia.com/memory"].value.0, "40Gi");
+    }
+}

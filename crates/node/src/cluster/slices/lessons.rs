@@ -1,0 +1,151 @@
+//! What the API server has taught over one connection: which devices it refuses, which fields it drops.
+//!
+//! What is learnt holds for what was sent: a device that changes is sent again. With a new connection all of
+//! it is forgotten, since the API server may be another version by then.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourceSlice};
+use kube::core::Status;
+
+use super::{Content, LeftOut, Loss, Wanted};
+
+/// What was learnt.
+#[derive(Default)]
+pub(super) struct Lessons {
+    /// Devices that are refused, by pool and name, and why.
+    devices: BTreeMap<(String, String), (Device, String)>,
+    /// Pools that are refused for none of their devices, and why.
+    pools: BTreeMap<String, (Vec<Content>, String)>,
+    /// What is kept of what was sent, by pool and place.
+    kept: BTreeMap<(String, usize), (Content, Content)>,
+    lost: BTreeSet<Loss>,
+    count: u64,
+}
+
+/// Where a slice belongs: its pool, and its place there.
+pub(super) type Place<'a> = (&'a str, usize);
+
+// === impl Lessons ===
+
+impl Lessons {
+    /// What is wanted, less what cannot be had.
+    pub(super) fn apply(&self, wanted: &Wanted) -> Wanted {
+        let mut rest = wanted.clone();
+        for (pool, (refused, _)) in &self.pools {
+            // What is there stays as it is.
+            if rest.pools.get(pool) == Some(refused) {
+                rest.pools.remove(pool);
+                rest.undecided.insert(pool.clone());
+            }
+        }
+        for (pool, slices) in &mut rest.pools {
+            for slice in slices {
+                let kept = |device: &Device| match self.obstacle(pool, device) {
+                    None => true,
+                    Some(reason) => {
+                        let (pool, device) = (pool.clone(), device.name.clone());
+                        rest.left_out.push(LeftOut { pool, device, reason });
+                        false
+                    }
+                };
+                slice.devices.retain(kept);
+            }
+        }
+        rest
+    }
+
+    /// Whether a slice that is there is what would come of sending this.
+    pub(super) fn keeps(&self, place: Place<'_>, sent: &Content, there: &ResourceSlice) -> bool {
+        let there = Content::of(there).plain();
+        let sent = sent.plain();
+        let kept = self.kept.get(&(place.0.to_owned(), place.1));
+        there == sent || kept.is_some_and(|kept| kept.0 == sent && kept.1 == there)
+    }
+
+    /// What is kept of what was sent.
+    pub(super) fn stored(&mut self, place: Place<'_>, sent: &Content, answer: &ResourceSlice) {
+        let stored = Content::of(answer);
+        let place = (place.0.to_owned(), place.1);
+        if stored.is_same_as(sent) {
+            self.kept.remove(&place);
+            return;
+        }
+        for loss in Loss::between(sent, &stored) {
+            if self.lost.insert(loss) {
+                self.count += 1;
+            }
+        }
+        self.kept.insert(place, (sent.plain(), stored.plain()));
+    }
+
+    /// Why a slice is refused: because of devices that are named, or else as a whole.
+    pub(super) fn refused(
+        &mut self,
+        (pool, wanted): (&str, &[Content]),
+        sent: &Content,
+        status: &Status,
+    ) {
+        let causes = status.details.iter().flat_map(|details| &details.causes);
+        let mut reasons = BTreeMap::<usize, Vec<String>>::new();
+        for cause in causes {
+            if let Some(at) = device_index(&cause.field) {
+                let reason = format!("{}: {}", cause.field, cause.message);
+                reasons.entry(at).or_default().push(reason);
+            }
+        }
+        let named = reasons.into_iter().filter_map(|(at, why)| Some((sent.devices.get(at)?, why)));
+        let named: Vec<_> = named.collect();
+        self.count += 1;
+        if named.is_empty() {
+            let refused = (wanted.to_vec(), status.message.clone());
+            self.pools.insert(pool.to_owned(), refused);
+        }
+        for (device, why) in named {
+            let reason = format!("refused by the API server: {}", why.join("; "));
+            let key = (pool.to_owned(), device.name.clone());
+            self.devices.insert(key, (device.clone(), reason));
+        }
+    }
+
+    /// How often something was learnt.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(super) fn lost(&self) -> &BTreeSet<Loss> {
+        &self.lost
+    }
+
+    /// Why pools are refused that are still wanted as they were.
+    pub(super) fn refusals(&self, wanted: &Wanted) -> Option<String> {
+        let refusals = self.pools.iter().filter_map(|(pool, (refused, why))| {
+            let is_wanted = wanted.pools.get(pool) == Some(refused);
+            is_wanted.then(|| format!("pool {pool} is refused: {why}"))
+        });
+        let refusals: Vec<_> = refusals.collect();
+        (!refusals.is_empty()).then(|| refusals.join("; "))
+    }
+
+    /// Why a device cannot be published.
+    fn obstacle(&self, pool: &str, device: &Device) -> Option<String> {
+        let refused = self.devices.get(&(pool.to_owned(), device.name.clone()));
+        if let Some((_, reason)) = refused.filter(|(refused, _)| refused == device) {
+            return Some(reason.clone());
+        }
+        if !self.lost.contains(&Loss::Taints) {
+            return None;
+        }
+        // Without its taint it would be given away.
+        let taint = device.taints.iter().flatten().find(|taint| taint.effect != "None")?;
+        let DeviceTaint { key, value, .. } = taint;
+        let value = value.as_deref().unwrap_or_default();
+        Some(format!("tainted {key}={value}, and the API server keeps no taints"))
+    }
+}
+
+/// `3` of `spec.devices[3].name`.
+fn device_index(field: &str) -> Option<usize> {
+    let (index, _) = field.strip_prefix("spec.devices[")?.split_once(']')?;
+    index.parse().ok()
+}

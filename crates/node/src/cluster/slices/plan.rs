@@ -1,0 +1,125 @@
+//! What it takes to make the slices of a pool be those that are wanted: a pure function.
+//!
+//! A slice's place in its pool is in its name, so that the scheduler, which sorts by name, tries devices in
+//! the order in which they are wanted. A reader takes a pool for complete when it has as many slices of the
+//! newest generation as each of them says; so one change in place keeps the generation, and anything more
+//! is a new one for all.
+
+use k8s_openapi::{
+    api::resource::v1::{ResourcePool, ResourceSlice, ResourceSliceSpec},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+use super::Content;
+
+/// Whose slices they are.
+#[derive(Clone, Debug)]
+pub(super) struct Owner {
+    pub(super) driver: String,
+    pub(super) node: String,
+}
+
+/// What it takes for one pool, in this order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct PoolPlan {
+    pub(super) delete: Vec<ResourceSlice>,
+    /// Each with its place in the pool.
+    pub(super) update: Vec<(usize, ResourceSlice)>,
+    pub(super) create: Vec<(usize, ResourceSlice)>,
+}
+
+/// A pool as it is wanted.
+#[derive(Clone, Copy)]
+pub(super) struct WantedPool<'a> {
+    pub(super) name: &'a str,
+    pub(super) slices: &'a [Content],
+}
+
+/// Hexadecimal digits of a slice's place in its name; they are sorted as text.
+const INDEX_DIGITS: usize = 5;
+
+// === impl PoolPlan ===
+
+impl PoolPlan {
+    /// The plan for a pool of which these slices are there. `is_kept` says whether a slice that is there
+    /// counts as what is wanted at its place.
+    pub(super) fn new(
+        owner: &Owner,
+        wanted: WantedPool<'_>,
+        known: &[&ResourceSlice],
+        is_kept: impl Fn(usize, &ResourceSlice) -> bool,
+    ) -> Self {
+        let newest = known.iter().map(|slice| slice.spec.pool.generation).max().unwrap_or(0);
+        let (places, delete) = classify(known, newest, wanted.slices.len());
+        let count = i64::try_from(wanted.slices.len()).expect("far fewer slices");
+        let pool = |generation| ResourcePool {
+            name: wanted.name.to_owned(),
+            generation,
+            resource_slice_count: count,
+        };
+        let is_right = |(index, slice): (usize, &ResourceSlice)| {
+            slice.spec.pool == pool(newest) && is_kept(index, slice)
+        };
+        let there = || places.iter().enumerate().filter_map(|(at, slice)| Some((at, (*slice)?)));
+        let wrong = there().filter(|found| !is_right(*found)).count();
+        let is_new = wrong > 1 || places.contains(&None);
+        let pool = pool(if is_new { newest + 1 } else { newest });
+        let update = there().filter(|found| is_new || !is_right(*found));
+        let update = update.map(|(at, slice)| (at, updated(slice, &pool, &wanted.slices[at])));
+        let missing = (0..wanted.slices.len()).filter(|at| places[*at].is_none());
+        let create = missing.map(|at| (at, created(owner, &pool, (at, &wanted.slices[at]))));
+        Self { delete, update: update.collect(), create: create.collect() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.delete.is_empty() && self.update.is_empty() && self.create.is_empty()
+    }
+}
+
+/// The slices by their place, and those that have none.
+fn classify<'a>(
+    known: &[&'a ResourceSlice],
+    newest: i64,
+    count: usize,
+) -> (Vec<Option<&'a ResourceSlice>>, Vec<ResourceSlice>) {
+    let (mut places, mut obsolete) = (vec![None; count], Vec::new());
+    for slice in known {
+        let at = index_of(slice).filter(|_| slice.spec.pool.generation == newest);
+        match at.and_then(|at| places.get_mut(at)) {
+            Some(place @ None) => *place = Some(*slice),
+            Some(Some(_)) | None => obsolete.push((*slice).clone()),
+        }
+    }
+    (places, obsolete)
+}
+
+/// A slice's place in its pool, by its name.
+fn index_of(slice: &ResourceSlice) -> Option<usize> {
+    let (index, _) = slice.metadata.name.as_deref()?.split_once('-')?;
+    let is_index = index.len() == INDEX_DIGITS && index.bytes().all(|it| it.is_ascii_hexdigit());
+    is_index.then(|| usize::from_str_radix(index, 16).ok()).flatten()
+}
+
+fn updated(slice: &ResourceSlice, pool: &ResourcePool, content: &Content) -> ResourceSlice {
+    let mut slice = slice.clone();
+    slice.spec.pool = pool.clone();
+    content.put_into(&mut slice.spec);
+    slice
+}
+
+fn created(owner: &Owner, pool: &ResourcePool, (at, content): (usize, &Content)) -> ResourceSlice {
+    let Owner { driver, node } = owner;
+    let name = format!("{at:0INDEX_DIGITS$x}-{driver}-{node}-");
+    let metadata = ObjectMeta { generate_name: Some(name), ..ObjectMeta::default() };
+    let mut spec = ResourceSliceSpec {
+        driver: driver.clone(),
+        node_name: Some(node.clone()),
+        pool: pool.clone(),
+        ..ResourceSliceSpec::default()
+    };
+    content.put_into(&mut spec);
+    ResourceSlice { metadata, spec }
+}
+
+#[cfg(test)]
+mod tests;

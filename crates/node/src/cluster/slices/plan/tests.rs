@@ -1,0 +1,84 @@
+//! When a generation stays, and what goes, changes and comes.
+
+use k8s_openapi::api::resource::v1::Device;
+
+use super::*;
+
+const POOL: &str = "n1/nvidia";
+
+fn content(device: &str) -> Content {
+    let device = Device { name: device.to_owned(), ..Device::default() };
+    Content { devices: vec![device], ..Content::default() }
+}
+
+/// A slice that is there: `index-suffix`, its device, generation and count.
+fn there(name: &str, device: &str, (generation, count): (i64, i64)) -> ResourceSlice {
+    let owner = Owner { driver: "d".to_owned(), node: "n1".to_owned() };
+    let pool = ResourcePool { name: POOL.to_owned(), generation, resource_slice_count: count };
+    let mut slice = created(&owner, &pool, (0, &content(device)));
+    slice.metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+    slice
+}
+
+/// What is done, a line each: what, name or place, generation/count.
+fn plan(known: &[ResourceSlice], wanted: &[&str]) -> Vec<String> {
+    let owner = Owner { driver: "d".to_owned(), node: "n1".to_owned() };
+    let slices: Vec<_> = wanted.iter().map(|device| content(device)).collect();
+    let known: Vec<_> = known.iter().collect();
+    let is_kept = |at: usize, slice: &ResourceSlice| Content::of(slice).is_same_as(&slices[at]);
+    let wanted = WantedPool { name: POOL, slices: &slices };
+    let plan = PoolPlan::new(&owner, wanted, &known, is_kept);
+    let name = |slice: &ResourceSlice| {
+        let ObjectMeta { name, generate_name, .. } = slice.metadata.clone();
+        name.or(generate_name).expect("a name")
+    };
+    let deletes = plan.delete.iter().map(|slice| format!("- {}", name(slice)));
+    let version = |slice: &ResourceSlice| {
+        format!("{}/{}", slice.spec.pool.generation, slice.spec.pool.resource_slice_count)
+    };
+    let updates = plan.update.iter().map(|(_, it)| format!("~ {} {}", name(it), version(it)));
+    let creates = plan.create.iter().map(|(_, it)| format!("+ {} {}", name(it), version(it)));
+    deletes.chain(updates).chain(creates).collect()
+}
+
+#[test]
+fn the_generation_stays_for_one_change_in_place_and_for_nothing_else() {
+    let one = there("00000-a", "a", (3, 1));
+    let two = [there("00000-a", "a", (3, 2)), there("00001-b", "b", (3, 2))];
+    for (why, known, wanted, expected) in [
+        ("nothing was there", &[][..], &["a"][..], &["+ 00000-d-n1- 1/1"][..]),
+        ("all is right", &two, &["a", "b"], &[]),
+        ("one differs", &two, &["a", "x"], &["~ 00001-b 3/2"]),
+        ("two differ", &two, &["b", "a"], &["~ 00000-a 4/2", "~ 00001-b 4/2"]),
+        ("one more", &[one], &["a", "b"], &["~ 00000-a 4/2", "+ 00001-d-n1- 4/2"]),
+        ("one less", &two, &["a"], &["- 00001-b", "~ 00000-a 3/1"]),
+        ("none is wanted", &two, &[], &["- 00000-a", "- 00001-b"]),
+    ] {
+        assert_eq!(plan(known, wanted), expected, "{why}");
+    }
+}
+
+#[test]
+fn what_has_no_place_is_deleted() {
+    for (why, stray) in [
+        ("an older generation", there("00000-old", "a", (2, 1))),
+        ("too few digits", there("0-a", "a", (3, 1))),
+        ("no digits", there("windlass-a", "a", (3, 1))),
+        ("a sign is no digit", there("+0000-a", "a", (3, 1))),
+        ("a place beyond the last", there("00007-a", "a", (3, 1))),
+        ("a place that is taken", there("00000-b", "a", (3, 1))),
+    ] {
+        let name = stray.metadata.name.clone().expect("a name");
+        let known = [there("00000-a", "a", (3, 1)), stray];
+        assert_eq!(plan(&known, &["a"]), [format!("- {name}")], "{why}");
+    }
+}
+
+#[test]
+fn a_pool_that_was_made_in_part_becomes_whole_in_a_new_generation() {
+    let known = [there("00000-a", "a", (1, 3)), there("00002-c", "c", (1, 3))];
+    assert_eq!(
+        plan(&known, &["a", "b", "c"]),
+        ["~ 00000-a 2/3", "~ 00002-c 2/3", "+ 00001-d-n1- 2/3"]
+    );
+}

@@ -1,0 +1,65 @@
+//! What is published of the catalog: devices cut into slices, and what is left out of them and why.
+//!
+//! A slice takes 128 devices, but 64 when one of them has a taint. It never gets more than 64 here: a
+//! device that falls ill must not move its neighbours to other slices.
+
+mod wire;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::catalog::{Catalog, Pool};
+use crate::{
+    cluster::slices::{Content, LeftOut, Misfit, Wanted, check_device, check_pool},
+    config::{DraTaints, DriverName},
+};
+
+/// How devices are written into slices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner<'a> {
+    pub(crate) driver: &'a DriverName,
+    pub(crate) taints: DraTaints,
+}
+
+/// The most devices of a slice in which one has a taint (`ResourceSliceMaxDevicesWithAdvancedFeatures`).
+const MOST_DEVICES: usize = 64;
+
+/// Cuts a catalog into slices. A device that breaks a limit is left out, not its pool.
+pub(crate) fn slices(catalog: &Catalog, manner: Manner<'_>) -> Wanted {
+    let mut left_out = Vec::new();
+    let mut pools = BTreeMap::new();
+    for (name, pool) in &catalog.pools {
+        match check_pool(name) {
+            Ok(()) => drop(pools.insert(name.clone(), cut(name, pool, manner, &mut left_out))),
+            Err(misfit) => {
+                let all = pool.entries.iter().map(|entry| entry.name.to_string());
+                left_out.extend(all.map(|device| is_left_out(name, device, &misfit)));
+            }
+        }
+    }
+    Wanted { pools, left_out, ..Wanted::default() }
+}
+
+fn cut(name: &str, pool: &Pool, manner: Manner<'_>, left_out: &mut Vec<LeftOut>) -> Vec<Content> {
+    let (mut names, mut devices) = (BTreeSet::new(), Vec::new());
+    for entry in &pool.entries {
+        let device = wire::device(entry, manner);
+        let is_new = names.insert(device.name.clone());
+        let fits = if is_new { check_device(&device) } else { Err(Misfit::Duplicate) };
+        match fits {
+            Ok(()) => devices.push(device),
+            Err(misfit) => left_out.push(is_left_out(name, device.name, &misfit)),
+        }
+    }
+    if devices.is_empty() {
+        return vec![Content::default()];
+    }
+    let slice = |devices: &[_]| Content { devices: devices.to_vec(), ..Content::default() };
+    devices.chunks(MOST_DEVICES).map(slice).collect()
+}
+
+fn is_left_out(pool: &str, device: String, misfit: &Misfit) -> LeftOut {
+    LeftOut { pool: pool.to_owned(), device, reason: misfit.to_string() }
+}
+
+#[cfg(test)]
+mod tests;

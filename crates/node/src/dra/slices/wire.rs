@@ -1,0 +1,111 @@
+//! A device of the catalog as Kubernetes writes it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::resource::v1::{
+        CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceAttribute, DeviceCapacity,
+        DeviceTaint,
+    },
+    apimachinery::pkg::api::resource::Quantity as Amount,
+};
+use windlass_core::attribute::{AttributeName, AttributeValue, Quantity};
+
+use super::Manner;
+use crate::{
+    config::{DraTaints, Sharing},
+    dra::catalog::{Entry, Taint, shares_of},
+};
+
+/// A device in a slice.
+pub(super) fn device(entry: &Entry, manner: Manner<'_>) -> Device {
+    let attributes = entry.attributes.iter().map(|(name, it)| (name.to_string(), attribute(it)));
+    let shares = shares_of(manner.driver);
+    let replicas = replicas(entry.sharing);
+    let capacity = |(name, amount): (&AttributeName, &Quantity)| {
+        let policy = |replicas| {
+            if *name == shares { one_by_one(*amount) } else { an_equal_part(*amount, replicas) }
+        };
+        let request_policy = replicas.map(policy);
+        let value = Amount(amount.to_string());
+        (name.to_string(), DeviceCapacity { request_policy, value })
+    };
+    let taints: Vec<_> = entry.taints.iter().map(|it| taint(it, manner)).collect();
+    Device {
+        name: entry.name.to_string(),
+        allow_multiple_allocations: replicas.map(|_| true),
+        attributes: some(attributes.collect()),
+        capacity: some(entry.capacity.iter().map(capacity).collect()),
+        taints: (!taints.is_empty()).then_some(taints),
+        ..Device::default()
+    }
+}
+
+fn some<V>(map: BTreeMap<String, V>) -> Option<BTreeMap<String, V>> {
+    Some(map).filter(|map| !map.is_empty())
+}
+
+fn attribute(value: &AttributeValue) -> DeviceAttribute {
+    let mut attribute = DeviceAttribute::default();
+    match value {
+        AttributeValue::String(text) => attribute.string = Some(text.clone()),
+        AttributeValue::Int(number) => attribute.int = Some(*number),
+        AttributeValue::Bool(truth) => attribute.bool = Some(*truth),
+        AttributeValue::Version(text) => attribute.version = Some(text.clone()),
+    }
+    attribute
+}
+
+/// How many have a device together; `None` if one has it alone.
+fn replicas(sharing: Sharing) -> Option<u64> {
+    match sharing {
+        Sharing::Exclusive => None,
+        Sharing::Shared(shared) => Some(shared.replicas.get().into()),
+        Sharing::Pooled(pooled) => Some(pooled.tokens.get().into()),
+    }
+}
+
+/// A claim that says nothing gets one share.
+fn one_by_one(shares: Quantity) -> CapacityRequestPolicy {
+    let one = Quantity::Count(1);
+    in_steps(&one, &one, shares > one)
+}
+
+/// A claim that says nothing of a capacity would get all of it, and leave nothing to others: it gets what
+/// everyone would get. Memory is counted in mebibytes.
+fn an_equal_part(whole: Quantity, replicas: u64) -> CapacityRequestPolicy {
+    const MIB: u64 = 1 << 20;
+    match whole {
+        Quantity::Bytes(bytes) if bytes / replicas >= MIB => {
+            let part = Quantity::Bytes(bytes / replicas / MIB * MIB);
+            in_steps(&part, &Quantity::Bytes(MIB), bytes >= 2 * MIB)
+        }
+        Quantity::Bytes(bytes) => of(&Quantity::Bytes(bytes / replicas)),
+        Quantity::Count(count) => of(&Quantity::Count(count / replicas)),
+    }
+}
+
+fn of(usual: &Quantity) -> CapacityRequestPolicy {
+    let default = Some(Amount(usual.to_string()));
+    CapacityRequestPolicy { default, valid_range: None, valid_values: None }
+}
+
+/// The API server refuses a step that leads beyond the whole.
+fn in_steps(usual: &Quantity, step: &Quantity, has_room: bool) -> CapacityRequestPolicy {
+    let step = || Amount(step.to_string());
+    let range = CapacityRequestPolicyRange { min: step(), max: None, step: has_room.then(step) };
+    CapacityRequestPolicy { valid_range: Some(range), ..of(usual) }
+}
+
+fn taint(taint: &Taint, Manner { driver, taints }: Manner<'_>) -> DeviceTaint {
+    let effect = match taints {
+        DraTaints::NoSchedule => "NoSchedule",
+        DraTaints::None => "None",
+    };
+    DeviceTaint {
+        key: format!("{driver}/{}", taint.key),
+        value: Some(taint.value.clone()).filter(|value| !value.is_empty()),
+        effect: effect.to_owned(),
+        time_added: None,
+    }
+}

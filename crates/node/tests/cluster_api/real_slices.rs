@@ -1,0 +1,108 @@
+//! The slices of every simulated machine against a real API server, when there is one: none is refused, no
+//! device is left out, no field is dropped.
+
+use std::{collections::BTreeMap, env, net::SocketAddr, path::Path, time::Duration};
+
+use k8s_openapi::api::{core::v1::Node, resource::v1::ResourceSlice};
+use kube::{
+    Api,
+    api::{DeleteParams, ListParams, PostParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+use windlass_machine::Profile;
+use windlass_node::{Config, config::ClusterAccess};
+
+use crate::{node::node, running::Running, whole_agent};
+
+const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
+
+/// How long anything may take before the test has failed.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Longer than the agent waits for what comes in bursts.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+async fn client(kubeconfig: &Path) -> kube::Client {
+    let file = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(file, &options).await;
+    kube::Client::try_from(config.expect("complete")).expect("a client")
+}
+
+async fn page(address: SocketAddr) -> String {
+    let (mut text, mut stream) =
+        (String::new(), TcpStream::connect(address).await.expect("connected"));
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: n\r\n\r\n").await.expect("sent");
+    stream.read_to_string(&mut text).await.expect("answered");
+    text
+}
+
+/// Waits until two looks in a row find the same slices, and gives how many devices each pool has.
+async fn published(slices: &Api<ResourceSlice>, node: &str) -> BTreeMap<String, usize> {
+    let which = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    let settled = async {
+        let mut before = Vec::new();
+        loop {
+            let found = slices.list(&which).await.expect("a list").items;
+            if !found.is_empty() && found == before {
+                return found;
+            }
+            before = found;
+            sleep(LOOK_INTERVAL).await;
+        }
+    };
+    let found = timeout(LIMIT, settled).await.expect("published in time");
+    let mut pools = BTreeMap::new();
+    for ResourceSlice { spec, .. } in found {
+        *pools.entry(spec.pool.name).or_default() += spec.devices.map_or(0, |all| all.len());
+    }
+    pools
+}
+
+async fn machine_is_taken(kubeconfig: &Path, kube: &kube::Client, profile: &str) {
+    let name = format!("windlass-{profile}-{}", std::process::id());
+    let nodes: Api<Node> = Api::all(kube.clone());
+    let mut object = Node::default();
+    object.metadata.name = Some(name.clone());
+    nodes.create(&PostParams::default(), &object).await.expect("a Node");
+    let profile = Profile::named(profile).expect("a shipped profile");
+    let (_folder, _machine, config) = node(&profile, whole_agent::policy_beside());
+    let config = Config {
+        listen: Some(([127, 0, 0, 1], 0).into()),
+        cluster: ClusterAccess {
+            kubeconfig: Some(kubeconfig.to_owned()),
+            node_name: Some(name.clone()),
+            ..ClusterAccess::default()
+        },
+        ..config
+    };
+    let agent = Running::start(&config).expect("the agent starts");
+    let slices: Api<ResourceSlice> = Api::all(kube.clone());
+    agent.until(|state| state.inventory.is_complete()).await;
+    let pools = published(&slices, &name).await;
+    let page = page(agent.admin.expect("an address")).await;
+    for line in ["windlass_dra_publish_errors_total 0", "windlass_dra_devices_left_out 0"] {
+        assert!(page.contains(line), "{name}: {line}\n{page}");
+    }
+    assert!(!page.contains("windlass_dra_dropped_fields{"), "{name}: {page}");
+    println!("{pools:?}");
+    agent.stop().await;
+    let which = ListParams::default().fields(&format!("spec.nodeName={name}"));
+    slices.delete_collection(&DeleteParams::default(), &which).await.expect("deleted");
+    nodes.delete(&name, &DeleteParams::default()).await.expect("deleted");
+}
+
+#[tokio::test]
+async fn a_real_api_server_takes_the_slices_of_every_machine() {
+    let Some(kubeconfig) = env::var_os(KUBECONFIG) else { return };
+    let kubeconfig = Path::new(&kubeconfig);
+    let kube = client(kubeconfig).await;
+    for profile in Profile::names() {
+        machine_is_taken(kubeconfig, &kube, profile).await;
+    }
+}

@@ -1,0 +1,178 @@
+//! The ResourceSlices of a cluster, as the API server keeps them: names made up, versions compared, taints
+//! stamped, fields dropped whose feature gate is off.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use crate::objects::{Answer, Asked, Kind, status};
+
+/// All slices, at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct SliceStore {
+    /// By name.
+    pub(crate) all: BTreeMap<String, Value>,
+    /// What watches are told.
+    pub(crate) history: Vec<(u64, Value)>,
+    /// Whether the API server knows of them.
+    pub(crate) is_served: bool,
+    /// Whether its feature gates for sharing and taints are on.
+    pub(crate) gates: bool,
+    /// Devices that it refuses.
+    pub(crate) refused: BTreeSet<&'static str>,
+    pub(crate) version: u64,
+}
+
+pub(crate) const PATH: &str = "/resourceslices";
+
+// === impl SliceStore ===
+
+impl Default for SliceStore {
+    fn default() -> Self {
+        let (all, history, refused) = Default::default();
+        Self { all, history, is_served: true, gates: true, refused, version: 0 }
+    }
+}
+
+impl SliceStore {
+    pub(crate) fn answer(&mut self, name: Option<&str>, asked: &Asked) -> Answer {
+        if !self.is_served {
+            return Answer::Text(404, "404 page not found\n");
+        }
+        match (asked.method.as_str(), name) {
+            ("GET", None) => self.list_or_watch(asked),
+            ("POST", None) => self.create(asked.body.clone()),
+            ("PUT", Some(name)) => self.update(name, asked.body.clone()),
+            ("DELETE", Some(name)) => self.delete(name, &asked.body["preconditions"]),
+            (method, name) => panic!("{method} of slice {name:?}"),
+        }
+    }
+
+    /// What a kubelet does when it starts.
+    pub(crate) fn wipe(&mut self) {
+        let names: Vec<_> = self.all.keys().cloned().collect();
+        for name in &names {
+            self.remove(name);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) {
+        let slice = self.all.remove(name).expect("it is there");
+        self.tell("DELETED", slice);
+    }
+
+    pub(crate) fn put(&mut self, name: &str, mut slice: Value) {
+        self.version += 1;
+        slice["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let is_new = self.all.insert(name.to_owned(), slice.clone()).is_none();
+        let event = if is_new { "ADDED" } else { "MODIFIED" };
+        self.history.push((self.version, json!({"type": event, "object": slice})));
+    }
+
+    fn tell(&mut self, event: &str, mut slice: Value) {
+        self.version += 1;
+        slice["metadata"]["resourceVersion"] = self.version.to_string().into();
+        self.history.push((self.version, json!({"type": event, "object": slice})));
+    }
+
+    fn list_or_watch(&self, asked: &Asked) -> Answer {
+        let selector = asked.query.get("fieldSelector").map(String::as_str);
+        assert_eq!(selector, Some("spec.driver=windlass.dev,spec.nodeName=n1"));
+        if asked.query.get("watch").map(String::as_str) == Some("true") {
+            let from = asked.query.get("resourceVersion").and_then(|it| it.parse().ok());
+            return Answer::Watch(Kind::Slices, from.expect("a watch goes on from a version"));
+        }
+        let items: Vec<_> = self.all.values().collect();
+        Answer::Json(
+            200,
+            json!({
+                "kind": "ResourceSliceList", "apiVersion": "resource.k8s.io/v1", "items": items,
+                "metadata": {"resourceVersion": self.version.to_string()},
+            }),
+        )
+    }
+
+    fn create(&mut self, mut slice: Value) -> Answer {
+        if let Some(refusal) = self.refusal(&slice) {
+            return refusal;
+        }
+        let prefix = slice["metadata"]["generateName"].as_str().expect("a prefix").to_owned();
+        // The API server makes room for what it adds.
+        let name = format!("{}{:05}", &prefix[..prefix.len().min(58)], self.version);
+        slice["metadata"]["name"] = name.clone().into();
+        slice["metadata"]["uid"] = format!("uid-of-{name}").into();
+        self.keep(&mut slice);
+        self.put(&name, slice);
+        Answer::Json(201, self.all[&name].clone())
+    }
+
+    fn update(&mut self, name: &str, mut slice: Value) -> Answer {
+        let Some(known) = self.all.get(name) else { return not_found(name) };
+        if known["metadata"]["resourceVersion"] != slice["metadata"]["resourceVersion"] {
+            return Answer::Json(409, status(409, "Conflict", "the object has been modified"));
+        }
+        if let Some(refusal) = self.refusal(&slice) {
+            return refusal;
+        }
+        self.keep(&mut slice);
+        self.put(name, slice);
+        Answer::Json(200, self.all[name].clone())
+    }
+
+    fn delete(&mut self, name: &str, preconditions: &Value) -> Answer {
+        let Some(known) = self.all.get(name) else { return not_found(name) };
+        for key in ["uid", "resourceVersion"] {
+            assert_eq!(preconditions[key], known["metadata"][key], "only what was seen is deleted");
+        }
+        self.remove(name);
+        Answer::Json(200, status(200, "", "deleted"))
+    }
+
+    /// What becomes of a slice on its way into the store.
+    fn keep(&self, slice: &mut Value) {
+        for device in slice["spec"]["devices"].as_array_mut().into_iter().flatten() {
+            let device = device.as_object_mut().expect("a device");
+            if self.gates {
+                for taint in
+                    device.get_mut("taints").and_then(Value::as_array_mut).into_iter().flatten()
+                {
+                    let taint = taint.as_object_mut().expect("a taint");
+                    taint.entry("timeAdded").or_insert("2026-01-02T03:04:05Z".into());
+                }
+                continue;
+            }
+            device.remove("taints");
+            device.remove("allowMultipleAllocations");
+            let capacity = device.get_mut("capacity").and_then(Value::as_object_mut);
+            for capacity in capacity.into_iter().flat_map(|capacity| capacity.values_mut()) {
+                capacity.as_object_mut().expect("a capacity").remove("requestPolicy");
+            }
+        }
+    }
+
+    fn refusal(&self, slice: &Value) -> Option<Answer> {
+        let devices = slice["spec"]["devices"].as_array().into_iter().flatten().enumerate();
+        let is_refused =
+            |device: &Value| device["name"].as_str().is_some_and(|it| self.refused.contains(it));
+        let causes = devices.filter(|(_, device)| is_refused(device)).map(|(at, _)| {
+            json!({
+                "reason": "FieldValueInvalid", "message": "Invalid value: no such thing",
+                "field": format!("spec.devices[{at}].attributes[x].string"),
+            })
+        });
+        let causes: Vec<_> = causes.collect();
+        let pool = slice["spec"]["pool"]["name"].as_str().expect("a pool");
+        if causes.is_empty() && !self.refused.contains(pool) {
+            return None;
+        }
+        let mut refusal = status(422, "Invalid", "ResourceSlice is invalid");
+        refusal["details"] = json!({"kind": "ResourceSlice", "causes": causes});
+        Some(Answer::Json(422, refusal))
+    }
+}
+
+fn not_found(name: &str) -> Answer {
+    let mut refusal = status(404, "NotFound", &format!("resourceslices {name:?} not found"));
+    refusal["details"] = json!({"name": name, "kind": "resourceslices"});
+    Answer::Json(404, refusal)
+}

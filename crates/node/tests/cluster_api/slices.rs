@@ -1,0 +1,362 @@
+//! ResourceSlices kept published, through what API servers, kubelets and others do.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use windlass_node::{
+    cluster::{
+        Client, Limits,
+        slices::{self, Content, Loss, PublishState, Wanted},
+    },
+    config::DriverName,
+};
+
+use crate::{
+    api_server::{ApiServer, LIMIT},
+    objects::{Cluster, NODE_UID, Refusal, status},
+    slice_store::{PATH, SliceStore},
+};
+
+const POOL: &str = "n1/nvidia";
+
+/// An agent's part that publishes.
+struct Publisher {
+    wanted: watch::Sender<Option<Arc<Wanted>>>,
+    state: watch::Receiver<Arc<PublishState>>,
+    stop: CancellationToken,
+}
+
+// === impl Publisher ===
+
+impl Publisher {
+    fn start(server: &mut ApiServer) -> Self {
+        let client = server.client();
+        Self::start_with(server, client)
+    }
+
+    fn start_with(server: &mut ApiServer, client: Client) -> Self {
+        let (wanted, wish) = watch::channel(None);
+        let stop = server.stop.child_token();
+        let (state, run) = slices::publish(client, DriverName::default(), wish, stop.clone());
+        server.parts.spawn(run);
+        Self { wanted, state, stop }
+    }
+
+    fn wants(&self, pools: &[(&str, Vec<Content>)]) {
+        let pools = pools.iter().map(|(name, slices)| ((*name).to_owned(), slices.clone()));
+        let wanted = Wanted { pools: pools.collect(), ..Wanted::default() };
+        self.wanted.send_replace(Some(Arc::new(wanted)));
+    }
+
+    async fn tells(&mut self, condition: impl FnMut(&Arc<PublishState>) -> bool) -> PublishState {
+        let told = timeout(LIMIT, self.state.wait_for(condition)).await;
+        let told = told.map(|state| (**state.expect("it runs")).clone());
+        told.unwrap_or_else(|_| panic!("not told: {:#?}", self.state.borrow()))
+    }
+
+    async fn has(&mut self, pool: &str, (generation, slices, devices): (i64, usize, usize)) {
+        let expected = slices::PublishedPool { generation, slices, devices };
+        self.tells(|state| state.pools.get(pool) == Some(&expected)).await;
+    }
+}
+
+fn device(name: &str) -> Value {
+    json!({"name": name, "capacity": {"gpu.nvidia.com/memory": {"value": "81920Mi"}}})
+}
+
+fn tainted(name: &str) -> Value {
+    let mut device = device(name);
+    let taint = json!({"key": "windlass.dev/unhealthy", "value": "lost", "effect": "NoSchedule"});
+    device["taints"] = json!([taint]);
+    device
+}
+
+fn content(devices: &[Value]) -> Content {
+    let devices = serde_json::from_value(devices.into()).expect("devices");
+    Content { devices, ..Content::default() }
+}
+
+/// A slice with one device.
+fn gpu(name: &str) -> Content {
+    content(&[device(name)])
+}
+
+/// The slices in the order in which a scheduler sees them: index, generation/count, devices.
+fn published(cluster: &Cluster) -> Vec<String> {
+    let line = |(name, slice): (&String, &Value)| {
+        let (pool, devices) = (&slice["spec"]["pool"], slice["spec"]["devices"].as_array());
+        let names = devices.into_iter().flatten().filter_map(|device| device["name"].as_str());
+        let names: Vec<_> = names.collect();
+        let (generation, count) = (&pool["generation"], &pool["resourceSliceCount"]);
+        format!("{} {generation}/{count} {}", &name[..5], names.join(","))
+    };
+    cluster.slices.all.iter().map(line).collect()
+}
+
+/// How many writes there were: creates, updates, deletes.
+fn writes(cluster: &Cluster) -> [usize; 3] {
+    ["POST", "PUT", "DELETE"].map(|method| cluster.asked(method, PATH).len())
+}
+
+fn edit(server: &ApiServer, index: &str, change: impl FnOnce(&mut Value)) {
+    server.cluster.send_modify(|cluster| {
+        cluster.change_slices(|slices| {
+            let found = slices.all.iter().find(|(name, _)| name.starts_with(index));
+            let (name, mut slice) = found.map(|(a, b)| (a.clone(), b.clone())).expect("there");
+            change(&mut slice);
+            slices.put(&name, slice);
+        });
+    });
+}
+
+#[tokio::test]
+async fn slices_are_created_once_in_order_and_belong_to_the_node() {
+    let mut server = ApiServer::start();
+    let mut publisher = Publisher::start(&mut server);
+    publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")]), ("n1/nics", vec![Content::default()])]);
+    publisher.has(POOL, (1, 2, 2)).await;
+    publisher.has("n1/nics", (1, 1, 0)).await;
+    let cluster = server.cluster.borrow().clone();
+    assert_eq!(published(&cluster), ["00000 1/1 ", "00000 1/2 a", "00001 1/2 b"]);
+    let (name, slice) = cluster.slices.all.last_key_value().expect("a slice");
+    assert!(name.starts_with("00001-windlass.dev-n1-"), "{name}");
+    let owner = json!([{
+        "apiVersion": "v1", "kind": "Node", "name": "n1", "uid": NODE_UID, "controller": true,
+    }]);
+    assert_eq!(slice["metadata"]["ownerReferences"], owner);
+    assert_eq!(slice["spec"]["nodeName"], "n1");
+    publisher.stop.cancel();
+    let mut next = Publisher::start(&mut server);
+    next.wants(&[(POOL, vec![gpu("a"), gpu("b")]), ("n1/nics", vec![Content::default()])]);
+    next.has(POOL, (1, 2, 2)).await;
+    assert_eq!(writes(&server.cluster.borrow()), [3, 0, 0], "the next agent writes nothing");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_burst_of_changes_is_one_update_in_the_same_generation() {
+    let mut server = ApiServer::start();
+    let mut publisher = Publisher::start(&mut server);
+    publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")])]);
+    publisher.has(POOL, (1, 2, 2)).await;
+    for devices in [[tainted("b"), device("c")], [device("b"), device("c")]] {
+        publisher.wants(&[(POOL, vec![gpu("a"), content(&devices)])]);
+        tokio::task::yield_now().await;
+    }
+    publisher.has(POOL, (1, 2, 3)).await;
+    let cluster = server.cluster.borrow().clone();
+    assert_eq!(published(&cluster), ["00000 1/2 a", "00001 1/2 b,c"]);
+    assert_eq!(writes(&cluster), [2, 1, 0]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_pool_that_grows_is_a_new_generation_and_one_that_shrinks_loses_its_last_slice() {
+    let mut server = ApiServer::start();
+    let mut publisher = Publisher::start(&mut server);
+    publisher.wants(&[(POOL, vec![gpu("a")])]);
+    publisher.has(POOL, (1, 1, 1)).await;
+    publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")])]);
+    publisher.has(POOL, (2, 2, 2)).await;
+    assert_eq!(published(&server.cluster.borrow()), ["00000 2/2 a", "00001 2/2 b"]);
+    publisher.wants(&[(POOL, vec![gpu("a")])]);
+    publisher.has(POOL, (2, 1, 1)).await;
+    assert_eq!(published(&server.cluster.borrow()), ["00000 2/1 a"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_kubelet_that_starts_wipes_all_and_all_is_published_again() {
+    let mut server = ApiServer::start();
+    let mut publisher = Publisher::start(&mut server);
+    publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")])]);
+    publisher.has(POOL, (1, 2, 2)).await;
+    // The Node was made anew meanwhile.
+    server.cluster.send_modify(|cluster| {
+        cluster.node_uid = "another";
+        cluster.change_slices(SliceStore::wipe);
+    });
+    let cluster = server.until(|cluster| cluster.slices.all.len() == 2).await;
+    assert_eq!(published(&cluster), ["00000 1/2 a", "00001 1/2 b"]);
+    for slice in cluster.slices.all.values() {
+        assert_eq!(slice["metadata"]["ownerReferences"][0]["uid"], "another");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_others_write_is_undone_the_second_time_not_before_a_pause() {
+    let mut server = ApiServer::start();
+    let pause = Duration::from_millis(400);
+    let limits = Limits { retry_first: pause, ..Limits::default() };
+    let client = server.client().with_limits(limits);
+    let mut publisher = Publisher::start_with(&mut server, client);
+    publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")])]);
+    publisher.has(POOL, (1, 2, 2)).await;
+    let mut undone = Vec::new();
+    for times in 1..=2 {
+        edit(&server, "00001", |slice| slice["spec"]["devices"] = json!([device("x")]));
+        server.until(|cluster| writes(cluster)[1] == times).await;
+        undone.push(Instant::now());
+    }
+    assert!(undone[1] - undone[0] >= pause, "{:?}", undone[1] - undone[0]);
+    let mut stray = server.cluster.borrow().slices.all.values().next().expect("one").clone();
+    stray["metadata"]["name"] = "stray".into();
+    server.cluster.send_modify(|cluster| cluster.change_slices(|it| it.put("stray", stray)));
+    let cluster = server.until(|cluster| !cluster.slices.all.contains_key("stray")).await;
+    assert_eq!(published(&cluster), ["00000 1/2 a", "00001 1/2 b"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn amounts_written_otherwise_and_the_times_of_taints_are_no_difference() {
+    let mut server = ApiServer::start();
+    let mut publisher = Publisher::start(&mut server);
+    publisher.wants(&[(POOL, vec![content(&[tainted("a")])])]);
+    publisher.has(POOL, (1, 1, 1)).await;
+    edit(&server, "00000", |slice| {
+        slice["spec"]["devices"][0]["capacity"]["gpu.nvidia.com/memory"]["value"] = "80Gi".into();
+    });
+    publisher.wants(&[(POOL, vec![content(&[tainted("a"), device("b")])])]);
+    publisher.has(POOL, (1, 1, 2)).await;
+    let cluster = server.cluster.borrow().clone();
+    assert_eq!(writes(&cluster), [1, 1, 0], "only the wish was written");
+    let sent = &cluster.asked("PUT", PATH)[0].body["spec"]["devices"][0]["taints"][0];
+    assert_eq!(sent["timeAdded"], "2026-01-02T03:04:05Z", "a taint that stays keeps its time");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_device_that_is_refused_is_left_out_by_name_and_costs_no_other() {
+    let mut server = ApiServer::start();
+    server.cluster.send_modify(|cluster| {
+        cluster.slices.refused = ["b", "n1/nics"].into();
+    });
+    let mut publisher = Publisher::start(&mut server);
+    let pool = vec![content(&[device("a"), device("b"), device("c")])];
+    publisher.wants(&[("n1/nics", vec![gpu("nic")]), (POOL, pool.clone())]);
+    publisher.has(POOL, (1, 1, 2)).await;
+    let state = publisher.state.borrow().clone();
+    let [left_out] = &state.left_out[..] else { panic!("{state:#?}") };
+    assert_eq!((&*left_out.pool, &*left_out.device), (POOL, "b"));
+    assert!(left_out.reason.contains("spec.devices[1].attributes[x].string: Invalid value"));
+    let error = state.error.as_deref().unwrap_or_default();
+    assert!(error.contains("pool n1/nics is refused: ResourceSlice is invalid"), "{error}");
+    assert_eq!(state.errors, 2);
+    let asked = writes(&server.cluster.borrow());
+    // A device that changes is tried again.
+    server.cluster.send_modify(|cluster| cluster.slices.refused.clear());
+    publisher.wants(&[(POOL, vec![content(&[device("a"), tainted("b"), device("c")])])]);
+    publisher.has(POOL, (1, 1, 3)).await;
+    assert_eq!(asked, [3, 0, 0], "nothing that is refused is sent twice");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn fields_that_are_dropped_are_named_and_nothing_is_written_again_for_them() {
+    let mut server = ApiServer::start();
+    server.cluster.send_modify(|cluster| cluster.slices.gates = false);
+    let mut publisher = Publisher::start(&mut server);
+    let mut shared = device("shared");
+    shared["allowMultipleAllocations"] = true.into();
+    publisher.wants(&[(POOL, vec![content(&[shared.clone(), tainted("sick")])])]);
+    // Without its taint the sick one would be given away.
+    publisher.has(POOL, (1, 1, 1)).await;
+    let state = publisher.state.borrow().clone();
+    assert_eq!(state.lost, [Loss::Sharing, Loss::Taints].into());
+    assert!(state.left_out[0].reason.contains("keeps no taints"), "{state:?}");
+    assert_eq!(writes(&server.cluster.borrow()), [1, 1, 0]);
+    publisher.wants(&[(POOL, vec![content(&[shared, device("sick")])])]);
+    publisher.has(POOL, (1, 1, 2)).await;
+    assert_eq!(writes(&server.cluster.borrow()), [1, 2, 0]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_api_server_that_is_away_gets_the_newest_wish_when_it_is_back() {
+    let mut server = ApiServer::not_yet();
+    let mut publisher = Publisher::start(&mut server);
+    publisher.wants(&[(POOL, vec![gpu("a")])]);
+    publisher.tells(|state| state.error.is_some() && state.errors > 0).await;
+    server.come();
+    publisher.has(POOL, (1, 1, 1)).await;
+    assert_eq!(publisher.state.borrow().error, None);
+    server.die().await;
+    publisher.wants(&[(POOL, vec![gpu("b")])]);
+    let state = publisher.tells(|state| state.error.is_some()).await;
+    assert_eq!(state.pools.len(), 1, "what was published is still known");
+    server.come();
+    let cluster = server.until(|cluster| published(cluster) == ["00000 1/1 b"]).await;
+    assert_eq!(writes(&cluster), [1, 1, 0]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_refusal_of_everything_is_told_and_tried_again() {
+    let mut server = ApiServer::start();
+    server.cluster.send_modify(|cluster| {
+        let status = status(403, "Forbidden", "resourceslices is forbidden");
+        cluster.refusals.push(Refusal { method: "POST", path: PATH, times: 2, status });
+    });
+    let mut publisher = Publisher::start(&mut server);
+    publisher.wants(&[(POOL, vec![gpu("a")])]);
+    let state = publisher.tells(|state| state.error.is_some()).await;
+    let error = state.error.expect("an error");
+    assert!(error.contains("pool n1/nvidia") && error.contains("deploy/rbac.yaml"), "{error}");
+    publisher.has(POOL, (1, 1, 1)).await;
+    assert_eq!(publisher.state.borrow().errors, 2);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_api_server_without_the_api_is_named_and_asked_again() {
+    let mut server = ApiServer::start();
+    server.cluster.send_modify(|cluster| cluster.slices.is_served = false);
+    let mut publisher = Publisher::start(&mut server);
+    publisher.wants(&[(POOL, vec![gpu("a")])]);
+    let state = publisher.tells(|state| state.error.is_some()).await;
+    let error = state.error.expect("an error");
+    assert!(error.contains("no resource.k8s.io/v1"), "{error}");
+    server.cluster.send_modify(|cluster| cluster.slices.is_served = true);
+    publisher.has(POOL, (1, 1, 1)).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_is_asked_while_nothing_is_wanted_and_slices_go_when_nothing_is_any_more() {
+    let mut server = ApiServer::start();
+    let mut publisher = Publisher::start(&mut server);
+    tokio::task::yield_now().await;
+    assert_eq!(server.cluster.borrow().log.len(), 0);
+    publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")])]);
+    publisher.has(POOL, (1, 2, 2)).await;
+    publisher.wanted.send_replace(None);
+    let cluster = server.until(|cluster| cluster.slices.all.is_empty()).await;
+    publisher.tells(|state| state.pools.is_empty()).await;
+    assert_eq!(writes(&cluster), [2, 0, 2]);
+    server.cluster.send_modify(|cluster| cluster.cuts += 1);
+    publisher.wants(&[(POOL, vec![gpu("c")])]);
+    publisher.has(POOL, (1, 1, 1)).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn pools_of_which_nothing_is_known_yet_stay() {
+    let mut server = ApiServer::start();
+    let mut publisher = Publisher::start(&mut server);
+    publisher.wants(&[(POOL, vec![gpu("a")]), ("n1/nics", vec![gpu("nic")])]);
+    publisher.has(POOL, (1, 1, 1)).await;
+    publisher.stop.cancel();
+    let next = Publisher::start(&mut server);
+    let undecided = [POOL.to_owned()].into();
+    let wanted = Wanted { pools: BTreeMap::new(), undecided, left_out: Vec::new() };
+    next.wanted.send_replace(Some(Arc::new(wanted)));
+    let cluster = server.until(|cluster| cluster.slices.all.len() == 1).await;
+    assert_eq!(published(&cluster), ["00000 1/1 a"]);
+    server.stop().await;
+}

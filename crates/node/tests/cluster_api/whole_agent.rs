@@ -1,0 +1,92 @@
+//! A whole agent on a simulated machine publishes its devices, taints what fails, and takes all of it back.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use serde_json::Value;
+use windlass_machine::{Fault, Machine, Profile};
+use windlass_node::config::{ClusterAccess, DraOffer, DraPolicy, HealthPolicy, Policy};
+
+use crate::{
+    api_server::ApiServer, node::node, objects::Cluster, running::Running, slice_store::PATH,
+};
+
+fn policy(offer: DraOffer) -> Policy {
+    let health = HealthPolicy {
+        quiet_period: Duration::from_millis(300),
+        probe_interval: Duration::from_millis(100),
+        ..HealthPolicy::default()
+    };
+    let dra = DraPolicy { offer, ..DraPolicy::default() };
+    Policy { health, dra, ..Policy::default() }
+}
+
+/// Everything is offered to claims as well.
+pub(crate) fn policy_beside() -> Policy {
+    policy(DraOffer::Beside)
+}
+
+/// All published devices, by pool.
+fn devices(cluster: &Cluster) -> BTreeMap<&str, Vec<&Value>> {
+    let mut pools = BTreeMap::<_, Vec<_>>::new();
+    for slice in cluster.slices.all.values() {
+        let pool = slice["spec"]["pool"]["name"].as_str().expect("a name");
+        let devices = slice["spec"]["devices"].as_array().into_iter().flatten();
+        pools.entry(pool).or_default().extend(devices);
+    }
+    pools
+}
+
+fn tainted(cluster: &Cluster) -> Vec<&str> {
+    let gpus = devices(cluster).remove("n1/nvidia").unwrap_or_default().into_iter();
+    let taints = gpus.flat_map(|device| device["taints"].as_array().into_iter().flatten());
+    taints.filter_map(|taint| taint["value"].as_str()).collect()
+}
+
+/// The names of what a device says of itself.
+fn facts(device: &Value) -> String {
+    let names = ["attributes", "capacity"].into_iter().flat_map(|kind| {
+        let facts = device[kind].as_object().into_iter().flatten();
+        facts.map(move |(name, _)| format!("{kind} {name}\n"))
+    });
+    names.collect()
+}
+
+fn inject(machine: &Machine, fault: &str) {
+    let fault: Fault = fault.parse().expect("a fault");
+    machine.inject(&fault).expect("injected");
+}
+
+#[tokio::test]
+async fn a_machines_gpus_are_published_tainted_when_they_fail_and_taken_back() {
+    let server = ApiServer::start();
+    let profile = Profile::named("dgx-h100").expect("a shipped profile");
+    let (_folder, machine, mut config) = node(&profile, policy(DraOffer::Beside));
+    config.cluster = ClusterAccess {
+        kubeconfig: Some(server.kubeconfig()),
+        node_name: Some("n1".to_owned()),
+        ..ClusterAccess::default()
+    };
+    let agent = Running::start(&config).expect("the agent starts");
+    agent.until(|state| state.inventory.is_complete()).await;
+    let all_well = |cluster: &Cluster| {
+        devices(cluster).get("n1/nvidia").is_some_and(|gpus| gpus.len() == 8)
+            && tainted(cluster).is_empty()
+    };
+    let cluster = server.until(all_well).await;
+    let pools = devices(&cluster);
+    insta::assert_snapshot!("gpu_facts", facts(pools["n1/nvidia"][0]));
+    let generations = |cluster: &Cluster| -> Vec<_> {
+        let slices = cluster.slices.all.values();
+        slices.map(|slice| slice["spec"]["pool"]["generation"].clone()).collect()
+    };
+    let before = generations(&cluster);
+    inject(&machine, "lost@3");
+    let cluster = server.until(|cluster| tainted(cluster) == ["lost"]).await;
+    assert_eq!(generations(&cluster), before, "one slice changed in place");
+    inject(&machine, "recover@3");
+    server.until(all_well).await;
+    agent.policy.send_replace(Arc::new(policy(DraOffer::Off)));
+    server.until(|cluster| cluster.slices.all.is_empty()).await;
+    agent.stop().await;
+    assert!(!server.cluster.borrow().asked("DELETE", PATH).is_empty());
+}
