@@ -169,7 +169,7 @@ impl Follower {
 /// Waits for news, for ever from one who has ended.
 async fn changed<T>(news: &mut watch::Receiver<T>) {
     if news.changed().await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) enum Refusal {
     )]
     OnePath { resource: String, ids: Vec<String>, path: String },
     #[error("{resource}: {} cannot be allocated: {conflict}", list(ids))]
-    Taken { resource: String, ids: Vec<String>, conflict: Conflict },
+    Taken { resource: String, ids: Vec<String>, conflict: Box<Conflict> },
     #[error("{resource}: {id} is not ready for its container: {why}")]
     NotReady { resource: String, id: String, why: String },
     #[error("{0}")]
@@ -173,6 +173,7 @@ mod tests {
         let [namespace, name, uid] = ["team", "train", "uid"].map(ToOwned::to_owned);
         let holder = Holder::Claim(ClaimRef { namespace, name, uid });
         let conflict = Conflict::Held { device: "GPU-a".parse().expect("an id"), holder };
+        let conflict = Box::new(conflict);
         let (resource, ids) = ("nvidia.com/gpu.shared".to_owned(), vec!["GPU-a::1".to_owned()]);
         let told = Status::from(Refusal::Taken { resource, ids, conflict });
         let expected = "nvidia.com/gpu.shared: GPU-a::1 cannot be allocated: GPU-a is held by claim team/train";

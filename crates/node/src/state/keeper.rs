@@ -79,6 +79,9 @@ pub(crate) struct Keeper {
     publish: watch::Sender<Arc<NodeState>>,
 }
 
+/// Says which claim has a device, or something of the same silicon.
+type Claimed<'a> = &'a dyn Fn(&Device) -> Option<String>;
+
 /// Where the keeper publishes.
 pub(crate) struct Outlets {
     /// The node's state.
@@ -285,7 +288,7 @@ impl Keeper {
         self.notes.write().await;
         self.want_daemons(&plan, &merged);
         let unclean = handover::failed(&self.notices.handovers.borrow());
-        let mut state = NodeState { unclean, kin, ..looked.state(merged, policy, plan) };
+        let mut state = NodeState { kin, unclean, ..looked.state(merged, policy, plan) };
         state.lacks.troubles.extend(self.untold.trouble());
         self.publish_unless_known(state, &known);
         if self.moves == Moves::Waiting && self.settled_at.is_none() {
@@ -298,7 +301,7 @@ impl Keeper {
         &self,
         known: &NodeState,
         inventory: &Inventory,
-        (looked, claimed): (&Looked, &dyn Fn(&Device) -> Option<String>),
+        (looked, claimed): (&Looked, Claimed<'_>),
         care: &Demand,
     ) -> Plan {
         let policy = &self.policy;
@@ -464,7 +467,7 @@ fn kin(known: &NodeState, inventory: &Inventory) -> Arc<Kinship> {
 async fn claimed(ledger: &mut watch::Receiver<Ledger>, known: &ClaimHolds) {
     let is_news = ledger.wait_for(|ledger| ledger.claims() != known).await.is_ok();
     if !is_news {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

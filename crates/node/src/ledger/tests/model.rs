@@ -108,11 +108,9 @@ impl Node {
             Step::AllocateInVain(nth) if !self.pods.contains(&nth) => {
                 self.allocate(nth);
             }
-            Step::Allocate(_) | Step::AllocateInVain(_) => {}
             Step::PodGone(nth) if nth < self.pods.len() => {
                 self.pods.swap_remove(nth);
             }
-            Step::PodGone(_) => {}
             Step::Prepare(name, devices) => self.prepare(name, &devices),
             Step::Unprepare(name) => {
                 self.claims.remove(&name);
@@ -127,8 +125,8 @@ impl Node {
                 self.ledger.forget_record();
                 (self.sights, self.looking) = Default::default();
             }
-            Step::Off => {}
             Step::Pass(seconds) => self.pass(Duration::from_secs(seconds)).await,
+            Step::Allocate(_) | Step::AllocateInVain(_) | Step::PodGone(_) | Step::Off => {}
         }
     }
 

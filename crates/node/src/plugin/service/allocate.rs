@@ -64,7 +64,7 @@ impl Service {
         taken.map_err(|conflict| Refusal::Taken {
             resource: self.name(),
             ids: ids.to_vec(),
-            conflict,
+            conflict: Box::new(conflict),
         })
     }
 
