@@ -24,3 +24,5 @@ mod serve;
 mod service;
 
 pub(crate) use driver::{Driver, Surroundings};
+pub(crate) use record::{Records, Stage};
+pub(crate) use registrar::Standing;

@@ -5,6 +5,7 @@
 //! scrape; only what happens in between (calls, registrations, transitions) is counted.
 
 mod build;
+mod claims;
 mod devices;
 mod family;
 mod handover;
@@ -23,6 +24,7 @@ use prometheus_client::{
 use tokio::sync::watch;
 use windlass_core::resource::ResourceName;
 
+pub(crate) use claims::{ClaimCall, ClaimMetrics};
 pub(crate) use handover::HandoverMetrics;
 pub(crate) use placements::PlacementMetrics;
 pub(crate) use reload::ReloadMetrics;
@@ -55,6 +57,7 @@ pub(crate) struct Instruments {
     transitions: Transitions,
     reload: ReloadMetrics,
     handover: HandoverMetrics,
+    claims: ClaimMetrics,
 }
 
 /// The snapshots that pages are made from.
@@ -81,6 +84,7 @@ pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
         transitions: Transitions::register(&mut registry),
         reload: ReloadMetrics::register(&mut registry, clock.now()),
         handover: HandoverMetrics::register(&mut registry),
+        claims: ClaimMetrics::register(&mut registry),
     };
     (registry, instruments)
 }
@@ -122,6 +126,11 @@ impl Instruments {
     /// For the part that does what lies between two containers.
     pub(crate) fn handover(&self) -> HandoverMetrics {
         self.handover.clone()
+    }
+
+    /// For the DRA driver.
+    pub(crate) fn claims(&self) -> ClaimMetrics {
+        self.claims.clone()
     }
 
     /// Counts changes of health until the state's keeper ends.

@@ -90,6 +90,7 @@ pub(super) fn assemble(
         clock,
         cluster: ground.cluster.clone(),
         ledger: LedgerDesk::default(),
+        metrics: instruments.claims(),
         policy: policy.clone(),
         state: state.clone(),
     };
