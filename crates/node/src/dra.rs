@@ -27,3 +27,5 @@ mod service;
 mod slices;
 
 pub(crate) use driver::{Driver, Surroundings};
+pub(crate) use record::{Records, Stage};
+pub(crate) use registrar::Standing;

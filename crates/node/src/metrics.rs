@@ -5,6 +5,7 @@
 //! scrape; only what happens in between (calls, registrations, transitions) is counted.
 
 mod build;
+mod claims;
 mod devices;
 mod dra;
 mod family;
@@ -24,6 +25,7 @@ use prometheus_client::{
 use tokio::sync::watch;
 use windlass_core::resource::ResourceName;
 
+pub(crate) use claims::{ClaimCall, ClaimMetrics};
 pub(crate) use dra::DraMetrics;
 pub(crate) use handover::HandoverMetrics;
 pub(crate) use placements::PlacementMetrics;
@@ -57,6 +59,7 @@ pub(crate) struct Instruments {
     transitions: Transitions,
     reload: ReloadMetrics,
     handover: HandoverMetrics,
+    claims: ClaimMetrics,
     dra: DraMetrics,
 }
 
@@ -84,6 +87,7 @@ pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
         transitions: Transitions::register(&mut registry),
         reload: ReloadMetrics::register(&mut registry, clock.now()),
         handover: HandoverMetrics::register(&mut registry),
+        claims: ClaimMetrics::register(&mut registry),
         dra: DraMetrics::register(&mut registry),
     };
     (registry, instruments)
@@ -131,6 +135,11 @@ impl Instruments {
     /// For the part that publishes devices for claims.
     pub(crate) fn dra(&self) -> DraMetrics {
         self.dra.clone()
+    }
+
+    /// For the DRA driver.
+    pub(crate) fn claims(&self) -> ClaimMetrics {
+        self.claims.clone()
     }
 
     /// Counts changes of health until the state's keeper ends.

@@ -97,6 +97,9 @@ fn the_kubelets_messages_stay_in_the_modules_that_speak_its_protocols() {
     let words = ["AllocateRequest", "AllocateResponse", "ListAndWatchResponse", "RegisterRequest"];
     let except = ["kubelet-api/", "kubelet-sim/", "node/src/plugin/"];
     forbid(&words, &except, "convert at the edge");
+    let words = ["NodePrepareResource", "NodeUnprepareResource", "PluginInfo"];
+    let except = ["kubelet-api/", "kubelet-sim/", "node/src/dra/"];
+    forbid(&words, &except, "convert at the edge");
 }
 
 #[test]

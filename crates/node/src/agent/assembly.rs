@@ -101,6 +101,7 @@ pub(super) fn assemble(
         clock,
         cluster: ground.cluster.clone(),
         ledger,
+        metrics: instruments.claims(),
         policy: policy.clone(),
         state: state.clone(),
     };

@@ -12,7 +12,7 @@ use crate::{cluster::ClusterError, config::DriverName, ledger::ClaimRef};
 /// What of a claim is ours.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Claim {
-    pub(crate) claim: ClaimRef,
+    pub(crate) reference: ClaimRef,
     /// The devices that the scheduler chose.
     pub(crate) results: Vec<Allotted>,
     /// What is said to us about them; what comes later counts for more.
@@ -94,7 +94,7 @@ impl Claim {
         });
         let results = results.collect::<Result<_, _>>()?;
         let configs = configs(devices.config.unwrap_or_default(), driver);
-        Ok(Self { claim: asked.clone(), results, configs })
+        Ok(Self { reference: asked.clone(), results, configs })
     }
 }
 

@@ -86,3 +86,19 @@ fn is_plain(uid: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     (1..=LONGEST_UID).contains(&uid.len()) && uid.bytes().all(is_letter)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_too_long_is_told_to_ask_again_before_the_kubelet_gives_up() {
+        let (desk, _requests) = ClaimDesk::new();
+        let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
+        let begun = tokio::time::Instant::now();
+        let answer = desk.prepare(ClaimRef { namespace, name, uid }).await;
+        let why = answer.expect_err("nobody answers");
+        assert_eq!(why, "claim ns/c is still being prepared after 40s: ask again");
+        assert!(begun.elapsed() < Duration::from_secs(45));
+    }
+}

@@ -15,7 +15,7 @@ use super::{
     health::HealthList,
     kubelet_record::KubeletRecord,
     prepare::{Ground, Preparer},
-    record::{ClaimFile, Newer, Records},
+    record::{ClaimFile, Records, Unusable},
     registrar::Standing,
     serve::{Places, Serving},
     service::Service,
@@ -27,6 +27,7 @@ use crate::{
     host::Roots,
     kept::{self, Versioned, Written},
     ledger::LedgerDesk,
+    metrics::ClaimMetrics,
     state::NodeState,
 };
 
@@ -47,6 +48,7 @@ pub(crate) struct Surroundings {
     /// The way to the API server, without which no claim can be read.
     pub(crate) cluster: Option<Client>,
     pub(crate) ledger: LedgerDesk,
+    pub(crate) metrics: ClaimMetrics,
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
 }
@@ -59,7 +61,7 @@ const WAITING: &str = "claims wait until they can be recorded";
 impl Driver {
     /// Builds the driver; nothing is read yet.
     pub(crate) fn new(config: &Config, surroundings: Surroundings) -> Self {
-        let Surroundings { clock, cluster, ledger, policy, state } = surroundings;
+        let Surroundings { clock, cluster, ledger, metrics, policy, state } = surroundings;
         let (roots, driver) = (Roots::new(config), config.dra_driver.clone());
         let file = ClaimFile::new(&config.state_dir, roots.host.clone());
         let ground = Ground {
@@ -71,6 +73,7 @@ impl Driver {
             roots,
             state,
             ledger,
+            metrics,
         };
         let places = Places::new(&config.kubelet_dir, &config.dra_driver);
         let look_interval = config.session.look_interval;
@@ -78,13 +81,16 @@ impl Driver {
         Self { ground, file, places, clock, policy, standing, look_interval }
     }
 
-    /// How it stands with the kubelet.
-    pub(crate) fn standing(&self) -> watch::Receiver<Standing> {
-        self.standing.subscribe()
-    }
-
     /// Prepares and serves until stopped. Nothing is served before it is known what is prepared.
     pub(crate) async fn run(self, stop: CancellationToken) {
+        let (standing, metrics) = (self.standing.subscribe(), self.ground.metrics.clone());
+        tokio::select! {
+            () = self.live(stop) => {}
+            () = show(standing, metrics) => {}
+        }
+    }
+
+    async fn live(self, stop: CancellationToken) {
         let records = tokio::select! {
             () = stop.cancelled() => return,
             records = self.recover() => records,
@@ -100,20 +106,20 @@ impl Driver {
         tokio::join!(writing, preparer.run(), serving);
     }
 
-    /// What an earlier agent left. A record of a newer agent is waited for to be replaced.
+    /// What an earlier agent left. A record that cannot be used is waited for to be mended.
     async fn recover(&self) -> Records {
         let mut said = None;
         loop {
             let (file, ground) = (self.file.clone(), self.ground.clone());
             let recovered = spawn_blocking(move || recover(&file, &ground)).await;
-            let newer = match recovered.expect("reading neither panics nor is cancelled") {
+            let unusable = match recovered.expect("reading neither panics nor is cancelled") {
                 Ok(records) => return records,
-                Err(newer) => newer,
+                Err(unusable) => unusable,
             };
-            if said.as_ref() != Some(&newer) {
-                tracing::error!(error = %newer, "the DRA driver does not serve");
-                self.standing.send_replace(Standing::Failing(newer.to_string()));
-                said = Some(newer);
+            if said.as_ref() != Some(&unusable) {
+                tracing::error!(error = %unusable, "the DRA driver does not serve");
+                self.standing.send_replace(Standing::Failing(unusable.to_string()));
+                said = Some(unusable);
             }
             sleep(self.look_interval).await;
         }
@@ -131,7 +137,7 @@ impl Driver {
         Serving {
             driver,
             places: self.places.clone(),
-            service: Service { desk },
+            service: Service { desk, metrics: self.ground.metrics.clone() },
             health,
             policy: self.policy.clone(),
             records,
@@ -141,20 +147,35 @@ impl Driver {
     }
 }
 
+/// Shows how the driver stands with the kubelet, for as long as it is waited for.
+async fn show(mut standing: watch::Receiver<Standing>, metrics: ClaimMetrics) {
+    loop {
+        metrics.stands(&standing.borrow_and_update());
+        if standing.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
 /// What our record has, and what only the kubelet's has. Documents of claims that neither has are removed.
 /// Blocks.
-fn recover(file: &ClaimFile, ground: &Ground) -> Result<Records, Newer> {
+fn recover(file: &ClaimFile, ground: &Ground) -> Result<Records, Unusable> {
     let mut records = file.load()?;
     match ground.kubelet_record.entries() {
         Ok(entries) => {
             for (uid, entry) in entries {
-                if !records.contains_key(&uid) {
-                    tracing::warn!(claim = %entry.claim, uid, "only the kubelet's record has a claim");
-                    records.insert(uid, entry);
-                }
+                records.entry(uid).or_insert_with_key(|uid| {
+                    let claim = &entry.claim;
+                    tracing::warn!(%claim, uid, "only the kubelet's record has a claim");
+                    entry
+                });
             }
         }
-        Err(error) => tracing::warn!(%error, "the kubelet's record of claims cannot be read"),
+        // Nobody can say which documents are of no claim.
+        Err(error) => {
+            tracing::warn!(%error, "the kubelet's record of claims cannot be read");
+            return Ok(records);
+        }
     }
     let known: BTreeSet<_> = records.keys().cloned().collect();
     ground.documents.remove_others(&known);

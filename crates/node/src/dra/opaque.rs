@@ -222,9 +222,104 @@ fn sharing<M>(
 }
 
 fn parse<T: DeserializeOwned>(place: &str, parameters: &Value) -> Result<T, OpaqueError> {
-    T::deserialize(parameters).map_err(|error| unreadable(place, error))
+    T::deserialize(parameters).map_err(|error| unreadable(place, error.to_string()))
 }
 
-fn unreadable(place: &str, why: impl ToString) -> OpaqueError {
-    OpaqueError::Unreadable { place: place.to_owned(), why: why.to_string() }
+fn unreadable(place: &str, why: impl Into<String>) -> OpaqueError {
+    OpaqueError::Unreadable { place: place.to_owned(), why: why.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use serde_json::json;
+    use windlass_core::device::SourceName;
+
+    use super::*;
+    use crate::{dra::claim::Access, ledger::ClaimRef};
+
+    fn device(kind: DeviceKind) -> Device {
+        let id = "GPU-0".parse().expect("an id");
+        Device::new(id, kind, SourceName::NVIDIA, Timestamp::UNIX_EPOCH)
+    }
+
+    fn result(request: &str) -> Allotted {
+        let [request, pool, device] = [request, "n1/nvidia", "gpu-0"].map(ToOwned::to_owned);
+        let consumed = std::collections::BTreeMap::new();
+        Allotted { request, pool, device, access: Access::Usual, share: None, consumed }
+    }
+
+    /// What comes of configurations, each with the requests that it names, for a GPU.
+    fn check(request: &str, configs: &[(&[&str], Value)]) -> Result<(), OpaqueError> {
+        let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
+        let config =
+            |(position, (requests, parameters)): (usize, &(&[&str], Value))| OpaqueConfig {
+                place: format!("{position}"),
+                requests: requests.iter().map(|it| (*it).to_owned()).collect(),
+                parameters: parameters.clone(),
+            };
+        let claim = Claim {
+            reference: ClaimRef { namespace, name, uid },
+            results: Vec::new(),
+            configs: configs.iter().enumerate().map(config).collect(),
+        };
+        Configs::read(&claim)?.check(&result(request), &device(DeviceKind::Gpu))
+    }
+
+    fn shared(strategy: &str) -> Value {
+        json!({"apiVersion": OURS, "kind": "DeviceConfig", "sharing": {"strategy": strategy}})
+    }
+
+    #[test]
+    fn what_is_said_last_about_a_request_counts() {
+        let (mps, slices) = (shared("MPS"), shared("TimeSlicing"));
+        for (request, configs, is_done) in [
+            ("a", vec![(&[][..], mps.clone()), (&[][..], slices.clone())], true),
+            ("a", vec![(&[][..], slices.clone()), (&["a"][..], mps.clone())], false),
+            ("b", vec![(&[][..], slices.clone()), (&["a"][..], mps.clone())], true),
+            ("a/large", vec![(&["a"][..], mps.clone())], false),
+            ("a/large", vec![(&["a/large"][..], mps.clone())], false),
+            ("a/small", vec![(&["a/large"][..], mps.clone())], true),
+        ] {
+            assert_eq!(check(request, &configs).is_ok(), is_done, "{request}: {configs:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_meant_for_another_kind_is_passed_over_unless_the_request_is_named() {
+        let of_mig = json!({"apiVersion": NVIDIAS, "kind": "MigDeviceConfig"});
+        assert_eq!(check("a", &[(&[], of_mig.clone())]), Ok(()));
+        let why = check("a", &[(&["a"], of_mig)]).expect_err("named").to_string();
+        assert_eq!(why, "0: it is about a mig, and request a got gpu-0, a gpu");
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_even_where_something_later_counts() {
+        for (parameters, expected) in [
+            (json!({"kind": "DeviceConfig"}), "missing field `apiVersion`"),
+            (json!({"apiVersion": OURS, "kind": "DeviceConfig", "x": 1}), "unknown field `x`"),
+            (shared("Turns"), "unknown variant `Turns`"),
+            (
+                json!({
+                    "apiVersion": NVIDIAS, "kind": "GpuConfig",
+                    "sharing": {"strategy": "MPS", "timeSlicingConfig": {}},
+                }),
+                "settings of time slices with strategy MPS",
+            ),
+            (
+                json!({
+                    "apiVersion": NVIDIAS, "kind": "GpuConfig",
+                    "sharing": {
+                        "strategy": "TimeSlicing",
+                        "mpsConfig": {"defaultActiveThreadPercentage": 50},
+                    },
+                }),
+                "settings of MPS with strategy TimeSlicing",
+            ),
+        ] {
+            let later = (&[][..], shared("TimeSlicing"));
+            let why = check("a", &[(&[], parameters), later]).expect_err(expected).to_string();
+            assert!(why.starts_with("0: ") && why.contains(expected), "{why}");
+        }
+    }
 }

@@ -68,7 +68,7 @@ pub(crate) fn plan(claim: &Claim, ground: &Ground<'_>) -> Result<Vec<Held>, Refu
     let chosen = chosen.collect::<Result<Vec<_>, Refusal>>()?;
     let devices: Vec<_> = chosen.iter().map(|it| it.device).collect();
     ground.state.check_documents(&devices).map_err(Refusal::Document)?;
-    let held = |position| ground.held(&claim.claim.uid, &chosen, position);
+    let held = |position| ground.held(&claim.reference.uid, &chosen, position);
     (0..chosen.len()).map(held).collect()
 }
 
@@ -118,15 +118,14 @@ impl<'a> Ground<'a> {
         Ok(Chosen { result, device: found })
     }
 
-    /// Of two claims on one device the ledger refuses the second; but for a device that only the kubelet's
-    /// record tells of it may not know which one it is.
+    /// Whether no other claim has it by name: the ledger knows devices, and not yet those that the kubelet's
+    /// record alone tells of.
     fn check_free(&self, claim: &Claim, result: &Allotted) -> Result<(), Refusal> {
         let usage = usage(result);
-        let others = self.records.values().filter(|other| other.claim.uid != claim.claim.uid);
+        let others = self.records.values().filter(|other| other.claim.uid != claim.reference.uid);
         let has_it = |held: &Held| {
-            let is_it =
-                held.device.is_none() && held.pool == result.pool && held.name == result.device;
             let both_share = held.usage == Use::Share && usage == Use::Share;
+            let is_it = held.pool == result.pool && held.name == result.device;
             is_it && held.usage != Use::Admin && usage != Use::Admin && !both_share
         };
         match { others }.find(|other| other.devices.iter().any(has_it)) {
@@ -220,3 +219,6 @@ fn edits(grant: Grant) -> ContainerEdits {
 fn resource(driver: &DriverName, request: &str) -> Result<ResourceName, InvalidResourceName> {
     format!("{driver}/{request}").parse()
 }
+
+#[cfg(test)]
+mod tests;

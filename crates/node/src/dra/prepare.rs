@@ -16,54 +16,34 @@
 //! claim that is completed has the same answer whenever it is asked for, from the record alone. Releasing
 //! needs the record alone too, and what is not known is released already.
 
+mod ground;
+mod release;
 mod slot;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::BTreeMap;
 
 use tokio::{
     sync::{mpsc, watch},
-    task::{JoinSet, spawn_blocking},
-    time::{Duration, interval, timeout},
+    task::JoinSet,
+    time::{Duration, interval},
 };
-use windlass_core::device::{DeviceId, DeviceNode};
 
-use self::slot::{Slot, Work};
+pub(super) use self::ground::Ground;
+use self::{
+    ground::{blocking, nodes},
+    slot::{Slot, Work},
+};
 use super::{
-    catalog::Catalog,
-    claim::{Claim, ClaimError},
+    claim::Claim,
     desk::{Request, Wish},
-    document::ClaimDocuments,
-    kubelet_record::KubeletRecord,
     plan::{self, plan, takes},
-    record::{Entry, Held, Records, Stage},
+    record::{Entry, Records, Stage},
 };
 use crate::{
     causes,
-    cluster::Claims,
-    config::DriverName,
-    host::Roots,
     kept::{Versioned, Written, recorded},
-    ledger::{ClaimRef, LedgerDesk},
-    state::NodeState,
+    ledger::ClaimRef,
 };
-
-/// What does not change while claims are prepared.
-#[derive(Clone, Debug)]
-pub(super) struct Ground {
-    pub(super) driver: DriverName,
-    /// The name of the node, by which pools are called.
-    pub(super) node: String,
-    pub(super) roots: Roots,
-    pub(super) documents: ClaimDocuments,
-    pub(super) kubelet_record: KubeletRecord,
-    /// The way to claims; `None` without a name of the node.
-    pub(super) claims: Option<Claims>,
-    pub(super) state: watch::Receiver<Arc<NodeState>>,
-    pub(super) ledger: LedgerDesk,
-}
 
 /// Prepares and releases claims.
 pub(super) struct Preparer {
@@ -98,14 +78,8 @@ enum Failed {
     Act(String),
 }
 
-/// A device with a node that must be there.
-type NodeOf = (DeviceId, DeviceNode);
-
 /// How often claims are looked for that nobody has any more.
 const COLLECT: Duration = Duration::from_secs(10 * 60);
-
-/// How long a claim waits for the node's devices to be found, after the agent's start.
-const DISCOVERY: Duration = Duration::from_secs(20);
 
 // === impl Preparer ===
 
@@ -119,9 +93,10 @@ impl Preparer {
     ) -> Self {
         let slots = records.into_iter().map(|(uid, entry)| (uid, Slot::of(entry))).collect();
         let preparer = Self { ground, requests, slots, newest, written, tasks: JoinSet::new() };
-        preparer.slots.values().filter_map(|slot| slot.entry.as_ref()).for_each(|entry| {
+        preparer.ground.metrics.holds(&preparer.records());
+        for entry in preparer.slots.values().filter_map(|slot| slot.entry.as_ref()) {
             preparer.take_again(entry);
-        });
+        }
         preparer
     }
 
@@ -199,7 +174,7 @@ impl Preparer {
                 self.keep(&uid, why);
             }
             Event::Forgotten(uid, Ok(())) => self.let_go(&uid),
-            Event::Stale(claims) => claims.into_iter().for_each(|claim| self.release_stale(claim)),
+            Event::Stale(claims) => self.release_stale(claims),
         }
     }
 
@@ -215,13 +190,13 @@ impl Preparer {
             records: &records,
         };
         let devices = plan(claim, &ground).map_err(|refusal| causes(&refusal))?;
-        let taken = self.ground.ledger.take_for_claim(&claim.claim, &takes(&devices, &state));
+        let taken = self.ground.ledger.take_for_claim(&claim.reference, &takes(&devices, &state));
         taken.map_err(|conflict| conflict.to_string())?;
-        let slot = self.slots.get_mut(&claim.claim.uid);
+        let slot = self.slots.get_mut(&claim.reference.uid);
         let slot = slot.expect("a slot that is worked on stays");
         slot.work = Some(if slot.entry.is_none() { Work::Beginning } else { Work::Acting });
         slot.entry =
-            Some(Entry { claim: claim.claim.clone(), state: Stage::PrepareStarted, devices });
+            Some(Entry { claim: claim.reference.clone(), state: Stage::PrepareStarted, devices });
         Ok(())
     }
 
@@ -291,46 +266,6 @@ impl Preparer {
         self.refuse(uid, why);
     }
 
-    fn remove(&mut self, uid: &str) {
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.work = Some(Work::Removing);
-        let (documents, uid) = (self.ground.documents.clone(), uid.to_owned());
-        self.tasks.spawn(async move {
-            let removed = uid.clone();
-            Event::Removed(uid, blocking(move || documents.remove(&removed)).await)
-        });
-    }
-
-    /// Has the record forget a claim that nothing else is left of.
-    fn forget(&mut self, uid: &str) {
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.work = slot.entry.take().map(Work::Forgetting);
-        let (recorded, uid) = (self.save(), uid.to_owned());
-        self.tasks.spawn(async move { Event::Forgotten(uid, recorded.await) });
-    }
-
-    /// Tells those who wait why a claim is not released; it is still ours.
-    fn keep(&mut self, uid: &str, why: String) {
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        if let Some(Work::Forgetting(mut entry)) = slot.work.take() {
-            // Its document is gone.
-            entry.state = Stage::PrepareStarted;
-            slot.entry = Some(entry);
-        }
-        slot.released(&Err(why));
-        drop(self.save());
-        self.advance(uid);
-    }
-
-    fn let_go(&mut self, uid: &str) {
-        self.ground.ledger.release_claim(uid);
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.work = None;
-        tracing::info!(claim = %slot.claim, uid, "claim released");
-        slot.released(&Ok(()));
-        self.advance(uid);
-    }
-
     fn records(&self) -> Records {
         let entry = |(uid, slot): (&String, &Slot)| Some((uid.clone(), slot.entry.clone()?));
         self.slots.iter().filter_map(entry).collect()
@@ -343,6 +278,7 @@ impl Preparer {
             let is_news = *known != records;
             if is_news {
                 *version += 1;
+                self.ground.metrics.holds(&records);
                 *known = records;
             }
             is_news
@@ -371,100 +307,9 @@ impl Preparer {
                     catalog.find(&held.pool, &held.name).map(|found| found.device.clone());
             }
         }
-        let entries = self.slots.values().filter_map(|slot| slot.entry.as_ref());
-        entries.for_each(|entry| self.take_again(entry));
+        for entry in self.slots.values().filter_map(|slot| slot.entry.as_ref()) {
+            self.take_again(entry);
+        }
         drop(self.save());
     }
-
-    /// Looks for claims that nobody has any more.
-    fn collect(&mut self) {
-        let idle = self.slots.values().filter(|slot| slot.work.is_none());
-        let prepared: Vec<_> =
-            idle.filter_map(|slot| Some(slot.entry.as_ref()?.claim.clone())).collect();
-        let ground = self.ground.clone();
-        if !prepared.is_empty() {
-            self.tasks.spawn(async move { Event::Stale(ground.stale(prepared).await) });
-        }
-    }
-
-    fn release_stale(&mut self, claim: ClaimRef) {
-        tracing::info!(%claim, uid = claim.uid, "nobody has the claim any more, it is released");
-        // Nobody waits for the answer.
-        let (reply, _) = tokio::sync::oneshot::channel();
-        self.ask(Request { claim, wish: Wish::Release(reply) });
-    }
-}
-
-// === impl Ground ===
-
-impl Ground {
-    fn catalog(&self, state: &NodeState) -> Catalog {
-        Catalog::of(state, &self.node, &self.driver, &self.ledger.watch().borrow())
-    }
-
-    async fn read(&self, claim: &ClaimRef) -> Result<Claim, ReadError> {
-        let claims = self.claims.as_ref().ok_or(ReadError::Nameless)?;
-        let object = claims.get(claim).await.map_err(ClaimError::from)?;
-        let object = object.ok_or_else(|| ClaimError::NotFound(claim.clone()))?;
-        let claim = Claim::read(object, claim, &self.driver)?;
-        let mut state = self.state.clone();
-        // A device that is not found in time is said to be unknown.
-        let _ = timeout(DISCOVERY, state.wait_for(|state| state.inventory.is_complete())).await;
-        Ok(claim)
-    }
-
-    /// Does what a claim needs done. Blocks.
-    fn do_it(&self, entry: &Entry, nodes: &[NodeOf]) -> Result<(), String> {
-        for (device, node) in nodes {
-            if !self.roots.dev.has(&node.path) {
-                let node = node.path.display();
-                return Err(format!(
-                    "device node {node} of {device} is missing on this node; is the driver loaded?"
-                ));
-            }
-            // Numbers of nodes change while the inventory is on its way: the kernel has the last word.
-            self.roots.host.proves(node).map_err(|why| format!("{device}: {why}"))?;
-        }
-        self.documents.write(entry)
-    }
-
-    /// Those of the claims that are surely gone, and that the kubelet does not remember.
-    async fn stale(&self, prepared: Vec<ClaimRef>) -> Vec<ClaimRef> {
-        let record = self.kubelet_record.clone();
-        let remembered = blocking(move || record.uids().map_err(|error| error.to_string())).await;
-        let (Ok(remembered), Some(claims)) = (remembered, &self.claims) else { return Vec::new() };
-        let mut stale = Vec::new();
-        for claim in prepared.into_iter().filter(|claim| !remembered.contains(&claim.uid)) {
-            let found = claims.get(&claim).await;
-            let is_gone = found.is_ok_and(|found| {
-                found.is_none_or(|it| it.metadata.uid.is_some_and(|uid| uid != claim.uid))
-            });
-            if is_gone {
-                stale.push(claim);
-            }
-        }
-        stale
-    }
-}
-
-/// Why a claim could not be read.
-#[derive(Debug, thiserror::Error)]
-enum ReadError {
-    #[error(
-        "claims cannot be read: this node has no name in the cluster; give it with --node-name or \
-         NODE_NAME"
-    )]
-    Nameless,
-    #[error(transparent)]
-    Claim(#[from] ClaimError),
-}
-
-fn nodes(devices: &[Held], state: &NodeState) -> Vec<NodeOf> {
-    let ids: BTreeSet<_> = devices.iter().filter_map(|held| held.device.as_ref()).collect();
-    let devices = ids.into_iter().filter_map(|id| state.inventory.get(id.as_str()));
-    devices.flat_map(|it| it.nodes.iter().map(|node| (it.id.clone(), node.clone()))).collect()
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    spawn_blocking(work).await.expect("it neither panics nor is cancelled")
 }

@@ -59,17 +59,24 @@ impl Wisher {
         loop {
             let state = self.state.borrow_and_update().clone();
             let ledger = self.ledger.borrow_and_update().clone();
-            let wanted = wanted(&state, &ledger, (&self.node, &self.driver));
-            self.wish.send_if_modified(|wish| {
-                let is_new = wish.as_deref() != wanted.as_ref();
-                *wish = wanted.map(Arc::new);
-                is_new
-            });
+            // Before it is known what containers have, every device would be tainted for a moment.
+            let is_known = state.policy.dra.offer == DraOffer::Off || ledger.is_complete();
+            if is_known {
+                self.wish_for(wanted(&state, &ledger, (&self.node, &self.driver)));
+            }
             tokio::select! {
                 () = crate::cluster::changed(&mut self.state) => {}
                 () = crate::cluster::changed(&mut self.ledger) => {}
             }
         }
+    }
+
+    fn wish_for(&self, wanted: Option<Wanted>) {
+        self.wish.send_if_modified(|wish| {
+            let is_new = wish.as_deref() != wanted.as_ref();
+            *wish = wanted.map(Arc::new);
+            is_new
+        });
     }
 }
 

@@ -69,13 +69,14 @@ pub(crate) struct ClaimFile {
     host: Host,
 }
 
-/// A record that a newer agent wrote. It is left as it is: what is not understood would be handed out
-/// twice, or never released.
+/// Why nothing may be served: what is prepared is written down, and is not known. To go on without it would
+/// hand devices out twice, and write over what is there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{path} has version {found}, this agent knows {VERSION}: run the newer one")]
-pub(crate) struct Newer {
-    path: PathBuf,
-    found: u32,
+pub(crate) enum Unusable {
+    #[error("{path} has version {found}, this agent knows {VERSION}: run the newer one")]
+    Newer { path: PathBuf, found: u32 },
+    #[error("cannot read {path}: {why}")]
+    Unreadable { path: PathBuf, why: String },
 }
 
 #[derive(Serialize, Deserialize)]
@@ -103,21 +104,20 @@ impl ClaimFile {
         Self { path: state_dir.join(FILE), host }
     }
 
-    /// What an earlier agent wrote down; nothing where there is nothing that can be read, which is then set
-    /// aside. What was prepared before the machine was started is begun anew when the kubelet asks: it may
+    /// What an earlier agent wrote down; nothing where it makes no sense, which is then set aside. What was prepared before the machine was started is begun anew when the kubelet asks: it may
     /// have other devices now. Blocks.
-    pub(crate) fn load(&self) -> Result<Records, Newer> {
+    pub(crate) fn load(&self) -> Result<Records, Unusable> {
+        let path = || self.path.clone();
         let text = match fs::read(&self.path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Records::new()),
+            Err(error) if is_absence(&error) => return Ok(Records::new()),
             Err(error) => {
-                tracing::error!(path = %self.path.display(), %error, "claims cannot be read");
-                return Ok(Records::new());
+                return Err(Unusable::Unreadable { path: path(), why: error.to_string() });
             }
         };
         let newer = serde_json::from_slice(&text).ok().filter(|head: &Head| head.version > VERSION);
         if let Some(Head { version: found }) = newer {
-            return Err(Newer { path: self.path.clone(), found });
+            return Err(Unusable::Newer { path: path(), found });
         }
         match serde_json::from_slice(&text) {
             Ok(document) => Ok(self.taken_up(document)),
@@ -140,7 +140,9 @@ impl ClaimFile {
         let mut claims = document.claims;
         let is_another = |then: &String| self.boot().is_some_and(|now| now != *then);
         if document.boot.as_ref().is_some_and(is_another) {
-            claims.values_mut().for_each(|entry| entry.state = Stage::PrepareStarted);
+            for entry in claims.values_mut() {
+                entry.state = Stage::PrepareStarted;
+            }
         }
         claims
     }
@@ -158,6 +160,11 @@ impl ClaimFile {
             Err(refused) => tracing::error!(error, %refused, "record of claims cannot be read"),
         }
     }
+}
+
+/// Where the folder is a file there was never a record in it.
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]
@@ -219,5 +226,16 @@ mod tests {
         let error = file.load().expect_err("newer").to_string();
         assert!(error.ends_with("has version 7, this agent knows 1: run the newer one"), "{error}");
         assert!(file.path.exists());
+    }
+
+    #[test]
+    fn a_record_that_is_there_and_cannot_be_read_is_not_taken_for_none() {
+        let (folder, file) = file();
+        fs::create_dir_all(&file.path).expect("a folder in place of the file");
+        let why = file.load().expect_err("unreadable").to_string();
+        assert!(why.contains("claims.json"), "{why}");
+        fs::remove_dir_all(folder.path().join("state")).expect("removed");
+        fs::write(folder.path().join("state"), "").expect("a file in place of the folder");
+        assert_eq!(file.load(), Ok(Records::new()));
     }
 }

@@ -38,6 +38,23 @@ pub(super) struct Registrar {
     pub(super) standing: watch::Sender<Standing>,
 }
 
+// === impl Standing ===
+
+impl Standing {
+    /// The names of all states.
+    pub(crate) const NAMES: [&str; 5] = ["off", "failing", "serving", "registered", "rejected"];
+
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Failing(_) => "failing",
+            Self::Serving => "serving",
+            Self::Registered => "registered",
+            Self::Rejected(_) => "rejected",
+        }
+    }
+}
+
 // === impl Registrar ===
 
 #[tonic::async_trait]

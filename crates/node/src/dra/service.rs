@@ -8,12 +8,16 @@ use tonic::{Request, Response, Status};
 use windlass_kubelet_api::dra::{v1, v1beta1};
 
 use super::{desk::ClaimDesk, record::Held};
-use crate::ledger::ClaimRef;
+use crate::{
+    ledger::ClaimRef,
+    metrics::{ClaimCall, ClaimMetrics},
+};
 
 /// Serves claims.
 #[derive(Clone, Debug)]
 pub(super) struct Service {
     pub(super) desk: ClaimDesk,
+    pub(super) metrics: ClaimMetrics,
 }
 
 // === impl Service ===
@@ -23,10 +27,9 @@ impl Service {
         &self,
         claims: impl IntoIterator<Item = ClaimRef>,
     ) -> BTreeMap<String, Result<Vec<Held>, String>> {
-        let desk = self.desk.clone();
-        side_by_side(claims, move |claim| {
-            let desk = desk.clone();
-            async move { desk.prepare(claim).await }
+        side_by_side(claims, |claim| {
+            let Self { desk, metrics } = self.clone();
+            async move { metrics.answered(ClaimCall::Prepare, desk.prepare(claim).await) }
         })
         .await
     }
@@ -35,10 +38,9 @@ impl Service {
         &self,
         claims: impl IntoIterator<Item = ClaimRef>,
     ) -> BTreeMap<String, Result<(), String>> {
-        let desk = self.desk.clone();
-        side_by_side(claims, move |claim| {
-            let desk = desk.clone();
-            async move { desk.release(claim).await }
+        side_by_side(claims, |claim| {
+            let Self { desk, metrics } = self.clone();
+            async move { metrics.answered(ClaimCall::Release, desk.release(claim).await) }
         })
         .await
     }

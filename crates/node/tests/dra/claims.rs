@@ -5,6 +5,8 @@ use windlass_kubelet_api::dra::v1beta1::{
     self, NodePrepareResourcesRequest, dra_plugin_client::DraPluginClient,
 };
 
+use windlass_node::config::Strategy;
+
 use crate::world::{Gets, World, gpus};
 
 #[tokio::test]
@@ -80,5 +82,19 @@ async fn the_earlier_version_is_served_too() {
     let request = NodePrepareResourcesRequest { claims };
     let answer = calls.node_prepare_resources(request).await.expect("answered").into_inner();
     assert_eq!(answer.claims["c"].devices.len(), 1);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn claims_are_given_by_documents_though_the_device_plugin_gives_by_variables() {
+    let mut world = World::new();
+    world.config.policy.delivery.strategies = [Strategy::Envvar].into();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "c", &[Gets { request: "a", gpu: 0 }]);
+    let devices = kubelet.prepare("c").await.expect("prepared");
+    assert_eq!(devices[0].cdi_device_ids.len(), 2);
+    assert!(world.config.cdi_dir.join("windlass.dev-gpu.json").exists());
+    let text = world.document("c").expect("it has one").to_string();
+    assert!(!text.contains("NVIDIA_VISIBLE_DEVICES"), "{text}");
     agent.stop().await;
 }

@@ -15,9 +15,9 @@ async fn of_two_claims_on_a_device_the_second_is_told_of_the_first() {
     world.claim(&agent, "two", &[Gets { request: "b", gpu: 1 }, A]);
     world.claim(&agent, "three", &[Gets { request: "b", gpu: 1 }]);
     kubelet.prepare("one").await.expect("prepared");
-    let id = gpus(&agent.state.borrow())[0].id.clone();
+    let id = gpus(&agent.state.borrow())[0].id.as_str().to_lowercase();
     let why = kubelet.prepare("two").await.expect_err("held");
-    assert_eq!(why, format!("{id} is held by claim ns/one"));
+    assert_eq!(why, format!("request a: {id} is held by claim ns/one"));
     kubelet.prepare("three").await.expect("nothing of a refused claim is taken");
     kubelet.unprepare("one").await.expect("released");
     kubelet.unprepare("three").await.expect("released");
@@ -34,7 +34,7 @@ async fn an_admin_looks_at_what_another_claim_has_and_shares_go_together() {
     let with = |name: &str, field: &str, value: Value| {
         let mut result = result("a", &gpu);
         result[field] = value;
-        world.api.put(&claim(name, vec![result]));
+        world.api.put(&claim(name, &[result]));
     };
     with("admin", "adminAccess", json!(true));
     with("share-1", "shareID", json!("s1"));
@@ -57,7 +57,7 @@ async fn a_claim_that_says_nothing_to_act_on_is_refused_for_what_it_lacks() {
     let gpu = gpus(&agent.state.borrow())[0].clone();
     let mut unknown = result("a", &gpu);
     unknown["device"] = json!("gpu-0");
-    world.api.put(&claim("unknown", vec![unknown]));
+    world.api.put(&claim("unknown", &[unknown]));
     let mut fresh = world.claim(&agent, "fresh", &[A]);
     fresh["status"] = json!({});
     world.api.put(&fresh);

@@ -89,7 +89,7 @@ impl World {
     pub(crate) fn claim(&self, agent: &Running, name: &str, gets: &[Gets<'_>]) -> Value {
         let state = agent.state.borrow().clone();
         let results = gets.iter().map(|it| result(it.request, &gpus(&state)[it.gpu]));
-        let claim = claim(name, results.collect());
+        let claim = claim(name, &results.collect::<Vec<_>>());
         self.api.put(&claim);
         claim
     }
@@ -119,7 +119,7 @@ pub(crate) fn gpus(state: &Arc<NodeState>) -> Vec<Device> {
 }
 
 /// An allocated claim that has its name as its UID.
-pub(crate) fn claim(name: &str, results: Vec<Value>) -> Value {
+pub(crate) fn claim(name: &str, results: &[Value]) -> Value {
     json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
         "metadata": {"name": name, "namespace": "ns", "uid": name},

@@ -18,8 +18,8 @@ pub(super) struct DraEntry {
     /// Whether anything is, and whether the device plugin has it too; left out, `off`.
     #[serde(skip_serializing_if = "Option::is_none")]
     offer: Option<DraOffer>,
-    /// The driver's name; left out, `windlass.dev`. With `gpu.nvidia.com` the DeviceClasses of NVIDIA's
-    /// driver serve as they are.
+    /// The driver's name; left out, `windlass.dev`. With `gpu.nvidia.com` the device classes of
+    /// NVIDIA's driver serve as they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     driver: Option<Written<DriverName>>,
     /// Which devices are; left out, all.

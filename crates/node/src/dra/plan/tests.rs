@@ -1,0 +1,134 @@
+//! What claims get, and why they get nothing.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use windlass_core::{
+    device::{DeviceKind, SourceName},
+    health::{Health, HealthState},
+    inventory::Inventory,
+};
+
+use super::*;
+use crate::{
+    config::{PerContainer, Shared},
+    dra::record::{Entry, Stage},
+    ledger::Ledger,
+};
+
+fn board(id: &str) -> Device {
+    let source: SourceName = "boards".parse().expect("a name");
+    let id = id.parse().expect("an id");
+    let mut board = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+    board.health = Health { state: HealthState::Healthy, ..board.health };
+    board.extras.env.insert("BOARDS".to_owned(), board.id.to_string());
+    board.extras.env.insert("BOARD_{position}".to_owned(), board.id.to_string());
+    board
+}
+
+fn reference(name: &str) -> ClaimRef {
+    let [namespace, name, uid] = ["ns", name, name].map(ToOwned::to_owned);
+    ClaimRef { namespace, name, uid }
+}
+
+fn claim(results: &[(&str, &str)]) -> Claim {
+    let result = |(request, device): &(&str, &str)| Allotted {
+        request: (*request).to_owned(),
+        pool: "n1/boards".to_owned(),
+        device: (*device).to_owned(),
+        access: Access::Usual,
+        share: None,
+        consumed: BTreeMap::new(),
+    };
+    let results = results.iter().map(result).collect();
+    Claim { reference: reference("c"), results, configs: Vec::new() }
+}
+
+/// What a claim gets on a node with these boards, all shared alike, beside what is prepared.
+fn planned(
+    claim: &Claim,
+    (boards, sharing): (Vec<Device>, Sharing),
+    records: &Records,
+) -> Result<Vec<Held>, String> {
+    let claimable = boards.iter().map(|board| (board.id.clone(), sharing)).collect();
+    let inventory = Inventory { devices: boards, ..Inventory::default() };
+    let state = NodeState { inventory, claimable, policy: Arc::default(), ..NodeState::default() };
+    let driver = DriverName::default();
+    let catalog = Catalog::of(&state, "n1", &driver, &Ledger::default());
+    let ground = Ground { driver: &driver, state: &state, catalog: &catalog, records };
+    plan(claim, &ground).map_err(|refusal| refusal.to_string())
+}
+
+fn alone(boards: Vec<Device>) -> (Vec<Device>, Sharing) {
+    (boards, Sharing::Exclusive)
+}
+
+#[test]
+fn variables_of_one_request_are_joined_and_those_of_others_are_theirs() {
+    let boards = alone(["b0", "b1", "b2"].map(board).into());
+    let claim = claim(&[("pair", "b0"), ("one", "b1"), ("pair", "b2")]);
+    let held = planned(&claim, boards, &Records::new()).expect("planned");
+    let env: Vec<_> = held.iter().map(|it| it.edits.env.join(" ")).collect();
+    let expected = [
+        "BOARDS=b0 BOARD_0=b0 WINDLASS_WINDLASS_DEV_PAIR=b0",
+        "BOARDS=b1 BOARD_0=b1 WINDLASS_WINDLASS_DEV_ONE=b1",
+        "BOARDS=b0,b2 BOARD_0=b0 BOARD_1=b2 WINDLASS_WINDLASS_DEV_PAIR=b0,b2",
+    ];
+    assert_eq!(env, expected);
+    let names: Vec<_> = held.iter().flat_map(|it| &it.cdi).collect();
+    assert_eq!(
+        names,
+        ["windlass.dev/claim=c-0", "windlass.dev/claim=c-1", "windlass.dev/claim=c-2"]
+    );
+}
+
+#[test]
+fn a_claim_gets_all_or_nothing_and_is_told_the_first_reason() {
+    let mut sick = board("sick");
+    sick.health = Health::unknown(Timestamp::UNIX_EPOCH);
+    let boards = || alone(vec![board("b0"), sick.clone()]);
+    for (results, expected) in [
+        (&[("a", "b0"), ("a", "b9")][..], "request a: pool n1/boards has no device b9 (yet)"),
+        (&[("a", "b0"), ("b/x", "sick")], "request b/x: sick cannot be used: not probed yet"),
+    ] {
+        let why = planned(&claim(results), boards(), &Records::new()).expect_err(expected);
+        assert_eq!(why, expected);
+    }
+    let mut looking = claim(&[("a", "sick")]);
+    looking.results[0].access = Access::Admin;
+    let held = planned(&looking, boards(), &Records::new()).expect("to look at it is why");
+    assert_eq!(held[0].usage, Use::Admin);
+}
+
+#[test]
+fn what_another_has_by_name_is_taken_though_nobody_knows_which_device_it_is() {
+    let boards = || alone(vec![board("b0")]);
+    let mut held = planned(&claim(&[("a", "b0")]), boards(), &Records::new()).expect("planned");
+    held[0].device = None;
+    let entry = Entry { claim: reference("other"), state: Stage::PrepareStarted, devices: held };
+    let records = Records::from([("other".to_owned(), entry)]);
+    let why = planned(&claim(&[("a", "b0")]), boards(), &records).expect_err("taken");
+    assert_eq!(why, "request a: b0 is held by claim ns/other");
+}
+
+#[test]
+fn a_device_that_mps_shares_is_refused() {
+    let shared = Shared {
+        method: SharingMethod::Mps,
+        replicas: 4.try_into().expect("a number"),
+        per_container: PerContainer::One,
+    };
+    let boards = (vec![board("b0")], Sharing::Shared(shared));
+    let why = planned(&claim(&[("a", "b0")]), boards, &Records::new()).expect_err("mps");
+    assert_eq!(why, "request a: b0 is shared by MPS, which claims cannot have yet");
+}
+
+#[test]
+fn a_device_that_a_claim_has_twice_is_taken_as_the_stronger_use_wants_it() {
+    let boards = alone(vec![board("b0")]);
+    let mut twice = claim(&[("a", "b0"), ("b", "b0")]);
+    twice.results[1].access = Access::Admin;
+    let held = planned(&twice, boards, &Records::new()).expect("planned");
+    let takes = takes(&held, &NodeState::default());
+    assert_eq!(takes.iter().map(|(_, usage)| *usage).collect::<Vec<_>>(), [Use::Alone]);
+}

@@ -1,0 +1,123 @@
+//! What preparing a claim needs of the world: the claim's object, the node's files, the kubelet's record.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use tokio::{
+    sync::watch,
+    task::spawn_blocking,
+    time::{Duration, timeout},
+};
+use windlass_core::device::{DeviceId, DeviceNode};
+
+use super::super::{
+    catalog::Catalog,
+    claim::{Claim, ClaimError},
+    document::ClaimDocuments,
+    kubelet_record::KubeletRecord,
+    record::{Entry, Held},
+};
+use crate::{
+    cluster::Claims,
+    config::DriverName,
+    host::Roots,
+    ledger::{ClaimRef, LedgerDesk},
+    metrics::ClaimMetrics,
+    state::NodeState,
+};
+
+/// What does not change while claims are prepared.
+#[derive(Clone, Debug)]
+pub(in crate::dra) struct Ground {
+    pub(in crate::dra) driver: DriverName,
+    /// The name of the node, by which pools are called.
+    pub(in crate::dra) node: String,
+    pub(in crate::dra) roots: Roots,
+    pub(in crate::dra) documents: ClaimDocuments,
+    pub(in crate::dra) kubelet_record: KubeletRecord,
+    /// The way to claims; `None` without a name of the node.
+    pub(in crate::dra) claims: Option<Claims>,
+    pub(in crate::dra) state: watch::Receiver<Arc<NodeState>>,
+    pub(in crate::dra) ledger: LedgerDesk,
+    pub(in crate::dra) metrics: ClaimMetrics,
+}
+
+/// Why a claim could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReadError {
+    #[error(
+        "claims cannot be read: this node has no name in the cluster; give it with --node-name or \
+         NODE_NAME"
+    )]
+    Nameless,
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+}
+
+/// A device with a node that must be there.
+pub(super) type NodeOf = (DeviceId, DeviceNode);
+
+/// How long a claim waits for the node's devices to be found, after the agent's start.
+const DISCOVERY: Duration = Duration::from_secs(20);
+
+// === impl Ground ===
+
+impl Ground {
+    pub(super) fn catalog(&self, state: &NodeState) -> Catalog {
+        Catalog::of(state, &self.node, &self.driver, &self.ledger.watch().borrow())
+    }
+
+    pub(super) async fn read(&self, claim: &ClaimRef) -> Result<Claim, ReadError> {
+        let claims = self.claims.as_ref().ok_or(ReadError::Nameless)?;
+        let object = claims.get(claim).await.map_err(ClaimError::from)?;
+        let object = object.ok_or_else(|| ClaimError::NotFound(claim.clone()))?;
+        let claim = Claim::read(object, claim, &self.driver)?;
+        let mut state = self.state.clone();
+        // A device that is not found in time is said to be unknown.
+        let _ = timeout(DISCOVERY, state.wait_for(|state| state.inventory.is_complete())).await;
+        Ok(claim)
+    }
+
+    /// Does what a claim needs done. Blocks.
+    pub(super) fn do_it(&self, entry: &Entry, nodes: &[NodeOf]) -> Result<(), String> {
+        for (device, node) in nodes {
+            if !self.roots.dev.has(&node.path) {
+                let node = node.path.display();
+                return Err(format!(
+                    "device node {node} of {device} is missing on this node; is the driver loaded?"
+                ));
+            }
+            // Numbers of nodes change while the inventory is on its way: the kernel has the last word.
+            self.roots.host.proves(node).map_err(|why| format!("{device}: {why}"))?;
+        }
+        self.documents.write(entry)
+    }
+
+    /// Those of the claims that are surely gone, and that the kubelet does not remember.
+    pub(super) async fn stale(&self, prepared: Vec<ClaimRef>) -> Vec<ClaimRef> {
+        let record = self.kubelet_record.clone();
+        let remembered = blocking(move || record.uids().map_err(|error| error.to_string())).await;
+        let (Ok(remembered), Some(claims)) = (remembered, &self.claims) else { return Vec::new() };
+        let mut stale = Vec::new();
+        for claim in prepared.into_iter().filter(|claim| !remembered.contains(&claim.uid)) {
+            let found = claims.get(&claim).await;
+            let is_gone = found.is_ok_and(|found| {
+                found.is_none_or(|it| it.metadata.uid.is_some_and(|uid| uid != claim.uid))
+            });
+            if is_gone {
+                stale.push(claim);
+            }
+        }
+        stale
+    }
+}
+
+/// The nodes of what is held.
+pub(super) fn nodes(devices: &[Held], state: &NodeState) -> Vec<NodeOf> {
+    let ids: BTreeSet<_> = devices.iter().filter_map(|held| held.device.as_ref()).collect();
+    let devices = ids.into_iter().filter_map(|id| state.inventory.get(id.as_str()));
+    devices.flat_map(|it| it.nodes.iter().map(|node| (it.id.clone(), node.clone()))).collect()
+}
+
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    spawn_blocking(work).await.expect("it neither panics nor is cancelled")
+}
