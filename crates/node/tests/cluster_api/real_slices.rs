@@ -14,8 +14,18 @@ use tokio::{
     net::TcpStream,
     time::{sleep, timeout},
 };
+use windlass_core::{
+    device::{Device, DeviceKind},
+    health::HealthState,
+};
 use windlass_machine::Profile;
-use windlass_node::{Config, config::ClusterAccess};
+use windlass_node::{
+    Config,
+    config::{
+        ClusterAccess, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
+        Sharing, SharingMethod, Unmatched,
+    },
+};
 
 use crate::{node::node, running::Running, whole_agent};
 
@@ -64,6 +74,17 @@ async fn published(slices: &Api<ResourceSlice>, node: &str) -> BTreeMap<String, 
     pools
 }
 
+/// GPUs in three parts each: what is published of them has taints, and policies for shares.
+fn shared_gpus() -> Policy {
+    let replicas = Replicas::try_from(3).expect("valid");
+    let (method, per_container) = (SharingMethod::TimeSlicing, PerContainer::Any);
+    let sharing = Sharing::Shared(Shared { method, replicas, per_container });
+    let name = "nvidia.com/gpu".parse().expect("valid");
+    let rule = ResourceRule::new(name, Selector::all(DeviceKind::Gpu), sharing);
+    let (resources, unmatched) = (Resources::Rules(vec![rule]), Unmatched::Default);
+    Policy { resources, unmatched, ..whole_agent::policy_beside() }
+}
+
 async fn machine_is_taken(kubeconfig: &Path, kube: &kube::Client, profile: &str) {
     let name = format!("windlass-{profile}-{}", std::process::id());
     let nodes: Api<Node> = Api::all(kube.clone());
@@ -71,7 +92,7 @@ async fn machine_is_taken(kubeconfig: &Path, kube: &kube::Client, profile: &str)
     object.metadata.name = Some(name.clone());
     nodes.create(&PostParams::default(), &object).await.expect("a Node");
     let profile = Profile::named(profile).expect("a shipped profile");
-    let (_folder, _machine, config) = node(&profile, whole_agent::policy_beside());
+    let (_folder, machine, config) = node(&profile, shared_gpus());
     let config = Config {
         listen: Some(([127, 0, 0, 1], 0).into()),
         cluster: ClusterAccess {
@@ -84,13 +105,18 @@ async fn machine_is_taken(kubeconfig: &Path, kube: &kube::Client, profile: &str)
     let agent = Running::start(&config).expect("the agent starts");
     let slices: Api<ResourceSlice> = Api::all(kube.clone());
     agent.until(|state| state.inventory.is_complete()).await;
+    if profile.driver.is_some() {
+        whole_agent::inject(&machine, "lost@0");
+        let is_sick = |device: &Device| device.health.state == HealthState::Unhealthy;
+        agent.until(|state| state.inventory.devices.iter().any(is_sick)).await;
+    }
     let pools = published(&slices, &name).await;
     let page = page(agent.admin.expect("an address")).await;
     for line in ["windlass_dra_publish_errors_total 0", "windlass_dra_devices_left_out 0"] {
         assert!(page.contains(line), "{name}: {line}\n{page}");
     }
     assert!(!page.contains("windlass_dra_dropped_fields{"), "{name}: {page}");
-    println!("{pools:?}");
+    assert!(pools.values().sum::<usize>() > 0, "{name}: {pools:?}");
     agent.stop().await;
     let which = ListParams::default().fields(&format!("spec.nodeName={name}"));
     slices.delete_collection(&DeleteParams::default(), &which).await.expect("deleted");

@@ -51,7 +51,7 @@ fn facts(device: &Value) -> String {
     names.collect()
 }
 
-fn inject(machine: &Machine, fault: &str) {
+pub(crate) fn inject(machine: &Machine, fault: &str) {
     let fault: Fault = fault.parse().expect("a fault");
     machine.inject(&fault).expect("injected");
 }
