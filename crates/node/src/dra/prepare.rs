@@ -202,30 +202,33 @@ impl Preparer {
 
     /// Does what the record says is begun, or makes sure of what it says is done.
     fn act(&mut self, uid: &str) {
-        let recorded = self.save();
-        let state = self.ground.state.borrow().clone();
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        let Some(entry) = slot.entry.clone() else { return };
-        slot.work.get_or_insert(Work::Acting);
+        let Some(entry) = self.slots.get(uid).and_then(|slot| slot.entry.clone()) else { return };
         let is_begun = entry.state == Stage::PrepareStarted;
+        let (recorded, state) = (is_begun.then(|| self.save()), self.ground.state.borrow().clone());
         let nodes = if is_begun { nodes(&entry.devices, &state) } else { Vec::new() };
+        if let Some(slot) = self.slots.get_mut(uid) {
+            slot.work.get_or_insert(Work::Acting);
+        }
         let (ground, uid) = (self.ground.clone(), uid.to_owned());
         self.tasks.spawn(async move {
-            let outcome = match recorded.await {
-                Err(why) => Err(Failed::Record(why)),
-                Ok(()) => blocking(move || ground.do_it(&entry, &nodes)).await.map_err(Failed::Act),
-            };
-            Event::Acted(uid, outcome)
+            if let Some(Err(why)) = maybe(recorded).await {
+                return Event::Acted(uid, Err(Failed::Record(why)));
+            }
+            let done = blocking(move || ground.do_it(&entry, &nodes)).await;
+            Event::Acted(uid, done.map_err(Failed::Act))
         });
     }
 
-    /// Has it written down that a claim is done.
+    /// Has it written down that a claim is done, if it is not yet.
     fn settle(&mut self, uid: &str) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.work = Some(Work::Settling);
-        if let Some(entry) = &mut slot.entry {
-            entry.state = Stage::PrepareCompleted;
+        match &mut slot.entry {
+            Some(entry) if entry.state == Stage::PrepareStarted => {
+                entry.state = Stage::PrepareCompleted;
+            }
+            _ => return self.answer(uid, Ok(())),
         }
+        slot.work = Some(Work::Settling);
         let (recorded, uid) = (self.save(), uid.to_owned());
         self.tasks.spawn(async move { Event::Settled(uid, recorded.await) });
     }
@@ -271,11 +274,13 @@ impl Preparer {
         self.slots.iter().filter_map(entry).collect()
     }
 
-    /// Has what is prepared written down. Gives what waits until it is.
+    /// Has what is prepared written down, again if the disk did not take it before. Gives what waits until
+    /// it is.
     fn save(&self) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let records = self.records();
+        let written = self.written.borrow().clone();
         self.newest.send_if_modified(|(version, known)| {
-            let is_news = *known != records;
+            let is_news = *known != records || written.has_refused(*version);
             if is_news {
                 *version += 1;
                 self.ground.metrics.holds(&records);
@@ -311,5 +316,12 @@ impl Preparer {
             self.take_again(entry);
         }
         drop(self.save());
+    }
+}
+
+async fn maybe<T>(waiting: Option<impl Future<Output = T>>) -> Option<T> {
+    match waiting {
+        Some(waiting) => Some(waiting.await),
+        None => None,
     }
 }

@@ -52,6 +52,11 @@ pub(crate) async fn recorded(
 // === impl Written ===
 
 impl Written {
+    /// Whether the disk did not take a version.
+    pub(crate) fn has_refused(&self, version: u64) -> bool {
+        matches!(self.outcome(version), Some(Err(_)))
+    }
+
     /// What became of a version: nothing yet, or it is on the disk, or not and why.
     fn outcome(&self, version: u64) -> Option<Result<(), String>> {
         if self.version >= version {

@@ -117,18 +117,21 @@ async fn a_newer_record_is_left_alone_and_nothing_is_served_until_it_is_replaced
 async fn nothing_is_prepared_that_cannot_be_written_down() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "known", &[Gets { request: "a", gpu: 1 }]);
+    let known = kubelet.prepare("known").await.expect("prepared");
     let state = &world.config.state_dir;
     let aside = state.with_extension("aside");
-    if state.exists() {
-        fs::rename(state, &aside).expect("moved");
-    }
+    fs::rename(state, &aside).expect("moved");
     fs::write(state, "").expect("a file in place of the folder");
     world.claim(&agent, "c", &[A]);
     world.claim(&agent, "d", &[A]);
     let why = kubelet.prepare("c").await.expect_err("no room");
     assert!(why.contains("cannot write") && why.contains("claims.json"), "{why}");
     assert_eq!(world.document("c"), None);
+    assert_eq!(kubelet.prepare("known").await.expect("it is written down"), known);
+    kubelet.unprepare("known").await.expect_err("it cannot be forgotten");
     fs::remove_file(state).expect("there");
+    assert_eq!(kubelet.prepare("known").await.expect("as before"), known);
     kubelet.prepare("d").await.expect("nothing was taken for the other");
     agent.stop().await;
 }
