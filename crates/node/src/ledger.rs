@@ -260,11 +260,6 @@ impl Ledger {
         holds.find(|hold| hold.usage != Use::Admin).map(|hold| &hold.claim)
     }
 
-    /// The claims that have just this device.
-    pub(crate) fn claims_on(&self, id: &DeviceId) -> impl Iterator<Item = &ClaimRef> {
-        self.holds(id).map(|hold| &hold.claim)
-    }
-
     /// The claims that have devices.
     pub(crate) fn claims(&self) -> &ClaimHolds {
         &self.claims

@@ -16,7 +16,7 @@ use crate::{
         Resources, Selector, SessionLimits, Sharing,
     },
     dra::catalog::Catalog,
-    ledger::{ClaimRef, Conflict, Footprint, Use},
+    ledger::{ClaimRef, Conflict, Footprint, Kinship, Use},
 };
 
 const GPU: &str = "nvidia.com/gpu";
@@ -121,7 +121,7 @@ impl Life {
     fn footprint(&self, id: &str) -> Footprint {
         let state = self.state.borrow();
         let device = state.inventory.get(id).expect("it is there");
-        Footprint::of(device, &state.inventory)
+        Kinship::of(&state.inventory).footprint(&device.id)
     }
 
     fn claim(&self, id: &str) -> Result<(), Conflict> {

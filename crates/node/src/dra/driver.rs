@@ -59,11 +59,16 @@ const WAITING: &str = "claims wait until they can be recorded";
 // === impl Driver ===
 
 impl Driver {
-    /// Builds the driver; nothing is read yet.
+    /// Builds the driver. What an earlier agent gave away is held from now on: the kubelet may ask for it
+    /// through the device plugin before the driver runs. Blocks for as long as a small file takes.
     pub(crate) fn new(config: &Config, surroundings: Surroundings) -> Self {
         let Surroundings { clock, cluster, ledger, metrics, policy, state } = surroundings;
         let (roots, driver) = (Roots::new(config), config.dra_driver.clone());
         let file = ClaimFile::new(&config.state_dir, roots.host.clone());
+        // One that cannot be read is told of when the driver runs.
+        for entry in file.load().unwrap_or_default().values() {
+            ledger.restore_claim(&entry.claim, entry.uses());
+        }
         let ground = Ground {
             node: cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
             documents: ClaimDocuments::new(&config.cdi_dir),

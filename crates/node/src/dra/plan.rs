@@ -77,26 +77,9 @@ pub(crate) fn takes(held: &[Held], state: &NodeState) -> Vec<(Footprint, Use)> {
     let mut uses: BTreeMap<&DeviceId, Use> = BTreeMap::new();
     for (device, usage) in held.iter().filter_map(|it| Some((it.device.as_ref()?, it.usage))) {
         let known = uses.entry(device).or_insert(usage);
-        if strength(usage) > strength(*known) {
-            *known = usage;
-        }
+        *known = usage.max(*known);
     }
-    uses.into_iter().map(|(device, usage)| (footprint(device, state), usage)).collect()
-}
-
-fn strength(usage: Use) -> u8 {
-    match usage {
-        Use::Admin => 0,
-        Use::Share => 1,
-        Use::Alone => 2,
-    }
-}
-
-/// A device with its whole and its parts.
-fn footprint(device: &DeviceId, state: &NodeState) -> Footprint {
-    let whole = state.inventory.get(device.as_str()).and_then(|it| it.parent.clone());
-    let parts = state.inventory.parts_of(device).map(|part| part.id.clone());
-    Footprint { device: device.clone(), kin: parts.chain(whole).collect() }
+    uses.into_iter().map(|(device, usage)| (state.kin.footprint(device), usage)).collect()
 }
 
 // === impl Ground ===

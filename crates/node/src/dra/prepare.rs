@@ -291,14 +291,9 @@ impl Preparer {
         recorded(self.written.clone(), self.newest.borrow().0)
     }
 
-    /// What an earlier agent gave away is held. Where two had one device the later one is in the record all
-    /// the same, and neither gets it anew.
+    /// What an earlier agent gave away is held.
     fn take_again(&self, entry: &Entry) {
-        let state = self.ground.state.borrow().clone();
-        let takes = takes(&entry.devices, &state);
-        if let Err(conflict) = self.ground.ledger.take_for_claim(&entry.claim, &takes) {
-            tracing::warn!(claim = %entry.claim, %conflict, "a device was given away twice");
-        }
+        self.ground.ledger.restore_claim(&entry.claim, entry.uses());
     }
 
     /// Finds out which devices are meant by names that only the kubelet's record told.

@@ -97,6 +97,15 @@ const VERSION: u32 = 1;
 
 const FILE: &str = "claims.json";
 
+// === impl Entry ===
+
+impl Entry {
+    /// The devices that are known, and how the claim has them.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = (&DeviceId, Use)> {
+        self.devices.iter().filter_map(|held| Some((held.device.as_ref()?, held.usage)))
+    }
+}
+
 // === impl ClaimFile ===
 
 impl ClaimFile {

@@ -7,10 +7,7 @@ use std::{
     iter,
 };
 
-use windlass_core::{
-    device::{Device, DeviceId},
-    inventory::Inventory,
-};
+use windlass_core::{device::DeviceId, inventory::Inventory};
 
 use crate::offer::rival_pairs;
 
@@ -28,11 +25,6 @@ pub(crate) struct Kinship(BTreeMap<DeviceId, BTreeSet<DeviceId>>);
 // === impl Footprint ===
 
 impl Footprint {
-    /// That of one device; for many, [`Kinship`] looks through the inventory once.
-    pub(crate) fn of(device: &Device, inventory: &Inventory) -> Self {
-        Kinship::of(inventory).footprint(&device.id)
-    }
-
     pub(super) fn all(&self) -> impl Iterator<Item = &DeviceId> {
         iter::once(&self.device).chain(&self.kin)
     }
@@ -80,7 +72,7 @@ mod tests {
 
     fn kin(devices: &[Device], of: usize) -> Vec<String> {
         let inventory = Inventory { devices: devices.to_vec(), ..Inventory::default() };
-        let footprint = Footprint::of(&devices[of], &inventory);
+        let footprint = Kinship::of(&inventory).footprint(&devices[of].id);
         footprint.kin.iter().map(ToString::to_string).collect()
     }
 

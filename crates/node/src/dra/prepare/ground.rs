@@ -74,6 +74,8 @@ impl Ground {
         let mut state = self.state.clone();
         // A device that is not found in time is said to be unknown.
         let _ = timeout(DISCOVERY, state.wait_for(|state| state.inventory.is_complete())).await;
+        // So is, after a start, who else may have it.
+        let _ = timeout(DISCOVERY, self.ledger.known()).await;
         Ok(claim)
     }
 
