@@ -60,7 +60,7 @@ impl Kinship {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use windlass_core::device::{DeviceKind, DeviceNode};
+    use windlass_core::device::{Device, DeviceKind, DeviceNode};
 
     use super::*;
 
