@@ -39,6 +39,14 @@ pub(crate) struct Seen {
     pub(crate) instruments: Instruments,
 }
 
+/// The pages that there are.
+#[derive(Debug)]
+enum Pages {
+    All(Admin),
+    /// Another agent has them.
+    StandingBy,
+}
+
 /// What the pages are made from.
 #[derive(Debug)]
 struct Admin {
@@ -83,19 +91,25 @@ pub(crate) async fn run(listener: TcpListener, seen: Seen, stop: CancellationTok
     };
     metrics::add_pages(&mut registry, &sights);
     let admin = Admin { registry, state: state.clone(), standings: sights.standings, holders };
-    tokio::join!(serve(listener, admin, stop), instruments.count_transitions(state),);
+    let pages = Pages::All(admin);
+    tokio::join!(serve(listener, pages, stop), instruments.count_transitions(state));
+}
+
+/// Answers in place of an agent that waits for another to end, until stopped.
+pub(crate) async fn stand_by(listener: TcpListener, stop: CancellationToken) {
+    serve(listener, Pages::StandingBy, stop).await;
 }
 
 /// Answers until stopped.
-async fn serve(listener: TcpListener, admin: Admin, stop: CancellationToken) {
-    let admin = Arc::new(admin);
+async fn serve(listener: TcpListener, pages: Pages, stop: CancellationToken) {
+    let pages = Arc::new(pages);
     let mut connections = JoinSet::new();
     loop {
         let room = connections.len() < MOST_CONNECTIONS;
         tokio::select! {
             () = stop.cancelled() => break,
             accepted = listener.accept(), if room => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(converse(stream, admin.clone()))),
+                Ok((stream, _)) => drop(connections.spawn(converse(stream, pages.clone()))),
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a connection");
                     sleep(PAUSE).await;
@@ -109,12 +123,15 @@ async fn serve(listener: TcpListener, admin: Admin, stop: CancellationToken) {
 }
 
 /// One request and its answer. What goes wrong on the way is the client's business.
-async fn converse(stream: TcpStream, admin: Arc<Admin>) {
+async fn converse(stream: TcpStream, pages: Arc<Pages>) {
     let answer = service_fn(move |request: hyper::Request<_>| {
-        let admin = admin.clone();
+        let pages = pages.clone();
         async move {
             let (head, _) = request.into_parts();
-            Ok::<_, Infallible>(page::answer(&admin, &head.method, head.uri.path()).await)
+            Ok::<_, Infallible>(match &*pages {
+                Pages::All(admin) => page::answer(admin, &head.method, head.uri.path()).await,
+                Pages::StandingBy => page::standing_by(),
+            })
         }
     });
     let connection = http1::Builder::new()
@@ -150,7 +167,7 @@ mod tests {
         let listener = bind(([127, 0, 0, 1], 0).into()).expect("bound");
         let address = listener.local_addr().expect("an address");
         let (stop, mut server) = (CancellationToken::new(), JoinSet::new());
-        server.spawn(serve(listener, admin(), stop.clone()));
+        server.spawn(serve(listener, Pages::All(admin()), stop.clone()));
         let mut silent = Vec::new();
         for _ in 0..MOST_CONNECTIONS {
             silent.push(TcpStream::connect(address).await.expect("connected"));

@@ -3,6 +3,7 @@
 mod assembly;
 mod parts;
 mod policy;
+mod standby;
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -37,6 +38,7 @@ use crate::{
 use assembly::Ground;
 use parts::Parts;
 use policy::PolicySource;
+pub use standby::stand_by;
 
 /// An agent with everything it needs in hand: nothing that can be wrong at the start is left to the
 /// run.

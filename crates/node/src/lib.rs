@@ -40,7 +40,7 @@ mod shortened;
 mod telemetry;
 mod template;
 
-pub use agent::{Agent, StartError};
+pub use agent::{Agent, StartError, stand_by};
 pub use config::Config;
 
 /// An error and its causes in one line: log formats differ in what they keep of a chain.

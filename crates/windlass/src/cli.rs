@@ -129,6 +129,10 @@ pub(crate) struct NodeArgs {
     pub(crate) places: PlaceArgs,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
+    /// Where another agent serves this node, stand by until it ends, ready meanwhile, as an update with
+    /// surge wants it; without it that is an error
+    #[arg(long, env = "WINDLASS_TAKE_OVER")]
+    pub(crate) take_over: bool,
     /// How containers are told their devices; several with commas between [default: cdi-cri]
     #[arg(long, value_name = "HOW", env = "WINDLASS_DEVICE_LIST", value_delimiter = ',')]
     pub(crate) device_list: Option<Vec<DeviceListArg>>,

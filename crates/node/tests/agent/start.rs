@@ -1,7 +1,16 @@
 //! Starts that are refused, and starts after an earlier life.
 
-use std::{fs, os::unix::net::UnixListener, path::PathBuf};
+use std::{
+    fs,
+    net::{SocketAddr, TcpListener},
+    os::unix::net::UnixListener,
+    path::PathBuf,
+};
 
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 use windlass_core::device::DeviceKind;
 use windlass_kubelet_api::checkpoint::{self, Checkpoint, PodDevices};
 use windlass_node::{
@@ -20,6 +29,47 @@ async fn a_second_agent_is_refused_and_the_first_unharmed() {
     assert!(matches!(error, StartError::Taken(_)), "{error}");
     assert!(error.to_string().contains("stop it first"), "{error}");
     kubelet.admit(pod("p", 8)).await.expect("the first agent serves");
+}
+
+#[tokio::test]
+async fn an_agent_that_is_to_take_over_is_ready_and_waits_until_the_other_ends() {
+    let mut world = World::new("dgx-h100");
+    let (kubelet, first) = world.serving(8).await;
+    // The first one has no pages, so that the second may have this address.
+    let address = free_address();
+    world.config.listen = Some(address);
+    let mut waiting = Box::pin(windlass_node::stand_by(&world.config));
+    let page = tokio::select! {
+        waited = &mut waiting => panic!("the first one serves: {waited:?}"),
+        page = page(address) => page,
+    };
+    assert!(page.starts_with("HTTP/1.1 200 OK") && page.contains("standing by"), "{page}");
+    kubelet.admit(pod("p", 4)).await.expect("the first agent serves");
+    drop(first);
+    waiting.await.expect("its turn");
+    let _second = world.agent();
+    allocatable(&kubelet, GPU, 8).await;
+    kubelet.admit(pod("q", 4)).await.expect("the second agent serves");
+}
+
+/// An address of this machine that nobody listens on.
+fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    listener.local_addr().expect("bound")
+}
+
+/// The page that tells whether an agent is ready, as soon as somebody answers.
+async fn page(address: SocketAddr) -> String {
+    loop {
+        let Ok(mut stream) = TcpStream::connect(address).await else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        let (mut text, request) = (String::new(), b"GET /readyz HTTP/1.1\r\nHost: n\r\n\r\n");
+        stream.write_all(request).await.expect("sent");
+        stream.read_to_string(&mut text).await.expect("answered");
+        return text;
+    }
 }
 
 #[tokio::test]

@@ -45,7 +45,13 @@ async fn serve(args: NodeArgs) -> Result<()> {
     warn(&loaded);
     let config = loaded.config;
     check(&config)?;
-    let shutdown = asked_to_stop()?;
+    let mut shutdown = Box::pin(asked_to_stop()?);
+    if args.take_over {
+        tokio::select! {
+            waited = windlass_node::stand_by(&config) => waited.context("cannot stand by")?,
+            () = &mut shutdown => return Ok(()),
+        }
+    }
     let file = args.config_dir.clone().or_else(|| args.host.config.clone());
     let file = file.or_else(|| args.peer.file());
     let (asked, follow) = follow(args);
