@@ -193,7 +193,7 @@ mod tests {
             ("0.0000000001", 1),
             ("16Ei", (16 << 60) * PER_ONE),
         ] {
-            assert_eq!(super::billionths(text), Some(billionths), "{text}");
+            assert_eq!(Amount::parse(text).map(Amount::billionths), Some(billionths), "{text}");
         }
         let long = "9".repeat(40);
         for bad in ["", "-", ".", "Gi", "1GB", "1 Gi", "1.2.3", "--1", "1e", "1e99", &long] {

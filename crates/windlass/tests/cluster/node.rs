@@ -63,6 +63,11 @@ impl Node {
         fs::read_to_string(self.path("log")).expect("a log")
     }
 
+    /// What the agent keeps in a file of its folder; nothing where there is none.
+    pub(crate) fn state(&self, file: &str) -> String {
+        fs::read_to_string(self.path("state").to_owned() + "/" + file).unwrap_or_default()
+    }
+
     pub(crate) fn fault(&self, fault: &str) {
         succeed(&["machine", "fault", &self.path("machine"), fault]);
     }

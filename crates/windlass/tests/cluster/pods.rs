@@ -7,6 +7,9 @@ use std::{
 
 use crate::{KUBECONFIG, NODE_STATUS, eventually};
 
+/// Other objects that a test made; deleted when dropped.
+pub(crate) struct Manifests(String);
+
 /// Pods that a test made, by name; deleted when dropped.
 pub(crate) struct Pods(Vec<String>);
 
@@ -22,11 +25,43 @@ fn command() -> Command {
     command
 }
 
+fn apply(manifest: &str) {
+    let mut child = command()
+        .args(["apply", "-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("kubectl is on the PATH");
+    let mut input = child.stdin.take().expect("piped");
+    std::io::Write::write_all(&mut input, manifest.as_bytes()).expect("written");
+    drop(input);
+    assert!(child.wait().expect("a child").success());
+}
+
 /// A number of the node's status, such as its capacity of a resource.
 pub(crate) fn node_status(field: &str, resource: &str) -> String {
     let resource = resource.replace('.', "\\.");
     let path = format!("jsonpath={{.items[0].status.{field}.{resource}}}");
     kubectl(&["get", "nodes", "-o", &path])
+}
+
+// === impl Manifests ===
+
+impl Manifests {
+    pub(crate) fn apply(objects: &[String]) -> Self {
+        let text = objects.join("---\n");
+        apply(&text);
+        Self(text)
+    }
+}
+
+impl Drop for Manifests {
+    fn drop(&mut self) {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(file.path(), &self.0).expect("written");
+        let path = file.path().display().to_string();
+        kubectl(&["delete", "--ignore-not-found", "-f", &path]);
+    }
 }
 
 // === impl Pods ===
@@ -55,6 +90,12 @@ impl Pods {
         eventually(NODE_STATUS, "Running".to_owned(), phase).await;
     }
 
+    /// Makes a pod as it is written.
+    pub(crate) fn apply(&mut self, name: &str, manifest: &str) {
+        apply(manifest);
+        self.0.push(name.to_owned());
+    }
+
     /// Makes a pod of one container that asks for a resource.
     pub(crate) fn make(&mut self, name: &str, resource: &str, count: usize) {
         let manifest = format!(
@@ -63,17 +104,7 @@ impl Pods {
              containers:\n  - name: main\n    image: docker.io/local/app:1\n    \
              imagePullPolicy: Never\n    resources: {{limits: {{{resource}: {count}}}}}\n"
         );
-        let mut child = command()
-            .args(["apply", "-f", "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("kubectl is on the PATH");
-        let mut input = child.stdin.take().expect("piped");
-        std::io::Write::write_all(&mut input, manifest.as_bytes()).expect("written");
-        drop(input);
-        assert!(child.wait().expect("a child").success());
-        self.0.push(name.to_owned());
+        self.apply(name, &manifest);
     }
 
     /// Deletes one of them, and waits until it is gone.
