@@ -147,9 +147,12 @@ struct Mps {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct NvidiasMps {
-    default_active_thread_percentage: Option<u64>,
-    default_pinned_device_memory_limit: Option<String>,
-    default_per_device_pinned_memory_limit: Option<Value>,
+    #[serde(rename = "defaultActiveThreadPercentage")]
+    active_thread_percentage: Option<u64>,
+    #[serde(rename = "defaultPinnedDeviceMemoryLimit")]
+    pinned_memory_limit: Option<String>,
+    #[serde(rename = "defaultPerDevicePinnedMemoryLimit")]
+    per_device_limits: Option<Value>,
 }
 
 // === impl Configs ===
@@ -272,14 +275,14 @@ fn sharing(
 
 impl NvidiasMps {
     fn limits(self) -> Result<Limits, String> {
-        if self.default_per_device_pinned_memory_limit.is_some() {
+        if self.per_device_limits.is_some() {
             return Err(
                 "defaultPerDevicePinnedMemoryLimit is not known: a program under MPS has one \
                         device, whose limit is defaultPinnedDeviceMemoryLimit"
                     .to_owned(),
             );
         }
-        limits(self.default_active_thread_percentage, self.default_pinned_device_memory_limit)
+        limits(self.active_thread_percentage, self.pinned_memory_limit)
     }
 }
 

@@ -1,6 +1,12 @@
 //! Shares of a GPU by amounts: chosen by the scheduler's allocator, kept by an MPS daemon.
 
-use std::{fs, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::{
     core::v1::Pod,
@@ -8,6 +14,7 @@ use k8s_openapi::api::{
 };
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
 use windlass_cluster_sim::{
     api::Object,
     cluster::{Cluster, Scheduled, Unscheduled},
@@ -17,7 +24,7 @@ use windlass_core::{
     device::DeviceKind,
 };
 use windlass_node::config::{
-    MpsSettings, Policy, Selector, ShareLimits, ShareManner, ShareMethod, ShareRule,
+    MpsSettings, Selector, ShareLimits, ShareManner, ShareMethod, ShareRule,
 };
 
 use crate::{common::running::Running, kubelet::Kubelet, world::World};
@@ -113,11 +120,11 @@ impl Shares {
         self.cluster.delete_pod("ns", &holder.pod).expect("it is there");
     }
 
-    fn daemons(&self) -> std::path::PathBuf {
+    fn daemons(&self) -> PathBuf {
         self.world.machine.host_root().join("run/windlass/mps")
     }
 
-    fn folder(&self) -> std::path::PathBuf {
+    fn folder(&self) -> PathBuf {
         let gpu = &self.world.machine.model().expect("written").gpus[0];
         self.daemons().join(&gpu.uuid)
     }
@@ -178,12 +185,12 @@ async fn claims_share_a_gpu_until_it_is_full_and_the_daemon_ends_with_the_last()
         assert!(edits.env.contains(&format!("{LIMIT}=0=20480M")), "{edits:?}");
         assert!(!edits.env.iter().any(|it| it.contains("THREAD")), "no limit was asked for");
         let pipe = edits.env.iter().find_map(|it| it.strip_prefix("CUDA_MPS_PIPE_DIRECTORY="));
-        let pipe = std::path::Path::new(pipe.expect("a client has it"));
+        let pipe = Path::new(pipe.expect("a client has it"));
         let mount = edits.mounts.iter().find(|mount| mount.container_path == pipe);
         assert!(mount.expect("mounted").host_path.join("control").exists(), "the daemon serves");
         holders.push(holder);
     }
-    let ids: std::collections::BTreeSet<_> = holders.iter().map(|it| it.share.clone()).collect();
+    let ids: BTreeSet<_> = holders.iter().map(|it| it.share.clone()).collect();
     assert_eq!(ids.len(), 3, "each has a share of its own");
     let large = json!({"gpu.nvidia.com/memory": "30Gi", "windlass.dev/compute": "40"});
     let waits = shares.schedule("d", &large).err();
@@ -260,14 +267,15 @@ async fn a_claim_waits_for_a_daemon_that_was_killed_to_serve_again() {
     let second = shares.schedule("second", &memory("20Gi")).expect("free");
     let again = async {
         // Each time the kubelet asks it may be told that the daemon has failed.
-        while kubelet.prepare_all(&[(&second.claim, &second.uid)]).await.claims[&second.uid].error
-            != ""
-            || shares.daemon() == Some(daemon)
-        {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        loop {
+            let answer = kubelet.prepare_all(&[(&second.claim, &second.uid)]).await;
+            if answer.claims[&second.uid].error.is_empty() && shares.daemon() != Some(daemon) {
+                return;
+            }
+            sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), again).await.expect("it serves again");
+    timeout(Duration::from_secs(20), again).await.expect("it serves again");
     agent.stop().await;
 }
 
@@ -284,7 +292,7 @@ async fn amounts_that_nothing_keeps_are_refused_unless_containers_are_trusted() 
 
     let mut policy = shares.world.config.policy.clone();
     policy.dra.shares[0].manner.limits = ShareLimits::Advisory;
-    agent.policy.send_replace(Arc::new(Policy::clone(&policy)));
+    agent.policy.send_replace(Arc::new(policy.clone()));
     agent.until(|state| *state.policy == policy).await;
     let edits = shares.start(&mut kubelet, &holder).await;
     assert!(edits.mounts.is_empty() && !shares.folder().exists(), "there is no daemon");
