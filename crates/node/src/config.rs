@@ -22,6 +22,7 @@ mod questions;
 pub mod reload;
 mod rules;
 mod selector;
+mod share_rule;
 mod sharing;
 mod shipped;
 mod source;
@@ -50,6 +51,7 @@ pub use policy::{
     UnlistedXids, Unmatched,
 };
 pub use selector::Selector;
+pub use share_rule::{ShareLimits, ShareManner, ShareMethod, ShareRule};
 pub use sharing::{
     InvalidReplicas, PerContainer, Pooled, Replicas, Shared, Sharing, SharingMethod,
 };

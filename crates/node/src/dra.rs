@@ -19,12 +19,14 @@ mod health;
 mod kubelet_record;
 mod opaque;
 mod plan;
+mod portions;
 mod prepare;
 mod record;
 mod registrar;
 mod serve;
 mod service;
 mod slices;
+mod terms;
 
 pub(crate) use driver::{Driver, Surroundings};
 pub(crate) use record::{Records, Stage};

@@ -17,10 +17,12 @@
 //! # Assumptions
 //!
 //! Among containers of the device plugin the kubelet keeps account, and among shares of a device the
-//! scheduler; the ledger refuses what neither of them can know.
+//! scheduler; the ledger refuses what neither of them can know, and shares by amounts that are more than
+//! the device.
 
 mod follow;
 mod kin;
+mod portion;
 mod sights;
 
 use std::{
@@ -37,6 +39,7 @@ use windlass_core::{device::DeviceId, resource::ResourceName};
 pub(crate) use self::{
     follow::{Follower, Sources},
     kin::{Footprint, Kinship},
+    portion::{Portion, together},
 };
 
 /// The way to the ledger; clones lead to the same one.
@@ -52,7 +55,9 @@ pub(crate) struct Ledger {
 }
 
 /// The claims that have each device, by their UID.
-pub(crate) type ClaimHolds = BTreeMap<DeviceId, BTreeMap<String, ClaimHold>>;
+pub(crate) type ClaimHolds = BTreeMap<DeviceId, HoldsByUid>;
+
+type HoldsByUid = BTreeMap<String, ClaimHold>;
 
 /// Whether it is known what containers have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,8 +85,12 @@ pub(crate) enum Use {
     Admin,
     /// Other claims have shares of it.
     Share,
+    /// Other claims have shares of it by amounts.
+    Portion(Portion),
     /// No one else may have it.
     Alone,
+    /// No one else may have it, and the claim's containers share it by MPS.
+    Served,
 }
 
 /// Containers that have a device through the device plugin.
@@ -117,6 +126,12 @@ pub(crate) enum Conflict {
         "{device} cannot be taken before it is known what containers hold, by the kubelet's record"
     )]
     Unknown { device: DeviceId },
+    #[error(
+        "{device}: {} MiB of memory and {} % of compute are wanted, and other claims leave {left} of {} MiB \
+         and {compute_left} %",
+        wanted.memory, wanted.compute, wanted.of
+    )]
+    Exceeded { device: DeviceId, wanted: Portion, left: u64, compute_left: u64 },
 }
 
 /// Who has a device.
@@ -315,12 +330,18 @@ impl Ledger {
             return Err(Conflict::Unknown { device: it.device.clone() });
         }
         let is_in_the_way = |id: &DeviceId, hold: &ClaimHold| {
-            let both_share = hold.usage == Use::Share && usage == Use::Share && *id == it.device;
+            let both_share = hold.usage.goes_with(usage) && *id == it.device;
             hold.claim.uid != claim.uid && hold.usage != Use::Admin && !both_share
         };
         let mut others = it.all().flat_map(|id| self.holds(id).map(move |hold| (id, hold)));
         let other = others.find(|(id, hold)| is_in_the_way(id, hold));
-        other.map_or(Ok(()), |(_, hold)| Err(Conflict::held(it, Holder::Claim(hold.claim.clone()))))
+        if let Some((_, hold)) = other {
+            return Err(Conflict::held(it, Holder::Claim(hold.claim.clone())));
+        }
+        match usage {
+            Use::Portion(wanted) => self.has_left(it, wanted, &claim.uid),
+            _ => Ok(()),
+        }
     }
 }
 

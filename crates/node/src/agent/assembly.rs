@@ -27,7 +27,7 @@ use crate::{
     labels::Labeller,
     ledger::{self, Follower, LedgerDesk},
     metrics::{HandoverMetrics, Instruments},
-    mps::{Mps, MpsDemand, MpsPlaces},
+    mps::{Mps, MpsDemand, MpsPlaces, MpsStates},
     partitions::PartitionDesk,
     plugin::{Plugins, Together},
     state::{Keeper, NodeState, Notices, Outlets, Snapshots},
@@ -59,6 +59,7 @@ struct Heart {
     holders: holders::HoldersDesk,
     handovers: HandoverDesk,
     partitions: PartitionDesk,
+    daemons: watch::Receiver<Arc<MpsStates>>,
 }
 
 /// Starts every part, sources first. Gives the state that they make together, and how GPUs are cut.
@@ -102,6 +103,7 @@ pub(super) fn assemble(
         cluster: ground.cluster.clone(),
         ledger,
         metrics: instruments.claims(),
+        daemons: heart.daemons.clone(),
         policy: policy.clone(),
         state: state.clone(),
     };
@@ -139,6 +141,7 @@ fn keep(
     let snapshots = start(sources, parts);
     let (daemons, demand) = watch::channel(Arc::new(MpsDemand::default()));
     let (supervisor, mps) = Mps::new(config, demand, &news);
+    let states = mps.clone();
     parts.add("MPS daemons", supervisor.run(parts.token()));
     let (inquirer, holders) = holders::inquiry(&config.kubelet_dir);
     parts.add("pod resources", inquirer.run(parts.token()));
@@ -176,7 +179,7 @@ fn keep(
     let outlets = Outlets { state: publish, daemons, care };
     let keeper = Keeper::new(config, snapshots, notices, outlets);
     parts.add("keeper", keeper.run(parts.token()));
-    Heart { state, telemetry, holders, handovers: desk, partitions }
+    Heart { state, telemetry, holders, handovers: desk, partitions, daemons: states }
 }
 
 /// Starts what keeps leases. Without a way to the API server none is ever held.

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use windlass_core::device::Device;
 
-use super::Selector;
+use super::{Selector, ShareRule};
 
 /// What is offered through Dynamic Resource Allocation. May change while the agent runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub struct DraPolicy {
     pub devices: Vec<Selector>,
     /// What the taint of a device does.
     pub taints: DraTaints,
+    /// Of which claims have shares by amounts; the first rule that matches a device counts.
+    pub shares: Vec<ShareRule>,
 }
 
 /// What the taint of a device does. Containers that have the device stay in any case.

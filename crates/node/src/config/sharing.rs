@@ -104,6 +104,9 @@ impl Replicas {
     /// and 16 devices with this many replicas make a list of about 1 MiB.
     pub const MAX: u32 = 1024;
 
+    /// A device that serves one.
+    pub const ONE: Self = Self(NonZeroU32::MIN);
+
     /// How many.
     pub fn get(self) -> u32 {
         self.0.get()

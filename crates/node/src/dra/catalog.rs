@@ -15,6 +15,7 @@ use windlass_core::{
 
 pub(super) use self::attributes::shares_of;
 pub(crate) use self::name::EntryName;
+use super::portions::Portions;
 use crate::{
     config::{DriverName, Sharing},
     ledger::Ledger,
@@ -44,6 +45,8 @@ pub(crate) struct Entry {
     pub(crate) device: DeviceId,
     /// Whether claims share it.
     pub(crate) sharing: Sharing,
+    /// Whether they have shares of it by amounts.
+    pub(crate) portions: Option<Portions>,
     pub(crate) attributes: Attributes,
     pub(crate) capacity: BTreeMap<AttributeName, Quantity>,
     /// Why it is not to be given away now.
@@ -75,12 +78,16 @@ impl Catalog {
         for (device, sharing) in claimable(state) {
             let pool = catalog.pools.entry(pool_name(node, device.source.as_str()));
             let pool = pool.or_default();
+            let portions = Portions::of(device, sharing, &state.policy.dra);
+            let mut capacity = attributes::capacity(device, sharing, driver);
+            capacity.extend(portions.iter().flat_map(|portions| portions.capacity(driver)));
             pool.entries.push(Entry {
                 name: EntryName::of(&device.id),
                 device: device.id.clone(),
                 sharing,
+                portions,
                 attributes: attributes::of(device, driver),
-                capacity: attributes::capacity(device, sharing, driver),
+                capacity,
                 taints: trouble(device).into_iter().chain(held(state, ledger, device)).collect(),
             });
         }

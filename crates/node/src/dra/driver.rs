@@ -28,6 +28,7 @@ use crate::{
     kept::{self, Versioned, Written},
     ledger::LedgerDesk,
     metrics::ClaimMetrics,
+    mps::{MpsPlaces, MpsStates},
     state::NodeState,
 };
 
@@ -49,6 +50,8 @@ pub(crate) struct Surroundings {
     pub(crate) cluster: Option<Client>,
     pub(crate) ledger: LedgerDesk,
     pub(crate) metrics: ClaimMetrics,
+    /// How MPS daemons fare.
+    pub(crate) daemons: watch::Receiver<Arc<MpsStates>>,
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
 }
@@ -62,7 +65,7 @@ impl Driver {
     /// Builds the driver. What an earlier agent gave away is held from now on: the kubelet may ask for it
     /// through the device plugin before the driver runs. Blocks for as long as a small file takes.
     pub(crate) fn new(config: &Config, surroundings: Surroundings) -> Self {
-        let Surroundings { clock, cluster, ledger, metrics, policy, state } = surroundings;
+        let Surroundings { clock, cluster, ledger, metrics, daemons, policy, state } = surroundings;
         let (roots, driver) = (Roots::new(config), config.dra_driver.clone());
         let file = ClaimFile::new(&config.state_dir, roots.host.clone());
         // One that cannot be read is told of when the driver runs.
@@ -79,6 +82,8 @@ impl Driver {
             state,
             ledger,
             metrics,
+            mps: MpsPlaces::new(config),
+            daemons,
         };
         let places = Places::new(&config.kubelet_dir, &config.dra_driver);
         let look_interval = config.session.look_interval;

@@ -2,13 +2,19 @@
 //! understood would silently not be done.
 //!
 //! There are our words, `windlass.dev/v1alpha1`, and those of NVIDIA's driver, `resource.nvidia.com/v1beta1`,
-//! which mean the same. What claims cannot have yet is refused for the devices that it would be done to.
+//! which mean the same. What cannot be had is refused for the devices that it would be done to.
 
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
-use windlass_core::device::{Device, DeviceKind};
+use windlass_core::{
+    device::{Device, DeviceKind},
+    selector::Amount,
+};
 
-use super::claim::{Allotted, Claim, OpaqueConfig};
+use super::{
+    claim::{Allotted, Claim, OpaqueConfig},
+    terms::Limits,
+};
 
 /// What is said about devices, understood; what comes later counts for more.
 #[derive(Debug)]
@@ -32,8 +38,10 @@ pub(crate) enum OpaqueError {
         device: String,
         found: DeviceKind,
     },
-    #[error("{place}: {what} cannot be had by claims yet: leave it out")]
-    NotYet { place: String, what: &'static str },
+    #[error("{place}: {what} cannot be had by claims: leave it out")]
+    NotHad { place: String, what: &'static str },
+    #[error("{place}: strategy {strategy} cannot be had for {device}: {why}")]
+    Impossible { place: String, strategy: &'static str, device: String, why: &'static str },
 }
 
 /// What is wished of devices.
@@ -51,7 +59,23 @@ enum Sharing {
     Usual,
     /// By turns of another length.
     Interval,
-    Mps,
+    Mps(Limits),
+}
+
+/// What is said about a device, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked<'a> {
+    pub(super) place: &'a str,
+    pub(super) sharing: AskedSharing,
+}
+
+/// How the containers of a claim are to share its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AskedSharing {
+    /// By the driver's usual turns.
+    TimeSlicing,
+    /// As clients of an MPS daemon.
+    Mps(Limits),
 }
 
 const OURS: &str = "windlass.dev/v1alpha1";
@@ -116,21 +140,19 @@ enum Interval {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Mps {
-    #[serde(rename = "activeThreadPercentage")]
-    _active_thread_percentage: Option<u8>,
-    #[serde(rename = "pinnedMemoryLimit")]
-    _pinned_memory_limit: Option<String>,
+    active_thread_percentage: Option<u64>,
+    pinned_memory_limit: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct NvidiasMps {
     #[serde(rename = "defaultActiveThreadPercentage")]
-    _active_thread_percentage: Option<u8>,
+    active_thread_percentage: Option<u64>,
     #[serde(rename = "defaultPinnedDeviceMemoryLimit")]
-    _pinned_memory_limit: Option<String>,
+    pinned_memory_limit: Option<String>,
     #[serde(rename = "defaultPerDevicePinnedMemoryLimit")]
-    _per_device_limits: Option<Value>,
+    per_device_limits: Option<Value>,
 }
 
 // === impl Configs ===
@@ -142,9 +164,13 @@ impl<'a> Configs<'a> {
         claim.configs.iter().map(read).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether what is said about a device can be done to it. Of what is said about all requests each kind
-    /// of device takes what is meant for it.
-    pub(crate) fn check(&self, result: &Allotted, device: &Device) -> Result<(), OpaqueError> {
+    /// What is said about a device. Of what is said about all requests each kind of device takes what is
+    /// meant for it.
+    pub(super) fn asked(
+        &self,
+        result: &Allotted,
+        device: &Device,
+    ) -> Result<Option<Asked<'a>>, OpaqueError> {
         let mut last = None;
         for (config, wish) in self.0.iter().filter(|(config, _)| config.is_about(result)) {
             match wish.kind {
@@ -161,7 +187,8 @@ impl<'a> Configs<'a> {
                 _ => last = Some((config, wish)),
             }
         }
-        last.map_or(Ok(()), |(config, wish)| wish.can_be_done(&config.place))
+        let asked = last.and_then(|(config, wish)| wish.asked(&config.place).transpose());
+        asked.transpose()
     }
 }
 
@@ -183,41 +210,93 @@ impl Wish {
         Ok(Self { kind, sharing })
     }
 
-    fn can_be_done(&self, place: &str) -> Result<(), OpaqueError> {
-        let what = match self.sharing {
-            None | Some(Sharing::Usual) => return Ok(()),
-            Some(Sharing::Interval) => "an interval other than Default",
-            Some(Sharing::Mps) => "strategy MPS",
+    fn asked<'a>(&self, place: &'a str) -> Result<Option<Asked<'a>>, OpaqueError> {
+        let sharing = match self.sharing {
+            None => return Ok(None),
+            Some(Sharing::Usual) => AskedSharing::TimeSlicing,
+            Some(Sharing::Mps(limits)) => AskedSharing::Mps(limits),
+            Some(Sharing::Interval) => {
+                let what = "an interval other than Default";
+                return Err(OpaqueError::NotHad { place: place.to_owned(), what });
+            }
         };
-        Err(OpaqueError::NotYet { place: place.to_owned(), what })
+        Ok(Some(Asked { place, sharing }))
+    }
+}
+
+// === impl Asked ===
+
+impl Asked<'_> {
+    /// Why what is asked cannot be had for a device.
+    pub(super) fn impossible(&self, device: &str, why: &'static str) -> OpaqueError {
+        let strategy = match self.sharing {
+            AskedSharing::TimeSlicing => "TimeSlicing",
+            AskedSharing::Mps(_) => "MPS",
+        };
+        let (place, device) = (self.place.to_owned(), device.to_owned());
+        OpaqueError::Impossible { place, strategy, device, why }
     }
 }
 
 fn ours(place: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
     let document: Document<OurSharing> = parse(place, parameters)?;
-    let sharing = document.sharing.map(|it| sharing(it.strategy, it.time_slicing, it.mps));
+    let sharing = document.sharing.map(|it| {
+        let mps = it.mps.map(|mps| limits(mps.active_thread_percentage, mps.pinned_memory_limit));
+        sharing(it.strategy, it.time_slicing, mps)
+    });
     sharing.transpose().map_err(|why| unreadable(place, why))
 }
 
 fn nvidias(place: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
     let document: Document<NvidiasSharing> = parse(place, parameters)?;
-    let sharing =
-        document.sharing.map(|it| sharing(it.strategy, it.time_slicing_config, it.mps_config));
+    let sharing = document.sharing.map(|it| {
+        let mps = it.mps_config.map(NvidiasMps::limits);
+        sharing(it.strategy, it.time_slicing_config, mps)
+    });
     sharing.transpose().map_err(|why| unreadable(place, why))
 }
 
-fn sharing<M>(
+fn sharing(
     strategy: Strategy,
     slices: Option<TimeSlicing>,
-    mps: Option<M>,
-) -> Result<Sharing, &'static str> {
+    mps: Option<Result<Limits, String>>,
+) -> Result<Sharing, String> {
     let interval = slices.as_ref().and_then(|it| it.interval).unwrap_or(Interval::Default);
     match (strategy, slices, mps) {
-        (Strategy::TimeSlicing, _, Some(_)) => Err("settings of MPS with strategy TimeSlicing"),
-        (Strategy::Mps, Some(_), _) => Err("settings of time slices with strategy MPS"),
+        (Strategy::TimeSlicing, _, Some(_)) => {
+            Err("settings of MPS with strategy TimeSlicing".to_owned())
+        }
+        (Strategy::Mps, Some(_), _) => Err("settings of time slices with strategy MPS".to_owned()),
         (Strategy::TimeSlicing, _, None) if interval == Interval::Default => Ok(Sharing::Usual),
         (Strategy::TimeSlicing, _, None) => Ok(Sharing::Interval),
-        (Strategy::Mps, None, _) => Ok(Sharing::Mps),
+        (Strategy::Mps, None, limits) => Ok(Sharing::Mps(limits.transpose()?.unwrap_or_default())),
+    }
+}
+
+impl NvidiasMps {
+    fn limits(self) -> Result<Limits, String> {
+        if self.per_device_limits.is_some() {
+            return Err(
+                "defaultPerDevicePinnedMemoryLimit is not known: a program under MPS has one \
+                        device, whose limit is defaultPinnedDeviceMemoryLimit"
+                    .to_owned(),
+            );
+        }
+        limits(self.active_thread_percentage, self.pinned_memory_limit)
+    }
+}
+
+/// Limits that mean something.
+fn limits(threads: Option<u64>, memory: Option<String>) -> Result<Limits, String> {
+    const MIB: i64 = 1 << 20;
+    let mebibytes = |text: String| {
+        let bytes = Amount::parse(&text).map(Amount::rounded_up);
+        let mebibytes = bytes.and_then(|bytes| u64::try_from(bytes / MIB).ok());
+        mebibytes.filter(|it| *it > 0).ok_or(format!("limit of memory {text:?}: write 10Gi, say"))
+    };
+    match threads.filter(|it| !(1..=100).contains(it)) {
+        Some(percent) => Err(format!("active threads {percent}: write 1 to 100 percent")),
+        None => Ok(Limits { threads, memory: memory.map(mebibytes).transpose()? }),
     }
 }
 
@@ -250,7 +329,10 @@ mod tests {
     }
 
     /// What comes of configurations, each with the requests that it names, for a GPU.
-    fn check(request: &str, configs: &[(&[&str], Value)]) -> Result<(), OpaqueError> {
+    fn check(
+        request: &str,
+        configs: &[(&[&str], Value)],
+    ) -> Result<Option<AskedSharing>, OpaqueError> {
         let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
         let config =
             |(position, (requests, parameters)): (usize, &(&[&str], Value))| OpaqueConfig {
@@ -263,7 +345,10 @@ mod tests {
             results: Vec::new(),
             configs: configs.iter().enumerate().map(config).collect(),
         };
-        Configs::read(&claim)?.check(&result(request), &device(DeviceKind::Gpu))
+        let (result, device) = (result(request), device(DeviceKind::Gpu));
+        let configs = Configs::read(&claim)?;
+        let asked = configs.asked(&result, &device)?;
+        Ok(asked.map(|asked| asked.sharing))
     }
 
     fn shared(strategy: &str) -> Value {
@@ -273,7 +358,7 @@ mod tests {
     #[test]
     fn what_is_said_last_about_a_request_counts() {
         let (mps, slices) = (shared("MPS"), shared("TimeSlicing"));
-        for (request, configs, is_done) in [
+        for (request, configs, is_by_turns) in [
             ("a", vec![(&[][..], mps.clone()), (&[][..], slices.clone())], true),
             ("a", vec![(&[][..], slices.clone()), (&["a"][..], mps.clone())], false),
             ("b", vec![(&[][..], slices.clone()), (&["a"][..], mps.clone())], true),
@@ -281,14 +366,16 @@ mod tests {
             ("a/large", vec![(&["a/large"][..], mps.clone())], false),
             ("a/small", vec![(&["a/large"][..], mps.clone())], true),
         ] {
-            assert_eq!(check(request, &configs).is_ok(), is_done, "{request}: {configs:?}");
+            let asked = check(request, &configs).expect("understood");
+            let is_mps = matches!(asked, Some(AskedSharing::Mps(_)));
+            assert_eq!(!is_mps, is_by_turns, "{request}: {configs:?}");
         }
     }
 
     #[test]
     fn what_is_meant_for_another_kind_is_passed_over_unless_the_request_is_named() {
         let of_mig = json!({"apiVersion": NVIDIAS, "kind": "MigDeviceConfig"});
-        assert_eq!(check("a", &[(&[], of_mig.clone())]), Ok(()));
+        assert_eq!(check("a", &[(&[], of_mig.clone())]), Ok(None));
         let why = check("a", &[(&["a"], of_mig)]).expect_err("named").to_string();
         assert_eq!(why, "0: it is about a mig, and request a got gpu-0, a gpu");
     }

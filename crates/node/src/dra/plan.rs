@@ -1,7 +1,5 @@
 //! What a claim gets: a pure function of the claim, the node, and what other claims have.
 
-use std::collections::BTreeMap;
-
 use windlass_core::{
     cdi::ContainerEdits,
     device::{Device, DeviceId},
@@ -14,11 +12,13 @@ use super::{
     document,
     opaque::{Configs, OpaqueError},
     record::{Held, Records},
+    terms::{Allocation, Terms, TermsError},
 };
 use crate::{
     config::{Delivery, DeviceIds, DriverName, Sharing, SharingMethod, Strategy},
     grant::{self, Grant, grant},
-    ledger::{ClaimRef, Footprint, Use},
+    ledger::{ClaimRef, Footprint, Use, together},
+    mps::MpsPlaces,
     state::NodeState,
 };
 
@@ -29,6 +29,8 @@ pub(crate) struct Ground<'a> {
     pub(crate) catalog: &'a Catalog,
     /// What is prepared.
     pub(crate) records: &'a Records,
+    /// Where daemons are that containers are clients of.
+    pub(crate) mps: &'a MpsPlaces,
 }
 
 /// Why a claim cannot have a device.
@@ -42,8 +44,15 @@ pub(crate) enum Refusal {
     Taken { request: String, device: String, by: ClaimRef },
     #[error("request {request}: {device} is shared by MPS, which claims cannot have yet")]
     Mps { request: String, device: DeviceId },
+    #[error(
+        "request {0}: a program has one MPS daemon, and the request got several devices: ask for each in a \
+         request of its own"
+    )]
+    Daemons(String),
     #[error(transparent)]
     Opaque(#[from] OpaqueError),
+    #[error(transparent)]
+    Terms(#[from] TermsError),
     #[error("request {request} gives no name to a variable")]
     Request { request: String, source: InvalidResourceName },
     #[error("{0}")]
@@ -54,18 +63,19 @@ pub(crate) enum Refusal {
 struct Chosen<'a> {
     result: &'a Allotted,
     device: &'a Device,
+    terms: Terms,
 }
 
 /// What the claim gets, in the order of its results.
 pub(crate) fn plan(claim: &Claim, ground: &Ground<'_>) -> Result<Vec<Held>, Refusal> {
     let configs = Configs::read(claim)?;
     let chosen = claim.results.iter().map(|result| {
-        let chosen = ground.choose(result)?;
-        ground.check_free(claim, result)?;
-        configs.check(result, chosen.device)?;
+        let chosen = ground.choose(result, &configs)?;
+        ground.check_free(claim, &chosen)?;
         Ok(chosen)
     });
     let chosen = chosen.collect::<Result<Vec<_>, Refusal>>()?;
+    check_daemons(&chosen)?;
     let devices: Vec<_> = chosen.iter().map(|it| it.device).collect();
     ground.state.check_documents(&devices).map_err(Refusal::Document)?;
     let held = |position| ground.held(&claim.reference.uid, &chosen, position);
@@ -74,18 +84,14 @@ pub(crate) fn plan(claim: &Claim, ground: &Ground<'_>) -> Result<Vec<Held>, Refu
 
 /// What has to be taken in the ledger for what is held, each device once, as the strongest use wants it.
 pub(crate) fn takes(held: &[Held], state: &NodeState) -> Vec<(Footprint, Use)> {
-    let mut uses: BTreeMap<&DeviceId, Use> = BTreeMap::new();
-    for (device, usage) in held.iter().filter_map(|it| Some((it.device.as_ref()?, it.usage))) {
-        let known = uses.entry(device).or_insert(usage);
-        *known = usage.max(*known);
-    }
+    let uses = together(held.iter().filter_map(|it| Some((it.device.as_ref()?, it.usage))));
     uses.into_iter().map(|(device, usage)| (state.kin.footprint(device), usage)).collect()
 }
 
 // === impl Ground ===
 
 impl<'a> Ground<'a> {
-    fn choose(&self, result: &'a Allotted) -> Result<Chosen<'a>, Refusal> {
+    fn choose(&self, result: &'a Allotted, configs: &Configs<'_>) -> Result<Chosen<'a>, Refusal> {
         let Allotted { request, pool, device, .. } = result;
         let unknown = |why| Refusal::Unknown {
             request: request.clone(),
@@ -98,16 +104,18 @@ impl<'a> Ground<'a> {
         let found = self.state.inventory.get(offered.device.as_str());
         let found = found.ok_or_else(|| unknown(" any more"))?;
         check_well(result, offered, found)?;
-        Ok(Chosen { result, device: found })
+        let allocation = Allocation { result, offered, device: found, driver: self.driver };
+        let terms = Terms::of(allocation, configs.asked(result, found)?)?;
+        Ok(Chosen { result, device: found, terms })
     }
 
     /// Whether no other claim has it by name: the ledger knows devices, and not yet those that the kubelet's
     /// record alone tells of.
-    fn check_free(&self, claim: &Claim, result: &Allotted) -> Result<(), Refusal> {
-        let usage = usage(result);
+    fn check_free(&self, claim: &Claim, chosen: &Chosen<'_>) -> Result<(), Refusal> {
+        let (result, usage) = (chosen.result, chosen.terms.usage);
         let others = self.records.values().filter(|other| other.claim.uid != claim.reference.uid);
         let has_it = |held: &Held| {
-            let both_share = held.usage == Use::Share && usage == Use::Share;
+            let both_share = held.usage.goes_with(usage);
             let is_it = held.pool == result.pool && held.name == result.device;
             is_it && held.usage != Use::Admin && usage != Use::Admin && !both_share
         };
@@ -122,7 +130,7 @@ impl<'a> Ground<'a> {
     }
 
     fn held(&self, uid: &str, chosen: &[Chosen<'_>], position: usize) -> Result<Held, Refusal> {
-        let Chosen { result, device } = &chosen[position];
+        let Chosen { result, device, terms } = &chosen[position];
         let request = result.base_request();
         // A variable that several devices of a request set is joined as far as the request has come: a
         // container that gets all of them gets the last, and the last has them all.
@@ -130,13 +138,18 @@ impl<'a> Ground<'a> {
             chosen[..=position].iter().filter(|it| it.result.base_request() == request);
         let together: Vec<_> = of_request.map(|it| it.device).collect();
         let names = self.grant(request, &[device])?.cdi_devices;
-        let edits = edits(self.grant(request, &together)?);
+        let mut edits = edits(self.grant(request, &together)?);
+        if let Some(limits) = terms.client {
+            let client = limits.edits(device, self.mps);
+            edits.env.extend(client.env);
+            edits.mounts.extend(client.mounts);
+        }
         let own = (!edits.is_empty()).then(|| document::name(uid, position));
         Ok(Held {
             pool: result.pool.clone(),
             name: result.device.clone(),
             device: Some(device.id.clone()),
-            usage: usage(result),
+            usage: terms.usage,
             requests: vec![request.to_owned()],
             cdi: names.into_iter().chain(own).collect(),
             share: result.share.clone(),
@@ -184,12 +197,15 @@ fn check_well(result: &Allotted, offered: &Offered, device: &Device) -> Result<(
     Err(Refusal::NotWell { request: request(), device: device.id.clone(), why })
 }
 
-fn usage(result: &Allotted) -> Use {
-    match (result.access, &result.share) {
-        (Access::Admin, _) => Use::Admin,
-        (Access::Usual, Some(_)) => Use::Share,
-        (Access::Usual, None) => Use::Alone,
+/// A container that gets what a request got is a client of one daemon at most.
+fn check_daemons(chosen: &[Chosen<'_>]) -> Result<(), Refusal> {
+    for client in chosen.iter().filter(|it| it.terms.client.is_some()) {
+        let request = client.result.base_request();
+        if chosen.iter().filter(|it| it.result.base_request() == request).count() > 1 {
+            return Err(Refusal::Daemons(request.to_owned()));
+        }
     }
+    Ok(())
 }
 
 /// What the standing documents do not say: they have nodes and mounts.

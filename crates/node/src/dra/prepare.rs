@@ -16,6 +16,7 @@
 //! claim that is completed has the same answer whenever it is asked for, from the record alone. Releasing
 //! needs the record alone too, and what is not known is released already.
 
+mod daemons;
 mod ground;
 mod release;
 mod slot;
@@ -188,6 +189,7 @@ impl Preparer {
             state: &state,
             catalog: &catalog,
             records: &records,
+            mps: &self.ground.mps,
         };
         let devices = plan(claim, &ground).map_err(|refusal| causes(&refusal))?;
         let taken = self.ground.ledger.take_for_claim(&claim.reference, &takes(&devices, &state));
@@ -213,6 +215,9 @@ impl Preparer {
         self.tasks.spawn(async move {
             if let Some(Err(why)) = maybe(recorded).await {
                 return Event::Acted(uid, Err(Failed::Record(why)));
+            }
+            if let Err(why) = ground.daemons_are_right(&entry).await {
+                return Event::Acted(uid, Err(Failed::Act(why)));
             }
             let done = blocking(move || ground.do_it(&entry, &nodes)).await;
             Event::Acted(uid, done.map_err(Failed::Act))

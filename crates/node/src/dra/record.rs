@@ -14,7 +14,7 @@ use crate::{
     causes, files,
     host::Host,
     kept::BOOT_ID,
-    ledger::{ClaimRef, Use},
+    ledger::{ClaimRef, Use, together},
 };
 
 /// What is prepared, by the claim's UID.
@@ -102,7 +102,8 @@ const FILE: &str = "claims.json";
 impl Entry {
     /// The devices that are known, and how the claim has them.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (&DeviceId, Use)> {
-        self.devices.iter().filter_map(|held| Some((held.device.as_ref()?, held.usage)))
+        let held = self.devices.iter();
+        together(held.filter_map(|held| Some((held.device.as_ref()?, held.usage)))).into_iter()
     }
 }
 

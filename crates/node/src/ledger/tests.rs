@@ -3,6 +3,7 @@
 mod model;
 
 use super::*;
+use crate::config::ShareMethod;
 
 fn alone(id: &str) -> Footprint {
     Footprint { device: id.parse().expect("an id"), kin: BTreeSet::new() }
@@ -53,6 +54,58 @@ fn shares_go_together_and_who_only_looks_is_in_nobodys_way() {
     ledger.release_claim("d");
     ledger.take_for_claim(&claim("e"), &[(alone("a"), Use::Alone)]).expect("free");
     ledger.take_for_claim(&claim("e"), &[(alone("a"), Use::Alone)]).expect("its own");
+}
+
+fn portion(memory: u64, compute: u64) -> Use {
+    Use::Portion(Portion { method: ShareMethod::Mps, shares: 1, memory, of: 100, compute })
+}
+
+#[test]
+fn shares_by_amounts_go_together_until_they_are_more_than_the_device() {
+    let ledger = LedgerDesk::default();
+    let take = |name: &str, usage| {
+        let taken = ledger.take_for_claim(&claim(name), &[(alone("a"), usage)]);
+        taken.map_err(|conflict| conflict.to_string())
+    };
+    take("c", portion(40, 50)).expect("free");
+    take("d", portion(40, 0)).expect("room");
+    take("d", portion(40, 0)).expect("its own");
+    let why = take("e", portion(30, 10)).expect_err("too much memory");
+    assert_eq!(
+        why,
+        "a: 30 MiB of memory and 10 % of compute are wanted, and other claims leave 20 of 100 MiB and 50 %"
+    );
+    take("e", portion(10, 60)).expect_err("too much compute");
+    take("e", Use::Share).expect_err("another account");
+    take("e", Use::Alone).expect_err("shared");
+    ledger.release_claim("c");
+    take("e", portion(60, 100)).expect("room again");
+}
+
+#[test]
+fn two_shares_of_a_claim_count_both() {
+    let device = alone("a").device;
+    let both = together([(&device, portion(60, 10)), (&device, portion(40, 0))]);
+    let usage = both[&device];
+    assert!(usage.needs_daemon(), "though nothing is left for others");
+    let ledger = LedgerDesk::default();
+    ledger.restore_claim(&claim("c"), both);
+    ledger.take_for_claim(&claim("d"), &[(alone("a"), portion(1, 0))]).expect_err("full");
+}
+
+#[test]
+fn a_daemon_serves_while_a_claim_has_less_than_the_whole() {
+    let ledger = LedgerDesk::default();
+    let daemons = || Ledger::daemons(ledger.watch().borrow().claims()).surely;
+    ledger.take_for_claim(&claim("c"), &[(alone("a"), portion(100, 0))]).expect("free");
+    assert!(daemons().is_empty(), "the whole is one's own");
+    for name in ["d", "e"] {
+        ledger.take_for_claim(&claim(name), &[(alone("b"), portion(50, 0))]).expect("room");
+    }
+    ledger.release_claim("d");
+    assert_eq!(daemons(), [alone("b").device].into());
+    ledger.release_claim("e");
+    assert!(daemons().is_empty());
 }
 
 #[test]

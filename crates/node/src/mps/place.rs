@@ -70,6 +70,11 @@ impl MpsPlaces {
         }
     }
 
+    /// Whether something is left of a daemon of this device. Blocks for a moment.
+    pub(crate) fn is_left(&self, device: &DeviceId) -> bool {
+        self.host.has(self.of(device).record())
+    }
+
     /// The folder of one device, as the host names it.
     pub(super) fn of(&self, device: &DeviceId) -> Place {
         Place { folder: self.dir.join(device.as_str()) }

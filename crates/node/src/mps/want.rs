@@ -107,7 +107,7 @@ impl MpsWant {
     }
 
     /// A GPU that does not tell its capability is taken for an old one.
-    fn most_clients(&self) -> (u32, &'static str) {
+    pub(crate) fn most_clients(&self) -> (u32, &'static str) {
         match self.compute_capability {
             Some(capability) if capability >= VOLTA => (MOST_CLIENTS, ""),
             Some(_) => (MOST_CLIENTS_BEFORE_VOLTA, ", which is older than Volta"),

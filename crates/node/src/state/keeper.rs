@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     cluster::leases::{LeaseState, LeaseStates},
-    config::{Config, Policy, Shared, Sharing, SharingMethod},
+    config::{Config, Policy, Replicas, Shared, Sharing, SharingMethod},
     device_info::{self, DeviceInfoFiles, DeviceInfos, Untold},
     discovery::SourceSnapshot,
     handover::{self, Demand, HandoverStates},
@@ -350,15 +350,20 @@ impl Keeper {
         }
     }
 
-    /// A daemon stays while the device fails, and while containers hold replicas of a device that is
-    /// to be shared no longer: its end is the end of their programs.
+    /// A daemon stays while the device fails, while containers hold replicas of a device that is to be
+    /// shared no longer, and while claims may have shares of it: its end is the end of their programs.
     fn want_daemons(&self, plan: &Plan, inventory: &Inventory) {
         let known = self.daemons.borrow().clone();
         let wanted = plan.mps.iter().filter_map(|(id, replicas)| {
             Some((id.clone(), MpsWant::new(inventory.get(id.as_str())?, *replicas)))
         });
-        let wanted: MpsWants = wanted.collect();
+        let by_claims = Ledger::daemons(&self.claims);
+        let want = |id: &DeviceId| {
+            Some((id.clone(), MpsWant::new(inventory.get(id.as_str())?, Replicas::ONE)))
+        };
+        let wanted: MpsWants = by_claims.surely.iter().filter_map(want).chain(wanted).collect();
         let mut kept = self.holdings.shared_devices();
+        kept.extend(by_claims.surely.into_iter().chain(by_claims.perhaps));
         if plan.waiting {
             kept.extend(known.wanted.keys().chain(&known.kept).cloned());
         }

@@ -65,11 +65,15 @@ impl Kubelet {
     }
 
     pub(crate) async fn unprepare(&mut self, name: &str) -> Result<(), String> {
-        let claims = vec![claim(&(name, name))];
-        let request = NodeUnprepareResourcesRequest { claims };
+        self.unprepare_claim((name, name)).await
+    }
+
+    /// Releases a claim of namespace `ns`, by its name and UID.
+    pub(crate) async fn unprepare_claim(&mut self, named: (&str, &str)) -> Result<(), String> {
+        let request = NodeUnprepareResourcesRequest { claims: vec![claim(&named)] };
         let answer = self.calls.node_unprepare_resources(request).await;
         let answer = answer.expect("failures are told claim by claim").into_inner();
-        match answer.claims[name].error.as_str() {
+        match answer.claims[named.1].error.as_str() {
             "" => Ok(()),
             error => Err(error.to_owned()),
         }

@@ -15,4 +15,5 @@ mod kubelet;
 mod refusals;
 mod registration;
 mod restarts;
+mod shares;
 mod world;

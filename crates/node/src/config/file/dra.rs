@@ -8,7 +8,8 @@ use super::{
     word::Written,
 };
 use crate::config::{
-    DraOffer, DraPolicy, DraTaints, DriverName, Remark, SourceRule, document::Lined,
+    DraOffer, DraPolicy, DraTaints, DriverName, Remark, ShareLimits, ShareManner, ShareMethod,
+    ShareRule, SourceRule, document::Lined,
 };
 
 /// What is offered through Dynamic Resource Allocation.
@@ -28,6 +29,24 @@ pub(super) struct DraEntry {
     /// What the taint of a device that is not healthy does; left out, `noSchedule`.
     #[serde(skip_serializing_if = "Option::is_none")]
     taints: Option<DraTaints>,
+    /// GPUs of which claims may have shares by amounts of memory and compute; the first entry that
+    /// matches a GPU counts. NVIDIA's, as a whole.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    shares: Vec<ShareEntry>,
+}
+
+/// GPUs of which claims may have shares by amounts.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ShareEntry {
+    /// Which GPUs.
+    devices: Lined<SelectorEntry>,
+    /// `mps`, which keeps programs to their amounts, or `timeSlicing`, which does not.
+    method: ShareMethod,
+    /// What an amount means that the method does not enforce; left out, `enforced`: a claim that asks
+    /// for it is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limits: Option<ShareLimits>,
 }
 
 // === impl DraEntry ===
@@ -50,6 +69,7 @@ impl DraEntry {
             offer: self.offer.unwrap_or_default(),
             devices: devices.collect(),
             taints: self.taints.unwrap_or_default(),
+            shares: { self.shares }.into_iter().map(|it| it.into_rule(sources, wrong)).collect(),
         }
     }
 
@@ -59,11 +79,32 @@ impl DraEntry {
             driver: Some(driver).filter(|it| **it != DriverName::default()).cloned().map(Written),
             devices: policy.devices.iter().map(|it| unlined(it.into())).collect(),
             taints: Some(policy.taints).filter(|taints| *taints != DraTaints::default()),
+            shares: policy.shares.iter().map(ShareEntry::of).collect(),
         };
         let says_something = entry.offer.is_some()
             || entry.driver.is_some()
             || entry.taints.is_some()
-            || !entry.devices.is_empty();
+            || !entry.devices.is_empty()
+            || !entry.shares.is_empty();
         says_something.then_some(entry)
+    }
+}
+
+// === impl ShareEntry ===
+
+impl ShareEntry {
+    fn into_rule(self, sources: &[Lined<SourceRule>], wrong: &mut Vec<Remark>) -> ShareRule {
+        let Lined { line, value } = self.devices;
+        let manner = ShareManner { method: self.method, limits: self.limits.unwrap_or_default() };
+        ShareRule { devices: value.into_selector(line, sources, wrong), manner }
+    }
+
+    fn of(rule: &ShareRule) -> Self {
+        let ShareRule { devices, manner } = rule;
+        Self {
+            devices: unlined(devices.into()),
+            method: manner.method,
+            limits: Some(manner.limits).filter(|limits| *limits != ShareLimits::default()),
+        }
     }
 }

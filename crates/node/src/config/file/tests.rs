@@ -94,6 +94,10 @@ dra:
   driver: gpu.nvidia.com
   devices:
   - {kind: gpu, index: [0, 1]}
+  taints: none
+  shares:
+  - {devices: {kind: gpu, index: [0]}, method: mps}
+  - {devices: {kind: gpu}, method: timeSlicing, limits: advisory}
 health:
   quietPeriod: 2m
   probeInterval: 500ms
@@ -102,7 +106,6 @@ health:
   countedXids: [13]
   unlistedXids: ignored
 labels: {to: file, file: /f, timestamp: true, machineTypeFile: /t}
-dra: {offer: beside, driver: gpu.nvidia.com, devices: [{kind: gpu}], taints: none}
 "#;
 
 #[test]

@@ -1,6 +1,6 @@
 //! What claims get, and why they get nothing.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use windlass_core::{
@@ -55,7 +55,8 @@ fn planned(
     let state = NodeState { inventory, claimable, policy: Arc::default(), ..NodeState::default() };
     let driver = DriverName::default();
     let catalog = Catalog::of(&state, "n1", &driver, &Ledger::default());
-    let ground = Ground { driver: &driver, state: &state, catalog: &catalog, records };
+    let mps = &MpsPlaces::new(&crate::Config::default());
+    let ground = Ground { driver: &driver, state: &state, catalog: &catalog, records, mps };
     plan(claim, &ground).map_err(|refusal| refusal.to_string())
 }
 

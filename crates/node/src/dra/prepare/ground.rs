@@ -22,6 +22,7 @@ use crate::{
     host::Roots,
     ledger::{ClaimRef, LedgerDesk},
     metrics::ClaimMetrics,
+    mps::{MpsPlaces, MpsStates},
     state::NodeState,
 };
 
@@ -39,6 +40,9 @@ pub(in crate::dra) struct Ground {
     pub(in crate::dra) state: watch::Receiver<Arc<NodeState>>,
     pub(in crate::dra) ledger: LedgerDesk,
     pub(in crate::dra) metrics: ClaimMetrics,
+    /// Where MPS daemons are, and how they fare.
+    pub(in crate::dra) mps: MpsPlaces,
+    pub(in crate::dra) daemons: watch::Receiver<Arc<MpsStates>>,
 }
 
 /// Why a claim could not be read.

@@ -10,7 +10,10 @@ use windlass_core::{
 
 use super::*;
 use crate::{
-    config::{PerContainer, Shared, Sharing, SharingMethod},
+    config::{
+        DraPolicy, PerContainer, Policy, Selector, ShareLimits, ShareManner, ShareMethod,
+        ShareRule, Shared, Sharing, SharingMethod,
+    },
     ledger::Ledger,
     state::NodeState,
 };
@@ -45,9 +48,13 @@ fn nic(index: u32) -> Device {
 }
 
 fn published(devices: Vec<Device>, sharing: Sharing) -> Wanted {
+    published_under(Policy::default(), devices, sharing)
+}
+
+fn published_under(policy: Policy, devices: Vec<Device>, sharing: Sharing) -> Wanted {
     let claimable = devices.iter().map(|device| (device.id.clone(), sharing)).collect();
     let inventory = Inventory { devices, ..Inventory::default() };
-    let state = NodeState { inventory, claimable, ..NodeState::default() };
+    let state = NodeState { inventory, claimable, policy: policy.into(), ..NodeState::default() };
     let driver = DriverName::default();
     let manner = Manner { driver: &driver, taints: DraTaints::NoSchedule };
     slices(&Catalog::of(&state, "n1", &driver, &Ledger::default()), manner)
@@ -89,6 +96,20 @@ fn a_shared_device_has_shares_that_claims_take_one_by_one() {
     let text =
         lines(&published(vec![gpu(0)], shared(4))) + &lines(&published(vec![gpu(0)], shared(1)));
     insta::assert_snapshot!("shares", text);
+}
+
+#[test]
+fn a_gpu_that_is_shared_by_amounts_goes_to_who_asks_for_none_as_a_whole() {
+    let manner = ShareManner { method: ShareMethod::Mps, limits: ShareLimits::Enforced };
+    let rule = ShareRule { devices: Selector::all(DeviceKind::Gpu), manner };
+    let dra = DraPolicy { shares: vec![rule], ..DraPolicy::default() };
+    let policy = Policy { dra, ..Policy::default() };
+    let mut gpu = gpu(0);
+    gpu.capacity.insert(AttributeName::new("nvidia.com", "decoders"), Quantity::Count(7));
+    let version = AttributeValue::version("9.0.0");
+    gpu.attributes.insert(AttributeName::new("nvidia.com", "cudaComputeCapability"), version);
+    let text = lines(&published_under(policy, vec![gpu, nic(1)], Sharing::Exclusive));
+    insta::assert_snapshot!("amounts", text);
 }
 
 #[test]

@@ -13,8 +13,11 @@ use windlass_core::attribute::{AttributeName, AttributeValue, Quantity};
 
 use super::Manner;
 use crate::{
-    config::{DraTaints, Sharing},
-    dra::catalog::{Entry, Taint, shares_of},
+    config::{DraTaints, DriverName, Sharing},
+    dra::{
+        catalog::{Entry, Taint, shares_of},
+        portions::{self, Portions, compute_of},
+    },
 };
 
 /// A device in a slice.
@@ -26,14 +29,17 @@ pub(super) fn device(entry: &Entry, manner: Manner<'_>) -> Device {
         let policy = |replicas| {
             if *name == shares { one_by_one(*amount) } else { an_equal_part(*amount, replicas) }
         };
-        let request_policy = replicas.map(policy);
+        let by_amount = |portions| an_amount(name, portions, manner.driver);
+        let by_amount = entry.portions.as_ref().map(by_amount);
+        let request_policy = by_amount.or_else(|| replicas.map(policy));
         let value = Amount(amount.to_string());
         (name.to_string(), DeviceCapacity { request_policy, value })
     };
+    let is_shared = replicas.is_some() || entry.portions.is_some();
     let taints: Vec<_> = entry.taints.iter().map(|it| taint(it, manner)).collect();
     Device {
         name: entry.name.to_string(),
-        allow_multiple_allocations: replicas.map(|_| true),
+        allow_multiple_allocations: is_shared.then_some(true),
         attributes: some(attributes.collect()),
         capacity: some(entry.capacity.iter().map(capacity).collect()),
         taints: (!taints.is_empty()).then_some(taints),
@@ -83,6 +89,30 @@ fn an_equal_part(whole: Quantity, replicas: u64) -> CapacityRequestPolicy {
         Quantity::Bytes(bytes) => of(&Quantity::Bytes(bytes / replicas)),
         Quantity::Count(count) => of(&Quantity::Count(count / replicas)),
     }
+}
+
+/// A claim that says nothing has all memory, so that it is alone; compute it has then without a wish.
+/// What nothing else keeps a claim to is not counted unless it asks.
+fn an_amount(
+    name: &AttributeName,
+    portions: &Portions,
+    driver: &DriverName,
+) -> CapacityRequestPolicy {
+    let bytes = |mebibytes: u64| Quantity::Bytes(mebibytes << 20);
+    if *name == portions::MEMORY {
+        let (all, least) = (bytes(portions.memory), bytes(portions.least));
+        let step = (portions.least < portions.memory).then(|| Amount(bytes(1).to_string()));
+        let min = Amount(least.to_string());
+        let range = CapacityRequestPolicyRange { min, max: None, step };
+        return CapacityRequestPolicy { valid_range: Some(range), ..of(&all) };
+    }
+    let none = Quantity::Count(0);
+    if *name == compute_of(driver) {
+        let (min, step) = (Amount(none.to_string()), Some(Amount("1".to_owned())));
+        let range = CapacityRequestPolicyRange { min, max: None, step };
+        return CapacityRequestPolicy { valid_range: Some(range), ..of(&none) };
+    }
+    of(&none)
 }
 
 fn of(usual: &Quantity) -> CapacityRequestPolicy {

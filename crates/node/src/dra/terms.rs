@@ -1,0 +1,163 @@
+//! On which terms a claim has a device: how it goes with other claims, and what its containers are kept to.
+//!
+//! A program has one MPS daemon, and so under MPS one device, which it knows as its first.
+
+use windlass_core::{
+    cdi::{ContainerEdits, Mount},
+    device::{Device, DeviceKind},
+};
+
+use super::{
+    catalog::Entry,
+    claim::{Access, Allotted},
+    opaque::{Asked, AskedSharing, OpaqueError},
+    portions::{PortionError, WHOLE},
+};
+use crate::{
+    config::{DriverName, ShareMethod},
+    ledger::{Portion, Use},
+    mps::MpsPlaces,
+};
+
+/// On which terms a claim has a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Terms {
+    pub(super) usage: Use,
+    /// What its containers are limited to as clients of an MPS daemon, if they are.
+    pub(super) client: Option<Limits>,
+}
+
+/// What each program of a client is limited to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Memory of the device, in mebibytes.
+    pub(super) memory: Option<u64>,
+    /// Of its multiprocessors, in percent.
+    pub(super) threads: Option<u64>,
+}
+
+/// What terms follow from.
+#[derive(Clone, Copy)]
+pub(super) struct Allocation<'a> {
+    pub(super) result: &'a Allotted,
+    pub(super) offered: &'a Entry,
+    pub(super) device: &'a Device,
+    pub(super) driver: &'a DriverName,
+}
+
+/// Why a device cannot be had so.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TermsError {
+    #[error("request {request}: {device}: {source}")]
+    Portion { request: String, device: String, source: PortionError },
+    #[error(transparent)]
+    Opaque(#[from] OpaqueError),
+}
+
+/// What CUDA reads in a client of MPS.
+const THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+const MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+
+// === impl Terms ===
+
+impl Terms {
+    /// What follows from the allocation, and from what is said about it.
+    pub(super) fn of(
+        allocation: Allocation<'_>,
+        asked: Option<Asked<'_>>,
+    ) -> Result<Self, TermsError> {
+        let terms = allocation.terms()?;
+        let Some(asked) = asked else { return Ok(terms) };
+        Ok(terms.with(asked, allocation)?)
+    }
+
+    fn with(self, asked: Asked<'_>, allocation: Allocation<'_>) -> Result<Self, OpaqueError> {
+        let impossible = |why| Err(asked.impossible(&allocation.result.device, why));
+        match (asked.sharing, self.usage, self.client) {
+            (AskedSharing::TimeSlicing, _, None) => Ok(self),
+            (AskedSharing::TimeSlicing, _, Some(_)) => impossible("claims share it by MPS"),
+            (AskedSharing::Mps(limits), _, Some(known)) => {
+                Ok(Self { client: Some(known.and(limits)), ..self })
+            }
+            (AskedSharing::Mps(_), Use::Admin, _) => impossible("the claim only looks at it"),
+            (AskedSharing::Mps(_), Use::Share, _) => impossible("claims share it otherwise"),
+            (AskedSharing::Mps(_), Use::Portion(portion), _) if !portion.is_whole() => {
+                impossible("claims share it by time slices")
+            }
+            (AskedSharing::Mps(limits), ..) => match no_mps(allocation.device) {
+                Some(why) => impossible(why),
+                None => Ok(Self { usage: Use::Served, client: Some(limits) }),
+            },
+        }
+    }
+}
+
+/// Why a device has no MPS daemon.
+fn no_mps(device: &Device) -> Option<&'static str> {
+    match device.kind {
+        DeviceKind::Mig => Some("a MIG instance is not shared by MPS"),
+        DeviceKind::Gpu if device.is_nvidia() && device.partitioned => Some("it is in MIG mode"),
+        DeviceKind::Gpu if device.is_nvidia() => None,
+        _ => Some("it is no GPU of NVIDIA's"),
+    }
+}
+
+// === impl Allocation ===
+
+impl Allocation<'_> {
+    fn terms(self) -> Result<Terms, TermsError> {
+        let usage = match (self.result.access, &self.result.share, &self.offered.portions) {
+            (Access::Admin, ..) => Use::Admin,
+            (Access::Usual, None, _) => Use::Alone,
+            (Access::Usual, Some(_), None) => Use::Share,
+            (Access::Usual, Some(_), Some(portions)) => {
+                let portion = portions.portion(self.result, self.driver);
+                Use::Portion(portion.map_err(|source| self.refused(source))?)
+            }
+        };
+        let client = match usage {
+            Use::Portion(portion) if usage.needs_daemon() => Some(Limits::of(portion)),
+            _ => None,
+        };
+        Ok(Terms { usage, client })
+    }
+
+    fn refused(self, source: PortionError) -> TermsError {
+        let Allotted { request, device, .. } = self.result;
+        TermsError::Portion { request: request.clone(), device: device.clone(), source }
+    }
+}
+
+// === impl Limits ===
+
+impl Limits {
+    fn of(portion: Portion) -> Self {
+        debug_assert_eq!(portion.method, ShareMethod::Mps, "time slices limit nothing");
+        let memory = Some(portion.memory).filter(|memory| *memory < portion.of);
+        let threads = Some(portion.compute).filter(|percent| (1..WHOLE).contains(percent));
+        Self { memory, threads }
+    }
+
+    /// The tighter of both.
+    fn and(self, other: Self) -> Self {
+        let tighter = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
+        Self {
+            memory: tighter(self.memory, other.memory),
+            threads: tighter(self.threads, other.threads),
+        }
+    }
+
+    /// What makes a container a client of its device's daemon, within these limits.
+    pub(super) fn edits(self, device: &Device, places: &MpsPlaces) -> ContainerEdits {
+        let client = places.container(&device.id);
+        let threads = self.threads.map(|percent| format!("{THREADS}={percent}"));
+        let memory = self.memory.map(|mebibytes| format!("{MEMORY}=0={mebibytes}M"));
+        let env = client.envs.iter().map(|(name, value)| format!("{name}={value}"));
+        let mounts = client.mounts.iter();
+        ContainerEdits {
+            env: env.chain(threads).chain(memory).collect(),
+            mounts: mounts.map(|(container, host)| Mount::bound(host, container, true)).collect(),
+            ..ContainerEdits::default()
+        }
+    }
+}

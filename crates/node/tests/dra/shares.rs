@@ -1,0 +1,332 @@
+//! Shares of a GPU by amounts: chosen by the scheduler's allocator, kept by an MPS daemon.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::{
+    core::v1::Pod,
+    resource::v1::{DeviceClass, ResourceClaimTemplate, ResourceSlice},
+};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+use windlass_cluster_sim::{
+    api::Object,
+    cluster::{Cluster, Scheduled, Unscheduled},
+};
+use windlass_core::{
+    cdi::{ContainerEdits, Spec},
+    device::DeviceKind,
+};
+use windlass_node::config::{
+    MpsSettings, Selector, ShareLimits, ShareManner, ShareMethod, ShareRule,
+};
+
+use crate::{common::running::Running, kubelet::Kubelet, world::World};
+
+/// A node with one GPU of 80 GB for claims, which is shared by MPS, in a cluster.
+struct Shares {
+    cluster: Cluster,
+    world: World,
+}
+
+/// A pod that has a share.
+struct Holder {
+    pod: String,
+    claim: String,
+    uid: String,
+    share: Option<String>,
+}
+
+// === impl Shares ===
+
+impl Shares {
+    fn new(manner: ShareManner) -> Self {
+        let cluster = Cluster::start();
+        cluster.add_node("n1");
+        let class = json!({"cel": {"expression": r#"device.driver == "windlass.dev""#}});
+        cluster.objects().put::<DeviceClass>(&typed(json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"},
+            "spec": {"selectors": [class]},
+        })));
+        let mut world = World::new();
+        let kubeconfig = world.config.cluster.kubeconfig.clone().expect("it has one");
+        fs::write(kubeconfig, cluster.server().kubeconfig()).expect("written");
+        let first = Selector { index: [0].into(), ..Selector::all(DeviceKind::Gpu) };
+        let dra = &mut world.config.policy.dra;
+        dra.devices = vec![first.clone()];
+        dra.shares = vec![ShareRule { devices: first, manner }];
+        world.config.mps = MpsSettings {
+            answer_deadline: Duration::from_secs(2),
+            question_interval: Duration::from_millis(50),
+            retry_first: Duration::from_millis(10),
+            retry_most: Duration::from_millis(200),
+            stop_grace: Duration::from_secs(1),
+            ..MpsSettings::default()
+        };
+        Self { cluster, world }
+    }
+
+    async fn serving(&self) -> (Running, Kubelet) {
+        let (agent, kubelet) = self.world.serving().await;
+        let is_published = |slices: &[ResourceSlice]| {
+            let devices = slices.iter().flat_map(|slice| slice.spec.devices.iter().flatten());
+            devices.filter(|it| it.taints.is_none()).any(|it| it.capacity.is_some())
+        };
+        let objects = self.cluster.objects();
+        let published = objects
+            .until(Duration::from_secs(20), |objects| is_published(&objects.list()).then_some(()));
+        published.await.expect("published");
+        (agent, kubelet)
+    }
+
+    /// Finds a place for a pod whose claim asks for these amounts.
+    fn schedule(&self, name: &str, amounts: &Value) -> Result<Holder, Unscheduled> {
+        let exactly = json!({"deviceClassName": "gpu", "capacity": {"requests": amounts}});
+        self.cluster.objects().put::<ResourceClaimTemplate>(&typed(json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+            "metadata": {"name": name, "namespace": "ns"},
+            "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}},
+        })));
+        let pod: Pod = typed(json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ns"},
+            "spec": {
+                "containers": [{"name": "main"}],
+                "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": name}],
+            },
+        }));
+        self.cluster.schedule(&pod).map(|scheduled| Holder::of(name, &scheduled))
+    }
+
+    /// Has a pod's claim prepared; gives what its container gets besides the device.
+    async fn start(&self, kubelet: &mut Kubelet, holder: &Holder) -> ContainerEdits {
+        let Holder { claim, uid, .. } = holder;
+        let answer = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].clone();
+        let [device] = answer.devices.as_slice() else { panic!("{answer:?}") };
+        assert_eq!(device.share_id, holder.share);
+        assert!(device.cdi_device_ids.contains(&format!("windlass.dev/claim={uid}-0")));
+        let document = self.world.document(uid).expect("it has one");
+        let spec: Spec = serde_json::from_value(document).expect("a document");
+        spec.devices[0].container_edits.clone()
+    }
+
+    async fn end(&self, kubelet: &mut Kubelet, holder: Holder) {
+        kubelet.unprepare_claim((&holder.claim, &holder.uid)).await.expect("released");
+        self.cluster.delete_pod("ns", &holder.pod).expect("it is there");
+    }
+
+    fn daemons(&self) -> PathBuf {
+        self.world.machine.host_root().join("run/windlass/mps")
+    }
+
+    fn folder(&self) -> PathBuf {
+        let gpu = &self.world.machine.model().expect("written").gpus[0];
+        self.daemons().join(&gpu.uuid)
+    }
+
+    fn daemon(&self) -> Option<Pid> {
+        let record = fs::read_to_string(self.folder().join("daemon")).ok()?;
+        Pid::from_raw(record.split_once(' ')?.0.parse().ok()?)
+    }
+}
+
+impl Drop for Shares {
+    /// Daemons outlive the agent; they shall not outlive the test.
+    fn drop(&mut self) {
+        if let Some(pid) = self.daemon() {
+            // It may have ended by itself.
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+    }
+}
+
+// === impl Holder ===
+
+impl Holder {
+    fn of(pod: &str, scheduled: &Scheduled) -> Self {
+        let claim = &scheduled.claims[0];
+        let status = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
+        let devices = status.and_then(|allocation| allocation.devices.as_ref());
+        let results = devices.and_then(|devices| devices.results.as_ref()).expect("allocated");
+        Self {
+            pod: pod.to_owned(),
+            claim: claim.metadata.name.clone().expect("a name"),
+            uid: claim.metadata.uid.clone().expect("a UID"),
+            share: results[0].share_id.clone(),
+        }
+    }
+}
+
+fn typed<T: Object>(document: Value) -> T {
+    serde_json::from_value(document).expect("a document")
+}
+
+const MPS: ShareManner = ShareManner { method: ShareMethod::Mps, limits: ShareLimits::Enforced };
+
+fn memory(amount: &str) -> Value {
+    json!({"gpu.nvidia.com/memory": amount})
+}
+
+const LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+
+#[tokio::test]
+async fn claims_share_a_gpu_until_it_is_full_and_the_daemon_ends_with_the_last() {
+    let shares = Shares::new(MPS);
+    let (agent, mut kubelet) = shares.serving().await;
+    let mut holders = Vec::new();
+    for name in ["a", "b", "c"] {
+        let holder = shares.schedule(name, &memory("20Gi")).expect("there is room");
+        let edits = shares.start(&mut kubelet, &holder).await;
+        assert!(edits.env.contains(&format!("{LIMIT}=0=20480M")), "{edits:?}");
+        assert!(!edits.env.iter().any(|it| it.contains("THREAD")), "no limit was asked for");
+        let pipe = edits.env.iter().find_map(|it| it.strip_prefix("CUDA_MPS_PIPE_DIRECTORY="));
+        let pipe = Path::new(pipe.expect("a client has it"));
+        let mount = edits.mounts.iter().find(|mount| mount.container_path == pipe);
+        assert!(mount.expect("mounted").host_path.join("control").exists(), "the daemon serves");
+        holders.push(holder);
+    }
+    let ids: BTreeSet<_> = holders.iter().map(|it| it.share.clone()).collect();
+    assert_eq!(ids.len(), 3, "each has a share of its own");
+    let large = json!({"gpu.nvidia.com/memory": "30Gi", "windlass.dev/compute": "40"});
+    let waits = shares.schedule("d", &large).err();
+    assert!(matches!(waits, Some(Unscheduled::NoNode { .. })), "{waits:?}");
+    let daemon = shares.daemon().expect("it runs");
+
+    shares.end(&mut kubelet, holders.remove(0)).await;
+    let holder = shares.schedule("d", &large).expect("there is room now");
+    let edits = shares.start(&mut kubelet, &holder).await;
+    for expected in [format!("{LIMIT}=0=30720M"), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40".to_owned()]
+    {
+        assert!(edits.env.contains(&expected), "{expected}: {edits:?}");
+    }
+    assert_eq!(shares.daemon(), Some(daemon), "the same one serves all");
+    holders.push(holder);
+    for holder in holders {
+        shares.end(&mut kubelet, holder).await;
+    }
+    shares.world.vanishes(shares.folder()).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn who_asks_for_no_amount_has_the_whole_gpu_and_no_daemon() {
+    let shares = Shares::new(MPS);
+    let (agent, mut kubelet) = shares.serving().await;
+    let part = shares.schedule("part", &memory("20Gi")).expect("free");
+    shares.start(&mut kubelet, &part).await;
+    shares.schedule("whole", &json!({})).map(drop).expect_err("not all of it is free");
+    shares.end(&mut kubelet, part).await;
+    let whole = shares.schedule("whole", &json!({})).expect("free");
+    // The daemon that served the part may still be on its way out.
+    let edits = shares.start(&mut kubelet, &whole).await;
+    assert!(!shares.folder().exists(), "no daemon keeps its programs away");
+    assert!(!edits.env.iter().any(|it| it.contains("MPS")) && edits.mounts.is_empty());
+    shares.schedule("more", &memory("20Gi")).map(drop).expect_err("nothing is left");
+    shares.end(&mut kubelet, whole).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn shares_and_their_daemon_outlive_the_agent() {
+    let shares = Shares::new(MPS);
+    let (mut agent, mut kubelet) = shares.serving().await;
+    let first = shares.schedule("first", &memory("20Gi")).expect("free");
+    let edits = shares.start(&mut kubelet, &first).await;
+    let daemon = shares.daemon().expect("it runs");
+    // As SIGKILL ends it: nothing of it gets another word.
+    agent.task.shutdown().await;
+    drop(agent);
+    let (agent, mut kubelet) = shares.serving().await;
+    assert_eq!(shares.start(&mut kubelet, &first).await, edits);
+    let second = shares.schedule("second", &memory("40Gi")).expect("free");
+    shares.start(&mut kubelet, &second).await;
+    assert_eq!(shares.daemon(), Some(daemon), "programs use it");
+    agent.stop().await;
+
+    let (agent, mut kubelet) = shares.serving().await;
+    shares.end(&mut kubelet, first).await;
+    assert_eq!(shares.daemon(), Some(daemon));
+    shares.end(&mut kubelet, second).await;
+    shares.world.vanishes(shares.folder()).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_waits_for_a_daemon_that_was_killed_to_serve_again() {
+    let shares = Shares::new(MPS);
+    let (agent, mut kubelet) = shares.serving().await;
+    let first = shares.schedule("first", &memory("20Gi")).expect("free");
+    shares.start(&mut kubelet, &first).await;
+    let daemon = shares.daemon().expect("it runs");
+    kill_process(daemon, Signal::KILL).expect("it runs");
+    let second = shares.schedule("second", &memory("20Gi")).expect("free");
+    let again = async {
+        // Each time the kubelet asks it may be told that the daemon has failed.
+        loop {
+            let answer = kubelet.prepare_all(&[(&second.claim, &second.uid)]).await;
+            if answer.claims[&second.uid].error.is_empty() && shares.daemon() != Some(daemon) {
+                return;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), again).await.expect("it serves again");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn amounts_that_nothing_keeps_are_refused_unless_containers_are_trusted() {
+    let manner = ShareManner { method: ShareMethod::TimeSlicing, limits: ShareLimits::Enforced };
+    let shares = Shares::new(manner);
+    let (agent, mut kubelet) = shares.serving().await;
+    let holder = shares.schedule("part", &memory("20Gi")).expect("the scheduler adds up");
+    let (claim, uid) = (holder.claim.as_str(), holder.uid.as_str());
+    let why = kubelet.prepare_all(&[(claim, uid)]).await.claims[uid].error.clone();
+    assert!(why.contains("nothing keeps its containers to 20Gi of gpu.nvidia.com/memory"), "{why}");
+    assert!(why.contains("limits: advisory"), "{why}");
+
+    let mut policy = shares.world.config.policy.clone();
+    policy.dra.shares[0].manner.limits = ShareLimits::Advisory;
+    agent.policy.send_replace(Arc::new(policy.clone()));
+    agent.until(|state| *state.policy == policy).await;
+    let edits = shares.start(&mut kubelet, &holder).await;
+    assert!(edits.mounts.is_empty() && !shares.folder().exists(), "there is no daemon");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn the_containers_of_a_claim_that_says_so_share_its_whole_gpu_by_mps() {
+    let mut world = World::new();
+    world.config.policy.dra.devices = vec![Selector::all(DeviceKind::Gpu)];
+    let (agent, mut kubelet) = world.serving().await;
+    let gets = crate::world::Gets { request: "a", gpu: 0 };
+    let mut claim = world.claim(&agent, "c", &[gets]);
+    let settings = json!({"activeThreadPercentage": 50, "pinnedMemoryLimit": "10Gi"});
+    let parameters = json!({
+        "apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig",
+        "sharing": {"strategy": "MPS", "mps": settings},
+    });
+    let config = json!({
+        "source": "FromClaim", "requests": ["a"],
+        "opaque": {"driver": "windlass.dev", "parameters": parameters},
+    });
+    claim["status"]["allocation"]["devices"]["config"] = json!([config]);
+    world.api.put(&claim);
+    kubelet.prepare("c").await.expect("prepared");
+    let text = world.document("c").expect("it has one").to_string();
+    for expected in ["PERCENTAGE=50", "MEM_LIMIT=0=10240M", "/dev/shm"] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    world.claim(&agent, "other", &[gets]);
+    kubelet.prepare("other").await.expect_err("no one else may have it");
+    kubelet.unprepare("c").await.expect("released");
+    kubelet.prepare("other").await.expect("alone, once the daemon is gone");
+    let left = windlass_node::mps::stop_all(&world.config).await;
+    assert!(left.is_empty(), "{left:?}");
+    agent.stop().await;
+}
