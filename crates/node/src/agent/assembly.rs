@@ -102,6 +102,7 @@ pub(super) fn assemble(
         cluster: ground.cluster.clone(),
         ledger,
         metrics: instruments.claims(),
+        partitions: partitions.clone(),
         policy: policy.clone(),
         state: state.clone(),
     };

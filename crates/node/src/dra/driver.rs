@@ -14,6 +14,7 @@ use super::{
     document::ClaimDocuments,
     health::HealthList,
     kubelet_record::KubeletRecord,
+    leftovers,
     prepare::{Ground, Preparer},
     record::{ClaimFile, Records, Unusable},
     registrar::Standing,
@@ -28,6 +29,7 @@ use crate::{
     kept::{self, Versioned, Written},
     ledger::LedgerDesk,
     metrics::ClaimMetrics,
+    partitions::PartitionDesk,
     state::NodeState,
 };
 
@@ -49,6 +51,8 @@ pub(crate) struct Surroundings {
     pub(crate) cluster: Option<Client>,
     pub(crate) ledger: LedgerDesk,
     pub(crate) metrics: ClaimMetrics,
+    /// Where MIG instances are made and removed.
+    pub(crate) partitions: PartitionDesk,
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
 }
@@ -62,7 +66,8 @@ impl Driver {
     /// Builds the driver. What an earlier agent gave away is held from now on: the kubelet may ask for it
     /// through the device plugin before the driver runs. Blocks for as long as a small file takes.
     pub(crate) fn new(config: &Config, surroundings: Surroundings) -> Self {
-        let Surroundings { clock, cluster, ledger, metrics, policy, state } = surroundings;
+        let Surroundings { clock, cluster, ledger, metrics, partitions, policy, state } =
+            surroundings;
         let (roots, driver) = (Roots::new(config), config.dra_driver.clone());
         let file = ClaimFile::new(&config.state_dir, roots.host.clone());
         // One that cannot be read is told of when the driver runs.
@@ -78,6 +83,7 @@ impl Driver {
             roots,
             state,
             ledger,
+            partitions,
             metrics,
         };
         let places = Places::new(&config.kubelet_dir, &config.dra_driver);
@@ -107,8 +113,14 @@ impl Driver {
         let writing = kept::follow(newest.subscribe(), (written, WAITING), write);
         let (desk, requests) = ClaimDesk::new();
         let serving = self.serving(desk, newest.subscribe()).run(stop);
+        let leftovers = leftovers::remove(self.ground.clone(), records.clone());
         let preparer = Preparer::new(self.ground, requests, records, (newest, receiver));
-        tokio::join!(writing, preparer.run(), serving);
+        let served = async { tokio::join!(writing, preparer.run(), serving) };
+        tokio::pin!(served);
+        tokio::select! {
+            _ = &mut served => {}
+            () = leftovers => drop((&mut served).await),
+        }
     }
 
     /// What an earlier agent left. A record that cannot be used is waited for to be mended.

@@ -1,10 +1,12 @@
 //! What a claim gets: a pure function of the claim, the node, and what other claims have.
 
-use std::collections::BTreeMap;
+mod partitions;
+
+use std::{borrow::Cow, collections::BTreeMap};
 
 use windlass_core::{
     cdi::ContainerEdits,
-    device::{Device, DeviceId},
+    device::{Device, DeviceId, Partition},
     resource::{InvalidResourceName, ResourceName},
 };
 
@@ -40,6 +42,13 @@ pub(crate) enum Refusal {
     NotWell { request: String, device: DeviceId, why: String },
     #[error("request {request}: {device} is held by claim {by}")]
     Taken { request: String, device: String, by: ClaimRef },
+    #[error(
+        "request {request}: {device} stands at {place} already, and was not made for this claim: it is \
+         removed when the agent starts anew and nobody has it"
+    )]
+    Foreign { request: String, place: Partition, device: DeviceId },
+    #[error("request {request}: there is no instance to look at, {place}")]
+    NotMade { request: String, place: Partition },
     #[error("request {request}: {device} is shared by MPS, which claims cannot have yet")]
     Mps { request: String, device: DeviceId },
     #[error(transparent)]
@@ -53,20 +62,22 @@ pub(crate) enum Refusal {
 /// A result with what it stands for.
 struct Chosen<'a> {
     result: &'a Allotted,
-    device: &'a Device,
+    device: Cow<'a, Device>,
+    /// Where it is to be made, or was.
+    partition: Option<&'a Partition>,
 }
 
 /// What the claim gets, in the order of its results.
 pub(crate) fn plan(claim: &Claim, ground: &Ground<'_>) -> Result<Vec<Held>, Refusal> {
     let configs = Configs::read(claim)?;
     let chosen = claim.results.iter().map(|result| {
-        let chosen = ground.choose(result)?;
+        let chosen = ground.choose(claim, result)?;
         ground.check_free(claim, result)?;
-        configs.check(result, chosen.device)?;
+        configs.check(result, &chosen.device)?;
         Ok(chosen)
     });
     let chosen = chosen.collect::<Result<Vec<_>, Refusal>>()?;
-    let devices: Vec<_> = chosen.iter().map(|it| it.device).collect();
+    let devices: Vec<_> = chosen.iter().map(|it| &*it.device).collect();
     ground.state.check_documents(&devices).map_err(Refusal::Document)?;
     let held = |position| ground.held(&claim.reference.uid, &chosen, position);
     (0..chosen.len()).map(held).collect()
@@ -85,7 +96,7 @@ pub(crate) fn takes(held: &[Held], state: &NodeState) -> Vec<(Footprint, Use)> {
 // === impl Ground ===
 
 impl<'a> Ground<'a> {
-    fn choose(&self, result: &'a Allotted) -> Result<Chosen<'a>, Refusal> {
+    fn choose(&self, claim: &Claim, result: &'a Allotted) -> Result<Chosen<'a>, Refusal> {
         let Allotted { request, pool, device, .. } = result;
         let unknown = |why| Refusal::Unknown {
             request: request.clone(),
@@ -95,10 +106,16 @@ impl<'a> Ground<'a> {
         };
         let looking = if self.state.inventory.is_complete() { "" } else { " (yet)" };
         let offered = self.catalog.find(pool, device).ok_or_else(|| unknown(looking))?;
-        let found = self.state.inventory.get(offered.device.as_str());
-        let found = found.ok_or_else(|| unknown(" any more"))?;
-        check_well(result, offered, found)?;
-        Ok(Chosen { result, device: found })
+        let partition = offered.partition.as_ref();
+        let device = match partition {
+            Some(place) => self.instance((claim, result), (offered, place))?,
+            None => {
+                let found = self.state.inventory.get(offered.device.as_str());
+                Cow::Borrowed(found.ok_or_else(|| unknown(" any more"))?)
+            }
+        };
+        check_well(result, offered, &device)?;
+        Ok(Chosen { result, device, partition })
     }
 
     /// Whether no other claim has it by name: the ledger knows devices, and not yet those that the kubelet's
@@ -122,27 +139,21 @@ impl<'a> Ground<'a> {
     }
 
     fn held(&self, uid: &str, chosen: &[Chosen<'_>], position: usize) -> Result<Held, Refusal> {
-        let Chosen { result, device } = &chosen[position];
+        let Chosen { result, device, .. } = &chosen[position];
         let request = result.base_request();
+        if !chosen[position].is_there() {
+            return Ok(chosen[position].held());
+        }
         // A variable that several devices of a request set is joined as far as the request has come: a
         // container that gets all of them gets the last, and the last has them all.
         let of_request =
             chosen[..=position].iter().filter(|it| it.result.base_request() == request);
-        let together: Vec<_> = of_request.map(|it| it.device).collect();
+        let together: Vec<_> = of_request.map(|it| &*it.device).collect();
         let names = self.grant(request, &[device])?.cdi_devices;
         let edits = edits(self.grant(request, &together)?);
         let own = (!edits.is_empty()).then(|| document::name(uid, position));
-        Ok(Held {
-            pool: result.pool.clone(),
-            name: result.device.clone(),
-            device: Some(device.id.clone()),
-            usage: usage(result),
-            requests: vec![request.to_owned()],
-            cdi: names.into_iter().chain(own).collect(),
-            share: result.share.clone(),
-            consumed: result.consumed.clone(),
-            edits,
-        })
+        let cdi = names.into_iter().chain(own).collect();
+        Ok(Held { cdi, edits, ..chosen[position].held() })
     }
 
     /// What the device plugin would give, if it gave by CDI.
@@ -166,6 +177,33 @@ impl<'a> Ground<'a> {
             mps: None,
             simulated: self.state.inventory.simulated.as_deref(),
         }))
+    }
+}
+
+// === impl Chosen ===
+
+impl Chosen<'_> {
+    /// Whether it is not first to be made.
+    fn is_there(&self) -> bool {
+        self.partition.is_none_or(|place| place.id() != self.device.id)
+    }
+
+    /// What is known of it without what containers get.
+    fn held(&self) -> Held {
+        let Self { result, device, partition } = self;
+        let usage = usage(result);
+        Held {
+            pool: result.pool.clone(),
+            name: result.device.clone(),
+            device: Some(partition.map_or_else(|| device.id.clone(), Partition::id)),
+            partition: partition.filter(|_| usage != Use::Admin).cloned(),
+            usage,
+            requests: vec![result.base_request().to_owned()],
+            cdi: Vec::new(),
+            share: result.share.clone(),
+            consumed: result.consumed.clone(),
+            edits: ContainerEdits::default(),
+        }
     }
 }
 

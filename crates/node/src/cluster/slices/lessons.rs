@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourceSlice};
 use kube::core::Status;
 
-use super::{Content, LeftOut, Loss, Wanted};
+use super::{Content, LeftOut, Loss, Wanted, layout::Layout};
 
 /// What was learnt.
 #[derive(Default)]
@@ -20,6 +20,8 @@ pub(super) struct Lessons {
     /// What is kept of what was sent, by pool and place.
     kept: BTreeMap<(String, usize), (Content, Content)>,
     lost: BTreeSet<Loss>,
+    /// Where it has counters; `None` before anybody needed to know.
+    pub(super) layout: Option<Layout>,
     count: u64,
 }
 
@@ -40,7 +42,7 @@ impl Lessons {
             }
         }
         for (pool, slices) in &mut rest.pools {
-            for slice in slices {
+            for slice in &mut *slices {
                 let kept = |device: &Device| match self.obstacle(pool, device) {
                     None => true,
                     Some(reason) => {
@@ -51,6 +53,7 @@ impl Lessons {
                 };
                 slice.devices.retain(kept);
             }
+            *slices = self.layout.unwrap_or_default().lay_out(std::mem::take(slices));
         }
         rest
     }
@@ -132,6 +135,12 @@ impl Lessons {
         let refused = self.devices.get(&(pool.to_owned(), device.name.clone()));
         if let Some((_, reason)) = refused.filter(|(refused, _)| refused == device) {
             return Some(reason.clone());
+        }
+        let consumes =
+            device.consumes_counters.as_ref().is_some_and(|consumed| !consumed.is_empty());
+        if consumes && self.lost.contains(&Loss::Counters) {
+            // Without its counters it would be given away beside others of the same silicon.
+            return Some("it consumes counters, and the API server keeps none".to_owned());
         }
         if !self.lost.contains(&Loss::Taints) {
             return None;

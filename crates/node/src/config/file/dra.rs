@@ -8,7 +8,7 @@ use super::{
     word::Written,
 };
 use crate::config::{
-    DraOffer, DraPolicy, DraTaints, DriverName, Remark, SourceRule, document::Lined,
+    DraOffer, DraPartitions, DraPolicy, DraTaints, DriverName, Remark, SourceRule, document::Lined,
 };
 
 /// What is offered through Dynamic Resource Allocation.
@@ -28,6 +28,9 @@ pub(super) struct DraEntry {
     /// What the taint of a device that is not healthy does; left out, `noSchedule`.
     #[serde(skip_serializing_if = "Option::is_none")]
     taints: Option<DraTaints>,
+    /// Whether MIG instances are made for claims; left out, `asCut`: those that exist are the devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partitions: Option<DraPartitions>,
 }
 
 // === impl DraEntry ===
@@ -50,6 +53,7 @@ impl DraEntry {
             offer: self.offer.unwrap_or_default(),
             devices: devices.collect(),
             taints: self.taints.unwrap_or_default(),
+            partitions: self.partitions.unwrap_or_default(),
         }
     }
 
@@ -59,10 +63,12 @@ impl DraEntry {
             driver: Some(driver).filter(|it| **it != DriverName::default()).cloned().map(Written),
             devices: policy.devices.iter().map(|it| unlined(it.into())).collect(),
             taints: Some(policy.taints).filter(|taints| *taints != DraTaints::default()),
+            partitions: Some(policy.partitions).filter(|it| *it != DraPartitions::default()),
         };
         let says_something = entry.offer.is_some()
             || entry.driver.is_some()
             || entry.taints.is_some()
+            || entry.partitions.is_some()
             || !entry.devices.is_empty();
         says_something.then_some(entry)
     }

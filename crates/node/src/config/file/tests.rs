@@ -102,7 +102,7 @@ health:
   countedXids: [13]
   unlistedXids: ignored
 labels: {to: file, file: /f, timestamp: true, machineTypeFile: /t}
-dra: {offer: beside, driver: gpu.nvidia.com, devices: [{kind: gpu}], taints: none}
+dra: {offer: beside, driver: gpu.nvidia.com, devices: [{kind: gpu}], taints: none, partitions: onDemand}
 "#;
 
 #[test]
