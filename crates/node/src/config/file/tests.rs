@@ -94,6 +94,8 @@ dra:
   driver: gpu.nvidia.com
   devices:
   - {kind: gpu, index: [0, 1]}
+  taints: none
+  partitions: onDemand
 health:
   quietPeriod: 2m
   probeInterval: 500ms
@@ -102,7 +104,6 @@ health:
   countedXids: [13]
   unlistedXids: ignored
 labels: {to: file, file: /f, timestamp: true, machineTypeFile: /t}
-dra: {offer: beside, driver: gpu.nvidia.com, devices: [{kind: gpu}], taints: none, partitions: onDemand}
 "#;
 
 #[test]
