@@ -158,3 +158,25 @@ fn device_index(field: &str) -> Option<usize> {
     let (index, _) = field.strip_prefix("spec.devices[")?.split_once(']')?;
     index.parse().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_consumes_counters_is_left_out_where_none_are_kept() {
+        let consumed = json!([{"counterSet": "c", "counters": {"m": {"value": "1"}}}]);
+        let devices = json!([{"name": "gpu-0"}, {"name": "part", "consumesCounters": consumed}]);
+        let devices = serde_json::from_value(devices).expect("devices");
+        let slices = vec![Content { devices, ..Content::default() }];
+        let wanted = Wanted { pools: [("n1".to_owned(), slices)].into(), ..Wanted::default() };
+        let mut lessons = Lessons::default();
+        assert_eq!(lessons.apply(&wanted), wanted);
+        lessons.lost.insert(Loss::Counters);
+        let rest = lessons.apply(&wanted);
+        assert_eq!(rest.pools["n1"][0].devices.len(), 1);
+        assert_eq!(rest.left_out[0].device, "part");
+    }
+}
