@@ -107,12 +107,11 @@ impl<'a> Ground<'a> {
         let looking = if self.state.inventory.is_complete() { "" } else { " (yet)" };
         let offered = self.catalog.find(pool, device).ok_or_else(|| unknown(looking))?;
         let partition = offered.partition.as_ref();
-        let device = match partition {
-            Some(place) => self.instance((claim, result), (offered, place))?,
-            None => {
-                let found = self.state.inventory.get(offered.device.as_str());
-                Cow::Borrowed(found.ok_or_else(|| unknown(" any more"))?)
-            }
+        let device = if let Some(place) = partition {
+            self.instance((claim, result), (offered, place))?
+        } else {
+            let found = self.state.inventory.get(offered.device.as_str());
+            Cow::Borrowed(found.ok_or_else(|| unknown(" any more"))?)
         };
         check_well(result, offered, &device)?;
         Ok(Chosen { result, device, partition })
