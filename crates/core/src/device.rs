@@ -2,6 +2,7 @@
 
 mod node;
 mod partition;
+mod room;
 mod source;
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, str::FromStr, sync::Arc};
@@ -18,6 +19,7 @@ use crate::{
 
 pub use node::{Access, DeviceNode, InvalidAccess};
 pub use partition::{MigProfileName, Partition, PossiblePartition};
+pub use room::Room;
 pub use source::{InvalidSourceName, SourceName};
 
 /// A device's name: the same after a restart, a reboot and a driver update.

@@ -17,6 +17,7 @@ mod document;
 mod driver;
 mod health;
 mod kubelet_record;
+mod leftovers;
 mod opaque;
 mod plan;
 mod portions;

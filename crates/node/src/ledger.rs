@@ -275,6 +275,11 @@ impl Ledger {
         holds.find(|hold| hold.usage != Use::Admin).map(|hold| &hold.claim)
     }
 
+    /// Whether a claim has just this, and not only to look at it.
+    pub(crate) fn is_claimed(&self, id: &DeviceId) -> bool {
+        self.holds(id).any(|hold| hold.usage != Use::Admin)
+    }
+
     /// The claims that have devices.
     pub(crate) fn claims(&self) -> &ClaimHolds {
         &self.claims

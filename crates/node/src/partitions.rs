@@ -30,6 +30,7 @@
 
 mod cut;
 mod cutter;
+mod imagined;
 
 use std::{fmt, time::Duration};
 
@@ -40,8 +41,11 @@ use tokio::{
 use windlass_core::device::{DeviceId, Partition};
 use windlass_nvml::{Nvml, NvmlError};
 
-pub(crate) use self::cutter::Cutter;
 use self::cutter::Order;
+pub(crate) use self::{
+    cutter::Cutter,
+    imagined::{imagined, standing},
+};
 
 /// Where partitions are ordered.
 #[derive(Clone, Debug)]

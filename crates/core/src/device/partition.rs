@@ -2,6 +2,8 @@
 
 use std::{fmt, ops::Range, sync::Arc};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use super::DeviceId;
 use crate::attribute::Capacities;
 
@@ -10,7 +12,8 @@ use crate::attribute::Capacities;
 pub struct MigProfileName(Arc<str>);
 
 /// A place on a GPU for an instance of a profile, whether one stands there or not.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Partition {
     /// The whole GPU.
     pub gpu: DeviceId,
@@ -54,9 +57,27 @@ impl fmt::Display for MigProfileName {
     }
 }
 
+impl Serialize for MigProfileName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for MigProfileName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(String::deserialize(deserializer)?.into()))
+    }
+}
+
 // === impl Partition ===
 
 impl Partition {
+    /// The name of the place, by which it is held whether an instance stands there or not:
+    /// `GPU-…:mig-19-0`. A profile has one size.
+    pub fn id(&self) -> DeviceId {
+        DeviceId(format!("{}:mig-{}-{}", self.gpu, self.profile_id, self.start).into())
+    }
+
     /// The memory slices that it takes.
     pub fn slices(&self) -> Range<u32> {
         self.start..self.start.saturating_add(self.size)

@@ -104,6 +104,7 @@ pub(super) fn assemble(
         ledger,
         metrics: instruments.claims(),
         daemons: heart.daemons.clone(),
+        partitions: partitions.clone(),
         policy: policy.clone(),
         state: state.clone(),
     };

@@ -13,6 +13,7 @@
 //! scheduler was made with it in mind.
 
 mod content;
+mod layout;
 mod lessons;
 mod level;
 mod limits;
@@ -203,6 +204,7 @@ impl Publisher {
                 }
                 () = until(due) => {
                     let wanted = self.wanted.borrow_and_update().clone();
+                    self.leveller.find_layout(wanted.as_deref(), sight.connection).await;
                     due = match self.leveller.level(wanted.as_deref(), sight).await? {
                         Step::Level => None,
                         Step::Wait(until) => Some(until),

@@ -4,9 +4,10 @@ use std::{fmt, str::FromStr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::device::Device;
+use windlass_core::device::{Device, PossiblePartition};
 
-use super::{Selector, ShareRule};
+use super::{Policy, Selector, ShareRule};
+use crate::partitions::imagined;
 
 /// What is offered through Dynamic Resource Allocation. May change while the agent runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +20,19 @@ pub struct DraPolicy {
     pub taints: DraTaints,
     /// Of which claims have shares by amounts; the first rule that matches a device counts.
     pub shares: Vec<ShareRule>,
+    /// Who cuts GPUs in MIG mode.
+    pub partitions: DraPartitions,
+}
+
+/// Who cuts GPUs in MIG mode, and when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum DraPartitions {
+    /// An administrator, beforehand: the instances that exist are the devices.
+    #[default]
+    AsCut,
+    /// The agent: a claim gets an instance that is made for it, and removed when it is released.
+    OnDemand,
 }
 
 /// What the taint of a device does. Containers that have the device stay in any case.
@@ -66,6 +80,25 @@ impl DraPolicy {
         let is_taken = |rule: &Selector| rule.matches(device, profile).unwrap_or(false);
         self.offer != DraOffer::Off
             && (self.devices.is_empty() || self.devices.iter().any(is_taken))
+    }
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// Whether instances on this GPU are made for claims: it is in MIG mode and not kept back, and one of
+    /// its partitions is offered.
+    pub fn cuts_for_claims(&self, gpu: &Device) -> bool {
+        let is_taken = |it: &PossiblePartition| {
+            self.dra.takes(&imagined(gpu, it), Some(it.partition.profile.as_str()))
+        };
+        let is_let_in = |rule: &Selector| rule.matches(gpu, None).is_ok_and(|matches| !matches);
+        self.dra.partitions == DraPartitions::OnDemand
+            && gpu.is_nvidia()
+            && gpu.partitioned
+            && !gpu.health.has_vanished()
+            && self.exclude.iter().all(is_let_in)
+            && gpu.partitions.iter().any(is_taken)
     }
 }
 

@@ -5,16 +5,18 @@
 
 mod attributes;
 mod name;
+mod partitions;
 
 use std::collections::BTreeMap;
 
 use windlass_core::{
     attribute::{AttributeName, Attributes, Quantity},
-    device::{Device, DeviceId},
+    device::{Device, DeviceId, Partition},
 };
 
 pub(super) use self::attributes::shares_of;
 pub(crate) use self::name::EntryName;
+use self::partitions::Cut;
 use super::portions::Portions;
 use crate::{
     config::{DriverName, Sharing},
@@ -34,6 +36,15 @@ pub(crate) struct Catalog {
 pub(crate) struct Pool {
     /// In the order in which they are to be tried.
     pub(crate) entries: Vec<Entry>,
+    /// What entries take their parts from.
+    pub(crate) counters: Vec<Counters>,
+}
+
+/// Amounts of a set of counters: all that there is, or what an entry takes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Counters {
+    pub(crate) set: String,
+    pub(crate) amounts: BTreeMap<String, Quantity>,
 }
 
 /// A device as claims know it.
@@ -41,7 +52,7 @@ pub(crate) struct Pool {
 pub(crate) struct Entry {
     /// Its name in the pool.
     pub(crate) name: EntryName,
-    /// The device that it stands for.
+    /// The device that it stands for; of a partition the name of its place, by which the ledger knows it.
     pub(crate) device: DeviceId,
     /// Whether claims share it.
     pub(crate) sharing: Sharing,
@@ -51,6 +62,12 @@ pub(crate) struct Entry {
     pub(crate) capacity: BTreeMap<AttributeName, Quantity>,
     /// Why it is not to be given away now.
     pub(crate) taints: Vec<Taint>,
+    /// The place where an instance is made for whoever gets it.
+    pub(crate) partition: Option<Partition>,
+    /// What it takes from other entries.
+    pub(crate) consumes: Option<Counters>,
+    /// Whether a claim has it.
+    pub(crate) is_claimed: bool,
 }
 
 /// Why a device is not to be given away now.
@@ -89,7 +106,17 @@ impl Catalog {
                 attributes: attributes::of(device, driver),
                 capacity,
                 taints: trouble(device).into_iter().chain(held(state, ledger, device)).collect(),
+                partition: None,
+                consumes: None,
+                is_claimed: ledger.is_claimed(&device.id),
             });
+        }
+        let gpus = state.inventory.devices.iter();
+        for gpu in gpus.filter(|gpu| state.policy.cuts_for_claims(gpu)) {
+            let cut = Cut::new(gpu, (state, ledger), driver);
+            let pool = catalog.pools.entry(pool_name(node, gpu.source.as_str())).or_default();
+            pool.counters.push(cut.counters());
+            pool.entries.extend(cut.entries());
         }
         catalog.pools.values_mut().for_each(|pool| attributes::make_uniform(&mut pool.entries));
         catalog
@@ -145,4 +172,4 @@ fn spelled(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::dra) mod tests;

@@ -14,6 +14,7 @@ use super::{
     document::ClaimDocuments,
     health::HealthList,
     kubelet_record::KubeletRecord,
+    leftovers,
     prepare::{Ground, Preparer},
     record::{ClaimFile, Records, Unusable},
     registrar::Standing,
@@ -29,6 +30,7 @@ use crate::{
     ledger::LedgerDesk,
     metrics::ClaimMetrics,
     mps::{MpsPlaces, MpsStates},
+    partitions::PartitionDesk,
     state::NodeState,
 };
 
@@ -52,6 +54,8 @@ pub(crate) struct Surroundings {
     pub(crate) metrics: ClaimMetrics,
     /// How MPS daemons fare.
     pub(crate) daemons: watch::Receiver<Arc<MpsStates>>,
+    /// Where MIG instances are made and removed.
+    pub(crate) partitions: PartitionDesk,
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
 }
@@ -65,7 +69,8 @@ impl Driver {
     /// Builds the driver. What an earlier agent gave away is held from now on: the kubelet may ask for it
     /// through the device plugin before the driver runs. Blocks for as long as a small file takes.
     pub(crate) fn new(config: &Config, surroundings: Surroundings) -> Self {
-        let Surroundings { clock, cluster, ledger, metrics, daemons, policy, state } = surroundings;
+        let Surroundings { clock, cluster, ledger, metrics, daemons, partitions, policy, state } =
+            surroundings;
         let (roots, driver) = (Roots::new(config), config.dra_driver.clone());
         let file = ClaimFile::new(&config.state_dir, roots.host.clone());
         // One that cannot be read is told of when the driver runs.
@@ -81,6 +86,7 @@ impl Driver {
             roots,
             state,
             ledger,
+            partitions,
             metrics,
             mps: MpsPlaces::new(config),
             daemons,
@@ -112,8 +118,14 @@ impl Driver {
         let writing = kept::follow(newest.subscribe(), (written, WAITING), write);
         let (desk, requests) = ClaimDesk::new();
         let serving = self.serving(desk, newest.subscribe()).run(stop);
+        let leftovers = leftovers::remove(self.ground.clone(), records.clone());
         let preparer = Preparer::new(self.ground, requests, records, (newest, receiver));
-        tokio::join!(writing, preparer.run(), serving);
+        let served = async { tokio::join!(writing, preparer.run(), serving) };
+        tokio::pin!(served);
+        tokio::select! {
+            _ = &mut served => {}
+            () = leftovers => drop((&mut served).await),
+        }
     }
 
     /// What an earlier agent left. A record that cannot be used is waited for to be mended.

@@ -20,7 +20,10 @@ use windlass_kubelet_api::dra::health::{
 };
 
 use super::{catalog::Catalog, record::Records};
-use crate::{clock::Clock, config::DriverName, kept::Versioned, ledger::Ledger, state::NodeState};
+use crate::{
+    clock::Clock, config::DriverName, kept::Versioned, ledger::Ledger, partitions::standing,
+    state::NodeState,
+};
 
 /// Serves the list to each kubelet that asks.
 #[derive(Debug)]
@@ -93,7 +96,12 @@ impl HealthList {
             .iter()
             .flat_map(|(pool, it)| it.entries.iter().map(move |entry| (pool.clone(), entry)));
         let offered = entries.filter_map(|(pool, entry)| {
-            let device: &Device = state.inventory.get(entry.device.as_str())?;
+            let made = entry.partition.as_ref().map(|place| {
+                let instance = standing(&state.inventory, place);
+                instance.or_else(|| state.inventory.get(place.gpu.as_str()))
+            });
+            let found = made.unwrap_or_else(|| state.inventory.get(entry.device.as_str()));
+            let device: &Device = found?;
             Some(((pool, entry.name.to_string()), said(&device.health)))
         });
         held.chain(offered).collect()

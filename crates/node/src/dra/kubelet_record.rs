@@ -121,6 +121,7 @@ impl DeviceInfo {
             pool: self.pool_name,
             name: self.device_name,
             device,
+            partition: None,
             usage: if self.share.is_some() { Use::Share } else { Use::Alone },
             requests: self.request_names.unwrap_or_default(),
             cdi,

@@ -1,8 +1,12 @@
 //! What a claim gets: a pure function of the claim, the node, and what other claims have.
 
+mod partitions;
+
+use std::borrow::Cow;
+
 use windlass_core::{
     cdi::ContainerEdits,
-    device::{Device, DeviceId},
+    device::{Device, DeviceId, Partition},
     resource::{InvalidResourceName, ResourceName},
 };
 
@@ -42,6 +46,13 @@ pub(crate) enum Refusal {
     NotWell { request: String, device: DeviceId, why: String },
     #[error("request {request}: {device} is held by claim {by}")]
     Taken { request: String, device: String, by: ClaimRef },
+    #[error(
+        "request {request}: {device} stands at {place} already, and was not made for this claim: it is \
+         removed when the agent starts anew and nobody has it"
+    )]
+    Foreign { request: String, place: Partition, device: DeviceId },
+    #[error("request {request}: there is no instance to look at, {place}")]
+    NotMade { request: String, place: Partition },
     #[error("request {request}: {device} is shared by MPS, which claims cannot have yet")]
     Mps { request: String, device: DeviceId },
     #[error(
@@ -62,7 +73,9 @@ pub(crate) enum Refusal {
 /// A result with what it stands for.
 struct Chosen<'a> {
     result: &'a Allotted,
-    device: &'a Device,
+    device: Cow<'a, Device>,
+    /// Where it is to be made, or was.
+    partition: Option<&'a Partition>,
     terms: Terms,
 }
 
@@ -70,13 +83,13 @@ struct Chosen<'a> {
 pub(crate) fn plan(claim: &Claim, ground: &Ground<'_>) -> Result<Vec<Held>, Refusal> {
     let configs = Configs::read(claim)?;
     let chosen = claim.results.iter().map(|result| {
-        let chosen = ground.choose(result, &configs)?;
+        let chosen = ground.choose((claim, result), &configs)?;
         ground.check_free(claim, &chosen)?;
         Ok(chosen)
     });
     let chosen = chosen.collect::<Result<Vec<_>, Refusal>>()?;
     check_daemons(&chosen)?;
-    let devices: Vec<_> = chosen.iter().map(|it| it.device).collect();
+    let devices: Vec<_> = chosen.iter().map(|it| &*it.device).collect();
     ground.state.check_documents(&devices).map_err(Refusal::Document)?;
     let held = |position| ground.held(&claim.reference.uid, &chosen, position);
     (0..chosen.len()).map(held).collect()
@@ -91,7 +104,11 @@ pub(crate) fn takes(held: &[Held], state: &NodeState) -> Vec<(Footprint, Use)> {
 // === impl Ground ===
 
 impl<'a> Ground<'a> {
-    fn choose(&self, result: &'a Allotted, configs: &Configs<'_>) -> Result<Chosen<'a>, Refusal> {
+    fn choose(
+        &self,
+        (claim, result): (&Claim, &'a Allotted),
+        configs: &Configs<'_>,
+    ) -> Result<Chosen<'a>, Refusal> {
         let Allotted { request, pool, device, .. } = result;
         let unknown = |why| Refusal::Unknown {
             request: request.clone(),
@@ -101,12 +118,17 @@ impl<'a> Ground<'a> {
         };
         let looking = if self.state.inventory.is_complete() { "" } else { " (yet)" };
         let offered = self.catalog.find(pool, device).ok_or_else(|| unknown(looking))?;
-        let found = self.state.inventory.get(offered.device.as_str());
-        let found = found.ok_or_else(|| unknown(" any more"))?;
-        check_well(result, offered, found)?;
-        let allocation = Allocation { result, offered, device: found, driver: self.driver };
-        let terms = Terms::of(allocation, configs.asked(result, found)?)?;
-        Ok(Chosen { result, device: found, terms })
+        let partition = offered.partition.as_ref();
+        let device = if let Some(place) = partition {
+            self.instance((claim, result), (offered, place))?
+        } else {
+            let found = self.state.inventory.get(offered.device.as_str());
+            Cow::Borrowed(found.ok_or_else(|| unknown(" any more"))?)
+        };
+        check_well(result, offered, &device)?;
+        let allocation = Allocation { result, offered, device: &device, driver: self.driver };
+        let terms = Terms::of(allocation, configs.asked(result, &device)?)?;
+        Ok(Chosen { result, device, partition, terms })
     }
 
     /// Whether no other claim has it by name: the ledger knows devices, and not yet those that the kubelet's
@@ -130,13 +152,16 @@ impl<'a> Ground<'a> {
     }
 
     fn held(&self, uid: &str, chosen: &[Chosen<'_>], position: usize) -> Result<Held, Refusal> {
-        let Chosen { result, device, terms } = &chosen[position];
+        let Chosen { result, device, terms, .. } = &chosen[position];
         let request = result.base_request();
+        if !chosen[position].is_there() {
+            return Ok(chosen[position].held());
+        }
         // A variable that several devices of a request set is joined as far as the request has come: a
         // container that gets all of them gets the last, and the last has them all.
         let of_request =
             chosen[..=position].iter().filter(|it| it.result.base_request() == request);
-        let together: Vec<_> = of_request.map(|it| it.device).collect();
+        let together: Vec<_> = of_request.map(|it| &*it.device).collect();
         let names = self.grant(request, &[device])?.cdi_devices;
         let mut edits = edits(self.grant(request, &together)?);
         if let Some(limits) = terms.client {
@@ -145,17 +170,8 @@ impl<'a> Ground<'a> {
             edits.mounts.extend(client.mounts);
         }
         let own = (!edits.is_empty()).then(|| document::name(uid, position));
-        Ok(Held {
-            pool: result.pool.clone(),
-            name: result.device.clone(),
-            device: Some(device.id.clone()),
-            usage: terms.usage,
-            requests: vec![request.to_owned()],
-            cdi: names.into_iter().chain(own).collect(),
-            share: result.share.clone(),
-            consumed: result.consumed.clone(),
-            edits,
-        })
+        let cdi = names.into_iter().chain(own).collect();
+        Ok(Held { cdi, edits, ..chosen[position].held() })
     }
 
     /// What the device plugin would give, if it gave by CDI.
@@ -179,6 +195,33 @@ impl<'a> Ground<'a> {
             mps: None,
             simulated: self.state.inventory.simulated.as_deref(),
         }))
+    }
+}
+
+// === impl Chosen ===
+
+impl Chosen<'_> {
+    /// Whether it is not first to be made.
+    fn is_there(&self) -> bool {
+        self.partition.is_none_or(|place| place.id() != self.device.id)
+    }
+
+    /// What is known of it without what containers get.
+    fn held(&self) -> Held {
+        let Self { result, device, partition, terms } = self;
+        let usage = terms.usage.clone();
+        Held {
+            pool: result.pool.clone(),
+            name: result.device.clone(),
+            device: Some(partition.map_or_else(|| device.id.clone(), Partition::id)),
+            partition: partition.filter(|_| usage != Use::Admin).cloned(),
+            usage,
+            requests: vec![result.base_request().to_owned()],
+            cdi: Vec::new(),
+            share: result.share.clone(),
+            consumed: result.consumed.clone(),
+            edits: ContainerEdits::default(),
+        }
     }
 }
 

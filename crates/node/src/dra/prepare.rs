@@ -3,11 +3,12 @@
 //!
 //! ```text
 //!   Prepare ──> reading ──planned, taken──> started ──recorded, done──> completed ──recorded──> answer
-//!                  │ refused                   │ failed
-//!                  v                           v
-//!               as before                   started: begun anew when the kubelet asks again
+//!                  │ refused              │    ^  │ failed
+//!                  v             recorded │    │  v
+//!               as before                 v    │ started: begun anew when the kubelet asks again
+//!                                       making ┘ MIG instances made, planned again with their names
 //!
-//!   Release ──> removing ──document gone──> forgetting ──recorded, let go──> answer
+//!   Release ──> removing ──document, instances gone──> forgetting ──recorded, let go──> answer
 //! ```
 //!
 //! # Guarantees
@@ -18,6 +19,7 @@
 
 mod daemons;
 mod ground;
+mod partitions;
 mod release;
 mod slot;
 
@@ -43,7 +45,7 @@ use super::{
 use crate::{
     causes,
     kept::{Versioned, Written, recorded},
-    ledger::ClaimRef,
+    ledger::{ClaimRef, Use},
 };
 
 /// Prepares and releases claims.
@@ -60,6 +62,8 @@ pub(super) struct Preparer {
 enum Event {
     /// The claim was read.
     Read(String, Box<Result<Claim, String>>),
+    /// The instances are made that it is to get.
+    Made(String, Box<Result<Claim, Failed>>),
     /// What the record says is begun is done.
     Acted(String, Result<(), Failed>),
     /// That it is done is in the record.
@@ -160,15 +164,16 @@ impl Preparer {
     fn take(&mut self, event: Event) {
         match event {
             Event::Read(uid, read) => {
-                let begun = read.and_then(|claim| self.begin(&claim));
+                let begun = read.and_then(|claim| self.begin(&claim).map(|()| claim));
                 match begun {
-                    Ok(()) => self.act(&uid),
+                    Ok(claim) if self.lacks_instances(&uid) => self.make(&uid, claim),
+                    Ok(_) => self.act(&uid),
                     Err(why) => self.refuse(&uid, why),
                 }
             }
             Event::Acted(uid, Ok(())) => self.settle(&uid),
-            Event::Acted(uid, Err(Failed::Act(why))) => self.refuse(&uid, why),
-            Event::Acted(uid, Err(Failed::Record(why))) => self.undo(&uid, why),
+            Event::Made(uid, made) => self.made(&uid, *made),
+            Event::Acted(uid, Err(failed)) => self.failed(&uid, failed),
             Event::Settled(uid, outcome) => self.answer(&uid, outcome),
             Event::Removed(uid, Ok(())) => self.forget(&uid),
             Event::Removed(uid, Err(why)) | Event::Forgotten(uid, Err(why)) => {
@@ -255,6 +260,13 @@ impl Preparer {
         self.advance(uid);
     }
 
+    fn failed(&mut self, uid: &str, failed: Failed) {
+        match failed {
+            Failed::Act(why) => self.refuse(uid, why),
+            Failed::Record(why) => self.undo(uid, why),
+        }
+    }
+
     /// Tells those who wait why a claim is not prepared; what was begun stays begun.
     fn refuse(&mut self, uid: &str, why: String) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
@@ -308,8 +320,9 @@ impl Preparer {
         for slot in self.slots.values_mut() {
             let devices = slot.entry.iter_mut().flat_map(|entry| &mut entry.devices);
             for held in devices.filter(|held| held.device.is_none()) {
-                held.device =
-                    catalog.find(&held.pool, &held.name).map(|found| found.device.clone());
+                let Some(found) = catalog.find(&held.pool, &held.name) else { continue };
+                held.device = Some(found.device.clone());
+                held.partition = found.partition.clone().filter(|_| held.usage != Use::Admin);
             }
         }
         for entry in self.slots.values().filter_map(|slot| slot.entry.as_ref()) {

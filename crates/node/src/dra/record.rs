@@ -8,7 +8,10 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use windlass_core::{cdi::ContainerEdits, device::DeviceId};
+use windlass_core::{
+    cdi::ContainerEdits,
+    device::{DeviceId, Partition},
+};
 
 use crate::{
     causes, files,
@@ -48,6 +51,9 @@ pub(crate) struct Held {
     pub(crate) name: String,
     /// `None` if only the kubelet's record tells of it, and not what it is.
     pub(crate) device: Option<DeviceId>,
+    /// Where an instance is made for the claim, and removed with it; `device` names the place then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) partition: Option<Partition>,
     pub(crate) usage: Use,
     /// The requests that it is for, as the kubelet knows them.
     pub(crate) requests: Vec<String>,
@@ -203,6 +209,7 @@ mod tests {
             pool: "n1/nvidia".to_owned(),
             name: "gpu-0".to_owned(),
             device: Some("GPU-0".parse().expect("an id")),
+            partition: None,
             usage: Use::Alone,
             requests: vec!["gpu".to_owned()],
             cdi: vec!["windlass.dev/gpu=GPU-0".to_owned()],

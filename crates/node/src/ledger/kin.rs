@@ -1,13 +1,17 @@
 //! What is of one silicon: a whole and its parts, and one thing that two sources found.
 //!
-//! Two devices that lie side by side in one whole are no kin of each other.
+//! Two devices that lie side by side in one whole are no kin of each other. A place for a MIG instance is a
+//! part too, whether one stands there or not: it is kin of whatever cannot stand beside it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     iter,
 };
 
-use windlass_core::{device::DeviceId, inventory::Inventory};
+use windlass_core::{
+    device::{Device, DeviceId, PossiblePartition, Room},
+    inventory::Inventory,
+};
 
 use crate::offer::rival_pairs;
 
@@ -43,7 +47,28 @@ impl Kinship {
         for (one, other) in rival_pairs(&inventory.devices) {
             kinship.join(&one.id, &other.id);
         }
+        for gpu in inventory.devices.iter().filter(|device| !device.partitions.is_empty()) {
+            kinship.join_places(gpu, inventory);
+        }
         kinship
+    }
+
+    /// The places of a GPU, with each other and with what stands there.
+    fn join_places(&mut self, gpu: &Device, inventory: &Inventory) {
+        let (all, room) = (&*gpu.partitions, Room::of(&gpu.partitions));
+        let place = |it: &PossiblePartition| it.partition.id();
+        for (at, one) in all.iter().enumerate() {
+            self.join(&place(one), &gpu.id);
+            for other in all[at + 1..].iter().filter(|other| !room.has_both(one, other)) {
+                self.join(&place(one), &place(other));
+            }
+        }
+        for part in inventory.parts_of(&gpu.id) {
+            let Some(stands) = &part.partition else { continue };
+            for one in all.iter().filter(|it| it.partition.takes_from(stands, (&room, all))) {
+                self.join(&place(one), &part.id);
+            }
+        }
     }
 
     pub(crate) fn footprint(&self, device: &DeviceId) -> Footprint {

@@ -186,6 +186,9 @@ impl Planner<'_> {
     /// What is left for the device plugin of a device that claims may have.
     fn leave_to_claims(&mut self, device: &Device, want: Want, fit: Fit) -> Want {
         let policy = &self.question.policy.dra;
+        if self.is_cut_for_claims(device) && !device.health.has_vanished() {
+            return Want::Withheld(CUT_FOR_CLAIMS.to_owned());
+        }
         let sharing = match &want {
             Want::Offered(target) => target.sharing,
             Want::Nothing if fit == Fit::Usable => Sharing::Exclusive,
@@ -199,6 +202,13 @@ impl Planner<'_> {
             DraOffer::Instead => Want::Withheld(LEFT_TO_CLAIMS.to_owned()),
             DraOffer::Beside | DraOffer::Off => want,
         }
+    }
+
+    /// Whether instances are made for claims on this GPU, or on the one that this is an instance of.
+    fn is_cut_for_claims(&self, device: &Device) -> bool {
+        let Question { policy, inventory, .. } = self.question;
+        let whole = device.parent.as_ref().and_then(|id| inventory.get(id.as_str()));
+        policy.cuts_for_claims(whole.unwrap_or(device))
     }
 
     fn place(&mut self, device: &Device, want: Want) {
@@ -404,6 +414,10 @@ impl Planner<'_> {
 
 /// What is told of a device that the device plugin has no longer.
 const LEFT_TO_CLAIMS: &str = "offered through Dynamic Resource Allocation instead";
+
+/// What is told of a GPU on which instances are made for claims, and of those instances.
+const CUT_FOR_CLAIMS: &str =
+    "MIG instances are made on this GPU for claims: dra.partitions is onDemand";
 
 fn why_it_moves(want: Want) -> String {
     match want {

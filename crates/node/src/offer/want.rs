@@ -73,10 +73,12 @@ struct Single {
 
 impl<'a> Wants<'a> {
     pub(super) fn new(policy: &'a Policy, inventory: &'a Inventory) -> Self {
-        let is_cut =
-            |gpu: &Device| gpu.is_nvidia() && present_parts(inventory, &gpu.id).next().is_some();
-        let applies = policy.mig == MigStrategy::Single && inventory.devices.iter().any(is_cut);
-        let single = applies.then(|| Single { profile: commonest_profile(inventory) });
+        // What claims have made is nobody's plan for the node.
+        let is_by_hand = |gpu: &&Device| gpu.is_nvidia() && !policy.cuts_for_claims(gpu);
+        let gpus = || inventory.devices.iter().filter(is_by_hand);
+        let is_cut = |gpu: &Device| present_parts(inventory, &gpu.id).next().is_some();
+        let applies = policy.mig == MigStrategy::Single && gpus().any(is_cut);
+        let single = applies.then(|| Single { profile: commonest_profile(inventory, gpus()) });
         Self { policy, inventory, single }
     }
 
@@ -266,8 +268,11 @@ pub(crate) fn present_parts<'a>(
 
 /// The profile of most GPUs that are cut into instances of one profile; with as many of another, that
 /// of the first GPU.
-fn commonest_profile(inventory: &Inventory) -> Option<String> {
-    let cut = inventory.devices.iter().filter(|device| device.is_nvidia() && device.partitioned);
+fn commonest_profile<'a>(
+    inventory: &'a Inventory,
+    gpus: impl Iterator<Item = &'a Device>,
+) -> Option<String> {
+    let cut = gpus.filter(|gpu| gpu.partitioned);
     let uniform: Vec<&str> = cut.filter_map(|gpu| only_profile(inventory, &gpu.id)).collect();
     let gpus = |profile: &str| uniform.iter().filter(|other| **other == profile).count();
     // The last of several maxima is the first GPU's, since they are looked at backwards.

@@ -12,6 +12,7 @@ mod common {
 mod api;
 mod claims;
 mod kubelet;
+mod partitions;
 mod refusals;
 mod registration;
 mod restarts;

@@ -39,8 +39,12 @@ pub(crate) struct Gets<'a> {
 
 impl World {
     pub(crate) fn new() -> Self {
-        let profile = Profile::named("dgx-h100").expect("a shipped profile");
-        let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
+        Self::of("dgx-h100", DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() })
+    }
+
+    /// A node that is such a machine.
+    pub(crate) fn of(machine: &str, dra: DraPolicy) -> Self {
+        let profile = Profile::named(machine).expect("a shipped profile");
         let (folder, machine, config) = node(&profile, Policy { dra, ..Policy::default() });
         let api = ApiServer::start(&folder);
         let cluster = ClusterAccess {
@@ -54,8 +58,9 @@ impl World {
     /// An agent, once it knows its devices to be well, and the kubelet that has registered it.
     pub(crate) async fn serving(&self) -> (Running, Kubelet) {
         let agent = Running::start(&self.config).expect("it starts");
+        let all = self.machine.model().expect("a model").gpus.len();
         agent
-            .until(|state| gpus(state).iter().filter(|gpu| gpu.health.is_healthy()).count() == 8)
+            .until(|state| gpus(state).iter().filter(|gpu| gpu.health.is_healthy()).count() == all)
             .await;
         let kubelet = self.registered().await;
         (agent, kubelet)

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourceSlice};
 use kube::core::Status;
 
-use super::{Content, LeftOut, Loss, Wanted};
+use super::{Content, LeftOut, Loss, Wanted, layout::Layout};
 
 /// What was learnt.
 #[derive(Default)]
@@ -20,6 +20,8 @@ pub(super) struct Lessons {
     /// What is kept of what was sent, by pool and place.
     kept: BTreeMap<(String, usize), (Content, Content)>,
     lost: BTreeSet<Loss>,
+    /// Where it has counters; `None` before anybody needed to know.
+    pub(super) layout: Option<Layout>,
     count: u64,
 }
 
@@ -40,7 +42,7 @@ impl Lessons {
             }
         }
         for (pool, slices) in &mut rest.pools {
-            for slice in slices {
+            for slice in &mut *slices {
                 let kept = |device: &Device| match self.obstacle(pool, device) {
                     None => true,
                     Some(reason) => {
@@ -51,6 +53,7 @@ impl Lessons {
                 };
                 slice.devices.retain(kept);
             }
+            *slices = self.layout.unwrap_or_default().lay_out(std::mem::take(slices));
         }
         rest
     }
@@ -133,6 +136,12 @@ impl Lessons {
         if let Some((_, reason)) = refused.filter(|(refused, _)| refused == device) {
             return Some(reason.clone());
         }
+        let consumes =
+            device.consumes_counters.as_ref().is_some_and(|consumed| !consumed.is_empty());
+        if consumes && self.lost.contains(&Loss::Counters) {
+            // Without its counters it would be given away beside others of the same silicon.
+            return Some("it consumes counters, and the API server keeps none".to_owned());
+        }
         if !self.lost.contains(&Loss::Taints) {
             return None;
         }
@@ -148,4 +157,26 @@ impl Lessons {
 fn device_index(field: &str) -> Option<usize> {
     let (index, _) = field.strip_prefix("spec.devices[")?.split_once(']')?;
     index.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_consumes_counters_is_left_out_where_none_are_kept() {
+        let consumed = json!([{"counterSet": "c", "counters": {"m": {"value": "1"}}}]);
+        let devices = json!([{"name": "gpu-0"}, {"name": "part", "consumesCounters": consumed}]);
+        let devices = serde_json::from_value(devices).expect("devices");
+        let slices = vec![Content { devices, ..Content::default() }];
+        let wanted = Wanted { pools: [("n1".to_owned(), slices)].into(), ..Wanted::default() };
+        let mut lessons = Lessons::default();
+        assert_eq!(lessons.apply(&wanted), wanted);
+        lessons.lost.insert(Loss::Counters);
+        let rest = lessons.apply(&wanted);
+        assert_eq!(rest.pools["n1"][0].devices.len(), 1);
+        assert_eq!(rest.left_out[0].device, "part");
+    }
 }

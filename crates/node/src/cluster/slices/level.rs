@@ -7,6 +7,7 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     Content, PublishState, PublishedPool, Wanted,
+    layout::Layout,
     lessons::Lessons,
     patience::Patience,
     plan::{Owner, PoolPlan, WantedPool},
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::{
     causes,
-    cluster::{Client, ClusterError},
+    cluster::{Client, ClusterError, client::Connection},
     config::DriverName,
 };
 
@@ -68,6 +69,19 @@ impl Leveller {
     /// A new connection, and perhaps another API server.
     pub(super) fn begin(&mut self) {
         self.lessons = Lessons::default();
+    }
+
+    /// Asks which layout the API server takes, once, if anything has counters. It tells anybody; if not, it
+    /// is taken for a new one.
+    pub(super) async fn find_layout(&mut self, wanted: Option<&Wanted>, connection: &Connection) {
+        let slices = wanted.into_iter().flat_map(|wanted| wanted.pools.values()).flatten();
+        let matters = slices.into_iter().any(|slice| !slice.shared_counters.is_empty());
+        if !matters || self.lessons.layout.is_some() {
+            return;
+        }
+        let doing = || "cannot ask for the API server's version".to_owned();
+        let version = connection.ask(doing, connection.kube.apiserver_version()).await;
+        self.lessons.layout = Some(version.map_or(Layout::Apart, |it| Layout::of(&it)));
     }
 
     /// Nothing could be done.

@@ -8,8 +8,8 @@ use super::{
     word::Written,
 };
 use crate::config::{
-    DraOffer, DraPolicy, DraTaints, DriverName, Remark, ShareLimits, ShareManner, ShareMethod,
-    ShareRule, SourceRule, document::Lined,
+    DraOffer, DraPartitions, DraPolicy, DraTaints, DriverName, Remark, ShareLimits, ShareManner,
+    ShareMethod, ShareRule, SourceRule, document::Lined,
 };
 
 /// What is offered through Dynamic Resource Allocation.
@@ -29,6 +29,9 @@ pub(super) struct DraEntry {
     /// What the taint of a device that is not healthy does; left out, `noSchedule`.
     #[serde(skip_serializing_if = "Option::is_none")]
     taints: Option<DraTaints>,
+    /// Whether MIG instances are made for claims; left out, `asCut`: those that exist are the devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partitions: Option<DraPartitions>,
     /// GPUs of which claims may have shares by amounts of memory and compute; the first entry that
     /// matches a GPU counts. NVIDIA's, as a whole.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -70,6 +73,7 @@ impl DraEntry {
             devices: devices.collect(),
             taints: self.taints.unwrap_or_default(),
             shares: { self.shares }.into_iter().map(|it| it.into_rule(sources, wrong)).collect(),
+            partitions: self.partitions.unwrap_or_default(),
         }
     }
 
@@ -80,10 +84,12 @@ impl DraEntry {
             devices: policy.devices.iter().map(|it| unlined(it.into())).collect(),
             taints: Some(policy.taints).filter(|taints| *taints != DraTaints::default()),
             shares: policy.shares.iter().map(ShareEntry::of).collect(),
+            partitions: Some(policy.partitions).filter(|it| *it != DraPartitions::default()),
         };
         let says_something = entry.offer.is_some()
             || entry.driver.is_some()
             || entry.taints.is_some()
+            || entry.partitions.is_some()
             || !entry.devices.is_empty()
             || !entry.shares.is_empty();
         says_something.then_some(entry)

@@ -98,6 +98,7 @@ dra:
   shares:
   - {devices: {kind: gpu, index: [0]}, method: mps}
   - {devices: {kind: gpu}, method: timeSlicing, limits: advisory}
+  partitions: onDemand
 health:
   quietPeriod: 2m
   probeInterval: 500ms

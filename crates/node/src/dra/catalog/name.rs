@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use windlass_core::device::DeviceId;
+use windlass_core::device::{DeviceId, Partition};
 
 use crate::shortened::{checksum, shortened};
 
@@ -27,6 +27,17 @@ impl EntryName {
         let name =
             if is_said { label.to_owned() } else { format!("{label}-{:08x}", checksum(text)) };
         Self(shortened(name.trim_start_matches('-'), MOST_CHARS))
+    }
+
+    /// The GPU, the profile by name and number, and the first memory slice: `gpu-…-mig-1g-10gb-me-20-0`.
+    pub(crate) fn of_partition(partition: &Partition) -> Self {
+        let Partition { gpu, profile, profile_id, start, .. } = partition;
+        let profile = profile
+            .as_str()
+            .to_ascii_lowercase()
+            .replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        let name = format!("{}-mig-{profile}-{profile_id}-{start}", Self::of(gpu));
+        Self(shortened(&name, MOST_CHARS))
     }
 
     pub(crate) fn as_str(&self) -> &str {

@@ -1,5 +1,7 @@
 //! What claims may have of a node.
 
+pub(in crate::dra) mod partitions;
+
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
@@ -12,7 +14,10 @@ use windlass_core::{
 };
 
 use super::*;
-use crate::ledger::{Kinship, LedgerDesk, Recorded};
+use crate::{
+    ledger::{Kinship, LedgerDesk, Recorded},
+    offer::Claimable,
+};
 
 fn gpu(id: &str, index: u32) -> Device {
     let name = |name| AttributeName::new("nvidia.com", name);

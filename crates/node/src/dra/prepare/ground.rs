@@ -23,6 +23,7 @@ use crate::{
     ledger::{ClaimRef, LedgerDesk},
     metrics::ClaimMetrics,
     mps::{MpsPlaces, MpsStates},
+    partitions::{PartitionDesk, standing},
     state::NodeState,
 };
 
@@ -39,6 +40,8 @@ pub(in crate::dra) struct Ground {
     pub(in crate::dra) claims: Option<Claims>,
     pub(in crate::dra) state: watch::Receiver<Arc<NodeState>>,
     pub(in crate::dra) ledger: LedgerDesk,
+    /// Where MIG instances are made and removed.
+    pub(in crate::dra) partitions: PartitionDesk,
     pub(in crate::dra) metrics: ClaimMetrics,
     /// Where MPS daemons are, and how they fare.
     pub(in crate::dra) mps: MpsPlaces,
@@ -119,7 +122,11 @@ impl Ground {
 
 /// The nodes of what is held.
 pub(super) fn nodes(devices: &[Held], state: &NodeState) -> Vec<NodeOf> {
-    let ids: BTreeSet<_> = devices.iter().filter_map(|held| held.device.as_ref()).collect();
+    let found = devices.iter().filter_map(|held| match &held.partition {
+        Some(place) => Some(&standing(&state.inventory, place)?.id),
+        None => held.device.as_ref(),
+    });
+    let ids: BTreeSet<_> = found.collect();
     let devices = ids.into_iter().filter_map(|id| state.inventory.get(id.as_str()));
     devices.flat_map(|it| it.nodes.iter().map(|node| (it.id.clone(), node.clone()))).collect()
 }

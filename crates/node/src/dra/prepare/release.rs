@@ -2,7 +2,7 @@
 
 use tokio::sync::oneshot;
 
-use super::{Event, Preparer, ground::blocking, slot::Work};
+use super::{Event, Preparer, ground::blocking, partitions::places, slot::Work};
 use crate::{
     dra::{
         desk::{Request, Wish},
@@ -15,10 +15,15 @@ impl Preparer {
     pub(super) fn remove(&mut self, uid: &str) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.work = Some(Work::Removing);
-        let (documents, uid) = (self.ground.documents.clone(), uid.to_owned());
+        let places = slot.entry.as_ref().map(places).unwrap_or_default();
+        let (ground, uid) = (self.ground.clone(), uid.to_owned());
         self.tasks.spawn(async move {
-            let removed = uid.clone();
-            Event::Removed(uid, blocking(move || documents.remove(&removed)).await)
+            let (documents, of) = (ground.documents.clone(), uid.clone());
+            let removed = match blocking(move || documents.remove(&of)).await {
+                Ok(()) => ground.unmake(&places).await,
+                refused => refused,
+            };
+            Event::Removed(uid, removed)
         });
     }
 

@@ -1,5 +1,7 @@
 //! What of a node is published, and in which slices.
 
+mod partitions;
+
 use jiff::Timestamp;
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Quantity, standard},

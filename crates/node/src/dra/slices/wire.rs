@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::resource::v1::{
-        CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceAttribute, DeviceCapacity,
-        DeviceTaint,
+        CapacityRequestPolicy, CapacityRequestPolicyRange, Counter, CounterSet, Device,
+        DeviceAttribute, DeviceCapacity, DeviceCounterConsumption, DeviceTaint,
     },
     apimachinery::pkg::api::resource::Quantity as Amount,
 };
@@ -15,7 +15,7 @@ use super::Manner;
 use crate::{
     config::{DraTaints, DriverName, Sharing},
     dra::{
-        catalog::{Entry, Taint, shares_of},
+        catalog::{Counters, Entry, Taint, shares_of},
         portions::{self, Portions, compute_of},
     },
 };
@@ -43,8 +43,23 @@ pub(super) fn device(entry: &Entry, manner: Manner<'_>) -> Device {
         attributes: some(attributes.collect()),
         capacity: some(entry.capacity.iter().map(capacity).collect()),
         taints: (!taints.is_empty()).then_some(taints),
+        consumes_counters: entry.consumes.as_ref().map(|consumed| vec![consumption(consumed)]),
         ..Device::default()
     }
+}
+
+/// All that there is of a set.
+pub(super) fn counter_set(counters: &Counters) -> CounterSet {
+    CounterSet { name: counters.set.clone(), counters: amounts(counters) }
+}
+
+fn consumption(consumed: &Counters) -> DeviceCounterConsumption {
+    DeviceCounterConsumption { counter_set: consumed.set.clone(), counters: amounts(consumed) }
+}
+
+fn amounts(counters: &Counters) -> BTreeMap<String, Counter> {
+    let counter = |amount: &Quantity| Counter { value: Amount(amount.to_string()) };
+    counters.amounts.iter().map(|(name, amount)| (name.clone(), counter(amount))).collect()
 }
 
 fn some<V>(map: BTreeMap<String, V>) -> Option<BTreeMap<String, V>> {

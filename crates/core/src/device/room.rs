@@ -1,0 +1,124 @@
+//! How much of everything the partitions of a GPU can have together, and which of them exclude each other.
+
+use super::{Partition, PossiblePartition};
+use crate::attribute::{AttributeName, Capacities, Quantity};
+
+/// What there is on a GPU for its partitions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// The most of each amount that partitions side by side can have.
+    pub amounts: Capacities,
+    /// How many memory slices there are.
+    pub slices: u32,
+}
+
+// === impl Room ===
+
+impl Room {
+    /// The room for these partitions. The largest of them need not have all of an amount: seven small ones
+    /// may have more decoders than it.
+    pub fn of(partitions: &[PossiblePartition]) -> Self {
+        let slices = partitions.iter().map(|it| it.partition.slices().end).max().unwrap_or(0);
+        let mut room = Self { amounts: Capacities::new(), slices };
+        for (name, amount) in partitions.iter().flat_map(|it| &it.capacity) {
+            if !room.amounts.contains_key(name) {
+                let most = like(*amount, most_of(name, partitions, slices));
+                room.amounts.insert(name.clone(), most);
+            }
+        }
+        room
+    }
+
+    /// Whether two different partitions can stand at the same time: apart, and with enough engines for both.
+    pub fn has_both(&self, one: &PossiblePartition, other: &PossiblePartition) -> bool {
+        let is_enough = |(name, most): (&AttributeName, &Quantity)| {
+            one.amount(name) + other.amount(name) <= number(*most)
+        };
+        !one.partition.overlaps(&other.partition)
+            && (one.partition.gpu != other.partition.gpu || self.amounts.iter().all(is_enough))
+    }
+}
+
+/// The most that partitions side by side have. Of profiles with something that a GPU has once, `+me`, only
+/// one stands at a time, so they do not count with others.
+fn most_of(name: &AttributeName, partitions: &[PossiblePartition], slices: u32) -> u64 {
+    let is_plain = |it: &&PossiblePartition| !it.partition.profile.as_str().contains('+');
+    let at = |slice: u32| usize::try_from(slice).expect("a handful of slices");
+    // What is possible from each slice on.
+    let mut from = vec![0; at(slices) + 1];
+    for start in (0..slices).rev() {
+        let here = partitions.iter().filter(is_plain).filter(|it| it.partition.start == start);
+        let sums = here.map(|it| it.amount(name) + from[at(it.partition.slices().end)]);
+        from[at(start)] = sums.chain([from[at(start) + 1]]).max().unwrap_or(0);
+    }
+    let single = partitions.iter().map(|it| it.amount(name)).max().unwrap_or(0);
+    from[0].max(single)
+}
+
+fn number(quantity: Quantity) -> u64 {
+    match quantity {
+        Quantity::Bytes(number) | Quantity::Count(number) => number,
+    }
+}
+
+fn like(quantity: Quantity, number: u64) -> Quantity {
+    match quantity {
+        Quantity::Bytes(_) => Quantity::Bytes(number),
+        Quantity::Count(_) => Quantity::Count(number),
+    }
+}
+
+// === impl PossiblePartition ===
+
+impl PossiblePartition {
+    fn amount(&self, name: &AttributeName) -> u64 {
+        self.capacity.get(name).copied().map_or(0, number)
+    }
+}
+
+// === impl Partition ===
+
+impl Partition {
+    /// Whether the two are the same place, or cannot stand side by side there.
+    pub fn takes_from(&self, other: &Self, (room, all): (&Room, &[PossiblePartition])) -> bool {
+        let find = |wanted: &Self| all.iter().find(|it| it.partition == *wanted);
+        let is_room = |one: &PossiblePartition, other| room.has_both(one, other);
+        match (find(self), find(other)) {
+            (Some(one), Some(other)) => !is_room(one, other),
+            _ => self.overlaps(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DECODERS: AttributeName = AttributeName::new("nvidia.com", "decoders");
+    const FLOW: AttributeName = AttributeName::new("nvidia.com", "ofaEngines");
+
+    fn possible(
+        profile: &str,
+        (start, size): (u32, u32),
+        [decoders, flow]: [u64; 2],
+    ) -> PossiblePartition {
+        let gpu = "GPU-a".parse().expect("an id");
+        let partition = Partition { gpu, profile: profile.into(), profile_id: 0, start, size };
+        let amounts = [(DECODERS, Quantity::Count(decoders)), (FLOW, Quantity::Count(flow))];
+        PossiblePartition { partition, capacity: amounts.into() }
+    }
+
+    #[test]
+    fn many_small_partitions_may_have_more_than_the_largest() {
+        let small = (0..7).map(|start| possible("1g", (start, 1), [1, 0]));
+        let media = (0..7).map(|start| possible("1g+me", (start, 1), [1, 1]));
+        let all: Vec<_> = small.chain(media).chain([possible("7g", (0, 8), [1, 1])]).collect();
+        let room = Room::of(&all);
+        assert_eq!(room.slices, 8);
+        assert_eq!(room.amounts[&DECODERS], Quantity::Count(7));
+        assert_eq!(room.amounts[&FLOW], Quantity::Count(1));
+        assert!(room.has_both(&all[0], &all[8]), "a small one beside one with media");
+        assert!(!room.has_both(&all[7], &all[8]), "two with media");
+        assert!(!room.has_both(&all[0], &all[7]), "at the same slice");
+    }
+}

@@ -1,0 +1,109 @@
+//! Where counters are: in slices of their own, or beside the devices that consume them, as API servers
+//! before 1.35 have it.
+
+use k8s_openapi::{api::resource::v1::Device, apimachinery::pkg::version::Info};
+
+use super::Content;
+
+/// Where counters are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// A slice has counters or devices.
+    #[default]
+    Apart,
+    /// Counters are in the slice of their consumers: a slice for each set.
+    Together,
+}
+
+/// The first minor version of Kubernetes 1 that takes counters apart from devices, and no others.
+const FIRST_APART: u32 = 35;
+
+// === impl Layout ===
+
+impl Layout {
+    /// What an API server of this version takes. One that says something else is taken for a new one.
+    pub(super) fn of(version: &Info) -> Self {
+        let minor = version.minor.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let is_old = version.major == "1" && minor.parse().is_ok_and(|it: u32| it < FIRST_APART);
+        if is_old { Self::Together } else { Self::Apart }
+    }
+
+    /// The slices of a pool in this layout, from slices that have counters apart.
+    pub(super) fn lay_out(self, slices: Vec<Content>) -> Vec<Content> {
+        let has_counters = slices.iter().any(|slice| !slice.shared_counters.is_empty());
+        if self == Self::Apart || !has_counters {
+            return slices;
+        }
+        let devices = || slices.iter().flat_map(|slice| &slice.devices);
+        let together = slices.iter().flat_map(|slice| &slice.shared_counters).map(|set| Content {
+            devices: devices().filter(|it| set_of(it) == Some(&*set.name)).cloned().collect(),
+            shared_counters: vec![set.clone()],
+        });
+        let others = slices.iter().filter_map(|slice| {
+            let rest = slice.devices.iter().filter(|device| set_of(device).is_none());
+            let devices: Vec<_> = rest.cloned().collect();
+            (!devices.is_empty()).then(|| Content { devices, ..Content::default() })
+        });
+        others.chain(together).collect()
+    }
+}
+
+/// The set that a device consumes counters of.
+fn set_of(device: &Device) -> Option<&str> {
+    device.consumes_counters.as_deref()?.first().map(|it| it.counter_set.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn slice(devices: &[(&str, Option<&str>)], sets: &[&str]) -> Content {
+        let device = |(name, set): &(&str, Option<&str>)| {
+            let consumed =
+                set.map(|set| json!([{"counterSet": set, "counters": {"m": {"value": "1"}}}]));
+            let device = json!({"name": name, "consumesCounters": consumed});
+            serde_json::from_value(device).expect("a device")
+        };
+        let set = |name: &&str| json!({"name": name, "counters": {"m": {"value": "8"}}});
+        let sets: Value = sets.iter().map(set).collect();
+        Content {
+            devices: devices.iter().map(device).collect(),
+            shared_counters: serde_json::from_value(sets).expect("sets"),
+        }
+    }
+
+    #[test]
+    fn older_api_servers_get_a_slice_for_each_set_with_its_consumers() {
+        let apart = vec![
+            slice(&[], &["a", "b"]),
+            slice(&[("whole", None)], &[]),
+            slice(&[("a0", Some("a")), ("a1", Some("a"))], &[]),
+            slice(&[("b0", Some("b"))], &[]),
+        ];
+        assert_eq!(Layout::Apart.lay_out(apart.clone()), apart);
+        let together = [
+            slice(&[("whole", None)], &[]),
+            slice(&[("a0", Some("a")), ("a1", Some("a"))], &["a"]),
+            slice(&[("b0", Some("b"))], &["b"]),
+        ];
+        assert_eq!(Layout::Together.lay_out(apart), together);
+        let plain = vec![slice(&[("whole", None)], &[])];
+        assert_eq!(Layout::Together.lay_out(plain.clone()), plain);
+    }
+
+    #[test]
+    fn the_version_of_the_api_server_decides() {
+        for (minor, expected) in [
+            ("34", Layout::Together),
+            ("34+", Layout::Together),
+            ("35", Layout::Apart),
+            ("36+", Layout::Apart),
+            ("", Layout::Apart),
+        ] {
+            let info = Info { major: "1".to_owned(), minor: minor.to_owned(), ..Info::default() };
+            assert_eq!(Layout::of(&info), expected, "{minor}");
+        }
+    }
+}

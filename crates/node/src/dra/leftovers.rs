@@ -1,0 +1,78 @@
+//! Instances that nobody has, on GPUs on which instances are made for claims: they are removed when the
+//! driver starts, since they would be in the way of claims for ever.
+//!
+//! What a container or a claim has stays, by the ledger; so does what a process uses, by the driver.
+
+use tokio::time::{Duration, timeout};
+use windlass_core::device::{Device, DeviceId};
+
+use super::{prepare::Ground, record::Records};
+use crate::{
+    causes,
+    ledger::{ClaimRef, Ledger, Use},
+    offer::present_parts,
+    state::NodeState,
+};
+
+/// How long an instance takes at most to be missed after it was removed.
+const LOOK: Duration = Duration::from_secs(15);
+
+/// Removes what nobody has, as soon as it is known who has what.
+pub(super) async fn remove(ground: Ground, records: Records) {
+    if records.values().flat_map(|entry| &entry.devices).any(|held| held.device.is_none()) {
+        tracing::warn!("no MIG instance is removed: it is not known which ones claims have");
+        return;
+    }
+    let mut state = ground.state.clone();
+    let known = state.wait_for(|state| state.inventory.is_complete()).await.is_ok();
+    ground.ledger.known().await;
+    if !known {
+        return;
+    }
+    let now = ground.state.borrow().clone();
+    let ledger = ground.ledger.watch().borrow().clone();
+    for (gpu, instance) in unknown(&now, &ledger) {
+        remove_one(&ground, (gpu, instance), &now).await;
+    }
+}
+
+/// Instances with their GPUs.
+fn unknown<'a>(state: &'a NodeState, ledger: &Ledger) -> Vec<(&'a Device, &'a DeviceId)> {
+    let is_free = |id: &&DeviceId| {
+        let footprint = state.kin.footprint(id);
+        ledger.container(&footprint).is_none() && ledger.claim(&footprint).is_none()
+    };
+    let gpus = state.inventory.devices.iter().filter(|gpu| state.policy.cuts_for_claims(gpu));
+    let of_gpu = |gpu: &'a Device| {
+        let parts = present_parts(&state.inventory, &gpu.id).map(|part| &part.id);
+        parts.filter(is_free).map(move |id| (gpu, id)).collect::<Vec<_>>()
+    };
+    gpus.flat_map(of_gpu).collect()
+}
+
+/// Nobody can be given it while it is removed.
+async fn remove_one(ground: &Ground, (gpu, device): (&Device, &DeviceId), state: &NodeState) {
+    let name = device.to_string();
+    let [namespace, uid] = ["(driver)", "(removal)"].map(|it| format!("{it}{name}"));
+    let keeper = ClaimRef { namespace, name, uid };
+    if ground.ledger.take_for_claim(&keeper, &[(state.kin.footprint(device), Use::Alone)]).is_err()
+    {
+        return;
+    }
+    match ground.partitions.remove_device(&gpu.id, device).await {
+        Ok(()) => {
+            tracing::info!(%device, gpu = %gpu.id, "MIG instance removed that nobody had");
+            let mut state = ground.state.clone();
+            let is_gone = |state: &NodeState| {
+                let found = state.inventory.get(device.as_str());
+                found.is_none_or(|device| device.health.has_vanished())
+            };
+            let _ = timeout(LOOK, state.wait_for(|state| is_gone(state))).await;
+        }
+        Err(error) => {
+            let error = causes(&error);
+            tracing::warn!(%device, error, "a MIG instance that nobody has stays in the way of claims");
+        }
+    }
+    ground.ledger.release_claim(&keeper.uid);
+}

@@ -1,0 +1,61 @@
+//! What a claim gets that was allotted a partition: the instance at that place, or, before it is made, what it
+//! will be.
+
+use std::borrow::Cow;
+
+use windlass_core::device::{Device, Partition};
+
+use super::{Ground, Refusal};
+use crate::{
+    dra::{
+        catalog::Entry as Offered,
+        claim::{Access, Allotted, Claim},
+    },
+    partitions::{imagined, standing},
+};
+
+impl<'a> Ground<'a> {
+    /// The instance at a place. One that stands there already is the claim's only if its record says so: what
+    /// others made would be removed with the claim.
+    pub(super) fn instance(
+        &self,
+        (claim, result): (&Claim, &Allotted),
+        (offered, place): (&Offered, &Partition),
+    ) -> Result<Cow<'a, Device>, Refusal> {
+        let request = || result.request.clone();
+        match standing(&self.state.inventory, place) {
+            Some(device) if result.access == Access::Admin || self.is_begun(claim, place) => {
+                Ok(Cow::Borrowed(device))
+            }
+            Some(device) => Err(Refusal::Foreign {
+                request: request(),
+                place: place.clone(),
+                device: device.id.clone(),
+            }),
+            None if result.access == Access::Admin => {
+                Err(Refusal::NotMade { request: request(), place: place.clone() })
+            }
+            None => {
+                let gpu = self.state.inventory.get(place.gpu.as_str());
+                let possible = |gpu: &Device| {
+                    let it = gpu.partitions.iter().find(|it| it.partition == *place)?;
+                    Some(imagined(gpu, it))
+                };
+                let gone = || Refusal::Unknown {
+                    request: request(),
+                    pool: result.pool.clone(),
+                    device: offered.name.to_string(),
+                    why: " any more",
+                };
+                gpu.and_then(possible).map(Cow::Owned).ok_or_else(gone)
+            }
+        }
+    }
+
+    /// Whether the record says that the instance is made for this claim.
+    fn is_begun(&self, claim: &Claim, place: &Partition) -> bool {
+        let entry = self.records.get(&claim.reference.uid);
+        let devices = entry.into_iter().flat_map(|entry| &entry.devices);
+        devices.into_iter().any(|held| held.partition.as_ref() == Some(place))
+    }
+}

@@ -1,0 +1,114 @@
+//! How the scheduler's allocator fills GPUs from the slices of partitions.
+
+use k8s_openapi::api::{
+    core::v1::Node,
+    resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use windlass_cluster_sim::allocator::{Supply, allocate};
+
+use super::*;
+use crate::dra::catalog::tests::partitions::{on_demand, uncut};
+
+fn typed<T: DeserializeOwned>(document: Value) -> T {
+    serde_json::from_value(document).expect("a document")
+}
+
+/// The contents of the pool of a node with so many H100 in MIG mode.
+fn contents(gpus: u32) -> Vec<Content> {
+    let state = on_demand((0..gpus).map(|index| uncut("dgx-h100", index)).collect());
+    let driver = DriverName::default();
+    let manner = Manner { driver: &driver, taints: DraTaints::NoSchedule };
+    let mut wanted = slices(&Catalog::of(&state, "n1", &driver, &Ledger::default()), manner);
+    assert!(wanted.left_out.is_empty(), "{:?}", wanted.left_out);
+    wanted.pools.remove("n1/nvidia").expect("the pool")
+}
+
+fn published(contents: &[Content]) -> Vec<ResourceSlice> {
+    let slice = |(at, content): (usize, &Content)| {
+        let some = |list: Value| if list == json!([]) { Value::Null } else { list };
+        typed(json!({
+            "metadata": {"name": format!("{at:05x}-n1")},
+            "spec": {
+                "driver": "windlass.dev", "nodeName": "n1", "devices": some(json!(content.devices)),
+                "sharedCounters": some(json!(content.shared_counters)),
+                "pool": {"name": "n1/nvidia", "generation": 1, "resourceSliceCount": contents.len()},
+            },
+        }))
+    };
+    contents.iter().enumerate().map(slice).collect()
+}
+
+/// Where claims that ask for a profile each go, one after the other: GPU and place, or `-`.
+fn placed(gpus: u32, profiles: &[&str]) -> String {
+    let slices = published(&contents(gpus));
+    let class = json!({
+        "metadata": {"name": "mig"},
+        "spec": {"selectors": [{"cel": {
+            "expression": "device.attributes['gpu.nvidia.com'].type == 'mig'"
+        }}]},
+    });
+    let (classes, node): ([DeviceClass; 1], Node) =
+        ([typed(class)], typed(json!({"metadata": {"name": "n1"}})));
+    let mut allocated: Vec<ResourceClaim> = Vec::new();
+    let place = |(at, profile): (usize, &&str)| {
+        let cel = format!("device.attributes['gpu.nvidia.com'].profile == '{profile}'");
+        let exactly =
+            json!({"deviceClassName": "mig", "selectors": [{"cel": {"expression": cel}}]});
+        let name = format!("c{at}");
+        let mut claim: ResourceClaim = typed(json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": name},
+            "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}},
+        }));
+        let supply = Supply { classes: &classes, slices: &slices, claims: &allocated };
+        let Ok(mut results) = allocate(std::slice::from_ref(&claim), supply, &node) else {
+            return "-".to_owned();
+        };
+        let result = json!(results.remove(0));
+        claim.status = Some(typed(json!({"allocation": result})));
+        allocated.push(claim);
+        let device = result["devices"]["results"][0]["device"].as_str().expect("a name");
+        let (gpu, place) = device.split_once("-mig-").expect("a partition");
+        format!("{}:{place}", gpu["gpu-".len()..][..8].trim_start_matches('0'))
+    };
+    profiles.iter().enumerate().map(place).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_gpu_is_filled_without_overlaps_before_the_next_is_begun() {
+    let seven = "1:1g-10gb-19-6 1:1g-10gb-19-5 1:1g-10gb-19-4 1:1g-10gb-19-3 1:1g-10gb-19-2 \
+                 1:1g-10gb-19-1 1:1g-10gb-19-0";
+    let with_gpus = |text: &str| text.replace("1:", ":");
+    let placed_on_one = placed(1, &["1g.10gb"; 8]);
+    assert_eq!(placed_on_one, format!("{} -", with_gpus(seven)));
+    assert_eq!(placed(2, &["1g.10gb"; 8]), format!("{} 1:1g-10gb-19-6", with_gpus(seven)));
+    for halves in [["3g.40gb", "4g.40gb", "1g.10gb"], ["4g.40gb", "3g.40gb", "1g.10gb"]] {
+        let outcome = placed(1, &halves);
+        assert!(outcome.ends_with(" -") && !outcome.starts_with('-'), "{outcome}");
+        assert!(
+            outcome.contains(":3g-40gb-9-4 ") && outcome.contains(":4g-40gb-5-0 "),
+            "{outcome}"
+        );
+    }
+}
+
+#[test]
+fn small_ones_leave_room_for_large_ones_and_media_engines_are_given_once() {
+    let mixed = ["1g.10gb", "1g.10gb", "1g.10gb", "4g.40gb", "1g.10gb"];
+    let expected = ":1g-10gb-19-6 :1g-10gb-19-5 :1g-10gb-19-4 :4g-40gb-5-0 -";
+    assert_eq!(placed(1, &mixed), expected);
+    let media = ["1g.10gb+me", "1g.10gb+me", "2g.20gb", "3g.40gb"];
+    assert_eq!(placed(1, &media), ":1g-10gb-me-20-6 - :2g-20gb-14-4 :3g-40gb-9-0");
+    assert_eq!(placed(1, &["7g.80gb", "1g.10gb"]), ":7g-80gb-0-0 -");
+}
+
+#[test]
+fn more_than_eight_gpus_have_their_counters_in_more_than_one_slice() {
+    let contents = contents(10);
+    let sizes = contents.iter().map(|it| (it.shared_counters.len(), it.devices.len()));
+    let expected: Vec<_> = [(8, 0), (2, 0)].into_iter().chain([(0, 25); 10]).collect();
+    assert_eq!(sizes.collect::<Vec<_>>(), expected);
+    let last = placed(10, &["7g.80gb"; 10]);
+    assert!(last.ends_with(" 9:7g-80gb-0-0"), "{last}");
+}

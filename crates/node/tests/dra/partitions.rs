@@ -1,0 +1,160 @@
+//! MIG instances that are made for claims and removed with them.
+
+use std::{fs, sync::Arc};
+
+use serde_json::json;
+use windlass_core::device::{Device, DeviceId};
+use windlass_machine::mig::Shape;
+use windlass_node::{
+    config::{DraOffer, DraPartitions, DraPolicy},
+    state::NodeState,
+};
+
+use crate::{
+    common::running::Running,
+    world::{World, claim, gpus},
+};
+
+/// Two A100 with 80 GB and two A30, all in MIG mode and not cut.
+fn uncut() -> World {
+    let dra = DraPolicy {
+        offer: DraOffer::Beside,
+        partitions: DraPartitions::OnDemand,
+        ..DraPolicy::default()
+    };
+    World::of("mig-pcie", dra)
+}
+
+/// Puts a claim that has its name as its UID, and that got this partition of the first GPU.
+fn put(world: &World, agent: &Running, (name, partition): (&str, &str)) {
+    let gpu = gpus(&agent.state.borrow())[0].id.as_str().to_lowercase();
+    let result = json!({
+        "request": "a", "driver": "windlass.dev", "pool": "n1/nvidia",
+        "device": format!("{gpu}-mig-{partition}"),
+    });
+    world.api.put(&claim(name, &[result]));
+}
+
+/// What stands on the first GPU, as `1g.10gb@0`.
+fn standing(world: &World) -> Vec<String> {
+    let model = world.machine.model().expect("a model");
+    let instances = model.gpus[0].mig.iter().flatten();
+    let mut places: Vec<_> =
+        instances.map(|one| format!("{}@{}", one.profile, one.start)).collect();
+    places.sort();
+    places
+}
+
+/// The instance that the node's inventory has at a place of the first GPU.
+fn instance(state: &NodeState, start: u32) -> Option<Device> {
+    let gpu = gpus(&Arc::new(state.clone()))[0].id.clone();
+    let is_it = |device: &&Device| {
+        let place = device.partition.as_ref();
+        place.is_some_and(|it| it.gpu == gpu && it.start == start) && !device.health.has_vanished()
+    };
+    state.inventory.devices.iter().find(is_it).cloned()
+}
+
+/// Cuts a 1g.10gb at a place of the first GPU, as an administrator does.
+fn cut_by_hand(world: &World, start: u32) {
+    let cut = |model: &mut windlass_machine::Model| {
+        let gpu = &mut model.gpus[0];
+        let shape = Shape::named("1g.10gb", gpu.card.mig.expect("an A100")).expect("it has such");
+        let id = gpu.make_gpu_instance(shape, Some(start)).expect("there is room");
+        gpu.make_compute_instance(id).expect("it is empty");
+    };
+    world.machine.update(cut).expect("changed");
+}
+
+#[tokio::test]
+async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
+    let world = uncut();
+    let (agent, mut kubelet) = world.serving().await;
+    put(&world, &agent, ("c", "3g-40gb-9-4"));
+    put(&world, &agent, ("d", "1g-10gb-19-0"));
+    put(&world, &agent, ("e", "4g-40gb-5-0"));
+    let first = kubelet.prepare("c").await.expect("prepared");
+    kubelet.prepare("d").await.expect("prepared");
+    assert_eq!(standing(&world), ["1g.10gb@0", "3g.40gb@4"]);
+    let state = agent.state.borrow().clone();
+    let made = instance(&state, 4).expect("it is in the inventory");
+    let cdi = &first[0].cdi_device_ids;
+    assert!(cdi.contains(&format!("windlass.dev/gpu={}", made.id)), "{cdi:?}");
+    let offering = state.offerings()[&made.id].clone();
+    let why = offering.obstacle.expect("the device plugin has it not");
+    assert!(offering.resource.is_none() && why.contains("for claims"), "{why}");
+    let why = kubelet.prepare("e").await.expect_err("the same slices");
+    assert!(why.ends_with("is held by claim ns/d"), "{why}");
+    agent.stop().await;
+
+    // Another agent has the answer from the record.
+    let (agent, mut kubelet) = world.serving().await;
+    assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
+    kubelet.unprepare("d").await.expect("released");
+    assert_eq!(standing(&world), ["3g.40gb@4"]);
+    assert_eq!(instance(&agent.state.borrow(), 0), None, "nobody is offered what is gone");
+    kubelet.prepare("e").await.expect("there is room now");
+    for name in ["c", "e"] {
+        kubelet.unprepare(name).await.expect("released");
+    }
+    assert!(standing(&world).is_empty());
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_removed() {
+    let world = uncut();
+    let (agent, mut kubelet) = world.serving().await;
+    put(&world, &agent, ("kept", "2g-20gb-14-0"));
+    put(&world, &agent, ("gone", "2g-20gb-14-2"));
+    let first = kubelet.prepare("kept").await.expect("prepared");
+    kubelet.prepare("gone").await.expect("prepared");
+    agent.stop().await;
+    // As it was between the making and the record of it.
+    let record = fs::read_to_string(world.record()).expect("there");
+    let mut record: serde_json::Value = serde_json::from_str(&record).expect("JSON");
+    for name in ["kept", "gone"] {
+        let entry = &mut record["claims"][name];
+        entry["state"] = json!("PrepareStarted");
+        entry["devices"][0]["cdi"] = json!([]);
+        fs::remove_file(world.config.cdi_dir.join(format!("windlass.dev-claim-{name}.json")))
+            .expect("there");
+    }
+    fs::write(world.record(), record.to_string()).expect("written");
+    world.api.remove("gone");
+
+    let (agent, mut kubelet) = world.serving().await;
+    agent.until(|state| instance(state, 2).is_none()).await;
+    assert_eq!(kubelet.prepare("kept").await.expect("prepared"), first);
+    assert_eq!(standing(&world), ["2g.20gb@0"]);
+    kubelet.unprepare("kept").await.expect("released");
+    assert!(standing(&world).is_empty());
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_instance_that_nobody_has_is_removed_at_the_start_and_no_claims_ever() {
+    let world = uncut();
+    let (agent, mut kubelet) = world.serving().await;
+    put(&world, &agent, ("c", "1g-10gb-19-6"));
+    put(&world, &agent, ("d", "1g-10gb-19-5"));
+    let first = kubelet.prepare("c").await.expect("prepared");
+    cut_by_hand(&world, 5);
+    agent.until(|state| instance(state, 5).is_some()).await;
+    let why = kubelet.prepare("d").await.expect_err("another's");
+    assert!(why.contains("was not made for this claim"), "{why}");
+    let foreign: DeviceId = instance(&agent.state.borrow(), 5).expect("there").id;
+    agent.stop().await;
+
+    let (agent, mut kubelet) = world.serving().await;
+    agent
+        .until(|state| {
+            let found = state.inventory.get(foreign.as_str());
+            found.is_none_or(|device| device.health.has_vanished())
+        })
+        .await;
+    assert_eq!(standing(&world), ["1g.10gb@6"]);
+    assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
+    kubelet.prepare("d").await.expect("the place is free");
+    agent.stop().await;
+}
