@@ -67,7 +67,7 @@ fn named(pod: &Pod, spec: &PodSpec, claims: &[ResourceClaim]) -> Vec<PodClaim> {
         let name = reference.resource_claim_name.as_deref();
         let name = name.or_else(|| made.get(reference.name.as_str()).copied().flatten())?;
         let claim = known(&reference.name, find(claims, name)?);
-        Some(containers(spec).fold(claim, |claim, it| used_by(claim, it)))
+        Some(containers(spec).fold(claim, used_by))
     };
     references.filter_map(of).collect()
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
+use windlass_kubelet_sim::PodPhase;
 
 use crate::world::World;
 
@@ -13,15 +14,20 @@ type Hands = BTreeMap<String, BTreeSet<String>>;
 impl World {
     /// No device is in two hands, whoever is asked.
     pub(crate) fn check(&self) {
+        self.in_one_hand().unwrap_or_else(|why| panic!("{why}"));
+        self.as_allocated();
+    }
+
+    /// As [`World::check`], for who has more to say of it.
+    pub(crate) fn in_one_hand(&self) -> Result<(), String> {
         let (kubelets, drivers) = (self.by_the_kubelet(), self.by_the_driver());
         let mut all = kubelets.clone();
         for (device, owners) in &drivers {
             all.entry(device.clone()).or_default().extend(owners.clone());
         }
-        for (device, owners) in &all {
-            assert!(owners.len() < 2, "{device} is in the hands of {owners:?}");
-        }
-        self.as_allocated();
+        let mut twice = all.iter().filter(|(_, owners)| owners.len() > 1);
+        let in_words = |(device, owners)| Err(format!("{device} is in the hands of {owners:?}"));
+        twice.next().map_or(Ok(()), in_words)
     }
 
     /// Claims that are prepared, and containers with the device plugin's devices.
@@ -34,7 +40,9 @@ impl World {
                 hands.entry(device.name.clone()).or_default().insert(claim.uid.clone());
             }
         }
-        for (uid, pod) in &node.pods {
+        // What was refused, at a restart too, has nothing.
+        let admitted = node.pods.iter().filter(|(_, pod)| pod.phase == PodPhase::Admitted);
+        for (uid, pod) in admitted {
             let resources = pod.containers.values().flat_map(|it| it.devices.values());
             for id in resources.flat_map(|numa| numa.values().flatten()) {
                 hands.entry(id.to_lowercase()).or_default().insert(format!("pod {uid}"));

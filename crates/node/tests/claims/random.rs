@@ -50,6 +50,8 @@ struct Run {
     living: Vec<Living>,
     begun: usize,
     tally: Tally,
+    /// What happened, in order.
+    told: Vec<String>,
 }
 
 // === impl Chance ===
@@ -82,7 +84,18 @@ impl Run {
             99 => self.lose_api_server().await,
             _ => self.end_one().await,
         }
+        self.check();
+    }
+
+    fn check(&self) {
+        if let Err(why) = self.world.in_one_hand() {
+            panic!("{why} after {:#?}", self.told);
+        }
         self.world.check();
+    }
+
+    fn tell(&mut self, what: String) {
+        self.told.push(what);
     }
 
     fn schedule(&mut self) -> Option<Scheduled> {
@@ -131,13 +144,19 @@ impl Run {
     fn claimed(&mut self, scheduled: Scheduled, started: bool) {
         self.tally.claims += usize::from(started);
         self.tally.refused_claims += usize::from(!started);
+        let uids = scheduled.claims.iter().filter_map(|claim| claim.metadata.uid.as_deref());
+        let uids: Vec<_> = uids.collect();
+        self.tell(format!("claim {uids:?} started: {started}"));
         self.living.push(Living::Claim(Box::new(scheduled)));
     }
 
     async fn plugged(&mut self, uid: String, admitted: bool) {
         self.tally.plugin_pods += usize::from(admitted);
         self.tally.refused_pods += usize::from(!admitted);
+        self.tell(format!("{uid} admitted: {admitted}"));
         if admitted {
+            let started = self.world.kubelet.start_container(&uid, "main").await;
+            started.expect("what is admitted starts");
             self.living.push(Living::Plugin(uid));
         } else {
             self.world.kubelet.delete(&uid).await;
@@ -150,22 +169,30 @@ impl Run {
         }
         let index = self.chance.below(self.living.len());
         match self.living.swap_remove(index) {
-            Living::Plugin(uid) => self.world.kubelet.delete(&uid).await,
+            Living::Plugin(uid) => {
+                self.tell(format!("{uid} ends"));
+                self.world.kubelet.delete(&uid).await;
+            }
             Living::Claim(scheduled) if self.chance.below(3) == 0 => self.force(&scheduled).await,
-            Living::Claim(scheduled) => self.world.end(&scheduled).await,
+            Living::Claim(scheduled) => {
+                self.tell(format!("{:?} ends", scheduled.pod.metadata.name));
+                self.world.end(&scheduled).await;
+            }
         }
     }
 
     /// The object goes first, and another pod is scheduled to what its containers have still.
     async fn force(&mut self, scheduled: &Scheduled) {
         let name = scheduled.pod.metadata.name.as_deref().unwrap_or_default();
+        self.tell(format!("{name} is deleted by force"));
         self.world.cluster.delete_pod(SPACE, name).expect("it was there");
         self.begin_claim().await;
-        self.world.check();
+        self.check();
         self.world.kubelet.delete(&uid(scheduled)).await;
     }
 
     async fn restart_kubelet(&mut self) {
+        self.tell("kubelet restarts".to_owned());
         self.tally.restarts += 1;
         self.world.kubelet.restart().await.expect("it restarts");
         self.world.check();
@@ -173,6 +200,7 @@ impl Run {
     }
 
     async fn restart_agent(&mut self) {
+        self.tell("agent restarts".to_owned());
         self.tally.restarts += 1;
         self.world.kill_agent().await;
         self.world.check();
@@ -181,6 +209,7 @@ impl Run {
     }
 
     async fn lose_api_server(&mut self) {
+        self.tell("API server is away".to_owned());
         self.world.cluster.server_mut().go_away().await;
         self.begin_both().await;
         self.world.check();
@@ -213,7 +242,8 @@ async fn no_device_is_ever_in_two_hands() {
     let seed = number("WINDLASS_RANDOM_SEED").unwrap_or(1);
     let world = World::new(DraOffer::Beside).await;
     let (chance, tally) = (Chance(seed), Tally::default());
-    let mut run = Run { world, chance, living: Vec::new(), begun: 0, tally };
+    let (living, told) = (Vec::new(), Vec::new());
+    let mut run = Run { world, chance, living, begun: 0, tally, told };
     let until = Instant::now() + Duration::from_secs(seconds);
     while Instant::now() < until {
         run.step().await;

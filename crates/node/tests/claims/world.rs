@@ -36,6 +36,10 @@ pub(crate) const NODE: &str = "n1";
 
 const DRIVER: &str = "windlass.dev";
 
+/// What the kubelet told serves for five seconds: three looks in a row have to take longer, or a device that
+/// was given away since is taken for let go.
+const LOOK: Duration = Duration::from_secs(2);
+
 /// How long a worker of the kubelet waits before it tries again.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -72,7 +76,8 @@ impl World {
             node_name: Some(NODE.to_owned()),
             ..ClusterAccess::default()
         };
-        let config = Config { cluster: access, ..config };
+        let mut config = Config { cluster: access, ..config };
+        config.session.look_interval = LOOK;
         let mut settings = kubelet::Config::new(&config.kubelet_dir);
         settings.numa_nodes = (0..2).collect();
         let kubelet = Kubelet::start(settings).expect("it starts");
