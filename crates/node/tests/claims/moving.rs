@@ -26,8 +26,8 @@ async fn device_by_device_as_they_become_free() {
     let mut world = World::new(DraOffer::Beside).await;
     world.plugin_has(8).await;
     let main = Container::new("main").limit(RESOURCE, 3);
-    world.kubelet.admit(Pod::new("old").container(main)).await.expect("it fits");
-    world.kubelet.start_container("old-uid", "main").await.expect("it starts");
+    world.admit(Pod::new("old").container(main)).await.expect("it fits");
+    world.try_start("old-uid", "main").await.expect("it starts");
     world.free(5).await;
     world.offer(DraOffer::Instead);
     let (some, _) = world.run("some", &gpus(5)).await;
@@ -42,10 +42,11 @@ async fn device_by_device_as_they_become_free() {
     world.end(&rest).await;
     world.plugin_has(3).await;
     let main = Container::new("main").limit(RESOURCE, 3);
-    world.kubelet.admit(Pod::new("new").container(main)).await.expect("it fits");
-    world.kubelet.start_container("new-uid", "main").await.expect("it starts");
+    world.admit(Pod::new("new").container(main)).await.expect("it fits");
+    world.try_start("new-uid", "main").await.expect("it starts");
     world.check();
     world.kubelet.delete("new-uid").await;
     world.end(&some).await;
-    world.nothing_is_left().await;
+    // A kubelet that tells of no pod at all is believed after a minute.
+    world.all_is_released().await;
 }

@@ -57,7 +57,7 @@ struct Run {
 // === impl Chance ===
 
 impl Chance {
-    /// SplitMix64.
+    /// The next number of `SplitMix64`.
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -126,7 +126,7 @@ impl Run {
     async fn begin_plugin(&mut self) {
         let pod = self.plugin_pod();
         let uid = pod.uid.clone();
-        let admitted = self.world.kubelet.admit(pod).await.is_ok();
+        let admitted = self.world.admit(pod).await.is_ok();
         self.plugged(uid, admitted).await;
     }
 
@@ -136,7 +136,7 @@ impl Run {
         let uid = pod.uid.clone();
         let Some(scheduled) = self.schedule() else { return };
         let (started, admitted) =
-            tokio::join!(claim_starts(&self.world, &scheduled), self.world.kubelet.admit(pod));
+            tokio::join!(claim_starts(&self.world, &scheduled), self.world.admit(pod));
         self.claimed(scheduled, started);
         self.plugged(uid, admitted.is_ok()).await;
     }
@@ -155,7 +155,7 @@ impl Run {
         self.tally.refused_pods += usize::from(!admitted);
         self.tell(format!("{uid} admitted: {admitted}"));
         if admitted {
-            let started = self.world.kubelet.start_container(&uid, "main").await;
+            let started = self.world.try_start(&uid, "main").await;
             started.expect("what is admitted starts");
             self.living.push(Living::Plugin(uid));
         } else {
@@ -223,16 +223,16 @@ impl Run {
             self.world.check();
         }
         self.world.all_is_released().await;
-        // Who had to put back slices often does so ever more rarely: another agent begins afresh.
         self.restart_agent().await;
-        self.world.settled().await;
+        self.check();
+        assert!(self.world.left().is_empty(), "{:?} is left", self.world.left());
         self.tally
     }
 }
 
 async fn claim_starts(world: &World, scheduled: &Scheduled) -> bool {
-    world.kubelet.admit(bound::pod(scheduled)).await.expect("no limits");
-    world.kubelet.start_container(&uid(scheduled), "main").await.is_ok()
+    world.admit(bound::pod(scheduled)).await.expect("no limits");
+    world.try_start(&uid(scheduled), "main").await.is_ok()
 }
 
 #[tokio::test]

@@ -28,11 +28,11 @@ async fn an_agent_that_is_killed_between_prepare_and_answer_leaves_the_next_one_
         world.objects().put(&template(SPACE, &name, &gpus(2)));
         let wanted = pod((SPACE, &name), &["main"], ("resourceClaimTemplateName", &name));
         let scheduled = world.cluster.schedule(&wanted).expect("a node");
-        world.kubelet.admit(bound::pod(&scheduled)).await.expect("it fits");
+        world.admit(bound::pod(&scheduled)).await.expect("it fits");
         let uid = uid(&scheduled);
         tokio::select! {
             biased;
-            _ = world.kubelet.sync_pod(&uid) => {}
+            _ = Box::pin(world.kubelet.sync_pod(&uid)) => {}
             () = async { for _ in 0..turns { yield_now().await } } => {}
         }
         world.kill_agent().await;
@@ -58,13 +58,13 @@ async fn an_agent_that_is_killed_while_the_claim_is_read_has_taken_nothing() {
     world.objects().put(&template(SPACE, "p", &gpus(1)));
     let wanted = pod((SPACE, "p"), &["main"], ("resourceClaimTemplateName", "p"));
     let scheduled = world.cluster.schedule(&wanted).expect("a node");
-    world.kubelet.admit(bound::pod(&scheduled)).await.expect("it fits");
+    world.admit(bound::pod(&scheduled)).await.expect("it fits");
     let asked = |objects: &Objects| {
         objects.log().iter().any(|it| it.path.contains("resourceclaims")).then_some(())
     };
     let (uid, objects) = (uid(&scheduled), world.objects());
     tokio::select! {
-        _ = world.kubelet.sync_pod(&uid) => panic!("nobody answers"),
+        _ = Box::pin(world.kubelet.sync_pod(&uid)) => panic!("nobody answers"),
         asked = objects.until(LIMIT, asked) => asked.expect("the driver asks"),
     }
     world.kill_agent().await;
@@ -145,9 +145,9 @@ async fn without_the_api_server_what_is_prepared_stays_and_new_claims_wait_for_i
     let wanted = pod((SPACE, "new"), &["main"], ("resourceClaimTemplateName", "new"));
     let new = world.cluster.schedule(&wanted).expect("a node");
     world.cluster.server_mut().go_away().await;
-    world.kubelet.admit(bound::pod(&new)).await.expect("it fits");
-    let why = world.kubelet.start_container(&uid(&new), "main").await.expect_err("it is away");
-    assert!(why.to_string().contains("cannot read claim default/new-devices-"), "{why}");
+    world.admit(bound::pod(&new)).await.expect("it fits");
+    let why = world.try_start(&uid(&new), "main").await.expect_err("it is away");
+    assert!(why.contains("cannot read claim default/new-devices-"), "{why}");
     world.kubelet.delete(&uid(&gone)).await;
     assert_eq!(world.record().len(), 1, "what goes needs no API server");
     world.check();

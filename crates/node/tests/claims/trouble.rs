@@ -22,9 +22,9 @@ async fn the_devices_of_a_force_deleted_pod_go_to_another_when_its_containers_ha
     let wanted = pod((SPACE, "new"), &["main"], ("resourceClaimTemplateName", "new"));
     let new = world.cluster.schedule(&wanted).expect("the scheduler takes them for free");
     assert!(devices(&old).is_superset(&devices(&new)));
-    world.kubelet.admit(bound::pod(&new)).await.expect("it fits");
-    let why = world.kubelet.start_container(&uid(&new), "main").await.expect_err("held");
-    assert!(why.to_string().contains("is held by claim default/old-devices-"), "{why}");
+    world.admit(bound::pod(&new)).await.expect("it fits");
+    let why = world.try_start(&uid(&new), "main").await.expect_err("held");
+    assert!(why.contains("is held by claim default/old-devices-"), "{why}");
     world.check();
     world.kubelet.delete(&uid(&old)).await;
     world.started(&uid(&new), "main").await;
@@ -44,8 +44,8 @@ async fn a_claim_that_was_replaced_by_another_of_its_name_is_told_from_it() {
     world.objects().delete::<ResourceClaim>(SPACE, "c").expect("unused");
     world.objects().create(&claim("c", &gpus(2))).expect("created");
     let new = world.cluster.schedule(&pod((SPACE, "p"), &["main"], by_name)).expect("a node");
-    world.kubelet.admit(bound::pod(&new)).await.expect("it fits");
-    world.kubelet.start_container(&uid(&new), "main").await.expect_err("the kubelet has the old");
+    world.admit(bound::pod(&new)).await.expect("it fits");
+    world.try_start(&uid(&new), "main").await.expect_err("the kubelet has the old");
     world.check();
     world.kubelet.delete(&uid(&old)).await;
     let grant = world.started(&uid(&new), "main").await;

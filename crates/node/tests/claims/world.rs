@@ -17,7 +17,7 @@ use windlass_cluster_sim::{
     cluster::{Cluster, Scheduled},
     node as bound,
 };
-use windlass_kubelet_sim::{self as kubelet, Grant, Kubelet, NodeStatus};
+use windlass_kubelet_sim::{self as kubelet, Admission, Grant, Kubelet, NodeStatus, Rejection};
 use windlass_machine::{Machine, Profile};
 use windlass_node::{
     Config,
@@ -185,8 +185,19 @@ impl World {
     /// Admits a pod and starts its first container, as often as it takes.
     pub(crate) async fn start(&self, scheduled: &Scheduled) -> Grant {
         let pod = bound::pod(scheduled);
-        self.kubelet.admit(pod.clone()).await.expect("it fits");
+        self.admit(pod.clone()).await.expect("it fits");
         self.started(&pod.uid, &pod.containers[0].name).await
+    }
+
+    /// Has the kubelet admit a pod.
+    pub(crate) async fn admit(&self, pod: kubelet::Pod) -> Result<Admission, Rejection> {
+        Box::pin(self.kubelet.admit(pod)).await
+    }
+
+    /// Starts a container once.
+    pub(crate) async fn try_start(&self, pod: &str, container: &str) -> Result<Grant, String> {
+        let started = Box::pin(self.kubelet.start_container(pod, container)).await;
+        started.map_err(|why| why.to_string())
     }
 
     /// Starts a container, as often as it takes.
@@ -194,9 +205,9 @@ impl World {
         let mut last = None;
         let trying = async {
             loop {
-                match self.kubelet.start_container(pod, container).await {
+                match self.try_start(pod, container).await {
                     Ok(grant) => return grant,
-                    Err(why) => last = Some(why.to_string()),
+                    Err(why) => last = Some(why),
                 }
                 sleep(PAUSE).await;
             }
@@ -254,9 +265,8 @@ impl World {
                 sleep(PAUSE).await;
             }
         };
-        if timeout(LIMIT, gone).await.is_err() {
-            panic!("{:?} and {:?} are left", self.left(), self.kubelet.node().claims);
-        }
+        let gone = timeout(LIMIT, gone).await;
+        assert!(gone.is_ok(), "{:?} and {:?} are left", self.left(), self.kubelet.node().claims);
     }
 }
 

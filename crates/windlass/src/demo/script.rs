@@ -323,12 +323,12 @@ impl<'a> Script<'a> {
 
 /// What the agent has found, once every source has answered.
 pub(super) async fn discovered(stage: &Stage) -> Result<Inventory> {
-    let mut state = stage.state.clone();
-    let complete = state.wait_for(|state| state.inventory.is_complete());
-    let state = timeout(STEP_LIMIT, complete).await.context("no inventory in time")??;
-    let is_simulated = state.inventory.simulated.is_some();
+    let mut node = stage.state.clone();
+    let complete = node.wait_for(|node| node.inventory.is_complete());
+    let node = timeout(STEP_LIMIT, complete).await.context("no inventory in time")??;
+    let is_simulated = node.inventory.simulated.is_some();
     ensure!(is_simulated, "the agent does not say that the machine is simulated");
-    Ok(state.inventory.clone())
+    Ok(node.inventory.clone())
 }
 
 /// The kubelet's question is asked again, to learn what came second.

@@ -288,10 +288,11 @@ impl<'a> Story<'a> {
         let pod = node::pod(&scheduled);
         let uid = pod.uid.clone();
         self.running.insert(wish.name, uid.clone());
-        self.stage.kubelet.admit(pod).await?;
+        Box::pin(self.stage.kubelet.admit(pod)).await?;
         let mut containers = Vec::new();
         for name in wish.container_names() {
-            let grant = self.stage.kubelet.start_container(&uid, name).await?;
+            let started = Box::pin(self.stage.kubelet.start_container(&uid, name));
+            let grant = started.await?;
             let edits = runtime::resolve(&self.stage.cdi_dir(), &grant.cdi_devices)?;
             let gets = Gets::new(grant.cdi_devices, edits, Vec::new());
             containers.push(Container { name: (*name).to_owned(), gets });

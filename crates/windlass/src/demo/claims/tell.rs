@@ -30,16 +30,7 @@ impl Tell for Event {
                 vec![format!("  {} {fault}", words.tone(Tone::Notable, "!!"))]
             }
             Self::Withheld { device, taint, held_by, took_ms } => {
-                let taint = taint.as_ref().map(|taint| words.tone(Tone::Bad, taint));
-                let is_so = taint.map_or_else(
-                    || "is not published any more".to_owned(),
-                    |taint| format!("has the taint {taint}"),
-                );
-                let took = words.took(*took_ms);
-                vec![
-                    format!("  {} {device} {is_so} {took}", words.ok()),
-                    format!("       pod {held_by} goes on and shows it in its status"),
-                ]
+                withheld(words, (device, taint.as_deref(), held_by), *took_ms)
             }
             Self::Waiting { device, end, quiet_ms } => waiting(device, end, *quiet_ms / 1000.0),
             Self::GivenAgain { device, took_ms } => {
@@ -48,34 +39,21 @@ impl Tell for Event {
                 vec![format!("  {} {device} is published {well} {took}", words.ok())]
             }
             Self::KubeletRestarted { slices, claims, took_ms } => {
-                let mut lines = words.heading("The kubelet restarts and deletes every slice");
                 let (slices, claims) = (count(*slices, "slice"), count(*claims, "claim"));
-                lines.push(format!(
-                    "  {} the driver registered and {slices} published again; {claims} as before {}",
-                    words.ok(),
-                    words.took(*took_ms)
-                ));
-                lines
+                let came = format!(
+                    "the driver registered and {slices} published again; {claims} as before"
+                );
+                done(words, ("The kubelet restarts and deletes every slice", &came), *took_ms)
             }
             Self::Republished { slices, devices, took_ms } => {
-                let mut lines = words.heading("Somebody deletes the slices");
                 let (slices, devices) = (count(*slices, "slice"), count(*devices, "device"));
-                let took = words.took(*took_ms);
-                lines.push(format!(
-                    "  {} {slices} with {devices} published again {took}",
-                    words.ok()
-                ));
-                lines
+                let came = format!("{slices} with {devices} published again");
+                done(words, ("Somebody deletes the slices", &came), *took_ms)
             }
             Self::Released { pods, claims, took_ms } => {
-                let mut lines = words.heading("All pods are deleted");
                 let (pods, claims) = (count(*pods, "pod"), count(*claims, "claim"));
-                lines.push(format!(
-                    "  {} {pods} and {claims} are gone; no CDI document and no record is left {}",
-                    words.ok(),
-                    words.took(*took_ms)
-                ));
-                lines
+                let came = format!("{pods} and {claims} are gone; no CDI document is left of them");
+                done(words, ("All pods are deleted", &came), *took_ms)
             }
             Self::Finished { steps, pods, took_ms } => words.finished(*steps, *pods, *took_ms),
         }
@@ -162,4 +140,26 @@ fn not_scheduled(words: Words, (pod, wish): (&str, &[String]), reason: &str) -> 
     let reason = wrapped("       ", reason.split_whitespace());
     lines.extend(reason.into_iter().map(|text| words.quiet(text)));
     lines
+}
+
+/// A step that is a heading and what came of it.
+fn done(words: Words, (title, came): (&str, &str), took_ms: f64) -> Vec<String> {
+    let mut lines = words.heading(title);
+    lines.push(format!("  {} {came} {}", words.ok(), words.took(took_ms)));
+    lines
+}
+
+fn withheld(
+    words: Words,
+    (device, taint, held_by): (&str, Option<&str>, &str),
+    took_ms: f64,
+) -> Vec<String> {
+    let is_so = taint.map_or_else(
+        || "is not published any more".to_owned(),
+        |taint| format!("has the taint {}", words.tone(Tone::Bad, taint)),
+    );
+    vec![
+        format!("  {} {device} {is_so} {}", words.ok(), words.took(took_ms)),
+        format!("       pod {held_by} goes on and shows it in its status"),
+    ]
 }
