@@ -3,10 +3,11 @@
 //!
 //! [`api`] is the API server, [`allocator`] the part of the scheduler that chooses devices for claims,
 //! and [`cluster`] has both: it makes claims from templates, allocates and reserves them, and lets them
-//! go.
+//! go. [`node`] hands what is bound to an embedded kubelet.
 
 pub mod allocator;
 pub mod api;
 pub mod cluster;
+pub mod node;
 
 mod names;

@@ -263,6 +263,10 @@ pub(crate) struct DemoArgs {
     /// How to tell what happens: text for people, or one JSON object per event.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: DemoOutputArg,
+    /// Tell how claims get devices instead (Dynamic Resource Allocation): an API server and a scheduler are
+    /// embedded as well.
+    #[arg(long)]
+    pub(crate) dra: bool,
     /// Leave everything running at the end, with the paths to poke at, until Ctrl-C.
     #[arg(long)]
     pub(crate) keep: bool,

@@ -3,6 +3,7 @@
 //! Every step is checked: a step that does not happen ends the demo with an error.
 
 mod boards;
+mod claims;
 mod event;
 mod fault;
 mod pods;
@@ -20,6 +21,7 @@ use crate::{
     exit::Misuse,
     screen::Paint,
 };
+use claims::Surroundings;
 use event::Event;
 use scene::Scene;
 use script::Script;
@@ -35,16 +37,25 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     };
     let begun = Instant::now();
     let (machine, description) = (scene.profile.name.clone(), scene.profile.description.clone());
-    let stage = Stage::set(scene)?;
+    let mut cluster = args.dra.then(|| Surroundings::of(&scene)).transpose()?;
+    let stage = Stage::set(scene, cluster.as_ref())?;
+    if let Some(cluster) = &mut cluster {
+        cluster.attend(&stage);
+    }
     teller.tell(&Event::Started {
         machine,
         description,
         simulated: true,
         dir: stage.dir().to_owned(),
     })?;
-    let mut script = Script::new(&stage, teller, begun);
+    let story = async {
+        match &cluster {
+            Some(cluster) => cluster.play(&stage, teller, begun).await,
+            None => Script::new(&stage, teller, begun).play().await,
+        }
+    };
     let outcome = tokio::select! {
-        outcome = script.play() => outcome,
+        outcome = story => outcome,
         () = stage.agent_failed() => Err(anyhow::anyhow!("the agent ended")),
         _ = ctrl_c() => Err(anyhow::anyhow!("interrupted")),
     };

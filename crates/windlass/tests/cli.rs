@@ -1,5 +1,7 @@
 //! The program as people and service managers meet it: output, exit codes, signals.
 
+#[path = "cli/claims.rs"]
+mod claims;
 #[path = "cli/machines.rs"]
 mod machines;
 mod program;

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use serde::Serialize;
 use windlass_core::inventory::Inventory;
 
+use super::runtime::Edits;
 use crate::commands::Topology;
 
 /// One thing that happened. Times are milliseconds since the step began.
@@ -100,11 +101,29 @@ pub(super) struct Container {
     pub(super) why: String,
     /// What came second, if the kubelet asked and there was another choice.
     pub(super) alternative: Option<Alternative>,
+    #[serde(flatten)]
+    pub(super) gets: Gets,
+}
+
+/// CDI devices, and what a runtime makes of them.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Gets {
     /// In the order of the devices.
     pub(super) cdi_devices: Vec<String>,
-    /// What a runtime makes of it.
     pub(super) env: Vec<String>,
     pub(super) device_nodes: Vec<String>,
     /// How many files of the driver, by what they are.
     pub(super) files: BTreeMap<&'static str, usize>,
+}
+
+// === impl Gets ===
+
+impl Gets {
+    /// With the container's own variables first.
+    pub(super) fn new(cdi_devices: Vec<String>, edits: Edits, own: Vec<String>) -> Self {
+        let files = edits.files();
+        let env = own.into_iter().chain(edits.env).collect();
+        Self { cdi_devices, env, device_nodes: edits.device_nodes, files }
+    }
 }

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 /// The edits that a container gets.
@@ -26,10 +26,15 @@ pub(super) fn resolve(dir: &Path, names: &[String]) -> Result<Edits> {
     for name in names {
         let (kind, device) =
             name.split_once('=').with_context(|| format!("{name} is no CDI name"))?;
-        let document = documents.iter().find(|document| document["kind"] == kind);
-        let document = document.with_context(|| format!("no CDI document defines {kind}"))?;
-        let found = items(&document["devices"]).find(|entry| entry["name"] == device);
-        let found = found.with_context(|| format!("the document of {kind} has no {device}"))?;
+        let of_kind: Vec<_> = documents.iter().filter(|it| it["kind"] == kind).collect();
+        ensure!(!of_kind.is_empty(), "no CDI document defines {kind}");
+        // Each claim has a document of its own.
+        let found = of_kind.into_iter().find_map(|document| {
+            let entry = items(&document["devices"]).find(|entry| entry["name"] == device)?;
+            Some((document, entry))
+        });
+        let (document, found) =
+            found.with_context(|| format!("no document of {kind} has {device}"))?;
         edits.add(&found["containerEdits"]);
         common.add(&document["containerEdits"]);
     }
@@ -115,6 +120,6 @@ mod tests {
         assert_eq!(edits.device_nodes, ["/dev/b", "/dev/a", "/dev/ctl"]);
         assert_eq!(edits.files(), [("library", 1), ("program", 1)].into());
         let error = resolved(["v/c=a", "v/c=z"]).expect_err("no z");
-        assert_eq!(error.to_string(), "the document of v/c has no z");
+        assert_eq!(error.to_string(), "no document of v/c has z");
     }
 }

@@ -2,7 +2,10 @@
 
 use anyhow::{Context as _, Result};
 use windlass_machine::Profile;
-use windlass_node::config::{DeviceProfile, Find, PeerFlags, Policy, load};
+use windlass_node::{
+    Config,
+    config::{DeviceProfile, DraOffer, DriverName, Find, PeerFlags, Policy, load},
+};
 
 use super::boards::Boards;
 use crate::cli::DemoArgs;
@@ -11,6 +14,7 @@ use crate::cli::DemoArgs;
 pub(super) struct Scene {
     pub(super) profile: Profile,
     pub(super) policy: Policy,
+    pub(super) driver: DriverName,
     pub(super) boards: Boards,
 }
 
@@ -19,10 +23,14 @@ pub(super) struct Scene {
 impl Scene {
     pub(super) fn of(args: &DemoArgs) -> Result<Self> {
         let mut profile = Profile::load(&args.machine)?;
-        let mut policy = match &args.config {
-            Some(file) => load(file, &PeerFlags::default())?.config.policy,
-            None => Policy::default(),
+        let config = match &args.config {
+            Some(file) => load(file, &PeerFlags::default())?.config,
+            None => Config::default(),
         };
+        let (mut policy, driver) = (config.policy, config.dra_driver);
+        if args.dra && policy.dra.offer == DraOffer::Off {
+            policy.dra.offer = DraOffer::Instead;
+        }
         let mut boards = Boards::default();
         for device in &args.device {
             let mut rule = device.profile.parse::<DeviceProfile>()?.rule();
@@ -34,6 +42,6 @@ impl Scene {
             }
             policy.sources.push(rule);
         }
-        Ok(Self { profile, policy, boards })
+        Ok(Self { profile, policy, driver, boards })
     }
 }

@@ -13,7 +13,7 @@ use windlass_core::{
 use windlass_kubelet_sim::{Admission, Allotment, NodeStatus, Pod, PodStatus, Question};
 
 use super::{
-    event::{Alternative, Arrival, Container, Counts, Event, Failure},
+    event::{Alternative, Arrival, Container, Counts, Event, Failure, Gets},
     fault::Trouble,
     pods, runtime,
     stage::{QUIET_PERIOD, Stage},
@@ -36,7 +36,7 @@ pub(super) struct Script<'a> {
 }
 
 /// How long any step may take.
-const STEP_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const STEP_LIMIT: Duration = Duration::from_secs(5);
 
 /// How long it may take until a device is clean again: the kubelet's answer to who holds what serves for
 /// five seconds.
@@ -86,15 +86,7 @@ impl<'a> Script<'a> {
     }
 
     async fn discover(&mut self) -> Result<Inventory> {
-        let mut state = self.stage.state.clone();
-        let complete = state.wait_for(|state| state.inventory.is_complete());
-        let state = timeout(STEP_LIMIT, complete).await.context("no inventory in time")??;
-        let inventory = state.inventory.clone();
-        drop(state);
-        ensure!(
-            inventory.simulated.is_some(),
-            "the agent does not say that the machine is simulated"
-        );
+        let inventory = discovered(self.stage).await?;
         self.tell(&Event::Discovered {
             inventory: inventory.clone(),
             took_ms: ms(self.stage.agent_started),
@@ -228,10 +220,7 @@ impl<'a> Script<'a> {
                 .preference
                 .as_ref()
                 .and_then(|asked| alternative(inventory, &state.topology, policy, asked)),
-            cdi_devices,
-            files: edits.files(),
-            env: own.chain(edits.env).collect(),
-            device_nodes: edits.device_nodes,
+            gets: Gets::new(cdi_devices, edits, own.collect()),
         })
     }
 
@@ -332,6 +321,16 @@ impl<'a> Script<'a> {
     }
 }
 
+/// What the agent has found, once every source has answered.
+pub(super) async fn discovered(stage: &Stage) -> Result<Inventory> {
+    let mut node = stage.state.clone();
+    let complete = node.wait_for(|node| node.inventory.is_complete());
+    let node = timeout(STEP_LIMIT, complete).await.context("no inventory in time")??;
+    let is_simulated = node.inventory.simulated.is_some();
+    ensure!(is_simulated, "the agent does not say that the machine is simulated");
+    Ok(node.inventory.clone())
+}
+
 /// The kubelet's question is asked again, to learn what came second.
 fn alternative(
     inventory: &Inventory,
@@ -390,6 +389,7 @@ fn counts(node: &NodeStatus, resource: &str) -> Counts {
     Counts { resource: resource.to_owned(), capacity, allocatable }
 }
 
-fn ms(since: Instant) -> f64 {
+/// Milliseconds since then.
+pub(super) fn ms(since: Instant) -> f64 {
     (since.elapsed().as_secs_f64() * 10_000.0).round() / 10.0
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -20,11 +21,11 @@ use windlass_kubelet_sim::Kubelet;
 use windlass_machine::{Machine, simulated_driver};
 use windlass_node::{
     Agent, Config, causes,
-    config::{DriverPlaces, HealthPolicy, Policy, SessionLimits},
+    config::{ClusterAccess, DriverPlaces, HealthPolicy, Policy, SessionLimits},
     state::NodeState,
 };
 
-use super::{boards::Boards, event::Event, scene::Scene};
+use super::{boards::Boards, claims::Surroundings, event::Event, scene::Scene};
 use crate::{
     commands::{clock, host_flags},
     logging,
@@ -56,8 +57,8 @@ const LOG_TAIL: usize = 5;
 
 impl Stage {
     /// Makes the machine, starts the kubelet, then the agent.
-    pub(super) fn set(scene: Scene) -> Result<Self> {
-        let Scene { profile, policy, boards } = scene;
+    pub(super) fn set(scene: Scene, cluster: Option<&Surroundings>) -> Result<Self> {
+        let Scene { profile, policy, driver, boards } = scene;
         let folder = tempfile::Builder::new()
             .prefix("windlass-")
             .tempdir()
@@ -72,7 +73,12 @@ impl Stage {
         settings.numa_nodes = (0..8).collect();
         let kubelet = Kubelet::start(settings).context("cannot start the embedded kubelet")?;
         let agent_started = Instant::now();
-        let agent = Agent::start(&config(folder.path(), &machine, policy), clock());
+        let mut config = config(folder.path(), &machine, policy);
+        config.dra_driver = driver;
+        if let Some(cluster) = cluster {
+            config.cluster = access(folder.path(), cluster)?;
+        }
+        let agent = Agent::start(&config, clock());
         let agent = agent.context("cannot start the agent")?;
         let state = agent.state();
         let (stop, ended) = (CancellationToken::new(), CancellationToken::new());
@@ -99,6 +105,13 @@ impl Stage {
         cdi_dir(self.dir())
     }
 
+    /// The CDI documents that are there for claims.
+    pub(super) fn claim_documents(&self) -> Result<Vec<String>> {
+        let entries = fs::read_dir(self.cdi_dir()).context("cannot read the CDI documents")?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        Ok(names.filter(|name| name.contains("-claim-")).collect())
+    }
+
     /// Ends when the agent ends, which it should not.
     pub(super) async fn agent_failed(&self) {
         self.ended.cancelled().await;
@@ -106,7 +119,7 @@ impl Stage {
 
     /// The last of what the agent had to say.
     pub(super) fn agent_log_end(&self) -> String {
-        let text = std::fs::read_to_string(log(self.dir())).unwrap_or_default();
+        let text = fs::read_to_string(log(self.dir())).unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();
         let tail = &lines[lines.len().saturating_sub(LOG_TAIL)..];
         format!(
@@ -178,6 +191,15 @@ fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
         state_dir: folder.join("state"),
         ..Config::default()
     }
+}
+
+/// The way to the cluster, which is told by a file.
+fn access(folder: &Path, cluster: &Surroundings) -> Result<ClusterAccess> {
+    let (text, node) = cluster.access();
+    let path = folder.join("kubeconfig");
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    let node_name = Some(node.to_owned());
+    Ok(ClusterAccess { kubeconfig: Some(path), node_name, ..ClusterAccess::default() })
 }
 
 fn cdi_dir(folder: &Path) -> PathBuf {

@@ -7,9 +7,10 @@ use std::{
 };
 
 use anyhow::Result;
+use serde::Serialize;
 use windlass_core::inventory::Inventory;
 
-use super::event::{Alternative, Arrival, Container, Counts, Event, Failure};
+use super::event::{Alternative, Arrival, Container, Counts, Event, Failure, Gets};
 use crate::{
     commands::{Known, Topology, Width, device_tables, sources},
     screen::{Paint, Tone, count, line, wrapped},
@@ -25,17 +26,29 @@ pub(super) enum Teller {
     Json,
 }
 
+/// What can be told.
+pub(super) trait Tell: Serialize {
+    /// In words, for people.
+    fn lines(&self, words: Words) -> Vec<String>;
+}
+
+impl Tell for Event {
+    fn lines(&self, words: Words) -> Vec<String> {
+        words.lines(self)
+    }
+}
+
 /// The people's words for events; the methods return lines.
 #[derive(Clone, Copy)]
-struct Words(Paint);
+pub(super) struct Words(Paint);
 
 // === impl Teller ===
 
 impl Teller {
-    pub(super) fn tell(self, event: &Event) -> Result<()> {
+    pub(super) fn tell(self, event: &impl Tell) -> Result<()> {
         match self {
             Self::Json => line(serde_json::to_string(event)?)?,
-            Self::Text(paint) => Words(paint).lines(event).into_iter().try_for_each(line)?,
+            Self::Text(paint) => event.lines(Words(paint)).into_iter().try_for_each(line)?,
         }
         Ok(())
     }
@@ -137,8 +150,8 @@ impl Words {
             let words = format!("{}: {why_not}", devices.join(" "));
             lines.extend(wrapped("         not   ", words.split_whitespace()));
         }
-        lines.extend(wrapped("         gets  ", gets(container)));
-        lines.extend(cdi_kinds(&container.cdi_devices).into_iter().map(|(kind, names)| {
+        lines.extend(wrapped("         gets  ", gets(&container.gets)));
+        lines.extend(cdi_kinds(&container.gets.cdi_devices).into_iter().map(|(kind, names)| {
             self.quiet(format!("         by    {} of {kind}", count(names, "CDI name")))
         }));
         lines
@@ -209,7 +222,7 @@ impl Words {
         lines
     }
 
-    fn finished(self, steps: usize, pods: usize, took_ms: f64) -> Vec<String> {
+    pub(super) fn finished(self, steps: usize, pods: usize, took_ms: f64) -> Vec<String> {
         let (pods, seconds) = (count(pods, "pod"), took_ms / 1000.0);
         self.heading(&format!("All {steps} steps happened, {pods} served, in {seconds:.1} s."))
     }
@@ -223,28 +236,32 @@ impl Words {
     }
 
     /// A part of the story begins: an empty line before it, none after.
-    fn heading(self, text: &str) -> Vec<String> {
+    pub(super) fn heading(self, text: &str) -> Vec<String> {
         vec![String::new(), self.strong(text)]
     }
 
-    fn ok(self) -> String {
+    pub(super) fn ok(self) -> String {
         self.0.text(Tone::Good, "ok")
     }
 
-    fn strong(self, text: impl Display) -> String {
+    pub(super) fn tone(self, tone: Tone, text: impl Display) -> String {
+        self.0.text(tone, text)
+    }
+
+    pub(super) fn strong(self, text: impl Display) -> String {
         self.0.text(Tone::Strong, text)
     }
 
-    fn quiet(self, text: impl Display) -> String {
+    pub(super) fn quiet(self, text: impl Display) -> String {
         self.0.text(Tone::Quiet, text)
     }
 
-    fn took(self, ms: f64) -> String {
+    pub(super) fn took(self, ms: f64) -> String {
         self.quiet(format!("({ms:.1} ms)"))
     }
 }
 
-fn waiting(device: &str, end: &str, quiet_s: f64) -> Vec<String> {
+pub(super) fn waiting(device: &str, end: &str, quiet_s: f64) -> Vec<String> {
     let rule = format!("must pass its probe after {quiet_s:.1} s without trouble");
     vec![format!("  .. {end}; {device} {rule}")]
 }
@@ -263,7 +280,7 @@ fn allocatable(counts: &Counts) -> String {
 
 /// What a container is given: nodes by their paths, but for those of graphics, of which there are two
 /// for each GPU, and files by their number.
-fn gets(container: &Container) -> Vec<String> {
+pub(super) fn gets(container: &Gets) -> Vec<String> {
     let nodes = container.device_nodes.iter();
     let (graphics, nodes): (Vec<_>, Vec<_>) = nodes.partition(|path| path.starts_with(GRAPHICS));
     let mut gets: Vec<_> = nodes.into_iter().cloned().collect();
@@ -289,7 +306,7 @@ fn many(number: usize, noun: &str) -> String {
 }
 
 /// How many names there are of each CDI kind.
-fn cdi_kinds(names: &[String]) -> BTreeMap<&str, usize> {
+pub(super) fn cdi_kinds(names: &[String]) -> BTreeMap<&str, usize> {
     let mut kinds = BTreeMap::new();
     for (kind, _) in names.iter().filter_map(|name| name.split_once('=')) {
         *kinds.entry(kind).or_default() += 1;

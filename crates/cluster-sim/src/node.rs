@@ -1,0 +1,140 @@
+//! A node of the cluster with an embedded kubelet: bound pods go there, and slices go when it says so.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::{
+    core::v1::{Container, Pod, PodSpec},
+    resource::v1::ResourceClaim,
+};
+use windlass_core::selector::Amount;
+use windlass_kubelet_sim::{self as kubelet, Calls, ClaimId, Event, PodClaim};
+
+use crate::{api::Objects, cluster::Scheduled};
+
+/// A bound pod as the kubelet of its node gets it, with its claims.
+pub fn pod(scheduled: &Scheduled) -> kubelet::Pod {
+    let Scheduled { pod, claims } = scheduled;
+    let spec = pod.spec.clone().unwrap_or_default();
+    let (named, special) = (named(pod, &spec, claims), special(pod, claims));
+    let by_claim = resources_of_claims(pod);
+    let plain = |container: &Container| kubelet::Container {
+        name: container.name.clone(),
+        limits: limits(container, &by_claim),
+    };
+    let base = kubelet::Pod::new(pod.metadata.name.clone().unwrap_or_default());
+    let mut bound = kubelet::Pod {
+        namespace: pod.metadata.namespace.clone().unwrap_or_else(|| base.namespace.clone()),
+        uid: pod.metadata.uid.clone().unwrap_or_else(|| base.uid.clone()),
+        claims: named.into_iter().chain(special).collect(),
+        ..base
+    };
+    for container in spec.init_containers.iter().flatten() {
+        let is_sidecar = container.restart_policy.as_deref() == Some("Always");
+        let container = plain(container);
+        bound = if is_sidecar { bound.sidecar(container) } else { bound.init(container) };
+    }
+    bound.containers = spec.containers.iter().map(plain).collect();
+    bound
+}
+
+/// Deletes slices whenever the kubelet of a node would have, for as long as that exists.
+pub async fn follow_wipes(node: &str, calls: &Calls, objects: &Objects) {
+    let mut told = 0;
+    loop {
+        let news = calls.news(&mut told).await;
+        if news.is_empty() {
+            return;
+        }
+        for event in news {
+            match event {
+                Event::SlicesWiped { driver: None } => objects.wipe_slices(node),
+                Event::SlicesWiped { driver: Some(driver) } => {
+                    objects.wipe_driver_slices(node, &driver)
+                }
+                _ => 0,
+            };
+        }
+    }
+}
+
+/// The claims that the pod's specification names, with the containers that use each.
+fn named(pod: &Pod, spec: &PodSpec, claims: &[ResourceClaim]) -> Vec<PodClaim> {
+    let statuses = pod.status.iter().flat_map(|it| it.resource_claim_statuses.iter().flatten());
+    let made: BTreeMap<_, _> =
+        statuses.map(|it| (it.name.as_str(), it.resource_claim_name.as_deref())).collect();
+    let references = spec.resource_claims.iter().flatten();
+    let of = |reference: &k8s_openapi::api::core::v1::PodResourceClaim| {
+        let name = reference.resource_claim_name.as_deref();
+        let name = name.or_else(|| made.get(reference.name.as_str()).copied().flatten())?;
+        let claim = known(&reference.name, find(claims, name)?);
+        Some(containers(spec).fold(claim, used_by))
+    };
+    references.filter_map(of).collect()
+}
+
+fn used_by(mut claim: PodClaim, container: &Container) -> PodClaim {
+    let resources = container.resources.iter();
+    let uses = resources.flat_map(|it| it.claims.iter().flatten());
+    for one in uses.filter(|one| one.name == claim.name).cloned().collect::<Vec<_>>() {
+        claim = match one.request {
+            Some(request) => claim.request_used_by(request, &container.name),
+            None => claim.used_by(&container.name),
+        };
+    }
+    claim
+}
+
+/// The claim that the scheduler made for extended resources.
+fn special(pod: &Pod, claims: &[ResourceClaim]) -> Option<PodClaim> {
+    let status = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
+    let claim = find(claims, &status.resource_claim_name)?;
+    let claim = known(&status.resource_claim_name, claim).for_extended_resources();
+    let uses = status.request_mappings.iter();
+    Some(
+        uses.fold(claim, |claim, one| {
+            claim.request_used_by(&one.request_name, &one.container_name)
+        }),
+    )
+}
+
+fn find<'a>(claims: &'a [ResourceClaim], name: &str) -> Option<&'a ResourceClaim> {
+    claims.iter().find(|claim| claim.metadata.name.as_deref() == Some(name))
+}
+
+fn known(name: &str, claim: &ResourceClaim) -> PodClaim {
+    let id = ClaimId {
+        namespace: claim.metadata.namespace.clone().unwrap_or_default(),
+        name: claim.metadata.name.clone().unwrap_or_default(),
+        uid: claim.metadata.uid.clone().unwrap_or_default(),
+    };
+    let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
+    let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
+    let results = devices.iter().flat_map(|devices| devices.results.iter().flatten());
+    results.fold(PodClaim::new(name, id), |claim, result| claim.driver(&result.driver))
+}
+
+/// What device plugins are asked for: no core resources, and nothing that a claim serves.
+fn limits(container: &Container, by_claim: &BTreeSet<(String, String)>) -> kubelet::pod::Limits {
+    let resources = container.resources.as_ref();
+    let asked = resources.and_then(|it| it.limits.as_ref().or(it.requests.as_ref()));
+    let of_plugins = asked.into_iter().flatten().filter(|(resource, _)| {
+        resource.contains('/') && !by_claim.contains(&(container.name.clone(), (*resource).clone()))
+    });
+    let limit = |(resource, quantity): (&String, &_)| (resource.clone(), count(quantity));
+    of_plugins.map(limit).filter(|(_, count)| *count > 0).collect()
+}
+
+fn count(quantity: &k8s_openapi::apimachinery::pkg::api::resource::Quantity) -> u64 {
+    let amount = Amount::parse(&quantity.0).unwrap_or(Amount::ZERO).rounded_up();
+    u64::try_from(amount).unwrap_or(0)
+}
+
+fn resources_of_claims(pod: &Pod) -> BTreeSet<(String, String)> {
+    let status = pod.status.as_ref().and_then(|it| it.extended_resource_claim_status.as_ref());
+    let mappings = status.into_iter().flat_map(|status| &status.request_mappings);
+    mappings.map(|it| (it.container_name.clone(), it.resource_name.clone())).collect()
+}
+
+fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    spec.init_containers.iter().flatten().chain(&spec.containers)
+}

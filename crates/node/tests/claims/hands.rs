@@ -1,0 +1,96 @@
+//! In whose hands devices are, by three accounts: the kubelet's, the driver's record, the scheduler's
+//! allocations. No device is in two.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
+use windlass_kubelet_sim::PodPhase;
+
+use crate::world::World;
+
+/// Owners by device.
+type Hands = BTreeMap<String, BTreeSet<String>>;
+
+impl World {
+    /// No device is in two hands, whoever is asked.
+    pub(crate) fn check(&self) {
+        self.in_one_hand().unwrap_or_else(|why| panic!("{why}"));
+        self.as_allocated();
+    }
+
+    /// As [`World::check`], for who has more to say of it.
+    pub(crate) fn in_one_hand(&self) -> Result<(), String> {
+        let (kubelets, drivers) = (self.by_the_kubelet(), self.by_the_driver());
+        let mut all = kubelets.clone();
+        for (device, owners) in &drivers {
+            all.entry(device.clone()).or_default().extend(owners.clone());
+        }
+        let mut twice = all.iter().filter(|(_, owners)| owners.len() > 1);
+        let in_words = |(device, owners)| Err(format!("{device} is in the hands of {owners:?}"));
+        twice.next().map_or(Ok(()), in_words)
+    }
+
+    /// Claims that are prepared, and containers with the device plugin's devices.
+    fn by_the_kubelet(&self) -> Hands {
+        let (node, admins) = (self.kubelet.node(), self.admins());
+        let mut hands = Hands::new();
+        let claims = node.claims.values().filter(|claim| !admins.contains(&claim.uid));
+        for claim in claims {
+            for device in claim.devices.values().flatten() {
+                hands.entry(device.name.clone()).or_default().insert(claim.uid.clone());
+            }
+        }
+        // What was refused, at a restart too, has nothing.
+        let admitted = node.pods.iter().filter(|(_, pod)| pod.phase == PodPhase::Admitted);
+        for (uid, pod) in admitted {
+            let resources = pod.containers.values().flat_map(|it| it.devices.values());
+            for id in resources.flat_map(|numa| numa.values().flatten()) {
+                hands.entry(id.to_lowercase()).or_default().insert(format!("pod {uid}"));
+            }
+        }
+        hands
+    }
+
+    fn by_the_driver(&self) -> Hands {
+        let mut hands = Hands::new();
+        for (uid, devices) in self.record() {
+            for (device, _) in devices.into_iter().filter(|(_, usage)| usage != "admin") {
+                hands.entry(device).or_default().insert(uid.clone());
+            }
+        }
+        hands
+    }
+
+    /// What is prepared is what the scheduler chose, where the claim is there still.
+    fn as_allocated(&self) {
+        let node = self.kubelet.node();
+        for claim in self.objects().list::<ResourceClaim>() {
+            let uid = claim.metadata.uid.clone().unwrap_or_default();
+            let mut known = node.claims.values().filter(|it| it.uid == uid && it.is_prepared);
+            let Some(prepared) = known.next() else { continue };
+            let prepared = prepared.devices.values().flatten().map(|it| it.name.clone());
+            let chosen = allocated(&claim).into_iter().map(|it| it.device);
+            assert_eq!(
+                prepared.collect::<BTreeSet<_>>(),
+                chosen.collect::<BTreeSet<_>>(),
+                "claim {uid} has what was chosen for it"
+            );
+        }
+    }
+
+    /// Claims that look at devices that others have.
+    fn admins(&self) -> BTreeSet<String> {
+        let claims = self.objects().list::<ResourceClaim>().into_iter();
+        let is_admin = |claim: &ResourceClaim| {
+            allocated(claim).iter().any(|result| result.admin_access == Some(true))
+        };
+        claims.filter(is_admin).filter_map(|claim| claim.metadata.uid).collect()
+    }
+}
+
+/// What the scheduler chose for a claim.
+pub(crate) fn allocated(claim: &ResourceClaim) -> Vec<DeviceRequestAllocationResult> {
+    let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
+    let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
+    devices.and_then(|devices| devices.results.clone()).unwrap_or_default()
+}

@@ -1,0 +1,165 @@
+//! Whoever ends in the middle finds what was, or cleans it up.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use tokio::task::yield_now;
+use windlass_cluster_sim::{
+    api::{Effect, Fault, Objects},
+    node as bound,
+};
+use windlass_kubelet_sim::Grant;
+use windlass_node::config::DraOffer;
+
+use crate::{
+    common::running::LIMIT,
+    wish::{SPACE, gpus, pod, template},
+    world::{NODE, World, devices, published, uid},
+};
+
+/// How far the agent gets with a claim before it is killed, in turns of the runtime: from before the call
+/// arrives until after it was answered.
+const TURNS: [usize; 10] = [0, 2, 5, 9, 14, 20, 30, 45, 70, 120];
+
+#[tokio::test]
+async fn an_agent_that_is_killed_between_prepare_and_answer_leaves_the_next_one_the_same_devices() {
+    let mut world = World::new(DraOffer::Instead).await;
+    for turns in TURNS {
+        let name = format!("p{turns}");
+        world.objects().put(&template(SPACE, &name, &gpus(2)));
+        let wanted = pod((SPACE, &name), &["main"], ("resourceClaimTemplateName", &name));
+        let scheduled = world.cluster.schedule(&wanted).expect("a node");
+        world.admit(bound::pod(&scheduled)).await.expect("it fits");
+        let uid = uid(&scheduled);
+        tokio::select! {
+            biased;
+            _ = Box::pin(world.kubelet.sync_pod(&uid)) => {}
+            () = async { for _ in 0..turns { yield_now().await } } => {}
+        }
+        world.kill_agent().await;
+        world.check();
+        world.start_agent();
+        world.registered().await;
+        let grant = world.started(&uid, "main").await;
+        assert_eq!(grant.cdi_devices.len(), 4, "after {turns} turns: {grant:?}");
+        let prepared = world.record().into_iter().flat_map(|(_, devices)| devices);
+        let prepared = prepared.map(|(device, _)| device).collect();
+        assert_eq!(devices(&scheduled), prepared, "after {turns} turns");
+        world.check();
+        world.end(&scheduled).await;
+    }
+    world.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_is_killed_while_the_claim_is_read_has_taken_nothing() {
+    let mut world = World::new(DraOffer::Instead).await;
+    let slow = Effect::Delay(Duration::from_secs(3600));
+    world.cluster.server().inject(Fault::at("resourceclaims", slow).only("GET"));
+    world.objects().put(&template(SPACE, "p", &gpus(1)));
+    let wanted = pod((SPACE, "p"), &["main"], ("resourceClaimTemplateName", "p"));
+    let scheduled = world.cluster.schedule(&wanted).expect("a node");
+    world.admit(bound::pod(&scheduled)).await.expect("it fits");
+    let asked = |objects: &Objects| {
+        objects.log().iter().any(|it| it.path.contains("resourceclaims")).then_some(())
+    };
+    let (uid, objects) = (uid(&scheduled), world.objects());
+    tokio::select! {
+        _ = Box::pin(world.kubelet.sync_pod(&uid)) => panic!("nobody answers"),
+        asked = objects.until(LIMIT, asked) => asked.expect("the driver asks"),
+    }
+    world.kill_agent().await;
+    assert_eq!(world.left(), [""; 0]);
+    world.cluster.server().heal();
+    world.start_agent();
+    world.registered().await;
+    world.started(&uid, "main").await;
+    world.check();
+    world.end(&scheduled).await;
+    world.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn claims_outlive_the_kubelet_and_what_it_deletes_is_published_again() {
+    let world = World::new(DraOffer::Instead).await;
+    let (one, _) = world.run("one", &gpus(1)).await;
+    let (two, _) = world.run("two", &gpus(3)).await;
+    let before = world.kubelet.node().claims.clone();
+    world.kubelet.restart().await.expect("it restarts");
+    world.settled().await;
+    for (name, claim) in &world.kubelet.node().claims {
+        assert_eq!(claim.devices, before[name].devices);
+    }
+    world.check();
+    let (three, _) = world.run("three", &gpus(4)).await;
+    world.kubelet.stop().await;
+    world.kubelet.delete(&uid(&one)).await;
+    world.kubelet.restart().await.expect("it starts");
+    world.settled().await;
+    world.check();
+    let space = one.pod.metadata.namespace.as_deref().unwrap_or_default();
+    world.cluster.delete_pod(space, "one").expect("it was there");
+    for pod in [&two, &three] {
+        world.end(pod).await;
+    }
+    world.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn after_a_reboot_the_same_claims_have_the_same_devices() {
+    let mut world = World::new(DraOffer::Instead).await;
+    let (pod, first) = world.run("p", &gpus(2)).await;
+    world.stop_agent().await;
+    world.kubelet.reboot().await.expect("it starts");
+    world.start_agent();
+    world.registered().await;
+    let again = world.started(&uid(&pod), "main").await;
+    // The kubelet adds what it is told to what it knew.
+    let names = |grant: &Grant| grant.cdi_devices.iter().cloned().collect::<BTreeSet<_>>();
+    assert_eq!(names(&again), names(&first));
+    world.check();
+    world.end(&pod).await;
+    world.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn slices_that_somebody_deletes_come_back_while_claims_are_used() {
+    let world = World::new(DraOffer::Instead).await;
+    let before = published(&world.objects());
+    let (pod, _) = world.run("p", &gpus(1)).await;
+    for _ in 0..3 {
+        assert!(world.objects().wipe_slices(NODE) > 0);
+        world.settled().await;
+        assert_eq!(published(&world.objects()).len(), before.len());
+    }
+    world.check();
+    world.end(&pod).await;
+    world.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn without_the_api_server_what_is_prepared_stays_and_new_claims_wait_for_it() {
+    let mut world = World::new(DraOffer::Instead).await;
+    let (kept, _) = world.run("kept", &gpus(1)).await;
+    let (gone, _) = world.run("gone", &gpus(1)).await;
+    world.objects().put(&template(SPACE, "new", &gpus(1)));
+    let wanted = pod((SPACE, "new"), &["main"], ("resourceClaimTemplateName", "new"));
+    let new = world.cluster.schedule(&wanted).expect("a node");
+    world.cluster.server_mut().go_away().await;
+    world.admit(bound::pod(&new)).await.expect("it fits");
+    let why = world.try_start(&uid(&new), "main").await.expect_err("it is away");
+    assert!(why.contains("cannot read claim default/new-devices-"), "{why}");
+    world.kubelet.delete(&uid(&gone)).await;
+    assert_eq!(world.record().len(), 1, "what goes needs no API server");
+    world.check();
+    world.kill_agent().await;
+    world.start_agent();
+    world.registered().await;
+    world.cluster.server_mut().come_back();
+    world.started(&uid(&new), "main").await;
+    world.check();
+    let space = gone.pod.metadata.namespace.as_deref().unwrap_or_default();
+    world.cluster.delete_pod(space, "gone").expect("it was there");
+    world.end(&kept).await;
+    world.end(&new).await;
+    world.nothing_is_left().await;
+}

@@ -1,0 +1,81 @@
+//! Pods that go before their time, claims that are replaced, many at once.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use tokio::task::JoinSet;
+use windlass_cluster_sim::node as bound;
+use windlass_node::config::DraOffer;
+
+use crate::{
+    wish::{SPACE, claim, gpus, pod, template},
+    world::{World, devices, uid},
+};
+
+#[tokio::test]
+async fn the_devices_of_a_force_deleted_pod_go_to_another_when_its_containers_have_ended() {
+    let world = World::new(DraOffer::Instead).await;
+    let (old, _) = world.run("old", &gpus(world.gpus)).await;
+    // The object goes and its claim with it, while its containers run on.
+    world.cluster.delete_pod(SPACE, "old").expect("it was there");
+    world.objects().put(&template(SPACE, "new", &gpus(1)));
+    let wanted = pod((SPACE, "new"), &["main"], ("resourceClaimTemplateName", "new"));
+    let new = world.cluster.schedule(&wanted).expect("the scheduler takes them for free");
+    assert!(devices(&old).is_superset(&devices(&new)));
+    world.admit(bound::pod(&new)).await.expect("it fits");
+    let why = world.try_start(&uid(&new), "main").await.expect_err("held");
+    assert!(why.contains("is held by claim default/old-devices-"), "{why}");
+    world.check();
+    world.kubelet.delete(&uid(&old)).await;
+    world.started(&uid(&new), "main").await;
+    world.check();
+    world.end(&new).await;
+    world.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_was_replaced_by_another_of_its_name_is_told_from_it() {
+    let world = World::new(DraOffer::Instead).await;
+    world.objects().create(&claim("c", &gpus(1))).expect("created");
+    let by_name = ("resourceClaimName", "c");
+    let (old, _) = world.run_pod(&pod((SPACE, "p"), &["main"], by_name)).await;
+    // The pod and its claim are replaced while the kubelet does not know of it.
+    world.cluster.delete_pod(SPACE, "p").expect("it was there");
+    world.objects().delete::<ResourceClaim>(SPACE, "c").expect("unused");
+    world.objects().create(&claim("c", &gpus(2))).expect("created");
+    let new = world.cluster.schedule(&pod((SPACE, "p"), &["main"], by_name)).expect("a node");
+    world.admit(bound::pod(&new)).await.expect("it fits");
+    world.try_start(&uid(&new), "main").await.expect_err("the kubelet has the old");
+    world.check();
+    world.kubelet.delete(&uid(&old)).await;
+    let grant = world.started(&uid(&new), "main").await;
+    assert_eq!(grant.cdi_devices.len(), 4, "two devices, each by two names");
+    world.check();
+    world.end(&new).await;
+    world.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_hundred_pods_at_once_are_all_served() {
+    let world = Arc::new(World::new(DraOffer::Instead).await);
+    let mut pods = JoinSet::new();
+    for number in 0..100 {
+        let world = Arc::clone(&world);
+        pods.spawn(async move { live(&world, number).await });
+    }
+    while let Some(lived) = pods.join_next().await {
+        lived.expect("it was served");
+    }
+    world.nothing_is_left().await;
+}
+
+/// A pod's whole life, once there is a device for it.
+async fn live(world: &World, number: usize) {
+    let name = format!("p{number}");
+    world.objects().put(&template(SPACE, &name, &gpus(1 + number % 2)));
+    let wanted = pod((SPACE, &name), &["main"], ("resourceClaimTemplateName", &name));
+    let scheduled = world.placed(&wanted).await;
+    world.start(&scheduled).await;
+    world.check();
+    world.end(&scheduled).await;
+}

@@ -1,0 +1,98 @@
+//! The ways in which claims ask for devices.
+
+use serde_json::json;
+use windlass_node::config::DraOffer;
+
+use crate::{
+    hands::allocated,
+    wish::{ADMINS, EXTENDED, SPACE, claim, gpus, pod, template, with_limit},
+    world::{World, devices, uid},
+};
+
+#[tokio::test]
+async fn a_claim_gets_a_device_that_has_the_attributes_it_asks_for() {
+    let world = World::new(DraOffer::Instead).await;
+    let expression = "device.attributes['resource.kubernetes.io'].numaNode == 1 \
+                      && device.attributes['gpu.nvidia.com'].architecture == 'Hopper' \
+                      && device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('40Gi')) > 0";
+    let request = json!({"name": "gpu", "exactly": {
+        "deviceClassName": "gpu", "selectors": [{"cel": {"expression": expression}}],
+    }});
+    let (pod, grant) = world.run("p", &json!({"requests": [request]})).await;
+    assert_eq!(devices(&pod).len(), 1);
+    assert_eq!(grant.cdi_devices.len(), 2, "its own, and the device's: {grant:?}");
+    world.check();
+    world.end(&pod).await;
+    world.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn containers_and_pods_that_name_one_claim_have_one_device() {
+    let world = World::new(DraOffer::Instead).await;
+    world.objects().create(&claim("shared", &gpus(1))).expect("created");
+    let by_name = ("resourceClaimName", "shared");
+    let (first, train) = world.run_pod(&pod((SPACE, "p1"), &["train", "watch"], by_name)).await;
+    let watch = world.started(&uid(&first), "watch").await;
+    assert_eq!(train.cdi_devices, watch.cdi_devices);
+    let (second, other) = world.run_pod(&pod((SPACE, "p2"), &["main"], by_name)).await;
+    assert_eq!(train.cdi_devices, other.cdi_devices);
+    let (third, _) = world.run("p3", &gpus(1)).await;
+    assert!(devices(&third).is_disjoint(&devices(&first)));
+    world.check();
+    world.end(&first).await;
+    assert_eq!(world.record().len(), 2, "the second pod has the claim still");
+    world.check();
+    world.end(&second).await;
+    world.end(&third).await;
+    world.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn an_administrators_claim_has_what_others_have_and_takes_it_from_nobody() {
+    let world = World::new(DraOffer::Instead).await;
+    let (holder, _) = world.run("holder", &gpus(2)).await;
+    let all = json!({"requests": [{"name": "all", "exactly": {
+        "deviceClassName": "gpu", "allocationMode": "All", "adminAccess": true,
+    }}]});
+    world.objects().put(&template(ADMINS, "all", &all));
+    let look = pod((ADMINS, "look"), &["main"], ("resourceClaimTemplateName", "all"));
+    let (look, _) = world.run_pod(&look).await;
+    assert_eq!(devices(&look).len(), world.gpus);
+    let (late, _) = world.run("late", &gpus(6)).await;
+    assert!(devices(&late).is_disjoint(&devices(&holder)));
+    world.check();
+    for pod in [&look, &holder, &late] {
+        world.end(pod).await;
+    }
+    world.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn of_several_alternatives_the_first_that_there_is_is_prepared_under_its_requests_name() {
+    let world = World::new(DraOffer::Instead).await;
+    let huge = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('1Ti')) > 0";
+    let alternatives = json!([
+        {"name": "huge", "deviceClassName": "gpu", "selectors": [{"cel": {"expression": huge}}]},
+        {"name": "two", "deviceClassName": "gpu", "count": 2},
+    ]);
+    let asks = json!({"requests": [{"name": "gpu", "firstAvailable": alternatives}]});
+    let (pod, _) = world.run("p", &asks).await;
+    let chosen = allocated(&pod.claims[0]);
+    assert!(chosen.len() == 2 && chosen.iter().all(|it| it.request == "gpu/two"), "{chosen:?}");
+    let node = world.kubelet.node();
+    let mut prepared = node.claims.values().flat_map(|it| it.devices.values().flatten());
+    assert!(prepared.all(|it| it.requests == ["gpu"]), "the name before the stroke");
+    world.check();
+    world.end(&pod).await;
+    world.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_limit_that_a_class_answers_for_is_served_by_a_claim() {
+    let world = World::new(DraOffer::Instead).await;
+    let (pod, grant) = world.run_pod(&with_limit("old-style", EXTENDED)).await;
+    assert_eq!((devices(&pod).len(), grant.cdi_devices.len()), (1, 2));
+    world.check();
+    world.end(&pod).await;
+    world.nothing_is_left().await;
+}

@@ -1,0 +1,292 @@
+//! A cluster of one node, whose parts come and go.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use k8s_openapi::api::{
+    core::v1::Pod,
+    resource::v1::{Device, ResourceSlice},
+};
+use serde_json::Value;
+use tokio::{
+    sync::Mutex,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use windlass_cluster_sim::{
+    api::Objects,
+    cluster::{Cluster, Scheduled},
+    node as bound,
+};
+use windlass_kubelet_sim::{self as kubelet, Admission, Grant, Kubelet, NodeStatus, Rejection};
+use windlass_machine::{Machine, Profile};
+use windlass_node::{
+    Config,
+    config::{ClusterAccess, DraOffer, DraPolicy, Policy},
+};
+
+use crate::{
+    common::{
+        node::node,
+        running::{LIMIT, Running},
+    },
+    wish::{SPACE, admins, class, pod, template},
+};
+
+pub(crate) const NODE: &str = "n1";
+
+const DRIVER: &str = "windlass.dev";
+
+/// What the kubelet told serves for five seconds: three looks in a row have to take longer, or a device that
+/// was given away since is taken for let go.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// How long a worker of the kubelet waits before it tries again.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The cluster.
+pub(crate) struct World {
+    pub(crate) cluster: Cluster,
+    pub(crate) kubelet: Kubelet,
+    pub(crate) config: Config,
+    pub(crate) agent: Option<Running>,
+    /// How many GPUs there are.
+    pub(crate) gpus: usize,
+    /// The scheduler places one pod after the other.
+    queue: Mutex<()>,
+    _machine: Machine,
+    _deeds: JoinSet<()>,
+}
+
+// === impl World ===
+
+impl World {
+    /// A node that offers the GPUs of a DGX H100 so, once they are published.
+    pub(crate) async fn new(offer: DraOffer) -> Self {
+        let profile = Profile::named("dgx-h100").expect("a shipped profile");
+        let dra = DraPolicy { offer, ..DraPolicy::default() };
+        let (folder, machine, config) = node(&profile, Policy { dra, ..Policy::default() });
+        let cluster = Cluster::start();
+        cluster.add_node(NODE);
+        cluster.objects().create(&class()).expect("created");
+        cluster.objects().create(&admins()).expect("created");
+        let kubeconfig = folder.join("kubeconfig");
+        std::fs::write(&kubeconfig, cluster.server().kubeconfig()).expect("written");
+        let access = ClusterAccess {
+            kubeconfig: Some(kubeconfig),
+            node_name: Some(NODE.to_owned()),
+            ..ClusterAccess::default()
+        };
+        let mut config = Config { cluster: access, ..config };
+        config.session.look_interval = LOOK;
+        let mut settings = kubelet::Config::new(&config.kubelet_dir);
+        settings.numa_nodes = (0..2).collect();
+        let kubelet = Kubelet::start(settings).expect("it starts");
+        let (calls, objects) = (kubelet.calls(), cluster.objects());
+        let mut deeds = JoinSet::new();
+        deeds.spawn(async move { bound::follow_wipes(NODE, &calls, &objects).await });
+        let (agent, gpus) = (None, 8);
+        let mut world = Self {
+            cluster,
+            kubelet,
+            config,
+            agent,
+            gpus,
+            queue: Mutex::default(),
+            _machine: machine,
+            _deeds: deeds,
+        };
+        world.start_agent();
+        let agent = world.agent.as_ref().expect("just started");
+        agent.until(|state| state.inventory.is_complete()).await;
+        world.settled().await;
+        world
+    }
+
+    pub(crate) fn objects(&self) -> Objects {
+        self.cluster.objects()
+    }
+
+    pub(crate) fn start_agent(&mut self) {
+        self.agent = Some(Running::start(&self.config).expect("it starts"));
+    }
+
+    /// Ends the agent as SIGTERM does.
+    pub(crate) async fn stop_agent(&mut self) {
+        if let Some(agent) = self.agent.take() {
+            agent.stop().await;
+        }
+    }
+
+    /// Ends the agent as SIGKILL does.
+    pub(crate) async fn kill_agent(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            agent.task.shutdown().await;
+        }
+        // What it was writing on another thread is a file before another agent reads it.
+        sleep(PAUSE).await;
+    }
+
+    /// Waits until the driver is registered, and every GPU is published and free.
+    pub(crate) async fn settled(&self) {
+        self.registered().await;
+        self.free(self.gpus).await;
+    }
+
+    pub(crate) async fn registered(&self) {
+        let connected = |node: &NodeStatus| {
+            node.drivers.get(DRIVER).is_some_and(|all| all.iter().any(|one| one.is_connected))
+        };
+        self.kubelet.wait_for(connected, LIMIT).await.expect("the driver registers");
+    }
+
+    /// Has a pod scheduled when it is its turn, and as often as it takes: others have what it wants.
+    pub(crate) async fn placed(&self, pod: &Pod) -> Scheduled {
+        let _turn = self.queue.lock().await;
+        let trying = async {
+            loop {
+                if let Ok(scheduled) = self.cluster.schedule(pod) {
+                    return scheduled;
+                }
+                sleep(PAUSE).await;
+            }
+        };
+        timeout(LIMIT, trying).await.expect("somebody ends in time")
+    }
+
+    /// Changes what is offered through which way, while the agent runs.
+    pub(crate) fn offer(&mut self, offer: DraOffer) {
+        self.config.policy.dra.offer = offer;
+        let agent = self.agent.as_ref().expect("it runs");
+        agent.policy.send_replace(Arc::new(self.config.policy.clone()));
+    }
+
+    /// Waits until so many GPUs are published without a taint.
+    pub(crate) async fn free(&self, count: usize) {
+        let free = |objects: &Objects| (free_gpus(objects) == count).then_some(());
+        if self.objects().until(LIMIT, free).await.is_err() {
+            let taints = published(&self.objects()).into_iter().map(|it| (it.name, it.taints));
+            panic!("not {count} are published and free: {:#?}", taints.collect::<Vec<_>>());
+        }
+    }
+
+    /// Has a pod with a claim of its own scheduled and run.
+    pub(crate) async fn run(&self, name: &str, devices: &Value) -> (Scheduled, Grant) {
+        self.objects().put(&template(SPACE, name, devices));
+        self.run_pod(&pod((SPACE, name), &["main"], ("resourceClaimTemplateName", name))).await
+    }
+
+    /// Has a pod scheduled and run; gives what its first container got.
+    pub(crate) async fn run_pod(&self, pod: &Pod) -> (Scheduled, Grant) {
+        let scheduled = self.cluster.schedule(pod).expect("a node");
+        let grant = self.start(&scheduled).await;
+        (scheduled, grant)
+    }
+
+    /// Admits a pod and starts its first container, as often as it takes.
+    pub(crate) async fn start(&self, scheduled: &Scheduled) -> Grant {
+        let pod = bound::pod(scheduled);
+        self.admit(pod.clone()).await.expect("it fits");
+        self.started(&pod.uid, &pod.containers[0].name).await
+    }
+
+    /// Has the kubelet admit a pod.
+    pub(crate) async fn admit(&self, pod: kubelet::Pod) -> Result<Admission, Rejection> {
+        Box::pin(self.kubelet.admit(pod)).await
+    }
+
+    /// Starts a container once.
+    pub(crate) async fn try_start(&self, pod: &str, container: &str) -> Result<Grant, String> {
+        let started = Box::pin(self.kubelet.start_container(pod, container)).await;
+        started.map_err(|why| why.to_string())
+    }
+
+    /// Starts a container, as often as it takes.
+    pub(crate) async fn started(&self, pod: &str, container: &str) -> Grant {
+        let mut last = None;
+        let trying = async {
+            loop {
+                match self.try_start(pod, container).await {
+                    Ok(grant) => return grant,
+                    Err(why) => last = Some(why),
+                }
+                sleep(PAUSE).await;
+            }
+        };
+        let started = timeout(LIMIT, trying).await.ok();
+        started.unwrap_or_else(|| panic!("pod {pod} does not start: {last:?}"))
+    }
+
+    /// Deletes a pod in order: its containers end and its claims are released before its object goes.
+    pub(crate) async fn end(&self, scheduled: &Scheduled) {
+        self.kubelet.delete(&uid(scheduled)).await;
+        let metadata = &scheduled.pod.metadata;
+        let (space, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
+        let deleted = self.cluster.delete_pod(space.unwrap_or_default(), name.unwrap_or_default());
+        deleted.expect("it was there");
+    }
+
+    /// What is left of claims, in the driver's record and among its documents.
+    pub(crate) fn left(&self) -> Vec<String> {
+        let record: Vec<_> =
+            self.record().into_iter().map(|(uid, _)| format!("record {uid}")).collect();
+        let documents = std::fs::read_dir(&self.config.cdi_dir).expect("there");
+        let names = documents.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        record.into_iter().chain(names.filter(|name| name.contains("-claim-"))).collect()
+    }
+
+    /// The driver's record: by claim, the devices and how it has them.
+    pub(crate) fn record(&self) -> Vec<(String, Vec<(String, String)>)> {
+        let Ok(text) = std::fs::read(self.config.state_dir.join("claims.json")) else {
+            return Vec::new();
+        };
+        let record: Value = serde_json::from_slice(&text).expect("JSON");
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let device = |it: &Value| (text(&it["name"]), text(&it["usage"]));
+        let claims = record["claims"].as_object().expect("a map").iter();
+        claims
+            .map(|(uid, entry)| {
+                let devices = entry["devices"].as_array().expect("a list").iter();
+                (uid.clone(), devices.map(device).collect())
+            })
+            .collect()
+    }
+
+    /// Waits until nothing is left of any claim, and everything is free again.
+    pub(crate) async fn nothing_is_left(&self) {
+        self.all_is_released().await;
+        self.settled().await;
+    }
+
+    /// Waits until nothing is left of any claim.
+    pub(crate) async fn all_is_released(&self) {
+        let gone = async {
+            while !(self.left().is_empty() && self.kubelet.node().claims.is_empty()) {
+                self.kubelet.reconcile_claims().await;
+                sleep(PAUSE).await;
+            }
+        };
+        let gone = timeout(LIMIT, gone).await;
+        assert!(gone.is_ok(), "{:?} and {:?} are left", self.left(), self.kubelet.node().claims);
+    }
+}
+
+/// The devices of all slices.
+pub(crate) fn published(objects: &Objects) -> Vec<Device> {
+    let slices = objects.list::<ResourceSlice>().into_iter();
+    slices.flat_map(|slice| slice.spec.devices.unwrap_or_default()).collect()
+}
+
+fn free_gpus(objects: &Objects) -> usize {
+    let devices = published(objects);
+    let gpus = devices.iter().filter(|it| it.name.starts_with("gpu-"));
+    gpus.filter(|it| it.taints.is_none()).count()
+}
+
+pub(crate) fn uid(scheduled: &Scheduled) -> String {
+    scheduled.pod.metadata.uid.clone().expect("it is in the API")
+}
+
+/// The devices that the scheduler gave a pod's claims.
+pub(crate) fn devices(scheduled: &Scheduled) -> BTreeSet<String> {
+    scheduled.claims.iter().flat_map(crate::hands::allocated).map(|it| it.device).collect()
+}

@@ -1,0 +1,181 @@
+//! The demo's cluster: an API server, a scheduler, the classes that are shipped, and one node.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::resource::v1::{
+    Device, DeviceAttribute, DeviceClass, DeviceTaint, ResourceClaim, ResourceSlice,
+};
+use serde_json::{Value, json};
+use windlass_cluster_sim::{api::Objects, cluster, cluster::Scheduled};
+use windlass_core::inventory::Inventory;
+use windlass_node::config::DriverName;
+
+use super::{
+    event::Published,
+    wish::{NAMESPACE, Wish},
+};
+use crate::commands::short_name;
+
+/// What the node is called.
+pub(super) const NODE: &str = "demo";
+
+/// The classes as they are shipped.
+const CLASSES: &str = include_str!("../../../../../deploy/deviceclasses.yaml");
+
+/// The driver that they are written for.
+const SHIPPED_FOR: &str = "windlass.dev";
+
+/// The cluster, with the driver that serves on its node.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    cluster: cluster::Cluster,
+    pub(super) driver: DriverName,
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// A cluster with one node and the classes, before anything is published.
+    pub(super) fn start(driver: DriverName) -> Result<Self> {
+        let cluster = cluster::Cluster::start();
+        cluster.add_node(NODE);
+        let text = CLASSES.replace(SHIPPED_FOR, driver.as_str());
+        let classes: Vec<DeviceClass> = serde_saphyr::from_multiple(&text)
+            .context("the shipped device classes do not parse")?;
+        for class in &classes {
+            cluster.objects().create(class).context("the API server refused a device class")?;
+        }
+        Ok(Self { cluster, driver })
+    }
+
+    pub(super) fn kubeconfig(&self) -> String {
+        self.cluster.server().kubeconfig()
+    }
+
+    pub(super) fn objects(&self) -> Objects {
+        self.cluster.objects()
+    }
+
+    /// The class of a type of devices; one is made where none is shipped.
+    pub(super) fn class_of(&self, kind: &str) -> Result<String> {
+        let name = format!("windlass-{}", if kind == "other" { "device" } else { kind });
+        if self.objects().get::<DeviceClass>("", &name).is_none() {
+            let driver = &self.driver;
+            let class =
+                class(&name, &format!("device.attributes[\"{driver}\"].type == \"{kind}\""));
+            self.objects().create(&serde_json::from_value::<DeviceClass>(class)?)?;
+        }
+        Ok(name)
+    }
+
+    /// Has the class of a type answer for an extended resource, if no class does.
+    pub(super) fn serve_extended(&self, kind: &str, resource: &str) -> Result<()> {
+        let answers =
+            |class: &DeviceClass| class.spec.extended_resource_name.as_deref() == Some(resource);
+        if self.objects().list::<DeviceClass>().iter().any(answers) {
+            return Ok(());
+        }
+        let driver = &self.driver;
+        let is_of = format!("device.attributes[\"{driver}\"].type == \"{kind}\"");
+        let mut class = class(&format!("extended-{kind}"), &is_of);
+        class["spec"]["extendedResourceName"] = resource.into();
+        self.objects().create(&serde_json::from_value::<DeviceClass>(class)?)?;
+        Ok(())
+    }
+
+    /// Creates a pod with its claim, and finds a node and devices for it.
+    pub(super) fn schedule(&self, wish: &Wish) -> Result<Scheduled> {
+        if let Some(template) = wish.template()? {
+            self.objects().put(&template);
+        }
+        Ok(self.cluster.schedule(&wish.pod()?)?)
+    }
+
+    /// The pod's object goes, and its claims with it.
+    pub(super) fn delete(&self, pod: &str) -> Result<()> {
+        Ok(self.cluster.delete_pod(NAMESPACE, pod)?)
+    }
+
+    pub(super) fn claims(&self) -> Vec<ResourceClaim> {
+        self.objects().list()
+    }
+
+    /// The UIDs of the slices.
+    pub(super) fn slices(&self) -> Vec<String> {
+        let slices = self.objects().list::<ResourceSlice>();
+        slices.into_iter().filter_map(|slice| slice.metadata.uid).collect()
+    }
+
+    /// The devices that are published, in the order in which the scheduler tries them.
+    pub(super) fn published(&self, inventory: &Inventory) -> Vec<Published> {
+        published(&self.objects(), &self.driver, inventory)
+    }
+}
+
+fn class(name: &str, expression: &str) -> Value {
+    json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name},
+        "spec": {"selectors": [{"cel": {"expression": expression}}]},
+    })
+}
+
+/// As [`Cluster::published`], for who waits for it.
+pub(super) fn published(
+    objects: &Objects,
+    driver: &DriverName,
+    inventory: &Inventory,
+) -> Vec<Published> {
+    let mut slices = objects.list::<ResourceSlice>();
+    slices.retain(|slice| slice.spec.driver == driver.as_str());
+    slices.sort_by_key(|slice| (slice.spec.pool.name.clone(), slice.metadata.name.clone()));
+    let of_slice = |slice: ResourceSlice| {
+        let (pool, devices) = (slice.spec.pool.name, slice.spec.devices.unwrap_or_default());
+        devices.into_iter().map(move |device| (pool.clone(), device))
+    };
+    let devices = slices.into_iter().flat_map(of_slice);
+    devices.map(|(pool, device)| in_words(pool, device, (driver, inventory))).collect()
+}
+
+fn in_words(
+    pool: String,
+    device: Device,
+    (driver, inventory): (&DriverName, &Inventory),
+) -> Published {
+    let attributes = device.attributes.unwrap_or_default().into_iter();
+    let attributes: BTreeMap<_, _> =
+        attributes.filter_map(|(name, it)| Some((name, literal(it)?))).collect();
+    let kind = attributes.get(&format!("{driver}/type")).map(|text| text.trim_matches('"'));
+    Published {
+        name: name_of(&device.name, inventory),
+        pool,
+        device: device.name,
+        kind: kind.unwrap_or_default().to_owned(),
+        attributes,
+        taints: device.taints.iter().flatten().map(taint).collect(),
+        is_shared: device.allow_multiple_allocations == Some(true),
+    }
+}
+
+/// The value as CEL has it.
+fn literal(attribute: DeviceAttribute) -> Option<String> {
+    let text = |text: String| Value::from(text).to_string();
+    let number = attribute.int.map(|number| number.to_string());
+    let truth = attribute.bool.map(|truth| truth.to_string());
+    attribute.string.map(text).or(number).or(truth).or(attribute.version)
+}
+
+fn taint(taint: &DeviceTaint) -> String {
+    let value = taint.value.as_deref().map(|value| format!("={value}")).unwrap_or_default();
+    format!("{}{value}:{}", taint.key, taint.effect)
+}
+
+/// What people call a device: its published name is made of its id.
+pub(super) fn name_of(published: &str, inventory: &Inventory) -> String {
+    let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let label = |id: &str| id.chars().map(letter).collect::<String>();
+    let named = inventory.devices.iter().map(|device| (label(device.id.as_str()), device));
+    let fits = named.filter(|(label, _)| published.starts_with(label.trim_matches('-')));
+    let best = fits.max_by_key(|(label, _)| label.len());
+    best.map_or_else(|| published.to_owned(), |(_, device)| short_name(device))
+}

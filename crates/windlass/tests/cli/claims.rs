@@ -1,0 +1,69 @@
+//! The demo of claims.
+
+use serde_json::Value;
+
+use super::program::{run, text};
+
+fn events(arguments: &[&str]) -> Vec<Value> {
+    let arguments = [&["demo", "--dra", "--output", "json"], arguments].concat();
+    let output = run(&arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    let lines = text(&output.stdout);
+    lines.lines().map(|line| serde_json::from_str(line).expect("one object")).collect()
+}
+
+fn names(events: &[Value]) -> Vec<&str> {
+    events.iter().filter_map(|event| event["event"].as_str()).collect()
+}
+
+#[test]
+fn the_demo_of_claims_tells_every_step_as_json_and_ends_well() {
+    let events = events(&[]);
+    let names = names(&events);
+    let mut rest = names.as_slice();
+    for expected in [
+        "started",
+        "discovered",
+        "published",
+        "podRuns",
+        "fault",
+        "withheld",
+        "notScheduled",
+        "givenAgain",
+        "kubeletRestarted",
+        "republished",
+        "released",
+        "finished",
+    ] {
+        let found = rest.iter().position(|name| *name == expected);
+        let found = found.unwrap_or_else(|| panic!("no {expected} in its place: {names:?}"));
+        rest = &rest[found + 1..];
+    }
+    assert_eq!(events[0]["simulated"], true, "a simulation says so");
+    assert!(!names.contains(&"notShown"), "this machine has all that there is to show: {names:?}");
+    let joint = events.iter().find(|event| event["pod"] == "joint").expect("told");
+    assert_eq!(joint["devices"].as_array().map(Vec::len), Some(2), "{joint}");
+}
+
+#[test]
+fn the_demo_of_claims_shows_what_a_machine_has() {
+    for machine in [
+        &["--machine", "kria", "--device", "kvm"],
+        &["--machine", "mi300x-cpx", "--device", "fuse"],
+    ] {
+        let events = events(machine);
+        let last = events.last().expect("told");
+        assert_eq!(last["event"], "finished", "{machine:?}");
+        assert!(names(&events).contains(&"notShown"), "{machine:?}: {:?}", names(&events));
+    }
+}
+
+#[test]
+fn the_demo_of_claims_fits_the_screen_and_says_that_it_is_simulated() {
+    let output = run(&["demo", "--dra", "--machine", "mig-a100"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    let long = shown.lines().find(|line| line.chars().count() > 120);
+    assert_eq!(long, None);
+    assert!(shown.contains("SIMULATED") && !shown.contains("\n\n\n"), "{shown}");
+}
