@@ -26,6 +26,6 @@ mod serve;
 mod service;
 mod slices;
 
-pub(crate) use driver::{Driver, Surroundings};
+pub(crate) use driver::{Driver, Surroundings, restore};
 pub(crate) use record::{Records, Stage};
 pub(crate) use registrar::Standing;

@@ -260,6 +260,12 @@ impl Ledger {
         holds.find(|hold| hold.usage != Use::Admin).map(|hold| &hold.claim)
     }
 
+    /// The UIDs of the claims that have a device, without those that only look.
+    pub(crate) fn users<'a>(&'a self, id: &DeviceId) -> impl Iterator<Item = &'a str> + use<'a> {
+        let holds = self.claims.get(id).into_iter().flat_map(BTreeMap::values);
+        holds.filter(|hold| hold.usage != Use::Admin).map(|hold| hold.claim.uid.as_str())
+    }
+
     /// The claims that have devices.
     pub(crate) fn claims(&self) -> &ClaimHolds {
         &self.claims

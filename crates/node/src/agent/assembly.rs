@@ -73,6 +73,7 @@ pub(super) fn assemble(
     parts.add("watch of the kubelet's folder", ground.watched.run(changes, look));
     let (policy, clock, ledger) = (ground.policy, ground.clock, ground.ledger);
     let outside = (clock, ground.cluster.clone(), instruments.handover());
+    dra::restore(config, &ledger);
     let heart = keep(config, (&policy, &directory, &ledger), outside, parts);
     let (state, partitions) = (heart.state.clone(), heart.partitions.clone());
     let (memory, choices) = choices::memory(&config.state_dir, clock);
@@ -101,6 +102,7 @@ pub(super) fn assemble(
         clock,
         cluster: ground.cluster.clone(),
         ledger,
+        handovers: heart.handovers.clone(),
         metrics: instruments.claims(),
         policy: policy.clone(),
         state: state.clone(),
@@ -148,6 +150,7 @@ fn keep(
         demand,
         kubelet_writes: directory.clone(),
         holders: holders.clone(),
+        ledger: ledger.watch(),
         news: news.clone(),
     };
     let (part, desk, handovers) = Handovers::new(config, tidings, (clock, metrics));

@@ -24,6 +24,7 @@ use crate::{
     clock::Clock,
     cluster::{Claims, Client},
     config::{Config, Policy},
+    handover::HandoverDesk,
     host::Roots,
     kept::{self, Versioned, Written},
     ledger::LedgerDesk,
@@ -48,6 +49,7 @@ pub(crate) struct Surroundings {
     /// The way to the API server, without which no claim can be read.
     pub(crate) cluster: Option<Client>,
     pub(crate) ledger: LedgerDesk,
+    pub(crate) handovers: HandoverDesk,
     pub(crate) metrics: ClaimMetrics,
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
@@ -56,19 +58,25 @@ pub(crate) struct Surroundings {
 /// What is said while the disk takes nothing.
 const WAITING: &str = "claims wait until they can be recorded";
 
+/// What an earlier agent gave to claims is held from now on: the kubelet may ask for it through the device
+/// plugin before the driver runs. Blocks for as long as a small file takes.
+pub(crate) fn restore(config: &Config, ledger: &LedgerDesk) {
+    let file = ClaimFile::new(&config.state_dir, Roots::new(config).host);
+    // One that cannot be read is told of when the driver runs.
+    for entry in file.load().unwrap_or_default().values() {
+        ledger.restore_claim(&entry.claim, entry.uses());
+    }
+}
+
 // === impl Driver ===
 
 impl Driver {
-    /// Builds the driver. What an earlier agent gave away is held from now on: the kubelet may ask for it
-    /// through the device plugin before the driver runs. Blocks for as long as a small file takes.
+    /// Builds the driver; nothing is read yet.
     pub(crate) fn new(config: &Config, surroundings: Surroundings) -> Self {
-        let Surroundings { clock, cluster, ledger, metrics, policy, state } = surroundings;
+        let Surroundings { clock, cluster, ledger, handovers, metrics, policy, state } =
+            surroundings;
         let (roots, driver) = (Roots::new(config), config.dra_driver.clone());
         let file = ClaimFile::new(&config.state_dir, roots.host.clone());
-        // One that cannot be read is told of when the driver runs.
-        for entry in file.load().unwrap_or_default().values() {
-            ledger.restore_claim(&entry.claim, entry.uses());
-        }
         let ground = Ground {
             node: cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
             documents: ClaimDocuments::new(&config.cdi_dir),
@@ -78,6 +86,7 @@ impl Driver {
             roots,
             state,
             ledger,
+            handovers,
             metrics,
         };
         let places = Places::new(&config.kubelet_dir, &config.dra_driver);

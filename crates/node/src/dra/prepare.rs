@@ -214,6 +214,9 @@ impl Preparer {
             if let Some(Err(why)) = maybe(recorded).await {
                 return Event::Acted(uid, Err(Failed::Record(why)));
             }
+            if let Err(why) = ground.hand_over(&entry).await {
+                return Event::Acted(uid, Err(Failed::Act(why)));
+            }
             let done = blocking(move || ground.do_it(&entry, &nodes)).await;
             Event::Acted(uid, done.map_err(Failed::Act))
         });

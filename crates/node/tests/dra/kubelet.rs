@@ -59,17 +59,26 @@ impl Kubelet {
 
     /// The devices of a claim that has its name as its UID, or why it has none.
     pub(crate) async fn prepare(&mut self, name: &str) -> Result<Vec<Device>, String> {
-        let answer = self.prepare_all(&[(name, name)]).await;
-        let answer = answer.claims[name].clone();
+        self.prepare_of((name, name)).await
+    }
+
+    /// The devices of a claim, by name and UID.
+    pub(crate) async fn prepare_of(&mut self, of: (&str, &str)) -> Result<Vec<Device>, String> {
+        let answer = self.prepare_all(&[of]).await;
+        let answer = answer.claims[of.1].clone();
         if answer.error.is_empty() { Ok(answer.devices) } else { Err(answer.error) }
     }
 
     pub(crate) async fn unprepare(&mut self, name: &str) -> Result<(), String> {
-        let claims = vec![claim(&(name, name))];
+        self.unprepare_of((name, name)).await
+    }
+
+    pub(crate) async fn unprepare_of(&mut self, of: (&str, &str)) -> Result<(), String> {
+        let claims = vec![claim(&of)];
         let request = NodeUnprepareResourcesRequest { claims };
         let answer = self.calls.node_unprepare_resources(request).await;
         let answer = answer.expect("failures are told claim by claim").into_inner();
-        match answer.claims[name].error.as_str() {
+        match answer.claims[of.1].error.as_str() {
             "" => Ok(()),
             error => Err(error.to_owned()),
         }

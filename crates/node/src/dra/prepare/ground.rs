@@ -19,8 +19,9 @@ use super::super::{
 use crate::{
     cluster::Claims,
     config::DriverName,
+    handover::{HandoverDesk, NotReady},
     host::Roots,
-    ledger::{ClaimRef, LedgerDesk},
+    ledger::{ClaimRef, LedgerDesk, Use},
     metrics::ClaimMetrics,
     state::NodeState,
 };
@@ -38,6 +39,7 @@ pub(in crate::dra) struct Ground {
     pub(in crate::dra) claims: Option<Claims>,
     pub(in crate::dra) state: watch::Receiver<Arc<NodeState>>,
     pub(in crate::dra) ledger: LedgerDesk,
+    pub(in crate::dra) handovers: HandoverDesk,
     pub(in crate::dra) metrics: ClaimMetrics,
 }
 
@@ -77,6 +79,16 @@ impl Ground {
         // So is, after a start, who else may have it.
         let _ = timeout(DISCOVERY, self.ledger.known()).await;
         Ok(claim)
+    }
+
+    /// Has the devices of a claim made ready for it, unless it only looks at them.
+    pub(super) async fn hand_over(&self, entry: &Entry) -> Result<(), String> {
+        let used = entry.uses().filter(|(_, usage)| *usage != Use::Admin);
+        let devices: BTreeSet<DeviceId> = used.map(|(device, _)| device.clone()).collect();
+        let ready = self.handovers.join(&entry.claim.uid, devices).await;
+        ready.map_err(|NotReady { device, why }| {
+            format!("{device} is not ready for the claim: {why}")
+        })
     }
 
     /// Does what a claim needs done. Blocks.

@@ -15,10 +15,15 @@ impl Preparer {
     pub(super) fn remove(&mut self, uid: &str) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.work = Some(Work::Removing);
-        let (documents, uid) = (self.ground.documents.clone(), uid.to_owned());
+        let (ground, uid) = (self.ground.clone(), uid.to_owned());
         self.tasks.spawn(async move {
-            let removed = uid.clone();
-            Event::Removed(uid, blocking(move || documents.remove(&removed)).await)
+            let (documents, removed) = (ground.documents.clone(), uid.clone());
+            if let Err(why) = blocking(move || documents.remove(&removed)).await {
+                return Event::Removed(uid, Err(why));
+            }
+            // While the claim is in the record nobody else gets what is dirty by now.
+            let left = ground.handovers.leave(&uid).await;
+            Event::Removed(uid, left)
         });
     }
 
