@@ -25,6 +25,7 @@ mod registrar;
 mod serve;
 mod service;
 mod slices;
+mod status;
 
 pub(crate) use driver::{Driver, Surroundings, restore};
 pub(crate) use record::{Records, Stage};

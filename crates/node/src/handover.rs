@@ -26,6 +26,8 @@
 mod care;
 mod claims;
 mod desk;
+mod idle;
+mod link;
 mod proof;
 mod record;
 mod slot;
@@ -63,6 +65,7 @@ use crate::{
     host::Host,
     ledger::Ledger,
     metrics::HandoverMetrics,
+    partitions::PartitionDesk,
 };
 
 /// Where each device that is cared for stands.
@@ -78,6 +81,8 @@ pub(crate) struct Tidings {
     pub(crate) holders: HoldersDesk,
     /// Which claims have which devices.
     pub(crate) ledger: watch::Receiver<Ledger>,
+    /// Where NVIDIA's driver is asked about GPUs.
+    pub(crate) gpus: PartitionDesk,
     /// Notified of each change of a state.
     pub(crate) news: Arc<Notify>,
 }
@@ -340,6 +345,7 @@ impl Handovers {
             host: self.ground.host.clone(),
             writing: slot.writing.clone(),
             asking: slot.asking.clone(),
+            gpus: self.tidings.gpus.clone(),
         };
         let on_disk = recorded(self.written.clone(), self.newest.borrow().0);
         let (id, limit) = (id.clone(), self.ground.limits.prepare_deadline);

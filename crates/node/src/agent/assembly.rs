@@ -151,6 +151,7 @@ fn keep(
         kubelet_writes: directory.clone(),
         holders: holders.clone(),
         ledger: ledger.watch(),
+        gpus: partitions.clone(),
         news: news.clone(),
     };
     let (part, desk, handovers) = Handovers::new(config, tidings, (clock, metrics));

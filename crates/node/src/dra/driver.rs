@@ -19,10 +19,11 @@ use super::{
     registrar::Standing,
     serve::{Places, Serving},
     service::Service,
+    status::{Teller, Troubles},
 };
 use crate::{
     clock::Clock,
-    cluster::{Claims, Client},
+    cluster::{ClaimStatuses, Claims, Client},
     config::{Config, Policy},
     handover::HandoverDesk,
     host::Roots,
@@ -40,6 +41,7 @@ pub(crate) struct Driver {
     clock: Clock,
     policy: watch::Receiver<Arc<Policy>>,
     standing: watch::Sender<Standing>,
+    statuses: Option<ClaimStatuses>,
     look_interval: Duration,
 }
 
@@ -81,7 +83,8 @@ impl Driver {
             node: cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
             documents: ClaimDocuments::new(&config.cdi_dir),
             kubelet_record: KubeletRecord::new(&config.kubelet_dir, &driver),
-            claims: cluster.map(Claims::new),
+            claims: cluster.clone().map(Claims::new),
+            troubles: Troubles::default(),
             driver,
             roots,
             state,
@@ -92,7 +95,8 @@ impl Driver {
         let places = Places::new(&config.kubelet_dir, &config.dra_driver);
         let look_interval = config.session.look_interval;
         let standing = watch::Sender::default();
-        Self { ground, file, places, clock, policy, standing, look_interval }
+        let statuses = cluster.map(ClaimStatuses::new);
+        Self { ground, file, places, clock, policy, standing, statuses, look_interval }
     }
 
     /// Prepares and serves until stopped. Nothing is served before it is known what is prepared.
@@ -104,7 +108,7 @@ impl Driver {
         }
     }
 
-    async fn live(self, stop: CancellationToken) {
+    async fn live(mut self, stop: CancellationToken) {
         let records = tokio::select! {
             () = stop.cancelled() => return,
             records = self.recover() => records,
@@ -115,9 +119,33 @@ impl Driver {
         let write = move |records| file.write(records);
         let writing = kept::follow(newest.subscribe(), (written, WAITING), write);
         let (desk, requests) = ClaimDesk::new();
-        let serving = self.serving(desk, newest.subscribe()).run(stop);
+        let serving = self.serving(desk, newest.subscribe()).run(stop.clone());
+        let telling = self.telling(newest.subscribe(), stop);
         let preparer = Preparer::new(self.ground, requests, records, (newest, receiver));
-        tokio::join!(writing, preparer.run(), serving);
+        tokio::join!(writing, preparer.run(), serving, telling);
+    }
+
+    /// Tells how claims' devices fare, where there is somebody to tell.
+    fn telling(
+        &mut self,
+        records: watch::Receiver<Versioned<Records>>,
+        stop: CancellationToken,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (state, troubles) = (self.ground.state.clone(), self.ground.troubles.clone());
+        let (driver, clock) = (self.ground.driver.clone(), self.clock);
+        let teller = self.statuses.take().map(|statuses| Teller {
+            driver,
+            clock,
+            statuses,
+            records,
+            state,
+            troubles,
+        });
+        async move {
+            if let Some(teller) = teller {
+                teller.run(stop).await;
+            }
+        }
     }
 
     /// What an earlier agent left. A record that cannot be used is waited for to be mended.

@@ -245,6 +245,7 @@ impl Preparer {
         }
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.work = None;
+        self.ground.troubles.forget(uid);
         if let Some(entry) = slot.entry.clone() {
             let devices: Vec<_> = entry.devices.iter().map(|held| held.name.as_str()).collect();
             tracing::info!(claim = %entry.claim, uid, devices = devices.join(" "), "claim prepared");
@@ -257,6 +258,7 @@ impl Preparer {
     fn refuse(&mut self, uid: &str, why: String) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.work = None;
+        self.ground.troubles.note(uid, &why);
         slot.prepared(&Err(why));
         self.advance(uid);
     }

@@ -2,14 +2,18 @@
 //! the cluster is told.
 
 use k8s_openapi::api::events::v1::Event;
+use serde_json::Value;
 use windlass_machine::{
     BoardEvent::{Frequency, Reset},
-    BoardFault,
+    BoardFault, Fault,
+    state::Process,
 };
+
+use windlass_node::config::{Handover, Processes, StepAction};
 
 use crate::{
     common::running::LIMIT,
-    life_rig::{MHZ, Rig},
+    life_rig::{MHZ, Rig, step},
 };
 
 /// What a board goes through for a claim when nobody knows its past.
@@ -106,5 +110,55 @@ async fn a_device_that_a_claim_let_go_unseen_is_cleaned_for_the_next() {
     let second = rig.schedule("b", "board").expect("nobody knows of a holder");
     kubelet.start_with(&second).await.expect("prepared");
     rig.happens(&FROM_SCRATCH).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claims_status_tells_whether_its_devices_are_ready_and_how_they_fare() {
+    let rig = Rig::new();
+    let (agent, mut kubelet) = rig.serving().await;
+    let tenant = rig.schedule("a", "board").expect("it is free");
+    rig.board.inject(BoardFault::Refuses);
+    let why = kubelet.start_with(&tenant).await.expect_err("it refuses");
+    assert!(why.contains("500 Internal Server Error"), "{why}");
+    let failed = rig.until_claim(&tenant, |it| condition(it, "Ready", "PrepareFailed")).await;
+    let message = failed["status"]["devices"][0]["conditions"][0]["message"].to_string();
+    assert!(message.contains("GET http://"), "{message}");
+    rig.board.inject(BoardFault::None);
+    kubelet.start_with(&tenant).await.expect("prepared");
+    let ready = rig.until_claim(&tenant, |it| condition(it, "Ready", "Prepared")).await;
+    assert!(condition(&ready, "Healthy", "Healthy"), "{ready:#}");
+    kubelet.unprepare_of((&tenant.claim, &tenant.uid)).await.expect("released");
+    rig.until_claim(&tenant, |it| it["status"]["devices"].is_null()).await;
+
+    let gpu = rig.free_gpu("g").await;
+    kubelet.start_with(&gpu).await.expect("prepared");
+    rig.until_claim(&gpu, |it| condition(it, "Healthy", "Healthy")).await;
+    rig.machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");
+    rig.until_claim(&gpu, |it| condition(it, "Healthy", "Lost")).await;
+    rig.taints("n1/nvidia", &["windlass.dev/unhealthy=lost"]).await;
+    agent.stop().await;
+}
+
+/// Whether the first device of a claim has this condition for this reason.
+fn condition(claim: &Value, kind: &str, reason: &str) -> bool {
+    let all = claim["status"]["devices"][0]["conditions"].as_array();
+    all.into_iter().flatten().any(|it| it["type"] == kind && it["reason"] == reason)
+}
+
+#[tokio::test]
+async fn a_gpu_on_which_a_process_stays_is_given_to_nobody_until_it_goes() {
+    let mut rig = Rig::new();
+    let release = vec![step(StepAction::Processes(Processes::None))];
+    rig.config.policy.families.gpu = Handover { release, ..Handover::default() };
+    let (agent, mut kubelet) = rig.serving().await;
+    let tenant = rig.free_gpu("g").await;
+    kubelet.start_with(&tenant).await.expect("prepared");
+    let process = Process { pid: 4711, memory_mib: 512, gpu_instance: None };
+    rig.machine.update(|it| it.gpus[0].live.processes = vec![process]).expect("changed");
+    rig.end(&mut kubelet, &tenant).await;
+    rig.taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;
+    rig.machine.update(|it| it.gpus[0].live.processes.clear()).expect("changed");
+    rig.taints("n1/nvidia", &[]).await;
     agent.stop().await;
 }

@@ -123,6 +123,12 @@ impl Rig {
         Ok(Tenant { pod: pod.to_owned(), claim, uid })
     }
 
+    /// A pod that has a GPU, once all eight may be chosen.
+    pub(crate) async fn free_gpu(&self, pod: &str) -> Tenant {
+        self.taints("n1/nvidia", &[]).await;
+        self.schedule(pod, "gpu").expect("there are eight")
+    }
+
     /// A pod ends: the kubelet releases its claim, then the claim is gone.
     pub(crate) async fn end(&self, kubelet: &mut Kubelet, tenant: &Tenant) {
         kubelet.unprepare_of((&tenant.claim, &tenant.uid)).await.expect("released");
@@ -152,12 +158,7 @@ impl Rig {
             Some(serde_json::to_value(claim).expect("JSON"))
         };
         let found = self.objects().until(LIMIT, |it| read(it).filter(&condition)).await;
-        found.unwrap_or_else(|_| {
-            for asked in self.objects().log().iter().filter(|it| it.path.contains("resourceclaims")) {
-                println!("{} {} {}", asked.method, asked.path, asked.body);
-            }
-            panic!("the claim is {:#?}", read(&self.objects()))
-        })
+        found.unwrap_or_else(|_| panic!("the claim is {:#?}", read(&self.objects())))
     }
 
     /// What happens to the board, until it is this or the time is over.

@@ -15,6 +15,7 @@ use super::super::{
     document::ClaimDocuments,
     kubelet_record::KubeletRecord,
     record::{Entry, Held},
+    status::Troubles,
 };
 use crate::{
     cluster::Claims,
@@ -40,6 +41,7 @@ pub(in crate::dra) struct Ground {
     pub(in crate::dra) state: watch::Receiver<Arc<NodeState>>,
     pub(in crate::dra) ledger: LedgerDesk,
     pub(in crate::dra) handovers: HandoverDesk,
+    pub(in crate::dra) troubles: Troubles,
     pub(in crate::dra) metrics: ClaimMetrics,
 }
 

@@ -50,6 +50,7 @@ impl Preparer {
 
     pub(super) fn let_go(&mut self, uid: &str) {
         self.ground.ledger.release_claim(uid);
+        self.ground.troubles.forget(uid);
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.work = None;
         tracing::info!(claim = %slot.claim, uid, "claim released");
