@@ -164,8 +164,7 @@ fn keep(
         kubelet_writes: directory.clone(),
         holders: holders.clone(),
     };
-    let follower = Follower::new(config, ledger.clone(), sources);
-    parts.add("ledger", follower.run(parts.token()));
+    parts.add("ledger", Follower::new(config, ledger.clone(), sources).run(parts.token()));
     let leases = lease(cluster, (&state, &news), clock, parts);
     let notices = Notices {
         news,

@@ -89,17 +89,16 @@ impl Teller {
         let (mut written, mut troubles) = (Claims::new(), self.troubles.0.subscribe());
         loop {
             let wanted = self.wanted(&troubles.borrow_and_update());
-            match difference(&written, &wanted) {
-                Some(uid) => self.tell(uid, wanted, &mut written).await,
-                None => {
-                    tokio::select! {
-                        () = crate::cluster::changed(&mut self.records) => {}
-                        () = crate::cluster::changed(&mut self.state) => {}
-                        () = crate::cluster::changed(&mut troubles) => {}
-                    }
-                    sleep(BURST).await;
-                }
+            if let Some(uid) = difference(&written, &wanted) {
+                self.tell(uid, wanted, &mut written).await;
+                continue;
             }
+            tokio::select! {
+                () = crate::cluster::changed(&mut self.records) => {}
+                () = crate::cluster::changed(&mut self.state) => {}
+                () = crate::cluster::changed(&mut troubles) => {}
+            }
+            sleep(BURST).await;
         }
     }
 

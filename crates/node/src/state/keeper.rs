@@ -290,7 +290,7 @@ impl Keeper {
         let handovers = self.notices.handovers.borrow().clone();
         let unclean = handover::failed(&handovers);
         let unready = handover::unready(&handovers, &care);
-        let mut state = NodeState { kin, unclean, unready, ..looked.state(merged, policy, plan) };
+        let mut state = NodeState { kin, unready, unclean, ..looked.state(merged, policy, plan) };
         state.lacks.troubles.extend(self.untold.trouble());
         self.publish_unless_known(state, &known);
         if self.moves == Moves::Waiting && self.settled_at.is_none() {
