@@ -12,10 +12,12 @@ pub mod node_label;
 pub mod slices;
 
 mod attempts;
+mod claim_status;
 mod claims;
 mod client;
 mod error;
 
+pub(crate) use claim_status::{ClaimStatuses, StatusOutcome};
 pub(crate) use claims::Claims;
 pub use client::{Client, InvalidNodeName, Limits};
 pub use error::ClusterError;
@@ -31,7 +33,7 @@ pub(crate) async fn changed<T>(receiver: &mut tokio::sync::watch::Receiver<T>) {
 }
 
 /// As much of a text as fits into so many bytes.
-fn beginning(text: &str, bytes: usize) -> &str {
+pub(crate) fn beginning(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or(0)]
 }

@@ -57,7 +57,8 @@ pub use sharing::{
 };
 pub use shipped::{DeviceProfile, UnknownProfile};
 pub use source::{
-    Find, Give, GivenMount, GivenNode, Handover, Probe, SourceRule, Step, StepAction, Test, Unit,
+    Find, Give, GivenMount, GivenNode, Handover, Link, Probe, Processes, SourceRule, Step,
+    StepAction, Test, Unit,
 };
 
 /// Everything the agent needs to know, checked.

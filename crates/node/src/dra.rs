@@ -27,8 +27,9 @@ mod registrar;
 mod serve;
 mod service;
 mod slices;
+mod status;
 mod terms;
 
-pub(crate) use driver::{Driver, Surroundings};
+pub(crate) use driver::{Driver, Surroundings, restore};
 pub(crate) use record::{Records, Stage};
 pub(crate) use registrar::Standing;

@@ -24,7 +24,10 @@
 //! containers; a device that only such a container has counts as let go after the third look.
 
 mod care;
+mod claims;
 mod desk;
+mod idle;
+mod link;
 mod proof;
 mod record;
 mod slot;
@@ -48,7 +51,8 @@ pub(crate) use self::{
     state::{Failure, State},
 };
 use self::{
-    desk::Request,
+    claims::{claims_of, starting},
+    desk::{Newcomer, Reply, Request, Start},
     record::{RecordFile, Records, Versioned, Written, recorded},
     slot::Slot,
     state::{Input, Work},
@@ -59,7 +63,9 @@ use crate::{
     config::{Config, HandoverLimits},
     holders::{ByPod, Glance, Holders, HoldersDesk, by_pod},
     host::Host,
+    ledger::Ledger,
     metrics::HandoverMetrics,
+    partitions::PartitionDesk,
 };
 
 /// Where each device that is cared for stands.
@@ -73,6 +79,10 @@ pub(crate) struct Tidings {
     pub(crate) kubelet_writes: watch::Receiver<u64>,
     /// Who holds what, as the kubelet tells when asked.
     pub(crate) holders: HoldersDesk,
+    /// Which claims have which devices.
+    pub(crate) ledger: watch::Receiver<Ledger>,
+    /// Where NVIDIA's driver is asked about GPUs.
+    pub(crate) gpus: PartitionDesk,
     /// Notified of each change of a state.
     pub(crate) news: Arc<Notify>,
 }
@@ -118,6 +128,15 @@ struct Looked {
 /// The devices whose hand-over failed and has not succeeded since.
 pub(crate) fn failed(states: &HandoverStates) -> BTreeMap<DeviceId, Failure> {
     states.iter().filter_map(|(id, state)| Some((id.clone(), state.failure()?.clone()))).collect()
+}
+
+/// The devices that nobody is to choose for now, and where each stands.
+pub(crate) fn unready(
+    states: &HandoverStates,
+    demand: &Demand,
+) -> BTreeMap<DeviceId, &'static str> {
+    let word = |id: &DeviceId| states.get(id).map_or(Some("not-known"), State::unready);
+    demand.keys().filter_map(|id| Some((id.clone(), word(id)?))).collect()
 }
 
 /// Where an earlier agent left each device, for whoever only wants to know. Blocks.
@@ -184,7 +203,13 @@ impl Handovers {
             let due = self.due();
             tokio::select! {
                 Ok(()) = self.tidings.demand.changed() => self.follow().await,
-                Some(request) = self.requests.recv() => self.ask(request),
+                Some(request) = self.requests.recv() => {
+                    // Who asks knows the devices of the newest demand.
+                    if self.tidings.demand.has_changed().unwrap_or(false) {
+                        self.follow().await;
+                    }
+                    self.ask(request);
+                }
                 Some(event) = self.tasks.join_next() => {
                     self.take(event.expect("tasks neither panic nor are cancelled"));
                 }
@@ -214,9 +239,12 @@ impl Handovers {
         let unknown = demand.keys().any(|id| !self.slots.contains_key(id));
         let recorded =
             if unknown { by_pod(self.ground.kubelet_record.clone()).await } else { None };
+        let ledger = self.tidings.ledger.borrow().clone();
+        let claims = |id| claims_of(&ledger, id);
         for (id, care) in demand.iter() {
-            let tenants = || recorded.as_ref().and_then(|all| all.get(id)).cloned();
-            let first = || Slot::new(State::first(tenants().unwrap_or_default()));
+            let pods = || recorded.as_ref().and_then(|all| all.get(id)).cloned();
+            let tenants = || pods().unwrap_or_default().into_iter().chain(claims(id)).collect();
+            let first = || Slot::new(State::first(tenants()));
             self.slots.entry(id.clone()).or_insert_with(first).care = Some(care.clone());
         }
         for (_, slot) in self.slots.iter_mut().filter(|(id, _)| !demand.contains_key(*id)) {
@@ -231,12 +259,23 @@ impl Handovers {
         self.look();
     }
 
-    /// A container is about to start.
     fn ask(&mut self, request: Request) {
+        match request {
+            Request::Start(start) => self.begin_start(start),
+            Request::Leave { claim, reply } => {
+                self.leave(&claim);
+                self.let_start(reply);
+            }
+        }
+    }
+
+    /// A container is about to start, or a claim to be prepared.
+    fn begin_start(&mut self, request: Start) {
         let slot = self.slots.get_mut(&request.device);
+        let is_there = slot.as_ref().is_some_and(|slot| slot.is_with(&request.newcomer));
         let care = slot.as_ref().and_then(|slot| slot.care.as_ref());
         let refused = care.and_then(|care| care.barred.clone().or_else(|| care.unproven.clone()));
-        match (slot, refused) {
+        match (slot, refused.filter(|_| !is_there)) {
             (Some(slot), None) if slot.care.is_some() => {
                 let id = request.device.clone();
                 slot.waiting.push(request);
@@ -254,27 +293,29 @@ impl Handovers {
             && !slot.is_worked_on
             && let Some(request) = slot.waiting.pop()
         {
-            let tenants = request.tenants.clone();
-            slot.sight.is_seen();
+            let input = starting(&request.newcomer, &self.tidings.ledger.borrow(), id);
+            if matches!(request.newcomer, Newcomer::Pods(_)) {
+                slot.sight.is_seen();
+            }
             slot.changed = Instant::now();
             slot.waiting.push(request);
-            self.advance(id, Input::Start(tenants));
+            self.advance(id, input);
             let Some(slot) = self.slots.get_mut(id).filter(|slot| !slot.is_worked_on) else {
                 return;
             };
             if let Some(request) = slot.waiting.pop() {
-                self.let_start(request);
+                self.let_start(request.reply);
             }
         }
     }
 
     /// What it relies on is on the disk before the kubelet is told.
-    fn let_start(&mut self, request: Request) {
+    fn let_start(&mut self, reply: Reply) {
         let (version, written) = (self.newest.borrow().0, self.written.clone());
         self.tasks.spawn(async move {
             let outcome = recorded(written, version).await;
             // The kubelet may have given up.
-            let _ = request.reply.send(outcome);
+            let _ = reply.send(outcome);
             Event::Replied
         });
     }
@@ -304,6 +345,7 @@ impl Handovers {
             host: self.ground.host.clone(),
             writing: slot.writing.clone(),
             asking: slot.asking.clone(),
+            gpus: self.tidings.gpus.clone(),
         };
         let on_disk = recorded(self.written.clone(), self.newest.borrow().0);
         let (id, limit) = (id.clone(), self.ground.limits.prepare_deadline);
@@ -341,6 +383,7 @@ impl Handovers {
                 self.advance(id, Input::Failed { why, at: self.ground.clock.now() });
             }
         }
+        self.leave_late(id);
         self.serve(id);
     }
 
@@ -389,6 +432,8 @@ impl Handovers {
         let mut let_go = Vec::new();
         for (id, slot) in &mut self.slots {
             let is_settled = !slot.is_worked_on && slot.changed < looked.begun;
+            // Claims say so themselves.
+            let is_settled = is_settled && !slot.state.is_of_claims();
             if is_settled && slot.sight.is_let_go(looked.at(id), look_interval) {
                 let_go.push(id.clone());
             }

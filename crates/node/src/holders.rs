@@ -77,7 +77,7 @@ pub(crate) struct HoldersDesk {
 }
 
 /// How long an answer serves. Prometheus asks every 15 seconds or more; several scrapers share one.
-const SERVES: Duration = Duration::from_secs(5);
+pub(crate) const SERVES: Duration = Duration::from_secs(5);
 
 /// For how long the last answer stands in for one that cannot be had: a kubelet that restarts moves no
 /// device, one that stays away may have been replaced with its pods.

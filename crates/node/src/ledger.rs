@@ -280,6 +280,11 @@ impl Ledger {
         self.holds(id).any(|hold| hold.usage != Use::Admin)
     }
 
+    /// The UIDs of the claims that have a device, without those that only look.
+    pub(crate) fn users<'a>(&'a self, id: &DeviceId) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.holds(id).filter(|hold| hold.usage != Use::Admin).map(|hold| hold.claim.uid.as_str())
+    }
+
     /// The claims that have devices.
     pub(crate) fn claims(&self) -> &ClaimHolds {
         &self.claims
@@ -296,7 +301,7 @@ impl Ledger {
         holds.filter_map(|hold| hold.given).max()
     }
 
-    fn holds(&self, id: &DeviceId) -> impl Iterator<Item = &ClaimHold> {
+    fn holds<'a>(&'a self, id: &DeviceId) -> impl Iterator<Item = &'a ClaimHold> + use<'a> {
         self.claims.get(id).into_iter().flat_map(BTreeMap::values)
     }
 

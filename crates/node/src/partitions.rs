@@ -1,4 +1,5 @@
-//! MIG partitions made and removed on demand: what prepares a claim for one asks here.
+//! MIG partitions made and removed on demand: what prepares a claim for one asks here, and who wants to know
+//! whether a GPU is idle.
 //!
 //! ```text
 //!  PartitionDesk ── orders ──> Cutter ── one at a time for each GPU ──> thread in NVML
@@ -79,6 +80,8 @@ pub enum Task {
         /// Its UUID.
         device: DeviceId,
     },
+    /// Find out who computes on this device.
+    Look(DeviceId),
 }
 
 /// Why a partition was not made or not removed.
@@ -168,6 +171,14 @@ impl PartitionDesk {
         self.order(task, move |nvml: &Nvml| cut::remove_device(nvml, &device)).await
     }
 
+    /// The processes that compute on a GPU or a MIG device, by their numbers on the host.
+    pub(crate) async fn computing(&self, device: &DeviceId) -> Result<Vec<u32>, PartitionError> {
+        let task = Task::Look(device.clone());
+        let device = device.clone();
+        let job = move |nvml: &Nvml| Ok(nvml.gpu_with_uuid(device.as_str())?.computing()?);
+        self.order(task, job).await
+    }
+
     async fn order<T: Send + 'static>(
         &self,
         task: Task,
@@ -192,7 +203,7 @@ impl Task {
     pub fn gpu(&self) -> &DeviceId {
         match self {
             Self::Make(partition) | Self::Remove(partition) => &partition.gpu,
-            Self::RemoveDevice { gpu, .. } => gpu,
+            Self::RemoveDevice { gpu, .. } | Self::Look(gpu) => gpu,
         }
     }
 }
@@ -202,6 +213,7 @@ impl fmt::Display for Task {
         match self {
             Self::Make(partition) => write!(f, "make MIG partition {partition}"),
             Self::Remove(partition) => write!(f, "remove MIG partition {partition}"),
+            Self::Look(device) => write!(f, "tell who computes on {device}"),
             Self::RemoveDevice { gpu, device } => write!(f, "remove MIG device {device} of {gpu}"),
         }
     }

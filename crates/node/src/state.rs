@@ -55,6 +55,8 @@ pub struct NodeState {
     pub lacks: Lacks,
     /// The CDI documents that are not up to date, and why.
     pub(crate) unwritten: Unwritten,
+    /// Devices that are not to be chosen before they are clean, and where each stands in one word.
+    pub(crate) unready: BTreeMap<DeviceId, &'static str>,
     /// Devices whose hand-over failed; they may be healthy.
     pub(crate) unclean: BTreeMap<DeviceId, Failure>,
 }
@@ -189,6 +191,7 @@ impl NodeState {
             && self.documents == other.documents
             && self.lacks == other.lacks
             && self.unwritten == other.unwritten
+            && self.unready == other.unready
             && self.unclean == other.unclean
     }
 }

@@ -93,6 +93,11 @@ impl NvmlError {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_IN_USE
     }
 
+    /// There is more to tell than there was room for.
+    pub fn is_too_small(self) -> bool {
+        self.code == sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE
+    }
+
     /// A wait ended without an event.
     pub fn is_timeout(self) -> bool {
         self.code == sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT

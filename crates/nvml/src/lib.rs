@@ -18,6 +18,7 @@ mod library;
 mod memory_errors;
 mod mig;
 mod nvlink;
+mod processes;
 mod profiles;
 mod slowdown;
 mod telemetry;

@@ -74,6 +74,7 @@ pub(super) fn assemble(
     parts.add("watch of the kubelet's folder", ground.watched.run(changes, look));
     let (policy, clock, ledger) = (ground.policy, ground.clock, ground.ledger);
     let outside = (clock, ground.cluster.clone(), instruments.handover());
+    dra::restore(config, &ledger);
     let heart = keep(config, (&policy, &directory, &ledger), outside, parts);
     let (state, partitions) = (heart.state.clone(), heart.partitions.clone());
     let (memory, choices) = choices::memory(&config.state_dir, clock);
@@ -102,6 +103,7 @@ pub(super) fn assemble(
         clock,
         cluster: ground.cluster.clone(),
         ledger,
+        handovers: heart.handovers.clone(),
         metrics: instruments.claims(),
         daemons: heart.daemons.clone(),
         partitions: partitions.clone(),
@@ -142,7 +144,6 @@ fn keep(
     let snapshots = start(sources, parts);
     let (daemons, demand) = watch::channel(Arc::new(MpsDemand::default()));
     let (supervisor, mps) = Mps::new(config, demand, &news);
-    let states = mps.clone();
     parts.add("MPS daemons", supervisor.run(parts.token()));
     let (inquirer, holders) = holders::inquiry(&config.kubelet_dir);
     parts.add("pod resources", inquirer.run(parts.token()));
@@ -152,6 +153,8 @@ fn keep(
         demand,
         kubelet_writes: directory.clone(),
         holders: holders.clone(),
+        ledger: ledger.watch(),
+        gpus: partitions.clone(),
         news: news.clone(),
     };
     let (part, desk, handovers) = Handovers::new(config, tidings, (clock, metrics));
@@ -164,15 +167,14 @@ fn keep(
         kubelet_writes: directory.clone(),
         holders: holders.clone(),
     };
-    let follower = Follower::new(config, ledger.clone(), sources);
-    parts.add("ledger", follower.run(parts.token()));
+    parts.add("ledger", Follower::new(config, ledger.clone(), sources).run(parts.token()));
     let leases = lease(cluster, (&state, &news), clock, parts);
     let notices = Notices {
         news,
         leases,
         kubelet_writes: directory.clone(),
         policy: policy.clone(),
-        mps,
+        mps: mps.clone(),
         handovers,
         holders: holders.clone(),
         ledger: ledger.watch(),
@@ -180,7 +182,7 @@ fn keep(
     let outlets = Outlets { state: publish, daemons, care };
     let keeper = Keeper::new(config, snapshots, notices, outlets);
     parts.add("keeper", keeper.run(parts.token()));
-    Heart { state, telemetry, holders, handovers: desk, partitions, daemons: states }
+    Heart { state, telemetry, holders, handovers: desk, partitions, daemons: mps }
 }
 
 /// Starts what keeps leases. Without a way to the API server none is ever held.

@@ -11,6 +11,8 @@ use super::Handover;
 /// What is said of the families.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Families {
+    /// What is done to NVIDIA's GPUs between containers.
+    pub gpu: Handover,
     /// AMD's GPUs.
     pub amd: AmdRules,
     /// Intel's GPUs.

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use self::{
     delivery::{HooksEntry, ImexEntry},
     dra::DraEntry,
-    families::{AmdEntry, FpgaEntry, IntelEntry},
+    families::{AmdEntry, FpgaEntry, GpuEntry, IntelEntry},
     health::HealthEntry,
     labels::LabelsEntry,
     nics::NicsEntry,
@@ -108,6 +108,9 @@ pub struct ConfigFile {
     /// Channels for memory that is exported between nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     imex: Option<ImexEntry>,
+    /// What is done to NVIDIA's GPUs between containers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<Lined<GpuEntry>>,
     /// AMD's GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     amd: Option<AmdEntry>,
@@ -217,6 +220,7 @@ impl ConfigFile {
         let labels = self.labels.take().map(|it| it.value.into_policy(it.line, wrong));
         let nics = self.nics.take().map(|it| it.value.into_policy(it.line, wrong));
         let dra = self.dra.take().map(|entry| entry.into_policy(&sources, wrong));
+        let gpu = self.gpu.take().map(|it| it.value.into_handover(it.line, wrong));
         let fpga = self.fpga.take().map(|it| it.value.into_rules(it.line, wrong));
         Policy {
             mig: self.mig.unwrap_or_default(),
@@ -225,6 +229,7 @@ impl ConfigFile {
             unmatched,
             sources: sources.into_iter().map(|source| source.value).collect(),
             families: Families {
+                gpu: gpu.unwrap_or_default(),
                 amd: self.amd.take().map(Into::into).unwrap_or_default(),
                 intel: self.intel.take().map(Into::into).unwrap_or_default(),
                 fpga: fpga.unwrap_or_default(),
@@ -311,6 +316,7 @@ impl From<&Config> for ConfigFile {
             listen: config.listen.map(Written),
             cluster: ClusterEntry::of(&config.cluster),
             mig: Some(policy.mig).filter(|mig| *mig != MigStrategy::default()),
+            gpu: GpuEntry::of(&policy.families.gpu).map(unlined),
             amd: AmdEntry::of(&policy.families.amd),
             intel: IntelEntry::of(&policy.families.intel),
             fpga: FpgaEntry::of(&policy.families.fpga).map(unlined),

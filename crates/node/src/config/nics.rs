@@ -8,7 +8,7 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::HealthPolicy;
+use super::{Handover, HealthPolicy};
 
 /// What becomes of network interfaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct NicPolicy {
     pub quiet_period: Option<Duration>,
     /// What `PCIDEVICE_*_INFO` says besides, by PCI address; `*` is every interface.
     pub info: BTreeMap<String, BTreeMap<String, String>>,
+    /// What is done to an interface between containers.
+    pub handover: Handover,
 }
 
 /// What the kubelet, and CNI plugins through it, call an interface.
@@ -93,6 +95,7 @@ impl Default for NicPolicy {
             numa_hints: true,
             quiet_period: None,
             info: BTreeMap::new(),
+            handover: Handover::default(),
         }
     }
 }

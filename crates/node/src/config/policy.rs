@@ -21,7 +21,7 @@ pub struct Policy {
     pub unmatched: Unmatched,
     /// Sources of devices besides those that are built in.
     pub sources: Vec<SourceRule>,
-    /// What is said of the families of devices that are built in, NVIDIA's aside.
+    /// What is said of the families of devices that are built in.
     pub families: Families,
     /// What becomes of network interfaces.
     pub nics: NicPolicy,

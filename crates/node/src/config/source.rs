@@ -6,6 +6,8 @@ mod known;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes},
     device::{Access, Device, SourceName},
@@ -15,7 +17,9 @@ use windlass_core::{
 
 use super::Sharing;
 
-pub(super) use check::{Judged, differently_shared, judged, otherwise_shared, wrong_programming};
+pub(super) use check::{
+    Judged, differently_shared, judged, otherwise_shared, wrong_programming, wrong_steps,
+};
 
 /// A source of devices, described.
 #[derive(Clone, Debug, PartialEq)]
@@ -187,6 +191,26 @@ pub enum StepAction {
         /// The text.
         text: String,
     },
+    /// Waiting for the programs on a GPU of NVIDIA's.
+    Processes(Processes),
+    /// The state of a network interface that comes back.
+    Link(Link),
+}
+
+/// Who may compute on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Processes {
+    /// Nobody.
+    None,
+}
+
+/// How a network interface is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Link {
+    /// In the host's network, and set up.
+    Up,
 }
 
 /// What a node, or a folder of nodes, was found as.

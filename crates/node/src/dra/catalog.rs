@@ -82,6 +82,9 @@ pub(crate) struct Taint {
 /// The taint of a device that is not healthy; its value is the sort of trouble.
 const UNHEALTHY: &str = "unhealthy";
 
+/// The taint of a device that is not clean; its value is where its hand-over stands.
+const UNCLEAN: &str = "unclean";
+
 /// The taint of a device that a container got through the device plugin; its value is the last part of the
 /// resource's name.
 const DEVICE_PLUGIN: &str = "device-plugin";
@@ -105,7 +108,7 @@ impl Catalog {
                 portions,
                 attributes: attributes::of(device, driver),
                 capacity,
-                taints: trouble(device).into_iter().chain(held(state, ledger, device)).collect(),
+                taints: taints(state, ledger, device),
                 partition: None,
                 consumes: None,
                 is_claimed: ledger.is_claimed(&device.id),
@@ -136,6 +139,17 @@ fn claimable(state: &NodeState) -> impl Iterator<Item = (&Device, Sharing)> {
 /// The pool of a source's devices.
 pub(super) fn pool_name(node: &str, source: &str) -> String {
     format!("{node}/{source}")
+}
+
+fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
+    let all = [trouble(device), held(state, ledger, device), unclean(state, device)];
+    all.into_iter().flatten().collect()
+}
+
+/// A device on which something is left of who had it last.
+fn unclean(state: &NodeState, device: &Device) -> Option<Taint> {
+    let value = (*state.unready.get(&device.id)?).to_owned();
+    Some(Taint { key: UNCLEAN, value })
 }
 
 /// A device that is not healthy.

@@ -20,11 +20,13 @@ use super::{
     registrar::Standing,
     serve::{Places, Serving},
     service::Service,
+    status::{Teller, Troubles},
 };
 use crate::{
     clock::Clock,
-    cluster::{Claims, Client},
+    cluster::{ClaimStatuses, Claims, Client},
     config::{Config, Policy},
+    handover::HandoverDesk,
     host::Roots,
     kept::{self, Versioned, Written},
     ledger::LedgerDesk,
@@ -42,6 +44,7 @@ pub(crate) struct Driver {
     clock: Clock,
     policy: watch::Receiver<Arc<Policy>>,
     standing: watch::Sender<Standing>,
+    statuses: Option<ClaimStatuses>,
     look_interval: Duration,
 }
 
@@ -51,6 +54,7 @@ pub(crate) struct Surroundings {
     /// The way to the API server, without which no claim can be read.
     pub(crate) cluster: Option<Client>,
     pub(crate) ledger: LedgerDesk,
+    pub(crate) handovers: HandoverDesk,
     pub(crate) metrics: ClaimMetrics,
     /// How MPS daemons fare.
     pub(crate) daemons: watch::Receiver<Arc<MpsStates>>,
@@ -63,30 +67,46 @@ pub(crate) struct Surroundings {
 /// What is said while the disk takes nothing.
 const WAITING: &str = "claims wait until they can be recorded";
 
+/// What an earlier agent gave to claims is held from now on: the kubelet may ask for it through the device
+/// plugin before the driver runs. Blocks for as long as a small file takes.
+pub(crate) fn restore(config: &Config, ledger: &LedgerDesk) {
+    let file = ClaimFile::new(&config.state_dir, Roots::new(config).host);
+    // One that cannot be read is told of when the driver runs.
+    for entry in file.load().unwrap_or_default().values() {
+        ledger.restore_claim(&entry.claim, entry.uses());
+    }
+}
+
 // === impl Driver ===
 
 impl Driver {
-    /// Builds the driver. What an earlier agent gave away is held from now on: the kubelet may ask for it
-    /// through the device plugin before the driver runs. Blocks for as long as a small file takes.
+    /// Builds the driver; nothing is read yet.
     pub(crate) fn new(config: &Config, surroundings: Surroundings) -> Self {
-        let Surroundings { clock, cluster, ledger, metrics, daemons, partitions, policy, state } =
-            surroundings;
+        let Surroundings {
+            clock,
+            cluster,
+            ledger,
+            handovers,
+            metrics,
+            daemons,
+            partitions,
+            policy,
+            state,
+        } = surroundings;
         let (roots, driver) = (Roots::new(config), config.dra_driver.clone());
         let file = ClaimFile::new(&config.state_dir, roots.host.clone());
-        // One that cannot be read is told of when the driver runs.
-        for entry in file.load().unwrap_or_default().values() {
-            ledger.restore_claim(&entry.claim, entry.uses());
-        }
         let ground = Ground {
             node: cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
             documents: ClaimDocuments::new(&config.cdi_dir),
             kubelet_record: KubeletRecord::new(&config.kubelet_dir, &driver),
-            claims: cluster.map(Claims::new),
+            claims: cluster.clone().map(Claims::new),
+            troubles: Troubles::default(),
             driver,
             roots,
             state,
             ledger,
             partitions,
+            handovers,
             metrics,
             mps: MpsPlaces::new(config),
             daemons,
@@ -94,7 +114,8 @@ impl Driver {
         let places = Places::new(&config.kubelet_dir, &config.dra_driver);
         let look_interval = config.session.look_interval;
         let standing = watch::Sender::default();
-        Self { ground, file, places, clock, policy, standing, look_interval }
+        let statuses = cluster.map(ClaimStatuses::new);
+        Self { ground, file, places, clock, policy, standing, statuses, look_interval }
     }
 
     /// Prepares and serves until stopped. Nothing is served before it is known what is prepared.
@@ -106,7 +127,7 @@ impl Driver {
         }
     }
 
-    async fn live(self, stop: CancellationToken) {
+    async fn live(mut self, stop: CancellationToken) {
         let records = tokio::select! {
             () = stop.cancelled() => return,
             records = self.recover() => records,
@@ -117,14 +138,38 @@ impl Driver {
         let write = move |records| file.write(records);
         let writing = kept::follow(newest.subscribe(), (written, WAITING), write);
         let (desk, requests) = ClaimDesk::new();
-        let serving = self.serving(desk, newest.subscribe()).run(stop);
+        let serving = self.serving(desk, newest.subscribe()).run(stop.clone());
+        let telling = self.telling(newest.subscribe(), stop);
         let leftovers = leftovers::remove(self.ground.clone(), records.clone());
         let preparer = Preparer::new(self.ground, requests, records, (newest, receiver));
-        let served = async { tokio::join!(writing, preparer.run(), serving) };
+        let served = async { tokio::join!(writing, preparer.run(), serving, telling) };
         tokio::pin!(served);
         tokio::select! {
             _ = &mut served => {}
             () = leftovers => drop((&mut served).await),
+        }
+    }
+
+    /// Tells how claims' devices fare, where there is somebody to tell.
+    fn telling(
+        &mut self,
+        records: watch::Receiver<Versioned<Records>>,
+        stop: CancellationToken,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (state, troubles) = (self.ground.state.clone(), self.ground.troubles.clone());
+        let (driver, clock) = (self.ground.driver.clone(), self.clock);
+        let teller = self.statuses.take().map(|statuses| Teller {
+            driver,
+            clock,
+            statuses,
+            records,
+            state,
+            troubles,
+        });
+        async move {
+            if let Some(teller) = teller {
+                teller.run(stop).await;
+            }
         }
     }
 

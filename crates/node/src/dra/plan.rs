@@ -209,7 +209,7 @@ impl Chosen<'_> {
     /// What is known of it without what containers get.
     fn held(&self) -> Held {
         let Self { result, device, partition, terms } = self;
-        let usage = terms.usage.clone();
+        let usage = terms.usage;
         Held {
             pool: result.pool.clone(),
             name: result.device.clone(),

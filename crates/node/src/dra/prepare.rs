@@ -221,7 +221,11 @@ impl Preparer {
             if let Some(Err(why)) = maybe(recorded).await {
                 return Event::Acted(uid, Err(Failed::Record(why)));
             }
-            if let Err(why) = ground.daemons_are_right(&entry).await {
+            let ready = match ground.hand_over(&entry).await {
+                Ok(()) => ground.daemons_are_right(&entry).await,
+                refused => refused,
+            };
+            if let Err(why) = ready {
                 return Event::Acted(uid, Err(Failed::Act(why)));
             }
             let done = blocking(move || ground.do_it(&entry, &nodes)).await;
@@ -252,6 +256,7 @@ impl Preparer {
         }
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.work = None;
+        self.ground.troubles.forget(uid);
         if let Some(entry) = slot.entry.clone() {
             let devices: Vec<_> = entry.devices.iter().map(|held| held.name.as_str()).collect();
             tracing::info!(claim = %entry.claim, uid, devices = devices.join(" "), "claim prepared");
@@ -271,6 +276,7 @@ impl Preparer {
     fn refuse(&mut self, uid: &str, why: String) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.work = None;
+        self.ground.troubles.note(uid, &why);
         slot.prepared(&Err(why));
         self.advance(uid);
     }

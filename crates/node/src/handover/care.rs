@@ -75,7 +75,13 @@ fn filled_in(policy: &Policy, handover: &Handover, device: &Device) -> Result<Ca
     }
     // Without a step that cleans it, it would be cleaned by what nobody could prove.
     let barred = unproven.clone().filter(|_| release.is_empty());
-    Ok(Care { prepare, release, folder: device.folder.clone(), identity, barred, unproven })
+    Ok(Care { prepare, release, folder: folder(device), identity, barred, unproven })
+}
+
+/// Where the device has its files: what is on PCI has its function's.
+fn folder(device: &Device) -> Option<PathBuf> {
+    let function = || device.place.pci.map(|pci| format!("/sys/bus/pci/devices/{pci}").into());
+    device.folder.clone().or_else(function)
 }
 
 const NEVER_SAID: &str =
@@ -87,10 +93,12 @@ fn is_fpga(device: &Device) -> bool {
 
 /// What is said of the device's source, if anything is to be done to its devices.
 fn handover<'a>(policy: &'a Policy, device: &Device) -> Option<&'a Handover> {
-    let steps = if is_fpga(device) {
-        &policy.families.fpga.handover
-    } else {
-        &policy.sources.iter().find(|rule| rule.name == device.source)?.handover
+    let described = || policy.sources.iter().find(|rule| rule.name == device.source);
+    let steps = match &device.source {
+        source if *source == SourceName::FPGA => &policy.families.fpga.handover,
+        source if *source == SourceName::NVIDIA => &policy.families.gpu,
+        source if *source == SourceName::NICS => &policy.nics.handover,
+        _ => &described()?.handover,
     };
     (!steps.prepare.is_empty() || !steps.release.is_empty()).then_some(steps)
 }
@@ -106,6 +114,7 @@ fn filled(step: &Step, device: &Device) -> Result<Step, Missing> {
         StepAction::Write { file, text } => {
             StepAction::Write { file: file.clone(), text: fill(text)? }
         }
+        same @ (StepAction::Processes(_) | StepAction::Link(_)) => same.clone(),
     };
     Ok(Step { action, timeout: step.timeout })
 }

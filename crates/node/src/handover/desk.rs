@@ -1,4 +1,5 @@
-//! How the servers of resources have devices made ready for a container that is about to start.
+//! How devices are made ready for a container that is about to start, or for a claim, and how it is told
+//! that a claim has let go.
 
 use std::path::PathBuf;
 
@@ -8,10 +9,10 @@ use tokio::{
 };
 use windlass_core::device::DeviceId;
 
-use super::state::Tenants;
+use super::state::{Tenants, claim_tenant};
 use crate::holders::by_pod;
 
-/// How the servers of resources have devices prepared.
+/// How the servers of resources, and who prepares claims, have devices prepared.
 #[derive(Clone, Debug)]
 pub(crate) struct HandoverDesk {
     requests: mpsc::Sender<Request>,
@@ -19,23 +20,49 @@ pub(crate) struct HandoverDesk {
     patience: Duration,
 }
 
-/// A device that is not ready for a container, and why.
+/// A device that is not ready for a container or a claim, and why.
 #[derive(Debug)]
 pub(crate) struct NotReady {
     pub(crate) device: DeviceId,
     pub(crate) why: String,
 }
 
-/// A container is about to start with a device.
+/// What is wanted.
 #[derive(Debug)]
-pub(super) struct Request {
-    pub(super) device: DeviceId,
-    pub(super) tenants: Tenants,
-    pub(super) reply: oneshot::Sender<Result<(), String>>,
+pub(super) enum Request {
+    /// Somebody is about to start with a device.
+    Start(Start),
+    /// A claim has let go of all that it had.
+    Leave { claim: String, reply: Reply },
 }
+
+/// Somebody is about to start with a device.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) device: DeviceId,
+    pub(super) newcomer: Newcomer,
+    pub(super) reply: Reply,
+}
+
+/// Who is about to start.
+#[derive(Clone, Debug)]
+pub(super) enum Newcomer {
+    /// A container of one of these pods, which have the device.
+    Pods(Tenants),
+    /// A claim, as a tenant.
+    Claim(String),
+}
+
+/// Whoever waits may have given up.
+pub(super) type Reply = oneshot::Sender<Result<(), String>>;
+
+/// Where the outcome for a device will come from.
+type Answer = (DeviceId, oneshot::Receiver<Result<(), String>>);
 
 /// Starts that wait to be heard; each is one device of one container.
 const WAITING: usize = 64;
+
+const ENDS: &str = "the agent ends";
 
 // === impl HandoverDesk ===
 
@@ -57,24 +84,61 @@ impl HandoverDesk {
     ) -> Result<(), NotReady> {
         let deadline = Instant::now() + self.patience;
         let recorded = by_pod(self.kubelet_record.clone()).await.unwrap_or_default();
-        let mut answers = Vec::new();
-        for device in devices {
-            let (reply, answer) = oneshot::channel();
-            let tenants = recorded.get(&device).cloned().unwrap_or_default();
-            // A part that has ended answers nobody, which is noticed below.
-            let _ = self.requests.send(Request { device: device.clone(), tenants, reply }).await;
-            answers.push((device, answer));
-        }
-        for (device, answer) in answers {
+        let pods =
+            |device: &DeviceId| Newcomer::Pods(recorded.get(device).cloned().unwrap_or_default());
+        for (device, answer) in self.start(devices, pods).await {
             let outcome = timeout_at(deadline, answer).await;
             let why = match outcome {
                 Ok(Ok(Ok(()))) => continue,
                 Ok(Ok(Err(why))) => why,
-                Ok(Err(_)) => "the agent ends".to_owned(),
+                Ok(Err(_)) => ENDS.to_owned(),
                 Err(_) => format!("it is not ready after {:?}; its steps go on", self.patience),
             };
             return Err(NotReady { device, why });
         }
         Ok(())
+    }
+
+    /// Has devices prepared for a claim that has them in the ledger; returns when all are, or failed. It takes
+    /// as long as the steps do, each of which has its limit: who asks answers for the time.
+    pub(crate) async fn join(
+        &self,
+        claim: &str,
+        devices: impl IntoIterator<Item = DeviceId>,
+    ) -> Result<(), NotReady> {
+        let claim = Newcomer::Claim(claim_tenant(claim));
+        let mut outcome = Ok(());
+        for (device, answer) in self.start(devices, |_| claim.clone()).await {
+            let done = answer.await.unwrap_or_else(|_| Err(ENDS.to_owned()));
+            let done = done.map_err(|why| NotReady { device, why });
+            outcome = outcome.and(done);
+        }
+        outcome
+    }
+
+    /// Tells that a claim has let go of all that it had; returns when that is not forgotten any more. What is
+    /// done to the devices then nobody waits for.
+    pub(crate) async fn leave(&self, claim: &str) -> Result<(), String> {
+        let (reply, answer) = oneshot::channel();
+        let claim = claim_tenant(claim);
+        // A part that has ended answers nobody, which is noticed below.
+        let _ = self.requests.send(Request::Leave { claim, reply }).await;
+        answer.await.unwrap_or_else(|_| Err(ENDS.to_owned()))
+    }
+
+    async fn start(
+        &self,
+        devices: impl IntoIterator<Item = DeviceId>,
+        newcomer: impl Fn(&DeviceId) -> Newcomer,
+    ) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        for device in devices {
+            let (reply, answer) = oneshot::channel();
+            let start = Start { device: device.clone(), newcomer: newcomer(&device), reply };
+            // A part that has ended answers nobody, which is noticed when it is waited for.
+            let _ = self.requests.send(Request::Start(start)).await;
+            answers.push((device, answer));
+        }
+        answers
     }
 }

@@ -60,14 +60,14 @@ mod tests {
     use std::sync::Arc;
 
     use jiff::Timestamp;
-    use tokio::sync::Semaphore;
+    use tokio::sync::{Semaphore, mpsc, watch};
     use windlass_core::{
         attribute::{AttributeName, AttributeValue},
         device::{Device, DeviceKind, SourceName},
     };
 
     use super::*;
-    use crate::{config::FpgaRules, host::Host};
+    use crate::{config::FpgaRules, host::Host, partitions};
 
     #[tokio::test(start_paused = true)]
     async fn a_board_that_says_nothing_is_asked_for_a_while() {
@@ -85,6 +85,7 @@ mod tests {
             host: Host::new(root.path(), "/"),
             writing: Arc::new(Semaphore::new(1)),
             asking: Arc::new(Semaphore::new(1)),
+            gpus: partitions::open(Duration::MAX, watch::channel(None).1, mpsc::channel(1).0).0,
         };
         let why = prove(&bench, &identity.expect("it says what it is"), Duration::MAX).await;
         assert_eq!(

@@ -7,7 +7,11 @@ use tokio::{
     time::{Duration, Instant},
 };
 
-use super::{care::Care, desk::Request, state::State};
+use super::{
+    care::Care,
+    desk::{Newcomer, Start},
+    state::State,
+};
 use crate::{config::HandoverLimits, discovery::FpgaIdentity, holders::Sight};
 
 /// A device and all that is known of it.
@@ -24,7 +28,9 @@ pub(super) struct Slot {
     pub(super) due: Option<Instant>,
     pub(super) is_worked_on: bool,
     /// Starts that wait for what is under way.
-    pub(super) waiting: Vec<Request>,
+    pub(super) waiting: Vec<Start>,
+    /// Claims that let go while something is under way.
+    pub(super) leaving: Vec<String>,
     /// What a write to sysfs takes for as long as the kernel takes for it.
     pub(super) writing: Arc<Semaphore>,
     /// Taken by a question to the device.
@@ -37,7 +43,7 @@ impl Slot {
     pub(super) fn new(state: State) -> Self {
         let now = Instant::now();
         Self {
-            sight: Sight::new(state.has_tenants()),
+            sight: Sight::new(state.has_tenants() && !state.is_of_claims()),
             state,
             care: None,
             settled: None,
@@ -45,6 +51,7 @@ impl Slot {
             due: Some(now),
             is_worked_on: false,
             waiting: Vec::new(),
+            leaving: Vec::new(),
             writing: Arc::new(Semaphore::new(1)),
             asking: Arc::new(Semaphore::new(1)),
         }
@@ -66,6 +73,14 @@ impl Slot {
             self.settled = self.care.as_ref().and_then(|care| care.identity.clone());
         }
         (self.state, self.changed, self.due) = (state, now, Some(now + pause));
+    }
+
+    /// Whether whoever comes has it already.
+    pub(super) fn is_with(&self, newcomer: &Newcomer) -> bool {
+        match (&self.state, newcomer) {
+            (State::InUse { tenants }, Newcomer::Claim(claim)) => tenants.contains(claim),
+            _ => false,
+        }
     }
 
     /// What is done to it now.

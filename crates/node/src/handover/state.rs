@@ -20,14 +20,26 @@
 //! A container that starts again is no new tenant: while one of the pods that the hand-over was for still
 //! has the device, it is left alone. Who has it is said by the kubelet, in whose record a pod goes by its
 //! UID.
+//!
+//! A claim that is prepared is a start, and one that is released lets go: the kubelet says so, and nobody has
+//! to look. All pods of a claim are one tenant.
 
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The pods that have a device, by UID; several where it is shared, none where nobody could be told.
+/// The pods that have a device, by UID, or the claims; several where it is shared, none where nobody could
+/// be told.
 pub(crate) type Tenants = BTreeSet<String>;
+
+/// What the UID of a claim has before it among tenants.
+const CLAIM: &str = "claim:";
+
+/// A claim as a tenant: whoever has the claim is of one household.
+pub(super) fn claim_tenant(uid: &str) -> String {
+    format!("{CLAIM}{uid}")
+}
 
 /// Where a device stands between two containers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,6 +98,15 @@ pub(crate) struct Failure {
 pub(super) enum Input {
     /// A container is about to start with it, and these pods have it.
     Start(Tenants),
+    /// A claim is prepared with it, of these that have it or are to have it.
+    Join {
+        /// The claim.
+        claim: String,
+        /// All of them.
+        claims: Tenants,
+    },
+    /// A claim has let go of it.
+    Leave(String),
     /// Nobody has it any more.
     LetGo,
     /// The steps under way were done.
@@ -142,6 +163,8 @@ impl State {
     pub(super) fn next(self, input: Input) -> Self {
         match (self, input) {
             (state, Input::Start(tenants)) => state.started(tenants),
+            (state, Input::Join { claim, claims }) => state.joined(claim, &claims),
+            (state, Input::Leave(claim)) => state.left(&claim),
             (Self::InUse { .. } | Self::Dirty { .. }, Input::LetGo) => {
                 Self::Dirty { tenants: Tenants::new() }
             }
@@ -190,6 +213,54 @@ impl State {
         }
     }
 
+    /// A claim is prepared. One that shares the device comes to those who are at work.
+    fn joined(self, claim: String, claims: &Tenants) -> Self {
+        match self {
+            Self::InUse { mut tenants } if !tenants.is_disjoint(claims) => {
+                tenants.retain(|tenant| claims.contains(tenant));
+                tenants.insert(claim);
+                Self::InUse { tenants }
+            }
+            Self::Unsure if claims.len() > 1 => Self::InUse { tenants: claims.clone() },
+            state => state.started([claim].into()),
+        }
+    }
+
+    /// A claim has let go; whoever else has the device has it still.
+    fn left(self, claim: &str) -> Self {
+        let without = |mut tenants: Tenants| {
+            let was_there = tenants.remove(claim);
+            (was_there, tenants)
+        };
+        match self {
+            Self::InUse { tenants } => match without(tenants) {
+                (true, tenants) if tenants.is_empty() => Self::Dirty { tenants },
+                (_, tenants) => Self::InUse { tenants },
+            },
+            Self::Dirty { tenants } => Self::Dirty { tenants: without(tenants).1 },
+            Self::Quarantined { tenants, failed } => {
+                Self::Quarantined { tenants: without(tenants).1, failed }
+            }
+            state => state,
+        }
+    }
+
+    /// Who has it, or will try to start again with it.
+    pub(super) fn tenants(&self) -> Option<&Tenants> {
+        match self {
+            Self::InUse { tenants }
+            | Self::Preparing { tenants, .. }
+            | Self::Dirty { tenants }
+            | Self::Quarantined { tenants, .. } => Some(tenants),
+            Self::Unsure | Self::Clean | Self::Cleaning { .. } => None,
+        }
+    }
+
+    /// Whether claims have it, who say when they let go.
+    pub(super) fn is_of_claims(&self) -> bool {
+        self.tenants().is_some_and(|all| all.iter().any(|tenant| tenant.starts_with(CLAIM)))
+    }
+
     /// What is to be done in this state.
     pub(super) fn work(&self) -> Option<Work> {
         match self {
@@ -233,6 +304,15 @@ impl State {
         match self {
             Self::Dirty { .. } => Some("hand-over: not clean yet".to_owned()),
             Self::Cleaning { .. } => Some("hand-over: being cleaned".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// Why nobody is to choose the device for now, in one word.
+    pub(crate) fn unready(&self) -> Option<&'static str> {
+        match self {
+            _ if self.failure().is_some() => Some("quarantined"),
+            Self::Dirty { .. } | Self::Cleaning { .. } => Some(self.name()),
             _ => None,
         }
     }

@@ -15,12 +15,13 @@ use tokio::{
 };
 use windlass_core::device::DeviceId;
 
-use super::{care::Care, proof::prove, state::Work};
+use super::{care::Care, idle::idle, link, proof::prove, state::Work};
 use crate::{
     causes,
-    config::{Step, StepAction},
+    config::{Link, Processes, Step, StepAction},
     host::Host,
     outside::{GetError, ProgramError, get, run},
+    partitions::{PartitionDesk, PartitionError},
 };
 
 /// What steps are carried out on.
@@ -34,11 +35,13 @@ pub(super) struct Bench {
     pub(super) writing: Arc<Semaphore>,
     /// Likewise by a question to the device, which a write may end.
     pub(super) asking: Arc<Semaphore>,
+    /// Where NVIDIA's driver is asked about GPUs.
+    pub(super) gpus: PartitionDesk,
 }
 
 /// Why a step was not done.
 #[derive(Debug, thiserror::Error)]
-enum StepError {
+pub(super) enum StepError {
     #[error("GET {0}")]
     Get(String, #[source] GetError),
     #[error("{what}: not done within {limit:?}")]
@@ -51,6 +54,12 @@ enum StepError {
     Outside(PathBuf),
     #[error("cannot write {0}")]
     Write(PathBuf, #[source] io::Error),
+    #[error(transparent)]
+    Gpu(#[from] PartitionError),
+    #[error("still computing on it: process {0}")]
+    Busy(String),
+    #[error("its interface has not come back: the network of a container has it")]
+    Away,
     #[error("an earlier write to {0} has not returned yet")]
     Hanging(PathBuf),
 }
@@ -65,6 +74,8 @@ async fn carry_out(bench: &Bench, steps: &[Step]) -> Result<(), StepError> {
                 }
                 StepAction::Command(words) => Ok(run(&bench.device, words).await?),
                 StepAction::Write { file, text } => bench.write(file, text).await,
+                StepAction::Processes(Processes::None) => idle(bench, *limit).await,
+                StepAction::Link(Link::Up) => link::up(bench, *limit).await,
             }
         };
         let late = || StepError::Late { what: name_of(action), limit: *limit };
@@ -129,13 +140,15 @@ fn name_of(action: &StepAction) -> String {
         StepAction::Http(url) => format!("GET {url}"),
         StepAction::Command(words) => words.first().cloned().unwrap_or_default(),
         StepAction::Write { file, .. } => format!("write {}", file.display()),
+        StepAction::Processes(Processes::None) => "processes: none".to_owned(),
+        StepAction::Link(Link::Up) => "link: up".to_owned(),
     }
 }
 
 // === impl Bench ===
 
 impl Bench {
-    async fn write(&self, file: &Path, text: &str) -> Result<(), StepError> {
+    pub(super) async fn write(&self, file: &Path, text: &str) -> Result<(), StepError> {
         let folder = self.folder.clone().ok_or_else(|| StepError::NoFolder(file.to_owned()))?;
         let (host, file, text) = (self.host.clone(), file.to_owned(), text.to_owned());
         let permit = self.writing.clone().try_acquire_owned();
@@ -169,8 +182,16 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use tempfile::TempDir;
+    use tokio::sync::{mpsc, watch};
 
     use super::*;
+    use crate::partitions;
+
+    /// A desk that leads to no driver.
+    fn nobody() -> PartitionDesk {
+        let (library, cuts) = (watch::channel(None).1, mpsc::channel(1).0);
+        partitions::open(Duration::from_secs(1), library, cuts).0
+    }
 
     fn bench() -> (TempDir, Bench) {
         let root = tempfile::tempdir().expect("a temporary folder");
@@ -185,6 +206,7 @@ mod tests {
             host: Host::new(root.path(), "/"),
             writing: Arc::new(Semaphore::new(1)),
             asking: Arc::new(Semaphore::new(1)),
+            gpus: nobody(),
         };
         (root, bench)
     }
@@ -210,6 +232,26 @@ mod tests {
         assert_eq!(why.expect_err("3"), "/bin/sh ended with exit status: 3: no such board");
         let why = outcome(&bench, shell("kill -STOP $$")).await.expect_err("late");
         assert_eq!(why, "/bin/sh: not done within 500ms");
+    }
+
+    #[tokio::test]
+    async fn an_interface_that_comes_back_is_set_up_and_one_that_stays_away_is_told() {
+        let (root, bench) = bench();
+        let up = || StepAction::Link(Link::Up);
+        let why = outcome(&bench, up()).await.expect_err("away");
+        assert_eq!(why, "its interface has not come back: the network of a container has it");
+        let interface = root.path().join("sys/devices/platform/board/net/eth1");
+        fs::create_dir_all(&interface).expect("made");
+        fs::write(interface.join("flags"), "0x1002\n").expect("written");
+        assert_eq!(outcome(&bench, up()).await, Ok(()));
+        assert_eq!(fs::read_to_string(interface.join("flags")).expect("there"), "0x1003");
+    }
+
+    #[tokio::test]
+    async fn a_gpu_that_nobody_can_ask_about_is_not_taken_for_idle() {
+        let (_root, bench) = bench();
+        let why = outcome(&bench, StepAction::Processes(Processes::None)).await;
+        assert!(why.expect_err("no driver").starts_with("cannot tell who computes on board"));
     }
 
     #[tokio::test]

@@ -10,7 +10,7 @@ use windlass_kubelet_api::checkpoint::Checkpoint;
 
 use super::{Ledger, Recorded};
 use crate::{
-    holders::{Glance, Holders, Sight},
+    holders::{Glance, Holders, SERVES, Sight},
     offer::{device_of, token},
 };
 
@@ -40,6 +40,10 @@ struct Seen {
     /// When it was given away last: whoever has it since was not looked at before.
     given: Option<Instant>,
 }
+
+/// The least time between two looks that count. The kubelet's answer serves for a while, so that what was given
+/// away a moment ago is not in it; three looks in a row outlast it, however often is looked.
+const LEAST_INTERVAL: Duration = SERVES.checked_div(2).expect("two is not zero");
 
 // === impl Recorded ===
 
@@ -74,6 +78,7 @@ impl Sights {
         ledger: &Ledger,
         look_interval: Duration,
     ) -> Recorded {
+        let look_interval = look_interval.max(LEAST_INTERVAL);
         let mut known = std::mem::take(&mut self.0);
         let mut is_held = |held: Held, told: Option<bool>| {
             let given = held.given(ledger);

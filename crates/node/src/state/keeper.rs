@@ -287,8 +287,10 @@ impl Keeper {
         self.notes.note(&plan, &merged, self.holdings.held());
         self.notes.write().await;
         self.want_daemons(&plan, &merged);
-        let unclean = handover::failed(&self.notices.handovers.borrow());
-        let mut state = NodeState { kin, unclean, ..looked.state(merged, policy, plan) };
+        let handovers = self.notices.handovers.borrow().clone();
+        let unclean = handover::failed(&handovers);
+        let unready = handover::unready(&handovers, &care);
+        let mut state = NodeState { kin, unready, unclean, ..looked.state(merged, policy, plan) };
         state.lacks.troubles.extend(self.untold.trouble());
         self.publish_unless_known(state, &known);
         if self.moves == Moves::Waiting && self.settled_at.is_none() {

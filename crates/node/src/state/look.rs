@@ -119,6 +119,7 @@ impl Looked {
             documents: self.documents,
             lacks: self.lacks,
             unwritten: self.unwritten,
+            unready: BTreeMap::new(),
             unclean: BTreeMap::new(),
         }
     }

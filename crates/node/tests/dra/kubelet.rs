@@ -59,8 +59,13 @@ impl Kubelet {
 
     /// The devices of a claim that has its name as its UID, or why it has none.
     pub(crate) async fn prepare(&mut self, name: &str) -> Result<Vec<Device>, String> {
-        let answer = self.prepare_all(&[(name, name)]).await;
-        let answer = answer.claims[name].clone();
+        self.prepare_of((name, name)).await
+    }
+
+    /// The devices of a claim, by name and UID.
+    pub(crate) async fn prepare_of(&mut self, of: (&str, &str)) -> Result<Vec<Device>, String> {
+        let answer = self.prepare_all(&[of]).await;
+        let answer = answer.claims[of.1].clone();
         if answer.error.is_empty() { Ok(answer.devices) } else { Err(answer.error) }
     }
 

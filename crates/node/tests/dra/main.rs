@@ -12,6 +12,8 @@ mod common {
 mod api;
 mod claims;
 mod kubelet;
+mod life;
+mod life_rig;
 mod partitions;
 mod refusals;
 mod registration;

@@ -65,7 +65,7 @@ impl Node {
 
     /// What the agent keeps in a file of its folder; nothing where there is none.
     pub(crate) fn state(&self, file: &str) -> String {
-        fs::read_to_string(self.path("state").to_owned() + "/" + file).unwrap_or_default()
+        fs::read_to_string(self.path(&format!("state/{file}"))).unwrap_or_default()
     }
 
     pub(crate) fn fault(&self, fault: &str) {

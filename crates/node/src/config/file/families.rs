@@ -1,16 +1,29 @@
-//! The file's keys for families of devices that are built in: `amd`, `intel`, `fpga`.
+//! The file's keys for families of devices that are built in: `gpu`, `amd`, `intel`, `fpga`.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use windlass_core::device::SourceName;
 
 use super::steps::{self, StepEntry};
 use crate::config::{
-    AmdNaming, AmdRules, FpgaMode, FpgaRules, FpgaUnit, IntelRules, danger,
+    AmdNaming, AmdRules, FpgaMode, FpgaRules, FpgaUnit, Handover, IntelRules, danger,
     document::{Lined, Many, Remark},
     source,
 };
+
+/// NVIDIA's GPUs.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct GpuEntry {
+    /// What is done before a container starts with a GPU.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    prepare: Vec<Lined<StepEntry>>,
+    /// What is done after the last container has let go of a GPU.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    release: Vec<Lined<StepEntry>>,
+}
 
 /// AMD's GPUs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -64,6 +77,20 @@ pub(super) struct FpgaEntry {
 
 /// Limits that an FPGA's temperature may have: below, it is never, and above, it is dead.
 const CELSIUS: std::ops::RangeInclusive<u32> = 30..=150;
+
+// === impl GpuEntry ===
+
+impl GpuEntry {
+    pub(super) fn into_handover(self, line: u64, wrong: &mut Vec<Remark>) -> Handover {
+        steps::builtin((SourceName::NVIDIA, line), (self.prepare, self.release), wrong)
+    }
+
+    pub(super) fn of(handover: &Handover) -> Option<Self> {
+        let Handover { prepare, release } = handover;
+        (*handover != Handover::default())
+            .then(|| Self { prepare: steps::written(prepare), release: steps::written(release) })
+    }
+}
 
 // === impl AmdEntry ===
 

@@ -4,10 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::pci::PciAddress;
+use windlass_core::{device::SourceName, pci::PciAddress};
 
-use super::word::{Pause, Written};
-use crate::config::{MissingNodes, NicIds, NicPolicy, RdmaNode, Remark};
+use super::{
+    steps::{self, StepEntry},
+    word::{Pause, Written},
+};
+use crate::config::{MissingNodes, NicIds, NicPolicy, RdmaNode, Remark, document::Lined};
 
 /// What containers get with network interfaces, and what the kubelet is told of them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -40,6 +43,12 @@ pub(super) struct NicsEntry {
     /// What `PCIDEVICE_*_INFO` says besides under `extra`, by PCI address; `*` is every interface.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     info: BTreeMap<String, BTreeMap<String, String>>,
+    /// What is done before a container starts with an interface.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    prepare: Vec<Lined<StepEntry>>,
+    /// What is done after the last container has let go of an interface.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    release: Vec<Lined<StepEntry>>,
 }
 
 const NO_VERBS: &str =
@@ -69,6 +78,7 @@ impl NicsEntry {
             numa_hints: self.numa_hints.unwrap_or(usual.numa_hints),
             quiet_period: self.quiet_period.map(|Written(time)| time),
             info: self.info,
+            handover: steps::builtin((SourceName::NICS, line), (self.prepare, self.release), wrong),
         }
     }
 
@@ -79,6 +89,8 @@ impl NicsEntry {
         }
         let differing = |given: bool, usual: bool| (given != usual).then_some(given);
         Some(Self {
+            prepare: steps::written(&policy.handover.prepare),
+            release: steps::written(&policy.handover.release),
             ids: Some(policy.ids).filter(|ids| *ids != usual.ids),
             rdma_nodes: Some(policy.rdma_nodes.clone()).filter(|it| *it != usual.rdma_nodes),
             vhost_net: differing(policy.vhost_net, usual.vhost_net),

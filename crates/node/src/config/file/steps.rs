@@ -4,13 +4,16 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use windlass_core::device::SourceName;
 
 use super::{
     resources::unlined,
     sources::{USUAL_TIMEOUT, noted, only_one},
     word::{Pause, Written},
 };
-use crate::config::{Handover, Remark, Step, StepAction, document::Lined};
+use crate::config::{
+    Handover, Link, Processes, Remark, Step, StepAction, document::Lined, source::wrong_steps,
+};
 
 /// One step of a hand-over: one of these.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -28,6 +31,12 @@ pub(super) struct StepEntry {
     /// What is written.
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<String>,
+    /// Under `gpu`: `none` is to compute on it any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processes: Option<Processes>,
+    /// Under `nics`: the interface is to come back, and is set `up`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    link: Option<Link>,
     /// How long it may take; left out, 5s.
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout: Option<Pause>,
@@ -46,6 +55,18 @@ pub(super) fn handover(
     Handover { prepare: steps(prepare), release: steps(release) }
 }
 
+/// What is written as a hand-over of a source that is built in, at this line.
+pub(super) fn builtin(
+    (source, line): (SourceName, u64),
+    (prepare, release): (Vec<Lined<StepEntry>>, Vec<Lined<StepEntry>>),
+    wrong: &mut Vec<Remark>,
+) -> Handover {
+    let handover = handover(prepare, release, wrong);
+    let problems = wrong_steps(source, &handover).into_iter();
+    wrong.extend(problems.map(|problem| Remark::new(line, problem)));
+    handover
+}
+
 /// What has to be written for these steps.
 pub(super) fn written(steps: &[Step]) -> Vec<Lined<StepEntry>> {
     steps.iter().map(|step| unlined(step.into())).collect()
@@ -55,7 +76,7 @@ pub(super) fn written(steps: &[Step]) -> Vec<Lined<StepEntry>> {
 
 impl StepEntry {
     fn into_step(self) -> Result<Step, String> {
-        let Self { http, command, write, text, timeout } = self;
+        let Self { http, command, write, text, processes, link, timeout } = self;
         if write.is_some() != text.is_some() {
             return Err("write and text go together".to_owned());
         }
@@ -64,8 +85,10 @@ impl StepEntry {
             http.map(StepAction::Http),
             command.map(StepAction::Command),
             write.map(|file| StepAction::Write { file, text }),
+            processes.map(StepAction::Processes),
+            link.map(StepAction::Link),
         ];
-        let action = only_one(all).ok_or("write one of http, command, write")?;
+        let action = only_one(all).ok_or("write one of http, command, write, processes, link")?;
         Ok(Step { action, timeout: timeout.map_or(USUAL_TIMEOUT, |Written(time)| time) })
     }
 }
@@ -80,6 +103,8 @@ impl From<&Step> for StepEntry {
             StepAction::Write { file, text } => {
                 (entry.write, entry.text) = (Some(file), Some(text));
             }
+            StepAction::Processes(who) => entry.processes = Some(who),
+            StepAction::Link(how) => entry.link = Some(how),
         }
         entry
     }

@@ -37,6 +37,7 @@ cdiAnnotationPrefix: cdi.example.com/
 hooks: {program: /usr/bin/nvidia-ctk, disabled: [chmod]}
 features: [gds, mofed, gdrcopy]
 imex: {channels: [0, 2047], required: true}
+gpu: {prepare: [{command: [/opt/scrub, "{id}"]}], release: [{processes: none, timeout: 20s}]}
 amd: {naming: mixed}
 intel: {renderAs128: true}
 fpga:
@@ -74,6 +75,7 @@ nics:
   programHints: true
   numaHints: false
   quietPeriod: 3s
+  release: [{link: up}]
   info: {"*": {a: b}, "0000:3b:02.0": {a: c}}
 exclude:
 - {kind: gpu, index: [7]}

@@ -5,7 +5,9 @@ use std::path::{Component, Path};
 
 use windlass_core::device::SourceName;
 
-use super::{Find, Give, GivenMount, GivenNode, Probe, SourceRule, Step, StepAction, Test, Unit};
+use super::{
+    Find, Give, GivenMount, GivenNode, Handover, Probe, SourceRule, Step, StepAction, Test, Unit,
+};
 use crate::{
     config::{FpgaRules, FpgaUnit, danger, questions::mistakes},
     glob::is_pattern,
@@ -59,6 +61,15 @@ pub(in crate::config) fn wrong_programming(rules: &FpgaRules) -> Vec<String> {
         checker.note("prepare programs one FPGA, and with unit: card a device has several");
     }
     checker.wrong.into_iter().map(|text| format!("fpga: {text}")).collect()
+}
+
+/// What a hand-over of a source that is built in, and whose devices are on PCI, must not say.
+pub(in crate::config) fn wrong_steps(source: SourceName, handover: &Handover) -> Vec<String> {
+    let rule = SourceRule::new(source, Find::Bus("pci".to_owned()));
+    let (wrong, dangerous) = Default::default();
+    let mut checker = Checker { rule: &rule, kubelet_dir: Path::new("/"), wrong, dangerous };
+    handover.prepare.iter().chain(&handover.release).for_each(|step| checker.step(step));
+    checker.wrong
 }
 
 /// Reads a description, and notes what is wrong.
@@ -257,6 +268,13 @@ impl Checker<'_> {
         match &step.action {
             StepAction::Http(url) => self.url(url),
             StepAction::Command(words) => self.command(words),
+            StepAction::Processes(_) if self.rule.name != SourceName::NVIDIA => {
+                self.note("processes: only NVIDIA's driver tells who computes: write it under gpu");
+            }
+            StepAction::Link(_) if self.rule.name != SourceName::NICS => {
+                self.note("link: only an interface has one: write it under nics");
+            }
+            StepAction::Processes(_) | StepAction::Link(_) => {}
             StepAction::Write { file, text } => {
                 if !self.has_folder() {
                     self.note(format!("write {}: {NO_FOLDER}", file.display()));

@@ -15,12 +15,14 @@ use super::super::{
     document::ClaimDocuments,
     kubelet_record::KubeletRecord,
     record::{Entry, Held},
+    status::Troubles,
 };
 use crate::{
     cluster::Claims,
     config::DriverName,
+    handover::{HandoverDesk, NotReady},
     host::Roots,
-    ledger::{ClaimRef, LedgerDesk},
+    ledger::{ClaimRef, LedgerDesk, Use},
     metrics::ClaimMetrics,
     mps::{MpsPlaces, MpsStates},
     partitions::{PartitionDesk, standing},
@@ -42,6 +44,8 @@ pub(in crate::dra) struct Ground {
     pub(in crate::dra) ledger: LedgerDesk,
     /// Where MIG instances are made and removed.
     pub(in crate::dra) partitions: PartitionDesk,
+    pub(in crate::dra) handovers: HandoverDesk,
+    pub(in crate::dra) troubles: Troubles,
     pub(in crate::dra) metrics: ClaimMetrics,
     /// Where MPS daemons are, and how they fare.
     pub(in crate::dra) mps: MpsPlaces,
@@ -84,6 +88,16 @@ impl Ground {
         // So is, after a start, who else may have it.
         let _ = timeout(DISCOVERY, self.ledger.known()).await;
         Ok(claim)
+    }
+
+    /// Has the devices of a claim made ready for it, unless it only looks at them.
+    pub(super) async fn hand_over(&self, entry: &Entry) -> Result<(), String> {
+        let used = entry.uses().filter(|(_, usage)| *usage != Use::Admin);
+        let devices: BTreeSet<DeviceId> = used.map(|(device, _)| device.clone()).collect();
+        let ready = self.handovers.join(&entry.claim.uid, devices).await;
+        ready.map_err(|NotReady { device, why }| {
+            format!("{device} is not ready for the claim: {why}")
+        })
     }
 
     /// Does what a claim needs done. Blocks.

@@ -2,7 +2,14 @@
 
 use tokio::sync::oneshot;
 
-use super::{Event, Preparer, ground::blocking, partitions::places, slot::Work};
+use windlass_core::device::Partition;
+
+use super::{
+    Event, Preparer,
+    ground::{Ground, blocking},
+    partitions::places,
+    slot::Work,
+};
 use crate::{
     dra::{
         desk::{Request, Wish},
@@ -18,11 +25,7 @@ impl Preparer {
         let places = slot.entry.as_ref().map(places).unwrap_or_default();
         let (ground, uid) = (self.ground.clone(), uid.to_owned());
         self.tasks.spawn(async move {
-            let (documents, of) = (ground.documents.clone(), uid.clone());
-            let removed = match blocking(move || documents.remove(&of)).await {
-                Ok(()) => ground.unmake(&places).await,
-                refused => refused,
-            };
+            let removed = ground.clear(&uid, &places).await;
             Event::Removed(uid, removed)
         });
     }
@@ -50,6 +53,7 @@ impl Preparer {
 
     pub(super) fn let_go(&mut self, uid: &str) {
         self.ground.ledger.release_claim(uid);
+        self.ground.troubles.forget(uid);
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.work = None;
         tracing::info!(claim = %slot.claim, uid, "claim released");
@@ -75,5 +79,15 @@ impl Preparer {
             let (reply, _) = oneshot::channel();
             self.ask(Request { claim, wish: Wish::Release(reply) });
         }
+    }
+}
+
+impl Ground {
+    /// Removes what there is for a claim, while it is in the record: nobody else gets what is dirty by now.
+    async fn clear(&self, uid: &str, places: &[Partition]) -> Result<(), String> {
+        let (documents, of) = (self.documents.clone(), uid.to_owned());
+        blocking(move || documents.remove(&of)).await?;
+        self.unmake(places).await?;
+        self.handovers.leave(uid).await
     }
 }

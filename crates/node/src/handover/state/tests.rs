@@ -61,6 +61,33 @@ fn what_is_shared_is_prepared_for_the_first_and_cleaned_after_the_last() {
     );
 }
 
+fn join(claim: &str, claims: &[&str]) -> Input {
+    Input::Join { claim: claim.to_owned(), claims: pods(claims) }
+}
+
+#[test]
+fn a_claim_is_one_tenant_and_says_itself_when_it_lets_go() {
+    let leave = |claim: &str| Input::Leave(claim.to_owned());
+    let first = run(State::Clean, [join("claim:a", &["claim:a"]), Input::Done]);
+    assert!(first.is_of_claims());
+    assert_eq!(run(first.clone(), [join("claim:a", &["claim:a"])]), first, "another pod of it");
+    let both = run(first.clone(), [join("claim:b", &["claim:a", "claim:b"])]);
+    assert_eq!(both, State::InUse { tenants: pods(&["claim:a", "claim:b"]) }, "they share it");
+    let second = run(both, [leave("claim:a")]);
+    assert_eq!(second, State::InUse { tenants: pods(&["claim:b"]) });
+    assert_eq!(run(second.clone(), [leave("claim:x")]), second);
+    let dirty = run(second, [leave("claim:b")]);
+    assert_eq!(dirty.unready(), Some("dirty"));
+    let cleaning = run(dirty, [Input::Due]);
+    assert_eq!(cleaning.work(), Some(Work::Clean { again: false }));
+    let stale = run(first, [join("claim:b", &["claim:b"])]);
+    assert_eq!(stale.work(), Some(Work::Prepare { clean_first: true }), "nobody has the first");
+    let failed = run(State::Clean, [join("claim:a", &["claim:a"]), failed()]);
+    assert_eq!(failed.unready(), Some("quarantined"));
+    let released = run(failed, [leave("claim:a"), Input::Due]);
+    assert_eq!(released.work(), Some(Work::Clean { again: true }));
+}
+
 #[test]
 fn a_failed_step_keeps_the_device_from_others_and_is_tried_again() {
     let quarantined = run(State::Clean, [Input::Start(pods(&["a"])), failed()]);

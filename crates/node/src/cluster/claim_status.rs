@@ -1,0 +1,126 @@
+//! The status of claims' devices, written as the driver's part of it: what others wrote stays.
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+    core::Status,
+};
+use serde_json::Value;
+use tokio::time::Duration;
+
+use super::{Client, ClusterError, MANAGER, attempts::Attempts, client::Connection};
+use crate::ledger::ClaimRef;
+
+/// The way to the status of claims.
+pub(crate) struct ClaimStatuses {
+    client: Client,
+    attempts: Attempts,
+    connection: Option<Connection>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(crate) enum StatusOutcome<T> {
+    /// It was done.
+    Written(T),
+    /// There is no such claim any more, or it can never be done; the log says so.
+    Gone,
+    /// It was not, and may be tried again after this time.
+    Again(Duration),
+}
+
+// === impl ClaimStatuses ===
+
+impl ClaimStatuses {
+    pub(crate) fn new(client: Client) -> Self {
+        let attempts = Attempts::new("status of claims", &client);
+        Self { client, attempts, connection: None }
+    }
+
+    /// The claim of that name, if it is the one that is meant.
+    pub(crate) async fn read(&mut self, claim: &ClaimRef) -> StatusOutcome<ResourceClaim> {
+        let doing = || format!("cannot read claim {claim}");
+        let read = async |connection: &Connection| {
+            let claims = claims(connection, claim);
+            connection.ask(doing, claims.get(&claim.name)).await
+        };
+        match self.ask(read).await {
+            StatusOutcome::Written(it) if it.metadata.uid.as_deref() != Some(&*claim.uid) => {
+                StatusOutcome::Gone
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Makes a document the driver's part of the status.
+    pub(crate) async fn apply(&mut self, claim: &ClaimRef, document: &Value) -> StatusOutcome<()> {
+        let doing = || format!("cannot write the status of claim {claim}");
+        // The devices are the driver's, whoever has touched them.
+        let how = PatchParams::apply(MANAGER).force();
+        let write = async |connection: &Connection| {
+            let claims = claims(connection, claim);
+            let patch = Patch::Apply(document);
+            let written = claims.patch_status(&claim.name, &how, &patch);
+            connection.ask(doing, written).await.map(drop)
+        };
+        self.ask(write).await
+    }
+
+    async fn ask<T>(
+        &mut self,
+        question: impl AsyncFnOnce(&Connection) -> Result<T, ClusterError>,
+    ) -> StatusOutcome<T> {
+        let answer = match self.connect().await {
+            Ok(connection) => question(&connection).await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(answer) => {
+                self.attempts.worked();
+                StatusOutcome::Written(answer)
+            }
+            // A conflict is about the UID: another claim has the name.
+            Err(error)
+                if error.is_not_found() || error.status().is_some_and(Status::is_conflict) =>
+            {
+                StatusOutcome::Gone
+            }
+            // One that the API server will never take must not hold up the others.
+            Err(error) if error.status().is_some_and(Status::is_invalid) => {
+                tracing::error!(%error, "the status of a claim is lost");
+                StatusOutcome::Gone
+            }
+            Err(error) => {
+                // New credentials are read with the next connection.
+                self.connection = None;
+                StatusOutcome::Again(self.attempts.failed(&error))
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Connection, ClusterError> {
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.client.connect().await?,
+        };
+        self.connection = Some(connection.clone());
+        Ok(connection)
+    }
+}
+
+// === impl StatusOutcome ===
+
+impl<T> StatusOutcome<T> {
+    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> StatusOutcome<U> {
+        match self {
+            Self::Written(it) => StatusOutcome::Written(change(it)),
+            Self::Gone => StatusOutcome::Gone,
+            Self::Again(pause) => StatusOutcome::Again(pause),
+        }
+    }
+}
+
+fn claims(connection: &Connection, claim: &ClaimRef) -> Api<ResourceClaim> {
+    Api::namespaced(connection.kube.clone(), &claim.namespace)
+}

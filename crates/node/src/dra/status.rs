@@ -1,0 +1,166 @@
+//! What the cluster is told of a claim's devices, in the claim's status: whether each is prepared, and how it
+//! fares.
+//!
+//! ```text
+//!   records, troubles, devices ──> wanted ──differs from what was written──> apply ──> written
+//!                                    ^                                         │ failed: said once
+//!                                    └────────────── again, after a pause ─────┘
+//! ```
+//!
+//! Nobody waits for it: a claim is prepared whether or not it can be told. What cannot be told yet is told as
+//! it is by then.
+
+mod document;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tokio::{
+    sync::watch,
+    time::{Duration, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use self::document::{Spot, Told};
+use super::record::Records;
+use crate::{
+    clock::Clock,
+    cluster::{ClaimStatuses, StatusOutcome},
+    config::DriverName,
+    kept::Versioned,
+    ledger::ClaimRef,
+    state::NodeState,
+};
+
+/// Why claims that were begun are not prepared, by UID. Clones are of the same list.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Troubles(Arc<watch::Sender<BTreeMap<String, String>>>);
+
+/// Tells the status of claims' devices.
+pub(super) struct Teller {
+    pub(super) driver: DriverName,
+    pub(super) clock: Clock,
+    pub(super) statuses: ClaimStatuses,
+    pub(super) records: watch::Receiver<Versioned<Records>>,
+    pub(super) state: watch::Receiver<Arc<NodeState>>,
+    pub(super) troubles: Troubles,
+}
+
+/// What is to be told, or was told, of one claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Claim {
+    reference: ClaimRef,
+    devices: BTreeMap<Spot, Told>,
+}
+
+/// By the claim's UID.
+type Claims = BTreeMap<String, Claim>;
+
+/// Changes within this time are one: a claim is begun and done, a device's health follows its probe.
+const BURST: Duration = Duration::from_millis(50);
+
+// === impl Troubles ===
+
+impl Troubles {
+    /// A claim was begun and is not prepared.
+    pub(super) fn note(&self, uid: &str, why: &str) {
+        self.0.send_if_modified(|all| {
+            all.insert(uid.to_owned(), why.to_owned()).as_deref() != Some(why)
+        });
+    }
+
+    /// Nothing keeps a claim from being prepared any more.
+    pub(super) fn forget(&self, uid: &str) {
+        self.0.send_if_modified(|all| all.remove(uid).is_some());
+    }
+}
+
+// === impl Teller ===
+
+impl Teller {
+    /// Tells until stopped.
+    pub(super) async fn run(self, stop: CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.live() => {}
+        }
+    }
+
+    async fn live(mut self) {
+        let (mut written, mut troubles) = (Claims::new(), self.troubles.0.subscribe());
+        loop {
+            let wanted = self.wanted(&troubles.borrow_and_update());
+            if let Some(uid) = difference(&written, &wanted) {
+                self.tell(uid, wanted, &mut written).await;
+                continue;
+            }
+            tokio::select! {
+                () = crate::cluster::changed(&mut self.records) => {}
+                () = crate::cluster::changed(&mut self.state) => {}
+                () = crate::cluster::changed(&mut troubles) => {}
+            }
+            sleep(BURST).await;
+        }
+    }
+
+    /// Tells what there is to tell of one claim, or waits before it is tried again.
+    async fn tell(&mut self, uid: String, mut wanted: Claims, written: &mut Claims) {
+        let claim = wanted.remove(&uid).unwrap_or_else(|| {
+            let reference = written[&uid].reference.clone();
+            Claim { reference, devices: BTreeMap::new() }
+        });
+        let known = written.get(&uid).map(|claim| claim.devices.clone());
+        let outcome = self.write(&claim, known).await;
+        match outcome {
+            StatusOutcome::Written(devices) if devices.is_empty() => drop(written.remove(&uid)),
+            StatusOutcome::Written(devices) => {
+                written.insert(uid, Claim { devices, ..claim });
+            }
+            // Nobody wants to know of it.
+            StatusOutcome::Gone if claim.devices.is_empty() => drop(written.remove(&uid)),
+            StatusOutcome::Gone => drop(written.insert(uid, claim)),
+            StatusOutcome::Again(pause) => sleep(pause).await,
+        }
+    }
+
+    /// Writes the status; what was so before has been so since.
+    async fn write(
+        &mut self,
+        claim: &Claim,
+        known: Option<BTreeMap<Spot, Told>>,
+    ) -> StatusOutcome<BTreeMap<Spot, Told>> {
+        let Claim { reference, devices } = claim;
+        let found = match known {
+            Some(known) => known,
+            None => match self.statuses.read(reference).await {
+                StatusOutcome::Written(claim) => document::read(&claim, &self.driver),
+                StatusOutcome::Gone => return StatusOutcome::Gone,
+                StatusOutcome::Again(pause) => return StatusOutcome::Again(pause),
+            },
+        };
+        let told = document::since(devices.clone(), &found);
+        let document = document::document(reference, &self.driver, &told);
+        self.statuses.apply(reference, &document).await.map(|()| told)
+    }
+
+    fn wanted(&mut self, troubles: &BTreeMap<String, String>) -> Claims {
+        let state = self.state.borrow_and_update().clone();
+        let records = self.records.borrow_and_update();
+        let claim = |(uid, entry): (&String, &super::record::Entry)| {
+            let why = troubles.get(uid).map(String::as_str);
+            let devices = document::devices(entry, &state, (why, self.clock.now()));
+            (uid.clone(), Claim { reference: entry.claim.clone(), devices })
+        };
+        records.1.iter().map(claim).collect()
+    }
+}
+
+/// The first claim of which something else was told than is so, whatever the times.
+fn difference(written: &Claims, wanted: &Claims) -> Option<String> {
+    let gone = written.keys().find(|uid| !wanted.contains_key(*uid));
+    let is_other = |(uid, claim): &(&String, &Claim)| {
+        let known = written.get(*uid).map(|it| &it.devices);
+        !claim.devices.is_empty() && !known.is_some_and(|it| document::says(it, &claim.devices))
+    };
+    let other = || wanted.iter().find(is_other).map(|(uid, _)| uid);
+    gone.or_else(other).cloned()
+}

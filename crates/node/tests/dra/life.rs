@@ -1,0 +1,164 @@
+//! A device from one claim to the next: what is done to it in between, who may have it meanwhile, and what
+//! the cluster is told.
+
+use k8s_openapi::api::events::v1::Event;
+use serde_json::Value;
+use windlass_machine::{
+    BoardEvent::{Frequency, Reset},
+    BoardFault, Fault,
+    state::Process,
+};
+
+use windlass_node::config::{Handover, Processes, StepAction};
+
+use crate::{
+    common::running::LIMIT,
+    life_rig::{MHZ, Rig, step},
+};
+
+/// What a board goes through for a claim when nobody knows its past.
+const FROM_SCRATCH: [windlass_machine::BoardEvent; 3] = [Reset, Reset, Frequency(MHZ)];
+
+#[tokio::test]
+async fn a_device_is_prepared_for_a_claim_once_and_cleaned_when_the_claim_is_released() {
+    let rig = Rig::new();
+    let (agent, mut kubelet) = rig.serving().await;
+    let first = rig.schedule("a", "board").expect("it is free");
+    let devices = kubelet.start_with(&first).await.expect("prepared");
+    rig.happens(&FROM_SCRATCH).await;
+    let again = kubelet.start_with(&first).await.expect("for a second pod of the claim");
+    assert_eq!((again, rig.board.take_events()), (devices, vec![]), "it is no new tenant");
+    rig.end(&mut kubelet, &first).await;
+    rig.happens(&[Reset]).await;
+    rig.taints("n1/darwin3", &[]).await;
+    let second = rig.schedule("b", "board").expect("it is clean");
+    kubelet.start_with(&second).await.expect("prepared");
+    rig.happens(&[Reset, Frequency(MHZ)]).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_cleaned_is_tainted_and_told_until_it_is_clean() {
+    let rig = Rig::new();
+    let (agent, mut kubelet) = rig.serving().await;
+    let first = rig.schedule("a", "board").expect("it is free");
+    kubelet.start_with(&first).await.expect("prepared");
+    rig.board.inject(BoardFault::Refuses);
+    rig.end(&mut kubelet, &first).await;
+    rig.taints("n1/darwin3", &["windlass.dev/unclean=quarantined"]).await;
+    let why = rig.schedule("b", "board").map(drop).expect_err("nothing is clean");
+    assert!(why.contains("0/1 nodes"), "{why}");
+    let objects = rig.objects();
+    let told = objects.until(LIMIT, |objects| {
+        let events: Vec<Event> = objects.list();
+        let mut notes = events.into_iter().filter_map(|event| event.note);
+        notes.find(|note| note.contains("is kept back, its hand-over failed: GET http://"))
+    });
+    told.await.expect("an event of the Node");
+    rig.board.inject(BoardFault::None);
+    rig.taints("n1/darwin3", &[]).await;
+    rig.schedule("c", "board").expect("it is clean");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_whose_device_cannot_be_prepared_says_why_and_tries_again() {
+    let rig = Rig::new();
+    let (agent, mut kubelet) = rig.serving().await;
+    let tenant = rig.schedule("a", "board").expect("it is free");
+    rig.board.inject(BoardFault::Hangs);
+    let why = kubelet.start_with(&tenant).await.expect_err("it hangs");
+    assert!(why.contains("is not ready for the claim: GET http://"), "{why}");
+    assert!(why.contains("not done within 2s"), "{why}");
+    rig.board.inject(BoardFault::None);
+    rig.board.take_events();
+    kubelet.start_with(&tenant).await.expect("the kubelet tries again");
+    rig.happens(&FROM_SCRATCH).await;
+    rig.end(&mut kubelet, &tenant).await;
+    rig.happens(&[Reset]).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_outlives_the_agent_keeps_its_device_as_it_is() {
+    let rig = Rig::new();
+    let (agent, mut kubelet) = rig.serving().await;
+    let tenant = rig.schedule("a", "board").expect("it is free");
+    kubelet.start_with(&tenant).await.expect("prepared");
+    rig.happens(&FROM_SCRATCH).await;
+    agent.stop().await;
+    let (agent, mut kubelet) = rig.serving().await;
+    kubelet.start_with(&tenant).await.expect("prepared");
+    assert_eq!(rig.board.take_events(), [], "it is at work");
+    rig.end(&mut kubelet, &tenant).await;
+    rig.happens(&[Reset]).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_device_that_a_claim_let_go_unseen_is_cleaned_for_the_next() {
+    let rig = Rig::new();
+    let (agent, mut kubelet) = rig.serving().await;
+    let first = rig.schedule("a", "board").expect("it is free");
+    kubelet.start_with(&first).await.expect("prepared");
+    let state = rig.config.state_dir.join("claims.json");
+    agent.stop().await;
+    std::fs::remove_file(state).expect("it was there");
+    rig.cluster.delete_pod("ns", "a").expect("deleted");
+    rig.board.take_events();
+    let (agent, mut kubelet) = rig.serving().await;
+    let second = rig.schedule("b", "board").expect("nobody knows of a holder");
+    kubelet.start_with(&second).await.expect("prepared");
+    rig.happens(&FROM_SCRATCH).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claims_status_tells_whether_its_devices_are_ready_and_how_they_fare() {
+    let rig = Rig::new();
+    let (agent, mut kubelet) = rig.serving().await;
+    let tenant = rig.schedule("a", "board").expect("it is free");
+    rig.board.inject(BoardFault::Refuses);
+    let why = kubelet.start_with(&tenant).await.expect_err("it refuses");
+    assert!(why.contains("500 Internal Server Error"), "{why}");
+    let failed = rig.until_claim(&tenant, |it| condition(it, "Ready", "PrepareFailed")).await;
+    let message = failed["status"]["devices"][0]["conditions"][0]["message"].to_string();
+    assert!(message.contains("GET http://"), "{message}");
+    rig.board.inject(BoardFault::None);
+    kubelet.start_with(&tenant).await.expect("prepared");
+    let ready = rig.until_claim(&tenant, |it| condition(it, "Ready", "Prepared")).await;
+    assert!(condition(&ready, "Healthy", "Healthy"), "{ready:#}");
+    kubelet.unprepare_claim((&tenant.claim, &tenant.uid)).await.expect("released");
+    rig.until_claim(&tenant, |it| it["status"]["devices"].is_null()).await;
+
+    let gpu = rig.free_gpu("g").await;
+    kubelet.start_with(&gpu).await.expect("prepared");
+    rig.until_claim(&gpu, |it| condition(it, "Healthy", "Healthy")).await;
+    rig.machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");
+    rig.until_claim(&gpu, |it| condition(it, "Healthy", "Lost")).await;
+    rig.taints("n1/nvidia", &["windlass.dev/unhealthy=lost"]).await;
+    agent.stop().await;
+}
+
+/// Whether the first device of a claim has this condition for this reason.
+fn condition(claim: &Value, kind: &str, reason: &str) -> bool {
+    let all = claim["status"]["devices"][0]["conditions"].as_array();
+    all.into_iter().flatten().any(|it| it["type"] == kind && it["reason"] == reason)
+}
+
+#[tokio::test]
+async fn a_gpu_on_which_a_process_stays_is_given_to_nobody_until_it_goes() {
+    let mut rig = Rig::new();
+    let release = vec![step(StepAction::Processes(Processes::None))];
+    rig.config.policy.families.gpu = Handover { release, ..Handover::default() };
+    let (agent, mut kubelet) = rig.serving().await;
+    let tenant = rig.free_gpu("g").await;
+    kubelet.start_with(&tenant).await.expect("prepared");
+    let process = Process { pid: 4711, memory_mib: 512, gpu_instance: None };
+    rig.machine.update(|it| it.gpus[0].live.processes = vec![process]).expect("changed");
+    rig.end(&mut kubelet, &tenant).await;
+    rig.taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;
+    rig.machine.update(|it| it.gpus[0].live.processes.clear()).expect("changed");
+    rig.taints("n1/nvidia", &[]).await;
+    agent.stop().await;
+}
