@@ -186,4 +186,4 @@ fn spelled(text: &str) -> String {
 }
 
 #[cfg(test)]
-pub(in crate::dra) mod tests;
+pub(crate) mod tests;

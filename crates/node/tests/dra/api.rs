@@ -9,7 +9,7 @@ use std::{
 
 use http_body_util::Full;
 use hyper::{
-    Request, Response,
+    Method, Request, Response,
     body::{Bytes, Incoming},
     header,
     server::conn::http1,
@@ -125,7 +125,8 @@ async fn answer(
     objects: watch::Sender<Objects>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    objects.send_modify(|it| it.asked += 1);
+    // The status of claims is told beside their preparing, and asks nothing.
+    objects.send_modify(|it| it.asked += usize::from(request.method() == Method::GET));
     let mut readers = objects.subscribe();
     let answering = readers.wait_for(|it| !it.hangs).await.expect("it is there").clone();
     let found = answering.claims.get(request.uri().path());
