@@ -92,9 +92,10 @@ fn short_pod(name: &str) -> String {
 
 fn config() -> String {
     let kubeconfig = std::env::var(crate::KUBECONFIG).expect("checked");
+    let node = kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
     format!(
-        "health: {{quietPeriod: 2s, probeInterval: 1s}}\ncluster: {{kubeconfig: {kubeconfig}}}\n\
-         dra: {{offer: instead}}\n"
+        "health: {{quietPeriod: 2s, probeInterval: 1s}}\n\
+         cluster: {{kubeconfig: {kubeconfig}, nodeName: {node}}}\ndra: {{offer: instead}}\n"
     )
 }
 
