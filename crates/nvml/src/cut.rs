@@ -178,7 +178,11 @@ impl GpuInstance {
                 sys::NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
                 &raw mut info
             );
-            asked.map(|()| info).optional().transpose()
+            match asked.map(|()| info) {
+                // A number beyond what this driver knows is an invalid argument.
+                Err(error) if error.is_absent() => None,
+                profile => profile.optional().transpose(),
+            }
         };
         (0..sys::NVML_COMPUTE_INSTANCE_PROFILE_COUNT).filter_map(profile).collect()
     }

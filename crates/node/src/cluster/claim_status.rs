@@ -86,8 +86,9 @@ impl ClaimStatuses {
             {
                 StatusOutcome::Gone
             }
-            // One that the API server will never take must not hold up the others.
-            Err(error) if error.status().is_some_and(Status::is_invalid) => {
+            // One that the API server does not take, for what is in it or for whose it is, must not hold up
+            // the others.
+            Err(error) if error.status().is_some_and(is_refused) => {
                 tracing::error!(%error, "the status of a claim is lost");
                 StatusOutcome::Gone
             }
@@ -123,4 +124,11 @@ impl<T> StatusOutcome<T> {
 
 fn claims(connection: &Connection, claim: &ClaimRef) -> Api<ResourceClaim> {
     Api::namespaced(connection.kube.clone(), &claim.namespace)
+}
+
+/// HTTP's "bad request".
+const BAD_REQUEST: u16 = 400;
+
+fn is_refused(status: &Status) -> bool {
+    status.is_invalid() || status.is_forbidden() || status.code == BAD_REQUEST
 }

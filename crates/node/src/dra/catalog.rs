@@ -89,6 +89,9 @@ const UNCLEAN: &str = "unclean";
 /// resource's name.
 const DEVICE_PLUGIN: &str = "device-plugin";
 
+/// The taint of a device that a claim has under another name.
+const CLAIMED: &str = "claimed";
+
 // === impl Catalog ===
 
 impl Catalog {
@@ -131,9 +134,17 @@ impl Catalog {
     }
 }
 
+/// A GPU that its driver cannot describe is for nobody: an expression that asks for what it lacks would keep a
+/// pod from every node.
+fn is_described(device: &Device) -> bool {
+    const PRODUCT: AttributeName = AttributeName::new("nvidia.com", "productName");
+    !device.is_nvidia() || device.attributes.contains_key(&PRODUCT)
+}
+
 fn claimable(state: &NodeState) -> impl Iterator<Item = (&Device, Sharing)> {
     let sharing = |device: &Device| state.claimable.get(&device.id).copied();
-    state.inventory.devices.iter().filter_map(move |device| Some((device, sharing(device)?)))
+    let devices = state.inventory.devices.iter().filter(|device| is_described(device));
+    devices.filter_map(move |device| Some((device, sharing(device)?)))
 }
 
 /// The pool of a source's devices.
@@ -142,8 +153,20 @@ pub(super) fn pool_name(node: &str, source: &str) -> String {
 }
 
 fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
-    let all = [trouble(device), held(state, ledger, device), unclean(state, device)];
+    let all = [
+        trouble(device),
+        held(state, ledger, device),
+        elsewhere(state, ledger, device),
+        unclean(state, device),
+    ];
     all.into_iter().flatten().collect()
+}
+
+/// A device of which a claim has the silicon under another name, such as that of the place it was made at.
+fn elsewhere(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
+    let is_taken =
+        !ledger.is_claimed(&device.id) && ledger.claim(&state.kin.footprint(&device.id)).is_some();
+    is_taken.then(|| Taint { key: CLAIMED, value: "other-name".to_owned() })
 }
 
 /// A device on which something is left of who had it last.

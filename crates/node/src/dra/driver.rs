@@ -71,8 +71,11 @@ const WAITING: &str = "claims wait until they can be recorded";
 /// plugin before the driver runs. Blocks for as long as a small file takes.
 pub(crate) fn restore(config: &Config, ledger: &LedgerDesk) {
     let file = ClaimFile::new(&config.state_dir, Roots::new(config).host);
-    // One that cannot be read is told of when the driver runs.
-    for entry in file.load().unwrap_or_default().values() {
+    // A file that cannot be read is told of when the driver runs; what the kubelet says is held in any case.
+    let kubelet = KubeletRecord::new(&config.kubelet_dir, &config.dra_driver);
+    let mut records = kubelet.entries().unwrap_or_default();
+    records.extend(file.load().unwrap_or_default());
+    for entry in records.values() {
         ledger.restore_claim(&entry.claim, entry.uses());
     }
 }

@@ -90,7 +90,10 @@ impl HealthList {
         let gone = (HealthStatus::Unhealthy, "no longer on this node".to_owned());
         let records = self.records.borrow_and_update();
         let held = records.1.values().flat_map(|entry| &entry.devices);
-        let held = held.map(|it| ((it.pool.clone(), it.name.clone()), gone.clone()));
+        let held = held.map(|it| {
+            let found = it.found(&state.inventory).map(|device| said(&device.health));
+            ((it.pool.clone(), it.name.clone()), found.unwrap_or_else(|| gone.clone()))
+        });
         let entries = catalog
             .pools
             .iter()

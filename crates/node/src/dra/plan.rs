@@ -53,7 +53,10 @@ pub(crate) enum Refusal {
     Foreign { request: String, place: Partition, device: DeviceId },
     #[error("request {request}: there is no instance to look at, {place}")]
     NotMade { request: String, place: Partition },
-    #[error("request {request}: {device} is shared by MPS, which claims cannot have yet")]
+    #[error(
+        "request {request}: {device} is shared by MPS among the containers of its resource, and claims have \
+         no part in that: name it under dra.shares instead"
+    )]
     Mps { request: String, device: DeviceId },
     #[error(
         "request {0}: a program has one MPS daemon, and the request got several devices: ask for each in a \

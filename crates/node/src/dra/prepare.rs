@@ -276,7 +276,12 @@ impl Preparer {
     fn refuse(&mut self, uid: &str, why: String) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.work = None;
-        self.ground.troubles.note(uid, &why);
+        // Of what was not begun nothing is left that a status could speak of.
+        if slot.entry.is_some() {
+            self.ground.troubles.note(uid, &why);
+        } else {
+            self.ground.troubles.forget(uid);
+        }
         slot.prepared(&Err(why));
         self.advance(uid);
     }

@@ -10,7 +10,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 use windlass_core::{
     cdi::ContainerEdits,
-    device::{DeviceId, Partition},
+    device::{Device, DeviceId, Partition},
+    inventory::Inventory,
 };
 
 use crate::{
@@ -18,6 +19,7 @@ use crate::{
     host::Host,
     kept::BOOT_ID,
     ledger::{ClaimRef, Use, together},
+    partitions::standing,
 };
 
 /// What is prepared, by the claim's UID.
@@ -102,6 +104,18 @@ struct Head {
 const VERSION: u32 = 1;
 
 const FILE: &str = "claims.json";
+
+// === impl Held ===
+
+impl Held {
+    /// The device, or the instance at the place that was allotted.
+    pub(crate) fn found<'a>(&self, inventory: &'a Inventory) -> Option<&'a Device> {
+        match &self.partition {
+            Some(place) => standing(inventory, place),
+            None => inventory.get(self.device.as_ref()?.as_str()),
+        }
+    }
+}
 
 // === impl Entry ===
 

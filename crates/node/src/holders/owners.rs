@@ -8,10 +8,15 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use windlass_core::{device::DeviceId, resource::ResourceName};
+use windlass_core::{
+    device::{DeviceId, Partition},
+    resource::ResourceName,
+};
 
 use super::{ByDevice, Holder, ask};
-use crate::{causes, config::Config, ledger::ClaimRef, offer::token, state::NodeState};
+use crate::{
+    causes, config::Config, ledger::ClaimRef, offer::token, partitions::standing, state::NodeState,
+};
 
 /// The owners of each device.
 pub type Owners = BTreeMap<DeviceId, BTreeSet<Owner>>;
@@ -49,6 +54,9 @@ struct Claim {
 #[derive(Deserialize)]
 struct Held {
     device: Option<DeviceId>,
+    /// Where an instance was made for the claim, which is then called otherwise.
+    #[serde(default)]
+    partition: Option<Partition>,
 }
 
 /// The agent's record of claims, in its folder.
@@ -62,7 +70,7 @@ pub async fn owners(config: &Config, node: &NodeState) -> (Owners, Vec<String>) 
         Err(error) => caveats.push(causes(&error)),
     }
     match claims(&config.state_dir.join(FILE)) {
-        Ok(claims) => of_claims(claims, &mut owners),
+        Ok(claims) => of_claims(claims, node, &mut owners),
         Err(error) => caveats.push(format!("cannot read the agent's record of claims: {error}")),
     }
     (owners, caveats)
@@ -85,9 +93,13 @@ fn of_containers(held: ByDevice, node: &NodeState, owners: &mut Owners) {
     }
 }
 
-fn of_claims(claims: Vec<Claim>, owners: &mut Owners) {
+fn of_claims(claims: Vec<Claim>, node: &NodeState, owners: &mut Owners) {
+    let found = |held: Held| match held.partition {
+        Some(place) => standing(&node.inventory, &place).map(|instance| instance.id.clone()),
+        None => held.device,
+    };
     for Claim { claim, devices } in claims {
-        for device in devices.into_iter().filter_map(|held| held.device) {
+        for device in devices.into_iter().filter_map(found) {
             let ClaimRef { namespace, name, uid } = claim.clone();
             let owner = Owner::Dra { namespace, claim: name, uid };
             owners.entry(device).or_default().insert(owner);

@@ -186,7 +186,14 @@ impl Planner<'_> {
     /// What is left for the device plugin of a device that claims may have.
     fn leave_to_claims(&mut self, device: &Device, want: Want, fit: Fit) -> Want {
         let policy = &self.question.policy.dra;
-        if self.is_cut_for_claims(device) && !device.health.has_vanished() {
+        let is_taken = policy.takes(device, profile(device));
+        let is_cut = self.is_cut_for_claims(device);
+        if device.health.has_vanished() {
+            // No resource is made for what is gone; what was given away as one stays listed.
+            let is_left = is_cut || (is_taken && policy.offer == DraOffer::Instead);
+            return if is_left { Want::Nothing } else { want };
+        }
+        if is_cut {
             return Want::Withheld(CUT_FOR_CLAIMS.to_owned());
         }
         let sharing = match &want {
@@ -194,7 +201,7 @@ impl Planner<'_> {
             Want::Nothing if fit == Fit::Usable => Sharing::Exclusive,
             Want::Nothing | Want::Withheld(_) | Want::Unfit(_) => return want,
         };
-        if device.health.has_vanished() || !policy.takes(device, profile(device)) {
+        if !is_taken {
             return want;
         }
         self.claimable.insert(device.id.clone(), sharing);

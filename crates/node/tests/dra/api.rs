@@ -9,7 +9,7 @@ use std::{
 
 use http_body_util::Full;
 use hyper::{
-    Method, Request, Response,
+    Request, Response,
     body::{Bytes, Incoming},
     header,
     server::conn::http1,
@@ -92,10 +92,6 @@ impl ApiServer {
         let asked = timeout(LIMIT, objects.wait_for(|it| it.asked >= times)).await.map(drop);
         asked.expect("in time");
     }
-
-    pub(crate) fn asked(&self) -> usize {
-        self.objects.borrow().asked
-    }
 }
 
 fn path(name: &str) -> String {
@@ -125,8 +121,7 @@ async fn answer(
     objects: watch::Sender<Objects>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    // The status of claims is told beside their preparing, and asks nothing.
-    objects.send_modify(|it| it.asked += usize::from(request.method() == Method::GET));
+    objects.send_modify(|it| it.asked += 1);
     let mut readers = objects.subscribe();
     let answering = readers.wait_for(|it| !it.hangs).await.expect("it is there").clone();
     let found = answering.claims.get(request.uri().path());

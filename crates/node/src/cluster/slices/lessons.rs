@@ -105,9 +105,12 @@ impl Lessons {
             self.pools.insert(pool.to_owned(), refused);
         }
         for (device, why) in named {
+            let mut device = device.clone();
+            // What is wanted knows no times.
+            device.taints.iter_mut().flatten().for_each(|taint| taint.time_added = None);
             let reason = format!("refused by the API server: {}", why.join("; "));
             let key = (pool.to_owned(), device.name.clone());
-            self.devices.insert(key, (device.clone(), reason));
+            self.devices.insert(key, (device, reason));
         }
     }
 

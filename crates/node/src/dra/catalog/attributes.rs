@@ -70,7 +70,11 @@ pub(super) fn make_uniform(entries: &mut [Entry]) {
     for of_kind in kinds {
         let alike = || entries.iter().filter(|entry| kind(entry) == of_kind);
         let all: BTreeMap<_, _> = alike().flat_map(|entry| entry.attributes.clone()).collect();
+        let amounts: BTreeMap<_, _> = alike().flat_map(|entry| entry.capacity.clone()).collect();
         for entry in entries.iter_mut().filter(|entry| kind(entry) == of_kind) {
+            for (name, amount) in &amounts {
+                entry.capacity.entry(name.clone()).or_insert_with(|| none(*amount));
+            }
             for (name, value) in all.iter().filter(|(name, _)| !is_a_place(name)) {
                 entry.attributes.entry(name.clone()).or_insert_with(|| nothing(value));
             }
@@ -89,6 +93,14 @@ fn kind(entry: &Entry) -> Option<String> {
 
 fn is_a_place(name: &AttributeName) -> bool {
     [standard::PCI_BUS_ID, standard::PCIE_ROOT, standard::NUMA_NODE].contains(name)
+}
+
+/// What stands for an amount that a device does not tell.
+fn none(like: Quantity) -> Quantity {
+    match like {
+        Quantity::Bytes(_) => Quantity::Bytes(0),
+        Quantity::Count(_) => Quantity::Count(0),
+    }
 }
 
 /// What stands for a fact that a device lacks.

@@ -1,6 +1,9 @@
 //! What preparing a claim needs of the world: the claim's object, the node's files, the kubelet's record.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use tokio::{
     sync::watch,
@@ -25,7 +28,7 @@ use crate::{
     ledger::{ClaimRef, LedgerDesk, Use},
     metrics::ClaimMetrics,
     mps::{MpsPlaces, MpsStates},
-    partitions::{PartitionDesk, standing},
+    partitions::PartitionDesk,
     state::NodeState,
 };
 
@@ -136,13 +139,12 @@ impl Ground {
 
 /// The nodes of what is held.
 pub(super) fn nodes(devices: &[Held], state: &NodeState) -> Vec<NodeOf> {
-    let found = devices.iter().filter_map(|held| match &held.partition {
-        Some(place) => Some(&standing(&state.inventory, place)?.id),
-        None => held.device.as_ref(),
-    });
-    let ids: BTreeSet<_> = found.collect();
-    let devices = ids.into_iter().filter_map(|id| state.inventory.get(id.as_str()));
-    devices.flat_map(|it| it.nodes.iter().map(|node| (it.id.clone(), node.clone()))).collect()
+    let found = devices.iter().filter_map(|held| held.found(&state.inventory));
+    let devices: BTreeMap<_, _> = found.map(|device| (&device.id, device)).collect();
+    devices
+        .into_values()
+        .flat_map(|it| it.nodes.iter().map(|node| (it.id.clone(), node.clone())))
+        .collect()
 }
 
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {

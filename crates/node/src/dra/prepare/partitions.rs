@@ -10,7 +10,7 @@ use super::{Event, Failed, Ground, Preparer};
 use crate::{
     causes,
     dra::{claim::Claim, record::Entry},
-    partitions::{Why, standing},
+    partitions::{PartitionError, Why, standing},
     state::NodeState,
 };
 
@@ -83,6 +83,10 @@ impl Ground {
             match self.partitions.remove(place).await {
                 // It went with its GPU.
                 Err(error) if matches!(error.why, Why::NoGpu) => {}
+                // A reset removes it, and is waited for by nobody who ends.
+                Err(PartitionError { why: Why::Driver(error), .. }) if error.is_lost() => {
+                    tracing::warn!(%place, %error, "the GPU of a claim's instance is lost: let go");
+                }
                 removed => removed.map_err(|error| causes(&error))?,
             }
         }

@@ -52,7 +52,7 @@ pub(super) fn devices(
     (why, now): (Option<&str>, Timestamp),
 ) -> BTreeMap<Spot, Told> {
     let told = |held: &Held| {
-        let device = held.device.as_ref().and_then(|id| state.inventory.get(id.as_str()));
+        let device = held.found(&state.inventory);
         let conditions = [ready(entry.state, why, now), healthy(device, now)];
         let spot = (held.pool.clone(), held.name.clone(), held.share.clone());
         (spot, Told { conditions, network: device.and_then(network) })
