@@ -4,7 +4,7 @@
 //!            list              nothing wanted: what is there is removed
 //!   off ────────────> level ──────────────────────────────────────────> off
 //!    ^  wanted         │  ^
-//!    │                 │  └── watch: what others changed is put back, ever more rarely
+//!    │                 │  └── watch: what others changed is put back, in a fight ever later
 //!    │  failed: again  │  └── another wish: a burst of changes is one
 //!    └── after a pause ┘  └── conflict, or the watch is too old: list again
 //! ```
@@ -111,7 +111,7 @@ pub struct PublishedPool {
 ///
 /// # Assumptions
 ///
-/// A change that comes back after it was undone is another's wish: undoing it takes longer each time.
+/// A change that comes back as soon as it was undone is another's wish: undoing it takes longer each time.
 pub fn publish(
     client: Client,
     driver: DriverName,
@@ -204,7 +204,7 @@ impl Publisher {
                 }
                 () = until(due) => {
                     let wanted = self.wanted.borrow_and_update().clone();
-                    self.leveller.find_layout(wanted.as_deref(), sight.connection).await;
+                    self.leveller.find_layout(wanted.as_deref(), sight.connection).await?;
                     due = match self.leveller.level(wanted.as_deref(), sight).await? {
                         Step::Level => None,
                         Step::Wait(until) => Some(until),

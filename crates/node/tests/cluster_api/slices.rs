@@ -190,21 +190,22 @@ async fn a_kubelet_that_starts_wipes_all_and_all_is_published_again() {
 }
 
 #[tokio::test]
-async fn what_others_write_is_undone_the_second_time_not_before_a_pause() {
+async fn what_others_write_is_undone_at_once_until_it_is_a_fight() {
     let mut server = ApiServer::start();
-    let pause = Duration::from_millis(400);
+    let pause = Duration::from_secs(1);
     let limits = Limits { retry_first: pause, ..Limits::default() };
     let client = server.client().with_limits(limits);
     let mut publisher = Publisher::start_with(&mut server, client);
     publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")])]);
     publisher.has(POOL, (1, 2, 2)).await;
-    let mut undone = Vec::new();
-    for times in 1..=2 {
+    let mut undone = vec![Instant::now()];
+    for times in 1..=5 {
         edit(&server, "00001", |slice| slice["spec"]["devices"] = json!([device("x")]));
         server.until(|cluster| writes(cluster)[1] == times).await;
         undone.push(Instant::now());
     }
-    assert!(undone[1] - undone[0] >= pause, "{:?}", undone[1] - undone[0]);
+    assert!(undone[4] - undone[0] < pause * 4, "{undone:?}");
+    assert!(undone[5] - undone[4] >= pause, "{undone:?}");
     let mut stray = server.cluster.borrow().slices.all.values().next().expect("one").clone();
     stray["metadata"]["name"] = "stray".into();
     server.cluster.send_modify(|cluster| cluster.change_slices(|it| it.put("stray", stray)));
@@ -254,6 +255,52 @@ async fn a_device_that_is_refused_is_left_out_by_name_and_costs_no_other() {
     publisher.wants(&[(POOL, vec![content(&[device("a"), tainted("b"), device("c")])])]);
     publisher.has(POOL, (1, 1, 3)).await;
     assert_eq!(asked, [3, 0, 0], "nothing that is refused is sent twice");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_pool_that_is_refused_midway_is_put_back_whole_or_taken_away() {
+    let refused = |method, path, times| {
+        let status = status(422, "Invalid", "ResourceSlice is invalid");
+        Refusal { method, path, times, status }
+    };
+    // The second slice is refused, and then also the way back.
+    for (way_back, expected) in [(0, &["00000 3/2 a", "00001 3/2 b"][..]), (1, &[])] {
+        let mut server = ApiServer::start();
+        let mut publisher = Publisher::start(&mut server);
+        publisher.wants(&[(POOL, vec![gpu("a"), gpu("b")])]);
+        publisher.has(POOL, (1, 2, 2)).await;
+        server.cluster.send_modify(|cluster| {
+            let second = "/resourceslices/00001";
+            cluster.refusals = vec![refused("PUT", second, 1), refused("POST", PATH, way_back)];
+        });
+        publisher.wants(&[(POOL, vec![gpu("c"), gpu("d")])]);
+        let state = publisher.tells(|state| state.error.is_some()).await;
+        assert_eq!(published(&server.cluster.borrow()), expected);
+        assert_eq!(state.error.as_deref().unwrap_or_default().matches("is refused").count(), 1);
+        publisher.wants(&[(POOL, vec![gpu("e"), gpu("f")])]);
+        let state = publisher.tells(|state| state.error.is_none()).await;
+        assert_eq!(state.pools[POOL].devices, 2, "another wish is tried");
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn the_version_is_asked_for_again_when_the_answer_did_not_come() {
+    let mut server = ApiServer::start();
+    server.cluster.send_modify(|cluster| {
+        let status = status(503, "ServiceUnavailable", "not ready");
+        cluster.refusals.push(Refusal { method: "GET", path: "/version", times: 1, status });
+    });
+    let mut publisher = Publisher::start(&mut server);
+    let mut part = device("part");
+    part["consumesCounters"] = json!([{"counterSet": "c", "counters": {"m": {"value": "1"}}}]);
+    let set = json!({"name": "c", "counters": {"m": {"value": "8"}}});
+    let shared_counters = vec![serde_json::from_value(set).expect("a set")];
+    let counters = Content { shared_counters, ..Content::default() };
+    publisher.wants(&[(POOL, vec![counters, content(&[part])])]);
+    publisher.has(POOL, (1, 2, 1)).await;
+    assert_eq!(server.cluster.borrow().asked("GET", "/version").len(), 2);
     server.stop().await;
 }
 

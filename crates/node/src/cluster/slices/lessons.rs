@@ -15,14 +15,22 @@ use super::{Content, LeftOut, Loss, Wanted, layout::Layout};
 pub(super) struct Lessons {
     /// Devices that are refused, by pool and name, and why.
     devices: BTreeMap<(String, String), (Device, String)>,
-    /// Pools that are refused for none of their devices, and why.
-    pools: BTreeMap<String, (Vec<Content>, String)>,
+    /// Pools that are refused for none of their devices.
+    pools: BTreeMap<String, RefusedPool>,
     /// What is kept of what was sent, by pool and place.
     kept: BTreeMap<(String, usize), (Content, Content)>,
     lost: BTreeSet<Loss>,
     /// Where it has counters; `None` before anybody needed to know.
     pub(super) layout: Option<Layout>,
     count: u64,
+}
+
+/// A pool that cannot be had.
+struct RefusedPool {
+    wanted: Vec<Content>,
+    why: String,
+    /// What was published before, which may be half overwritten by now, and is put back.
+    before: Vec<Content>,
 }
 
 /// Where a slice belongs: its pool, and its place there.
@@ -34,11 +42,9 @@ impl Lessons {
     /// What is wanted, less what cannot be had.
     pub(super) fn apply(&self, wanted: &Wanted) -> Wanted {
         let mut rest = wanted.clone();
-        for (pool, (refused, _)) in &self.pools {
-            // What is there stays as it is.
-            if rest.pools.get(pool) == Some(refused) {
-                rest.pools.remove(pool);
-                rest.undecided.insert(pool.clone());
+        for (pool, refused) in &self.pools {
+            if let Some(slices) = rest.pools.get_mut(pool).filter(|it| **it == refused.wanted) {
+                slices.clone_from(&refused.before);
             }
         }
         for (pool, slices) in &mut rest.pools {
@@ -85,7 +91,7 @@ impl Lessons {
     /// Why a slice is refused: because of devices that are named, or else as a whole.
     pub(super) fn refused(
         &mut self,
-        (pool, wanted): (&str, &[Content]),
+        (pool, wanted, before): (&str, &[Content], &[Content]),
         sent: &Content,
         status: &Status,
     ) {
@@ -101,8 +107,14 @@ impl Lessons {
         let named: Vec<_> = named.collect();
         self.count += 1;
         if named.is_empty() {
-            let refused = (wanted.to_vec(), status.message.clone());
-            self.pools.insert(pool.to_owned(), refused);
+            let (wanted, mut why) = (wanted.to_vec(), status.message.clone());
+            let mut before = before.to_vec();
+            let known = self.pools.get_mut(pool).filter(|known| known.wanted == wanted);
+            if let Some(known) = known {
+                // The way back is refused as well.
+                (before, why) = (Vec::new(), std::mem::take(&mut known.why));
+            }
+            self.pools.insert(pool.to_owned(), RefusedPool { wanted, why, before });
         }
         for (device, why) in named {
             let mut device = device.clone();
@@ -114,6 +126,11 @@ impl Lessons {
         }
     }
 
+    /// All that can be had of a wish is published: what was refused of another is forgotten.
+    pub(super) fn settled(&mut self, wanted: &Wanted) {
+        self.pools.retain(|pool, refused| wanted.pools.get(pool) == Some(&refused.wanted));
+    }
+
     /// How often something was learnt.
     pub(super) fn count(&self) -> u64 {
         self.count
@@ -123,13 +140,12 @@ impl Lessons {
         &self.lost
     }
 
-    /// Why pools are refused that are still wanted as they were.
-    pub(super) fn refusals(&self, wanted: &Wanted) -> Option<String> {
-        let refusals = self.pools.iter().filter_map(|(pool, (refused, why))| {
-            let is_wanted = wanted.pools.get(pool) == Some(refused);
-            is_wanted.then(|| format!("pool {pool} is refused: {why}"))
-        });
-        let refusals: Vec<_> = refusals.collect();
+    /// Why pools are refused.
+    pub(super) fn refusals(&self) -> Option<String> {
+        let refusals = self.pools.iter();
+        let refusals: Vec<_> = refusals
+            .map(|(pool, refused)| format!("pool {pool} is refused: {}", refused.why))
+            .collect();
         (!refusals.is_empty()).then(|| refusals.join("; "))
     }
 

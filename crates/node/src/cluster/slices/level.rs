@@ -3,12 +3,13 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::core::Status;
 use tokio::{sync::watch, time::Instant};
 
 use super::{
     Content, PublishState, PublishedPool, Wanted,
     layout::Layout,
-    lessons::Lessons,
+    lessons::{Lessons, Place},
     patience::Patience,
     plan::{Owner, PoolPlan, WantedPool},
     sight::{Sight, name},
@@ -50,6 +51,10 @@ enum Carried {
     Refused,
 }
 
+/// HTTP's "forbidden", and its "not found".
+const FORBIDDEN: u16 = 403;
+const NOT_FOUND: u16 = 404;
+
 /// Plans by pool.
 type Plans = BTreeMap<String, PoolPlan>;
 
@@ -71,17 +76,26 @@ impl Leveller {
         self.lessons = Lessons::default();
     }
 
-    /// Asks which layout the API server takes, once, if anything has counters. It tells anybody; if not, it
-    /// is taken for a new one.
-    pub(super) async fn find_layout(&mut self, wanted: Option<&Wanted>, connection: &Connection) {
+    /// Asks which layout the API server takes, once, if anything has counters.
+    pub(super) async fn find_layout(
+        &mut self,
+        wanted: Option<&Wanted>,
+        connection: &Connection,
+    ) -> Result<(), ClusterError> {
         let slices = wanted.into_iter().flat_map(|wanted| wanted.pools.values()).flatten();
         let matters = slices.into_iter().any(|slice| !slice.shared_counters.is_empty());
         if !matters || self.lessons.layout.is_some() {
-            return;
+            return Ok(());
         }
         let doing = || "cannot ask for the API server's version".to_owned();
+        let is_no = |status: &Status| matches!(status.code, FORBIDDEN | NOT_FOUND);
         let version = connection.ask(doing, connection.kube.apiserver_version()).await;
-        self.lessons.layout = Some(version.map_or(Layout::Apart, |it| Layout::of(&it)));
+        self.lessons.layout = Some(match version {
+            // One that does not tell is taken for a new one.
+            Err(error) if error.status().is_some_and(is_no) => Layout::Apart,
+            version => Layout::of(&version?),
+        });
+        Ok(())
     }
 
     /// Nothing could be done.
@@ -118,6 +132,7 @@ impl Leveller {
                 return Ok(Step::LookAgain(self.patience.pause()));
             }
         }
+        self.lessons.settled(wish);
         self.tell(wish, &sight.known);
         self.levelled = Some(wish.clone());
         Ok(Step::Level)
@@ -157,6 +172,7 @@ impl Leveller {
         let office = Office { api: sight.api.clone(), connection: sight.connection };
         for (pool, plan) in plans {
             let wanted = wish.pools.get(&pool).map(Vec::as_slice).unwrap_or_default();
+            let before = whole(&pool, &sight.known);
             for slice in &plan.delete {
                 match office.delete(slice).await? {
                     Answer::Done(()) => drop(sight.known.remove(&name(slice))),
@@ -165,7 +181,7 @@ impl Leveller {
             }
             for (at, slice) in office.owned(plan, &self.owner.node).await? {
                 let answer = office.write(&slice).await?;
-                match self.learn(((&pool, at), wanted), &slice, answer) {
+                match self.learn((&pool, at), (wanted, &before), &slice, answer) {
                     Ok(stored) => sight.wrote(*stored),
                     Err(carried) => return Ok(carried),
                 }
@@ -177,7 +193,8 @@ impl Leveller {
     /// Takes what an answer teaches, and gives what is stored.
     fn learn(
         &mut self,
-        (place, wanted): ((&str, usize), &[Content]),
+        place: Place<'_>,
+        (wanted, before): (&[Content], &[Content]),
         sent: &ResourceSlice,
         answer: Answer<ResourceSlice>,
     ) -> Result<Box<ResourceSlice>, Carried> {
@@ -190,7 +207,7 @@ impl Leveller {
             Answer::Overtaken => Err(Carried::Overtaken),
             Answer::Invalid(status) => {
                 self.outcome.send_modify(|state| Arc::make_mut(state).errors += 1);
-                self.lessons.refused((place.0, wanted), &sent, &status);
+                self.lessons.refused((place.0, wanted, before), &sent, &status);
                 Err(Carried::Refused)
             }
         }
@@ -206,7 +223,7 @@ impl Leveller {
             pool.devices += spec.devices.as_ref().map_or(0, Vec::len);
         }
         let left_out = self.lessons.apply(wish).left_out;
-        let (error, lost) = (self.lessons.refusals(wish), self.lessons.lost().clone());
+        let (error, lost) = (self.lessons.refusals(), self.lessons.lost().clone());
         self.outcome.send_if_modified(|state| {
             let errors = state.errors;
             let now = PublishState { pools, error, errors, left_out, lost };
@@ -218,6 +235,19 @@ impl Leveller {
             true
         });
     }
+}
+
+/// What is published of a pool, in order; nothing while it is half-written, and no scheduler looks at it.
+fn whole(pool: &str, known: &BTreeMap<String, ResourceSlice>) -> Vec<Content> {
+    let all = || known.values().filter(|slice| slice.spec.pool.name == pool);
+    let newest = all().map(|slice| slice.spec.pool.generation).max();
+    let newest = all().filter(|slice| Some(slice.spec.pool.generation) == newest);
+    let slices: Vec<_> = newest.collect();
+    let is_whole = |slice: &&ResourceSlice| {
+        usize::try_from(slice.spec.pool.resource_slice_count) == Ok(slices.len())
+    };
+    let is_whole = slices.iter().all(is_whole);
+    if is_whole { slices.into_iter().map(Content::of).collect() } else { Vec::new() }
 }
 
 /// Says what is new.

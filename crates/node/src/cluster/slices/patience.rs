@@ -1,5 +1,8 @@
-//! How soon what others changed is put back: at once, and then ever more rarely, since two who undo each
-//! other's work would never end.
+//! How soon what others changed is put back: at once, unless it never lasts.
+//!
+//! Two who undo each other's work would never end. What is undone again and again as soon as it is written is
+//! a fight, and each of its rounds is answered later. A wipe now and then is none, however often it comes:
+//! every second without one takes a round away.
 
 use std::time::Duration;
 
@@ -10,40 +13,47 @@ use crate::cluster::Limits;
 /// When the next repair may be.
 pub(super) struct Patience {
     limits: Limits,
-    repairs: u32,
-    next: Instant,
+    /// Rounds of a fight.
+    rounds: u32,
+    /// When the last round was over.
+    since: Instant,
+    /// When the repair may be that is wanted.
+    due: Option<Instant>,
 }
+
+/// So many rounds are answered at once: who deletes slices one by one does not fight.
+const AT_ONCE: u32 = 4;
+
+/// Rounds that count: more would make a pause no longer, and the end of the fight late.
+const MOST_ROUNDS: u32 = AT_ONCE + 16;
 
 // === impl Patience ===
 
 impl Patience {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, repairs: 0, next: Instant::now() }
+        Self { limits, rounds: 0, since: Instant::now(), due: None }
     }
 
     /// Repairs now, or says when it may be tried again.
     pub(super) fn try_now(&mut self) -> Result<(), Instant> {
         let now = Instant::now();
-        if now < self.next {
-            return Err(self.next);
-        }
-        self.used(now);
-        Ok(())
+        let due = self.due.unwrap_or_else(|| now + self.pause());
+        self.due = (now < due).then_some(due);
+        self.due.map_or(Ok(()), Err)
     }
 
-    /// How long to leave things alone.
+    /// How long to leave things alone that did not last.
     pub(super) fn pause(&mut self) -> Duration {
-        let now = Instant::now();
-        self.used(now);
-        self.next.saturating_duration_since(now)
-    }
-
-    fn used(&mut self, now: Instant) {
-        let was_calm = now.saturating_duration_since(self.next) > self.limits.retry_most;
-        self.repairs = if was_calm { 0 } else { self.repairs };
-        let pause = self.limits.retry_first.saturating_mul(1 << self.repairs.min(16));
-        self.next = now + pause.min(self.limits.retry_most);
-        self.repairs = self.repairs.saturating_add(1);
+        let Limits { retry_first, retry_most, .. } = self.limits;
+        let whiles = self.since.elapsed().as_millis() / retry_first.as_millis().max(1);
+        let over = u32::try_from(whiles).unwrap_or(u32::MAX);
+        self.rounds = (self.rounds.saturating_sub(over) + 1).min(MOST_ROUNDS);
+        let pause = match self.rounds.checked_sub(AT_ONCE + 1) {
+            None => Duration::ZERO,
+            Some(late) => retry_first.saturating_mul(1 << late).min(retry_most),
+        };
+        self.since = Instant::now() + pause;
+        pause
     }
 }
 
@@ -53,16 +63,29 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn the_first_repair_is_at_once_and_each_further_one_later_until_it_was_calm() {
-        let mut patience = Patience::new(Limits::default());
-        for seconds in [1, 2, 4, 8] {
-            assert_eq!(patience.try_now(), Ok(()));
-            let next = Instant::now() + Duration::from_secs(seconds);
-            assert_eq!(patience.try_now(), Err(next));
-            advance(Duration::from_secs(seconds)).await;
+    /// The seconds until each of so many repairs, when what is written is undone after this time.
+    async fn waits(patience: &mut Patience, stands: Duration, times: usize) -> Vec<u64> {
+        let mut waits = Vec::new();
+        for _ in 0..times {
+            advance(stands).await;
+            let begun = Instant::now();
+            while let Err(due) = patience.try_now() {
+                advance(due - Instant::now()).await;
+            }
+            waits.push(begun.elapsed().as_secs());
         }
-        advance(Limits::default().retry_most * 2).await;
-        assert_eq!(patience.pause(), Limits::default().retry_first);
+        waits
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wipe_is_answered_at_once_each_time_and_a_fight_ever_later_until_something_stands() {
+        let mut patience = Patience::new(Limits::default());
+        let (at_once, a_while) = (Duration::from_millis(100), Duration::from_millis(1500));
+        assert_eq!(waits(&mut patience, a_while, 50).await, [0; 50]);
+        let fight = waits(&mut patience, at_once, 16).await;
+        assert_eq!(fight[..8], [0, 0, 0, 1, 2, 4, 8, 16]);
+        assert_eq!(fight[15], Limits::default().retry_most.as_secs());
+        advance(Duration::from_secs(20)).await;
+        assert_eq!(waits(&mut patience, at_once, 5).await, [0, 0, 0, 0, 1]);
     }
 }
