@@ -1,6 +1,8 @@
 //! What the log is told of the node as a whole: each thing once, when it is new.
 
-use windlass_core::{cdi::Kind, inventory::Inventory};
+use std::collections::BTreeMap;
+
+use windlass_core::{cdi::Kind, device::DeviceId, inventory::Inventory};
 
 use super::NodeState;
 use crate::cdi::CdiError;
@@ -31,17 +33,24 @@ fn summarize(before: &Inventory, now: &Inventory) {
     }
 }
 
-/// One line for each resource without a device, and for each device that is kept back, for a reason that was
-/// not told yet.
+/// One line for each resource without a device, and for each reason for which devices are kept back, if it was
+/// not told of them yet.
 fn tell_withheld(before: &NodeState, now: &NodeState) {
     for (resource, why) in &now.empty {
         if before.empty.get(resource) != Some(why) {
             tracing::warn!(%resource, why, "no device of this node is for it");
         }
     }
-    for (device, why) in &now.withheld {
-        if before.withheld.get(device) != Some(why) {
+    let is_news = |(device, why): &(&DeviceId, &String)| before.withheld.get(*device) != Some(*why);
+    let mut reasons = BTreeMap::<_, Vec<_>>::new();
+    for (device, why) in now.withheld.iter().filter(is_news) {
+        reasons.entry(why).or_default().push(device);
+    }
+    for (why, devices) in reasons {
+        if let [device] = devices[..] {
             tracing::info!(%device, why, "not offered");
+        } else {
+            tracing::info!(devices = devices.len(), why, "not offered");
         }
     }
 }
