@@ -96,7 +96,7 @@ pub(super) fn assemble(
     if let Some(client) = ground.cluster.clone() {
         let (outside, metrics) = ((client, config.dra_driver.clone()), instruments.dra());
         let sight = (state.clone(), ledger.watch());
-        let (_, slices) = dra::publish::start(sight, outside, metrics, parts.token());
+        let slices = dra::publish::run(sight, outside, metrics, parts.token());
         parts.add("resource slices", slices);
     }
     let surroundings = dra::Surroundings {

@@ -21,26 +21,22 @@ use crate::{
     state::NodeState,
 };
 
-/// How publishing fares, and the task to run, which ends when stopped.
-pub(crate) fn start(
+/// Publishes until stopped.
+pub(crate) async fn run(
     (state, ledger): (watch::Receiver<Arc<NodeState>>, watch::Receiver<Ledger>),
     (client, driver): (Client, DriverName),
     metrics: DraMetrics,
     stop: CancellationToken,
-) -> (watch::Receiver<Arc<PublishState>>, impl Future<Output = ()> + Send) {
+) {
     let (wish, wanted) = watch::channel(None);
     let node = client.node().to_owned();
     let wisher = Wisher { state, ledger, node, driver: driver.clone(), wish };
     let (outcome, publisher) = slices::publish(client, driver, wanted, stop);
-    let counted = outcome.clone();
-    let run = async move {
-        tokio::select! {
-            () = publisher => {}
-            () = wisher.run() => {}
-            () = count(counted, metrics) => {}
-        }
-    };
-    (outcome, run)
+    tokio::select! {
+        () = publisher => {}
+        () = wisher.run() => {}
+        () = count(outcome, metrics) => {}
+    }
 }
 
 /// Knows what is to be published.
