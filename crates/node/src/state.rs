@@ -27,6 +27,7 @@ use crate::{
 };
 
 pub(crate) use keeper::{Keeper, Notices, Outlets, Snapshots, look_once, merge};
+pub(crate) use notes::were_offered;
 
 /// The node at one moment.
 #[derive(Clone, Debug, Default)]

@@ -29,7 +29,7 @@ use crate::{
     config::{Config, DraOffer, Policy, Sharing},
     holders::{self, HoldersDesk, RecordError},
     offer,
-    state::NodeState,
+    state::{self, NodeState},
 };
 
 /// Keeps the ledger's account of containers.
@@ -39,6 +39,8 @@ pub(crate) struct Follower {
     record: PathBuf,
     /// How long after an Allocate the record may lack it.
     delay: Duration,
+    /// How long the record may lack what an agent before this one gave away last.
+    doubt: Duration,
     look_interval: Duration,
     sights: Sights,
     /// Why the record could not be read when it was last tried.
@@ -62,11 +64,13 @@ pub(crate) struct Sources {
 impl Follower {
     pub(crate) fn new(config: &Config, ledger: LedgerDesk, sources: Sources) -> Self {
         let plugins = config.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
+        let delay = config.session.handover;
         Self {
             ledger,
             sources,
             record: plugins.join(checkpoint::FILE),
-            delay: config.session.handover,
+            delay,
+            doubt: if state::were_offered(config) { delay } else { Duration::ZERO },
             look_interval: config.session.look_interval,
             sights: Sights::default(),
             unreadable: None,
@@ -74,7 +78,7 @@ impl Follower {
     }
 
     /// Follows the record until stopped. What an agent before this one gave away last the record has by the
-    /// time it is first believed.
+    /// time it is first believed; where none has, it is believed at once.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
@@ -83,7 +87,7 @@ impl Follower {
     }
 
     async fn live(&mut self) {
-        sleep(self.delay).await;
+        sleep(self.doubt).await;
         loop {
             if !self.is_wanted() {
                 self.ledger.forget_record();

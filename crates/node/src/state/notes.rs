@@ -31,10 +31,7 @@ const FILE: &str = "devices.json";
 
 impl Notes {
     pub(super) fn new(config: &Config) -> Self {
-        let host = Host::new(&config.host_root, &config.host_root_on_node);
-        let path = config.state_dir.join(FILE);
-        let file = KeptFile::new(path, "record of devices", VERSION, host);
-        Self { file, marked: Marked::new(), written: Marked::new(), refused: None }
+        Self { file: file(config), marked: Marked::new(), written: Marked::new(), refused: None }
     }
 
     /// Takes up what an earlier life noted.
@@ -89,6 +86,21 @@ impl Notes {
         }
         self.refused = refused;
     }
+}
+
+/// Whether an earlier life of the agent offered devices to containers since the machine was started. What it
+/// kept and cannot be read may say so. Blocks.
+pub(crate) fn were_offered(config: &Config) -> bool {
+    let file = file(config);
+    match file.load() {
+        Some(earlier) => earlier.boot != Boot::Another && !earlier.devices.is_empty(),
+        None => file.path().exists(),
+    }
+}
+
+fn file(config: &Config) -> KeptFile<Marked> {
+    let host = Host::new(&config.host_root, &config.host_root_on_node);
+    KeptFile::new(config.state_dir.join(FILE), "record of devices", VERSION, host)
 }
 
 #[cfg(test)]

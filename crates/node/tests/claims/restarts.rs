@@ -163,3 +163,25 @@ async fn without_the_api_server_what_is_prepared_stays_and_new_claims_wait_for_i
     world.end(&new).await;
     world.nothing_is_left().await;
 }
+
+#[tokio::test]
+async fn only_after_an_agent_that_offered_devices_to_containers_the_kubelets_record_is_doubted() {
+    let hour = Duration::from_secs(3600);
+    for offer in [DraOffer::Instead, DraOffer::Beside] {
+        // Nobody was there before: all is published at once.
+        let mut world = World::with(offer, |config| config.session.handover = hour).await;
+        world.stop_agent().await;
+        world.start_agent();
+        world.registered().await;
+        world.objects().put(&template(SPACE, "p", &gpus(1)));
+        let wanted = pod((SPACE, "p"), &["main"], ("resourceClaimTemplateName", "p"));
+        let scheduled = world.cluster.schedule(&wanted).expect("the slices stay");
+        world.admit(bound::pod(&scheduled)).await.expect("it fits");
+        if offer == DraOffer::Instead {
+            world.started(&uid(&scheduled), "main").await;
+            continue;
+        }
+        let why = world.try_start(&uid(&scheduled), "main").await.expect_err("in doubt");
+        assert!(why.contains("before it is known what containers hold"), "{why}");
+    }
+}

@@ -62,6 +62,11 @@ pub(crate) struct World {
 impl World {
     /// A node that offers the GPUs of a DGX H100 so, once they are published.
     pub(crate) async fn new(offer: DraOffer) -> Self {
+        Self::with(offer, |_| {}).await
+    }
+
+    /// The same, with other settings.
+    pub(crate) async fn with(offer: DraOffer, change: impl FnOnce(&mut Config)) -> Self {
         let profile = Profile::named("dgx-h100").expect("a shipped profile");
         let dra = DraPolicy { offer, ..DraPolicy::default() };
         let (folder, machine, config) = node(&profile, Policy { dra, ..Policy::default() });
@@ -78,6 +83,7 @@ impl World {
         };
         let mut config = Config { cluster: access, ..config };
         config.session.look_interval = LOOK;
+        change(&mut config);
         let mut settings = kubelet::Config::new(&config.kubelet_dir);
         settings.numa_nodes = (0..2).collect();
         let kubelet = Kubelet::start(settings).expect("it starts");
