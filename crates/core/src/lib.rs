@@ -8,6 +8,7 @@ pub mod device;
 pub mod health;
 pub mod inventory;
 pub mod labels;
+pub mod name;
 pub mod nvlink;
 pub mod pattern;
 pub mod pci;

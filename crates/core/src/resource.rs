@@ -4,6 +4,8 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
+use crate::name::{MAX_LABEL, MAX_SUBDOMAIN, is_label_name, is_subdomain};
+
 /// A name that the kubelet accepts at registration, such as `nvidia.com/gpu`.
 ///
 /// The rules are those of `IsExtendedResourceName` (Kubernetes, `pkg/apis/core/v1/helper`): a
@@ -30,15 +32,13 @@ enum Problem {
     #[error("has a domain that is not lower-case DNS of at most {MAX_DOMAIN} characters")]
     Domain,
     #[error(
-        "has a last part that is not 1 to {MAX_NAME} letters, digits, '-', '_' or '.', with a letter or digit at both ends"
+        "has a last part that is not 1 to {MAX_LABEL} letters, digits, '-', '_' or '.', with a letter or digit at both ends"
     )]
     Name,
 }
 
-/// A DNS subdomain has 253 characters, of which a quota's `requests.` takes nine.
-const MAX_DOMAIN: usize = 244;
-/// Longest part after the slash, as in a label key.
-const MAX_NAME: usize = 63;
+/// A quota's `requests.` takes nine characters of a DNS subdomain.
+const MAX_DOMAIN: usize = MAX_SUBDOMAIN - 9;
 
 // === impl ResourceName ===
 
@@ -89,28 +89,13 @@ fn check(text: &str) -> Result<(), Problem> {
     if text.starts_with("requests.") {
         return Err(Problem::QuotaPrefix);
     }
-    if domain.len() > MAX_DOMAIN || !domain.split('.').all(is_dns_label) {
+    if domain.len() > MAX_DOMAIN || !is_subdomain(domain) {
         return Err(Problem::Domain);
     }
-    if !(1..=MAX_NAME).contains(&name.len()) || !is_name(name) {
+    if !is_label_name(name) {
         return Err(Problem::Name);
     }
     Ok(())
-}
-
-fn is_dns_label(label: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    !label.is_empty()
-        && label.bytes().all(allowed)
-        && !label.starts_with('-')
-        && !label.ends_with('-')
-}
-
-fn is_name(name: &str) -> bool {
-    let alphanumeric = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
-    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-        && alphanumeric(name.bytes().next())
-        && alphanumeric(name.bytes().last())
 }
 
 #[cfg(test)]

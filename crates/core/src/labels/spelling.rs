@@ -3,9 +3,7 @@
 use std::fmt::Display;
 
 use super::Label;
-
-/// Longest value, and longest part of a key after the slash.
-const MAX_CHARS: usize = 63;
+use crate::name::MAX_LABEL;
 
 /// Characters of the name of a model in a key: with `gpu.` before and `.compute.minor` behind, and as
 /// `mig.<model>.<profile>`, the key still fits.
@@ -35,7 +33,7 @@ pub(super) fn sanitised(text: &str) -> String {
 
 /// A product with what follows it; a model whose name is too long is cut, and what follows stays.
 pub(super) fn product(model: &str, rest: &str) -> String {
-    let room = MAX_CHARS.saturating_sub(rest.len());
+    let room = MAX_LABEL.saturating_sub(rest.len());
     format!("{}{rest}", model.get(..room).unwrap_or(model))
 }
 
@@ -48,11 +46,11 @@ pub(super) fn model_in_key(model: &str) -> String {
 }
 
 fn key(domain: &str, name: impl Display) -> String {
-    format!("{domain}/{}", fitted(&name.to_string(), MAX_CHARS))
+    format!("{domain}/{}", fitted(&name.to_string(), MAX_LABEL))
 }
 
 fn value(text: &str) -> String {
-    let allowed: String = text.chars().filter(|c| is_allowed(*c)).take(MAX_CHARS).collect();
+    let allowed: String = text.chars().filter(|c| is_allowed(*c)).take(MAX_LABEL).collect();
     trimmed(&allowed).to_owned()
 }
 

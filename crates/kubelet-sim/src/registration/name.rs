@@ -1,4 +1,6 @@
 //! Which names an extended resource may have.
+//!
+//! The agent checks names as well. The kubelet's checks are its own, so that the one can find the other wrong.
 
 /// Prefix under which quota counts the resource; the name must leave room for it.
 const QUOTA_PREFIX: &str = "requests.";

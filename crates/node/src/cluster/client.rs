@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::time::timeout;
+use windlass_core::name::is_subdomain;
 
 use super::ClusterError;
 use crate::config::{ClusterAccess, PodIdentity};
@@ -57,7 +58,8 @@ impl Client {
     /// machine.
     pub fn new(access: &ClusterAccess) -> Result<Self, InvalidNodeName> {
         let node = access.node_name.clone().unwrap_or_else(machine_name);
-        if !is_node_name(&node) {
+        // What is one is no more than a name in a path either.
+        if !is_subdomain(&node) {
             return Err(InvalidNodeName(node));
         }
         let (kubeconfig, namespace) = (access.kubeconfig.clone(), access.namespace.clone());
@@ -120,13 +122,6 @@ fn no_access(error: impl std::error::Error + Send + Sync + 'static) -> ClusterEr
 /// What a kubelet calls its node unless it is told otherwise.
 fn machine_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().to_lowercase()
-}
-
-/// Names of nodes are DNS subdomains, which also keeps them from being more than a name in a path.
-fn is_node_name(text: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let is_label = |label: &str| !label.is_empty() && label.bytes().all(allowed);
-    text.len() <= 253 && text.split('.').all(is_label)
 }
 
 // === impl Limits ===

@@ -4,7 +4,10 @@ use std::{fmt, str::FromStr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use windlass_core::device::{Device, PossiblePartition};
+use windlass_core::{
+    device::{Device, PossiblePartition},
+    name::is_subdomain,
+};
 
 use super::{Policy, Selector, ShareRule};
 use crate::partitions::imagined;
@@ -124,14 +127,7 @@ impl FromStr for DriverName {
     type Err = InvalidDriverName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        let is_label = |label: &str| {
-            !label.is_empty()
-                && label.bytes().all(allowed)
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-        };
-        let valid = text.len() <= Self::MAX_CHARS && text.split('.').all(is_label);
+        let valid = text.len() <= Self::MAX_CHARS && is_subdomain(text);
         if valid { Ok(Self(text.to_owned())) } else { Err(InvalidDriverName(text.to_owned())) }
     }
 }

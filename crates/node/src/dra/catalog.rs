@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use windlass_core::{
     attribute::{AttributeName, Attributes, Quantity},
     device::{Device, DeviceId, Partition},
+    name::MAX_LABEL,
 };
 
 pub(super) use self::attributes::shares_of;
@@ -197,11 +198,11 @@ fn held(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
     Some(Taint { key: DEVICE_PLUGIN, value })
 }
 
-/// A text as the value of a label: at most 63 letters, digits, `-`, `_` and `.`.
+/// A text as the value of a label: at most 63 letters, digits, `-`, `_` and `.`. Labels of the node drop what
+/// they cannot have, as gpu-feature-discovery does; here words stay apart.
 fn spelled(text: &str) -> String {
-    const MOST: usize = 63;
     let letter = |c: char| if c.is_ascii_alphanumeric() || "_.".contains(c) { c } else { '-' };
-    let mut spelled: String = text.chars().take(MOST).map(letter).collect();
+    let mut spelled: String = text.chars().take(MAX_LABEL).map(letter).collect();
     while spelled.contains("--") {
         spelled = spelled.replace("--", "-");
     }

@@ -1,4 +1,6 @@
 //! Names: DNS labels and subdomains, drivers, pools, C identifiers.
+//!
+//! The agent checks names as well. The API server's checks are its own, so that the one can find the other wrong.
 
 use crate::api::refusal::{Cause, Problem};
 

@@ -4,7 +4,11 @@
 //! The limits are those of Kubernetes' `resource.k8s.io/v1` (`pkg/apis/resource/validation`).
 
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceTaint};
-use windlass_core::{attribute::MAX_VALUE_CHARS, selector::Amount};
+use windlass_core::{
+    attribute::MAX_VALUE_CHARS,
+    name::{MAX_LABEL, is_label, is_label_name, is_subdomain},
+    selector::Amount,
+};
 
 use crate::config::DriverName;
 
@@ -40,7 +44,6 @@ pub enum Misfit {
 }
 
 const MAX_POOL_NAME: usize = 253;
-const MAX_LABEL: usize = 63;
 const MAX_IDENTIFIER: usize = 32;
 const MAX_FACTS: usize = 32;
 const MAX_TAINTS: usize = 16;
@@ -72,26 +75,6 @@ pub fn check_device(device: &Device) -> Result<(), Misfit> {
 
 fn ok_or(fits: bool, misfit: impl FnOnce() -> Misfit) -> Result<(), Misfit> {
     if fits { Ok(()) } else { Err(misfit()) }
-}
-
-fn is_label(text: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=MAX_LABEL).contains(&text.len())
-        && text.bytes().all(allowed)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
-}
-
-/// A node's name may have longer labels than a device's.
-fn is_subdomain(text: &str) -> bool {
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let is_part = |part: &str| {
-        !part.is_empty()
-            && part.bytes().all(allowed)
-            && !part.starts_with('-')
-            && !part.ends_with('-')
-    };
-    text.split('.').all(is_part)
 }
 
 /// `domain/identifier`, or the identifier alone.
@@ -148,19 +131,11 @@ fn is_version(text: &str) -> bool {
 }
 
 fn is_taint(taint: &DeviceTaint) -> bool {
-    let is_name = |text: &str| {
-        let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        text.len() <= MAX_LABEL
-            && text.bytes().all(allowed)
-            && ends(text.chars().next())
-            && ends(text.chars().last())
-    };
     let is_key = match taint.key.rsplit_once('/') {
-        Some((prefix, name)) => is_subdomain(prefix) && is_name(name),
-        None => is_name(&taint.key),
+        Some((prefix, name)) => is_subdomain(prefix) && is_label_name(name),
+        None => is_label_name(&taint.key),
     };
-    is_key && taint.value.as_deref().is_none_or(|value| value.is_empty() || is_name(value))
+    is_key && taint.value.as_deref().is_none_or(|value| value.is_empty() || is_label_name(value))
 }
 
 #[cfg(test)]

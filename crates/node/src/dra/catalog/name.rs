@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-use windlass_core::device::{DeviceId, Partition};
+use windlass_core::{
+    device::{DeviceId, Partition},
+    name::MAX_LABEL,
+};
 
 use crate::shortened::{checksum, shortened};
 
 /// What claims call a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct EntryName(String);
-
-/// A DNS label has no more.
-const MOST_CHARS: usize = 63;
 
 // === impl EntryName ===
 
@@ -26,7 +26,7 @@ impl EntryName {
         let is_said = label == text || is_nvidias(text);
         let name =
             if is_said { label.to_owned() } else { format!("{label}-{:08x}", checksum(text)) };
-        Self(shortened(name.trim_start_matches('-'), MOST_CHARS))
+        Self(shortened(name.trim_start_matches('-'), MAX_LABEL))
     }
 
     /// The GPU, the profile by name and number, and the first memory slice: `gpu-…-mig-1g-10gb-me-20-0`.
@@ -37,7 +37,7 @@ impl EntryName {
             .to_ascii_lowercase()
             .replace(|c: char| !c.is_ascii_alphanumeric(), "-");
         let name = format!("{}-mig-{profile}-{profile_id}-{start}", Self::of(gpu));
-        Self(shortened(&name, MOST_CHARS))
+        Self(shortened(&name, MAX_LABEL))
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -61,6 +61,7 @@ fn is_nvidias(id: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use windlass_core::name::is_label;
 
     use super::*;
 
@@ -81,9 +82,7 @@ mod tests {
         #[test]
         fn every_id_has_a_name_that_is_a_label(id in "[A-Za-z0-9_.:-]{1,63}") {
             let name = name(&id);
-            let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-            prop_assert!((1..=63).contains(&name.len()) && name.bytes().all(allowed), "{}", name);
-            prop_assert!(!name.starts_with('-') && !name.ends_with('-'), "{}", name);
+            prop_assert!(is_label(&name), "{}", name);
         }
     }
 }
