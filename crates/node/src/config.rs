@@ -150,6 +150,8 @@ pub struct SessionLimits {
     /// How long after an answer to Allocate the kubelet's record may still lack it: a device that a
     /// new policy moves is given to no one for so long.
     pub handover: Duration,
+    /// How long the preparing or the releasing of a claim may take before the kubelet is told to ask again.
+    pub claim_deadline: Duration,
     /// How often sockets are looked at without a reason, should a notice have been lost.
     pub look_interval: Duration,
 }
@@ -193,6 +195,9 @@ impl Default for SessionLimits {
             retry_most: Duration::from_secs(10),
             // The kubelet writes its record before it starts the container, in a few milliseconds.
             handover: Duration::from_secs(2),
+            // The kubelet waits 45 seconds for all claims of a pod, and takes an answer that says nothing of
+            // a claim for a failure of all.
+            claim_deadline: Duration::from_secs(40),
             look_interval: Duration::from_secs(10),
         }
     }

@@ -10,7 +10,11 @@ use crate::ledger::ClaimRef;
 
 /// The way to the one who prepares claims.
 #[derive(Clone, Debug)]
-pub(super) struct ClaimDesk(mpsc::Sender<Request>);
+pub(super) struct ClaimDesk {
+    requests: mpsc::Sender<Request>,
+    /// How long who asks waits for an answer.
+    patience: Duration,
+}
 
 /// A claim, and what is wanted of it.
 #[derive(Debug)]
@@ -34,10 +38,6 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, String>>;
 /// Claims that wait to be heard.
 const WAITING: usize = 64;
 
-/// The kubelet waits 45 seconds for all claims of a pod, and takes an answer that says nothing of a claim
-/// for a failure of all.
-const PATIENCE: Duration = Duration::from_secs(40);
-
 /// The longest UID. Kubernetes' have 36 characters.
 const LONGEST_UID: usize = 63;
 
@@ -45,20 +45,22 @@ const LONGEST_UID: usize = 63;
 
 impl ClaimDesk {
     /// A desk with the requests that it passes on.
-    pub(super) fn new() -> (Self, mpsc::Receiver<Request>) {
-        let (sender, requests) = mpsc::channel(WAITING);
-        (Self(sender), requests)
+    pub(super) fn new(patience: Duration) -> (Self, mpsc::Receiver<Request>) {
+        let (requests, receiver) = mpsc::channel(WAITING);
+        (Self { requests, patience }, receiver)
     }
 
     /// Has a claim prepared. What takes longer than the kubelet waits goes on.
     pub(super) async fn prepare(&self, claim: ClaimRef) -> Result<Vec<Held>, String> {
-        let still = format!("claim {claim} is still being prepared after {PATIENCE:?}: ask again");
+        let still =
+            format!("claim {claim} is still being prepared after {:?}: ask again", self.patience);
         self.ask(claim, Wish::Prepare, still).await
     }
 
     /// Has a claim released.
     pub(super) async fn release(&self, claim: ClaimRef) -> Result<(), String> {
-        let still = format!("claim {claim} is still being released after {PATIENCE:?}: ask again");
+        let still =
+            format!("claim {claim} is still being released after {:?}: ask again", self.patience);
         self.ask(claim, Wish::Release, still).await
     }
 
@@ -74,10 +76,10 @@ impl ClaimDesk {
         let (reply, answer) = oneshot::channel();
         let asked = async {
             // One who has ended answers nobody, which is noticed below.
-            let _ = self.0.send(Request { claim, wish: wish(reply) }).await;
+            let _ = self.requests.send(Request { claim, wish: wish(reply) }).await;
             answer.await.unwrap_or_else(|_| Err("the agent ends".to_owned()))
         };
-        timeout(PATIENCE, asked).await.unwrap_or(Err(still))
+        timeout(self.patience, asked).await.unwrap_or(Err(still))
     }
 }
 
@@ -90,10 +92,11 @@ fn is_plain(uid: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::SessionLimits;
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_too_long_is_told_to_ask_again_before_the_kubelet_gives_up() {
-        let (desk, _requests) = ClaimDesk::new();
+        let (desk, _requests) = ClaimDesk::new(SessionLimits::default().claim_deadline);
         let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
         let begun = tokio::time::Instant::now();
         let answer = desk.prepare(ClaimRef { namespace, name, uid }).await;

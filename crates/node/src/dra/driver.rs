@@ -2,11 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use tokio::{
-    sync::watch,
-    task::spawn_blocking,
-    time::{Duration, sleep},
-};
+use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -25,7 +21,7 @@ use super::{
 use crate::{
     clock::Clock,
     cluster::{ClaimStatuses, Claims, Client},
-    config::{Config, Policy},
+    config::{Config, Policy, SessionLimits},
     handover::HandoverDesk,
     host::Roots,
     kept::{self, Versioned, Written},
@@ -45,7 +41,7 @@ pub(crate) struct Driver {
     policy: watch::Receiver<Arc<Policy>>,
     standing: watch::Sender<Standing>,
     statuses: Option<ClaimStatuses>,
-    look_interval: Duration,
+    limits: SessionLimits,
 }
 
 /// What the driver is told by others.
@@ -115,10 +111,9 @@ impl Driver {
             daemons,
         };
         let places = Places::new(&config.kubelet_dir, &config.dra_driver);
-        let look_interval = config.session.look_interval;
         let standing = watch::Sender::default();
         let statuses = cluster.map(ClaimStatuses::new);
-        Self { ground, file, places, clock, policy, standing, statuses, look_interval }
+        Self { ground, file, places, clock, policy, standing, statuses, limits: config.session }
     }
 
     /// Prepares and serves until stopped. Nothing is served before it is known what is prepared.
@@ -140,7 +135,7 @@ impl Driver {
         let file = self.file.clone();
         let write = move |records| file.write(records);
         let writing = kept::follow(newest.subscribe(), (written, WAITING), write);
-        let (desk, requests) = ClaimDesk::new();
+        let (desk, requests) = ClaimDesk::new(self.limits.claim_deadline);
         let serving = self.serving(desk, newest.subscribe()).run(stop.clone());
         let telling = self.telling(newest.subscribe(), stop);
         let leftovers = leftovers::remove(self.ground.clone(), records.clone());
@@ -191,7 +186,7 @@ impl Driver {
                 self.standing.send_replace(Standing::Failing(unusable.to_string()));
                 said = Some(unusable);
             }
-            sleep(self.look_interval).await;
+            sleep(self.limits.look_interval).await;
         }
     }
 
@@ -212,7 +207,7 @@ impl Driver {
             policy: self.policy.clone(),
             records,
             standing: self.standing.clone(),
-            look_interval: self.look_interval,
+            look_interval: self.limits.look_interval,
         }
     }
 }

@@ -1,15 +1,21 @@
 //! A device from one claim to the next: what is done to it in between, who may have it meanwhile, and what
 //! the cluster is told.
 
+use std::time::Duration;
+
 use k8s_openapi::api::events::v1::Event;
-use serde_json::Value;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use windlass_core::{
+    attribute::AttributeName,
+    device::{Device, DeviceKind},
+};
 use windlass_machine::{
     BoardEvent::{Frequency, Reset},
     BoardFault, Fault,
     state::Process,
 };
-
-use windlass_node::config::{Handover, Processes, StepAction};
+use windlass_node::config::{Handover, Processes, Step, StepAction};
 
 use crate::{
     common::running::LIMIT,
@@ -144,6 +150,54 @@ async fn a_claims_status_tells_whether_its_devices_are_ready_and_how_they_fare()
 fn condition(claim: &Value, kind: &str, reason: &str) -> bool {
     let all = claim["status"]["devices"][0]["conditions"].as_array();
     all.into_iter().flatten().any(|it| it["type"] == kind && it["reason"] == reason)
+}
+
+#[tokio::test]
+async fn a_claims_status_names_the_interface_of_its_nic() {
+    let rig = Rig::new();
+    let (agent, mut kubelet) = rig.serving().await;
+    rig.taints("n1/nics", &[]).await;
+    let tenant = rig.schedule("n", "nic").expect("it is free");
+    kubelet.start_with(&tenant).await.expect("prepared");
+    let claim = rig.until_claim(&tenant, |it| condition(it, "Ready", "Prepared")).await;
+    let device = &claim["status"]["devices"][0];
+    let state = agent.state.borrow().clone();
+    let named = |it: &&Device| device["device"].as_str().is_some_and(|name| is_named(it, name));
+    let nic = state.inventory.of_kind(DeviceKind::Nic).find(named).expect("it is there");
+    let fact = |name| nic.attributes[&AttributeName::new("windlass.dev", name)].to_string();
+    let expected = json!({"interfaceName": fact("ifName"), "hardwareAddress": fact("mac")});
+    assert_eq!(device["networkData"], expected, "{claim:#}");
+    agent.stop().await;
+}
+
+/// Whether claims know a device by this name, which ends with a checksum.
+fn is_named(device: &Device, name: &str) -> bool {
+    name.starts_with(&device.id.as_str().replace('_', "-"))
+}
+
+#[tokio::test]
+async fn what_takes_longer_than_the_kubelet_waits_goes_on_and_is_done_once() {
+    let mut rig = Rig::new();
+    let patience = Duration::from_millis(300);
+    rig.config.session.claim_deadline = patience;
+    let [begun, go] = ["begun", "go"].map(|name| rig.config.state_dir.with_file_name(name));
+    let script = "echo begun >> \"$0\"; until [ -e \"$1\" ]; do sleep 0.02; done";
+    let words = ["/bin/sh", "-c", script].map(str::to_owned).into_iter();
+    let words = words.chain([&begun, &go].map(|path| path.display().to_string()));
+    let action = StepAction::Command(words.collect());
+    let prepare = vec![Step { action, timeout: LIMIT }];
+    rig.config.policy.sources[0].handover = Handover { prepare, ..Handover::default() };
+    let (agent, mut kubelet) = rig.serving().await;
+    let tenant = rig.schedule("a", "board").expect("it is free");
+    for _ in 0..2 {
+        let why = kubelet.start_with(&tenant).await.expect_err("it takes long");
+        assert!(why.contains("is still being prepared after 300ms: ask again"), "{why}");
+    }
+    std::fs::write(go, "").expect("written");
+    let prepared = async { while kubelet.start_with(&tenant).await.is_err() {} };
+    timeout(LIMIT, prepared).await.expect("prepared");
+    assert_eq!(std::fs::read_to_string(begun).expect("written"), "begun\n");
+    agent.stop().await;
 }
 
 #[tokio::test]

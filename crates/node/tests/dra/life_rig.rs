@@ -73,7 +73,7 @@ impl Rig {
         std::fs::create_dir_all(boot.parent().expect("it has one")).expect("made");
         std::fs::write(boot, "one").expect("written");
         cluster.add_node("n1");
-        for (name, kind) in [("board", "other"), ("gpu", "gpu")] {
+        for (name, kind) in [("board", "other"), ("gpu", "gpu"), ("nic", "nic")] {
             put_class(&cluster.objects(), name, kind);
         }
         let access = ClusterAccess {

@@ -176,6 +176,7 @@ mod tests {
         retry_first: Duration::from_millis(100),
         retry_most: Duration::from_secs(1),
         handover: Duration::from_secs(2),
+        claim_deadline: Duration::from_secs(40),
         look_interval: Duration::from_secs(10),
     };
 
