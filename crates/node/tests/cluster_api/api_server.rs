@@ -1,4 +1,7 @@
 //! The API server: HTTP/1 on a loopback port, in front of a [`Cluster`].
+//!
+//! It is not the one of crate `cluster-sim`, which has no `NodeFeature`s, leases and bookmarks, and never answers
+//! what an API server would not.
 
 use std::{convert::Infallible, net::SocketAddr, path::PathBuf, time::Duration};
 

@@ -46,7 +46,7 @@ async fn the_same_claim_has_the_same_answer_without_the_api_server() {
     let gets = [Gets { request: "a", gpu: 0 }, Gets { request: "b", gpu: 5 }];
     world.claim(&agent, "c", &gets);
     let first = kubelet.prepare("c").await.expect("prepared");
-    world.api.die().await;
+    world.api.go_away().await;
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     kubelet.unprepare("c").await.expect("released");
     agent.stop().await;
@@ -62,7 +62,7 @@ async fn claims_of_one_call_are_told_apart_and_results_of_others_are_left_alone(
     let mut foreign = results[0].clone();
     foreign["driver"] = "other.dev".into();
     results.push(foreign);
-    world.api.put(&both);
+    world.put(&both);
     let answer = kubelet.prepare_all(&[("both", "both"), ("none", "none")]).await;
     assert_eq!(answer.claims["both"].devices.len(), 1);
     assert_eq!(answer.claims["none"].error, "claim ns/none is not there");

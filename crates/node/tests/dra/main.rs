@@ -1,5 +1,5 @@
 //! The driver for Dynamic Resource Allocation as a whole: the real gRPC over the real sockets, the real
-//! client of the API server; only the machine is simulated, and kubelet and API server are played.
+//! client of the API server; only the machine, the kubelet and the API server are simulated.
 
 /// What the tests of a whole agent have in common.
 #[path = "../common"]
@@ -9,7 +9,6 @@ mod common {
     pub(crate) mod running;
 }
 
-mod api;
 mod claims;
 mod kubelet;
 mod life;

@@ -32,7 +32,7 @@ fn put(world: &World, agent: &Running, (name, partition): (&str, &str)) {
         "request": "a", "driver": "windlass.dev", "pool": "n1/nvidia",
         "device": format!("{gpu}-mig-{partition}"),
     });
-    world.api.put(&claim(name, &[result]));
+    world.put(&claim(name, &[result]));
 }
 
 /// What stands on the first GPU, as `1g.10gb@0`.
@@ -121,7 +121,7 @@ async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_remove
             .expect("there");
     }
     fs::write(world.record(), record.to_string()).expect("written");
-    world.api.remove("gone");
+    world.remove("gone");
 
     let (agent, mut kubelet) = world.serving().await;
     agent.until(|state| instance(state, 2).is_none()).await;

@@ -1,9 +1,16 @@
 //! Claims that cannot be prepared, and what is said of them.
 
-use serde_json::{Value, json};
-use windlass_machine::Fault;
+use std::time::Duration;
 
-use crate::world::{Gets, World, claim, gpus, result};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use windlass_cluster_sim::api::{Effect, Fault, Objects};
+use windlass_machine as machine;
+
+use crate::{
+    common::running::LIMIT,
+    world::{Gets, World, claim, gpus, result},
+};
 
 const A: Gets<'static> = Gets { request: "a", gpu: 0 };
 
@@ -34,7 +41,7 @@ async fn an_admin_looks_at_what_another_claim_has_and_shares_go_together() {
     let with = |name: &str, field: &str, value: Value| {
         let mut result = result("a", &gpu);
         result[field] = value;
-        world.api.put(&claim(name, &[result]));
+        world.put(&claim(name, &[result]));
     };
     with("admin", "adminAccess", json!(true));
     with("share-1", "shareID", json!("s1"));
@@ -57,13 +64,13 @@ async fn a_claim_that_says_nothing_to_act_on_is_refused_for_what_it_lacks() {
     let gpu = gpus(&agent.state.borrow())[0].clone();
     let mut unknown = result("a", &gpu);
     unknown["device"] = json!("gpu-0");
-    world.api.put(&claim("unknown", &[unknown]));
+    world.put(&claim("unknown", &[unknown]));
     let mut fresh = world.claim(&agent, "fresh", &[A]);
     fresh["status"] = json!({});
-    world.api.put(&fresh);
+    world.put(&fresh);
     let mut replaced = world.claim(&agent, "replaced", &[A]);
     replaced["metadata"]["uid"] = json!("other");
-    world.api.put(&replaced);
+    world.put(&replaced);
     for (name, expected) in [
         ("gone", "claim ns/gone is not there"),
         ("fresh", "claim ns/fresh is not allocated"),
@@ -82,7 +89,7 @@ async fn a_device_that_failed_after_it_was_chosen_is_refused_with_its_trouble() 
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "c", &[A]);
-    world.machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
+    world.machine.inject(&machine::Fault::Xid { gpu: 0, code: 79 }).expect("injected");
     agent.until(|state| !gpus(state)[0].health.is_healthy()).await;
     let why = kubelet.prepare("c").await.expect_err("sick");
     assert!(why.contains("cannot be used") && why.contains("79"), "{why}");
@@ -122,7 +129,7 @@ async fn parameters_that_cannot_be_done_are_refused_where_they_stand() {
             "source": "FromClaim", "requests": ["a"],
             "opaque": {"driver": "windlass.dev", "parameters": parameters},
         }]);
-        world.api.put(&claim);
+        world.put(&claim);
         let outcome = kubelet.prepare("c").await;
         match expected {
             None => drop(outcome.expect("it can be done")),
@@ -144,21 +151,27 @@ async fn one_claim_that_takes_long_holds_up_no_other_and_nothing_is_lost_with_th
     world.claim(&agent, "known", &[A]);
     world.claim(&agent, "new", &[Gets { request: "a", gpu: 1 }]);
     kubelet.prepare("known").await.expect("prepared");
-    world.api.objects.send_modify(|it| it.hangs = true);
+    let slow = Fault::at("resourceclaims/new", Effect::Delay(Duration::from_secs(1)));
+    world.api.inject(slow.only("GET").times(1));
     let mut other = kubelet.clone();
-    let hanging = async { other.prepare("new").await };
-    let quick = async {
-        world.api.asks(2).await;
-        kubelet.prepare("known").await.expect("as before");
-        world.api.objects.send_modify(|it| it.hangs = false);
+    let long = async {
+        other.prepare("new").await.expect("when the answer came");
+        Instant::now()
     };
-    let (prepared, ()) = tokio::join!(hanging, quick);
-    prepared.expect("when the answer came");
+    let quick = async {
+        let is_asked = |it: &Objects| it.log().iter().any(|asked| asked.path.ends_with("/new"));
+        let asked = world.api.objects().until(LIMIT, |it| is_asked(it).then_some(())).await;
+        asked.expect("in time");
+        kubelet.prepare("known").await.expect("as before");
+        Instant::now()
+    };
+    let (long, quick) = tokio::join!(long, quick);
+    assert!(quick < long, "the other was not held up");
     kubelet.unprepare("new").await.expect("released");
-    world.api.die().await;
+    world.api.go_away().await;
     let why = kubelet.prepare("new").await.expect_err("nobody to ask");
     assert!(why.contains("cannot read claim ns/new: the API server cannot be asked"), "{why}");
-    world.api.come();
+    world.api.come_back();
     kubelet.prepare("new").await.expect("it is there again");
     agent.stop().await;
 }

@@ -44,7 +44,7 @@ async fn a_claim_outlives_the_agent_and_a_device_stays_with_it() {
     world.claim(&agent, "other", &[A]);
     let why = kubelet.prepare("other").await.expect_err("held");
     assert!(why.ends_with("is held by claim ns/c"), "{why}");
-    world.api.die().await;
+    world.api.go_away().await;
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     assert_eq!(world.document("c"), document);
     kubelet.unprepare("c").await.expect("without an API server");
@@ -148,7 +148,7 @@ async fn a_claim_that_nobody_has_any_more_is_released_at_the_next_start() {
     kubelet_record(&world, "kept", &agent.state.borrow());
     agent.stop().await;
     for name in ["kept", "gone"] {
-        world.api.remove(name);
+        world.remove(name);
     }
     let (agent, _) = world.serving().await;
     world.vanishes(world.config.cdi_dir.join("windlass.dev-claim-gone.json")).await;

@@ -10,17 +10,17 @@ use std::{
 
 use k8s_openapi::api::{
     core::v1::Pod,
-    resource::v1::{DeviceClass, ResourceClaimTemplate, ResourceSlice},
+    resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
 };
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use windlass_cluster_sim::{
-    api::Object,
+    api::{Object, Objects},
     cluster::{Cluster, Scheduled, Unscheduled},
 };
 use windlass_core::{
-    cdi::{ContainerEdits, Spec},
+    cdi::{ContainerEdits, Spec, SpecDevice},
     device::DeviceKind,
 };
 use windlass_node::config::{
@@ -87,11 +87,21 @@ impl Shares {
 
     /// Finds a place for a pod whose claim asks for these amounts.
     fn schedule(&self, name: &str, amounts: &Value) -> Result<Holder, Unscheduled> {
-        let exactly = json!({"deviceClassName": "gpu", "capacity": {"requests": amounts}});
+        let scheduled = self.place(name, &[("gpu", amounts)])?;
+        Ok(Holder::of(name, &scheduled))
+    }
+
+    /// The same for a claim with several requests.
+    fn place(&self, name: &str, requests: &[(&str, &Value)]) -> Result<Scheduled, Unscheduled> {
+        let request = |(request, amounts): &(&str, &Value)| {
+            let exactly = json!({"deviceClassName": "gpu", "capacity": {"requests": amounts}});
+            json!({"name": request, "exactly": exactly})
+        };
+        let requests: Value = requests.iter().map(request).collect();
         self.cluster.objects().put::<ResourceClaimTemplate>(&typed(json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
             "metadata": {"name": name, "namespace": "ns"},
-            "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}},
+            "spec": {"spec": {"devices": {"requests": requests}}},
         })));
         let pod: Pod = typed(json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ns"},
@@ -100,7 +110,7 @@ impl Shares {
                 "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": name}],
             },
         }));
-        self.cluster.schedule(&pod).map(|scheduled| Holder::of(name, &scheduled))
+        self.cluster.schedule(&pod)
     }
 
     /// Has a pod's claim prepared; gives what its container gets besides the device.
@@ -214,6 +224,40 @@ async fn claims_share_a_gpu_until_it_is_full_and_the_daemon_ends_with_the_last()
 }
 
 #[tokio::test]
+async fn one_claim_may_have_two_shares_of_a_gpu_each_with_its_own_limit() {
+    let shares = Shares::new(MPS);
+    let (agent, mut kubelet) = shares.serving().await;
+    let requests = [("small", &memory("10Gi")), ("large", &memory("20Gi"))];
+    let scheduled = shares.place("both", &requests).expect("there is room");
+    let Holder { claim, uid, .. } = Holder::of("both", &scheduled);
+    let devices = kubelet.prepare_of((&claim, &uid)).await.expect("prepared");
+    let [small, large] = devices.as_slice() else { panic!("{devices:?}") };
+    assert_eq!([&small.request_names[0], &large.request_names[0]], ["small", "large"]);
+    assert_eq!(small.device_name, large.device_name);
+    assert!(small.share_id.is_some() && small.share_id != large.share_id, "{devices:?}");
+    let document = shares.world.document(&uid).expect("it has one");
+    let spec: Spec = serde_json::from_value(document).expect("a document");
+    for (device, limit) in [(small, "10240M"), (large, "20480M")] {
+        let own = |it: &&SpecDevice| {
+            device.cdi_device_ids.contains(&format!("windlass.dev/claim={}", it.name))
+        };
+        let edits = &spec.devices.iter().find(own).expect("its own").container_edits;
+        assert!(edits.env.contains(&format!("{LIMIT}=0={limit}")), "{edits:?}");
+    }
+    let told = |objects: &Objects| {
+        let claim: ResourceClaim = objects.get("ns", &claim)?;
+        let devices = claim.status?.devices?;
+        Some(devices.into_iter().map(|it| it.share_id).collect::<BTreeSet<_>>())
+    };
+    let told = shares.cluster.objects().until(Duration::from_secs(20), told).await;
+    let ids = [small, large].map(|device| device.share_id.clone());
+    assert_eq!(told.expect("the status is told"), ids.into());
+    kubelet.unprepare_claim((&claim, &uid)).await.expect("released");
+    shares.world.vanishes(shares.folder()).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn who_asks_for_no_amount_has_the_whole_gpu_and_no_daemon() {
     let shares = Shares::new(MPS);
     let (agent, mut kubelet) = shares.serving().await;
@@ -316,7 +360,7 @@ async fn the_containers_of_a_claim_that_says_so_share_its_whole_gpu_by_mps() {
         "opaque": {"driver": "windlass.dev", "parameters": parameters},
     });
     claim["status"]["allocation"]["devices"]["config"] = json!([config]);
-    world.api.put(&claim);
+    world.put(&claim);
     kubelet.prepare("c").await.expect("prepared");
     let text = world.document("c").expect("it has one").to_string();
     for expected in ["PERCENTAGE=50", "MEM_LIMIT=0=10240M", "/dev/shm"] {

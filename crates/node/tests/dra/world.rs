@@ -2,8 +2,10 @@
 
 use std::{path::PathBuf, sync::Arc};
 
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde_json::{Value, json};
 use tokio::time::{Duration, sleep, timeout};
+use windlass_cluster_sim::api::ApiServer;
 use windlass_core::device::{Device, DeviceKind};
 use windlass_machine::{Machine, Profile};
 use windlass_node::{
@@ -13,7 +15,6 @@ use windlass_node::{
 };
 
 use crate::{
-    api::ApiServer,
     common::{
         node::node,
         running::{LIMIT, Running},
@@ -46,9 +47,10 @@ impl World {
     pub(crate) fn of(machine: &str, dra: DraPolicy) -> Self {
         let profile = Profile::named(machine).expect("a shipped profile");
         let (folder, machine, config) = node(&profile, Policy { dra, ..Policy::default() });
-        let api = ApiServer::start(&folder);
+        let (api, kubeconfig) = (ApiServer::start(), folder.join("kubeconfig"));
+        std::fs::write(&kubeconfig, api.kubeconfig()).expect("written");
         let cluster = ClusterAccess {
-            kubeconfig: Some(api.kubeconfig.clone()),
+            kubeconfig: Some(kubeconfig),
             node_name: Some("n1".to_owned()),
             ..ClusterAccess::default()
         };
@@ -95,8 +97,18 @@ impl World {
         let state = agent.state.borrow().clone();
         let results = gets.iter().map(|it| result(it.request, &gpus(&state)[it.gpu]));
         let claim = claim(name, &results.collect::<Vec<_>>());
-        self.api.put(&claim);
+        self.put(&claim);
         claim
+    }
+
+    /// Puts a claim of namespace `ns`, in place of another of the name.
+    pub(crate) fn put(&self, claim: &Value) {
+        let claim = serde_json::from_value::<ResourceClaim>(claim.clone()).expect("a claim");
+        self.api.objects().put(&claim);
+    }
+
+    pub(crate) fn remove(&self, claim: &str) {
+        self.api.objects().delete::<ResourceClaim>("ns", claim).expect("it was there");
     }
 
     pub(crate) async fn exists(&self, path: PathBuf) {
