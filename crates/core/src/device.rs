@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::{
-    attribute::{Attributes, Capacities},
+    attribute::{AttributeName, AttributeValue, Attributes, Capacities},
     health::Health,
     nvlink::NvLinks,
     pci::{PciAddress, PciePath},
@@ -107,8 +107,8 @@ pub struct Device {
     /// Where it stands on its GPU, for a MIG instance.
     #[serde(skip)]
     pub partition: Option<Partition>,
-    /// What it could be cut to while it is in MIG mode, whatever it is cut to now. Never listed with the
-    /// device: it would be longer than all the rest.
+    /// What it could be cut to, whatever it is cut to now: in MIG mode, and before where that is turned on
+    /// without a reset. Never listed with the device: it would be longer than all the rest.
     #[serde(skip)]
     pub partitions: Arc<[PossiblePartition]>,
 }
@@ -161,6 +161,8 @@ pub struct Place {
     pub xgmi: BTreeMap<PciAddress, u32>,
 }
 
+const COMPUTE_CAPABILITY: AttributeName = AttributeName::new("nvidia.com", "cudaComputeCapability");
+
 // === impl Device ===
 
 impl Device {
@@ -205,11 +207,24 @@ impl Device {
         self.source == SourceName::NVIDIA
     }
 
+    /// The CUDA compute capability, major and minor, where NVIDIA's driver told it.
+    pub fn compute_capability(&self) -> Option<(u32, u32)> {
+        match self.attributes.get(&COMPUTE_CAPABILITY)? {
+            AttributeValue::Version(version) => major_and_minor(version),
+            _ => None,
+        }
+    }
+
     /// The order in which devices are listed and chosen: by kind, source, index, part, place and
     /// id.
     pub fn order(&self) -> impl Ord + '_ {
         (self.kind, &self.source, self.index, self.part, self.place.pci, &self.id)
     }
+}
+
+fn major_and_minor(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
 // === impl Place ===
@@ -300,6 +315,13 @@ impl fmt::Display for DeviceKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_are_read_to_their_second_part() {
+        assert_eq!(major_and_minor("9.0.0"), Some((9, 0)));
+        assert_eq!(major_and_minor("12.1"), Some((12, 1)));
+        assert_eq!(major_and_minor("9"), None);
+    }
 
     #[test]
     fn ids_fit_a_cdi_name_and_a_label() {

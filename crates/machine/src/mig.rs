@@ -5,10 +5,12 @@
 //! `-lgipp`); an A30 has its own. What an instance holds is told by [`Units`].
 
 mod instances;
+mod mode;
 mod tables;
 
 pub use instances::Refused;
 pub(crate) use instances::free_id;
+pub use mode::{Asked, MigMode};
 
 use crate::card::{Card, MigCapability};
 

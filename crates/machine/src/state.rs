@@ -12,7 +12,7 @@ pub use happened::{Bound, Happened};
 use crate::{
     card::{Card, MigCapability},
     cpus::CpuList,
-    mig::Shape,
+    mig::{MigMode, Shape},
     pci::{PciAddress, PciDistance, PciPath},
     profile::{Bond, Device, Driver, Fabric, Nic, NumaNode, Switch},
 };
@@ -82,6 +82,9 @@ pub struct Gpu {
     pub links: Vec<Option<LinkEnd>>,
     /// MIG instances; `None` when MIG is off.
     pub mig: Option<Vec<MigInstance>>,
+    /// The mode of MIG that was asked for and takes a reset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig_at_reset: Option<MigMode>,
     /// How many MIG devices were made of it one by one: no two have the same UUID.
     #[serde(default)]
     pub mig_made: u64,

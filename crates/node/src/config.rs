@@ -36,7 +36,9 @@ pub use delivery::{
     MissingChannel, Strategy,
 };
 pub use document::Remark;
-pub use dra::{DraOffer, DraPartitions, DraPolicy, DraTaints, DriverName, InvalidDriverName};
+pub use dra::{
+    DraMigMode, DraOffer, DraPartitions, DraPolicy, DraTaints, DriverName, InvalidDriverName,
+};
 pub use families::{AmdNaming, AmdRules, Families, FpgaMode, FpgaRules, FpgaUnit, IntelRules};
 pub use file::{ConfigFile, schema, to_yaml};
 pub use handover::HandoverLimits;

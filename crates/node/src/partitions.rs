@@ -14,12 +14,15 @@
 //! GPU looks at once, so that the device is in the inventory a moment after the answer, with its nodes,
 //! its capacities and `Device::partition`. [`PartitionDesk::remove`] undoes it.
 //!
+//! A whole GPU is had with [`PartitionDesk::turn_mig_off`], and can be cut after [`PartitionDesk::turn_mig_on`].
+//!
 //! # Guarantees
 //!
 //! - To make what stands there gives what stands there; to remove what is gone succeeds.
 //! - What is made half, since the driver refuses the compute instance, is undone before the answer.
 //!   What cannot be undone is said, and taken up by the next order for that place.
-//! - Nothing is removed that a process uses, or that somebody cut into several compute instances.
+//! - Nothing is removed that a process uses, or that somebody cut into several compute instances. The mode does
+//!   not change while a process computes or an instance stands, nor at a later reset.
 //! - Orders for a GPU are carried out one after the other. A GPU that hangs holds up no other, and no
 //!   task waits longer than the limit: an order that was begun goes on, and the same order later has
 //!   its result; one that was not begun is dropped.
@@ -32,6 +35,8 @@
 mod cut;
 mod cutter;
 mod imagined;
+mod mode;
+mod whole;
 
 use std::{fmt, time::Duration};
 
@@ -46,6 +51,7 @@ use self::cutter::Order;
 pub(crate) use self::{
     cutter::Cutter,
     imagined::{imagined, standing},
+    whole::{switches_at_once, whole},
 };
 
 /// Where partitions are ordered.
@@ -80,6 +86,10 @@ pub enum Task {
         /// Its UUID.
         device: DeviceId,
     },
+    /// Make it possible to cut this GPU.
+    TurnOn(DeviceId),
+    /// Make this GPU whole.
+    TurnOff(DeviceId),
     /// Find out who computes on this device.
     Look(DeviceId),
 }
@@ -96,6 +106,9 @@ pub enum Why {
     /// The GPU is whole.
     #[error("MIG is off; an administrator turns it on")]
     Off,
+    /// A GPU that is cut cannot be whole.
+    #[error("MIG instances stand on it: {0}")]
+    Standing(String),
     /// Others stand there.
     #[error("no room: {0}")]
     NoRoom(String),
@@ -171,6 +184,18 @@ impl PartitionDesk {
         self.order(task, move |nvml: &Nvml| cut::remove_device(nvml, &device)).await
     }
 
+    /// Turns MIG on, or finds it on. Whoever asks has seen to it that nobody has the GPU.
+    pub async fn turn_mig_on(&self, gpu: &DeviceId) -> Result<(), PartitionError> {
+        let id = gpu.clone();
+        self.order(Task::TurnOn(id.clone()), move |nvml: &Nvml| mode::turn_on(nvml, &id)).await
+    }
+
+    /// Turns MIG off, or finds it off. Whoever asks has seen to it that nobody has a part of the GPU.
+    pub async fn turn_mig_off(&self, gpu: &DeviceId) -> Result<(), PartitionError> {
+        let id = gpu.clone();
+        self.order(Task::TurnOff(id.clone()), move |nvml: &Nvml| mode::turn_off(nvml, &id)).await
+    }
+
     /// The processes that compute on a GPU or a MIG device, by their numbers on the host.
     pub(crate) async fn computing(&self, device: &DeviceId) -> Result<Vec<u32>, PartitionError> {
         let task = Task::Look(device.clone());
@@ -203,7 +228,10 @@ impl Task {
     pub fn gpu(&self) -> &DeviceId {
         match self {
             Self::Make(partition) | Self::Remove(partition) => &partition.gpu,
-            Self::RemoveDevice { gpu, .. } | Self::Look(gpu) => gpu,
+            Self::RemoveDevice { gpu, .. }
+            | Self::TurnOn(gpu)
+            | Self::TurnOff(gpu)
+            | Self::Look(gpu) => gpu,
         }
     }
 }
@@ -213,6 +241,8 @@ impl fmt::Display for Task {
         match self {
             Self::Make(partition) => write!(f, "make MIG partition {partition}"),
             Self::Remove(partition) => write!(f, "remove MIG partition {partition}"),
+            Self::TurnOn(gpu) => write!(f, "turn MIG on for {gpu}"),
+            Self::TurnOff(gpu) => write!(f, "turn MIG off for {gpu}"),
             Self::Look(device) => write!(f, "tell who computes on {device}"),
             Self::RemoveDevice { gpu, device } => write!(f, "remove MIG device {device} of {gpu}"),
         }

@@ -3,7 +3,10 @@
 use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings as sys;
-use windlass_machine::mig::Shape;
+use windlass_machine::{
+    mig::{Asked, MigMode, Shape},
+    state::Gpu,
+};
 
 use crate::{
     abi::{Out, OutArray, OutVersioned, struct_version},
@@ -26,26 +29,26 @@ export! {
     fn nvmlDeviceGetMigMode(device: Device, current: Out<c_uint>, pending: Out<c_uint>) {
         let gpu = device.gpu()?;
         gpu.card.mig.ok_or(Status::NOT_SUPPORTED)?;
-        let mode = c_uint::from(gpu.mig.is_some());
-        current.put(mode)?;
-        pending.put(mode)
+        current.put(number_of(gpu.mig_mode()))?;
+        pending.put(number_of(gpu.mig_at_reset.unwrap_or(gpu.mig_mode())))
     }
 
-    /// Takes effect at once. While instances exist the call succeeds and changes nothing; that the
-    /// GPU is in use is the activation status.
+    /// The call succeeds whatever comes of it, which is the activation status: in use while instances exist
+    /// or a process computes, and nothing changes; before Hopper the mode waits for a reset; else it takes
+    /// effect at once.
     fn nvmlDeviceSetMigMode(device: Device, mode: c_uint, activation: Out<Code>) {
         let gpu = device.gpu()?;
         gpu.card.mig.ok_or(Status::NOT_SUPPORTED)?;
         activation.check()?;
-        if mode > sys::NVML_DEVICE_MIG_ENABLE {
-            return Err(Status::INVALID_ARGUMENT);
-        }
-        if gpu.mig.as_ref().is_some_and(|instances| !instances.is_empty()) {
-            return activation.put(Status::IN_USE.0);
-        }
-        let on = mode == sys::NVML_DEVICE_MIG_ENABLE;
-        library::change(gpu.number, |gpu| gpu.mig = on.then(Vec::new))?;
-        activation.put(sys::nvmlReturn_enum_NVML_SUCCESS)
+        let both = [MigMode::Off, MigMode::On];
+        let wanted = both.into_iter().find(|it| number_of(*it) == mode);
+        let wanted = wanted.ok_or(Status::INVALID_ARGUMENT)?;
+        let ask = |gpu: &mut Gpu| Ok(gpu.ask_for_mig(wanted));
+        activation.put(match library::try_change(gpu.number, ask)? {
+            Asked::Done => sys::nvmlReturn_enum_NVML_SUCCESS,
+            Asked::InUse => Status::IN_USE.0,
+            Asked::AtReset => Status::RESET_REQUIRED.0,
+        })
     }
 
     fn nvmlDeviceIsMigDeviceHandle(device: Device, is_mig: Out<c_uint>) {
@@ -114,7 +117,6 @@ export! {
         count: Out<c_uint>,
     ) {
         let gpu = device.gpu()?;
-        gpu.instances()?;
         let shape = shape_with_id(&gpu, profile_id)?;
         let size = shape.memory_slices;
         let placement = |&start| sys::nvmlGpuInstancePlacement_t { start, size };
@@ -246,6 +248,13 @@ export! {
             id: all.id,
             profile_id: all.profileId,
         })
+    }
+}
+
+fn number_of(mode: MigMode) -> c_uint {
+    match mode {
+        MigMode::Off => sys::NVML_DEVICE_MIG_DISABLE,
+        MigMode::On => sys::NVML_DEVICE_MIG_ENABLE,
     }
 }
 

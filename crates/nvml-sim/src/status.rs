@@ -34,6 +34,7 @@ impl Status {
     pub(crate) const GPU_IS_LOST: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
     pub(crate) const OPERATING_SYSTEM: Self =
         Self(sys::nvmlReturn_enum_NVML_ERROR_OPERATING_SYSTEM);
+    pub(crate) const RESET_REQUIRED: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED);
     pub(crate) const IN_USE: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_IN_USE);
     pub(crate) const INSUFFICIENT_RESOURCES: Self =
         Self(sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES);

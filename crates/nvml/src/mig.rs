@@ -4,7 +4,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     Result,
-    error::Optional as _,
+    error::{NvmlError, Optional as _},
     gpu::Gpu,
     library::{call, get},
 };
@@ -70,6 +70,26 @@ impl Gpu {
             Some(()) if current == sys::NVML_DEVICE_MIG_ENABLE => MigMode::Enabled,
             Some(()) => MigMode::Disabled,
         })
+    }
+
+    /// Turns MIG on. The driver refuses while somebody uses the GPU
+    /// ([`NvmlError::is_in_use`](crate::NvmlError::is_in_use)), and where it takes a reset, before Hopper as a rule,
+    /// the mode is only asked for, and that is the error
+    /// ([`NvmlError::is_lost`](crate::NvmlError::is_lost)).
+    pub fn turn_mig_on(&self) -> Result<()> {
+        self.set_mig_mode(sys::NVML_DEVICE_MIG_ENABLE)
+    }
+
+    /// Turns MIG off, as [`Self::turn_mig_on`] turns it on. No instance may stand.
+    pub fn turn_mig_off(&self) -> Result<()> {
+        self.set_mig_mode(sys::NVML_DEVICE_MIG_DISABLE)
+    }
+
+    /// What the call gives is that the mode was asked for; whether it took effect is told beside it.
+    fn set_mig_mode(&self, mode: u32) -> Result<()> {
+        let mut activation = 0;
+        call!(self.table, nvmlDeviceSetMigMode, self.handle.0, mode, &raw mut activation)?;
+        NvmlError::check("nvmlDeviceSetMigMode", activation)
     }
 
     /// The instances, in NVML's order, each with its own error. Positions that hold none, or hold

@@ -49,7 +49,7 @@ impl Gpu {
         (0..PROFILES).filter_map(profile).collect()
     }
 
-    /// Where instances of a profile may stand, whatever stands there now. MIG must be on.
+    /// Where instances of a profile may stand, whatever stands there now. A driver need not tell while MIG is off.
     pub fn mig_placements(&self, profile_id: u32) -> Result<Vec<MigPlacement>> {
         // Without a place for them they are counted.
         let mut count: u32 = get!(

@@ -252,15 +252,17 @@ fn a_gpu_is_cut_at_chosen_places_and_made_whole_again() {
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
     let gpu = nvml.gpu(0).expect("a GPU");
     let profiles = gpu.mig_profiles().expect("profiles");
-    let off = gpu.mig_placements(profiles[0].id).expect_err("MIG is off");
+    assert_eq!(gpu.mig_placements(profiles[0].id).expect("told while MIG is off").len(), 7);
+    let off = gpu.gpu_instances(&profiles).err().expect("MIG is off");
     assert!(off.is_unsupported(), "{off}");
-    machine.set_mig(0, Some(&[])).expect("MIG on");
+    gpu.turn_mig_on().expect("it takes no reset");
 
     let names: BTreeSet<_> = profiles.iter().map(|profile| profile.name.as_str()).collect();
     let expected = ["1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"];
     assert_eq!(names, BTreeSet::from(expected));
     let media = cut(&gpu, "1g.10gb+me", 6).expect("made");
     let half = cut(&gpu, "3g.40gb", 0).expect("made");
+    assert!(gpu.turn_mig_off().expect_err("instances stand").is_in_use());
     let crowded = cut(&gpu, "4g.40gb", 0).expect_err("taken");
     assert!(crowded.is_no_room(), "{crowded}");
     assert_eq!(gpu.mig_instances().expect("listed").len(), 0, "nothing runs in them yet");
@@ -281,6 +283,8 @@ fn a_gpu_is_cut_at_chosen_places_and_made_whole_again() {
     media.destroy().expect("destroyed");
     assert_eq!(gpu.gpu_instances(&profiles).expect("listed").len(), 0);
     assert!(half.info().expect_err("it is gone").is_absent());
+    gpu.turn_mig_off().expect("nothing stands");
+    assert_eq!(gpu.mig_mode(), Ok(MigMode::Disabled));
 }
 
 #[test]

@@ -52,6 +52,7 @@ impl Model {
         let no_mig = || MigError::NoMig { gpu, card: found.card.name.clone() };
         let capability = found.card.mig.ok_or_else(no_mig)?;
         found.mig = names.map(|names| instances(capability, &found.uuid, names)).transpose()?;
+        found.mig_at_reset = None;
         Ok(())
     }
 
@@ -68,6 +69,7 @@ impl Model {
             path: last.path.with_address(self.free_address_after(last.address())),
             links: self.links_like(last),
             mig: last.mig.as_ref().map(|_| Vec::new()),
+            mig_at_reset: None,
             live: idle(&last.card),
             faults: Faults::default(),
             ..last.clone()
@@ -110,6 +112,7 @@ fn gpu(profile: &Profile, seed: &str, (index, place): (usize, &GpuPlace)) -> Gpu
             let capability = card.mig.expect("validated: the card has MIG profiles");
             instances(capability, &uuid, names).expect("validated: the instances fit")
         }),
+        mig_at_reset: None,
         mig_made: 0,
         compute_mode: 0,
         persistence: true,

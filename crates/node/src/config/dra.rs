@@ -10,7 +10,7 @@ use windlass_core::{
 };
 
 use super::{Policy, Selector, ShareRule};
-use crate::partitions::imagined;
+use crate::partitions::{imagined, switches_at_once, whole};
 
 /// What is offered through Dynamic Resource Allocation. May change while the agent runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub struct DraPolicy {
     pub shares: Vec<ShareRule>,
     /// Who cuts GPUs in MIG mode.
     pub partitions: DraPartitions,
+    /// Who turns MIG on and off. Only an agent that cuts GPUs may.
+    pub mig_mode: DraMigMode,
 }
 
 /// Who cuts GPUs in MIG mode, and when.
@@ -35,6 +37,17 @@ pub enum DraPartitions {
     #[default]
     AsCut,
     /// The agent: a claim gets an instance that is made for it, and removed when it is released.
+    OnDemand,
+}
+
+/// Who turns MIG on and off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum DraMigMode {
+    /// An administrator: a GPU is whole or cut as its mode is set.
+    #[default]
+    AsSet,
+    /// The agent, where it takes no reset: a GPU is whole for one claim and cut for the next.
     OnDemand,
 }
 
@@ -84,24 +97,35 @@ impl DraPolicy {
         self.offer != DraOffer::Off
             && (self.devices.is_empty() || self.devices.iter().any(is_taken))
     }
+
+    fn may_switch(&self, gpu: &Device) -> bool {
+        self.mig_mode == DraMigMode::OnDemand && switches_at_once(gpu.compute_capability())
+    }
 }
 
 // === impl Policy ===
 
 impl Policy {
-    /// Whether instances on this GPU are made for claims: it is in MIG mode and not kept back, and one of
-    /// its partitions is offered.
+    /// Whether instances on this GPU are made for claims: it is in MIG mode or may be brought into it, is not
+    /// kept back, and one of its partitions is offered.
     pub fn cuts_for_claims(&self, gpu: &Device) -> bool {
         let is_taken = |it: &PossiblePartition| {
             self.dra.takes(&imagined(gpu, it), Some(it.partition.profile.as_str()))
         };
-        let is_let_in = |rule: &Selector| rule.matches(gpu, None).is_ok_and(|matches| !matches);
+        // A rule about the mode would change its mind with it.
+        let seen = if self.dra.may_switch(gpu) { &whole(gpu) } else { gpu };
+        let is_let_in = |rule: &Selector| rule.matches(seen, None).is_ok_and(|matches| !matches);
         self.dra.partitions == DraPartitions::OnDemand
             && gpu.is_nvidia()
-            && gpu.partitioned
+            && (gpu.partitioned || self.dra.may_switch(gpu))
             && !gpu.health.has_vanished()
             && self.exclude.iter().all(is_let_in)
             && gpu.partitions.iter().any(is_taken)
+    }
+
+    /// Whether claims have this GPU whole or cut, as each asks: MIG is turned on and off for them.
+    pub fn switches_for_claims(&self, gpu: &Device) -> bool {
+        self.dra.may_switch(gpu) && self.cuts_for_claims(gpu)
     }
 }
 

@@ -17,7 +17,6 @@ use windlass_core::{
 
 pub(super) use self::attributes::shares_of;
 pub(crate) use self::name::EntryName;
-use self::partitions::Cut;
 use super::portions::Portions;
 use crate::{
     config::{DriverName, Sharing},
@@ -102,28 +101,18 @@ impl Catalog {
         for (device, sharing) in claimable(state) {
             let pool = catalog.pools.entry(pool_name(node, device.source.as_str()));
             let pool = pool.or_default();
-            let portions = Portions::of(device, sharing, &state.policy.dra);
-            let mut capacity = attributes::capacity(device, sharing, driver);
-            capacity.extend(portions.iter().flat_map(|portions| portions.capacity(driver)));
-            pool.entries.push(Entry {
-                name: EntryName::of(&device.id),
-                device: device.id.clone(),
-                sharing,
-                portions,
-                attributes: attributes::of(device, driver),
-                capacity,
-                taints: taints(state, ledger, device),
-                partition: None,
-                consumes: None,
-                is_claimed: ledger.is_claimed(&device.id),
-            });
+            pool.entries.push(Entry::of((device, sharing), (state, ledger), driver));
         }
-        let gpus = state.inventory.devices.iter();
-        for gpu in gpus.filter(|gpu| state.policy.cuts_for_claims(gpu)) {
-            let cut = Cut::new(gpu, (state, ledger), driver);
-            let pool = catalog.pools.entry(pool_name(node, gpu.source.as_str())).or_default();
+        let cuts = partitions::cuts((state, ledger), driver);
+        for cut in &cuts {
+            let pool = catalog.pools.entry(pool_name(node, cut.gpu.source.as_str()));
+            let pool = pool.or_default();
             pool.counters.push(cut.counters());
             pool.entries.extend(cut.entries());
+        }
+        for cut in cuts.iter().rev() {
+            let pool = catalog.pools.entry(pool_name(node, cut.gpu.source.as_str()));
+            pool.or_default().entries.extend(cut.whole());
         }
         catalog.pools.values_mut().for_each(|pool| attributes::make_uniform(&mut pool.entries));
         catalog
@@ -132,6 +121,33 @@ impl Catalog {
     /// The device that claims know by this name.
     pub(crate) fn find(&self, pool: &str, name: &str) -> Option<&Entry> {
         self.pools.get(pool)?.entries.iter().find(|entry| entry.name.as_str() == name)
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// A device that is there as it is.
+    fn of(
+        (device, sharing): (&Device, Sharing),
+        (state, ledger): (&NodeState, &Ledger),
+        driver: &DriverName,
+    ) -> Self {
+        let portions = Portions::of(device, sharing, &state.policy.dra);
+        let mut capacity = attributes::capacity(device, sharing, driver);
+        capacity.extend(portions.iter().flat_map(|portions| portions.capacity(driver)));
+        Self {
+            name: EntryName::of(&device.id),
+            device: device.id.clone(),
+            sharing,
+            portions,
+            attributes: attributes::of(device, driver),
+            capacity,
+            taints: taints(state, ledger, device),
+            partition: None,
+            consumes: None,
+            is_claimed: ledger.is_claimed(&device.id),
+        }
     }
 }
 

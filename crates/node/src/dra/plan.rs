@@ -126,7 +126,7 @@ impl<'a> Ground<'a> {
             self.instance((claim, result), (offered, place))?
         } else {
             let found = self.state.inventory.get(offered.device.as_str());
-            Cow::Borrowed(found.ok_or_else(|| unknown(" any more"))?)
+            self.as_a_whole(found.ok_or_else(|| unknown(" any more"))?)
         };
         check_well(result, offered, &device)?;
         let allocation = Allocation { result, offered, device: &device, driver: self.driver };

@@ -6,7 +6,7 @@
 //!                  │ refused              │    ^  │ failed
 //!                  v             recorded │    │  v
 //!               as before                 v    │ started: begun anew when the kubelet asks again
-//!                                       making ┘ MIG instances made, planned again with their names
+//!                                       making ┘ GPUs made whole or cut, planned again with the instances
 //!
 //!   Release ──> removing ──document, instances gone──> forgetting ──recorded, let go──> answer
 //! ```
@@ -62,7 +62,7 @@ pub(super) struct Preparer {
 enum Event {
     /// The claim was read.
     Read(String, Box<Result<Claim, String>>),
-    /// The instances are made that it is to get.
+    /// Its GPUs are whole, or cut, as it is to get them.
     Made(String, Box<Result<Claim, Failed>>),
     /// What the record says is begun is done.
     Acted(String, Result<(), Failed>),
@@ -166,7 +166,7 @@ impl Preparer {
             Event::Read(uid, read) => {
                 let begun = read.and_then(|claim| self.begin(&claim).map(|()| claim));
                 match begun {
-                    Ok(claim) if self.lacks_instances(&uid) => self.make(&uid, claim),
+                    Ok(claim) if self.needs_forms(&uid) => self.make(&uid, claim),
                     Ok(_) => self.act(&uid),
                     Err(why) => self.refuse(&uid, why),
                 }

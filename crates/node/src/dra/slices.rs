@@ -2,11 +2,14 @@
 //!
 //! A slice takes 128 devices, but 64 when one of them has a taint. It never gets more than 64 here: a
 //! device that falls ill must not move its neighbours to other slices. The partitions of a GPU have slices of
-//! their own, since some come and go; and what they take their parts from is in slices before all others.
+//! their own, and so have the wholes of all such GPUs, since some come and go; and what they take their parts
+//! from is in slices before all others.
 
 mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use windlass_core::device::DeviceId;
 
 use super::catalog::{Catalog, Entry, Pool};
 use crate::{
@@ -50,7 +53,7 @@ fn cut(name: &str, pool: &Pool, manner: Manner<'_>, left_out: &mut Vec<LeftOut>)
         let is_new = names.insert(device.name.clone());
         let fits = if is_new { check_device(&device) } else { Err(Misfit::Duplicate) };
         match fits {
-            Ok(()) => devices.push((entry.consumes.as_ref().map(|it| &it.set), device)),
+            Ok(()) => devices.push((kin(entry), device)),
             Err(misfit) => left_out.push(is_left_out(name, device.name, &misfit)),
         }
     }
@@ -67,9 +70,14 @@ fn cut(name: &str, pool: &Pool, manner: Manner<'_>, left_out: &mut Vec<LeftOut>)
     if slices.is_empty() { vec![Content::default()] } else { slices }
 }
 
-/// A partition with a taint is left out: the scheduler takes its counters before it looks at taints, and
-/// does not give them back in that search, so that its healthy siblings would seem to be taken. One that a
-/// claim has stays, for the scheduler to know what it takes.
+/// What it shares slices with: whether anything comes and goes there, and of which GPU.
+fn kin(entry: &Entry) -> (bool, Option<&DeviceId>) {
+    (entry.consumes.is_some(), entry.partition.as_ref().map(|it| &it.gpu))
+}
+
+/// What consumes counters and has a taint is left out: the scheduler takes its counters before it looks at
+/// taints, and does not give them back in that search, so that its healthy siblings would seem to be taken. One
+/// that a claim has stays, for the scheduler to know what it takes.
 fn would_block_others(entry: &Entry, manner: Manner<'_>) -> bool {
     let keeps_away = manner.taints == DraTaints::NoSchedule && !entry.taints.is_empty();
     keeps_away && entry.consumes.is_some() && !entry.is_claimed

@@ -1,7 +1,7 @@
 //! What is wanted of a device's MPS daemon: the shares, and whether MPS can make them.
 
 use windlass_core::{
-    attribute::{AttributeName, AttributeValue, Quantity},
+    attribute::{AttributeName, Quantity},
     device::{Device, DeviceKind},
 };
 
@@ -55,7 +55,6 @@ pub(super) enum Unshareable {
 }
 
 const MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
-const COMPUTE_CAPABILITY: AttributeName = AttributeName::new("nvidia.com", "cudaComputeCapability");
 
 /// Clients of one MPS server, from Volta on and before it (NVIDIA's MPS guide, "Client-Server
 /// Connection Limits"). Volta is compute capability 7.0.
@@ -71,17 +70,13 @@ impl MpsWant {
     /// What sharing this device among so many containers takes.
     pub fn new(device: &Device, replicas: Replicas) -> Self {
         let memory = device.capacity.get(&MEMORY);
-        let capability = device.attributes.get(&COMPUTE_CAPABILITY);
         Self {
             replicas,
             memory_bytes: memory.and_then(|amount| match amount {
                 Quantity::Bytes(bytes) => Some(*bytes),
                 Quantity::Count(_) => None,
             }),
-            compute_capability: capability.and_then(|value| match value {
-                AttributeValue::Version(version) => major_and_minor(version),
-                _ => None,
-            }),
+            compute_capability: device.compute_capability(),
             mig: match (device.kind, device.partitioned) {
                 (DeviceKind::Mig, _) => Mig::Instance,
                 (_, true) => Mig::Cut,
@@ -114,11 +109,6 @@ impl MpsWant {
             None => (MOST_CLIENTS_BEFORE_VOLTA, ", which does not tell its compute capability"),
         }
     }
-}
-
-fn major_and_minor(version: &str) -> Option<(u32, u32)> {
-    let mut parts = version.split('.').map(str::parse);
-    Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
 #[cfg(test)]
@@ -166,12 +156,5 @@ mod tests {
             let refused = want(2, Some((9, 0)), mig).share().expect_err("refused").to_string();
             assert!(refused.contains(expected), "{refused}");
         }
-    }
-
-    #[test]
-    fn versions_are_read_to_their_second_part() {
-        assert_eq!(major_and_minor("9.0.0"), Some((9, 0)));
-        assert_eq!(major_and_minor("12.1"), Some((12, 1)));
-        assert_eq!(major_and_minor("9"), None);
     }
 }

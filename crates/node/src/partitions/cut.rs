@@ -40,11 +40,15 @@ pub(super) fn remove_device(nvml: &Nvml, device: &DeviceId) -> Result<(), Why> {
     }
 }
 
+pub(super) fn find(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, Why> {
+    match nvml.gpu_with_uuid(id.as_str()) {
+        Err(error) if error.is_absent() => Err(Why::NoGpu),
+        gpu => Ok(gpu?),
+    }
+}
+
 fn gpu_in_mig_mode(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, Why> {
-    let gpu = match nvml.gpu_with_uuid(id.as_str()) {
-        Err(error) if error.is_absent() => return Err(Why::NoGpu),
-        gpu => gpu?,
-    };
+    let gpu = find(nvml, id)?;
     if gpu.mig_mode()? == MigMode::Enabled { Ok(gpu) } else { Err(Why::Off) }
 }
 
@@ -131,29 +135,29 @@ fn undo(instance: &GpuInstance, why: Why) -> Why {
 
 /// Every instance that takes a memory slice of the wanted ones.
 fn what_is_in_the_way(gpu: &Gpu, wanted: &Partition) -> String {
-    let in_the_way = || -> Result<Vec<String>, NvmlError> {
-        let mut names = Vec::new();
-        for profile in gpu.mig_profiles()? {
-            for instance in gpu.gpu_instances_of(profile.id)? {
-                let MigPlacement { start, size } = instance.info()?.placement;
-                let other = Partition {
-                    profile: profile.name.as_str().into(),
-                    start,
-                    size,
-                    ..wanted.clone()
-                };
-                if other.overlaps(wanted) {
-                    names.push(other.to_string());
-                }
-            }
-        }
-        Ok(names)
+    let all = match instances(gpu, &wanted.gpu) {
+        Ok(all) => all,
+        Err(error) => return format!("what is in the way cannot be told ({error})"),
     };
-    match in_the_way() {
-        Ok(names) if names.is_empty() => format!("no more {} can be made", wanted.profile),
-        Ok(names) => format!("taken by {}", names.join(", ")),
-        Err(error) => format!("what is in the way cannot be told ({error})"),
+    let in_the_way = all.iter().filter(|other| other.overlaps(wanted));
+    let names: Vec<_> = in_the_way.map(ToString::to_string).collect();
+    if names.is_empty() {
+        return format!("no more {} can be made", wanted.profile);
     }
+    format!("taken by {}", names.join(", "))
+}
+
+/// Where instances stand on a GPU that is in MIG mode.
+pub(super) fn instances(gpu: &Gpu, id: &DeviceId) -> Result<Vec<Partition>, NvmlError> {
+    let mut found = Vec::new();
+    for profile in gpu.mig_profiles()? {
+        for instance in gpu.gpu_instances_of(profile.id)? {
+            let MigPlacement { start, size } = instance.info()?.placement;
+            let (gpu, name) = (id.clone(), profile.name.as_str().into());
+            found.push(Partition { gpu, profile: name, profile_id: profile.id, start, size });
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -87,8 +87,8 @@ async fn a_gpu_in_mig_mode_tells_everything_that_it_could_be_cut_to() {
 }
 
 #[tokio::test]
-async fn a_gpu_that_is_whole_could_be_cut_to_nothing_until_mig_is_on() {
-    let world = World::new("dgx-h100");
+async fn a_gpu_that_takes_a_reset_for_mig_could_be_cut_to_nothing_until_it_is_on() {
+    let world = World::new("mig-a100");
     let agent = world.agent();
     agent.until(|state| state.inventory.is_complete()).await;
     assert!(gpu(&agent, 3).partitions.is_empty());
@@ -97,11 +97,46 @@ async fn a_gpu_that_is_whole_could_be_cut_to_nothing_until_mig_is_on() {
         state.inventory.devices.iter().any(|gpu| gpu.index == 3 && gpu.partitions.len() == 25)
     };
     agent.until(cuttable).await;
-    let one = at(&agent, 3, "1g.10gb+me", 0);
+    let one = at(&agent, 3, "1g.5gb+me", 0);
     world.machine.set_mig(3, None).expect("MIG off");
     let (why, words) = refused(agent.partitions.make(&one).await);
     assert!(matches!(why, Why::Off), "{words}");
     agent.partitions.remove(&one).await.expect("there is none");
+
+    let error = agent.partitions.turn_mig_on(&one.gpu).await.expect_err("it takes a reset");
+    let expected =
+        format!("cannot turn MIG on for {}: nvmlDeviceSetMigMode: the GPU needs a", one.gpu);
+    assert!(causes(&error).starts_with(&expected), "{}", causes(&error));
+    let model = world.machine.model().expect("a model");
+    assert_eq!(model.gpus[3].mig_at_reset, None, "no reset has consequences");
+}
+
+#[tokio::test]
+async fn mig_is_turned_on_and_off_at_once_while_nothing_stands_and_nobody_computes() {
+    let world = World::new("dgx-h100");
+    let agent = world.agent();
+    agent.until(|state| state.inventory.is_complete()).await;
+    let (one, desk) = (at(&agent, 3, "1g.10gb", 6), agent.partitions.clone());
+    let run = |processes: Vec<Process>| {
+        world.machine.update(|model| model.gpus[3].live.processes = processes).expect("changed");
+    };
+    run(vec![Process { pid: 7, memory_mib: 256, gpu_instance: None }]);
+    let error = desk.turn_mig_on(&one.gpu).await.expect_err("busy");
+    let expected = format!("cannot turn MIG on for {}: it is in use by a process", one.gpu);
+    assert_eq!(causes(&error), expected);
+    run(Vec::new());
+    for _ in 0..2 {
+        desk.turn_mig_on(&one.gpu).await.expect("on");
+    }
+    desk.make(&one).await.expect("made");
+    let error = desk.turn_mig_off(&one.gpu).await.expect_err("an instance stands");
+    let expected = format!("cannot turn MIG off for {}: MIG instances stand on it: {one}", one.gpu);
+    assert_eq!(causes(&error), expected);
+    desk.remove(&one).await.expect("removed");
+    for _ in 0..2 {
+        desk.turn_mig_off(&one.gpu).await.expect("off");
+    }
+    assert_eq!(world.machine.model().expect("a model").gpus[3].mig, None);
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ mod hands;
 mod moving;
 mod random;
 mod restarts;
+mod switching;
 mod trouble;
 mod ways;
 mod wish;

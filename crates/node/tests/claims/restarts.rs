@@ -8,7 +8,7 @@ use windlass_cluster_sim::{
     node as bound,
 };
 use windlass_kubelet_sim::Grant;
-use windlass_node::config::DraOffer;
+use windlass_node::config::{DraOffer, DraPolicy};
 
 use crate::{
     common::running::LIMIT,
@@ -169,7 +169,8 @@ async fn only_after_an_agent_that_offered_devices_to_containers_the_kubelets_rec
     let hour = Duration::from_secs(3600);
     for offer in [DraOffer::Instead, DraOffer::Beside] {
         // Nobody was there before: all is published at once.
-        let mut world = World::with(offer, |config| config.session.handover = hour).await;
+        let dra = DraPolicy { offer, ..DraPolicy::default() };
+        let mut world = World::with(dra, |config| config.session.handover = hour).await;
         world.stop_agent().await;
         world.start_agent();
         world.registered().await;

@@ -53,7 +53,7 @@ pub(crate) struct World {
     pub(crate) gpus: usize,
     /// The scheduler places one pod after the other.
     queue: Mutex<()>,
-    _machine: Machine,
+    pub(crate) machine: Machine,
     _deeds: JoinSet<()>,
 }
 
@@ -62,13 +62,17 @@ pub(crate) struct World {
 impl World {
     /// A node that offers the GPUs of a DGX H100 so, once they are published.
     pub(crate) async fn new(offer: DraOffer) -> Self {
-        Self::with(offer, |_| {}).await
+        Self::of(DraPolicy { offer, ..DraPolicy::default() }).await
+    }
+
+    /// As [`Self::new`], by a policy.
+    pub(crate) async fn of(dra: DraPolicy) -> Self {
+        Self::with(dra, |_| {}).await
     }
 
     /// The same, with other settings.
-    pub(crate) async fn with(offer: DraOffer, change: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) async fn with(dra: DraPolicy, change: impl FnOnce(&mut Config)) -> Self {
         let profile = Profile::named("dgx-h100").expect("a shipped profile");
-        let dra = DraPolicy { offer, ..DraPolicy::default() };
         let (folder, machine, config) = node(&profile, Policy { dra, ..Policy::default() });
         let cluster = Cluster::start();
         cluster.add_node(NODE);
@@ -98,7 +102,7 @@ impl World {
             agent,
             gpus,
             queue: Mutex::default(),
-            _machine: machine,
+            machine,
             _deeds: deeds,
         };
         world.start_agent();
@@ -284,7 +288,8 @@ pub(crate) fn published(objects: &Objects) -> Vec<Device> {
 
 fn free_gpus(objects: &Objects) -> usize {
     let devices = published(objects);
-    let gpus = devices.iter().filter(|it| it.name.starts_with("gpu-"));
+    let is_gpu = |it: &&Device| it.name.starts_with("gpu-") && !it.name.contains("-mig-");
+    let gpus = devices.iter().filter(is_gpu);
     gpus.filter(|it| it.taints.is_none()).count()
 }
 

@@ -18,4 +18,5 @@ mod refusals;
 mod registration;
 mod restarts;
 mod shares;
+mod switching;
 mod world;

@@ -3,6 +3,7 @@
 use std::ptr;
 
 use nvml_wrapper_sys::bindings::*;
+use windlass_machine::state::Process;
 
 use crate::rig::{Rig, struct_version};
 
@@ -58,33 +59,50 @@ fn a_gpu_instance_is_found_by_its_profile_and_holds_a_compute_instance() {
     }
 }
 
+/// The mode now and after a reset.
+fn mode(rig: &Rig, index: u32) -> (u32, u32) {
+    let (mut current, mut pending) = (9, 9);
+    // SAFETY: places for two numbers.
+    let code = unsafe {
+        rig.nvml.nvmlDeviceGetMigMode(rig.gpu(index), &raw mut current, &raw mut pending)
+    };
+    assert_eq!(code, 0);
+    (current, pending)
+}
+
+/// What comes of asking for a mode.
+fn set_mode(rig: &Rig, index: u32, mode: u32) -> u32 {
+    let mut activation = 9;
+    // SAFETY: a place for a number.
+    let code = unsafe { rig.nvml.nvmlDeviceSetMigMode(rig.gpu(index), mode, &raw mut activation) };
+    assert_eq!(code, 0);
+    activation
+}
+
 #[test]
-fn mig_mode_is_set_while_there_are_no_instances() {
-    let rig = Rig::started("mig-a100");
-    let mode = |index| {
-        let (mut current, mut pending) = (9, 9);
-        let (current_out, pending_out) = (&raw mut current, &raw mut pending);
-        // SAFETY: places for two numbers.
-        let code =
-            unsafe { rig.nvml.nvmlDeviceGetMigMode(rig.gpu(index), current_out, pending_out) };
-        (code, current, pending)
-    };
-    let set = |index, mode| {
-        let mut activation = 9;
-        let out = &raw mut activation;
-        // SAFETY: a place for a number.
-        let code = unsafe { rig.nvml.nvmlDeviceSetMigMode(rig.gpu(index), mode, out) };
-        (code, activation)
-    };
-    assert_eq!(mode(2), (0, 0, 0));
-    assert_eq!(set(2, 1), (0, 0));
-    assert_eq!(mode(2), (0, 1, 1));
-    assert_eq!(set(0, 0), (0, nvmlReturn_enum_NVML_ERROR_IN_USE));
-    assert_eq!(mode(0), (0, 1, 1));
+fn mig_mode_changes_at_once_from_hopper_on_while_nobody_uses_the_gpu() {
+    let rig = Rig::started("dgx-h100");
+    assert_eq!((mode(&rig, 2), set_mode(&rig, 2, 1), mode(&rig, 2)), ((0, 0), 0, (1, 1)));
+    rig.machine.set_mig(2, Some(&["1g.10gb"])).expect("there is room");
+    let in_use = nvmlReturn_enum_NVML_ERROR_IN_USE;
+    assert_eq!((set_mode(&rig, 2, 0), mode(&rig, 2)), (in_use, (1, 1)));
+    rig.machine.set_mig(2, Some(&[])).expect("removed");
+    assert_eq!((set_mode(&rig, 2, 0), mode(&rig, 2)), (0, (0, 0)));
+    let process = Process { pid: 7, memory_mib: 1, gpu_instance: None };
+    rig.machine.update(|model| model.gpus[2].live.processes.push(process)).expect("changed");
+    assert_eq!((set_mode(&rig, 2, 1), mode(&rig, 2)), (in_use, (0, 0)));
     // SAFETY: null, which the library checks.
     let code = unsafe { rig.nvml.nvmlDeviceSetMigMode(rig.gpu(3), 1, ptr::null_mut()) };
     assert_eq!(code, nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
-    assert_eq!(mode(3), (0, 0, 0));
+    assert_eq!(mode(&rig, 3), (0, 0));
+}
+
+#[test]
+fn before_hopper_mig_mode_waits_for_a_reset() {
+    let rig = Rig::started("mig-a100");
+    let at_reset = nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED;
+    assert_eq!((set_mode(&rig, 2, 1), mode(&rig, 2)), (at_reset, (0, 1)));
+    assert_eq!((set_mode(&rig, 2, 0), mode(&rig, 2)), (0, (0, 0)));
 }
 
 #[test]

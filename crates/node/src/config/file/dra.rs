@@ -8,8 +8,8 @@ use super::{
     word::Written,
 };
 use crate::config::{
-    DraOffer, DraPartitions, DraPolicy, DraTaints, DriverName, Remark, ShareLimits, ShareManner,
-    ShareMethod, ShareRule, SourceRule, document::Lined,
+    DraMigMode, DraOffer, DraPartitions, DraPolicy, DraTaints, DriverName, Remark, ShareLimits,
+    ShareManner, ShareMethod, ShareRule, SourceRule, document::Lined,
 };
 
 /// What is offered through Dynamic Resource Allocation.
@@ -32,6 +32,10 @@ pub(super) struct DraEntry {
     /// Whether MIG instances are made for claims; left out, `asCut`: those that exist are the devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     partitions: Option<DraPartitions>,
+    /// Whether MIG is turned on and off for claims, where that takes no reset; left out, `asSet`. Takes
+    /// `partitions: onDemand`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mig_mode: Option<Lined<DraMigMode>>,
     /// GPUs of which claims may have shares by amounts of memory and compute; the first entry that
     /// matches a GPU counts. NVIDIA's, as a whole.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -52,6 +56,9 @@ struct ShareEntry {
     limits: Option<ShareLimits>,
 }
 
+const MODE_ALONE: &str =
+    "migMode: onDemand turns MIG on to make instances for claims: write partitions: onDemand too";
+
 // === impl DraEntry ===
 
 impl DraEntry {
@@ -65,15 +72,24 @@ impl DraEntry {
         sources: &[Lined<SourceRule>],
         wrong: &mut Vec<Remark>,
     ) -> DraPolicy {
-        let devices = self.devices.into_iter();
-        let devices =
-            devices.map(|Lined { line, value }| value.into_selector(line, sources, wrong));
+        let devices = { self.devices }.into_iter();
+        let devices: Vec<_> = devices
+            .map(|Lined { line, value }| value.into_selector(line, sources, wrong))
+            .collect();
+        let partitions = self.partitions.unwrap_or_default();
+        let mig_mode = self.mig_mode.map_or_else(DraMigMode::default, |Lined { line, value }| {
+            if value == DraMigMode::OnDemand && partitions == DraPartitions::AsCut {
+                wrong.push(Remark::new(line, MODE_ALONE));
+            }
+            value
+        });
         DraPolicy {
             offer: self.offer.unwrap_or_default(),
-            devices: devices.collect(),
+            devices,
             taints: self.taints.unwrap_or_default(),
             shares: { self.shares }.into_iter().map(|it| it.into_rule(sources, wrong)).collect(),
-            partitions: self.partitions.unwrap_or_default(),
+            partitions,
+            mig_mode,
         }
     }
 
@@ -85,11 +101,13 @@ impl DraEntry {
             taints: Some(policy.taints).filter(|taints| *taints != DraTaints::default()),
             shares: policy.shares.iter().map(ShareEntry::of).collect(),
             partitions: Some(policy.partitions).filter(|it| *it != DraPartitions::default()),
+            mig_mode: Some(policy.mig_mode).filter(|it| *it != DraMigMode::default()).map(unlined),
         };
         let says_something = entry.offer.is_some()
             || entry.driver.is_some()
             || entry.taints.is_some()
             || entry.partitions.is_some()
+            || entry.mig_mode.is_some()
             || !entry.devices.is_empty()
             || !entry.shares.is_empty();
         says_something.then_some(entry)

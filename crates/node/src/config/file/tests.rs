@@ -101,6 +101,7 @@ dra:
   - {devices: {kind: gpu, index: [0]}, method: mps}
   - {devices: {kind: gpu}, method: timeSlicing, limits: advisory}
   partitions: onDemand
+  migMode: onDemand
 health:
   quietPeriod: 2m
   probeInterval: 500ms
@@ -243,6 +244,7 @@ fn mistakes_are_refused_with_the_line_and_what_to_write() {
             "only MIG",
         ),
         (format!("resources:\n{}", gpus("a.com/x", ", ids: [a b]")), 3, "cannot name a device"),
+        ("dra:\n  migMode: onDemand\n".to_owned(), 2, "write partitions: onDemand too"),
         ("deviceList: csv\n".to_owned(), 1, "envvar"),
         ("deviceList: []\n".to_owned(), 1, "no way to name devices"),
         ("cdiAnnotationPrefix: cdi\n".to_owned(), 1, "a domain and a slash"),

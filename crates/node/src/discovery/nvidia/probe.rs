@@ -16,7 +16,7 @@ use super::{
     facts::{DriverFacts, GpuFacts, InstanceFacts, LinkFacts, MigFacts, memory},
     partition::possible,
 };
-use crate::host::Host;
+use crate::{host::Host, partitions::switches_at_once};
 
 /// One probe of a GPU, with everything it needs to run on a thread of its own.
 pub(super) struct Probe {
@@ -89,18 +89,31 @@ impl Probe {
         Ok(GpuFacts { partitions, conditions, ..GpuFacts::read(gpu, mig, links)? })
     }
 
-    /// What the GPU could be cut to, which is read once; what cannot be read is tried again.
+    /// What the GPU could be cut to, which is read once; what cannot be read is tried again. A driver that tells
+    /// nothing while MIG is off leaves the GPU whole until MIG is on.
     fn partitions(
         &self,
         gpu: &Gpu,
         uuid: &str,
         mig: &MigFacts,
     ) -> Option<Arc<[PossiblePartition]>> {
-        if !matches!(mig, MigFacts::Enabled(_)) {
+        let is_cuttable = match mig {
+            MigFacts::Unsupported => false,
+            MigFacts::Disabled => switches_at_once(gpu.compute_capability().ok()),
+            MigFacts::Enabled(_) => true,
+        };
+        if !is_cuttable {
             return None;
         }
         let known = self.known.as_ref().filter(|known| known.uuid == uuid && known.gpu == *gpu);
-        known.and_then(|known| known.partitions.clone()).or_else(|| possible(gpu, uuid).ok())
+        if let Some(partitions) = known.and_then(|known| known.partitions.clone()) {
+            return Some(partitions);
+        }
+        let read = possible(gpu, uuid);
+        if let (Err(error), None) = (&read, &self.known) {
+            tracing::info!(device = uuid, %error, "the driver does not tell what the GPU can be cut to");
+        }
+        read.ok()
     }
 
     fn describe(&self, facts: &GpuFacts) -> (Option<Vec<Device>>, BTreeMap<DeviceId, String>) {

@@ -1,10 +1,18 @@
-//! What a GPU in MIG mode has for claims that get instances made: every profile at every place, and what
-//! they take from each other.
+//! What a GPU has for claims that get instances made: every profile at every place, the whole where MIG is
+//! turned on and off for claims, and what all of them take from each other.
 //!
 //! The scheduler takes the first that fits. So one GPU comes after the other: one that is cut already is
 //! filled before the next is begun. On a GPU small profiles come first, for whoever does not say which; and
 //! of the places of a profile those that leave most to others, from the last on. Seven of the smallest go to
 //! slices 6, 5, 4, …, and the half that only the first slices can make stays whole for as long as it can.
+//!
+//! ```text
+//!   places of GPUs that can only be cut, places of GPU 0, 1, …, 7, whole GPU 7, 6, …, 0
+//! ```
+//!
+//! A GPU that is had whole as well comes after those that can only be cut, and its whole after all places: GPUs
+//! are cut from the first on and had whole from the last on, so that the two meet as late as they can. A whole
+//! takes all that there is; one of which claims have shares takes it once, for the first of them.
 
 use std::cmp::Reverse;
 
@@ -13,12 +21,12 @@ use windlass_core::{
     device::{Device, Partition, PossiblePartition, Room},
 };
 
-use super::{Counters, Entry, EntryName, Taint, attributes, held, spelled, trouble};
+use super::{Counters, Entry, EntryName, Taint, attributes, held, spelled, trouble, unclean};
 use crate::{
     config::{DriverName, Sharing},
     ledger::Ledger,
     offer::present_parts,
-    partitions::imagined,
+    partitions::{imagined, whole},
     state::NodeState,
 };
 
@@ -35,10 +43,21 @@ pub(super) struct Cut<'a> {
     room: Room,
 }
 
+/// The GPUs that are cut for claims, in the order in which that is to be tried.
+pub(super) fn cuts<'a>(
+    (state, ledger): (&'a NodeState, &'a Ledger),
+    driver: &'a DriverName,
+) -> Vec<Cut<'a>> {
+    let gpus = state.inventory.devices.iter().filter(|gpu| state.policy.cuts_for_claims(gpu));
+    let mut gpus: Vec<_> = gpus.collect();
+    gpus.sort_by_key(|gpu| state.policy.switches_for_claims(gpu));
+    gpus.into_iter().map(|gpu| Cut::new(gpu, (state, ledger), driver)).collect()
+}
+
 // === impl Cut ===
 
 impl<'a> Cut<'a> {
-    pub(super) fn new(
+    fn new(
         gpu: &'a Device,
         (state, ledger): (&'a NodeState, &'a Ledger),
         driver: &'a DriverName,
@@ -66,11 +85,32 @@ impl<'a> Cut<'a> {
         all.into_iter().filter_map(entry).collect()
     }
 
+    /// The GPU with MIG off, if it can be had so too.
+    pub(super) fn whole(&self) -> Option<Entry> {
+        let Self { gpu, state, ledger, driver, .. } = *self;
+        let device = whole(gpu);
+        let is_offered =
+            state.policy.switches_for_claims(gpu) && state.policy.dra.takes(&device, None);
+        is_offered.then(|| Entry {
+            taints: self.taints(gpu, |_| true),
+            consumes: Some(self.counters()),
+            ..Entry::of((&device, Sharing::Exclusive), (state, ledger), driver)
+        })
+    }
+
+    /// Why something of the GPU is not to be given away now. Of what claims have of it the scheduler knows by
+    /// its counters.
+    fn taints(&self, device: &Device, excludes: impl Fn(&Partition) -> bool) -> Vec<Taint> {
+        let holder = held(self.state, self.ledger, device);
+        let obstacle = holder.or_else(|| self.in_the_way(excludes));
+        let unclean = unclean(self.state, self.gpu);
+        [trouble(device), obstacle, unclean].into_iter().flatten().collect()
+    }
+
     fn entry(&self, device: &Device, possible: &PossiblePartition) -> Entry {
         let partition = &possible.partition;
         let amounts = possible.capacity.iter().map(|(name, amount)| (counter(name), *amount));
-        let holder = || held(self.state, self.ledger, device);
-        let obstacle = holder().or_else(|| self.in_the_way(partition));
+        let all = (&self.room, &*self.gpu.partitions);
         Entry {
             name: EntryName::of_partition(partition),
             device: device.id.clone(),
@@ -78,7 +118,7 @@ impl<'a> Cut<'a> {
             portions: None,
             attributes: attributes::of(device, self.driver),
             capacity: attributes::capacity(device, Sharing::Exclusive, self.driver),
-            taints: trouble(device).into_iter().chain(obstacle).collect(),
+            taints: self.taints(device, |standing| partition.takes_from(standing, all)),
             partition: Some(partition.clone()),
             consumes: Some(self.of_set(amounts.chain(partition.slices().map(memory_slice)))),
             is_claimed: self.ledger.is_claimed(&device.id),
@@ -100,12 +140,10 @@ impl<'a> Cut<'a> {
     }
 
     /// An instance that no claim accounts for: the scheduler does not know what it takes.
-    fn in_the_way(&self, place: &Partition) -> Option<Taint> {
-        let all = (&self.room, &*self.gpu.partitions);
+    fn in_the_way(&self, excludes: impl Fn(&Partition) -> bool) -> Option<Taint> {
         let parts = present_parts(&self.state.inventory, &self.gpu.id);
         let mut standing = parts.filter_map(|part| part.partition.as_ref());
-        let unknown =
-            standing.find(|it| !self.ledger.is_claimed(&it.id()) && place.takes_from(it, all))?;
+        let unknown = standing.find(|it| !self.ledger.is_claimed(&it.id()) && excludes(it))?;
         Some(Taint { key: STANDING, value: spelled(unknown.profile.as_str()) })
     }
 }

@@ -1,9 +1,9 @@
-//! What a claim gets that was allotted a partition: the instance at that place, or, before it is made, what it
-//! will be.
+//! What a claim gets that was allotted a partition, or a GPU that is cut for other claims: the instance at that
+//! place, or the whole; before it is made, what it will be.
 
 use std::borrow::Cow;
 
-use windlass_core::device::{Device, Partition};
+use windlass_core::device::{Device, DeviceId, Partition};
 
 use super::{Ground, Refusal};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
         catalog::Entry as Offered,
         claim::{Access, Allotted, Claim},
     },
-    partitions::{imagined, standing},
+    partitions::{imagined, standing, whole},
 };
 
 impl<'a> Ground<'a> {
@@ -36,6 +36,7 @@ impl<'a> Ground<'a> {
                 Err(Refusal::NotMade { request: request(), place: place.clone() })
             }
             None => {
+                self.check_clean(result, &place.gpu)?;
                 let gpu = self.state.inventory.get(place.gpu.as_str());
                 let possible = |gpu: &Device| {
                     let it = gpu.partitions.iter().find(|it| it.partition == *place)?;
@@ -50,6 +51,26 @@ impl<'a> Ground<'a> {
                 gpu.and_then(possible).map(Cow::Owned).ok_or_else(gone)
             }
         }
+    }
+
+    /// The GPU with MIG off, where that is turned off for whoever gets all of it.
+    pub(super) fn as_a_whole(&self, device: &'a Device) -> Cow<'a, Device> {
+        if self.state.policy.switches_for_claims(device) {
+            Cow::Owned(whole(device))
+        } else {
+            Cow::Borrowed(device)
+        }
+    }
+
+    /// Whether nothing is left on the GPU of who had all of it last: the steps of hand-overs are of devices that
+    /// are there, and a place is none.
+    fn check_clean(&self, result: &Allotted, gpu: &DeviceId) -> Result<(), Refusal> {
+        let refused = |why: &&'static str| Refusal::NotWell {
+            request: result.request.clone(),
+            device: gpu.clone(),
+            why: format!("{why} after its last user"),
+        };
+        self.state.unready.get(gpu).map_or(Ok(()), |why| Err(refused(why)))
     }
 
     /// Whether the record says that the instance is made for this claim.

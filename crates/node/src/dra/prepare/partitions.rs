@@ -1,40 +1,69 @@
-//! Instances that are made for claims: made after that is written down, removed before it is forgotten.
+//! GPUs cut for claims, or made whole: done after that is written down; instances are removed before they are
+//! forgotten.
 //!
-//! Between the two the record explains what stands there. An agent that was killed after an instance was made
-//! finds it by its place when the kubelet asks again, and removes it when nobody has the claim any more.
+//! ```text
+//!   recorded ──a place──> MIG turned on, where the agent may ──> instance made ──> in the inventory
+//!            └─a whole──> MIG turned off ──> in the inventory
+//! ```
+//!
+//! Each step finds what is done already, so that the record of the claim alone says how to go on. An agent that was
+//! killed after an instance was made finds it by its place when the kubelet asks again, and removes it when nobody
+//! has the claim any more. The mode stays as it is then: the next claim that needs the other turns it.
+
+use std::fmt;
 
 use tokio::time::{Duration, timeout};
-use windlass_core::device::Partition;
+use windlass_core::device::{DeviceId, Partition};
 
 use super::{Event, Failed, Ground, Preparer};
 use crate::{
     causes,
-    dra::{claim::Claim, record::Entry},
+    dra::{
+        claim::Claim,
+        record::{Entry, Held},
+    },
+    ledger::Use,
     partitions::{PartitionError, Why, standing},
     state::NodeState,
 };
 
-/// How long an instance takes at most to be found after it was made, or missed after it was removed.
+/// What is to be made of a GPU.
+#[derive(Clone, Debug)]
+enum Form {
+    Whole(DeviceId),
+    Part(Partition),
+}
+
+/// How long it takes at most until what was made is found, or what was removed is missed.
 const LOOK: Duration = Duration::from_secs(15);
 
 // === impl Preparer ===
 
 impl Preparer {
-    /// Whether the claim is to get instances that are not made yet.
-    pub(super) fn lacks_instances(&self, uid: &str) -> bool {
-        let entry = self.slots.get(uid).and_then(|slot| slot.entry.as_ref());
-        let devices = entry.into_iter().flat_map(|entry| &entry.devices);
-        devices.into_iter().any(|held| held.partition.is_some() && held.cdi.is_empty())
+    /// Whether GPUs are to be cut or made whole for the claim.
+    pub(super) fn needs_forms(&self, uid: &str) -> bool {
+        !self.forms(uid).is_empty()
     }
 
-    /// Has the instances made that a claim is to get, once it is written down that they are.
+    fn forms(&self, uid: &str) -> Vec<Form> {
+        let entry = self.slots.get(uid).and_then(|slot| slot.entry.as_ref());
+        let state = self.ground.state.borrow();
+        let devices = entry.into_iter().flat_map(|entry| &entry.devices);
+        devices.filter_map(|held| Form::of(held, &state)).collect()
+    }
+
+    /// Whether the claim is to get instances that are not made yet.
+    fn lacks_instances(&self, uid: &str) -> bool {
+        self.forms(uid).iter().any(|form| matches!(form, Form::Part(_)))
+    }
+
+    /// Has GPUs cut or made whole for a claim, once it is written down that they are.
     pub(super) fn make(&mut self, uid: &str, claim: Claim) {
-        let Some(entry) = self.slots.get(uid).and_then(|slot| slot.entry.as_ref()) else { return };
-        let (places, recorded) = (places(entry), self.save());
+        let (forms, recorded) = (self.forms(uid), self.save());
         let (ground, uid) = (self.ground.clone(), uid.to_owned());
         self.tasks.spawn(async move {
             let made = match recorded.await {
-                Ok(()) => ground.make(&places).await.map_err(Failed::Act),
+                Ok(()) => ground.make(&forms).await.map_err(Failed::Act),
                 Err(why) => Err(Failed::Record(why)),
             };
             Event::Made(uid, Box::new(made.map(|()| claim)))
@@ -57,24 +86,35 @@ impl Preparer {
 // === impl Ground ===
 
 impl Ground {
-    /// Makes instances, and waits until each is in the inventory with all that containers need of it.
-    async fn make(&self, places: &[Partition]) -> Result<(), String> {
-        for place in places {
-            let device = self.partitions.make(place).await.map_err(|error| causes(&error))?;
-            tracing::info!(%place, %device, "MIG instance made for a claim");
+    /// Cuts GPUs and makes them whole, and waits until each is in the inventory with all that containers need.
+    async fn make(&self, forms: &[Form]) -> Result<(), String> {
+        for form in forms {
+            self.make_one(form).await.map_err(|error| causes(&error))?;
         }
-        let lacking = |state: &NodeState| {
-            let mut lacking = places.iter().filter(|place| !is_served(state, place));
-            lacking.next().cloned()
-        };
+        let lacking = |state: &NodeState| forms.iter().find(|form| !form.is_served(state)).cloned();
         let mut state = self.state.clone();
         let found = timeout(LOOK, state.wait_for(|state| lacking(state).is_none())).await.is_ok();
         match lacking(&self.state.borrow()) {
-            Some(place) if !found => {
-                Err(format!("MIG partition {place} was made, and is not found well after {LOOK:?}"))
+            Some(form) if !found => {
+                Err(format!("{form} was made, and is not found well after {LOOK:?}"))
             }
             _ => Ok(()),
         }
+    }
+
+    /// The driver is asked whatever the inventory says, which may be older.
+    async fn make_one(&self, form: &Form) -> Result<(), PartitionError> {
+        let place = match form {
+            Form::Whole(gpu) => return self.partitions.turn_mig_off(gpu).await,
+            Form::Part(place) => place,
+        };
+        let may_switch = switches(&self.state.borrow(), &place.gpu);
+        if may_switch {
+            self.partitions.turn_mig_on(&place.gpu).await?;
+        }
+        let device = self.partitions.make(place).await?;
+        tracing::info!(%place, %device, "MIG instance made for a claim");
+        Ok(())
     }
 
     /// Removes the instances of a claim, and waits until they are not offered to anybody.
@@ -105,8 +145,40 @@ pub(super) fn places(entry: &Entry) -> Vec<Partition> {
     entry.devices.iter().filter_map(|held| held.partition.clone()).collect()
 }
 
-fn is_served(state: &NodeState, place: &Partition) -> bool {
-    standing(&state.inventory, place).is_some_and(|device| {
-        device.health.is_healthy() && state.check_documents(&[device]).is_ok()
-    })
+/// Whether MIG of this GPU is turned on and off for claims.
+fn switches(state: &NodeState, gpu: &DeviceId) -> bool {
+    let gpu = state.inventory.get(gpu.as_str());
+    gpu.is_some_and(|gpu| state.policy.switches_for_claims(gpu))
+}
+
+// === impl Form ===
+
+impl Form {
+    /// What has to be made for what a claim has; `None` where it is there, or stays as it is.
+    fn of(held: &Held, state: &NodeState) -> Option<Self> {
+        match &held.partition {
+            Some(place) => held.cdi.is_empty().then(|| Self::Part(place.clone())),
+            None if held.usage == Use::Admin => None,
+            None => held.device.clone().filter(|device| switches(state, device)).map(Self::Whole),
+        }
+    }
+
+    fn is_served(&self, state: &NodeState) -> bool {
+        let device = match self {
+            Self::Part(place) => standing(&state.inventory, place),
+            Self::Whole(gpu) => state.inventory.get(gpu.as_str()).filter(|it| !it.partitioned),
+        };
+        device.is_some_and(|device| {
+            device.health.is_healthy() && state.check_documents(&[device]).is_ok()
+        })
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(gpu) => write!(f, "whole GPU {gpu}"),
+            Self::Part(place) => write!(f, "MIG partition {place}"),
+        }
+    }
 }

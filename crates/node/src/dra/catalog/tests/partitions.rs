@@ -7,7 +7,7 @@ use windlass_machine::{Profile, mig::Shape};
 
 use super::*;
 use crate::{
-    config::{DraOffer, DraPartitions, DraPolicy, Policy},
+    config::{DraMigMode, DraOffer, DraPartitions, DraPolicy, Policy, ShareRule},
     ledger::{ClaimRef, Use},
 };
 
@@ -43,7 +43,11 @@ pub(in crate::dra) fn uncut(machine: &str, index: u32) -> Device {
         })
     };
     let partitions: Vec<_> = Shape::of(capability).iter().flat_map(possible).collect();
-    Device { partitioned: true, partitions: partitions.into(), ..gpu(id.as_str(), index) }
+    let mut gpu = gpu(id.as_str(), index);
+    let generation = AttributeValue::version(&String::from(card.compute_capability));
+    gpu.attributes.insert(name("cudaComputeCapability"), generation);
+    gpu.attributes.insert(name("migEnabled"), AttributeValue::Bool(true));
+    Device { partitioned: true, partitions: partitions.into(), ..gpu }
 }
 
 /// A node on whose GPUs instances are made for claims.
@@ -55,6 +59,17 @@ pub(in crate::dra) fn on_demand(devices: Vec<Device>) -> NodeState {
     };
     let policy = Arc::new(Policy { dra, ..Policy::default() });
     NodeState { claimable: Claimable::new(), policy, ..state(devices) }
+}
+
+/// As [`on_demand`], and MIG is turned on and off for claims; they share whole GPUs by amounts where `shares`
+/// says so.
+pub(in crate::dra) fn switching(devices: Vec<Device>, shares: Vec<ShareRule>) -> NodeState {
+    let mut state = on_demand(devices);
+    let mut policy = Policy::clone(&state.policy);
+    policy.dra.mig_mode = DraMigMode::OnDemand;
+    policy.dra.shares = shares;
+    state.policy = Arc::new(policy);
+    state
 }
 
 fn pool(state: &NodeState, ledger: &LedgerDesk) -> Pool {
@@ -144,9 +159,10 @@ fn place<'a>(gpu: &'a Device, profile: &str, start: u32) -> &'a Partition {
 fn tainted(pool: &Pool) -> Vec<String> {
     let tainted = pool.entries.iter().filter(|entry| !entry.taints.is_empty());
     let text = |entry: &Entry| {
-        let place = entry.partition.as_ref().expect("a partition");
+        let place = entry.partition.as_ref();
+        let place = place.map_or("whole".to_owned(), |it| format!("{}@{}", it.profile, it.start));
         let taints = entry.taints.iter().map(|Taint { key, value }| format!(" {key}={value}"));
-        format!("{}@{}{}", place.profile, place.start, taints.collect::<String>())
+        place + &taints.collect::<String>()
     };
     tainted.map(text).collect()
 }
@@ -199,4 +215,65 @@ fn a_gpu_is_cut_for_claims_only_in_mig_mode_and_when_it_is_not_kept_back() {
     as_cut.policy = Arc::default();
     let catalog = Catalog::of(&as_cut, "n1", &DriverName::default(), &Ledger::default());
     assert!(catalog.pools.is_empty());
+}
+
+#[test]
+fn a_gpu_on_which_mig_is_turned_on_and_off_is_there_whole_and_takes_all_there_is() {
+    let off = |index| Device { partitioned: false, ..uncut("dgx-h100", index) };
+    let ampere = uncut("mig-a100", 2);
+    let state = switching(vec![off(0), uncut("dgx-h100", 1), ampere], Vec::new());
+    let pool = pool(&state, &LedgerDesk::default());
+    // Those that can only be cut come first, and wholes last, from the last GPU on.
+    let gpus = |name: &str| name["gpu-".len()..][..8].trim_start_matches('0').to_owned();
+    let mut order: Vec<_> =
+        pool.entries.iter().map(|it| (gpus(it.name.as_str()), it.partition.is_some())).collect();
+    order.dedup();
+    let order: Vec<_> = order.iter().map(|(gpu, is_part)| (gpu.as_str(), *is_part)).collect();
+    assert_eq!(order, [("2", true), ("", true), ("1", true), ("1", false), ("", false)]);
+    let mode = AttributeName::new("gpu.nvidia.com", "migEnabled");
+    for whole in pool.entries.iter().filter(|it| it.partition.is_none()) {
+        assert!(pool.counters.contains(whole.consumes.as_ref().expect("it takes")));
+        assert_eq!(whole.attributes[&mode], AttributeValue::Bool(false), "as it is once given");
+    }
+}
+
+#[test]
+fn no_form_of_a_gpu_is_free_that_somebody_has_beside_claims_or_has_left_dirty() {
+    let gpu = uncut("dgx-h100", 0);
+    let (id, places) = (gpu.id.clone(), gpu.partitions.len());
+    let (mut state, ledger) = (switching(vec![gpu], Vec::new()), LedgerDesk::default());
+    let resource = "nvidia.com/gpu".parse().expect("a name");
+    ledger.take_for_container(&resource, &[state.kin.footprint(&id)]).expect("free");
+    let all = |state: &NodeState, taint: &str| {
+        let tainted = tainted(&pool(state, &ledger));
+        assert_eq!(tainted.len(), places + 1);
+        assert!(tainted.iter().all(|it| it.ends_with(taint)), "{tainted:?}");
+    };
+    all(&state, " device-plugin=gpu");
+    ledger.recorded(&Recorded::default(), (Instant::now(), Duration::ZERO));
+    assert!(tainted(&pool(&state, &ledger)).is_empty());
+    state.unready.insert(id, "dirty");
+    all(&state, " unclean=dirty");
+}
+
+#[test]
+fn a_claim_of_one_form_leaves_the_others_to_the_counters_and_an_unknown_instance_does_not() {
+    let gpu = uncut("dgx-h100", 0);
+    let at = place(&gpu, "1g.10gb", 6).clone();
+    let mut instance = super::gpu("MIG-0a", 0);
+    (instance.parent, instance.partition) = (Some(gpu.id.clone()), Some(at.clone()));
+    let (state, ledger) = (switching(vec![gpu, instance], Vec::new()), LedgerDesk::default());
+    let whole = |ledger: &LedgerDesk| {
+        let all = tainted(&pool(&state, ledger));
+        all.into_iter().find(|it| it.starts_with("whole"))
+    };
+    assert_eq!(whole(&ledger).as_deref(), Some("whole mig-instance=1g.10gb"));
+    let take = |uid: &str, place: &DeviceId| {
+        let [namespace, name, uid] = ["ns", "c", uid].map(ToOwned::to_owned);
+        let claim = ClaimRef { namespace, name, uid };
+        ledger.take_for_claim(&claim, &[(state.kin.footprint(place), Use::Alone)])
+    };
+    take("u", &at.id()).expect("free");
+    assert_eq!(whole(&ledger), None);
+    take("v", &at.gpu).expect_err("a part of it is a claim's");
 }

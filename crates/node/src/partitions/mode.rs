@@ -1,0 +1,52 @@
+//! MIG turned on and off in the driver. Everything here blocks, and may block for ever.
+
+use windlass_core::device::DeviceId;
+use windlass_nvml::{Gpu, MigMode, Nvml, NvmlError};
+
+use super::{
+    Why,
+    cut::{find, instances},
+};
+
+/// Turns MIG on, if it is off and nobody computes on the GPU.
+pub(super) fn turn_on(nvml: &Nvml, id: &DeviceId) -> Result<(), Why> {
+    let gpu = find(nvml, id)?;
+    if gpu.mig_mode()? == MigMode::Enabled {
+        return Ok(());
+    }
+    check_idle(&gpu)?;
+    given(gpu.turn_mig_on(), || gpu.turn_mig_off())?;
+    tracing::info!(gpu = %id, "MIG turned on for a claim");
+    Ok(())
+}
+
+/// Turns MIG off, if it is on, no instance stands, and nobody computes on the GPU.
+pub(super) fn turn_off(nvml: &Nvml, id: &DeviceId) -> Result<(), Why> {
+    let gpu = find(nvml, id)?;
+    if gpu.mig_mode()? != MigMode::Enabled {
+        return Ok(());
+    }
+    let standing: Vec<_> = instances(&gpu, id)?.iter().map(ToString::to_string).collect();
+    if !standing.is_empty() {
+        return Err(Why::Standing(standing.join(", ")));
+    }
+    check_idle(&gpu)?;
+    given(gpu.turn_mig_off(), || gpu.turn_mig_on())?;
+    tracing::info!(gpu = %id, "MIG turned off for a claim");
+    Ok(())
+}
+
+fn check_idle(gpu: &Gpu) -> Result<(), Why> {
+    if gpu.computing()?.is_empty() { Ok(()) } else { Err(Why::InUse) }
+}
+
+/// A mode that the driver does not give at once it would give at the next reset, unless it is taken back.
+fn given(
+    asked: Result<(), NvmlError>,
+    take_back: impl FnOnce() -> Result<(), NvmlError>,
+) -> Result<(), Why> {
+    let Err(error) = asked else { return Ok(()) };
+    // What is refused here as well is told by the first error.
+    let _ = take_back();
+    if error.is_in_use() { Err(Why::InUse) } else { Err(error.into()) }
+}

@@ -1,0 +1,77 @@
+//! Pods that have one GPU whole, in parts, and whole again, as the scheduler places them by its counters.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+use windlass_node::config::{DraMigMode, DraOffer, DraPartitions, DraPolicy};
+
+use crate::{
+    wish::{SPACE, pod, template, typed},
+    world::{World, devices},
+};
+
+/// A node on whose GPUs MIG is turned on and off for claims, and the class of parts.
+async fn switching() -> World {
+    let world = World::of(DraPolicy {
+        offer: DraOffer::Instead,
+        partitions: DraPartitions::OnDemand,
+        mig_mode: DraMigMode::OnDemand,
+        ..DraPolicy::default()
+    })
+    .await;
+    let expression = "device.attributes['windlass.dev'].type == 'mig'";
+    let class: k8s_openapi::api::resource::v1::DeviceClass = typed(json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "mig"},
+        "spec": {"selectors": [{"cel": {"expression": expression}}]},
+    }));
+    world.objects().create(&class).expect("created");
+    world
+}
+
+/// A pod with a claim for some devices of a class that are as an expression says.
+fn wanting(world: &World, name: &str, (class, count, expression): (&str, usize, &str)) -> Pod {
+    let request: Value = json!({"name": "r", "exactly": {
+        "deviceClassName": class, "count": count, "selectors": [{"cel": {"expression": expression}}],
+    }});
+    world.objects().put(&template(SPACE, name, &json!({"requests": [request]})));
+    pod((SPACE, name), &["main"], ("resourceClaimTemplateName", name))
+}
+
+/// How many instances stand on the first GPU; `None` where MIG is off.
+fn instances(world: &World) -> Option<usize> {
+    let model = world.machine.model().expect("a model");
+    model.gpus[0].mig.as_ref().map(Vec::len)
+}
+
+#[tokio::test]
+async fn a_gpu_goes_from_a_pod_that_has_it_whole_to_two_that_have_parts_and_back() {
+    let world = switching().await;
+    let uuid = world.machine.model().expect("a model").gpus[0].uuid.clone();
+    let all = format!("device.attributes['gpu.nvidia.com'].uuid == '{uuid}'");
+    let part = format!(
+        "device.attributes['gpu.nvidia.com'].parentUUID == '{uuid}' \
+         && device.attributes['gpu.nvidia.com'].profile == '3g.40gb'"
+    );
+    let (whole, parts) = (("gpu", 1, &*all), ("mig", 2, &*part));
+
+    let (first, _) = world.run_pod(&wanting(&world, "first", whole)).await;
+    let waiting = wanting(&world, "parts", parts);
+    world.cluster.schedule(&waiting).expect_err("all of it is taken");
+    assert_eq!(instances(&world), None);
+    world.check();
+    world.end(&first).await;
+
+    let second = world.placed(&waiting).await;
+    world.start(&second).await;
+    assert_eq!((devices(&second).len(), instances(&world)), (2, Some(2)));
+    let waiting = wanting(&world, "last", whole);
+    world.cluster.schedule(&waiting).expect_err("parts of it are taken");
+    world.check();
+    world.end(&second).await;
+
+    let last = world.placed(&waiting).await;
+    world.start(&last).await;
+    assert_eq!((devices(&last), instances(&world)), (devices(&first), None));
+    world.check();
+    world.end(&last).await;
+    world.nothing_is_left().await;
+}

@@ -1,0 +1,138 @@
+//! GPUs that one claim has whole and the next in parts: MIG is turned on and off for them.
+
+use std::fs;
+
+use serde_json::json;
+use windlass_machine::state::Process;
+use windlass_node::config::{DraMigMode, DraOffer, DraPartitions, DraPolicy};
+
+use crate::{
+    common::running::Running,
+    world::{World, claim, gpus},
+};
+
+fn world(machine: &str) -> World {
+    let dra = DraPolicy {
+        offer: DraOffer::Beside,
+        partitions: DraPartitions::OnDemand,
+        mig_mode: DraMigMode::OnDemand,
+        ..DraPolicy::default()
+    };
+    World::of(machine, dra)
+}
+
+/// Puts a claim that has its name as its UID, and that got a GPU, or what is behind its name.
+fn put(world: &World, agent: &Running, (name, gpu, form): (&str, usize, &str)) {
+    let gpu = gpus(&agent.state.borrow())[gpu].id.as_str().to_lowercase();
+    let device = format!("{gpu}{form}");
+    let result =
+        json!({"request": "a", "driver": "windlass.dev", "pool": "n1/nvidia", "device": device});
+    world.put(&claim(name, &[result]));
+}
+
+const PART: &str = "-mig-1g-10gb-19-6";
+
+/// What stands on a GPU, or that MIG is off.
+fn form(world: &World, gpu: usize) -> String {
+    let model = world.machine.model().expect("a model");
+    let Some(instances) = &model.gpus[gpu].mig else { return "whole".to_owned() };
+    let places = instances.iter().map(|one| format!("{}@{}", one.profile, one.start));
+    format!("cut into [{}]", places.collect::<Vec<_>>().join(" "))
+}
+
+#[tokio::test]
+async fn one_gpu_is_whole_for_one_claim_cut_for_the_next_and_whole_again() {
+    let world = world("dgx-h100");
+    let (agent, mut kubelet) = world.serving().await;
+    for (name, form) in [("whole", ""), ("part", PART), ("again", "")] {
+        put(&world, &agent, (name, 0, form));
+    }
+    let gpu = gpus(&agent.state.borrow())[0].id.clone();
+    let whole = kubelet.prepare("whole").await.expect("prepared");
+    assert!(whole[0].cdi_device_ids.contains(&format!("windlass.dev/gpu={gpu}")), "{whole:?}");
+    let why = kubelet.prepare("part").await.expect_err("all of it is a claim's");
+    assert!(why.ends_with("is held by claim ns/whole"), "{why}");
+    assert_eq!(form(&world, 0), "whole");
+    kubelet.unprepare("whole").await.expect("released");
+
+    kubelet.prepare("part").await.expect("prepared");
+    assert_eq!(form(&world, 0), "cut into [1g.10gb@6]");
+    let why = kubelet.prepare("again").await.expect_err("a part of it is a claim's");
+    assert!(why.ends_with("is held by claim ns/part"), "{why}");
+    kubelet.unprepare("part").await.expect("released");
+    assert_eq!(form(&world, 0), "cut into []", "whoever needs it otherwise turns the mode");
+
+    let again = kubelet.prepare("again").await.expect("prepared");
+    assert!(again[0].cdi_device_ids.contains(&format!("windlass.dev/gpu={gpu}")), "{again:?}");
+    assert_eq!(form(&world, 0), "whole");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn the_mode_of_a_gpu_that_somebody_uses_does_not_change_and_the_pod_says_why() {
+    let world = world("dgx-h100");
+    let (agent, mut kubelet) = world.serving().await;
+    put(&world, &agent, ("part", 0, PART));
+    let run = |processes: Vec<Process>| {
+        world.machine.update(|model| model.gpus[0].live.processes = processes).expect("changed");
+    };
+    run(vec![Process { pid: 7, memory_mib: 256, gpu_instance: None }]);
+    let why = kubelet.prepare("part").await.expect_err("busy");
+    let gpu = gpus(&agent.state.borrow())[0].id.clone();
+    let expected = format!("cannot turn MIG on for {gpu}: it is in use by a process");
+    assert!(why.ends_with(&expected), "{why}");
+    assert_eq!(form(&world, 0), "whole");
+    run(Vec::new());
+    kubelet.prepare("part").await.expect("idle by now");
+    assert_eq!(form(&world, 0), "cut into [1g.10gb@6]");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_was_killed_after_it_turned_the_mode_goes_on_from_there() {
+    let world = world("dgx-h100");
+    let (agent, mut kubelet) = world.serving().await;
+    put(&world, &agent, ("part", 0, PART));
+    put(&world, &agent, ("whole", 1, ""));
+    for name in ["part", "whole"] {
+        kubelet.prepare(name).await.expect("prepared");
+    }
+    agent.stop().await;
+    // As it was after the mode was turned for the part, and before it was for the whole.
+    let record = fs::read_to_string(world.record()).expect("there");
+    let mut record: serde_json::Value = serde_json::from_str(&record).expect("JSON");
+    for (gpu, name) in ["part", "whole"].into_iter().enumerate() {
+        let entry = &mut record["claims"][name];
+        entry["state"] = json!("PrepareStarted");
+        entry["devices"][0]["cdi"] = json!([]);
+        let document = world.config.cdi_dir.join(format!("windlass.dev-claim-{name}.json"));
+        fs::remove_file(document).expect("there");
+        world.machine.set_mig(gpu, Some(&[])).expect("MIG on");
+    }
+    fs::write(world.record(), record.to_string()).expect("written");
+
+    let (agent, mut kubelet) = world.serving().await;
+    for name in ["part", "whole"] {
+        kubelet.prepare(name).await.expect("prepared");
+    }
+    let forms = [0, 1].map(|gpu| form(&world, gpu));
+    assert_eq!(forms, ["cut into [1g.10gb@6]", "whole"]);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_gpu_that_takes_a_reset_for_it_stays_as_it_is_set() {
+    let world = world("mig-a100");
+    let whole = (0..8).find(|gpu| form(&world, *gpu) == "whole").expect("one is not cut");
+    let (agent, mut kubelet) = world.serving().await;
+    put(&world, &agent, ("whole", whole, ""));
+    put(&world, &agent, ("part", whole, "-mig-1g-5gb-19-6"));
+    put(&world, &agent, ("cut", 0, ""));
+    for (name, missing) in [("part", "-mig-1g-5gb-19-6"), ("cut", "")] {
+        let why = kubelet.prepare(name).await.expect_err("there is no such form");
+        assert!(why.contains("has no device") && why.ends_with(missing), "{why}");
+    }
+    kubelet.prepare("whole").await.expect("prepared");
+    assert_eq!(form(&world, whole), "whole");
+    agent.stop().await;
+}
