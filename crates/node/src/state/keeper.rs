@@ -112,8 +112,8 @@ pub(crate) struct Notices {
     pub(crate) ledger: watch::Receiver<Ledger>,
 }
 
-/// How many looks in a row must not find a holder before a device counts as released.
-const LOOKS_TO_RELEASE: u32 = 3;
+/// What pods are told of a device that a claim has: whose it is is no business of theirs.
+const HELD: &str = "held by another claim";
 
 // === impl Keeper ===
 
@@ -244,7 +244,7 @@ impl Keeper {
         // devices are kept back.
         self.notices.holders.refresh().await;
         let holders = self.notices.holders.holders().borrow().clone();
-        self.holdings.retain_told(&holders, Instant::now(), self.look_interval * LOOKS_TO_RELEASE);
+        self.holdings.retain_told(&holders, Instant::now(), self.look_interval);
     }
 
     async fn read_held(&self) -> Option<Held> {
