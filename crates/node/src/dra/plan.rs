@@ -160,13 +160,15 @@ impl<'a> Ground<'a> {
         if !chosen[position].is_there() {
             return Ok(chosen[position].held());
         }
-        // A variable that several devices of a request set is joined as far as the request has come: a
-        // container that gets all of them gets the last, and the last has them all.
-        let of_request =
-            chosen[..=position].iter().filter(|it| it.result.base_request() == request);
-        let together: Vec<_> = of_request.map(|it| &*it.device).collect();
         let names = self.grant(request, &[device])?.cdi_devices;
-        let mut edits = edits(self.grant(request, &together)?);
+        let mut edits = ContainerEdits::default();
+        // A container gets all devices of a request, and the request's variables with the last of them.
+        let is_of_request = |it: &&Chosen<'_>| it.result.base_request() == request;
+        if !chosen[position + 1..].iter().any(|it| is_of_request(&it)) {
+            let together = chosen[..=position].iter().filter(is_of_request);
+            let together: Vec<_> = together.map(|it| &*it.device).collect();
+            edits = variables(self.grant(request, &together)?);
+        }
         if let Some(limits) = terms.client {
             let client = limits.edits(device, self.mps);
             edits.env.extend(client.env);
@@ -255,7 +257,7 @@ fn check_daemons(chosen: &[Chosen<'_>]) -> Result<(), Refusal> {
 }
 
 /// What the standing documents do not say: they have nodes and mounts.
-fn edits(grant: Grant) -> ContainerEdits {
+fn variables(grant: Grant) -> ContainerEdits {
     let env = grant.envs.into_iter().map(|(name, value)| format!("{name}={value}"));
     ContainerEdits { env: env.collect(), ..ContainerEdits::default() }
 }

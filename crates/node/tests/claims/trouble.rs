@@ -49,7 +49,7 @@ async fn a_claim_that_was_replaced_by_another_of_its_name_is_told_from_it() {
     world.check();
     world.kubelet.delete(&uid(&old)).await;
     let grant = world.started(&uid(&new), "main").await;
-    assert_eq!(grant.cdi_devices.len(), 4, "two devices, each by two names");
+    assert_eq!(grant.cdi_devices.len(), 3, "two devices, and what their request says");
     world.check();
     world.end(&new).await;
     world.nothing_is_left().await;
