@@ -12,7 +12,8 @@
 //! [`PartitionDesk::make`] with a [`Partition`] out of `Device::partitions` gives the UUID of a MIG
 //! device: the GPU instance at that place, and the compute instance that fills it. The source of the
 //! GPU looks at once, so that the device is in the inventory a moment after the answer, with its nodes,
-//! its capacities and `Device::partition`. [`PartitionDesk::remove`] undoes it.
+//! its capacities and `Device::partition`. [`PartitionDesk::remove`] undoes it, and the inventory forgets the
+//! device, which nobody has any more.
 //!
 //! # Guarantees
 //!
@@ -52,7 +53,17 @@ pub(crate) use self::{
 #[derive(Clone, Debug)]
 pub struct PartitionDesk {
     orders: mpsc::Sender<Order>,
+    cuts: mpsc::Sender<Cut>,
     limit: Duration,
+}
+
+/// What the source of the GPUs is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// A GPU was cut, or left as it was: it is to be looked at again.
+    Done(DeviceId),
+    /// This MIG device was removed by an order, for good.
+    Removed(DeviceId),
 }
 
 /// A partition was not made or not removed.
@@ -132,14 +143,15 @@ pub enum Why {
 const WAITING: usize = 64;
 
 /// Makes the desk and the one who serves it, with the library as it is while there is a connection.
-/// Each GPU that was cut is told to `cuts`.
+/// What is done is told to `cuts`.
 pub(crate) fn open(
     limit: Duration,
     library: watch::Receiver<Option<Nvml>>,
-    cuts: mpsc::Sender<DeviceId>,
+    cuts: mpsc::Sender<Cut>,
 ) -> (PartitionDesk, Cutter) {
     let (send, orders) = mpsc::channel(WAITING);
-    (PartitionDesk { orders: send, limit }, Cutter::new(orders, library, cuts))
+    let desk = PartitionDesk { orders: send, cuts: cuts.clone(), limit };
+    (desk, Cutter::new(orders, library, cuts))
 }
 
 // === impl PartitionDesk ===
@@ -154,8 +166,13 @@ impl PartitionDesk {
 
     /// Removes what stands at that place with that profile, if anything does.
     pub async fn remove(&self, partition: &Partition) -> Result<(), PartitionError> {
-        let standing = partition.clone();
-        let job = move |nvml: &Nvml| cut::remove(nvml, &standing);
+        let (standing, cuts) = (partition.clone(), self.cuts.clone());
+        let job = move |nvml: &Nvml| {
+            if let Some(device) = cut::remove(nvml, &standing)? {
+                removed(&cuts, device);
+            }
+            Ok(())
+        };
         self.order(Task::Remove(partition.clone()), job).await
     }
 
@@ -167,8 +184,13 @@ impl PartitionDesk {
         device: &DeviceId,
     ) -> Result<(), PartitionError> {
         let task = Task::RemoveDevice { gpu: gpu.clone(), device: device.clone() };
-        let device = device.clone();
-        self.order(task, move |nvml: &Nvml| cut::remove_device(nvml, &device)).await
+        let (device, cuts) = (device.clone(), self.cuts.clone());
+        let job = move |nvml: &Nvml| {
+            cut::remove_device(nvml, &device)?;
+            removed(&cuts, device);
+            Ok(())
+        };
+        self.order(task, job).await
     }
 
     /// The processes that compute on a GPU or a MIG device, by their numbers on the host.
@@ -194,6 +216,12 @@ impl PartitionDesk {
         let outcome = outcome.unwrap_or(Err(Why::Overdue(self.limit)));
         outcome.map_err(|why| PartitionError { task, why })
     }
+}
+
+/// Whoever ordered it may have given up, and would not know what it was.
+fn removed(cuts: &mpsc::Sender<Cut>, device: DeviceId) {
+    // Where there is no room it counts as vanished, of which some are kept.
+    let _ = cuts.try_send(Cut::Removed(device));
 }
 
 // === impl Task ===

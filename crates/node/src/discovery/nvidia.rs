@@ -33,11 +33,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_core::{
-    device::{DeviceId, SourceName},
-    health::Reason,
-    inventory::SourceState,
-};
+use windlass_core::{device::SourceName, health::Reason, inventory::SourceState};
 use windlass_nvml::{LoadError, Nvml, NvmlError};
 
 use self::{
@@ -54,7 +50,7 @@ use crate::{
     config::Config,
     evidence::{EvidenceFile, Records},
     host::{Host, Roots},
-    partitions::{self, Cutter, PartitionDesk},
+    partitions::{self, Cut, Cutter, PartitionDesk},
     telemetry::{Telemetry, TelemetryReceiver},
 };
 
@@ -79,9 +75,9 @@ pub(super) struct Nvidia {
     telemetry: watch::Sender<Arc<Telemetry>>,
     /// The library while there is a connection, for whoever cuts GPUs.
     library_in_use: watch::Sender<Option<Nvml>>,
-    /// The GPUs that were cut, each to be looked at again.
-    cuts: mpsc::Receiver<DeviceId>,
-    to_cuts: mpsc::Sender<DeviceId>,
+    /// What is done to GPUs by those who cut them.
+    cuts: mpsc::Receiver<Cut>,
+    to_cuts: mpsc::Sender<Cut>,
 }
 
 /// Why there is no connection to the driver.
@@ -112,7 +108,7 @@ enum Ended {
 /// The longest time between two initialisations for the sake of a lost GPU.
 const MOST_PATIENCE: Duration = Duration::from_secs(600);
 
-/// GPUs that were cut and not looked at since; what is more is found by the regular look.
+/// What was done and not looked at since; what is more is found by the regular look.
 const MOST_CUTS: usize = 64;
 
 /// How many slow calls it takes to cut a GPU: two that make, or two that undo, and time to wait for
@@ -265,8 +261,11 @@ impl Nvidia {
                     connection.adopt(self.policy.current());
                     None
                 }
-                Some(gpu) = self.cuts.recv() => {
-                    connection.look_again(&gpu, &self.known);
+                Some(cut) = self.cuts.recv() => {
+                    match cut {
+                        Cut::Done(gpu) => connection.look_again(&gpu, &self.known),
+                        Cut::Removed(device) => self.known.forget(&device),
+                    }
                     None
                 }
                 ended = connection.step(&mut self.known) => ended,

@@ -102,6 +102,20 @@ async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
 }
 
 #[tokio::test]
+async fn instances_of_claims_that_came_and_went_are_forgotten() {
+    let world = uncut();
+    let (agent, mut kubelet) = world.serving().await;
+    let before = agent.state.borrow().inventory.devices.len();
+    for name in (0..20).map(|number| format!("c{number}")) {
+        put(&world, &agent, (&name, "1g-10gb-19-0"));
+        kubelet.prepare(&name).await.expect("prepared");
+        kubelet.unprepare(&name).await.expect("released");
+    }
+    agent.until(|state| state.inventory.devices.len() == before).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_removed() {
     let world = uncut();
     let (agent, mut kubelet) = world.serving().await;
