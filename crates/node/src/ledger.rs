@@ -11,7 +11,7 @@
 //! # Guarantees
 //!
 //! To take is one step: of an Allocate and a Prepare that want one device, whichever comes second is
-//! refused, and is told who has it. A device is in the way of its parts, and a part of its whole. No claim
+//! refused, and is told by what it is held. A device is in the way of its parts, and a part of its whole. No claim
 //! gets anything before it is known what containers have.
 //!
 //! # Assumptions
@@ -370,13 +370,22 @@ impl Conflict {
     fn held(of: &Footprint, holder: Holder) -> Self {
         Self::Held { device: of.device.clone(), holder }
     }
+
+    /// The claim that has the device, for the node's own log: what this displays is told to whoever wanted it,
+    /// whose business another's name is not.
+    pub(crate) fn holder(&self) -> Option<&ClaimRef> {
+        match self {
+            Self::Held { holder: Holder::Claim(claim), .. } => Some(claim),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Container(resource) => write!(f, "a container, as {resource}"),
-            Self::Claim(claim) => write!(f, "claim {claim}"),
+            Self::Claim(_) => f.write_str("another claim"),
         }
     }
 }

@@ -44,7 +44,7 @@ pub(crate) enum Refusal {
     Unknown { request: String, pool: String, device: String, why: &'static str },
     #[error("request {request}: {device} cannot be used: {why}")]
     NotWell { request: String, device: DeviceId, why: String },
-    #[error("request {request}: {device} is held by claim {by}")]
+    #[error("request {request}: {device} is held by another claim")]
     Taken { request: String, device: String, by: ClaimRef },
     #[error(
         "request {request}: {device} stands at {place} already, and was not made for this claim: it is \
@@ -102,6 +102,15 @@ pub(crate) fn plan(claim: &Claim, ground: &Ground<'_>) -> Result<Vec<Held>, Refu
 pub(crate) fn takes(held: &[Held], state: &NodeState) -> Vec<(Footprint, Use)> {
     let uses = together(held.iter().filter_map(|it| Some((it.device.as_ref()?, it.usage))));
     uses.into_iter().map(|(device, usage)| (state.kin.footprint(device), usage)).collect()
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// The claim that has what is wanted, for the node's own log: its name is no business of the other's.
+    pub(super) fn holder(&self) -> Option<&ClaimRef> {
+        if let Self::Taken { by, .. } = self { Some(by) } else { None }
+    }
 }
 
 // === impl Ground ===

@@ -196,9 +196,15 @@ impl Preparer {
             records: &records,
             mps: &self.ground.mps,
         };
-        let devices = plan(claim, &ground).map_err(|refusal| causes(&refusal))?;
+        let refused = |why: String, holder: Option<&ClaimRef>| {
+            if let Some(holder) = holder {
+                tracing::info!(claim = %claim.reference, %holder, why, "claim refused");
+            }
+            why
+        };
+        let devices = plan(claim, &ground).map_err(|it| refused(causes(&it), it.holder()))?;
         let taken = self.ground.ledger.take_for_claim(&claim.reference, &takes(&devices, &state));
-        taken.map_err(|conflict| conflict.to_string())?;
+        taken.map_err(|it| refused(it.to_string(), it.holder()))?;
         let slot = self.slots.get_mut(&claim.reference.uid);
         let slot = slot.expect("a slot that is worked on stays");
         slot.work = Some(if slot.entry.is_none() { Work::Beginning } else { Work::Acting });

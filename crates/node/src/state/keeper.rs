@@ -273,10 +273,8 @@ impl Keeper {
         let kin = kin(&known, &merged);
         let ledger = self.notices.ledger.borrow().clone();
         self.claims = ledger.claims().clone();
-        let claimed = |device: &Device| {
-            let holder = ledger.claim(&kin.footprint(&device.id))?;
-            Some(format!("held by claim {holder}"))
-        };
+        let claimed =
+            |device: &Device| ledger.claim(&kin.footprint(&device.id)).map(|_| HELD.to_owned());
         let mut plan = self.plan(&known, &merged, (&looked, &claimed), &care);
         // Which files are wanted does not depend on which of them can be written.
         if self.tell_cni_plugins(device_info::wanted(&plan.offers, &merged)).await {

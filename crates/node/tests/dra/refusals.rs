@@ -17,7 +17,7 @@ async fn of_two_claims_on_a_device_the_second_is_told_of_the_first() {
     kubelet.prepare("one").await.expect("prepared");
     let id = gpus(&agent.state.borrow())[0].id.as_str().to_lowercase();
     let why = kubelet.prepare("two").await.expect_err("held");
-    assert_eq!(why, format!("request a: {id} is held by claim ns/one"));
+    assert_eq!(why, format!("request a: {id} is held by another claim"));
     kubelet.prepare("three").await.expect("nothing of a refused claim is taken");
     kubelet.unprepare("one").await.expect("released");
     kubelet.unprepare("three").await.expect("released");

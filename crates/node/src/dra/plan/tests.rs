@@ -106,7 +106,7 @@ fn what_another_has_by_name_is_taken_though_nobody_knows_which_device_it_is() {
     let entry = Entry { claim: reference("other"), state: Stage::PrepareStarted, devices: held };
     let records = Records::from([("other".to_owned(), entry)]);
     let why = planned(&claim(&[("a", "b0")]), boards(), &records).expect_err("taken");
-    assert_eq!(why, "request a: b0 is held by claim ns/other");
+    assert_eq!(why, "request a: b0 is held by another claim");
 }
 
 #[test]
