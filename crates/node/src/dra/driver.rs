@@ -32,6 +32,7 @@ use crate::{
     ledger::LedgerDesk,
     metrics::ClaimMetrics,
     mps::{MpsPlaces, MpsStates},
+    nvidia_smi::NvidiaSmi,
     partitions::PartitionDesk,
     state::NodeState,
 };
@@ -105,6 +106,7 @@ impl Driver {
             claims: cluster.clone().map(Claims::new),
             troubles: Troubles::default(),
             driver,
+            nvidia_smi: NvidiaSmi::new(&roots),
             roots,
             state,
             ledger,

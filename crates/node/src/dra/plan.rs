@@ -230,6 +230,7 @@ impl Chosen<'_> {
             device: Some(partition.map_or_else(|| device.id.clone(), Partition::id)),
             partition: partition.filter(|_| usage != Use::Admin).cloned(),
             usage,
+            interval: terms.interval,
             requests: vec![result.base_request().to_owned()],
             cdi: Vec::new(),
             share: result.share.clone(),

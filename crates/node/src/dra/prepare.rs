@@ -22,6 +22,7 @@ mod ground;
 mod partitions;
 mod release;
 mod slot;
+mod time_slices;
 
 use std::collections::BTreeMap;
 
@@ -230,6 +231,10 @@ impl Preparer {
             let ready = match ground.hand_over(&entry).await {
                 Ok(()) => ground.daemons_are_right(&entry).await,
                 refused => refused,
+            };
+            let ready = match ready {
+                Ok(()) if is_begun => ground.set_time_slices(&entry).await,
+                ready => ready,
             };
             if let Err(why) = ready {
                 return Event::Acted(uid, Err(Failed::Act(why)));

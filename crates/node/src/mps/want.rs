@@ -116,6 +116,11 @@ impl MpsWant {
     }
 }
 
+/// Whether a GPU cannot do what Volta is the first to do; one that does not tell its capability cannot.
+pub(crate) fn is_older_than_volta(device: &Device) -> bool {
+    MpsWant::new(device, Replicas::ONE).compute_capability < Some(VOLTA)
+}
+
 fn major_and_minor(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split('.').map(str::parse);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))

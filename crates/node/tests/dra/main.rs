@@ -19,4 +19,5 @@ mod refusals;
 mod registration;
 mod restarts;
 mod shares;
+mod time_slices;
 mod world;

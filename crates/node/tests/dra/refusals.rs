@@ -106,10 +106,6 @@ async fn parameters_that_cannot_be_done_are_refused_where_they_stand() {
             ours(json!({"strategy": "MPS", "mps": {"activeThreadPercentage": 0}})),
             Some("active threads 0: write 1 to 100 percent"),
         ),
-        (
-            ours(json!({"strategy": "TimeSlicing", "timeSlicing": {"interval": "Long"}})),
-            Some("an interval other than Default cannot be had by claims"),
-        ),
         (ours(json!({"strategie": "MPS"})), Some("unknown field `strategie`")),
         (json!({"apiVersion": "windlass.dev/v2", "kind": "X"}), Some(r#"no kind "X""#)),
         (
