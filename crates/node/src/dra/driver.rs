@@ -145,13 +145,11 @@ impl Driver {
         let (desk, requests) = ClaimDesk::new();
         let serving = self.serving(desk, newest.subscribe()).run(stop.clone());
         let telling = self.telling(newest.subscribe(), stop);
-        let leftovers = leftovers::remove(self.ground.clone(), records.clone());
+        let leftovers = leftovers::keep(self.ground.clone(), newest.subscribe());
         let preparer = Preparer::new(self.ground, requests, records, (newest, receiver));
-        let served = async { tokio::join!(writing, preparer.run(), serving, telling) };
-        tokio::pin!(served);
         tokio::select! {
-            _ = &mut served => {}
-            () = leftovers => drop((&mut served).await),
+            _ = async { tokio::join!(writing, preparer.run(), serving, telling) } => {}
+            () = leftovers => {}
         }
     }
 

@@ -147,6 +147,20 @@ async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_remove
 }
 
 #[tokio::test]
+async fn an_instance_that_nobody_has_is_removed_when_instances_come_to_be_made_for_claims() {
+    let mut world = uncut();
+    let policy = world.config.policy.clone();
+    world.config.policy.dra.partitions = DraPartitions::AsCut;
+    let (agent, _kubelet) = world.serving().await;
+    cut_by_hand(&world, 5);
+    agent.until(|state| instance(state, 5).is_some()).await;
+    agent.policy.send_replace(Arc::new(policy));
+    agent.until(|state| instance(state, 5).is_none()).await;
+    assert!(standing(&world).is_empty());
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn an_instance_that_nobody_has_is_removed_at_the_start_and_no_claims_ever() {
     let world = uncut();
     let (agent, mut kubelet) = world.serving().await;
