@@ -33,6 +33,7 @@
 mod cut;
 mod cutter;
 mod imagined;
+mod recess;
 
 use std::{fmt, time::Duration};
 
@@ -47,6 +48,7 @@ use self::cutter::Order;
 pub(crate) use self::{
     cutter::Cutter,
     imagined::{imagined, standing},
+    recess::{Recess, RecessDesk, Recesses, rest},
 };
 
 /// Where partitions are ordered.
@@ -54,6 +56,7 @@ pub(crate) use self::{
 pub struct PartitionDesk {
     orders: mpsc::Sender<Order>,
     cuts: mpsc::Sender<Cut>,
+    recesses: RecessDesk,
     limit: Duration,
 }
 
@@ -93,6 +96,8 @@ pub enum Task {
     },
     /// Find out who computes on this device.
     Look(DeviceId),
+    /// Find out how much of this device's memory is used.
+    Measure(DeviceId),
 }
 
 /// Why a partition was not made or not removed.
@@ -143,14 +148,14 @@ pub enum Why {
 const WAITING: usize = 64;
 
 /// Makes the desk and the one who serves it, with the library as it is while there is a connection.
-/// What is done is told to `cuts`.
+/// What is done is told to `cuts`. Who has to have the library let go of asks at `recesses`.
 pub(crate) fn open(
     limit: Duration,
     library: watch::Receiver<Option<Nvml>>,
-    cuts: mpsc::Sender<Cut>,
+    (cuts, recesses): (mpsc::Sender<Cut>, RecessDesk),
 ) -> (PartitionDesk, Cutter) {
     let (send, orders) = mpsc::channel(WAITING);
-    let desk = PartitionDesk { orders: send, cuts: cuts.clone(), limit };
+    let desk = PartitionDesk { orders: send, cuts: cuts.clone(), recesses, limit };
     (desk, Cutter::new(orders, library, cuts))
 }
 
@@ -201,6 +206,20 @@ impl PartitionDesk {
         self.order(task, job).await
     }
 
+    /// How many bytes of its memory are used, without what the driver keeps for itself. Drivers before 510
+    /// do not tell, nor does a GPU that has the host's memory.
+    pub(crate) async fn memory_used(&self, device: &DeviceId) -> Result<u64, PartitionError> {
+        let task = Task::Measure(device.clone());
+        let device = device.clone();
+        let job = move |nvml: &Nvml| Ok(nvml.gpu_with_uuid(device.as_str())?.memory_used()?);
+        self.order(task, job).await
+    }
+
+    /// Waits until nobody in the agent has the GPUs open; `None` where the agent ends.
+    pub(crate) async fn recess(&self) -> Option<Recess> {
+        self.recesses.begin().await
+    }
+
     async fn order<T: Send + 'static>(
         &self,
         task: Task,
@@ -231,7 +250,7 @@ impl Task {
     pub fn gpu(&self) -> &DeviceId {
         match self {
             Self::Make(partition) | Self::Remove(partition) => &partition.gpu,
-            Self::RemoveDevice { gpu, .. } | Self::Look(gpu) => gpu,
+            Self::RemoveDevice { gpu, .. } | Self::Look(gpu) | Self::Measure(gpu) => gpu,
         }
     }
 }
@@ -242,6 +261,7 @@ impl fmt::Display for Task {
             Self::Make(partition) => write!(f, "make MIG partition {partition}"),
             Self::Remove(partition) => write!(f, "remove MIG partition {partition}"),
             Self::Look(device) => write!(f, "tell who computes on {device}"),
+            Self::Measure(device) => write!(f, "tell how much memory of {device} is used"),
             Self::RemoveDevice { gpu, device } => write!(f, "remove MIG device {device} of {gpu}"),
         }
     }
