@@ -102,7 +102,14 @@ pub enum Fault {
         /// Index of the GPU.
         gpu: usize,
     },
-    /// The GPU is reset: faults in force end, volatile counters are zero.
+    /// So much of its memory is used though no process has it.
+    MemoryKept {
+        /// Index of the GPU.
+        gpu: usize,
+        /// How much.
+        mib: u64,
+    },
+    /// The GPU is reset: faults in force end, volatile counters are zero, memory is free.
     Recover {
         /// Index of the GPU.
         gpu: usize,
@@ -128,7 +135,7 @@ pub enum Fault {
 #[error(
     "`{0}` is not a fault; there are xid:79@3, xid:79@3/1, ecc@3, ecc-count@3, remap-pending@3, \
      remap-failed@3, nvlink:5@3, fabric@3, thermal@3, power@3, lost@3, error:15@3, slow:250@3, \
-     hang@3, no-compute-instance@3, recover@3, add, remove@3, where 3 is the index of a GPU and 1 the \
+     memory:4096@3, hang@3, no-compute-instance@3, recover@3, add, remove@3, where 3 is the index of a GPU and 1 the \
      id of a GPU instance; and {GRAMMAR}"
 )]
 pub struct FaultSyntaxError(String);
@@ -151,6 +158,7 @@ impl Fault {
             | Self::Power { gpu }
             | Self::Lost { gpu }
             | Self::Error { gpu, .. }
+            | Self::MemoryKept { gpu, .. }
             | Self::Slow { gpu, .. }
             | Self::Hang { gpu }
             | Self::NoComputeInstance { gpu }
@@ -177,6 +185,7 @@ impl fmt::Display for Fault {
             Self::Lost { gpu } => write!(f, "lost@{gpu}"),
             Self::Error { gpu, code } => write!(f, "error:{code}@{gpu}"),
             Self::Slow { gpu, millis } => write!(f, "slow:{millis}@{gpu}"),
+            Self::MemoryKept { gpu, mib } => write!(f, "memory:{mib}@{gpu}"),
             Self::Hang { gpu } => write!(f, "hang@{gpu}"),
             Self::NoComputeInstance { gpu } => write!(f, "no-compute-instance@{gpu}"),
             Self::Recover { gpu } => write!(f, "recover@{gpu}"),
@@ -217,6 +226,7 @@ fn parse(text: &str) -> Option<Fault> {
         Some(("nvlink", port)) => Fault::LinkDown { gpu, port: port.parse().ok()? },
         Some(("error", code)) => Fault::Error { gpu, code: code.parse().ok()? },
         Some(("slow", millis)) => Fault::Slow { gpu, millis: millis.parse().ok()? },
+        Some(("memory", mib)) => Fault::MemoryKept { gpu, mib: mib.parse().ok()? },
         Some(_) => return None,
         None => match what {
             "ecc" => Fault::DoubleBitEcc { gpu },
@@ -244,7 +254,7 @@ mod tests {
     #[test]
     fn every_fault_reads_back_as_it_is_written() {
         let all = "xid:79@3 xid:79@3/1 ecc@0 ecc-count@1 remap-pending@1 remap-failed@1 \
-                   nvlink:5@2 fabric@2 thermal@2 power@2 lost@3 error:15@3 slow:250@3 hang@3 \
+                   nvlink:5@2 fabric@2 thermal@2 power@2 lost@3 error:15@3 slow:250@3 memory:4096@3 hang@3 \
                    no-compute-instance@3 recover@3 add remove@7 unplug:eth0 plug:0000:17:00.0 replug:stick=2-1.4 \
                    unbind:u250-0 bind:0000:17:00.2=vfio-pci vfs:mlx5_0=4 group:ens1f0v1=99 \
                    set:u250-0:rom.u.1/VBNV=x set:0000:3b:00.1:ready=0x0 unset:u250-0:rom.u.1 \

@@ -23,11 +23,11 @@ mod config_space;
 mod device;
 mod installation;
 mod iommu;
-mod mps;
 mod network;
 mod nvidia;
 mod pci;
 mod platform;
+mod programs;
 mod rdma;
 mod route;
 
@@ -90,7 +90,7 @@ impl Tree {
         tree.happened(model);
         if let Some(driver) = model.loaded_driver() {
             tree.driver(model, driver);
-            tree.mps();
+            tree.programs();
             tree.installation(driver);
         }
         tree

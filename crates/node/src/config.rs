@@ -59,8 +59,8 @@ pub use sharing::{
 };
 pub use shipped::{DeviceProfile, UnknownProfile};
 pub use source::{
-    Find, Give, GivenMount, GivenNode, Handover, Link, Probe, Processes, SourceRule, Step,
-    StepAction, Test, Unit,
+    Find, Give, GivenMount, GivenNode, Handover, Link, Memory, Probe, Processes, Reset, SourceRule,
+    Step, StepAction, Test, Unit,
 };
 
 /// Everything the agent needs to know, checked.

@@ -29,6 +29,7 @@ mod service;
 mod slices;
 mod status;
 mod terms;
+mod time_slice;
 
 pub(crate) use driver::{Driver, Surroundings, restore};
 pub(crate) use record::{Records, Stage};

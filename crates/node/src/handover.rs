@@ -28,8 +28,10 @@ mod claims;
 mod desk;
 mod idle;
 mod link;
+mod memory;
 mod proof;
 mod record;
+mod reset;
 mod slot;
 mod state;
 mod steps;
@@ -62,9 +64,10 @@ use crate::{
     clock::{Clock, until},
     config::{Config, HandoverLimits},
     holders::{ByPod, Glance, Holders, HoldersDesk, by_pod},
-    host::Host,
+    host::{Host, Roots},
     ledger::Ledger,
     metrics::HandoverMetrics,
+    nvidia_smi::NvidiaSmi,
     partitions::PartitionDesk,
 };
 
@@ -105,6 +108,7 @@ pub(crate) struct Handovers {
 struct Ground {
     clock: Clock,
     host: Host,
+    nvidia_smi: NvidiaSmi,
     file: RecordFile,
     kubelet_record: PathBuf,
     limits: HandoverLimits,
@@ -161,6 +165,7 @@ impl Handovers {
             clock,
             file: RecordFile::new(&config.state_dir, host.clone()),
             host,
+            nvidia_smi: NvidiaSmi::new(&Roots::new(config)),
             kubelet_record: plugins.join(checkpoint::FILE),
             limits: config.handover,
             look_interval: config.session.look_interval,
@@ -346,6 +351,9 @@ impl Handovers {
             writing: slot.writing.clone(),
             asking: slot.asking.clone(),
             gpus: self.tidings.gpus.clone(),
+            nvidia_smi: self.ground.nvidia_smi.clone(),
+            neighbours: care.neighbours.clone(),
+            ledger: self.tidings.ledger.clone(),
         };
         let on_disk = recorded(self.written.clone(), self.newest.borrow().0);
         let (id, limit) = (id.clone(), self.ground.limits.prepare_deadline);

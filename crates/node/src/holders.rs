@@ -26,7 +26,7 @@ use windlass_core::{device::DeviceId, resource::ResourceName};
 pub use ask::{AskError, allocatable, ask};
 pub use owners::{Owner, Owners, owners};
 pub(crate) use record::{ByPod, RecordError, by_pod, checkpoint};
-pub(crate) use sight::{Glance, Sight};
+pub(crate) use sight::{Glance, Sight, patience};
 
 use crate::{causes, offer::token};
 

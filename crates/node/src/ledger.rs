@@ -11,7 +11,7 @@
 //! # Guarantees
 //!
 //! To take is one step: of an Allocate and a Prepare that want one device, whichever comes second is
-//! refused, and is told who has it. A device is in the way of its parts, and a part of its whole. No claim
+//! refused, and is told by what it is held. A device is in the way of its parts, and a part of its whole. No claim
 //! gets anything before it is known what containers have.
 //!
 //! # Assumptions
@@ -275,6 +275,11 @@ impl Ledger {
         holds.find(|hold| hold.usage != Use::Admin).map(|hold| &hold.claim)
     }
 
+    /// Whether anybody has a device, or something of the same silicon.
+    pub(crate) fn is_in_use(&self, it: &Footprint) -> bool {
+        self.container(it).is_some() || self.claim(it).is_some()
+    }
+
     /// Whether a claim has just this, and not only to look at it.
     pub(crate) fn is_claimed(&self, id: &DeviceId) -> bool {
         self.holds(id).any(|hold| hold.usage != Use::Admin)
@@ -370,13 +375,22 @@ impl Conflict {
     fn held(of: &Footprint, holder: Holder) -> Self {
         Self::Held { device: of.device.clone(), holder }
     }
+
+    /// The claim that has the device, for the node's own log: what this displays is told to whoever wanted it,
+    /// whose business another's name is not.
+    pub(crate) fn holder(&self) -> Option<&ClaimRef> {
+        match self {
+            Self::Held { holder: Holder::Claim(claim), .. } => Some(claim),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Container(resource) => write!(f, "a container, as {resource}"),
-            Self::Claim(claim) => write!(f, "claim {claim}"),
+            Self::Claim(_) => f.write_str("another claim"),
         }
     }
 }

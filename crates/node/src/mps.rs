@@ -45,6 +45,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_core::device::DeviceId;
 
+pub(crate) use self::want::is_older_than_volta;
 use self::{daemon::Daemon, ground::Ground};
 pub use self::{
     place::{MpsGrant, MpsPlaces},

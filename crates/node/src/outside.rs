@@ -7,4 +7,4 @@ mod program;
 
 pub(crate) use http::{GetError, get};
 pub(crate) use patience::{Late, Patience};
-pub(crate) use program::{ProgramError, run};
+pub(crate) use program::{ProgramError, run, run_to_end};

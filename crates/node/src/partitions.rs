@@ -12,7 +12,8 @@
 //! [`PartitionDesk::make`] with a [`Partition`] out of `Device::partitions` gives the UUID of a MIG
 //! device: the GPU instance at that place, and the compute instance that fills it. The source of the
 //! GPU looks at once, so that the device is in the inventory a moment after the answer, with its nodes,
-//! its capacities and `Device::partition`. [`PartitionDesk::remove`] undoes it.
+//! its capacities and `Device::partition`. [`PartitionDesk::remove`] undoes it, and the inventory forgets the
+//! device, which nobody has any more.
 //!
 //! A whole GPU is had with [`PartitionDesk::turn_mig_off`], and can be cut after [`PartitionDesk::turn_mig_on`].
 //!
@@ -36,6 +37,7 @@ mod cut;
 mod cutter;
 mod imagined;
 mod mode;
+mod recess;
 mod whole;
 
 use std::{fmt, time::Duration};
@@ -51,6 +53,7 @@ use self::cutter::Order;
 pub(crate) use self::{
     cutter::Cutter,
     imagined::{imagined, standing},
+    recess::{Recess, RecessDesk, Recesses, rest},
     whole::{switches_at_once, whole},
 };
 
@@ -58,7 +61,18 @@ pub(crate) use self::{
 #[derive(Clone, Debug)]
 pub struct PartitionDesk {
     orders: mpsc::Sender<Order>,
+    cuts: mpsc::Sender<Cut>,
+    recesses: RecessDesk,
     limit: Duration,
+}
+
+/// What the source of the GPUs is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// A GPU was cut, or left as it was: it is to be looked at again.
+    Done(DeviceId),
+    /// This MIG device was removed by an order, for good.
+    Removed(DeviceId),
 }
 
 /// A partition was not made or not removed.
@@ -92,6 +106,8 @@ pub enum Task {
     TurnOff(DeviceId),
     /// Find out who computes on this device.
     Look(DeviceId),
+    /// Find out how much of this device's memory is used.
+    Measure(DeviceId),
 }
 
 /// Why a partition was not made or not removed.
@@ -145,14 +161,15 @@ pub enum Why {
 const WAITING: usize = 64;
 
 /// Makes the desk and the one who serves it, with the library as it is while there is a connection.
-/// Each GPU that was cut is told to `cuts`.
+/// What is done is told to `cuts`. Who has to have the library let go of asks at `recesses`.
 pub(crate) fn open(
     limit: Duration,
     library: watch::Receiver<Option<Nvml>>,
-    cuts: mpsc::Sender<DeviceId>,
+    (cuts, recesses): (mpsc::Sender<Cut>, RecessDesk),
 ) -> (PartitionDesk, Cutter) {
     let (send, orders) = mpsc::channel(WAITING);
-    (PartitionDesk { orders: send, limit }, Cutter::new(orders, library, cuts))
+    let desk = PartitionDesk { orders: send, cuts: cuts.clone(), recesses, limit };
+    (desk, Cutter::new(orders, library, cuts))
 }
 
 // === impl PartitionDesk ===
@@ -167,8 +184,13 @@ impl PartitionDesk {
 
     /// Removes what stands at that place with that profile, if anything does.
     pub async fn remove(&self, partition: &Partition) -> Result<(), PartitionError> {
-        let standing = partition.clone();
-        let job = move |nvml: &Nvml| cut::remove(nvml, &standing);
+        let (standing, cuts) = (partition.clone(), self.cuts.clone());
+        let job = move |nvml: &Nvml| {
+            if let Some(device) = cut::remove(nvml, &standing)? {
+                removed(&cuts, device);
+            }
+            Ok(())
+        };
         self.order(Task::Remove(partition.clone()), job).await
     }
 
@@ -180,8 +202,13 @@ impl PartitionDesk {
         device: &DeviceId,
     ) -> Result<(), PartitionError> {
         let task = Task::RemoveDevice { gpu: gpu.clone(), device: device.clone() };
-        let device = device.clone();
-        self.order(task, move |nvml: &Nvml| cut::remove_device(nvml, &device)).await
+        let (device, cuts) = (device.clone(), self.cuts.clone());
+        let job = move |nvml: &Nvml| {
+            cut::remove_device(nvml, &device)?;
+            removed(&cuts, device);
+            Ok(())
+        };
+        self.order(task, job).await
     }
 
     /// Turns MIG on, or finds it on. Whoever asks has seen to it that nobody has the GPU.
@@ -204,6 +231,20 @@ impl PartitionDesk {
         self.order(task, job).await
     }
 
+    /// How many bytes of its memory are used, without what the driver keeps for itself. Drivers before 510
+    /// do not tell, nor does a GPU that has the host's memory.
+    pub(crate) async fn memory_used(&self, device: &DeviceId) -> Result<u64, PartitionError> {
+        let task = Task::Measure(device.clone());
+        let device = device.clone();
+        let job = move |nvml: &Nvml| Ok(nvml.gpu_with_uuid(device.as_str())?.memory_used()?);
+        self.order(task, job).await
+    }
+
+    /// Waits until nobody in the agent has the GPUs open; `None` where the agent ends.
+    pub(crate) async fn recess(&self) -> Option<Recess> {
+        self.recesses.begin().await
+    }
+
     async fn order<T: Send + 'static>(
         &self,
         task: Task,
@@ -221,6 +262,12 @@ impl PartitionDesk {
     }
 }
 
+/// Whoever ordered it may have given up, and would not know what it was.
+fn removed(cuts: &mpsc::Sender<Cut>, device: DeviceId) {
+    // Where there is no room it counts as vanished, of which some are kept.
+    let _ = cuts.try_send(Cut::Removed(device));
+}
+
 // === impl Task ===
 
 impl Task {
@@ -231,7 +278,8 @@ impl Task {
             Self::RemoveDevice { gpu, .. }
             | Self::TurnOn(gpu)
             | Self::TurnOff(gpu)
-            | Self::Look(gpu) => gpu,
+            | Self::Look(gpu)
+            | Self::Measure(gpu) => gpu,
         }
     }
 }
@@ -244,6 +292,7 @@ impl fmt::Display for Task {
             Self::TurnOn(gpu) => write!(f, "turn MIG on for {gpu}"),
             Self::TurnOff(gpu) => write!(f, "turn MIG off for {gpu}"),
             Self::Look(device) => write!(f, "tell who computes on {device}"),
+            Self::Measure(device) => write!(f, "tell how much memory of {device} is used"),
             Self::RemoveDevice { gpu, device } => write!(f, "remove MIG device {device} of {gpu}"),
         }
     }

@@ -1,6 +1,7 @@
 //! The library's own state: who uses it, and the machine as last read.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File, Metadata},
     io::Read as _,
     os::unix::fs::MetadataExt as _,
@@ -9,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use windlass_machine::{Machine, Model, mig::Refused, state::Gpu};
+use windlass_machine::{Fault, Machine, MachineError, Model, mig::Refused, state::Gpu};
 
 use crate::{
     events, origin,
@@ -17,16 +18,24 @@ use crate::{
     watch,
 };
 
-static LIBRARY: RwLock<Library> = RwLock::new(Library { users: 0, state_file: None, seen: None });
+static LIBRARY: RwLock<Library> =
+    RwLock::new(Library { users: 0, state_file: None, seen: None, opened: None });
 
 /// Since when this process uses the library.
 static STARTED: OnceLock<Instant> = OnceLock::new();
+
+/// What each process that uses the library has a lock on, and where `nvidia-smi` tells of resets; both in
+/// the machine's folder.
+const IN_USE: &str = "in-use";
+const RESETS: &str = "nvidia-smi";
 
 struct Library {
     /// `nvmlInit` less `nvmlShutdown`.
     users: u32,
     state_file: Option<Arc<Path>>,
     seen: Option<Seen>,
+    /// Tells a reset that the GPUs are in use.
+    opened: Option<File>,
 }
 
 /// The state as last read. Its file stays open, so that no other file gets its inode number.
@@ -52,6 +61,9 @@ pub(crate) fn init() -> Answer {
         library.state_file = origin::state_file().map(Arc::from);
     }
     library.read_again()?;
+    if library.users == 0 {
+        library.open_gpus()?;
+    }
     library.users += 1;
     STARTED.get_or_init(Instant::now);
     Ok(())
@@ -62,7 +74,7 @@ pub(crate) fn shutdown() -> Answer {
     let mut library = write();
     library.users = library.users.checked_sub(1).ok_or(Status::UNINITIALIZED)?;
     if library.users == 0 {
-        library.seen = None;
+        (library.seen, library.opened) = (None, None);
         // Who waits asks for the machine again, and for that needs the lock.
         drop(library);
         events::free_all();
@@ -128,6 +140,16 @@ impl Library {
         path.ok_or(Status::UNINITIALIZED)
     }
 
+    /// Opens the GPUs, so that `nvidia-smi` resets none, and finds those reset that it did reset before.
+    fn open_gpus(&mut self) -> Answer {
+        let folder = self.state_file.as_deref().and_then(Path::parent);
+        let folder = folder.ok_or(Status::DRIVER_NOT_LOADED)?;
+        let opened = File::create(folder.join(IN_USE)).ok();
+        self.opened = opened.filter(|opened| opened.lock_shared().is_ok());
+        let told = fs::read_dir(folder.join(RESETS)).into_iter().flatten().flatten();
+        told.map(|file| file.path()).try_for_each(|told| find_reset(folder, &told))
+    }
+
     /// The model, if the file is still the one that was read.
     fn seen_as(&self, now: Stamp) -> Option<Arc<Model>> {
         self.seen.as_ref().filter(|seen| seen.stamp == now).map(|seen| Arc::clone(&seen.model))
@@ -164,6 +186,19 @@ impl Stamp {
             modified: (found.mtime(), found.mtime_nsec()),
         }
     }
+}
+
+/// Resets a GPU, if the file tells that it was.
+fn find_reset(folder: &Path, told: &Path) -> Answer {
+    let name = told.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let Some(uuid) = name.strip_suffix(".reset") else { return Ok(()) };
+    let reset = || -> Result<(), MachineError> {
+        let machine = Machine::open(folder)?;
+        let gpu = machine.model()?.gpus.iter().position(|gpu| gpu.uuid == uuid);
+        gpu.map_or(Ok(()), |gpu| machine.inject(&Fault::Recover { gpu }))
+    };
+    reset().map_err(|_| Status::OPERATING_SYSTEM)?;
+    fs::remove_file(told).map_err(|_| Status::OPERATING_SYSTEM)
 }
 
 /// The state is replaced as a whole, so what a panic left behind is still good.

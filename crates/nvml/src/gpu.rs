@@ -112,14 +112,24 @@ impl Gpu {
     /// Frame buffer memory; `None` for a GPU that shares the host's. The driver reads it from the
     /// device, so that it serves as a probe.
     pub fn memory(&self) -> Result<Option<Memory>> {
+        match self.memory_v2().optional()? {
+            Some(newer) => Ok(Some(Memory { total: newer.total, used: newer.used })),
+            None => self.memory_before_510(),
+        }
+    }
+
+    /// How much of its memory, or of a MIG device's, is allocated, in bytes: without what the driver keeps for
+    /// itself, which drivers before 510 do not tell apart.
+    pub fn memory_used(&self) -> Result<u64> {
+        self.memory_v2().map(|memory| memory.used)
+    }
+
+    fn memory_v2(&self) -> Result<sys::nvmlMemory_v2_t> {
         // SAFETY: integers, for which all zeros is a value.
         let mut memory: sys::nvmlMemory_v2_t = unsafe { std::mem::zeroed() };
         memory.version = versioned::<sys::nvmlMemory_v2_t>(2);
-        let newer = call!(self.table, nvmlDeviceGetMemoryInfo_v2, self.handle.0, &raw mut memory);
-        match newer.optional()? {
-            Some(()) => Ok(Some(Memory { total: memory.total, used: memory.used })),
-            None => self.memory_before_510(),
-        }
+        call!(self.table, nvmlDeviceGetMemoryInfo_v2, self.handle.0, &raw mut memory)?;
+        Ok(memory)
     }
 
     /// Drivers before 510 know only the first version.

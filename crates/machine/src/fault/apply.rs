@@ -96,6 +96,7 @@ impl Model {
             Fault::Lost { .. } => gpu.faults.lost = true,
             Fault::Error { code, .. } => gpu.faults.error = Some(code),
             Fault::Slow { millis, .. } => gpu.faults.slow_ms = millis,
+            Fault::MemoryKept { mib, .. } => gpu.live.memory_used_mib = mib,
             Fault::Hang { .. } => gpu.faults.hang = true,
             Fault::NoComputeInstance { .. } => {
                 gpu.faults.compute_instance_error = Some(UNKNOWN);
@@ -174,12 +175,13 @@ impl Gpu {
         self.live.ecc_aggregate.uncorrected += 1;
     }
 
-    /// What a GPU reset does: faults end, volatile counters are zero, waiting rows are remapped.
+    /// What a GPU reset does: faults end, volatile counters are zero, memory is free, waiting rows are remapped.
     fn reset(&mut self) {
         let remapped = self.live.remapped;
         let replaced = u32::from(remapped.pending);
         self.faults = crate::state::Faults::default();
         self.live = Live {
+            memory_used_mib: 0,
             ecc_volatile: crate::state::EccCounts::default(),
             remapped: RemappedRows {
                 uncorrected: remapped.uncorrected + replaced,

@@ -37,14 +37,13 @@ const EGL_GBM: [&str; 2] = ["libnvidia-egl-gbm.so.1.1.2", "libnvidia-egl-gbm.so.
 /// A library of the same name pattern that is none of the driver's.
 const STRANGER: [&str; 2] = ["libnvidia-container.so.1.17.8", "libnvidia-container.so.1"];
 
-/// Programs, but for the one that controls MPS.
-const PROGRAMS: [&str; 6] = [
+/// Programs that do nothing.
+const PROGRAMS: [&str; 5] = [
     "nvidia-cuda-mps-server",
     "nvidia-debugdump",
     "nvidia-imex",
     "nvidia-imex-ctl",
     "nvidia-persistenced",
-    "nvidia-smi",
 ];
 
 /// Firmware of the GPU's system processor, by generation.

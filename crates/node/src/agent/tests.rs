@@ -191,7 +191,7 @@ async fn a_gpu_that_a_claim_has_is_no_pods_until_the_claim_let_go() {
     let gpu = agent.gpus().remove(0);
     agent.claim(&gpu).expect("free");
     node.counts((8, 7)).await;
-    assert_eq!(agent.obstacle(&gpu).as_deref(), Some("held by claim team/train"));
+    assert_eq!(agent.obstacle(&gpu).as_deref(), Some("held by another claim"));
     node.kubelet.admit(pod("greedy", 8)).await.expect_err("one is the claim's");
     agent.ledger.release_claim("uid");
     node.counts((8, 8)).await;
@@ -252,7 +252,7 @@ async fn a_node_moves_from_the_one_way_to_the_other_and_back_while_devices_are_h
     node.kubelet.delete(&uid).await;
     agent.offer(DraOffer::Off);
     node.counts((8, 7)).await;
-    assert_eq!(agent.obstacle(&free[0]).as_deref(), Some("held by claim team/train"));
+    assert_eq!(agent.obstacle(&free[0]).as_deref(), Some("held by another claim"));
     agent.ledger.release_claim("uid");
     node.counts((8, 8)).await;
     node.kubelet.admit(pod("all", 8)).await.expect("all are free");

@@ -168,6 +168,14 @@ pub struct Handover {
     pub release: Vec<Step>,
 }
 
+impl Handover {
+    /// Whether devices are reset.
+    pub fn resets(&self) -> bool {
+        let mut steps = self.prepare.iter().chain(&self.release);
+        steps.any(|step| matches!(step.action, StepAction::Reset(_)))
+    }
+}
+
 /// One step of a hand-over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -193,6 +201,13 @@ pub enum StepAction {
     },
     /// Waiting for the programs on a GPU of NVIDIA's.
     Processes(Processes),
+    /// Waiting until no more of a GPU's memory is used than this, in bytes.
+    Memory {
+        /// The most.
+        most: u64,
+    },
+    /// The reset of a GPU of NVIDIA's.
+    Reset(Reset),
     /// The state of a network interface that comes back.
     Link(Link),
 }
@@ -203,6 +218,22 @@ pub enum StepAction {
 pub enum Processes {
     /// Nobody.
     None,
+}
+
+/// What is free of a GPU's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Memory {
+    /// All, but for what the driver itself uses.
+    Free,
+}
+
+/// What is reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Reset {
+    /// The whole GPU.
+    Gpu,
 }
 
 /// How a network interface is to be.

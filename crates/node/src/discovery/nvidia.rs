@@ -28,16 +28,12 @@ mod samples;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::{JoinSet, spawn_blocking},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_core::{
-    device::{DeviceId, SourceName},
-    health::Reason,
-    inventory::SourceState,
-};
+use windlass_core::{device::SourceName, health::Reason, inventory::SourceState};
 use windlass_nvml::{LoadError, Nvml, NvmlError};
 
 use self::{
@@ -54,7 +50,7 @@ use crate::{
     config::Config,
     evidence::{EvidenceFile, Records},
     host::{Host, Roots},
-    partitions::{self, Cutter, PartitionDesk},
+    partitions::{self, Cut, Cutter, PartitionDesk, Recess, RecessDesk, Recesses, rest},
     telemetry::{Telemetry, TelemetryReceiver},
 };
 
@@ -79,9 +75,12 @@ pub(super) struct Nvidia {
     telemetry: watch::Sender<Arc<Telemetry>>,
     /// The library while there is a connection, for whoever cuts GPUs.
     library_in_use: watch::Sender<Option<Nvml>>,
-    /// The GPUs that were cut, each to be looked at again.
-    cuts: mpsc::Receiver<DeviceId>,
-    to_cuts: mpsc::Sender<DeviceId>,
+    /// What is done to GPUs by those who cut them.
+    cuts: mpsc::Receiver<Cut>,
+    to_cuts: mpsc::Sender<Cut>,
+    /// Who has to have the GPUs closed for a while.
+    recesses: Recesses,
+    to_recesses: RecessDesk,
 }
 
 /// Why there is no connection to the driver.
@@ -107,12 +106,14 @@ enum Ended {
     Changed,
     /// A GPU stays lost; what a reset brought back is seen by a new initialisation only.
     Lost,
+    /// Somebody resets a GPU, which takes that nobody has it open.
+    Recess(oneshot::Sender<Recess>),
 }
 
 /// The longest time between two initialisations for the sake of a lost GPU.
 const MOST_PATIENCE: Duration = Duration::from_secs(600);
 
-/// GPUs that were cut and not looked at since; what is more is found by the regular look.
+/// What was done and not looked at since; what is more is found by the regular look.
 const MOST_CUTS: usize = 64;
 
 /// How many slow calls it takes to cut a GPU: two that make, or two that undo, and time to wait for
@@ -125,6 +126,7 @@ impl Nvidia {
     pub(super) fn new(config: &Config, policy: PolicyWatch, host: Host, clock: Clock) -> Self {
         let quiet_period = policy.current().quiet_period;
         let (to_cuts, cuts) = mpsc::channel(MOST_CUTS);
+        let (to_recesses, recesses) = RecessDesk::new();
         Self {
             library: config.driver.nvml_library.clone(),
             roots: Roots::new(config),
@@ -141,13 +143,16 @@ impl Nvidia {
             library_in_use: watch::Sender::default(),
             cuts,
             to_cuts,
+            recesses,
+            to_recesses,
         }
     }
 
     /// Who cuts its GPUs, and how others have that done.
     pub(super) fn partitions(&self) -> (PartitionDesk, Cutter) {
         let limit = self.policy.current().call_deadline * CUT_CALLS;
-        partitions::open(limit, self.library_in_use.subscribe(), self.to_cuts.clone())
+        let to_source = (self.to_cuts.clone(), self.to_recesses.clone());
+        partitions::open(limit, self.library_in_use.subscribe(), to_source)
     }
 
     /// What the GPUs measure. It is read while there is a receiver.
@@ -188,14 +193,27 @@ impl Nvidia {
                 Ok(connection) => match self.serve(connection, &to, &stop).await {
                     Ended::Stopped => return,
                     Ended::Changed | Ended::Lost => continue,
+                    Ended::Recess(request) => {
+                        self.rest(request, &stop).await;
+                        continue;
+                    }
                 },
                 Err(error) => self.go_without(&error, &to),
             }
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = sleep(self.policy.current().probe_interval) => {}
+                Some(request) = self.recesses.recv() => self.rest(request, &stop).await,
                 () = self.policy.changed() => self.known.set_quiet_period(self.quiet_period()),
             }
+        }
+    }
+
+    /// Leaves the driver alone until whoever asked for that is done.
+    async fn rest(&mut self, first: oneshot::Sender<Recess>, stop: &CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = rest(first, &mut self.recesses) => {}
         }
     }
 
@@ -241,6 +259,7 @@ impl Nvidia {
                 tracing::info!("NVIDIA driver or GPUs changed; initialising NVML again");
                 self.patience = self.quiet_period();
             }
+            Ended::Recess(_) => tracing::info!("NVML is shut down while a GPU is reset"),
             Ended::Lost => {
                 tracing::info!(after = ?self.patience, "a GPU stays lost; initialising NVML again");
                 self.patience = (self.patience * 2).min(MOST_PATIENCE);
@@ -265,10 +284,14 @@ impl Nvidia {
                     connection.adopt(self.policy.current());
                     None
                 }
-                Some(gpu) = self.cuts.recv() => {
-                    connection.look_again(&gpu, &self.known);
+                Some(cut) = self.cuts.recv() => {
+                    match cut {
+                        Cut::Done(gpu) => connection.look_again(&gpu, &self.known),
+                        Cut::Removed(device) => self.known.forget(&device),
+                    }
                     None
                 }
+                Some(request) = self.recesses.recv() => Some(Ended::Recess(request)),
                 ended = connection.step(&mut self.known) => ended,
             };
             if let Some(ended) = ended {

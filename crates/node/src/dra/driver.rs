@@ -28,6 +28,7 @@ use crate::{
     ledger::LedgerDesk,
     metrics::ClaimMetrics,
     mps::{MpsPlaces, MpsStates},
+    nvidia_smi::NvidiaSmi,
     partitions::PartitionDesk,
     state::NodeState,
 };
@@ -101,6 +102,7 @@ impl Driver {
             claims: cluster.clone().map(Claims::new),
             troubles: Troubles::default(),
             driver,
+            nvidia_smi: NvidiaSmi::new(&roots),
             roots,
             state,
             ledger,
@@ -138,13 +140,11 @@ impl Driver {
         let (desk, requests) = ClaimDesk::new(self.limits.claim_deadline);
         let serving = self.serving(desk, newest.subscribe()).run(stop.clone());
         let telling = self.telling(newest.subscribe(), stop);
-        let leftovers = leftovers::remove(self.ground.clone(), records.clone());
+        let leftovers = leftovers::keep(self.ground.clone(), newest.subscribe());
         let preparer = Preparer::new(self.ground, requests, records, (newest, receiver));
-        let served = async { tokio::join!(writing, preparer.run(), serving, telling) };
-        tokio::pin!(served);
         tokio::select! {
-            _ = &mut served => {}
-            () = leftovers => drop((&mut served).await),
+            _ = async { tokio::join!(writing, preparer.run(), serving, telling) } => {}
+            () = leftovers => {}
         }
     }
 

@@ -16,6 +16,7 @@ use windlass_core::{cdi::ContainerEdits, device::DeviceId};
 use super::{
     catalog::EntryName,
     record::{Entry, Held, Records, Stage},
+    time_slice::Interval,
 };
 use crate::{
     config::DriverName,
@@ -123,6 +124,7 @@ impl DeviceInfo {
             device,
             partition: None,
             usage: if self.share.is_some() { Use::Share } else { Use::Alone },
+            interval: Interval::Default,
             requests: self.request_names.unwrap_or_default(),
             cdi,
             share: self.share,

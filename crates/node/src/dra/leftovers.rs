@@ -1,14 +1,19 @@
 //! Instances that nobody has, on GPUs on which instances are made for claims: they are removed when the
-//! driver starts, since they would be in the way of claims for ever.
+//! driver starts and when it comes to make instances, since they would be in the way of claims for ever.
 //!
 //! What a container or a claim has stays, by the ledger; so does what a process uses, by the driver.
 
-use tokio::time::{Duration, timeout};
+use tokio::{
+    sync::watch,
+    time::{Duration, timeout},
+};
 use windlass_core::device::{Device, DeviceId};
 
 use super::{prepare::Ground, record::Records};
 use crate::{
     causes,
+    config::DraPartitions,
+    kept::Versioned,
     ledger::{ClaimRef, Ledger, Use},
     offer::present_parts,
     state::NodeState,
@@ -17,22 +22,32 @@ use crate::{
 /// How long an instance takes at most to be missed after it was removed.
 const LOOK: Duration = Duration::from_secs(15);
 
-/// Removes what nobody has, as soon as it is known who has what.
-pub(super) async fn remove(ground: Ground, records: Records) {
+/// Removes what nobody has, each time that instances come to be made for claims.
+pub(super) async fn keep(ground: Ground, records: watch::Receiver<Versioned<Records>>) {
+    let mut state = ground.state.clone();
+    let is_on_demand = |state: &NodeState| state.policy.dra.partitions == DraPartitions::OnDemand;
+    let is_ready = |state: &NodeState| state.inventory.is_complete() && is_on_demand(state);
+    while state.wait_for(|state| is_ready(state)).await.is_ok() {
+        ground.ledger.known().await;
+        let known = records.borrow().1.clone();
+        remove(&ground, &known).await;
+        // Who waits in vain is noticed above.
+        drop(state.wait_for(|state| !is_on_demand(state)).await);
+    }
+    // The agent ends.
+    std::future::pending::<()>().await;
+}
+
+/// Removes what nobody has.
+async fn remove(ground: &Ground, records: &Records) {
     if records.values().flat_map(|entry| &entry.devices).any(|held| held.device.is_none()) {
         tracing::warn!("no MIG instance is removed: it is not known which ones claims have");
-        return;
-    }
-    let mut state = ground.state.clone();
-    let known = state.wait_for(|state| state.inventory.is_complete()).await.is_ok();
-    ground.ledger.known().await;
-    if !known {
         return;
     }
     let now = ground.state.borrow().clone();
     let ledger = ground.ledger.watch().borrow().clone();
     for (gpu, instance) in unknown(&now, &ledger) {
-        remove_one(&ground, (gpu, instance), &now).await;
+        remove_one(ground, (gpu, instance), &now).await;
     }
 }
 

@@ -14,6 +14,7 @@ use windlass_core::{
 use super::{
     claim::{Allotted, Claim, OpaqueConfig},
     terms::Limits,
+    time_slice::Interval,
 };
 
 /// What is said about devices, understood; what comes later counts for more.
@@ -38,8 +39,6 @@ pub(crate) enum OpaqueError {
         device: String,
         found: DeviceKind,
     },
-    #[error("{place}: {what} cannot be had by claims: leave it out")]
-    NotHad { place: String, what: &'static str },
     #[error("{place}: strategy {strategy} cannot be had for {device}: {why}")]
     Impossible { place: String, strategy: &'static str, device: String, why: &'static str },
 }
@@ -52,28 +51,18 @@ struct Wish {
     sharing: Option<Sharing>,
 }
 
-/// How the containers of a claim share its device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sharing {
-    /// By turns of the driver's usual length.
-    Usual,
-    /// By turns of another length.
-    Interval,
-    Mps(Limits),
-}
-
 /// What is said about a device, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asked<'a> {
     pub(super) place: &'a str,
-    pub(super) sharing: AskedSharing,
+    pub(super) sharing: Sharing,
 }
 
 /// How the containers of a claim are to share its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AskedSharing {
-    /// By the driver's usual turns.
-    TimeSlicing,
+pub(super) enum Sharing {
+    /// By turns of this length.
+    TimeSlicing(Interval),
     /// As clients of an MPS daemon.
     Mps(Limits),
 }
@@ -129,14 +118,6 @@ struct TimeSlicing {
     interval: Option<Interval>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
-enum Interval {
-    Default,
-    Short,
-    Medium,
-    Long,
-}
-
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Mps {
@@ -187,8 +168,9 @@ impl<'a> Configs<'a> {
                 _ => last = Some((config, wish)),
             }
         }
-        let asked = last.and_then(|(config, wish)| wish.asked(&config.place).transpose());
-        asked.transpose()
+        Ok(last.and_then(|(config, wish)| {
+            wish.sharing.map(|sharing| Asked { place: &config.place, sharing })
+        }))
     }
 }
 
@@ -209,19 +191,6 @@ impl Wish {
         };
         Ok(Self { kind, sharing })
     }
-
-    fn asked<'a>(&self, place: &'a str) -> Result<Option<Asked<'a>>, OpaqueError> {
-        let sharing = match self.sharing {
-            None => return Ok(None),
-            Some(Sharing::Usual) => AskedSharing::TimeSlicing,
-            Some(Sharing::Mps(limits)) => AskedSharing::Mps(limits),
-            Some(Sharing::Interval) => {
-                let what = "an interval other than Default";
-                return Err(OpaqueError::NotHad { place: place.to_owned(), what });
-            }
-        };
-        Ok(Some(Asked { place, sharing }))
-    }
 }
 
 // === impl Asked ===
@@ -230,8 +199,9 @@ impl Asked<'_> {
     /// Why what is asked cannot be had for a device.
     pub(super) fn impossible(&self, device: &str, why: &'static str) -> OpaqueError {
         let strategy = match self.sharing {
-            AskedSharing::TimeSlicing => "TimeSlicing",
-            AskedSharing::Mps(_) => "MPS",
+            Sharing::TimeSlicing(Interval::Default) => "TimeSlicing",
+            Sharing::TimeSlicing(_) => "TimeSlicing with an interval",
+            Sharing::Mps(_) => "MPS",
         };
         let (place, device) = (self.place.to_owned(), device.to_owned());
         OpaqueError::Impossible { place, strategy, device, why }
@@ -261,14 +231,13 @@ fn sharing(
     slices: Option<TimeSlicing>,
     mps: Option<Result<Limits, String>>,
 ) -> Result<Sharing, String> {
-    let interval = slices.as_ref().and_then(|it| it.interval).unwrap_or(Interval::Default);
+    let interval = slices.as_ref().and_then(|it| it.interval).unwrap_or_default();
     match (strategy, slices, mps) {
         (Strategy::TimeSlicing, _, Some(_)) => {
             Err("settings of MPS with strategy TimeSlicing".to_owned())
         }
         (Strategy::Mps, Some(_), _) => Err("settings of time slices with strategy MPS".to_owned()),
-        (Strategy::TimeSlicing, _, None) if interval == Interval::Default => Ok(Sharing::Usual),
-        (Strategy::TimeSlicing, _, None) => Ok(Sharing::Interval),
+        (Strategy::TimeSlicing, _, None) => Ok(Sharing::TimeSlicing(interval)),
         (Strategy::Mps, None, limits) => Ok(Sharing::Mps(limits.transpose()?.unwrap_or_default())),
     }
 }
@@ -329,10 +298,7 @@ mod tests {
     }
 
     /// What comes of configurations, each with the requests that it names, for a GPU.
-    fn check(
-        request: &str,
-        configs: &[(&[&str], Value)],
-    ) -> Result<Option<AskedSharing>, OpaqueError> {
+    fn check(request: &str, configs: &[(&[&str], Value)]) -> Result<Option<Sharing>, OpaqueError> {
         let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
         let config =
             |(position, (requests, parameters)): (usize, &(&[&str], Value))| OpaqueConfig {
@@ -367,8 +333,31 @@ mod tests {
             ("a/small", vec![(&["a/large"][..], mps.clone())], true),
         ] {
             let asked = check(request, &configs).expect("understood");
-            let is_mps = matches!(asked, Some(AskedSharing::Mps(_)));
+            let is_mps = matches!(asked, Some(Sharing::Mps(_)));
             assert_eq!(!is_mps, is_by_turns, "{request}: {configs:?}");
+        }
+    }
+
+    #[test]
+    fn both_spellings_have_the_intervals() {
+        let asked = |parameters: Value| check("a", &[(&[], parameters)]);
+        for (name, interval) in [
+            ("Default", Interval::Default),
+            ("Short", Interval::Short),
+            ("Medium", Interval::Medium),
+            ("Long", Interval::Long),
+        ] {
+            let ours = json!({
+                "apiVersion": OURS, "kind": "DeviceConfig",
+                "sharing": {"strategy": "TimeSlicing", "timeSlicing": {"interval": name}},
+            });
+            let nvidias = json!({
+                "apiVersion": NVIDIAS, "kind": "GpuConfig",
+                "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": name}},
+            });
+            for parameters in [ours, nvidias] {
+                assert_eq!(asked(parameters), Ok(Some(Sharing::TimeSlicing(interval))), "{name}");
+            }
         }
     }
 

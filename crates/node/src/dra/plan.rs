@@ -44,7 +44,7 @@ pub(crate) enum Refusal {
     Unknown { request: String, pool: String, device: String, why: &'static str },
     #[error("request {request}: {device} cannot be used: {why}")]
     NotWell { request: String, device: DeviceId, why: String },
-    #[error("request {request}: {device} is held by claim {by}")]
+    #[error("request {request}: {device} is held by another claim")]
     Taken { request: String, device: String, by: ClaimRef },
     #[error(
         "request {request}: {device} stands at {place} already, and was not made for this claim: it is \
@@ -104,6 +104,15 @@ pub(crate) fn takes(held: &[Held], state: &NodeState) -> Vec<(Footprint, Use)> {
     uses.into_iter().map(|(device, usage)| (state.kin.footprint(device), usage)).collect()
 }
 
+// === impl Refusal ===
+
+impl Refusal {
+    /// The claim that has what is wanted, for the node's own log: its name is no business of the other's.
+    pub(super) fn holder(&self) -> Option<&ClaimRef> {
+        if let Self::Taken { by, .. } = self { Some(by) } else { None }
+    }
+}
+
 // === impl Ground ===
 
 impl<'a> Ground<'a> {
@@ -160,13 +169,15 @@ impl<'a> Ground<'a> {
         if !chosen[position].is_there() {
             return Ok(chosen[position].held());
         }
-        // A variable that several devices of a request set is joined as far as the request has come: a
-        // container that gets all of them gets the last, and the last has them all.
-        let of_request =
-            chosen[..=position].iter().filter(|it| it.result.base_request() == request);
-        let together: Vec<_> = of_request.map(|it| &*it.device).collect();
         let names = self.grant(request, &[device])?.cdi_devices;
-        let mut edits = edits(self.grant(request, &together)?);
+        let mut edits = ContainerEdits::default();
+        // A container gets all devices of a request, and the request's variables with the last of them.
+        let is_of_request = |it: &&Chosen<'_>| it.result.base_request() == request;
+        if !chosen[position + 1..].iter().any(|it| is_of_request(&it)) {
+            let together = chosen[..=position].iter().filter(is_of_request);
+            let together: Vec<_> = together.map(|it| &*it.device).collect();
+            edits = variables(self.grant(request, &together)?);
+        }
         if let Some(limits) = terms.client {
             let client = limits.edits(device, self.mps);
             edits.env.extend(client.env);
@@ -219,6 +230,7 @@ impl Chosen<'_> {
             device: Some(partition.map_or_else(|| device.id.clone(), Partition::id)),
             partition: partition.filter(|_| usage != Use::Admin).cloned(),
             usage,
+            interval: terms.interval,
             requests: vec![result.base_request().to_owned()],
             cdi: Vec::new(),
             share: result.share.clone(),
@@ -255,7 +267,7 @@ fn check_daemons(chosen: &[Chosen<'_>]) -> Result<(), Refusal> {
 }
 
 /// What the standing documents do not say: they have nodes and mounts.
-fn edits(grant: Grant) -> ContainerEdits {
+fn variables(grant: Grant) -> ContainerEdits {
     let env = grant.envs.into_iter().map(|(name, value)| format!("{name}={value}"));
     ContainerEdits { env: env.collect(), ..ContainerEdits::default() }
 }

@@ -22,6 +22,7 @@ mod ground;
 mod partitions;
 mod release;
 mod slot;
+mod time_slices;
 
 use std::collections::BTreeMap;
 
@@ -196,9 +197,15 @@ impl Preparer {
             records: &records,
             mps: &self.ground.mps,
         };
-        let devices = plan(claim, &ground).map_err(|refusal| causes(&refusal))?;
+        let refused = |why: String, holder: Option<&ClaimRef>| {
+            if let Some(holder) = holder {
+                tracing::info!(claim = %claim.reference, %holder, why, "claim refused");
+            }
+            why
+        };
+        let devices = plan(claim, &ground).map_err(|it| refused(causes(&it), it.holder()))?;
         let taken = self.ground.ledger.take_for_claim(&claim.reference, &takes(&devices, &state));
-        taken.map_err(|conflict| conflict.to_string())?;
+        taken.map_err(|it| refused(it.to_string(), it.holder()))?;
         let slot = self.slots.get_mut(&claim.reference.uid);
         let slot = slot.expect("a slot that is worked on stays");
         slot.work = Some(if slot.entry.is_none() { Work::Beginning } else { Work::Acting });
@@ -224,6 +231,10 @@ impl Preparer {
             let ready = match ground.hand_over(&entry).await {
                 Ok(()) => ground.daemons_are_right(&entry).await,
                 refused => refused,
+            };
+            let ready = match ready {
+                Ok(()) if is_begun => ground.set_time_slices(&entry).await,
+                ready => ready,
             };
             if let Err(why) = ready {
                 return Event::Acted(uid, Err(Failed::Act(why)));

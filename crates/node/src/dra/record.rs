@@ -14,6 +14,7 @@ use windlass_core::{
     inventory::Inventory,
 };
 
+use super::time_slice::Interval;
 use crate::{
     causes, files,
     host::Host,
@@ -57,6 +58,9 @@ pub(crate) struct Held {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) partition: Option<Partition>,
     pub(crate) usage: Use,
+    /// How long turns on it are while the claim has it.
+    #[serde(default)]
+    pub(crate) interval: Interval,
     /// The requests that it is for, as the kubelet knows them.
     pub(crate) requests: Vec<String>,
     /// Qualified CDI names.
@@ -225,6 +229,7 @@ mod tests {
             device: Some("GPU-0".parse().expect("an id")),
             partition: None,
             usage: Use::Alone,
+            interval: Interval::Default,
             requests: vec!["gpu".to_owned()],
             cdi: vec!["windlass.dev/gpu=GPU-0".to_owned()],
             share: None,

@@ -10,13 +10,14 @@ use windlass_core::{
 use super::{
     catalog::Entry,
     claim::{Access, Allotted},
-    opaque::{Asked, AskedSharing, OpaqueError},
+    opaque::{Asked, OpaqueError, Sharing},
     portions::{PortionError, WHOLE},
+    time_slice::Interval,
 };
 use crate::{
     config::{DriverName, ShareMethod},
     ledger::{Portion, Use},
-    mps::MpsPlaces,
+    mps::{MpsPlaces, is_older_than_volta},
 };
 
 /// On which terms a claim has a device.
@@ -25,6 +26,8 @@ pub(super) struct Terms {
     pub(super) usage: Use,
     /// What its containers are limited to as clients of an MPS daemon, if they are.
     pub(super) client: Option<Limits>,
+    /// How long its programs' turns on the device are.
+    pub(super) interval: Interval,
 }
 
 /// What each program of a client is limited to.
@@ -74,21 +77,43 @@ impl Terms {
     fn with(self, asked: Asked<'_>, allocation: Allocation<'_>) -> Result<Self, OpaqueError> {
         let impossible = |why| Err(asked.impossible(&allocation.result.device, why));
         match (asked.sharing, self.usage, self.client) {
-            (AskedSharing::TimeSlicing, _, None) => Ok(self),
-            (AskedSharing::TimeSlicing, _, Some(_)) => impossible("claims share it by MPS"),
-            (AskedSharing::Mps(limits), _, Some(known)) => {
+            (Sharing::TimeSlicing(_), _, Some(_)) => impossible("claims share it by MPS"),
+            (Sharing::TimeSlicing(interval), usage, None) => {
+                match no_interval(usage, allocation.device).filter(|_| !interval.is_default()) {
+                    Some(why) => impossible(why),
+                    None => Ok(Self { interval, ..self }),
+                }
+            }
+            (Sharing::Mps(limits), _, Some(known)) => {
                 Ok(Self { client: Some(known.and(limits)), ..self })
             }
-            (AskedSharing::Mps(_), Use::Admin, _) => impossible("the claim only looks at it"),
-            (AskedSharing::Mps(_), Use::Share, _) => impossible("claims share it otherwise"),
-            (AskedSharing::Mps(_), Use::Portion(portion), _) if !portion.is_whole() => {
+            (Sharing::Mps(_), Use::Admin, _) => impossible("the claim only looks at it"),
+            (Sharing::Mps(_), Use::Share, _) => impossible("claims share it otherwise"),
+            (Sharing::Mps(_), Use::Portion(portion), _) if !portion.is_whole() => {
                 impossible("claims share it by time slices")
             }
-            (AskedSharing::Mps(limits), ..) => match no_mps(allocation.device) {
+            (Sharing::Mps(limits), ..) => match no_mps(allocation.device) {
                 Some(why) => impossible(why),
-                None => Ok(Self { usage: Use::Served, client: Some(limits) }),
+                None => Ok(Self { usage: Use::Served, client: Some(limits), ..self }),
             },
         }
+    }
+}
+
+/// Why the length of turns on a device cannot be set for a claim that has it so: it is the whole GPU's.
+fn no_interval(usage: Use, device: &Device) -> Option<&'static str> {
+    match (usage, device.kind) {
+        (Use::Admin, _) => Some("the claim only looks at it"),
+        (Use::Share, _) => Some("other claims share it"),
+        (Use::Portion(portion), _) if !portion.is_whole() => Some("other claims share it"),
+        (_, DeviceKind::Mig) => Some("it is a MIG instance, and an interval is a whole GPU's"),
+        (_, DeviceKind::Gpu) if device.is_nvidia() && device.partitioned => {
+            Some("it is in MIG mode")
+        }
+        (_, DeviceKind::Gpu) if device.is_nvidia() => {
+            is_older_than_volta(device).then_some("no interval can be set on a GPU before Volta")
+        }
+        _ => Some("it is no GPU of NVIDIA's"),
     }
 }
 
@@ -119,7 +144,7 @@ impl Allocation<'_> {
             Use::Portion(portion) if usage.needs_daemon() => Some(Limits::of(portion)),
             _ => None,
         };
-        Ok(Terms { usage, client })
+        Ok(Terms { usage, client, interval: Interval::Default })
     }
 
     fn refused(self, source: PortionError) -> TermsError {
@@ -158,6 +183,47 @@ impl Limits {
             env: env.chain(threads).chain(memory).collect(),
             mounts: mounts.map(|(container, host)| Mount::bound(host, container, true)).collect(),
             ..ContainerEdits::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use windlass_core::{
+        attribute::{AttributeName, AttributeValue},
+        device::SourceName,
+    };
+
+    use super::*;
+
+    fn gpu(capability: &str) -> Device {
+        let id = "GPU-0".parse().expect("an id");
+        let mut gpu = Device::new(id, DeviceKind::Gpu, SourceName::NVIDIA, Timestamp::UNIX_EPOCH);
+        let name = AttributeName::new("nvidia.com", "cudaComputeCapability");
+        gpu.attributes.insert(name, AttributeValue::version(capability));
+        gpu
+    }
+
+    #[test]
+    fn an_interval_is_for_who_has_a_whole_gpu_that_can_have_one() {
+        let cut = Device { partitioned: true, ..gpu("9.0.0") };
+        let part = Device { kind: DeviceKind::Mig, ..gpu("9.0.0") };
+        for (usage, device, refused) in [
+            (Use::Alone, gpu("7.0.0"), None),
+            (Use::Alone, gpu("6.1.0"), Some("before Volta")),
+            (Use::Alone, cut, Some("in MIG mode")),
+            (Use::Alone, part, Some("a MIG instance")),
+            (Use::Share, gpu("9.0.0"), Some("other claims share it")),
+            (Use::Admin, gpu("9.0.0"), Some("only looks at it")),
+        ] {
+            let why = no_interval(usage, &device);
+            let is_expected = match (why, refused) {
+                (None, None) => true,
+                (Some(why), Some(refused)) => why.contains(refused),
+                _ => false,
+            };
+            assert!(is_expected, "{usage:?} of {device:?}: {why:?}");
         }
     }
 }

@@ -3,13 +3,15 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use windlass_core::{
-    device::{Device, DeviceId, SourceName},
+    device::{Device, DeviceId, DeviceKind, SourceName},
     inventory::Inventory,
+    nvlink::NvLinks,
 };
 
 use crate::{
     config::{Handover, Policy, Step, StepAction},
     discovery::FpgaIdentity,
+    ledger::{Footprint, Kinship},
     template::{Missing, fill},
 };
 
@@ -28,6 +30,17 @@ pub(crate) struct Care {
     pub(crate) barred: Option<String>,
     /// Why no container starts with it, though it is released.
     pub(crate) unproven: Option<String>,
+    /// What a reset of it has to spare.
+    pub(crate) neighbours: Neighbours,
+}
+
+/// What a reset of a GPU has to spare.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Neighbours {
+    /// Why it cannot be reset at all.
+    pub(crate) obstacle: Option<&'static str>,
+    /// The GPUs to which it has NVLinks, over switches too: they go down with the reset.
+    pub(crate) linked: Vec<Footprint>,
 }
 
 /// The devices that something is done to.
@@ -40,8 +53,12 @@ pub(crate) fn demand(
     inventory: &Inventory,
     others: &dyn Fn(&Device) -> Option<String>,
 ) -> Demand {
+    let kin = policy.families.gpu.resets().then(|| Kinship::of(inventory));
     let care = |device: &Device| {
         let mut care = care(policy, device)?;
+        if let Some(kin) = kin.as_ref().filter(|_| device.is_nvidia()) {
+            care.neighbours = Neighbours::of(device, inventory, kin);
+        }
         care.barred = care.barred.or_else(|| others(device));
         Some((device.id.clone(), care))
     };
@@ -51,6 +68,28 @@ pub(crate) fn demand(
 /// Whether something is done to a device before its containers start or after they let go.
 pub(crate) fn is_cared_for(policy: &Policy, device: &Device) -> bool {
     handover(policy, device).is_some()
+}
+
+// === impl Neighbours ===
+
+impl Neighbours {
+    fn of(gpu: &Device, inventory: &Inventory, kin: &Kinship) -> Self {
+        let obstacle = match gpu.kind {
+            DeviceKind::Mig => Some("it is a part of a GPU, which others may use"),
+            _ if gpu.partitioned => Some("it is in MIG mode"),
+            _ => None,
+        };
+        let links = |device: &'_ Device| Some((device.place.pci?, device.place.nvlinks.clone()));
+        let ours = links(gpu);
+        let is_linked = |other: &&Device| {
+            let both = ours.as_ref().zip(links(other)).filter(|_| other.id != gpu.id);
+            both.is_some_and(|(ours, theirs)| {
+                NvLinks::between((ours.0, &ours.1), (theirs.0, &theirs.1)).is_some()
+            })
+        };
+        let linked = inventory.of_kind(DeviceKind::Gpu).filter(is_linked);
+        Self { obstacle, linked: linked.map(|other| kin.footprint(&other.id)).collect() }
+    }
 }
 
 fn care(policy: &Policy, device: &Device) -> Option<Care> {
@@ -75,7 +114,8 @@ fn filled_in(policy: &Policy, handover: &Handover, device: &Device) -> Result<Ca
     }
     // Without a step that cleans it, it would be cleaned by what nobody could prove.
     let barred = unproven.clone().filter(|_| release.is_empty());
-    Ok(Care { prepare, release, folder: folder(device), identity, barred, unproven })
+    let neighbours = Neighbours::default();
+    Ok(Care { prepare, release, folder: folder(device), identity, barred, unproven, neighbours })
 }
 
 /// Where the device has its files: what is on PCI has its function's.
@@ -114,7 +154,10 @@ fn filled(step: &Step, device: &Device) -> Result<Step, Missing> {
         StepAction::Write { file, text } => {
             StepAction::Write { file: file.clone(), text: fill(text)? }
         }
-        same @ (StepAction::Processes(_) | StepAction::Link(_)) => same.clone(),
+        same @ (StepAction::Processes(_)
+        | StepAction::Memory { .. }
+        | StepAction::Reset(_)
+        | StepAction::Link(_)) => same.clone(),
     };
     Ok(Step { action, timeout: step.timeout })
 }
@@ -124,10 +167,7 @@ mod tests {
     use std::time::Duration;
 
     use jiff::Timestamp;
-    use windlass_core::{
-        device::DeviceKind,
-        health::{HealthTracker, Observation, Reason},
-    };
+    use windlass_core::health::{HealthTracker, Observation, Reason};
 
     use super::*;
     use crate::config::{Find, SourceRule};

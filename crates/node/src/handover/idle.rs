@@ -3,23 +3,23 @@
 
 use tokio::time::{Duration, Instant, sleep};
 
-use super::steps::{Bench, StepError};
-
-/// How long until it is asked again; each question has the driver look at the GPU.
-const PAUSE: Duration = Duration::from_millis(500);
+use super::{
+    memory::{PAUSE, patiently},
+    steps::{Bench, StepError},
+};
 
 /// So many processes are told by name.
 const TOLD: usize = 4;
 
 /// Waits for the last process to go, for as long as there is time, and says who stays.
 pub(super) async fn idle(bench: &Bench, limit: Duration) -> Result<(), StepError> {
-    let begun = Instant::now();
+    let until = Instant::now() + limit;
     loop {
-        let computing = bench.gpus.computing(&bench.device).await?;
+        let computing = patiently(until, || bench.gpus.computing(&bench.device)).await?;
         if computing.is_empty() {
             return Ok(());
         }
-        if begun.elapsed() + PAUSE >= limit {
+        if Instant::now() + PAUSE >= until {
             return Err(StepError::Busy(named(bench, &computing)));
         }
         sleep(PAUSE).await;

@@ -67,7 +67,15 @@ mod tests {
     };
 
     use super::*;
-    use crate::{config::FpgaRules, host::Host, partitions};
+    use crate::{
+        Config,
+        config::FpgaRules,
+        handover::care::Neighbours,
+        host::{Host, Roots},
+        ledger::Ledger,
+        nvidia_smi::NvidiaSmi,
+        partitions,
+    };
 
     #[tokio::test(start_paused = true)]
     async fn a_board_that_says_nothing_is_asked_for_a_while() {
@@ -79,13 +87,17 @@ mod tests {
         let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
         let board = Device { attributes: told.into(), ..new };
         let identity = FpgaIdentity::of(&FpgaRules::default(), &board).expect("filled in");
+        let to_source = (mpsc::channel(1).0, partitions::RecessDesk::new().0);
         let bench = Bench {
             device: board.id,
             folder: None,
             host: Host::new(root.path(), "/"),
             writing: Arc::new(Semaphore::new(1)),
             asking: Arc::new(Semaphore::new(1)),
-            gpus: partitions::open(Duration::MAX, watch::channel(None).1, mpsc::channel(1).0).0,
+            gpus: partitions::open(Duration::MAX, watch::channel(None).1, to_source).0,
+            nvidia_smi: NvidiaSmi::new(&Roots::new(&Config::default())),
+            neighbours: Neighbours::default(),
+            ledger: watch::channel(Ledger::default()).1,
         };
         let why = prove(&bench, &identity.expect("it says what it is"), Duration::MAX).await;
         assert_eq!(

@@ -9,17 +9,27 @@ use std::{
 };
 
 use tokio::{
-    sync::Semaphore,
+    sync::{Semaphore, watch},
     task::spawn_blocking,
     time::{Instant, timeout},
 };
 use windlass_core::device::DeviceId;
 
-use super::{care::Care, idle::idle, link, proof::prove, state::Work};
+use super::{
+    care::{Care, Neighbours},
+    idle::idle,
+    link,
+    memory::free,
+    proof::prove,
+    reset::reset,
+    state::Work,
+};
 use crate::{
     causes,
-    config::{Link, Processes, Step, StepAction},
+    config::{Link, Processes, Reset, Step, StepAction},
     host::Host,
+    ledger::Ledger,
+    nvidia_smi::{NvidiaSmi, SmiError},
     outside::{GetError, ProgramError, get, run},
     partitions::{PartitionDesk, PartitionError},
 };
@@ -37,6 +47,11 @@ pub(super) struct Bench {
     pub(super) asking: Arc<Semaphore>,
     /// Where NVIDIA's driver is asked about GPUs.
     pub(super) gpus: PartitionDesk,
+    pub(super) nvidia_smi: NvidiaSmi,
+    /// What a reset has to spare.
+    pub(super) neighbours: Neighbours,
+    /// Who has what.
+    pub(super) ledger: watch::Receiver<Ledger>,
 }
 
 /// Why a step was not done.
@@ -58,6 +73,15 @@ pub(super) enum StepError {
     Gpu(#[from] PartitionError),
     #[error("still computing on it: process {0}")]
     Busy(String),
+    #[error(
+        "{used} MiB of its memory are used though at most {most} may be, and no process that the driver \
+         tells of has them"
+    )]
+    MemoryUsed { used: u64, most: u64 },
+    #[error("it is not reset: {0}")]
+    NotReset(String),
+    #[error("cannot reset it")]
+    Reset(#[from] SmiError),
     #[error("its interface has not come back: the network of a container has it")]
     Away,
     #[error("an earlier write to {0} has not returned yet")]
@@ -75,6 +99,8 @@ async fn carry_out(bench: &Bench, steps: &[Step]) -> Result<(), StepError> {
                 StepAction::Command(words) => Ok(run(&bench.device, words).await?),
                 StepAction::Write { file, text } => bench.write(file, text).await,
                 StepAction::Processes(Processes::None) => idle(bench, *limit).await,
+                StepAction::Memory { most } => free(bench, *most, *limit).await,
+                StepAction::Reset(Reset::Gpu) => reset(bench, *limit).await,
                 StepAction::Link(Link::Up) => link::up(bench, *limit).await,
             }
         };
@@ -141,6 +167,8 @@ fn name_of(action: &StepAction) -> String {
         StepAction::Command(words) => words.first().cloned().unwrap_or_default(),
         StepAction::Write { file, .. } => format!("write {}", file.display()),
         StepAction::Processes(Processes::None) => "processes: none".to_owned(),
+        StepAction::Memory { .. } => "memory: free".to_owned(),
+        StepAction::Reset(Reset::Gpu) => "reset: gpu".to_owned(),
         StepAction::Link(Link::Up) => "link: up".to_owned(),
     }
 }
@@ -182,15 +210,21 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use tempfile::TempDir;
-    use tokio::sync::{mpsc, watch};
+    use tokio::sync::mpsc;
 
     use super::*;
-    use crate::partitions;
+    use crate::{
+        Config,
+        host::Roots,
+        ledger::{Footprint, LedgerDesk},
+        partitions,
+    };
 
     /// A desk that leads to no driver.
     fn nobody() -> PartitionDesk {
         let (library, cuts) = (watch::channel(None).1, mpsc::channel(1).0);
-        partitions::open(Duration::from_secs(1), library, cuts).0
+        let to_source = (cuts, partitions::RecessDesk::new().0);
+        partitions::open(Duration::from_secs(1), library, to_source).0
     }
 
     fn bench() -> (TempDir, Bench) {
@@ -207,6 +241,9 @@ mod tests {
             writing: Arc::new(Semaphore::new(1)),
             asking: Arc::new(Semaphore::new(1)),
             gpus: nobody(),
+            nvidia_smi: NvidiaSmi::new(&Roots::new(&Config::default())),
+            neighbours: Neighbours::default(),
+            ledger: watch::channel(Ledger::default()).1,
         };
         (root, bench)
     }
@@ -252,6 +289,30 @@ mod tests {
         let (_root, bench) = bench();
         let why = outcome(&bench, StepAction::Processes(Processes::None)).await;
         assert!(why.expect_err("no driver").starts_with("cannot tell who computes on board"));
+    }
+
+    #[tokio::test]
+    async fn memory_that_nobody_can_measure_is_not_taken_for_free() {
+        let (_root, bench) = bench();
+        let why = outcome(&bench, StepAction::Memory { most: 0 }).await.expect_err("no driver");
+        assert!(why.starts_with("cannot tell how much memory of board is used"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_gpu_is_not_reset_whose_neighbours_are_in_use() {
+        let (_root, bench) = bench();
+        let linked = Footprint { device: "GPU-1".parse().expect("an id"), kin: [].into() };
+        let ledger = LedgerDesk::default();
+        let resource = "nvidia.com/gpu".parse().expect("a name");
+        ledger.take_for_container(&resource, std::slice::from_ref(&linked)).expect("free");
+        let neighbours = Neighbours { obstacle: None, linked: vec![linked] };
+        let bench = Bench { neighbours, ledger: ledger.watch(), ..bench };
+        let why = outcome(&bench, StepAction::Reset(Reset::Gpu)).await.expect_err("in use");
+        assert_eq!(why, "it is not reset: GPU-1, to which it has NVLinks, is in use");
+        let neighbours = Neighbours { obstacle: Some("it is in MIG mode"), linked: Vec::new() };
+        let bench = Bench { neighbours, ..bench };
+        let why = outcome(&bench, StepAction::Reset(Reset::Gpu)).await.expect_err("cut");
+        assert_eq!(why, "it is not reset: it is in MIG mode");
     }
 
     #[tokio::test]

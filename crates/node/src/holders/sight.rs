@@ -36,6 +36,12 @@ const LOOKS_TO_RELEASE: u32 = 3;
 /// since it started, while its containers run.
 const WITHOUT_PODS: u32 = 10;
 
+/// How long the kubelet, which tells of so many pods, must not tell of a holder before it is believed.
+pub(crate) fn patience(look_interval: Duration, pods: usize) -> Duration {
+    let patience = look_interval * LOOKS_TO_RELEASE;
+    if pods == 0 { patience * WITHOUT_PODS } else { patience }
+}
+
 // === impl Sight ===
 
 impl Sight {
@@ -64,8 +70,7 @@ impl Sight {
             self.is_seen();
             return false;
         }
-        let patience = look_interval * LOOKS_TO_RELEASE;
-        let patience = if glance.pods == 0 { patience * WITHOUT_PODS } else { patience };
+        let patience = patience(look_interval, glance.pods);
         // At the first look after a start of the agent a holder is taken for one.
         self.held |= self.missing.is_none();
         let is_gone = glance.at - *self.missing.get_or_insert(glance.at) >= patience;

@@ -31,7 +31,7 @@ fn of_a_container_and_a_claim_the_second_is_told_who_was_first() {
     assert_eq!(why, "a is held by a container, as nvidia.com/gpu");
     ledger.take_for_claim(&claim("c"), &[(alone("b"), Use::Alone)]).expect("free");
     let refused = ledger.take_for_container(&resource(), &[alone("b")]);
-    assert_eq!(refused.expect_err("held").to_string(), "b is held by claim ns/c");
+    assert_eq!(refused.expect_err("held").to_string(), "b is held by another claim");
 }
 
 #[test]

@@ -114,7 +114,9 @@ impl Program {
         };
         let output = match timeout(deadline, asked).await {
             Err(_) => return Err(AskError::Late { command: text.to_owned(), deadline }),
-            Ok(Err(source)) => return Err(AskError::Run { path: self.path.clone(), source }),
+            Ok(Err(source)) => {
+                return Err(AskError::Run { path: self.program.path.clone(), source });
+            }
             Ok(Ok(output)) => output,
         };
         let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace('\n', " ");

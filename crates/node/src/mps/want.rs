@@ -111,6 +111,11 @@ impl MpsWant {
     }
 }
 
+/// Whether a GPU cannot do what Volta is the first to do; one that does not tell its capability cannot.
+pub(crate) fn is_older_than_volta(device: &Device) -> bool {
+    device.compute_capability() < Some(VOLTA)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,7 +13,8 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
     io::{AsyncReadExt as _, copy, sink},
-    process::{Child, ChildStderr, Command},
+    net::unix::pipe::Receiver,
+    process::{Child, Command},
     time::timeout,
 };
 use windlass_core::device::DeviceId;
@@ -48,11 +49,20 @@ pub(crate) async fn run(device: &DeviceId, words: &[String]) -> Result<(), Progr
         return Err(ProgramError::Relative(program.clone()));
     }
     let mut command = Command::new(program);
-    command.args(arguments).env_clear().env(DEVICE_ID, device.as_str()).current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
-    let failed = |error| ProgramError::Run(program.clone(), error);
+    command.args(arguments).env_clear().env(DEVICE_ID, device.as_str());
+    run_to_end(program, command).await
+}
+
+/// Runs a command that is called so. If this is dropped before the end, it is killed with all that it started.
+pub(crate) async fn run_to_end(program: &str, mut command: Command) -> Result<(), ProgramError> {
+    let failed = |error| ProgramError::Run(program.to_owned(), error);
+    // Programs say why they fail in either way; one that is dropped here keeps the pipe open for none.
+    let (pipe, words) = std::io::pipe().map_err(failed)?;
+    let pipe = Receiver::from_owned_fd(pipe.into()).map_err(failed)?;
+    command.stdin(Stdio::null()).stdout(words.try_clone().map_err(failed)?).stderr(words);
+    command.current_dir("/").process_group(0);
     let mut group = Group(command.spawn().map_err(failed)?);
-    let pipe = group.0.stderr.take().expect("it is piped");
+    drop(command);
     let mut said = Vec::new();
     let status = {
         let mut listening = pin!(listen(pipe, &mut said));
@@ -67,7 +77,7 @@ pub(crate) async fn run(device: &DeviceId, words: &[String]) -> Result<(), Progr
         let _ = timeout(LAST_WORDS, listening).await;
         status
     };
-    Err(ProgramError::Ended { program: program.clone(), status, said: in_one_line(&said) })
+    Err(ProgramError::Ended { program: program.to_owned(), status, said: in_one_line(&said) })
 }
 
 /// A program with all that it started, which are killed if this is dropped before the program ended.
@@ -84,7 +94,7 @@ impl Drop for Group {
 }
 
 /// Takes what the program says for as long as anyone wants to know; what is too much is forgotten.
-async fn listen(mut pipe: ChildStderr, said: &mut Vec<u8>) -> Infallible {
+async fn listen(mut pipe: Receiver, said: &mut Vec<u8>) -> Infallible {
     // A pipe that breaks says nothing more.
     let _ = (&mut pipe).take(MOST_WORDS).read_to_end(said).await;
     let _ = copy(&mut pipe, &mut sink()).await;

@@ -18,14 +18,16 @@ pub(super) fn make(nvml: &Nvml, wanted: &Partition) -> Result<DeviceId, Why> {
     fill(&gpu, &instance).map_err(|why| undo(&instance, why))
 }
 
-/// Removes what stands at the place.
-pub(super) fn remove(nvml: &Nvml, standing_at: &Partition) -> Result<(), Why> {
+/// Removes what stands at the place. Gives the MIG device that it was; what was made half is none.
+pub(super) fn remove(nvml: &Nvml, standing_at: &Partition) -> Result<Option<DeviceId>, Why> {
     let gpu = match gpu_in_mig_mode(nvml, &standing_at.gpu) {
         // What has no partitions has not this one.
-        Err(Why::Off) => return Ok(()),
+        Err(Why::Off) => return Ok(None),
         gpu => gpu?,
     };
-    standing(&gpu, standing_at)?.map_or(Ok(()), |instance| clear(&instance))
+    let Some(instance) = standing(&gpu, standing_at)? else { return Ok(None) };
+    let device = device_that_fills(&gpu, &instance);
+    clear(&instance).map(|()| device)
 }
 
 /// Removes a MIG device by its name.
@@ -85,6 +87,13 @@ fn fill(gpu: &Gpu, instance: &GpuInstance) -> Result<DeviceId, Why> {
     let uuid = device.device.uuid()?;
     // A name that the inventory cannot have is none that a container could be given.
     uuid.parse().map_err(|_| Why::Unnamed)
+}
+
+/// The MIG device that the instance is, if it is one.
+fn device_that_fills(gpu: &Gpu, instance: &GpuInstance) -> Option<DeviceId> {
+    let compute = only_one_in(instance).ok()??;
+    let device = device_of(gpu, instance.info().ok()?.id, compute.id().ok()?).ok()?;
+    device.device.uuid().ok()?.parse().ok()
 }
 
 fn device_of(gpu: &Gpu, gpu_instance: u32, compute_instance: u32) -> Result<MigInstance, Why> {

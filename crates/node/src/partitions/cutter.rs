@@ -13,14 +13,14 @@ use tokio_util::sync::CancellationToken;
 use windlass_core::device::DeviceId;
 use windlass_nvml::Nvml;
 
-use super::Why;
+use super::{Cut, Why};
 
 /// Serves a [`super::PartitionDesk`].
 pub(crate) struct Cutter {
     orders: mpsc::Receiver<Order>,
     library: watch::Receiver<Option<Nvml>>,
     /// Who looks again at a GPU that was cut.
-    cuts: mpsc::Sender<DeviceId>,
+    cuts: mpsc::Sender<Cut>,
     /// What waits for each GPU that is being cut.
     waiting: BTreeMap<DeviceId, VecDeque<Order>>,
     /// The threads, each giving its GPU when it is done.
@@ -67,7 +67,7 @@ impl Cutter {
     pub(super) fn new(
         orders: mpsc::Receiver<Order>,
         library: watch::Receiver<Option<Nvml>>,
-        cuts: mpsc::Sender<DeviceId>,
+        cuts: mpsc::Sender<Cut>,
     ) -> Self {
         let (waiting, cutting) = Default::default();
         Self { orders, library, cuts, waiting, cutting }
@@ -106,7 +106,7 @@ impl Cutter {
     /// Has the GPU looked at, whatever came of the order, and begins the next one for it.
     fn go_on(&mut self, gpu: &DeviceId) {
         // Where so many wait to be looked at that there is no room, the regular look is near.
-        let _ = self.cuts.try_send(gpu.clone());
+        let _ = self.cuts.try_send(Cut::Done(gpu.clone()));
         match self.waiting.get_mut(gpu).and_then(VecDeque::pop_front) {
             Some(next) => self.begin(next),
             None => drop(self.waiting.remove(gpu)),

@@ -169,14 +169,15 @@ mod tests {
     use crate::ledger::{ClaimRef, Holder};
 
     #[test]
-    fn a_pod_is_told_which_claim_was_faster() {
+    fn a_pod_is_told_that_a_claim_was_faster_and_not_whose() {
         let [namespace, name, uid] = ["team", "train", "uid"].map(ToOwned::to_owned);
         let holder = Holder::Claim(ClaimRef { namespace, name, uid });
         let conflict = Conflict::Held { device: "GPU-a".parse().expect("an id"), holder };
         let conflict = Box::new(conflict);
         let (resource, ids) = ("nvidia.com/gpu.shared".to_owned(), vec!["GPU-a::1".to_owned()]);
         let told = Status::from(Refusal::Taken { resource, ids, conflict });
-        let expected = "nvidia.com/gpu.shared: GPU-a::1 cannot be allocated: GPU-a is held by claim team/train";
+        let expected =
+            "nvidia.com/gpu.shared: GPU-a::1 cannot be allocated: GPU-a is held by another claim";
         assert_eq!(told.message(), expected);
     }
 }

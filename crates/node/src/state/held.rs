@@ -17,7 +17,7 @@ use windlass_core::{device::DeviceId, replica::ReplicaId, resource::ResourceName
 
 use crate::{
     causes,
-    holders::{self, Holders},
+    holders::{self, Holders, patience},
     offer::{Held, device_of},
 };
 
@@ -28,10 +28,6 @@ pub(super) struct Holdings {
     /// Since when the kubelet tells of no holder.
     missing: BTreeMap<(ResourceName, String), Instant>,
 }
-
-/// How much longer a kubelet is waited for that tells of no pod: it may not have reached the API server
-/// since it started, while its containers run.
-const WITHOUT_PODS: u32 = 10;
 
 // === impl Holdings ===
 
@@ -64,12 +60,12 @@ impl Holdings {
         self.retain(|name, id| recorded.get(name).is_some_and(|held| held.contains(id)));
     }
 
-    /// Forgets what the kubelet has not told of for so long.
-    pub(super) fn retain_told(&mut self, told: &Holders, now: Instant, patience: Duration) {
+    /// Forgets what the kubelet, asked so often, has not told of for long enough.
+    pub(super) fn retain_told(&mut self, told: &Holders, now: Instant, look_interval: Duration) {
         if !matches!(told.answered, Some(Ok(()))) {
             return self.missing.clear();
         }
-        let patience = if told.pods == 0 { patience * WITHOUT_PODS } else { patience };
+        let patience = patience(look_interval, told.pods);
         let mut missing = std::mem::take(&mut self.missing);
         let still = |name: &ResourceName, id: &String| {
             let key = (name.clone(), id.clone());
@@ -117,7 +113,7 @@ mod tests {
     use super::*;
     use crate::holders::tests::holder;
 
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const LOOK: Duration = Duration::from_secs(10);
 
     fn held(ids: &[&str]) -> Held {
         let ids = ids.iter().map(ToString::to_string).collect();
@@ -132,20 +128,20 @@ mod tests {
     #[test]
     fn what_the_kubelet_tells_of_no_longer_is_released_after_a_while() {
         let (mut holdings, begun) = (Holdings::new(held(&["a", "b::1"])), Instant::now());
-        holdings.retain_told(&told(&["a"], 3), begun, PATIENCE);
+        holdings.retain_told(&told(&["a"], 3), begun, LOOK);
         assert_eq!(holdings.held(), &held(&["a", "b::1"]));
-        holdings.retain_told(&told(&["a"], 3), begun + PATIENCE, PATIENCE);
+        holdings.retain_told(&told(&["a"], 3), begun + LOOK * 3, LOOK);
         assert_eq!(holdings.held(), &held(&["a"]));
     }
 
     #[test]
     fn a_kubelet_that_has_just_started_or_does_not_answer_releases_nothing() {
         let (mut holdings, begun) = (Holdings::new(held(&["a"])), Instant::now());
-        holdings.retain_told(&told(&[], 0), begun, PATIENCE);
-        holdings.retain_told(&told(&[], 0), begun + PATIENCE * 2, PATIENCE);
+        holdings.retain_told(&told(&[], 0), begun, LOOK);
+        holdings.retain_told(&told(&[], 0), begun + LOOK * 6, LOOK);
         assert_eq!(holdings.held(), &held(&["a"]), "without pods the wait is longer");
-        holdings.retain_told(&Holders::default(), begun + PATIENCE * 2, PATIENCE);
-        holdings.retain_told(&told(&[], 3), begun + PATIENCE * 3, PATIENCE);
+        holdings.retain_told(&Holders::default(), begun + LOOK * 6, LOOK);
+        holdings.retain_told(&told(&[], 3), begun + LOOK * 9, LOOK);
         assert_eq!(holdings.held(), &held(&["a"]), "the wait begins anew");
         holdings.retain_recorded(&Held::new());
         assert!(holdings.is_empty());

@@ -112,8 +112,8 @@ pub(crate) struct Notices {
     pub(crate) ledger: watch::Receiver<Ledger>,
 }
 
-/// How many looks in a row must not find a holder before a device counts as released.
-const LOOKS_TO_RELEASE: u32 = 3;
+/// What pods are told of a device that a claim has: whose it is is no business of theirs.
+const HELD: &str = "held by another claim";
 
 // === impl Keeper ===
 
@@ -244,7 +244,7 @@ impl Keeper {
         // devices are kept back.
         self.notices.holders.refresh().await;
         let holders = self.notices.holders.holders().borrow().clone();
-        self.holdings.retain_told(&holders, Instant::now(), self.look_interval * LOOKS_TO_RELEASE);
+        self.holdings.retain_told(&holders, Instant::now(), self.look_interval);
     }
 
     async fn read_held(&self) -> Option<Held> {
@@ -273,10 +273,8 @@ impl Keeper {
         let kin = kin(&known, &merged);
         let ledger = self.notices.ledger.borrow().clone();
         self.claims = ledger.claims().clone();
-        let claimed = |device: &Device| {
-            let holder = ledger.claim(&kin.footprint(&device.id))?;
-            Some(format!("held by claim {holder}"))
-        };
+        let claimed =
+            |device: &Device| ledger.claim(&kin.footprint(&device.id)).map(|_| HELD.to_owned());
         let mut plan = self.plan(&known, &merged, (&looked, &claimed), &care);
         // Which files are wanted does not depend on which of them can be written.
         if self.tell_cni_plugins(device_info::wanted(&plan.offers, &merged)).await {

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::events::v1::Event;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use windlass_core::{
@@ -15,7 +14,7 @@ use windlass_machine::{
     BoardFault, Fault,
     state::Process,
 };
-use windlass_node::config::{Handover, Processes, Step, StepAction};
+use windlass_node::config::{Handover, Processes, Reset as ResetOf, Step, StepAction};
 
 use crate::{
     common::running::LIMIT,
@@ -54,13 +53,7 @@ async fn what_cannot_be_cleaned_is_tainted_and_told_until_it_is_clean() {
     rig.taints("n1/darwin3", &["windlass.dev/unclean=quarantined"]).await;
     let why = rig.schedule("b", "board").map(drop).expect_err("nothing is clean");
     assert!(why.contains("0/1 nodes"), "{why}");
-    let objects = rig.objects();
-    let told = objects.until(LIMIT, |objects| {
-        let events: Vec<Event> = objects.list();
-        let mut notes = events.into_iter().filter_map(|event| event.note);
-        notes.find(|note| note.contains("is kept back, its hand-over failed: GET http://"))
-    });
-    told.await.expect("an event of the Node");
+    rig.until_told("is kept back, its hand-over failed: GET http://").await;
     rig.board.inject(BoardFault::None);
     rig.taints("n1/darwin3", &[]).await;
     rig.schedule("c", "board").expect("it is clean");
@@ -214,5 +207,48 @@ async fn a_gpu_on_which_a_process_stays_is_given_to_nobody_until_it_goes() {
     rig.taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;
     rig.machine.update(|it| it.gpus[0].live.processes.clear()).expect("changed");
     rig.taints("n1/nvidia", &[]).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_gpu_whose_memory_stays_used_is_given_to_nobody_until_it_is_free() {
+    let mut rig = Rig::new();
+    let release = vec![step(StepAction::Memory { most: 128 << 20 })];
+    rig.config.policy.families.gpu = Handover { release, ..Handover::default() };
+    let (agent, mut kubelet) = rig.serving().await;
+    let tenant = rig.free_gpu("g").await;
+    kubelet.start_with(&tenant).await.expect("prepared");
+    rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 4096 }).expect("injected");
+    rig.end(&mut kubelet, &tenant).await;
+    rig.taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;
+    rig.until_told("4096 MiB of its memory are used though at most 128 may be").await;
+    rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 128 }).expect("injected");
+    rig.taints("n1/nvidia", &[]).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_gpu_is_reset_between_claims_once_nothing_that_is_linked_with_it_is_in_use() {
+    let mut rig = Rig::new();
+    let reset = StepAction::Reset(ResetOf::Gpu);
+    let reset = Step { action: reset, timeout: Duration::from_secs(20) };
+    let release = vec![reset, step(StepAction::Memory { most: 128 << 20 })];
+    rig.config.policy.families.gpu = Handover { release, ..Handover::default() };
+    rig.config.policy.health.event_wait = Duration::from_millis(20);
+    let (agent, mut kubelet) = rig.serving().await;
+    let first = rig.free_gpu("a").await;
+    kubelet.start_with(&first).await.expect("prepared");
+    // Nobody knows what the second one went through, so it is reset before it is given away.
+    let second = rig.free_gpu("b").await;
+    let why = kubelet.start_with(&second).await.expect_err("the first is in use");
+    assert!(why.contains("to which it has NVLinks, is in use"), "{why}");
+    rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 4096 }).expect("injected");
+    rig.end(&mut kubelet, &first).await;
+    kubelet.start_with(&second).await.expect("the kubelet tries again");
+    rig.taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;
+    rig.end(&mut kubelet, &second).await;
+    rig.taints("n1/nvidia", &[]).await;
+    let gpus = rig.machine.model().expect("a model").gpus;
+    assert!(gpus.iter().all(|gpu| gpu.live.memory_used_mib == 0), "the first was reset");
     agent.stop().await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
+use k8s_openapi::api::{core::v1::Pod, events::v1::Event, resource::v1::ResourceClaim};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use windlass_cluster_sim::{
@@ -145,6 +145,16 @@ impl Rig {
         found.unwrap_or_else(|_| {
             panic!("{expected:?} is not {:?}", taints_of(&self.objects(), pool))
         });
+    }
+
+    /// Waits until an event says this.
+    pub(crate) async fn until_told(&self, text: &str) {
+        let told = |objects: &Objects| {
+            let events: Vec<Event> = objects.list();
+            events.into_iter().find_map(|it| it.note.filter(|note| note.contains(text)))
+        };
+        let told = self.objects().until(LIMIT, told).await;
+        drop(told.unwrap_or_else(|_| panic!("no event says {text:?}")));
     }
 
     /// A claim as it is kept, once it fulfils a condition.

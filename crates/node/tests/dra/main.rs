@@ -19,4 +19,5 @@ mod registration;
 mod restarts;
 mod shares;
 mod switching;
+mod time_slices;
 mod world;

@@ -84,7 +84,7 @@ async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
     let why = offering.obstacle.expect("the device plugin has it not");
     assert!(offering.resource.is_none() && why.contains("for claims"), "{why}");
     let why = kubelet.prepare("e").await.expect_err("the same slices");
-    assert!(why.ends_with("is held by claim ns/d"), "{why}");
+    assert!(why.ends_with("is held by another claim"), "{why}");
     agent.stop().await;
 
     // Another agent has the answer from the record.
@@ -98,6 +98,20 @@ async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
         kubelet.unprepare(name).await.expect("released");
     }
     assert!(standing(&world).is_empty());
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn instances_of_claims_that_came_and_went_are_forgotten() {
+    let world = uncut();
+    let (agent, mut kubelet) = world.serving().await;
+    let before = agent.state.borrow().inventory.devices.len();
+    for name in (0..20).map(|number| format!("c{number}")) {
+        put(&world, &agent, (&name, "1g-10gb-19-0"));
+        kubelet.prepare(&name).await.expect("prepared");
+        kubelet.unprepare(&name).await.expect("released");
+    }
+    agent.until(|state| state.inventory.devices.len() == before).await;
     agent.stop().await;
 }
 
@@ -128,6 +142,20 @@ async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_remove
     assert_eq!(kubelet.prepare("kept").await.expect("prepared"), first);
     assert_eq!(standing(&world), ["2g.20gb@0"]);
     kubelet.unprepare("kept").await.expect("released");
+    assert!(standing(&world).is_empty());
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn an_instance_that_nobody_has_is_removed_when_instances_come_to_be_made_for_claims() {
+    let mut world = uncut();
+    let policy = world.config.policy.clone();
+    world.config.policy.dra.partitions = DraPartitions::AsCut;
+    let (agent, _kubelet) = world.serving().await;
+    cut_by_hand(&world, 5);
+    agent.until(|state| instance(state, 5).is_some()).await;
+    agent.policy.send_replace(Arc::new(policy));
+    agent.until(|state| instance(state, 5).is_none()).await;
     assert!(standing(&world).is_empty());
     agent.stop().await;
 }

@@ -9,10 +9,11 @@ use windlass_core::device::SourceName;
 use super::{
     resources::unlined,
     sources::{USUAL_TIMEOUT, noted, only_one},
-    word::{Pause, Written},
+    word::{Mebibytes, Pause, Written},
 };
 use crate::config::{
-    Handover, Link, Processes, Remark, Step, StepAction, document::Lined, source::wrong_steps,
+    Handover, Link, Memory, Processes, Remark, Reset, Step, StepAction, document::Lined,
+    source::wrong_steps,
 };
 
 /// One step of a hand-over: one of these.
@@ -34,6 +35,15 @@ pub(super) struct StepEntry {
     /// Under `gpu`: `none` is to compute on it any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     processes: Option<Processes>,
+    /// Under `gpu`: its memory is to be `free`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<Memory>,
+    /// How much of the memory may be used all the same; left out, 128Mi.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at_most: Option<Written<Mebibytes>>,
+    /// Under `gpu`: the `gpu` is reset, which no linked one that is in use may be hurt by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reset: Option<Reset>,
     /// Under `nics`: the interface is to come back, and is set `up`.
     #[serde(skip_serializing_if = "Option::is_none")]
     link: Option<Link>,
@@ -41,6 +51,11 @@ pub(super) struct StepEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout: Option<Pause>,
 }
+
+/// What is used of a GPU that nobody uses. The driver counts what it keeps for itself apart; listings of idle
+/// GPUs and MIG instances by `nvidia-smi` show 0 to about 100 MiB, and a CUDA context alone takes more than
+/// 200.
+const USUAL_MEMORY: Mebibytes = Mebibytes(128);
 
 /// What is written as a hand-over.
 pub(super) fn handover(
@@ -76,19 +91,27 @@ pub(super) fn written(steps: &[Step]) -> Vec<Lined<StepEntry>> {
 
 impl StepEntry {
     fn into_step(self) -> Result<Step, String> {
-        let Self { http, command, write, text, processes, link, timeout } = self;
+        let Self { http, command, write, text, processes, memory, at_most, reset, link, timeout } =
+            self;
         if write.is_some() != text.is_some() {
             return Err("write and text go together".to_owned());
         }
+        if at_most.is_some() && memory.is_none() {
+            return Err("atMost belongs to memory: free".to_owned());
+        }
         let text = text.unwrap_or_default();
+        let most = at_most.map_or(USUAL_MEMORY, |Written(most)| most).bytes();
         let all = [
             http.map(StepAction::Http),
             command.map(StepAction::Command),
             write.map(|file| StepAction::Write { file, text }),
             processes.map(StepAction::Processes),
+            memory.map(|Memory::Free| StepAction::Memory { most }),
+            reset.map(StepAction::Reset),
             link.map(StepAction::Link),
         ];
-        let action = only_one(all).ok_or("write one of http, command, write, processes, link")?;
+        let action = only_one(all)
+            .ok_or("write one of http, command, write, processes, memory, reset, link")?;
         Ok(Step { action, timeout: timeout.map_or(USUAL_TIMEOUT, |Written(time)| time) })
     }
 }
@@ -104,6 +127,12 @@ impl From<&Step> for StepEntry {
                 (entry.write, entry.text) = (Some(file), Some(text));
             }
             StepAction::Processes(who) => entry.processes = Some(who),
+            StepAction::Memory { most } => {
+                let most = Mebibytes::of(most);
+                entry.memory = Some(Memory::Free);
+                entry.at_most = Some(most).filter(|most| *most != USUAL_MEMORY).map(Written);
+            }
+            StepAction::Reset(what) => entry.reset = Some(what),
             StepAction::Link(how) => entry.link = Some(how),
         }
         entry

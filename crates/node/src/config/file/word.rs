@@ -9,7 +9,7 @@ use windlass_core::{
     device::{Access, DeviceId, SourceName},
     placement,
     resource::ResourceName,
-    selector::DeviceExpression,
+    selector::{Amount, DeviceExpression},
 };
 
 use crate::config::{AnnotationPrefix, DeviceProfile, DriverName, Replicas, profile};
@@ -116,6 +116,39 @@ impl Word for Duration {
             (0, _) if rest % 1_000_000 == 0 => format!("{}ms", rest / 1_000_000),
             _ => format!("{seconds}s {rest}ns"),
         }
+    }
+}
+
+/// An amount of memory in whole mebibytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mebibytes(pub(super) u64);
+
+const MIB: u64 = 1 << 20;
+
+impl Mebibytes {
+    pub(super) fn of(bytes: u64) -> Self {
+        Self(bytes / MIB)
+    }
+
+    pub(super) fn bytes(self) -> u64 {
+        self.0.saturating_mul(MIB)
+    }
+}
+
+impl Word for Mebibytes {
+    fn schema() -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[0-9]", "examples": ["128Mi", "1Gi"] })
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        let bytes = Amount::parse(text).map(Amount::rounded_up);
+        let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
+        let whole = bytes.filter(|bytes| bytes % MIB == 0).map(Self::of);
+        whole.ok_or_else(|| format!("{text:?} is no amount of memory: write 128Mi or 1Gi, say"))
+    }
+
+    fn write(&self) -> String {
+        format!("{}Mi", self.0)
     }
 }
 

@@ -271,10 +271,18 @@ impl Checker<'_> {
             StepAction::Processes(_) if self.rule.name != SourceName::NVIDIA => {
                 self.note("processes: only NVIDIA's driver tells who computes: write it under gpu");
             }
+            StepAction::Memory { .. } | StepAction::Reset(_)
+                if self.rule.name != SourceName::NVIDIA =>
+            {
+                self.note("memory and reset are for NVIDIA's GPUs: write them under gpu");
+            }
             StepAction::Link(_) if self.rule.name != SourceName::NICS => {
                 self.note("link: only an interface has one: write it under nics");
             }
-            StepAction::Processes(_) | StepAction::Link(_) => {}
+            StepAction::Processes(_)
+            | StepAction::Memory { .. }
+            | StepAction::Reset(_)
+            | StepAction::Link(_) => {}
             StepAction::Write { file, text } => {
                 if !self.has_folder() {
                     self.note(format!("write {}: {NO_FOLDER}", file.display()));

@@ -4,15 +4,16 @@ use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use windlass_core::{
-    device::{Device, DeviceId},
+    device::{Device, DeviceId, DeviceKind},
     health::{HealthTracker, Observation, Reason},
 };
 
 use super::procfs::ListedGpu;
 use crate::{clock::Clock, discovery::log, evidence::Records};
 
-/// The devices by id. A device that was healthy once is never forgotten: the kubelet may hold its
-/// id, and must be told that it is unhealthy rather than nothing.
+/// The devices by id. A device that was healthy once is not forgotten: the kubelet may hold its id, and
+/// must be told that it is unhealthy rather than nothing. Only MIG instances come and go without bound:
+/// those that were removed when a claim let go nobody holds, and of others so many are kept.
 pub(super) struct Known {
     devices: BTreeMap<DeviceId, Entry>,
     /// What an earlier life knew of devices that were not seen in this one yet.
@@ -25,7 +26,12 @@ struct Entry {
     device: Device,
     tracker: HealthTracker,
     was_healthy: bool,
+    /// It is forgotten when it is seen to be gone.
+    is_removed: bool,
 }
+
+/// MIG instances that are gone and kept all the same: as many as eight GPUs have in several layouts.
+const MOST_VANISHED_PARTS: usize = 256;
 
 // === impl Known ===
 
@@ -79,7 +85,8 @@ impl Known {
             None => tracker,
         };
         let was_healthy = tracker.health().is_healthy();
-        self.devices.insert(device.id.clone(), Entry { device, tracker, was_healthy });
+        self.devices
+            .insert(device.id.clone(), Entry { device, tracker, was_healthy, is_removed: false });
     }
 
     /// A GPU that was described before, and its parts: by the name or the address that the kernel
@@ -106,12 +113,36 @@ impl Known {
         }
     }
 
-    /// The device is there no longer: forgotten if it never worked, else unhealthy.
+    /// The device is there no longer: forgotten if it never worked or was removed, else unhealthy.
     pub(super) fn vanish(&mut self, id: &DeviceId, why: &str) {
-        if self.devices.get(id).is_some_and(|entry| !entry.was_healthy) {
+        if self.devices.get(id).is_some_and(|entry| !entry.was_healthy || entry.is_removed) {
             self.devices.remove(id);
-        } else {
-            self.observe(id, &Observation::Failed(Reason::Vanished, why.to_owned()));
+            return;
+        }
+        self.observe(id, &Observation::Failed(Reason::Vanished, why.to_owned()));
+        self.forget_the_oldest();
+    }
+
+    /// The device was removed, and nobody has it: it is forgotten, at once if it is seen to be gone. A look
+    /// that is under way may still show it.
+    pub(super) fn forget(&mut self, id: &DeviceId) {
+        let Some(entry) = self.devices.get_mut(id) else { return };
+        entry.is_removed = true;
+        if entry.has_vanished() {
+            self.devices.remove(id);
+        }
+    }
+
+    /// Of more parts that are gone than are kept, those go that went first.
+    fn forget_the_oldest(&mut self) {
+        let parts = self.devices.values().filter(|it| it.device.kind == DeviceKind::Mig);
+        let gone = parts.filter(|it| it.has_vanished());
+        let mut gone: Vec<_> =
+            gone.map(|it| (it.tracker.health().since, it.device.id.clone())).collect();
+        gone.sort();
+        let kept = gone.len().min(MOST_VANISHED_PARTS);
+        for (_, id) in gone.drain(..gone.len() - kept) {
+            self.devices.remove(&id);
         }
     }
 
@@ -143,5 +174,63 @@ impl Known {
             ..entry.device.clone()
         };
         self.devices.values().map(with_health).collect()
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn has_vanished(&self) -> bool {
+        self.tracker.health().has_vanished()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_core::device::SourceName;
+
+    use super::*;
+
+    fn known() -> Known {
+        Known::new(Duration::ZERO, Clock::starting_at(Timestamp::UNIX_EPOCH))
+    }
+
+    /// A MIG instance that is described, and works.
+    fn instance(known: &mut Known, number: usize) -> DeviceId {
+        let id: DeviceId = format!("MIG-{number}").parse().expect("an id");
+        let source = SourceName::NVIDIA;
+        known.describe(Device::new(id.clone(), DeviceKind::Mig, source, known.now()));
+        known.observe(&id, &Observation::Passed);
+        id
+    }
+
+    #[test]
+    fn instances_that_a_thousand_claims_had_leave_nothing_behind() {
+        let mut known = known();
+        for number in 0..1000 {
+            let id = instance(&mut known, number);
+            // The look may be the faster one.
+            if number % 2 == 0 {
+                known.forget(&id);
+                known.vanish(&id, "gone");
+            } else {
+                known.vanish(&id, "gone");
+                known.forget(&id);
+            }
+        }
+        assert!(known.devices().is_empty());
+    }
+
+    #[test]
+    fn of_instances_that_went_by_themselves_the_latest_are_kept_as_gone() {
+        let mut known = known();
+        for number in 0..1000 {
+            let id = instance(&mut known, number);
+            known.vanish(&id, "gone");
+        }
+        let kept = known.devices();
+        assert_eq!(kept.len(), MOST_VANISHED_PARTS);
+        assert!(kept.iter().all(|device| device.health.has_vanished()));
+        assert!(kept.iter().any(|device| device.id.as_str() == "MIG-999"));
     }
 }

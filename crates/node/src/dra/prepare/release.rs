@@ -2,8 +2,6 @@
 
 use tokio::sync::oneshot;
 
-use windlass_core::device::Partition;
-
 use super::{
     Event, Preparer,
     ground::{Ground, blocking},
@@ -13,7 +11,7 @@ use super::{
 use crate::{
     dra::{
         desk::{Request, Wish},
-        record::Stage,
+        record::{Entry, Stage},
     },
     ledger::ClaimRef,
 };
@@ -22,12 +20,9 @@ impl Preparer {
     pub(super) fn remove(&mut self, uid: &str) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.work = Some(Work::Removing);
-        let places = slot.entry.as_ref().map(places).unwrap_or_default();
+        let Some(entry) = slot.entry.clone() else { return };
         let (ground, uid) = (self.ground.clone(), uid.to_owned());
-        self.tasks.spawn(async move {
-            let removed = ground.clear(&uid, &places).await;
-            Event::Removed(uid, removed)
-        });
+        self.tasks.spawn(async move { Event::Removed(uid, ground.clear(&entry).await) });
     }
 
     /// Has the record forget a claim that nothing else is left of.
@@ -84,10 +79,11 @@ impl Preparer {
 
 impl Ground {
     /// Removes what there is for a claim, while it is in the record: nobody else gets what is dirty by now.
-    async fn clear(&self, uid: &str, places: &[Partition]) -> Result<(), String> {
-        let (documents, of) = (self.documents.clone(), uid.to_owned());
-        blocking(move || documents.remove(&of)).await?;
-        self.unmake(places).await?;
-        self.handovers.leave(uid).await
+    async fn clear(&self, entry: &Entry) -> Result<(), String> {
+        let (documents, uid) = (self.documents.clone(), entry.claim.uid.clone());
+        blocking(move || documents.remove(&uid)).await?;
+        self.set_time_slices_back(entry).await?;
+        self.unmake(&places(entry)).await?;
+        self.handovers.leave(&entry.claim.uid).await
     }
 }

@@ -61,10 +61,15 @@ impl Service {
     fn take(&self, state: &NodeState, ids: &[String], devices: &[&Device]) -> Result<(), Refusal> {
         let footprints = devices.iter().map(|device| state.kin.footprint(&device.id));
         let taken = self.ledger.take_for_container(&self.resource, &footprints.collect::<Vec<_>>());
-        taken.map_err(|conflict| Refusal::Taken {
-            resource: self.name(),
-            ids: ids.to_vec(),
-            conflict: Box::new(conflict),
+        taken.map_err(|conflict| {
+            if let Some(holder) = conflict.holder() {
+                tracing::info!(resource = self.resource.as_str(), %holder, %conflict, "refused");
+            }
+            Refusal::Taken {
+                resource: self.name(),
+                ids: ids.to_vec(),
+                conflict: Box::new(conflict),
+            }
         })
     }
 

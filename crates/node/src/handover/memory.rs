@@ -1,0 +1,42 @@
+//! Whether a GPU's memory is free: what the driver counts as used after the last program is gone is held by
+//! something that nobody sees, and is less memory for the next one.
+
+use tokio::time::{Duration, Instant, sleep};
+
+use super::steps::{Bench, StepError};
+use crate::partitions::{PartitionError, Why};
+
+/// How long until it is asked again; each question has the driver look at the GPU.
+pub(super) const PAUSE: Duration = Duration::from_millis(500);
+
+const MIB: u64 = 1 << 20;
+
+/// Waits until no more than so much is used, for as long as there is time, and says how much stays.
+pub(super) async fn free(bench: &Bench, most: u64, limit: Duration) -> Result<(), StepError> {
+    let until = Instant::now() + limit;
+    loop {
+        let used = patiently(until, || bench.gpus.memory_used(&bench.device)).await?;
+        if used <= most {
+            return Ok(());
+        }
+        if Instant::now() + PAUSE >= until {
+            return Err(StepError::MemoryUsed { used: used / MIB, most: most / MIB });
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Asks again while there is no connection to the driver: it is let go of while a GPU is reset.
+pub(super) async fn patiently<T, F: Future<Output = Result<T, PartitionError>>>(
+    until: Instant,
+    ask: impl Fn() -> F,
+) -> Result<T, PartitionError> {
+    loop {
+        match ask().await {
+            Err(PartitionError { why: Why::NoDriver, .. }) if Instant::now() + PAUSE < until => {
+                sleep(PAUSE).await;
+            }
+            told => return told,
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Intervals of time slices that claims ask for: set on their GPU, and set back when they let go.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    common::running::Running,
+    world::{Gets, World},
+};
+
+/// Puts a claim that has its name as its UID, on the first GPU, with turns of this length.
+fn put(world: &World, agent: &Running, (name, sharing): (&str, &Value)) {
+    let mut claim = world.claim(agent, name, &[Gets { request: "a", gpu: 0 }]);
+    let config = json!({
+        "source": "FromClaim", "requests": ["a"],
+        "opaque": {"driver": "windlass.dev", "parameters": sharing},
+    });
+    claim["status"]["allocation"]["devices"]["config"] = json!([config]);
+    world.put(&claim);
+}
+
+fn nvidias(interval: &str) -> Value {
+    json!({
+        "apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig",
+        "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": interval}},
+    })
+}
+
+fn ours(interval: &str) -> Value {
+    json!({
+        "apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig",
+        "sharing": {"strategy": "TimeSlicing", "timeSlicing": {"interval": interval}},
+    })
+}
+
+/// What the program set the first GPU to last.
+fn set(world: &World) -> Option<String> {
+    let gpu = &world.machine.model().expect("a model").gpus[0].uuid;
+    let told = world.machine.dir().join(format!("nvidia-smi/{gpu}.timeslice"));
+    Some(fs::read_to_string(told).ok()?.trim().to_owned())
+}
+
+fn program(world: &World) -> PathBuf {
+    world.machine.host_root().join("usr/bin/nvidia-smi")
+}
+
+fn replace(program: &Path, text: &str) {
+    fs::write(program, text).expect("written");
+    fs::set_permissions(program, fs::Permissions::from_mode(0o755)).expect("set");
+}
+
+#[tokio::test]
+async fn an_interval_is_set_for_a_claim_and_set_back_by_an_agent_that_finds_it() {
+    let world = World::new();
+    let (mut agent, mut kubelet) = world.serving().await;
+    put(&world, &agent, ("c", &nvidias("Long")));
+    put(&world, &agent, ("d", &ours("Short")));
+    kubelet.prepare("c").await.expect("prepared");
+    assert_eq!(set(&world).as_deref(), Some("3"));
+    // As SIGKILL ends it: nothing of it gets another word.
+    agent.task.shutdown().await;
+    drop(agent);
+    let (agent, mut kubelet) = world.serving().await;
+    kubelet.unprepare("c").await.expect("released");
+    assert_eq!(set(&world).as_deref(), Some("0"));
+    kubelet.prepare("d").await.expect("prepared");
+    assert_eq!(set(&world).as_deref(), Some("1"));
+    kubelet.unprepare("d").await.expect("released");
+    assert_eq!(set(&world).as_deref(), Some("0"));
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn what_the_program_refuses_is_the_claims_error_until_it_does_not() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    put(&world, &agent, ("c", &ours("Medium")));
+    let text = fs::read_to_string(program(&world)).expect("there");
+    replace(&program(&world), "#!/bin/sh\necho 'Not Supported'\nexit 3\n");
+    let why = kubelet.prepare("c").await.expect_err("refused");
+    assert!(
+        why.contains("to Medium: nvidia-smi ended with exit status: 3: Not Supported"),
+        "{why}"
+    );
+    fs::remove_file(program(&world)).expect("there");
+    let why = kubelet.prepare("c").await.expect_err("missing");
+    assert!(why.contains("there is no nvidia-smi in "), "{why}");
+    replace(&program(&world), &text);
+    kubelet.prepare("c").await.expect("prepared");
+    assert_eq!(set(&world).as_deref(), Some("2"));
+    // A claim whose GPU is not as it was is not released.
+    fs::remove_file(program(&world)).expect("there");
+    let why = kubelet.unprepare("c").await.expect_err("it is not set back");
+    assert!(why.contains("to Default: there is no nvidia-smi in "), "{why}");
+    replace(&program(&world), &text);
+    kubelet.unprepare("c").await.expect("released");
+    assert_eq!(set(&world).as_deref(), Some("0"));
+    agent.stop().await;
+}
