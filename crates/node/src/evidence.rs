@@ -12,7 +12,7 @@ use windlass_core::{device::DeviceId, health::HealthRecord};
 
 use crate::{
     host::Host,
-    kept::{Boot, KeptFile},
+    kept::{Boot, Format, KeptFile},
 };
 
 /// What is kept of each device that had trouble.
@@ -22,7 +22,7 @@ pub(crate) type Records = BTreeMap<DeviceId, HealthRecord>;
 #[derive(Clone, Debug)]
 pub(crate) struct EvidenceFile(KeptFile<Records>);
 
-const VERSION: u32 = 1;
+const FORMAT: Format = Format { what: "evidence of health", about: "devices", version: 1 };
 
 /// Trouble that is older tells nothing of a device, which may be in another machine by now.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -32,7 +32,7 @@ const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);
 impl EvidenceFile {
     pub(crate) fn new(state_dir: &Path, source: &str, host: Host) -> Self {
         let path = state_dir.join(format!("health-{source}.json"));
-        Self(KeptFile::new(path, "evidence of health", VERSION, host))
+        Self(KeptFile::new(path, FORMAT, host))
     }
 
     /// What an earlier life kept; nothing where it kept nothing that can be read. Blocks.
@@ -40,7 +40,7 @@ impl EvidenceFile {
         let Some(earlier) = self.0.load() else { return Records::new() };
         // Where either boot is not known, a wait too many costs less than one too few.
         let rebooted = earlier.boot == Boot::Another;
-        let recent = earlier.devices.into_iter().filter(|(_, record)| is_recent(record, now));
+        let recent = earlier.content.into_iter().filter(|(_, record)| is_recent(record, now));
         recent
             .map(|(id, record)| (id, if rebooted { record.as_history() } else { record }))
             .collect()

@@ -13,7 +13,7 @@ use super::state::State;
 pub(super) use crate::kept::{Written, recorded};
 use crate::{
     host::Host,
-    kept::{self, Boot, KeptFile},
+    kept::{self, Boot, Format, KeptFile},
 };
 
 /// Where each device stands, as it is written down.
@@ -26,7 +26,7 @@ pub(super) struct RecordFile(KeptFile<Records>);
 /// The newest records and their version.
 pub(super) type Versioned = kept::Versioned<Records>;
 
-const VERSION: u32 = 1;
+const FORMAT: Format = Format { what: "record of hand-overs", about: "devices", version: 1 };
 
 const FILE: &str = "handover.json";
 
@@ -34,7 +34,7 @@ const FILE: &str = "handover.json";
 
 impl RecordFile {
     pub(super) fn new(state_dir: &Path, host: Host) -> Self {
-        Self(KeptFile::new(state_dir.join(FILE), "record of hand-overs", VERSION, host))
+        Self(KeptFile::new(state_dir.join(FILE), FORMAT, host))
     }
 
     /// What an earlier agent wrote down, as the next one takes it up; nothing where there is nothing
@@ -44,7 +44,7 @@ impl RecordFile {
         // Where either boot is not known the machine counts as rebooted: a cleaning too many costs
         // less than one too few.
         let rebooted = earlier.boot != Boot::Same;
-        let records = earlier.devices.into_iter();
+        let records = earlier.content.into_iter();
         records.map(|(id, state)| (id, state.taken_up(rebooted))).collect()
     }
 

@@ -9,7 +9,7 @@ use windlass_core::{device::DeviceId, inventory::Inventory};
 use crate::{
     config::{Config, Delivery, DeviceNodes},
     host::Host,
-    kept::{Boot, KeptFile},
+    kept::{Boot, Format, KeptFile},
     offer::{self, Held, Marked, Plan},
 };
 
@@ -23,7 +23,7 @@ pub(super) struct Notes {
     refused: Option<String>,
 }
 
-const VERSION: u32 = 1;
+const FORMAT: Format = Format { what: "record of devices", about: "devices", version: 1 };
 
 const FILE: &str = "devices.json";
 
@@ -33,7 +33,7 @@ impl Notes {
     pub(super) fn new(config: &Config) -> Self {
         let host = Host::new(&config.host_root, &config.host_root_on_node);
         let path = config.state_dir.join(FILE);
-        let file = KeptFile::new(path, "record of devices", VERSION, host);
+        let file = KeptFile::new(path, FORMAT, host);
         Self { file, marked: Marked::new(), written: Marked::new(), refused: None }
     }
 
@@ -49,7 +49,7 @@ impl Notes {
         // kubelet has from before it would pass on.
         let by_name = delivery.uses_cdi() && delivery.nodes == DeviceNodes::ByRuntime;
         let holds = |boot| boot != Boot::Another || !by_name;
-        let earlier = earlier.filter(|it| holds(it.boot)).map(|it| it.devices);
+        let earlier = earlier.filter(|it| holds(it.boot)).map(|it| it.content);
         self.written = earlier.unwrap_or_default();
         self.marked = self.written.clone();
     }

@@ -83,6 +83,17 @@ impl World {
         self.config.state_dir.join("claims.json")
     }
 
+    /// Waits until the record fulfils a condition.
+    pub(crate) async fn recorded(&self, condition: impl Fn(&Value) -> bool) {
+        let read = || serde_json::from_slice(&std::fs::read(self.record()).ok()?).ok();
+        let fulfilled = async {
+            while !read().is_some_and(|record| condition(&record)) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(LIMIT, fulfilled).await.unwrap_or_else(|_| panic!("the record is {:#?}", read()));
+    }
+
     /// A claim's CDI document, if it has one.
     pub(crate) fn document(&self, uid: &str) -> Option<Value> {
         let path = self.config.cdi_dir.join(format!("windlass.dev-claim-{uid}.json"));
