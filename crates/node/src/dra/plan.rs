@@ -98,6 +98,23 @@ pub(crate) fn plan(claim: &Claim, ground: &Ground<'_>) -> Result<Vec<Held>, Refu
     (0..chosen.len()).map(held).collect()
 }
 
+/// What a refused claim names, as far as it is known what that is.
+pub(crate) fn named(claim: &Claim, catalog: &Catalog) -> Vec<Held> {
+    let held = |result: &Allotted| Held {
+        pool: result.pool.clone(),
+        name: result.device.clone(),
+        device: catalog.find(&result.pool, &result.device).map(|it| it.device.clone()),
+        partition: None,
+        usage: Use::Admin,
+        requests: vec![result.base_request().to_owned()],
+        cdi: Vec::new(),
+        share: result.share.clone(),
+        consumed: result.consumed.clone(),
+        edits: ContainerEdits::default(),
+    };
+    claim.results.iter().map(held).collect()
+}
+
 /// What has to be taken in the ledger for what is held, each device once, as the strongest use wants it.
 pub(crate) fn takes(held: &[Held], state: &NodeState) -> Vec<(Footprint, Use)> {
     let uses = together(held.iter().filter_map(|it| Some((it.device.as_ref()?, it.usage))));

@@ -14,6 +14,7 @@ use windlass_core::{
     inventory::Inventory,
 };
 
+use super::claim::{Allotted, Claim};
 use crate::{
     host::Host,
     kept::{Boot, Earlier, Format, KeptFile, Unreadable},
@@ -80,6 +81,12 @@ const FILE: &str = "claims.json";
 // === impl Held ===
 
 impl Held {
+    fn is_for(&self, result: &Allotted) -> bool {
+        let Self { pool, name, share, requests, .. } = self;
+        (pool, name, share) == (&result.pool, &result.device, &result.share)
+            && *requests == [result.base_request()]
+    }
+
     /// The device, or the instance at the place that was allotted.
     pub(crate) fn found<'a>(&self, inventory: &'a Inventory) -> Option<&'a Device> {
         match &self.partition {
@@ -92,6 +99,12 @@ impl Held {
 // === impl Entry ===
 
 impl Entry {
+    /// Whether these are the devices that the claim was allocated, and for the same requests.
+    pub(crate) fn is_for(&self, claim: &Claim) -> bool {
+        let mut pairs = self.devices.iter().zip(&claim.results);
+        self.devices.len() == claim.results.len() && pairs.all(|(held, it)| held.is_for(it))
+    }
+
     /// The devices that are known, and how the claim has them.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (&DeviceId, Use)> {
         let held = self.devices.iter();
