@@ -225,6 +225,7 @@ impl Driver {
             health,
             policy: self.policy.clone(),
             records,
+            kubelet_record: self.ground.kubelet_record.clone(),
             standing: self.standing.clone(),
             look_interval: self.look_interval,
         }

@@ -60,6 +60,12 @@ impl KubeletRecord {
         Ok(self.claims()?.into_iter().filter_map(ours).collect())
     }
 
+    /// Whether our driver is asked about any claim, though it may have prepared nothing. Blocks.
+    pub(crate) fn has_ours(&self) -> Result<bool, KubeletRecordError> {
+        let claims = self.claims()?;
+        Ok(claims.iter().any(|state| state.drivers.contains_key(self.driver.as_str())))
+    }
+
     /// The UIDs of all claims in it. Blocks.
     pub(crate) fn uids(&self) -> Result<BTreeSet<String>, KubeletRecordError> {
         Ok(self.claims()?.into_iter().map(|state| state.claim_uid).collect())
