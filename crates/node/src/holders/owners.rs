@@ -1,12 +1,15 @@
 //! Who has a device and through which of the kubelet's two ways, for whoever asks from outside: pod resources
-//! tell of containers, the agent's own record of claims.
+//! tell of containers and of the pods that use claims, the agent's own record of what claims have.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use windlass_core::{device::DeviceId, resource::ResourceName};
 
-use super::{ByDevice, Holder, ask};
+use super::{
+    ByDevice, Holder,
+    ask::{self, ByClaim, by_claim, by_device},
+};
 use crate::{
     causes,
     config::Config,
@@ -35,18 +38,21 @@ pub enum Owner {
         claim: String,
         /// The UID of its object.
         uid: String,
+        /// The pods that use it, of the same namespace.
+        #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+        pods: BTreeSet<String>,
     },
 }
 
 /// Who has the devices of a node, and why that may not be all.
 pub async fn owners(config: &Config, node: &NodeState) -> (Owners, Vec<String>) {
     let (mut owners, mut caveats) = (Owners::new(), Vec::new());
-    match ask(&config.kubelet_dir).await {
-        Ok(held) => of_containers(held, node, &mut owners),
-        Err(error) => caveats.push(causes(&error)),
-    }
+    let pods = ask::pods(&config.kubelet_dir).await;
+    let pods = pods.map_err(|error| caveats.push(causes(&error))).unwrap_or_default();
+    let users = by_claim(&pods);
+    of_containers(by_device(pods), node, &mut owners);
     match ClaimFile::new(&config.state_dir, Roots::new(config).host).read() {
-        Ok(claims) => of_claims(claims, node, &mut owners),
+        Ok(claims) => of_claims((claims, &users), node, &mut owners),
         Err(error) => caveats.push(causes(&error)),
     }
     (owners, caveats)
@@ -69,15 +75,17 @@ fn of_containers(held: ByDevice, node: &NodeState, owners: &mut Owners) {
     }
 }
 
-fn of_claims(claims: Records, node: &NodeState, owners: &mut Owners) {
+fn of_claims((claims, users): (Records, &ByClaim), node: &NodeState, owners: &mut Owners) {
     let found = |held: Held| match held.partition {
         Some(place) => standing(&node.inventory, &place).map(|instance| instance.id.clone()),
         None => held.device,
     };
     for entry in claims.into_values() {
+        let named = (entry.claim.namespace.clone(), entry.claim.name.clone());
+        let pods = users.get(&named).cloned().unwrap_or_default();
         for device in entry.devices.into_iter().filter_map(found) {
             let ClaimRef { namespace, name, uid } = entry.claim.clone();
-            let owner = Owner::Dra { namespace, claim: name, uid };
+            let owner = Owner::Dra { namespace, claim: name, uid, pods: pods.clone() };
             owners.entry(device).or_default().insert(owner);
         }
     }
@@ -86,11 +94,17 @@ fn of_claims(claims: Records, node: &NodeState, owners: &mut Owners) {
 // === impl Owner ===
 
 impl std::fmt::Display for Owner {
-    /// `default/train-0`, or `claim team/notebook`
+    /// `default/train-0`, `team/train-0 (claim gpus)`, or of a claim that no pod uses `claim team/gpus`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Plugin(Holder { namespace, pod, .. }) => write!(f, "{namespace}/{pod}"),
-            Self::Dra { namespace, claim, .. } => write!(f, "claim {namespace}/{claim}"),
+            Self::Dra { namespace, claim, pods, .. } => match (pods.first(), pods.len()) {
+                (None, _) => write!(f, "claim {namespace}/{claim}"),
+                (Some(pod), 1) => write!(f, "{namespace}/{pod} (claim {claim})"),
+                (Some(pod), several) => {
+                    write!(f, "{namespace}/{pod} and {} more (claim {claim})", several - 1)
+                }
+            },
         }
     }
 }
