@@ -191,11 +191,11 @@ impl Driver {
         let mut said = None;
         loop {
             let (file, ground, left) = (self.file.clone(), self.ground.clone(), self.left.take());
-            let take_up = move || {
+            let read = move || {
                 let left = left.unwrap_or_else(|| Left::read(&file, &ground.kubelet_record));
                 left.taken_up(&file, &ground.documents)
             };
-            let taken_up = spawn_blocking(take_up).await;
+            let taken_up = spawn_blocking(read).await;
             let why = match taken_up.expect("reading neither panics nor is cancelled") {
                 Ok(records) => return records,
                 Err(unreadable) => causes(&unreadable),

@@ -83,13 +83,21 @@ impl World {
         self.config.state_dir.join("claims.json")
     }
 
-    /// Makes the record as it is when nothing is done yet, as an agent wrote it that knew no checksum.
+    /// Makes the record as it is when nothing is done yet.
     pub(crate) fn as_begun(&self) {
-        let record = std::fs::read_to_string(self.record()).expect("there");
-        let begun = record.replace("PrepareCompleted", "PrepareStarted");
-        let mut begun: Value = serde_json::from_str(&begun).expect("JSON");
-        begun.as_object_mut().expect("a document").remove("checksum");
-        std::fs::write(self.record(), begun.to_string()).expect("written");
+        self.change_record(|record| {
+            let claims = record["claims"].as_object_mut().expect("a map");
+            claims.values_mut().for_each(|entry| entry["state"] = json!("PrepareStarted"));
+        });
+    }
+
+    /// Changes the record, and leaves it as an agent wrote it that knew no checksum.
+    pub(crate) fn change_record(&self, change: impl FnOnce(&mut Value)) {
+        let text = std::fs::read(self.record()).expect("there");
+        let mut record: Value = serde_json::from_slice(&text).expect("JSON");
+        change(&mut record);
+        record.as_object_mut().expect("a document").remove("checksum");
+        std::fs::write(self.record(), record.to_string()).expect("written");
     }
 
     /// Waits until the record fulfils a condition.
