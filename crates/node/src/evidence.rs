@@ -59,7 +59,7 @@ impl EvidenceFile {
             };
             if changed || records.has_changed().unwrap_or(false) {
                 let (file, newest) = (self.0.clone(), records.borrow_and_update().clone());
-                let written = spawn_blocking(move || file.write(newest)).await;
+                let written = spawn_blocking(move || file.write(&newest)).await;
                 let written = written.expect("writing neither panics nor is cancelled");
                 if let Err(error) = written {
                     let path = self.0.path().display();
@@ -116,7 +116,7 @@ mod tests {
     fn records_read_back_as_they_were_and_old_ones_are_dropped() {
         let (_folder, file, records) = failed();
         assert_eq!(file.load(at(11)), Records::new(), "no file is no evidence");
-        file.0.write(records.clone()).expect("written");
+        file.0.write(&records).expect("written");
         assert_eq!(file.load(at(11)), records);
         assert_eq!(file.load(at(31 * 24 * 3600)), Records::new());
     }
@@ -125,7 +125,7 @@ mod tests {
     fn after_a_reboot_records_are_history() {
         let (folder, file, records) = failed();
         boot(&folder, "one");
-        file.0.write(records.clone()).expect("written");
+        file.0.write(&records).expect("written");
         assert_eq!(file.load(at(11)), records, "the same boot");
         boot(&folder, "two");
         let loaded = file.load(at(11)).into_values().next().expect("still there");
@@ -136,7 +136,7 @@ mod tests {
     #[tokio::test]
     async fn a_file_that_cannot_be_understood_is_set_aside_and_a_change_is_written() {
         let (_folder, file, records) = failed();
-        file.0.write(Records::new()).expect("written");
+        file.0.write(&Records::new()).expect("written");
         fs::write(file.0.path(), r#"{"version": 2}"#).expect("written");
         assert_eq!(file.load(at(11)), Records::new());
         let (sender, receiver) = watch::channel(Records::new());

@@ -136,9 +136,9 @@ impl<T: Serialize + DeserializeOwned> KeptFile<T> {
     }
 
     /// Replaces what is kept. Blocks.
-    pub(crate) fn write(&self, content: T) -> io::Result<()> {
+    pub(crate) fn write(&self, content: &T) -> io::Result<()> {
         // As deep as it stands in the document; no string has such a line break in it.
-        let content = serde_json::to_string_pretty(&content)?.replace('\n', "\n  ");
+        let content = serde_json::to_string_pretty(content)?.replace('\n', "\n  ");
         let (version, boot, checksum) = (self.format.version, self.boot(), checksum(&content));
         let content = RawValue::from_string(content)?;
         let document = Document {

@@ -144,7 +144,7 @@ impl Driver {
         let newest = watch::Sender::new((0, records.clone()));
         let (written, receiver) = watch::channel(Written::default());
         let file = self.file.clone();
-        let write = move |records| file.write(records);
+        let write = move |records: Records| file.write(&records);
         let writing = kept::follow(newest.subscribe(), (written, WAITING), write);
         // What an agent of another version or boot wrote, or the kubelet alone, is written as this one does.
         if !records.is_empty() {

@@ -139,7 +139,7 @@ impl ClaimFile {
     }
 
     /// Replaces what is kept. Blocks.
-    pub(crate) fn write(&self, claims: Records) -> Result<(), (PathBuf, io::Error)> {
+    pub(crate) fn write(&self, claims: &Records) -> Result<(), (PathBuf, io::Error)> {
         self.0.write(claims).map_err(|error| (self.0.path().to_owned(), error))
     }
 }
@@ -193,7 +193,7 @@ mod tests {
     fn what_is_prepared_stays_so_until_the_machine_reboots() {
         let (folder, file) = file();
         assert_eq!(read(&file), Records::new(), "no file is no record");
-        file.write(records(Stage::PrepareCompleted)).expect("written");
+        file.write(&records(Stage::PrepareCompleted)).expect("written");
         assert_eq!(read(&file), records(Stage::PrepareCompleted));
         set_boot(&folder, "two");
         assert_eq!(read(&file), records(Stage::PrepareStarted));
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn a_corrupt_record_may_be_set_aside_and_a_newer_one_is_for_a_newer_agent() {
         let (_folder, file) = file();
-        file.write(records(Stage::PrepareCompleted)).expect("written");
+        file.write(&records(Stage::PrepareCompleted)).expect("written");
         let text = fs::read_to_string(file.0.path()).expect("there");
         fs::write(file.0.path(), text.replace("GPU-0", "GPU-1")).expect("written");
         let error = file.read().expect_err("changed");

@@ -74,7 +74,9 @@ impl Troubles {
     /// A claim is not prepared.
     pub(super) fn note(&self, uid: &str, trouble: Trouble) {
         self.0.send_if_modified(|all| {
-            all.insert(uid.to_owned(), trouble.clone()).as_ref() != Some(&trouble)
+            let is_news = all.get(uid) != Some(&trouble);
+            all.insert(uid.to_owned(), trouble);
+            is_news
         });
     }
 

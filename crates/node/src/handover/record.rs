@@ -61,7 +61,7 @@ impl RecordFile {
     ) {
         let what = "hand-overs wait until they can be recorded";
         kept::follow(records, (written, what), move |newest| {
-            self.0.write(newest).map_err(|error| (self.0.path().to_owned(), error))
+            self.0.write(&newest).map_err(|error| (self.0.path().to_owned(), error))
         })
         .await;
     }
@@ -103,7 +103,7 @@ mod tests {
     fn a_record_holds_until_the_machine_reboots() {
         let (folder, file) = file("one");
         assert_eq!(file.load(), Records::new(), "no file is no record");
-        file.0.write(records(in_use())).expect("written");
+        file.0.write(&records(in_use())).expect("written");
         assert_eq!(file.load(), records(in_use()));
         set_boot(&folder, "two");
         assert_eq!(file.load(), records(State::Unsure));
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_understood_is_set_aside() {
         let (_folder, file) = file("one");
-        file.0.write(Records::new()).expect("written");
+        file.0.write(&Records::new()).expect("written");
         fs::write(file.0.path(), r#"{"version": 2}"#).expect("written");
         assert_eq!(file.load(), Records::new());
         file.set_aside();

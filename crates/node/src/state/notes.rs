@@ -75,7 +75,7 @@ impl Notes {
             return;
         }
         let (file, marked) = (self.file.clone(), self.marked.clone());
-        let write = spawn_blocking(move || file.write(marked)).await;
+        let write = spawn_blocking(move || file.write(&marked)).await;
         let refused = match write.expect("writing neither panics nor is cancelled") {
             Ok(()) => {
                 self.written.clone_from(&self.marked);
