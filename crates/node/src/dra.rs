@@ -17,6 +17,7 @@ mod document;
 mod driver;
 mod health;
 mod kubelet_record;
+mod left;
 mod leftovers;
 mod opaque;
 mod plan;
@@ -32,5 +33,5 @@ mod terms;
 mod time_slice;
 
 pub(crate) use driver::{Driver, Surroundings, restore};
-pub(crate) use record::{Records, Stage};
+pub(crate) use record::{ClaimFile, Held, Records, Stage};
 pub(crate) use registrar::Standing;

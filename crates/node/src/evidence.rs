@@ -12,7 +12,7 @@ use windlass_core::{device::DeviceId, health::HealthRecord};
 
 use crate::{
     host::Host,
-    kept::{Boot, KeptFile},
+    kept::{Boot, Format, KeptFile},
 };
 
 /// What is kept of each device that had trouble.
@@ -22,7 +22,7 @@ pub(crate) type Records = BTreeMap<DeviceId, HealthRecord>;
 #[derive(Clone, Debug)]
 pub(crate) struct EvidenceFile(KeptFile<Records>);
 
-const VERSION: u32 = 1;
+const FORMAT: Format = Format { what: "evidence of health", about: "devices", version: 1 };
 
 /// Trouble that is older tells nothing of a device, which may be in another machine by now.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -32,7 +32,7 @@ const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);
 impl EvidenceFile {
     pub(crate) fn new(state_dir: &Path, source: &str, host: Host) -> Self {
         let path = state_dir.join(format!("health-{source}.json"));
-        Self(KeptFile::new(path, "evidence of health", VERSION, host))
+        Self(KeptFile::new(path, FORMAT, host))
     }
 
     /// What an earlier life kept; nothing where it kept nothing that can be read. Blocks.
@@ -40,7 +40,7 @@ impl EvidenceFile {
         let Some(earlier) = self.0.load() else { return Records::new() };
         // Where either boot is not known, a wait too many costs less than one too few.
         let rebooted = earlier.boot == Boot::Another;
-        let recent = earlier.devices.into_iter().filter(|(_, record)| is_recent(record, now));
+        let recent = earlier.content.into_iter().filter(|(_, record)| is_recent(record, now));
         recent
             .map(|(id, record)| (id, if rebooted { record.as_history() } else { record }))
             .collect()
@@ -59,7 +59,7 @@ impl EvidenceFile {
             };
             if changed || records.has_changed().unwrap_or(false) {
                 let (file, newest) = (self.0.clone(), records.borrow_and_update().clone());
-                let written = spawn_blocking(move || file.write(newest)).await;
+                let written = spawn_blocking(move || file.write(&newest)).await;
                 let written = written.expect("writing neither panics nor is cancelled");
                 if let Err(error) = written {
                     let path = self.0.path().display();
@@ -116,7 +116,7 @@ mod tests {
     fn records_read_back_as_they_were_and_old_ones_are_dropped() {
         let (_folder, file, records) = failed();
         assert_eq!(file.load(at(11)), Records::new(), "no file is no evidence");
-        file.0.write(records.clone()).expect("written");
+        file.0.write(&records).expect("written");
         assert_eq!(file.load(at(11)), records);
         assert_eq!(file.load(at(31 * 24 * 3600)), Records::new());
     }
@@ -125,7 +125,7 @@ mod tests {
     fn after_a_reboot_records_are_history() {
         let (folder, file, records) = failed();
         boot(&folder, "one");
-        file.0.write(records.clone()).expect("written");
+        file.0.write(&records).expect("written");
         assert_eq!(file.load(at(11)), records, "the same boot");
         boot(&folder, "two");
         let loaded = file.load(at(11)).into_values().next().expect("still there");
@@ -136,7 +136,7 @@ mod tests {
     #[tokio::test]
     async fn a_file_that_cannot_be_understood_is_set_aside_and_a_change_is_written() {
         let (_folder, file, records) = failed();
-        file.0.write(Records::new()).expect("written");
+        file.0.write(&Records::new()).expect("written");
         fs::write(file.0.path(), r#"{"version": 2}"#).expect("written");
         assert_eq!(file.load(at(11)), Records::new());
         let (sender, receiver) = watch::channel(Records::new());

@@ -1,34 +1,47 @@
-//! What one life of the agent tells the next about devices: a document on the disk, with its version
-//! and the boot that it was written in.
+//! What one life of the agent tells the next: a document on the disk, with its version, the boot that it was
+//! written in, and a checksum.
 
 mod follow;
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     marker::PhantomData,
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Serialize,
+    de::{DeserializeOwned, Error as _},
+};
+use serde_json::value::RawValue;
 
 pub(crate) use self::follow::{Versioned, Written, follow, recorded};
-use crate::{causes, files, host::Host};
+use crate::{causes, files, host::Host, shortened::checksum};
 
 /// Where a document of one kind is kept.
 #[derive(Debug)]
 pub(crate) struct KeptFile<T> {
     path: PathBuf,
-    /// What it is, for a message: `evidence of health`.
-    what: &'static str,
-    version: u32,
+    format: Format,
     host: Host,
-    devices: PhantomData<fn() -> T>,
+    content: PhantomData<fn() -> T>,
+}
+
+/// What is in a document.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Format {
+    /// What it is, for a message: `evidence of health`.
+    pub(crate) what: &'static str,
+    /// What it is about, which is the name of the field: `devices`.
+    pub(crate) about: &'static str,
+    pub(crate) version: u32,
 }
 
 /// What an earlier life wrote, and when.
 #[derive(Debug)]
 pub(crate) struct Earlier<T> {
-    pub(crate) devices: T,
+    pub(crate) content: T,
     pub(crate) boot: Boot,
 }
 
@@ -41,25 +54,37 @@ pub(crate) enum Boot {
     Unknown,
 }
 
-/// The file.
+/// Why there is a file and nothing is known.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unreadable {
+    #[error("cannot read {path}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path} is no {} of version {}", format.what, format.version)]
+    Parse { path: PathBuf, format: Format, source: serde_json::Error },
+    #[error("{path} is not as it was written: its {about} have checksum {computed}, not {found}")]
+    Corrupt { path: PathBuf, about: &'static str, found: u32, computed: u32 },
+    #[error("{path} has version {found}, this agent knows {known}")]
+    Version { path: PathBuf, found: u32, known: u32 },
+}
+
+/// What is said of the content.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Document<T> {
+struct Head {
     version: u32,
     /// The boot that it was written in, as the kernel names it.
     boot: Option<String>,
-    devices: T,
+    /// Of the content, byte by byte. Earlier agents wrote none.
+    checksum: Option<u32>,
 }
 
-/// Why there is a file and nothing is known.
-#[derive(Debug, thiserror::Error)]
-enum Unreadable {
-    #[error("cannot read {path}")]
-    Read { path: PathBuf, source: io::Error },
-    #[error("{path} is no {what} of version {version}")]
-    Parse { path: PathBuf, what: &'static str, version: u32, source: serde_json::Error },
-    #[error("{path} has version {found}, this agent knows {known}")]
-    Version { path: PathBuf, found: u32, known: u32 },
+/// The file.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    head: Head,
+    #[serde(flatten)]
+    content: BTreeMap<&'static str, &'a RawValue>,
 }
 
 /// Differs from boot to boot, `random(4)`.
@@ -68,8 +93,8 @@ pub(crate) const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 // === impl KeptFile ===
 
 impl<T> KeptFile<T> {
-    pub(crate) fn new(path: PathBuf, what: &'static str, version: u32, host: Host) -> Self {
-        Self { path, what, version, host, devices: PhantomData }
+    pub(crate) fn new(path: PathBuf, format: Format, host: Host) -> Self {
+        Self { path, format, host, content: PhantomData }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -84,51 +109,97 @@ impl<T> KeptFile<T> {
 impl<T: Serialize + DeserializeOwned> KeptFile<T> {
     /// What an earlier life kept; nothing where it kept nothing that can be read. Blocks.
     pub(crate) fn load(&self) -> Option<Earlier<T>> {
-        let document = self.read().ok().flatten()?;
-        let boot = match (document.boot, self.boot()) {
+        self.read().ok().flatten()
+    }
+
+    /// What an earlier life kept, if it kept anything. Blocks.
+    pub(crate) fn read(&self) -> Result<Option<Earlier<T>>, Unreadable> {
+        let text = match fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if is_absence(&error) => return Ok(None),
+            Err(source) => return Err(Unreadable::Read { path: self.path.clone(), source }),
+        };
+        let head: Head = self.understood(serde_json::from_slice(&text))?;
+        self.check_version(head.version)?;
+        let fields: BTreeMap<String, &RawValue> = self.understood(serde_json::from_slice(&text))?;
+        let about = self.format.about;
+        let content = fields.get(about).ok_or_else(|| serde_json::Error::missing_field(about));
+        let content = self.understood(content)?.get();
+        self.check_sum(head.checksum, checksum(content))?;
+        let content = self.understood(serde_json::from_str(content))?;
+        let boot = match (head.boot, self.boot()) {
             (Some(then), Some(now)) if then == now => Boot::Same,
             (Some(_), Some(_)) => Boot::Another,
             _ => Boot::Unknown,
         };
-        Some(Earlier { devices: document.devices, boot })
+        Ok(Some(Earlier { content, boot }))
     }
 
     /// Replaces what is kept. Blocks.
-    pub(crate) fn write(&self, devices: T) -> io::Result<()> {
-        let document = Document { version: self.version, boot: self.boot(), devices };
+    pub(crate) fn write(&self, content: &T) -> io::Result<()> {
+        // As deep as it stands in the document; no string has such a line break in it.
+        let content = serde_json::to_string_pretty(content)?.replace('\n', "\n  ");
+        let (version, boot, checksum) = (self.format.version, self.boot(), checksum(&content));
+        let content = RawValue::from_string(content)?;
+        let document = Document {
+            head: Head { version, boot, checksum: Some(checksum) },
+            content: [(self.format.about, &*content)].into(),
+        };
         files::replace(&self.path, &serde_json::to_vec_pretty(&document)?).map(drop)
     }
 
     /// Moves a file that cannot be understood out of the way, for a person to look at. Blocks.
     pub(crate) fn set_aside(&self) {
         let Err(why) = self.read() else { return };
-        let (error, what) = (causes(&why), self.what);
+        let (error, what) = (causes(&why), self.format.what);
         match files::set_aside(&self.path) {
-            Ok(aside) => tracing::warn!(error, aside = %aside.display(), "{what} set aside"),
-            Err(refused) => tracing::warn!(error, %refused, "{what} cannot be read"),
+            Ok(aside) => tracing::error!(error, aside = %aside.display(), "{what} set aside"),
+            Err(refused) => tracing::error!(error, %refused, "{what} cannot be read"),
         }
     }
 
-    fn read(&self) -> Result<Option<Document<T>>, Unreadable> {
-        let path = || self.path.clone();
-        let (what, version) = (self.what, self.version);
-        let text = match fs::read(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(Unreadable::Read { path: path(), source }),
-        };
-        let document: Document<T> = serde_json::from_slice(&text)
-            .map_err(|source| Unreadable::Parse { path: path(), what, version, source })?;
-        match document.version {
-            found if found == version => Ok(Some(document)),
-            found => Err(Unreadable::Version { path: path(), found, known: version }),
+    fn understood<U>(&self, parsed: serde_json::Result<U>) -> Result<U, Unreadable> {
+        let (path, format) = (self.path.clone(), self.format);
+        parsed.map_err(|source| Unreadable::Parse { path, format, source })
+    }
+
+    fn check_version(&self, found: u32) -> Result<(), Unreadable> {
+        let (path, known) = (self.path.clone(), self.format.version);
+        if found == known { Ok(()) } else { Err(Unreadable::Version { path, found, known }) }
+    }
+
+    fn check_sum(&self, found: Option<u32>, computed: u32) -> Result<(), Unreadable> {
+        let (path, about) = (self.path.clone(), self.format.about);
+        match found {
+            Some(found) if found != computed => {
+                Err(Unreadable::Corrupt { path, about, found, computed })
+            }
+            _ => Ok(()),
         }
     }
+}
+
+// === impl Unreadable ===
+
+impl Unreadable {
+    /// Whether somebody may read it another day: a newer agent, or this one when the disk gives it.
+    pub(crate) fn is_for_later(&self) -> bool {
+        match self {
+            Self::Read { .. } => true,
+            Self::Version { found, known, .. } => found > known,
+            Self::Parse { .. } | Self::Corrupt { .. } => false,
+        }
+    }
+}
+
+/// Where the folder is a file there was never a document in it.
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 // By hand: a derived one would ask the same of what is kept.
 impl<T> Clone for KeptFile<T> {
     fn clone(&self) -> Self {
-        Self::new(self.path.clone(), self.what, self.version, self.host.clone())
+        Self::new(self.path.clone(), self.format, self.host.clone())
     }
 }

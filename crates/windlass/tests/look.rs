@@ -275,8 +275,10 @@ fn who_has_a_device_is_told_with_the_way_in_which_it_was_given_away() {
     assert!(document["holders"].is_null(), "nobody has anything");
     let gpu = document["devices"][0]["id"].as_str().expect("an id").to_owned();
     let claim = serde_json::json!({
-        "ref": {"namespace": "team", "name": "train", "uid": "u"},
-        "devices": [{"device": gpu}],
+        "ref": {"namespace": "team", "name": "train", "uid": "u"}, "state": "PrepareCompleted",
+        "devices": [{
+            "pool": "n1/nvidia", "name": "gpu", "device": gpu, "usage": "alone", "requests": [], "cdi": [],
+        }],
     });
     let claims = serde_json::json!({"version": 1, "boot": null, "claims": {"u": claim}});
     fs::write(folder.path().join("claims.json"), claims.to_string()).expect("written");

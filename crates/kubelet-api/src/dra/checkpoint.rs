@@ -117,7 +117,17 @@ impl Checkpoint {
         if document.checksum != computed {
             return Err(CheckpointError::Corrupt { found: document.checksum, computed });
         }
-        let data: Data = serde_json::from_str(&document.data)?;
+        Ok(Self::from_data(&document.data)?)
+    }
+
+    /// Reads a document whatever its checksum, for one who would rather believe too much than too little.
+    pub fn parse_unverified(json: &str) -> Result<Self, CheckpointError> {
+        let document: Document = serde_json::from_str(json)?;
+        Ok(Self::from_data(&document.data)?)
+    }
+
+    fn from_data(json: &str) -> serde_json::Result<Self> {
+        let data: Data = serde_json::from_str(json)?;
         Ok(Self { claims: data.claims })
     }
 
@@ -229,5 +239,6 @@ mod tests {
         let json = Checkpoint::default().to_json().replacen("v1", "v2", 1);
         let error = Checkpoint::parse(&json).expect_err("corrupt");
         assert!(matches!(error, CheckpointError::Corrupt { .. }), "{error}");
+        Checkpoint::parse_unverified(&json).expect("it can be read all the same");
     }
 }

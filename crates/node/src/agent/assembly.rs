@@ -74,7 +74,7 @@ pub(super) fn assemble(
     parts.add("watch of the kubelet's folder", ground.watched.run(changes, look));
     let (policy, clock, ledger) = (ground.policy, ground.clock, ground.ledger);
     let outside = (clock, ground.cluster.clone(), instruments.handover());
-    dra::restore(config, &ledger);
+    let left = dra::restore(config, &ledger);
     let heart = keep(config, (&policy, &directory, &ledger), outside, parts);
     let (state, partitions) = (heart.state.clone(), heart.partitions.clone());
     let (memory, choices) = choices::memory(&config.state_dir, clock);
@@ -103,6 +103,7 @@ pub(super) fn assemble(
         clock,
         cluster: ground.cluster.clone(),
         ledger,
+        left,
         handovers: heart.handovers.clone(),
         metrics: instruments.claims(),
         daemons: heart.daemons.clone(),

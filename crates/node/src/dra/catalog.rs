@@ -169,6 +169,11 @@ pub(super) fn pool_name(node: &str, source: &str) -> String {
     format!("{node}/{source}")
 }
 
+/// Whether a pool is one of the node's.
+pub(super) fn is_pool_of(node: &str, pool: &str) -> bool {
+    pool.strip_prefix(node).is_some_and(|rest| rest.starts_with('/'))
+}
+
 fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
     let all = [
         trouble(device),

@@ -1,6 +1,6 @@
 //! The driver as a part of the agent: takes up what an earlier agent left, then prepares and serves.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 use tokio_util::sync::CancellationToken;
@@ -10,15 +10,17 @@ use super::{
     document::ClaimDocuments,
     health::HealthList,
     kubelet_record::KubeletRecord,
+    left::Left,
     leftovers,
     prepare::{Ground, Preparer},
-    record::{ClaimFile, Records, Unusable},
+    record::{ClaimFile, Records},
     registrar::Standing,
     serve::{Places, Serving},
     service::Service,
     status::{Teller, Troubles},
 };
 use crate::{
+    causes,
     clock::Clock,
     cluster::{ClaimStatuses, Claims, Client},
     config::{Config, Policy, SessionLimits},
@@ -37,6 +39,7 @@ use crate::{
 pub(crate) struct Driver {
     ground: Ground,
     file: ClaimFile,
+    left: Option<Left>,
     places: Places,
     clock: Clock,
     policy: watch::Receiver<Arc<Policy>>,
@@ -51,6 +54,8 @@ pub(crate) struct Surroundings {
     /// The way to the API server, without which no claim can be read.
     pub(crate) cluster: Option<Client>,
     pub(crate) ledger: LedgerDesk,
+    /// What an earlier agent left.
+    pub(crate) left: Left,
     pub(crate) handovers: HandoverDesk,
     pub(crate) metrics: ClaimMetrics,
     /// How MPS daemons fare.
@@ -65,16 +70,15 @@ pub(crate) struct Surroundings {
 const WAITING: &str = "claims wait until they can be recorded";
 
 /// What an earlier agent gave to claims is held from now on: the kubelet may ask for it through the device
-/// plugin before the driver runs. Blocks for as long as a small file takes.
-pub(crate) fn restore(config: &Config, ledger: &LedgerDesk) {
+/// plugin before the driver runs. A record that cannot be read is told of when it does; what the kubelet says
+/// is held in any case. Blocks for as long as a small file takes.
+pub(crate) fn restore(config: &Config, ledger: &LedgerDesk) -> Left {
     let file = ClaimFile::new(&config.state_dir, Roots::new(config).host);
-    // A file that cannot be read is told of when the driver runs; what the kubelet says is held in any case.
-    let kubelet = KubeletRecord::new(&config.kubelet_dir, &config.dra_driver);
-    let mut records = kubelet.entries().unwrap_or_default();
-    records.extend(file.load().unwrap_or_default());
-    for entry in records.values() {
+    let left = Left::read(&file, &KubeletRecord::new(&config.kubelet_dir, &config.dra_driver));
+    for entry in left.held().values() {
         ledger.restore_claim(&entry.claim, entry.uses());
     }
+    left
 }
 
 // === impl Driver ===
@@ -86,6 +90,7 @@ impl Driver {
             clock,
             cluster,
             ledger,
+            left,
             handovers,
             metrics,
             daemons,
@@ -115,7 +120,8 @@ impl Driver {
         let places = Places::new(&config.kubelet_dir, &config.dra_driver);
         let standing = watch::Sender::default();
         let statuses = cluster.map(ClaimStatuses::new);
-        Self { ground, file, places, clock, policy, standing, statuses, limits: config.session }
+        let (left, limits) = (Some(left), config.session);
+        Self { ground, file, left, places, clock, policy, standing, statuses, limits }
     }
 
     /// Prepares and serves until stopped. Nothing is served before it is known what is prepared.
@@ -135,8 +141,12 @@ impl Driver {
         let newest = watch::Sender::new((0, records.clone()));
         let (written, receiver) = watch::channel(Written::default());
         let file = self.file.clone();
-        let write = move |records| file.write(records);
+        let write = move |records: Records| file.write(&records);
         let writing = kept::follow(newest.subscribe(), (written, WAITING), write);
+        // What an agent of another version or boot wrote, or the kubelet alone, is written as this one does.
+        if !records.is_empty() {
+            newest.send_modify(|(version, _)| *version += 1);
+        }
         let (desk, requests) = ClaimDesk::new(self.limits.claim_deadline);
         let serving = self.serving(desk, newest.subscribe()).run(stop.clone());
         let telling = self.telling(newest.subscribe(), stop);
@@ -171,20 +181,24 @@ impl Driver {
         }
     }
 
-    /// What an earlier agent left. A record that cannot be used is waited for to be mended.
-    async fn recover(&self) -> Records {
+    /// What is to go on of what an earlier agent left. A record that cannot be used is waited for to be mended.
+    async fn recover(&mut self) -> Records {
         let mut said = None;
         loop {
-            let (file, ground) = (self.file.clone(), self.ground.clone());
-            let recovered = spawn_blocking(move || recover(&file, &ground)).await;
-            let unusable = match recovered.expect("reading neither panics nor is cancelled") {
-                Ok(records) => return records,
-                Err(unusable) => unusable,
+            let (file, ground, left) = (self.file.clone(), self.ground.clone(), self.left.take());
+            let read = move || {
+                let left = left.unwrap_or_else(|| Left::read(&file, &ground.kubelet_record));
+                left.taken_up(&file, &ground.documents)
             };
-            if said.as_ref() != Some(&unusable) {
-                tracing::error!(error = %unusable, "the DRA driver does not serve");
-                self.standing.send_replace(Standing::Failing(unusable.to_string()));
-                said = Some(unusable);
+            let taken_up = spawn_blocking(read).await;
+            let why = match taken_up.expect("reading neither panics nor is cancelled") {
+                Ok(records) => return records,
+                Err(unreadable) => causes(&unreadable),
+            };
+            if said.as_ref() != Some(&why) {
+                tracing::error!(error = why, "the DRA driver does not serve");
+                self.standing.send_replace(Standing::Failing(why.clone()));
+                said = Some(why);
             }
             sleep(self.limits.look_interval).await;
         }
@@ -206,6 +220,7 @@ impl Driver {
             health,
             policy: self.policy.clone(),
             records,
+            kubelet_record: self.ground.kubelet_record.clone(),
             standing: self.standing.clone(),
             look_interval: self.limits.look_interval,
         }
@@ -220,29 +235,4 @@ async fn show(mut standing: watch::Receiver<Standing>, metrics: ClaimMetrics) {
             std::future::pending::<()>().await;
         }
     }
-}
-
-/// What our record has, and what only the kubelet's has. Documents of claims that neither has are removed.
-/// Blocks.
-fn recover(file: &ClaimFile, ground: &Ground) -> Result<Records, Unusable> {
-    let mut records = file.load()?;
-    match ground.kubelet_record.entries() {
-        Ok(entries) => {
-            for (uid, entry) in entries {
-                records.entry(uid).or_insert_with_key(|uid| {
-                    let claim = &entry.claim;
-                    tracing::warn!(%claim, uid, "only the kubelet's record has a claim");
-                    entry
-                });
-            }
-        }
-        // Nobody can say which documents are of no claim.
-        Err(error) => {
-            tracing::warn!(%error, "the kubelet's record of claims cannot be read");
-            return Ok(records);
-        }
-    }
-    let known: BTreeSet<_> = records.keys().cloned().collect();
-    ground.documents.remove_others(&known);
-    Ok(records)
 }

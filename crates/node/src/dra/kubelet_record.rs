@@ -1,8 +1,8 @@
 //! What the kubelet has written down of our driver's claims: it stands in for our own record where that
 //! says nothing, so that nothing is handed out twice.
 //!
-//! Source of the format: `pkg/kubelet/cm/dra/state` of Kubernetes 1.36. The checksum is the kubelet's own
-//! affair: what can be read is believed, since to believe too much only withholds a device.
+//! The checksum is the kubelet's own affair: what can be read is believed, since to believe too much only
+//! withholds a device.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,8 +10,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::Deserialize;
 use windlass_core::{cdi::ContainerEdits, device::DeviceId};
+use windlass_kubelet_api::dra::checkpoint::{
+    Checkpoint, CheckpointError, ClaimState, Device, FILE,
+};
 
 use super::{
     catalog::EntryName,
@@ -30,48 +32,13 @@ pub(crate) struct KubeletRecord {
     driver: DriverName,
 }
 
-const FILE: &str = "dra_manager_state";
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Document {
-    data: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Data {
-    claim_info_state_list: Option<Vec<ClaimInfo>>,
-}
-
-#[derive(Deserialize)]
-struct ClaimInfo {
-    #[serde(rename = "ClaimUID")]
-    uid: String,
-    #[serde(rename = "ClaimName")]
-    name: String,
-    #[serde(rename = "Namespace")]
-    namespace: String,
-    #[serde(rename = "DriverState")]
-    drivers: Option<BTreeMap<String, DriverState>>,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct DriverState {
-    devices: Option<Vec<DeviceInfo>>,
-}
-
-#[derive(Clone, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct DeviceInfo {
-    pool_name: String,
-    device_name: String,
-    #[serde(rename = "ShareID")]
-    share: Option<String>,
-    request_names: Option<Vec<String>>,
-    #[serde(rename = "CDIDeviceIDs")]
-    cdi: Option<Vec<String>>,
+/// Why it says nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KubeletRecordError {
+    #[error("cannot read the kubelet's record of claims")]
+    Read(#[from] io::Error),
+    #[error("the kubelet's record of claims is not understood")]
+    Parse(#[from] CheckpointError),
 }
 
 // === impl KubeletRecord ===
@@ -82,55 +49,56 @@ impl KubeletRecord {
     }
 
     /// The claims in which our driver has devices, as they would stand in our own record. Blocks.
-    pub(crate) fn entries(&self) -> io::Result<Records> {
-        let ours = |info: ClaimInfo| {
-            let state = info.drivers.as_ref()?.get(self.driver.as_str())?.clone();
-            let devices: Vec<_> = state.devices?.into_iter().map(DeviceInfo::held).collect();
-            let ClaimInfo { uid, name, namespace, .. } = info;
+    pub(crate) fn entries(&self) -> Result<Records, KubeletRecordError> {
+        let ours = |mut state: ClaimState| {
+            let devices = state.drivers.remove(self.driver.as_str())?.devices?;
+            let ClaimState { claim_uid: uid, claim_name: name, namespace, .. } = state;
             let claim = ClaimRef { namespace, name, uid };
+            let devices: Vec<_> = devices.into_iter().map(held).collect();
             let entry = Entry { claim, state: Stage::PrepareStarted, devices };
             (!entry.devices.is_empty()).then(|| (entry.claim.uid.clone(), entry))
         };
         Ok(self.claims()?.into_iter().filter_map(ours).collect())
     }
 
-    /// The UIDs of all claims in it. Blocks.
-    pub(crate) fn uids(&self) -> io::Result<BTreeSet<String>> {
-        Ok(self.claims()?.into_iter().map(|info| info.uid).collect())
+    /// Whether our driver is asked about any claim, though it may have prepared nothing. Blocks.
+    pub(crate) fn has_ours(&self) -> Result<bool, KubeletRecordError> {
+        let claims = self.claims()?;
+        Ok(claims.iter().any(|state| state.drivers.contains_key(self.driver.as_str())))
     }
 
-    fn claims(&self) -> io::Result<Vec<ClaimInfo>> {
-        let text = match fs::read(&self.path) {
+    /// The UIDs of all claims in it. Blocks.
+    pub(crate) fn uids(&self) -> Result<BTreeSet<String>, KubeletRecordError> {
+        Ok(self.claims()?.into_iter().map(|state| state.claim_uid).collect())
+    }
+
+    fn claims(&self) -> Result<Vec<ClaimState>, KubeletRecordError> {
+        let text = match fs::read_to_string(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
-        let document: Document = serde_json::from_slice(&text)?;
-        let data: Data = serde_json::from_str(&document.data)?;
-        Ok(data.claim_info_state_list.unwrap_or_default())
+        Ok(Checkpoint::parse_unverified(&text)?.claims.unwrap_or_default())
     }
 }
 
-// === impl DeviceInfo ===
-
-impl DeviceInfo {
-    fn held(self) -> Held {
-        let cdi = self.cdi.unwrap_or_default();
-        let ids = cdi.iter().filter_map(|name| name.split_once('=')?.1.parse().ok());
-        let device = { ids }.find(|id: &DeviceId| EntryName::of(id).as_str() == self.device_name);
-        Held {
-            pool: self.pool_name,
-            name: self.device_name,
-            device,
-            partition: None,
-            usage: if self.share.is_some() { Use::Share } else { Use::Alone },
-            interval: Interval::Default,
-            requests: self.request_names.unwrap_or_default(),
-            cdi,
-            share: self.share,
-            consumed: BTreeMap::new(),
-            edits: ContainerEdits::default(),
-        }
+/// A device as it would stand in our own record.
+fn held(recorded: Device) -> Held {
+    let cdi = recorded.cdi_device_ids.unwrap_or_default();
+    let ids = cdi.iter().filter_map(|name| name.split_once('=')?.1.parse().ok());
+    let device = { ids }.find(|id: &DeviceId| EntryName::of(id).as_str() == recorded.device_name);
+    Held {
+        pool: recorded.pool_name,
+        name: recorded.device_name,
+        device,
+        partition: None,
+        usage: if recorded.share_id.is_some() { Use::Share } else { Use::Alone },
+        interval: Interval::Default,
+        requests: recorded.request_names.unwrap_or_default(),
+        cdi,
+        share: recorded.share_id,
+        consumed: BTreeMap::new(),
+        edits: ContainerEdits::default(),
     }
 }
 

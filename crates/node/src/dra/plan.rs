@@ -17,6 +17,7 @@ use super::{
     opaque::{Configs, OpaqueError},
     record::{Held, Records},
     terms::{Allocation, Terms, TermsError},
+    time_slice::Interval,
 };
 use crate::{
     config::{Delivery, DeviceIds, DriverName, Sharing, SharingMethod, Strategy},
@@ -96,6 +97,24 @@ pub(crate) fn plan(claim: &Claim, ground: &Ground<'_>) -> Result<Vec<Held>, Refu
     ground.state.check_documents(&devices).map_err(Refusal::Document)?;
     let held = |position| ground.held(&claim.reference.uid, &chosen, position);
     (0..chosen.len()).map(held).collect()
+}
+
+/// What a refused claim names, as far as it is known what that is.
+pub(crate) fn named(claim: &Claim, catalog: &Catalog) -> Vec<Held> {
+    let held = |result: &Allotted| Held {
+        pool: result.pool.clone(),
+        name: result.device.clone(),
+        device: catalog.find(&result.pool, &result.device).map(|it| it.device.clone()),
+        partition: None,
+        usage: Use::Admin,
+        interval: Interval::Default,
+        requests: vec![result.base_request().to_owned()],
+        cdi: Vec::new(),
+        share: result.share.clone(),
+        consumed: result.consumed.clone(),
+        edits: ContainerEdits::default(),
+    };
+    claim.results.iter().map(held).collect()
 }
 
 /// What has to be taken in the ledger for what is held, each device once, as the strongest use wants it.

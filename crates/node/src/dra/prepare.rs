@@ -9,14 +9,18 @@
 //!                                       making ┘ GPUs made whole or cut, planned again with the instances
 //!
 //!   Release ──> removing ──document, instances gone──> forgetting ──recorded, let go──> answer
+//!                  ^
+//!                  └── Prepare of a claim that was allocated other devices since, which is then read
 //! ```
 //!
 //! # Guarantees
 //!
 //! The record says what is begun before it is begun, and that it is done before the kubelet is told. A
-//! claim that is completed has the same answer whenever it is asked for, from the record alone. Releasing
-//! needs the record alone too, and what is not known is released already.
+//! claim that is completed has the same answer whenever it is asked for, from the record alone, unless the API
+//! server says that it was allocated anew: what it had is released first then. Releasing needs the record
+//! alone too.
 
+mod begin;
 mod daemons;
 mod ground;
 mod partitions;
@@ -34,19 +38,18 @@ use tokio::{
 
 pub(super) use self::ground::Ground;
 use self::{
-    ground::{blocking, nodes},
+    ground::{Allocation, Suspect, blocking, nodes},
     slot::{Slot, Work},
 };
 use super::{
     claim::Claim,
     desk::{Request, Wish},
-    plan::{self, plan, takes},
     record::{Entry, Records, Stage},
+    status::Trouble,
 };
 use crate::{
-    causes,
     kept::{Versioned, Written, recorded},
-    ledger::{ClaimRef, Use},
+    ledger::Use,
 };
 
 /// Prepares and releases claims.
@@ -61,6 +64,8 @@ pub(super) struct Preparer {
 
 /// What a task has come to.
 enum Event {
+    /// A claim that is completed was compared with its object.
+    Compared(String, Allocation),
     /// The claim was read.
     Read(String, Box<Result<Claim, String>>),
     /// Its GPUs are whole, or cut, as it is to get them.
@@ -74,7 +79,7 @@ enum Event {
     /// The record has forgotten it.
     Forgotten(String, Result<(), String>),
     /// Nobody has these claims any more.
-    Stale(Vec<ClaimRef>),
+    Stale(Vec<Suspect>),
 }
 
 /// Why something was not done.
@@ -130,7 +135,10 @@ impl Preparer {
         let uid = claim.uid.clone();
         let slot = self.slots.entry(uid.clone()).or_insert_with(|| Slot::new(claim));
         match wish {
-            Wish::Prepare(reply) => slot.preparing.push(reply),
+            Wish::Prepare(reply) => {
+                slot.asked += 1;
+                slot.preparing.push(reply);
+            }
             Wish::Release(reply) => slot.releasing.push(reply),
         }
         self.advance(&uid);
@@ -140,38 +148,26 @@ impl Preparer {
     fn advance(&mut self, uid: &str) {
         let Some(slot) = self.slots.get_mut(uid).filter(|slot| slot.work.is_none()) else { return };
         match (&slot.entry, slot.preparing.is_empty(), slot.releasing.is_empty()) {
-            (Some(entry), false, _) if entry.state == Stage::PrepareCompleted => self.act(uid),
-            (_, false, _) => self.read(uid),
-            (Some(_), true, false) => self.remove(uid),
-            (None, true, false) => {
-                slot.released(&Ok(()));
-                self.slots.remove(uid);
+            (Some(entry), false, _) if entry.state == Stage::PrepareCompleted => {
+                let entry = entry.clone();
+                self.compare(entry);
             }
+            (_, false, _) => self.read(uid),
+            // What is not known may have devices all the same that are to be cleaned.
+            (_, true, false) => self.remove(uid),
             (None, true, true) => drop(self.slots.remove(uid)),
             (Some(_), true, true) => {}
         }
     }
 
-    fn read(&mut self, uid: &str) {
-        let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.work = Some(Work::Reading);
-        let (ground, claim) = (self.ground.clone(), slot.claim.clone());
-        self.tasks.spawn(async move {
-            let read = ground.read(&claim).await.map_err(|error| causes(&error));
-            Event::Read(claim.uid, Box::new(read))
-        });
-    }
-
     fn take(&mut self, event: Event) {
         match event {
-            Event::Read(uid, read) => {
-                let begun = read.and_then(|claim| self.begin(&claim).map(|()| claim));
-                match begun {
-                    Ok(claim) if self.needs_forms(&uid) => self.make(&uid, claim),
-                    Ok(_) => self.act(&uid),
-                    Err(why) => self.refuse(&uid, why),
-                }
-            }
+            Event::Compared(uid, Allocation::Same) => self.act(&uid),
+            Event::Compared(uid, Allocation::Another) => self.remove(&uid),
+            Event::Read(uid, read) => match *read {
+                Ok(claim) => self.take_up(&uid, claim),
+                Err(why) => self.refuse(&uid, why.into()),
+            },
             Event::Acted(uid, Ok(())) => self.settle(&uid),
             Event::Made(uid, made) => self.made(&uid, *made),
             Event::Acted(uid, Err(failed)) => self.failed(&uid, failed),
@@ -183,35 +179,6 @@ impl Preparer {
             Event::Forgotten(uid, Ok(())) => self.let_go(&uid),
             Event::Stale(claims) => self.release_stale(claims),
         }
-    }
-
-    /// Decides what a claim gets, takes it, and has that written down.
-    fn begin(&mut self, claim: &Claim) -> Result<(), String> {
-        let state = self.ground.state.borrow().clone();
-        let catalog = self.ground.catalog(&state);
-        let records = self.records();
-        let ground = plan::Ground {
-            driver: &self.ground.driver,
-            state: &state,
-            catalog: &catalog,
-            records: &records,
-            mps: &self.ground.mps,
-        };
-        let refused = |why: String, holder: Option<&ClaimRef>| {
-            if let Some(holder) = holder {
-                tracing::info!(claim = %claim.reference, %holder, why, "claim refused");
-            }
-            why
-        };
-        let devices = plan(claim, &ground).map_err(|it| refused(causes(&it), it.holder()))?;
-        let taken = self.ground.ledger.take_for_claim(&claim.reference, &takes(&devices, &state));
-        taken.map_err(|it| refused(it.to_string(), it.holder()))?;
-        let slot = self.slots.get_mut(&claim.reference.uid);
-        let slot = slot.expect("a slot that is worked on stays");
-        slot.work = Some(if slot.entry.is_none() { Work::Beginning } else { Work::Acting });
-        slot.entry =
-            Some(Entry { claim: claim.reference.clone(), state: Stage::PrepareStarted, devices });
-        Ok(())
     }
 
     /// Does what the record says is begun, or makes sure of what it says is done.
@@ -263,7 +230,7 @@ impl Preparer {
             if let Some(entry) = self.slots.get_mut(uid).and_then(|slot| slot.entry.as_mut()) {
                 entry.state = Stage::PrepareStarted;
             }
-            return self.refuse(uid, why);
+            return self.refuse(uid, why.into());
         }
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.work = None;
@@ -278,34 +245,35 @@ impl Preparer {
 
     fn failed(&mut self, uid: &str, failed: Failed) {
         match failed {
-            Failed::Act(why) => self.refuse(uid, why),
+            Failed::Act(why) => self.refuse(uid, why.into()),
             Failed::Record(why) => self.undo(uid, why),
         }
     }
 
     /// Tells those who wait why a claim is not prepared; what was begun stays begun.
-    fn refuse(&mut self, uid: &str, why: String) {
+    fn refuse(&mut self, uid: &str, trouble: Trouble) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.work = None;
-        // Of what was not begun nothing is left that a status could speak of.
-        if slot.entry.is_some() {
-            self.ground.troubles.note(uid, &why);
+        slot.prepared(&Err(trouble.why.clone()));
+        // Of a claim that could not be read there is no device that a status could speak of.
+        if slot.entry.is_some() || trouble.refused.is_some() {
+            self.ground.troubles.note(uid, trouble);
         } else {
             self.ground.troubles.forget(uid);
         }
-        slot.prepared(&Err(why));
         self.advance(uid);
     }
 
     /// Nothing was done of what could not be written down.
     fn undo(&mut self, uid: &str, why: String) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
+        let mut refused = None;
         if slot.work == Some(Work::Beginning) {
-            slot.entry = None;
+            refused = slot.entry.take();
             self.ground.ledger.release_claim(uid);
             drop(self.save());
         }
-        self.refuse(uid, why);
+        self.refuse(uid, Trouble { why, refused });
     }
 
     fn records(&self) -> Records {

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -14,11 +14,13 @@ use windlass_core::{
     inventory::Inventory,
 };
 
-use super::time_slice::Interval;
+use super::{
+    claim::{Allotted, Claim},
+    time_slice::Interval,
+};
 use crate::{
-    causes, files,
     host::Host,
-    kept::BOOT_ID,
+    kept::{Boot, Earlier, Format, KeptFile, Unreadable},
     ledger::{ClaimRef, Use, together},
     partitions::standing,
 };
@@ -76,42 +78,21 @@ pub(crate) struct Held {
 
 /// The file.
 #[derive(Clone, Debug)]
-pub(crate) struct ClaimFile {
-    path: PathBuf,
-    host: Host,
-}
+pub(crate) struct ClaimFile(KeptFile<Records>);
 
-/// Why nothing may be served: what is prepared is written down, and is not known. To go on without it would
-/// hand devices out twice, and write over what is there.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unusable {
-    #[error("{path} has version {found}, this agent knows {VERSION}: run the newer one")]
-    Newer { path: PathBuf, found: u32 },
-    #[error("cannot read {path}: {why}")]
-    Unreadable { path: PathBuf, why: String },
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Document {
-    version: u32,
-    /// The boot that it was written in, as the kernel names it.
-    boot: Option<String>,
-    claims: Records,
-}
-
-#[derive(Deserialize)]
-struct Head {
-    version: u32,
-}
-
-const VERSION: u32 = 1;
+const FORMAT: Format = Format { what: "record of claims", about: "claims", version: 1 };
 
 const FILE: &str = "claims.json";
 
 // === impl Held ===
 
 impl Held {
+    fn is_for(&self, result: &Allotted) -> bool {
+        let Self { pool, name, share, requests, .. } = self;
+        (pool, name, share) == (&result.pool, &result.device, &result.share)
+            && *requests == [result.base_request()]
+    }
+
     /// The device, or the instance at the place that was allotted.
     pub(crate) fn found<'a>(&self, inventory: &'a Inventory) -> Option<&'a Device> {
         match &self.partition {
@@ -124,6 +105,12 @@ impl Held {
 // === impl Entry ===
 
 impl Entry {
+    /// Whether these are the devices that the claim was allocated, and for the same requests.
+    pub(crate) fn is_for(&self, claim: &Claim) -> bool {
+        let mut pairs = self.devices.iter().zip(&claim.results);
+        self.devices.len() == claim.results.len() && pairs.all(|(held, it)| held.is_for(it))
+    }
+
     /// The devices that are known, and how the claim has them.
     pub(crate) fn uses(&self) -> impl Iterator<Item = (&DeviceId, Use)> {
         let held = self.devices.iter();
@@ -135,77 +122,42 @@ impl Entry {
 
 impl ClaimFile {
     pub(crate) fn new(state_dir: &Path, host: Host) -> Self {
-        Self { path: state_dir.join(FILE), host }
+        Self(KeptFile::new(state_dir.join(FILE), FORMAT, host))
     }
 
-    /// What an earlier agent wrote down; nothing where it makes no sense, which is then set aside. What was prepared before the machine was started is begun anew when the kubelet asks: it may
-    /// have other devices now. Blocks.
-    pub(crate) fn load(&self) -> Result<Records, Unusable> {
-        let path = || self.path.clone();
-        let text = match fs::read(&self.path) {
-            Ok(text) => text,
-            Err(error) if is_absence(&error) => return Ok(Records::new()),
-            Err(error) => {
-                return Err(Unusable::Unreadable { path: path(), why: error.to_string() });
-            }
+    /// What an earlier agent wrote down. What was prepared before the machine was started is begun anew when
+    /// the kubelet asks: it may have other devices now. Blocks.
+    pub(crate) fn read(&self) -> Result<Records, Unreadable> {
+        let Some(Earlier { content: mut claims, boot }) = self.0.read()? else {
+            return Ok(Records::new());
         };
-        let newer = serde_json::from_slice(&text).ok().filter(|head: &Head| head.version > VERSION);
-        if let Some(Head { version: found }) = newer {
-            return Err(Unusable::Newer { path: path(), found });
-        }
-        match serde_json::from_slice(&text) {
-            Ok(document) => Ok(self.taken_up(document)),
-            Err(error) => {
-                self.set_aside(&causes(&error));
-                Ok(Records::new())
-            }
-        }
-    }
-
-    /// Replaces what is kept. Blocks.
-    pub(crate) fn write(&self, claims: Records) -> Result<(), (PathBuf, io::Error)> {
-        let document = Document { version: VERSION, boot: self.boot(), claims };
-        let text = serde_json::to_vec_pretty(&document).map_err(io::Error::from);
-        let written = text.and_then(|text| files::replace(&self.path, &text));
-        written.map(drop).map_err(|error| (self.path.clone(), error))
-    }
-
-    fn taken_up(&self, document: Document) -> Records {
-        let mut claims = document.claims;
-        let is_another = |then: &String| self.boot().is_some_and(|now| now != *then);
-        if document.boot.as_ref().is_some_and(is_another) {
+        if boot == Boot::Another {
             for entry in claims.values_mut() {
                 entry.state = Stage::PrepareStarted;
             }
         }
-        claims
+        Ok(claims)
     }
 
-    fn boot(&self) -> Option<String> {
-        self.host.text(BOOT_ID)
+    /// Moves a file that cannot be understood out of the way, for a person to look at. Blocks.
+    pub(crate) fn set_aside(&self) {
+        self.0.set_aside();
     }
 
-    fn set_aside(&self, error: &str) {
-        match files::set_aside(&self.path) {
-            Ok(aside) => {
-                let aside = aside.display();
-                tracing::error!(error, %aside, "record of claims set aside; the kubelet's stands in");
-            }
-            Err(refused) => tracing::error!(error, %refused, "record of claims cannot be read"),
-        }
+    /// Replaces what is kept. Blocks.
+    pub(crate) fn write(&self, claims: &Records) -> Result<(), (PathBuf, io::Error)> {
+        self.0.write(claims).map_err(|error| (self.0.path().to_owned(), error))
     }
-}
-
-/// Where the folder is a file there was never a record in it.
-fn is_absence(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use tempfile::TempDir;
 
     use super::*;
+    use crate::kept::BOOT_ID;
 
     fn file() -> (TempDir, ClaimFile) {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -240,38 +192,55 @@ mod tests {
         [("u".to_owned(), Entry { claim, state, devices: vec![held] })].into()
     }
 
-    #[test]
-    fn what_is_prepared_stays_so_until_the_machine_reboots() {
-        let (folder, file) = file();
-        assert_eq!(file.load(), Ok(Records::new()), "no file is no record");
-        file.write(records(Stage::PrepareCompleted)).expect("written");
-        assert_eq!(file.load(), Ok(records(Stage::PrepareCompleted)));
-        set_boot(&folder, "two");
-        assert_eq!(file.load(), Ok(records(Stage::PrepareStarted)));
+    fn read(file: &ClaimFile) -> Records {
+        file.read().expect("it can be read")
     }
 
     #[test]
-    fn a_corrupt_record_is_set_aside_and_a_newer_one_is_left_alone() {
+    fn what_is_prepared_stays_so_until_the_machine_reboots() {
+        let (folder, file) = file();
+        assert_eq!(read(&file), Records::new(), "no file is no record");
+        file.write(&records(Stage::PrepareCompleted)).expect("written");
+        assert_eq!(read(&file), records(Stage::PrepareCompleted));
+        set_boot(&folder, "two");
+        assert_eq!(read(&file), records(Stage::PrepareStarted));
+    }
+
+    #[test]
+    fn a_corrupt_record_may_be_set_aside_and_a_newer_one_is_for_a_newer_agent() {
         let (_folder, file) = file();
-        file.write(Records::new()).expect("written");
-        fs::write(&file.path, r#"{"version": 1, "claims": [1]}"#).expect("written");
-        assert_eq!(file.load(), Ok(Records::new()));
-        assert!(file.path.with_extension("json.unreadable").exists());
-        assert!(!file.path.exists());
-        fs::write(&file.path, r#"{"version": 7, "holdings": []}"#).expect("written");
-        let error = file.load().expect_err("newer").to_string();
-        assert!(error.ends_with("has version 7, this agent knows 1: run the newer one"), "{error}");
-        assert!(file.path.exists());
+        file.write(&records(Stage::PrepareCompleted)).expect("written");
+        let text = fs::read_to_string(file.0.path()).expect("there");
+        fs::write(file.0.path(), text.replace("GPU-0", "GPU-1")).expect("written");
+        let error = file.read().expect_err("changed");
+        assert!(!error.is_for_later() && error.to_string().contains("checksum"), "{error}");
+        file.set_aside();
+        assert!(file.0.path().with_extension("json.unreadable").exists());
+        assert_eq!(read(&file), Records::new());
+        fs::write(file.0.path(), r#"{"version": 7, "holdings": []}"#).expect("written");
+        let error = file.read().expect_err("newer");
+        assert!(error.is_for_later(), "{error}");
+        assert!(error.to_string().ends_with("has version 7, this agent knows 1"), "{error}");
+    }
+
+    #[test]
+    fn a_record_of_an_agent_that_wrote_no_checksum_is_read() {
+        let (_folder, file) = file();
+        let claims = serde_json::to_value(records(Stage::PrepareCompleted)).expect("JSON");
+        let document = serde_json::json!({"version": 1, "boot": "one", "claims": claims});
+        fs::create_dir_all(file.0.path().parent().expect("it has one")).expect("made");
+        fs::write(file.0.path(), document.to_string()).expect("written");
+        assert_eq!(read(&file), records(Stage::PrepareCompleted));
     }
 
     #[test]
     fn a_record_that_is_there_and_cannot_be_read_is_not_taken_for_none() {
         let (folder, file) = file();
-        fs::create_dir_all(&file.path).expect("a folder in place of the file");
-        let why = file.load().expect_err("unreadable").to_string();
-        assert!(why.contains("claims.json"), "{why}");
+        fs::create_dir_all(file.0.path()).expect("a folder in place of the file");
+        let error = file.read().expect_err("unreadable");
+        assert!(error.is_for_later() && error.to_string().contains("claims.json"), "{error}");
         fs::remove_dir_all(folder.path().join("state")).expect("removed");
         fs::write(folder.path().join("state"), "").expect("a file in place of the folder");
-        assert_eq!(file.load(), Ok(Records::new()));
+        assert_eq!(read(&file), Records::new());
     }
 }

@@ -1,9 +1,9 @@
 //! The driver's two sockets: the one on which it serves, and the one by which the kubelet finds it.
 //!
 //! ```text
-//!   off ──offered, or something is prepared──> serving ──neither──> off
-//!                                                 │ ^
-//!                           a socket was deleted  └─┘ bound anew
+//!   off ──offered, something is prepared, or the kubelet has a claim of ours──> serving ──nothing──> off
+//!                                                                                │ ^
+//!                                                          a socket was deleted  └─┘ bound anew
 //! ```
 //!
 //! The driver's socket is there before the kubelet can find it, and goes after the kubelet no longer can.
@@ -17,7 +17,7 @@ use std::{
 
 use tokio::{
     sync::watch,
-    task::JoinSet,
+    task::{JoinSet, spawn_blocking},
     time::{Duration, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -33,6 +33,7 @@ use windlass_kubelet_api::{
 
 use super::{
     health::{HealthList, HealthService},
+    kubelet_record::KubeletRecord,
     record::Records,
     registrar::{Registrar, Standing},
     service::Service,
@@ -53,6 +54,8 @@ pub(super) struct Serving {
     pub(super) health: HealthList,
     pub(super) policy: watch::Receiver<Arc<Policy>>,
     pub(super) records: watch::Receiver<Versioned<Records>>,
+    /// What the kubelet still wants released, whether or not anything was prepared.
+    pub(super) kubelet_record: KubeletRecord,
     pub(super) standing: watch::Sender<Standing>,
     /// How often sockets are looked at without a reason.
     pub(super) look_interval: Duration,
@@ -195,19 +198,28 @@ impl Serving {
         }
     }
 
+    /// Whether the kubelet will ask for a claim to be released. A record that cannot be read is read again.
+    async fn kubelet_has_ours(&self) -> bool {
+        let record = self.kubelet_record.clone();
+        let read = spawn_blocking(move || record.has_ours()).await;
+        read.expect("reading neither panics nor is cancelled").unwrap_or(false)
+    }
+
     /// Waits until somebody needs the driver, or nobody does.
     async fn comes_to(&self, demand: Demand) {
         let (mut policy, mut records) = (self.policy.clone(), self.records.clone());
         loop {
             let is_offered = policy.borrow_and_update().dra.offer != DraOffer::Off;
             let is_held = !records.borrow_and_update().1.is_empty();
-            let now = if is_offered || is_held { Demand::Some } else { Demand::None };
+            let is_needed = is_offered || is_held || self.kubelet_has_ours().await;
+            let now = if is_needed { Demand::Some } else { Demand::None };
             if now == demand {
                 return;
             }
             tokio::select! {
                 Ok(()) = policy.changed() => {}
                 Ok(()) = records.changed() => {}
+                () = sleep(self.look_interval), if !is_offered && !is_held => {}
                 // Nothing changes any more.
                 else => std::future::pending().await,
             }

@@ -21,7 +21,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use self::document::{Spot, Told};
-use super::record::Records;
+use super::record::{Entry, Records};
 use crate::{
     clock::Clock,
     cluster::{ClaimStatuses, StatusOutcome},
@@ -31,9 +31,19 @@ use crate::{
     state::NodeState,
 };
 
-/// Why claims that were begun are not prepared, by UID. Clones are of the same list.
+/// Why claims are not prepared, by UID. Clones are of the same list.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Troubles(Arc<watch::Sender<BTreeMap<String, String>>>);
+pub(super) struct Troubles(Arc<watch::Sender<TroubleByUid>>);
+
+type TroubleByUid = BTreeMap<String, Trouble>;
+
+/// Why a claim is not prepared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trouble {
+    pub(super) why: String,
+    /// What it was to get, if it was refused before anything was begun: the record does not have it.
+    pub(super) refused: Option<Entry>,
+}
 
 /// Tells the status of claims' devices.
 pub(super) struct Teller {
@@ -61,16 +71,32 @@ const BURST: Duration = Duration::from_millis(50);
 // === impl Troubles ===
 
 impl Troubles {
-    /// A claim was begun and is not prepared.
-    pub(super) fn note(&self, uid: &str, why: &str) {
+    /// A claim is not prepared.
+    pub(super) fn note(&self, uid: &str, trouble: Trouble) {
         self.0.send_if_modified(|all| {
-            all.insert(uid.to_owned(), why.to_owned()).as_deref() != Some(why)
+            let is_news = all.get(uid) != Some(&trouble);
+            all.insert(uid.to_owned(), trouble);
+            is_news
         });
     }
 
     /// Nothing keeps a claim from being prepared any more.
     pub(super) fn forget(&self, uid: &str) {
         self.0.send_if_modified(|all| all.remove(uid).is_some());
+    }
+
+    /// The claims that were refused.
+    pub(super) fn refused(&self) -> Vec<ClaimRef> {
+        let all = self.0.borrow();
+        all.values().filter_map(|it| Some(it.refused.as_ref()?.claim.clone())).collect()
+    }
+}
+
+// === impl Trouble ===
+
+impl From<String> for Trouble {
+    fn from(why: String) -> Self {
+        Self { why, refused: None }
     }
 }
 
@@ -142,15 +168,17 @@ impl Teller {
         self.statuses.apply(reference, &document).await.map(|()| told)
     }
 
-    fn wanted(&mut self, troubles: &BTreeMap<String, String>) -> Claims {
+    /// What is prepared or begun, and what was refused.
+    fn wanted(&mut self, troubles: &TroubleByUid) -> Claims {
         let state = self.state.borrow_and_update().clone();
         let records = self.records.borrow_and_update();
-        let claim = |(uid, entry): (&String, &super::record::Entry)| {
-            let why = troubles.get(uid).map(String::as_str);
+        let claim = |(uid, entry): (&String, &Entry)| {
+            let why = troubles.get(uid).map(|trouble| trouble.why.as_str());
             let devices = document::devices(entry, &state, (why, self.clock.now()));
             (uid.clone(), Claim { reference: entry.claim.clone(), devices })
         };
-        records.1.iter().map(claim).collect()
+        let refused = troubles.iter().filter_map(|(uid, it)| Some((uid, it.refused.as_ref()?)));
+        refused.chain(&records.1).map(claim).collect()
     }
 }
 

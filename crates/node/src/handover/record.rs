@@ -13,7 +13,7 @@ use super::state::State;
 pub(super) use crate::kept::{Written, recorded};
 use crate::{
     host::Host,
-    kept::{self, Boot, KeptFile},
+    kept::{self, Boot, Format, KeptFile},
 };
 
 /// Where each device stands, as it is written down.
@@ -26,7 +26,7 @@ pub(super) struct RecordFile(KeptFile<Records>);
 /// The newest records and their version.
 pub(super) type Versioned = kept::Versioned<Records>;
 
-const VERSION: u32 = 1;
+const FORMAT: Format = Format { what: "record of hand-overs", about: "devices", version: 1 };
 
 const FILE: &str = "handover.json";
 
@@ -34,7 +34,7 @@ const FILE: &str = "handover.json";
 
 impl RecordFile {
     pub(super) fn new(state_dir: &Path, host: Host) -> Self {
-        Self(KeptFile::new(state_dir.join(FILE), "record of hand-overs", VERSION, host))
+        Self(KeptFile::new(state_dir.join(FILE), FORMAT, host))
     }
 
     /// What an earlier agent wrote down, as the next one takes it up; nothing where there is nothing
@@ -44,7 +44,7 @@ impl RecordFile {
         // Where either boot is not known the machine counts as rebooted: a cleaning too many costs
         // less than one too few.
         let rebooted = earlier.boot != Boot::Same;
-        let records = earlier.devices.into_iter();
+        let records = earlier.content.into_iter();
         records.map(|(id, state)| (id, state.taken_up(rebooted))).collect()
     }
 
@@ -61,7 +61,7 @@ impl RecordFile {
     ) {
         let what = "hand-overs wait until they can be recorded";
         kept::follow(records, (written, what), move |newest| {
-            self.0.write(newest).map_err(|error| (self.0.path().to_owned(), error))
+            self.0.write(&newest).map_err(|error| (self.0.path().to_owned(), error))
         })
         .await;
     }
@@ -103,7 +103,7 @@ mod tests {
     fn a_record_holds_until_the_machine_reboots() {
         let (folder, file) = file("one");
         assert_eq!(file.load(), Records::new(), "no file is no record");
-        file.0.write(records(in_use())).expect("written");
+        file.0.write(&records(in_use())).expect("written");
         assert_eq!(file.load(), records(in_use()));
         set_boot(&folder, "two");
         assert_eq!(file.load(), records(State::Unsure));
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_understood_is_set_aside() {
         let (_folder, file) = file("one");
-        file.0.write(Records::new()).expect("written");
+        file.0.write(&Records::new()).expect("written");
         fs::write(file.0.path(), r#"{"version": 2}"#).expect("written");
         assert_eq!(file.load(), Records::new());
         file.set_aside();

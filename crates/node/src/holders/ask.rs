@@ -98,6 +98,20 @@ pub(super) fn by_device(pods: Vec<PodResources>) -> ByDevice {
     all
 }
 
+/// The pods that use each claim, by the claim's namespace, which is theirs too, and its name.
+pub(super) type ByClaim = BTreeMap<(String, String), BTreeSet<String>>;
+
+pub(super) fn by_claim(pods: &[PodResources]) -> ByClaim {
+    let mut all = ByClaim::new();
+    for pod in pods {
+        for claim in pod.containers.iter().flat_map(|container| &container.dynamic_resources) {
+            let named = (claim.claim_namespace.clone(), claim.claim_name.clone());
+            all.entry(named).or_default().insert(pod.name.clone());
+        }
+    }
+    all
+}
+
 /// The device and the number in the id of a replica; else the id is the device.
 pub(super) fn parts_of(id: &str) -> (&str, Option<u32>) {
     ReplicaId::split(id).map_or((id, None), |(device, number)| (device, Some(number)))

@@ -1,21 +1,24 @@
 //! Who has a device and through which of the kubelet's two ways, for whoever asks from outside: pod resources
-//! tell of containers, the agent's own record of claims.
+//! tell of containers and of the pods that use claims, the agent's own record of what claims have.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-    path::Path,
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use windlass_core::{device::DeviceId, resource::ResourceName};
+
+use super::{
+    ByDevice, Holder,
+    ask::{self, ByClaim, by_claim, by_device},
 };
-
-use serde::{Deserialize, Serialize};
-use windlass_core::{
-    device::{DeviceId, Partition},
-    resource::ResourceName,
-};
-
-use super::{ByDevice, Holder, ask};
 use crate::{
-    causes, config::Config, ledger::ClaimRef, offer::token, partitions::standing, state::NodeState,
+    causes,
+    config::Config,
+    dra::{ClaimFile, Held, Records},
+    host::Roots,
+    ledger::ClaimRef,
+    offer::token,
+    partitions::standing,
+    state::NodeState,
 };
 
 /// The owners of each device.
@@ -35,43 +38,22 @@ pub enum Owner {
         claim: String,
         /// The UID of its object.
         uid: String,
+        /// The pods that use it, of the same namespace.
+        #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+        pods: BTreeSet<String>,
     },
 }
-
-/// What the agent writes of claims, as far as it says who has what.
-#[derive(Deserialize)]
-struct Claims {
-    claims: BTreeMap<String, Claim>,
-}
-
-#[derive(Deserialize)]
-struct Claim {
-    #[serde(rename = "ref")]
-    claim: ClaimRef,
-    devices: Vec<Held>,
-}
-
-#[derive(Deserialize)]
-struct Held {
-    device: Option<DeviceId>,
-    /// Where an instance was made for the claim, which is then called otherwise.
-    #[serde(default)]
-    partition: Option<Partition>,
-}
-
-/// The agent's record of claims, in its folder.
-const FILE: &str = "claims.json";
 
 /// Who has the devices of a node, and why that may not be all.
 pub async fn owners(config: &Config, node: &NodeState) -> (Owners, Vec<String>) {
     let (mut owners, mut caveats) = (Owners::new(), Vec::new());
-    match ask(&config.kubelet_dir).await {
-        Ok(held) => of_containers(held, node, &mut owners),
+    let pods = ask::pods(&config.kubelet_dir).await;
+    let pods = pods.map_err(|error| caveats.push(causes(&error))).unwrap_or_default();
+    let users = by_claim(&pods);
+    of_containers(by_device(pods), node, &mut owners);
+    match ClaimFile::new(&config.state_dir, Roots::new(config).host).read() {
+        Ok(claims) => of_claims((claims, &users), node, &mut owners),
         Err(error) => caveats.push(causes(&error)),
-    }
-    match claims(&config.state_dir.join(FILE)) {
-        Ok(claims) => of_claims(claims, node, &mut owners),
-        Err(error) => caveats.push(format!("cannot read the agent's record of claims: {error}")),
     }
     (owners, caveats)
 }
@@ -93,38 +75,36 @@ fn of_containers(held: ByDevice, node: &NodeState, owners: &mut Owners) {
     }
 }
 
-fn of_claims(claims: Vec<Claim>, node: &NodeState, owners: &mut Owners) {
+fn of_claims((claims, users): (Records, &ByClaim), node: &NodeState, owners: &mut Owners) {
     let found = |held: Held| match held.partition {
         Some(place) => standing(&node.inventory, &place).map(|instance| instance.id.clone()),
         None => held.device,
     };
-    for Claim { claim, devices } in claims {
-        for device in devices.into_iter().filter_map(found) {
-            let ClaimRef { namespace, name, uid } = claim.clone();
-            let owner = Owner::Dra { namespace, claim: name, uid };
+    for entry in claims.into_values() {
+        let named = (entry.claim.namespace.clone(), entry.claim.name.clone());
+        let pods = users.get(&named).cloned().unwrap_or_default();
+        for device in entry.devices.into_iter().filter_map(found) {
+            let ClaimRef { namespace, name, uid } = entry.claim.clone();
+            let owner = Owner::Dra { namespace, claim: name, uid, pods: pods.clone() };
             owners.entry(device).or_default().insert(owner);
         }
     }
 }
 
-/// An agent that has no claims writes none.
-fn claims(path: &Path) -> io::Result<Vec<Claim>> {
-    let text = match std::fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        text => text?,
-    };
-    let Claims { claims } = serde_json::from_slice(&text)?;
-    Ok(claims.into_values().collect())
-}
-
 // === impl Owner ===
 
 impl std::fmt::Display for Owner {
-    /// `default/train-0`, or `claim team/notebook`
+    /// `default/train-0`, `team/train-0 (claim gpus)`, or of a claim that no pod uses `claim team/gpus`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Plugin(Holder { namespace, pod, .. }) => write!(f, "{namespace}/{pod}"),
-            Self::Dra { namespace, claim, .. } => write!(f, "claim {namespace}/{claim}"),
+            Self::Dra { namespace, claim, pods, .. } => match (pods.first(), pods.len()) {
+                (None, _) => write!(f, "claim {namespace}/{claim}"),
+                (Some(pod), 1) => write!(f, "{namespace}/{pod} (claim {claim})"),
+                (Some(pod), several) => {
+                    write!(f, "{namespace}/{pod} and {} more (claim {claim})", several - 1)
+                }
+            },
         }
     }
 }
@@ -140,14 +120,15 @@ mod tests {
         let config = Config { kubelet_dir: at("kubelet"), state_dir: at("."), ..Config::default() };
         let text = r#"{"version": 1, "boot": null, "claims": {"u": {
             "ref": {"namespace": "team", "name": "train", "uid": "u"}, "state": "PrepareCompleted",
-            "devices": [{"pool": "n1/nvidia", "name": "gpu-a", "device": "GPU-a"}]}}}"#;
-        std::fs::write(at(FILE), text).expect("written");
+            "devices": [{"pool": "n1/nvidia", "name": "gpu-a", "device": "GPU-a", "usage": "alone",
+                "requests": [], "cdi": []}]}}}"#;
+        std::fs::write(at("claims.json"), text).expect("written");
         let (owners, caveats) = owners(&config, &NodeState::default()).await;
         let shown = owners["GPU-a"].iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(shown, ["claim team/train"]);
         assert!(caveats[0].contains("pod-resources"), "{caveats:?}");
-        std::fs::write(at(FILE), "{").expect("written");
+        std::fs::write(at("claims.json"), "{").expect("written");
         let (_, caveats) = super::owners(&config, &NodeState::default()).await;
-        assert!(caveats[1].starts_with("cannot read the agent's record of claims"), "{caveats:?}");
+        assert!(caveats[1].contains("claims.json is no record of claims"), "{caveats:?}");
     }
 }

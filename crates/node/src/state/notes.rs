@@ -9,7 +9,7 @@ use windlass_core::{device::DeviceId, inventory::Inventory};
 use crate::{
     config::{Config, Delivery, DeviceNodes},
     host::Host,
-    kept::{Boot, KeptFile},
+    kept::{Boot, Format, KeptFile},
     offer::{self, Held, Marked, Plan},
 };
 
@@ -23,7 +23,7 @@ pub(super) struct Notes {
     refused: Option<String>,
 }
 
-const VERSION: u32 = 1;
+const FORMAT: Format = Format { what: "record of devices", about: "devices", version: 1 };
 
 const FILE: &str = "devices.json";
 
@@ -46,7 +46,7 @@ impl Notes {
         // kubelet has from before it would pass on.
         let by_name = delivery.uses_cdi() && delivery.nodes == DeviceNodes::ByRuntime;
         let holds = |boot| boot != Boot::Another || !by_name;
-        let earlier = earlier.filter(|it| holds(it.boot)).map(|it| it.devices);
+        let earlier = earlier.filter(|it| holds(it.boot)).map(|it| it.content);
         self.written = earlier.unwrap_or_default();
         self.marked = self.written.clone();
     }
@@ -72,7 +72,7 @@ impl Notes {
             return;
         }
         let (file, marked) = (self.file.clone(), self.marked.clone());
-        let write = spawn_blocking(move || file.write(marked)).await;
+        let write = spawn_blocking(move || file.write(&marked)).await;
         let refused = match write.expect("writing neither panics nor is cancelled") {
             Ok(()) => {
                 self.written.clone_from(&self.marked);
@@ -93,14 +93,14 @@ impl Notes {
 pub(crate) fn were_offered(config: &Config) -> bool {
     let file = file(config);
     match file.load() {
-        Some(earlier) => earlier.boot != Boot::Another && !earlier.devices.is_empty(),
+        Some(earlier) => earlier.boot != Boot::Another && !earlier.content.is_empty(),
         None => file.path().exists(),
     }
 }
 
 fn file(config: &Config) -> KeptFile<Marked> {
     let host = Host::new(&config.host_root, &config.host_root_on_node);
-    KeptFile::new(config.state_dir.join(FILE), "record of devices", VERSION, host)
+    KeptFile::new(config.state_dir.join(FILE), FORMAT, host)
 }
 
 #[cfg(test)]

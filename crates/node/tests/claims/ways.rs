@@ -1,7 +1,7 @@
 //! The ways in which claims ask for devices.
 
 use serde_json::json;
-use windlass_node::config::DraOffer;
+use windlass_node::{config::DraOffer, holders};
 
 use crate::{
     hands::allocated,
@@ -85,6 +85,24 @@ async fn of_several_alternatives_the_first_that_there_is_is_prepared_under_its_r
     world.check();
     world.end(&pod).await;
     world.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn who_asks_who_has_what_is_told_of_pods_and_of_claims_that_no_pod_uses_any_more() {
+    let world = World::new(DraOffer::Instead).await;
+    let (pod, _) = world.run("train", &gpus(1)).await;
+    let node = world.agent.as_ref().expect("it runs").state.borrow().clone();
+    let owner = async || {
+        let (owners, caveats) = holders::owners(&world.config, &node).await;
+        let mut all = owners.into_values().flatten().map(|owner| owner.to_string());
+        (all.next().expect("somebody has it"), caveats)
+    };
+    let claim = pod.claims[0].metadata.name.clone().expect("a name");
+    assert_eq!(owner().await, (format!("{SPACE}/train (claim {claim})"), vec![]));
+    world.kubelet.stop().await;
+    let (owner, caveats) = owner().await;
+    assert_eq!(owner, format!("claim {SPACE}/{claim}"));
+    assert!(caveats[0].contains("pod-resources"), "{caveats:?}");
 }
 
 #[tokio::test]

@@ -113,6 +113,21 @@ async fn a_device_that_a_claim_let_go_unseen_is_cleaned_for_the_next() {
 }
 
 #[tokio::test]
+async fn a_device_is_cleaned_after_a_claim_that_only_the_record_of_hand_overs_knows() {
+    let rig = Rig::new();
+    let (agent, mut kubelet) = rig.serving().await;
+    let tenant = rig.schedule("a", "board").expect("it is free");
+    kubelet.start_with(&tenant).await.expect("prepared");
+    rig.happens(&FROM_SCRATCH).await;
+    agent.stop().await;
+    std::fs::remove_file(rig.config.state_dir.join("claims.json")).expect("it was there");
+    let (agent, mut kubelet) = rig.serving().await;
+    rig.end(&mut kubelet, &tenant).await;
+    rig.happens(&[Reset]).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn a_claims_status_tells_whether_its_devices_are_ready_and_how_they_fare() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
@@ -136,6 +151,32 @@ async fn a_claims_status_tells_whether_its_devices_are_ready_and_how_they_fare()
     rig.machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");
     rig.until_claim(&gpu, |it| condition(it, "Healthy", "Lost")).await;
     rig.taints("n1/nvidia", &["windlass.dev/unhealthy=lost"]).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_is_refused_before_anything_is_begun_says_so_in_its_status_until_it_is_not() {
+    let rig = Rig::new();
+    let (agent, mut kubelet) = rig.serving().await;
+    let tenant = rig.free_gpu("g").await;
+    rig.machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");
+    rig.taints("n1/nvidia", &["windlass.dev/unhealthy=lost"]).await;
+    let why = kubelet.start_with(&tenant).await.expect_err("it is lost");
+    let failed = rig.until_claim(&tenant, |it| condition(it, "Ready", "PrepareFailed")).await;
+    assert_eq!(failed["status"]["devices"][0]["conditions"][0]["message"], why.as_str());
+    assert!(condition(&failed, "Healthy", "Lost"), "{failed:#}");
+    rig.machine.inject(&Fault::Recover { gpu: 0 }).expect("injected");
+    rig.taints("n1/nvidia", &[]).await;
+    kubelet.start_with(&tenant).await.expect("it is well again");
+    rig.until_claim(&tenant, |it| condition(it, "Ready", "Prepared")).await;
+
+    let other = rig.schedule("h", "gpu").expect("there are eight");
+    rig.machine.inject(&Fault::Lost { gpu: 1 }).expect("injected");
+    rig.taints("n1/nvidia", &["windlass.dev/unhealthy=lost"]).await;
+    kubelet.start_with(&other).await.expect_err("it is lost");
+    rig.until_claim(&other, |it| condition(it, "Ready", "PrepareFailed")).await;
+    kubelet.unprepare_claim((&other.claim, &other.uid)).await.expect("released");
+    rig.until_claim(&other, |it| it["status"]["devices"].is_null()).await;
     agent.stop().await;
 }
 

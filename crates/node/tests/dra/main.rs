@@ -9,6 +9,7 @@ mod common {
     pub(crate) mod running;
 }
 
+mod anew;
 mod claims;
 mod kubelet;
 mod life;

@@ -125,16 +125,12 @@ async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_remove
     kubelet.prepare("gone").await.expect("prepared");
     agent.stop().await;
     // As it was between the making and the record of it.
-    let record = fs::read_to_string(world.record()).expect("there");
-    let mut record: serde_json::Value = serde_json::from_str(&record).expect("JSON");
+    world.as_begun();
     for name in ["kept", "gone"] {
-        let entry = &mut record["claims"][name];
-        entry["state"] = json!("PrepareStarted");
-        entry["devices"][0]["cdi"] = json!([]);
+        world.change_record(|record| record["claims"][name]["devices"][0]["cdi"] = json!([]));
         fs::remove_file(world.config.cdi_dir.join(format!("windlass.dev-claim-{name}.json")))
             .expect("there");
     }
-    fs::write(world.record(), record.to_string()).expect("written");
     world.remove("gone");
 
     let (agent, mut kubelet) = world.serving().await;

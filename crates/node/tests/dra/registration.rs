@@ -75,6 +75,19 @@ async fn nothing_is_served_while_nothing_is_offered_and_nothing_is_prepared() {
 }
 
 #[tokio::test]
+async fn the_driver_stays_registered_until_the_kubelet_has_let_go_of_claims_that_it_alone_knows() {
+    let mut world = World::new();
+    world.config.policy.dra.offer = DraOffer::Off;
+    world.kubelet_knows(&["refused"]);
+    let agent = Running::start(&world.config).expect("it starts");
+    let mut kubelet = world.registered().await;
+    kubelet.unprepare("refused").await.expect("released");
+    world.kubelet_knows(&[]);
+    world.vanishes(world.registration()).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn the_kubelet_is_told_of_the_health_of_all_devices_and_of_each_change() {
     let world = World::new();
     let (agent, kubelet) = world.serving().await;

@@ -62,12 +62,11 @@ async fn what_was_begun_when_the_agent_was_killed_is_begun_anew_or_released() {
     kubelet.prepare("d").await.expect("prepared");
     agent.stop().await;
     // As it was between the record and what it says, for one without its document.
-    let record = fs::read_to_string(world.record()).expect("there");
-    let begun = record.replace("PrepareCompleted", "PrepareStarted");
-    fs::write(world.record(), begun).expect("written");
+    world.as_begun();
     fs::remove_file(world.config.cdi_dir.join("windlass.dev-claim-c.json")).expect("there");
 
     let (agent, mut kubelet) = world.serving().await;
+    world.recorded(|record| record["checksum"].is_u64()).await;
     kubelet.unprepare("d").await.expect("released");
     assert_eq!(kubelet.prepare("c").await.expect("prepared"), first);
     assert!(world.document("c").is_some());
@@ -84,7 +83,9 @@ async fn a_corrupt_record_is_set_aside_and_the_kubelets_stands_in() {
     let first = kubelet.prepare("c").await.expect("prepared");
     kubelet_record(&world, "c", &agent.state.borrow());
     agent.stop().await;
-    fs::write(world.record(), "{").expect("written");
+    let record = fs::read_to_string(world.record()).expect("there");
+    fs::write(world.record(), record.replace("\"ns\"", "\"nt\""))
+        .expect("one byte of its claims flipped");
     let stale = world.config.cdi_dir.join("windlass.dev-claim-stale.json");
     fs::write(&stale, "{}").expect("written");
 

@@ -85,6 +85,34 @@ impl World {
         self.config.state_dir.join("claims.json")
     }
 
+    /// Makes the record as it is when nothing is done yet.
+    pub(crate) fn as_begun(&self) {
+        self.change_record(|record| {
+            let claims = record["claims"].as_object_mut().expect("a map");
+            claims.values_mut().for_each(|entry| entry["state"] = json!("PrepareStarted"));
+        });
+    }
+
+    /// Changes the record, and leaves it as an agent wrote it that knew no checksum.
+    pub(crate) fn change_record(&self, change: impl FnOnce(&mut Value)) {
+        let text = std::fs::read(self.record()).expect("there");
+        let mut record: Value = serde_json::from_slice(&text).expect("JSON");
+        change(&mut record);
+        record.as_object_mut().expect("a document").remove("checksum");
+        std::fs::write(self.record(), record.to_string()).expect("written");
+    }
+
+    /// Waits until the record fulfils a condition.
+    pub(crate) async fn recorded(&self, condition: impl Fn(&Value) -> bool) {
+        let read = || serde_json::from_slice(&std::fs::read(self.record()).ok()?).ok();
+        let fulfilled = async {
+            while !read().is_some_and(|record| condition(&record)) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(LIMIT, fulfilled).await.unwrap_or_else(|_| panic!("the record is {:#?}", read()));
+    }
+
     /// A claim's CDI document, if it has one.
     pub(crate) fn document(&self, uid: &str) -> Option<Value> {
         let path = self.config.cdi_dir.join(format!("windlass.dev-claim-{uid}.json"));

@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use tokio::{
     sync::watch,
     task::spawn_blocking,
@@ -13,7 +14,7 @@ use tokio::{
 use windlass_core::device::{DeviceId, DeviceNode};
 
 use super::super::{
-    catalog::Catalog,
+    catalog::{Catalog, is_pool_of},
     claim::{Claim, ClaimError},
     document::ClaimDocuments,
     kubelet_record::KubeletRecord,
@@ -69,8 +70,25 @@ pub(super) enum ReadError {
     Claim(#[from] ClaimError),
 }
 
+/// What a claim was allocated, beside what it has by the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Allocation {
+    Same,
+    Another,
+}
+
+/// A claim that nobody may have any more.
+pub(super) struct Suspect {
+    pub(super) claim: ClaimRef,
+    /// How often it had been asked for by then; `None` if nothing is known of it but that it was refused.
+    pub(super) asked: Option<u64>,
+}
+
 /// A device with a node that must be there.
 pub(super) type NodeOf = (DeviceId, DeviceNode);
+
+/// How long a claim that is prepared waits to be compared with its object.
+const SOON: Duration = Duration::from_secs(2);
 
 /// How long a claim waits for the node's devices to be found, after the agent's start.
 const DISCOVERY: Duration = Duration::from_secs(20);
@@ -120,22 +138,43 @@ impl Ground {
         self.documents.write(entry)
     }
 
-    /// Those of the claims that are surely gone, and that the kubelet does not remember.
-    pub(super) async fn stale(&self, prepared: Vec<ClaimRef>) -> Vec<ClaimRef> {
+    /// Whether a claim has still the devices that it has by the record. Where the API server does not say so
+    /// soon it has: the kubelet has just read the claim.
+    pub(super) async fn allocation(&self, entry: &Entry) -> Allocation {
+        let Some(claims) = &self.claims else { return Allocation::Same };
+        let found = timeout(SOON, claims.get(&entry.claim)).await;
+        let object = found.ok().and_then(Result::ok).flatten();
+        let claim = object.and_then(|it| Claim::read(it, &entry.claim, &self.driver).ok());
+        match claim {
+            Some(claim) if !entry.is_for(&claim) => Allocation::Another,
+            _ => Allocation::Same,
+        }
+    }
+
+    /// Those of the claims that surely have nothing of this node any more, and that the kubelet does not
+    /// remember.
+    pub(super) async fn stale(&self, known: Vec<Suspect>) -> Vec<Suspect> {
         let record = self.kubelet_record.clone();
         let remembered = blocking(move || record.uids().map_err(|error| error.to_string())).await;
         let (Ok(remembered), Some(claims)) = (remembered, &self.claims) else { return Vec::new() };
         let mut stale = Vec::new();
-        for claim in prepared.into_iter().filter(|claim| !remembered.contains(&claim.uid)) {
-            let found = claims.get(&claim).await;
-            let is_gone = found.is_ok_and(|found| {
-                found.is_none_or(|it| it.metadata.uid.is_some_and(|uid| uid != claim.uid))
-            });
-            if is_gone {
-                stale.push(claim);
+        for suspect in known.into_iter().filter(|it| !remembered.contains(&it.claim.uid)) {
+            let found = claims.get(&suspect.claim).await;
+            if found.is_ok_and(|object| self.has_nothing(object, &suspect.claim)) {
+                stale.push(suspect);
             }
         }
         stale
+    }
+
+    /// Whether it is gone, or another, or not allocated, or allocated elsewhere.
+    fn has_nothing(&self, object: Option<ResourceClaim>, claim: &ClaimRef) -> bool {
+        let Some(object) = object else { return true };
+        match Claim::read(object, claim, &self.driver) {
+            Ok(claim) => !claim.results.iter().any(|it| is_pool_of(&self.node, &it.pool)),
+            Err(ClaimError::Replaced { .. } | ClaimError::NotAllocated(_)) => true,
+            Err(_) => false,
+        }
     }
 }
 

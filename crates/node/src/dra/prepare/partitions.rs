@@ -75,7 +75,10 @@ impl Preparer {
         let begun = made.and_then(|claim| self.begin(&claim).map_err(Failed::Act));
         match begun {
             Ok(()) if self.lacks_instances(uid) => {
-                self.refuse(uid, "a MIG instance is gone though it was just made".to_owned());
+                self.refuse(
+                    uid,
+                    "a MIG instance is gone though it was just made".to_owned().into(),
+                );
             }
             Ok(()) => self.act(uid),
             Err(failed) => self.failed(uid, failed),

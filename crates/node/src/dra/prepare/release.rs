@@ -4,16 +4,13 @@ use tokio::sync::oneshot;
 
 use super::{
     Event, Preparer,
-    ground::{Ground, blocking},
+    ground::{Ground, Suspect, blocking},
     partitions::places,
     slot::Work,
 };
-use crate::{
-    dra::{
-        desk::{Request, Wish},
-        record::{Entry, Stage},
-    },
-    ledger::ClaimRef,
+use crate::dra::{
+    desk::{Request, Wish},
+    record::{Entry, Stage},
 };
 
 impl Preparer {
@@ -25,15 +22,17 @@ impl Preparer {
         self.tasks.spawn(async move { Event::Removed(uid, ground.clear(&entry).await) });
     }
 
-    /// Has the record forget a claim that nothing else is left of.
+    /// Has the record forget a claim that nothing else is left of, if it has it.
     pub(super) fn forget(&mut self, uid: &str) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.work = slot.entry.take().map(Work::Forgetting);
+        let Some(entry) = slot.entry.take() else { return self.let_go(uid) };
+        slot.work = Some(Work::Forgetting(entry));
         let (recorded, uid) = (self.save(), uid.to_owned());
         self.tasks.spawn(async move { Event::Forgotten(uid, recorded.await) });
     }
 
-    /// Tells those who wait why a claim is not released; it is still ours.
+    /// Tells those who wait why a claim is not released; it is still ours. So is what it had before it was
+    /// allocated anew, for which the new ones would have to wait.
     pub(super) fn keep(&mut self, uid: &str, why: String) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
         if let Some(Work::Forgetting(mut entry)) = slot.work.take() {
@@ -41,6 +40,7 @@ impl Preparer {
             entry.state = Stage::PrepareStarted;
             slot.entry = Some(entry);
         }
+        slot.prepared(&Err(format!("what the claim had before cannot be released: {why}")));
         slot.released(&Err(why));
         drop(self.save());
         self.advance(uid);
@@ -59,21 +59,30 @@ impl Preparer {
     /// Looks for claims that nobody has any more.
     pub(super) fn collect(&mut self) {
         let idle = self.slots.values().filter(|slot| slot.work.is_none());
-        let prepared: Vec<_> =
-            idle.filter_map(|slot| Some(slot.entry.as_ref()?.claim.clone())).collect();
-        let ground = self.ground.clone();
-        if !prepared.is_empty() {
-            self.tasks.spawn(async move { Event::Stale(ground.stale(prepared).await) });
+        let prepared = idle.filter_map(|slot| Some(slot.entry.as_ref()?.claim.clone()));
+        let claims = prepared.chain(self.ground.troubles.refused());
+        let known = claims.map(|claim| Suspect { asked: self.asked(&claim.uid), claim });
+        let (known, ground): (Vec<_>, _) = (known.collect(), self.ground.clone());
+        if !known.is_empty() {
+            self.tasks.spawn(async move { Event::Stale(ground.stale(known).await) });
         }
     }
 
-    pub(super) fn release_stale(&mut self, claims: Vec<ClaimRef>) {
-        for claim in claims {
+    /// What was asked for since the look is somebody's again.
+    pub(super) fn release_stale(&mut self, suspects: Vec<Suspect>) {
+        for Suspect { claim, asked } in suspects {
+            if self.asked(&claim.uid) != asked {
+                continue;
+            }
             tracing::info!(%claim, uid = claim.uid, "nobody has the claim any more, it is released");
             // Nobody waits for the answer.
             let (reply, _) = oneshot::channel();
             self.ask(Request { claim, wish: Wish::Release(reply) });
         }
+    }
+
+    fn asked(&self, uid: &str) -> Option<u64> {
+        Some(self.slots.get(uid)?.asked)
     }
 }
 

@@ -12,6 +12,8 @@ pub(super) struct Slot {
     /// As the record has it.
     pub(super) entry: Option<Entry>,
     pub(super) work: Option<Work>,
+    /// How often it was asked for.
+    pub(super) asked: u64,
     pub(super) preparing: Vec<Reply<Vec<Held>>>,
     pub(super) releasing: Vec<Reply<()>>,
 }
@@ -34,7 +36,7 @@ pub(super) enum Work {
 impl Slot {
     pub(super) fn new(claim: ClaimRef) -> Self {
         let (preparing, releasing) = Default::default();
-        Self { claim, entry: None, work: None, preparing, releasing }
+        Self { claim, entry: None, work: None, asked: 0, preparing, releasing }
     }
 
     pub(super) fn of(entry: Entry) -> Self {

@@ -170,7 +170,7 @@ impl Row<'_> {
         })
     }
 
-    /// `default/train-0`, `claim team/notebook`, or of many the first: `default/a and 7 more`.
+    /// `default/train-0`, `team/train-0 (claim gpus)`, or of many the first: `default/a and 7 more`.
     fn owners(&self) -> Option<String> {
         let owners = self.known.owners.get(&self.device.id)?;
         let names: BTreeSet<_> = owners.iter().map(ToString::to_string).collect();

@@ -1,0 +1,106 @@
+//! Claims that were allocated anew, or not at all any more, under the same UID, while nobody was told.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use windlass_kubelet_api::dra::{
+    checkpoint::{Checkpoint, ClaimState, DriverState, FILE},
+    v1::Device,
+};
+
+use crate::{
+    common::running::Running,
+    kubelet::Kubelet,
+    world::{Gets, World, claim, gpus},
+};
+
+const A: Gets<'static> = Gets { request: "a", gpu: 0 };
+
+const B: Gets<'static> = Gets { request: "a", gpu: 1 };
+
+impl World {
+    /// What the kubelet writes down of claims that have their names as UIDs, before a driver has answered.
+    pub(crate) fn kubelet_knows(&self, names: &[&str]) {
+        let state = |name: &&str| ClaimState {
+            claim_uid: (*name).to_owned(),
+            claim_name: (*name).to_owned(),
+            namespace: "ns".to_owned(),
+            pod_uids: ["p".to_owned()].into(),
+            drivers: [("windlass.dev".to_owned(), DriverState::default())].into(),
+        };
+        let checkpoint = Checkpoint { claims: Some(names.iter().map(state).collect()) };
+        fs::create_dir_all(&self.config.kubelet_dir).expect("made");
+        fs::write(self.config.kubelet_dir.join(FILE), checkpoint.to_json()).expect("written");
+    }
+}
+
+fn is_gpu(agent: &Running, devices: &[Device], gpu: usize) -> bool {
+    let id = gpus(&agent.state.borrow())[gpu].id.as_str().to_lowercase();
+    devices.iter().map(|device| &device.device_name).eq([&id])
+}
+
+/// What the claim had is free for another, and what it has is not.
+async fn only_the_new_one_is_taken(world: &World, agent: &Running, kubelet: &mut Kubelet) {
+    world.claim(agent, "first", &[A]);
+    kubelet.prepare("first").await.expect("the old one is free");
+    world.claim(agent, "second", &[B]);
+    let why = kubelet.prepare("second").await.expect_err("the new one is not");
+    assert!(why.ends_with("is held by claim ns/c"), "{why}");
+}
+
+#[tokio::test]
+async fn a_claim_that_was_allocated_other_devices_lets_the_old_go_before_it_gets_them() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "c", &[A]);
+    kubelet.prepare("c").await.expect("prepared");
+    world.claim(&agent, "c", &[B]);
+    let devices = kubelet.prepare("c").await.expect("prepared anew");
+    assert!(is_gpu(&agent, &devices, 1), "{devices:?}");
+    only_the_new_one_is_taken(&world, &agent, &mut kubelet).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_was_begun_and_allocated_other_devices_lets_the_old_go_too() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "c", &[A]);
+    kubelet.prepare("c").await.expect("prepared");
+    agent.stop().await;
+    world.as_begun();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "c", &[B]);
+    let devices = kubelet.prepare("c").await.expect("begun anew");
+    assert!(is_gpu(&agent, &devices, 1), "{devices:?}");
+    only_the_new_one_is_taken(&world, &agent, &mut kubelet).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_has_nothing_of_the_node_any_more_is_released_unless_the_kubelet_knows_it() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    let names = ["kept", "deallocated", "elsewhere", "known"];
+    for (gpu, name) in names.into_iter().enumerate() {
+        world.claim(&agent, name, &[Gets { request: "a", gpu }]);
+        kubelet.prepare(name).await.expect("prepared");
+    }
+    agent.stop().await;
+    world.kubelet_knows(&["known"]);
+    let there =
+        json!({"request": "a", "driver": "windlass.dev", "pool": "n10/nvidia", "device": "gpu-0"});
+    world.put(&claim("elsewhere", &[there]));
+    for name in ["deallocated", "known"] {
+        let mut object = claim(name, &[]);
+        object["status"] = json!({});
+        world.put(&object);
+    }
+    let (agent, _) = world.serving().await;
+    let has = |record: &Value| {
+        let claims = record["claims"].as_object().expect("a map");
+        claims.keys().map(String::as_str).eq(["kept", "known"])
+    };
+    world.recorded(has).await;
+    agent.stop().await;
+}
