@@ -17,9 +17,12 @@ impl Preparer {
     pub(super) fn remove(&mut self, uid: &str) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
         slot.work = Some(Work::Removing);
-        let Some(entry) = slot.entry.clone() else { return };
-        let (ground, uid) = (self.ground.clone(), uid.to_owned());
-        self.tasks.spawn(async move { Event::Removed(uid, ground.clear(&entry).await) });
+        // A claim that is in no record may have devices all the same that are to be cleaned.
+        let (ground, uid, entry) = (self.ground.clone(), uid.to_owned(), slot.entry.clone());
+        self.tasks.spawn(async move {
+            let removed = ground.clear(&uid, entry.as_ref()).await;
+            Event::Removed(uid, removed)
+        });
     }
 
     /// Has the record forget a claim that nothing else is left of, if it has it.
@@ -88,11 +91,13 @@ impl Preparer {
 
 impl Ground {
     /// Removes what there is for a claim, while it is in the record: nobody else gets what is dirty by now.
-    async fn clear(&self, entry: &Entry) -> Result<(), String> {
-        let (documents, uid) = (self.documents.clone(), entry.claim.uid.clone());
-        blocking(move || documents.remove(&uid)).await?;
-        self.set_time_slices_back(entry).await?;
-        self.unmake(&places(entry)).await?;
-        self.handovers.leave(&entry.claim.uid).await
+    async fn clear(&self, uid: &str, entry: Option<&Entry>) -> Result<(), String> {
+        let (documents, of) = (self.documents.clone(), uid.to_owned());
+        blocking(move || documents.remove(&of)).await?;
+        if let Some(entry) = entry {
+            self.set_time_slices_back(entry).await?;
+            self.unmake(&places(entry)).await?;
+        }
+        self.handovers.leave(uid).await
     }
 }
