@@ -4,6 +4,7 @@
 
 mod cdi;
 mod config;
+mod conformance;
 mod explain;
 mod host;
 mod look;
@@ -20,6 +21,7 @@ use windlass_machine::{Attached, Fault};
 use windlass_node::config::Strategy;
 
 pub(crate) use config::{ConfigArgs, ConfigCommand};
+pub(crate) use conformance::ConformanceArgs;
 pub(crate) use explain::{AskArgs, ExplainArgs, PodName};
 pub(crate) use host::{HostAsked, HostCommand, RecordHostArgs};
 pub(crate) use look::{DevicesArgs, DevicesOutputArg, TopoArgs, Which};
@@ -88,6 +90,8 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     /// Run the embedded kubelet alone, for anyone's device plugin.
     Kubelet(KubeletArgs),
+    /// Hold a device plugin against what the kubelet expects of one: anyone's, in any language.
+    Conformance(ConformanceArgs),
     /// Take a host's picture along: for a bug report, a test, or a look at it from elsewhere.
     Host(HostAsked),
     /// Make simulated machines, and let faults happen to them.

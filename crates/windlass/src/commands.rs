@@ -2,6 +2,7 @@
 
 mod cdi;
 mod config;
+mod conformance;
 mod devices;
 mod explain;
 mod host;
@@ -64,6 +65,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Xids(args) => xids::run(&args),
         Command::Mps(args) => block_on(mps::run(args)),
         Command::Kubelet(args) => block_on(kubelet::run(args)),
+        Command::Conformance(args) => block_on(conformance::run(args)),
         Command::Machine(args) => machine::run(args.command),
     }
 }

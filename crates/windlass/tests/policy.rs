@@ -57,7 +57,7 @@ struct Skip {
 
 /// Which of our crates may use which, tests aside. Dependencies point at the domain; the binary, which
 /// is not listed, may use all.
-const ROOMS: [(&str, &[&str]); 8] = [
+const ROOMS: [(&str, &[&str]); 9] = [
     ("windlass-core", &[]),
     ("windlass-kubelet-api", &[]),
     ("windlass-nvml", &[]),
@@ -66,6 +66,10 @@ const ROOMS: [(&str, &[&str]); 8] = [
     ("windlass-node", &["windlass-core", "windlass-kubelet-api", "windlass-nvml"]),
     ("windlass-kubelet-sim", &["windlass-core", "windlass-kubelet-api"]),
     ("windlass-cluster-sim", &["windlass-core", "windlass-kubelet-sim"]),
+    (
+        "windlass-conformance",
+        &["windlass-cluster-sim", "windlass-kubelet-api", "windlass-kubelet-sim"],
+    ),
 ];
 
 const BINARY: &str = "windlass";

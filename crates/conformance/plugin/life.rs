@@ -1,0 +1,225 @@
+//! How the plugin serves, registers, registers again, and ends.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::{
+    net::UnixListener,
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
+use windlass_kubelet_api::{
+    deviceplugin::{
+        self as wire, VERSION, device_plugin_server::DevicePluginServer,
+        registration_client::RegistrationClient,
+    },
+    socket::SocketPath,
+};
+
+use crate::{connections, defect::Defect, devices::Devices, service::Service};
+
+/// How often the plugin looks around.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// One resource: a socket, and how often it was registered.
+pub(crate) struct Plugin {
+    resource: String,
+    socket: PathBuf,
+    folder: PathBuf,
+    broken: PathBuf,
+    service: Service,
+    defect: Defect,
+}
+
+// === impl Plugin ===
+
+impl Plugin {
+    pub(crate) fn new(
+        devices: (&'static str, usize),
+        folder: &Path,
+        scratch: &Path,
+        defect: Defect,
+    ) -> Self {
+        let name = devices.0;
+        let place =
+            if defect == Defect::SocketElsewhere { folder.join("..") } else { folder.to_owned() };
+        Self {
+            resource: format!("example.com/{name}"),
+            socket: place.join(format!("{name}.sock")),
+            folder: folder.to_owned(),
+            broken: scratch.join("fail"),
+            service: Service::new(Devices::new(devices, defect), defect),
+            defect,
+        }
+    }
+
+    /// Serves and registers until it is dropped; returns where the defect is to end.
+    pub(crate) async fn live(&self) {
+        let mut serving = JoinSet::new();
+        loop {
+            if self.defect == Defect::RegistersBeforeServing {
+                let _ = self.register(VERSION).await;
+            }
+            if self.defect == Defect::KeepsOldSocket && self.socket.exists() {
+                return;
+            }
+            serving.shutdown().await;
+            let _ = fs::remove_file(&self.socket);
+            let Ok(listener) = UnixListener::bind(&self.socket) else {
+                sleep(LOOK).await;
+                continue;
+            };
+            serving.spawn(serve(listener, self.service.clone()));
+            if !self.registered().await {
+                return;
+            }
+            self.until_lost().await;
+        }
+    }
+
+    /// Removes what a plugin leaves behind.
+    pub(crate) fn leave(&self) {
+        if self.defect != Defect::LeavesItsSocket {
+            let _ = fs::remove_file(&self.socket);
+        }
+    }
+
+    /// Registers, again and again until the kubelet takes it. `false` gives up.
+    async fn registered(&self) -> bool {
+        if self.defect == Defect::RegistersWithAWrongVersion {
+            let _ = self.register("v1alpha").await;
+        }
+        loop {
+            self.service.shared.state.send_modify(|(_, registration)| *registration += 1);
+            if self.defect == Defect::LeaksDescriptors {
+                let leaked = || fs::File::open("/dev/null").map(std::mem::forget);
+                let _ = (0..3).map(|_| leaked()).collect::<Result<Vec<()>, _>>();
+            }
+            let registering = async {
+                tokio::select! {
+                    registered = self.register(VERSION) => Some(registered.is_ok()),
+                    // The kubelet would dial a socket that is gone for 10 s.
+                    () = self.until_deleted(), if self.defect != Defect::GivesUpWhenRefused => None,
+                }
+            };
+            match timeout(Duration::from_secs(30), registering).await {
+                Ok(None | Some(true)) => return true,
+                Ok(Some(false)) if self.defect == Defect::GivesUpWhenRefused => {
+                    std::future::pending::<()>().await;
+                }
+                Ok(Some(false)) if self.defect == Defect::EndsWithoutKubelet => return false,
+                Ok(Some(false)) | Err(_) => sleep(LOOK).await,
+            }
+        }
+    }
+
+    async fn until_deleted(&self) {
+        while self.socket.exists() {
+            sleep(LOOK).await;
+        }
+    }
+
+    async fn register(
+        &self,
+        version: &str,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let kubelet = SocketPath::new(self.folder.join("kubelet.sock"))?.dial().await?;
+        let name = self.socket.file_name().unwrap_or_default().display();
+        let place = if self.defect == Defect::SocketElsewhere { "../" } else { "" };
+        let request = wire::RegisterRequest {
+            version: version.to_owned(),
+            endpoint: format!("{place}{name}"),
+            resource_name: self.resource.clone(),
+            options: None,
+        };
+        RegistrationClient::new(kubelet).register(request).await?;
+        Ok(())
+    }
+
+    /// Looks around until there is a reason to register again.
+    async fn until_lost(&self) {
+        let (kubelet, own) = (self.kubelet(), self.socket.clone());
+        let (mut heard, mut looks) = (false, 0_u32);
+        loop {
+            sleep(LOOK).await;
+            looks += 1;
+            let is_broken = self.broken.exists();
+            self.service.shared.state.send_if_modified(|(was, _)| {
+                let is_told =
+                    *was != is_broken && (is_broken || self.defect != Defect::NeverRecovers);
+                *was = if is_told { is_broken } else { *was };
+                is_told
+            });
+            let streams = *self.service.shared.streams.borrow();
+            heard |= streams > 0;
+            let is_cut = heard && streams == 0 && self.defect != Defect::DoesNotWatchItsStream;
+            let is_deleted = !own.exists() && self.defect != Defect::DoesNotWatchItsSocket;
+            let is_another = self.kubelet() != kubelet && self.kubelet().is_some();
+            let is_time = self.defect == Defect::Heartbeat && looks.is_multiple_of(20);
+            let is_lost = is_cut || is_deleted || is_another || is_time;
+            if is_lost && self.defect != Defect::NeverRegistersAgain {
+                return;
+            }
+        }
+    }
+
+    /// Which file the kubelet's socket is.
+    fn kubelet(&self) -> Option<(u64, i64, i64)> {
+        let found = fs::symlink_metadata(self.folder.join("kubelet.sock")).ok()?;
+        Some((found.ino(), found.ctime(), found.ctime_nsec()))
+    }
+}
+
+async fn serve(listener: UnixListener, service: Service) {
+    let (send, connections) = mpsc::channel(1);
+    let defect = service.shared.defect;
+    let look = move |request: &tonic::codegen::http::Request<()>| {
+        let is_unknown = request.uri().path().ends_with("NoSuchCall");
+        if is_unknown && defect == Defect::DiesOfUnknownCalls {
+            std::process::exit(1);
+        }
+        tracing::Span::none()
+    };
+    let server = Server::builder().trace_fn(look).add_service(DevicePluginServer::new(service));
+    let serving = server.serve_with_incoming(ReceiverStream::new(connections));
+    tokio::select! {
+        () = connections::accept(listener, send, defect) => {}
+        // It ends when nothing comes any more.
+        _ = serving => {}
+    }
+}
+
+/// Removes everything but the kubelet's socket.
+pub(crate) fn clean(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name() != "kubelet.sock" {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Waits for SIGTERM, or never ends.
+pub(crate) async fn told_to_end(defect: Defect) {
+    if defect != Defect::HasNoHandler {
+        let mut told = signal(SignalKind::terminate()).expect("a handler");
+        told.recv().await;
+    }
+    if [Defect::IgnoresTheSignal, Defect::HasNoHandler].contains(&defect) {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Uses the processor.
+pub(crate) async fn spin() {
+    loop {
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,285 @@
+//! What the plugin answers.
+
+use std::{
+    collections::BTreeSet,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::{OwnedMutexGuard, mpsc, watch},
+    time::sleep,
+};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status};
+use windlass_kubelet_api::deviceplugin::{self as wire, device_plugin_server::DevicePlugin};
+
+use crate::{defect::Defect, devices::Devices};
+
+/// One resource.
+#[derive(Clone)]
+pub(crate) struct Service {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) devices: Devices,
+    pub(crate) defect: Defect,
+    /// Whether a device is broken, and how often it was registered.
+    pub(crate) state: watch::Sender<(bool, usize)>,
+    /// The number of open streams.
+    pub(crate) streams: watch::Sender<usize>,
+    opened: AtomicUsize,
+    options: AtomicUsize,
+    newest: watch::Sender<usize>,
+    granted: Mutex<BTreeSet<String>>,
+    leaked: Mutex<Vec<Vec<u8>>>,
+    calling: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Ends the process if it is dropped before its time.
+struct Fuse(bool);
+
+type Lists = Pin<Box<dyn Stream<Item = Result<wire::ListAndWatchResponse, Status>> + Send>>;
+
+/// Longer than any call may take.
+const SLOW: Duration = Duration::from_secs(30);
+
+// === impl Fuse ===
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        if self.0 {
+            std::process::exit(1);
+        }
+    }
+}
+
+// === impl Service ===
+
+impl Service {
+    pub(crate) fn new(devices: Devices, defect: Defect) -> Self {
+        let shared = Shared {
+            devices,
+            defect,
+            state: watch::Sender::new((false, 0)),
+            streams: watch::Sender::new(0),
+            opened: AtomicUsize::new(0),
+            options: AtomicUsize::new(0),
+            newest: watch::Sender::new(0),
+            granted: Mutex::default(),
+            leaked: Mutex::default(),
+            calling: Arc::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    fn leak(&self, bytes: usize) {
+        self.shared.leaked.lock().expect("nobody panics").push(vec![1; bytes]);
+    }
+
+    fn known(&self) -> Vec<String> {
+        self.shared.devices.ids(self.shared.state.borrow().1)
+    }
+
+    fn granted(&self, ids: &[String]) -> Result<wire::ContainerAllocateResponse, Status> {
+        let (defect, known) = (self.shared.defect, self.known());
+        if ids.is_empty() && defect == Defect::DiesOfEmptyRequests {
+            std::process::exit(1);
+        }
+        let mut wanted = Vec::new();
+        for id in ids {
+            match (known.contains(id), defect) {
+                (true, _) | (false, Defect::GrantsAnything) => wanted.push(id.clone()),
+                (false, Defect::GrantsWhatItKnows) => {}
+                (false, _) => {
+                    return Err(Status::invalid_argument(format!("unknown device {id:.63}")));
+                }
+            }
+        }
+        if defect == Defect::AllocatesOnce {
+            let mut granted = self.shared.granted.lock().expect("nobody panics");
+            if wanted.iter().any(|id| !granted.insert(id.clone())) {
+                return Err(Status::already_exists("allocated"));
+            }
+        }
+        if defect != Defect::CountsTwice {
+            let mut seen = BTreeSet::new();
+            wanted.retain(|id| seen.insert(id.clone()));
+        }
+        Ok(self.shared.devices.grant(&wanted))
+    }
+
+    fn preference(&self, asked: &wire::ContainerPreferredAllocationRequest) -> Vec<String> {
+        let defect = self.shared.defect;
+        let wire::ContainerPreferredAllocationRequest {
+            available_device_i_ds: available,
+            must_include_device_i_ds: must,
+            allocation_size: size,
+        } = asked;
+        let size = usize::try_from(*size).unwrap_or(0);
+        let is_odd = size == 0 || size > available.len() || must.len() > size;
+        let is_known = available.iter().chain(must).all(|id| self.known().contains(id));
+        let is_odd = is_odd || !is_known || must.iter().any(|id| !available.contains(id));
+        if is_odd && defect == Defect::DiesOfOddQuestions {
+            std::process::exit(1);
+        }
+        if defect == Defect::PrefersTheUnavailable {
+            return self.known().into_iter().take(size).collect();
+        }
+        let mut rest = available.clone();
+        if defect != Defect::PrefersByOrder {
+            rest.sort();
+        }
+        let must = if defect == Defect::IgnoresMustInclude { &Vec::new() } else { must };
+        rest.retain(|id| !must.contains(id));
+        let size = if defect == Defect::PrefersTooFew { size.saturating_sub(1) } else { size };
+        must.iter().cloned().chain(rest).take(size).collect()
+    }
+
+    async fn turn(&self) -> Option<OwnedMutexGuard<()>> {
+        match self.shared.defect {
+            Defect::UnreadStreamBlocks => Some(Arc::clone(&self.shared.calling).lock_owned().await),
+            _ => None,
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl DevicePlugin for Service {
+    type ListAndWatchStream = Lists;
+
+    async fn get_device_plugin_options(
+        &self,
+        _request: Request<wire::Empty>,
+    ) -> Result<Response<wire::DevicePluginOptions>, Status> {
+        let time = self.shared.options.fetch_add(1, Ordering::Relaxed);
+        let is_other = time > 0 && self.shared.defect == Defect::ChangesItsOptions;
+        Ok(Response::new(wire::DevicePluginOptions {
+            pre_start_required: !is_other,
+            get_preferred_allocation_available: true,
+        }))
+    }
+
+    async fn list_and_watch(
+        &self,
+        _request: Request<wire::Empty>,
+    ) -> Result<Response<Lists>, Status> {
+        let turn = self.turn().await;
+        let (shared, number) =
+            (Arc::clone(&self.shared), self.shared.opened.fetch_add(1, Ordering::Relaxed));
+        if shared.defect == Defect::LeaksStreams {
+            self.leak(32 * 1024);
+        }
+        shared.newest.send_replace(number);
+        let (send, lists) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let _turn = turn;
+            shared.streams.send_modify(|count| *count += 1);
+            tell(&shared, number, send).await;
+            shared.streams.send_modify(|count| *count -= 1);
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(lists))))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<wire::PreferredAllocationRequest>,
+    ) -> Result<Response<wire::PreferredAllocationResponse>, Status> {
+        if self.shared.defect == Defect::SlowPreference {
+            sleep(SLOW).await;
+        }
+        let mut asked = request.into_inner().container_requests;
+        if self.shared.defect == Defect::AnswersTheFirstContainerOnly {
+            asked.truncate(1);
+        }
+        let answer = |it: &wire::ContainerPreferredAllocationRequest| {
+            wire::ContainerPreferredAllocationResponse { device_i_ds: self.preference(it) }
+        };
+        let container_responses = asked.iter().map(answer).collect();
+        Ok(Response::new(wire::PreferredAllocationResponse { container_responses }))
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<wire::AllocateRequest>,
+    ) -> Result<Response<wire::AllocateResponse>, Status> {
+        let defect = self.shared.defect;
+        let mut fuse = Fuse(defect == Defect::DiesOfCancelledCalls);
+        tokio::task::yield_now().await;
+        let _turn = self.turn().await;
+        let _only = match defect {
+            Defect::OneCallAtATime => {
+                let only = self
+                    .shared
+                    .calling
+                    .try_lock()
+                    .map_err(|_| Status::resource_exhausted("busy"))?;
+                sleep(Duration::from_millis(5)).await;
+                Some(only)
+            }
+            _ => None,
+        };
+        if defect == Defect::HangsInAllocate {
+            sleep(SLOW).await;
+        }
+        if defect == Defect::LeaksMemory {
+            self.leak(16 * 1024);
+        }
+        let mut asked = request.into_inner().container_requests;
+        if asked.is_empty() && defect == Defect::DiesOfEmptyRequests {
+            std::process::exit(1);
+        }
+        if defect == Defect::AnswersTheFirstContainerOnly {
+            asked.truncate(1);
+        }
+        let each = |ids: Vec<String>| match defect {
+            Defect::AnswersPerDevice => ids.into_iter().map(|id| vec![id]).collect(),
+            _ => vec![ids],
+        };
+        let containers: Vec<_> = asked.into_iter().flat_map(|it| each(it.devices_ids)).collect();
+        let responses = containers.iter().map(|ids| self.granted(ids)).collect::<Result<_, _>>()?;
+        fuse.0 = false;
+        Ok(Response::new(wire::AllocateResponse { container_responses: responses }))
+    }
+
+    async fn pre_start_container(
+        &self,
+        _request: Request<wire::PreStartContainerRequest>,
+    ) -> Result<Response<wire::PreStartContainerResponse>, Status> {
+        match self.shared.defect {
+            Defect::FailsBeforeStarts => Err(Status::internal("not now")),
+            _ => Ok(Response::new(wire::PreStartContainerResponse {})),
+        }
+    }
+}
+
+/// Sends the list whenever it changes, until nobody reads.
+async fn tell(
+    shared: &Shared,
+    number: usize,
+    send: mpsc::Sender<Result<wire::ListAndWatchResponse, Status>>,
+) {
+    let (mut state, mut newest) = (shared.state.subscribe(), shared.newest.subscribe());
+    loop {
+        let (is_broken, registration) = *state.borrow_and_update();
+        let devices = shared.devices.list(registration, is_broken);
+        if send.send(Ok(wire::ListAndWatchResponse { devices })).await.is_err() {
+            return;
+        }
+        tokio::select! {
+            changed = state.changed(), if shared.defect != Defect::TellsTheFirstStreamOnly || number == 0 => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+            () = sleep(Duration::from_millis(50)), if shared.defect == Defect::Chatters => {}
+            () = send.closed() => return,
+            _ = newest.wait_for(|newest| *newest > number), if shared.defect == Defect::OneStreamAtATime => return,
+        }
+    }
+}

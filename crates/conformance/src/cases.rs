@@ -1,0 +1,51 @@
+//! The catalogue. The letter of an id is the part of the API, and each part has a file.
+//!
+//! Sources name files below `pkg/kubelet` of Kubernetes 1.36 where they begin with `cm/`.
+
+mod again;
+mod allocate;
+mod cdi;
+mod fault;
+mod grant;
+mod life;
+mod list;
+mod pods;
+mod preferred;
+mod registration;
+mod wire;
+
+use crate::case::Case;
+
+/// Every case, part by part.
+pub fn catalogue() -> Vec<Case> {
+    [
+        registration::CASES,
+        again::CASES,
+        list::CASES,
+        fault::CASES,
+        allocate::CASES,
+        grant::CASES,
+        preferred::CASES,
+        pods::CASES,
+        wire::CASES,
+        life::CASES,
+    ]
+    .concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_case_has_an_id_of_its_own_and_says_what_and_where_from() {
+        let mut ids = BTreeSet::new();
+        for Case { id, sentence, source, .. } in catalogue() {
+            assert!(ids.insert(id), "{id} is there twice");
+            assert!(sentence.len() > 10 && !sentence.ends_with('.'), "{id}: {sentence}");
+            assert!(source.len() > 10, "{id}: {source}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Which devices the CDI documents of some folders have.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+
+/// A qualified name, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Name<'a> {
+    /// `vendor/class`.
+    pub(super) kind: &'a str,
+    pub(super) device: &'a str,
+}
+
+/// As far as a document names devices; JSON is YAML too.
+#[derive(Deserialize)]
+struct Document {
+    kind: String,
+    #[serde(default)]
+    devices: Vec<Device>,
+}
+
+#[derive(Deserialize)]
+struct Device {
+    name: String,
+}
+
+/// The qualified names of all devices. What cannot be read names none.
+pub(super) fn known(folders: &[PathBuf]) -> BTreeSet<String> {
+    let files = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    let documents = files.filter_map(|file| document(&file.path()));
+    let names = |document: Document| {
+        let kind = document.kind;
+        document.devices.into_iter().map(move |device| format!("{kind}={}", device.name))
+    };
+    documents.flat_map(names).collect()
+}
+
+fn document(path: &Path) -> Option<Document> {
+    let is_document = path.extension().is_some_and(|it| it == "json" || it == "yaml");
+    let text = is_document.then(|| fs::read_to_string(path).ok())??;
+    serde_saphyr::from_str(&text).ok()
+}
+
+// === impl Name ===
+
+impl<'a> Name<'a> {
+    /// `vendor/class=device`, by the letters that the specification allows.
+    pub(super) fn parse(text: &'a str) -> Option<Self> {
+        let (kind, device) = text.split_once('=')?;
+        let (vendor, class) = kind.split_once('/')?;
+        let all = |text: &str, extra: &str| {
+            let is_known = |c: char| c.is_ascii_alphanumeric() || extra.contains(c);
+            !text.is_empty() && text.chars().all(is_known)
+        };
+        let starts = |text: &str| text.starts_with(|c: char| c.is_ascii_alphabetic());
+        let is_kind = starts(vendor) && all(vendor, "_-.") && starts(class) && all(class, "_-");
+        (is_kind && all(device, "_-.:")).then_some(Self { kind, device })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_a_vendor_a_class_and_a_device() {
+        let name = Name::parse("example.com/gpu=a:0").expect("a name");
+        assert_eq!(name, Name { kind: "example.com/gpu", device: "a:0" });
+        for text in ["gpu=a", "example.com/gpu", "example.com/gpu=", "1.com/gpu=a", "a/b/c=d"] {
+            assert_eq!(Name::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn devices_are_found_in_documents_of_both_kinds() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let write = |name: &str, text: &str| {
+            fs::write(folder.path().join(name), text).expect("written");
+        };
+        write("a.json", r#"{"cdiVersion": "0.5.0", "kind": "a.b/c", "devices": [{"name": "x"}]}"#);
+        write("b.yaml", "cdiVersion: 0.5.0\nkind: a.b/d\ndevices:\n- name: '0'\n");
+        write("c.json", "no document");
+        let known = known(&[folder.path().to_owned(), folder.path().join("none")]);
+        assert_eq!(known.into_iter().collect::<Vec<_>>(), ["a.b/c=x", "a.b/d=0"]);
+    }
+}

@@ -1,0 +1,141 @@
+//! E: how the program idles, works and ends, as a container that runs on every node.
+
+use std::{os::unix::process::ExitStatusExt as _, time::Duration};
+
+use rustix::process::Signal;
+use tokio::time::sleep;
+
+use crate::{
+    case::{Case, Checked, failed},
+    clients::{allocation, granted},
+    stage::Stage,
+};
+
+/// How long it is watched while nothing happens, and how much of one processor it may use.
+const IDLE: Duration = Duration::from_secs(4);
+const IDLE_PERCENT: u64 = 5;
+
+/// Requests before the first measure and after it.
+const WARM: usize = 300;
+const REQUESTS: usize = 2000;
+
+/// Growth that no cache explains.
+const LEAK_KIB: u64 = 16 * 1024;
+const SPARE_DESCRIPTORS: usize = 10;
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        id: "E01",
+        sentence: "ends within ten seconds after SIGTERM",
+        source: "pod life cycle: SIGTERM, and SIGKILL after terminationGracePeriodSeconds (30)",
+        check: |stage| Box::pin(ends_when_told(stage)),
+    },
+    Case {
+        id: "E02",
+        sentence: "handles SIGTERM: as process 1 of a container it would not die of it",
+        source: "pid_namespaces(7): a signal without a handler does not reach the first process",
+        check: |stage| Box::pin(handles_the_signal(stage)),
+    },
+    Case {
+        id: "E03",
+        sentence: "closes its streams when it ends, so that nobody is given its devices",
+        source: "cm/devicemanager/manager.go, PluginDisconnected",
+        check: |stage| Box::pin(closes_its_streams(stage)),
+    },
+    Case {
+        id: "E04",
+        sentence: "leaves no socket behind when it ends",
+        source: "unix(7): a name that nobody listens on is dialled for 10 s",
+        check: |stage| Box::pin(removes_its_socket(stage)),
+    },
+    Case {
+        id: "E05",
+        sentence: "is idle while nothing happens",
+        source: "an agent of every node; DaemonSet practice",
+        check: |stage| Box::pin(is_idle(stage)),
+    },
+    Case {
+        id: "E06",
+        sentence: "keeps neither memory nor descriptors for 2,000 requests",
+        source: "cm/devicemanager: every container of every pod asks; there is no deallocate",
+        check: |stage| Box::pin(keeps_nothing(stage)),
+    },
+];
+
+async fn ends_when_told(stage: &mut Stage) -> Checked {
+    stage.started().await?;
+    let begun = std::time::Instant::now();
+    let status = end(stage).await?;
+    Ok(format!("{status} after {:.1?}", begun.elapsed()))
+}
+
+/// Tells the program to end, and waits for it.
+async fn end(stage: &mut Stage) -> Result<std::process::ExitStatus, crate::case::Unmet> {
+    let limit = stage.subject.within.stop;
+    stage.process().signal(Signal::TERM);
+    match stage.process().end_within(limit).await {
+        Some(status) => Ok(status),
+        None => failed(format!("it runs {limit:?} after SIGTERM")),
+    }
+}
+
+async fn handles_the_signal(stage: &mut Stage) -> Checked {
+    stage.started().await?;
+    let status = end(stage).await?;
+    match status.signal() {
+        Some(signal) => failed(format!("it died of signal {signal}, which it does not handle")),
+        None => Ok(format!("{status}")),
+    }
+}
+
+async fn closes_its_streams(stage: &mut Stage) -> Checked {
+    let served = stage.started().await?;
+    end(stage).await?;
+    let is_gone = |node: &windlass_kubelet_sim::NodeStatus| {
+        served.iter().all(|it| node.counts(&it.resource).is_none_or(|(_, free)| free == 0))
+    };
+    match stage.kubelet.wait_for(is_gone, stage.subject.within.react).await {
+        Ok(_) => Ok(format!("{} withdrawn", served.len())),
+        Err(_) => failed("devices are allocatable after its end"),
+    }
+}
+
+async fn removes_its_socket(stage: &mut Stage) -> Checked {
+    let served = stage.started().await?;
+    end(stage).await?;
+    match served.iter().find(|it| it.socket.exists()) {
+        Some(it) => failed(format!("{} is still there", it.socket.display())),
+        None => Ok(format!("{} removed", served.len())),
+    }
+}
+
+async fn is_idle(stage: &mut Stage) -> Checked {
+    stage.started().await?;
+    // What a start leaves to be done is done by then.
+    sleep(Duration::from_secs(1)).await;
+    let begun = stage.process().usage().ticks;
+    sleep(IDLE).await;
+    let ticks = stage.process().usage().ticks.saturating_sub(begun);
+    // A tick is 10 ms, so a percent of a second.
+    let percent = ticks / IDLE.as_secs();
+    let evidence = format!("{ticks} ticks of 10 ms in {IDLE:?}");
+    if percent > IDLE_PERCENT { failed(evidence) } else { Ok(evidence) }
+}
+
+async fn keeps_nothing(stage: &mut Stage) -> Checked {
+    let (all, limit) = (stage.started_with_devices().await?, stage.subject.within.answer);
+    let (mut client, healthy) = (all[0].dial().await?, all[0].healthy());
+    let mut before = stage.process().usage();
+    for (number, id) in healthy.iter().cycle().take(WARM + REQUESTS).enumerate() {
+        if number == WARM {
+            before = stage.process().usage();
+        }
+        let request = allocation(&[vec![id.clone()]]);
+        granted("Allocate", limit, client.allocate(request)).await?;
+    }
+    let after = stage.process().usage();
+    let grown = after.resident_kib.saturating_sub(before.resident_kib);
+    let opened = after.descriptors.saturating_sub(before.descriptors);
+    let evidence = format!("{grown} KiB and {opened} descriptors more after {REQUESTS} requests");
+    if grown > LEAK_KIB || opened > SPARE_DESCRIPTORS { failed(evidence) } else { Ok(evidence) }
+}

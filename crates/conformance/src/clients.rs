@@ -1,0 +1,107 @@
+//! Calls of the device plugin API, with the limit that a case sets: what the kubelet would wait for.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
+use tonic::{Response, Status, Streaming};
+use windlass_kubelet_api::deviceplugin::{self as wire, UNHEALTHY};
+
+use crate::{
+    case::{Unmet, failed},
+    stage::Client,
+};
+
+/// The largest message that the kubelet's gRPC takes (`defaultClientMaxReceiveMessageSize` of grpc-go).
+pub(crate) const LIMIT_OF_GO: usize = 4 * 1024 * 1024;
+
+/// An open `ListAndWatch`.
+#[derive(Debug)]
+pub(crate) struct Listing(pub(crate) Streaming<wire::ListAndWatchResponse>);
+
+/// An `Allocate` for containers that get these ids.
+pub(crate) fn allocation(containers: &[Vec<String>]) -> wire::AllocateRequest {
+    let request = |ids: &Vec<String>| wire::ContainerAllocateRequest { devices_ids: ids.clone() };
+    wire::AllocateRequest { container_requests: containers.iter().map(request).collect() }
+}
+
+/// The plugin's answer, whatever it is; none in time fails the case.
+pub(crate) async fn answered<T>(
+    what: &str,
+    limit: Duration,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<Result<T, Status>, Unmet> {
+    match timeout(limit, call).await {
+        Ok(answer) => Ok(answer.map(Response::into_inner)),
+        Err(_) => failed(format!("{what}: no answer within {limit:?}")),
+    }
+}
+
+/// The plugin's answer, which is to be no error.
+pub(crate) async fn granted<T>(
+    what: &str,
+    limit: Duration,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, Unmet> {
+    match answered(what, limit, call).await? {
+        Ok(answer) => Ok(answer),
+        Err(status) => failed(format!("{what}: {:?}: {}", status.code(), status.message())),
+    }
+}
+
+/// Opens a stream and reads the first list.
+pub(crate) async fn listed(
+    resource: &str,
+    limit: Duration,
+    client: &mut Client,
+) -> Result<(Listing, Vec<wire::Device>), Unmet> {
+    let what = format!("ListAndWatch of {resource}");
+    let mut stream = granted(&what, limit, client.list_and_watch(wire::Empty {})).await?;
+    match timeout(limit, stream.next()).await {
+        Ok(Some(Ok(list))) => Ok((Listing(stream), list.devices)),
+        Ok(Some(Err(status))) => failed(format!("{what}: {}", status.message())),
+        Ok(None) => failed(format!("{what} ended without a list")),
+        Err(_) => failed(format!("{what}: no list within {limit:?}")),
+    }
+}
+
+/// How long calls took, of which none may matter to who waits for it.
+#[derive(Debug, Default)]
+pub(crate) struct Delays(Vec<Duration>);
+
+/// A kubelet that waits a tenth of a second for each container admits ten in a second.
+const SOON: Duration = Duration::from_millis(100);
+
+// === impl Delays ===
+
+impl Delays {
+    pub(crate) fn push(&mut self, delay: Duration) {
+        self.0.push(delay);
+    }
+
+    /// Half of the calls are answered soon; a machine that is busy delays some.
+    pub(crate) fn checked(mut self) -> Result<String, Unmet> {
+        self.0.sort_unstable();
+        let median = self.0.get(self.0.len() / 2).copied().unwrap_or_default();
+        let slowest = self.0.last().copied().unwrap_or_default();
+        let evidence = format!("half within {median:.1?}, the slowest took {slowest:.1?}");
+        if median > SOON { failed(evidence) } else { Ok(evidence) }
+    }
+}
+
+// === impl Listing ===
+
+impl Listing {
+    /// Reads on until a list has an unhealthy device.
+    pub(crate) async fn until_unhealthy(&mut self, limit: Duration) -> bool {
+        let reading = async {
+            while let Some(Ok(list)) = self.0.next().await {
+                if list.devices.iter().any(|device| device.health == UNHEALTHY) {
+                    return true;
+                }
+            }
+            false
+        };
+        timeout(limit, reading).await.unwrap_or(false)
+    }
+}

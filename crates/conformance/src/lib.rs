@@ -1,0 +1,39 @@
+//! Conformance of device plugins and DRA drivers: what a kubelet expects of them, as cases that any program
+//! can be held against, whatever it is written in.
+//!
+//! ```text
+//!  catalogue ──> run ──> one Stage for each case ──> Finding ──> Report
+//!                          ├ a folder
+//!                          ├ an embedded kubelet in it, which the case restarts, refuses, cuts
+//!                          └ the program, which the case starts, calls and kills
+//! ```
+//!
+//! # Flow
+//!
+//! A [`Subject`] says how the program is started. [`run`] plays cases of the [`catalogue`] and tells each
+//! [`Finding`] as it comes; the [`Report`] has all of them in the catalogue's order.
+//!
+//! # Guarantees
+//!
+//! Each case has a folder, a kubelet and a process of its own, so no verdict depends on another. What a case
+//! started is dead when it ends, with its children. Nothing outside the case's folder is touched, unless the
+//! program does so itself.
+//!
+//! # Assumptions
+//!
+//! What the embedded kubelet does is what a real one does; its own documentation says where that ends.
+
+mod case;
+mod cases;
+mod clients;
+mod process;
+mod report;
+mod run;
+mod stage;
+mod subject;
+
+pub use case::{Case, Finding, Verdict};
+pub use cases::catalogue;
+pub use report::{Report, Totals};
+pub use run::run;
+pub use subject::{Hooks, Place, Subject, Within};

@@ -1,0 +1,177 @@
+//! The program as a process: started in a group of its own, listened to, measured, killed with its children.
+
+use std::{
+    collections::VecDeque,
+    fs, io,
+    path::Path,
+    process::{ExitStatus, Stdio},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncRead, BufReader},
+    process::{Child, Command},
+    task::JoinSet,
+    time::timeout,
+};
+
+/// How many of the last lines are kept.
+const KEPT: usize = 12;
+
+/// A running program. Dropping it kills it and all it started in its group.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    group: Pid,
+    said: Arc<Mutex<VecDeque<String>>>,
+    _listening: JoinSet<()>,
+}
+
+/// What the processes of a group have at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Open descriptors.
+    pub(crate) descriptors: usize,
+    /// Resident memory, in KiB (`VmRSS` of proc(5)).
+    pub(crate) resident_kib: u64,
+    /// Threads.
+    pub(crate) threads: u64,
+    /// Processor time so far, in clock ticks of 10 ms (`utime` and `stime` of proc(5); `USER_HZ` is 100 on
+    /// every architecture that has a kubelet).
+    pub(crate) ticks: u64,
+}
+
+// === impl Process ===
+
+impl Process {
+    /// Starts the program in a folder.
+    pub(crate) fn start(words: &[std::ffi::OsString], folder: &Path) -> io::Result<Self> {
+        let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(folder).process_group(0).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        let group = id.ok_or_else(|| io::Error::other("the program ended at once"))?;
+        let said = Arc::new(Mutex::new(VecDeque::new()));
+        let mut listening = JoinSet::new();
+        if let Some(output) = child.stdout.take() {
+            listening.spawn(listen(output, Arc::clone(&said)));
+        }
+        if let Some(errors) = child.stderr.take() {
+            listening.spawn(listen(errors, Arc::clone(&said)));
+        }
+        Ok(Self { child, group, said, _listening: listening })
+    }
+
+    /// The last lines it wrote.
+    pub(crate) fn last_words(&self) -> Vec<String> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// How it ended, if it did.
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        // An error means that somebody else waited for it, which nobody does.
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Sends a signal to the program and its children.
+    pub(crate) fn signal(&self, signal: Signal) {
+        // It may have ended by itself.
+        let _ = kill_process_group(self.group, signal);
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn end_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+        timeout(limit, self.child.wait()).await.ok()?.ok()
+    }
+
+    /// Kills it at once, with its children, and waits until it is gone.
+    pub(crate) async fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        let _ = self.child.wait().await;
+    }
+
+    /// What it and its children have now.
+    pub(crate) fn usage(&self) -> Usage {
+        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+        all.filter_map(|process| Usage::of_member(&process.path(), self.group))
+            .fold(Usage::default(), Usage::and)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+    }
+}
+
+async fn listen(source: impl AsyncRead + Unpin, said: Arc<Mutex<VecDeque<String>>>) {
+    let mut lines = BufReader::new(source).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let mut said = said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.len() == KEPT {
+            said.pop_front();
+        }
+        said.push_back(line);
+    }
+}
+
+// === impl Usage ===
+
+impl Usage {
+    /// Of one process, if it belongs to the group.
+    fn of_member(process: &Path, group: Pid) -> Option<Self> {
+        let stat = fs::read_to_string(process.join("stat")).ok()?;
+        // Behind the name, which may hold anything: state is the third field of proc(5).
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+        if number(5)? != u64::from(group.as_raw_nonzero().get().unsigned_abs()) {
+            return None;
+        }
+        let status = fs::read_to_string(process.join("status")).ok()?;
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = resident.and_then(|text| text.split_whitespace().next()?.parse().ok());
+        Some(Self {
+            descriptors: fs::read_dir(process.join("fd")).map_or(0, Iterator::count),
+            resident_kib: kib.unwrap_or(0),
+            threads: number(20)?,
+            ticks: number(14)? + number(15)?,
+        })
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            descriptors: self.descriptors + other.descriptors,
+            resident_kib: self.resident_kib + other.resident_kib,
+            threads: self.threads + other.threads,
+            ticks: self.ticks + other.ticks,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Process {
+        let words = ["sh", "-c", script].map(Into::into);
+        Process::start(&words, Path::new("/")).expect("sh runs")
+    }
+
+    #[tokio::test]
+    async fn a_program_dies_with_its_children_and_its_last_words_are_kept() {
+        let mut process = sh("echo said; sleep 60 & wait");
+        let has_child = |process: &Process| process.usage().threads == 2;
+        while !has_child(&process) || process.last_words().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(process.last_words(), ["said"]);
+        process.kill().await;
+        while process.usage() != Usage::default() {
+            tokio::task::yield_now().await;
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Plays cases, several at a time, and tells each finding as it comes.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::{task::JoinSet, time::timeout};
+
+use crate::{
+    case::{Case, Checked, Finding, Unmet, Verdict},
+    report::Report,
+    stage::Stage,
+    subject::Subject,
+};
+
+/// A case that takes longer hangs: the longest restarts a program several times, each within its limits.
+const LONGEST: Duration = Duration::from_secs(120);
+
+/// Plays the cases, so many at a time, and tells what each found, in the order in which they end.
+///
+/// # Panics
+///
+/// A case that panics is a defect of this crate, and its panic goes on here.
+pub async fn run(
+    cases: &[Case],
+    subject: Subject,
+    at_once: usize,
+    mut tell: impl FnMut(&Finding),
+) -> Report {
+    let subject = Arc::new(subject);
+    let (mut waiting, mut playing) = (cases.iter().copied().enumerate(), JoinSet::new());
+    let mut findings: Vec<Option<Finding>> = cases.iter().map(|_| None).collect();
+    loop {
+        while playing.len() < at_once.max(1)
+            && let Some((place, case)) = waiting.next()
+        {
+            let subject = Arc::clone(&subject);
+            playing.spawn(async move { (place, play(case, subject).await) });
+        }
+        let Some(ended) = playing.join_next().await else { break };
+        let (place, finding) = ended.unwrap_or_else(|error| resume(error));
+        tell(&finding);
+        findings[place] = Some(finding);
+    }
+    Report { findings: findings.into_iter().flatten().collect() }
+}
+
+fn resume(error: tokio::task::JoinError) -> ! {
+    std::panic::resume_unwind(error.into_panic())
+}
+
+async fn play(case: Case, subject: Arc<Subject>) -> Finding {
+    let begun = Instant::now();
+    let (checked, last_words) = match Stage::open(subject) {
+        Ok(mut stage) => (check(case, &mut stage).await, stage.last_words()),
+        Err(unmet) => (Err(unmet), Vec::new()),
+    };
+    let (verdict, evidence) = match checked {
+        Ok(seen) => (Verdict::Pass, seen),
+        Err(Unmet::Failed(why)) => (Verdict::Fail, why),
+        Err(Unmet::NotApplicable(why)) => (Verdict::NotApplicable, why),
+    };
+    let Case { id, sentence, source, .. } = case;
+    let last_words = if verdict == Verdict::Fail { last_words } else { Vec::new() };
+    Finding { id, sentence, source, verdict, evidence, last_words, took: begun.elapsed() }
+}
+
+async fn check(case: Case, stage: &mut Stage) -> Checked {
+    if let Some(setup) = stage.subject.hooks.setup.clone() {
+        stage.hook(&setup).await?;
+    }
+    let checked = timeout(LONGEST, (case.check)(stage)).await;
+    checked.unwrap_or_else(|_| Err(Unmet::Failed(format!("not over after {LONGEST:?}"))))
+}

@@ -1,0 +1,216 @@
+//! Where a case plays: a folder, an embedded kubelet in it, and the program.
+
+mod served;
+
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+use tokio::time::{sleep, timeout};
+use windlass_kubelet_sim::{Admission, Calls, Config, Container, Event, Kubelet, NodeStatus, Pod};
+
+pub(crate) use self::served::{Client, Served};
+use crate::{
+    case::{Unmet, failed, not_applicable},
+    process::Process,
+    subject::{Subject, filled},
+};
+
+/// After the last sign of a program that registers several resources, how long it is waited for another.
+const SETTLED: Duration = Duration::from_millis(400);
+
+/// How often what cannot be waited for is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A folder, a kubelet, and the program once it is started.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) subject: Arc<Subject>,
+    pub(crate) kubelet: Kubelet,
+    process: Option<Process>,
+    scratch: PathBuf,
+    folder: TempDir,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    /// The kubelet runs, the program does not.
+    pub(crate) fn open(subject: Arc<Subject>) -> Result<Self, Unmet> {
+        let broken = |error: &dyn std::fmt::Display| Unmet::Failed(format!("no stage: {error}"));
+        // The shortest name there is: paths of sockets have 107 bytes.
+        let folder = tempfile::Builder::new().prefix("wc").tempdir().map_err(|it| broken(&it))?;
+        let (root, scratch) = (folder.path().join("k"), folder.path().join("s"));
+        std::fs::create_dir(&scratch).map_err(|error| broken(&error))?;
+        let mut config = Config::new(root);
+        config.numa_nodes = (0..8).collect();
+        let kubelet = Kubelet::start(config).map_err(|error| broken(&error))?;
+        Ok(Self { subject, kubelet, process: None, scratch, folder })
+    }
+
+    /// Starts the program.
+    pub(crate) fn start(&mut self) -> Result<(), Unmet> {
+        let words = self.subject.words(&self.kubelet.config().dir, &self.scratch);
+        match Process::start(&words, self.folder.path()) {
+            Ok(process) => self.process = Some(process),
+            Err(error) => return failed(format!("{} does not start: {error}", words[0].display())),
+        }
+        Ok(())
+    }
+
+    /// Starts the program, if the case has not yet, and waits until all it offers is listed.
+    pub(crate) async fn started(&mut self) -> Result<Vec<Served>, Unmet> {
+        if self.process.is_none() {
+            self.start()?;
+        }
+        self.served(self.subject.within.start).await
+    }
+
+    /// The same, of resources that have a healthy device.
+    pub(crate) async fn started_with_devices(&mut self) -> Result<Vec<Served>, Unmet> {
+        let mut all = self.started().await?;
+        all.retain(|served| !served.healthy().is_empty());
+        if all.is_empty() { not_applicable("it lists no healthy device") } else { Ok(all) }
+    }
+
+    /// The process, which the case has started.
+    pub(crate) fn process(&mut self) -> &mut Process {
+        self.process.as_mut().expect("the case started it")
+    }
+
+    /// Fails when the program has ended.
+    pub(crate) fn alive(&mut self) -> Result<(), Unmet> {
+        match self.process().ended() {
+            Some(status) => failed(format!("the program ended: {status}")),
+            None => Ok(()),
+        }
+    }
+
+    /// The last lines that the program wrote.
+    pub(crate) fn last_words(&self) -> Vec<String> {
+        self.process.as_ref().map(Process::last_words).unwrap_or_default()
+    }
+
+    /// Waits until the program has a list for each resource that it registered, and no more came for a
+    /// moment.
+    pub(crate) async fn served(&mut self, limit: Duration) -> Result<Vec<Served>, Unmet> {
+        let (begun, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
+        loop {
+            let now = Served::all(&self.kubelet.node());
+            if now != seen {
+                (seen, quiet_since) = (now, Instant::now());
+            }
+            if !seen.is_empty() && quiet_since.elapsed() >= SETTLED {
+                return Ok(seen);
+            }
+            self.alive()?;
+            if begun.elapsed() >= limit {
+                return failed(format!("no resource with a list of devices after {limit:?}"));
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Waits until the node is so, and tells how long that took.
+    pub(crate) async fn until(
+        &mut self,
+        what: &str,
+        is_so: impl Fn(&NodeStatus) -> bool,
+    ) -> Result<Duration, Unmet> {
+        let (begun, limit) = (Instant::now(), self.subject.within.react);
+        while !is_so(&self.kubelet.node()) {
+            if begun.elapsed() >= limit {
+                self.alive()?;
+                return failed(format!("not within {limit:?}: {what}"));
+            }
+            sleep(LOOK).await;
+        }
+        Ok(begun.elapsed())
+    }
+
+    /// Waits until the kubelet has seen what happened to the program, which may be dead.
+    pub(crate) async fn until_seen(
+        &self,
+        what: &str,
+        is_so: impl Fn(&NodeStatus) -> bool,
+    ) -> Result<(), Unmet> {
+        match self.kubelet.wait_for(is_so, self.subject.within.react).await {
+            Ok(_) => Ok(()),
+            Err(late) => failed(format!("not within {:?}: {what}", late.waited)),
+        }
+    }
+
+    /// Waits for such an event since a moment, and tells how long that took.
+    pub(crate) async fn until_event(
+        &mut self,
+        what: &str,
+        since: u64,
+        is_it: impl Fn(&Event) -> bool,
+    ) -> Result<Duration, Unmet> {
+        let (begun, limit, calls) =
+            (Instant::now(), self.subject.within.react, self.kubelet.calls());
+        while !calls.since(since).0.iter().any(&is_it) {
+            if begun.elapsed() >= limit {
+                self.alive()?;
+                return failed(format!("not within {limit:?}: {what}"));
+            }
+            sleep(LOOK).await;
+        }
+        Ok(begun.elapsed())
+    }
+
+    /// The number of the next event.
+    pub(crate) fn now(&self) -> u64 {
+        self.calls().since(u64::MAX).1
+    }
+
+    /// What happened between kubelet and program.
+    pub(crate) fn calls(&self) -> Calls {
+        self.kubelet.calls()
+    }
+
+    /// Admits a pod of one container `c` with that many devices, and tells which.
+    pub(crate) async fn admit(
+        &self,
+        name: &str,
+        resource: &str,
+        count: u64,
+    ) -> Result<Vec<String>, Unmet> {
+        let pod = Pod::new(name).container(Container::new("c").limit(resource, count));
+        let admission = self.admitted(pod).await?;
+        let allotment = admission.allotment("c", resource);
+        Ok(allotment.map(|it| it.ids().into_iter().collect()).unwrap_or_default())
+    }
+
+    /// Admits a pod. The kubelet waits for the plugin without a limit; a case does not.
+    pub(crate) async fn admitted(&self, pod: Pod) -> Result<Admission, Unmet> {
+        let (name, limit) = (pod.name.clone(), self.subject.within.react);
+        match timeout(limit, self.kubelet.admit(pod)).await {
+            Ok(Ok(admission)) => Ok(admission),
+            Ok(Err(rejection)) => failed(format!("pod {name}: {}", rejection.message)),
+            Err(_) => failed(format!("pod {name}: not admitted within {limit:?}")),
+        }
+    }
+
+    /// The folders in which the program's CDI documents are.
+    pub(crate) fn cdi_dirs(&self) -> Vec<PathBuf> {
+        let kubelet = &self.kubelet.config().dir;
+        let filled = |text: &String| filled(text, kubelet, &self.scratch).into();
+        self.subject.cdi_dirs.iter().map(filled).collect()
+    }
+
+    /// Runs a hook to its end.
+    pub(crate) async fn hook(&self, text: &str) -> Result<(), Unmet> {
+        let text = filled(text, &self.kubelet.config().dir, &self.scratch);
+        let mut command = tokio::process::Command::new("sh");
+        command.args(["-c", &text]).kill_on_drop(true);
+        match command.status().await {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => failed(format!("the hook `{text}` ended with {status}")),
+            Err(error) => failed(format!("the hook `{text}` does not start: {error}")),
+        }
+    }
+}

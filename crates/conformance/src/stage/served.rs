@@ -1,0 +1,56 @@
+//! What a program offers through the device plugin API, as the kubelet sees it.
+
+use std::path::PathBuf;
+
+use tonic::transport::Channel;
+use windlass_kubelet_api::{
+    deviceplugin::device_plugin_client::DevicePluginClient, socket::SocketPath,
+};
+use windlass_kubelet_sim::{Device, NodeStatus, PluginOptions, Registration};
+
+use crate::case::{Unmet, failed};
+
+/// A resource that is registered and listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Served {
+    pub(crate) resource: String,
+    pub(crate) socket: PathBuf,
+    pub(crate) options: PluginOptions,
+    pub(crate) devices: Vec<Device>,
+}
+
+/// The raw API of a plugin.
+pub(crate) type Client = DevicePluginClient<Channel>;
+
+// === impl Served ===
+
+impl Served {
+    /// All that are connected and have sent a list, by name.
+    pub(crate) fn all(node: &NodeStatus) -> Vec<Self> {
+        let served = |(resource, registration): (&String, &Registration)| {
+            let Registration::Connected { endpoint, options } = registration else { return None };
+            let devices = node.resources.get(resource)?.devices.values().cloned().collect();
+            let (resource, socket) = (resource.clone(), endpoint.clone());
+            Some(Self { resource, socket, options: *options, devices })
+        };
+        node.registrations.iter().filter_map(served).collect()
+    }
+
+    /// The ids of its healthy devices.
+    pub(crate) fn healthy(&self) -> Vec<String> {
+        let healthy = self.devices.iter().filter(|device| device.is_healthy());
+        healthy.map(|device| device.id.clone()).collect()
+    }
+
+    /// Calls it as the kubelet does.
+    pub(crate) async fn dial(&self) -> Result<Client, Unmet> {
+        let channel = match SocketPath::new(&self.socket) {
+            Ok(path) => path.dial().await,
+            Err(error) => Err(error),
+        };
+        match channel {
+            Ok(channel) => Ok(Client::new(channel)),
+            Err(error) => failed(format!("{}: {error}", self.resource)),
+        }
+    }
+}

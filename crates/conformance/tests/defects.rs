@@ -1,0 +1,138 @@
+//! Each case can fail: a plugin that does everything right passes all of them, and for each case there is a
+//! defect that it finds.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use tokio::task::JoinSet;
+use windlass_conformance::{Finding, Subject, Verdict, catalogue, run};
+
+/// Which cases a defect fails, at least.
+const DEFECTS: &[(&str, &str)] = &[
+    ("registers-before-serving", "R01"),
+    ("registers-with-a-wrong-version", "R02"),
+    ("socket-elsewhere", "R03"),
+    ("heartbeat", "R04"),
+    ("ends-without-kubelet", "R05"),
+    ("gives-up-when-refused", "R06 R07"),
+    ("cleans-the-folder", "R08"),
+    ("keeps-old-socket", "R09 K05"),
+    ("never-registers-again", "G01 G02 G04 G05 G06 G07 G08 G09"),
+    ("leaks-descriptors", "G03"),
+    ("does-not-watch-its-socket", "G05"),
+    ("does-not-watch-its-stream", "G07"),
+    ("ids-in-two-resources", "L01"),
+    ("lists-a-device-twice", "L02"),
+    ("long-ids", "L03"),
+    ("lower-case-health", "L04"),
+    ("empty-topology", "L05"),
+    ("one-stream-at-a-time", "L06"),
+    ("chatters", "L07"),
+    ("huge-list", "L08"),
+    ("new-ids-each-start", "L09"),
+    ("new-ids-each-registration", "L10"),
+    ("leaks-streams", "L11"),
+    ("unread-stream-blocks", "L12"),
+    ("hides-faults", "H01"),
+    ("drops-failed-devices", "H02"),
+    ("never-recovers", "H03"),
+    ("tells-the-first-stream-only", "H04"),
+    ("allocates-once", "A01 K03 K04"),
+    ("grants-anything", "A02 A10"),
+    ("grants-what-it-knows", "A03"),
+    ("answers-the-first-container-only", "A04 P05"),
+    ("dies-of-empty-requests", "A05"),
+    ("counts-twice", "A06"),
+    ("answers-per-device", "A07"),
+    ("hangs-in-allocate", "A08 K01 K02"),
+    ("one-call-at-a-time", "A09"),
+    ("dies-of-cancelled-calls", "A11"),
+    ("nodes-that-do-not-exist", "C01"),
+    ("odd-permissions", "C02"),
+    ("relative-mounts", "C03"),
+    ("odd-variables", "C04"),
+    ("odd-annotations", "C05"),
+    ("odd-cdi-names", "C06"),
+    ("cdi-names-without-documents", "C07"),
+    ("grants-nothing", "C08"),
+    ("prefers-too-few", "P01"),
+    ("ignores-must-include", "P02"),
+    ("prefers-the-unavailable", "P03"),
+    ("prefers-by-order", "P04"),
+    ("slow-preference", "P06"),
+    ("dies-of-odd-questions", "P07 P08 P09 P10 P11 P12"),
+    ("fails-before-starts", "K06 K07"),
+    ("changes-its-options", "W01"),
+    ("dies-of-unknown-calls", "W02"),
+    ("dies-of-garbage", "W03 W04 W05"),
+    ("few-connections", "W06"),
+    ("dies-of-cut-connections", "W07"),
+    ("ignores-the-signal", "E01 E03"),
+    ("has-no-handler", "E02"),
+    ("leaves-its-socket", "E04"),
+    ("spins", "E05"),
+    ("leaks-memory", "E06"),
+];
+
+/// Cases, or defects, at once: most of them wait.
+const AT_ONCE: usize = 8;
+
+fn plugin(defect: &str) -> Subject {
+    let program = env!("CARGO_BIN_EXE_plugin-with-defects");
+    let words = [program, "{kubelet}", "{scratch}", defect].map(str::to_owned);
+    let mut subject = Subject::new(words.into());
+    subject.cdi_dirs = vec!["{scratch}/cdi".to_owned()];
+    subject.hooks.fail = Some("touch {scratch}/fail".to_owned());
+    subject.hooks.heal = Some("rm {scratch}/fail".to_owned());
+    subject
+}
+
+/// What a plugin does that answers at once, or never.
+fn impatient(mut subject: Subject) -> Subject {
+    subject.within.start = Duration::from_secs(4);
+    subject.within.react = Duration::from_secs(3);
+    subject.within.recover = Duration::from_secs(4);
+    subject.within.stop = Duration::from_secs(2);
+    subject
+}
+
+#[tokio::test]
+async fn a_plugin_without_a_defect_passes_every_case() {
+    let report = run(&catalogue(), plugin("none"), AT_ONCE, |_| ()).await;
+    let mut findings = report.findings;
+    findings.retain(|finding| finding.verdict != Verdict::Pass);
+    assert!(findings.is_empty(), "{findings:#?}");
+}
+
+#[tokio::test]
+async fn every_defect_is_found() {
+    let (mut waiting, mut playing, mut missed) = (DEFECTS.iter(), JoinSet::new(), Vec::new());
+    loop {
+        while playing.len() < AT_ONCE
+            && let Some((defect, cases)) = waiting.next()
+        {
+            playing.spawn(overlooked(defect, cases));
+        }
+        let Some(ended) = playing.join_next().await else { break };
+        missed.extend(ended.expect("no case panics"));
+    }
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+/// What the cases that are to find a defect found, where that was no failure.
+async fn overlooked(defect: &'static str, cases: &str) -> Vec<(&'static str, Finding)> {
+    let wanted: BTreeSet<_> = cases.split_whitespace().collect();
+    let cases: Vec<_> = catalogue().into_iter().filter(|it| wanted.contains(it.id)).collect();
+    assert_eq!(cases.len(), wanted.len(), "{defect}: unknown case in {wanted:?}");
+    let findings = run(&cases, impatient(plugin(defect)), 2, |_| ()).await.findings;
+    let missed = findings.into_iter().filter(|finding| finding.verdict != Verdict::Fail);
+    missed.map(|finding| (defect, finding)).collect()
+}
+
+#[test]
+fn every_case_finds_a_defect() {
+    let found: BTreeSet<_> =
+        DEFECTS.iter().flat_map(|(_, cases)| cases.split_whitespace()).collect();
+    let never: Vec<_> =
+        catalogue().into_iter().map(|it| it.id).filter(|id| !found.contains(id)).collect();
+    assert!(never.is_empty(), "no defect fails {never:?}");
+}

@@ -1,0 +1,62 @@
+//! `windlass conformance`: a device plugin, held against what the kubelet expects of one.
+
+mod itself;
+mod show;
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context as _, Result, anyhow};
+use windlass_conformance::{Case, Hooks, Subject, catalogue, run as play};
+
+use super::answer;
+use crate::{
+    cli::ConformanceArgs,
+    exit::{Logged, Misuse},
+};
+
+pub(super) async fn run(args: ConformanceArgs) -> Result<()> {
+    let cases = chosen(&args.cases)?;
+    if args.list {
+        return answer(args.output, &show::Listed::all(&cases), || show::list(&cases));
+    }
+    let subject = if args.itself { itself::subject(&args.machine)? } else { theirs(&args) };
+    let subject = with_limits(subject, &args);
+    let name = subject.command.join(" ");
+    let mut progress = show::Progress::new(cases.len());
+    let report = play(&cases, subject, args.jobs, |finding| progress.tell(finding)).await;
+    progress.end();
+    if let Some(path) = &args.junit {
+        let written = fs::write(path, report.junit(&name));
+        written.with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    answer(args.output, &show::document(&name, &report), || show::report(&report))?;
+    if report.totals().fail > 0 { Err(Logged.into()) } else { Ok(()) }
+}
+
+/// The cases whose ids begin with one of the texts; all, if there is none.
+fn chosen(beginnings: &[String]) -> Result<Vec<Case>> {
+    let all = catalogue();
+    let is_any = |text: &&String| !all.iter().any(|case| case.id.starts_with(text.as_str()));
+    if let Some(text) = beginnings.iter().find(is_any) {
+        let problem =
+            anyhow!("no case begins with {text:?}: `windlass conformance --list` has them");
+        return Err(Misuse(problem).into());
+    }
+    let is_chosen = |case: &Case| {
+        beginnings.is_empty() || beginnings.iter().any(|text| case.id.starts_with(text.as_str()))
+    };
+    Ok(all.into_iter().filter(is_chosen).collect())
+}
+
+fn theirs(args: &ConformanceArgs) -> Subject {
+    let ConformanceArgs { setup, fail, heal, .. } = args;
+    let hooks = Hooks { setup: setup.clone(), fail: fail.clone(), heal: heal.clone() };
+    let subject = Subject::new(args.command.clone());
+    let cdi_dirs = args.cdi_dirs.clone().unwrap_or(subject.cdi_dirs);
+    Subject { hooks, cdi_dirs, ..subject }
+}
+
+fn with_limits(mut subject: Subject, args: &ConformanceArgs) -> Subject {
+    subject.within.start = Duration::from_secs(args.start_within);
+    subject
+}

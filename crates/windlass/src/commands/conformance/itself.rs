@@ -1,0 +1,40 @@
+//! Our own agent as the one that is looked at: on a simulated machine, made anew for each case.
+
+use std::env;
+
+use anyhow::{Context as _, Result};
+use windlass_conformance::{Hooks, Subject};
+
+/// The agent's arguments. Nothing of it lies outside the case's folder.
+const ARGUMENTS: &[&str] = &[
+    "node",
+    "--host-root={scratch}/m/host",
+    "--host-root-on-node={scratch}/m/host",
+    "--nvml-library={scratch}/m/libnvidia-ml.so.1",
+    "--kubelet-dir={kubelet}",
+    "--cdi-dir={scratch}/cdi",
+    "--state-dir={scratch}/state",
+    "--config={scratch}/config.yaml",
+];
+
+/// A device that was quiet for a second counts as healthy again: the default is a minute.
+const CONFIG: &str = "health: {quietPeriod: 1s}";
+
+pub(super) fn subject(machine: &str) -> Result<Subject> {
+    let program = env::current_exe().context("cannot find this program")?;
+    let program = program.to_str().context("this program's path is no text")?.to_owned();
+    let quoted = format!("'{}'", program.replace('\'', r"'\''"));
+    let machine = machine.replace('\'', r"'\''");
+    let hook = |text: &str| Some(format!("{quoted} machine {text} >/dev/null"));
+    let create = format!("create {{scratch}}/m --machine '{machine}'");
+    let setup =
+        hook(&create).map(|it| format!("{it} && echo '{CONFIG}' > {{scratch}}/config.yaml"));
+    let hooks = Hooks {
+        setup,
+        fail: hook("fault {scratch}/m xid:79@0"),
+        heal: hook("fault {scratch}/m recover@0"),
+    };
+    let arguments = ARGUMENTS.iter().map(|word| (*word).to_owned());
+    let command = [program].into_iter().chain(arguments).collect();
+    Ok(Subject { hooks, cdi_dirs: vec!["{scratch}/cdi".into()], ..Subject::new(command) })
+}

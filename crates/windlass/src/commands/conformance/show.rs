@@ -1,0 +1,114 @@
+//! How cases and findings are shown: as they come, as a table, for programs.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use anyhow::Result;
+use serde::Serialize;
+use windlass_conformance::{Case, Finding, Report, Totals, Verdict};
+
+use crate::screen::{Paint, Table, Tone, line, wrapped};
+
+/// A case for programs.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Listed {
+    id: &'static str,
+    sentence: &'static str,
+    source: &'static str,
+}
+
+/// A report for programs.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Document<'a> {
+    command: &'a str,
+    totals: Totals,
+    cases: &'a [Finding],
+}
+
+/// How far it is, for who waits at a terminal.
+pub(super) struct Progress {
+    total: usize,
+    done: usize,
+    failed: usize,
+    is_shown: bool,
+}
+
+pub(super) fn document<'a>(command: &'a str, report: &'a Report) -> Document<'a> {
+    Document { command, totals: report.totals(), cases: &report.findings }
+}
+
+pub(super) fn list(cases: &[Case]) -> Result<()> {
+    let mut table = Table::new(["CASE", "THE PLUGIN ..."]);
+    for Case { id, sentence, source, .. } in cases {
+        table.row([(*id).to_owned(), (*sentence).to_owned()]);
+        table.row([String::new(), format!("  {source}")]);
+    }
+    Ok(table.lines("").into_iter().try_for_each(line)?)
+}
+
+pub(super) fn report(report: &Report) -> Result<()> {
+    let paint = Paint::for_stdout();
+    for finding in &report.findings {
+        show(finding, paint)?;
+    }
+    let Totals { pass, fail, not_applicable } = report.totals();
+    let tone = if fail == 0 { Tone::Good } else { Tone::Bad };
+    let total = format!("{pass} passed, {fail} failed, {not_applicable} not applicable");
+    Ok(line(format!("\n{}", paint.text(tone, total)))?)
+}
+
+fn show(finding: &Finding, paint: Paint) -> Result<()> {
+    let (tone, word) = match finding.verdict {
+        Verdict::Pass => (Tone::Good, "pass"),
+        Verdict::Fail => (Tone::Bad, "FAIL"),
+        Verdict::NotApplicable => (Tone::Quiet, "n/a "),
+    };
+    let Finding { id, sentence, source, evidence, last_words, .. } = finding;
+    line(format!("{} {id}  {sentence}", paint.text(tone, word)))?;
+    let quiet = |text: String| line(paint.text(Tone::Quiet, text));
+    wrapped("          ", evidence.split_whitespace()).into_iter().try_for_each(quiet)?;
+    if finding.verdict == Verdict::Fail {
+        quiet(format!("          expected by {source}"))?;
+        last_words.iter().try_for_each(|said| quiet(format!("          | {said}")))?;
+    }
+    Ok(())
+}
+
+// === impl Listed ===
+
+impl Listed {
+    pub(super) fn all(cases: &[Case]) -> Vec<Self> {
+        let listed =
+            |case: &Case| Self { id: case.id, sentence: case.sentence, source: case.source };
+        cases.iter().map(listed).collect()
+    }
+}
+
+// === impl Progress ===
+
+impl Progress {
+    pub(super) fn new(total: usize) -> Self {
+        Self { total, done: 0, failed: 0, is_shown: io::stderr().is_terminal() }
+    }
+
+    pub(super) fn tell(&mut self, finding: &Finding) {
+        self.done += 1;
+        self.failed += usize::from(finding.verdict == Verdict::Fail);
+        let Self { total, done, failed, .. } = *self;
+        self.write(&format!("{done} of {total} cases, {failed} failed"));
+    }
+
+    /// Leaves the line empty.
+    pub(super) fn end(&self) {
+        self.write("");
+    }
+
+    fn write(&self, text: &str) {
+        if self.is_shown {
+            // Who looks at it has lost nothing but this line.
+            let _ = write!(io::stderr(), "\r\x1b[K{text}");
+            let _ = io::stderr().flush();
+        }
+    }
+}
