@@ -94,6 +94,44 @@ fn claim(name: &str) -> String {
     format!("{claim}\n")
 }
 
+/// A pod's claim is prepared and its status told, which takes the rights for slices, claims and their status.
+async fn a_pod_is_served() {
+    let (mut pods, name) = (Pods::none(), "windlass-e2e-account");
+    pods.apply(name, &pod(name, 1));
+    until_it_runs("default", name).await;
+    let is_ready = async || {
+        let conditions = |claim: &Value| claim["status"]["devices"][0]["conditions"].to_string();
+        claims().iter().any(|claim| conditions(claim).contains("Prepared"))
+    };
+    eventually(NODE_STATUS, true, is_ready).await;
+}
+
+/// A slice of the own node is taken, and removed by the agent, which has no such pool.
+async fn slices_are_of_its_own_node(token: &str) {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    let path = file.path().display().to_string();
+    let create = |node: &str| {
+        fs::write(file.path(), slice(node).to_string()).expect("written");
+        try_kubectl(&["--token", token, "create", "-f", &path])
+    };
+    let refusal = create("another-node").expect_err("refused");
+    assert!(refusal.contains("may not write slices of node another-node"), "{refusal}");
+    create(&node_name()).expect("a slice of its own node");
+    let listed = async || kubectl(&["get", "resourceslices", "-o", "name"]).contains("e2e-slice");
+    eventually(NODE_STATUS, false, listed).await;
+}
+
+fn status_is_of_its_own_node(token: &str) {
+    let (here, there) = ("windlass-e2e-here", "windlass-e2e-there");
+    let claims = Manifests::apply(&[claim(here), claim(there)]);
+    allocated(here, &node_name());
+    allocated(there, "another-node");
+    tells_status(token, here).expect("a claim of its own node");
+    let refusal = tells_status(token, there).expect_err("refused");
+    assert!(refusal.contains("resourceclaims/driver"), "{refusal}");
+    drop(claims);
+}
+
 #[tokio::test]
 async fn the_shipped_account_serves_its_own_node_and_is_refused_every_other() {
     if !has_cluster() {
@@ -105,32 +143,10 @@ async fn the_shipped_account_serves_its_own_node_and_is_refused_every_other() {
     fs::write(&path, kubeconfig(&token)).expect("written");
     let rig = Rig::start_as("dgx-h100", "dra: {offer: instead}\n", &path.display().to_string());
     rig.published(16).await;
-    let (here, there) = ("windlass-e2e-here", "windlass-e2e-there");
-    let manifests = Manifests::apply(&[objects(), vec![claim(here), claim(there)]].concat());
-    let (mut pods, name) = (Pods::none(), "windlass-e2e-account");
-    pods.apply(name, &pod(name, 1));
-    until_it_runs("default", name).await;
-    let ready = async || {
-        let claims = claims();
-        let of_pod = claims.iter().find(|claim| !claim["status"]["devices"].is_null());
-        of_pod.map(|claim| claim["status"]["devices"][0]["conditions"].to_string())
-    };
-    let is_ready = async || ready().await.is_some_and(|all| all.contains("Prepared"));
-    eventually(NODE_STATUS, true, is_ready).await;
-
-    let file = folder.path().join("slice.json").display().to_string();
-    fs::write(&file, slice("another-node").to_string()).expect("written");
-    let refusal = try_kubectl(&["--token", &token, "create", "-f", &file]).expect_err("refused");
-    assert!(refusal.contains("may not write slices of node another-node"), "{refusal}");
-    fs::write(&file, slice(&node_name()).to_string()).expect("written");
-    kubectl(&["--token", &token, "create", "-f", &file]);
-
-    allocated(here, &node_name());
-    allocated(there, "another-node");
-    tells_status(&token, here).expect("a claim of its own node");
-    let refusal = tells_status(&token, there).expect_err("refused");
-    assert!(refusal.contains("resourceclaims/driver"), "{refusal}");
-    drop((pods, manifests));
+    let manifests = Manifests::apply(&objects());
+    a_pod_is_served().await;
+    slices_are_of_its_own_node(&token).await;
+    status_is_of_its_own_node(&token);
     rig.nothing_is_held().await;
-    drop((rig, account));
+    drop((manifests, rig, account));
 }

@@ -39,14 +39,6 @@ pub(super) fn by_the_api() -> Owners {
     sorted(owners)
 }
 
-/// Devices that more than one owner has, whether container or claim, as the node says.
-pub(super) fn in_two_hands(node: &Node) -> Vec<String> {
-    let document = node.devices();
-    let holders = document["holders"].as_object().into_iter().flatten();
-    let twice = holders.filter(|(_, holders)| each(holders).count() > 1);
-    twice.map(|(device, holders)| format!("{device}: {holders}")).collect()
-}
-
 /// Everyone who has something, by the node's word.
 pub(super) fn anyone(node: &Node) -> Vec<String> {
     let document = node.devices();
