@@ -1,6 +1,6 @@
-//! What the kubelet itself says, over its pod resources socket.
+//! The kubelet: what it says over its pod resources socket, and how it is restarted.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, env, process::Command};
 
 use windlass_kubelet_api::{
     podresources::{
@@ -10,10 +10,24 @@ use windlass_kubelet_api::{
     socket::SocketPath,
 };
 
+/// The command that restarts the kubelet.
+const RESTART: &str = "WINDLASS_E2E_RESTART_KUBELET";
+
 const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
 
 /// What each pod holds.
 pub(crate) type Holdings = BTreeMap<String, Vec<String>>;
+
+/// Restarts it, if there is a way, and says so if there is none.
+#[expect(clippy::print_stderr, reason = "what is left out is said")]
+pub(crate) fn restart() -> bool {
+    let Some(restart) = env::var_os(RESTART) else {
+        eprintln!("LEFT OUT: set {RESTART} to restart the kubelet as well");
+        return false;
+    };
+    assert!(Command::new(restart).status().expect("the command runs").success());
+    true
+}
 
 /// A client of the kubelet's; `None` while it restarts.
 async fn pod_resources() -> Option<PodResourcesListerClient<tonic::transport::Channel>> {

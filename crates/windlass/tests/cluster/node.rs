@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    process::{Child, Command},
+    process::{Child, Command, ExitStatus},
 };
 
 use tempfile::TempDir;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 /// A machine and the agent's configuration; gone when dropped, unless it is this one.
 pub(crate) struct Node {
     folder: TempDir,
-    /// Flags of the agent that say where the machine is.
+    /// Flags that say where the machine is.
     host: Vec<String>,
 }
 
@@ -24,9 +24,15 @@ fn windlass(arguments: &[&str]) -> Command {
 }
 
 fn succeed(arguments: &[&str]) {
-    let output = windlass(arguments).output().expect("windlass runs");
+    said(&mut windlass(arguments));
+}
+
+/// What a command that succeeds says.
+fn said(command: &mut Command) -> String {
+    let output = command.output().expect("windlass runs");
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {errors}");
+    assert!(output.status.success(), "{command:?}: {errors}");
+    String::from_utf8(output.stdout).expect("text")
 }
 
 // === impl Node ===
@@ -36,8 +42,7 @@ impl Node {
         let mut node = Self::of_this_machine(config);
         succeed(&["machine", "create", &node.path("machine"), "--machine", profile]);
         let (host, library) = (node.path("machine/host"), node.path("machine/libnvidia-ml.so.1"));
-        let flags =
-            ["--host-root", &host, "--host-root-on-node", &host, "--nvml-library", &library];
+        let flags = ["--host-root", &host, "--nvml-library", &library];
         node.host = flags.map(str::to_owned).to_vec();
         node
     }
@@ -50,7 +55,8 @@ impl Node {
         node
     }
 
-    fn path(&self, name: &str) -> String {
+    /// A name in the folder, which goes with the node.
+    pub(crate) fn path(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
     }
 
@@ -78,19 +84,37 @@ impl Node {
         succeed(&[&["machine", "mig", &machine, gpu], profiles].concat());
     }
 
+    /// A command of the program about this machine and its agent's folder.
+    fn about(&self, command: &str) -> Command {
+        let mut program = windlass(&[command]);
+        let config = ["--config", &self.path("windlass.yaml")];
+        program.args(&self.host).args(config).args(["--state-dir", &self.path("state")]);
+        program
+    }
+
+    /// What `windlass devices` says, as JSON.
+    pub(crate) fn devices(&self) -> serde_json::Value {
+        let text = said(self.about("devices").args(["-o", "json"]));
+        serde_json::from_str(&text).expect("JSON")
+    }
+
     pub(crate) fn agent(&self) -> Agent {
         let log = fs::File::options().create(true).append(true).open(self.path("log"));
-        let child = windlass(&["node"])
-            .args(&self.host)
-            .args(["--config", &self.path("windlass.yaml"), "--state-dir", &self.path("state")])
-            .stderr(log.expect("a log"))
-            .spawn();
+        let mut command = self.about("node");
+        if let [_, root, ..] = self.host.as_slice() {
+            command.args(["--host-root-on-node", root]);
+        }
+        let child = command.stderr(log.expect("a log")).spawn();
         Agent(child.expect("windlass runs"))
     }
 }
 
 impl Drop for Node {
+    #[expect(clippy::print_stderr, reason = "what went wrong is in the agent's log")]
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the agent's log:\n{}", self.log());
+        }
         // Written by the agent of this test; an agent in use leaves them for its containers.
         for document in fs::read_dir("/var/run/cdi").into_iter().flatten().flatten() {
             if document.file_name().to_string_lossy().starts_with("windlass.dev-") {
@@ -104,9 +128,14 @@ impl Drop for Node {
 
 impl Agent {
     /// As the kernel's SIGKILL: nothing is cleaned up.
-    pub(crate) fn kill(mut self) {
+    pub(crate) fn kill(&mut self) {
         self.0.kill().expect("it runs");
         self.0.wait().expect("it ends");
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn end(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().expect("a child")
     }
 }
 

@@ -14,9 +14,14 @@ pub(crate) struct Manifests(String);
 pub(crate) struct Pods(Vec<String>);
 
 pub(crate) fn kubectl(arguments: &[&str]) -> String {
+    try_kubectl(arguments).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
+}
+
+/// Whether it succeeds, and what it says then, or why not.
+pub(crate) fn try_kubectl(arguments: &[&str]) -> Result<String, String> {
     let output = command().args(arguments).output().expect("kubectl is on the PATH");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
 fn command() -> Command {
@@ -25,7 +30,8 @@ fn command() -> Command {
     command
 }
 
-fn apply(manifest: &str) {
+/// Makes objects that go with others, or that the test deletes itself.
+pub(crate) fn apply(manifest: &str) {
     let mut child = command()
         .args(["apply", "-f", "-"])
         .stdin(Stdio::piped())
@@ -60,7 +66,7 @@ impl Drop for Manifests {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         std::fs::write(file.path(), &self.0).expect("written");
         let path = file.path().display().to_string();
-        kubectl(&["delete", "--ignore-not-found", "-f", &path]);
+        kubectl(&["delete", "--now", "--ignore-not-found", "-f", &path]);
     }
 }
 
@@ -73,9 +79,7 @@ impl Pods {
 
     /// What a command in a pod's container says; `None` where it fails.
     pub(crate) fn inside(name: &str, script: &str) -> Option<String> {
-        let shell = ["exec", name, "--", "sh", "-c", script];
-        let output = command().args(shell).output().expect("kubectl is on the PATH");
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+        try_kubectl(&["exec", name, "--", "sh", "-c", script]).ok()
     }
 
     /// Makes a pod, and waits until its container runs.

@@ -1,15 +1,14 @@
 //! Pods go on through restarts of the kubelet, the agent's death and faults.
 
-use std::{env, process::Command, time::Duration};
+use std::time::Duration;
 
 use crate::{
     NODE_STATUS, alone, eventually, has_cluster,
-    kubelet::{Holdings, allocatable, holdings},
+    kubelet::{Holdings, allocatable, holdings, restart},
     node::Node,
     pods::{Pods, kubectl, node_status},
 };
 
-const RESTART: &str = "WINDLASS_E2E_RESTART_KUBELET";
 const GPU: &str = "nvidia.com/gpu";
 
 /// How soon the kubelet itself must know of a fault.
@@ -30,12 +29,9 @@ async fn a_real_kubelet_runs_pods_through_restarts_crashes_and_faults() {
     let count = held.iter().flat_map(Holdings::values).map(Vec::len).sum::<usize>();
     assert_eq!(count, 7, "{held:?}");
 
-    if let Some(restart) = env::var_os(RESTART) {
-        assert!(Command::new(restart).status().expect("the command runs").success());
+    if restart() {
         eventually(NODE_STATUS, Some(8), async || allocatable(GPU).await).await;
         eventually(NODE_STATUS, held.clone(), async || holdings().await).await;
-    } else {
-        eprintln!("LEFT OUT: set {RESTART} to restart the kubelet as well");
     }
 
     agent.kill();

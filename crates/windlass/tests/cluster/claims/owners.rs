@@ -1,0 +1,81 @@
+//! Who has what, by `windlass devices` and by the API server.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::{node::Node, pods::kubectl};
+
+/// The devices of each claim, `namespace/name`, sorted.
+pub(super) type Owners = BTreeMap<String, Vec<String>>;
+
+/// What a device is called where its two names have nothing in common.
+const ANOTHER: &str = "not a whole GPU";
+
+/// What the node says.
+pub(super) fn by_the_node(node: &Node) -> Owners {
+    let document = node.devices();
+    let mut owners = Owners::new();
+    for (device, holders) in document["holders"].as_object().into_iter().flatten() {
+        for holder in each(holders).filter(|holder| holder["api"] == "dra") {
+            let claim = format!("{}/{}", text(&holder["namespace"]), text(&holder["claim"]));
+            owners.entry(claim).or_default().push(called(&device.to_lowercase()));
+        }
+    }
+    sorted(owners)
+}
+
+/// What the API server says.
+pub(super) fn by_the_api() -> Owners {
+    let mut owners = Owners::new();
+    for claim in claims() {
+        let results = &claim["status"]["allocation"]["devices"]["results"];
+        let devices: Vec<_> =
+            each(results).map(|result| called(&text(&result["device"]))).collect();
+        if !devices.is_empty() {
+            owners.insert(name(&claim), devices);
+        }
+    }
+    sorted(owners)
+}
+
+/// Everyone who has something, by the node's word.
+pub(super) fn anyone(node: &Node) -> Vec<String> {
+    let document = node.devices();
+    let holders = document["holders"].as_object().into_iter().flatten();
+    holders.map(|(device, holders)| format!("{device}: {holders}")).collect()
+}
+
+/// The claims of all namespaces.
+pub(super) fn claims() -> Vec<Value> {
+    let text = kubectl(&["get", "resourceclaims", "-A", "-o", "json"]);
+    let list: Value = serde_json::from_str(&text).expect("JSON");
+    each(&list["items"]).cloned().collect()
+}
+
+/// `namespace/name`
+fn name(object: &Value) -> String {
+    let metadata = &object["metadata"];
+    format!("{}/{}", text(&metadata["namespace"]), text(&metadata["name"]))
+}
+
+/// A device as both sides can call it: a whole GPU by its UUID.
+fn called(device: &str) -> String {
+    let is_whole = device.starts_with("gpu-") && !device.contains("-mig-");
+    if is_whole { device } else { ANOTHER }.to_owned()
+}
+
+fn each(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn sorted(mut owners: Owners) -> Owners {
+    for devices in owners.values_mut() {
+        devices.sort();
+    }
+    owners
+}

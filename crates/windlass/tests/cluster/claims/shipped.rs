@@ -1,0 +1,126 @@
+//! What `deploy` ships, applied as it is: each example's pod runs with what its claim says.
+
+use std::fs;
+
+use super::rig::{Rig, until_it_runs};
+use crate::{
+    NODE_STATUS, eventually,
+    pods::{Manifests, kubectl, node_status},
+};
+
+/// The image can be had from nowhere, and a pod that has ended would have let go.
+fn on_this_cluster(text: &str) -> String {
+    let (image, said) = ("image: busybox\n", "ls -l /dev\"]");
+    assert!(text.contains(image) == text.contains(said), "{text}");
+    text.replace(image, "image: docker.io/local/app:1\n      imagePullPolicy: Never\n")
+        .replace(said, "ls -l /dev; sleep 1000000\"]")
+}
+
+fn shipped(file: &str) -> String {
+    let path = format!("{}/../../deploy/{file}", env!("CARGO_MANIFEST_DIR"));
+    on_this_cluster(&fs::read_to_string(path).expect("a manifest"))
+}
+
+fn examples(names: &[&str]) -> Manifests {
+    let files = names.iter().map(|name| shipped(&format!("examples/{name}.yaml")));
+    Manifests::apply(&[shipped("deviceclasses.yaml")].into_iter().chain(files).collect::<Vec<_>>())
+}
+
+/// What a container says of its variables and its `/dev`, once it runs.
+async fn inside(namespace: &str, pod: &str, container: &str) -> String {
+    until_it_runs(namespace, pod).await;
+    kubectl(&["-n", namespace, "logs", pod, "-c", container])
+}
+
+/// The nodes of whole GPUs in a container.
+fn gpus(inside: &str) -> Vec<&str> {
+    let words = inside.split_whitespace();
+    words
+        .filter(|word| word.strip_prefix("nvidia").is_some_and(|n| n.parse::<u32>().is_ok()))
+        .collect()
+}
+
+#[tokio::test]
+async fn the_examples_for_whole_gpus_get_what_they_ask_for() {
+    let Some(rig) = Rig::start("dgx-h100", "dra: {offer: instead}\n") else { return };
+    rig.published(16).await;
+    // A device plugin of another test may have had the name until now.
+    let count = async || node_status("allocatable", "nvidia.com/gpu");
+    eventually(NODE_STATUS, true, async || ["", "0"].contains(&count().await.as_str())).await;
+    let names = [
+        "gpu-by-attribute",
+        "one-claim-two-containers",
+        "gpu-and-nic",
+        "extended-resource",
+        "admin-access",
+    ];
+    let manifests = examples(&names);
+    assert_eq!(gpus(&inside("default", "large-gpu", "main").await).len(), 1);
+    let both = [
+        inside("default", "two-on-one-gpu", "train").await,
+        inside("default", "two-on-one-gpu", "watch").await,
+    ];
+    assert_eq!(gpus(&both[0]).len(), 1);
+    assert_eq!(gpus(&both[0]), gpus(&both[1]), "two containers share one claim");
+    let near = inside("default", "gpu-and-nic", "main").await;
+    assert!(gpus(&near).len() == 1 && near.contains("PCIDEVICE_"), "{near}");
+    assert_eq!(gpus(&inside("default", "old-style", "main").await).len(), 1, "by a plain resource");
+    assert_eq!(gpus(&inside("gpu-admin", "look", "main").await).len(), 8, "whoever has them");
+
+    let owners = rig.owners().await;
+    let (admin, others): (Vec<_>, Vec<_>) =
+        owners.iter().partition(|(claim, _)| claim.starts_with("gpu-admin/"));
+    assert_eq!(admin.iter().map(|(_, devices)| devices.len()).collect::<Vec<_>>(), [8]);
+    let mut held: Vec<_> = others.iter().flat_map(|(_, devices)| *devices).collect();
+    assert_eq!((others.len(), held.len()), (4, 5), "four GPUs and a NIC: {owners:?}");
+    held.dedup();
+    assert_eq!(held.len(), 5, "each in one claim: {owners:?}");
+    drop(manifests);
+    rig.nothing_is_held().await;
+}
+
+#[tokio::test]
+async fn the_example_for_a_mig_profile_gets_an_instance_that_is_made_for_it_and_removed() {
+    let config = "dra: {offer: instead, partitions: onDemand}\n";
+    let Some(rig) = Rig::start("mig-pcie", config) else { return };
+    // Every profile at every place, of two A100 and two A30.
+    rig.published(2 * 25 + 2 * 13).await;
+    let instances = || {
+        let document = rig.node.devices();
+        let devices = document["devices"].as_array().expect("a list");
+        let migs = devices.iter().filter(|device| device["kind"] == "mig");
+        migs.map(|mig| mig["id"].to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(instances(), Vec::<String>::new(), "nothing is cut");
+    let manifests = examples(&["mig-profile"]);
+    let seen = inside("default", "mig-1g", "main").await;
+    let made = instances();
+    assert_eq!(made.len(), 1);
+    assert!(seen.contains(made[0].trim_matches('"')), "{made:?} in {seen}");
+    let owners = rig.owners().await;
+    assert_eq!(owners.values().map(Vec::len).collect::<Vec<_>>(), [1], "{owners:?}");
+    drop(manifests);
+    rig.nothing_is_held().await;
+    eventually(NODE_STATUS, Vec::new(), async || instances()).await;
+}
+
+#[tokio::test]
+async fn the_example_for_a_share_of_memory_gets_its_limit_from_a_daemon_that_ends_with_it() {
+    let shares = "[{devices: {kind: gpu, index: [0]}, method: mps, limits: enforced}]";
+    let config = format!("dra: {{offer: instead, shares: {shares}}}\n");
+    let Some(rig) = Rig::start("dgx-h100", &config) else { return };
+    rig.published(16).await;
+    let manifests = examples(&["memory-share"]);
+    let seen = inside("default", "share-of-gpu", "main").await;
+    for word in ["CUDA_MPS_PIPE_DIRECTORY=", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=20480M"] {
+        assert!(seen.contains(word), "{word} in {seen}");
+    }
+    assert_eq!(gpus(&seen), ["nvidia0"]);
+    let daemons = || fs::read_dir(rig.node.path("machine/host/run/windlass/mps")).into_iter();
+    assert_eq!(daemons().flatten().count(), 1, "a daemon serves");
+    let owners = rig.owners().await;
+    assert_eq!(owners.values().map(Vec::len).collect::<Vec<_>>(), [1], "{owners:?}");
+    drop(manifests);
+    rig.nothing_is_held().await;
+    eventually(NODE_STATUS, 0, async || daemons().flatten().count()).await;
+}

@@ -1,0 +1,131 @@
+//! Pods that write down which GPUs they see, again and again for as long as they live, and what is read of it:
+//! no two may ever have seen one GPU at once.
+//!
+//! The log is a file of the host, so that the last words of a pod are there that was deleted at once.
+
+use std::{collections::BTreeMap, fs, path::PathBuf};
+
+use super::objects::template;
+use crate::node::Node;
+
+/// Where the pods write.
+pub(super) struct Logs(PathBuf);
+
+/// Pods that end by themselves have this label.
+pub(super) const APP: &str = "app=windlass-e2e-short";
+
+/// Through which of the kubelet's two ways a pod gets its GPUs.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way {
+    Plugin,
+    Claim,
+}
+
+/// A pod that has so many GPUs for so many tenths of a second.
+#[derive(Clone, Debug)]
+pub(super) struct Short {
+    pub(super) name: String,
+    pub(super) way: Way,
+    pub(super) gpus: usize,
+    pub(super) tenths: u64,
+}
+
+/// That a pod saw a GPU, from when to when, in seconds since the start of the machine.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Span {
+    pub(super) gpu: String,
+    from: f64,
+    to: f64,
+    pub(super) pod: String,
+}
+
+// === impl Logs ===
+
+impl Logs {
+    /// In the node's folder.
+    pub(super) fn on(node: &Node) -> Self {
+        let folder = PathBuf::from(node.path("seen"));
+        fs::create_dir(&folder).expect("a folder");
+        Self(folder)
+    }
+
+    pub(super) fn pod(&self, pod: &Short) -> String {
+        let Short { name, way, gpus, tenths } = pod;
+        let (claims, resources) = match way {
+            Way::Plugin => (String::new(), format!("limits: {{nvidia.com/gpu: {gpus}}}")),
+            Way::Claim => (
+                format!(
+                    "resourceClaims: [{{name: gpus, resourceClaimTemplateName: {}}}]",
+                    template(*gpus)
+                ),
+                "claims: [{name: gpus}]".to_owned(),
+            ),
+        };
+        let (key, app) = APP.split_once('=').expect("a label");
+        // Of the shell itself but for `sleep`, so that many pods cost little.
+        let script = format!(
+            "set -- /dev/nvidia[0-9]*; i=0; while [ $i -le {tenths} ]; do \
+             read now rest </proc/uptime; echo $now $* >>/seen/{name}; sleep 0.1; i=$((i+1)); done"
+        );
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{{key}: {app}}}}}\nspec:\n  \
+             restartPolicy: Never\n  automountServiceAccountToken: false\n  \
+             terminationGracePeriodSeconds: 0\n  {claims}\n  \
+             volumes: [{{name: seen, hostPath: {{path: {folder}, type: Directory}}}}]\n  \
+             containers:\n  - name: main\n    image: docker.io/local/app:1\n    \
+             imagePullPolicy: Never\n    command: [sh, -c, '{script}']\n    \
+             resources: {{{resources}}}\n    volumeMounts: [{{name: seen, mountPath: /seen}}]\n",
+            folder = self.0.display()
+        )
+    }
+
+    /// What the pods saw.
+    pub(super) fn spans(&self) -> Vec<Span> {
+        let files = fs::read_dir(&self.0).expect("a folder").flatten();
+        let told = files.flat_map(|file| {
+            let text = fs::read_to_string(file.path()).expect("a log");
+            spans(&file.file_name().to_string_lossy(), &text)
+        });
+        told.collect()
+    }
+}
+
+fn spans(pod: &str, text: &str) -> Vec<Span> {
+    let mut spans = BTreeMap::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let Some(now) = words.next().and_then(|word| word.parse().ok()) else { continue };
+        for gpu in words.filter(|word| !word.contains('*')) {
+            let (gpu, pod) = (gpu.to_owned(), pod.to_owned());
+            let begun = Span { gpu: gpu.clone(), from: now, to: now, pod };
+            spans.entry(gpu).or_insert(begun).to = now;
+        }
+    }
+    spans.into_values().collect()
+}
+
+/// Pairs of pods that saw one GPU at once.
+pub(super) fn at_once(spans: &[Span]) -> Vec<(Span, Span)> {
+    let pairs = spans.iter().enumerate().flat_map(|(at, one)| {
+        let others = spans[at + 1..].iter();
+        others
+            .filter(move |other| overlap(one, other))
+            .map(move |other| (one.clone(), other.clone()))
+    });
+    pairs.collect()
+}
+
+fn overlap(one: &Span, other: &Span) -> bool {
+    one.gpu == other.gpu && one.from <= other.to && other.from <= one.to
+}
+
+#[test]
+fn two_pods_that_saw_one_gpu_at_once_are_found() {
+    let first = spans("first", "1.0 /dev/nvidia0 /dev/nvidia1\n2.5 /dev/nvidia0 /dev/nvidia1\n");
+    let later = spans("later", "2.4 /dev/nvidia1\n3.0 /dev/nvidia1\n");
+    let after = spans("after", "2.6 /dev/nvidia0\n2.7 /dev/nvidia[0-9]*\n");
+    let found = at_once(&[first, later.clone(), after].concat());
+    let names: Vec<_> = found.iter().map(|(one, other)| (&*one.pod, &*other.pod)).collect();
+    assert_eq!(names, [("first", "later")]);
+    assert_eq!(found[0].1, later[0]);
+}
