@@ -253,7 +253,7 @@ fn a_gpu_is_cut_at_chosen_places_and_made_whole_again() {
     let gpu = nvml.gpu(0).expect("a GPU");
     let profiles = gpu.mig_profiles().expect("profiles");
     assert_eq!(gpu.mig_placements(profiles[0].id).expect("told while MIG is off").len(), 7);
-    let off = gpu.gpu_instances(&profiles).err().expect("MIG is off");
+    let off = gpu.gpu_instances(&profiles).expect_err("MIG is off");
     assert!(off.is_unsupported(), "{off}");
     gpu.turn_mig_on().expect("it takes no reset");
 
