@@ -16,7 +16,7 @@ pub(crate) struct Devices {
 }
 
 /// Enough devices for more than 4 MiB.
-const MANY: usize = 100_000;
+const MANY: usize = 250_000;
 
 // === impl Devices ===
 

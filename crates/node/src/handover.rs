@@ -64,7 +64,7 @@ use crate::{
     clock::{Clock, until},
     config::{Config, HandoverLimits},
     holders::{ByPod, Glance, Holders, HoldersDesk, by_pod},
-    host::{Host, Roots},
+    host::Host,
     ledger::Ledger,
     metrics::HandoverMetrics,
     nvidia_smi::NvidiaSmi,
@@ -86,6 +86,7 @@ pub(crate) struct Tidings {
     pub(crate) ledger: watch::Receiver<Ledger>,
     /// Where NVIDIA's driver is asked about GPUs.
     pub(crate) gpus: PartitionDesk,
+    pub(crate) nvidia_smi: NvidiaSmi,
     /// Notified of each change of a state.
     pub(crate) news: Arc<Notify>,
 }
@@ -108,7 +109,6 @@ pub(crate) struct Handovers {
 struct Ground {
     clock: Clock,
     host: Host,
-    nvidia_smi: NvidiaSmi,
     file: RecordFile,
     kubelet_record: PathBuf,
     limits: HandoverLimits,
@@ -165,7 +165,6 @@ impl Handovers {
             clock,
             file: RecordFile::new(&config.state_dir, host.clone()),
             host,
-            nvidia_smi: NvidiaSmi::new(&Roots::new(config)),
             kubelet_record: plugins.join(checkpoint::FILE),
             limits: config.handover,
             look_interval: config.session.look_interval,
@@ -351,9 +350,8 @@ impl Handovers {
             writing: slot.writing.clone(),
             asking: slot.asking.clone(),
             gpus: self.tidings.gpus.clone(),
-            nvidia_smi: self.ground.nvidia_smi.clone(),
-            neighbours: care.neighbours.clone(),
-            ledger: self.tidings.ledger.clone(),
+            nvidia_smi: self.tidings.nvidia_smi.clone(),
+            bound: care.bound,
         };
         let on_disk = recorded(self.written.clone(), self.newest.borrow().0);
         let (id, limit) = (id.clone(), self.ground.limits.prepare_deadline);

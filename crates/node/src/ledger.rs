@@ -275,11 +275,6 @@ impl Ledger {
         holds.find(|hold| hold.usage != Use::Admin).map(|hold| &hold.claim)
     }
 
-    /// Whether anybody has a device, or something of the same silicon.
-    pub(crate) fn is_in_use(&self, it: &Footprint) -> bool {
-        self.container(it).is_some() || self.claim(it).is_some()
-    }
-
     /// Whether a claim has just this, and not only to look at it.
     pub(crate) fn is_claimed(&self, id: &DeviceId) -> bool {
         self.holds(id).any(|hold| hold.usage != Use::Admin)

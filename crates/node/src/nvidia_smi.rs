@@ -1,14 +1,22 @@
 //! `nvidia-smi`, for what NVML has no call for.
 
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
 use crate::{
     driver_program::{DriverProgram, Missing, whole_system},
     host::{Host, Roots},
     outside::{ProgramError, run_to_end},
 };
 
-/// The program of the node's driver.
+/// The program of the node's driver. One runs at a time: it has every GPU open, and a reset is refused while
+/// anybody has.
 #[derive(Clone, Debug)]
-pub(crate) struct NvidiaSmi(Host);
+pub(crate) struct NvidiaSmi {
+    driver: Host,
+    turn: Arc<Semaphore>,
+}
 
 /// Why it did not do what it was told. The time limit is the caller's.
 #[derive(Debug, thiserror::Error)]
@@ -25,12 +33,14 @@ const NAME: &str = "nvidia-smi";
 
 impl NvidiaSmi {
     pub(crate) fn new(roots: &Roots) -> Self {
-        Self(roots.driver.clone())
+        Self { driver: roots.driver.clone(), turn: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Has it do something. If this is dropped before the end, it is killed.
+    /// Has it do something, when those who asked before are done. If this is dropped before the end, it is
+    /// killed.
     pub(crate) async fn run(&self, arguments: &[&str]) -> Result<(), SmiError> {
-        let program = DriverProgram::find(NAME, &self.0, whole_system(&self.0))?;
+        let _turn = self.turn.acquire().await.expect("it is never closed");
+        let program = DriverProgram::find(NAME, &self.driver, whole_system(&self.driver))?;
         let mut command = program.command();
         command.args(arguments);
         Ok(run_to_end(NAME, command).await?)

@@ -53,7 +53,7 @@ use self::cutter::Order;
 pub(crate) use self::{
     cutter::Cutter,
     imagined::{imagined, standing},
-    recess::{Recess, RecessDesk, Recesses, rest},
+    recess::{PAUSE, Recess, RecessDesk, Recesses, patiently, rest},
     whole::{switches_at_once, whole},
 };
 
@@ -240,7 +240,8 @@ impl PartitionDesk {
         self.order(task, job).await
     }
 
-    /// Waits until nobody in the agent has the GPUs open; `None` where the agent ends.
+    /// Waits until NVML is shut down; `None` where the agent ends. An order that is being carried out for another
+    /// GPU has it open until that is done.
     pub(crate) async fn recess(&self) -> Option<Recess> {
         self.recesses.begin().await
     }

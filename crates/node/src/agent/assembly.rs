@@ -28,6 +28,7 @@ use crate::{
     ledger::{self, Follower, LedgerDesk},
     metrics::{HandoverMetrics, Instruments},
     mps::{Mps, MpsDemand, MpsPlaces, MpsStates},
+    nvidia_smi::NvidiaSmi,
     partitions::PartitionDesk,
     plugin::{Plugins, Together},
     state::{Keeper, NodeState, Notices, Outlets, Snapshots},
@@ -59,6 +60,7 @@ struct Heart {
     holders: holders::HoldersDesk,
     handovers: HandoverDesk,
     partitions: PartitionDesk,
+    nvidia_smi: NvidiaSmi,
     daemons: watch::Receiver<Arc<MpsStates>>,
 }
 
@@ -108,6 +110,7 @@ pub(super) fn assemble(
         metrics: instruments.claims(),
         daemons: heart.daemons.clone(),
         partitions: partitions.clone(),
+        nvidia_smi: heart.nvidia_smi.clone(),
         policy: policy.clone(),
         state: state.clone(),
     };
@@ -150,12 +153,14 @@ fn keep(
     parts.add("pod resources", inquirer.run(parts.token()));
 
     let (care, demand) = watch::channel(Arc::default());
+    let nvidia_smi = NvidiaSmi::new(&Roots::new(config));
     let tidings = Tidings {
         demand,
         kubelet_writes: directory.clone(),
         holders: holders.clone(),
         ledger: ledger.watch(),
         gpus: partitions.clone(),
+        nvidia_smi: nvidia_smi.clone(),
         news: news.clone(),
     };
     let (part, desk, handovers) = Handovers::new(config, tidings, (clock, metrics));
@@ -183,7 +188,7 @@ fn keep(
     let outlets = Outlets { state: publish, daemons, care };
     let keeper = Keeper::new(config, snapshots, notices, outlets);
     parts.add("keeper", keeper.run(parts.token()));
-    Heart { state, telemetry, holders, handovers: desk, partitions, daemons: mps }
+    Heart { state, telemetry, holders, handovers: desk, partitions, nvidia_smi, daemons: mps }
 }
 
 /// Starts what keeps leases. Without a way to the API server none is ever held.

@@ -62,6 +62,7 @@ pub(crate) struct Surroundings {
     pub(crate) daemons: watch::Receiver<Arc<MpsStates>>,
     /// Where MIG instances are made and removed.
     pub(crate) partitions: PartitionDesk,
+    pub(crate) nvidia_smi: NvidiaSmi,
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
 }
@@ -95,6 +96,7 @@ impl Driver {
             metrics,
             daemons,
             partitions,
+            nvidia_smi,
             policy,
             state,
         } = surroundings;
@@ -107,7 +109,7 @@ impl Driver {
             claims: cluster.clone().map(Claims::new),
             troubles: Troubles::default(),
             driver,
-            nvidia_smi: NvidiaSmi::new(&roots),
+            nvidia_smi,
             roots,
             state,
             ledger,

@@ -54,7 +54,12 @@ impl KubeletRecord {
             let devices = state.drivers.remove(self.driver.as_str())?.devices?;
             let ClaimState { claim_uid: uid, claim_name: name, namespace, .. } = state;
             let claim = ClaimRef { namespace, name, uid };
-            let devices: Vec<_> = devices.into_iter().map(held).collect();
+            // The kubelet lists them once more each time it has asked.
+            let mut seen = BTreeSet::new();
+            let is_new = |it: &Device| {
+                seen.insert((it.pool_name.clone(), it.device_name.clone(), it.share_id.clone()))
+            };
+            let devices: Vec<_> = devices.into_iter().filter(is_new).map(held).collect();
             let entry = Entry { claim, state: Stage::PrepareStarted, devices };
             (!entry.devices.is_empty()).then(|| (entry.claim.uid.clone(), entry))
         };

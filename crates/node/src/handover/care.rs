@@ -11,7 +11,6 @@ use windlass_core::{
 use crate::{
     config::{Handover, Policy, Step, StepAction},
     discovery::FpgaIdentity,
-    ledger::{Footprint, Kinship},
     template::{Missing, fill},
 };
 
@@ -30,17 +29,8 @@ pub(crate) struct Care {
     pub(crate) barred: Option<String>,
     /// Why no container starts with it, though it is released.
     pub(crate) unproven: Option<String>,
-    /// What a reset of it has to spare.
-    pub(crate) neighbours: Neighbours,
-}
-
-/// What a reset of a GPU has to spare.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Neighbours {
-    /// Why it cannot be reset at all.
-    pub(crate) obstacle: Option<&'static str>,
-    /// The GPUs to which it has NVLinks, over switches too: they go down with the reset.
-    pub(crate) linked: Vec<Footprint>,
+    /// Why it cannot be reset without harm to others.
+    pub(crate) bound: Option<&'static str>,
 }
 
 /// The devices that something is done to.
@@ -53,12 +43,10 @@ pub(crate) fn demand(
     inventory: &Inventory,
     others: &dyn Fn(&Device) -> Option<String>,
 ) -> Demand {
-    let kin = policy.families.gpu.resets().then(|| Kinship::of(inventory));
+    let resets = policy.families.gpu.resets();
     let care = |device: &Device| {
         let mut care = care(policy, device)?;
-        if let Some(kin) = kin.as_ref().filter(|_| device.is_nvidia()) {
-            care.neighbours = Neighbours::of(device, inventory, kin);
-        }
+        care.bound = bound(device, inventory).filter(|_| resets && device.is_nvidia());
         care.barred = care.barred.or_else(|| others(device));
         Some((device.id.clone(), care))
     };
@@ -70,25 +58,23 @@ pub(crate) fn is_cared_for(policy: &Policy, device: &Device) -> bool {
     handover(policy, device).is_some()
 }
 
-// === impl Neighbours ===
-
-impl Neighbours {
-    fn of(gpu: &Device, inventory: &Inventory, kin: &Kinship) -> Self {
-        let obstacle = match gpu.kind {
-            DeviceKind::Mig => Some("it is a part of a GPU, which others may use"),
-            _ if gpu.partitioned => Some("it is in MIG mode"),
-            _ => None,
-        };
-        let links = |device: &'_ Device| Some((device.place.pci?, device.place.nvlinks.clone()));
-        let ours = links(gpu);
-        let is_linked = |other: &&Device| {
-            let both = ours.as_ref().zip(links(other)).filter(|_| other.id != gpu.id);
-            both.is_some_and(|(ours, theirs)| {
-                NvLinks::between((ours.0, &ours.1), (theirs.0, &theirs.1)).is_some()
-            })
-        };
-        let linked = inventory.of_kind(DeviceKind::Gpu).filter(is_linked);
-        Self { obstacle, linked: linked.map(|other| kin.footprint(&other.id)).collect() }
+/// What a reset of a GPU would take others along in: NVLinks go down with it, over switches too.
+fn bound(gpu: &Device, inventory: &Inventory) -> Option<&'static str> {
+    let links = |device: &'_ Device| Some((device.place.pci?, device.place.nvlinks.clone()));
+    let ours = links(gpu);
+    let is_linked = |other: &Device| {
+        let both = ours.as_ref().zip(links(other)).filter(|_| other.id != gpu.id);
+        both.is_some_and(|(ours, theirs)| {
+            NvLinks::between((ours.0, &ours.1), (theirs.0, &theirs.1)).is_some()
+        })
+    };
+    match gpu.kind {
+        DeviceKind::Mig => Some("it is a part of a GPU, which others may use"),
+        _ if gpu.partitioned => Some("it is in MIG mode"),
+        _ if inventory.of_kind(DeviceKind::Gpu).any(is_linked) => {
+            Some("it has NVLinks to other GPUs, which would go down for whoever uses those")
+        }
+        _ => None,
     }
 }
 
@@ -114,8 +100,8 @@ fn filled_in(policy: &Policy, handover: &Handover, device: &Device) -> Result<Ca
     }
     // Without a step that cleans it, it would be cleaned by what nobody could prove.
     let barred = unproven.clone().filter(|_| release.is_empty());
-    let neighbours = Neighbours::default();
-    Ok(Care { prepare, release, folder: folder(device), identity, barred, unproven, neighbours })
+    let folder = folder(device);
+    Ok(Care { prepare, release, folder, identity, barred, unproven, bound: None })
 }
 
 /// Where the device has its files: what is on PCI has its function's.

@@ -3,12 +3,10 @@
 
 use tokio::time::{Duration, Instant, sleep};
 
-use super::{
-    memory::{PAUSE, patiently},
-    steps::{Bench, StepError},
-};
+use super::steps::{Bench, StepError};
+use crate::partitions::{PAUSE, patiently};
 
-/// So many processes are told by name.
+/// So many processes are told.
 const TOLD: usize = 4;
 
 /// Waits for the last process to go, for as long as there is time, and says who stays.
@@ -20,7 +18,9 @@ pub(super) async fn idle(bench: &Bench, limit: Duration) -> Result<(), StepError
             return Ok(());
         }
         if Instant::now() + PAUSE >= until {
-            return Err(StepError::Busy(named(bench, &computing)));
+            // Programs' names are told to the operator only: the next tenant reads the error.
+            tracing::warn!(device = %bench.device, processes = named(bench, &computing), "still in use");
+            return Err(StepError::Busy(told(computing.iter().map(ToString::to_string))));
         }
         sleep(PAUSE).await;
     }
@@ -32,8 +32,13 @@ fn named(bench: &Bench, computing: &[u32]) -> String {
         Some(name) => format!("{process} ({})", name.trim()),
         None => process.to_string(),
     };
-    let told: Vec<_> = computing.iter().take(TOLD).map(name).collect();
-    let more = computing.len().saturating_sub(TOLD);
+    told(computing.iter().map(name))
+}
+
+/// The first few, and how many more there are.
+fn told(all: impl ExactSizeIterator<Item = String>) -> String {
+    let more = all.len().saturating_sub(TOLD);
+    let told: Vec<_> = all.take(TOLD).collect();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     told.join(", ") + &more
 }

@@ -4,10 +4,7 @@
 use tokio::time::{Duration, Instant, sleep};
 
 use super::steps::{Bench, StepError};
-use crate::partitions::{PartitionError, Why};
-
-/// How long until it is asked again; each question has the driver look at the GPU.
-pub(super) const PAUSE: Duration = Duration::from_millis(500);
+use crate::partitions::{PAUSE, patiently};
 
 const MIB: u64 = 1 << 20;
 
@@ -23,20 +20,5 @@ pub(super) async fn free(bench: &Bench, most: u64, limit: Duration) -> Result<()
             return Err(StepError::MemoryUsed { used: used / MIB, most: most / MIB });
         }
         sleep(PAUSE).await;
-    }
-}
-
-/// Asks again while there is no connection to the driver: it is let go of while a GPU is reset.
-pub(super) async fn patiently<T, F: Future<Output = Result<T, PartitionError>>>(
-    until: Instant,
-    ask: impl Fn() -> F,
-) -> Result<T, PartitionError> {
-    loop {
-        match ask().await {
-            Err(PartitionError { why: Why::NoDriver, .. }) if Instant::now() + PAUSE < until => {
-                sleep(PAUSE).await;
-            }
-            told => return told,
-        }
     }
 }

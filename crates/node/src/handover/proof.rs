@@ -70,9 +70,7 @@ mod tests {
     use crate::{
         Config,
         config::FpgaRules,
-        handover::care::Neighbours,
         host::{Host, Roots},
-        ledger::Ledger,
         nvidia_smi::NvidiaSmi,
         partitions,
     };
@@ -96,8 +94,7 @@ mod tests {
             asking: Arc::new(Semaphore::new(1)),
             gpus: partitions::open(Duration::MAX, watch::channel(None).1, to_source).0,
             nvidia_smi: NvidiaSmi::new(&Roots::new(&Config::default())),
-            neighbours: Neighbours::default(),
-            ledger: watch::channel(Ledger::default()).1,
+            bound: None,
         };
         let why = prove(&bench, &identity.expect("it says what it is"), Duration::MAX).await;
         assert_eq!(

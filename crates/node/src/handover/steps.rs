@@ -9,26 +9,17 @@ use std::{
 };
 
 use tokio::{
-    sync::{Semaphore, watch},
+    sync::Semaphore,
     task::spawn_blocking,
     time::{Instant, timeout},
 };
 use windlass_core::device::DeviceId;
 
-use super::{
-    care::{Care, Neighbours},
-    idle::idle,
-    link,
-    memory::free,
-    proof::prove,
-    reset::reset,
-    state::Work,
-};
+use super::{care::Care, idle::idle, link, memory::free, proof::prove, reset::reset, state::Work};
 use crate::{
     causes,
     config::{Link, Processes, Reset, Step, StepAction},
     host::Host,
-    ledger::Ledger,
     nvidia_smi::{NvidiaSmi, SmiError},
     outside::{GetError, ProgramError, get, run},
     partitions::{PartitionDesk, PartitionError},
@@ -48,10 +39,8 @@ pub(super) struct Bench {
     /// Where NVIDIA's driver is asked about GPUs.
     pub(super) gpus: PartitionDesk,
     pub(super) nvidia_smi: NvidiaSmi,
-    /// What a reset has to spare.
-    pub(super) neighbours: Neighbours,
-    /// Who has what.
-    pub(super) ledger: watch::Receiver<Ledger>,
+    /// Why a reset would harm others.
+    pub(super) bound: Option<&'static str>,
 }
 
 /// Why a step was not done.
@@ -213,16 +202,11 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::{
-        Config,
-        host::Roots,
-        ledger::{Footprint, LedgerDesk},
-        partitions,
-    };
+    use crate::{Config, host::Roots, partitions};
 
     /// A desk that leads to no driver.
     fn nobody() -> PartitionDesk {
-        let (library, cuts) = (watch::channel(None).1, mpsc::channel(1).0);
+        let (library, cuts) = (tokio::sync::watch::channel(None).1, mpsc::channel(1).0);
         let to_source = (cuts, partitions::RecessDesk::new().0);
         partitions::open(Duration::from_secs(1), library, to_source).0
     }
@@ -242,8 +226,7 @@ mod tests {
             asking: Arc::new(Semaphore::new(1)),
             gpus: nobody(),
             nvidia_smi: NvidiaSmi::new(&Roots::new(&Config::default())),
-            neighbours: Neighbours::default(),
-            ledger: watch::channel(Ledger::default()).1,
+            bound: None,
         };
         (root, bench)
     }
@@ -299,18 +282,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gpu_is_not_reset_whose_neighbours_are_in_use() {
+    async fn a_gpu_is_not_reset_that_would_take_others_along() {
         let (_root, bench) = bench();
-        let linked = Footprint { device: "GPU-1".parse().expect("an id"), kin: [].into() };
-        let ledger = LedgerDesk::default();
-        let resource = "nvidia.com/gpu".parse().expect("a name");
-        ledger.take_for_container(&resource, std::slice::from_ref(&linked)).expect("free");
-        let neighbours = Neighbours { obstacle: None, linked: vec![linked] };
-        let bench = Bench { neighbours, ledger: ledger.watch(), ..bench };
-        let why = outcome(&bench, StepAction::Reset(Reset::Gpu)).await.expect_err("in use");
-        assert_eq!(why, "it is not reset: GPU-1, to which it has NVLinks, is in use");
-        let neighbours = Neighbours { obstacle: Some("it is in MIG mode"), linked: Vec::new() };
-        let bench = Bench { neighbours, ..bench };
+        let bench = Bench { bound: Some("it is in MIG mode"), ..bench };
         let why = outcome(&bench, StepAction::Reset(Reset::Gpu)).await.expect_err("cut");
         assert_eq!(why, "it is not reset: it is in MIG mode");
     }

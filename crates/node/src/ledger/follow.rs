@@ -1,7 +1,7 @@
-//! Reads the kubelet's record into the ledger, for as long as it matters.
+//! Reads the kubelet's record into the ledger, for as long as claims may have devices.
 //!
 //! ```text
-//!   idle ──it matters who has the device──> reading ──record read──> known ──┐
+//!   idle ──devices are offered to claims──> reading ──record read──> known ──┐
 //!    ^                                                                ^──────┘ each write of the kubelet,
 //!    └───────── no longer, and no claim has any ──────────────────────┘        and each look
 //! ```
@@ -106,11 +106,10 @@ impl Follower {
         }
     }
 
-    /// Whether claims may have devices, or have some still, or devices are reset that others are linked with.
+    /// Whether claims may have devices, or have some still.
     fn is_wanted(&self) -> bool {
-        let policy = self.sources.policy.borrow().clone();
-        let is_asked = policy.dra.offer != DraOffer::Off || policy.families.gpu.resets();
-        is_asked || !self.ledger.watch().borrow().claims().is_empty()
+        let is_offered = self.sources.policy.borrow().dra.offer != DraOffer::Off;
+        is_offered || !self.ledger.watch().borrow().claims().is_empty()
     }
 
     async fn look(&mut self) {

@@ -9,7 +9,10 @@ use std::convert::Infallible;
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
+    time::{Duration, Instant, sleep},
 };
+
+use super::{PartitionError, Why};
 
 /// Where is asked for it.
 #[derive(Clone, Debug)]
@@ -26,6 +29,9 @@ pub(crate) type Recesses = mpsc::Receiver<oneshot::Sender<Recess>>;
 
 /// Those who wait to be heard, a GPU each.
 const WAITING: usize = 64;
+
+/// How long until the driver is asked again; each question has it look at the GPU.
+pub(crate) const PAUSE: Duration = Duration::from_millis(500);
 
 // === impl RecessDesk ===
 
@@ -60,6 +66,21 @@ pub(crate) async fn rest(first: oneshot::Sender<Recess>, requests: &mut Recesses
         }
         if next.is_none() && under_way.is_empty() {
             return;
+        }
+    }
+}
+
+/// Asks again while there is no connection to the driver, as during a recess.
+pub(crate) async fn patiently<T, F: Future<Output = Result<T, PartitionError>>>(
+    until: Instant,
+    ask: impl Fn() -> F,
+) -> Result<T, PartitionError> {
+    loop {
+        match ask().await {
+            Err(PartitionError { why: Why::NoDriver, .. }) if Instant::now() + PAUSE < until => {
+                sleep(PAUSE).await;
+            }
+            told => return told,
         }
     }
 }

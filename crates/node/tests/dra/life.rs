@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use windlass_core::{
     attribute::AttributeName,
     device::{Device, DeviceKind},
@@ -268,28 +268,52 @@ async fn a_gpu_whose_memory_stays_used_is_given_to_nobody_until_it_is_free() {
     agent.stop().await;
 }
 
-#[tokio::test]
-async fn a_gpu_is_reset_between_claims_once_nothing_that_is_linked_with_it_is_in_use() {
-    let mut rig = Rig::new();
+/// A rig whose GPUs are reset when a claim lets go of them.
+fn resetting(machine: &str) -> Rig {
+    let mut rig = Rig::on(machine);
     let reset = StepAction::Reset(ResetOf::Gpu);
     let reset = Step { action: reset, timeout: Duration::from_secs(20) };
     let release = vec![reset, step(StepAction::Memory { most: 128 << 20 })];
     rig.config.policy.families.gpu = Handover { release, ..Handover::default() };
     rig.config.policy.health.event_wait = Duration::from_millis(20);
+    rig
+}
+
+#[tokio::test]
+async fn gpus_are_reset_between_claims_one_after_the_other() {
+    let rig = resetting("l40s-pcie");
     let (agent, mut kubelet) = rig.serving().await;
-    let first = rig.free_gpu("a").await;
-    kubelet.start_with(&first).await.expect("prepared");
-    // Nobody knows what the second one went through, so it is reset before it is given away.
-    let second = rig.free_gpu("b").await;
-    let why = kubelet.start_with(&second).await.expect_err("the first is in use");
-    assert!(why.contains("to which it has NVLinks, is in use"), "{why}");
-    rig.machine.inject(&Fault::MemoryKept { gpu: 0, mib: 4096 }).expect("injected");
-    rig.end(&mut kubelet, &first).await;
-    kubelet.start_with(&second).await.expect("the kubelet tries again");
-    rig.taints("n1/nvidia", &["windlass.dev/unclean=quarantined"]).await;
-    rig.end(&mut kubelet, &second).await;
+    let tenants = [rig.free_gpu("a").await, rig.free_gpu("b").await];
+    for tenant in &tenants {
+        kubelet.start_with(tenant).await.expect("prepared");
+    }
+    for gpu in [0, 1] {
+        rig.machine.inject(&Fault::MemoryKept { gpu, mib: 4096 }).expect("injected");
+    }
+    for tenant in &tenants {
+        rig.end(&mut kubelet, tenant).await;
+    }
+    let is_free = || {
+        let gpus = rig.machine.model().expect("a model").gpus;
+        gpus.iter().all(|gpu| gpu.live.memory_used_mib == 0)
+    };
+    let both_are_reset = async {
+        while !is_free() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(LIMIT, both_are_reset).await.expect("both are reset");
     rig.taints("n1/nvidia", &[]).await;
-    let gpus = rig.machine.model().expect("a model").gpus;
-    assert!(gpus.iter().all(|gpu| gpu.live.memory_used_mib == 0), "the first was reset");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_gpu_with_links_to_others_is_not_reset() {
+    let rig = resetting("dgx-h100");
+    let (agent, mut kubelet) = rig.serving().await;
+    // Nobody knows what it went through, so it would be reset before it is given away.
+    let tenant = rig.free_gpu("a").await;
+    let why = kubelet.start_with(&tenant).await.expect_err("it is linked");
+    assert!(why.contains("it has NVLinks to other GPUs"), "{why}");
     agent.stop().await;
 }

@@ -54,6 +54,11 @@ pub(crate) const MHZ: u32 = 200;
 
 impl Rig {
     pub(crate) fn new() -> Self {
+        Self::on("dgx-h100")
+    }
+
+    /// On a machine of this profile.
+    pub(crate) fn on(machine: &str) -> Self {
         let board = Board::start(&BoardAddresses::any()).expect("free ports");
         let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
         let health = HealthPolicy {
@@ -62,7 +67,7 @@ impl Rig {
             ..HealthPolicy::default()
         };
         let sources = vec![board_rule(&board)];
-        let profile = Profile::named("dgx-h100").expect("a shipped profile");
+        let profile = Profile::named(machine).expect("a shipped profile");
         let (folder, machine, config) =
             node(&profile, Policy { dra, health, sources, ..Policy::default() });
         let cluster = Cluster::start();

@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use tokio::time::{Duration, timeout};
+use tokio::time::{Duration, Instant, timeout};
 use windlass_core::device::{DeviceId, Partition};
 
 use super::{Event, Failed, Ground, Preparer};
@@ -23,7 +23,7 @@ use crate::{
         record::{Entry, Held},
     },
     ledger::Use,
-    partitions::{PartitionError, Why, standing},
+    partitions::{PartitionError, Why, patiently, standing},
     state::NodeState,
 };
 
@@ -91,8 +91,10 @@ impl Preparer {
 impl Ground {
     /// Cuts GPUs and makes them whole, and waits until each is in the inventory with all that containers need.
     async fn make(&self, forms: &[Form]) -> Result<(), String> {
+        let until = Instant::now() + LOOK;
         for form in forms {
-            self.make_one(form).await.map_err(|error| causes(&error))?;
+            let made = patiently(until, || self.make_one(form)).await;
+            made.map_err(|error| causes(&error))?;
         }
         let lacking = |state: &NodeState| forms.iter().find(|form| !form.is_served(state)).cloned();
         let mut state = self.state.clone();
@@ -122,8 +124,9 @@ impl Ground {
 
     /// Removes the instances of a claim, and waits until they are not offered to anybody.
     pub(super) async fn unmake(&self, places: &[Partition]) -> Result<(), String> {
+        let until = Instant::now() + LOOK;
         for place in places {
-            match self.partitions.remove(place).await {
+            match patiently(until, || self.partitions.remove(place)).await {
                 // It went with its GPU.
                 Err(error) if matches!(error.why, Why::NoGpu) => {}
                 // A reset removes it, and is waited for by nobody who ends.

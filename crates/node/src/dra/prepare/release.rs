@@ -38,10 +38,12 @@ impl Preparer {
     /// allocated anew, for which the new ones would have to wait.
     pub(super) fn keep(&mut self, uid: &str, why: String) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
-        if let Some(Work::Forgetting(mut entry)) = slot.work.take() {
-            // Its document is gone.
-            entry.state = Stage::PrepareStarted;
+        if let Some(Work::Forgetting(entry)) = slot.work.take() {
             slot.entry = Some(entry);
+        }
+        // Its document is gone, and more may be.
+        if let Some(entry) = &mut slot.entry {
+            entry.state = Stage::PrepareStarted;
         }
         slot.prepared(&Err(format!("what the claim had before cannot be released: {why}")));
         slot.released(&Err(why));
