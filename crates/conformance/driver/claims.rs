@@ -56,6 +56,7 @@ impl Claims {
         }
         let object = match self.object(claim).await {
             Err(_) if self.defect == Defect::PreparesTheUnknown => return Ok(Vec::new()),
+            Err(_) if self.defect == Defect::DiesOfTheUnknown => std::process::exit(1),
             found => found?,
         };
         if object.uid().as_ref() != Some(&claim.uid) && self.defect != Defect::IgnoresUids {

@@ -34,7 +34,7 @@ pub(crate) enum Defect {
     IgnoresUids,
     PreparesTheUnallocated,
     TakesOthersResults,
-    OneErrorForAll,
+    DiesOfTheUnknown,
     GivesTwice,
     RefusesAdmins,
     ReleasesOnce,

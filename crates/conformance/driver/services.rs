@@ -127,9 +127,6 @@ impl DraPlugin for Services {
         for claim in asked {
             let one = match self.claims.prepare(&claim).await {
                 Ok(devices) => NodePrepareResourceResponse { devices, error: String::new() },
-                Err(error) if self.defect == Defect::OneErrorForAll => {
-                    return Err(Status::internal(error));
-                }
                 Err(error) => NodePrepareResourceResponse { devices: Vec::new(), error },
             };
             answer.claims.insert(claim.uid, one);

@@ -20,7 +20,7 @@ use windlass_kubelet_sim::{Admission, Calls, Config, Container, Event, Kubelet, 
 
 pub(crate) use self::{
     claims::{Wanted, pod, twin},
-    driver::{CALL, Driver, Prepared, devices, dialled},
+    driver::{CALL, Driver, Prepared, devices, devices_in, dialled},
     served::{Client, Served},
 };
 use crate::{

@@ -102,7 +102,7 @@ const OF_DRIVERS: &[(&str, &str)] = &[
     ("ignores-uids", "D23"),
     ("prepares-the-unallocated", "D24"),
     ("takes-others-results", "D25"),
-    ("one-error-for-all", "D22 D23 D24"),
+    ("dies-of-the-unknown", "D22"),
     ("gives-twice", "D26"),
     ("refuses-admins", "D27"),
     ("releases-once", "D28"),

@@ -1,7 +1,7 @@
 //! A DRA driver as the kubelet has registered it, and its calls.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
@@ -20,7 +20,7 @@ use windlass_kubelet_api::{
 };
 use windlass_kubelet_sim::{Event, Service};
 
-use super::{LOOK, Stage};
+use super::{LOOK, SETTLED, Stage};
 use crate::{
     case::{Unmet, failed, not_applicable},
     clients::answered,
@@ -187,31 +187,42 @@ impl Stage {
         slices
     }
 
-    /// Waits until the driver's pools are complete and have devices.
+    /// Waits until the driver's pools are complete and have devices, and no more came for a moment.
     pub(crate) async fn published(
         &mut self,
         driver: &Driver,
         limit: Duration,
     ) -> Result<Vec<ResourceSlice>, Unmet> {
-        let begun = Instant::now();
+        let (begun, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
         loop {
-            let slices = self.slices(driver);
-            let has_devices =
-                slices.iter().any(|it| it.spec.devices.iter().flatten().next().is_some());
-            if has_devices && slices.iter().all(|slice| is_complete(slice, &slices)) {
-                return Ok(slices);
+            let now = self.slices(driver);
+            if now != seen {
+                (seen, quiet_since) = (now, Instant::now());
+            }
+            let is_whole = seen.iter().all(|slice| is_complete(slice, &seen));
+            if is_whole && !devices_in(&seen).is_empty() && quiet_since.elapsed() >= SETTLED {
+                return Ok(seen);
             }
             self.alive()?;
             if begun.elapsed() >= limit {
-                let count = slices.len();
+                let (count, name) = (seen.len(), &driver.name);
                 return failed(format!(
-                    "after {limit:?} there are {count} slices of {}, no complete pool with devices",
-                    driver.name
+                    "after {limit:?} there are {count} slices of {name}, no complete pools with devices"
                 ));
             }
             sleep(LOOK).await;
         }
     }
+}
+
+/// Pools and names of all devices in slices.
+pub(crate) fn devices_in(slices: &[ResourceSlice]) -> BTreeSet<(&str, &str)> {
+    let mut all = BTreeSet::new();
+    for slice in slices {
+        let pool = slice.spec.pool.name.as_str();
+        all.extend(slice.spec.devices.iter().flatten().map(|it| (pool, it.name.as_str())));
+    }
+    all
 }
 
 /// Whether as many slices of its pool's generation are there as it says.

@@ -13,7 +13,7 @@ use windlass_kubelet_api::dra::health::{
 use crate::{
     case::{Case, Checked, Unmet, failed, not_applicable},
     clients::answered,
-    stage::{Driver, Stage, dialled},
+    stage::{Driver, Stage, devices_in, dialled},
 };
 
 /// After which the kubelet takes a health for unknown where the driver names no time
@@ -30,7 +30,7 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         id: "D32",
         sentence: "tells the health of all its devices in each message",
-        source: "cm/dra/healthinfo.go, updateHealthInfo: a device that is not in it becomes Unknown",
+        source: "cm/dra/healthinfo.go, updateHealthInfo: Unknown, after its timeout",
         check: |stage| Box::pin(tells_all(stage)),
     },
 ];
@@ -88,12 +88,7 @@ async fn repeats_itself(stage: &mut Stage) -> Checked {
 async fn tells_all(stage: &mut Stage) -> Checked {
     let driver = stage.driver().await?;
     let slices = stage.published(&driver, stage.subject.within.start).await?;
-    let published: BTreeSet<_> = slices
-        .iter()
-        .flat_map(|slice| {
-            slice.spec.devices.iter().flatten().map(|it| (&slice.spec.pool.name, &it.name))
-        })
-        .collect();
+    let published = devices_in(&slices);
     let (mut lists, first) = opened(stage, &driver).await?;
     let again = next(&mut lists, timeout_of(&first)).await?;
     for list in [&first, &again] {
@@ -101,7 +96,7 @@ async fn tells_all(stage: &mut Stage) -> Checked {
             .devices
             .iter()
             .filter_map(|it| it.device.as_ref())
-            .map(|it| (&it.pool_name, &it.device_name))
+            .map(|it| (it.pool_name.as_str(), it.device_name.as_str()))
             .collect();
         if let Some((pool, device)) = published.difference(&told).next() {
             return failed(format!("nothing is said of {device} in pool {pool}"));

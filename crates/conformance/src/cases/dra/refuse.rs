@@ -5,13 +5,13 @@ use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClai
 use super::claimed;
 use crate::{
     case::{Case, Checked, Unmet, failed},
-    stage::{Driver, Stage, devices, twin},
+    stage::{Driver, Prepared, Stage, devices, twin},
 };
 
 pub(crate) const CASES: &[Case] = &[
     Case {
         id: "D22",
-        sentence: "refuses a claim that does not exist, and prepares the others of the call",
+        sentence: "refuses a claim that does not exist, and prepares others",
         source: "k8s.io/dynamic-resource-allocation/kubeletplugin/draplugin.go, getResourceClaims",
         check: |stage| Box::pin(refuses_what_does_not_exist(stage)),
     },
@@ -47,14 +47,32 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
-/// The wrong claim is refused in one call with a right one, which is prepared.
-async fn refused(driver: &Driver, (right, wrong): (&ResourceClaim, &ResourceClaim)) -> Checked {
-    let answer = driver.prepare(&[wrong, right]).await?;
-    devices(&answer, right)?;
-    refusal(&answer, wrong)
+/// The wrong claim is refused in one call with a right one. Kubernetes' own helper fails the whole call; a driver
+/// that answers for each claim prepares the right one. In the next call the right one is prepared by either.
+async fn refused_beside(
+    driver: &Driver,
+    (right, wrong): (&ResourceClaim, &ResourceClaim),
+) -> Checked {
+    let why = match driver.asked(&[wrong, right]).await? {
+        Err(status) => format!("the whole call: {}", status.message()),
+        Ok(answer) => {
+            devices(&answer, right)?;
+            refusal(&answer, wrong)?
+        }
+    };
+    driver.prepared(right).await?;
+    Ok(why)
 }
 
-fn refusal(answer: &crate::stage::Prepared, wrong: &ResourceClaim) -> Checked {
+/// A claim is refused that nobody asks for beside others.
+pub(super) async fn refused(driver: &Driver, wrong: &ResourceClaim) -> Checked {
+    match driver.asked(&[wrong]).await? {
+        Err(status) => Ok(status.message().to_owned()),
+        Ok(answer) => refusal(&answer, wrong),
+    }
+}
+
+fn refusal(answer: &Prepared, wrong: &ResourceClaim) -> Checked {
     match answer.get(wrong.metadata.uid.as_deref().unwrap_or_default()) {
         Some(Err(why)) => Ok(why.clone()),
         Some(Ok(devices)) => failed(format!("it is prepared, with {} devices", devices.len())),
@@ -64,20 +82,20 @@ fn refusal(answer: &crate::stage::Prepared, wrong: &ResourceClaim) -> Checked {
 
 async fn refuses_what_does_not_exist(stage: &mut Stage) -> Checked {
     let (driver, right) = claimed(stage).await?;
-    refused(&driver, (&right, &twin(&right, "nobodys"))).await
+    refused_beside(&driver, (&right, &twin(&right, "nobodys"))).await
 }
 
 async fn refuses_what_was_replaced(stage: &mut Stage) -> Checked {
     let (driver, right, mut wrong) = two(stage).await?;
     stage.put(&wrong);
     wrong.metadata.uid = Some("an-older-uid".to_owned());
-    refused(&driver, (&right, &wrong)).await
+    refused_beside(&driver, (&right, &wrong)).await
 }
 
 async fn refuses_what_is_not_allocated(stage: &mut Stage) -> Checked {
     let (driver, right, mut wrong) = two(stage).await?;
     wrong.status = None;
-    refused(&driver, (&right, &stage.put(&wrong))).await
+    refused_beside(&driver, (&right, &stage.put(&wrong))).await
 }
 
 /// A driver and two claims that have a device each; the second, if there is but one, that of the first.
@@ -111,7 +129,7 @@ async fn refuses_what_another_has(stage: &mut Stage) -> Checked {
     let (driver, first) = claimed(stage).await?;
     driver.prepared(&first).await?;
     let second = stage.put(&twin(&first, "second"));
-    let why = refusal(&driver.prepare(&[&second]).await?, &second)?;
+    let why = refused(&driver, &second).await?;
     driver.release(&[&first]).await?;
     driver.prepared(&second).await?;
     Ok(why)

@@ -63,8 +63,8 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         id: "D06",
         sentence: "has its registration socket back after somebody deleted it",
-        source: "pluginmanager/pluginwatcher/plugin_watcher.go, handleDeleteEvent: it is deregistered, \
-                 and 30 s later its slices are deleted",
+        source: "pluginmanager/pluginwatcher/plugin_watcher.go, handleDeleteEvent; \
+                 cm/dra/plugin/dra_plugin_manager.go, remove: 30 s later its slices are deleted",
         check: |stage| Box::pin(has_its_socket_back(stage)),
     },
     Case {

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::{
     case::{Case, Checked, Unmet, failed},
     cases::again::restarted,
-    stage::Stage,
+    stage::{Driver, LOOK, Stage, devices_in},
     subject::NODE,
 };
 
@@ -82,7 +82,7 @@ async fn published(stage: &mut Stage) -> Result<Vec<ResourceSlice>, Unmet> {
 
 fn told(slices: &[ResourceSlice]) -> String {
     let pools: BTreeSet<_> = slices.iter().map(|slice| &slice.spec.pool.name).collect();
-    let devices = slices.iter().flat_map(|slice| slice.spec.devices.iter().flatten()).count();
+    let devices = devices_in(slices).len();
     format!("{devices} devices in {} slices of {} pools", slices.len(), pools.len())
 }
 
@@ -128,31 +128,41 @@ async fn slices_are_of_the_node(stage: &mut Stage) -> Checked {
 }
 
 async fn slices_come_back(stage: &mut Stage) -> Checked {
-    published(stage).await?;
-    let since = stage.now();
+    let driver = stage.driver().await?;
+    let before = stage.published(&driver, stage.subject.within.start).await?;
     restarted(stage).await?;
-    let begun = Instant::now();
-    let driver = stage.registered(since, stage.subject.within.react).await?;
-    let slices = stage.published(&driver, limit(stage)).await?;
-    Ok(format!("{} after {:.1?}", told(&slices), begun.elapsed()))
+    back(stage, &driver, &before).await
 }
 
-/// An impatient caller need not wait as long.
-fn limit(stage: &Stage) -> Duration {
-    MISSING.min(stage.subject.within.recover)
+/// Waits until there are new slices with all devices of those that are deleted, or about to be.
+async fn back(stage: &mut Stage, driver: &Driver, before: &[ResourceSlice]) -> Checked {
+    let (begun, limit) = (Instant::now(), MISSING.min(stage.subject.within.recover));
+    loop {
+        let mut slices = stage.slices(driver);
+        let is_old =
+            |slice: &ResourceSlice| before.iter().any(|it| it.metadata.uid == slice.metadata.uid);
+        slices.retain(|slice| !is_old(slice));
+        let gone = devices_in(before).difference(&devices_in(&slices)).count();
+        if gone == 0 {
+            return Ok(format!("{} after {:.1?}", told(&slices), begun.elapsed()));
+        }
+        stage.alive()?;
+        if begun.elapsed() >= limit {
+            return failed(format!("{gone} devices are in no slice after {limit:?}"));
+        }
+        sleep(LOOK).await;
+    }
 }
 
 async fn slices_come_back_after_an_absence(stage: &mut Stage) -> Checked {
     let driver = stage.driver().await?;
-    stage.published(&driver, stage.subject.within.start).await?;
+    let before = stage.published(&driver, stage.subject.within.start).await?;
     stage.cluster.server_mut().go_away().await;
     stage.cluster.objects().wipe_driver_slices(NODE, &driver.name);
     sleep(AWAY).await;
     stage.alive()?;
     stage.cluster.server_mut().come_back();
-    let begun = Instant::now();
-    let slices = stage.published(&driver, limit(stage)).await?;
-    Ok(format!("{} after {:.1?}", told(&slices), begun.elapsed()))
+    back(stage, &driver, &before).await
 }
 
 async fn others_stay(stage: &mut Stage) -> Checked {

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 
-use super::claimed;
+use super::{claimed, refuse::refused};
 use crate::{
     case::{Case, Checked, failed},
     stage::{Stage, twin},
@@ -57,10 +57,7 @@ async fn remembers_after_a_kill(stage: &mut Stage) -> Checked {
     driver.prepared(&first).await?;
     let driver = stage.killed_and_started().await?;
     let second = stage.put(&twin(&first, "second"));
-    let uid = second.metadata.uid.clone().unwrap_or_default();
-    let Some(Err(why)) = driver.prepare(&[&second]).await?.remove(&uid) else {
-        return failed("another claim gets the device that was prepared before");
-    };
+    let why = refused(&driver, &second).await?;
     driver.release(&[&first]).await?;
     driver.prepared(&second).await?;
     Ok(format!("{why}; released then"))
