@@ -26,7 +26,7 @@
 mod case;
 mod cases;
 mod clients;
-mod process;
+pub mod process;
 mod report;
 mod run;
 mod stage;
