@@ -29,7 +29,7 @@ mod case;
 mod cases;
 mod clients;
 mod offers;
-mod process;
+pub mod process;
 mod report;
 mod run;
 mod stage;
