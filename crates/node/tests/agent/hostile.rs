@@ -91,7 +91,13 @@ async fn requests_with_hostile_ids_are_refused_in_words_and_touch_nothing() {
             let container = ContainerAllocateRequest { devices_ids: ids.clone() };
             let request = AllocateRequest { container_requests: vec![container] };
             match plugin.allocate(request.clone()).await {
-                Ok(_) => assert_eq!(ids, [known.clone()], "only what is there is allocated"),
+                Ok(_) => {
+                    assert_eq!(
+                        ids,
+                        std::slice::from_ref(&known),
+                        "only what is there is allocated"
+                    );
+                }
                 answer => refused(answer, &request),
             }
             let request = PreStartContainerRequest { devices_ids: ids.clone() };
