@@ -6,7 +6,7 @@
 //!                         └──> tally
 //! ```
 //!
-//! An invariant that does not hold ends it with the seed and the last steps.
+//! An invariant that does not hold ends it with the seed and the last steps, Ctrl-C with what was seen so far.
 
 mod agent;
 mod chance;
@@ -21,11 +21,15 @@ mod tell;
 
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use tokio::{signal::ctrl_c, time::Instant};
 use windlass_machine::Profile;
 
-use self::{rig::Rig, run::Run, tell::Told};
+use self::{
+    rig::Rig,
+    run::Run,
+    tell::{End, Told},
+};
 use super::tell::Teller;
 use crate::exit::Misuse;
 
@@ -60,11 +64,12 @@ pub(super) async fn run(soak: Soak, teller: Teller) -> Result<()> {
     })?;
     let (begun, mut run) = (Instant::now(), Run::new(rig));
     let outcome = tokio::select! {
-        outcome = run.soak((seed, soak.lasts), teller) => outcome,
-        _ = ctrl_c() => Err(anyhow!("interrupted")),
+        outcome = run.soak((seed, soak.lasts), teller) => outcome.map(|()| End::InTime),
+        heard = ctrl_c() => heard.context("cannot wait for Ctrl-C").map(|()| End::Early),
     };
     let told = match &outcome {
-        Ok(()) => Told::SoakFinished {
+        Ok(end) => Told::SoakFinished {
+            end: *end,
             seed,
             elapsed_s: begun.elapsed().as_secs(),
             tally: run.tally.clone(),
@@ -83,7 +88,8 @@ pub(super) async fn run(soak: Soak, teller: Teller) -> Result<()> {
         run.rig.keep_folder();
     }
     run.rig.clear().await;
-    outcome.map_err(|error| error.context(format!("the soak with seed {seed} failed"))).and(told)
+    outcome.with_context(|| format!("the soak with seed {seed} failed"))?;
+    told
 }
 
 fn any_seed() -> u64 {

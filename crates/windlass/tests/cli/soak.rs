@@ -2,9 +2,9 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
-    path::Path,
-    process::{Command, Stdio},
+    io::{BufRead as _, BufReader, Lines},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -38,21 +38,8 @@ fn a_soak_of_a_few_seconds_holds_and_tells_what_happened() {
 #[test]
 fn an_agent_that_ends_by_itself_ends_the_soak_with_its_seed_and_last_steps() {
     let temporary = folder();
-    let mut command = windlass(&["demo", "--soak", "60s", "--seed", "1", "--output", "json"]);
-    command.env("TMPDIR", temporary.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("windlass runs");
-    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let first: Value =
-        serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("one object");
-    let dir = Path::new(first["dir"].as_str().expect("a path")).to_owned();
-    // Once a pod has come it is under way.
-    let record = dir.join("kubelet/device-plugins/kubelet_internal_checkpoint");
-    until(|| {
-        fs::read_to_string(&record).is_ok_and(|text| text.contains("\"PodUID\"")).then_some(())
-    });
-    let agent = until(|| agent_in(&dir));
-    let killed = Command::new("kill").args(["-s", "KILL", &agent]).status().expect("kill runs");
-    assert!(killed.success());
+    let (child, lines, dir) = under_way(temporary.path());
+    signal("KILL", &until(|| agent_in(&dir)));
     let told = lines.map(|line| line.expect("text")).find(|line| line.contains("\"broken\""));
     let told: Value = serde_json::from_str(&told.expect("it is told")).expect("one object");
     assert!(told["why"].as_str().expect("why").contains("the agent ended: signal: 9"), "{told}");
@@ -61,6 +48,20 @@ fn an_agent_that_ends_by_itself_ends_the_soak_with_its_seed_and_last_steps() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("the soak with seed 1 failed"));
+}
+
+#[test]
+fn a_soak_that_is_interrupted_tells_what_it_saw_and_that_nothing_was_wrong() {
+    let temporary = folder();
+    let (child, lines, dir) = under_way(temporary.path());
+    signal("INT", &child.id().to_string());
+    let last = lines.map(|line| line.expect("text")).last().expect("it is told");
+    let told: Value = serde_json::from_str(&last).expect("one object");
+    assert_eq!((&told["event"], &told["end"]), (&"soakFinished".into(), &"early".into()), "{told}");
+    assert!(told["tally"]["steps"].as_u64() > Some(0), "{told}");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(!dir.exists(), "nothing is left behind");
 }
 
 #[test]
@@ -77,6 +78,27 @@ fn a_soak_that_cannot_be_is_the_callers_mistake() {
         let told = text(&output.stderr);
         assert!(told.contains(expected), "{arguments:?}: {told}");
     }
+}
+
+/// A soak of a minute to which a pod has come, what it tells, and its folder.
+fn under_way(temporary: &Path) -> (Child, Lines<BufReader<ChildStdout>>, PathBuf) {
+    let mut command = windlass(&["demo", "--soak", "60s", "--seed", "1", "--output", "json"]);
+    command.env("TMPDIR", temporary).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("windlass runs");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let first: Value =
+        serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("one object");
+    let dir = PathBuf::from(first["dir"].as_str().expect("a path"));
+    let record = dir.join("kubelet/device-plugins/kubelet_internal_checkpoint");
+    until(|| {
+        fs::read_to_string(&record).is_ok_and(|text| text.contains("\"PodUID\"")).then_some(())
+    });
+    (child, lines, dir)
+}
+
+fn signal(name: &str, process: &str) {
+    let sent = Command::new("kill").args(["-s", name, process]).status().expect("kill runs");
+    assert!(sent.success());
 }
 
 /// The agent's process whose places are in the folder.

@@ -28,7 +28,17 @@ pub(super) enum Told {
         tally: Tally,
     },
     /// It is over, and all was well.
-    SoakFinished { seed: u64, elapsed_s: u64, tally: Tally },
+    SoakFinished { end: End, seed: u64, elapsed_s: u64, tally: Tally },
+}
+
+/// What ended a soak in which all was well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum End {
+    /// Its time was over.
+    InTime,
+    /// Somebody, with Ctrl-C: what was broken then was not seen to recover.
+    Early,
 }
 
 // === impl Told ===
@@ -70,7 +80,7 @@ impl Tell for Told {
                 lines.push(words.quiet(format!("  all of them are in {}", dir.display())));
                 lines
             }
-            Self::SoakFinished { seed, elapsed_s, tally } => {
+            Self::SoakFinished { end, seed, elapsed_s, tally } => {
                 let mut lines = Vec::new();
                 for table in tally.tables() {
                     lines.push(String::new());
@@ -79,8 +89,12 @@ impl Tell for Told {
                 let steps = count(tally.steps, "step");
                 let faults = count(tally.struck_in_all(), "fault");
                 let restarts = count(tally.agent_restarts, "restart");
+                let early = match end {
+                    End::InTime => "",
+                    End::Early => "Ended early. ",
+                };
                 let what = format!(
-                    "Every invariant held over {steps} with {faults} and {restarts} of the agent, in \
+                    "{early}Every invariant held over {steps} with {faults} and {restarts} of the agent, in \
                      {elapsed_s} s, seed {seed}."
                 );
                 lines.extend(words.heading(&what));
