@@ -223,11 +223,20 @@ async fn faults_happen_and_pass() {
     assert!(!matches!(lost, Ok(_) | Err(kube::Error::Api(_))), "{lost:?}");
     assert!(slices.get("s").await.is_ok(), "it was created all the same");
 
+    server.inject(Fault::at("resourceslices", Effect::Hide));
+    assert_eq!(slices.list(&ListParams::default()).await.expect("a list").items.len(), 0);
+    assert_eq!(refused(slices.get("s").await).0, 404);
+    let again = slices.create(&PostParams::default(), &new).await;
+    assert_eq!(refused(again).0, 409, "it is there");
+    server.heal();
+
     server.go_away().await;
     assert!(slices.get("s").await.is_err());
     server.come_back();
     assert!(slices.get("s").await.is_ok());
-    assert_eq!(server.objects().log().iter().filter(|asked| asked.method == "POST").count(), 2);
+    assert_eq!(server.objects().log().iter().filter(|asked| asked.method == "POST").count(), 3);
+    server.objects().clear_log();
+    assert!(server.objects().log().is_empty());
 }
 
 #[tokio::test]

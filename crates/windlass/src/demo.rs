@@ -26,7 +26,7 @@ use claims::Surroundings;
 use event::Event;
 use scene::Scene;
 use script::Script;
-use soak::Soak;
+use soak::{Soak, Ways};
 use stage::Stage;
 use tell::Teller;
 
@@ -37,7 +37,8 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
         DemoOutputArg::Json => Teller::Json,
     };
     if let Some(lasts) = args.soak {
-        let soak = Soak { machine: args.machine, lasts, seed: args.seed };
+        let ways = if args.dra { Ways::Both } else { Ways::DevicePlugin };
+        let soak = Soak { machine: args.machine, lasts, seed: args.seed, ways };
         return Box::pin(soak::run(soak, teller)).await;
     }
     let scene = Scene::of(&args).map_err(Misuse)?;

@@ -26,6 +26,9 @@ pub enum Effect {
     Drop,
     /// What is asked is done, and the connection ends before the answer.
     LoseAnswer,
+    /// Nothing is there, says the answer, as of a server whose store lags behind: a list is empty and an object
+    /// not found. Watches and writes are not affected.
+    Hide,
 }
 
 // === impl Fault ===

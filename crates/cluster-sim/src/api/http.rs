@@ -21,6 +21,9 @@ use super::{
     world::{Answer, Watched, World},
 };
 
+/// How a request is answered.
+type View = fn(&mut World, &Asked) -> Answer;
+
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// Serves until dropped, with all connections.
@@ -43,7 +46,7 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<Body>, io::Error> {
     let asked = read(request).await.map_err(io::Error::other)?;
-    let mut effect = None;
+    let (mut effect, mut view) = (None, World::answer as View);
     world.send_modify(|world| effect = world.note(&asked));
     match effect {
         None => {}
@@ -54,13 +57,14 @@ async fn answer(
         }
         Some(Effect::Delay(delay)) => time::sleep(delay).await,
         Some(Effect::Drop) => return Err(io::ErrorKind::ConnectionAborted.into()),
+        Some(Effect::Hide) => view = World::hide,
         Some(Effect::LoseAnswer) => {
             world.send_modify(|world| drop(world.answer(&asked)));
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
     }
     let mut answered = None;
-    world.send_modify(|world| answered = Some(world.answer(&asked)));
+    world.send_modify(|world| answered = Some(view(world, &asked)));
     Ok(match answered.expect("written by the line above") {
         Answer::Whole(code, document) => whole(code, &document),
         Answer::Watch(watched) => respond(200, changes(&world, watched)),

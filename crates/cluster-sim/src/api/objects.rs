@@ -130,6 +130,14 @@ impl Objects {
         self.world.borrow().refused.clone()
     }
 
+    /// Forgets everything that was asked and refused so far, for who lets the server run for hours.
+    pub fn clear_log(&self) {
+        self.write(|world| {
+            world.log.clear();
+            world.refused.clear();
+        });
+    }
+
     /// Forgets changes so far, so that watches from older versions have to list again.
     pub fn compact(&self) {
         self.write(|world| world.store.compact());

@@ -83,6 +83,20 @@ impl World {
         })
     }
 
+    /// As [`World::answer`], but that nothing which is read is there.
+    pub(crate) fn hide(&mut self, asked: &Asked) -> Answer {
+        match Target::of(&asked.path) {
+            Ok(Target::Many { kind, .. }) if asked.method == "GET" && !asked.is_watch() => {
+                Answer::Whole(200, self.list_of(kind, &[], asked))
+            }
+            Ok(Target::One { kind, id, .. }) if asked.method == "GET" => {
+                let refusal = Refusal::not_found(kind, &id.name);
+                Answer::Whole(refusal.code, refusal.to_json())
+            }
+            _ => self.answer(asked),
+        }
+    }
+
     fn attend(&mut self, target: &Target, asked: &Asked) -> Answered {
         match target {
             Target::Version => Ok(Answer::Whole(200, self.version())),

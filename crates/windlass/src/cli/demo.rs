@@ -21,7 +21,7 @@ pub(crate) struct DemoArgs {
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub(crate) output: DemoOutputArg,
     /// Tell how claims get devices instead (Dynamic Resource Allocation): an API server and a scheduler are
-    /// embedded as well.
+    /// embedded as well. In a soak claims come and go beside the other pods, and the API server fails too.
     #[arg(long)]
     pub(crate) dra: bool,
     /// Leave everything running at the end, with the paths to poke at, until Ctrl-C.
@@ -30,7 +30,7 @@ pub(crate) struct DemoArgs {
     /// Let pods come and go for so long while everything around the agent fails, and check after each step
     /// what must hold (docs/reliability.md): 30s, 10m, 8h.
     #[arg(long, value_name = "DURATION", value_parser = duration,
-          conflicts_with_all = ["device", "config", "dra", "keep"])]
+          conflicts_with_all = ["device", "config", "keep"])]
     pub(crate) soak: Option<Duration>,
     /// The seed of a soak that is to come again.
     #[arg(long, value_name = "N", requires = "soak")]

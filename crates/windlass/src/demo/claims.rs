@@ -18,8 +18,10 @@ use super::{
     stage::Stage,
     tell::Teller,
 };
-use cluster::{Cluster, NODE};
 use script::Story;
+
+pub(super) use cluster::{Cluster, NODE};
+pub(super) use wish::{NAMESPACE, Wish, results};
 
 /// The cluster of a demo that is about claims.
 #[derive(Debug)]

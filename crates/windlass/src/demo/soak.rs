@@ -1,7 +1,8 @@
 //! `windlass demo --soak`: pods come and go while everything around the agent fails, by a seeded schedule.
 //!
 //! ```text
-//!  seed ──> schedule ──> run ──> rig: machine, embedded kubelet, `windlass node` as a process
+//!  seed ──> schedule ──> run ──> rig: machine, embedded kubelet, `windlass node` as a process; with claims a
+//!                         │        │    cluster as well
 //!                         │        └──> witness: what the kubelet is told, against what is the case
 //!                         └──> tally
 //! ```
@@ -10,11 +11,15 @@
 
 mod agent;
 mod chance;
+mod claims;
+mod cluster;
+mod hands;
 mod invariant;
 mod pods;
 mod rig;
 mod run;
 mod schedule;
+mod server;
 mod strike;
 mod tally;
 mod tell;
@@ -26,12 +31,15 @@ use tokio::{signal::ctrl_c, time::Instant};
 use windlass_machine::Profile;
 
 use self::{
+    cluster::Cluster,
     rig::Rig,
     run::Run,
     tell::{End, Told},
 };
 use super::tell::Teller;
 use crate::exit::Misuse;
+
+pub(super) use self::schedule::Ways;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -40,6 +48,7 @@ pub(super) struct Soak {
     pub(super) lasts: Duration,
     /// Another one each time, unless one is to come again.
     pub(super) seed: Option<u64>,
+    pub(super) ways: Ways,
 }
 
 /// Seeds that nobody gave are short enough to be typed.
@@ -49,7 +58,11 @@ const SEEDS: u128 = 1_000_000;
 pub(super) async fn run(soak: Soak, teller: Teller) -> Result<()> {
     let profile = Profile::load(&soak.machine).map_err(|error| Misuse(error.into()))?;
     let seed = soak.seed.unwrap_or_else(any_seed);
-    let rig = Rig::start(&profile).await?;
+    let cluster = match soak.ways {
+        Ways::DevicePlugin => None,
+        Ways::Both => Some(Cluster::start()?),
+    };
+    let rig = Rig::start(&profile, cluster).await?;
     if rig.gpus()?.is_empty() {
         rig.clear().await;
         let problem = anyhow!("{} has no whole GPUs of NVIDIA, of which a soak is", profile.name);
@@ -59,6 +72,7 @@ pub(super) async fn run(soak: Soak, teller: Teller) -> Result<()> {
         machine: profile.name,
         simulated: true,
         seed,
+        ways: soak.ways,
         lasts_s: soak.lasts.as_secs(),
         dir: rig.dir().to_owned(),
     })?;

@@ -36,6 +36,19 @@ fn a_soak_of_a_few_seconds_holds_and_tells_what_happened() {
 }
 
 #[test]
+fn a_soak_with_claims_holds_beside_the_device_plugin() {
+    let output = run(&["demo", "--soak", "5s", "--seed", "5", "--dra", "--output", "json"]);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let events = events(&output.stdout);
+    assert_eq!(events[0]["ways"], "both");
+    let tally = &events.last().expect("told")["tally"];
+    let counted = |what: &str| tally[what].as_u64() > Some(0);
+    assert!(counted("claims") && counted("admitted"), "both ways were gone: {tally}");
+    let faults = tally["faults"].as_object().expect("by kind");
+    assert!(faults.keys().any(|kind| kind.contains("API server")), "{tally}");
+}
+
+#[test]
 fn an_agent_that_ends_by_itself_ends_the_soak_with_its_seed_and_last_steps() {
     let temporary = folder();
     let (child, lines, dir) = under_way(temporary.path());
@@ -70,7 +83,7 @@ fn a_soak_that_cannot_be_is_the_callers_mistake() {
         (vec!["demo", "--soak", "long"], "write 30s, 10m or 8h"),
         (vec!["demo", "--soak", "0s"], "write 30s, 10m or 8h"),
         (vec!["demo", "--seed", "1"], "--soak"),
-        (vec!["demo", "--soak", "1s", "--dra"], "cannot be used with"),
+        (vec!["demo", "--soak", "1s", "--keep"], "cannot be used with"),
         (vec!["demo", "--soak", "1s", "--machine", "mi300x"], "no whole GPUs of NVIDIA"),
     ] {
         let output = run(&arguments);

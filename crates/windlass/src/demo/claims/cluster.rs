@@ -7,7 +7,11 @@ use k8s_openapi::api::resource::v1::{
     Device, DeviceAttribute, DeviceClass, DeviceTaint, ResourceClaim, ResourceSlice,
 };
 use serde_json::{Value, json};
-use windlass_cluster_sim::{api::Objects, cluster, cluster::Scheduled};
+use windlass_cluster_sim::{
+    api::{ApiServer, Objects},
+    cluster,
+    cluster::Scheduled,
+};
 use windlass_core::inventory::Inventory;
 use windlass_node::config::DriverName;
 
@@ -18,7 +22,7 @@ use super::{
 use crate::commands::short_name;
 
 /// What the node is called.
-pub(super) const NODE: &str = "demo";
+pub(in crate::demo) const NODE: &str = "demo";
 
 /// The classes as they are shipped.
 const CLASSES: &str = include_str!("../../../../../deploy/deviceclasses.yaml");
@@ -28,16 +32,16 @@ const SHIPPED_FOR: &str = "windlass.dev";
 
 /// The cluster, with the driver that serves on its node.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub(in crate::demo) struct Cluster {
     cluster: cluster::Cluster,
-    pub(super) driver: DriverName,
+    pub(in crate::demo) driver: DriverName,
 }
 
 // === impl Cluster ===
 
 impl Cluster {
     /// A cluster with one node and the classes, before anything is published.
-    pub(super) fn start(driver: DriverName) -> Result<Self> {
+    pub(in crate::demo) fn start(driver: DriverName) -> Result<Self> {
         let cluster = cluster::Cluster::start();
         cluster.add_node(NODE);
         let text = CLASSES.replace(SHIPPED_FOR, driver.as_str());
@@ -49,16 +53,21 @@ impl Cluster {
         Ok(Self { cluster, driver })
     }
 
-    pub(super) fn kubeconfig(&self) -> String {
+    pub(in crate::demo) fn kubeconfig(&self) -> String {
         self.cluster.server().kubeconfig()
     }
 
-    pub(super) fn objects(&self) -> Objects {
+    /// The API server, to be sent away, called back and made to fail.
+    pub(in crate::demo) fn server_mut(&mut self) -> &mut ApiServer {
+        self.cluster.server_mut()
+    }
+
+    pub(in crate::demo) fn objects(&self) -> Objects {
         self.cluster.objects()
     }
 
     /// The class of a type of devices; one is made where none is shipped.
-    pub(super) fn class_of(&self, kind: &str) -> Result<String> {
+    pub(in crate::demo) fn class_of(&self, kind: &str) -> Result<String> {
         let name = format!("windlass-{}", if kind == "other" { "device" } else { kind });
         if self.objects().get::<DeviceClass>("", &name).is_none() {
             let driver = &self.driver;
@@ -85,7 +94,7 @@ impl Cluster {
     }
 
     /// Creates a pod with its claim, and finds a node and devices for it.
-    pub(super) fn schedule(&self, wish: &Wish) -> Result<Scheduled> {
+    pub(in crate::demo) fn schedule(&self, wish: &Wish) -> Result<Scheduled> {
         if let Some(template) = wish.template()? {
             self.objects().put(&template);
         }
@@ -93,7 +102,7 @@ impl Cluster {
     }
 
     /// The pod's object goes, and its claims with it.
-    pub(super) fn delete(&self, pod: &str) -> Result<()> {
+    pub(in crate::demo) fn delete(&self, pod: &str) -> Result<()> {
         Ok(self.cluster.delete_pod(NAMESPACE, pod)?)
     }
 

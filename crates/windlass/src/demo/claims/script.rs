@@ -37,7 +37,7 @@ pub(super) struct Story<'a> {
     /// Pods that ran.
     pods: usize,
     /// Those that run now: UIDs by name.
-    running: BTreeMap<&'static str, String>,
+    running: BTreeMap<String, String>,
     inventory: Inventory,
 }
 
@@ -287,7 +287,7 @@ impl<'a> Story<'a> {
         let scheduled = self.cluster.schedule(&wish)?;
         let pod = node::pod(&scheduled);
         let uid = pod.uid.clone();
-        self.running.insert(wish.name, uid.clone());
+        self.running.insert(wish.name.clone(), uid.clone());
         Box::pin(self.stage.kubelet.admit(pod)).await?;
         let mut containers = Vec::new();
         for name in wish.container_names() {
@@ -309,7 +309,7 @@ impl<'a> Story<'a> {
         let devices = devices.map(given).collect();
         self.is_prepared(&devices)?;
         self.pods += 1;
-        Ok(PodRuns { pod: wish.name.to_owned(), asks: wish.asks, devices, containers, took_ms })
+        Ok(PodRuns { pod: wish.name, asks: wish.asks, devices, containers, took_ms })
     }
 
     /// What the scheduler chose is what the driver prepared.
@@ -328,16 +328,16 @@ impl<'a> Story<'a> {
         Ok(())
     }
 
-    async fn end(&mut self, name: &'static str) -> Result<()> {
+    async fn end(&mut self, name: &str) -> Result<()> {
         let uid = self.running.remove(name).with_context(|| format!("no pod {name} runs"))?;
         self.stage.kubelet.delete(&uid).await;
         self.cluster.delete(name)
     }
 
     async fn end_all(&mut self) -> Result<()> {
-        let names: Vec<_> = self.running.keys().copied().collect();
+        let names: Vec<_> = self.running.keys().cloned().collect();
         for name in names {
-            self.end(name).await?;
+            self.end(&name).await?;
         }
         Ok(())
     }

@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 
 /// A pod and the claim that its containers share.
 #[derive(Clone, Debug)]
-pub(super) struct Wish {
-    pub(super) name: &'static str,
+pub(in crate::demo) struct Wish {
+    pub(in crate::demo) name: String,
     containers: Vec<&'static str>,
     devices: Devices,
     /// In words.
-    pub(super) asks: Vec<String>,
+    pub(in crate::demo) asks: Vec<String>,
 }
 
 /// By which way it asks.
@@ -27,31 +27,36 @@ enum Devices {
 }
 
 /// Namespace of everything in the demo.
-pub(super) const NAMESPACE: &str = "default";
+pub(in crate::demo) const NAMESPACE: &str = "default";
 
 // === impl Wish ===
 
 impl Wish {
     /// A pod with one container and a claim that asks for nothing yet.
-    pub(super) fn new(name: &'static str) -> Self {
+    pub(in crate::demo) fn new(name: impl Into<String>) -> Self {
         let devices = Devices::Claim { requests: Vec::new(), constraints: Vec::new() };
-        Self { name, containers: vec!["main"], devices, asks: Vec::new() }
+        Self { name: name.into(), containers: vec!["main"], devices, asks: Vec::new() }
     }
 
     /// A pod that knows of no claims.
-    pub(super) fn extended(name: &'static str, resource: &str) -> Self {
+    pub(in crate::demo) fn extended(name: impl Into<String>, resource: &str) -> Self {
         let asks = vec![format!("limits: {{{resource}: 1}}, and no claim")];
         let devices = Devices::Extended(resource.to_owned());
         Self { devices, asks, ..Self::new(name) }
     }
 
     /// With these containers instead.
-    pub(super) fn containers(self, containers: &[&'static str]) -> Self {
+    pub(in crate::demo) fn containers(self, containers: &[&'static str]) -> Self {
         Self { containers: containers.to_vec(), ..self }
     }
 
     /// Asks for devices of a class, of which each fulfils the expression.
-    pub(super) fn request(mut self, name: &str, class: &str, (count, cel): (usize, &str)) -> Self {
+    pub(in crate::demo) fn request(
+        mut self,
+        name: &str,
+        class: &str,
+        (count, cel): (usize, &str),
+    ) -> Self {
         let mut exactly = json!({"deviceClassName": class, "count": count});
         let mut words = format!("{name}: {count} of class {class}");
         if !cel.is_empty() {
@@ -66,7 +71,7 @@ impl Wish {
     }
 
     /// All its devices have the same value of an attribute.
-    pub(super) fn same(mut self, attribute: &str) -> Self {
+    pub(in crate::demo) fn same(mut self, attribute: &str) -> Self {
         self.asks.push(format!("all with the same {attribute}"));
         if let Devices::Claim { constraints, .. } = &mut self.devices {
             constraints.push(json!({"matchAttribute": attribute}));
@@ -75,7 +80,7 @@ impl Wish {
     }
 
     /// The template of its claim, if it has one.
-    pub(super) fn template(&self) -> Result<Option<ResourceClaimTemplate>> {
+    pub(in crate::demo) fn template(&self) -> Result<Option<ResourceClaimTemplate>> {
         let Devices::Claim { requests, constraints } = &self.devices else { return Ok(None) };
         Ok(Some(serde_json::from_value(json!({
             "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
@@ -84,7 +89,7 @@ impl Wish {
         }))?))
     }
 
-    pub(super) fn pod(&self) -> Result<Pod> {
+    pub(in crate::demo) fn pod(&self) -> Result<Pod> {
         let (claims, resources) = match &self.devices {
             Devices::Claim { .. } => (
                 json!([{"name": "devices", "resourceClaimTemplateName": self.name}]),
@@ -101,13 +106,13 @@ impl Wish {
         }))?)
     }
 
-    pub(super) fn container_names(&self) -> &[&'static str] {
+    pub(in crate::demo) fn container_names(&self) -> &[&'static str] {
         &self.containers
     }
 }
 
 /// The devices of a claim, as the scheduler wrote them: request, driver, pool, device.
-pub(super) fn results(claim: &ResourceClaim) -> Vec<[String; 4]> {
+pub(in crate::demo) fn results(claim: &ResourceClaim) -> Vec<[String; 4]> {
     let allocation = claim.status.as_ref().and_then(|status| status.allocation.as_ref());
     let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
     let results = devices.iter().flat_map(|devices| devices.results.iter().flatten()).cloned();

@@ -17,6 +17,8 @@ use tokio::{
 use windlass_conformance::process::{Process, Usage};
 use windlass_machine::Machine;
 
+use super::cluster::Cluster;
+
 /// The agent, of which one process lives at a time.
 #[derive(Debug)]
 pub(super) struct Agent {
@@ -38,13 +40,21 @@ const WAY_OUT: Duration = Duration::from_millis(200);
 /// Times that are seconds or minutes on a real node.
 const CONFIG: &str = "health: {quietPeriod: 1s, probeInterval: 500ms, callDeadline: 1s}\n";
 
+/// Devices are offered through both of the kubelet's ways.
+const CLAIMS: &str = "dra: {offer: beside}\n";
+
 // === impl Agent ===
 
 impl Agent {
     /// Starts it on a machine. All of its places are in the folder.
-    pub(super) async fn start(folder: &Path, machine: &Machine) -> Result<Self> {
+    pub(super) async fn start(
+        folder: &Path,
+        machine: &Machine,
+        cluster: Option<&Cluster>,
+    ) -> Result<Self> {
         let config = folder.join("config.yaml");
-        fs::write(&config, CONFIG).with_context(|| format!("cannot write {}", config.display()))?;
+        let text = cluster.map_or_else(|| CONFIG.to_owned(), |_| format!("{CONFIG}{CLAIMS}"));
+        fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         let listens = free_port().await.context("no port of this machine's own is free")?;
         let program = std::env::current_exe().context("cannot find this program")?;
         let flag = |name: &str, path: &Path| {
@@ -63,6 +73,9 @@ impl Agent {
             flag("cdi-dir", &cdi_dir(folder)),
             flag("state-dir", &state_dir(folder)),
         ]);
+        if let Some(cluster) = cluster {
+            words.extend(cluster.flags(folder)?);
+        }
         let process = Process::start(&words, folder).context("cannot start the agent")?;
         Ok(Self { folder: folder.to_owned(), words, listens, process })
     }

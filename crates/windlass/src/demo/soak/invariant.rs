@@ -9,11 +9,13 @@ use tokio::time::Instant;
 use windlass_conformance::process::Usage;
 use windlass_kubelet_sim::{NodeStatus, PodStatus};
 
+use super::hands::{Record, by_kubelet, in_one_hand};
+
 /// What is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Broken {
-    #[error("{device} is in two running pods, {} and {}", .pods.0, .pods.1)]
-    TwoOwners { device: String, pods: (String, String) },
+    #[error("{device} is in two hands: {}", .hands.iter().cloned().collect::<Vec<_>>().join(", "))]
+    TwoHands { device: String, hands: BTreeSet<String> },
     #[error("{device} is told to be healthy {after:?} after it broke")]
     Unnoticed { device: String, after: Duration },
     #[error("{device} is told to be healthy again, and is broken still")]
@@ -26,8 +28,14 @@ pub(super) enum Broken {
     WrongNodes { pod: String, right: BTreeSet<String>, given: BTreeSet<String> },
     #[error("a pod with {gpus} of {free} free GPUs is refused: {why}")]
     Refused { gpus: usize, free: usize, why: String },
-    #[error("the admission of a pod took {took:?}, of {limit:?} at most")]
-    Late { took: Duration, limit: Duration },
+    #[error("{what} took {took:?}, of {limit:?} at most")]
+    Late { what: &'static str, took: Duration, limit: Duration },
+    #[error(
+        "pod {pod} waits for its claim since {since:?}, though nobody else has its devices: {why}"
+    )]
+    Waits { pod: String, since: Duration, why: String },
+    #[error("all pods are gone since {since:?}, and something is left: {left}")]
+    Left { since: Duration, left: String },
     #[error("{after:?} after `{blow}` things are not as they should be: {left}")]
     NotBack { blow: &'static str, after: Duration, left: String },
     #[error("the agent has {now} {what}, and had {start} at the start")]
@@ -76,7 +84,7 @@ impl Witness {
         truth: &Truth,
         node: &NodeStatus,
     ) -> Result<(), Broken> {
-        holders(node)?;
+        in_one_hand(by_kubelet(node), &Record::default())?;
         self.told.retain(|id| truth.broken.contains_key(id));
         let listed = node.resources.values().flat_map(|resource| &resource.devices);
         for (id, device) in listed {
@@ -95,20 +103,15 @@ impl Witness {
     }
 }
 
-/// Who holds what, by the kubelet; no device has two holders.
-pub(super) fn holders(node: &NodeStatus) -> Result<Holders, Broken> {
-    let mut holders = Holders::new();
-    for pod in node.pods.values().filter(|pod| pod.is_admitted()) {
-        for device in held(pod) {
-            if let Some(other) = holders.insert(device.clone(), pod.name.clone()) {
-                return Err(Broken::TwoOwners { device, pods: (other, pod.name.clone()) });
-            }
-        }
-    }
-    Ok(holders)
+/// Who holds what through the device plugin, by the kubelet.
+pub(super) fn holders(node: &NodeStatus) -> Holders {
+    let admitted = node.pods.values().filter(|pod| pod.is_admitted());
+    let of_pod =
+        |pod: &'_ PodStatus| held(pod).into_iter().zip(std::iter::repeat(pod.name.clone()));
+    admitted.flat_map(of_pod).collect()
 }
 
-/// What a pod holds.
+/// What a pod holds through the device plugin.
 pub(super) fn held(pod: &PodStatus) -> BTreeSet<String> {
     let resources = pod.containers.values().flat_map(|container| container.devices.values());
     resources.flat_map(|numa| numa.values().flatten().cloned()).collect()
@@ -142,9 +145,9 @@ pub(super) fn bounded(start: Usage, now: Usage) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A pod is admitted, or refused, in time.
-pub(super) fn in_time(took: Duration, limit: Duration) -> Result<(), Broken> {
-    within(took, limit).map_err(|()| Broken::Late { took, limit })
+/// The agent does its part of something in time.
+pub(super) fn in_time(what: &'static str, took: Duration, limit: Duration) -> Result<(), Broken> {
+    within(took, limit).map_err(|()| Broken::Late { what, took, limit })
 }
 
 fn within(took: Duration, limit: Duration) -> Result<(), ()> {
@@ -152,7 +155,7 @@ fn within(took: Duration, limit: Duration) -> Result<(), ()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use windlass_kubelet_sim::{ContainerStatus, Device, PodPhase, ResourceStatus};
 
     use super::*;
@@ -160,7 +163,7 @@ mod tests {
     const RESOURCE: &str = "nvidia.com/gpu";
 
     /// A node whose pods hold these devices.
-    fn pods(of: &[(&str, &[&str])]) -> NodeStatus {
+    pub(in super::super) fn pods(of: &[(&str, &[&str])]) -> NodeStatus {
         let pod = |(name, ids): &(&str, &[&str])| {
             let ids = ids.iter().map(|id| (*id).to_owned()).collect();
             let devices = [(RESOURCE.to_owned(), [(0, ids)].into())].into();
@@ -195,15 +198,15 @@ mod tests {
         let mut see = |node: &NodeStatus| witness.see(Instant::now(), &Truth::default(), node);
         assert_eq!(see(&pods(&[("a", &["0", "1"]), ("b", &["2"])])), Ok(()));
         let twice = see(&pods(&[("a", &["0", "1"]), ("b", &["1"])]));
-        let expected = ("a".to_owned(), "b".to_owned());
-        assert_eq!(twice, Err(Broken::TwoOwners { device: "1".to_owned(), pods: expected }));
+        let hands = ["pod a".to_owned(), "pod b".to_owned()].into();
+        assert_eq!(twice, Err(Broken::TwoHands { device: "1".to_owned(), hands }));
     }
 
     #[test]
     fn a_pod_that_ended_holds_nothing() {
         let mut node = pods(&[("a", &["1"]), ("b", &["1"])]);
         node.pods.get_mut("a").expect("there").phase = PodPhase::Succeeded;
-        assert_eq!(holders(&node), Ok([("1".to_owned(), "b".to_owned())].into()));
+        assert_eq!(holders(&node), [("1".to_owned(), "b".to_owned())].into());
     }
 
     #[test]
@@ -261,8 +264,8 @@ mod tests {
     #[test]
     fn an_answer_that_comes_late_is_found() {
         let limit = Duration::from_secs(1);
-        assert_eq!(in_time(limit, limit), Ok(()));
+        assert_eq!(in_time("this", limit, limit), Ok(()));
         let took = Duration::from_millis(1_001);
-        assert_eq!(in_time(took, limit), Err(Broken::Late { took, limit }));
+        assert_eq!(in_time("this", took, limit), Err(Broken::Late { what: "this", took, limit }));
     }
 }

@@ -9,6 +9,7 @@ use windlass_kubelet_sim::{Admission, Container, Grant, Pod, Rejection};
 use super::{
     super::runtime,
     agent::cdi_dir,
+    hands::published_name,
     invariant::{self, Broken, Holders},
     rig::{GLANCE, RESOURCE},
     run::Run,
@@ -21,7 +22,10 @@ pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 /// How long the agent may tell of earlier holders: it asks the kubelet at most once in five seconds.
 const HOLDERS_LIMIT: Duration = Duration::from_secs(8);
 
-const CONTAINER: &str = "main";
+/// What takes so long.
+pub(super) const ADMISSION: &str = "the admission of a pod";
+
+pub(super) const CONTAINER: &str = "main";
 
 // === impl Run ===
 
@@ -34,7 +38,7 @@ impl Run {
 
     /// A pod comes. If there is room, it must be admitted.
     pub(super) async fn admit(&mut self, gpus: usize) -> Result<()> {
-        let free = self.free()?;
+        let free = self.free();
         let (uid, outcome) = self.ask(gpus).await?;
         if let Err(rejection) = &outcome
             && gpus <= free
@@ -58,7 +62,7 @@ impl Run {
         let outcome = self.rig.kubelet.admit(pod).await;
         let took = begun.elapsed();
         self.tally.admission_took(took);
-        invariant::in_time(took, ANSWER_LIMIT)?;
+        invariant::in_time(ADMISSION, took, ANSWER_LIMIT)?;
         Ok((uid, outcome))
     }
 
@@ -81,17 +85,21 @@ impl Run {
         self.starts(uid, &admission).await
     }
 
-    pub(super) async fn delete(&mut self, which: usize) {
-        let uid = self.given.keys().nth(which % self.given.len().max(1)).cloned();
-        let Some(uid) = uid else { return };
-        self.given.remove(&uid);
+    pub(super) async fn delete(&mut self, which: usize) -> Result<()> {
+        let all = self.given.len() + self.claims.len();
+        let uid = self.given.keys().chain(self.claims.keys()).nth(which % all.max(1)).cloned();
+        let Some(uid) = uid else { return Ok(()) };
+        let Some(held) = self.given.remove(&uid) else { return self.end_claimant(&uid).await };
         self.rig.kubelet.delete(&uid).await;
+        let now = Instant::now();
+        self.let_go.extend(held.iter().map(|id| (published_name(id), now)));
+        Ok(())
     }
 
     /// The agent must tell of the same holders as the kubelet.
     pub(super) async fn count(&mut self) -> Result<()> {
         let begun = Instant::now();
-        let kubelet = invariant::holders(&self.rig.kubelet.node())?;
+        let kubelet = invariant::holders(&self.rig.kubelet.node());
         loop {
             let metrics = self.rig.agent.metrics().await.context("the agent tells no metrics")?;
             let agent = told_holders(&metrics);
@@ -111,10 +119,20 @@ impl Run {
     async fn starts(&self, uid: &str, admission: &Admission) -> Result<()> {
         self.rig.kubelet.start_container(uid, CONTAINER).await?;
         let allotment = admission.allotment(CONTAINER, RESOURCE).context("nothing is allotted")?;
-        let held = allotment.ids();
-        let gpus = self.rig.gpus()?.into_iter().filter(|found| held.contains(&found.gpu.uuid));
+        let held = allotment.ids().iter().map(|id| published_name(id)).collect();
+        self.has_nodes(uid, (&held, &allotment.grant))
+    }
+
+    /// What a container is given is the nodes of these GPUs, by the names that claims have for them.
+    pub(super) fn has_nodes(
+        &self,
+        uid: &str,
+        (held, grant): (&BTreeSet<String>, &Grant),
+    ) -> Result<()> {
+        let gpus = self.rig.gpus()?.into_iter();
+        let gpus = gpus.filter(|found| held.contains(&published_name(&found.gpu.uuid)));
         let right = gpus.map(|found| format!("/dev/nvidia{}", found.gpu.minor)).collect();
-        let given = self.nodes(&allotment.grant)?;
+        let given = self.nodes(grant)?;
         if given == right {
             return Ok(());
         }
@@ -130,13 +148,15 @@ impl Run {
         Ok(edits.device_nodes.into_iter().filter(is_gpu).collect())
     }
 
-    /// GPUs that no pod holds, by what the kubelet was told.
-    fn free(&self) -> Result<usize> {
+    /// GPUs that no pod and no claim has, by what the kubelet and the scheduler were told.
+    fn free(&self) -> usize {
         let node = self.rig.kubelet.node();
-        let held = invariant::holders(&node)?;
+        let (held, allotted) = (invariant::holders(&node), self.allotted());
+        let is_free =
+            |id: &String| !held.contains_key(id) && !allotted.contains(&published_name(id));
         let devices = node.resources.get(RESOURCE).map(|resource| resource.devices.values());
         let devices = devices.into_iter().flatten();
-        Ok(devices.filter(|device| device.is_healthy() && !held.contains_key(&device.id)).count())
+        devices.filter(|device| device.is_healthy() && is_free(&device.id)).count()
     }
 }
 

@@ -8,19 +8,24 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Error, Result};
 use tempfile::TempDir;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
 };
-use windlass_kubelet_sim::{Condition, Event, Kubelet, NodeStatus, Registration, ResourceStatus};
+use windlass_kubelet_sim::{
+    Condition, Container, Event, Kubelet, NodeStatus, Pod, Registration, ResourceStatus,
+};
 use windlass_machine::{Machine, Profile, simulated_driver, state::Gpu};
 
 use super::{
     super::runtime,
-    agent::{Agent, cdi_dir},
+    agent::{Agent, cdi_dir, state_dir},
+    cluster::{self, Cluster},
+    hands::{self, Record, published_name},
     invariant::{Broken, Truth, Witness},
+    schedule::Ways,
 };
 
 /// Everything that plays a part, and what is known of the machine.
@@ -29,6 +34,8 @@ pub(super) struct Rig {
     pub(super) machine: Machine,
     pub(super) kubelet: Kubelet,
     pub(super) agent: Agent,
+    /// Where claims come from, if any do.
+    pub(super) cluster: Option<Cluster>,
     truth: watch::Sender<Truth>,
     folder: TempDir,
 }
@@ -55,7 +62,7 @@ pub(super) const GLANCE: Duration = Duration::from_millis(20);
 
 impl Rig {
     /// Makes the machine, and starts the kubelet and the agent.
-    pub(super) async fn start(profile: &Profile) -> Result<Self> {
+    pub(super) async fn start(profile: &Profile, mut cluster: Option<Cluster>) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("windlass-").tempdir();
         let folder = folder.context("cannot make a temporary folder")?;
         let path = folder.path();
@@ -64,13 +71,24 @@ impl Rig {
         let mut settings = windlass_kubelet_sim::Config::new(path.join("kubelet"));
         settings.numa_nodes = (0..8).collect();
         let kubelet = Kubelet::start(settings).context("cannot start the embedded kubelet")?;
-        let agent = Agent::start(path, &machine).await?;
+        // A node has pods besides: a kubelet that tells of none is taken for one that does not know them yet.
+        let own = Pod::new("windlass").container(Container::new("node"));
+        Box::pin(kubelet.admit(own)).await.context("the agent's own pod is not admitted")?;
+        if let Some(cluster) = &mut cluster {
+            cluster.attend(&kubelet);
+        }
+        let agent = Agent::start(path, &machine, cluster.as_ref()).await?;
         let truth = Truth { agent_runs_since: Some(Instant::now()), ..Truth::default() };
-        Ok(Self { machine, kubelet, agent, truth: watch::Sender::new(truth), folder })
+        Ok(Self { machine, kubelet, agent, cluster, truth: watch::Sender::new(truth), folder })
     }
 
     pub(super) fn dir(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// Through which of the kubelet's ways pods get GPUs.
+    pub(super) fn ways(&self) -> Ways {
+        if self.cluster.is_some() { Ways::Both } else { Ways::DevicePlugin }
     }
 
     pub(super) fn plugin_dir(&self) -> PathBuf {
@@ -123,17 +141,59 @@ impl Rig {
         let begun = Instant::now();
         let mut node = self.kubelet.watch();
         loop {
+            if self.cluster.is_some() {
+                self.kubelet.reconcile_claims().await;
+            }
             let seen = node.borrow_and_update().clone();
-            let Err(left) = is_as(&seen, &usable).and_then(|()| self.documents_name(&usable))
-            else {
-                return Ok(());
-            };
+            let Err(left) = self.is_settled(&seen, &usable) else { return Ok(()) };
             if begun.elapsed() >= limit {
                 return Err(left);
             }
             // Sockets and documents change without the kubelet's notice.
             let _ = timeout(GLANCE, node.changed()).await;
         }
+    }
+
+    fn is_settled(&self, node: &NodeStatus, usable: &BTreeSet<String>) -> Result<(), String> {
+        let record = self.record()?;
+        let taken = record.devices();
+        let is_free = |uuid: &&String| !taken.contains(&published_name(uuid));
+        is_as(node, &usable.iter().filter(is_free).cloned().collect())?;
+        self.documents_name(usable)?;
+        let Some(cluster) = &self.cluster else { return Ok(()) };
+        let broken = self.broken().map_err(|error| format!("{error:#}"))?;
+        cluster.is_reached(node)?;
+        hands::agree(node, &record)?;
+        cluster::fits(&cluster.published(), (usable, &broken))
+    }
+
+    /// What claims have, by the driver's record.
+    pub(super) fn record(&self) -> Result<Record, String> {
+        Record::read(&state_dir(self.dir()))
+            .map_err(|error| format!("the driver's record: {error}"))
+    }
+
+    /// No device is in two hands, by whichever account.
+    pub(super) fn in_one_hand(&self) -> Result<()> {
+        let record = self.record().map_err(Error::msg)?;
+        Ok(hands::in_one_hand(hands::by_kubelet(&self.kubelet.node()), &record)?)
+    }
+
+    /// A CDI document of a claim, if there is one.
+    pub(super) fn claim_document(&self) -> Result<Option<String>, String> {
+        let entries = fs::read_dir(cdi_dir(self.dir()))
+            .map_err(|error| format!("the CDI folder cannot be read: {error}"))?;
+        let mut names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        Ok(names.find(|name| name.contains("-claim-")))
+    }
+
+    /// Whether slices are there, and no broken GPU in them for want of a taint.
+    pub(super) fn publishes_without_taints(&self) -> Result<Result<(), String>> {
+        let cluster = self.cluster.as_ref().context("the soak is without claims")?;
+        if cluster.slices().is_empty() {
+            return Ok(Err("no slice is published".to_owned()));
+        }
+        Ok(cluster::none_is_broken(&cluster.published(), &self.broken()?))
     }
 
     /// How often a resource was registered so far.
@@ -158,6 +218,12 @@ impl Rig {
     fn usable(&self) -> Result<BTreeSet<String>> {
         let usable = self.gpus()?.into_iter().filter(|found| !found.is_broken);
         Ok(usable.map(|found| found.gpu.uuid).collect())
+    }
+
+    /// GPUs that cannot be used now.
+    pub(super) fn broken(&self) -> Result<BTreeSet<String>> {
+        let broken = self.gpus()?.into_iter().filter(|found| found.is_broken);
+        Ok(broken.map(|found| found.gpu.uuid).collect())
     }
 
     fn documents_name(&self, usable: &BTreeSet<String>) -> Result<(), String> {

@@ -11,6 +11,7 @@ use windlass_conformance::process::Usage;
 use windlass_machine::Fault;
 
 use super::{
+    claims::{Claimant, WAIT_LIMIT},
     invariant::{self, Broken},
     rig::Rig,
     schedule::{Schedule, Step},
@@ -26,6 +27,14 @@ pub(super) struct Run {
     pub(super) tally: Tally,
     /// What pods were given when they came, by UID.
     pub(super) given: BTreeMap<String, BTreeSet<String>>,
+    /// Pods whose claims are prepared, by UID.
+    pub(super) claims: BTreeMap<String, Claimant>,
+    /// Pods whose containers wait for their claims, by UID.
+    pub(super) waiting: BTreeMap<String, Claimant>,
+    /// Why a container had to wait when it was last tried.
+    pub(super) refusal: String,
+    /// When pods of the device plugin let go of which devices, by the names that claims know them by.
+    pub(super) let_go: BTreeMap<String, Instant>,
     /// How many pods have come so far, refused ones too.
     pub(super) begun: usize,
     pub(super) last_steps: VecDeque<String>,
@@ -49,6 +58,10 @@ impl Run {
             rig,
             tally: Tally::default(),
             given: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            refusal: String::new(),
+            let_go: BTreeMap::new(),
             begun: 0,
             last_steps: VecDeque::new(),
             start: Usage::default(),
@@ -72,7 +85,7 @@ impl Run {
         self.begins().await?;
         let begun = Instant::now();
         let mut told = begun;
-        for step in Schedule::new(seed) {
+        for step in Schedule::new(seed, self.rig.ways()) {
             if begun.elapsed() >= lasts {
                 break;
             }
@@ -82,7 +95,7 @@ impl Run {
                 teller.tell(&Told::progress(begun.elapsed(), &self.tally))?;
             }
         }
-        self.ends().await
+        self.ends(lasts).await
     }
 
     async fn begins(&mut self) -> Result<()> {
@@ -103,10 +116,8 @@ impl Run {
         self.last_steps.push_back(format!("{}: {step:?}", self.tally.steps));
         let outcome = match step {
             Step::Admit { gpus } => self.admit(*gpus).await,
-            Step::Delete { which } => {
-                self.delete(*which).await;
-                Ok(())
-            }
+            Step::Claim { gpus } => self.claim(*gpus).await,
+            Step::Delete { which } => self.delete(*which).await,
             Step::Count => self.count().await,
             Step::Strike(blow) => self.strike(blow).await,
         };
@@ -124,16 +135,20 @@ impl Run {
         if let Some(how) = self.rig.agent.ended() {
             return Err(Broken::Ended(how).into());
         }
+        self.rig.in_one_hand()?;
         invariant::nothing_lost(&self.given, &self.rig.kubelet.node())?;
+        if let Some(cluster) = &self.rig.cluster {
+            cluster.objects().clear_log();
+        }
         let usage = self.rig.agent.usage();
         self.tally.measure(usage);
         Ok(invariant::bounded(self.start, usage)?)
     }
 
     /// All pods go and all GPUs are mended: everything is as at the start.
-    async fn ends(&mut self) -> Result<()> {
-        while !self.given.is_empty() {
-            self.delete(0).await;
+    async fn ends(&mut self, lasts: Duration) -> Result<()> {
+        while !(self.given.is_empty() && self.claims.is_empty()) {
+            self.delete(0).await?;
         }
         for found in self.rig.gpus()?.into_iter().filter(|found| found.is_broken) {
             self.rig.is_mended(&found.gpu.uuid);
@@ -142,6 +157,11 @@ impl Run {
         let settled = self.rig.settled(START_LIMIT).await;
         let blow = "the end";
         settled.map_err(|left| Broken::NotBack { blow, after: START_LIMIT, left })?;
+        self.no_claim_is_left().await?;
+        // Which takes time that a short soak does not have.
+        if lasts >= WAIT_LIMIT {
+            self.no_gpu_is_withheld().await?;
+        }
         self.check()
     }
 }

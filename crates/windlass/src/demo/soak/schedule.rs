@@ -3,11 +3,20 @@
 //! A step says `which` pod or GPU by a number that is taken modulo how many there are when it is carried
 //! out: so the list depends on nothing but the seed.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use serde::Serialize;
 
-use super::chance::Chance;
+use super::{chance::Chance, server::Mischief};
+
+/// Through which of the kubelet's ways pods get GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::demo) enum Ways {
+    DevicePlugin,
+    /// Through claims too.
+    Both,
+}
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -15,6 +24,8 @@ use super::chance::Chance;
 pub(super) enum Step {
     /// A pod with so many GPUs comes.
     Admit { gpus: usize },
+    /// A pod with a claim on so many GPUs comes.
+    Claim { gpus: usize },
     /// A pod goes.
     Delete { which: usize },
     /// It is counted who holds what, by the kubelet and by the agent.
@@ -31,6 +42,8 @@ pub(super) enum Blow {
     AgentKilled,
     /// SIGKILL so long after the first write to its folders while a pod is admitted, and a new process.
     AgentKilledAtWrite { gpus: usize, after: Duration },
+    /// The same while a claim is prepared.
+    AgentKilledAtPrepare { gpus: usize, after: Duration },
     /// SIGSTOP for a while, in which a pod comes.
     AgentFrozen { gpus: usize, lasts: Duration },
     /// So many notices from the kubelet's folder while it is frozen that the kernel drops some.
@@ -65,6 +78,8 @@ pub(super) enum Blow {
     XidStorm { which: usize, events: usize },
     /// A GPU vanishes, and comes back with another index and another minor number.
     GpuRenumbered { which: usize },
+    /// The API server does something to the agent, while pods come.
+    Server { what: Mischief, gpus: usize },
 }
 
 /// How calls to a GPU fail.
@@ -91,7 +106,10 @@ pub(super) enum Hangs {
 
 /// The steps of a seed, without end.
 #[derive(Clone, Debug)]
-pub(super) struct Schedule(Chance);
+pub(super) struct Schedule {
+    chance: Chance,
+    ways: Ways,
+}
 
 /// Pods ask for at most so many GPUs.
 const MOST_GPUS: usize = 3;
@@ -102,37 +120,52 @@ const STORM: usize = 10_000;
 /// Each blow has so many chances of these; one that takes ten seconds to recover from has one.
 const BLOWS: usize = 41;
 
+/// Where there are claims, so many more are about them.
+const CLAIM_BLOWS: usize = 20;
+
+// === impl Ways ===
+
+impl fmt::Display for Ways {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DevicePlugin => "",
+            Self::Both => " with claims",
+        })
+    }
+}
+
 // === impl Schedule ===
 
 impl Schedule {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(Chance::new(seed))
+    pub(super) fn new(seed: u64, ways: Ways) -> Self {
+        Self { chance: Chance::new(seed), ways }
     }
 
     fn gpus(&mut self) -> usize {
-        1 + self.0.below(MOST_GPUS)
+        1 + self.chance.below(MOST_GPUS)
     }
 
     fn up_to_ms(&mut self, most: usize) -> Duration {
-        Duration::from_millis(self.0.below(most) as u64)
+        Duration::from_millis(self.chance.below(most) as u64)
     }
 
     fn blow(&mut self) -> Blow {
-        let which = self.0.below(usize::MAX);
-        match self.0.below(BLOWS) {
+        let which = self.chance.below(usize::MAX);
+        let blows = match self.ways {
+            Ways::DevicePlugin => BLOWS,
+            Ways::Both => BLOWS + CLAIM_BLOWS,
+        };
+        match self.chance.below(blows) {
             0..3 => Blow::AgentKilled,
-            3..8 => Blow::AgentKilledAtWrite {
-                gpus: self.gpus(),
-                after: Duration::from_micros(self.0.below(5_000) as u64),
-            },
+            3..8 => Blow::AgentKilledAtWrite { gpus: self.gpus(), after: self.a_moment() },
             8..10 => Blow::AgentFrozen { gpus: self.gpus(), lasts: self.up_to_ms(2_000) },
             10 => Blow::NoticesLost,
             11..13 => Blow::KubeletRestarts { times: 1 },
-            13..15 => Blow::KubeletRestarts { times: 2 + self.0.below(6) },
+            13..15 => Blow::KubeletRestarts { times: 2 + self.chance.below(6) },
             15 => Blow::PluginFolderRemoved,
             16..18 => Blow::PluginSocketsDeleted,
-            18..20 => Blow::RegistrationSocketReplaced { times: 1 + self.0.below(5) },
-            20 => Blow::RegistrationFails { hangs: [Hangs::No, Hangs::Yes][self.0.below(2)] },
+            18..20 => Blow::RegistrationSocketReplaced { times: 1 + self.chance.below(5) },
+            20 => Blow::RegistrationFails { hangs: [Hangs::No, Hangs::Yes][self.chance.below(2)] },
             21..23 => Blow::StreamCut,
             23..25 => Blow::StateFolderBlocked { gpus: self.gpus() },
             25..27 => Blow::DiskFull { gpus: self.gpus() },
@@ -140,12 +173,30 @@ impl Schedule {
             28 => Blow::DriverReplaced,
             29..34 => Blow::GpuBroken {
                 which,
-                how: [Break::Lost, Break::Hang, Break::Error][self.0.below(3)],
+                how: [Break::Lost, Break::Hang, Break::Error][self.chance.below(3)],
             },
             34..38 => Blow::GpuReset { which },
             38 => Blow::GpuSlow { which, by: self.up_to_ms(300) },
             39 => Blow::XidStorm { which, events: STORM },
-            _ => Blow::GpuRenumbered { which },
+            40 => Blow::GpuRenumbered { which },
+            41..45 => Blow::AgentKilledAtPrepare { gpus: self.gpus(), after: self.a_moment() },
+            _ => Blow::Server {
+                what: Mischief::ALL[self.chance.below(Mischief::ALL.len())],
+                gpus: self.gpus(),
+            },
+        }
+    }
+
+    /// Where in a few writes it strikes.
+    fn a_moment(&mut self) -> Duration {
+        Duration::from_micros(self.chance.below(5_000) as u64)
+    }
+
+    fn pod(&mut self) -> Step {
+        let gpus = self.gpus();
+        match self.ways {
+            Ways::Both if self.chance.below(2) == 0 => Step::Claim { gpus },
+            Ways::DevicePlugin | Ways::Both => Step::Admit { gpus },
         }
     }
 }
@@ -154,9 +205,9 @@ impl Iterator for Schedule {
     type Item = Step;
 
     fn next(&mut self) -> Option<Step> {
-        Some(match self.0.below(100) {
-            0..40 => Step::Admit { gpus: self.gpus() },
-            40..75 => Step::Delete { which: self.0.below(usize::MAX) },
+        Some(match self.chance.below(100) {
+            0..40 => self.pod(),
+            40..75 => Step::Delete { which: self.chance.below(usize::MAX) },
             75..78 => Step::Count,
             _ => Step::Strike(self.blow()),
         })
@@ -172,6 +223,7 @@ impl Blow {
             self,
             Self::AgentKilled
                 | Self::AgentKilledAtWrite { .. }
+                | Self::AgentKilledAtPrepare { .. }
                 | Self::NoticesLost
                 | Self::KubeletRestarts { .. }
                 | Self::PluginFolderRemoved
@@ -187,6 +239,7 @@ impl Blow {
         match self {
             Self::AgentKilled => "agent killed",
             Self::AgentKilledAtWrite { .. } => "agent killed while it writes",
+            Self::AgentKilledAtPrepare { .. } => "agent killed while it prepares",
             Self::AgentFrozen { .. } => "agent frozen",
             Self::NoticesLost => "notices lost",
             Self::KubeletRestarts { times: 1 } => "kubelet restarted",
@@ -208,6 +261,7 @@ impl Blow {
             Self::GpuSlow { .. } => "GPU slow",
             Self::XidStorm { .. } => "XID storm",
             Self::GpuRenumbered { .. } => "GPU renumbered",
+            Self::Server { what, .. } => what.kind(),
         }
     }
 }
@@ -219,7 +273,15 @@ mod tests {
     use super::*;
 
     fn first(seed: u64, count: usize) -> Vec<Step> {
-        Schedule::new(seed).take(count).collect()
+        Schedule::new(seed, Ways::Both).take(count).collect()
+    }
+
+    fn kinds(steps: impl Iterator<Item = Step>) -> BTreeSet<&'static str> {
+        let kind = |step| match step {
+            Step::Strike(blow) => Some(blow.kind()),
+            Step::Admit { .. } | Step::Claim { .. } | Step::Delete { .. } | Step::Count => None,
+        };
+        steps.filter_map(kind).collect()
     }
 
     #[test]
@@ -230,14 +292,9 @@ mod tests {
 
     #[test]
     fn every_kind_of_blow_comes_in_a_few_thousand_steps() {
-        let steps = first(1, 5_000);
-        let kinds: BTreeSet<_> = steps
-            .iter()
-            .filter_map(|step| match step {
-                Step::Strike(blow) => Some(blow.kind()),
-                Step::Admit { .. } | Step::Delete { .. } | Step::Count => None,
-            })
-            .collect();
-        assert_eq!(kinds.len(), 23, "{kinds:?}");
+        let kinds = |ways| kinds(Schedule::new(1, ways).take(5_000));
+        let (plugin, both) = (kinds(Ways::DevicePlugin), kinds(Ways::Both));
+        assert_eq!((plugin.len(), both.len()), (23, 38), "{both:?}");
+        assert!(both.is_superset(&plugin));
     }
 }

@@ -12,13 +12,13 @@ use tokio::{
     task::yield_now,
     time::{Instant, sleep},
 };
-use windlass_kubelet_sim::{Misbehaviour, NodeStatus, Registration, RegistrationFault};
+use windlass_kubelet_sim::{Kubelet, Misbehaviour, NodeStatus, Registration, RegistrationFault};
 use windlass_machine::{Fault, state::Gpu};
 
 use super::{
     agent::{cdi_dir, state_dir},
     invariant::Broken,
-    pods::ANSWER_LIMIT,
+    pods::{ADMISSION, ANSWER_LIMIT, CONTAINER},
     rig::{Found, RESOURCE},
     run::Run,
     schedule::{Blow, Break, Hangs},
@@ -54,6 +54,7 @@ impl Run {
         if blow.takes_a_registration() {
             outcome = self.rig.registered_since(before, left()).await;
         }
+        self.start_waiting().await?;
         if outcome.is_ok() {
             outcome = self.rig.settled(left()).await;
         }
@@ -68,6 +69,7 @@ impl Run {
         match *blow {
             Blow::AgentKilled => self.replace_agent().await?,
             Blow::AgentKilledAtWrite { gpus, after } => self.kill_at_write(gpus, after).await?,
+            Blow::AgentKilledAtPrepare { gpus, after } => self.kill_at_prepare(gpus, after).await?,
             Blow::AgentFrozen { gpus, lasts } => self.freeze(gpus, lasts).await?,
             Blow::NoticesLost => self.lose_notices().await?,
             Blow::KubeletRestarts { times } => {
@@ -91,6 +93,7 @@ impl Run {
             Blow::GpuSlow { which, by } => return self.slow_gpu(which, by).await,
             Blow::XidStorm { which, events } => return self.storm(which, events).await,
             Blow::GpuRenumbered { which } => return self.renumber(which).await,
+            Blow::Server { what, gpus } => return self.mischief(what, gpus).await,
         }
         Ok(Some(Instant::now()))
     }
@@ -105,31 +108,48 @@ impl Run {
 
     /// A pod is admitted, and the agent dies while it writes down what it needs to.
     async fn kill_at_write(&mut self, gpus: usize, after: Duration) -> Result<()> {
-        let before = written(self.rig.dir());
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
-        let outcome = {
-            let mut admission = Box::pin(self.rig.kubelet.admit(pod));
-            let writes = async {
-                while written(self.rig.dir()) == before {
-                    yield_now().await;
-                }
-                sleep(after).await;
-            };
-            let early = tokio::select! {
-                outcome = &mut admission => Some(outcome),
-                () = writes => None,
-            };
-            self.rig.agent_is_away();
-            self.rig.agent.kill().await;
-            match early {
-                Some(outcome) => outcome,
-                None => admission.await,
-            }
-        };
+        let outcome = self.kill_during(after, async |kubelet| kubelet.admit(pod).await).await;
         self.replace_agent().await?;
         // The kubelet's word counts: what it did not hear, it gives to the next.
         self.came(&uid, outcome).await
+    }
+
+    /// A claim is prepared, and the agent dies meanwhile; the next one has to know what it prepared.
+    async fn kill_at_prepare(&mut self, gpus: usize, after: Duration) -> Result<()> {
+        let Some(uid) = self.schedule(gpus).await? else { return self.replace_agent().await };
+        let start = async |kubelet: &Kubelet| kubelet.start_container(&uid, CONTAINER).await;
+        let outcome = self.kill_during(after, start).await;
+        self.replace_agent().await?;
+        self.answered(&uid, outcome)
+    }
+
+    /// Kills the agent so long after the first write to its folders during something that the kubelet does, and
+    /// gives what came of that.
+    async fn kill_during<T>(
+        &mut self,
+        after: Duration,
+        work: impl AsyncFnOnce(&Kubelet) -> T,
+    ) -> T {
+        let before = written(self.rig.dir());
+        let mut work = Box::pin(work(&self.rig.kubelet));
+        let writes = async {
+            while written(self.rig.dir()) == before {
+                yield_now().await;
+            }
+            sleep(after).await;
+        };
+        let early = tokio::select! {
+            outcome = &mut work => Some(outcome),
+            () = writes => None,
+        };
+        self.rig.agent_is_away();
+        self.rig.agent.kill().await;
+        match early {
+            Some(outcome) => outcome,
+            None => work.await,
+        }
     }
 
     async fn freeze(&mut self, gpus: usize, lasts: Duration) -> Result<()> {
@@ -144,7 +164,7 @@ impl Run {
         };
         let (outcome, ()) = tokio::join!(self.rig.kubelet.admit(pod), thaw);
         self.rig.agent_runs();
-        super::invariant::in_time(begun.elapsed(), lasts + ANSWER_LIMIT)?;
+        super::invariant::in_time(ADMISSION, begun.elapsed(), lasts + ANSWER_LIMIT)?;
         self.came(&uid, outcome).await
     }
 
@@ -198,7 +218,7 @@ impl Run {
         let dir = state_dir(self.rig.dir());
         let away = self.rig.move_away(&dir)?;
         File::create(&dir).context("cannot block the state folder")?;
-        let tried = self.try_one(gpus).await;
+        let tried = self.try_both(gpus).await;
         fs::remove_file(&dir).context("cannot clear the way to the state folder")?;
         fs::rename(away, &dir).context("cannot put the state folder back")?;
         tried
@@ -206,9 +226,15 @@ impl Run {
 
     async fn fill_disk(&mut self, gpus: usize) -> Result<()> {
         self.rig.agent.let_files_grow_to(Some(0)).context("cannot limit the agent's files")?;
-        let tried = self.try_one(gpus).await;
+        let tried = self.try_both(gpus).await;
         self.rig.agent.let_files_grow_to(None).context("cannot free the agent's files")?;
         tried
+    }
+
+    /// A pod of each sort comes while the agent cannot write.
+    async fn try_both(&mut self, gpus: usize) -> Result<()> {
+        self.try_one(gpus).await?;
+        self.try_claim(gpus).await
     }
 
     fn remove_documents(&self) -> Result<()> {

@@ -14,6 +14,8 @@ pub(super) struct Tally {
     pub(super) steps: usize,
     /// Pods that were given GPUs.
     pub(super) admitted: usize,
+    /// Pods whose claims were prepared.
+    pub(super) claims: usize,
     /// GPUs that were given.
     pub(super) gpus_given: usize,
     /// Pods that asked for more than was free, or came while something was broken that they need.
@@ -24,6 +26,8 @@ pub(super) struct Tally {
     pub(super) agent_restarts: usize,
     /// The longest admission, by the kubelet's clock; nothing was wrong with the agent then.
     pub(super) worst_allocate_ms: f64,
+    /// The longest preparation of a claim.
+    pub(super) worst_prepare_ms: f64,
     /// By kind.
     pub(super) faults: BTreeMap<&'static str, Struck>,
     pub(super) at_start: Measured,
@@ -62,6 +66,10 @@ impl Tally {
         self.worst_allocate_ms = self.worst_allocate_ms.max(ms(took));
     }
 
+    pub(super) fn preparation_took(&mut self, took: Duration) {
+        self.worst_prepare_ms = self.worst_prepare_ms.max(ms(took));
+    }
+
     pub(super) fn measure(&mut self, usage: Usage) {
         self.at_end = usage.into();
         self.most = self.most.or_more(self.at_end);
@@ -80,9 +88,16 @@ impl Tally {
     fn work(&self) -> Table {
         let mut table = Table::new(["PODS", ""]);
         table.row(["admitted".into(), self.admitted.to_string()]);
+        if self.claims > 0 {
+            table.row(["started with claims".into(), self.claims.to_string()]);
+        }
         table.row(["GPUs given to them".into(), self.gpus_given.to_string()]);
         table.row(["refused".into(), self.refused.to_string()]);
         table.row(["slowest admission".into(), format!("{:.1} ms", self.worst_allocate_ms)]);
+        if self.claims > 0 {
+            let prepare = format!("{:.1} ms", self.worst_prepare_ms);
+            table.row(["slowest preparation of a claim".into(), prepare]);
+        }
         table.row(["holders compared".into(), self.counts.to_string()]);
         table
     }

@@ -1,10 +1,10 @@
 //! What is told of a soak: how far it is, what it found, the tables at its end.
 
-use std::{collections::VecDeque, path::PathBuf, time::Duration};
+use std::{collections::VecDeque, fmt, path::PathBuf, time::Duration};
 
 use serde::Serialize;
 
-use super::tally::Tally;
+use super::{schedule::Ways, tally::Tally};
 use crate::{
     demo::tell::{Tell, Words},
     screen::{Tone, count},
@@ -15,7 +15,14 @@ use crate::{
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub(super) enum Told {
     /// It begins.
-    SoakStarted { machine: String, simulated: bool, seed: u64, lasts_s: u64, dir: PathBuf },
+    SoakStarted {
+        machine: String,
+        simulated: bool,
+        seed: u64,
+        ways: Ways,
+        lasts_s: u64,
+        dir: PathBuf,
+    },
     /// It goes on.
     Progress { elapsed_s: u64, steps: usize, admitted: usize, faults: usize },
     /// Something was not as it must be.
@@ -54,11 +61,20 @@ impl Told {
     }
 }
 
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InTime => "",
+            Self::Early => "Ended early. ",
+        })
+    }
+}
+
 impl Tell for Told {
     fn lines(&self, words: Words) -> Vec<String> {
         match self {
-            Self::SoakStarted { machine, seed, lasts_s, dir, simulated: _ } => vec![
-                words.strong(format!("Windlass soak on {machine}: {lasts_s} s, seed {seed}")),
+            Self::SoakStarted { machine, seed, ways, lasts_s, dir, simulated: _ } => vec![
+                words.strong(format!("Windlass soak on {machine}{ways}: {lasts_s} s, seed {seed}")),
                 words.tone(
                     Tone::Notable,
                     "The machine is SIMULATED; the agent is a process of its own.",
@@ -89,12 +105,8 @@ impl Tell for Told {
                 let steps = count(tally.steps, "step");
                 let faults = count(tally.struck_in_all(), "fault");
                 let restarts = count(tally.agent_restarts, "restart");
-                let early = match end {
-                    End::InTime => "",
-                    End::Early => "Ended early. ",
-                };
                 let what = format!(
-                    "{early}Every invariant held over {steps} with {faults} and {restarts} of the agent, in \
+                    "{end}Every invariant held over {steps} with {faults} and {restarts} of the agent, in \
                      {elapsed_s} s, seed {seed}."
                 );
                 lines.extend(words.heading(&what));

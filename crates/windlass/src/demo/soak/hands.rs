@@ -1,0 +1,203 @@
+//! In whose hands devices are, by the kubelet and by the driver's record, as pure functions: no device is in two,
+//! whichever of the kubelet's two ways it went.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, fs, io,
+    path::Path,
+};
+
+use serde_json::Value;
+use windlass_kubelet_sim::{ClaimStatus, NodeStatus};
+
+use super::invariant::{Broken, held};
+
+/// Who has each device, by the names that claims know them by.
+pub(super) type Hands = BTreeMap<String, BTreeSet<Hand>>;
+
+/// Who has a device, by UID.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Hand {
+    /// A pod, through the device plugin.
+    Pod(String),
+    Claim(String),
+}
+
+/// What each claim has, by the driver's record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Record(pub(super) BTreeMap<String, BTreeSet<String>>);
+
+// === impl Record ===
+
+impl Record {
+    /// Reads the record in the agent's state folder; none is an empty one.
+    pub(super) fn read(state_dir: &Path) -> io::Result<Self> {
+        match fs::read(state_dir.join("claims.json")) {
+            Ok(text) => Ok(Self::of(&serde_json::from_slice(&text)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn of(document: &Value) -> Self {
+        let devices = |claim: &Value| {
+            let devices = claim["devices"].as_array().into_iter().flatten();
+            devices.filter_map(|device| Some(device["name"].as_str()?.to_owned())).collect()
+        };
+        let claims = document["claims"].as_object().into_iter().flatten();
+        Self(claims.map(|(uid, claim)| (uid.clone(), devices(claim))).collect())
+    }
+
+    /// Everything that claims have.
+    pub(super) fn devices(&self) -> BTreeSet<String> {
+        self.0.values().flatten().cloned().collect()
+    }
+
+    fn hands(&self) -> Hands {
+        let of_claims = self.0.iter().map(|(uid, devices)| (Hand::Claim(uid.clone()), devices));
+        in_hands(of_claims.map(|(hand, devices)| (hand, devices.clone())))
+    }
+}
+
+// === impl Hand ===
+
+impl fmt::Display for Hand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(uid) => write!(f, "pod {uid}"),
+            Self::Claim(uid) => write!(f, "claim {uid}"),
+        }
+    }
+}
+
+/// How claims name a GPU.
+pub(super) fn published_name(uuid: &str) -> String {
+    uuid.to_ascii_lowercase()
+}
+
+/// Who has what, by the kubelet: admitted pods, and claims of pods that are there. What became of a claim whose
+/// pod is gone is between it and the driver.
+pub(super) fn by_kubelet(node: &NodeStatus) -> Hands {
+    let admitted = node.pods.iter().filter(|(_, pod)| pod.is_admitted());
+    let of_pods = admitted.map(|(uid, pod)| {
+        (Hand::Pod(uid.clone()), held(pod).iter().map(|id| published_name(id)).collect())
+    });
+    let of_claims = claims(node).map(|claim| (Hand::Claim(claim.uid.clone()), prepared(claim)));
+    in_hands(of_pods.chain(of_claims))
+}
+
+/// No device is in two hands, whoever is asked.
+pub(super) fn in_one_hand(kubelet: Hands, driver: &Record) -> Result<(), Broken> {
+    let mut all = kubelet;
+    for (device, hands) in driver.hands() {
+        all.entry(device).or_default().extend(hands);
+    }
+    match all.into_iter().find(|(_, hands)| hands.len() > 1) {
+        Some((device, hands)) => {
+            Err(Broken::TwoHands { device, hands: hands.iter().map(ToString::to_string).collect() })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether kubelet and driver say the same of claims: none is prepared that is gone, and none gone that is prepared.
+pub(super) fn agree(node: &NodeStatus, record: &Record) -> Result<(), String> {
+    let kubelet = claims(node).map(|claim| (claim.uid.clone(), prepared(claim))).collect();
+    if record.0 == kubelet {
+        return Ok(());
+    }
+    Err(format!("by the kubelet claims have {kubelet:?}, and by the driver {:?}", record.0))
+}
+
+/// Claims of pods that are there.
+fn claims(node: &NodeStatus) -> impl Iterator<Item = &ClaimStatus> {
+    node.claims.values().filter(|claim| claim.pods.iter().any(|uid| node.pods.contains_key(uid)))
+}
+
+fn prepared(claim: &ClaimStatus) -> BTreeSet<String> {
+    claim.devices.values().flatten().map(|device| device.name.clone()).collect()
+}
+
+fn in_hands(of: impl Iterator<Item = (Hand, BTreeSet<String>)>) -> Hands {
+    let mut hands = Hands::new();
+    for (hand, devices) in of {
+        for device in devices {
+            hands.entry(device).or_default().insert(hand.clone());
+        }
+    }
+    hands
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use windlass_kubelet_sim::PreparedDevice;
+
+    use super::{super::invariant::tests::pods, *};
+
+    /// A node on which a pod of this UID has the devices of a claim of that one.
+    fn with_claim(
+        mut node: NodeStatus,
+        (pod, claim): (&str, &str),
+        devices: &[&str],
+    ) -> NodeStatus {
+        let device = |name: &&str| PreparedDevice {
+            pool: "n/nvidia".to_owned(),
+            name: (*name).to_owned(),
+            share_id: None,
+            requests: Vec::new(),
+            cdi_devices: Vec::new(),
+        };
+        let prepared = devices.iter().map(device).collect();
+        let status = ClaimStatus {
+            uid: claim.to_owned(),
+            pods: [pod.to_owned()].into(),
+            is_prepared: true,
+            devices: [("windlass.dev".to_owned(), prepared)].into(),
+        };
+        node.claims.insert(format!("default/{claim}"), status);
+        node
+    }
+
+    fn record(claims: &[(&str, &str)]) -> Record {
+        let claim = |(uid, device): &(&str, &str)| {
+            ((*uid).to_owned(), json!({"devices": [{"name": device, "usage": "alone"}]}))
+        };
+        let claims: serde_json::Map<_, _> = claims.iter().map(claim).collect();
+        Record::of(&json!({"claims": claims}))
+    }
+
+    #[test]
+    fn a_device_that_a_pod_and_a_claim_have_is_in_two_hands() {
+        let node = with_claim(pods(&[("a", &["GPU-0"]), ("b", &[])]), ("b", "c"), &["gpu-1"]);
+        assert_eq!(in_one_hand(by_kubelet(&node), &record(&[("c", "gpu-1")])), Ok(()));
+        let twice = |device: &str, hands: [&str; 2]| {
+            let hands = hands.map(str::to_owned).into();
+            Err(Broken::TwoHands { device: device.to_owned(), hands })
+        };
+        let both = with_claim(node.clone(), ("b", "c"), &["gpu-0"]);
+        let by_kubelet_alone = in_one_hand(by_kubelet(&both), &Record::default());
+        assert_eq!(by_kubelet_alone, twice("gpu-0", ["claim c", "pod a"]));
+        let by_driver = in_one_hand(by_kubelet(&node), &record(&[("d", "gpu-0")]));
+        assert_eq!(by_driver, twice("gpu-0", ["claim d", "pod a"]));
+        let two_claims = in_one_hand(Hands::new(), &record(&[("c", "gpu-1"), ("d", "gpu-1")]));
+        assert_eq!(two_claims, twice("gpu-1", ["claim c", "claim d"]));
+    }
+
+    #[test]
+    fn a_claim_whose_pod_is_gone_has_nothing_by_the_kubelet_and_must_not_be_prepared() {
+        let gone = with_claim(pods(&[("a", &["GPU-0"])]), ("b", "c"), &["gpu-0"]);
+        assert_eq!(in_one_hand(by_kubelet(&gone), &Record::default()), Ok(()));
+        assert_eq!(agree(&gone, &Record::default()), Ok(()));
+        assert!(agree(&gone, &record(&[("c", "gpu-1")])).is_err());
+    }
+
+    #[test]
+    fn kubelet_and_driver_agree_on_which_claim_has_what() {
+        let node = with_claim(pods(&[("b", &[])]), ("b", "c"), &["gpu-1"]);
+        assert_eq!(agree(&node, &record(&[("c", "gpu-1")])), Ok(()));
+        for wrong in [&[][..], &[("c", "gpu-2")], &[("c", "gpu-1"), ("d", "gpu-2")]] {
+            assert!(agree(&node, &record(wrong)).is_err(), "{wrong:?}");
+        }
+    }
+}
