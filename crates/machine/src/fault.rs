@@ -60,6 +60,16 @@ pub enum Fault {
         /// Index of the GPU.
         gpu: usize,
     },
+    /// Its calls succeed, and every byte that they write is 0xff: counts, names, UUIDs, shares.
+    Garbage {
+        /// Index of the GPU.
+        gpu: usize,
+    },
+    /// The next call to it ends the process that makes it, as a defect of the driver's library does.
+    Crash {
+        /// Index of the GPU.
+        gpu: usize,
+    },
     /// Its compute instances cannot be made: `NVML_ERROR_UNKNOWN`.
     NoComputeInstance {
         /// Index of the GPU.
@@ -135,7 +145,7 @@ pub enum Fault {
 #[error(
     "`{0}` is not a fault; there are xid:79@3, xid:79@3/1, ecc@3, ecc-count@3, remap-pending@3, \
      remap-failed@3, nvlink:5@3, fabric@3, thermal@3, power@3, lost@3, error:15@3, slow:250@3, \
-     memory:4096@3, hang@3, no-compute-instance@3, recover@3, add, remove@3, where 3 is the index of a GPU and 1 the \
+     memory:4096@3, hang@3, garbage@3, crash@3, no-compute-instance@3, recover@3, add, remove@3, where 3 is the index of a GPU and 1 the \
      id of a GPU instance; and {GRAMMAR}"
 )]
 pub struct FaultSyntaxError(String);
@@ -161,6 +171,8 @@ impl Fault {
             | Self::MemoryKept { gpu, .. }
             | Self::Slow { gpu, .. }
             | Self::Hang { gpu }
+            | Self::Garbage { gpu }
+            | Self::Crash { gpu }
             | Self::NoComputeInstance { gpu }
             | Self::Recover { gpu }
             | Self::RemoveGpu { gpu } => Some(gpu),
@@ -187,6 +199,8 @@ impl fmt::Display for Fault {
             Self::Slow { gpu, millis } => write!(f, "slow:{millis}@{gpu}"),
             Self::MemoryKept { gpu, mib } => write!(f, "memory:{mib}@{gpu}"),
             Self::Hang { gpu } => write!(f, "hang@{gpu}"),
+            Self::Garbage { gpu } => write!(f, "garbage@{gpu}"),
+            Self::Crash { gpu } => write!(f, "crash@{gpu}"),
             Self::NoComputeInstance { gpu } => write!(f, "no-compute-instance@{gpu}"),
             Self::Recover { gpu } => write!(f, "recover@{gpu}"),
             Self::AddGpu => f.write_str("add"),
@@ -238,6 +252,8 @@ fn parse(text: &str) -> Option<Fault> {
             "power" => Fault::Power { gpu },
             "lost" => Fault::Lost { gpu },
             "hang" => Fault::Hang { gpu },
+            "garbage" => Fault::Garbage { gpu },
+            "crash" => Fault::Crash { gpu },
             "no-compute-instance" => Fault::NoComputeInstance { gpu },
             "recover" => Fault::Recover { gpu },
             "remove" => Fault::RemoveGpu { gpu },
@@ -255,7 +271,7 @@ mod tests {
     fn every_fault_reads_back_as_it_is_written() {
         let all = "xid:79@3 xid:79@3/1 ecc@0 ecc-count@1 remap-pending@1 remap-failed@1 \
                    nvlink:5@2 fabric@2 thermal@2 power@2 lost@3 error:15@3 slow:250@3 memory:4096@3 hang@3 \
-                   no-compute-instance@3 recover@3 add remove@7 unplug:eth0 plug:0000:17:00.0 replug:stick=2-1.4 \
+                   garbage@3 crash@3 no-compute-instance@3 recover@3 add remove@7 unplug:eth0 plug:0000:17:00.0 replug:stick=2-1.4 \
                    unbind:u250-0 bind:0000:17:00.2=vfio-pci vfs:mlx5_0=4 group:ens1f0v1=99 \
                    set:u250-0:rom.u.1/VBNV=x set:0000:3b:00.1:ready=0x0 unset:u250-0:rom.u.1 \
                    link-down:eth0 link-up:eth0";

@@ -203,6 +203,9 @@ pub struct Faults {
     pub slow_ms: u32,
     /// Calls do not return.
     pub hang: bool,
+    /// What the driver's library does wrong.
+    #[serde(default)]
+    pub defect: Option<Defect>,
     /// The fabric manager could not put it into the fabric.
     pub fabric: bool,
     /// NVLinks that are down, a bit for each.
@@ -212,6 +215,16 @@ pub struct Faults {
     /// Making a compute instance returns this `nvmlReturn_t`.
     #[serde(default)]
     pub compute_instance_error: Option<u32>,
+}
+
+/// What the driver's library does wrong in calls to a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Defect {
+    /// What they write is garbage.
+    Garbage,
+    /// The next one ends its process.
+    Crash,
 }
 
 /// Why a GPU's clocks are held back.

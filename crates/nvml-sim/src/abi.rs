@@ -5,9 +5,30 @@
 //! of all that follows: **a pointer is null, or points to memory of the stated type and length that
 //! is valid for the duration of the call.** The SAFETY comments below call it the contract.
 
-use std::ffi::{CStr, c_char, c_uint};
+use std::{
+    cell::Cell,
+    ffi::{CStr, c_char, c_uint},
+};
 
 use crate::status::{Answer, Status};
+
+thread_local! {
+    /// Whether what the call on this thread writes is garbage instead of what it has to tell.
+    static GARBLED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Each byte of it.
+const GARBAGE: u8 = 0xff;
+
+/// A call begins, and tells the truth.
+pub(crate) fn begin() {
+    GARBLED.set(false);
+}
+
+/// All that this call writes from here on is garbage.
+pub(crate) fn garble() {
+    GARBLED.set(true);
+}
 
 /// Where one value goes, and sometimes comes from.
 #[repr(transparent)]
@@ -69,6 +90,11 @@ impl<T: Copy> Out<T> {
     /// Writes the value; a null pointer is an invalid argument.
     pub(crate) fn put(self, value: T) -> Answer {
         self.check()?;
+        if GARBLED.get() {
+            // SAFETY: not null, so by the contract valid for one T, which is C's and may have any bytes.
+            unsafe { self.0.write_bytes(GARBAGE, 1) };
+            return Ok(());
+        }
         // SAFETY: not null, so by the contract valid for one T.
         unsafe { self.0.write(value) };
         Ok(())
@@ -101,6 +127,12 @@ impl<T: Copy> OutArray<T> {
         if values.len() > length {
             return Err(Status::INSUFFICIENT_SIZE);
         }
+        if GARBLED.get() {
+            // SAFETY: not null and long enough, so by the contract valid for these values, which are C's and may
+            // have any bytes.
+            unsafe { self.0.write_bytes(GARBAGE, values.len()) };
+            return Ok(());
+        }
         // SAFETY: not null and long enough, so by the contract valid for these values; the source
         // is a Rust slice and cannot overlap with memory of the caller.
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.0, values.len()) };
@@ -115,7 +147,8 @@ impl<T: Copy> OutArray<T> {
             return Err(Status::INVALID_ARGUMENT);
         }
         count.put(c_uint::try_from(values.len()).map_err(|_| Status::UNKNOWN)?)?;
-        if values.len() > room {
+        // Garbage is more than fits into any array.
+        if values.len() > room || GARBLED.get() {
             return Err(Status::INSUFFICIENT_SIZE);
         }
         self.put(room, values)
@@ -145,10 +178,13 @@ impl<T: Copy> OutArray<T> {
 // === impl OutText ===
 
 impl OutText {
-    /// Writes the text and a NUL into a buffer of `length` bytes.
+    /// Writes the text and a NUL into a buffer of `length` bytes; garbage fills it, and has no end.
     pub(crate) fn put(self, length: c_uint, text: &str) -> Answer {
         if self.0.is_null() {
             return Err(Status::INVALID_ARGUMENT);
+        }
+        if GARBLED.get() {
+            return OutArray(self.0).put(length as usize, &vec![0; length as usize]);
         }
         let bytes: Vec<c_char> = text.bytes().chain([0]).map(byte_as_char).collect();
         OutArray(self.0).put(length as usize, &bytes)

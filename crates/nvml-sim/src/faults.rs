@@ -1,8 +1,11 @@
 //! The door that every call for a GPU goes through: faults in force act here.
 
-use std::{sync::Arc, time::Duration};
+use std::{process, sync::Arc, time::Duration};
 
-use windlass_machine::{Model, state::Faults};
+use windlass_machine::{
+    Model,
+    state::{Defect, Faults},
+};
 
 use crate::{
     handle::FoundGpu,
@@ -34,6 +37,9 @@ pub(crate) fn pass_even_if_lost(number: u32) -> Answer<FoundGpu> {
 /// Blocks as the real library does, until the GPU no longer hangs or is gone.
 fn find_when_it_answers(number: u32) -> Answer<FoundGpu> {
     let gpu = find(number)?;
+    if gpu.faults.defect == Some(Defect::Crash) {
+        crash(number);
+    }
     if !gpu.faults.hang {
         return Ok(gpu);
     }
@@ -45,6 +51,13 @@ fn find_when_it_answers(number: u32) -> Answer<FoundGpu> {
         }
         moment.wait(None)?;
     }
+}
+
+/// Ends this process, and no other one after it.
+fn crash(number: u32) -> ! {
+    // A machine that cannot be changed ends every process.
+    let _ = library::change(number, |gpu| gpu.faults.defect = None);
+    process::abort()
 }
 
 fn find(number: u32) -> Answer<FoundGpu> {

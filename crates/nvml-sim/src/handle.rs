@@ -12,11 +12,11 @@ use windlass_machine::{
     Model,
     card::MigCapability,
     mig::Shape,
-    state::{ComputeInstance as Compute, Gpu, MigInstance},
+    state::{ComputeInstance as Compute, Defect, Gpu, MigInstance},
 };
 
 use crate::{
-    faults, library,
+    abi, faults, library,
     status::{Answer, Status},
 };
 
@@ -111,7 +111,7 @@ impl Device {
     pub(crate) fn gpu_even_if_lost(self) -> Answer<FoundGpu> {
         let packed = Packed::of(self.0.addr()).filter(|packed| packed.kind == Kind::Gpu);
         match packed {
-            Some(packed) => faults::pass_even_if_lost(packed.number),
+            Some(packed) => faults::pass_even_if_lost(packed.number).map(FoundGpu::telling),
             None => self.gpu(),
         }
     }
@@ -167,6 +167,14 @@ impl ComputeInstance {
 impl FoundGpu {
     pub(crate) fn new(model: Arc<Model>, index: usize) -> Self {
         Self { model, index }
+    }
+
+    /// What the call writes from here on may be garbage; a handle, which leads here, never is.
+    fn telling(self) -> Self {
+        if self.faults.defect == Some(Defect::Garbage) {
+            abi::garble();
+        }
+        self
     }
 
     /// NVML index.
@@ -266,7 +274,7 @@ impl Packed {
     }
 
     fn find_gpu(self) -> Answer<FoundGpu> {
-        faults::pass(self.number)
+        faults::pass(self.number).map(FoundGpu::telling)
     }
 
     fn find_instance(self) -> Answer<FoundInstance> {

@@ -8,6 +8,8 @@ use std::{
 use nvml_wrapper_sys::bindings as sys;
 use windlass_machine::mig::Refused;
 
+use crate::abi;
+
 /// `nvmlReturn_t` as it crosses the ABI.
 pub(crate) type Code = sys::nvmlReturn_t;
 
@@ -57,6 +59,7 @@ impl Status {
 /// and must not abort the client. What it may have left half done is a lock, and all of ours hold
 /// values that are good at any line.
 pub(crate) fn answer(body: impl FnOnce() -> Answer) -> Code {
+    abi::begin();
     code(catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Status::UNKNOWN)))
 }
 

@@ -37,6 +37,9 @@ pub enum LoadError {
     },
 }
 
+/// In place of an `nvmlReturn_t`, which are small numbers: the call gave success, and something that cannot be.
+const NONSENSE: u32 = u32::MAX;
+
 // === impl NvmlError ===
 
 impl NvmlError {
@@ -48,6 +51,11 @@ impl NvmlError {
     /// The error of a function that this driver's library does not export.
     pub(crate) fn missing(call: &'static str) -> Self {
         Self { call, code: sys::nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND }
+    }
+
+    /// The error of a call that succeeded with an answer that cannot be.
+    pub fn nonsense(call: &'static str) -> Self {
+        Self { call, code: NONSENSE }
     }
 
     /// The driver says that the GPU is inaccessible: it fell off the bus, or needs a reset first.
@@ -145,6 +153,7 @@ impl NvmlError {
             sys::nvmlReturn_enum_NVML_ERROR_MEMORY => "out of memory",
             sys::nvmlReturn_enum_NVML_ERROR_NOT_READY => "not ready",
             sys::nvmlReturn_enum_NVML_ERROR_GPU_NOT_FOUND => "no GPUs were found",
+            NONSENSE => "the answer makes no sense",
             sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN => "an internal driver error",
             other => return format!("NVML error {other}"),
         };
@@ -166,4 +175,9 @@ impl<T> Optional<T> for Result<T> {
             Err(error) => Err(error),
         }
     }
+}
+
+/// What a call tells, if it is no more than what there can be.
+pub(crate) fn at_most<T: PartialOrd + Copy>(call: &'static str, told: T, most: T) -> Result<T> {
+    if told <= most { Ok(told) } else { Err(NvmlError::nonsense(call)) }
 }

@@ -6,7 +6,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     Result,
-    error::Optional as _,
+    error::{NvmlError, Optional as _, at_most},
     library::{Table, call, get, get_text, text_in},
 };
 
@@ -33,6 +33,12 @@ pub struct Memory {
 /// The family of products, after `nvmlBrandType_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Brand(u32);
+
+/// The kernel has 20 bits for it (`MINORBITS` in `linux/kdev_t.h`).
+const MOST_MINOR: u32 = (1 << 20) - 1;
+
+/// A PiB, of which GPUs have less than a thousandth.
+const MOST_MEMORY: u64 = 1 << 50;
 
 // SAFETY: the pointer is an opaque name that only NVML dereferences, and NVML is thread-safe.
 unsafe impl Send for Handle {}
@@ -63,7 +69,8 @@ impl Gpu {
 
     /// The N of `/dev/nvidiaN`.
     pub fn minor(&self) -> Result<u32> {
-        get!(self.table, nvmlDeviceGetMinorNumber, self.handle.0)
+        let minor = get!(self.table, nvmlDeviceGetMinorNumber, self.handle.0)?;
+        at_most("nvmlDeviceGetMinorNumber", minor, MOST_MINOR)
     }
 
     /// The family of products.
@@ -98,7 +105,11 @@ impl Gpu {
             &raw mut major,
             &raw mut minor
         )?;
-        Ok((major.unsigned_abs(), minor.unsigned_abs()))
+        let number = |part: i32| {
+            u32::try_from(part)
+                .map_err(|_| NvmlError::nonsense("nvmlDeviceGetCudaComputeCapability"))
+        };
+        Ok((number(major)?, number(minor)?))
     }
 
     /// PCI address as NVML writes it, `00000000:1B:00.0`.
@@ -129,6 +140,7 @@ impl Gpu {
         let mut memory: sys::nvmlMemory_v2_t = unsafe { std::mem::zeroed() };
         memory.version = versioned::<sys::nvmlMemory_v2_t>(2);
         call!(self.table, nvmlDeviceGetMemoryInfo_v2, self.handle.0, &raw mut memory)?;
+        at_most("nvmlDeviceGetMemoryInfo_v2", memory.total, MOST_MEMORY)?;
         Ok(memory)
     }
 
@@ -137,8 +149,9 @@ impl Gpu {
         // SAFETY: integers, for which all zeros is a value.
         let mut memory: sys::nvmlMemory_t = unsafe { std::mem::zeroed() };
         let asked = call!(self.table, nvmlDeviceGetMemoryInfo, self.handle.0, &raw mut memory);
-        let memory = Memory { total: memory.total, used: memory.used };
-        Ok(asked.optional()?.map(|()| memory))
+        let Some(()) = asked.optional()? else { return Ok(None) };
+        at_most("nvmlDeviceGetMemoryInfo", memory.total, MOST_MEMORY)?;
+        Ok(Some(Memory { total: memory.total, used: memory.used }))
     }
 }
 

@@ -11,7 +11,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     Result,
-    error::{LoadError, NvmlError},
+    error::{LoadError, NvmlError, at_most},
     event::EventSet,
     gpu::Gpu,
 };
@@ -73,10 +73,16 @@ macro_rules! get_text {
         $crate::library::call!(
             $table, $function $(, $argument)*, buffer.as_mut_ptr(), $crate::library::TextBuffer::SIZE
         )
-        .map(|()| buffer.text())
+        .and_then(|()| {
+            let call = stringify!($function);
+            buffer.text().ok_or_else(|| $crate::error::NvmlError::nonsense(call))
+        })
     }};
 }
 pub(crate) use get_text;
+
+/// More GPUs than a machine has: the driver's device nodes have the minor numbers of one byte.
+const MOST_GPUS: u32 = 256;
 
 /// Room for any text that NVML gives; its own limits are 96 bytes and less.
 pub(crate) struct TextBuffer([c_char; Self::SIZE as usize]);
@@ -127,7 +133,8 @@ impl Nvml {
 
     /// How many GPUs the driver knows, those that fail included.
     pub fn gpu_count(&self) -> Result<u32> {
-        get!(self.table, nvmlDeviceGetCount_v2)
+        let count = get!(self.table, nvmlDeviceGetCount_v2)?;
+        at_most("nvmlDeviceGetCount_v2", count, MOST_GPUS)
     }
 
     /// The GPU at a position below [`Self::gpu_count`]; NVML orders them by PCI address.
@@ -182,8 +189,10 @@ impl TextBuffer {
         self.0.as_mut_ptr()
     }
 
-    pub(crate) fn text(&self) -> String {
-        text_in(&self.0)
+    /// The text, if it has an end and is one.
+    pub(crate) fn text(&self) -> Option<String> {
+        let bytes = self.0.map(|unit| u8::from_ne_bytes(unit.to_ne_bytes()));
+        CStr::from_bytes_until_nul(&bytes).ok()?.to_str().ok().map(str::to_owned)
     }
 }
 

@@ -4,7 +4,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     Result,
-    error::{NvmlError, Optional as _},
+    error::{NvmlError, Optional as _, at_most},
     gpu::Gpu,
     library::{call, get},
 };
@@ -54,6 +54,9 @@ pub struct MigShare {
     pub memory_mib: u64,
 }
 
+/// More than any GPU is cut to, which is eight for now.
+const MOST_INSTANCES: u32 = 256;
+
 impl Gpu {
     /// Whether the GPU is cut into instances now.
     pub fn mig_mode(&self) -> Result<MigMode> {
@@ -95,7 +98,8 @@ impl Gpu {
     /// The instances, in NVML's order, each with its own error. Positions that hold none, or hold
     /// none any more, are skipped.
     pub fn mig_instances(&self) -> Result<Vec<Result<MigInstance>>> {
-        let places: u32 = get!(self.table, nvmlDeviceGetMaxMigDeviceCount, self.handle.0)?;
+        let places = get!(self.table, nvmlDeviceGetMaxMigDeviceCount, self.handle.0)?;
+        let places = at_most("nvmlDeviceGetMaxMigDeviceCount", places, MOST_INSTANCES)?;
         let there = |instance: &Result<MigInstance>| {
             !instance.as_ref().is_err_and(|error| error.is_absent())
         };

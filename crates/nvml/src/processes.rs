@@ -2,10 +2,15 @@
 
 use nvml_wrapper_sys::bindings as sys;
 
-use crate::{Result, gpu::Gpu, library::call};
+use crate::{Result, error::at_most, gpu::Gpu, library::call};
 
 /// Room for as many processes as a GPU has as a rule.
 const USUAL: u32 = 32;
+
+/// More than any GPU has contexts for.
+const MOST: u32 = 1 << 16;
+
+const CALL: &str = "nvmlDeviceGetComputeRunningProcesses_v3";
 
 impl Gpu {
     /// The processes that compute on it, or in this MIG device, by their numbers on the host. Drivers before
@@ -16,7 +21,9 @@ impl Gpu {
             let (count, asked) = self.computing_up_to(room);
             match asked {
                 // Others have come since it was last asked.
-                Err(error) if error.is_too_small() && count > room => room = count + USUAL,
+                Err(error) if error.is_too_small() && count > room => {
+                    room = at_most(CALL, count, MOST)? + USUAL;
+                }
                 asked => return asked,
             }
         }

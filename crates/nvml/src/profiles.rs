@@ -4,7 +4,7 @@ use nvml_wrapper_sys::bindings as sys;
 
 use crate::{
     MigShare, Result,
-    error::Optional as _,
+    error::{Optional as _, at_most},
     gpu::{Gpu, versioned},
     library::{call, get, text_in},
 };
@@ -37,6 +37,9 @@ pub struct MigPlacement {
 /// profile, and the bindings' count ends where their header did.
 const PROFILES: u32 = 32;
 
+/// More than any GPU has places for instances of one profile.
+const MOST_PLACES: u32 = 256;
+
 impl Gpu {
     /// Every profile that the GPU can be cut to, those with media extensions included; none where it
     /// cannot do MIG, or its driver does not name profiles (before R510).
@@ -59,8 +62,9 @@ impl Gpu {
             profile_id,
             std::ptr::null_mut()
         )?;
+        let most = at_most("nvmlDeviceGetGpuInstancePossiblePlacements_v2", count, MOST_PLACES)?;
         let nowhere = sys::nvmlGpuInstancePlacement_t { start: 0, size: 0 };
-        let mut places = vec![nowhere; count as usize];
+        let mut places = vec![nowhere; most as usize];
         call!(
             self.table,
             nvmlDeviceGetGpuInstancePossiblePlacements_v2,

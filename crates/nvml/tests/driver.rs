@@ -104,6 +104,43 @@ fn every_simulated_driver_answers_everything() {
 }
 
 #[test]
+fn garbage_is_an_error_and_never_a_value() {
+    let (_folder, machine) = machine("dgx-h100");
+    let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");
+    let gpu = nvml.gpu(3).expect("a GPU");
+    machine.inject(&Fault::Garbage { gpu: 3 }).expect("injected");
+    let told = [
+        gpu.uuid().map(drop),
+        gpu.name().map(drop),
+        gpu.serial().map(drop),
+        gpu.minor().map(drop),
+        gpu.compute_capability().map(drop),
+        gpu.memory().map(drop),
+        gpu.memory_used().map(drop),
+        gpu.mig_instances().map(drop),
+        gpu.mig_placements(0).map(drop),
+        gpu.computing().map(drop),
+        gpu.utilization().map(drop),
+        gpu.temperature_celsius().map(drop),
+        gpu.power_milliwatts().map(drop),
+        gpu.energy_millijoules().map(drop),
+    ];
+    for told in told {
+        let error = told.expect_err("no sense");
+        assert!(error.to_string().ends_with("the answer makes no sense"), "{error}");
+    }
+    // Of these every number is a value; they must end.
+    assert_eq!(gpu.architecture(), Ok(None));
+    assert_eq!(gpu.nvlinks_up(), Ok(Vec::new()));
+    assert_eq!(gpu.nvlink_generation(0), None);
+    machine.inject(&Fault::Recover { gpu: 3 }).expect("injected");
+    assert!(gpu.uuid().expect("a UUID").starts_with("GPU-"));
+    let other = nvml.gpu(4).expect("a GPU");
+    machine.inject(&Fault::Garbage { gpu: 3 }).expect("injected");
+    assert!(other.uuid().expect("a UUID").starts_with("GPU-"), "the others are as ever");
+}
+
+#[test]
 fn a_compute_mode_is_set_for_one_gpu_and_stays() {
     let (_folder, machine) = machine("dgx-h100");
     let nvml = Nvml::load(&machine.nvml_library()).expect("loaded");

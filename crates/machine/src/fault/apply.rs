@@ -1,7 +1,7 @@
 //! What a fault does to the model: a pure change of state.
 
 use super::{Fault, HappeningError};
-use crate::state::{EventKind, Gpu, Live, Model, RemappedRows};
+use crate::state::{Defect, EventKind, Gpu, Live, Model, RemappedRows};
 
 /// `NVML_ERROR_UNKNOWN`.
 const UNKNOWN: u32 = 999;
@@ -98,6 +98,8 @@ impl Model {
             Fault::Slow { millis, .. } => gpu.faults.slow_ms = millis,
             Fault::MemoryKept { mib, .. } => gpu.live.memory_used_mib = mib,
             Fault::Hang { .. } => gpu.faults.hang = true,
+            Fault::Garbage { .. } => gpu.faults.defect = Some(Defect::Garbage),
+            Fault::Crash { .. } => gpu.faults.defect = Some(Defect::Crash),
             Fault::NoComputeInstance { .. } => {
                 gpu.faults.compute_instance_error = Some(UNKNOWN);
             }

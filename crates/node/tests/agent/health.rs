@@ -84,14 +84,18 @@ async fn each_kind_of_failure_has_its_reason_and_a_way_back() {
         ("lost@2", 2, Reason::Lost),
         ("error:999@3", 3, Reason::ProbeFailed),
         ("hang@4", 4, Reason::Unresponsive),
+        ("garbage@5", 5, Reason::ProbeFailed),
     ])
     .await;
 }
 
 #[tokio::test]
 async fn a_gpu_that_fails_at_the_start_hides_no_other() {
-    for (fault, reason) in [("error:999@5", Reason::ProbeFailed), ("hang@5", Reason::Unresponsive)]
-    {
+    for (fault, reason) in [
+        ("error:999@5", Reason::ProbeFailed),
+        ("hang@5", Reason::Unresponsive),
+        ("garbage@5", Reason::ProbeFailed),
+    ] {
         let world = World::new("dgx-h100");
         inject(&world, fault);
         let kubelet = world.kubelet();
@@ -105,6 +109,18 @@ async fn a_gpu_that_fails_at_the_start_hides_no_other() {
         let same = listed.keys().all(|listed| ids.iter().any(|id| id.as_str() == listed.as_str()));
         assert!(same, "the failed GPU had its own name all along: {listed:?} in {ids:?}");
     }
+}
+
+#[tokio::test]
+async fn a_gpu_that_tells_garbage_is_told_with_the_call_that_makes_no_sense() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    inject(&world, "garbage@3");
+    let state = until_trouble(&agent, 3, Reason::ProbeFailed).await;
+    let gpu = state.inventory.devices.iter().find(|device| device.index == 3).expect("listed");
+    let why = gpu.health.trouble().expect("not healthy").detail.clone();
+    assert_eq!(why, "nvmlDeviceGetUUID: the answer makes no sense");
+    counts(&kubelet, (8, 7)).await;
 }
 
 #[tokio::test]

@@ -1,9 +1,14 @@
 //! `windlass machine` as people meet it: the list, a machine with more in it, and what happens to one.
 
+use std::os::unix::process::ExitStatusExt as _;
+
 use crate::{
     USAGE,
     program::{folder, run, text},
 };
+
+/// signal(7).
+const SIGABRT: i32 = 6;
 
 #[test]
 fn the_list_has_every_machine_and_every_device_that_can_be_added() {
@@ -32,6 +37,21 @@ fn a_machine_without_nvidia_says_how_to_look_at_it_and_what_can_happen_to_it() {
     let why = text(&refused.stderr);
     assert!(why.contains("`unplug:halo`: there is no device of that name; there are"), "{why}");
     assert!(why.contains("ens1f0np0") && why.contains("hailo-1"), "{why}");
+}
+
+#[test]
+fn a_driver_that_crashes_ends_the_process_that_asks_and_not_the_next() {
+    let folder = folder();
+    let dir = folder.path().join("m");
+    let dir = dir.to_str().expect("text");
+    assert!(run(&["machine", "create", dir, "--machine", "dgx-h100"]).status.success());
+    assert!(run(&["machine", "fault", dir, "crash@3"]).status.success());
+    let (host, library) = (format!("{dir}/host"), format!("{dir}/libnvidia-ml.so.1"));
+    let ask = || run(&["devices", "--host-root", &host, "--nvml-library", &library]);
+    assert_eq!(ask().status.signal(), Some(SIGABRT));
+    let next = ask();
+    assert!(next.status.success(), "{}", text(&next.stderr));
+    assert!(text(&next.stdout).contains("GPU3"), "{}", text(&next.stdout));
 }
 
 #[test]

@@ -33,6 +33,9 @@ pub(super) struct Probe {
     pub(super) watch_in: Option<NumberedSet>,
 }
 
+/// The devices of a GPU, if they are described anew, and why single ones cannot be used.
+type Description = (Option<Vec<Device>>, BTreeMap<DeviceId, String>);
+
 /// What a probe that came back brings.
 pub(super) struct Probed {
     pub(super) facts: GpuFacts,
@@ -67,7 +70,7 @@ impl Probe {
         let facts = self.facts(gpu, &uuid, mig)?;
         let unchanged = self.settled && self.known.as_ref() == Some(&facts);
         let (described, obstacles) =
-            if unchanged { (None, BTreeMap::new()) } else { self.describe(&facts) };
+            if unchanged { (None, BTreeMap::new()) } else { self.describe(&facts)? };
         let trouble = facts.conditions.trouble(&facts.links);
         Ok(Probed { facts, described, obstacles, trouble, uncorrected_errors, watched_in })
     }
@@ -116,17 +119,15 @@ impl Probe {
         read.ok()
     }
 
-    fn describe(&self, facts: &GpuFacts) -> (Option<Vec<Device>>, BTreeMap<DeviceId, String>) {
+    fn describe(&self, facts: &GpuFacts) -> Result<Description, NvmlError> {
         let describe = Describe { host: &self.host, driver: &self.driver, now: self.moment.now };
-        let described = describe.gpu(self.index, facts);
+        let nameless = || NvmlError::nonsense("nvmlDeviceGetUUID");
+        let described = describe.gpu(self.index, facts).ok_or_else(nameless)?;
         let obstacle =
             |part: &InstanceFacts| Some((part.uuid.parse().ok()?, describe.obstacle(facts, part)?));
         let whole = facts.minor.is_none().then(|| facts.uuid.parse().ok()).flatten();
         let whole = whole.map(|id| (id, NO_NODE.to_owned()));
         let obstacles = facts.instances().iter().filter_map(obstacle).chain(whole).collect();
-        if described.is_none() {
-            tracing::error!(name = facts.uuid, "the driver gives a GPU a name that is none");
-        }
-        (described, obstacles)
+        Ok((Some(described), obstacles))
     }
 }

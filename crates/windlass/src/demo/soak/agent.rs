@@ -120,7 +120,11 @@ impl Agent {
 
     /// The same, of one whose sockets are closed and that is on its way out.
     pub(super) async fn ends_soon(&mut self) -> Option<String> {
-        Some(self.process.end_within(WAY_OUT).await?.to_string())
+        self.ends_within(WAY_OUT).await
+    }
+
+    pub(super) async fn ends_within(&mut self, limit: Duration) -> Option<String> {
+        Some(self.process.end_within(limit).await?.to_string())
     }
 
     pub(super) fn last_words(&self) -> String {

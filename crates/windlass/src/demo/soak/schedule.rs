@@ -70,13 +70,15 @@ pub(super) enum Blow {
     DriverReplaced,
     /// A GPU is broken until a later step.
     GpuBroken { which: usize, how: Break },
+    /// The driver's library ends the agent's process at the next call to a GPU.
+    DriverCrashes { which: usize },
     /// A broken GPU is reset.
     GpuReset { which: usize },
     /// A GPU answers late, and late again.
     GpuSlow { which: usize, by: Duration },
     /// The driver tells of so many errors of a GPU at once.
     XidStorm { which: usize, events: usize },
-    /// A GPU vanishes, and comes back with another index and another minor number.
+    /// A GPU vanishes, so that others have other indices, and comes back with another minor number.
     GpuRenumbered { which: usize },
     /// The API server does something to the agent, while pods come.
     Server { what: Mischief, gpus: usize },
@@ -92,6 +94,8 @@ pub(super) enum Break {
     Hang,
     /// They return `NVML_ERROR_IRQ_ISSUE`.
     Error,
+    /// They succeed, and write garbage.
+    Garbage,
 }
 
 /// What a kubelet does that does not register.
@@ -118,7 +122,7 @@ const MOST_GPUS: usize = 3;
 const STORM: usize = 10_000;
 
 /// Each blow has so many chances of these; one that takes ten seconds to recover from has one.
-const BLOWS: usize = 41;
+const BLOWS: usize = 43;
 
 /// Where there are claims, so many more are about them.
 const CLAIM_BLOWS: usize = 20;
@@ -171,15 +175,15 @@ impl Schedule {
             25..27 => Blow::DiskFull { gpus: self.gpus() },
             27 => Blow::CdiFolderRemoved,
             28 => Blow::DriverReplaced,
-            29..34 => Blow::GpuBroken {
-                which,
-                how: [Break::Lost, Break::Hang, Break::Error][self.chance.below(3)],
-            },
+            29..34 => {
+                Blow::GpuBroken { which, how: Break::ALL[self.chance.below(Break::ALL.len())] }
+            }
             34..38 => Blow::GpuReset { which },
             38 => Blow::GpuSlow { which, by: self.up_to_ms(300) },
             39 => Blow::XidStorm { which, events: STORM },
             40 => Blow::GpuRenumbered { which },
-            41..45 => Blow::AgentKilledAtPrepare { gpus: self.gpus(), after: self.a_moment() },
+            41..43 => Blow::DriverCrashes { which },
+            43..47 => Blow::AgentKilledAtPrepare { gpus: self.gpus(), after: self.a_moment() },
             _ => Blow::Server {
                 what: Mischief::ALL[self.chance.below(Mischief::ALL.len())],
                 gpus: self.gpus(),
@@ -214,6 +218,12 @@ impl Iterator for Schedule {
     }
 }
 
+// === impl Break ===
+
+impl Break {
+    const ALL: [Self; 4] = [Self::Lost, Self::Hang, Self::Error, Self::Garbage];
+}
+
 // === impl Blow ===
 
 impl Blow {
@@ -224,6 +234,7 @@ impl Blow {
             Self::AgentKilled
                 | Self::AgentKilledAtWrite { .. }
                 | Self::AgentKilledAtPrepare { .. }
+                | Self::DriverCrashes { .. }
                 | Self::NoticesLost
                 | Self::KubeletRestarts { .. }
                 | Self::PluginFolderRemoved
@@ -257,6 +268,8 @@ impl Blow {
             Self::GpuBroken { how: Break::Lost, .. } => "GPU lost",
             Self::GpuBroken { how: Break::Hang, .. } => "GPU hangs",
             Self::GpuBroken { how: Break::Error, .. } => "GPU fails",
+            Self::GpuBroken { how: Break::Garbage, .. } => "GPU tells garbage",
+            Self::DriverCrashes { .. } => "driver crashes the agent",
             Self::GpuReset { .. } => "GPU reset",
             Self::GpuSlow { .. } => "GPU slow",
             Self::XidStorm { .. } => "XID storm",
@@ -294,7 +307,7 @@ mod tests {
     fn every_kind_of_blow_comes_in_a_few_thousand_steps() {
         let kinds = |ways| kinds(Schedule::new(1, ways).take(5_000));
         let (plugin, both) = (kinds(Ways::DevicePlugin), kinds(Ways::Both));
-        assert_eq!((plugin.len(), both.len()), (23, 38), "{both:?}");
+        assert_eq!((plugin.len(), both.len()), (25, 40), "{both:?}");
         assert!(both.is_superset(&plugin));
     }
 }

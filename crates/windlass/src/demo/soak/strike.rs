@@ -39,7 +39,7 @@ const FILES: usize = 10_000;
 const FALLEN_OFF: u64 = 79;
 
 /// `NVML_ERROR_IRQ_ISSUE`.
-const IRQ_ISSUE: u32 = 15;
+const IRQ_ISSUE: u32 = 11;
 
 // === impl Run ===
 
@@ -47,6 +47,10 @@ impl Run {
     /// Strikes, and waits for the recovery. What does not fit now, such as the reset of a GPU where none
     /// is broken, is left out.
     pub(super) async fn strike(&mut self, blow: &Blow) -> Result<()> {
+        // What a claim let go a moment ago is told to be unhealthy still, which is no word on what breaks now.
+        let begun = self.rig.settled(RECOVERY_LIMIT).await;
+        let (before_it, after) = ("the steps before a fault", RECOVERY_LIMIT);
+        begun.map_err(|left| Broken::NotBack { blow: before_it, after, left })?;
         let before = self.rig.registrations();
         let Some(ended) = self.befall(blow).await? else { return Ok(()) };
         let left = || RECOVERY_LIMIT.saturating_sub(ended.elapsed());
@@ -89,6 +93,7 @@ impl Run {
             Blow::CdiFolderRemoved => self.remove_documents()?,
             Blow::DriverReplaced => self.replace_driver().await?,
             Blow::GpuBroken { which, how } => return self.break_gpu(which, how),
+            Blow::DriverCrashes { which } => return self.crash(which).await,
             Blow::GpuReset { which } => return self.reset_gpu(which),
             Blow::GpuSlow { which, by } => return self.slow_gpu(which, by).await,
             Blow::XidStorm { which, events } => return self.storm(which, events).await,
@@ -272,8 +277,20 @@ impl Run {
             Break::Lost => Fault::Lost { gpu },
             Break::Hang => Fault::Hang { gpu },
             Break::Error => Fault::Error { gpu, code: IRQ_ISSUE },
+            Break::Garbage => Fault::Garbage { gpu },
         })?;
         self.rig.breaks(&found.uuid);
+        Ok(Some(Instant::now()))
+    }
+
+    /// The agent ends by itself, at the next probe at the latest, and its next process is not ended.
+    async fn crash(&mut self, which: usize) -> Result<Option<Instant>> {
+        let Some(Found { index: gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
+        self.rig.agent_is_away();
+        self.rig.machine.inject(&Fault::Crash { gpu })?;
+        let ended = self.rig.agent.ends_within(RECOVERY_LIMIT).await;
+        ended.context("the driver's library did not end the agent")?;
+        self.replace_agent().await?;
         Ok(Some(Instant::now()))
     }
 
@@ -337,7 +354,8 @@ impl Run {
         self.rig.machine.update(|model| {
             let highest = model.gpus.iter().map(|gpu| gpu.minor).max().unwrap_or(0);
             let minor = highest.max(found.minor) + 1;
-            model.gpus.push(Gpu { minor, ..found.clone() });
+            // NVML's order is that of PCI addresses, of which the kernel module's list makes names for the nameless.
+            model.gpus.insert(index, Gpu { minor, ..found.clone() });
         })?;
         Ok(Some(Instant::now()))
     }
