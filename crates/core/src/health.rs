@@ -398,6 +398,20 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_set_back_between_two_lives_costs_one_quiet_period_and_one_set_forward_still_takes_a_probe()
+     {
+        let mut earlier = HealthTracker::new(QUIET, at(0));
+        earlier.observe(&xid(), at(1_000));
+        let back = HealthTracker::resume(earlier.record(), QUIET, at(10));
+        assert_eq!(back.recovers_at(), Some(at(70)), "not an hour later");
+        assert_eq!(back.health().since, at(10), "nothing is dated to the future");
+        let mut forward = HealthTracker::resume(earlier.record(), QUIET, at(1_000_000));
+        assert_eq!(forward.health().state, HealthState::Unhealthy, "time alone mends nothing");
+        forward.observe(&Observation::Passed, at(1_000_000));
+        assert!(forward.health().is_healthy());
+    }
+
+    #[test]
     fn after_a_reboot_evidence_is_history_and_no_reason_to_wait() {
         let mut earlier = HealthTracker::new(QUIET, at(0));
         earlier.observe(&xid(), at(10));
