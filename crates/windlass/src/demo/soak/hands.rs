@@ -131,9 +131,26 @@ fn in_hands(of: impl Iterator<Item = (Hand, BTreeSet<String>)>) -> Hands {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use windlass_kubelet_sim::PreparedDevice;
+    use windlass_kubelet_sim::{ContainerStatus, PodPhase, PodStatus, PreparedDevice};
 
-    use super::{super::invariant::tests::pods, *};
+    use super::*;
+
+    /// A node whose pods have these devices through the device plugin.
+    fn pods(of: &[(&str, &[&str])]) -> NodeStatus {
+        let pod = |(uid, ids): &(&str, &[&str])| {
+            let ids = ids.iter().map(|id| (*id).to_owned()).collect();
+            let devices = [("nvidia.com/gpu".to_owned(), [(0, ids)].into())].into();
+            let container = ContainerStatus { devices, ..ContainerStatus::default() };
+            let pod = PodStatus {
+                name: (*uid).to_owned(),
+                namespace: "default".to_owned(),
+                phase: PodPhase::Admitted,
+                containers: [("main".to_owned(), container)].into(),
+            };
+            ((*uid).to_owned(), pod)
+        };
+        NodeStatus { pods: of.iter().map(pod).collect(), ..NodeStatus::default() }
+    }
 
     /// A node on which a pod of this UID has the devices of a claim of that one.
     fn with_claim(

@@ -155,7 +155,7 @@ fn within(took: Duration, limit: Duration) -> Result<(), ()> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use windlass_kubelet_sim::{ContainerStatus, Device, PodPhase, ResourceStatus};
 
     use super::*;
@@ -163,7 +163,7 @@ pub(super) mod tests {
     const RESOURCE: &str = "nvidia.com/gpu";
 
     /// A node whose pods hold these devices.
-    pub(in super::super) fn pods(of: &[(&str, &[&str])]) -> NodeStatus {
+    fn pods(of: &[(&str, &[&str])]) -> NodeStatus {
         let pod = |(name, ids): &(&str, &[&str])| {
             let ids = ids.iter().map(|id| (*id).to_owned()).collect();
             let devices = [(RESOURCE.to_owned(), [(0, ids)].into())].into();

@@ -25,8 +25,9 @@ use super::{
 };
 
 /// How soon after a fault's end all must be as it should be: a `Register` that is not answered is given up
-/// after fifteen seconds, and a driver that hangs takes ten to be left behind.
-pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(30);
+/// after fifteen seconds, a driver that hangs takes ten to be left behind, and a GPU that fails again and again has to
+/// be quiet for 32 times as long as at first, which is a second here.
+pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(45);
 
 /// How long what is away stays so.
 const ABSENCE: Duration = Duration::from_millis(500);
