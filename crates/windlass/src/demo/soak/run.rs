@@ -15,6 +15,7 @@ use super::{
     invariant::{self, Broken},
     rig::Rig,
     schedule::{Schedule, Step},
+    strike::RECOVERY_LIMIT,
     tally::Tally,
     tell::Told,
 };
@@ -154,9 +155,9 @@ impl Run {
             self.rig.is_mended(&found.gpu.uuid);
             self.rig.machine.inject(&Fault::Recover { gpu: found.index })?;
         }
-        let settled = self.rig.settled(START_LIMIT).await;
+        let settled = self.rig.settled(RECOVERY_LIMIT).await;
         let blow = "the end";
-        settled.map_err(|left| Broken::NotBack { blow, after: START_LIMIT, left })?;
+        settled.map_err(|left| Broken::NotBack { blow, after: RECOVERY_LIMIT, left })?;
         self.no_claim_is_left().await?;
         // Which takes time that a short soak does not have.
         if lasts >= WAIT_LIMIT {
