@@ -146,7 +146,7 @@ fn keep(
     let partitions = partitions.expect("NVIDIA's is built in");
     let snapshots = start(sources, parts);
     let (daemons, mps) = supervise(config, &news, parts);
-    let (inquirer, holders) = holders::inquiry(&config.kubelet_dir);
+    let (inquirer, holders) = holders::inquiry(&config.kubelet_dir, ledger.clone());
     parts.add("pod resources", inquirer.run(parts.token()));
 
     let (care, demand) = watch::channel(Arc::default());
