@@ -67,7 +67,6 @@ use crate::{
     host::Host,
     ledger::Ledger,
     metrics::HandoverMetrics,
-    nvidia_smi::NvidiaSmi,
     partitions::PartitionDesk,
 };
 
@@ -86,7 +85,6 @@ pub(crate) struct Tidings {
     pub(crate) ledger: watch::Receiver<Ledger>,
     /// Where NVIDIA's driver is asked about GPUs.
     pub(crate) gpus: PartitionDesk,
-    pub(crate) nvidia_smi: NvidiaSmi,
     /// Notified of each change of a state.
     pub(crate) news: Arc<Notify>,
 }
@@ -342,16 +340,13 @@ impl Handovers {
     fn begin(&mut self, id: &DeviceId, work: Work) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         slot.is_worked_on = true;
-        let care = slot.care();
         let bench = Bench {
             device: id.clone(),
-            folder: care.folder.clone(),
+            care: slot.care(),
             host: self.ground.host.clone(),
             writing: slot.writing.clone(),
             asking: slot.asking.clone(),
             gpus: self.tidings.gpus.clone(),
-            nvidia_smi: self.tidings.nvidia_smi.clone(),
-            bound: care.bound,
         };
         let on_disk = recorded(self.written.clone(), self.newest.borrow().0);
         let (id, limit) = (id.clone(), self.ground.limits.prepare_deadline);
@@ -360,7 +355,7 @@ impl Handovers {
             let timer = metrics.begin(work.name());
             let done = async {
                 on_disk.await?;
-                do_work(&bench, &care, work, limit).await
+                do_work(&bench, work, limit).await
             };
             Event::Worked(id, timer.end(done.await))
         });
