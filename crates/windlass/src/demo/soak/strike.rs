@@ -47,12 +47,12 @@ impl Run {
     /// Strikes, and waits for the recovery. What does not fit now, such as the reset of a GPU where none
     /// is broken, is left out.
     pub(super) async fn strike(&mut self, blow: &Blow) -> Result<()> {
-        let before = self.rig.registrations();
+        let since = self.rig.kubelet.calls().now();
         let Some(ended) = self.befall(blow).await? else { return Ok(()) };
         let left = || RECOVERY_LIMIT.saturating_sub(ended.elapsed());
         let mut outcome = Ok(());
         if blow.takes_a_registration() {
-            outcome = self.rig.registered_since(before, left()).await;
+            outcome = self.rig.registered_since(since, left()).await;
         }
         if outcome.is_ok() {
             outcome = self.rig.settled(left()).await;
