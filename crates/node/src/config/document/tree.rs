@@ -41,6 +41,10 @@ pub(super) struct Key {
     pub(super) text: String,
 }
 
+/// How deep lists and maps may be in each other: each takes stack, and the deepest that means something, a file in
+/// a manifest in a list of manifests, is a dozen deep.
+const MAX_DEPTH: usize = 32;
+
 /// Parses a document; one that says nothing is an empty map.
 pub(crate) fn parse(text: &str) -> Result<Node, Remark> {
     let nothing = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
@@ -67,6 +71,7 @@ fn without_tabs(text: &str) -> Cow<'_, str> {
 /// A key that is there twice reaches the reader, which knows the line of the first.
 fn options() -> Options {
     let mut options = Options::default();
+    options.budget = serde_saphyr::budget! { max_depth: MAX_DEPTH };
     options.duplicate_keys = DuplicateKeyPolicy::PassThrough;
     options
 }

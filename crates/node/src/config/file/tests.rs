@@ -603,6 +603,14 @@ prop_compose! {
     }
 }
 
+#[test]
+fn what_is_nested_without_end_is_refused_before_the_stack_is_used_up() {
+    for (open, lines) in [("{a: ", 200), ("[", 5000), ("- ", 5000), ("{a\n: ", 100_000)] {
+        let refused = parse(&format!("sources: {}", open.repeat(lines))).expect_err(open);
+        assert!(refused.starts_with("w.yaml:"), "{open}: {refused}");
+    }
+}
+
 proptest! {
     #[test]
     fn any_policy_that_is_written_is_read_back(policy in policy()) {
