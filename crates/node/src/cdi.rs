@@ -299,7 +299,7 @@ pub fn text(document: &Spec) -> String {
 }
 
 fn write_one(path: &Path, document: &Spec) -> io::Result<()> {
-    if files::replace(path, text(document).as_bytes())? {
+    if files::replace(path, text(document).as_bytes(), files::Readers::Everyone)? {
         tracing::info!(path = %path.display(), devices = document.devices.len(), "CDI written");
     }
     Ok(())

@@ -246,7 +246,7 @@ impl DeviceInfoFile {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), DeviceInfoError> {
-    let written = files::replace(path, text.as_bytes()).map(drop);
+    let written = files::replace(path, text.as_bytes(), files::Readers::Everyone).map(drop);
     written.map_err(|error| DeviceInfoError::Unwritten {
         path: path.to_owned(),
         why: error.to_string(),

@@ -145,7 +145,8 @@ impl<T: Serialize + DeserializeOwned> KeptFile<T> {
             head: Head { version, boot, checksum: Some(checksum) },
             content: [(self.format.about, &*content)].into(),
         };
-        files::replace(&self.path, &serde_json::to_vec_pretty(&document)?).map(drop)
+        let text = serde_json::to_vec_pretty(&document)?;
+        files::replace(&self.path, &text, files::Readers::Owner).map(drop)
     }
 
     /// Moves a file that cannot be understood out of the way, for a person to look at. Blocks.

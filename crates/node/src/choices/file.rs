@@ -8,7 +8,10 @@ use std::{
 use serde::Deserialize;
 
 use super::{Remembered, memory::Lines};
-use crate::{causes, files};
+use crate::{
+    causes,
+    files::{self, Readers},
+};
 
 /// Where choices are kept.
 #[derive(Clone, Debug)]
@@ -109,7 +112,7 @@ impl ChoicesFile {
     pub(super) fn write(&self, lines: &Lines) -> io::Result<()> {
         let lines: Vec<_> = lines.iter().collect();
         let text = format!("{{\"version\":{VERSION},\"choices\":[\n{}\n]}}\n", lines.join(",\n"));
-        files::replace(&self.path, text.as_bytes()).map(drop)
+        files::replace(&self.path, text.as_bytes(), Readers::Everyone).map(drop)
     }
 }
 

@@ -56,7 +56,7 @@ impl LabelMemory {
             LabelValue::Absent => "",
             LabelValue::Value(value) => value,
         };
-        files::replace(&self.0, text.as_bytes()).map(drop)
+        files::replace(&self.0, text.as_bytes(), files::Readers::Owner).map(drop)
     }
 }
 

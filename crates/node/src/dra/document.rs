@@ -49,7 +49,8 @@ impl ClaimDocuments {
             return Ok(());
         }
         let path = self.path(uid);
-        let written = files::replace(&path, cdi::text(&document).as_bytes());
+        let written =
+            files::replace(&path, cdi::text(&document).as_bytes(), files::Readers::Everyone);
         written
             .map(drop)
             .map_err(|error| format!("cannot write CDI document {}: {error}", path.display()))

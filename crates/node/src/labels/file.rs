@@ -49,7 +49,7 @@ impl FeatureFile {
     /// Writes it, unless it says this already; its folder is made if need be. The draft beside it has a
     /// dot in front, so that node-feature-discovery does not read it.
     fn write(&self) -> Result<(), FileError> {
-        let written = files::replace(&self.path, self.content.as_bytes());
+        let written = files::replace(&self.path, self.content.as_bytes(), files::Readers::Everyone);
         if written.map_err(|source| self.error("write", source))? {
             tracing::info!(path = %self.path.display(), "labels written");
         }

@@ -65,7 +65,11 @@ impl Process {
         let process = Self { identity: seen.identity, child: Some(child) };
         let Identity { pid, started } = process.identity;
         // Unrecorded it would be lost to the next agent, so it shall not run.
-        match files::replace(record, format!("{} {started}\n", pid.as_raw_nonzero()).as_bytes()) {
+        match files::replace(
+            record,
+            format!("{} {started}\n", pid.as_raw_nonzero()).as_bytes(),
+            files::Readers::Owner,
+        ) {
             Ok(_) => Ok(process),
             Err(error) => {
                 process.signal(Signal::KILL);
