@@ -5,6 +5,8 @@ use tokio::{
     time::{Duration, timeout},
 };
 
+use windlass_core::name::{is_label, is_subdomain};
+
 use super::record::Held;
 use crate::ledger::ClaimRef;
 
@@ -70,8 +72,8 @@ impl ClaimDesk {
         wish: impl FnOnce(Reply<T>) -> Wish,
         still: String,
     ) -> Result<T, String> {
-        if !is_plain(&claim.uid) {
-            return Err(format!("claim {claim}: {:?} is no UID", claim.uid));
+        if let Some(oddity) = oddity(&claim) {
+            return Err(format!("claim {claim}: {oddity}"));
         }
         let (reply, answer) = oneshot::channel();
         let asked = async {
@@ -83,7 +85,17 @@ impl ClaimDesk {
     }
 }
 
-/// UIDs are parts of file names.
+/// What of a claim's names is none. They become parts of the API server's paths, and the UID of a file's name.
+fn oddity(ClaimRef { namespace, name, uid }: &ClaimRef) -> Option<String> {
+    [
+        (is_label(namespace), namespace, "namespace"),
+        (is_subdomain(name), name, "name of a claim"),
+        (is_plain(uid), uid, "UID"),
+    ]
+    .into_iter()
+    .find_map(|(is_one, text, what)| (!is_one).then(|| format!("{text:?} is no {what}")))
+}
+
 fn is_plain(uid: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     (1..=LONGEST_UID).contains(&uid.len()) && uid.bytes().all(is_letter)

@@ -8,6 +8,7 @@ mod admin;
 mod conditions;
 mod documents;
 mod health;
+mod hostile;
 mod labels;
 mod lifecycle;
 mod memory;

@@ -11,6 +11,7 @@ mod common {
 
 mod anew;
 mod claims;
+mod hostile;
 mod kubelet;
 mod life;
 mod life_rig;

@@ -1,0 +1,126 @@
+//! Requests that no kubelet sends: the agent refuses them in words, in time, and touches nothing for them.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use proptest::{
+    collection::vec, prelude::*, sample::select, strategy::ValueTree as _, test_runner::TestRunner,
+};
+use prost::Message as _;
+use tokio::time::timeout;
+use tonic::{Code, Status};
+use windlass_kubelet_api::deviceplugin::{
+    AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest,
+    PreStartContainerRequest, PreferredAllocationRequest,
+};
+
+use crate::world::{GPU, LIMIT, World, client, gpu_id};
+
+/// Names that are none, and some that lead elsewhere.
+const HOSTILE: [&str; 14] = [
+    "",
+    ".",
+    "..",
+    "../..",
+    "../../etc/shadow",
+    "/dev/mem",
+    "GPU-0/../../x",
+    "GPU-0\0",
+    "GPU-0\nNAME=x",
+    "void,all",
+    "all",
+    "*",
+    "GPU-0::18446744073709551616",
+    "\u{202e}\u{0}é",
+];
+
+/// How many requests of each kind.
+const ROUNDS: usize = 60;
+
+/// Ids: hostile ones, and sometimes one that the node has.
+fn ids(known: &str) -> impl Strategy<Value = Vec<String>> + use<> {
+    let known = known.to_owned();
+    let one = prop_oneof![
+        4 => select(&HOSTILE[..]).prop_map(ToOwned::to_owned),
+        1 => Just(known),
+        1 => any::<String>(),
+        1 => "[a-z]{4000}",
+    ];
+    vec(one, 0..6)
+}
+
+/// All that is below a folder but sockets and what is in the machine.
+fn tree(folder: &Path) -> BTreeSet<PathBuf> {
+    let (mut waiting, mut found) = (vec![folder.to_owned()], BTreeSet::new());
+    while let Some(path) = waiting.pop() {
+        let entries = fs::read_dir(&path).into_iter().flatten().flatten().map(|it| it.path());
+        for path in entries.filter(|path| !path.ends_with("machine")) {
+            found.insert(path.clone());
+            waiting.push(path);
+        }
+    }
+    found
+}
+
+/// An answer is a refusal with words, whoever is to blame.
+fn refused<T>(answer: Result<T, Status>, request: &dyn std::fmt::Debug) {
+    let Err(status) = answer else { return };
+    let expected = [Code::InvalidArgument, Code::FailedPrecondition];
+    assert!(expected.contains(&status.code()), "{request:?}: {status:?}");
+    assert!(status.message().len() > 10, "{request:?}: {status:?}");
+}
+
+#[tokio::test]
+async fn requests_with_hostile_ids_are_refused_in_words_and_touch_nothing() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    let mut plugin = client(&kubelet, GPU).await;
+    let known = gpu_id(&agent, 0);
+    let container = ContainerAllocateRequest { devices_ids: vec![known.clone()] };
+    let good = AllocateRequest { container_requests: vec![container] };
+    let first = plugin.allocate(good.clone()).await.expect("allocated").into_inner();
+    let before = tree(world.path());
+    let mut runner = TestRunner::deterministic();
+    let drawn = (ids(&known), ids(&known), any::<i32>());
+    let attack = async {
+        for _ in 0..ROUNDS {
+            let (ids, others, size) = drawn.new_tree(&mut runner).expect("drawn").current();
+            let container = ContainerAllocateRequest { devices_ids: ids.clone() };
+            let request = AllocateRequest { container_requests: vec![container] };
+            match plugin.allocate(request.clone()).await {
+                Ok(_) => {
+                    assert_eq!(
+                        ids,
+                        std::slice::from_ref(&known),
+                        "only what is there is allocated"
+                    );
+                }
+                answer => refused(answer, &request),
+            }
+            let request = PreStartContainerRequest { devices_ids: ids.clone() };
+            refused(plugin.pre_start_container(request.clone()).await, &request);
+            let container = ContainerPreferredAllocationRequest {
+                available_device_i_ds: ids,
+                must_include_device_i_ds: others,
+                allocation_size: size,
+            };
+            let request = PreferredAllocationRequest { container_requests: vec![container] };
+            refused(plugin.get_preferred_allocation(request.clone()).await, &request);
+        }
+    };
+    timeout(LIMIT, attack).await.expect("every request is answered soon");
+    let last = plugin.allocate(good).await.expect("allocated").into_inner();
+    assert_eq!(last.encode_to_vec(), first.encode_to_vec());
+    let after = tree(world.path());
+    let new: Vec<_> = after.difference(&before).filter(|path| !is_choice(path)).collect();
+    assert!(new.is_empty(), "{new:?}");
+    agent.stop().await;
+}
+
+/// What was preferred is remembered.
+fn is_choice(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "choices.json" || name == ".choices.json.draft")
+}
