@@ -105,7 +105,8 @@ impl ApiServer {
     pub fn away(settings: Settings) -> Self {
         let Settings { minor, off, seed } = settings;
         let store = Store::new(seed);
-        let world = World { store, log: Vec::new(), faults: Vec::new(), off, minor };
+        let (log, refused, faults) = (Vec::new(), Vec::new(), Vec::new());
+        let world = World { store, log, refused, faults, off, minor };
         let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)));
         let address = socket.local_addr().expect("a bound socket has an address");
         let world = watch::Sender::new(world);

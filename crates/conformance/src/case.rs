@@ -19,6 +19,15 @@ pub struct Case {
     pub(crate) check: Check,
 }
 
+/// A way in which a program offers devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Api {
+    /// As resources, by the device plugin API.
+    DevicePlugin,
+    /// To claims, by Dynamic Resource Allocation.
+    Dra,
+}
+
 /// Finds out on a stage of its own, where the kubelet runs and the program has not been started.
 pub(crate) type Check = for<'a> fn(&'a mut Stage) -> Checking<'a>;
 
@@ -67,6 +76,15 @@ pub enum Verdict {
     Fail,
     /// It offers nothing that the sentence is about.
     NotApplicable,
+}
+
+// === impl Case ===
+
+impl Case {
+    /// What it is about: the letter of the id says so.
+    pub(crate) fn api(&self) -> Api {
+        if self.id.starts_with('D') { Api::Dra } else { Api::DevicePlugin }
+    }
 }
 
 /// Fails the case.

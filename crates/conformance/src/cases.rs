@@ -1,10 +1,12 @@
 //! The catalogue. The letter of an id is the part of the API, and each part has a file.
 //!
-//! Sources name files below `pkg/kubelet` of Kubernetes 1.36 where they begin with `cm/`.
+//! Sources name files below `pkg/kubelet` of Kubernetes 1.36 where they begin with `cm/`
+//! or `pluginmanager/`.
 
 mod again;
 mod allocate;
 mod cdi;
+mod dra;
 mod fault;
 mod grant;
 mod life;
@@ -29,6 +31,13 @@ pub fn catalogue() -> Vec<Case> {
         pods::CASES,
         wire::CASES,
         life::CASES,
+        dra::registration::CASES,
+        dra::slices::CASES,
+        dra::prepare::CASES,
+        dra::refuse::CASES,
+        dra::unprepare::CASES,
+        dra::health::CASES,
+        dra::life::CASES,
     ]
     .concat()
 }

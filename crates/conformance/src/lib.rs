@@ -5,12 +5,14 @@
 //!  catalogue ──> run ──> one Stage for each case ──> Finding ──> Report
 //!                          ├ a folder
 //!                          ├ an embedded kubelet in it, which the case restarts, refuses, cuts
+//!                          ├ an embedded API server, for drivers, which the case slows and stops
 //!                          └ the program, which the case starts, calls and kills
 //! ```
 //!
 //! # Flow
 //!
-//! A [`Subject`] says how the program is started. [`run`] plays cases of the [`catalogue`] and tells each
+//! A [`Subject`] says how the program is started. [`run`] starts it once, where the command can be that of a
+//! driver, and leaves out what the program does not offer. Then it plays cases of the [`catalogue`] and tells each
 //! [`Finding`] as it comes; the [`Report`] has all of them in the catalogue's order.
 //!
 //! # Guarantees
@@ -21,12 +23,13 @@
 //!
 //! # Assumptions
 //!
-//! What the embedded kubelet does is what a real one does; its own documentation says where that ends.
+//! What embedded kubelet and API server do is what real ones do; their own documentation says where that ends.
 
 mod case;
 mod cases;
 mod clients;
-mod process;
+mod offers;
+pub mod process;
 mod report;
 mod run;
 mod stage;

@@ -22,7 +22,7 @@ const KEPT: usize = 12;
 
 /// A running program. Dropping it kills it and all it started in its group.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     child: Child,
     group: Pid,
     said: Arc<Mutex<VecDeque<String>>>,
@@ -31,23 +31,23 @@ pub(crate) struct Process {
 
 /// What the processes of a group have at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
+pub struct Usage {
     /// Open descriptors.
-    pub(crate) descriptors: usize,
+    pub descriptors: usize,
     /// Resident memory, in KiB (`VmRSS` of proc(5)).
-    pub(crate) resident_kib: u64,
+    pub resident_kib: u64,
     /// Threads.
-    pub(crate) threads: u64,
+    pub threads: u64,
     /// Processor time so far, in clock ticks of 10 ms (`utime` and `stime` of proc(5); `USER_HZ` is 100 on
     /// every architecture that has a kubelet).
-    pub(crate) ticks: u64,
+    pub ticks: u64,
 }
 
 // === impl Process ===
 
 impl Process {
     /// Starts the program in a folder.
-    pub(crate) fn start(words: &[std::ffi::OsString], folder: &Path) -> io::Result<Self> {
+    pub fn start(words: &[std::ffi::OsString], folder: &Path) -> io::Result<Self> {
         let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
         command.args(arguments).current_dir(folder).process_group(0).kill_on_drop(true);
@@ -67,35 +67,40 @@ impl Process {
     }
 
     /// The last lines it wrote.
-    pub(crate) fn last_words(&self) -> Vec<String> {
+    pub fn last_words(&self) -> Vec<String> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
     /// How it ended, if it did.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+    pub fn ended(&mut self) -> Option<ExitStatus> {
         // An error means that somebody else waited for it, which nobody does.
         self.child.try_wait().ok().flatten()
     }
 
+    /// Its number, which is that of its group too.
+    pub fn id(&self) -> Pid {
+        self.group
+    }
+
     /// Sends a signal to the program and its children.
-    pub(crate) fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         // It may have ended by itself.
         let _ = kill_process_group(self.group, signal);
     }
 
     /// Waits for its end.
-    pub(crate) async fn end_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+    pub async fn end_within(&mut self, limit: Duration) -> Option<ExitStatus> {
         timeout(limit, self.child.wait()).await.ok()?.ok()
     }
 
     /// Kills it at once, with its children, and waits until it is gone.
-    pub(crate) async fn kill(&mut self) {
+    pub async fn kill(&mut self) {
         self.signal(Signal::KILL);
         let _ = self.child.wait().await;
     }
 
     /// What it and its children have now.
-    pub(crate) fn usage(&self) -> Usage {
+    pub fn usage(&self) -> Usage {
         let all = fs::read_dir("/proc").into_iter().flatten().flatten();
         all.filter_map(|process| Usage::of_member(&process.path(), self.group))
             .fold(Usage::default(), Usage::and)

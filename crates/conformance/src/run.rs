@@ -9,6 +9,7 @@ use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
     case::{Case, Checked, Finding, Unmet, Verdict},
+    offers::Offers,
     report::Report,
     stage::Stage,
     subject::Subject,
@@ -29,14 +30,15 @@ pub async fn run(
     mut tell: impl FnMut(&Finding),
 ) -> Report {
     let subject = Arc::new(subject);
+    let offers = Arc::new(Offers::look(&subject, cases).await);
     let (mut waiting, mut playing) = (cases.iter().copied().enumerate(), JoinSet::new());
     let mut findings: Vec<Option<Finding>> = cases.iter().map(|_| None).collect();
     loop {
         while playing.len() < at_once.max(1)
             && let Some((place, case)) = waiting.next()
         {
-            let subject = Arc::clone(&subject);
-            playing.spawn(async move { (place, play(case, subject).await) });
+            let (subject, offers) = (Arc::clone(&subject), Arc::clone(&offers));
+            playing.spawn(async move { (place, play(case, subject, &offers).await) });
         }
         let Some(ended) = playing.join_next().await else { break };
         let (place, finding) = ended.unwrap_or_else(|error| resume(error));
@@ -50,9 +52,10 @@ fn resume(error: tokio::task::JoinError) -> ! {
     std::panic::resume_unwind(error.into_panic())
 }
 
-async fn play(case: Case, subject: Arc<Subject>) -> Finding {
+async fn play(case: Case, subject: Arc<Subject>, offers: &Offers) -> Finding {
     let begun = Instant::now();
-    let (checked, last_words) = match Stage::open(subject) {
+    let stage = offers.has(case.api()).and_then(|()| Stage::open(subject));
+    let (checked, last_words) = match stage {
         Ok(mut stage) => (check(case, &mut stage).await, stage.last_words()),
         Err(unmet) => (Err(unmet), Vec::new()),
     };
@@ -67,9 +70,7 @@ async fn play(case: Case, subject: Arc<Subject>) -> Finding {
 }
 
 async fn check(case: Case, stage: &mut Stage) -> Checked {
-    if let Some(setup) = stage.subject.hooks.setup.clone() {
-        stage.hook(&setup).await?;
-    }
+    stage.set_up().await?;
     let checked = timeout(LONGEST, (case.check)(stage)).await;
     checked.unwrap_or_else(|_| Err(Unmet::Failed(format!("not over after {LONGEST:?}"))))
 }

@@ -1,5 +1,7 @@
-//! Where a case plays: a folder, an embedded kubelet in it, and the program.
+//! Where a case plays: a folder, an embedded kubelet in it, an embedded cluster, and the program.
 
+mod claims;
+mod driver;
 mod served;
 
 use std::{
@@ -9,30 +11,40 @@ use std::{
 };
 
 use tempfile::TempDir;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use windlass_cluster_sim::{cluster::Cluster, node::follow_wipes};
 use windlass_kubelet_sim::{Admission, Calls, Config, Container, Event, Kubelet, NodeStatus, Pod};
 
-pub(crate) use self::served::{Client, Served};
+pub(crate) use self::{
+    claims::{Wanted, pod, twin},
+    driver::{CALL, Driver, Prepared, devices, devices_in, dialled},
+    served::{Client, Served},
+};
 use crate::{
     case::{Unmet, failed, not_applicable},
     process::Process,
-    subject::{Subject, filled},
+    subject::{NODE, Places, Subject},
 };
 
 /// After the last sign of a program that registers several resources, how long it is waited for another.
 const SETTLED: Duration = Duration::from_millis(400);
 
 /// How often what cannot be waited for is looked at.
-const LOOK: Duration = Duration::from_millis(20);
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
-/// A folder, a kubelet, and the program once it is started.
+/// A folder, a kubelet, a cluster, and the program once it is started.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) subject: Arc<Subject>,
     pub(crate) kubelet: Kubelet,
+    pub(crate) cluster: Cluster,
     process: Option<Process>,
-    scratch: PathBuf,
+    places: Places,
     folder: TempDir,
+    _wipes: JoinSet<()>,
 }
 
 // === impl Stage ===
@@ -43,17 +55,27 @@ impl Stage {
         let broken = |error: &dyn std::fmt::Display| Unmet::Failed(format!("no stage: {error}"));
         // The shortest name there is: paths of sockets have 107 bytes.
         let folder = tempfile::Builder::new().prefix("wc").tempdir().map_err(|it| broken(&it))?;
-        let (root, scratch) = (folder.path().join("k"), folder.path().join("s"));
-        std::fs::create_dir(&scratch).map_err(|error| broken(&error))?;
-        let mut config = Config::new(root);
+        let places = Places {
+            kubelet: folder.path().join("k"),
+            scratch: folder.path().join("s"),
+            kubeconfig: folder.path().join("kubeconfig"),
+        };
+        std::fs::create_dir(&places.scratch).map_err(|error| broken(&error))?;
+        let cluster = Cluster::start();
+        cluster.add_node(NODE);
+        let kubeconfig = cluster.server().kubeconfig();
+        std::fs::write(&places.kubeconfig, kubeconfig).map_err(|error| broken(&error))?;
+        let mut config = Config::new(&places.kubelet);
         config.numa_nodes = (0..8).collect();
         let kubelet = Kubelet::start(config).map_err(|error| broken(&error))?;
-        Ok(Self { subject, kubelet, process: None, scratch, folder })
+        let (calls, objects, mut wipes) = (kubelet.calls(), cluster.objects(), JoinSet::new());
+        wipes.spawn(async move { follow_wipes(NODE, &calls, &objects).await });
+        Ok(Self { subject, kubelet, cluster, process: None, places, folder, _wipes: wipes })
     }
 
     /// Starts the program.
     pub(crate) fn start(&mut self) -> Result<(), Unmet> {
-        let words = self.subject.words(&self.kubelet.config().dir, &self.scratch);
+        let words = self.subject.words(&self.places);
         match Process::start(&words, self.folder.path()) {
             Ok(process) => self.process = Some(process),
             Err(error) => return failed(format!("{} does not start: {error}", words[0].display())),
@@ -197,14 +219,20 @@ impl Stage {
 
     /// The folders in which the program's CDI documents are.
     pub(crate) fn cdi_dirs(&self) -> Vec<PathBuf> {
-        let kubelet = &self.kubelet.config().dir;
-        let filled = |text: &String| filled(text, kubelet, &self.scratch).into();
-        self.subject.cdi_dirs.iter().map(filled).collect()
+        self.subject.cdi_dirs.iter().map(|text| self.places.fill(text).into()).collect()
+    }
+
+    /// Makes what the program needs.
+    pub(crate) async fn set_up(&self) -> Result<(), Unmet> {
+        match &self.subject.hooks.setup {
+            Some(setup) => self.hook(setup).await,
+            None => Ok(()),
+        }
     }
 
     /// Runs a hook to its end.
     pub(crate) async fn hook(&self, text: &str) -> Result<(), Unmet> {
-        let text = filled(text, &self.kubelet.config().dir, &self.scratch);
+        let text = self.places.fill(text);
         let mut command = tokio::process::Command::new("sh");
         command.args(["-c", &text]).kill_on_drop(true);
         match command.status().await {

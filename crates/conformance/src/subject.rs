@@ -1,21 +1,24 @@
 //! The program that is looked at: how it is started, where it finds the kubelet, how long it may take.
 
-use std::{ffi::OsString, path::Path, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 /// How the program is started for a case.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// The program and its arguments. In each `{kubelet}` stands for the kubelet's folder and `{scratch}`
-    /// for a folder that the program has to itself for the length of a case.
+    /// The program and its arguments. In each `{kubelet}` stands for the kubelet's folder, `{scratch}` for a
+    /// folder that the program has to itself for the length of a case, `{kubeconfig}` for a file with which
+    /// it reaches an API server, and `{node}` for the node's name there.
     pub command: Vec<String>,
     /// Where the program looks for the kubelet.
     pub place: Place,
     /// How long it may take.
     pub within: Within,
-    /// Folders of CDI documents, with `{kubelet}` and `{scratch}` as in the command.
+    /// Folders of CDI documents, with places as in the command.
     pub cdi_dirs: Vec<String>,
     /// What is done around it.
     pub hooks: Hooks,
+    /// Which of a driver's devices the cases claim, as an expression in CEL; all of them otherwise.
+    pub devices: Option<String>,
 }
 
 /// Where a program looks for the kubelet.
@@ -44,7 +47,7 @@ pub struct Within {
     pub stop: Duration,
 }
 
-/// Commands for `sh -c`, with `{kubelet}` and `{scratch}` as in [`Subject::command`].
+/// Commands for `sh -c`, with places as in [`Subject::command`].
 #[derive(Clone, Debug, Default)]
 pub struct Hooks {
     /// Makes what the program needs, once for each case, before its first start.
@@ -54,6 +57,17 @@ pub struct Hooks {
     /// Makes it work again.
     pub heal: Option<String>,
 }
+
+/// What stands in the places of a command.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    pub(crate) kubelet: PathBuf,
+    pub(crate) scratch: PathBuf,
+    pub(crate) kubeconfig: PathBuf,
+}
+
+/// What the node is called.
+pub(crate) const NODE: &str = "node";
 
 /// Puts the folder `$1` where the program `$@` behind it looks for the kubelet. Who may not make the mount
 /// point has all of `/var/lib` empty but for it.
@@ -75,12 +89,18 @@ impl Subject {
         let place = if is_told { Place::Told } else { Place::Fixed };
         // Where container runtimes look (Container Device Interface 1.0).
         let cdi_dirs = ["/etc/cdi", "/var/run/cdi"].map(str::to_owned).into();
-        Self { command, place, within: Within::default(), cdi_dirs, hooks: Hooks::default() }
+        let (within, hooks) = (Within::default(), Hooks::default());
+        Self { command, place, within, cdi_dirs, hooks, devices: None }
+    }
+
+    /// Whether it is told of an API server.
+    pub(crate) fn reaches_an_api_server(&self) -> bool {
+        self.command.iter().any(|word| word.contains("{kubeconfig}"))
     }
 
     /// The words of the command that starts it.
-    pub(crate) fn words(&self, kubelet: &Path, scratch: &Path) -> Vec<OsString> {
-        let own = self.command.iter().map(|word| filled(word, kubelet, scratch).into());
+    pub(crate) fn words(&self, places: &Places) -> Vec<OsString> {
+        let own = self.command.iter().map(|word| places.fill(word).into());
         match self.place {
             Place::Told => own.collect(),
             Place::Fixed => {
@@ -88,16 +108,28 @@ impl Subject {
                     if rustix::process::geteuid().is_root() { &[] } else { &["--map-root-user"] };
                 let words = ["unshare", "--mount", "--propagation", "private"];
                 let words = words.iter().chain(user).chain(&["sh", "-c", MOUNT, "sh"]);
-                words.map(OsString::from).chain([kubelet.into()]).chain(own).collect()
+                words
+                    .map(OsString::from)
+                    .chain([places.kubelet.clone().into()])
+                    .chain(own)
+                    .collect()
             }
         }
     }
 }
 
-/// The text with the folders in their places.
-pub(crate) fn filled(text: &str, kubelet: &Path, scratch: &Path) -> String {
-    let text = text.replace("{kubelet}", &kubelet.display().to_string());
-    text.replace("{scratch}", &scratch.display().to_string())
+// === impl Places ===
+
+impl Places {
+    /// The text with what stands in its places.
+    pub(crate) fn fill(&self, text: &str) -> String {
+        let Self { kubelet, scratch, kubeconfig } = self;
+        let paths = [("{kubelet}", kubelet), ("{scratch}", scratch), ("{kubeconfig}", kubeconfig)];
+        let text = paths.iter().fold(text.to_owned(), |text, (place, path)| {
+            text.replace(place, &path.display().to_string())
+        });
+        text.replace("{node}", NODE)
+    }
 }
 
 // === impl Within ===
@@ -119,17 +151,21 @@ impl Default for Within {
 mod tests {
     use super::*;
 
+    fn places() -> Places {
+        Places { kubelet: "/k".into(), scratch: "/s".into(), kubeconfig: "/c".into() }
+    }
+
     #[test]
     fn a_program_that_is_told_the_folder_is_started_as_it_is() {
-        let subject = Subject::new(vec!["plugin".into(), "--dir={kubelet}".into()]);
-        let words = subject.words(Path::new("/k"), Path::new("/s"));
-        assert_eq!(words, ["plugin", "--dir=/k"]);
+        let words = ["driver", "--dir={kubelet}", "--at={kubeconfig},{node}"].map(str::to_owned);
+        let words = Subject::new(words.into()).words(&places());
+        assert_eq!(words, ["driver", "--dir=/k", "--at=/c,node"]);
     }
 
     #[test]
     fn a_program_that_is_not_told_finds_the_folder_where_it_always_is() {
         let subject = Subject::new(vec!["plugin".into(), "{scratch}/x".into()]);
-        let words = subject.words(Path::new("/k"), Path::new("/s"));
+        let words = subject.words(&places());
         assert_eq!(words[0], "unshare");
         assert_eq!(words[words.len() - 3..], ["/k", "plugin", "/s/x"]);
     }

@@ -1,13 +1,13 @@
-//! Each case can fail: a plugin that does everything right passes all of them, and for each case there is a
-//! defect that it finds.
+//! Each case can fail: a plugin and a driver that do everything right pass all of theirs, and for each case there
+//! is a defect that it finds.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use tokio::task::JoinSet;
 use windlass_conformance::{Finding, Subject, Verdict, catalogue, run};
 
-/// Which cases a defect fails, at least.
-const DEFECTS: &[(&str, &str)] = &[
+/// Which cases a defect of the plugin fails, at least.
+const OF_PLUGINS: &[(&str, &str)] = &[
     ("registers-before-serving", "R01"),
     ("registers-with-a-wrong-version", "R02"),
     ("socket-elsewhere", "R03"),
@@ -73,6 +73,52 @@ const DEFECTS: &[(&str, &str)] = &[
     ("leaks-memory", "E06"),
 ];
 
+/// Which cases a defect of the driver fails, at least.
+const OF_DRIVERS: &[(&str, &str)] = &[
+    ("plain-socket-name", "D01"),
+    ("slow-info", "D02"),
+    ("unknown-versions", "D02"),
+    ("relative-endpoint", "D03"),
+    ("serves-late", "D03"),
+    ("ends-when-refused", "D04"),
+    ("answers-one-kubelet", "D05"),
+    ("does-not-watch-its-socket", "D06"),
+    ("keeps-old-sockets", "D07"),
+    ("invalid-slices", "D08"),
+    ("wrong-slice-count", "D09"),
+    ("mixed-generations", "D09"),
+    ("slices-of-another-node", "D10"),
+    ("publishes-once", "D11 D12"),
+    ("deletes-others-slices", "D13"),
+    ("answers-the-first-claim", "D14"),
+    ("answers-for-strangers", "D14"),
+    ("names-choices", "D15"),
+    ("names-another-pool", "D16"),
+    ("cdi-names-without-documents", "D17"),
+    ("forgets-shares", "D18"),
+    ("prepares-once", "D19 D21"),
+    ("new-names-each-start", "D20"),
+    ("prepares-the-unknown", "D22"),
+    ("ignores-uids", "D23"),
+    ("prepares-the-unallocated", "D24"),
+    ("takes-others-results", "D25"),
+    ("dies-of-the-unknown", "D22"),
+    ("gives-twice", "D26"),
+    ("refuses-admins", "D27"),
+    ("releases-once", "D28"),
+    ("asks-for-the-object", "D29"),
+    ("forgets-at-the-end", "D30"),
+    ("tells-health-once", "D31"),
+    ("ends-health-streams", "D31"),
+    ("tells-health-in-parts", "D32"),
+    ("leaves-its-socket", "D33"),
+    ("ignores-the-signal", "D33"),
+    ("releases-at-the-end", "D34"),
+    ("leaks-descriptors", "D35"),
+    ("impatient", "D36"),
+    ("dies-without-server", "D37"),
+];
+
 /// Cases, or defects, at once: most of them wait.
 const AT_ONCE: usize = 8;
 
@@ -86,7 +132,20 @@ fn plugin(defect: &str) -> Subject {
     subject
 }
 
-/// What a plugin does that answers at once, or never.
+fn driver(defect: &str) -> Subject {
+    let program = env!("CARGO_BIN_EXE_driver-with-defects");
+    let words = [program, "{kubelet}", "{kubeconfig}", "{node}", "{scratch}", defect];
+    let mut subject = Subject::new(words.map(str::to_owned).into());
+    subject.cdi_dirs = vec!["{scratch}/cdi".to_owned()];
+    subject
+}
+
+/// Whether a case is about drivers.
+fn is_of_drivers(id: &str) -> bool {
+    id.starts_with('D')
+}
+
+/// What a program does that answers at once, or never.
 fn impatient(mut subject: Subject) -> Subject {
     subject.within.start = Duration::from_secs(4);
     subject.within.react = Duration::from_secs(3);
@@ -97,20 +156,38 @@ fn impatient(mut subject: Subject) -> Subject {
 
 #[tokio::test]
 async fn a_plugin_without_a_defect_passes_every_case() {
-    let report = run(&catalogue(), plugin("none"), AT_ONCE, |_| ()).await;
-    let mut findings = report.findings;
+    passes(plugin("none"), |id| !is_of_drivers(id)).await;
+}
+
+#[tokio::test]
+async fn a_driver_without_a_defect_passes_every_case() {
+    passes(driver("none"), is_of_drivers).await;
+}
+
+async fn passes(subject: Subject, is_meant: fn(&str) -> bool) {
+    let cases: Vec<_> = catalogue().into_iter().filter(|case| is_meant(case.id)).collect();
+    let mut findings = run(&cases, subject, AT_ONCE, |_| ()).await.findings;
     findings.retain(|finding| finding.verdict != Verdict::Pass);
     assert!(findings.is_empty(), "{findings:#?}");
 }
 
 #[tokio::test]
-async fn every_defect_is_found() {
-    let (mut waiting, mut playing, mut missed) = (DEFECTS.iter(), JoinSet::new(), Vec::new());
+async fn every_defect_of_a_plugin_is_found() {
+    are_found(OF_PLUGINS, plugin).await;
+}
+
+#[tokio::test]
+async fn every_defect_of_a_driver_is_found() {
+    are_found(OF_DRIVERS, driver).await;
+}
+
+async fn are_found(defects: &'static [(&str, &str)], subject: fn(&str) -> Subject) {
+    let (mut waiting, mut playing, mut missed) = (defects.iter(), JoinSet::new(), Vec::new());
     loop {
         while playing.len() < AT_ONCE
             && let Some((defect, cases)) = waiting.next()
         {
-            playing.spawn(overlooked(defect, cases));
+            playing.spawn(overlooked(defect, cases, impatient(subject(defect))));
         }
         let Some(ended) = playing.join_next().await else { break };
         missed.extend(ended.expect("no case panics"));
@@ -118,20 +195,38 @@ async fn every_defect_is_found() {
     assert!(missed.is_empty(), "{missed:#?}");
 }
 
+#[tokio::test]
+async fn a_program_is_not_held_against_what_it_does_not_offer() {
+    let cases: Vec<_> =
+        catalogue().into_iter().filter(|case| ["R01", "D01"].contains(&case.id)).collect();
+    for (subject, expected) in [
+        (plugin("none"), [Verdict::Pass, Verdict::NotApplicable]),
+        (impatient(driver("none")), [Verdict::NotApplicable, Verdict::Pass]),
+    ] {
+        let findings = run(&cases, subject, 2, |_| ()).await.findings;
+        let verdicts: Vec<_> = findings.iter().map(|finding| finding.verdict).collect();
+        assert_eq!(verdicts, expected, "{findings:#?}");
+    }
+}
+
 /// What the cases that are to find a defect found, where that was no failure.
-async fn overlooked(defect: &'static str, cases: &str) -> Vec<(&'static str, Finding)> {
+async fn overlooked(
+    defect: &'static str,
+    cases: &str,
+    subject: Subject,
+) -> Vec<(&'static str, Finding)> {
     let wanted: BTreeSet<_> = cases.split_whitespace().collect();
     let cases: Vec<_> = catalogue().into_iter().filter(|it| wanted.contains(it.id)).collect();
     assert_eq!(cases.len(), wanted.len(), "{defect}: unknown case in {wanted:?}");
-    let findings = run(&cases, impatient(plugin(defect)), 2, |_| ()).await.findings;
+    let findings = run(&cases, subject, 2, |_| ()).await.findings;
     let missed = findings.into_iter().filter(|finding| finding.verdict != Verdict::Fail);
     missed.map(|finding| (defect, finding)).collect()
 }
 
 #[test]
 fn every_case_finds_a_defect() {
-    let found: BTreeSet<_> =
-        DEFECTS.iter().flat_map(|(_, cases)| cases.split_whitespace()).collect();
+    let defects = OF_PLUGINS.iter().chain(OF_DRIVERS);
+    let found: BTreeSet<_> = defects.flat_map(|(_, cases)| cases.split_whitespace()).collect();
     let never: Vec<_> =
         catalogue().into_iter().map(|it| it.id).filter(|id| !found.contains(id)).collect();
     assert!(never.is_empty(), "no defect fails {never:?}");

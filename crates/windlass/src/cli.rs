@@ -5,6 +5,7 @@
 mod cdi;
 mod config;
 mod conformance;
+mod demo;
 mod explain;
 mod host;
 mod look;
@@ -22,6 +23,7 @@ use windlass_node::config::Strategy;
 
 pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use conformance::ConformanceArgs;
+pub(crate) use demo::{DemoArgs, DemoOutputArg};
 pub(crate) use explain::{AskArgs, ExplainArgs, PodName};
 pub(crate) use host::{HostAsked, HostCommand, RecordHostArgs};
 pub(crate) use look::{DevicesArgs, DevicesOutputArg, TopoArgs, Which};
@@ -250,38 +252,6 @@ pub(crate) struct XidsArgs {
     /// How to write the answer.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: OutputArg,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct DemoArgs {
-    /// A machine profile: a name from `windlass machine list`, or a YAML file.
-    #[arg(long, value_name = "NAME|FILE", default_value = "dgx-h100")]
-    pub(crate) machine: String,
-    /// Devices to add and to offer, by a device profile and how many of them: hailo, darwin3-network:2.
-    /// May be given several times.
-    #[arg(long, value_name = "NAME[:COUNT]")]
-    pub(crate) device: Vec<Attached>,
-    /// Configuration file of the agent, where the machine's devices are not offered without one.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// How to tell what happens: text for people, or one JSON object per event.
-    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
-    pub(crate) output: DemoOutputArg,
-    /// Tell how claims get devices instead (Dynamic Resource Allocation): an API server and a scheduler are
-    /// embedded as well.
-    #[arg(long)]
-    pub(crate) dra: bool,
-    /// Leave everything running at the end, with the paths to poke at, until Ctrl-C.
-    #[arg(long)]
-    pub(crate) keep: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DemoOutputArg {
-    /// For people.
-    Text,
-    /// One JSON object per event.
-    Json,
 }
 
 #[derive(Args, Debug)]

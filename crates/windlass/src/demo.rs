@@ -10,6 +10,7 @@ mod pods;
 mod runtime;
 mod scene;
 mod script;
+mod soak;
 mod stage;
 mod tell;
 
@@ -25,16 +26,21 @@ use claims::Surroundings;
 use event::Event;
 use scene::Scene;
 use script::Script;
+use soak::Soak;
 use stage::Stage;
 use tell::Teller;
 
 /// Plays the demo.
 pub(crate) async fn run(args: DemoArgs) -> Result<()> {
-    let scene = Scene::of(&args).map_err(Misuse)?;
     let teller = match args.output {
         DemoOutputArg::Text => Teller::Text(Paint::for_stdout()),
         DemoOutputArg::Json => Teller::Json,
     };
+    if let Some(lasts) = args.soak {
+        let soak = Soak { machine: args.machine, lasts, seed: args.seed };
+        return Box::pin(soak::run(soak, teller)).await;
+    }
+    let scene = Scene::of(&args).map_err(Misuse)?;
     let begun = Instant::now();
     let (machine, description) = (scene.profile.name.clone(), scene.profile.description.clone());
     let mut cluster = args.dra.then(|| Surroundings::of(&scene)).transpose()?;

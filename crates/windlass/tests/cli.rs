@@ -5,6 +5,8 @@ mod claims;
 #[path = "cli/machines.rs"]
 mod machines;
 mod program;
+#[path = "cli/soak.rs"]
+mod soak;
 
 use std::{
     collections::BTreeSet,

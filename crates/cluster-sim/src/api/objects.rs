@@ -125,6 +125,11 @@ impl Objects {
         self.world.borrow().log.clone()
     }
 
+    /// What was asked and refused, in order, but for the refusals that a test injected.
+    pub fn refused(&self) -> Vec<(Asked, Refusal)> {
+        self.world.borrow().refused.clone()
+    }
+
     /// Forgets changes so far, so that watches from older versions have to list again.
     pub fn compact(&self) {
         self.write(|world| world.store.compact());

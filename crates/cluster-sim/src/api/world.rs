@@ -20,6 +20,8 @@ use super::{
 pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) log: Vec<Asked>,
+    /// What of it was refused, and why.
+    pub(crate) refused: Vec<(Asked, Refusal)>,
     pub(crate) faults: Vec<Fault>,
     pub(crate) off: BTreeSet<Gate>,
     /// 36 for Kubernetes 1.36.
@@ -74,7 +76,11 @@ impl World {
 
     pub(crate) fn answer(&mut self, asked: &Asked) -> Answer {
         let answered = Target::of(&asked.path).and_then(|target| self.attend(&target, asked));
-        answered.unwrap_or_else(|refusal| Answer::Whole(refusal.code, refusal.to_json()))
+        answered.unwrap_or_else(|refusal| {
+            let answer = Answer::Whole(refusal.code, refusal.to_json());
+            self.refused.push((asked.clone(), refusal));
+            answer
+        })
     }
 
     fn attend(&mut self, target: &Target, asked: &Asked) -> Answered {

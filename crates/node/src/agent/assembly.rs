@@ -79,8 +79,7 @@ pub(super) fn assemble(
     let left = dra::restore(config, &ledger);
     let heart = keep(config, (&policy, &directory, &ledger), outside, parts);
     let (state, partitions) = (heart.state.clone(), heart.partitions.clone());
-    let (memory, choices) = choices::memory(&config.state_dir, clock);
-    parts.add("memory of choices", memory.run(parts.token()));
+    let choices = remember(config, clock, parts);
     let plugins = Plugins {
         roots: Roots::new(config),
         mps: MpsPlaces::new(config),
@@ -146,10 +145,8 @@ fn keep(
     let partitions = sources.iter_mut().find_map(|source| source.partitions.take());
     let partitions = partitions.expect("NVIDIA's is built in");
     let snapshots = start(sources, parts);
-    let (daemons, demand) = watch::channel(Arc::new(MpsDemand::default()));
-    let (supervisor, mps) = Mps::new(config, demand, &news);
-    parts.add("MPS daemons", supervisor.run(parts.token()));
-    let (inquirer, holders) = holders::inquiry(&config.kubelet_dir);
+    let (daemons, mps) = supervise(config, &news, parts);
+    let (inquirer, holders) = holders::inquiry(&config.kubelet_dir, ledger.clone());
     parts.add("pod resources", inquirer.run(parts.token()));
 
     let (care, demand) = watch::channel(Arc::default());
@@ -189,6 +186,25 @@ fn keep(
     let keeper = Keeper::new(config, snapshots, notices, outlets);
     parts.add("keeper", keeper.run(parts.token()));
     Heart { state, telemetry, holders, handovers: desk, partitions, nvidia_smi, daemons: mps }
+}
+
+/// Starts the memory of choices.
+fn remember(config: &Config, clock: Clock, parts: &mut Parts) -> choices::Teller {
+    let (memory, choices) = choices::memory(&config.state_dir, clock);
+    parts.add("memory of choices", memory.run(parts.token()));
+    choices
+}
+
+/// Starts what keeps MPS daemons. Gives the way to want some, and how they fare.
+fn supervise(
+    config: &Config,
+    news: &Arc<Notify>,
+    parts: &mut Parts,
+) -> (watch::Sender<Arc<MpsDemand>>, watch::Receiver<Arc<MpsStates>>) {
+    let (daemons, demand) = watch::channel(Arc::new(MpsDemand::default()));
+    let (supervisor, mps) = Mps::new(config, demand, news);
+    parts.add("MPS daemons", supervisor.run(parts.token()));
+    (daemons, mps)
 }
 
 /// Starts what keeps leases. Without a way to the API server none is ever held.

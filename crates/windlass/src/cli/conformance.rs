@@ -6,11 +6,12 @@ use clap::Args;
 
 use super::OutputArg;
 
-/// Starts the program once for each case, against an embedded kubelet that restarts, refuses, cuts and asks
-/// nonsense, and tells for each whether the program does what Kubernetes expects.
+/// Starts a device plugin or a DRA driver once for each case, against an embedded kubelet that restarts, refuses,
+/// cuts and asks nonsense, and tells for each whether the program does what Kubernetes expects.
 ///
 /// In the program's arguments {kubelet} stands for the kubelet's folder and {scratch} for a folder of the
-/// case's own. A program that is not told the folder finds it at /var/lib/kubelet, in a mount namespace of
+/// case's own. A DRA driver needs {kubeconfig}, a file that leads to an embedded API server, and {node}, the
+/// node's name there. A program that is not told the folder finds it at /var/lib/kubelet, in a mount namespace of
 /// its own: that takes root or user namespaces.
 #[derive(Args, Debug)]
 #[command(
@@ -18,6 +19,7 @@ use super::OutputArg;
                   Examples:\n  \
                   windlass conformance -- ./my-plugin --socket-dir={kubelet}/device-plugins\n  \
                   windlass conformance --case R,A02 -- nvidia-device-plugin\n  \
+                  windlass conformance --case D -- ./my-driver --root={kubelet} --kubeconfig={kubeconfig} --node={node}\n  \
                   windlass conformance --itself --junit report.xml"
 )]
 pub(crate) struct ConformanceArgs {
@@ -51,7 +53,10 @@ pub(crate) struct ConformanceArgs {
     /// Where the program writes CDI documents; several with commas between [default: /etc/cdi,/var/run/cdi]
     #[arg(long = "cdi-dir", value_name = "DIR", value_delimiter = ',', conflicts_with = "itself")]
     pub(crate) cdi_dirs: Option<Vec<String>>,
-    /// Seconds that the program may take from its start to its first list.
+    /// Which devices of a driver the cases claim, as an expression in CEL.
+    #[arg(long, value_name = "EXPRESSION", conflicts_with = "itself")]
+    pub(crate) devices: Option<String>,
+    /// Seconds that the program may take from its start to its first list, or to its registration.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     pub(crate) start_within: u64,
     /// Where the findings are written as JUnit, for build servers.

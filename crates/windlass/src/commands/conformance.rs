@@ -1,4 +1,4 @@
-//! `windlass conformance`: a device plugin, held against what the kubelet expects of one.
+//! `windlass conformance`: a device plugin or a DRA driver, held against what the kubelet expects of one.
 
 mod itself;
 mod show;
@@ -53,7 +53,7 @@ fn theirs(args: &ConformanceArgs) -> Subject {
     let hooks = Hooks { setup: setup.clone(), fail: fail.clone(), heal: heal.clone() };
     let subject = Subject::new(args.command.clone());
     let cdi_dirs = args.cdi_dirs.clone().unwrap_or(subject.cdi_dirs);
-    Subject { hooks, cdi_dirs, ..subject }
+    Subject { hooks, cdi_dirs, devices: args.devices.clone(), ..subject }
 }
 
 fn with_limits(mut subject: Subject, args: &ConformanceArgs) -> Subject {

@@ -15,10 +15,16 @@ const ARGUMENTS: &[&str] = &[
     "--cdi-dir={scratch}/cdi",
     "--state-dir={scratch}/state",
     "--config={scratch}/config.yaml",
+    "--kubeconfig={kubeconfig}",
+    "--node-name={node}",
 ];
 
-/// A device that was quiet for a second counts as healthy again: the default is a minute.
-const CONFIG: &str = "health: {quietPeriod: 1s}";
+/// A device that was quiet for a second counts as healthy again: the default is a minute. Devices are offered in
+/// both ways.
+const CONFIG: &str = "{health: {quietPeriod: 1s}, dra: {offer: beside}}";
+
+/// The scheduler would choose network functions first, for the name of their pool.
+const DEVICES: &str = "device.attributes[\"windlass.dev\"].type != \"nic\"";
 
 pub(super) fn subject(machine: &str) -> Result<Subject> {
     let program = env::current_exe().context("cannot find this program")?;
@@ -36,5 +42,6 @@ pub(super) fn subject(machine: &str) -> Result<Subject> {
     };
     let arguments = ARGUMENTS.iter().map(|word| (*word).to_owned());
     let command = [program].into_iter().chain(arguments).collect();
-    Ok(Subject { hooks, cdi_dirs: vec!["{scratch}/cdi".into()], ..Subject::new(command) })
+    let (cdi_dirs, devices) = (vec!["{scratch}/cdi".into()], Some(DEVICES.to_owned()));
+    Ok(Subject { hooks, cdi_dirs, devices, ..Subject::new(command) })
 }

@@ -39,7 +39,7 @@ pub(super) fn document<'a>(command: &'a str, report: &'a Report) -> Document<'a>
 }
 
 pub(super) fn list(cases: &[Case]) -> Result<()> {
-    let mut table = Table::new(["CASE", "THE PLUGIN ..."]);
+    let mut table = Table::new(["CASE", "THE PROGRAM ..."]);
     for Case { id, sentence, source, .. } in cases {
         table.row([(*id).to_owned(), (*sentence).to_owned()]);
         table.row([String::new(), format!("  {source}")]);

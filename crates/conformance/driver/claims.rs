@@ -1,0 +1,190 @@
+//! What is prepared: decided by claims as the API server has them, kept in a file, with a CDI document each.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::PathBuf,
+    sync::{Mutex, MutexGuard},
+};
+
+use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
+use kube::{Api, Client, ResourceExt as _};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use windlass_kubelet_api::dra::v1::{Claim, Device};
+
+use crate::{DRIVER, defect::Defect};
+
+/// All claims, by UID.
+pub(crate) struct Claims {
+    client: Client,
+    folder: PathBuf,
+    defect: Defect,
+    prepared: Mutex<Record>,
+}
+
+type Record = BTreeMap<String, Vec<Entry>>;
+
+/// A device of a claim.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+struct Entry {
+    request: String,
+    pool: String,
+    device: String,
+    share: Option<String>,
+    is_admin: bool,
+    cdi: String,
+}
+
+// === impl Claims ===
+
+impl Claims {
+    /// Reads what was prepared before.
+    pub(crate) fn open(client: Client, folder: PathBuf, defect: Defect) -> io::Result<Self> {
+        fs::create_dir_all(folder.join("cdi"))?;
+        let prepared = match fs::read(folder.join("claims.json")) {
+            Ok(text) if defect != Defect::ForgetsAtTheEnd => serde_json::from_slice(&text)?,
+            _ => Record::new(),
+        };
+        Ok(Self { client, folder, defect, prepared: Mutex::new(prepared) })
+    }
+
+    /// The devices of a claim, or why it gets none.
+    pub(crate) async fn prepare(&self, claim: &Claim) -> Result<Vec<Device>, String> {
+        if self.defect == Defect::LeaksDescriptors {
+            let _ = fs::File::open("/dev/null").map(std::mem::forget);
+        }
+        let object = match self.object(claim).await {
+            Err(_) if self.defect == Defect::PreparesTheUnknown => return Ok(Vec::new()),
+            Err(_) if self.defect == Defect::DiesOfTheUnknown => std::process::exit(1),
+            found => found?,
+        };
+        if object.uid().as_ref() != Some(&claim.uid) && self.defect != Defect::IgnoresUids {
+            return Err("it was replaced".to_owned());
+        }
+        let Some(results) = results(object) else {
+            return match self.defect {
+                Defect::PreparesTheUnallocated => Ok(Vec::new()),
+                _ => Err("it is not allocated".to_owned()),
+            };
+        };
+        let is_own = |it: &DeviceRequestAllocationResult| {
+            it.driver == DRIVER || self.defect == Defect::TakesOthersResults
+        };
+        let own = results.into_iter().filter(is_own);
+        self.record(&claim.uid, own.map(|it| self.entry(&claim.uid, it)).collect())
+    }
+
+    async fn object(&self, claim: &Claim) -> Result<ResourceClaim, String> {
+        let claims = Api::<ResourceClaim>::namespaced(self.client.clone(), &claim.namespace);
+        claims.get(&claim.name).await.map_err(|error| {
+            if self.defect == Defect::DiesWithoutServer && !matches!(error, kube::Error::Api(_)) {
+                std::process::exit(1);
+            }
+            error.to_string()
+        })
+    }
+
+    fn entry(&self, uid: &str, result: DeviceRequestAllocationResult) -> Entry {
+        let DeviceRequestAllocationResult { request, pool, device, share_id, admin_access, .. } =
+            result;
+        let base = request.split('/').next().unwrap_or_default().to_owned();
+        let life = match self.defect {
+            Defect::NewNamesEachStart => format!("-{}", std::process::id()),
+            _ => String::new(),
+        };
+        Entry {
+            cdi: format!("{uid}-{device}{life}"),
+            request: if self.defect == Defect::NamesChoices { request } else { base },
+            pool: if self.defect == Defect::NamesAnotherPool { "pool".to_owned() } else { pool },
+            device,
+            share: share_id.filter(|_| self.defect != Defect::ForgetsShares),
+            is_admin: admin_access == Some(true) && self.defect != Defect::RefusesAdmins,
+        }
+    }
+
+    /// Notes what a claim has, unless another has it.
+    fn record(&self, uid: &str, entries: Vec<Entry>) -> Result<Vec<Device>, String> {
+        let mut prepared = self.prepared();
+        if prepared.contains_key(uid) && self.defect == Defect::PreparesOnce {
+            return Err("it is prepared".to_owned());
+        }
+        let is_alone = |entry: &Entry| !entry.is_admin && entry.device != "shared";
+        let others = || prepared.iter().filter(|(it, _)| *it != uid).flat_map(|(_, all)| all);
+        let taken = entries
+            .iter()
+            .filter(|entry| is_alone(entry))
+            .find(|entry| others().any(|other| is_alone(other) && other.device == entry.device));
+        if let Some(entry) = taken.filter(|_| self.defect != Defect::GivesTwice) {
+            return Err(format!("another claim has {}", entry.device));
+        }
+        prepared.insert(uid.to_owned(), entries.clone());
+        self.write(&prepared);
+        if self.defect != Defect::CdiNamesWithoutDocuments {
+            self.write_document(uid, &entries);
+        }
+        Ok(entries.into_iter().map(Device::from).collect())
+    }
+
+    fn write(&self, prepared: &Record) {
+        let text = serde_json::to_vec(prepared).expect("a map of texts");
+        fs::write(self.folder.join("claims.json"), text).expect("the case's own folder");
+    }
+
+    fn document(&self, uid: &str) -> PathBuf {
+        self.folder.join("cdi").join(format!("{DRIVER}-{uid}.json"))
+    }
+
+    fn write_document(&self, uid: &str, entries: &[Entry]) {
+        let devices: Vec<_> = entries.iter().map(|it| json!({"name": it.cdi})).collect();
+        let kind = format!("{DRIVER}/claim");
+        let document = json!({"cdiVersion": "0.5.0", "kind": kind, "devices": devices});
+        fs::write(self.document(uid), document.to_string()).expect("the case's own folder");
+    }
+
+    /// Lets a claim go.
+    pub(crate) async fn release(&self, claim: &Claim) -> Result<(), String> {
+        if self.defect == Defect::AsksForTheObject {
+            self.object(claim).await?;
+        }
+        let mut prepared = self.prepared();
+        let known = prepared.remove(&claim.uid);
+        if known.is_none() && self.defect == Defect::ReleasesOnce {
+            return Err("it is not prepared".to_owned());
+        }
+        self.write(&prepared);
+        let _ = fs::remove_file(self.document(&claim.uid));
+        Ok(())
+    }
+
+    /// Lets all go.
+    pub(crate) fn release_all(&self) {
+        let prepared = std::mem::take(&mut *self.prepared());
+        for uid in prepared.keys() {
+            let _ = fs::remove_file(self.document(uid));
+        }
+        self.write(&Record::new());
+    }
+
+    fn prepared(&self) -> MutexGuard<'_, Record> {
+        self.prepared.lock().expect("nobody panics")
+    }
+}
+
+fn results(claim: ResourceClaim) -> Option<Vec<DeviceRequestAllocationResult>> {
+    claim.status?.allocation?.devices?.results
+}
+
+// === impl Device ===
+
+impl From<Entry> for Device {
+    fn from(entry: Entry) -> Self {
+        Self {
+            request_names: vec![entry.request],
+            pool_name: entry.pool,
+            device_name: entry.device,
+            cdi_device_ids: vec![format!("{DRIVER}/claim={}", entry.cdi)],
+            share_id: entry.share,
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The ways in which the driver can be wrong, one at a time.
+
+use serde::Deserialize;
+
+/// One way to be wrong; in kebab case on the command line.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Defect {
+    None,
+    PlainSocketName,
+    SlowInfo,
+    UnknownVersions,
+    RelativeEndpoint,
+    ServesLate,
+    EndsWhenRefused,
+    AnswersOneKubelet,
+    DoesNotWatchItsSocket,
+    KeepsOldSockets,
+    InvalidSlices,
+    WrongSliceCount,
+    MixedGenerations,
+    SlicesOfAnotherNode,
+    PublishesOnce,
+    DeletesOthersSlices,
+    AnswersTheFirstClaim,
+    AnswersForStrangers,
+    NamesChoices,
+    NamesAnotherPool,
+    CdiNamesWithoutDocuments,
+    ForgetsShares,
+    PreparesOnce,
+    NewNamesEachStart,
+    PreparesTheUnknown,
+    IgnoresUids,
+    PreparesTheUnallocated,
+    TakesOthersResults,
+    DiesOfTheUnknown,
+    GivesTwice,
+    RefusesAdmins,
+    ReleasesOnce,
+    AsksForTheObject,
+    ForgetsAtTheEnd,
+    TellsHealthOnce,
+    EndsHealthStreams,
+    TellsHealthInParts,
+    LeavesItsSocket,
+    IgnoresTheSignal,
+    ReleasesAtTheEnd,
+    LeaksDescriptors,
+    Impatient,
+    DiesWithoutServer,
+}

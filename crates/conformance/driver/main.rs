@@ -1,0 +1,63 @@
+//! A DRA driver that does everything right, or one thing wrong: `driver-with-defects KUBELET KUBECONFIG NODE
+//! SCRATCH DEFECT`. Its pool has six devices in two slices, and a seventh that claims may share.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a program for tests, which dies on purpose, with all its tasks"
+)]
+
+mod claims;
+mod defect;
+mod services;
+mod slices;
+mod sockets;
+
+use std::{env, error::Error, path::PathBuf, sync::Arc, time::Duration};
+
+use kube::{
+    Client,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::{claims::Claims, defect::Defect, services::Services, sockets::Sockets};
+
+/// The driver's name, which its CDI documents have too.
+const DRIVER: &str = "dra.example.com";
+
+type Broken = Box<dyn Error + Send + Sync>;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Broken> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let [kubelet, kubeconfig, node, scratch, defect] = arguments.as_slice() else {
+        return Err("usage: driver-with-defects KUBELET KUBECONFIG NODE SCRATCH DEFECT".into());
+    };
+    let defect: Defect = serde_json::from_value(defect.as_str().into())?;
+    let client = client(kubeconfig, defect).await?;
+    let sockets = Sockets::new(&PathBuf::from(kubelet), defect);
+    let claims = Arc::new(Claims::open(client.clone(), PathBuf::from(scratch), defect)?);
+    let services = Services::new(Arc::clone(&claims), &sockets.endpoint, node, defect);
+    let mut told = signal(SignalKind::terminate())?;
+    tokio::select! {
+        ended = sockets.serve(services) => ended?,
+        () = slices::publish(client, node, defect) => {}
+        _ = told.recv() => {
+            sockets.leave();
+            if defect == Defect::ReleasesAtTheEnd {
+                claims.release_all();
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn client(kubeconfig: &str, defect: Defect) -> Result<Client, Broken> {
+    let read = Kubeconfig::read_from(kubeconfig)?;
+    let options = KubeConfigOptions::default();
+    let mut config = kube::Config::from_custom_kubeconfig(read, &options).await?;
+    if defect == Defect::Impatient {
+        config.read_timeout = Some(Duration::from_secs(1));
+    }
+    Ok(Client::try_from(config)?)
+}

@@ -1,0 +1,177 @@
+//! What the driver answers on its sockets.
+
+use std::{
+    path::Path,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::mpsc, time::sleep};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status};
+use windlass_kubelet_api::{
+    dra::{
+        SERVICES,
+        health::{
+            DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesRequest,
+            NodeWatchResourcesResponse, dra_resource_health_server::DraResourceHealth,
+        },
+        v1::{
+            NodePrepareResourceResponse, NodePrepareResourcesRequest, NodePrepareResourcesResponse,
+            NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest,
+            NodeUnprepareResourcesResponse, dra_plugin_server::DraPlugin,
+        },
+    },
+    pluginregistration::{
+        DRA_PLUGIN, InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
+        registration_server::Registration,
+    },
+};
+
+use crate::{DRIVER, claims::Claims, defect::Defect, slices};
+
+/// When a health is out of date, and how often it is told.
+const HEALTH_SECONDS: i64 = 2;
+const REPEATED: Duration = Duration::from_millis(500);
+
+/// All services, on one state.
+#[derive(Clone)]
+pub(crate) struct Services {
+    claims: Arc<Claims>,
+    endpoint: String,
+    pool: String,
+    accepted: Arc<AtomicUsize>,
+    defect: Defect,
+}
+
+type Lists = Pin<Box<dyn Stream<Item = Result<NodeWatchResourcesResponse, Status>> + Send>>;
+
+// === impl Services ===
+
+impl Services {
+    pub(crate) fn new(claims: Arc<Claims>, endpoint: &Path, node: &str, defect: Defect) -> Self {
+        let endpoint = match defect {
+            Defect::RelativeEndpoint => "dra.sock".to_owned(),
+            _ => endpoint.display().to_string(),
+        };
+        Self { claims, endpoint, pool: node.to_owned(), accepted: Arc::default(), defect }
+    }
+
+    /// The health of all devices, or of one after the other.
+    fn health(&self, time: usize) -> NodeWatchResourcesResponse {
+        let each = |device_name: String| DeviceHealth {
+            device: Some(DeviceIdentifier { pool_name: self.pool.clone(), device_name }),
+            health: HealthStatus::Healthy.into(),
+            last_updated_time: 0,
+            health_check_timeout_seconds: HEALTH_SECONDS,
+            message: String::new(),
+        };
+        let mut devices: Vec<_> = slices::devices().into_iter().map(each).collect();
+        if self.defect == Defect::TellsHealthInParts {
+            devices = vec![devices.swap_remove(time % devices.len())];
+        }
+        NodeWatchResourcesResponse { devices }
+    }
+}
+
+#[tonic::async_trait]
+impl Registration for Services {
+    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
+        if self.defect == Defect::SlowInfo {
+            sleep(Duration::from_millis(1500)).await;
+        }
+        let is_over = self.accepted.load(Ordering::Relaxed) > 0;
+        if is_over && self.defect == Defect::AnswersOneKubelet {
+            return Err(Status::failed_precondition("registered"));
+        }
+        let supported_versions = match self.defect {
+            Defect::UnknownVersions => vec!["1.0.0".to_owned()],
+            _ => [SERVICES[0], SERVICES[2]].map(str::to_owned).into(),
+        };
+        Ok(Response::new(PluginInfo {
+            r#type: DRA_PLUGIN.to_owned(),
+            name: DRIVER.to_owned(),
+            endpoint: self.endpoint.clone(),
+            supported_versions,
+        }))
+    }
+
+    async fn notify_registration_status(
+        &self,
+        request: Request<RegistrationStatus>,
+    ) -> Result<Response<RegistrationStatusResponse>, Status> {
+        let is_registered = request.into_inner().plugin_registered;
+        if !is_registered && self.defect == Defect::EndsWhenRefused {
+            std::process::exit(1);
+        }
+        self.accepted.fetch_add(usize::from(is_registered), Ordering::Relaxed);
+        Ok(Response::new(RegistrationStatusResponse {}))
+    }
+}
+
+#[tonic::async_trait]
+impl DraPlugin for Services {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<NodePrepareResourcesRequest>,
+    ) -> Result<Response<NodePrepareResourcesResponse>, Status> {
+        let mut asked = request.into_inner().claims;
+        if self.defect == Defect::AnswersTheFirstClaim {
+            asked.truncate(1);
+        }
+        let mut answer = NodePrepareResourcesResponse::default();
+        for claim in asked {
+            let one = match self.claims.prepare(&claim).await {
+                Ok(devices) => NodePrepareResourceResponse { devices, error: String::new() },
+                Err(error) => NodePrepareResourceResponse { devices: Vec::new(), error },
+            };
+            answer.claims.insert(claim.uid, one);
+        }
+        if self.defect == Defect::AnswersForStrangers {
+            answer.claims.insert("stranger".to_owned(), NodePrepareResourceResponse::default());
+        }
+        Ok(Response::new(answer))
+    }
+
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<NodeUnprepareResourcesResponse>, Status> {
+        let mut answer = NodeUnprepareResourcesResponse::default();
+        for claim in request.into_inner().claims {
+            let error = self.claims.release(&claim).await.err().unwrap_or_default();
+            answer.claims.insert(claim.uid, NodeUnprepareResourceResponse { error });
+        }
+        Ok(Response::new(answer))
+    }
+}
+
+#[tonic::async_trait]
+impl DraResourceHealth for Services {
+    type NodeWatchResourcesStream = Lists;
+
+    async fn node_watch_resources(
+        &self,
+        _: Request<NodeWatchResourcesRequest>,
+    ) -> Result<Response<Lists>, Status> {
+        let (send, lists) = mpsc::channel(1);
+        let services = self.clone();
+        tokio::spawn(async move {
+            for time in 0.. {
+                if send.send(Ok(services.health(time))).await.is_err() {
+                    return;
+                }
+                match services.defect {
+                    Defect::EndsHealthStreams => return,
+                    Defect::TellsHealthOnce => send.closed().await,
+                    _ => sleep(REPEATED).await,
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(lists))))
+    }
+}

@@ -1,0 +1,102 @@
+//! The driver's devices, published, and published again where they are missing.
+
+use std::time::Duration;
+
+use k8s_openapi::api::{core::v1::Node, resource::v1::ResourceSlice};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, ListParams, PostParams},
+};
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::{DRIVER, defect::Defect};
+
+/// How often the slices are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How many slices the pool has, and devices each has.
+const SLICES: usize = 2;
+const EACH: usize = 3;
+
+/// The device that claims may share.
+const SHARED: &str = "shared";
+
+/// The names of all devices.
+pub(crate) fn devices() -> Vec<String> {
+    let own = (0..SLICES * EACH).map(|number| format!("device-{number}"));
+    own.chain([SHARED.to_owned()]).collect()
+}
+
+/// Publishes for ever.
+pub(crate) async fn publish(client: Client, node: &str, defect: Defect) {
+    let slices = Api::<ResourceSlice>::all(client.clone());
+    let mut is_published = false;
+    loop {
+        if !(is_published && defect == Defect::PublishesOnce) {
+            let node = (node, Api::<Node>::all(client.clone()));
+            // Tried again in a moment.
+            is_published = level(&slices, node, defect).await.is_ok();
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Creates the slices that are missing.
+async fn level(
+    slices: &Api<ResourceSlice>,
+    (name, nodes): (&str, Api<Node>),
+    defect: Defect,
+) -> kube::Result<()> {
+    let node = nodes.get(name).await?;
+    let selector = format!("spec.driver={DRIVER},spec.nodeName={name}");
+    let known = slices.list(&ListParams::default().fields(&selector)).await?;
+    if defect == Defect::DeletesOthersSlices {
+        for slice in slices.list(&ListParams::default()).await? {
+            if !known.iter().any(|one| one.name_any() == slice.name_any()) {
+                slices.delete(&slice.name_any(), &DeleteParams::default()).await?;
+            }
+        }
+    }
+    for index in 0..SLICES {
+        let prefix = format!("{index:05x}-");
+        if !known.iter().any(|slice| slice.name_any().starts_with(&prefix)) {
+            if defect == Defect::InvalidSlices {
+                let mut wrong = slice(index, (name, &node), defect);
+                let devices = wrong.spec.devices.get_or_insert_default();
+                "Device_0".clone_into(&mut devices[0].name);
+                let _ = slices.create(&PostParams::default(), &wrong).await;
+            }
+            slices.create(&PostParams::default(), &slice(index, (name, &node), defect)).await?;
+        }
+    }
+    Ok(())
+}
+
+fn slice(index: usize, (name, node): (&str, &Node), defect: Defect) -> ResourceSlice {
+    let mut devices: Vec<_> = devices()[index * EACH..(index + 1) * EACH]
+        .iter()
+        .map(|name| json!({"name": name}))
+        .collect();
+    if index == 0 {
+        devices.push(json!({"name": SHARED, "allowMultipleAllocations": true}));
+    }
+    let count = if defect == Defect::WrongSliceCount { SLICES + 1 } else { SLICES };
+    let generation = if defect == Defect::MixedGenerations { 1 + index } else { 1 };
+    let pool_node = if defect == Defect::SlicesOfAnotherNode { "another" } else { name };
+    let slice = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+        "metadata": {
+            "generateName": format!("{index:05x}-{DRIVER}-{name}-"),
+            "ownerReferences": [{
+                "apiVersion": "v1", "kind": "Node", "name": name, "controller": true,
+                "uid": node.uid().unwrap_or_default(),
+            }],
+        },
+        "spec": {
+            "driver": DRIVER, "nodeName": pool_node, "devices": devices,
+            "pool": {"name": name, "generation": generation, "resourceSliceCount": count},
+        },
+    });
+    serde_json::from_value(slice).expect("a slice")
+}

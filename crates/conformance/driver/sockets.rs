@@ -1,0 +1,96 @@
+//! The driver's two sockets: bound over what was left, bound again when they are deleted.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::{net::UnixListener, task::JoinSet, time::sleep};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use windlass_kubelet_api::{
+    dra::{
+        health::dra_resource_health_server::DraResourceHealthServer,
+        v1::dra_plugin_server::DraPluginServer,
+    },
+    pluginregistration::{registration_server::RegistrationServer, socket_name},
+};
+
+use crate::{Broken, DRIVER, defect::Defect, services::Services};
+
+/// How often the registration socket is looked for.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Where the driver is found.
+pub(crate) struct Sockets {
+    pub(crate) endpoint: PathBuf,
+    registration: PathBuf,
+    defect: Defect,
+}
+
+// === impl Sockets ===
+
+impl Sockets {
+    pub(crate) fn new(kubelet: &Path, defect: Defect) -> Self {
+        let name = match defect {
+            Defect::PlainSocketName => format!("{DRIVER}-reg.sock"),
+            _ => socket_name(DRIVER, None),
+        };
+        Self {
+            endpoint: kubelet.join("plugins").join(DRIVER).join("dra.sock"),
+            registration: kubelet.join("plugins_registry").join(name),
+            defect,
+        }
+    }
+
+    /// Serves both until it fails.
+    pub(crate) async fn serve(&self, services: Services) -> Result<(), Broken> {
+        let mut servers = JoinSet::new();
+        if self.defect == Defect::ServesLate {
+            servers.spawn(serve_registration(self.bind(&self.registration)?, services.clone()));
+            sleep(Duration::from_secs(2)).await;
+        }
+        servers.spawn(serve_claims(self.bind(&self.endpoint)?, services.clone()));
+        loop {
+            if !self.registration.exists() || servers.len() == 1 {
+                let listener = self.bind(&self.registration)?;
+                servers.spawn(serve_registration(listener, services.clone()));
+            }
+            if self.defect == Defect::DoesNotWatchItsSocket {
+                std::future::pending::<()>().await;
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Removes what makes the kubelet dial.
+    pub(crate) fn leave(&self) {
+        if self.defect == Defect::IgnoresTheSignal {
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        if self.defect != Defect::LeavesItsSocket {
+            let _ = fs::remove_file(&self.registration);
+        }
+    }
+
+    fn bind(&self, path: &Path) -> Result<UnixListener, Broken> {
+        fs::create_dir_all(path.parent().unwrap_or(path))?;
+        if self.defect != Defect::KeepsOldSockets {
+            let _ = fs::remove_file(path);
+        }
+        Ok(UnixListener::bind(path)?)
+    }
+}
+
+async fn serve_registration(listener: UnixListener, services: Services) {
+    let server = Server::builder().add_service(RegistrationServer::new(services));
+    let _ = server.serve_with_incoming(UnixListenerStream::new(listener)).await;
+}
+
+async fn serve_claims(listener: UnixListener, services: Services) {
+    let server = Server::builder()
+        .add_service(DraPluginServer::new(services.clone()))
+        .add_service(DraResourceHealthServer::new(services));
+    let _ = server.serve_with_incoming(UnixListenerStream::new(listener)).await;
+}

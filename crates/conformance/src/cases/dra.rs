@@ -1,0 +1,32 @@
+//! D: what a driver for Dynamic Resource Allocation does, part by part.
+
+pub(super) mod health;
+pub(super) mod life;
+pub(super) mod prepare;
+pub(super) mod refuse;
+pub(super) mod registration;
+pub(super) mod slices;
+pub(super) mod unprepare;
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+
+use crate::{
+    case::{Unmet, failed},
+    stage::{Driver, Stage, Wanted},
+};
+
+/// A registered driver, and a claim with a device of it.
+async fn claimed(stage: &mut Stage) -> Result<(Driver, ResourceClaim), Unmet> {
+    let driver = stage.driver().await?;
+    let claim = stage.claim(&driver, "claim", Wanted::Device).await?;
+    Ok((driver, claim))
+}
+
+/// Fails if the devices of a claim are others than before.
+fn same<T: PartialEq + std::fmt::Debug>(before: &[T], after: &[T]) -> Result<String, Unmet> {
+    if before == after {
+        Ok(format!("{} devices, as before", after.len()))
+    } else {
+        failed(format!("{after:?}, but before {before:?}"))
+    }
+}

@@ -1,0 +1,142 @@
+//! The agent as a process of its own: started, killed, frozen, starved, measured, asked.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use rustix::process::{Resource, Rlimit, Signal, prlimit};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+};
+use windlass_conformance::process::{Process, Usage};
+use windlass_machine::Machine;
+
+/// The agent, of which one process lives at a time.
+#[derive(Debug)]
+pub(super) struct Agent {
+    folder: PathBuf,
+    words: Vec<OsString>,
+    listens: SocketAddr,
+    process: Process,
+}
+
+/// A write beyond `RLIMIT_FSIZE` shall fail, as on a full disk, and not kill; `exec` keeps that.
+const SHELL: [&str; 3] = ["sh", "-c", r#"trap '' XFSZ; exec "$0" "$@" 2>>agent.log"#];
+
+/// Lines of the agent's log that are shown with an error.
+const LOG_TAIL: usize = 12;
+
+/// How long the kernel may take with a process that is being killed.
+const WAY_OUT: Duration = Duration::from_millis(200);
+
+/// Times that are seconds or minutes on a real node.
+const CONFIG: &str = "health: {quietPeriod: 1s, probeInterval: 500ms, callDeadline: 1s}\n";
+
+// === impl Agent ===
+
+impl Agent {
+    /// Starts it on a machine. All of its places are in the folder.
+    pub(super) async fn start(folder: &Path, machine: &Machine) -> Result<Self> {
+        let config = folder.join("config.yaml");
+        fs::write(&config, CONFIG).with_context(|| format!("cannot write {}", config.display()))?;
+        let listens = free_port().await.context("no port of this machine's own is free")?;
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let flag = |name: &str, path: &Path| {
+            let mut word = OsString::from(format!("--{name}="));
+            word.push(path);
+            word
+        };
+        let mut words: Vec<OsString> = SHELL.iter().map(OsString::from).collect();
+        words.extend([program.into(), "node".into(), format!("--listen={listens}").into()]);
+        words.extend([
+            flag("config", &config),
+            flag("host-root", &machine.host_root()),
+            flag("host-root-on-node", &machine.host_root()),
+            flag("nvml-library", &machine.nvml_library()),
+            flag("kubelet-dir", &folder.join("kubelet")),
+            flag("cdi-dir", &cdi_dir(folder)),
+            flag("state-dir", &state_dir(folder)),
+        ]);
+        let process = Process::start(&words, folder).context("cannot start the agent")?;
+        Ok(Self { folder: folder.to_owned(), words, listens, process })
+    }
+
+    /// Kills it at once, and starts another.
+    pub(super) async fn replace(&mut self) -> Result<()> {
+        self.process.kill().await;
+        self.process =
+            Process::start(&self.words, &self.folder).context("cannot start the agent again")?;
+        Ok(())
+    }
+
+    /// Kills it at once.
+    pub(super) async fn kill(&mut self) {
+        self.process.kill().await;
+    }
+
+    /// Lets it run no more until it is thawed.
+    pub(super) fn freeze(&self) {
+        self.process.signal(Signal::STOP);
+    }
+
+    pub(super) fn thaw(&self) {
+        self.process.signal(Signal::CONT);
+    }
+
+    /// Lets none of its files grow, or lets them again.
+    pub(super) fn let_files_grow_to(&self, bytes: Option<u64>) -> io::Result<()> {
+        let limit = Rlimit { current: bytes, maximum: None };
+        prlimit(Some(self.process.id()), Resource::Fsize, limit)?;
+        Ok(())
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        self.process.usage()
+    }
+
+    /// How it ended, which it should not.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        Some(self.process.ended()?.to_string())
+    }
+
+    /// The same, of one whose sockets are closed and that is on its way out.
+    pub(super) async fn ends_soon(&mut self) -> Option<String> {
+        Some(self.process.end_within(WAY_OUT).await?.to_string())
+    }
+
+    pub(super) fn last_words(&self) -> String {
+        let log = fs::read_to_string(self.folder.join("agent.log")).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(LOG_TAIL)..].join("\n")
+    }
+
+    /// What it tells Prometheus.
+    pub(super) async fn metrics(&self) -> io::Result<String> {
+        let mut stream = TcpStream::connect(self.listens).await?;
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")
+            .await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+}
+
+pub(super) fn cdi_dir(folder: &Path) -> PathBuf {
+    folder.join("cdi")
+}
+
+pub(super) fn state_dir(folder: &Path) -> PathBuf {
+    folder.join("state")
+}
+
+/// A port that nobody listens on now: the agent keeps it over restarts, so it has to be known before.
+async fn free_port() -> io::Result<SocketAddr> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?.local_addr()
+}

@@ -1,0 +1,147 @@
+//! A soak under way: step after step, with the invariants checked after each.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use anyhow::Result;
+use tokio::time::Instant;
+use windlass_conformance::process::Usage;
+use windlass_machine::Fault;
+
+use super::{
+    invariant::{self, Broken},
+    rig::Rig,
+    schedule::{Schedule, Step},
+    tally::Tally,
+    tell::Told,
+};
+use crate::demo::tell::Teller;
+
+/// What runs, and what is known of it.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) rig: Rig,
+    pub(super) tally: Tally,
+    /// What pods were given when they came, by UID.
+    pub(super) given: BTreeMap<String, BTreeSet<String>>,
+    /// How many pods have come so far, refused ones too.
+    pub(super) begun: usize,
+    pub(super) last_steps: VecDeque<String>,
+    start: Usage,
+}
+
+/// How long the agent may take until it offers everything for the first time.
+const START_LIMIT: Duration = Duration::from_secs(15);
+
+/// How many of the last steps are told when an invariant is broken.
+const KEPT_STEPS: usize = 20;
+
+/// How often it is told how far it is.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+// === impl Run ===
+
+impl Run {
+    pub(super) fn new(rig: Rig) -> Self {
+        Self {
+            rig,
+            tally: Tally::default(),
+            given: BTreeMap::new(),
+            begun: 0,
+            last_steps: VecDeque::new(),
+            start: Usage::default(),
+        }
+    }
+
+    /// Goes on until the time is over, or something is not as it must be.
+    pub(super) async fn soak(
+        &mut self,
+        (seed, lasts): (u64, Duration),
+        teller: Teller,
+    ) -> Result<()> {
+        let watched = self.rig.watched();
+        tokio::select! {
+            broken = watched => Err(broken.into()),
+            outcome = self.steps((seed, lasts), teller) => outcome,
+        }
+    }
+
+    async fn steps(&mut self, (seed, lasts): (u64, Duration), teller: Teller) -> Result<()> {
+        self.begins().await?;
+        let begun = Instant::now();
+        let mut told = begun;
+        for step in Schedule::new(seed) {
+            if begun.elapsed() >= lasts {
+                break;
+            }
+            self.step(&step).await?;
+            if told.elapsed() >= PROGRESS {
+                told = Instant::now();
+                teller.tell(&Told::progress(begun.elapsed(), &self.tally))?;
+            }
+        }
+        self.ends().await
+    }
+
+    async fn begins(&mut self) -> Result<()> {
+        let settled = self.rig.settled(START_LIMIT).await;
+        let blow = "the start";
+        settled.map_err(|left| Broken::NotBack { blow, after: START_LIMIT, left })?;
+        self.start = self.rig.agent.usage();
+        self.tally.at_start = self.start.into();
+        self.tally.measure(self.start);
+        Ok(())
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<()> {
+        if self.last_steps.len() == KEPT_STEPS {
+            self.last_steps.pop_front();
+        }
+        self.tally.steps += 1;
+        self.last_steps.push_back(format!("{}: {step:?}", self.tally.steps));
+        let outcome = match step {
+            Step::Admit { gpus } => self.admit(*gpus).await,
+            Step::Delete { which } => {
+                self.delete(*which).await;
+                Ok(())
+            }
+            Step::Count => self.count().await,
+            Step::Strike(blow) => self.strike(blow).await,
+        };
+        if outcome.is_err()
+            && let Some(how) = self.rig.agent.ends_soon().await
+        {
+            // All else follows from it.
+            return Err(Broken::Ended(how).into());
+        }
+        outcome?;
+        self.check()
+    }
+
+    fn check(&mut self) -> Result<()> {
+        if let Some(how) = self.rig.agent.ended() {
+            return Err(Broken::Ended(how).into());
+        }
+        invariant::nothing_lost(&self.given, &self.rig.kubelet.node())?;
+        let usage = self.rig.agent.usage();
+        self.tally.measure(usage);
+        Ok(invariant::bounded(self.start, usage)?)
+    }
+
+    /// All pods go and all GPUs are mended: everything is as at the start.
+    async fn ends(&mut self) -> Result<()> {
+        while !self.given.is_empty() {
+            self.delete(0).await;
+        }
+        for found in self.rig.gpus()?.into_iter().filter(|found| found.is_broken) {
+            self.rig.is_mended(&found.gpu.uuid);
+            self.rig.machine.inject(&Fault::Recover { gpu: found.index })?;
+        }
+        let settled = self.rig.settled(START_LIMIT).await;
+        let blow = "the end";
+        settled.map_err(|left| Broken::NotBack { blow, after: START_LIMIT, left })?;
+        self.check()
+    }
+}

@@ -1,0 +1,102 @@
+//! The soak: pods come and go under faults, and what breaks a promise ends it.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use super::program::{folder, run, text, windlass};
+
+/// How long anything here may take.
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn events(output: &[u8]) -> Vec<Value> {
+    text(output).lines().map(|line| serde_json::from_str(line).expect("one object")).collect()
+}
+
+#[test]
+fn a_soak_of_a_few_seconds_holds_and_tells_what_happened() {
+    let output = run(&["demo", "--soak", "5s", "--seed", "1", "--output", "json"]);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    let events = events(&output.stdout);
+    let (first, last) = (&events[0], events.last().expect("told"));
+    assert_eq!((&first["event"], &first["seed"]), (&"soakStarted".into(), &1.into()));
+    assert_eq!(last["event"], "soakFinished");
+    let tally = &last["tally"];
+    assert!(tally["admitted"].as_u64() > Some(0), "{tally}");
+    assert!(tally["faults"].as_object().is_some_and(|faults| !faults.is_empty()), "{tally}");
+    assert!(tally["atEnd"]["residentKib"].as_u64() > Some(0), "{tally}");
+    let dir = first["dir"].as_str().expect("a path");
+    assert!(!Path::new(dir).exists(), "nothing is left behind");
+}
+
+#[test]
+fn an_agent_that_ends_by_itself_ends_the_soak_with_its_seed_and_last_steps() {
+    let temporary = folder();
+    let mut command = windlass(&["demo", "--soak", "60s", "--seed", "1", "--output", "json"]);
+    command.env("TMPDIR", temporary.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("windlass runs");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let first: Value =
+        serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("one object");
+    let dir = Path::new(first["dir"].as_str().expect("a path")).to_owned();
+    // Once a pod has come it is under way.
+    let record = dir.join("kubelet/device-plugins/kubelet_internal_checkpoint");
+    until(|| {
+        fs::read_to_string(&record).is_ok_and(|text| text.contains("\"PodUID\"")).then_some(())
+    });
+    let agent = until(|| agent_in(&dir));
+    let killed = Command::new("kill").args(["-s", "KILL", &agent]).status().expect("kill runs");
+    assert!(killed.success());
+    let told = lines.map(|line| line.expect("text")).find(|line| line.contains("\"broken\""));
+    let told: Value = serde_json::from_str(&told.expect("it is told")).expect("one object");
+    assert!(told["why"].as_str().expect("why").contains("the agent ended: signal: 9"), "{told}");
+    assert_eq!(told["seed"], 1);
+    assert!(told["lastSteps"].as_array().is_some_and(|steps| !steps.is_empty()), "{told}");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("the soak with seed 1 failed"));
+}
+
+#[test]
+fn a_soak_that_cannot_be_is_the_callers_mistake() {
+    for (arguments, expected) in [
+        (vec!["demo", "--soak", "long"], "write 30s, 10m or 8h"),
+        (vec!["demo", "--soak", "0s"], "write 30s, 10m or 8h"),
+        (vec!["demo", "--seed", "1"], "--soak"),
+        (vec!["demo", "--soak", "1s", "--dra"], "cannot be used with"),
+        (vec!["demo", "--soak", "1s", "--machine", "mi300x"], "no whole GPUs of NVIDIA"),
+    ] {
+        let output = run(&arguments);
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+        let told = text(&output.stderr);
+        assert!(told.contains(expected), "{arguments:?}: {told}");
+    }
+}
+
+/// The agent's process whose places are in the folder.
+fn agent_in(dir: &Path) -> Option<String> {
+    let of_agent = format!("--state-dir={}", dir.join("state").display());
+    let processes = fs::read_dir("/proc").expect("readable").flatten();
+    let mut ids = processes.filter_map(|process| process.file_name().into_string().ok());
+    ids.find(|id| {
+        let words = fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        words.split('\0').any(|word| word == of_agent)
+    })
+}
+
+fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "it does not come");
+        std::thread::yield_now();
+    }
+}
