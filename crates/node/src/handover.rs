@@ -50,12 +50,13 @@ use windlass_kubelet_api::{checkpoint, deviceplugin};
 pub(crate) use self::{
     care::{Demand, demand, is_cared_for},
     desk::{HandoverDesk, NotReady},
+    record::{FORMAT as HAND_OVERS, Records},
     state::{Failure, State},
 };
 use self::{
     claims::{claims_of, starting},
     desk::{Newcomer, Reply, Request, Start},
-    record::{RecordFile, Records, Versioned, Written, recorded},
+    record::{RecordFile, Versioned, Written, recorded},
     slot::Slot,
     state::{Input, Work},
     steps::{Bench, do_work},

@@ -57,7 +57,7 @@ struct Skip {
 
 /// Which of our crates may use which, tests aside. Dependencies point at the domain; the binary, which
 /// is not listed, may use all.
-const ROOMS: [(&str, &[&str]); 9] = [
+const ROOMS: [(&str, &[&str]); 10] = [
     ("windlass-core", &[]),
     ("windlass-kubelet-api", &[]),
     ("windlass-nvml", &[]),
@@ -69,6 +69,10 @@ const ROOMS: [(&str, &[&str]); 9] = [
     (
         "windlass-conformance",
         &["windlass-cluster-sim", "windlass-kubelet-api", "windlass-kubelet-sim"],
+    ),
+    (
+        "windlass-fuzz",
+        &["windlass-core", "windlass-kubelet-api", "windlass-machine", "windlass-node"],
     ),
 ];
 
