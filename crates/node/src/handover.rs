@@ -29,6 +29,7 @@ mod desk;
 mod idle;
 mod link;
 mod memory;
+mod overwrite;
 mod proof;
 mod record;
 mod reset;
@@ -55,6 +56,7 @@ pub(crate) use self::{
 use self::{
     claims::{claims_of, starting},
     desk::{Newcomer, Reply, Request, Start},
+    overwrite::Scrubber,
     record::{RecordFile, Records, Versioned, Written, recorded},
     slot::Slot,
     state::{Input, Work},
@@ -111,6 +113,7 @@ struct Ground {
     host: Host,
     file: RecordFile,
     kubelet_record: PathBuf,
+    scrubber: Scrubber,
     limits: HandoverLimits,
     look_interval: Duration,
 }
@@ -166,6 +169,7 @@ impl Handovers {
             file: RecordFile::new(&config.state_dir, host.clone()),
             host,
             kubelet_record: plugins.join(checkpoint::FILE),
+            scrubber: Scrubber::new(config),
             limits: config.handover,
             look_interval: config.session.look_interval,
         };
@@ -351,6 +355,7 @@ impl Handovers {
             asking: slot.asking.clone(),
             gpus: self.tidings.gpus.clone(),
             nvidia_smi: self.tidings.nvidia_smi.clone(),
+            scrubber: self.ground.scrubber.clone(),
             bound: care.bound,
         };
         let on_disk = recorded(self.written.clone(), self.newest.borrow().0);

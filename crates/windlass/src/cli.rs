@@ -32,7 +32,7 @@ pub(crate) use peer::PeerArgs;
 pub(crate) use cdi::{CdiArgs, CdiCommand, CheckArgs, GenerateArgs, ListArgs, places};
 
 use crate::{
-    commands::{LabelsArgs, MpsArgs},
+    commands::{LabelsArgs, MpsArgs, ScrubArgs},
     logging::LogFormat,
 };
 
@@ -84,6 +84,8 @@ pub(crate) enum Command {
     Xids(XidsArgs),
     /// Stop the MPS daemons of this host, which go on when the agent ends.
     Mps(MpsArgs),
+    /// Overwrite what is free of a GPU's memory, so that the next program finds nothing of the last one's.
+    Scrub(ScrubArgs),
     /// Make, list and check documents that tell container runtimes about devices (CDI).
     Cdi(CdiArgs),
     /// Check configuration files, convert those of other device plugins, print the schema.

@@ -70,6 +70,7 @@ mod tests {
     use crate::{
         Config,
         config::FpgaRules,
+        handover::overwrite::Scrubber,
         host::{Host, Roots},
         nvidia_smi::NvidiaSmi,
         partitions,
@@ -94,6 +95,7 @@ mod tests {
             asking: Arc::new(Semaphore::new(1)),
             gpus: partitions::open(Duration::MAX, watch::channel(None).1, to_source).0,
             nvidia_smi: NvidiaSmi::new(&Roots::new(&Config::default())),
+            scrubber: Scrubber::new(&Config::default()),
             bound: None,
         };
         let why = prove(&bench, &identity.expect("it says what it is"), Duration::MAX).await;

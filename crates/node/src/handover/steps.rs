@@ -15,7 +15,16 @@ use tokio::{
 };
 use windlass_core::device::DeviceId;
 
-use super::{care::Care, idle::idle, link, memory::free, proof::prove, reset::reset, state::Work};
+use super::{
+    care::Care,
+    idle::idle,
+    link,
+    memory::free,
+    overwrite::{Scrubber, overwrite},
+    proof::prove,
+    reset::reset,
+    state::Work,
+};
 use crate::{
     causes,
     config::{Link, Processes, Reset, Step, StepAction},
@@ -39,6 +48,7 @@ pub(super) struct Bench {
     /// Where NVIDIA's driver is asked about GPUs.
     pub(super) gpus: PartitionDesk,
     pub(super) nvidia_smi: NvidiaSmi,
+    pub(super) scrubber: Scrubber,
     /// Why a reset would harm others.
     pub(super) bound: Option<&'static str>,
 }
@@ -89,6 +99,7 @@ async fn carry_out(bench: &Bench, steps: &[Step]) -> Result<(), StepError> {
                 StepAction::Write { file, text } => bench.write(file, text).await,
                 StepAction::Processes(Processes::None) => idle(bench, *limit).await,
                 StepAction::Memory { most } => free(bench, *most, *limit).await,
+                StepAction::Overwrite => overwrite(bench).await,
                 StepAction::Reset(Reset::Gpu) => reset(bench, *limit).await,
                 StepAction::Link(Link::Up) => link::up(bench, *limit).await,
             }
@@ -157,6 +168,7 @@ fn name_of(action: &StepAction) -> String {
         StepAction::Write { file, .. } => format!("write {}", file.display()),
         StepAction::Processes(Processes::None) => "processes: none".to_owned(),
         StepAction::Memory { .. } => "memory: free".to_owned(),
+        StepAction::Overwrite => "memory: overwrite".to_owned(),
         StepAction::Reset(Reset::Gpu) => "reset: gpu".to_owned(),
         StepAction::Link(Link::Up) => "link: up".to_owned(),
     }
@@ -226,6 +238,7 @@ mod tests {
             asking: Arc::new(Semaphore::new(1)),
             gpus: nobody(),
             nvidia_smi: NvidiaSmi::new(&Roots::new(&Config::default())),
+            scrubber: Scrubber::new(&Config::default()),
             bound: None,
         };
         (root, bench)
