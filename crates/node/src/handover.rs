@@ -29,6 +29,7 @@ mod desk;
 mod idle;
 mod link;
 mod memory;
+mod overwrite;
 mod proof;
 mod record;
 mod reset;
@@ -56,6 +57,7 @@ pub(crate) use self::{
 use self::{
     claims::{claims_of, starting},
     desk::{Newcomer, Reply, Request, Start},
+    overwrite::Scrubber,
     record::{RecordFile, Versioned, Written, recorded},
     slot::Slot,
     state::{Input, Work},
@@ -110,6 +112,7 @@ struct Ground {
     host: Host,
     file: RecordFile,
     kubelet_record: PathBuf,
+    scrubber: Scrubber,
     limits: HandoverLimits,
     look_interval: Duration,
 }
@@ -165,6 +168,7 @@ impl Handovers {
             file: RecordFile::new(&config.state_dir, host.clone()),
             host,
             kubelet_record: plugins.join(checkpoint::FILE),
+            scrubber: Scrubber::new(config),
             limits: config.handover,
             look_interval: config.session.look_interval,
         };
@@ -348,6 +352,7 @@ impl Handovers {
             writing: slot.writing.clone(),
             asking: slot.asking.clone(),
             gpus: self.tidings.gpus.clone(),
+            scrubber: self.ground.scrubber.clone(),
         };
         let on_disk = recorded(self.written.clone(), self.newest.borrow().0);
         let (id, limit) = (id.clone(), self.ground.limits.prepare_deadline);

@@ -98,6 +98,7 @@ impl Model {
             Fault::Slow { millis, .. } => gpu.faults.slow_ms = millis,
             Fault::MemoryKept { mib, .. } => gpu.live.memory_used_mib = mib,
             Fault::Hang { .. } => gpu.faults.hang = true,
+            Fault::Cuda { how, .. } => gpu.faults.cuda = Some(how),
             Fault::NoComputeInstance { .. } => {
                 gpu.faults.compute_instance_error = Some(UNKNOWN);
             }

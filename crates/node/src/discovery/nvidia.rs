@@ -366,8 +366,8 @@ fn load(
     roots: &Roots,
     event_wait: Duration,
 ) -> Result<Driver, ConnectError> {
-    let Roots { host, driver, .. } = roots;
-    let found = library.or_else(|| driver.nvml_library()).or_else(|| host.nvml_library());
+    let host = &roots.host;
+    let found = roots.nvml_library(library);
     let library = found.ok_or_else(|| ConnectError::NoLibrary { searched: searched(roots) })?;
     // Read before NVML is, so that a change in between is noticed.
     let fingerprint = host.nvidia_fingerprint();

@@ -70,7 +70,7 @@ mod tests {
     use crate::{
         Config,
         config::FpgaRules,
-        handover::care::Care,
+        handover::{care::Care, overwrite::Scrubber},
         host::{Host, Roots},
         nvidia_smi::NvidiaSmi,
         partitions,
@@ -95,6 +95,7 @@ mod tests {
             writing: Arc::new(Semaphore::new(1)),
             asking: Arc::new(Semaphore::new(1)),
             gpus: partitions::open(Duration::MAX, watch::channel(None).1, smi, to_source).0,
+            scrubber: Scrubber::new(&Config::default()),
         };
         let why = prove(&bench, &identity.expect("it says what it is"), Duration::MAX).await;
         assert_eq!(

@@ -15,7 +15,16 @@ use tokio::{
 };
 use windlass_core::device::DeviceId;
 
-use super::{care::Care, idle::idle, link, memory::free, proof::prove, reset::reset, state::Work};
+use super::{
+    care::Care,
+    idle::idle,
+    link,
+    memory::free,
+    overwrite::{Scrubber, overwrite},
+    proof::prove,
+    reset::reset,
+    state::Work,
+};
 use crate::{
     causes,
     config::{Link, Processes, Reset, Step, StepAction},
@@ -38,6 +47,7 @@ pub(super) struct Bench {
     pub(super) asking: Arc<Semaphore>,
     /// Where NVIDIA's driver is asked about GPUs.
     pub(super) gpus: PartitionDesk,
+    pub(super) scrubber: Scrubber,
 }
 
 /// Why a step was not done.
@@ -86,6 +96,7 @@ async fn carry_out(bench: &Bench, steps: &[Step]) -> Result<(), StepError> {
                 StepAction::Write { file, text } => bench.write(file, text).await,
                 StepAction::Processes(Processes::None) => idle(bench, *limit).await,
                 StepAction::Memory { most } => free(bench, *most, *limit).await,
+                StepAction::Overwrite => overwrite(bench).await,
                 StepAction::Reset(Reset::Gpu) => reset(bench, *limit).await,
                 StepAction::Link(Link::Up) => link::up(bench, *limit).await,
             }
@@ -150,6 +161,7 @@ fn name_of(action: &StepAction) -> String {
         StepAction::Write { file, .. } => format!("write {}", file.display()),
         StepAction::Processes(Processes::None) => "processes: none".to_owned(),
         StepAction::Memory { .. } => "memory: free".to_owned(),
+        StepAction::Overwrite => "memory: overwrite".to_owned(),
         StepAction::Reset(Reset::Gpu) => "reset: gpu".to_owned(),
         StepAction::Link(Link::Up) => "link: up".to_owned(),
     }
@@ -220,6 +232,7 @@ mod tests {
             writing: Arc::new(Semaphore::new(1)),
             asking: Arc::new(Semaphore::new(1)),
             gpus: nobody(),
+            scrubber: Scrubber::new(&Config::default()),
         };
         (root, bench)
     }
