@@ -71,6 +71,7 @@ mod tests {
             }
         };
         tokio::select! {
+            biased;
             () = pods => unreachable!("they never end"),
             () = ledger.lull() => {}
         }

@@ -2,9 +2,9 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Lines, Write as _},
+    io::Write as _,
     path::PathBuf,
-    process::{Child, ChildStdin, ChildStdout, Output, Stdio},
+    process::{Child, ChildStdin, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::{
     USAGE,
-    program::{Node, folder, machine, run, text, windlass},
+    program::{Node, Written, folder, machine, run, text, windlass},
 };
 
 const MIB: u64 = 1 << 20;
@@ -28,7 +28,7 @@ struct Rig {
 struct Kubelet {
     child: Child,
     typed: ChildStdin,
-    shown: Lines<BufReader<ChildStdout>>,
+    shown: Written,
 }
 
 // === impl Rig ===
@@ -87,7 +87,7 @@ impl Kubelet {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("windlass runs");
         let typed = child.stdin.take().expect("piped");
-        let shown = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let shown = Written::by(child.stdout.take());
         Self { child, typed, shown }
     }
 
@@ -99,7 +99,7 @@ impl Kubelet {
 
     /// Reads until something is shown; what goes wrong before that is a failure.
     fn until(&mut self, expected: &str) -> String {
-        for line in self.shown.by_ref().map(|line| line.expect("text")) {
+        for line in self.shown.by_ref() {
             if line.contains(expected) {
                 return line;
             }
