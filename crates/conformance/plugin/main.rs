@@ -5,7 +5,6 @@
 #![expect(
     clippy::disallowed_methods,
     clippy::exit,
-    clippy::print_stderr,
     reason = "a program for tests, which dies on purpose, with all its tasks"
 )]
 
@@ -15,24 +14,17 @@ mod devices;
 mod life;
 mod service;
 
-use std::{env, path::PathBuf, process::ExitCode};
+use std::{env, error::Error, path::PathBuf};
 
 use self::{defect::Defect, life::Plugin};
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
+async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [kubelet, scratch, defect] = arguments.as_slice() else {
-        eprintln!("usage: plugin-with-defects KUBELET SCRATCH DEFECT");
-        return ExitCode::FAILURE;
+        return Err("usage: plugin-with-defects KUBELET SCRATCH DEFECT".into());
     };
-    let defect: Defect = match defect.parse() {
-        Ok(defect) => defect,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::FAILURE;
-        }
-    };
+    let defect: Defect = serde_json::from_value(defect.as_str().into())?;
     let (folder, scratch) = (PathBuf::from(kubelet).join("device-plugins"), PathBuf::from(scratch));
     devices::write_documents(&scratch, defect);
     if defect == Defect::CleansTheFolder {
@@ -49,5 +41,5 @@ async fn main() -> ExitCode {
         }
         () = life::spin(), if defect == Defect::Spins => {}
     }
-    ExitCode::SUCCESS
+    Ok(())
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::stage::Stage;
 
 /// One thing that is expected of a program.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Case {
     /// Short and stable: `R03`. The letter is the part of the API.
     pub id: &'static str,
@@ -16,6 +16,7 @@ pub struct Case {
     /// Where in Kubernetes it comes from: a file, a page, an issue.
     pub source: &'static str,
     /// Finds out.
+    #[serde(skip)]
     pub(crate) check: Check,
 }
 

@@ -142,15 +142,12 @@ impl Stage {
         what: &str,
         is_so: impl Fn(&NodeStatus) -> bool,
     ) -> Result<Duration, Unmet> {
-        let (begun, limit) = (Instant::now(), self.subject.within.react);
-        while !is_so(&self.kubelet.node()) {
-            if begun.elapsed() >= limit {
-                self.alive()?;
-                return failed(format!("not within {limit:?}: {what}"));
-            }
-            sleep(LOOK).await;
+        let begun = Instant::now();
+        let seen = self.until_seen(what, is_so).await;
+        if seen.is_err() {
+            self.alive()?;
         }
-        Ok(begun.elapsed())
+        seen.map(|()| begun.elapsed())
     }
 
     /// Waits until the kubelet has seen what happened to the program, which may be dead.
@@ -172,21 +169,17 @@ impl Stage {
         since: u64,
         is_it: impl Fn(&Event) -> bool,
     ) -> Result<Duration, Unmet> {
-        let (begun, limit, calls) =
-            (Instant::now(), self.subject.within.react, self.kubelet.calls());
-        while !calls.since(since).0.iter().any(&is_it) {
-            if begun.elapsed() >= limit {
-                self.alive()?;
-                return failed(format!("not within {limit:?}: {what}"));
-            }
-            sleep(LOOK).await;
+        let (begun, limit) = (Instant::now(), self.subject.within.react);
+        if self.calls().wait_for_one(since, is_it, limit).await.is_none() {
+            self.alive()?;
+            return failed(format!("not within {limit:?}: {what}"));
         }
         Ok(begun.elapsed())
     }
 
     /// The number of the next event.
     pub(crate) fn now(&self) -> u64 {
-        self.calls().since(u64::MAX).1
+        self.calls().now()
     }
 
     /// What happened between kubelet and program.

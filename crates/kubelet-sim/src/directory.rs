@@ -1,6 +1,7 @@
 //! The kubelet's folders: one kubelet per root, sockets of plugins wiped at start.
 
 use std::{
+    ffi::OsString,
     fs::{self, File, OpenOptions},
     io,
     os::unix::fs::FileTypeExt as _,
@@ -57,6 +58,13 @@ pub(crate) fn claim(config: &Config) -> Result<File, DirectoryError> {
         Err(rustix::io::Errno::WOULDBLOCK) => Err(DirectoryError::Taken(config.dir.clone())),
         Err(errno) => Err(failed("lock", &path, errno.into())),
     }
+}
+
+/// Whether there is nothing but hidden files.
+pub(crate) fn is_empty(dir: &Path) -> Result<bool, DirectoryError> {
+    let mut entries = fs::read_dir(dir).map_err(|source| failed("read folder", dir, source))?;
+    let is_hidden = |name: OsString| name.as_encoded_bytes().starts_with(b".");
+    Ok(entries.all(|entry| entry.is_ok_and(|entry| is_hidden(entry.file_name()))))
 }
 
 /// Deletes every socket directly in the folder, and links to sockets; nothing else, nothing deeper.

@@ -348,6 +348,11 @@ impl Calls {
         (log.since(sequence).to_vec(), log.next())
     }
 
+    /// The number of the next event.
+    pub fn now(&self) -> u64 {
+        self.log.borrow().next()
+    }
+
     /// Waits for events that were not told yet, and moves `sequence` behind them. None at all means
     /// that the kubelet is gone and there will be no more. Nothing is lost if this is given up.
     pub async fn news(&self, sequence: &mut u64) -> Vec<Event> {
@@ -373,6 +378,28 @@ impl Calls {
             Ok(Err(_)) | Err(_) => Err(self.all()),
         }
     }
+
+    /// Waits for an event that fulfils the condition, from a sequence number on, however many there are.
+    /// `None` when the deadline is over, or the kubelet is gone.
+    pub async fn wait_for_one(
+        &self,
+        mut sequence: u64,
+        mut condition: impl FnMut(&Event) -> bool,
+        deadline: Duration,
+    ) -> Option<Event> {
+        let waiting = async {
+            loop {
+                let news = self.news(&mut sequence).await;
+                if news.is_empty() {
+                    return None;
+                }
+                if let Some(found) = news.into_iter().find(&mut condition) {
+                    return Some(found);
+                }
+            }
+        };
+        tokio::time::timeout(deadline, waiting).await.ok().flatten()
+    }
 }
 
 #[cfg(test)]
@@ -387,6 +414,17 @@ mod tests {
         let log = EventLog::new();
         (0..count).for_each(|number| log.push(numbered(number)));
         log
+    }
+
+    #[tokio::test]
+    async fn one_event_more_is_noticed_where_the_oldest_is_forgotten_for_it() {
+        let log = log(2 * KEPT);
+        let (calls, is_pod) =
+            (log.calls(), |event: &Event| matches!(event, Event::PodAdmitted { .. }));
+        let (now, moment) = (calls.now(), Duration::from_millis(10));
+        assert_eq!(calls.wait_for_one(now, is_pod, moment).await, None);
+        log.push(numbered(7));
+        assert_eq!(calls.wait_for_one(now, is_pod, moment).await, Some(numbered(7)));
     }
 
     #[test]

@@ -13,12 +13,15 @@
 //! ```
 //!
 //! It answers as Kubernetes 1.36 does, to the letter of its error texts, and can be restarted and
-//! made to misbehave. Where it differs from the real one, on purpose:
+//! made to misbehave. `tests/fidelity` holds it against what a real kubelet did. Where it differs from the
+//! real one, on purpose:
 //!
 //! - Node status is visible at once; the real one sends it every 10 s, and looks for expired
 //!   plugins then. Pod status follows each change; the real one computes it when it syncs a pod.
 //! - Go walks its maps in random order. Here resources, devices and choices are in order of their
 //!   names, so that a test fails twice the same way.
+//! - A pod that is rejected after a reboot has let go at once; the real one counts it as active, a moment
+//!   longer, until it has looked after what ran of it before.
 //! - A nil dereference in the real kubelet is [`Condition::Panicked`] and [`Event::Panicked`]: the
 //!   kubelet stops serving as a dead process would, and the test goes on.
 //! - No container runtime, no scheduler, no CPU and memory managers: topology hints come from

@@ -45,8 +45,9 @@ pub(crate) struct Manager {
     pub(crate) healthy: BTreeMap<String, DeviceIds>,
     /// Unhealthy ids.
     pub(crate) unhealthy: BTreeMap<String, DeviceIds>,
-    /// Resources whose plugin stayed away too long: the node keeps them with capacity 0.
-    pub(crate) expired: DeviceIds,
+    /// Resources that only the node's status still has, with their capacity there, all of it allocatable: 0
+    /// where a plugin stayed away too long, and what it was where a checkpoint was lost.
+    pub(crate) left_over: BTreeMap<String, usize>,
     /// The plugin to call for each resource.
     pub(crate) endpoints: BTreeMap<String, Endpoint>,
     /// Plugins that are connected or connecting.

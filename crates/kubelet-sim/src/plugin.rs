@@ -2,6 +2,7 @@
 
 use std::{
     error::Error as _,
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -171,7 +172,8 @@ impl Plugin {
         calling: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, RpcError> {
         match self.closed.run_until_cancelled(calling).await {
-            Some(answer) => Ok(answer?.into_inner()),
+            Some(Ok(answer)) => Ok(answer.into_inner()),
+            Some(Err(status)) => Err(RpcError::of_call(&self.socket, status)),
             None => Err(RpcError::closing()),
         }
     }
@@ -180,6 +182,16 @@ impl Plugin {
 // === impl RpcError ===
 
 impl RpcError {
+    /// A call that a plugin refused, or that found nobody on its socket.
+    fn of_call(socket: &Path, status: Status) -> Self {
+        let Some(cause) = dial_failure(&status) else { return status.into() };
+        let socket = socket.display();
+        let desc = format!(
+            "connection error: desc = \"transport: Error while dialing: dial unix {socket}: connect: {cause}\""
+        );
+        Self::Status { code: "Unavailable".to_owned(), desc }
+    }
+
     /// The caller's own context was cancelled.
     pub(crate) fn cancelled() -> Self {
         Self::Status { code: "Canceled".to_owned(), desc: "context canceled".to_owned() }
@@ -215,6 +227,23 @@ fn reset_reason(status: &Status) -> Option<String> {
     while let Some(error) = cause {
         if let Some(reason) = error.downcast_ref::<h2::Error>().and_then(h2::Error::reason) {
             return Some(format!("stream terminated by RST_STREAM with error code: {reason:?}"));
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// What Go says of the system's answer when a lost connection was to be made again, if that is what happened.
+fn dial_failure(status: &Status) -> Option<String> {
+    if status.code() != Code::Unavailable {
+        return None;
+    }
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            let text = error.to_string().to_lowercase();
+            let words = text.split_once(" (os error").map(|(words, _)| words.to_owned());
+            return Some(words.unwrap_or(text));
         }
         cause = error.source();
     }

@@ -4,6 +4,8 @@ use std::{fmt, str::FromStr};
 
 use device::GRAMMAR;
 
+use crate::state::CudaFault;
+
 mod apply;
 mod device;
 mod happen;
@@ -69,6 +71,13 @@ pub enum Fault {
     Crash {
         /// Index of the GPU.
         gpu: usize,
+    },
+    /// Programs that compute fail on it, though NVML answers.
+    Cuda {
+        /// Index of the GPU.
+        gpu: usize,
+        /// How they fail.
+        how: CudaFault,
     },
     /// Its compute instances cannot be made: `NVML_ERROR_UNKNOWN`.
     NoComputeInstance {
@@ -145,8 +154,8 @@ pub enum Fault {
 #[error(
     "`{0}` is not a fault; there are xid:79@3, xid:79@3/1, ecc@3, ecc-count@3, remap-pending@3, \
      remap-failed@3, nvlink:5@3, fabric@3, thermal@3, power@3, lost@3, error:15@3, slow:250@3, \
-     memory:4096@3, hang@3, garbage@3, crash@3, no-compute-instance@3, recover@3, add, remove@3, where 3 is the index of a GPU and 1 the \
-     id of a GPU instance; and {GRAMMAR}"
+     memory:4096@3, hang@3, garbage@3, crash@3, cuda:802@3, cuda:hang@3, cuda:stale@3, no-compute-instance@3, \
+     recover@3, add, remove@3, where 3 is the index of a GPU and 1 the id of a GPU instance; and {GRAMMAR}"
 )]
 pub struct FaultSyntaxError(String);
 
@@ -173,6 +182,7 @@ impl Fault {
             | Self::Hang { gpu }
             | Self::Garbage { gpu }
             | Self::Crash { gpu }
+            | Self::Cuda { gpu, .. }
             | Self::NoComputeInstance { gpu }
             | Self::Recover { gpu }
             | Self::RemoveGpu { gpu } => Some(gpu),
@@ -201,6 +211,9 @@ impl fmt::Display for Fault {
             Self::Hang { gpu } => write!(f, "hang@{gpu}"),
             Self::Garbage { gpu } => write!(f, "garbage@{gpu}"),
             Self::Crash { gpu } => write!(f, "crash@{gpu}"),
+            Self::Cuda { gpu, how: CudaFault::Error(code) } => write!(f, "cuda:{code}@{gpu}"),
+            Self::Cuda { gpu, how: CudaFault::Hang } => write!(f, "cuda:hang@{gpu}"),
+            Self::Cuda { gpu, how: CudaFault::Stale } => write!(f, "cuda:stale@{gpu}"),
             Self::NoComputeInstance { gpu } => write!(f, "no-compute-instance@{gpu}"),
             Self::Recover { gpu } => write!(f, "recover@{gpu}"),
             Self::AddGpu => f.write_str("add"),
@@ -240,6 +253,9 @@ fn parse(text: &str) -> Option<Fault> {
         Some(("nvlink", port)) => Fault::LinkDown { gpu, port: port.parse().ok()? },
         Some(("error", code)) => Fault::Error { gpu, code: code.parse().ok()? },
         Some(("slow", millis)) => Fault::Slow { gpu, millis: millis.parse().ok()? },
+        Some(("cuda", "hang")) => Fault::Cuda { gpu, how: CudaFault::Hang },
+        Some(("cuda", "stale")) => Fault::Cuda { gpu, how: CudaFault::Stale },
+        Some(("cuda", code)) => Fault::Cuda { gpu, how: CudaFault::Error(code.parse().ok()?) },
         Some(("memory", mib)) => Fault::MemoryKept { gpu, mib: mib.parse().ok()? },
         Some(_) => return None,
         None => match what {
@@ -271,7 +287,8 @@ mod tests {
     fn every_fault_reads_back_as_it_is_written() {
         let all = "xid:79@3 xid:79@3/1 ecc@0 ecc-count@1 remap-pending@1 remap-failed@1 \
                    nvlink:5@2 fabric@2 thermal@2 power@2 lost@3 error:15@3 slow:250@3 memory:4096@3 hang@3 \
-                   garbage@3 crash@3 no-compute-instance@3 recover@3 add remove@7 unplug:eth0 plug:0000:17:00.0 replug:stick=2-1.4 \
+                   garbage@3 crash@3 cuda:802@3 cuda:hang@3 cuda:stale@3 \
+                   no-compute-instance@3 recover@3 add remove@7 unplug:eth0 plug:0000:17:00.0 replug:stick=2-1.4 \
                    unbind:u250-0 bind:0000:17:00.2=vfio-pci vfs:mlx5_0=4 group:ens1f0v1=99 \
                    set:u250-0:rom.u.1/VBNV=x set:0000:3b:00.1:ready=0x0 unset:u250-0:rom.u.1 \
                    link-down:eth0 link-up:eth0";
@@ -291,6 +308,7 @@ mod tests {
             "lost",
             "lost@x",
             "melt@1",
+            "cuda:melt@1",
             "ecc:1@3",
             "vfs:eth0",
             "vfs:eth0=x",

@@ -4,6 +4,7 @@
 //! dir/
 //!   host/                  what the kernel shows: sys, proc, dev, run
 //!   libnvidia-ml.so.1      this machine's own copy of the simulated driver
+//!   libcuda.so.1           the same, for programs that compute
 //!   state.json             the model; replaced by rename, never written in place
 //!   state.lock             held by whoever changes the model
 //! ```
@@ -30,6 +31,8 @@ const HOST: &str = "host";
 const LIBRARY: &str = "libnvidia-ml.so.1";
 /// What some clients load; a link to [`LIBRARY`], which dangles while there is no driver.
 const UNVERSIONED_LIBRARY: &str = "libnvidia-ml.so";
+/// What programs that compute load; likewise a link.
+const CUDA_LIBRARY: &str = "libcuda.so.1";
 const SPARE_LIBRARY: &str = ".removed-libnvidia-ml.so.1";
 /// An earlier machine's [`HOST`] while it is being removed.
 const OLD_HOST: &str = ".removed-host";
@@ -118,7 +121,7 @@ impl Machine {
         Tree::of(&model).replace(&Tree::default(), &machine.host_root())?;
         if model.driver_loaded {
             machine.copy_library(driver)?;
-            machine.link_library()?;
+            machine.link_libraries()?;
         }
         machine.store(&model)?;
         Ok(machine)
@@ -144,6 +147,11 @@ impl Machine {
     /// Its NVML library; there is none on a machine without NVIDIA's driver.
     pub fn nvml_library(&self) -> PathBuf {
         self.dir.join(LIBRARY)
+    }
+
+    /// Its CUDA library, beside the other.
+    pub fn cuda_library(&self) -> PathBuf {
+        self.dir.join(CUDA_LIBRARY)
     }
 
     /// The file that the library reads.
@@ -232,7 +240,8 @@ impl Machine {
             return Ok(());
         }
         let known = self.dir.join(LOCK).exists();
-        let places = if known { &[HOST][..] } else { &[HOST, LIBRARY, UNVERSIONED_LIBRARY, STATE] };
+        let all = &[HOST, LIBRARY, UNVERSIONED_LIBRARY, CUDA_LIBRARY, STATE];
+        let places = if known { &[HOST][..] } else { all };
         let mut places = places.iter().map(|name| self.dir.join(name));
         match places.find(|path| path.symlink_metadata().is_ok()) {
             Some(path) => Err(MachineError::NotOurs { path }),
@@ -248,7 +257,7 @@ impl Machine {
         act("remove", &old, |old| unless(missing, fs::remove_dir_all(old)))?;
         act("remove", &host, |host| unless(missing, fs::rename(host, &old)))?;
         act("remove", &old, |old| unless(missing, fs::remove_dir_all(old)))?;
-        [SPARE_LIBRARY, LIBRARY, UNVERSIONED_LIBRARY].iter().try_for_each(|name| {
+        [SPARE_LIBRARY, LIBRARY, UNVERSIONED_LIBRARY, CUDA_LIBRARY].iter().try_for_each(|name| {
             act("remove", &self.dir.join(name), |file| unless(missing, fs::remove_file(file)))
         })
     }
@@ -262,9 +271,11 @@ impl Machine {
         act("replace", &path, |path| fs::rename(&new, path))
     }
 
-    fn link_library(&self) -> Result<(), MachineError> {
-        act("link", &self.dir.join(UNVERSIONED_LIBRARY), |link| {
-            unless(io::ErrorKind::AlreadyExists, symlink(LIBRARY, link))
+    fn link_libraries(&self) -> Result<(), MachineError> {
+        [UNVERSIONED_LIBRARY, CUDA_LIBRARY].iter().try_for_each(|name| {
+            act("link", &self.dir.join(name), |link| {
+                unless(io::ErrorKind::AlreadyExists, symlink(LIBRARY, link))
+            })
         })
     }
 

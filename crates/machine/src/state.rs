@@ -215,6 +215,21 @@ pub struct Faults {
     /// Making a compute instance returns this `nvmlReturn_t`.
     #[serde(default)]
     pub compute_instance_error: Option<u32>,
+    /// What is wrong for programs that compute, while NVML answers.
+    #[serde(default)]
+    pub cuda: Option<CudaFault>,
+}
+
+/// What CUDA does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CudaFault {
+    /// No context is made: this `CUresult`.
+    Error(u32),
+    /// Calls do not return.
+    Hang,
+    /// Memory keeps what was in it, whatever is written.
+    Stale,
 }
 
 /// What the driver's library does wrong in calls to a GPU.

@@ -237,7 +237,7 @@ fn a_folder_that_is_not_ours_is_refused_and_not_touched() {
     fs::write(&driver, "not loaded").expect("a file");
     let profile = Profile::named("t4-edge").expect("built in");
     let theirs = dir.path().join("theirs");
-    for name in ["host/notes", "libnvidia-ml.so.1", "state.json"] {
+    for name in ["host/notes", "libnvidia-ml.so.1", "libcuda.so.1", "state.json"] {
         let file = theirs.join(name);
         fs::create_dir_all(file.parent().expect("a folder")).expect("made");
         fs::write(&file, "theirs").expect("a file");
@@ -251,8 +251,8 @@ fn a_folder_that_is_not_ours_is_refused_and_not_touched() {
     machine.remove_driver().expect("removed");
     Machine::create(&theirs, &profile, &driver).expect("a machine of ours");
     let left: Vec<_> = fs::read_dir(&theirs).expect("a folder").collect();
-    // host, two names of the library, state.json, state.lock.
-    assert_eq!(left.len(), 5, "{left:?}");
+    // host, three names of the library, state.json, state.lock.
+    assert_eq!(left.len(), 6, "{left:?}");
 }
 
 #[test]

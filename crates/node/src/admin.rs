@@ -152,13 +152,14 @@ mod tests {
     };
 
     use super::*;
+    use crate::ledger::LedgerDesk;
 
     fn admin() -> Admin {
         Admin {
             registry: Registry::default(),
             state: watch::channel(Arc::default()).1,
             standings: watch::channel(Standings::new()).1,
-            holders: crate::holders::inquiry(Path::new("/nowhere")).1,
+            holders: crate::holders::inquiry(Path::new("/nowhere"), LedgerDesk::default()).1,
         }
     }
 

@@ -19,6 +19,7 @@ use windlass_core::{
 pub use file::ChoicesError;
 pub use numbers::{InvalidNumbers, Numbers};
 
+pub(crate) use file::reread;
 pub(crate) use memory::{Teller, memory};
 
 use file::ChoicesFile;

@@ -126,13 +126,13 @@ fn folder_of(file: &Path) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const NAME: &str = "nvidia-smi";
 
     /// A folder as an agent may find one.
-    fn tree(files: &[&str]) -> tempfile::TempDir {
+    pub(crate) fn tree(files: &[&str]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("a temporary folder");
         for file in files {
             let path = dir.path().join(file.trim_start_matches('/'));

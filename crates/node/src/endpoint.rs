@@ -11,6 +11,7 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
 use windlass_kubelet_api::socket::{SocketError, SocketIdentity, SocketPath};
 
 /// A bound socket, and the way of its connections into the server.
@@ -24,6 +25,16 @@ pub(crate) struct Endpoint {
 
 /// Connections that wait for the server; the kernel's backlog holds more.
 const WAITING: usize = 16;
+
+/// Calls that a caller may give up before the server has looked at them; with one more the whole connection ends,
+/// and the stream of devices with it. 20, which is h2's own limit, is little for a kubelet that gives up on pods
+/// while the agent has no processor time. A connection that is only attacked so costs some hundred bytes for each.
+const GIVEN_UP: usize = 1024;
+
+/// A server behind an endpoint, without its services.
+pub(crate) fn server() -> Server {
+    Server::builder().http2_max_pending_accept_reset_streams(Some(GIVEN_UP))
+}
 
 // === impl Endpoint ===
 

@@ -22,7 +22,8 @@ pub(crate) type Records = BTreeMap<DeviceId, HealthRecord>;
 #[derive(Clone, Debug)]
 pub(crate) struct EvidenceFile(KeptFile<Records>);
 
-const FORMAT: Format = Format { what: "evidence of health", about: "devices", version: 1 };
+pub(crate) const FORMAT: Format =
+    Format { what: "evidence of health", about: "devices", version: 1 };
 
 /// Trouble that is older tells nothing of a device, which may be in another machine by now.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);

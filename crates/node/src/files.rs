@@ -20,11 +20,11 @@ pub(crate) enum Readers {
 
 impl Readers {
     /// Whatever the agent's umask is.
-    fn permissions(self) -> Permissions {
-        Permissions::from_mode(match self {
+    fn mode(self) -> u32 {
+        match self {
             Self::Owner => 0o600,
             Self::Everyone => 0o644,
-        })
+        }
     }
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Resu
     let draft = folder.join(format!(".{}.draft", name.to_string_lossy()));
     let mut file =
         File::options().create(true).write(true).truncate(true).mode(0o600).open(&draft)?;
-    file.set_permissions(readers.permissions())?;
+    file.set_permissions(Permissions::from_mode(readers.mode()))?;
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&draft, path)?;
@@ -53,9 +53,7 @@ pub(crate) fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Resu
 /// Whether a file is as it is wanted. An earlier agent let everyone read what is the owner's.
 fn says(path: &Path, content: &[u8], readers: Readers) -> bool {
     const ALL: u32 = 0o777;
-    let mode = |found: Permissions| found.mode() & ALL;
-    let wanted = mode(readers.permissions());
-    fs::metadata(path).is_ok_and(|found| mode(found.permissions()) == wanted)
+    fs::metadata(path).is_ok_and(|found| found.permissions().mode() & ALL == readers.mode())
         && fs::read(path).is_ok_and(|present| present == content)
 }
 

@@ -29,6 +29,7 @@ mod desk;
 mod idle;
 mod link;
 mod memory;
+mod overwrite;
 mod proof;
 mod record;
 mod reset;
@@ -50,12 +51,14 @@ use windlass_kubelet_api::{checkpoint, deviceplugin};
 pub(crate) use self::{
     care::{Demand, demand, is_cared_for},
     desk::{HandoverDesk, NotReady},
+    record::{FORMAT as HAND_OVERS, Records},
     state::{Failure, State},
 };
 use self::{
     claims::{claims_of, starting},
     desk::{Newcomer, Reply, Request, Start},
-    record::{RecordFile, Records, Versioned, Written, recorded},
+    overwrite::Scrubber,
+    record::{RecordFile, Versioned, Written, recorded},
     slot::Slot,
     state::{Input, Work},
     steps::{Bench, do_work},
@@ -67,7 +70,6 @@ use crate::{
     host::Host,
     ledger::Ledger,
     metrics::HandoverMetrics,
-    nvidia_smi::NvidiaSmi,
     partitions::PartitionDesk,
 };
 
@@ -86,7 +88,6 @@ pub(crate) struct Tidings {
     pub(crate) ledger: watch::Receiver<Ledger>,
     /// Where NVIDIA's driver is asked about GPUs.
     pub(crate) gpus: PartitionDesk,
-    pub(crate) nvidia_smi: NvidiaSmi,
     /// Notified of each change of a state.
     pub(crate) news: Arc<Notify>,
 }
@@ -111,6 +112,7 @@ struct Ground {
     host: Host,
     file: RecordFile,
     kubelet_record: PathBuf,
+    scrubber: Scrubber,
     limits: HandoverLimits,
     look_interval: Duration,
 }
@@ -166,6 +168,7 @@ impl Handovers {
             file: RecordFile::new(&config.state_dir, host.clone()),
             host,
             kubelet_record: plugins.join(checkpoint::FILE),
+            scrubber: Scrubber::new(config),
             limits: config.handover,
             look_interval: config.session.look_interval,
         };
@@ -342,16 +345,14 @@ impl Handovers {
     fn begin(&mut self, id: &DeviceId, work: Work) {
         let Some(slot) = self.slots.get_mut(id) else { return };
         slot.is_worked_on = true;
-        let care = slot.care();
         let bench = Bench {
             device: id.clone(),
-            folder: care.folder.clone(),
+            care: slot.care(),
             host: self.ground.host.clone(),
             writing: slot.writing.clone(),
             asking: slot.asking.clone(),
             gpus: self.tidings.gpus.clone(),
-            nvidia_smi: self.tidings.nvidia_smi.clone(),
-            bound: care.bound,
+            scrubber: self.ground.scrubber.clone(),
         };
         let on_disk = recorded(self.written.clone(), self.newest.borrow().0);
         let (id, limit) = (id.clone(), self.ground.limits.prepare_deadline);
@@ -360,7 +361,7 @@ impl Handovers {
             let timer = metrics.begin(work.name());
             let done = async {
                 on_disk.await?;
-                do_work(&bench, &care, work, limit).await
+                do_work(&bench, work, limit).await
             };
             Event::Worked(id, timer.end(done.await))
         });

@@ -1,7 +1,8 @@
 //! Who holds which device, asked from the kubelet's pod resources API when somebody wants to know.
 //!
 //! The kubelet turns callers away that ask too often, so an answer serves for a while. One that cannot
-//! be had costs the labels of pods, not the metrics.
+//! be had costs the labels of pods, not the metrics. It is not asked in the midst of an allocation
+//! ([`LedgerDesk::lull`]).
 
 mod ask;
 mod owners;
@@ -28,7 +29,7 @@ pub use owners::{Owner, Owners, owners};
 pub(crate) use record::{ByPod, RecordError, by_pod, checkpoint};
 pub(crate) use sight::{Glance, Sight, patience};
 
-use crate::{causes, offer::token};
+use crate::{causes, ledger::LedgerDesk, offer::token};
 
 /// What is known of the holders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,6 +64,7 @@ pub struct Holder {
 /// The one who asks the kubelet.
 pub(crate) struct Inquirer {
     kubelet_dir: PathBuf,
+    ledger: LedgerDesk,
     requests: mpsc::Receiver<oneshot::Sender<()>>,
     publish: watch::Sender<Arc<Holders>>,
     asked: Option<Instant>,
@@ -87,11 +89,11 @@ const STANDS_IN: Duration = Duration::from_secs(60);
 const WAITING: usize = 16;
 
 /// Makes the one who asks, and the way to have it asked.
-pub(crate) fn inquiry(kubelet_dir: &Path) -> (Inquirer, HoldersDesk) {
+pub(crate) fn inquiry(kubelet_dir: &Path, ledger: LedgerDesk) -> (Inquirer, HoldersDesk) {
     let kubelet_dir = kubelet_dir.to_owned();
     let (ask, requests) = mpsc::channel(WAITING);
     let (publish, holders) = watch::channel(Arc::default());
-    let inquirer = Inquirer { kubelet_dir, requests, publish, asked: None, answered: None };
+    let inquirer = Inquirer { kubelet_dir, ledger, requests, publish, asked: None, answered: None };
     (inquirer, HoldersDesk { requests: ask, holders })
 }
 
@@ -150,6 +152,7 @@ impl Inquirer {
             };
             let Some(done) = request else { return stop.cancelled().await };
             if self.asked.is_none_or(|asked| asked.elapsed() >= SERVES) {
+                self.ledger.lull().await;
                 self.ask().await;
             }
             // A scrape that was given up waits no longer.
@@ -201,7 +204,7 @@ pub(crate) mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_kubelet_that_is_away_is_said_and_what_it_told_stands_in_for_a_minute() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let (mut inquirer, desk) = inquiry(folder.path());
+        let (mut inquirer, desk) = inquiry(folder.path(), LedgerDesk::default());
         let holder = holder();
         let known = ByDevice::from([("GPU-a".parse().expect("valid"), [holder].into())]);
         let told = Holders { answered: Some(Ok(())), by_device: known.clone(), pods: 1 };

@@ -119,15 +119,8 @@ impl<T: Serialize + DeserializeOwned> KeptFile<T> {
             Err(error) if is_absence(&error) => return Ok(None),
             Err(source) => return Err(Unreadable::Read { path: self.path.clone(), source }),
         };
-        let head: Head = self.understood(serde_json::from_slice(&text))?;
-        self.check_version(head.version)?;
-        let fields: BTreeMap<String, &RawValue> = self.understood(serde_json::from_slice(&text))?;
-        let about = self.format.about;
-        let content = fields.get(about).ok_or_else(|| serde_json::Error::missing_field(about));
-        let content = self.understood(content)?.get();
-        self.check_sum(head.checksum, checksum(content))?;
-        let content = self.understood(serde_json::from_str(content))?;
-        let boot = match (head.boot, self.boot()) {
+        let (then, content) = self.parse(&text)?;
+        let boot = match (then, self.boot()) {
             (Some(then), Some(now)) if then == now => Boot::Same,
             (Some(_), Some(_)) => Boot::Another,
             _ => Boot::Unknown,
@@ -135,18 +128,34 @@ impl<T: Serialize + DeserializeOwned> KeptFile<T> {
         Ok(Some(Earlier { content, boot }))
     }
 
+    /// The boot in which a document was written, and what it keeps.
+    fn parse(&self, text: &[u8]) -> Result<(Option<String>, T), Unreadable> {
+        let head: Head = self.understood(serde_json::from_slice(text))?;
+        self.check_version(head.version)?;
+        let fields: BTreeMap<String, &RawValue> = self.understood(serde_json::from_slice(text))?;
+        let about = self.format.about;
+        let content = fields.get(about).ok_or_else(|| serde_json::Error::missing_field(about));
+        let content = self.understood(content)?.get();
+        self.check_sum(head.checksum, checksum(content))?;
+        Ok((head.boot, self.understood(serde_json::from_str(content))?))
+    }
+
     /// Replaces what is kept. Blocks.
     pub(crate) fn write(&self, content: &T) -> io::Result<()> {
+        files::replace(&self.path, &self.document(self.boot(), content)?, files::Readers::Owner)
+            .map(drop)
+    }
+
+    fn document(&self, boot: Option<String>, content: &T) -> serde_json::Result<Vec<u8>> {
         // As deep as it stands in the document; no string has such a line break in it.
         let content = serde_json::to_string_pretty(content)?.replace('\n', "\n  ");
-        let (version, boot, checksum) = (self.format.version, self.boot(), checksum(&content));
+        let (version, checksum) = (self.format.version, checksum(&content));
         let content = RawValue::from_string(content)?;
         let document = Document {
             head: Head { version, boot, checksum: Some(checksum) },
             content: [(self.format.about, &*content)].into(),
         };
-        let text = serde_json::to_vec_pretty(&document)?;
-        files::replace(&self.path, &text, files::Readers::Owner).map(drop)
+        serde_json::to_vec_pretty(&document)
     }
 
     /// Moves a file that cannot be understood out of the way, for a person to look at. Blocks.
@@ -191,6 +200,17 @@ impl Unreadable {
             Self::Parse { .. } | Self::Corrupt { .. } => false,
         }
     }
+}
+
+/// What would be written of a document that was read, or why it is none of its format.
+pub(crate) fn reread<T: Serialize + DeserializeOwned>(
+    format: Format,
+    text: &[u8],
+) -> Result<Vec<u8>, String> {
+    // Neither is opened.
+    let file = KeptFile::<T>::new(format.what.into(), format, Host::new("", ""));
+    let (boot, content) = file.parse(text).map_err(|error| causes(&error))?;
+    file.document(boot, &content).map_err(|error| error.to_string())
 }
 
 /// Where the folder is a file there was never a document in it.

@@ -22,6 +22,7 @@
 
 mod follow;
 mod kin;
+mod lull;
 mod portion;
 mod sights;
 

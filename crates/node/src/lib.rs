@@ -11,6 +11,7 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod discovery;
+pub mod documents;
 pub mod holders;
 pub mod host;
 pub mod labels;

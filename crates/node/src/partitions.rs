@@ -56,6 +56,7 @@ pub(crate) use self::{
     recess::{PAUSE, Recess, RecessDesk, Recesses, patiently, rest},
     whole::{switches_at_once, whole},
 };
+use crate::nvidia_smi::NvidiaSmi;
 
 /// Where partitions are ordered.
 #[derive(Clone, Debug)]
@@ -63,6 +64,7 @@ pub struct PartitionDesk {
     orders: mpsc::Sender<Order>,
     cuts: mpsc::Sender<Cut>,
     recesses: RecessDesk,
+    nvidia_smi: NvidiaSmi,
     limit: Duration,
 }
 
@@ -165,16 +167,22 @@ const WAITING: usize = 64;
 pub(crate) fn open(
     limit: Duration,
     library: watch::Receiver<Option<Nvml>>,
+    nvidia_smi: NvidiaSmi,
     (cuts, recesses): (mpsc::Sender<Cut>, RecessDesk),
 ) -> (PartitionDesk, Cutter) {
     let (send, orders) = mpsc::channel(WAITING);
-    let desk = PartitionDesk { orders: send, cuts: cuts.clone(), recesses, limit };
+    let desk = PartitionDesk { orders: send, cuts: cuts.clone(), recesses, nvidia_smi, limit };
     (desk, Cutter::new(orders, library, cuts))
 }
 
 // === impl PartitionDesk ===
 
 impl PartitionDesk {
+    /// For what NVML has no call for.
+    pub(crate) fn nvidia_smi(&self) -> &NvidiaSmi {
+        &self.nvidia_smi
+    }
+
     /// Makes the partition, or finds it. Gives the UUID of its MIG device.
     pub async fn make(&self, partition: &Partition) -> Result<DeviceId, PartitionError> {
         let wanted = partition.clone();

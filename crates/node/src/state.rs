@@ -27,7 +27,7 @@ use crate::{
 };
 
 pub(crate) use keeper::{Keeper, Notices, Outlets, Snapshots, look_once, merge};
-pub(crate) use notes::were_offered;
+pub(crate) use notes::{FORMAT as DEVICES, were_offered};
 
 /// The node at one moment.
 #[derive(Clone, Debug, Default)]

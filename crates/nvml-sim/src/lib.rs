@@ -2,7 +2,8 @@
 //!
 //! The library finds its machine by its own path: `state.json` lies beside it. Each call answers
 //! from the state as it is then, so faults that are injected while a client runs are seen at once.
-//! Struct layouts are those of `nvml.h`, taken from the bindings in `nvml-wrapper-sys`.
+//! Struct layouts are those of `nvml.h`, taken from the bindings in `nvml-wrapper-sys`. Under the name
+//! `libcuda.so.1` it is as much of CUDA's driver as it takes to fill memory.
 //!
 //! Where it differs from the real library, on purpose: a GPU that is plugged in or pulled out is
 //! seen at once and not only after `nvmlInit`; and all calls need `nvmlInit`, also the few that the
@@ -15,6 +16,8 @@ mod export;
 
 mod abi;
 mod clocks;
+mod cuda;
+mod cuda_memory;
 mod cut;
 mod ecc;
 mod events;

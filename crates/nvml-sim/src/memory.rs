@@ -16,10 +16,10 @@ const RESERVED_SHARE: u64 = 128;
 versioned!(sys::nvmlMemory_v2_t, sys::nvmlDeviceAddressingMode_t);
 
 /// Sizes in bytes.
-struct Memory {
-    total: u64,
-    reserved: u64,
-    used: u64,
+pub(crate) struct Memory {
+    pub(crate) total: u64,
+    pub(crate) reserved: u64,
+    pub(crate) used: u64,
 }
 
 export! {
@@ -68,7 +68,7 @@ export! {
 // === impl Memory ===
 
 impl Memory {
-    fn of(found: &Found) -> Answer<Self> {
+    pub(crate) fn of(found: &Found) -> Answer<Self> {
         Ok(match found {
             Found::Gpu(gpu) => {
                 let total = gpu.card.memory_mib * MIB;

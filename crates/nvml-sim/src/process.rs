@@ -59,11 +59,16 @@ export! {
 }
 
 fn computing(device: Device) -> Answer<Vec<Process>> {
-    match device.find()? {
-        Found::Gpu(gpu) => Ok(gpu.live.processes.clone()),
+    Ok(computing_on(&device.find()?))
+}
+
+/// The processes on a GPU or in a MIG device.
+pub(crate) fn computing_on(found: &Found) -> Vec<Process> {
+    match found {
+        Found::Gpu(gpu) => gpu.live.processes.clone(),
         Found::Mig(mig) => {
             let here = |process: &&Process| process.gpu_instance == Some(mig.gpu_instance);
-            Ok(mig.gpu.live.processes.iter().filter(here).cloned().collect())
+            mig.gpu.live.processes.iter().filter(here).cloned().collect()
         }
     }
 }

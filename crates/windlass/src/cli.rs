@@ -32,7 +32,7 @@ pub(crate) use peer::PeerArgs;
 pub(crate) use cdi::{CdiArgs, CdiCommand, CheckArgs, GenerateArgs, ListArgs, places};
 
 use crate::{
-    commands::{LabelsArgs, MpsArgs},
+    commands::{LabelsArgs, MpsArgs, ScrubArgs},
     logging::LogFormat,
 };
 
@@ -84,6 +84,8 @@ pub(crate) enum Command {
     Xids(XidsArgs),
     /// Stop the MPS daemons of this host, which go on when the agent ends.
     Mps(MpsArgs),
+    /// Overwrite what is free of a GPU's memory, so that the next program finds nothing of the last one's.
+    Scrub(ScrubArgs),
     /// Make, list and check documents that tell container runtimes about devices (CDI).
     Cdi(CdiArgs),
     /// Check configuration files, convert those of other device plugins, print the schema.
@@ -332,10 +334,11 @@ pub(crate) enum MachineCommand {
         dir: PathBuf,
         /// What happens, to the GPU of that index: xid:79@3, xid:79@3/1 (one MIG instance), ecc@3,
         /// ecc-count@3, remap-pending@3, remap-failed@3, nvlink:5@3, fabric@3, thermal@3, power@3,
-        /// lost@3, error:15@3, slow:250@3, memory:4096@3, hang@3, no-compute-instance@3, recover@3, add, remove@7. Or
-        /// to another device, by its name, that of its interface, or its PCI address: unplug:eth0,
-        /// plug:eth0, replug:stick=2-1, unbind:eth0, bind:eth0=vfio-pci, vfs:eth0=4, group:eth0=7,
-        /// set:board:state=unknown, unset:board:state, link-down:eth0, link-up:eth0
+        /// lost@3, error:15@3, slow:250@3, memory:4096@3, hang@3, cuda:802@3, cuda:hang@3, cuda:stale@3,
+        /// no-compute-instance@3, recover@3, add, remove@7. Or to another device, by its name, that of its
+        /// interface, or its PCI address: unplug:eth0, plug:eth0, replug:stick=2-1, unbind:eth0,
+        /// bind:eth0=vfio-pci, vfs:eth0=4, group:eth0=7, set:board:state=unknown, unset:board:state,
+        /// link-down:eth0, link-up:eth0
         fault: Fault,
     },
     /// Run a simulated Darwin3 board until Ctrl-C, and tell what its clients do with it.

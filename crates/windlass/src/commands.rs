@@ -11,6 +11,7 @@ mod labels;
 mod machine;
 mod mps;
 mod node;
+mod scrub;
 mod topo;
 mod xids;
 
@@ -38,6 +39,7 @@ pub(crate) use devices::{
 pub(crate) use labels::LabelsArgs;
 pub(crate) use machine::host_flags;
 pub(crate) use mps::MpsArgs;
+pub(crate) use scrub::ScrubArgs;
 pub(crate) use topo::Topology;
 
 use crate::{
@@ -64,6 +66,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Host(args) => block_on(host::run(args.command)),
         Command::Xids(args) => xids::run(&args),
         Command::Mps(args) => block_on(mps::run(args)),
+        Command::Scrub(args) => scrub::run(args),
         Command::Kubelet(args) => block_on(kubelet::run(args)),
         Command::Conformance(args) => block_on(conformance::run(args)),
         Command::Machine(args) => machine::run(args.command),

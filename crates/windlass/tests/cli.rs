@@ -5,6 +5,8 @@ mod claims;
 #[path = "cli/machines.rs"]
 mod machines;
 mod program;
+#[path = "cli/scrub.rs"]
+mod scrub;
 #[path = "cli/soak.rs"]
 mod soak;
 

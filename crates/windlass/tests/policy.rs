@@ -57,8 +57,9 @@ struct Skip {
 
 /// Which of our crates may use which, tests aside. Dependencies point at the domain; the binary, which
 /// is not listed, may use all.
-const ROOMS: [(&str, &[&str]); 9] = [
+const ROOMS: [(&str, &[&str]); 11] = [
     ("windlass-core", &[]),
+    ("windlass-cuda", &[]),
     ("windlass-kubelet-api", &[]),
     ("windlass-nvml", &[]),
     ("windlass-machine", &["windlass-core"]),
@@ -69,6 +70,10 @@ const ROOMS: [(&str, &[&str]); 9] = [
     (
         "windlass-conformance",
         &["windlass-cluster-sim", "windlass-kubelet-api", "windlass-kubelet-sim"],
+    ),
+    (
+        "windlass-fuzz",
+        &["windlass-core", "windlass-kubelet-api", "windlass-machine", "windlass-node"],
     ),
 ];
 

@@ -78,6 +78,8 @@ fn the_domain_does_no_io_and_reads_no_clock() {
     let others = [
         "cluster-sim",
         "conformance",
+        "cuda",
+        "fuzz",
         "kubelet-api",
         "kubelet-sim",
         "machine",
@@ -96,17 +98,35 @@ fn the_domain_does_no_io_and_reads_no_clock() {
 }
 
 #[test]
-fn unsafe_code_stays_in_the_two_rooms_that_speak_c() {
-    forbid(&["unsafe {", "unsafe fn", "unsafe impl"], &["nvml/", "nvml-sim/"], "unsafe elsewhere");
+fn unsafe_code_stays_in_the_three_rooms_that_speak_c() {
+    let rooms = ["cuda/", "nvml/", "nvml-sim/"];
+    forbid(&["unsafe {", "unsafe fn", "unsafe impl"], &rooms, "unsafe elsewhere");
+}
+
+#[test]
+fn every_crate_but_those_three_takes_the_lint_that_forbids_unsafe_code() {
+    let crates = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let workspace = fs::read_to_string(crates.join("../Cargo.toml")).expect("a manifest");
+    assert!(workspace.contains("\nunsafe_code = \"forbid\"\n"));
+    for member in fs::read_dir(crates).expect("crates/ is there") {
+        let path = member.expect("readable").path();
+        let manifest = fs::read_to_string(path.join("Cargo.toml")).expect("a manifest");
+        let lint = if ["cuda", "nvml", "nvml-sim"].iter().any(|room| path.ends_with(room)) {
+            "\nundocumented_unsafe_blocks = \"warn\"\n"
+        } else {
+            "\n[lints]\nworkspace = true\n"
+        };
+        assert!(manifest.contains(lint), "{} lacks {lint}", path.display());
+    }
 }
 
 #[test]
 fn the_kubelets_messages_stay_in_the_modules_that_speak_its_protocols() {
     let words = ["AllocateRequest", "AllocateResponse", "ListAndWatchResponse", "RegisterRequest"];
-    let except = ["conformance/", "kubelet-api/", "kubelet-sim/", "node/src/plugin/"];
+    let except = ["conformance/", "fuzz/", "kubelet-api/", "kubelet-sim/", "node/src/plugin/"];
     forbid(&words, &except, "convert at the edge");
     let words = ["NodePrepareResource", "NodeUnprepareResource", "PluginInfo"];
-    let except = ["conformance/", "kubelet-api/", "kubelet-sim/", "node/src/dra/"];
+    let except = ["conformance/", "fuzz/", "kubelet-api/", "kubelet-sim/", "node/src/dra/"];
     forbid(&words, &except, "convert at the edge");
 }
 

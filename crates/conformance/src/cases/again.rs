@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use windlass_kubelet_api::socket::SocketPath;
 use windlass_kubelet_sim::{Allotment, Container, Event, NodeStatus, Pod, Registration};
 
+use super::life::SPARE_DESCRIPTORS;
 use crate::{
     case::{Case, Checked, Unmet, failed, not_applicable},
     process::Process,
-    stage::{Served, Stage},
+    stage::{Served, Stage, dialled},
 };
 
 /// How long the kubelet is away.
@@ -17,9 +17,6 @@ const AWAY: Duration = Duration::from_secs(4);
 
 /// Kubelets that crash do it again and again.
 const RESTARTS: usize = 10;
-
-/// Descriptors that a runtime may open for good while it works.
-const SPARE_DESCRIPTORS: usize = 10;
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -162,7 +159,7 @@ async fn has_its_socket_back(stage: &mut Stage) -> Checked {
     if stage.kubelet.delete_socket(&name).is_err() {
         return not_applicable(format!("{} is not in the plugin folder", one.socket.display()));
     }
-    let took = until_dialled(stage, &one.socket.clone()).await?;
+    let took = until_dialled(stage, &one.socket).await?;
     Ok(format!("{name} answers again after {took:.1?}"))
 }
 
@@ -172,7 +169,7 @@ async fn has_all_sockets_back(stage: &mut Stage) -> Checked {
         return failed(format!("the embedded kubelet: {error}"));
     }
     for served in &before {
-        until_dialled(stage, &served.socket.clone()).await?;
+        until_dialled(stage, &served.socket).await?;
     }
     restarted(stage).await?;
     back(stage, &before).await
@@ -181,10 +178,7 @@ async fn has_all_sockets_back(stage: &mut Stage) -> Checked {
 async fn until_dialled(stage: &mut Stage, socket: &std::path::Path) -> Result<Duration, Unmet> {
     let (begun, limit) = (std::time::Instant::now(), stage.subject.within.react);
     loop {
-        // A name that can be bound can be dialled, as it was before.
-        if let Ok(path) = SocketPath::new(socket)
-            && path.dial().await.is_ok()
-        {
+        if dialled(socket).await.is_ok() {
             return Ok(begun.elapsed());
         }
         stage.alive()?;

@@ -8,7 +8,7 @@ pub(super) mod registration;
 pub(super) mod slices;
 pub(super) mod unprepare;
 
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 
 use crate::{
     case::{Unmet, failed},
@@ -20,6 +20,13 @@ async fn claimed(stage: &mut Stage) -> Result<(Driver, ResourceClaim), Unmet> {
     let driver = stage.driver().await?;
     let claim = stage.claim(&driver, "claim", Wanted::Device).await?;
     Ok((driver, claim))
+}
+
+/// A registered driver, and the slices that it has published.
+async fn published(stage: &mut Stage) -> Result<(Driver, Vec<ResourceSlice>), Unmet> {
+    let driver = stage.driver().await?;
+    let slices = stage.published(&driver).await?;
+    Ok((driver, slices))
 }
 
 /// Fails if the devices of a claim are others than before.

@@ -43,7 +43,7 @@ fn hook(hook: Option<&String>, flag: &str) -> Result<String, Unmet> {
         .ok_or(Unmet::NotApplicable(format!("without {flag} no device can be made to fail")))
 }
 
-/// The ids of all devices, or of the unhealthy ones.
+/// The ids of the unhealthy devices.
 fn unhealthy(node: &NodeStatus) -> BTreeSet<String> {
     let all = Served::all(node).into_iter().flat_map(|served| served.devices);
     all.filter(|device| !device.is_healthy()).map(|device| device.id).collect()

@@ -1,12 +1,12 @@
 //! E: how the program idles, works and ends, as a container that runs on every node.
 
-use std::{os::unix::process::ExitStatusExt as _, time::Duration};
+use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus, time::Duration};
 
 use rustix::process::Signal;
 use tokio::time::sleep;
 
 use crate::{
-    case::{Case, Checked, failed},
+    case::{Case, Checked, Unmet, failed},
     clients::{allocation, granted},
     stage::Stage,
 };
@@ -21,7 +21,9 @@ const REQUESTS: usize = 2000;
 
 /// Growth that no cache explains.
 const LEAK_KIB: u64 = 16 * 1024;
-const SPARE_DESCRIPTORS: usize = 10;
+
+/// Descriptors that a runtime may open for good while it works.
+pub(super) const SPARE_DESCRIPTORS: usize = 10;
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -70,7 +72,7 @@ async fn ends_when_told(stage: &mut Stage) -> Checked {
 }
 
 /// Tells the program to end, and waits for it.
-async fn end(stage: &mut Stage) -> Result<std::process::ExitStatus, crate::case::Unmet> {
+pub(super) async fn end(stage: &mut Stage) -> Result<ExitStatus, Unmet> {
     let limit = stage.subject.within.stop;
     stage.process().signal(Signal::TERM);
     match stage.process().end_within(limit).await {

@@ -13,14 +13,13 @@ use tonic::{
     client::Grpc,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     codegen::http::uri::PathAndQuery,
-    transport::Channel,
 };
-use windlass_kubelet_api::{deviceplugin as wire, socket::SocketPath};
+use windlass_kubelet_api::deviceplugin as wire;
 
 use crate::{
     case::{Case, Checked, Unmet, failed},
     clients::{allocation, granted},
-    stage::{Served, Stage},
+    stage::{Served, Stage, dialled},
 };
 
 /// Connections that say nothing.
@@ -183,11 +182,7 @@ async fn raw(
     path: &'static str,
     message: Bytes,
 ) -> Result<Result<Bytes, Status>, Unmet> {
-    let path_of_socket = SocketPath::new(&served.socket);
-    let channel: Channel = match path_of_socket {
-        Ok(path) => path.dial().await.map_err(|error| Unmet::Failed(error.to_string()))?,
-        Err(error) => return failed(error.to_string()),
-    };
+    let channel = dialled(&served.socket).await.map_err(Unmet::Failed)?;
     let mut grpc = Grpc::new(channel);
     if let Err(error) = grpc.ready().await {
         return failed(format!("{}: {error}", served.resource));

@@ -126,7 +126,7 @@ pub(crate) async fn dialled(socket: &Path) -> Result<Channel, String> {
 // === impl Stage, for drivers ===
 
 impl Stage {
-    /// Starts the program, if the case has not yet, and waits until it is registered.
+    /// Starts the program, and waits until it is registered.
     pub(crate) async fn driver(&mut self) -> Result<Driver, Unmet> {
         self.start()?;
         self.registered(0, self.subject.within.start).await
@@ -188,11 +188,8 @@ impl Stage {
     }
 
     /// Waits until the driver's pools are complete and have devices, and no more came for a moment.
-    pub(crate) async fn published(
-        &mut self,
-        driver: &Driver,
-        limit: Duration,
-    ) -> Result<Vec<ResourceSlice>, Unmet> {
+    pub(crate) async fn published(&mut self, driver: &Driver) -> Result<Vec<ResourceSlice>, Unmet> {
+        let limit = self.subject.within.start;
         let (begun, mut quiet_since, mut seen) = (Instant::now(), Instant::now(), Vec::new());
         loop {
             let now = self.slices(driver);

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use tonic::transport::Channel;
-use windlass_kubelet_api::{
-    deviceplugin::device_plugin_client::DevicePluginClient, socket::SocketPath,
-};
+use windlass_kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient;
 use windlass_kubelet_sim::{Device, NodeStatus, PluginOptions, Registration};
 
+use super::dialled;
 use crate::case::{Unmet, failed};
 
 /// A resource that is registered and listed.
@@ -44,11 +43,7 @@ impl Served {
 
     /// Calls it as the kubelet does.
     pub(crate) async fn dial(&self) -> Result<Client, Unmet> {
-        let channel = match SocketPath::new(&self.socket) {
-            Ok(path) => path.dial().await,
-            Err(error) => Err(error),
-        };
-        match channel {
+        match dialled(&self.socket).await {
             Ok(channel) => Ok(Client::new(channel)),
             Err(error) => failed(format!("{}: {error}", self.resource)),
         }

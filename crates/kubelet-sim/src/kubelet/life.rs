@@ -19,7 +19,6 @@ use crate::{
     checkpoint::ClaimsFile,
     config::Config,
     desk::{Desk, Office, Owner},
-    device::DeviceIds,
     directory,
     dra::{self, Claims},
     event::Event,
@@ -36,8 +35,8 @@ pub(super) type Pods = BTreeMap<String, PodRecord>;
 pub(super) struct Remains {
     /// Pods bound to the node, and their running containers.
     pub(super) pods: Pods,
-    /// Extended resources in the node's status.
-    resources: DeviceIds,
+    /// Capacities of extended resources in the node's status.
+    capacities: BTreeMap<String, usize>,
 }
 
 /// Both sockets, bound after the folder was wiped, and the claims of the last life: all of a beginning
@@ -46,6 +45,8 @@ pub(super) struct Sockets {
     registration: UnixListener,
     pod_resources: UnixListener,
     claims: Claims,
+    /// Whether nothing of a last life was in the plugin folder.
+    is_new_machine: bool,
 }
 
 /// A running kubelet's tasks. Dropped, they end at once.
@@ -71,8 +72,16 @@ impl Remains {
     }
 
     fn of(manager: Manager) -> Self {
-        let resources = manager.counts().into_keys().collect();
-        Self { pods: manager.pods, resources }
+        let counts = manager.counts().into_iter();
+        let capacities = counts.map(|(resource, (capacity, _))| (resource, capacity)).collect();
+        Self { pods: manager.pods, capacities }
+    }
+
+    /// What the real kubelet takes for another machine under the name of the last: nobody knows of devices
+    /// there.
+    fn on_new_machine(mut self) -> Self {
+        self.capacities.values_mut().for_each(|capacity| *capacity = 0);
+        self
     }
 
     /// A new life's state, before the checkpoint is read.
@@ -88,7 +97,7 @@ impl Remains {
             // A first life has no pods to admit again.
             sources_ready: pods.is_empty(),
             pods,
-            expired: self.resources,
+            left_over: self.capacities,
             ..Manager::default()
         }
     }
@@ -100,11 +109,13 @@ impl Sockets {
     /// Reads the claims, deletes every socket in the plugin folder and binds the kubelet's own.
     pub(super) fn bind(config: &Config) -> Result<Self, KubeletError> {
         let claims = Claims::restore(ClaimsFile::in_dir(&config.dir).read_or_create()?);
+        let is_new_machine = directory::is_empty(&config.plugin_dir())?;
         directory::wipe_sockets(&config.plugin_dir())?;
         Ok(Self {
             registration: bind(config.registration_socket())?,
             pod_resources: bind(config.pod_resources_socket())?,
             claims,
+            is_new_machine,
         })
     }
 }
@@ -116,7 +127,8 @@ impl Life {
     pub(super) fn begin(office: Office, sockets: Sockets, remains: Remains) -> Self {
         let config = Arc::clone(&office.config);
         let ended = office.ended.clone();
-        let Sockets { registration, pod_resources, claims } = sockets;
+        let Sockets { registration, pod_resources, claims, is_new_machine } = sockets;
+        let remains = if is_new_machine { remains.on_new_machine() } else { remains };
         let (owner, commands) = Owner::new();
         let listening = Listening {
             owner: owner.clone(),

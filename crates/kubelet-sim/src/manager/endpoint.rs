@@ -182,7 +182,7 @@ impl Manager {
             self.endpoints.remove(resource);
             self.healthy.remove(resource);
             self.unhealthy.remove(resource);
-            self.expired.insert(resource.clone());
+            self.left_over.insert(resource.clone(), 0);
         }
         gone
     }

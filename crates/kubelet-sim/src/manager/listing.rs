@@ -27,7 +27,7 @@ impl Manager {
         self.devices.insert(resource.to_owned(), listed);
         self.healthy.insert(resource.to_owned(), healthy);
         self.unhealthy.insert(resource.to_owned(), unhealthy);
-        self.expired.remove(resource);
+        self.left_over.remove(resource);
         affected.into_iter().collect()
     }
 
@@ -64,8 +64,8 @@ impl Manager {
         for (resource, ids) in &self.unhealthy {
             counts.entry(resource.clone()).or_default().0 += ids.len();
         }
-        for resource in &self.expired {
-            counts.entry(resource.clone()).or_default();
+        for (resource, capacity) in &self.left_over {
+            counts.entry(resource.clone()).or_insert((*capacity, *capacity));
         }
         counts
     }

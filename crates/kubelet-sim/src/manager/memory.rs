@@ -51,7 +51,7 @@ impl Manager {
         }
         self.restore_allocated();
         for resource in checkpoint.registered.unwrap_or_default().into_keys() {
-            self.expired.remove(&resource);
+            self.left_over.remove(&resource);
             self.healthy.insert(resource.clone(), DeviceIds::new());
             self.unhealthy.insert(resource.clone(), DeviceIds::new());
             self.endpoints.insert(resource, Endpoint::remembered(now));

@@ -222,6 +222,24 @@ async fn one_changed_byte_empties_the_state_and_the_kubelet_starts() {
 }
 
 #[tokio::test]
+async fn a_lost_checkpoint_leaves_the_nodes_counts_and_an_empty_folder_does_not() {
+    let (node, _plugin) = node_with_pod().await;
+    node.kubelet.start_container("pod-uid", "c").await.expect("started");
+    let folder = node.kubelet.config().plugin_dir();
+    node.kubelet.stop().await;
+    std::fs::remove_file(folder.join(FILE)).expect("it was written");
+    node.kubelet.restart().await.expect("restarted");
+    assert_eq!(node.kubelet.node().counts(GPU), Some((2, 2)));
+    assert_eq!(phase(&node, "pod-uid"), PodPhase::Admitted);
+
+    node.kubelet.stop().await;
+    std::fs::remove_dir_all(&folder).expect("with all sockets");
+    std::fs::create_dir(&folder).expect("empty");
+    node.kubelet.restart().await.expect("restarted");
+    assert_eq!(node.kubelet.node().counts(GPU), Some((0, 0)));
+}
+
+#[tokio::test]
 async fn the_checkpoint_is_written_on_lists_and_allocations_and_not_when_a_pod_goes() {
     let (node, plugin) = node_with_pod().await;
     let written = || node.kubelet.calls().count(|event| *event == Event::CheckpointWritten);

@@ -100,6 +100,7 @@ impl Model {
             Fault::Hang { .. } => gpu.faults.hang = true,
             Fault::Garbage { .. } => gpu.faults.defect = Some(Defect::Garbage),
             Fault::Crash { .. } => gpu.faults.defect = Some(Defect::Crash),
+            Fault::Cuda { how, .. } => gpu.faults.cuda = Some(how),
             Fault::NoComputeInstance { .. } => {
                 gpu.faults.compute_instance_error = Some(UNKNOWN);
             }

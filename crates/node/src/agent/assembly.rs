@@ -28,7 +28,6 @@ use crate::{
     ledger::{self, Follower, LedgerDesk},
     metrics::{HandoverMetrics, Instruments},
     mps::{Mps, MpsDemand, MpsPlaces, MpsStates},
-    nvidia_smi::NvidiaSmi,
     partitions::PartitionDesk,
     plugin::{Plugins, Together},
     state::{Keeper, NodeState, Notices, Outlets, Snapshots},
@@ -60,7 +59,6 @@ struct Heart {
     holders: holders::HoldersDesk,
     handovers: HandoverDesk,
     partitions: PartitionDesk,
-    nvidia_smi: NvidiaSmi,
     daemons: watch::Receiver<Arc<MpsStates>>,
 }
 
@@ -109,7 +107,6 @@ pub(super) fn assemble(
         metrics: instruments.claims(),
         daemons: heart.daemons.clone(),
         partitions: partitions.clone(),
-        nvidia_smi: heart.nvidia_smi.clone(),
         policy: policy.clone(),
         state: state.clone(),
     };
@@ -146,18 +143,16 @@ fn keep(
     let partitions = partitions.expect("NVIDIA's is built in");
     let snapshots = start(sources, parts);
     let (daemons, mps) = supervise(config, &news, parts);
-    let (inquirer, holders) = holders::inquiry(&config.kubelet_dir);
+    let (inquirer, holders) = holders::inquiry(&config.kubelet_dir, ledger.clone());
     parts.add("pod resources", inquirer.run(parts.token()));
 
     let (care, demand) = watch::channel(Arc::default());
-    let nvidia_smi = NvidiaSmi::new(&Roots::new(config));
     let tidings = Tidings {
         demand,
         kubelet_writes: directory.clone(),
         holders: holders.clone(),
         ledger: ledger.watch(),
         gpus: partitions.clone(),
-        nvidia_smi: nvidia_smi.clone(),
         news: news.clone(),
     };
     let (part, desk, handovers) = Handovers::new(config, tidings, (clock, metrics));
@@ -185,7 +180,7 @@ fn keep(
     let outlets = Outlets { state: publish, daemons, care };
     let keeper = Keeper::new(config, snapshots, notices, outlets);
     parts.add("keeper", keeper.run(parts.token()));
-    Heart { state, telemetry, holders, handovers: desk, partitions, nvidia_smi, daemons: mps }
+    Heart { state, telemetry, holders, handovers: desk, partitions, daemons: mps }
 }
 
 /// Starts the memory of choices.

@@ -80,16 +80,7 @@ impl ChoicesFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(source) => return Err(ChoicesError::Read { path: path(), source }),
         };
-        let unreadable = |source| ChoicesError::Parse { path: path(), source };
-        // Choices of another version may look different.
-        match serde_json::from_slice(&text).map_err(unreadable)? {
-            Version { version: VERSION } => {}
-            Version { version: found } => {
-                return Err(ChoicesError::Version { path: path(), found });
-            }
-        }
-        let document: Document = serde_json::from_slice(&text).map_err(unreadable)?;
-        Ok(document.choices)
+        parse(&self.path, &text)
     }
 
     /// The choices of earlier lives. What cannot be understood is moved out of the way, for a person to
@@ -110,10 +101,31 @@ impl ChoicesFile {
 
     /// Writes the choices, each in a line of its own. Blocks.
     pub(super) fn write(&self, lines: &Lines) -> io::Result<()> {
-        let lines: Vec<_> = lines.iter().collect();
-        let text = format!("{{\"version\":{VERSION},\"choices\":[\n{}\n]}}\n", lines.join(",\n"));
-        files::replace(&self.path, text.as_bytes(), Readers::Everyone).map(drop)
+        files::replace(&self.path, text(lines).as_bytes(), Readers::Everyone).map(drop)
     }
+}
+
+fn text(lines: &Lines) -> String {
+    let lines: Vec<_> = lines.iter().collect();
+    format!("{{\"version\":{VERSION},\"choices\":[\n{}\n]}}\n", lines.join(",\n"))
+}
+
+/// What would be written of a document that was read; `path` is for the messages.
+pub(crate) fn reread(path: &Path, read: &[u8]) -> Result<Vec<u8>, ChoicesError> {
+    Ok(text(&Lines::of(&parse(path, read)?)).into_bytes())
+}
+
+fn parse(path: &Path, text: &[u8]) -> Result<Vec<Remembered>, ChoicesError> {
+    let unreadable = |source| ChoicesError::Parse { path: path.to_owned(), source };
+    // Choices of another version may look different.
+    match serde_json::from_slice(text).map_err(unreadable)? {
+        Version { version: VERSION } => {}
+        Version { version: found } => {
+            return Err(ChoicesError::Version { path: path.to_owned(), found });
+        }
+    }
+    let document: Document = serde_json::from_slice(text).map_err(unreadable)?;
+    Ok(document.choices)
 }
 
 impl fmt::Display for ChoicesFile {

@@ -152,6 +152,15 @@ fn line(choice: &Remembered) -> String {
 // === impl Lines ===
 
 impl Lines {
+    /// Choices that were written down, as many as there is room for.
+    pub(super) fn of(choices: &[Remembered]) -> Self {
+        let mut lines = Self::default();
+        for choice in choices {
+            lines.push_older(line(choice));
+        }
+        lines
+    }
+
     /// Adds the newest; the oldest make room.
     fn push(&mut self, line: String) {
         self.bytes += line.len();

@@ -98,7 +98,8 @@ impl DraPolicy {
             && (self.devices.is_empty() || self.devices.iter().any(is_taken))
     }
 
-    fn may_switch(&self, gpu: &Device) -> bool {
+    /// Whether MIG may be turned on and off on this GPU, if it is cut for claims at all.
+    pub(crate) fn may_switch(&self, gpu: &Device) -> bool {
         self.mig_mode == DraMigMode::OnDemand && switches_at_once(gpu.compute_capability())
     }
 }

@@ -220,9 +220,10 @@ impl ConfigFile {
         let labels = self.labels.take().map(|it| it.value.into_policy(it.line, wrong));
         let nics = self.nics.take().map(|it| it.value.into_policy(it.line, wrong));
         let dra = self.dra.take().map(|entry| entry.into_policy(&sources, wrong));
+        let gpu_line = self.gpu.as_ref().map(|it| it.line);
         let gpu = self.gpu.take().map(|it| it.value.into_handover(it.line, wrong));
         let fpga = self.fpga.take().map(|it| it.value.into_rules(it.line, wrong));
-        Policy {
+        let policy = Policy {
             mig: self.mig.unwrap_or_default(),
             exclude: exclude.into_iter().map(|selector| selector.value).collect(),
             resources,
@@ -239,7 +240,9 @@ impl ConfigFile {
             health: health.unwrap_or_default(),
             labels: labels.unwrap_or_default(),
             delivery: self.into_delivery(wrong),
-        }
+        };
+        wrong.extend(gpu_line.and_then(|line| rules::overwritten_under_mps(line, &policy)));
+        policy
     }
 
     fn take_resources(

@@ -5,7 +5,8 @@ use std::path::Path;
 use windlass_core::device::{DeviceKind, SourceName};
 
 use super::{
-    Remark, ResourceRule, Selector, Sharing, SourceRule, Unmatched, document::Lined, source::Judged,
+    Policy, Remark, ResourceRule, Resources, Selector, ShareMethod, Sharing, SharingMethod,
+    SourceRule, Unmatched, document::Lined, source::Judged,
 };
 
 /// A rule and the line that its name is on.
@@ -70,6 +71,25 @@ pub(super) fn wrong_sources(sources: &[Lined<SourceRule>], kubelet_dir: &Path) -
         named.map_or(1, |source| source.line)
     };
     alone.chain(together.iter().map(|(name, text)| Remark::new(line(name), text))).collect()
+}
+
+/// That a step wants GPUs for itself which an MPS daemon keeps: it is their only program, as long as it lives.
+pub(super) fn overwritten_under_mps(line: u64, policy: &Policy) -> Option<Remark> {
+    let mut shares = policy.dra.shares.iter();
+    let by_claims = shares.any(|rule| rule.manner.method == ShareMethod::Mps);
+    let by_containers = match &policy.resources {
+        Resources::Default => false,
+        Resources::Rules(rules) => rules.iter().any(|rule| is_by_mps(rule.sharing)),
+    };
+    let wrong = policy.families.gpu.overwrites() && (by_claims || by_containers);
+    wrong.then(|| Remark::new(line, OVERWRITTEN_UNDER_MPS))
+}
+
+const OVERWRITTEN_UNDER_MPS: &str = "memory: overwrite takes a GPU that no program is on, and MPS keeps \
+    its own on those that it shares: share by time slices, or leave the step out";
+
+fn is_by_mps(sharing: Sharing) -> bool {
+    matches!(sharing, Sharing::Shared(shared) if shared.method == SharingMethod::Mps)
 }
 
 fn two_meanings(earlier: &LinedRule, later: &LinedRule) -> Option<Remark> {
@@ -150,7 +170,7 @@ fn named_by_default(name: &str) -> Option<Selector> {
 }
 
 fn described(sharing: Sharing) -> String {
-    use super::{PerContainer, SharingMethod};
+    use super::PerContainer;
     let shared = match sharing {
         Sharing::Exclusive => return "exclusive".to_owned(),
         Sharing::Pooled(pool) => return format!("a pool shared by {}", pool.tokens.get()),

@@ -174,6 +174,12 @@ impl Handover {
         let mut steps = self.prepare.iter().chain(&self.release);
         steps.any(|step| matches!(step.action, StepAction::Reset(_)))
     }
+
+    /// Whether memory is overwritten.
+    pub fn overwrites(&self) -> bool {
+        let mut steps = self.prepare.iter().chain(&self.release);
+        steps.any(|step| step.action == StepAction::Overwrite)
+    }
 }
 
 /// One step of a hand-over.
@@ -206,6 +212,8 @@ pub enum StepAction {
         /// The most.
         most: u64,
     },
+    /// All that is free of a GPU's memory, overwritten.
+    Overwrite,
     /// The reset of a GPU of NVIDIA's.
     Reset(Reset),
     /// The state of a network interface that comes back.
@@ -220,12 +228,14 @@ pub enum Processes {
     None,
 }
 
-/// What is free of a GPU's memory.
+/// What becomes of a GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Memory {
-    /// All, but for what the driver itself uses.
+    /// All is free, but for what the driver itself uses.
     Free,
+    /// What is free is overwritten.
+    Overwrite,
 }
 
 /// What is reset.

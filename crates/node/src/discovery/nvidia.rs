@@ -50,6 +50,7 @@ use crate::{
     config::Config,
     evidence::{EvidenceFile, Records},
     host::{Host, Roots},
+    nvidia_smi::NvidiaSmi,
     partitions::{self, Cut, Cutter, PartitionDesk, Recess, RecessDesk, Recesses, rest},
     telemetry::{Telemetry, TelemetryReceiver},
 };
@@ -152,7 +153,8 @@ impl Nvidia {
     pub(super) fn partitions(&self) -> (PartitionDesk, Cutter) {
         let limit = self.policy.current().call_deadline * CUT_CALLS;
         let to_source = (self.to_cuts.clone(), self.to_recesses.clone());
-        partitions::open(limit, self.library_in_use.subscribe(), to_source)
+        let (library, smi) = (self.library_in_use.subscribe(), NvidiaSmi::new(&self.roots));
+        partitions::open(limit, library, smi, to_source)
     }
 
     /// What the GPUs measure. It is read while there is a receiver.
@@ -364,8 +366,8 @@ fn load(
     roots: &Roots,
     event_wait: Duration,
 ) -> Result<Driver, ConnectError> {
-    let Roots { host, driver, .. } = roots;
-    let found = library.or_else(|| driver.nvml_library()).or_else(|| host.nvml_library());
+    let host = &roots.host;
+    let found = roots.nvml_library(library);
     let library = found.ok_or_else(|| ConnectError::NoLibrary { searched: searched(roots) })?;
     // Read before NVML is, so that a change in between is noticed.
     let fingerprint = host.nvidia_fingerprint();

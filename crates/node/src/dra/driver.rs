@@ -30,7 +30,6 @@ use crate::{
     ledger::LedgerDesk,
     metrics::ClaimMetrics,
     mps::{MpsPlaces, MpsStates},
-    nvidia_smi::NvidiaSmi,
     partitions::PartitionDesk,
     state::NodeState,
 };
@@ -62,7 +61,6 @@ pub(crate) struct Surroundings {
     pub(crate) daemons: watch::Receiver<Arc<MpsStates>>,
     /// Where MIG instances are made and removed.
     pub(crate) partitions: PartitionDesk,
-    pub(crate) nvidia_smi: NvidiaSmi,
     pub(crate) policy: watch::Receiver<Arc<Policy>>,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
 }
@@ -96,7 +94,6 @@ impl Driver {
             metrics,
             daemons,
             partitions,
-            nvidia_smi,
             policy,
             state,
         } = surroundings;
@@ -109,7 +106,6 @@ impl Driver {
             claims: cluster.clone().map(Claims::new),
             troubles: Troubles::default(),
             driver,
-            nvidia_smi,
             roots,
             state,
             ledger,

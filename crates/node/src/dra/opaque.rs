@@ -208,6 +208,12 @@ impl Asked<'_> {
     }
 }
 
+/// Whether a claim's parameters say something that is known, and else what does not.
+pub(crate) fn understood(parameters: Value) -> Result<(), OpaqueError> {
+    let place = "the parameters".to_owned();
+    Wish::read(&OpaqueConfig { place, requests: Vec::new(), parameters }).map(drop)
+}
+
 fn ours(place: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
     let document: Document<OurSharing> = parse(place, parameters)?;
     let sharing = document.sharing.map(|it| {

@@ -195,19 +195,15 @@ impl Preparer {
             if let Some(Err(why)) = maybe(recorded).await {
                 return Event::Acted(uid, Err(Failed::Record(why)));
             }
-            let ready = match ground.hand_over(&entry).await {
-                Ok(()) => ground.daemons_are_right(&entry).await,
-                refused => refused,
+            let done = async {
+                ground.hand_over(&entry).await?;
+                ground.daemons_are_right(&entry).await?;
+                if is_begun {
+                    ground.set_time_slices(&entry).await?;
+                }
+                blocking(move || ground.do_it(&entry, &nodes)).await
             };
-            let ready = match ready {
-                Ok(()) if is_begun => ground.set_time_slices(&entry).await,
-                ready => ready,
-            };
-            if let Err(why) = ready {
-                return Event::Acted(uid, Err(Failed::Act(why)));
-            }
-            let done = blocking(move || ground.do_it(&entry, &nodes)).await;
-            Event::Acted(uid, done.map_err(Failed::Act))
+            Event::Acted(uid, done.await.map_err(Failed::Act))
         });
     }
 

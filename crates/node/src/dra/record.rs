@@ -80,7 +80,7 @@ pub(crate) struct Held {
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimFile(KeptFile<Records>);
 
-const FORMAT: Format = Format { what: "record of claims", about: "claims", version: 1 };
+pub(crate) const FORMAT: Format = Format { what: "record of claims", about: "claims", version: 1 };
 
 const FILE: &str = "claims.json";
 

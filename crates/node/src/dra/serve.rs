@@ -21,7 +21,7 @@ use tokio::{
     time::{Duration, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Server, server::Router};
+use tonic::transport::server::Router;
 use windlass_kubelet_api::{
     dra::{
         self, PLUGINS_DIR, health::dra_resource_health_server::DraResourceHealthServer,
@@ -42,7 +42,7 @@ use crate::{
     causes,
     config::{DraOffer, DriverName, Policy},
     directory::DirectoryWatch,
-    endpoint::Endpoint,
+    endpoint::{Endpoint, server},
     kept::Versioned,
 };
 
@@ -144,7 +144,7 @@ impl Serving {
 
         let mut registration = self.bind(&self.places.registration, &mut helpers)?;
         let incoming = registration.endpoint.incoming();
-        let calls = Server::builder().add_service(RegistrationServer::new(self.registrar()));
+        let calls = server().add_service(RegistrationServer::new(self.registrar()));
         servers.spawn(calls.serve_with_incoming_shutdown(incoming, end.clone().cancelled_owned()));
 
         self.standing.send_replace(Standing::Serving);
@@ -184,7 +184,7 @@ impl Serving {
         let mut health = self.health.clone();
         let (list, lists) = watch::channel(health.list());
         helpers.spawn(health.run(list, end.clone()));
-        Server::builder()
+        server()
             .add_service(v1::DraPluginServer::new(self.service.clone()))
             .add_service(v1beta1::DraPluginServer::new(self.service.clone()))
             .add_service(DraResourceHealthServer::new(HealthService(lists)))

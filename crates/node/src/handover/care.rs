@@ -142,6 +142,7 @@ fn filled(step: &Step, device: &Device) -> Result<Step, Missing> {
         }
         same @ (StepAction::Processes(_)
         | StepAction::Memory { .. }
+        | StepAction::Overwrite
         | StepAction::Reset(_)
         | StepAction::Link(_)) => same.clone(),
     };

@@ -15,7 +15,7 @@ const UP: u32 = 1;
 
 /// Waits for the interface to come back, for as long as there is time, and sets it up.
 pub(super) async fn up(bench: &Bench, limit: Duration) -> Result<(), StepError> {
-    let folder = bench.folder.clone().ok_or_else(|| StepError::NoFolder("net".into()))?;
+    let folder = bench.care.folder.clone().ok_or_else(|| StepError::NoFolder("net".into()))?;
     let begun = Instant::now();
     let name = loop {
         if let Some(name) = bench.host.names(folder.join("net")).into_iter().next() {

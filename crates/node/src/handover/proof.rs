@@ -70,6 +70,7 @@ mod tests {
     use crate::{
         Config,
         config::FpgaRules,
+        handover::{care::Care, overwrite::Scrubber},
         host::{Host, Roots},
         nvidia_smi::NvidiaSmi,
         partitions,
@@ -86,15 +87,15 @@ mod tests {
         let board = Device { attributes: told.into(), ..new };
         let identity = FpgaIdentity::of(&FpgaRules::default(), &board).expect("filled in");
         let to_source = (mpsc::channel(1).0, partitions::RecessDesk::new().0);
+        let smi = NvidiaSmi::new(&Roots::new(&Config::default()));
         let bench = Bench {
             device: board.id,
-            folder: None,
+            care: Care::default(),
             host: Host::new(root.path(), "/"),
             writing: Arc::new(Semaphore::new(1)),
             asking: Arc::new(Semaphore::new(1)),
-            gpus: partitions::open(Duration::MAX, watch::channel(None).1, to_source).0,
-            nvidia_smi: NvidiaSmi::new(&Roots::new(&Config::default())),
-            bound: None,
+            gpus: partitions::open(Duration::MAX, watch::channel(None).1, smi, to_source).0,
+            scrubber: Scrubber::new(&Config::default()),
         };
         let why = prove(&bench, &identity.expect("it says what it is"), Duration::MAX).await;
         assert_eq!(

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Where each device stands, as it is written down.
-pub(super) type Records = BTreeMap<DeviceId, State>;
+pub(crate) type Records = BTreeMap<DeviceId, State>;
 
 /// The file.
 #[derive(Clone, Debug)]
@@ -26,7 +26,8 @@ pub(super) struct RecordFile(KeptFile<Records>);
 /// The newest records and their version.
 pub(super) type Versioned = kept::Versioned<Records>;
 
-const FORMAT: Format = Format { what: "record of hand-overs", about: "devices", version: 1 };
+pub(crate) const FORMAT: Format =
+    Format { what: "record of hand-overs", about: "devices", version: 1 };
 
 const FILE: &str = "handover.json";
 

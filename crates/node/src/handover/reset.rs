@@ -10,13 +10,13 @@ use crate::partitions::patiently;
 /// Resets the GPU, and waits until the driver answers for it again.
 pub(super) async fn reset(bench: &Bench, limit: Duration) -> Result<(), StepError> {
     let until = Instant::now() + limit;
-    if let Some(why) = bench.bound {
+    if let Some(why) = bench.care.bound {
         return Err(StepError::NotReset(why.to_owned()));
     }
     let Some(recess) = bench.gpus.recess().await else {
         return Err(StepError::NotReset("the agent ends".to_owned()));
     };
-    bench.nvidia_smi.run(&["--gpu-reset", "-i", bench.device.as_str()]).await?;
+    bench.gpus.nvidia_smi().run(&["--gpu-reset", "-i", bench.device.as_str()]).await?;
     drop(recess);
     patiently(until, || bench.gpus.computing(&bench.device)).await?;
     tracing::info!(device = %bench.device, "GPU reset");

@@ -15,12 +15,21 @@ use tokio::{
 };
 use windlass_core::device::DeviceId;
 
-use super::{care::Care, idle::idle, link, memory::free, proof::prove, reset::reset, state::Work};
+use super::{
+    care::Care,
+    idle::idle,
+    link,
+    memory::free,
+    overwrite::{Scrubber, overwrite},
+    proof::prove,
+    reset::reset,
+    state::Work,
+};
 use crate::{
     causes,
     config::{Link, Processes, Reset, Step, StepAction},
     host::Host,
-    nvidia_smi::{NvidiaSmi, SmiError},
+    nvidia_smi::SmiError,
     outside::{GetError, ProgramError, get, run},
     partitions::{PartitionDesk, PartitionError},
 };
@@ -29,8 +38,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Bench {
     pub(super) device: DeviceId,
-    /// The device's folder in sysfs, where it has one.
-    pub(super) folder: Option<PathBuf>,
+    /// What is done to it.
+    pub(super) care: Care,
     pub(super) host: Host,
     /// Taken by a write for as long as the kernel takes: one that hangs is never made a second time.
     pub(super) writing: Arc<Semaphore>,
@@ -38,9 +47,7 @@ pub(super) struct Bench {
     pub(super) asking: Arc<Semaphore>,
     /// Where NVIDIA's driver is asked about GPUs.
     pub(super) gpus: PartitionDesk,
-    pub(super) nvidia_smi: NvidiaSmi,
-    /// Why a reset would harm others.
-    pub(super) bound: Option<&'static str>,
+    pub(super) scrubber: Scrubber,
 }
 
 /// Why a step was not done.
@@ -89,6 +96,7 @@ async fn carry_out(bench: &Bench, steps: &[Step]) -> Result<(), StepError> {
                 StepAction::Write { file, text } => bench.write(file, text).await,
                 StepAction::Processes(Processes::None) => idle(bench, *limit).await,
                 StepAction::Memory { most } => free(bench, *most, *limit).await,
+                StepAction::Overwrite => overwrite(bench).await,
                 StepAction::Reset(Reset::Gpu) => reset(bench, *limit).await,
                 StepAction::Link(Link::Up) => link::up(bench, *limit).await,
             }
@@ -102,12 +110,8 @@ async fn carry_out(bench: &Bench, steps: &[Step]) -> Result<(), StepError> {
 
 /// Does the steps of a state. Those before a container starts have a time limit together: the kubelet
 /// waits for them.
-pub(super) async fn do_work(
-    bench: &Bench,
-    care: &Care,
-    work: Work,
-    limit: Duration,
-) -> Result<(), String> {
+pub(super) async fn do_work(bench: &Bench, work: Work, limit: Duration) -> Result<(), String> {
+    let care = &bench.care;
     let steps = match work {
         Work::Prepare { clean_first: true } => [&*care.release, &*care.prepare].concat(),
         Work::Prepare { clean_first: false } => care.prepare.clone(),
@@ -132,19 +136,19 @@ pub(super) async fn do_work(
         done = prove(bench, identity, limit.saturating_sub(begun.elapsed())).await;
     }
     match work {
-        Work::Prepare { .. } => undone_unless(done, bench, care).await,
+        Work::Prepare { .. } => undone_unless(done, bench).await,
         Work::Clean { .. } => done,
     }
 }
 
 /// What is to say that it is as it should be is not left half programmed: where preparing it failed it is
 /// released at once. Anything else is, when somebody next wants it or nobody has it.
-async fn undone_unless(done: Result<(), String>, bench: &Bench, care: &Care) -> Result<(), String> {
+async fn undone_unless(done: Result<(), String>, bench: &Bench) -> Result<(), String> {
     let Err(why) = done else { return Ok(()) };
-    if care.identity.is_none() {
+    if bench.care.identity.is_none() {
         return Err(why);
     }
-    match carry_out(bench, &care.release).await {
+    match carry_out(bench, &bench.care.release).await {
         Ok(()) => Err(why),
         Err(error) => Err(format!("{why}; and it could not be released: {}", causes(&error))),
     }
@@ -157,6 +161,7 @@ fn name_of(action: &StepAction) -> String {
         StepAction::Write { file, .. } => format!("write {}", file.display()),
         StepAction::Processes(Processes::None) => "processes: none".to_owned(),
         StepAction::Memory { .. } => "memory: free".to_owned(),
+        StepAction::Overwrite => "memory: overwrite".to_owned(),
         StepAction::Reset(Reset::Gpu) => "reset: gpu".to_owned(),
         StepAction::Link(Link::Up) => "link: up".to_owned(),
     }
@@ -166,7 +171,8 @@ fn name_of(action: &StepAction) -> String {
 
 impl Bench {
     pub(super) async fn write(&self, file: &Path, text: &str) -> Result<(), StepError> {
-        let folder = self.folder.clone().ok_or_else(|| StepError::NoFolder(file.to_owned()))?;
+        let folder =
+            self.care.folder.clone().ok_or_else(|| StepError::NoFolder(file.to_owned()))?;
         let (host, file, text) = (self.host.clone(), file.to_owned(), text.to_owned());
         let permit = self.writing.clone().try_acquire_owned();
         let permit = permit.map_err(|_| StepError::Hanging(file.clone()))?;
@@ -202,13 +208,14 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::{Config, host::Roots, partitions};
+    use crate::{Config, host::Roots, nvidia_smi::NvidiaSmi, partitions};
 
     /// A desk that leads to no driver.
     fn nobody() -> PartitionDesk {
         let (library, cuts) = (tokio::sync::watch::channel(None).1, mpsc::channel(1).0);
         let to_source = (cuts, partitions::RecessDesk::new().0);
-        partitions::open(Duration::from_secs(1), library, to_source).0
+        let smi = NvidiaSmi::new(&Roots::new(&Config::default()));
+        partitions::open(Duration::from_secs(1), library, smi, to_source).0
     }
 
     fn bench() -> (TempDir, Bench) {
@@ -220,13 +227,12 @@ mod tests {
         symlink(root.path().join("passwd"), folder.join("leak")).expect("linked");
         let bench = Bench {
             device: "board".parse().expect("an id"),
-            folder: Some("/sys/devices/platform/board".into()),
+            care: Care { folder: Some("/sys/devices/platform/board".into()), ..Care::default() },
             host: Host::new(root.path(), "/"),
             writing: Arc::new(Semaphore::new(1)),
             asking: Arc::new(Semaphore::new(1)),
             gpus: nobody(),
-            nvidia_smi: NvidiaSmi::new(&Roots::new(&Config::default())),
-            bound: None,
+            scrubber: Scrubber::new(&Config::default()),
         };
         (root, bench)
     }
@@ -283,15 +289,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_gpu_is_not_reset_that_would_take_others_along() {
-        let (_root, bench) = bench();
-        let bench = Bench { bound: Some("it is in MIG mode"), ..bench };
+        let (_root, mut bench) = bench();
+        bench.care.bound = Some("it is in MIG mode");
         let why = outcome(&bench, StepAction::Reset(Reset::Gpu)).await.expect_err("cut");
         assert_eq!(why, "it is not reset: it is in MIG mode");
     }
 
     #[tokio::test]
     async fn a_file_is_written_only_in_the_devices_folder() {
-        let (root, bench) = bench();
+        let (root, mut bench) = bench();
         assert_eq!(outcome(&bench, write("reset")).await, Ok(()));
         let text = fs::read_to_string(root.path().join("sys/devices/platform/board/reset"));
         assert_eq!(text.expect("there"), "1");
@@ -306,7 +312,8 @@ mod tests {
         let why = outcome(&bench, write("reset")).await.expect_err("hangs");
         assert!(why.starts_with("an earlier write to reset"), "{why}");
         drop(held);
-        let why = outcome(&Bench { folder: None, ..bench }, write("reset")).await;
+        bench.care.folder = None;
+        let why = outcome(&bench, write("reset")).await;
         assert!(why.expect_err("no folder").ends_with("has no folder in sysfs"));
     }
 }

@@ -1,6 +1,6 @@
 //! The device nodes that a driver made for a device: what its folder in sysfs says, whatever the kind.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use windlass_core::{device::DeviceNode, pci::PciAddress};
 
@@ -50,8 +50,7 @@ impl Host {
 
     /// The node that one folder of sysfs tells of.
     pub fn node_at(&self, folder: &Path) -> Option<FoundNode> {
-        let name = self.uevent(folder, "DEVNAME")?;
-        let path = Path::new("/dev").join(name);
+        let path = below_dev(&self.uevent(folder, "DEVNAME")?)?;
         let proof = Some(folder.to_owned());
         Some(FoundNode {
             node: DeviceNode { proof, ..DeviceNode::new(path) },
@@ -59,6 +58,13 @@ impl Host {
             class: self.link_name(folder.join("subsystem")).unwrap_or_default(),
         })
     }
+}
+
+/// The path of a node by its name, `dri/card0`. A name that leads elsewhere is none.
+fn below_dev(name: &str) -> Option<PathBuf> {
+    let is_plain = |part| matches!(part, Component::Normal(_));
+    let names_one = !name.is_empty() && Path::new(name).components().all(is_plain);
+    names_one.then(|| Path::new("/dev").join(name))
 }
 
 /// A walk through the folders of one device.
@@ -141,5 +147,14 @@ mod tests {
             found.iter().map(|found| found.node.path.display().to_string()).collect();
         assert_eq!(paths, ["/dev/dri/card0"]);
         assert_eq!(found[0].node.proof, Some("/sys/d/0000:01:00.0/drm/card0".into()));
+    }
+
+    #[test]
+    fn a_name_that_leads_out_of_dev_is_no_node() {
+        for name in ["", ".", "..", "../etc/shadow", "dri/../../etc/shadow", "/etc/shadow"] {
+            let root = tempfile::tempdir().expect("a temporary folder");
+            folder(root.path(), "sys/d/a", &format!("DEVNAME={name}\n"));
+            assert_eq!(Host::new(root.path(), "/").nodes_of("/sys/d/a"), [], "{name:?}");
+        }
     }
 }

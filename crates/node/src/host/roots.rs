@@ -1,5 +1,7 @@
 //! The trees that a device's files lie in: the host, the driver's installation, the device nodes.
 
+use std::path::PathBuf;
+
 use super::Host;
 use crate::config::Config;
 
@@ -14,6 +16,9 @@ pub struct Roots {
     /// `/dev`.
     pub dev: Host,
 }
+
+/// The driver's library for programs that compute.
+const CUDA: &str = "libcuda.so.1";
 
 // === impl Roots ===
 
@@ -31,5 +36,16 @@ impl Roots {
             None => host.clone(),
         };
         Self { host, driver, dev }
+    }
+
+    /// NVML's library: the one that is named, else the driver's.
+    pub fn nvml_library(&self, named: Option<PathBuf>) -> Option<PathBuf> {
+        let of_driver = || self.driver.nvml_library();
+        named.or_else(of_driver).or_else(|| self.host.nvml_library())
+    }
+
+    /// CUDA's library: installations of a driver have it beside NVML's, of the same version.
+    pub fn cuda_library(&self, named: Option<PathBuf>) -> Option<PathBuf> {
+        self.nvml_library(named).map(|nvml| nvml.with_file_name(CUDA))
     }
 }

@@ -5,7 +5,7 @@ mod model;
 use super::*;
 use crate::config::ShareMethod;
 
-fn alone(id: &str) -> Footprint {
+pub(super) fn alone(id: &str) -> Footprint {
     Footprint { device: id.parse().expect("an id"), kin: BTreeSet::new() }
 }
 
@@ -18,7 +18,7 @@ fn claim(name: &str) -> ClaimRef {
     ClaimRef { namespace, name, uid }
 }
 
-fn resource() -> ResourceName {
+pub(super) fn resource() -> ResourceName {
     "nvidia.com/gpu".parse().expect("a name")
 }
 

@@ -92,9 +92,7 @@ impl Ground {
     }
 
     fn nvml_library(&self) -> Option<PathBuf> {
-        let named = self.nvml_library.clone();
-        let of_driver = || self.roots.driver.nvml_library();
-        named.or_else(of_driver).or_else(|| self.roots.host.nvml_library())
+        self.roots.nvml_library(self.nvml_library.clone())
     }
 
     pub(super) fn program(&self) -> Result<Program, ProgramError> {

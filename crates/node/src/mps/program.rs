@@ -100,19 +100,14 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::Config;
+    use crate::{Config, driver_program::tests::tree as installation};
 
     const PROGRAM: &str = "usr/bin/nvidia-cuda-mps-control";
     const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 
     /// A folder as an agent may find one, with a program in it.
     fn tree(files: &[&str]) -> tempfile::TempDir {
-        let dir = tempfile::tempdir().expect("a temporary folder");
-        for file in files {
-            let path = dir.path().join(file.trim_start_matches('/'));
-            fs::create_dir_all(path.parent().expect("a folder")).expect("created");
-            fs::write(path, "").expect("written");
-        }
+        let dir = installation(files);
         fs::create_dir_all(dir.path().join("run/windlass/mps")).expect("created");
         std::os::unix::fs::symlink(SHM, dir.path().join("shm")).expect("linked");
         dir

@@ -52,22 +52,21 @@ impl RecessDesk {
 
 /// Grants a recess, and to all who ask for one before it is over; returns when the last one is done.
 pub(crate) async fn rest(first: oneshot::Sender<Recess>, requests: &mut Recesses) {
-    let (mut under_way, mut next) = (JoinSet::new(), Some(first));
-    loop {
-        if let Some(request) = next.take() {
-            let (until_dropped, over) = oneshot::channel();
-            drop(request.send(Recess { _until_dropped: until_dropped }));
-            under_way.spawn(async move { drop(over.await) });
-        }
+    let mut under_way = JoinSet::new();
+    grant(first, &mut under_way);
+    while !under_way.is_empty() {
         tokio::select! {
-            Some(request) = requests.recv() => next = Some(request),
+            Some(request) = requests.recv() => grant(request, &mut under_way),
             Some(_) = under_way.join_next() => {}
-            else => return,
-        }
-        if next.is_none() && under_way.is_empty() {
-            return;
         }
     }
+}
+
+fn grant(request: oneshot::Sender<Recess>, under_way: &mut JoinSet<()>) {
+    let (until_dropped, over) = oneshot::channel();
+    // Who has given up lets it go at once.
+    drop(request.send(Recess { _until_dropped: until_dropped }));
+    under_way.spawn(async move { drop(over.await) });
 }
 
 /// Asks again while there is no connection to the driver, as during a recess.

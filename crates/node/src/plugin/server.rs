@@ -1,11 +1,13 @@
 //! The server of one resource, and the session that keeps it registered.
 
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server;
 use windlass_kubelet_api::deviceplugin::device_plugin_server::DevicePluginServer;
 
 use super::{service::Service, session::Session};
-use crate::{causes, endpoint::Endpoint};
+use crate::{
+    causes,
+    endpoint::{Endpoint, server},
+};
 
 /// How long open calls may take to end when the agent stops. Streams end at once, since the state's
 /// keeper has ended before.
@@ -19,7 +21,7 @@ pub(super) async fn serve(
     stop: CancellationToken,
 ) {
     let incoming = endpoint.incoming();
-    let server = Server::builder()
+    let server = server()
         .add_service(DevicePluginServer::new(service))
         .serve_with_incoming_shutdown(incoming, stop.cancelled());
     let session = async {

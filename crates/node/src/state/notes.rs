@@ -23,7 +23,8 @@ pub(super) struct Notes {
     refused: Option<String>,
 }
 
-const FORMAT: Format = Format { what: "record of devices", about: "devices", version: 1 };
+pub(crate) const FORMAT: Format =
+    Format { what: "record of devices", about: "devices", version: 1 };
 
 const FILE: &str = "devices.json";
 

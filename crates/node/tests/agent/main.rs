@@ -7,6 +7,7 @@ mod common;
 mod admin;
 mod conditions;
 mod documents;
+mod given_up;
 mod health;
 mod hostile;
 mod labels;

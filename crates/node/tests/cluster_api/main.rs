@@ -9,6 +9,7 @@ mod leases;
 mod manifests;
 mod node_label;
 mod objects;
+mod privileges;
 mod real;
 mod real_slices;
 mod slice_store;
@@ -20,5 +21,7 @@ mod whole_agent;
 mod folder;
 #[path = "../common/node.rs"]
 mod node;
+#[path = "../common/rights.rs"]
+mod rights;
 #[path = "../common/running.rs"]
 mod running;

@@ -56,7 +56,8 @@ fn lost(document: &Value, kept: &Value, path: &str) -> Option<String> {
     }
 }
 
-fn documents(path: &Path) -> Vec<Value> {
+/// What a manifest says with all its options.
+pub(crate) fn documents(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).expect("a manifest");
     // The options, all of them.
     let tag =

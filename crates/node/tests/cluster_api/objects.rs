@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::slice_store::SliceStore;
+use crate::{rights::Right, slice_store::SliceStore};
 
 /// The Node that there is, and its unique id.
 pub(crate) const NODE: &str = "n1";
@@ -83,6 +83,14 @@ pub(crate) fn status(code: u16, reason: &str, message: &str) -> Value {
     })
 }
 
+/// What the account that is shipped may not ask is refused, as a real API server does.
+fn forbid(asked: &Asked) -> Option<Answer> {
+    let wanted = Right::asked(&asked.method, &asked.path, &asked.query)?;
+    let may = Right::shipped().iter().any(|right| right.gives(&wanted));
+    let message = format!("deploy/rbac.yaml does not give {wanted:?}");
+    (!may).then(|| Answer::Json(403, status(403, "Forbidden", &message)))
+}
+
 // === impl Cluster ===
 
 impl Default for Cluster {
@@ -135,6 +143,9 @@ impl Cluster {
     pub(crate) fn answer(&mut self, asked: &Asked) -> Answer {
         self.log.push(asked.clone());
         if let Some(refused) = self.refuse(asked) {
+            return refused;
+        }
+        if let Some(refused) = forbid(asked) {
             return refused;
         }
         let parts: Vec<_> = asked.path.trim_matches('/').split('/').collect();

@@ -6,6 +6,7 @@
 mod common {
     pub(crate) mod folder;
     pub(crate) mod node;
+    pub(crate) mod rights;
     pub(crate) mod running;
 }
 
@@ -19,6 +20,7 @@ mod partitions;
 mod refusals;
 mod registration;
 mod restarts;
+mod rights;
 mod shares;
 mod switching;
 mod time_slices;

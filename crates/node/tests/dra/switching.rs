@@ -99,17 +99,13 @@ async fn an_agent_that_was_killed_after_it_turned_the_mode_goes_on_from_there() 
     }
     agent.stop().await;
     // As it was after the mode was turned for the part, and before it was for the whole.
-    let record = fs::read_to_string(world.record()).expect("there");
-    let mut record: serde_json::Value = serde_json::from_str(&record).expect("JSON");
+    world.as_begun();
     for (gpu, name) in ["part", "whole"].into_iter().enumerate() {
-        let entry = &mut record["claims"][name];
-        entry["state"] = json!("PrepareStarted");
-        entry["devices"][0]["cdi"] = json!([]);
+        world.change_record(|record| record["claims"][name]["devices"][0]["cdi"] = json!([]));
         let document = world.config.cdi_dir.join(format!("windlass.dev-claim-{name}.json"));
         fs::remove_file(document).expect("there");
         world.machine.set_mig(gpu, Some(&[])).expect("MIG on");
     }
-    fs::write(world.record(), record.to_string()).expect("written");
 
     let (agent, mut kubelet) = world.serving().await;
     for name in ["part", "whole"] {

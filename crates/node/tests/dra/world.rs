@@ -148,6 +148,17 @@ impl World {
         timeout(LIMIT, there).await.unwrap_or_else(|_| panic!("no {}", path.display()));
     }
 
+    /// Waits for something to come true.
+    pub(crate) async fn reaches(&self, condition: impl Fn() -> bool) {
+        let reached = async {
+            while !condition() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let reached = timeout(LIMIT, reached).await;
+        reached.unwrap_or_else(|_| panic!("not in time: {:#?}", self.api.objects().log()));
+    }
+
     pub(crate) async fn vanishes(&self, path: PathBuf) {
         let gone = async {
             while path.exists() {

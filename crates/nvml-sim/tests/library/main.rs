@@ -3,6 +3,7 @@
 #![allow(clippy::wildcard_imports, reason = "C's names carry their namespace")]
 
 mod basics;
+mod cuda;
 mod cut;
 mod exports;
 mod faults;

@@ -17,10 +17,10 @@ use crate::{
 pub(super) async fn run(args: ConformanceArgs) -> Result<()> {
     let cases = chosen(&args.cases)?;
     if args.list {
-        return answer(args.output, &show::Listed::all(&cases), || show::list(&cases));
+        return answer(args.output, &cases, || show::list(&cases));
     }
-    let subject = if args.itself { itself::subject(&args.machine)? } else { theirs(&args) };
-    let subject = with_limits(subject, &args);
+    let mut subject = if args.itself { itself::subject(&args.machine)? } else { theirs(&args) };
+    subject.within.start = Duration::from_secs(args.start_within);
     let name = subject.command.join(" ");
     let mut progress = show::Progress::new(cases.len());
     let report = play(&cases, subject, args.jobs, |finding| progress.tell(finding)).await;
@@ -54,9 +54,4 @@ fn theirs(args: &ConformanceArgs) -> Subject {
     let subject = Subject::new(args.command.clone());
     let cdi_dirs = args.cdi_dirs.clone().unwrap_or(subject.cdi_dirs);
     Subject { hooks, cdi_dirs, devices: args.devices.clone(), ..subject }
-}
-
-fn with_limits(mut subject: Subject, args: &ConformanceArgs) -> Subject {
-    subject.within.start = Duration::from_secs(args.start_within);
-    subject
 }

@@ -6,6 +6,8 @@
 mod account;
 mod beside;
 mod burst;
+#[path = "../../src/demo/soak/chance.rs"]
+mod chance;
 mod midway;
 mod objects;
 mod owners;

@@ -55,7 +55,8 @@ pub(crate) fn node_status(field: &str, resource: &str) -> String {
 
 impl Manifests {
     pub(crate) fn apply(objects: &[String]) -> Self {
-        let text = objects.join("---\n");
+        // A text that begins with a brace kubectl may take for JSON to its end.
+        let text = format!("---\n{}", objects.join("---\n"));
         apply(&text);
         Self(text)
     }

@@ -1,8 +1,10 @@
 //! The program as a test runs it: a child with its own folders.
 
 use std::{
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Read},
     process::{Child, Command, Output, Stdio},
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -56,12 +58,43 @@ pub(crate) fn machine(folder: &TempDir, profile: &str) -> Vec<String> {
     vec!["--host-root".into(), path("host"), "--nvml-library".into(), path("libnvidia-ml.so.1")]
 }
 
+/// What a program writes, line by line, up to its end. One that says nothing for too long fails the test.
+pub(crate) struct Written(mpsc::Receiver<String>);
+
 /// A running `windlass node`; killed when dropped.
 pub(crate) struct Node {
     child: Child,
-    log: std::io::Lines<BufReader<std::process::ChildStderr>>,
+    log: Written,
     pub(crate) seen: Vec<String>,
 }
+
+// === impl Written ===
+
+impl Written {
+    pub(crate) fn by(pipe: Option<impl Read + Send + 'static>) -> Self {
+        let (send, lines) = mpsc::channel();
+        let pipe = BufReader::new(pipe.expect("piped"));
+        // It ends with the program.
+        thread::spawn(move || {
+            pipe.lines().map_while(Result::ok).try_for_each(|line| send.send(line))
+        });
+        Self(lines)
+    }
+}
+
+impl Iterator for Written {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        match self.0.recv_timeout(LIMIT) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("nothing more was written for {LIMIT:?}"),
+        }
+    }
+}
+
+// === impl Node ===
 
 impl Node {
     /// An agent whose places are in the folder.
@@ -71,14 +104,13 @@ impl Node {
         command.args(["--cdi-dir", &path("cdi"), "--state-dir", &path("state")]);
         command.args(["--log-format", "json"]).args(host);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("windlass runs");
-        let log = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let log = Written::by(child.stderr.take());
         Self { child, log, seen: Vec::new() }
     }
 
     /// Reads the log until a message appears.
     pub(crate) fn until(&mut self, message: &str) -> Value {
         for line in self.log.by_ref() {
-            let line = line.expect("text");
             self.seen.push(line.clone());
             let event: Value = serde_json::from_str(&line).expect("every line is JSON");
             if event["message"] == message {

@@ -10,6 +10,7 @@ use windlass_kubelet_api::dra::health::{
     dra_resource_health_client::DraResourceHealthClient,
 };
 
+use super::published;
 use crate::{
     case::{Case, Checked, Unmet, failed, not_applicable},
     clients::answered,
@@ -75,8 +76,7 @@ fn timeout_of(list: &NodeWatchResourcesResponse) -> Duration {
 }
 
 async fn repeats_itself(stage: &mut Stage) -> Checked {
-    let driver = stage.driver().await?;
-    stage.published(&driver, stage.subject.within.start).await?;
+    let (driver, _) = published(stage).await?;
     let (mut lists, first) = opened(stage, &driver).await?;
     let limit = timeout_of(&first);
     for _ in 0..2 {
@@ -86,9 +86,8 @@ async fn repeats_itself(stage: &mut Stage) -> Checked {
 }
 
 async fn tells_all(stage: &mut Stage) -> Checked {
-    let driver = stage.driver().await?;
-    let slices = stage.published(&driver, stage.subject.within.start).await?;
-    let published = devices_in(&slices);
+    let (driver, slices) = published(stage).await?;
+    let all = devices_in(&slices);
     let (mut lists, first) = opened(stage, &driver).await?;
     let again = next(&mut lists, timeout_of(&first)).await?;
     for list in [&first, &again] {
@@ -98,9 +97,9 @@ async fn tells_all(stage: &mut Stage) -> Checked {
             .filter_map(|it| it.device.as_ref())
             .map(|it| (it.pool_name.as_str(), it.device_name.as_str()))
             .collect();
-        if let Some((pool, device)) = published.difference(&told).next() {
+        if let Some((pool, device)) = all.difference(&told).next() {
             return failed(format!("nothing is said of {device} in pool {pool}"));
         }
     }
-    Ok(format!("{} devices in each message", published.len()))
+    Ok(format!("{} devices in each message", all.len()))
 }

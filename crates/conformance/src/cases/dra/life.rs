@@ -3,21 +3,18 @@
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use rustix::process::Signal;
 use tokio::{task::JoinSet, time::sleep};
 use windlass_cluster_sim::api::{Effect, Fault};
 
 use super::{claimed, same};
 use crate::{
     case::{Case, Checked, Unmet, failed},
+    cases::life::{SPARE_DESCRIPTORS, end},
     stage::{CALL, Driver, Stage, devices},
 };
 
 /// Claims of one burst, together.
 const BURST: usize = 50;
-
-/// Descriptors that a runtime may open for good while it works.
-const SPARE_DESCRIPTORS: usize = 10;
 
 /// How long a slow API server takes.
 const SLOW: Duration = Duration::from_secs(2);
@@ -62,15 +59,6 @@ async fn ends_without_its_socket(stage: &mut Stage) -> Checked {
     match stage.registry().first() {
         Some(socket) => failed(format!("{} is still there", socket.display())),
         None => Ok(format!("no socket in plugins_registry after {:.1?}", begun.elapsed())),
-    }
-}
-
-async fn end(stage: &mut Stage) -> Result<(), Unmet> {
-    let limit = stage.subject.within.stop;
-    stage.process().signal(Signal::TERM);
-    match stage.process().end_within(limit).await {
-        Some(_) => Ok(()),
-        None => failed(format!("it runs {limit:?} after SIGTERM")),
     }
 }
 

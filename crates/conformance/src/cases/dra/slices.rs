@@ -10,8 +10,9 @@ use k8s_openapi::{
 };
 use tokio::time::sleep;
 
+use super::published;
 use crate::{
-    case::{Case, Checked, Unmet, failed},
+    case::{Case, Checked, failed},
     cases::again::restarted,
     stage::{Driver, LOOK, Stage, devices_in},
     subject::NODE,
@@ -63,7 +64,7 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 async fn none_is_refused(stage: &mut Stage) -> Checked {
-    let slices = published(stage).await?;
+    let (_, slices) = published(stage).await?;
     let refused = stage.cluster.objects().refused();
     let invalid = refused.iter().find(|(asked, refusal)| {
         asked.path.contains("/resourceslices") && [400, 422].contains(&refusal.code)
@@ -74,12 +75,6 @@ async fn none_is_refused(stage: &mut Stage) -> Checked {
     }
 }
 
-/// The slices of the driver once it is registered.
-async fn published(stage: &mut Stage) -> Result<Vec<ResourceSlice>, Unmet> {
-    let driver = stage.driver().await?;
-    stage.published(&driver, stage.subject.within.start).await
-}
-
 fn told(slices: &[ResourceSlice]) -> String {
     let pools: BTreeSet<_> = slices.iter().map(|slice| &slice.spec.pool.name).collect();
     let devices = devices_in(slices).len();
@@ -87,7 +82,7 @@ fn told(slices: &[ResourceSlice]) -> String {
 }
 
 async fn pools_are_whole(stage: &mut Stage) -> Checked {
-    let slices = published(stage).await?;
+    let (_, slices) = published(stage).await?;
     let mut pools = BTreeMap::<&str, Vec<&ResourceSlice>>::new();
     for slice in &slices {
         pools.entry(&slice.spec.pool.name).or_default().push(slice);
@@ -109,7 +104,7 @@ async fn pools_are_whole(stage: &mut Stage) -> Checked {
 }
 
 async fn slices_are_of_the_node(stage: &mut Stage) -> Checked {
-    let slices = published(stage).await?;
+    let (_, slices) = published(stage).await?;
     let elsewhere = |slice: &&ResourceSlice| {
         slice.spec.node_name.as_ref().is_some_and(|node| node.as_str() != NODE)
     };
@@ -128,8 +123,7 @@ async fn slices_are_of_the_node(stage: &mut Stage) -> Checked {
 }
 
 async fn slices_come_back(stage: &mut Stage) -> Checked {
-    let driver = stage.driver().await?;
-    let before = stage.published(&driver, stage.subject.within.start).await?;
+    let (driver, before) = published(stage).await?;
     restarted(stage).await?;
     back(stage, &driver, &before).await
 }
@@ -155,8 +149,7 @@ async fn back(stage: &mut Stage, driver: &Driver, before: &[ResourceSlice]) -> C
 }
 
 async fn slices_come_back_after_an_absence(stage: &mut Stage) -> Checked {
-    let driver = stage.driver().await?;
-    let before = stage.published(&driver, stage.subject.within.start).await?;
+    let (driver, before) = published(stage).await?;
     stage.cluster.server_mut().go_away().await;
     stage.cluster.objects().wipe_driver_slices(NODE, &driver.name);
     sleep(AWAY).await;
@@ -166,8 +159,7 @@ async fn slices_come_back_after_an_absence(stage: &mut Stage) -> Checked {
 }
 
 async fn others_stay(stage: &mut Stage) -> Checked {
-    let driver = stage.driver().await?;
-    let mine = stage.published(&driver, stage.subject.within.start).await?;
+    let (driver, mine) = published(stage).await?;
     let another = |name: &str, driver: &str, node: &str| {
         let mut slice = mine[0].clone();
         slice.metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };

@@ -35,10 +35,10 @@ pub(super) struct StepEntry {
     /// Under `gpu`: `none` is to compute on it any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     processes: Option<Processes>,
-    /// Under `gpu`: its memory is to be `free`.
+    /// Under `gpu`: its memory is to be `free`, or what is free of it is to be `overwrite`n.
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<Memory>,
-    /// How much of the memory may be used all the same; left out, 128Mi.
+    /// With `memory: free`: how much may be used all the same; left out, 128Mi.
     #[serde(skip_serializing_if = "Option::is_none")]
     at_most: Option<Written<Mebibytes>>,
     /// Under `gpu`: the `gpu` is reset, which no linked one that is in use may be hurt by.
@@ -96,7 +96,7 @@ impl StepEntry {
         if write.is_some() != text.is_some() {
             return Err("write and text go together".to_owned());
         }
-        if at_most.is_some() && memory.is_none() {
+        if at_most.is_some() && memory != Some(Memory::Free) {
             return Err("atMost belongs to memory: free".to_owned());
         }
         let text = text.unwrap_or_default();
@@ -106,7 +106,10 @@ impl StepEntry {
             command.map(StepAction::Command),
             write.map(|file| StepAction::Write { file, text }),
             processes.map(StepAction::Processes),
-            memory.map(|Memory::Free| StepAction::Memory { most }),
+            memory.map(|memory| match memory {
+                Memory::Free => StepAction::Memory { most },
+                Memory::Overwrite => StepAction::Overwrite,
+            }),
             reset.map(StepAction::Reset),
             link.map(StepAction::Link),
         ];
@@ -132,6 +135,7 @@ impl From<&Step> for StepEntry {
                 entry.memory = Some(Memory::Free);
                 entry.at_most = Some(most).filter(|most| *most != USUAL_MEMORY).map(Written);
             }
+            StepAction::Overwrite => entry.memory = Some(Memory::Overwrite),
             StepAction::Reset(what) => entry.reset = Some(what),
             StepAction::Link(how) => entry.link = Some(how),
         }

@@ -261,10 +261,32 @@ fn mistakes_are_refused_with_the_line_and_what_to_write() {
         ),
         ("fpga: {release: [{write: ../x, text: a}]}\n".to_owned(), 1, "is no file in the device's"),
         ("fpga: {expect: {shell: a}}\n".to_owned(), 1, "expect is what an FPGA says after prepare"),
+        (
+            "gpu: {release: [{memory: overwrite, atMost: 1Mi}]}\n".to_owned(),
+            1,
+            "atMost belongs to memory: free",
+        ),
+        ("nics: {release: [{memory: overwrite}]}\n".to_owned(), 1, "write them under gpu"),
         ("unmatched: default\n".to_owned(), 1, "there are no rules"),
         ("kubeletDir: [\n".to_owned(), 1, ""),
         ("kubeletDir: [a]\n".to_owned(), 1, "expected path string"),
         ("just text\n".to_owned(), 1, "invalid type: string \"just text\""),
+    ]);
+}
+
+#[test]
+fn memory_is_not_overwritten_where_a_daemon_keeps_the_gpu() {
+    let step = "gpu: {release: [{memory: overwrite, timeout: 1m}]}\n";
+    let sliced = rule("a.com/x", "kind: gpu", "method: timeSlicing, replicas: 2");
+    let config =
+        parse(&format!("{step}{sliced}")).expect("nobody has it when the last one lets go");
+    assert!(config.policy.families.gpu.overwrites());
+    assert!(to_yaml(&config).contains("memory: overwrite"), "{}", to_yaml(&config));
+    let by_mps = rule("a.com/x", "kind: gpu", "method: mps, replicas: 2");
+    let by_claims = "dra: {offer: beside, shares: [{devices: {kind: gpu}, method: mps}]}\n";
+    check_mistakes([
+        (format!("{step}{by_mps}"), 1, "share by time slices, or leave the step out"),
+        (format!("{step}{by_claims}"), 1, "MPS keeps its own on those that it shares"),
     ]);
 }
 

@@ -271,7 +271,7 @@ impl Checker<'_> {
             StepAction::Processes(_) if self.rule.name != SourceName::NVIDIA => {
                 self.note("processes: only NVIDIA's driver tells who computes: write it under gpu");
             }
-            StepAction::Memory { .. } | StepAction::Reset(_)
+            StepAction::Memory { .. } | StepAction::Overwrite | StepAction::Reset(_)
                 if self.rule.name != SourceName::NVIDIA =>
             {
                 self.note("memory and reset are for NVIDIA's GPUs: write them under gpu");
@@ -281,6 +281,7 @@ impl Checker<'_> {
             }
             StepAction::Processes(_)
             | StepAction::Memory { .. }
+            | StepAction::Overwrite
             | StepAction::Reset(_)
             | StepAction::Link(_) => {}
             StepAction::Write { file, text } => {

@@ -50,7 +50,7 @@ pub(super) fn cuts<'a>(
 ) -> Vec<Cut<'a>> {
     let gpus = state.inventory.devices.iter().filter(|gpu| state.policy.cuts_for_claims(gpu));
     let mut gpus: Vec<_> = gpus.collect();
-    gpus.sort_by_key(|gpu| state.policy.switches_for_claims(gpu));
+    gpus.sort_by_key(|gpu| state.policy.dra.may_switch(gpu));
     gpus.into_iter().map(|gpu| Cut::new(gpu, (state, ledger), driver)).collect()
 }
 
@@ -88,10 +88,11 @@ impl<'a> Cut<'a> {
     /// The GPU with MIG off, if it can be had so too.
     pub(super) fn whole(&self) -> Option<Entry> {
         let Self { gpu, state, ledger, driver, .. } = *self;
+        if !state.policy.dra.may_switch(gpu) {
+            return None;
+        }
         let device = whole(gpu);
-        let is_offered =
-            state.policy.switches_for_claims(gpu) && state.policy.dra.takes(&device, None);
-        is_offered.then(|| Entry {
+        state.policy.dra.takes(&device, None).then(|| Entry {
             taints: self.taints(gpu, |_| true),
             consumes: Some(self.counters()),
             ..Entry::of((&device, Sharing::Exclusive), (state, ledger), driver)

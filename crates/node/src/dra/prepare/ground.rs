@@ -29,7 +29,6 @@ use crate::{
     ledger::{ClaimRef, LedgerDesk, Use},
     metrics::ClaimMetrics,
     mps::{MpsPlaces, MpsStates},
-    nvidia_smi::NvidiaSmi,
     partitions::PartitionDesk,
     state::NodeState,
 };
@@ -49,7 +48,6 @@ pub(in crate::dra) struct Ground {
     pub(in crate::dra) ledger: LedgerDesk,
     /// Where MIG instances are made and removed.
     pub(in crate::dra) partitions: PartitionDesk,
-    pub(in crate::dra) nvidia_smi: NvidiaSmi,
     pub(in crate::dra) handovers: HandoverDesk,
     pub(in crate::dra) troubles: Troubles,
     pub(in crate::dra) metrics: ClaimMetrics,

@@ -41,7 +41,7 @@ impl Ground {
         let failed = |why| format!("cannot set the time slice of {device} to {interval:?}: {why}");
         let arguments =
             ["compute-policy", "-i", device.as_str(), "--set-timeslice", interval.number()];
-        match timeout(LIMIT, self.nvidia_smi.run(&arguments)).await {
+        match timeout(LIMIT, self.partitions.nvidia_smi().run(&arguments)).await {
             Ok(done) => done.map_err(|error| failed(causes(&error))),
             Err(_) => Err(failed(format!("nvidia-smi did not end within {LIMIT:?}"))),
         }

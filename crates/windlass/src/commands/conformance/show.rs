@@ -8,15 +8,6 @@ use windlass_conformance::{Case, Finding, Report, Totals, Verdict};
 
 use crate::screen::{Paint, Table, Tone, line, wrapped};
 
-/// A case for programs.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Listed {
-    id: &'static str,
-    sentence: &'static str,
-    source: &'static str,
-}
-
 /// A report for programs.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -73,16 +64,6 @@ fn show(finding: &Finding, paint: Paint) -> Result<()> {
         last_words.iter().try_for_each(|said| quiet(format!("          | {said}")))?;
     }
     Ok(())
-}
-
-// === impl Listed ===
-
-impl Listed {
-    pub(super) fn all(cases: &[Case]) -> Vec<Self> {
-        let listed =
-            |case: &Case| Self { id: case.id, sentence: case.sentence, source: case.source };
-        cases.iter().map(listed).collect()
-    }
 }
 
 // === impl Progress ===

@@ -196,23 +196,11 @@ impl Rig {
         Ok(cluster::none_is_broken(&cluster.published(), &self.broken()?))
     }
 
-    /// How often a resource was registered so far.
-    pub(super) fn registrations(&self) -> usize {
-        self.kubelet.calls().count(|event| matches!(event, Event::Registered { .. }))
-    }
-
-    /// Waits until one more is registered than before.
-    pub(super) async fn registered_since(
-        &self,
-        before: usize,
-        limit: Duration,
-    ) -> Result<(), String> {
-        let registers = async {
-            while self.registrations() <= before {
-                sleep(GLANCE).await;
-            }
-        };
-        timeout(limit, registers).await.map_err(|_| "nobody registers".to_owned())
+    /// Waits until a resource is registered since a moment.
+    pub(super) async fn registered_since(&self, since: u64, limit: Duration) -> Result<(), String> {
+        let is_it = |event: &Event| matches!(event, Event::Registered { .. });
+        let registered = self.kubelet.calls().wait_for_one(since, is_it, limit).await;
+        registered.map(drop).ok_or_else(|| "nobody registers".to_owned())
     }
 
     fn usable(&self) -> Result<BTreeSet<String>> {

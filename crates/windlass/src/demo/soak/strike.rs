@@ -52,12 +52,12 @@ impl Run {
         let begun = self.rig.settled(RECOVERY_LIMIT).await;
         let (before_it, after) = ("the steps before a fault", RECOVERY_LIMIT);
         begun.map_err(|left| Broken::NotBack { blow: before_it, after, left })?;
-        let before = self.rig.registrations();
+        let since = self.rig.kubelet.calls().now();
         let Some(ended) = self.befall(blow).await? else { return Ok(()) };
         let left = || RECOVERY_LIMIT.saturating_sub(ended.elapsed());
         let mut outcome = Ok(());
         if blow.takes_a_registration() {
-            outcome = self.rig.registered_since(before, left()).await;
+            outcome = self.rig.registered_since(since, left()).await;
         }
         self.start_waiting().await?;
         if outcome.is_ok() {

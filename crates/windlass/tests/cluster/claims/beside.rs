@@ -12,6 +12,7 @@ use std::{
 
 use super::{
     LET_GO,
+    chance::Chance,
     objects::objects,
     rig::{Rig, look_again},
     spans::{APP, Logs, Short, Span, Way, at_once},
@@ -55,9 +56,6 @@ enum Trouble {
     KubeletRestarted,
 }
 
-/// Numbers that are the same at every run (splitmix64).
-struct Random(u64);
-
 // === impl Trouble ===
 
 impl Trouble {
@@ -75,27 +73,14 @@ impl Trouble {
     }
 }
 
-// === impl Random ===
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb)] {
-            mixed = (mixed ^ (mixed >> shift)).wrapping_mul(factor);
-        }
-        (mixed ^ (mixed >> 31)) % limit
-    }
-
-    fn pod(&mut self, number: usize) -> Short {
-        let way = if self.below(2) == 0 { Way::Plugin } else { Way::Claim };
-        let gpus = [1, 1, 2, 3][usize::try_from(self.below(4)).expect("small")];
-        let name = match way {
-            Way::Plugin => format!("{BY_PLUGIN}{number}"),
-            Way::Claim => format!("windlass-e2e-claim-{number}"),
-        };
-        Short { name, way, gpus, tenths: 5 + self.below(45) }
-    }
+fn drawn(chance: &mut Chance, number: usize) -> Short {
+    let way = if chance.below(2) == 0 { Way::Plugin } else { Way::Claim };
+    let gpus = [1, 1, 2, 3][chance.below(4)];
+    let name = match way {
+        Way::Plugin => format!("{BY_PLUGIN}{number}"),
+        Way::Claim => format!("windlass-e2e-claim-{number}"),
+    };
+    Short { name, way, gpus, tenths: 5 + chance.below(45) as u64 }
 }
 
 fn duration() -> Duration {
@@ -119,9 +104,9 @@ fn living() -> Vec<String> {
 }
 
 /// Fills up what lives with new pods, and gives how many were made.
-fn fill_up(living: usize, logs: &Logs, made: usize, random: &mut Random) -> usize {
+fn fill_up(living: usize, logs: &Logs, made: usize, chance: &mut Chance) -> usize {
     let more = PODS.saturating_sub(living).min(BATCH);
-    let pods: Vec<_> = (made..made + more).map(|n| logs.pod(&random.pod(n))).collect();
+    let pods: Vec<_> = (made..made + more).map(|n| logs.pod(&drawn(chance, n))).collect();
     if !pods.is_empty() {
         apply(&pods.join("---\n"));
     }
@@ -134,11 +119,11 @@ async fn what_a_claim_has_is_never_in_other_hands_beside_the_device_plugin() {
     rig.published(16).await;
     let manifests = Manifests::apply(&objects());
     let logs = Logs::on(&rig.node);
-    let (mut random, mut made, begun) = (Random(6), 0, Instant::now());
+    let (mut chance, mut made, begun) = (Chance::new(6), 0, Instant::now());
     let mut troubles = TROUBLES.into_iter().cycle().zip(1..).peekable();
     while begun.elapsed() < duration() {
         let living = living();
-        made += fill_up(living.len(), &logs, made, &mut random);
+        made += fill_up(living.len(), &logs, made, &mut chance);
         let due = |(_, number): &(Trouble, u32)| begun.elapsed() > BETWEEN * *number;
         if let Some((trouble, _)) = troubles.next_if(due) {
             look_again(&["-l", APP]);

@@ -1,0 +1,126 @@
+//! Any history of a device, over restarts of the agent too: what is promised of its health holds after each
+//! observation.
+
+use proptest::{collection::vec, prelude::*, sample::select};
+
+use super::*;
+
+/// The longest wait: the quiet period doubles five times.
+const LONGEST: Duration = Duration::from_secs(QUIET.as_secs() * 32);
+
+/// Something that happens to a device or to the agent.
+#[derive(Clone, Debug)]
+enum Step {
+    Seen(Observation),
+    /// The agent ends, and its next life reads what it wrote down.
+    Restart,
+}
+
+/// What is remembered of the history, without any state of its own.
+#[derive(Debug, Default)]
+struct History {
+    last_trouble: Option<(Timestamp, Reason)>,
+    /// Whether a probe passed in this life of the agent, a quiet period after the last trouble or later.
+    is_seen_working: bool,
+}
+
+fn reasons() -> impl Strategy<Value = Reason> {
+    let xids = (1..12_u64).prop_map(Reason::Xid);
+    prop_oneof![select(vec![Reason::Lost, Reason::Unresponsive, Reason::Vanished]), xids]
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let said = || "as it was seen".to_owned();
+    prop_oneof![
+        6 => Just(Step::Seen(Observation::Passed)),
+        2 => reasons().prop_map(move |reason| Step::Seen(Observation::Failed(reason, said()))),
+        2 => reasons().prop_map(move |reason| Step::Seen(Observation::Fault(reason, said()))),
+        1 => Just(Step::Seen(Observation::Overdue(said()))),
+        1 => Just(Step::Seen(Observation::Awaited)),
+        1 => Just(Step::Restart),
+    ]
+}
+
+/// How much later the next thing happens: at once, soon, or after long.
+fn pauses() -> impl Strategy<Value = Duration> {
+    prop_oneof![Just(0), 1..90_u64, 90..5000_u64].prop_map(Duration::from_secs)
+}
+
+// === impl History ===
+
+impl History {
+    fn take_in(&mut self, observation: &Observation, before: HealthState, now: Timestamp) {
+        let trouble = match observation {
+            Observation::Failed(reason, _) | Observation::Fault(reason, _) => Some(*reason),
+            // The first probe may wake a device.
+            Observation::Overdue(_) if before != HealthState::Unknown => Some(Reason::Unresponsive),
+            _ => None,
+        };
+        match (trouble, observation) {
+            (Some(reason), _) => {
+                *self = Self { last_trouble: Some((now, reason)), ..Self::default() }
+            }
+            (None, Observation::Passed) => self.is_seen_working |= self.has_rested(QUIET, now),
+            (None, _) => {}
+        }
+    }
+
+    fn has_rested(&self, wait: Duration, now: Timestamp) -> bool {
+        self.last_trouble.is_none_or(|(trouble, _)| now >= trouble + wait)
+    }
+}
+
+/// What holds at any time.
+fn check(tracker: &HealthTracker, history: &History) -> Result<(), TestCaseError> {
+    let health = tracker.health();
+    prop_assert!(!health.is_healthy() || history.is_seen_working, "healthy without evidence");
+    prop_assert!(health.evidence.len() <= MAX_EVIDENCE);
+    if health.state == HealthState::Unhealthy {
+        let told = health.trouble().map(|trouble| trouble.reason);
+        prop_assert_eq!(told, history.last_trouble.map(|(_, reason)| reason));
+    }
+    Ok(())
+}
+
+fn resumed(tracker: &HealthTracker, now: Timestamp) -> Result<HealthTracker, TestCaseError> {
+    let written = serde_json::to_string(&tracker.record()).expect("a record is written");
+    let read = serde_json::from_str(&written).expect("and read");
+    let next = HealthTracker::resume(read, QUIET, now);
+    prop_assert!(!next.health().is_healthy(), "what was healthy is not known to be");
+    if tracker.health().state == HealthState::Unhealthy {
+        prop_assert_eq!(next.recovers_at(), tracker.recovers_at(), "a restart shortens no wait");
+        prop_assert_eq!(next.health(), tracker.health());
+    }
+    Ok(next)
+}
+
+proptest! {
+    #[test]
+    fn no_device_is_healthy_without_evidence_and_none_is_lost_for_good(
+        happens in vec((pauses(), steps()), 1..60),
+    ) {
+        let mut now = Timestamp::UNIX_EPOCH;
+        let (mut tracker, mut history) = (HealthTracker::new(QUIET, now), History::default());
+        for (pause, step) in happens {
+            now += pause;
+            match step {
+                Step::Restart => {
+                    tracker = resumed(&tracker, now)?;
+                    history.is_seen_working = false;
+                }
+                Step::Seen(observation) => {
+                    let before = tracker.health().clone();
+                    let changed = tracker.observe(&observation, now);
+                    history.take_in(&observation, before.state, now);
+                    let after = tracker.health();
+                    prop_assert_eq!(changed, (before.state != after.state).then_some(before.state));
+                    prop_assert_eq!(after.since, if changed.is_some() { now } else { before.since });
+                }
+            }
+            check(&tracker, &history)?;
+        }
+        now += LONGEST;
+        tracker.observe(&Observation::Passed, now);
+        prop_assert!(tracker.health().is_healthy(), "quiet for so long, and not trusted");
+    }
+}

@@ -1,0 +1,110 @@
+//! The loaded library: its functions, one initialisation, and the shim that calls them.
+
+use std::{
+    ffi::{c_int, c_uint, c_void},
+    fmt,
+    path::Path,
+};
+
+use libloading::Library;
+
+use crate::{Result, device::Device, error::LoadError};
+
+/// CUDA's driver, loaded and initialised. It cannot be shut down but by the end of the process.
+pub struct Cuda {
+    pub(crate) table: Table,
+}
+
+/// Functions of the library that is kept open beside them.
+macro_rules! functions {
+    ($($name:ident($($parameter:ty),*);)*) => {
+        /// The functions, by the names under which the library exports them.
+        #[allow(non_snake_case, reason = "the names are NVIDIA's")]
+        pub(crate) struct Table {
+            $(pub(crate) $name: unsafe extern "C" fn($($parameter),*) -> c_uint,)*
+            _library: Library,
+        }
+
+        impl Table {
+            /// Finds all of them.
+            fn of(library: Library) -> Result<Self, libloading::Error> {
+                Ok(Self {
+                    $(
+                        // SAFETY: the symbol is a function with the signature below, which is that of
+                        // `cuda.h`; the library that it lies in is kept open beside it.
+                        $name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }?,
+                    )*
+                    _library: library,
+                })
+            }
+        }
+    };
+}
+
+// As `cuda.h` declares them. Each has the version that it was given when its parameters last changed, and libraries
+// keep those that had programs; the newest is `cuDeviceGetUuid_v2`, which tells MIG devices apart, of CUDA 11.4
+// (driver 470).
+// CUdevice is an int, CUdeviceptr an unsigned 64-bit number, CUuuid 16 bytes, CUcontext an opaque pointer.
+functions! {
+    cuInit(c_uint);
+    cuDeviceGet(*mut c_int, c_int);
+    cuDeviceGetUuid_v2(*mut [u8; 16], c_int);
+    cuDeviceGetAttribute(*mut c_int, c_int, c_int);
+    cuCtxCreate_v2(*mut *mut c_void, c_uint, c_int);
+    cuCtxDestroy_v2(*mut c_void);
+    cuCtxSynchronize();
+    cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemAlloc_v2(*mut u64, usize);
+    cuMemFree_v2(u64);
+    cuMemsetD8_v2(u64, u8, usize);
+    cuMemcpyDtoH_v2(*mut c_void, u64, usize);
+}
+
+/// Calls one function of the table and checks its answer: `call!(table, cuInit, 0)`.
+///
+/// This is the only way into CUDA. Callers pass either plain values, handles and addresses that CUDA gave out and
+/// that are still good, or pointers to live locals of the type and length that `cuda.h` names.
+macro_rules! call {
+    ($table:expr, $function:ident $(, $argument:expr)*) => {{
+        // SAFETY: the function was resolved in a library that the table keeps open, with the signature of
+        // `cuda.h`. CUDA may be called from any thread; contexts stay on the thread that made them.
+        // Pointer arguments are valid for writes of their type during the call (see above).
+        let code = unsafe { ($table.$function)($($argument),*) };
+        $crate::error::CudaError::check(stringify!($function), code)
+    }};
+}
+pub(crate) use call;
+
+// === impl Cuda ===
+
+impl Cuda {
+    /// Opens the library at `path` and initialises it. A bare file name goes through the dynamic linker's search
+    /// path.
+    pub fn load(path: &Path) -> Result<Self, LoadError> {
+        let open = |source| LoadError::Open { path: path.to_owned(), source };
+        // SAFETY: loading runs the library's constructors. The operator names the file in the configuration, as
+        // for any program that uses CUDA; the default is the driver's own.
+        let library = unsafe { Library::new(path) }.map_err(open)?;
+        let table = Table::of(library).map_err(open)?;
+        let init = call!(table, cuInit, 0);
+        init.map_err(|source| LoadError::Init { path: path.to_owned(), source })?;
+        Ok(Self { table })
+    }
+
+    /// The first device that the process sees.
+    pub fn first_device(&self) -> Result<Device<'_>> {
+        Device::first(&self.table)
+    }
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cuda").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,110 @@
+//! Memory of simulated GPUs, overwritten. Without `CUDA_VISIBLE_DEVICES` the first GPU is the device.
+
+use std::{fs, path::Path};
+
+use tempfile::TempDir;
+use windlass_cuda::{OverwriteError, Overwritten, overwrite};
+use windlass_machine::{Machine, Profile, simulated_driver};
+
+const MIB: u64 = 1 << 20;
+
+/// A machine with a library of its own.
+struct Rig {
+    machine: Machine,
+    _folder: TempDir,
+}
+
+// === impl Rig ===
+
+impl Rig {
+    fn new() -> Self {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("wl");
+        let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
+        let folder = folder.expect("a temporary folder");
+        let profile = Profile::named("l40s-pcie").expect("a shipped profile");
+        let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
+        let machine = Machine::create(folder.path(), &profile, &driver).expect("a machine");
+        Self { machine, _folder: folder }
+    }
+
+    fn after(fault: &str) -> Self {
+        let rig = Self::new();
+        rig.machine.inject(&fault.parse().expect(fault)).expect(fault);
+        rig
+    }
+
+    fn uuid(&self, gpu: usize) -> String {
+        self.machine.model().expect("a model").gpus[gpu].uuid.clone()
+    }
+
+    fn overwrite(&self) -> Result<Overwritten, OverwriteError> {
+        overwrite(&self.machine.cuda_library(), &self.uuid(0))
+    }
+
+    fn why_not(&self) -> String {
+        let error = self.overwrite().expect_err("it fails");
+        let cause = std::error::Error::source(&error);
+        cause.map_or(error.to_string(), |cause| format!("{error}: {cause}"))
+    }
+
+    /// How many bytes of the first GPU were set to zero, as the library tells.
+    fn zeroed(&self) -> Option<u64> {
+        let told = fs::read_to_string(self.machine.dir().join("cuda").join(self.uuid(0)));
+        Some(told.ok()?.parse().expect("a number"))
+    }
+}
+
+#[test]
+fn all_that_is_free_is_overwritten_but_less_than_a_page() {
+    let rig = Rig::new();
+    let Overwritten { overwritten, free, total } = rig.overwrite().expect("done");
+    assert_eq!(rig.zeroed(), Some(overwritten));
+    assert!(free - overwritten < 2 * MIB, "{} bytes are left", free - overwritten);
+    assert_eq!(total - free, 256 * MIB, "what the context takes");
+}
+
+#[test]
+fn what_others_hold_is_left_alone() {
+    let (rig, other) = (Rig::new(), Rig::after("memory:4096@0"));
+    let (all, less) = (rig.overwrite().expect("done"), other.overwrite().expect("done"));
+    assert_eq!((all.free - less.free, all.total), (4096 * MIB, less.total));
+    assert!(less.overwritten <= less.free);
+}
+
+#[test]
+fn memory_that_keeps_what_was_in_it_is_found_out() {
+    let rig = Rig::after("cuda:stale@0");
+    assert_eq!(rig.why_not(), "what is read back is not what was written: 0x5a in place of 0xa5");
+    assert_eq!(rig.zeroed(), None);
+}
+
+#[test]
+fn a_driver_that_refuses_is_told_with_its_reason() {
+    let why = Rig::after("cuda:802@0").why_not();
+    assert!(why.starts_with("cuCtxCreate_v2: CUDA_ERROR_SYSTEM_NOT_READY (802)"), "{why}");
+    let why = Rig::after("cuda:2@0").why_not();
+    assert!(why.starts_with("cuCtxCreate_v2: CUDA_ERROR_OUT_OF_MEMORY (2)"), "{why}");
+    let rig = Rig::new();
+    rig.machine.update(|it| it.gpus.clear()).expect("changed");
+    let library = rig.machine.cuda_library();
+    let why = overwrite(&library, "GPU-0").expect_err("no GPU");
+    let OverwriteError::Load(why) = why else { panic!("{why}") };
+    let cause = std::error::Error::source(&why).expect("a cause").to_string();
+    assert!(cause.starts_with("cuInit: CUDA_ERROR_NO_DEVICE (100)"), "{cause}");
+}
+
+#[test]
+fn no_device_is_overwritten_but_the_one_that_was_named() {
+    let rig = Rig::new();
+    let why = overwrite(&rig.machine.cuda_library(), &rig.uuid(1)).expect_err("the first is shown");
+    let first = rig.uuid(0).replace("GPU-", "");
+    assert_eq!(why.to_string(), format!("CUDA shows the device {first}, which is another"));
+    assert_eq!(rig.zeroed(), None);
+}
+
+#[test]
+fn a_library_that_is_not_there_is_named() {
+    let why = overwrite(Path::new("/no/libcuda.so.1"), "GPU-0").expect_err("there is none");
+    assert_eq!(why.to_string(), "cannot load /no/libcuda.so.1");
+}

@@ -1,0 +1,112 @@
+//! Files: those that an operator writes, those of the kubelet, and the agent's own.
+
+use std::path::Path;
+
+use windlass_core::cdi::{self, Spec};
+use windlass_kubelet_api::{checkpoint::Checkpoint, dra::checkpoint as dra};
+use windlass_machine::Profile;
+use windlass_node::{
+    causes,
+    cdi::text,
+    config::{self, ConfigFile, PeerFlags},
+    documents::{self, Document},
+};
+
+use crate::has_words;
+
+/// A configuration in whatever format it is; one that is accepted can be written in ours.
+pub(crate) fn configuration(bytes: &[u8]) {
+    configured("w.yaml", bytes);
+}
+
+/// A configuration by its name: rules of udev.
+pub(crate) fn udev_rules(bytes: &[u8]) {
+    configured("60-w.rules", bytes);
+}
+
+fn configured(name: &str, bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    match config::parse(Path::new(name), text, &PeerFlags::default()) {
+        Ok(loaded) => {
+            let ours = config::to_yaml(&loaded.config);
+            let read = ConfigFile::parse(Path::new("w.yaml"), &ours);
+            let read = read.unwrap_or_else(|error| panic!("{}\nin\n{ours}", causes(&error)));
+            assert_eq!(read, loaded.config, "as read from\n{ours}");
+            for warning in loaded.warnings {
+                has_words(&warning.text);
+            }
+        }
+        Err(error) => has_words(&causes(&error)),
+    }
+}
+
+/// A profile of a simulated machine.
+pub(crate) fn machine_profile(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Err(error) = Profile::parse("w.yaml", text) {
+        has_words(&causes(&error));
+    }
+}
+
+/// A CDI document; one that is read is judged, and written as it was read.
+pub(crate) fn cdi(bytes: &[u8]) {
+    match serde_json::from_slice::<Spec>(bytes) {
+        Ok(document) => {
+            for mistake in cdi::check(&document) {
+                has_words(&mistake.to_string());
+            }
+            let again: Spec = serde_json::from_str(&text(&document)).expect("as it was written");
+            assert_eq!(again, document);
+        }
+        Err(error) => has_words(&error.to_string()),
+    }
+}
+
+/// The device manager's record.
+pub(crate) fn checkpoint(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    match Checkpoint::parse(text) {
+        Ok(record) => {
+            let again = Checkpoint::parse(&record.to_json()).expect("as it was written");
+            assert_eq!(again, record);
+        }
+        Err(error) => has_words(&causes(&error)),
+    }
+}
+
+/// The DRA manager's record, by one who looks at its checksum and by one who does not.
+pub(crate) fn claim_checkpoint(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Err(error) = dra::Checkpoint::parse(text) {
+        has_words(&causes(&error));
+    }
+    if let Ok(record) = dra::Checkpoint::parse_unverified(text) {
+        let again = dra::Checkpoint::parse(&record.to_json()).expect("as it was written");
+        assert_eq!(again, record);
+    }
+}
+
+/// The agent's own files; what it takes over it takes over again.
+pub(crate) fn kept(bytes: &[u8]) {
+    for document in Document::ALL {
+        match document.reread(bytes) {
+            Ok(written) => {
+                let again = document.reread(&written).expect("as it was written");
+                assert_eq!(
+                    String::from_utf8_lossy(&again),
+                    String::from_utf8_lossy(&written),
+                    "{document:?}"
+                );
+            }
+            Err(why) => has_words(&why),
+        }
+    }
+}
+
+/// What a claim says to the driver.
+pub(crate) fn parameters(bytes: &[u8]) {
+    let Ok(parameters) = serde_json::from_slice(bytes) else { return };
+    if let Err(why) = documents::check_parameters(parameters) {
+        has_words(&why);
+    }
+}

@@ -1,0 +1,146 @@
+//! A host's sysfs, procfs and `/dev` as they should not be: a tree of files in a throw-away folder, looked at
+//! by every source that looks.
+//!
+//! A tree is a text with a line for each entry, `sys/class/net/eth0/mtu=1500` for a file, and
+//! `sys/class/net/eth0/device->../../../devices/x` for a link.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Component, Path, PathBuf},
+};
+
+use jiff::Timestamp;
+use tempfile::TempDir;
+use windlass_machine::{Machine, Profile};
+use windlass_node::{
+    Config,
+    agent::survey as look,
+    clock::Clock,
+    config::{self, DriverPlaces, PeerFlags},
+};
+
+/// What is asked for besides what is always looked for.
+const SOURCES: &str = "sources:
+- {profile: kvm}
+- {profile: hailo}
+- {profile: coral-usb}
+- {profile: tpu-vfio}
+- {profile: video}
+- {profile: serial}
+- {name: scope, resource: a.com/scope, find: {bus: usb}, match: 'true'}
+- {name: chip, resource: a.com/chip, find: {bus: platform}, match: 'true'}
+";
+
+/// Where Linux has files in memory.
+const MEMORY: &str = "/dev/shm";
+
+/// A line of a longer tree says nothing new.
+const MOST_LINES: usize = 4000;
+
+/// What is worth a seed: small machines with devices of every family.
+const MACHINES: [&str; 5] = ["rdma", "alveo", "flex-170", "dfl", "kria"];
+
+/// Looks at a tree.
+pub(crate) fn survey(bytes: &[u8]) {
+    let root = folder();
+    for line in String::from_utf8_lossy(bytes).lines().take(MOST_LINES) {
+        plant(root.path(), line);
+    }
+    let loaded = config::parse(Path::new("w.yaml"), SOURCES, &PeerFlags::default());
+    let config = Config {
+        host_root: root.path().to_owned(),
+        host_root_on_node: root.path().to_owned(),
+        // Nothing of the tree is to be run.
+        driver: DriverPlaces { nvml_library: Some("/nowhere".into()), ..DriverPlaces::default() },
+        kubelet_dir: root.path().join("kubelet"),
+        state_dir: root.path().join("state"),
+        cdi_dir: root.path().join("cdi"),
+        ..loaded.expect("valid").config
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let state = runtime.block_on(look(&config, Clock::starting_at(Timestamp::UNIX_EPOCH)));
+    for device in &state.inventory.devices {
+        assert_eq!(device.id.as_str().parse().as_ref(), Ok(&device.id));
+        let nodes = device.nodes.iter().map(|node| &node.path);
+        for path in nodes {
+            assert!(path.starts_with("/dev"), "{}: {}", device.id, path.display());
+            assert!(is_plain(path), "{}: {}", device.id, path.display());
+        }
+    }
+}
+
+/// In memory where there is a place for it: thousands of files are nothing that a disk does quickly.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir_in(MEMORY).or_else(|_| tempfile::tempdir());
+    folder.expect("a temporary folder")
+}
+
+/// Puts an entry into the tree, if it stays inside.
+fn plant(root: &Path, line: &str) {
+    let as_link = line.split_once("->");
+    let Some((name, said)) = as_link.or_else(|| line.split_once('=')) else { return };
+    let path = Path::new(name);
+    if name.is_empty() || !path.is_relative() || !is_plain(path) || line.contains('\0') {
+        return;
+    }
+    let path = root.join(path);
+    // What a mutation made impossible, such as a file below a file, is left out.
+    let Some(folder) = path.parent().filter(|folder| stays(root, folder)) else { return };
+    if fs::create_dir_all(folder).is_err() || path.symlink_metadata().is_ok() {
+        return;
+    }
+    let _ = match as_link {
+        Some((_, target)) if leads_outside(name, Path::new(target)) => return,
+        Some((_, target)) => symlink(target, &path),
+        None => fs::write(&path, said.replace("\\n", "\n")),
+    };
+}
+
+/// Whether no link leads to a folder: what is made there would be elsewhere.
+fn stays(root: &Path, folder: &Path) -> bool {
+    let above = folder.ancestors().take_while(|above| *above != root);
+    { above }.all(|above| !above.is_symlink())
+}
+
+/// The kernel makes no link to a place outside, and the machine that this runs on is none of the tree's.
+fn leads_outside(name: &str, target: &Path) -> bool {
+    let up = target.components().filter(|part| *part == Component::ParentDir).count();
+    !target.is_relative() || up > Path::new(name).components().count().saturating_sub(1)
+}
+
+fn is_plain(path: &Path) -> bool {
+    path.components().all(|part| matches!(part, Component::Normal(_) | Component::RootDir))
+}
+
+/// The trees of simulated machines.
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    MACHINES.iter().map(|name| tree(name).into_bytes()).collect()
+}
+
+fn tree(profile: &str) -> String {
+    let folder = folder();
+    let profile = Profile::named(profile).expect("a shipped profile");
+    // No driver is asked; any file stands for one.
+    let no_driver = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+    let machine = Machine::create(&folder.path().join("m"), &profile, no_driver);
+    let root = machine.expect("a machine").host_root();
+    let (mut waiting, mut lines) = (vec![PathBuf::new()], Vec::new());
+    while let Some(at) = waiting.pop() {
+        let path = root.join(&at);
+        if let Ok(target) = fs::read_link(&path) {
+            lines.push(format!("{}->{}", at.display(), target.display()));
+        } else if let Ok(text) = fs::read(&path) {
+            let text = String::from_utf8_lossy(&text).replace('\n', "\\n");
+            lines.push(format!("{}={text}", at.display()));
+        } else {
+            let names = fs::read_dir(&path).into_iter().flatten().flatten();
+            waiting.extend(names.map(|entry| at.join(entry.file_name())));
+        }
+    }
+    let is_asked = |line: &String| ["sys/", "proc/", "dev/"].iter().any(|it| line.starts_with(it));
+    lines.retain(is_asked);
+    lines.sort();
+    lines.join("\n")
+}

@@ -1,0 +1,69 @@
+//! The kubelet's protobuf messages, as they come in from a socket.
+//!
+//! Here the bytes meet the decoder; what the services make of messages that decode is tried on a running agent,
+//! by `crates/node/tests/agent/hostile.rs` and `crates/node/tests/dra/hostile.rs`.
+
+use prost::Message;
+use windlass_kubelet_api::{deviceplugin, dra, pluginregistration, podresources};
+
+use crate::has_words;
+
+/// Each message that somebody sends to the agent.
+pub(crate) fn all(bytes: &[u8]) {
+    one::<deviceplugin::AllocateRequest>(bytes);
+    one::<deviceplugin::PreferredAllocationRequest>(bytes);
+    one::<deviceplugin::PreStartContainerRequest>(bytes);
+    one::<dra::v1::NodePrepareResourcesRequest>(bytes);
+    one::<dra::v1beta1::NodeUnprepareResourcesRequest>(bytes);
+    one::<pluginregistration::RegistrationStatus>(bytes);
+    one::<podresources::ListPodResourcesResponse>(bytes);
+    one::<podresources::AllocatableResourcesResponse>(bytes);
+}
+
+fn one<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+    match M::decode(bytes) {
+        Ok(message) => {
+            let again = M::decode(&*message.encode_to_vec()).expect("as it was written");
+            assert_eq!(again, message);
+        }
+        Err(error) => has_words(&error.to_string()),
+    }
+}
+
+/// Messages as a kubelet sends them.
+pub(crate) fn seeds() -> Vec<Vec<u8>> {
+    let ids = || ["GPU-0", "GPU-1::3"].map(ToOwned::to_owned).to_vec();
+    let allocate = deviceplugin::AllocateRequest {
+        container_requests: vec![deviceplugin::ContainerAllocateRequest { devices_ids: ids() }],
+    };
+    let prefer = deviceplugin::PreferredAllocationRequest {
+        container_requests: vec![deviceplugin::ContainerPreferredAllocationRequest {
+            available_device_i_ds: ids(),
+            must_include_device_i_ds: ids(),
+            allocation_size: 2,
+        }],
+    };
+    let [namespace, uid, name] = ["ns", "u", "c"].map(ToOwned::to_owned);
+    let claims = vec![dra::v1::Claim { namespace, uid, name }];
+    let devices = podresources::ContainerDevices {
+        resource_name: "nvidia.com/gpu".to_owned(),
+        device_ids: ids(),
+        ..podresources::ContainerDevices::default()
+    };
+    let container = podresources::ContainerResources {
+        name: "main".to_owned(),
+        devices: vec![devices],
+        ..podresources::ContainerResources::default()
+    };
+    let pod = podresources::PodResources {
+        name: "p".to_owned(),
+        namespace: "ns".to_owned(),
+        containers: vec![container],
+    };
+    vec![
+        allocate.encode_to_vec(),
+        prefer.encode_to_vec(),
+        dra::v1::NodePrepareResourcesRequest { claims }.encode_to_vec(),
+        podresources::ListPodResourcesResponse { pod_resources: vec![pod] }.encode_to_vec(),
+    ]
+}

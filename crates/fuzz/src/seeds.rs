@@ -1,0 +1,121 @@
+//! Inputs that are accepted, to begin from: what the repository ships and shows.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The configurations in the documentation and in `deploy/`, other plugins' among them.
+pub(crate) fn configuration() -> Vec<Vec<u8>> {
+    let pages = ["docs", "docs/devices"].iter().flat_map(|folder| files(folder, "md"));
+    let pages = pages.map(|page| fs::read_to_string(page).expect("a page"));
+    let shown = pages.flat_map(|page| blocks(&page, "```yaml\n"));
+    let others = [
+        "version: v1\nflags: {migStrategy: mixed}\nsharing: {timeSlicing: {resources: \
+         [{name: nvidia.com/gpu, replicas: 4}]}}\n",
+        "{\"resourceList\": [{\"resourceName\": \"sriov\", \"selectors\": {\"vendors\": \
+         [\"8086\"], \"devices\": [\"154c\"], \"pfNames\": [\"eth0#0-3\"]}}]}\n",
+        "{\"configList\": [{\"resourceName\": \"hca\", \"rdmaHcaMax\": 10, \"selectors\": \
+         {\"ifNames\": [\"ib0\"]}}]}\n",
+        "devices:\n- name: serial\n  groups:\n  - paths: [{path: '/dev/ttyUSB*'}]\n",
+        "- devicematch: ^video[0-9]*$\n  nummaxdevices: 20\n",
+    ];
+    shown.chain(others.map(|text| text.as_bytes().to_vec())).collect()
+}
+
+/// Rules of udev.
+pub(crate) fn udev_rules() -> Vec<Vec<u8>> {
+    let rules = [
+        "KERNEL==\"ttyUSB[0-9]*\", SUBSYSTEM==\"tty\", ATTRS{idVendor}==\"0403\", \
+         ATTRS{idProduct}==\"6001\", MODE=\"0660\", SYMLINK+=\"board%n\"\n",
+        "# comment\nACTION==\"add\", SUBSYSTEM==\"usb\", ENV{DEVTYPE}==\"usb_device\", \\\n  \
+         ATTR{idVendor}==\"1ab1\", TAG+=\"uaccess\", GOTO=\"end\"\nLABEL=\"end\"\n",
+    ];
+    rules.map(|text| text.as_bytes().to_vec()).into()
+}
+
+/// The profiles of machines that are shipped, and of devices.
+pub(crate) fn profiles() -> Vec<Vec<u8>> {
+    ["profiles", "profiles/devices"].iter().flat_map(|folder| contents(folder, "yaml")).collect()
+}
+
+/// The documents that the agent's tests hold.
+pub(crate) fn cdi() -> Vec<Vec<u8>> {
+    let snapshots = files("crates/node/tests/agent/snapshots", "snap").into_iter();
+    let texts = snapshots.map(|path| fs::read_to_string(path).expect("a snapshot"));
+    let documents = texts.filter_map(|text| Some(text.as_bytes()[text.find("{\n")?..].to_vec()));
+    documents.filter(|text| serde_json::from_slice::<serde_json::Value>(text).is_ok()).collect()
+}
+
+/// A live kubelet's.
+pub(crate) fn checkpoint() -> Vec<Vec<u8>> {
+    contents("crates/kubelet-api/tests", "json")
+}
+
+/// The DRA manager's.
+pub(crate) fn claims() -> Vec<Vec<u8>> {
+    let data = r#"{"kind":"DRACheckpoint","apiVersion":"checkpoint.dra.kubelet.k8s.io/v1","ClaimInfoStateList":[{"ClaimUID":"u1","ClaimName":"c","Namespace":"ns","PodUIDs":{"p":{}},"DriverState":{"windlass.dev":{"Devices":[{"PoolName":"n1/nvidia","DeviceName":"gpu-0","ShareID":null,"RequestNames":["gpu"],"CDIDeviceIDs":["windlass.dev/gpu=GPU-0"]}]}}}]}"#;
+    vec![serde_json::json!({"Data": data, "Checksum": 1}).to_string().into_bytes()]
+}
+
+/// The agent's own files; without a checksum, as an earlier agent wrote them, so that a change is read too.
+pub(crate) fn kept() -> Vec<Vec<u8>> {
+    [
+        r#"{"version":1,"boot":"b","claims":{"u":{"ref":{"namespace":"ns","name":"c","uid":"u"},"state":"PrepareCompleted","devices":[{"pool":"n1/nvidia","name":"gpu-0","device":"GPU-0","usage":"Alone","interval":"Default","requests":["gpu"],"cdi":["windlass.dev/gpu=GPU-0"],"edits":{"env":["A=b"],"mounts":[{"hostPath":"/a","containerPath":"/b"}]}}]}}}"#,
+        r#"{"version":1,"boot":null,"devices":{"board":{"state":"inUse","tenants":["a"]},"other":"clean"}}"#,
+        r#"{"version":1,"devices":{"GPU-1":{"state":"Unhealthy","since":"2026-01-01T00:00:00Z","evidence":[{"reason":"Xid79","detail":"fell off","first":"2026-01-01T00:00:00Z","last":"2026-01-01T00:00:00Z","count":1}]}}}"#,
+        r#"{"version":1,"devices":{"GPU-1":{"nodes":["/dev/nvidia0"],"address":"0000:3b:00.0"}}}"#,
+        r#"{"version":1,"choices":[]}"#,
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .into()
+}
+
+/// Our words and NVIDIA's.
+pub(crate) fn parameters() -> Vec<Vec<u8>> {
+    [
+        r#"{"apiVersion":"windlass.dev/v1alpha1","kind":"DeviceConfig","sharing":{"strategy":"MPS","mps":{"activeThreadPercentage":50,"pinnedMemoryLimit":"10Gi"}}}"#,
+        r#"{"apiVersion":"resource.nvidia.com/v1beta1","kind":"GpuConfig","sharing":{"strategy":"TimeSlicing","timeSlicingConfig":{"interval":"Long"}}}"#,
+        r#"{"apiVersion":"resource.nvidia.com/v1beta1","kind":"MigDeviceConfig","sharing":{"strategy":"MPS","mpsConfig":{"defaultPinnedDeviceMemoryLimit":"1Gi"}}}"#,
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .into()
+}
+
+/// Expressions of every sort, and names.
+pub(crate) fn expressions() -> Vec<Vec<u8>> {
+    [
+        r#"device.attributes["nvidia.com"].productName.matches("^NVIDIA A100")"#,
+        r#"device.capacity["nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0"#,
+        r#"device.attributes["nvidia.com"].cudaComputeCapability.isGreaterThan(semver("8.9.0"))"#,
+        r#"device.attributes["windlass.dev"].?type.orValue("") == "gpu" && has(device.driver)"#,
+        r#"["a", "b"].exists(it, it == device.driver) ? device.index > 0 : !(1.5e3 < 2u)"#,
+        "0000:3b:00.0",
+        "nvidia.com/gpu.shared",
+        "GPU-8a2f::12",
+        "123456789Ei",
+    ]
+    .map(|text| text.as_bytes().to_vec())
+    .into()
+}
+
+fn contents(folder: &str, extension: &str) -> Vec<Vec<u8>> {
+    files(folder, extension).iter().map(|path| fs::read(path).expect("a file")).collect()
+}
+
+/// Those of a folder of the repository, in the order of their names.
+fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let entries = fs::read_dir(root.join(folder)).expect("a folder of the repository");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let mut files: Vec<_> =
+        paths.filter(|path| path.extension().is_some_and(|it| it == extension)).collect();
+    files.sort();
+    files
+}
+
+/// What a page shows between fences of a kind.
+fn blocks(page: &str, fence: &str) -> Vec<Vec<u8>> {
+    let after = page.split(fence).skip(1);
+    after.filter_map(|text| Some(text.split_once("```")?.0.as_bytes().to_vec())).collect()
+}

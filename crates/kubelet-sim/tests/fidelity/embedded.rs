@@ -1,0 +1,162 @@
+//! The embedded kubelet as a node.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+use windlass_kubelet_sim::{Config, Health, InitRole, Kubelet, Pod, PodPhase, StartError};
+
+use super::node::{Node, Outcome};
+
+/// An embedded kubelet in a folder of its own, and what a container runtime would know of its pods.
+pub(crate) struct Embedded {
+    kubelet: Kubelet,
+    /// By name.
+    pods: BTreeMap<String, Pod>,
+    /// By pod and container.
+    environments: BTreeMap<(String, String), BTreeMap<String, String>>,
+    dir: TempDir,
+}
+
+// === impl Embedded ===
+
+impl Embedded {
+    pub(crate) fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let kubelet = Kubelet::start(Config::new(dir.path())).expect("started");
+        Self { kubelet, pods: BTreeMap::new(), environments: BTreeMap::new(), dir }
+    }
+
+    /// Starts containers in their order until one cannot be, as a pod worker does.
+    async fn start_containers(&mut self, pod: &Pod) -> Outcome {
+        let inits = pod.init_containers.iter().map(|init| (&init.container, Some(init.role)));
+        let apps = pod.containers.iter().map(|container| (container, None));
+        for (container, role) in inits.chain(apps) {
+            if let Err(outcome) = self.start_container(pod, &container.name).await {
+                return outcome;
+            }
+            if role == Some(InitRole::RunsToCompletion) {
+                self.kubelet.stop_container(&pod.uid, &container.name).await;
+            }
+        }
+        Outcome::Running
+    }
+
+    async fn start_container(&mut self, pod: &Pod, container: &str) -> Result<(), Outcome> {
+        match self.kubelet.start_container(&pod.uid, container).await {
+            Ok(grant) => {
+                let place = (pod.name.clone(), container.to_owned());
+                self.environments.insert(place, grant.envs);
+                Ok(())
+            }
+            Err(StartError::CreateContainerConfig(message)) => Err(Outcome::Waiting {
+                container: container.to_owned(),
+                reason: "CreateContainerConfigError".to_owned(),
+                message,
+            }),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn pod(&self, name: &str) -> Pod {
+        self.pods.get(name).expect("the script runs it before").clone()
+    }
+}
+
+impl Node for Embedded {
+    fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn suffix(&self) -> &'static str {
+        ""
+    }
+
+    async fn run(&mut self, pod: &Pod) -> Outcome {
+        self.pods.insert(pod.name.clone(), pod.clone());
+        match self.kubelet.admit(pod.clone()).await {
+            Ok(_) => self.start_containers(pod).await,
+            Err(rejection) => Outcome::Rejected {
+                reason: rejection.reason.to_string(),
+                message: rejection.message,
+            },
+        }
+    }
+
+    async fn recovers(&mut self, pod: &str) -> Outcome {
+        let pod = self.pod(pod);
+        self.start_containers(&pod).await
+    }
+
+    async fn restart_container(&mut self, pod: &str, container: &str) {
+        let pod = self.pod(pod);
+        self.kubelet.stop_container(&pod.uid, container).await;
+        self.start_container(&pod, container).await.expect("started again");
+    }
+
+    async fn delete(&mut self, pod: &str) {
+        let pod = self.pods.remove(pod).expect("the script runs it before");
+        self.kubelet.delete(&pod.uid).await;
+    }
+
+    async fn environment(&self, pod: &str, container: &str) -> BTreeMap<String, String> {
+        let place = (pod.to_owned(), container.to_owned());
+        self.environments.get(&place).cloned().unwrap_or_default()
+    }
+
+    async fn health(&self, pod: &str, container: &str) -> Vec<String> {
+        let node = self.kubelet.node();
+        let health = &node.pods[&self.pod(pod).uid].containers[container].health;
+        let lines = health.iter().flat_map(|(resource, devices)| {
+            devices.iter().map(move |(id, health)| {
+                let word = match health {
+                    Health::Healthy => "Healthy",
+                    Health::Unhealthy => "Unhealthy",
+                };
+                format!("{resource} {id} {word}")
+            })
+        });
+        lines.collect()
+    }
+
+    async fn counts(&mut self) -> BTreeMap<String, (u64, u64)> {
+        let node = self.kubelet.node();
+        let counts = node.resources.iter().map(|(resource, status)| {
+            (resource.clone(), (status.capacity as u64, status.allocatable as u64))
+        });
+        counts.collect()
+    }
+
+    async fn stop_kubelet(&mut self) {
+        self.kubelet.stop().await;
+    }
+
+    async fn end_containers(&mut self) {
+        for pod in self.pods.values() {
+            for container in
+                pod.init_containers.iter().map(|init| &init.container).chain(&pod.containers)
+            {
+                self.kubelet.stop_container(&pod.uid, &container.name).await;
+            }
+        }
+    }
+
+    async fn start_kubelet(&mut self) -> BTreeMap<String, Outcome> {
+        self.kubelet.restart().await.expect("restarted");
+        let node = self.kubelet.node();
+        let outcomes = self.pods.iter().map(|(name, pod)| {
+            let outcome = match node.pods[&pod.uid].phase.clone() {
+                PodPhase::Failed { reason, message } => Outcome::Rejected { reason, message },
+                PodPhase::Pending | PodPhase::Admitted | PodPhase::Succeeded => Outcome::Running,
+            };
+            (name.clone(), outcome)
+        });
+        outcomes.collect()
+    }
+
+    fn plugin_dir(&self) -> PathBuf {
+        self.kubelet.config().plugin_dir()
+    }
+}

@@ -1,0 +1,252 @@
+//! A real kubelet as a node: without an API server, with pods from a folder and a containerd of its own.
+//!
+//! Needs root, `containerd`, `ctr`, `runc`, a static `/bin/busybox`, `unshare`, `setpriv` and `ip`. Everything
+//! happens in namespaces of its own, so that a cluster on this machine is not disturbed: what is
+//! mounted there, every process and every container ends with them.
+
+mod manifest;
+mod namespace;
+mod status;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::Path,
+    process::{Child, Command},
+    time::Duration,
+};
+
+use windlass_kubelet_sim::{Container, Pod};
+
+pub(crate) use self::namespace::{KUBELET, Place, place, plays_inside};
+use super::{
+    look,
+    node::{Node, Outcome},
+    play::LIMIT,
+};
+
+/// Where the kubelet lives, always.
+const ROOT: &str = "/var/lib/kubelet";
+
+/// What is neither the kubelet's nor containerd's.
+const DIR: &str = "/var/lib/fidelity";
+
+/// The kubelet's settings: as little as it runs with, and all cgroups below one of its own.
+const CONFIG: &str = r#"
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+failCgroupV1: false
+failSwapOn: false
+cgroupDriver: cgroupfs
+cgroupRoot: /CGROUP
+enforceNodeAllocatable: []
+evictionHard: {memory.available: "1Mi", nodefs.available: "0%", imagefs.available: "0%"}
+authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+resolvConf: ""
+staticPodPath: /var/lib/fidelity/pods
+podLogsDir: /var/lib/fidelity/logs
+address: 127.0.0.1
+readOnlyPort: 10255
+healthzPort: 0
+"#;
+
+/// A kubelet's process, and the pods that are on its node.
+pub(crate) struct Real {
+    /// While there is one.
+    process: Option<Child>,
+    /// By name.
+    pods: BTreeMap<String, Pod>,
+}
+
+// === impl Real ===
+
+impl Real {
+    /// Starts on a node without anything of a kubelet on it.
+    pub(crate) async fn start(cgroup: &str) -> Self {
+        let config = CONFIG.replace("CGROUP", cgroup);
+        fs::write(format!("{DIR}/kubelet.yaml"), config).expect("written");
+        // Before it is waited for: its log is shown when this is dropped in a panic.
+        let started = Self { process: Some(spawn()), pods: BTreeMap::new() };
+        tokio::time::timeout(LIMIT, serves()).await.expect("a kubelet that serves");
+        started
+    }
+
+    /// Waits until something has become of the pod.
+    async fn outcome(&self, pod: &Pod) -> Outcome {
+        loop {
+            if let Some(outcome) = status::of(&pod.uid).await.and_then(|pod| pod.outcome()) {
+                return outcome;
+            }
+            pause().await;
+        }
+    }
+
+    fn pod(&self, name: &str) -> &Pod {
+        self.pods.get(name).expect("the script runs it before")
+    }
+}
+
+impl Node for Real {
+    fn root(&self) -> &Path {
+        Path::new(ROOT)
+    }
+
+    /// The kubelet adds the node's name to the names of pods from a folder.
+    fn suffix(&self) -> &'static str {
+        "-node"
+    }
+
+    async fn run(&mut self, pod: &Pod) -> Outcome {
+        self.pods.insert(pod.name.clone(), pod.clone());
+        let hidden = format!("{DIR}/pods/.{}", pod.name);
+        fs::write(&hidden, manifest::of(pod).to_string()).expect("written");
+        fs::rename(hidden, manifest_of(&pod.name)).expect("renamed");
+        self.outcome(pod).await
+    }
+
+    async fn recovers(&mut self, pod: &str) -> Outcome {
+        loop {
+            match self.outcome(self.pod(pod)).await {
+                Outcome::Waiting { .. } => pause().await,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn restart_container(&mut self, pod: &str, container: &str) {
+        let uid = &self.pod(pod).uid;
+        let end = format!("{DIR}/ends/{uid}.{container}");
+        fs::write(&end, "").expect("written");
+        while !status::of(uid).await.is_some_and(|pod| pod.is_restarted(container)) {
+            pause().await;
+        }
+    }
+
+    async fn delete(&mut self, pod: &str) {
+        let pod = self.pods.remove(pod).expect("the script runs it before");
+        fs::remove_file(manifest_of(&pod.name)).expect("it was there");
+        // It is forgotten at once; its folder goes when its containers have ended.
+        while self.process.is_some()
+            && (status::of(&pod.uid).await.is_some()
+                || Path::new(ROOT).join("pods").join(&pod.uid).exists())
+        {
+            pause().await;
+        }
+    }
+
+    async fn environment(&self, pod: &str, container: &str) -> BTreeMap<String, String> {
+        let Pod { name, uid, namespace, .. } = self.pod(pod);
+        let log = format!("{DIR}/logs/{namespace}_{name}{}_{uid}/{container}/0.log", self.suffix());
+        loop {
+            let log = fs::read_to_string(&log).unwrap_or_default();
+            // Each line begins with time, stream and whether it is whole.
+            let lines = log.lines().filter_map(|line| line.splitn(4, ' ').nth(3));
+            let variables = lines.filter_map(|line| line.split_once('='));
+            let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            let variables = variables.collect::<BTreeMap<_, _>>();
+            if variables.contains_key("END") {
+                return variables;
+            }
+            pause().await;
+        }
+    }
+
+    async fn health(&self, pod: &str, container: &str) -> Vec<String> {
+        let status = status::of(&self.pod(pod).uid).await;
+        status.map(|pod| pod.health(container)).unwrap_or_default()
+    }
+
+    /// Without an API server, the kubelet makes up its node when a pod comes, and logs the counts.
+    async fn counts(&mut self) -> BTreeMap<String, (u64, u64)> {
+        let before = fs::read(log()).expect("a log").len();
+        let probe = Pod::new("probe").container(Container::new("c"));
+        self.run(&probe).await;
+        self.delete("probe").await;
+        let log = fs::read_to_string(log()).expect("a log");
+        status::counts(&log[before..])
+    }
+
+    async fn stop_kubelet(&mut self) {
+        let mut process = self.process.take().expect("it runs");
+        process.kill().expect("it runs");
+        process.wait().expect("it ends");
+    }
+
+    async fn end_containers(&mut self) {
+        for task in tasks(&["-q"]).lines() {
+            ctr(&["tasks", "kill", "-s", "SIGKILL", task]);
+        }
+        while tasks(&[]).contains("RUNNING") {
+            pause().await;
+        }
+    }
+
+    async fn start_kubelet(&mut self) -> BTreeMap<String, Outcome> {
+        self.process = Some(spawn());
+        serves().await;
+        let mut outcomes = BTreeMap::new();
+        for (name, pod) in &self.pods {
+            let outcome = self.outcome(pod).await;
+            // A pod that it rejects counts as active until it has looked after what ran of it before.
+            while matches!(outcome, Outcome::Rejected { .. }) && look::is_listed(self, name).await {
+                pause().await;
+            }
+            outcomes.insert(name.clone(), outcome);
+        }
+        outcomes
+    }
+}
+
+impl Drop for Real {
+    #[expect(clippy::print_stderr, reason = "what went wrong is in the kubelet's log")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = fs::read_to_string(log()).unwrap_or_default();
+            let lines: Vec<_> = log.lines().rev().take(30).collect();
+            eprintln!("the kubelet's log, backwards:\n{}", lines.join("\n"));
+        }
+    }
+}
+
+fn spawn() -> Child {
+    let log = fs::File::options().append(true).create(true).open(log()).expect("a log");
+    let mut command = Command::new(std::env::var_os(KUBELET).expect("known by now"));
+    command.args(["--config", &format!("{DIR}/kubelet.yaml")]);
+    command.args(["--hostname-override=node", "--node-ip=127.0.0.1", "-v=4"]);
+    command.stdout(log.try_clone().expect("a descriptor")).stderr(log);
+    command.spawn().expect("a kubelet")
+}
+
+/// Waits until plugins can register and pod resources answer.
+async fn serves() {
+    let sockets = ["device-plugins/kubelet.sock", "pod-resources/kubelet.sock"];
+    for socket in sockets.map(|socket| Path::new(ROOT).join(socket)) {
+        while tokio::net::UnixStream::connect(&socket).await.is_err() {
+            pause().await;
+        }
+    }
+}
+
+/// What containerd runs.
+fn tasks(options: &[&str]) -> String {
+    ctr(&[&["tasks", "ls"], options].concat())
+}
+
+fn ctr(arguments: &[&str]) -> String {
+    let output = Command::new("ctr").args(["-n", "k8s.io"]).args(arguments).output();
+    String::from_utf8(output.expect("ctr runs").stdout).expect("text")
+}
+
+fn log() -> String {
+    format!("{DIR}/kubelet.log")
+}
+
+fn manifest_of(pod: &str) -> String {
+    format!("{DIR}/pods/{pod}.json")
+}
+
+async fn pause() {
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}

@@ -1,0 +1,149 @@
+//! What a sequence is made of: steps of plugins, pods and the kubelet.
+
+use std::fmt;
+
+use windlass_kubelet_sim::{Container, Pod};
+
+/// A sequence, played on a kubelet that nothing was registered with.
+pub(crate) struct Script {
+    /// Also the name of its transcript.
+    pub(crate) name: &'static str,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// One thing that happens. Plugins and pods go by their names; a list of devices is `d0 d1! d2? d3@0,1 d4@`,
+/// where `!` is an unhealthy one, `?` one in a word of its own, and `@` is followed by its NUMA nodes.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// A plugin binds its socket, or a new one in its place.
+    Serve { plugin: &'static str, resource: &'static str, wants: Wants },
+    /// It registers as it is.
+    Register(&'static str),
+    /// It registers as another resource, or in another version.
+    RegisterAs { plugin: &'static str, resource: &'static str, version: &'static str },
+    /// It tells its devices, to all who watch and will watch.
+    List(&'static str, &'static str),
+    /// It answers in another manner from now on.
+    Behave(&'static str, Manner),
+    /// It ends each stream, as a plugin does that stops.
+    EndStreams(&'static str),
+    /// Its process dies, and its socket goes.
+    Die(&'static str),
+    /// So many streams of it are open by now.
+    Streams(&'static str, usize),
+    /// `GetAllocatableResources` has these devices of a resource by now, each once for each of its nodes.
+    Healthy(&'static str, &'static str),
+    /// A pod comes to the node. Where a container cannot be started, it is tried again.
+    Run(Pod),
+    /// A container ends, and is started again.
+    RestartContainer(&'static str, &'static str),
+    /// A pod is deleted, and its containers end.
+    Delete(&'static str),
+    /// A container's status tells this of its devices by now.
+    Reports { pod: &'static str, container: &'static str, health: &'static str },
+    /// The node is asked for its capacity and what is allocatable.
+    Count,
+    /// Pod resources are asked for one pod.
+    Get(&'static str),
+    /// The kubelet's process ends, and containers go on.
+    StopKubelet,
+    /// Each container ends while no kubelet sees it, and so does each sandbox: the node reboots.
+    EndContainers,
+    /// One byte of the kubelet's checkpoint changes.
+    BreakCheckpoint,
+    /// The kubelet's process begins again.
+    StartKubelet,
+}
+
+/// What a plugin answers to `GetDevicePluginOptions`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wants {
+    Nothing,
+    Preference,
+    PreStart,
+}
+
+/// How a plugin answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// All is well. Of what may be preferred, the first by name are.
+    Right,
+    OptionsFail,
+    AllocateFails,
+    /// An answer without a container in it.
+    AllocatesNothing,
+    /// One device that is not there is preferred.
+    PrefersUnknown,
+    PreferenceFails,
+    /// The next call fails, and those after it are well.
+    PreStartFailsOnce,
+}
+
+// === impl Step ===
+
+impl Step {
+    /// Whether all that comes of it has come when it is done; what comes of others is waited for by the
+    /// steps after them.
+    pub(crate) fn is_awaited(&self) -> bool {
+        !matches!(self, Self::Register(_) | Self::List(..) | Self::EndStreams(_) | Self::Die(_))
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Serve { plugin, resource, wants: Wants::Nothing } => {
+                write!(f, "{plugin} serves {resource}")
+            }
+            Self::Serve { plugin, resource, wants } => {
+                write!(f, "{plugin} serves {resource} and wants {wants:?}")
+            }
+            Self::Register(plugin) => write!(f, "{plugin} registers"),
+            Self::RegisterAs { plugin, resource, version } => {
+                write!(f, "{plugin} registers {resource:?} in version {version:?}")
+            }
+            Self::List(plugin, devices) => write!(f, "{plugin} lists {}", or_nothing(devices)),
+            Self::Behave(plugin, manner) => write!(f, "{plugin} behaves: {manner:?}"),
+            Self::EndStreams(plugin) => write!(f, "{plugin} ends its streams"),
+            Self::Die(plugin) => write!(f, "{plugin} dies"),
+            Self::Streams(plugin, count) => write!(f, "{plugin} has {count} streams"),
+            Self::Healthy(resource, ids) => {
+                write!(f, "{resource} has {}", or_nothing(ids))
+            }
+            Self::Run(pod) => write!(f, "pod {} ({}) comes: {}", pod.name, pod.uid, wishes(pod)),
+            Self::RestartContainer(pod, container) => {
+                write!(f, "container {container} of {pod} is started again")
+            }
+            Self::Delete(pod) => write!(f, "pod {pod} is deleted"),
+            Self::Reports { pod, container, health } => {
+                write!(f, "status of {container} in {pod}: {}", or_nothing(health))
+            }
+            Self::Count => f.write_str("the node counts"),
+            Self::Get(pod) => write!(f, "pod resources are asked for {pod}"),
+            Self::StopKubelet => f.write_str("the kubelet ends"),
+            Self::EndContainers => f.write_str("all containers end"),
+            Self::BreakCheckpoint => f.write_str("the checkpoint is broken"),
+            Self::StartKubelet => f.write_str("the kubelet starts"),
+        }
+    }
+}
+
+fn or_nothing(text: &str) -> &str {
+    if text.is_empty() { "nothing" } else { text }
+}
+
+fn wishes(pod: &Pod) -> String {
+    let inits =
+        pod.init_containers.iter().map(|init| (format!("{:?} ", init.role), &init.container));
+    let apps = pod.containers.iter().map(|container| (String::new(), container));
+    let wish = |(role, container): (String, &Container)| {
+        let limits: Vec<_> = container
+            .limits
+            .iter()
+            .map(|(resource, count)| format!("{count} {resource}"))
+            .collect();
+        let limits = if limits.is_empty() { "nothing".to_owned() } else { limits.join(" and ") };
+        format!("{role}{} wants {limits}", container.name)
+    };
+    inits.chain(apps).map(wish).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,49 @@
+//! What the agent finds and did not write in this life of it, each kind as a function of bytes: for whoever
+//! wants to know what the agent makes of a document, and for whoever tries it with bad ones.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::{causes, choices, dra, evidence, handover, kept, offer, state};
+
+/// A document that one life of the agent writes for the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Document {
+    /// `claims.json`: what is prepared for which claim.
+    Claims,
+    /// `handover.json`: where each device stands between two containers.
+    HandOvers,
+    /// `health-*.json`: what devices did.
+    Evidence,
+    /// `devices.json`: what ids stood for.
+    Devices,
+    /// `choices.json`: what was chosen, and from what.
+    Choices,
+}
+
+// === impl Document ===
+
+impl Document {
+    /// Every one.
+    pub const ALL: [Self; 5] =
+        [Self::Claims, Self::HandOvers, Self::Evidence, Self::Devices, Self::Choices];
+
+    /// What the agent would write, had it read this; or in words why it would set it aside.
+    pub fn reread(self, text: &[u8]) -> Result<Vec<u8>, String> {
+        match self {
+            Self::Claims => kept::reread::<dra::Records>(dra::CLAIMS, text),
+            Self::HandOvers => kept::reread::<handover::Records>(handover::HAND_OVERS, text),
+            Self::Evidence => kept::reread::<evidence::Records>(evidence::FORMAT, text),
+            Self::Devices => kept::reread::<offer::Marked>(state::DEVICES, text),
+            Self::Choices => {
+                choices::reread(Path::new("choices.json"), text).map_err(|error| causes(&error))
+            }
+        }
+    }
+}
+
+/// Whether the agent understands what a claim or its class says to it, and else what it does not.
+pub fn check_parameters(parameters: Value) -> Result<(), String> {
+    dra::parameters_understood(parameters).map_err(|error| error.to_string())
+}

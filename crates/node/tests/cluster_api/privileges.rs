@@ -1,0 +1,71 @@
+//! The shipped `DaemonSet`: nothing but what docs/security.md lists, and each mount as it is said there.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::PodSpec};
+
+use crate::manifests::documents;
+
+/// Of the manifest with all its options.
+fn pod() -> PodSpec {
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/daemonset.yaml"));
+    let mut all = documents(path).into_iter();
+    let set = all.find(|document| document["kind"] == "DaemonSet").expect("one");
+    let set: DaemonSet = serde_json::from_value(set).expect("a DaemonSet");
+    set.spec.expect("a spec").template.spec.expect("a pod's")
+}
+
+/// The mounts that the documentation lists, each with `read` or `written`.
+fn listed() -> BTreeMap<String, String> {
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/security.md"));
+    let page = fs::read_to_string(path).expect("a page");
+    let rows = page.lines().filter_map(|line| {
+        let mut cells = line.split('|').map(str::trim).skip(1);
+        let (paths, access) = (cells.next()?, cells.next()?);
+        ["read", "written"].contains(&access).then_some((paths, access))
+    });
+    let paths = rows.flat_map(|(paths, access)| {
+        let paths = paths.split('`').skip(1).step_by(2);
+        paths.map(|path| (path.to_owned(), access.to_owned()))
+    });
+    paths.collect()
+}
+
+#[test]
+fn the_agent_has_no_privilege_that_it_does_not_need() {
+    let pod = pod();
+    for set in [pod.host_network, pod.host_pid, pod.host_ipc, pod.automount_service_account_token] {
+        assert_ne!(set, Some(true));
+    }
+    let seccomp = pod.security_context.and_then(|it| it.seccomp_profile).expect("a profile");
+    assert_eq!(seccomp.type_, "RuntimeDefault");
+    assert!(pod.init_containers.is_none());
+    let [container] = <[_; 1]>::try_from(pod.containers).expect("one container");
+    let context = container.security_context.expect("a context");
+    assert_ne!(context.privileged, Some(true));
+    assert_eq!(context.allow_privilege_escalation, Some(false));
+    assert_eq!(context.read_only_root_filesystem, Some(true));
+    let capabilities = context.capabilities.expect("said");
+    assert_eq!((capabilities.add, capabilities.drop), (None, Some(vec!["ALL".to_owned()])));
+}
+
+#[test]
+fn every_mount_is_one_that_the_documentation_lists_and_no_other_is_listed() {
+    let mut pod = pod();
+    let mounts = pod.containers.remove(0).volume_mounts.expect("mounts");
+    let volumes = pod.volumes.expect("volumes");
+    let mut found = BTreeMap::new();
+    for volume in volumes {
+        let mut of_volume = mounts.iter().filter(|mount| mount.name == volume.name).peekable();
+        assert!(of_volume.peek().is_some(), "{} is mounted nowhere", volume.name);
+        for mount in of_volume {
+            let access = if mount.read_only == Some(true) { "read" } else { "written" };
+            let inside = mount.mount_path.strip_prefix("/host").unwrap_or(&mount.mount_path);
+            if let Some(host) = &volume.host_path {
+                assert_eq!(host.path, inside, "a path of the host is the same in the pod");
+            }
+            found.insert(inside.to_owned(), access.to_owned());
+        }
+    }
+    assert_eq!(found, listed());
+}

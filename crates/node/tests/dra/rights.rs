@@ -1,0 +1,63 @@
+//! The shipped account: what the driver asks of the API server it may, and it may nothing of Dynamic Resource
+//! Allocation that it never asks. That no other part asks for more is seen by the tests of `cluster_api`, whose
+//! API server refuses what the account may not.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+use windlass_node::config::{DraOffer, DraPolicy, Policy};
+
+use crate::{
+    common::rights::Right,
+    world::{Gets, World},
+};
+
+const GROUP: &str = "resource.k8s.io";
+
+/// What has been asked for so far, in the order of the names.
+fn asked(world: &World) -> BTreeSet<Right> {
+    let log = world.api.objects().log();
+    let mut asked: BTreeSet<_> =
+        log.iter().filter_map(|it| Right::asked(&it.method, &it.path, &it.query)).collect();
+    let status = asked.iter().find(|it| it.resource == "resourceclaims/status").cloned();
+    // Kubernetes 1.36 asks for the second right with the first.
+    asked.extend(status.map(|it| Right {
+        resource: "resourceclaims/driver".to_owned(),
+        verb: "associated-node:patch".to_owned(),
+        ..it
+    }));
+    asked
+}
+
+#[tokio::test]
+async fn the_driver_asks_for_what_the_shipped_account_may_and_uses_all_of_it() {
+    let shipped = Right::shipped();
+    let world = World::new();
+    // The owner of what is published.
+    let node = json!({"metadata": {"name": "n1"}});
+    world.api.objects().put(&serde_json::from_value::<Node>(node).expect("a Node"));
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "c", &[Gets { request: "a", gpu: 0 }]);
+    kubelet.prepare("c").await.expect("prepared");
+    world.reaches(|| asked(&world).iter().any(|it| it.resource == "resourceclaims/status")).await;
+    let offer = |offer| {
+        let dra = DraPolicy { offer, ..DraPolicy::default() };
+        agent.policy.send_replace(Arc::new(Policy { dra, ..Policy::default() }));
+    };
+    // A change of what is published, and its end.
+    world.machine.inject(&"lost@3".parse().expect("a fault")).expect("injected");
+    world.reaches(|| asked(&world).iter().any(|it| it.verb == "update")).await;
+    kubelet.unprepare("c").await.expect("released");
+    offer(DraOffer::Off);
+    world.reaches(|| asked(&world).iter().any(|it| it.verb == "delete")).await;
+    agent.stop().await;
+    let asked = asked(&world);
+    let refused: Vec<_> =
+        asked.iter().filter(|it| !shipped.iter().any(|right| right.gives(it))).collect();
+    assert!(refused.is_empty(), "deploy/rbac.yaml lacks {refused:#?}");
+    let unused =
+        |right: &&Right| right.group == GROUP && !asked.iter().any(|asked| right.gives(asked));
+    let unused: Vec<_> = shipped.iter().filter(unused).collect();
+    assert!(unused.is_empty(), "deploy/rbac.yaml gives what nobody asks for: {unused:#?}");
+}

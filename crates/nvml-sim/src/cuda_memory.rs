@@ -1,0 +1,84 @@
+//! What a simulated program has of a GPU's memory, and what is in it: first what the last program left.
+
+use std::collections::BTreeMap;
+
+use crate::cuda::Refusal;
+
+/// The memory of one program.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    /// Address and size of each allocation.
+    taken: BTreeMap<u64, u64>,
+    /// In the order in which they were made.
+    writes: Vec<Write>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Write {
+    at: u64,
+    bytes: u64,
+    value: u8,
+}
+
+/// What allocations are rounded up to, as the driver's large pages are.
+const PAGE: u64 = 2 << 20;
+
+/// Null is no address.
+const FIRST: u64 = 1 << 32;
+
+/// What memory is full of that nobody has written to.
+const RESIDUE: u8 = 0x5a;
+
+// === impl Space ===
+
+impl Space {
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.values().sum()
+    }
+
+    /// Some of what is free. Free memory lies in pieces, the largest of which is half of it: whoever wants all
+    /// learns to ask for less.
+    pub(crate) fn take(&mut self, bytes: u64, free: u64) -> Result<u64, Refusal> {
+        if bytes == 0 {
+            return Err(Refusal::INVALID_VALUE);
+        }
+        let bytes = bytes.next_multiple_of(PAGE);
+        if bytes > free || bytes > (free / 2).max(PAGE) {
+            return Err(Refusal::OUT_OF_MEMORY);
+        }
+        let address = FIRST + self.next;
+        self.next += bytes;
+        self.taken.insert(address, bytes);
+        Ok(address)
+    }
+
+    pub(crate) fn give_back(&mut self, address: u64) -> Result<(), Refusal> {
+        self.taken.remove(&address).map(drop).ok_or(Refusal::INVALID_VALUE)
+    }
+
+    pub(crate) fn set(&mut self, at: u64, bytes: u64, value: u8) -> Result<(), Refusal> {
+        self.inside(at, bytes)?;
+        self.writes.push(Write { at, bytes, value });
+        Ok(())
+    }
+
+    pub(crate) fn read(&self, at: u64, bytes: u64) -> Result<Vec<u8>, Refusal> {
+        self.inside(at, bytes)?;
+        let value = |address| {
+            let mut newest = self.writes.iter().rev();
+            let written =
+                newest.find(|write| (write.at..write.at + write.bytes).contains(&address));
+            written.map_or(RESIDUE, |write| write.value)
+        };
+        Ok((at..at + bytes).map(value).collect())
+    }
+
+    /// Nothing beyond an allocation is touched.
+    fn inside(&self, at: u64, bytes: u64) -> Result<(), Refusal> {
+        let before = self.taken.range(..=at).next_back();
+        let fits =
+            before.is_some_and(|(address, size)| bytes <= address + size - at.min(address + size));
+        if fits { Ok(()) } else { Err(Refusal::INVALID_VALUE) }
+    }
+}

@@ -1,0 +1,138 @@
+//! CUDA's functions, under the name that programs load.
+
+use std::{
+    ffi::{c_int, c_uint, c_void},
+    ptr,
+};
+
+use libloading::Library;
+
+use crate::rig::Rig;
+
+type Function<A> = unsafe extern "C" fn(A) -> c_uint;
+type Function2<A, B> = unsafe extern "C" fn(A, B) -> c_uint;
+type Function3<A, B, C> = unsafe extern "C" fn(A, B, C) -> c_uint;
+
+const INVALID_VALUE: c_uint = 1;
+const OUT_OF_MEMORY: c_uint = 2;
+const NOT_INITIALIZED: c_uint = 3;
+const INVALID_CONTEXT: c_uint = 201;
+
+/// A machine whose CUDA library is loaded.
+struct Cuda {
+    library: Library,
+    _rig: Rig,
+}
+
+// === impl Cuda ===
+
+impl Cuda {
+    fn new() -> Self {
+        let rig = Rig::new("l40s-pcie");
+        // SAFETY: the library has no constructors of its own.
+        let library = unsafe { Library::new(rig.machine.cuda_library()) }.expect("a library");
+        Self { library, _rig: rig }
+    }
+
+    /// On the first GPU.
+    fn with_context() -> Self {
+        let cuda = Self::new();
+        let mut context = ptr::null_mut();
+        assert_eq!(cuda.init(), 0);
+        assert_eq!(cuda.create(&raw mut context), 0);
+        cuda
+    }
+
+    fn function<T: Copy>(&self, name: &str) -> T {
+        // SAFETY: each caller below names the signature that `cuda.h` gives the function.
+        unsafe { *self.library.get::<T>(name.as_bytes()).expect(name) }
+    }
+
+    fn init(&self) -> c_uint {
+        // SAFETY: a number.
+        unsafe { self.function::<Function<c_uint>>("cuInit")(0) }
+    }
+
+    fn create(&self, context: *mut *mut c_void) -> c_uint {
+        let create: Function3<*mut *mut c_void, c_uint, c_int> = self.function("cuCtxCreate_v2");
+        // SAFETY: null, or a place for a handle.
+        unsafe { create(context, 0, 0) }
+    }
+
+    fn free(&self) -> usize {
+        let info: Function2<*mut usize, *mut usize> = self.function("cuMemGetInfo_v2");
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: places for numbers.
+        assert_eq!(unsafe { info(&raw mut free, &raw mut total) }, 0);
+        free
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<u64, c_uint> {
+        let allocate: Function2<*mut u64, usize> = self.function("cuMemAlloc_v2");
+        let mut address = 0;
+        // SAFETY: a place for an address.
+        match unsafe { allocate(&raw mut address, bytes) } {
+            0 => Ok(address),
+            code => Err(code),
+        }
+    }
+
+    fn set(&self, address: u64, value: u8, bytes: usize) -> c_uint {
+        // SAFETY: an address of the GPU's, which is looked up.
+        unsafe {
+            self.function::<Function3<u64, u8, usize>>("cuMemsetD8_v2")(address, value, bytes)
+        }
+    }
+
+    fn read<const BYTES: usize>(&self, address: u64) -> Result<[u8; BYTES], c_uint> {
+        let read: Function3<*mut u8, u64, usize> = self.function("cuMemcpyDtoH_v2");
+        let mut buffer = [0; BYTES];
+        // SAFETY: a buffer and its length.
+        match unsafe { read(buffer.as_mut_ptr(), address, BYTES) } {
+            0 => Ok(buffer),
+            code => Err(code),
+        }
+    }
+
+    fn give_back(&self, address: u64) -> c_uint {
+        // SAFETY: an address of the GPU's, which is looked up.
+        unsafe { self.function::<Function<u64>>("cuMemFree_v2")(address) }
+    }
+}
+
+#[test]
+fn nothing_is_had_before_it_was_asked_for() {
+    let cuda = Cuda::new();
+    let mut context = ptr::null_mut();
+    assert_eq!(cuda.create(&raw mut context), NOT_INITIALIZED);
+    assert_eq!(cuda.init(), 0);
+    assert_eq!(cuda.allocate(1), Err(INVALID_CONTEXT));
+    assert_eq!(cuda.create(ptr::null_mut()), INVALID_VALUE);
+    assert_eq!(cuda.create(&raw mut context), 0);
+    assert!(cuda.allocate(1).is_ok());
+}
+
+#[test]
+fn memory_is_full_of_what_was_left_until_it_is_written_to() {
+    let cuda = Cuda::with_context();
+    let piece = cuda.allocate(4 << 20).expect("free");
+    assert_eq!(cuda.read(piece), Ok([0x5a; 4]));
+    assert_eq!(cuda.set(piece + 1, 7, 2), 0);
+    assert_eq!(cuda.read(piece), Ok([0x5a, 7, 7, 0x5a]));
+    assert_eq!(cuda.set(piece, 0, (4 << 20) + 1), INVALID_VALUE, "beyond the end");
+    assert_eq!(cuda.read::<2>(piece + (4 << 20) - 1), Err(INVALID_VALUE));
+    assert_eq!(cuda.give_back(piece), 0);
+    assert_eq!(cuda.set(piece, 0, 1), INVALID_VALUE, "it is no longer had");
+}
+
+#[test]
+fn no_piece_is_larger_than_half_of_what_is_free_and_all_pieces_are_counted() {
+    let cuda = Cuda::with_context();
+    let free = cuda.free();
+    assert_eq!(cuda.allocate(free), Err(OUT_OF_MEMORY));
+    assert_eq!(cuda.allocate(0), Err(INVALID_VALUE));
+    let piece = cuda.allocate(3 << 20).expect("free");
+    assert_eq!(free - cuda.free(), 4 << 20, "whole pages");
+    assert_eq!(cuda.give_back(piece), 0);
+    assert_eq!(cuda.free(), free);
+}

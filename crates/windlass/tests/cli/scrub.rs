@@ -1,0 +1,231 @@
+//! `windlass scrub`, typed and run by the agent between two containers.
+
+use std::{
+    fs,
+    io::Write as _,
+    path::PathBuf,
+    process::{Child, ChildStdin, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    USAGE,
+    program::{Node, Written, folder, machine, run, text, windlass},
+};
+
+const MIB: u64 = 1 << 20;
+
+/// A simulated machine, and how commands find it.
+struct Rig {
+    folder: TempDir,
+    host: Vec<String>,
+}
+
+/// The embedded kubelet, typed to.
+struct Kubelet {
+    child: Child,
+    typed: ChildStdin,
+    shown: Written,
+}
+
+// === impl Rig ===
+
+impl Rig {
+    fn new(profile: &str) -> Self {
+        let folder = folder();
+        let host = machine(&folder, profile);
+        Self { folder, host }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn fault(&self, fault: &str) {
+        let dir = self.path("machine").display().to_string();
+        let output = run(&["machine", "fault", &dir, fault]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+
+    /// The first device of a kind.
+    fn device(&self, kind: &str) -> String {
+        let mut command = windlass(&["devices", "--kind", kind, "-o", "json"]);
+        let output = command.args(&self.host).output().expect("windlass runs");
+        let shown: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        shown["devices"][0]["id"].as_str().expect("a device").to_owned()
+    }
+
+    fn scrub(&self, arguments: &[&str]) -> Output {
+        let mut command = windlass(&["scrub"]);
+        command.args(arguments).args(&self.host).output().expect("windlass runs")
+    }
+
+    /// How much of a device was set to zero, as the simulated driver tells.
+    fn zeroed(&self, device: &str) -> Option<u64> {
+        let told = fs::read_to_string(self.path("machine/cuda").join(device)).ok()?;
+        Some(told.parse().expect("a number"))
+    }
+
+    /// An agent that overwrites memory before a container starts, for no longer than this.
+    fn agent(&self, timeout: &str) -> Node {
+        let config = self.path("windlass.yaml");
+        let steps = format!("gpu: {{prepare: [{{memory: overwrite, timeout: {timeout}}}]}}\n");
+        fs::write(&config, steps).expect("written");
+        let with_config = ["--config".to_owned(), config.display().to_string()];
+        Node::start(&self.folder, &[&self.host[..], &with_config].concat())
+    }
+}
+
+// === impl Kubelet ===
+
+impl Kubelet {
+    fn start(rig: &Rig) -> Self {
+        let mut command = windlass(&["kubelet", &rig.path("kubelet").display().to_string()]);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("windlass runs");
+        let typed = child.stdin.take().expect("piped");
+        let shown = Written::by(child.stdout.take());
+        Self { child, typed, shown }
+    }
+
+    /// Has a pod ask for the GPU, once it is offered.
+    fn run_pod(&mut self) {
+        self.until("1 healthy");
+        writeln!(self.typed, "run a nvidia.com/gpu=1").expect("typed");
+    }
+
+    /// Reads until something is shown; what goes wrong before that is a failure.
+    fn until(&mut self, expected: &str) -> String {
+        for line in self.shown.by_ref() {
+            if line.contains(expected) {
+                return line;
+            }
+            assert!(!line.starts_with('!'), "{line}");
+        }
+        panic!("{expected} was not shown")
+    }
+}
+
+impl Drop for Kubelet {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether a process overwrites memory of the rig's machine now.
+fn is_scrubbed(rig: &Rig) -> bool {
+    let processes = fs::read_dir("/proc").expect("procfs").flatten();
+    let words = |process: PathBuf| text(&fs::read(process.join("cmdline")).unwrap_or_default());
+    let machine = rig.host[1].as_str();
+    { processes }
+        .map(|process| words(process.path()))
+        .any(|words| words.contains("\0scrub\0") && words.contains(machine))
+}
+
+#[test]
+fn what_is_free_of_a_gpu_is_overwritten_and_told_to_people_and_programs() {
+    let rig = Rig::new("t4-edge");
+    let gpu = rig.device("gpu");
+    let output = rig.scrub(&[&gpu]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    assert!(shown.starts_with("SIMULATED machine t4-edge\n"), "{shown}");
+    assert!(shown.contains("OVERWRITTEN") && shown.contains(&gpu), "{shown}");
+
+    let output = rig.scrub(&[&gpu, "-o", "json"]);
+    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let bytes = |name: &str| told[name].as_u64().expect(name);
+    assert_eq!(
+        (told["device"].as_str(), told["simulated"].as_str()),
+        (Some(&*gpu), Some("t4-edge"))
+    );
+    assert_eq!(rig.zeroed(&gpu), Some(bytes("overwrittenBytes")));
+    assert!(bytes("freeBytes") - bytes("overwrittenBytes") < 2 * MIB, "{told}");
+    assert!(bytes("freeBytes") < bytes("totalBytes"), "{told}");
+}
+
+#[test]
+fn the_memory_of_a_mig_device_is_overwritten_and_that_of_its_siblings_is_not() {
+    let rig = Rig::new("mig-a100");
+    let mig = rig.device("mig");
+    let output = rig.scrub(&[&mig, "-o", "json"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let told = fs::read_dir(rig.path("machine/cuda")).expect("told").flatten();
+    let told: Vec<_> = told.map(|file| file.file_name()).collect();
+    assert_eq!(told, [mig.as_str()]);
+    assert!(rig.zeroed(&mig).is_some_and(|bytes| bytes > 1024 * MIB && bytes < 40_960 * MIB));
+}
+
+#[test]
+fn memory_that_is_not_overwritten_is_a_failure_with_its_reason() {
+    let rig = Rig::new("t4-edge");
+    let gpu = rig.device("gpu");
+    let failed = |device: &str, expected: &str| {
+        let output = rig.scrub(&[device]);
+        let why = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{why}");
+        assert!(why.contains(expected) && why.contains(device), "{why}");
+        assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
+    };
+    failed("GPU-00000000-0000-0000-0000-000000000000", "CUDA_ERROR_NO_DEVICE (100)");
+    rig.fault("cuda:stale@0");
+    failed(&gpu, "what is read back is not what was written");
+    rig.fault("cuda:46@0");
+    failed(&gpu, "CUDA_ERROR_DEVICE_UNAVAILABLE (46)");
+    for wrong in ["0", "GPU-1", "MIG-GPU-00000000-0000-0000-0000-000000000000/1/0"] {
+        let output = rig.scrub(&[wrong]);
+        assert_eq!(output.status.code(), USAGE, "{wrong}");
+        assert!(text(&output.stderr).contains("`windlass devices` shows it"));
+    }
+}
+
+#[test]
+fn a_gpu_is_overwritten_before_its_container_starts() {
+    let rig = Rig::new("t4-edge");
+    let gpu = rig.device("gpu");
+    let mut kubelet = Kubelet::start(&rig);
+    let mut agent = rig.agent("20s");
+    kubelet.run_pod();
+    agent.until("memory overwritten");
+    assert!(rig.zeroed(&gpu).is_some_and(|bytes| bytes > 1024 * MIB));
+}
+
+#[test]
+fn a_gpu_that_cannot_be_overwritten_is_given_to_nobody_and_the_reason_told() {
+    let rig = Rig::new("t4-edge");
+    let gpu = rig.device("gpu");
+    let mut kubelet = Kubelet::start(&rig);
+    let mut agent = rig.agent("20s");
+    rig.fault("cuda:802@0");
+    kubelet.run_pod();
+    let why = kubelet.until("pod a does not start");
+    kubelet.until("0 healthy");
+    assert!(why.contains("windlass scrub ended with exit status: 1"), "{why}");
+    assert!(why.contains("CUDA_ERROR_SYSTEM_NOT_READY (802): the fabric manager"), "{why}");
+    let event = agent.until("hand-over failed, nobody gets the device");
+    assert!(event.to_string().contains("CUDA_ERROR_SYSTEM_NOT_READY"), "{event}");
+    assert_eq!(rig.zeroed(&gpu), None);
+}
+
+#[test]
+fn a_process_that_hangs_in_the_driver_is_killed_when_its_time_is_over() {
+    let rig = Rig::new("t4-edge");
+    let gpu = rig.device("gpu");
+    let mut kubelet = Kubelet::start(&rig);
+    let _agent = rig.agent("700ms");
+    rig.fault("cuda:hang@0");
+    kubelet.run_pod();
+    let why = kubelet.until("pod a does not start");
+    assert!(why.contains("memory: overwrite: not done within 700ms"), "{why}");
+    // A moment passes between the signal and the end.
+    let deadline = Instant::now() + Duration::from_secs(3);
+    while is_scrubbed(&rig) {
+        assert!(Instant::now() < deadline, "it goes on");
+        std::thread::yield_now();
+    }
+    assert_eq!(rig.zeroed(&gpu), None);
+}
