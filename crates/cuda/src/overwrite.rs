@@ -85,6 +85,7 @@ pub fn overwrite(library: &Path, uuid: &str) -> Result<Overwritten, OverwriteErr
         return Err(OverwriteError::Integrated);
     }
     let context = device.context()?;
+    warm_up(&context)?;
     let before = context.room()?;
     let pieces = all(&context, before)?;
     for value in VALUES {
@@ -95,6 +96,14 @@ pub fn overwrite(library: &Path, uuid: &str) -> Result<Overwritten, OverwriteErr
     enough(before, context.room()?)?;
     let overwritten = pieces.iter().map(|piece| piece.bytes() as u64).sum();
     Ok(Overwritten { overwritten, free: before.free, total: before.total })
+}
+
+/// What the driver loads when it is first asked to fill and to read, it would have no memory for later.
+fn warm_up(context: &Context<'_>) -> Result<(), OverwriteError> {
+    let Some(piece) = context.allocate(SMALLEST)? else { return Ok(()) };
+    piece.fill(VALUES[0])?;
+    context.finish()?;
+    proved(&piece, VALUES[0])
 }
 
 /// Everything that can be had: as much as is free, then half of that, and so on.

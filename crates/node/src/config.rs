@@ -58,6 +58,7 @@ pub use sharing::{
     InvalidReplicas, PerContainer, Pooled, Replicas, Shared, Sharing, SharingMethod,
 };
 pub use shipped::{DeviceProfile, UnknownProfile};
+pub(crate) use source::USUAL_MEMORY;
 pub use source::{
     Find, Give, GivenMount, GivenNode, Handover, Link, Memory, Probe, Processes, Reset, SourceRule,
     Step, StepAction, Test, Unit,

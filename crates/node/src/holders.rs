@@ -152,7 +152,10 @@ impl Inquirer {
             };
             let Some(done) = request else { return stop.cancelled().await };
             if self.asked.is_none_or(|asked| asked.elapsed() >= SERVES) {
-                self.ledger.lull().await;
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = self.ledger.lull() => {}
+                }
                 self.ask().await;
             }
             // A scrape that was given up waits no longer.

@@ -1,4 +1,4 @@
-//! How a function of NVML is written here.
+//! How a function of NVIDIA's libraries is written here.
 
 /// Exports functions with C linkage, whose bodies answer with [`crate::status::Answer`]. Versions
 /// that share a body stand in brackets: `fn [nvmlInit nvmlInit_v2]() { .. }`.
@@ -14,7 +14,7 @@ macro_rules! export {
         $($rest:tt)*
     ) => {
         $(#[$meta])*
-        // SAFETY: the name is NVML's; whoever loads this library wants it in place of NVIDIA's.
+        // SAFETY: the name is NVML's or CUDA's; whoever loads this library wants it in place of NVIDIA's.
         #[unsafe(no_mangle)]
         extern "C" fn $name($($parameter: $type),*) -> $crate::status::Code {
             $crate::status::answer(|| $body)

@@ -31,7 +31,8 @@ pub(crate) async fn transcript(node: &mut impl Node, script: &Script) -> String 
         }
         text.push_str(&stage.new_calls());
         if step.is_awaited() && !stage.is_down {
-            let now = Look::at(stage.node).await;
+            let looking = tokio::time::timeout(LIMIT, Look::at(stage.node));
+            let now = looking.await.expect("the kubelet tells the same twice");
             text.push_str(&now.since(&seen));
             seen = now;
         }

@@ -3,7 +3,10 @@
 //! Not by the agent: a CUDA context holds memory of the GPU until its process ends, and a call into a sick driver may
 //! never return. The process is killed when the step's time is over.
 
-use std::path::{Path, PathBuf};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use tokio::process::Command;
 use windlass_core::device::DeviceId;
@@ -23,6 +26,9 @@ pub(super) struct Scrubber {
 
 /// This program, also where its file was replaced since it started (`proc_pid_exe(5)`).
 const THIS: &str = "/proc/self/exe";
+
+/// Where a library is looked for that has a name alone; the agent found the driver's so.
+const LIBRARIES: &str = "LD_LIBRARY_PATH";
 
 /// What it is called in errors.
 const NAME: &str = "windlass scrub";
@@ -46,10 +52,11 @@ impl Scrubber {
         }
     }
 
-    /// In surroundings of its own: what the agent's say about CUDA is not meant for it.
+    /// In surroundings of its own, but for where libraries are: what the agent's say about CUDA is not meant for it.
     fn command(&self, device: &DeviceId) -> Command {
         let mut command = Command::new(&self.program);
-        command.env_clear().args(["scrub", device.as_str(), "--host-root"]).arg(&self.host_root);
+        command.env_clear().envs(env::var_os(LIBRARIES).map(|folders| (LIBRARIES, folders)));
+        command.args(["scrub", device.as_str(), "--host-root"]).arg(&self.host_root);
         if let Some(library) = self.roots.nvml_library(self.nvml_library.clone()) {
             command.arg("--nvml-library").arg(library);
         }
@@ -77,7 +84,7 @@ mod tests {
         let expected =
             ["scrub", "GPU-1", "--host-root", "/host", "--nvml-library", "/lib/libnvidia-ml.so.1"];
         assert_eq!(arguments, expected);
-        assert_eq!(command.as_std().get_envs().count(), 0);
+        assert!(command.as_std().get_envs().all(|(name, _)| name == LIBRARIES));
     }
 
     #[test]

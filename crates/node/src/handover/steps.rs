@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     causes,
-    config::{Link, Processes, Reset, Step, StepAction},
+    config::{Link, Processes, Reset, Step, StepAction, USUAL_MEMORY},
     host::Host,
     nvidia_smi::SmiError,
     outside::{GetError, ProgramError, get, run},
@@ -96,7 +96,11 @@ async fn carry_out(bench: &Bench, steps: &[Step]) -> Result<(), StepError> {
                 StepAction::Write { file, text } => bench.write(file, text).await,
                 StepAction::Processes(Processes::None) => idle(bench, *limit).await,
                 StepAction::Memory { most } => free(bench, *most, *limit).await,
-                StepAction::Overwrite => overwrite(bench).await,
+                StepAction::Overwrite => {
+                    // It reaches what is free only: what somebody still has would stay as it is.
+                    free(bench, USUAL_MEMORY, *limit).await?;
+                    overwrite(bench).await
+                }
                 StepAction::Reset(Reset::Gpu) => reset(bench, *limit).await,
                 StepAction::Link(Link::Up) => link::up(bench, *limit).await,
             }

@@ -15,8 +15,9 @@ use super::{Ledger, LedgerDesk};
 /// machine with nothing to spare 150 were seen.
 const NOTED: Duration = Duration::from_millis(500);
 
-/// For how long a question waits for a lull: pods that are made without end must not keep it from being asked.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// For how long a question waits for a lull: pods that are made without end must not keep it from being asked, nor a
+/// scrape from its answer.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 // === impl LedgerDesk ===
 

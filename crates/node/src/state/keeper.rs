@@ -12,6 +12,7 @@ use std::{
 
 use tokio::{
     sync::{Notify, watch},
+    task::JoinSet,
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
@@ -74,6 +75,8 @@ pub(crate) struct Keeper {
     untold: Untold,
     /// The claims that the state was made under.
     claims: ClaimHolds,
+    /// The kubelet is asked who holds what, which may have to wait for a better moment.
+    asking: JoinSet<()>,
     daemons: watch::Sender<Arc<MpsDemand>>,
     care: watch::Sender<Arc<Demand>>,
     publish: watch::Sender<Arc<NodeState>>,
@@ -144,6 +147,7 @@ impl Keeper {
             device_info: Some(DeviceInfoFiles::new(config)),
             untold: Untold::default(),
             claims: ClaimHolds::new(),
+            asking: JoinSet::new(),
             daemons: outlets.daemons,
             care: outlets.care,
             publish: outlets.state,
@@ -165,6 +169,7 @@ impl Keeper {
                 () = self.notices.news.notified() => {}
                 Ok(()) = self.notices.policy.changed() => self.adopt(),
                 () = claimed(&mut self.notices.ledger, &self.claims) => {}
+                Some(_) = self.asking.join_next() => self.told(),
                 Ok(()) = self.notices.kubelet_writes.changed(), if !self.holdings.is_empty() => {
                     self.release().await;
                 }
@@ -234,15 +239,22 @@ impl Keeper {
         self.notes.retain(|id| needed.contains(id));
     }
 
-    /// Forgets what containers held and have released since. What they were given since then the
-    /// offers themselves remember.
+    /// Forgets what containers held and have released since, and asks about the rest. What they were given
+    /// since then the offers themselves remember.
     async fn release(&mut self) {
         // A record that cannot be read releases nothing.
         let Some(recorded) = self.read_held().await else { return };
         self.holdings.retain_recorded(&recorded);
         // The record keeps a pod that is gone until the next Allocate, which may never come while its
         // devices are kept back.
-        self.notices.holders.refresh().await;
+        if self.asking.is_empty() {
+            let desk = self.notices.holders.clone();
+            self.asking.spawn(async move { desk.refresh().await });
+        }
+    }
+
+    /// Forgets what the kubelet does not tell of any more.
+    fn told(&mut self) {
         let holders = self.notices.holders.holders().borrow().clone();
         self.holdings.retain_told(&holders, Instant::now(), self.look_interval);
     }

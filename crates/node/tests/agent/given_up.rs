@@ -11,13 +11,14 @@ use crate::world::{LIMIT, World};
 /// More than h2 allows by itself (20), and fewer than one connection may have open (200).
 const CALLS: u32 = 100;
 
-/// Types of frames (RFC 9113, section 6), and the flag of headers that end.
+/// Types of frames (RFC 9113, section 6), and the flags of headers that end and of answers.
 const HEADERS: u8 = 0x1;
 const RST_STREAM: u8 = 0x3;
 const SETTINGS: u8 = 0x4;
 const PING: u8 = 0x6;
 const GOAWAY: u8 = 0x7;
 const END_HEADERS: u8 = 0x4;
+const ACK: u8 = 0x1;
 
 /// `CANCEL` (section 7).
 const CANCEL: u32 = 0x8;
@@ -42,14 +43,14 @@ fn allocate() -> Vec<u8> {
     [&[post, http], &*path, &authority, &content].concat()
 }
 
-/// The type of the next frame, whatever is in it.
-async fn next_kind(stream: &mut UnixStream) -> u8 {
+/// Type and flags of the next frame, whatever is in it.
+async fn next_frame(stream: &mut UnixStream) -> (u8, u8) {
     let mut head = [0; 9];
     stream.read_exact(&mut head).await.expect("the connection stays");
     let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
     let mut payload = vec![0; length as usize];
     stream.read_exact(&mut payload).await.expect("the rest of a frame");
-    head[3]
+    (head[3], head[4])
 }
 
 #[tokio::test]
@@ -67,9 +68,9 @@ async fn calls_that_are_given_up_at_once_do_not_cost_the_connection() {
     stream.write_all(&bytes).await.expect("written");
     let answered = async {
         loop {
-            match next_kind(&mut stream).await {
-                PING => break,
-                kind => assert_ne!(kind, GOAWAY, "the device list is on this connection, too"),
+            match next_frame(&mut stream).await {
+                (PING, ACK) => break,
+                (kind, _) => assert_ne!(kind, GOAWAY, "the device list is on this connection, too"),
             }
         }
     };

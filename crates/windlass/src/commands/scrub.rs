@@ -46,6 +46,10 @@ struct Document<'a> {
     total_bytes: u64,
 }
 
+/// Since CUDA 12.2 code is loaded when it is first called, for which there would be no memory left (`Lazy Loading`
+/// in the CUDA C++ Programming Guide).
+const LOADING: &str = "CUDA_MODULE_LOADING";
+
 const MIB: u64 = 1 << 20;
 
 /// Lengths of the parts of a UUID in hexadecimal digits.
@@ -87,7 +91,7 @@ fn table(inventory: &Inventory, uuid: &str, done: Overwritten) -> Result<()> {
 /// Becomes this command with the variable; returns only if that fails.
 fn anew(uuid: &str) -> anyhow::Error {
     let mut command = Command::new("/proc/self/exe");
-    command.args(env::args_os().skip(1)).env(VISIBLE_DEVICES, uuid);
+    command.args(env::args_os().skip(1)).env(VISIBLE_DEVICES, uuid).env(LOADING, "EAGER");
     anyhow::Error::new(command.exec()).context("cannot start anew")
 }
 

@@ -212,6 +212,20 @@ fn a_gpu_that_cannot_be_overwritten_is_given_to_nobody_and_the_reason_told() {
 }
 
 #[test]
+fn a_gpu_of_which_somebody_has_memory_still_is_not_taken_for_overwritten() {
+    let rig = Rig::new("t4-edge");
+    let gpu = rig.device("gpu");
+    let mut kubelet = Kubelet::start(&rig);
+    let _agent = rig.agent("700ms");
+    rig.fault("memory:4096@0");
+    kubelet.run_pod();
+    let why = kubelet.until("pod a does not start");
+    assert!(why.contains("4096 MiB of its memory are used though at most 128 may be"), "{why}");
+    kubelet.until("0 healthy");
+    assert_eq!(rig.zeroed(&gpu), None);
+}
+
+#[test]
 fn a_process_that_hangs_in_the_driver_is_killed_when_its_time_is_over() {
     let rig = Rig::new("t4-edge");
     let gpu = rig.device("gpu");

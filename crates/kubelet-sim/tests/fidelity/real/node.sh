@@ -6,7 +6,7 @@
 set -eu
 
 mount --make-rprivate /
-for folder in /var/lib /run; do mount -t tmpfs tmpfs "$folder"; done
+for folder in /var/lib /var/log /run; do mount -t tmpfs tmpfs "$folder"; done
 mount --make-rshared /var/lib # as a kubelet wants it for its volumes
 ip link set lo up
 
@@ -16,6 +16,15 @@ for hierarchy in $hierarchies; do mkdir "$hierarchy/$WINDLASS_FIDELITY_CGROUP"; 
 
 dir=/var/lib/fidelity
 mkdir -p /var/lib/kubelet /run/cni "$dir/pods" "$dir/ends" "$dir/image/bin"
+
+# A kubelet sets these for the whole machine, whatever namespaces it is in: it gets copies of the files.
+for name in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys \
+  kernel/keys/root_maxbytes; do
+  copy="$dir/$(basename "$name")"
+  cat "/proc/sys/$name" >"$copy"
+  mount --bind "$copy" "/proc/sys/$name"
+done
+
 cat >"$dir/containerd.toml" <<TOML
 version = 2
 root = "/var/lib/containerd"

@@ -12,8 +12,8 @@ use super::{
     word::{Mebibytes, Pause, Written},
 };
 use crate::config::{
-    Handover, Link, Memory, Processes, Remark, Reset, Step, StepAction, document::Lined,
-    source::wrong_steps,
+    Handover, Link, Memory, Processes, Remark, Reset, Step, StepAction, USUAL_MEMORY,
+    document::Lined, source::wrong_steps,
 };
 
 /// One step of a hand-over: one of these.
@@ -51,11 +51,6 @@ pub(super) struct StepEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout: Option<Pause>,
 }
-
-/// What is used of a GPU that nobody uses. The driver counts what it keeps for itself apart; listings of idle
-/// GPUs and MIG instances by `nvidia-smi` show 0 to about 100 MiB, and a CUDA context alone takes more than
-/// 200.
-const USUAL_MEMORY: Mebibytes = Mebibytes(128);
 
 /// What is written as a hand-over.
 pub(super) fn handover(
@@ -100,7 +95,7 @@ impl StepEntry {
             return Err("atMost belongs to memory: free".to_owned());
         }
         let text = text.unwrap_or_default();
-        let most = at_most.map_or(USUAL_MEMORY, |Written(most)| most).bytes();
+        let most = at_most.map_or(USUAL_MEMORY, |Written(most)| most.bytes());
         let all = [
             http.map(StepAction::Http),
             command.map(StepAction::Command),
@@ -131,9 +126,9 @@ impl From<&Step> for StepEntry {
             }
             StepAction::Processes(who) => entry.processes = Some(who),
             StepAction::Memory { most } => {
-                let most = Mebibytes::of(most);
                 entry.memory = Some(Memory::Free);
-                entry.at_most = Some(most).filter(|most| *most != USUAL_MEMORY).map(Written);
+                entry.at_most =
+                    Some(most).filter(|most| *most != USUAL_MEMORY).map(Mebibytes::of).map(Written);
             }
             StepAction::Overwrite => entry.memory = Some(Memory::Overwrite),
             StepAction::Reset(what) => entry.reset = Some(what),
