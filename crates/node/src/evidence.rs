@@ -3,10 +3,10 @@
 //! A GPU that failed a second before the agent restarted waits out its quiet period. After a reboot
 //! of the machine every device was reset, so that what is kept is history.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
-use tokio::{sync::watch, task::spawn_blocking};
+use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 use tokio_util::sync::CancellationToken;
 use windlass_core::{device::DeviceId, health::HealthRecord};
 
@@ -28,6 +28,9 @@ pub(crate) const FORMAT: Format =
 /// Trouble that is older tells nothing of a device, which may be in another machine by now.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);
 
+/// How long until what could not be written is tried again: somebody frees a disk that is full.
+const AGAIN: Duration = Duration::from_secs(10);
+
 // === impl EvidenceFile ===
 
 impl EvidenceFile {
@@ -47,30 +50,40 @@ impl EvidenceFile {
             .collect()
     }
 
-    /// Writes each set of records that differs from the last, until stopped. Writing waits for the
-    /// disk, so it happens on a thread of its own; sets in between are skipped.
+    /// Writes each set of records that differs from the last, until stopped, and tries again what failed. Writing
+    /// waits for the disk, so it happens on a thread of its own; sets in between are skipped.
     pub(crate) async fn keep(self, mut records: watch::Receiver<Records>, stop: CancellationToken) {
         let file = self.0.clone();
         let aside = spawn_blocking(move || file.set_aside());
         aside.await.expect("setting aside neither panics nor is cancelled");
+        let mut trouble = None;
         loop {
-            let changed = tokio::select! {
-                () = stop.cancelled() => false,
-                changed = records.changed() => changed.is_ok(),
+            let ended = tokio::select! {
+                () = stop.cancelled() => true,
+                changed = records.changed() => changed.is_err(),
+                () = sleep(AGAIN), if trouble.is_some() => false,
             };
-            if changed || records.has_changed().unwrap_or(false) {
-                let (file, newest) = (self.0.clone(), records.borrow_and_update().clone());
-                let written = spawn_blocking(move || file.write(&newest)).await;
-                let written = written.expect("writing neither panics nor is cancelled");
-                if let Err(error) = written {
-                    let path = self.0.path().display();
-                    tracing::warn!(%path, %error, "cannot keep the evidence of health");
-                }
+            if !ended || trouble.is_some() || records.has_changed().unwrap_or(false) {
+                let newest = records.borrow_and_update().clone();
+                trouble = self.write(newest, trouble).await;
             }
-            if !changed {
+            if ended {
                 return;
             }
         }
+    }
+
+    /// Gives why they could not be written, and says it when that is news.
+    async fn write(&self, newest: Records, known: Option<String>) -> Option<String> {
+        let file = self.0.clone();
+        let written = spawn_blocking(move || file.write(&newest)).await;
+        let written = written.expect("writing neither panics nor is cancelled");
+        let trouble = written.err().map(|error| error.to_string());
+        if let Some(error) = trouble.as_ref().filter(|_| trouble != known) {
+            let path = self.0.path().display();
+            tracing::warn!(%path, error, "cannot keep the evidence of health");
+        }
+        trouble
     }
 }
 
@@ -81,7 +94,7 @@ fn is_recent(record: &HealthRecord, now: Timestamp) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, time::Duration};
+    use std::fs;
 
     use tempfile::TempDir;
     use windlass_core::health::{HealthState, HealthTracker, Observation, Reason};
@@ -132,6 +145,22 @@ mod tests {
         let loaded = file.load(at(11)).into_values().next().expect("still there");
         assert_eq!((loaded.state, loaded.last_trouble), (HealthState::Unknown, None));
         assert_eq!(loaded.evidence.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_full_disk_did_not_take_is_written_when_there_is_room() {
+        let (folder, file, records) = failed();
+        let state = folder.path().join("state");
+        fs::write(&state, "a file where the folder should be").expect("written");
+        let (sender, receiver) = watch::channel(Records::new());
+        let keeping = tokio::spawn(file.clone().keep(receiver, CancellationToken::new()));
+        sender.send_replace(records.clone());
+        sleep(AGAIN / 2).await;
+        assert_eq!(file.load(at(11)), Records::new());
+        fs::remove_file(&state).expect("there");
+        sleep(AGAIN).await;
+        assert_eq!(file.load(at(11)), records);
+        keeping.abort();
     }
 
     #[tokio::test]

@@ -22,5 +22,6 @@ use std::time::Duration;
 const LET_GO: Duration = Duration::from_secs(150);
 
 /// A kubelet that could not have a claim prepared tries again when it looks at the pod anew, after 60 to 90
-/// seconds.
-const PREPARED: Duration = Duration::from_secs(150);
+/// seconds. On a busy machine it may find the driver unregistered the first time, and a daemon that is starting the
+/// second.
+const PREPARED: Duration = Duration::from_secs(240);
