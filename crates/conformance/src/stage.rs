@@ -227,7 +227,8 @@ impl Stage {
     pub(crate) async fn hook(&self, text: &str) -> Result<(), Unmet> {
         let text = self.places.fill(text);
         let mut command = tokio::process::Command::new("sh");
-        command.args(["-c", &text]).kill_on_drop(true);
+        // Standard output is for the answer alone.
+        command.args(["-c", &text]).stdout(std::io::stderr()).kill_on_drop(true);
         match command.status().await {
             Ok(status) if status.success() => Ok(()),
             Ok(status) => failed(format!("the hook `{text}` ended with {status}")),
