@@ -97,6 +97,7 @@ mod tests {
     use std::fs;
 
     use tempfile::TempDir;
+    use tokio::task::JoinSet;
     use windlass_core::health::{HealthState, HealthTracker, Observation, Reason};
 
     use super::*;
@@ -153,14 +154,14 @@ mod tests {
         let state = folder.path().join("state");
         fs::write(&state, "a file where the folder should be").expect("written");
         let (sender, receiver) = watch::channel(Records::new());
-        let keeping = tokio::spawn(file.clone().keep(receiver, CancellationToken::new()));
+        let mut keeping = JoinSet::new();
+        keeping.spawn(file.clone().keep(receiver, CancellationToken::new()));
         sender.send_replace(records.clone());
         sleep(AGAIN / 2).await;
         assert_eq!(file.load(at(11)), Records::new());
         fs::remove_file(&state).expect("there");
         sleep(AGAIN).await;
         assert_eq!(file.load(at(11)), records);
-        keeping.abort();
     }
 
     #[tokio::test]
