@@ -173,7 +173,8 @@ impl Handovers {
             look_interval: config.session.look_interval,
         };
         let patience = config.handover.start_deadline;
-        let (desk, requests) = HandoverDesk::new(ground.kubelet_record.clone(), patience);
+        let (desk, requests) =
+            HandoverDesk::new(ground.kubelet_record.clone(), patience, receiver.clone());
         let part = Self {
             tidings,
             requests,

@@ -22,6 +22,7 @@ use super::{
 use crate::{
     config::{Delivery, DeviceIds, DriverName, Sharing, SharingMethod, Strategy},
     grant::{self, Grant, grant},
+    handover::HandoverStates,
     ledger::{ClaimRef, Footprint, Use, together},
     mps::MpsPlaces,
     state::NodeState,
@@ -32,6 +33,8 @@ pub(crate) struct Ground<'a> {
     pub(crate) driver: &'a DriverName,
     pub(crate) state: &'a NodeState,
     pub(crate) catalog: &'a Catalog,
+    /// Where devices stand between two tenants.
+    pub(crate) handovers: &'a HandoverStates,
     /// What is prepared.
     pub(crate) records: &'a Records,
     /// Where daemons are that containers are clients of.

@@ -1,15 +1,18 @@
 //! How devices are made ready for a container that is about to start, or for a claim, and how it is told
 //! that a claim has let go.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::{Duration, Instant, timeout_at},
 };
 use windlass_core::device::DeviceId;
 
-use super::state::{Tenants, claim_tenant};
+use super::{
+    HandoverStates,
+    state::{Tenants, claim_tenant},
+};
 use crate::holders::by_pod;
 
 /// How the servers of resources, and who prepares claims, have devices prepared.
@@ -18,6 +21,7 @@ pub(crate) struct HandoverDesk {
     requests: mpsc::Sender<Request>,
     kubelet_record: PathBuf,
     patience: Duration,
+    states: watch::Receiver<Arc<HandoverStates>>,
 }
 
 /// A device that is not ready for a container or a claim, and why.
@@ -71,9 +75,15 @@ impl HandoverDesk {
     pub(super) fn new(
         kubelet_record: PathBuf,
         patience: Duration,
+        states: watch::Receiver<Arc<HandoverStates>>,
     ) -> (Self, mpsc::Receiver<Request>) {
         let (sender, requests) = mpsc::channel(WAITING);
-        (Self { requests: sender, kubelet_record, patience }, requests)
+        (Self { requests: sender, kubelet_record, patience, states }, requests)
+    }
+
+    /// Where devices stand now. The node's state says so a moment later.
+    pub(crate) fn states(&self) -> Arc<HandoverStates> {
+        self.states.borrow().clone()
     }
 
     /// Has devices prepared for the container that is about to start with them; returns when all are, or

@@ -1,10 +1,13 @@
 //! GPUs that one claim has whole and the next in parts: MIG is turned on and off for them.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use serde_json::json;
+use tokio::time::timeout;
 use windlass_machine::state::Process;
-use windlass_node::config::{DraMigMode, DraOffer, DraPartitions, DraPolicy};
+use windlass_node::config::{
+    DraMigMode, DraOffer, DraPartitions, DraPolicy, Handover, Step, StepAction,
+};
 
 use crate::{
     common::running::Running,
@@ -65,6 +68,27 @@ async fn one_gpu_is_whole_for_one_claim_cut_for_the_next_and_whole_again() {
     let again = kubelet.prepare("again").await.expect("prepared");
     assert!(again[0].cdi_device_ids.contains(&format!("windlass.dev/gpu={gpu}")), "{again:?}");
     assert_eq!(form(&world, 0), "whole");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn no_part_is_cut_of_a_gpu_before_it_is_clean_after_who_had_it_whole() {
+    let mut world = world("dgx-h100");
+    let action = StepAction::Command(["/bin/sleep", "1"].map(str::to_owned).into());
+    let release = vec![Step { action, timeout: Duration::from_secs(20) }];
+    world.config.policy.families.gpu = Handover { release, ..Handover::default() };
+    let (agent, mut kubelet) = world.serving().await;
+    for (name, form) in [("whole", ""), ("part", PART)] {
+        put(&world, &agent, (name, 0, form));
+    }
+    kubelet.prepare("whole").await.expect("prepared");
+    kubelet.unprepare("whole").await.expect("released");
+    let why = kubelet.prepare("part").await.expect_err("it is being cleaned");
+    assert!(why.ends_with("after its last user"), "{why}");
+    assert_eq!(form(&world, 0), "whole");
+    let cut = async { while kubelet.prepare("part").await.is_err() {} };
+    timeout(Duration::from_secs(20), cut).await.expect("clean by then");
+    assert_eq!(form(&world, 0), "cut into [1g.10gb@6]");
     agent.stop().await;
 }
 

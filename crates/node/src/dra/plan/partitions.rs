@@ -65,12 +65,16 @@ impl<'a> Ground<'a> {
     /// Whether nothing is left on the GPU of who had all of it last: the steps of hand-overs are of devices that
     /// are there, and a place is none.
     fn check_clean(&self, result: &Allotted, gpu: &DeviceId) -> Result<(), Refusal> {
-        let refused = |why: &&'static str| Refusal::NotWell {
+        let refused = |why: &'static str| Refusal::NotWell {
             request: result.request.clone(),
             device: gpu.clone(),
             why: format!("{why} after its last user"),
         };
-        self.state.unready.get(gpu).map_or(Ok(()), |why| Err(refused(why)))
+        let why = match self.handovers.get(gpu) {
+            Some(state) => state.unready(),
+            None => self.state.unready.get(gpu).copied(),
+        };
+        why.map_or(Ok(()), |why| Err(refused(why)))
     }
 
     /// Whether the record says that the instance is made for this claim.

@@ -56,7 +56,9 @@ fn planned(
     let driver = DriverName::default();
     let catalog = Catalog::of(&state, "n1", &driver, &Ledger::default());
     let mps = &MpsPlaces::new(&crate::Config::default());
-    let ground = Ground { driver: &driver, state: &state, catalog: &catalog, records, mps };
+    let handovers = &HandoverStates::new();
+    let (driver, state, catalog) = (&driver, &state, &catalog);
+    let ground = Ground { driver, state, catalog, handovers, records, mps };
     plan(claim, &ground).map_err(|refusal| refusal.to_string())
 }
 

@@ -62,11 +62,12 @@ impl Preparer {
     pub(super) fn begin(&mut self, claim: &Claim) -> Result<(), String> {
         let state = self.ground.state.borrow().clone();
         let catalog = self.ground.catalog(&state);
-        let records = self.records();
+        let (handovers, records) = (self.ground.handovers.states(), self.records());
         let ground = plan::Ground {
             driver: &self.ground.driver,
             state: &state,
             catalog: &catalog,
+            handovers: &handovers,
             records: &records,
             mps: &self.ground.mps,
         };
