@@ -91,7 +91,7 @@ pub struct HealthPolicy {
     pub probe_interval: Duration,
     /// How long the driver may take for an answer.
     pub call_deadline: Duration,
-    /// How long one wait for the driver's events lasts; how late the watcher notices its end.
+    /// How long one wait for the driver's events lasts while no GPU is lost; how late the watcher notices its end.
     pub event_wait: Duration,
     /// XIDs that do not count, whatever the catalogue says.
     pub ignored_xids: BTreeSet<u64>,

@@ -4,15 +4,19 @@
 //! and when to look again is the same for all, and is here.
 //!
 //! ```text
-//!            seen                      missing twice in a row
-//!   ───────────────────> present ────────────────────────────> vanished
-//!                           ^                                     │
-//!                           └──────────── seen, quiet ────────────┘
+//!             found twice in a row             missing twice in a row
+//!   newcomer ──────────────────────> present ────────────────────────────> vanished
+//!                                       ^                                     │
+//!                                       └──────────── seen, quiet ────────────┘
 //! ```
 //!
 //! A device is missed only when two looks in a row have not found it, the second soon after the first: a
 //! file of a device that is being reset may be unreadable for a moment. One look is enough where another
 //! device was found in its place: both would be handed out in between.
+//!
+//! A newcomer is believed by the same measure. Of a device that comes or goes under a look only half is
+//! seen, and what is not seen may be its name: it would be found as another, which never was. What a
+//! source finds at its first look is believed at once; nobody waits for an agent's start.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -81,6 +85,8 @@ pub(super) struct Watched<F> {
     health: HealthPolicy,
     states: BTreeMap<SourceName, SourceState>,
     known: BTreeMap<DeviceId, Known>,
+    /// What the last look found and none before it.
+    newcomers: BTreeSet<DeviceId>,
 }
 
 /// A device that was seen.
@@ -103,7 +109,7 @@ pub(super) struct Wakes {
 /// Looks that have to miss a device before it counts as gone.
 const MISSES: u32 = 2;
 
-/// How soon after a miss the second look is.
+/// How soon the second look is after one that missed a device, or found another.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Notices come in bursts: a driver that is bound makes dozens.
@@ -116,8 +122,8 @@ const REST: Duration = Duration::from_millis(500);
 
 impl<F: Family> Watched<F> {
     pub(super) fn new(family: F, host: Host, clock: Clock) -> Self {
-        let (health, states, known) = Default::default();
-        Self { family, host, clock, health, states, known }
+        let (health, states, known, newcomers) = Default::default();
+        Self { family, host, clock, health, states, known, newcomers }
     }
 
     /// Looks at once, when there is news of the host or of the policy, and at the probe interval, until
@@ -150,17 +156,24 @@ impl<F: Family> Watched<F> {
         self.family.adopt(&policy);
     }
 
-    /// Whether a device was missed that may be there yet.
+    /// Whether a device was missed that may be there yet, or found that may be none.
     fn is_unsure(&self) -> bool {
-        self.known.values().any(|known| (1..MISSES).contains(&known.missed))
+        let is_missed = |known: &Known| (1..MISSES).contains(&known.missed);
+        !self.newcomers.is_empty() || self.known.values().any(is_missed)
     }
 
     /// One look, taken in.
     fn looked(mut self) -> Self {
         let Look { states, found, unanswered } = self.family.look(&self.host);
-        self.states = states;
+        let earlier = std::mem::replace(&mut self.states, states);
+        let before = std::mem::take(&mut self.newcomers);
         let mut seen = BTreeSet::new();
         for (device, observation) in found {
+            let was_found = self.known.contains_key(&device.id) || before.contains(&device.id);
+            if !was_found && earlier.contains_key(&device.source) {
+                self.newcomers.insert(device.id);
+                continue;
+            }
             // Of two that go by one id the first has it; a family tells its devices apart.
             if seen.insert(device.id.clone()) {
                 self.see(device, &observation);

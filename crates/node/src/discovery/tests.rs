@@ -60,25 +60,60 @@ async fn until(snapshots: &mut watch::Receiver<SourceSnapshot>, state: HealthSta
     drop(reached.expect("in time").expect("the source runs"));
 }
 
+/// The source of the simulated GPUs, running until `stop`.
+struct Running {
+    policy: watch::Sender<Arc<Policy>>,
+    snapshots: watch::Receiver<SourceSnapshot>,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+impl Running {
+    fn start(config: &Config) -> Self {
+        let (policy, policies) = watch::channel(Arc::new(config.policy.clone()));
+        let (news, stop) = (Arc::new(Notify::new()), CancellationToken::new());
+        let clock = Clock::starting_at(Timestamp::now());
+        let (_, changes) = watch::channel(0);
+        let all = sources(config, (&policies, &changes), clock, &news, &stop);
+        let nvidia = all.into_iter().find(|source| source.name == "nvidia").expect("built in");
+        let mut tasks = JoinSet::new();
+        tasks.spawn(nvidia.run);
+        Self { policy, snapshots: nvidia.snapshots, stop, tasks }
+    }
+
+    async fn end(mut self) {
+        self.stop.cancel();
+        timeout(LIMIT, self.tasks.join_next()).await.expect("it ends in time");
+    }
+}
+
 #[tokio::test]
 async fn a_shorter_quiet_period_ends_the_wait_that_runs() {
     let (folder, machine) = machine();
-    let config = config(&folder, &machine);
-    let (send, policies) = watch::channel(Arc::new(config.policy.clone()));
-    let (news, stop) = (Arc::new(Notify::new()), CancellationToken::new());
-    let clock = Clock::starting_at(Timestamp::now());
-    let (_, changes) = watch::channel(0);
-    let all = sources(&config, (&policies, &changes), clock, &news, &stop);
-    let mut nvidia = all.into_iter().find(|source| source.name == "nvidia").expect("built in");
-    let mut running = JoinSet::new();
-    running.spawn(nvidia.run);
+    let mut nvidia = Running::start(&config(&folder, &machine));
     until(&mut nvidia.snapshots, HealthState::Healthy).await;
     machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
     until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
-    send.send_modify(|policy| {
+    nvidia.policy.send_modify(|policy| {
         Arc::make_mut(policy).health.quiet_period = Duration::from_millis(50);
     });
     until(&mut nvidia.snapshots, HealthState::Healthy).await;
-    stop.cancel();
-    timeout(LIMIT, running.join_next()).await.expect("it ends in time");
+    nvidia.end().await;
+}
+
+#[tokio::test]
+async fn a_gpu_that_was_lost_is_back_without_the_end_of_a_long_wait_for_events() {
+    let (folder, machine) = machine();
+    machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");
+    let mut config = config(&folder, &machine);
+    config.policy.health = HealthPolicy {
+        quiet_period: Duration::from_millis(100),
+        event_wait: LIMIT * 6,
+        ..config.policy.health
+    };
+    let mut nvidia = Running::start(&config);
+    until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
+    machine.inject(&Fault::Recover { gpu: 0 }).expect("injected");
+    until(&mut nvidia.snapshots, HealthState::Healthy).await;
+    nvidia.end().await;
 }

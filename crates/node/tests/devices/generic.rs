@@ -1,6 +1,7 @@
 //! Sources that the configuration describes: what is found, what a container gets of it, what happens to it.
 
 mod bad_input;
+mod churn;
 mod find;
 mod hotplug;
 mod probes;

@@ -1,6 +1,8 @@
-//! When a family looks, with one that only counts its looks.
+//! When a family looks, with one that only counts its looks; and what of a look is believed, with one that
+//! finds what the test says.
 
 use tokio::{task::JoinSet, time::sleep};
+use windlass_core::device::DeviceKind;
 
 use super::*;
 
@@ -83,4 +85,60 @@ async fn a_notice_keeps_no_family_from_stopping() {
     rig.stop.cancel();
     let stopped = timeout(BURST / 2, rig.running.join_next()).await;
     stopped.expect("at once").expect("it ran").expect("it did not panic");
+}
+
+/// Finds at each look what stands at the head of the list, and nothing after its end.
+struct Scripted(std::vec::IntoIter<Vec<&'static str>>);
+
+impl Family for Scripted {
+    fn names(&self) -> Vec<SourceName> {
+        vec![NAME]
+    }
+
+    fn look(&mut self, _: &Host) -> Look {
+        let found = self.0.next().unwrap_or_default().into_iter().map(|id| {
+            let id = id.parse().expect("an id");
+            let device = Device::new(id, DeviceKind::Other, NAME, Timestamp::UNIX_EPOCH);
+            (device, Observation::Passed)
+        });
+        let states = [(NAME, SourceState::Ready(String::new()))].into();
+        Look { states, found: found.collect(), ..Look::default() }
+    }
+}
+
+/// What is told after each look, and whether the next is to be soon.
+fn told(script: &[&[&'static str]]) -> Vec<String> {
+    let looks: Vec<_> = script.iter().map(|ids| ids.to_vec()).collect();
+    let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+    let family = Scripted(looks.into_iter());
+    let mut watched = Watched::new(family, Host::new("/nowhere", "/"), clock);
+    let mut after_each = Vec::new();
+    for _ in script {
+        watched = watched.looked();
+        let devices = watched.snapshot().devices;
+        let name = |device: &Device| match device.health.has_vanished() {
+            true => format!("{} vanished", device.id),
+            false => device.id.to_string(),
+        };
+        let known: Vec<_> = devices.iter().map(name).collect();
+        let again = if watched.is_unsure() { ", and looks again" } else { "" };
+        after_each.push(format!("{}{again}", known.join(" ")));
+    }
+    after_each
+}
+
+#[test]
+fn a_name_that_only_one_look_found_is_never_told() {
+    let half_gone = [&["one", "two"][..], &["one", "half"], &["one"]];
+    assert_eq!(told(&half_gone), ["one two", "one two, and looks again", "one two vanished"]);
+    let half_there = [&["one"][..], &["half", "one"], &["one", "two"], &["one", "two"]];
+    let expected = ["one", "one, and looks again", "one, and looks again", "one two"];
+    assert_eq!(told(&half_there), expected);
+}
+
+#[test]
+fn what_was_there_before_is_believed_at_once_when_it_is_back() {
+    let story = [&["one"][..], &[], &[], &["one"]];
+    let expected = ["one", "one, and looks again", "one vanished", "one vanished"];
+    assert_eq!(told(&story), expected, "quiet first, and nothing to look for soon");
 }

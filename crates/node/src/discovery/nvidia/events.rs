@@ -1,10 +1,14 @@
 //! The thread that waits for the driver's events.
 //!
-//! NVML offers no way to interrupt a wait, so the thread notices its end up to one wait late. It is
-//! not waited for when the agent stops: it holds nothing but the library.
+//! NVML offers no way to interrupt a wait, so the thread notices its end up to one wait late. Waits are
+//! short until told otherwise: as long as NVML may have to be initialised anew, nothing may keep it.
+//! The thread is not waited for when the agent stops: it holds nothing but the library.
 
 use std::{
-    sync::{Arc, mpsc::TryRecvError},
+    sync::{
+        Arc,
+        mpsc::{Receiver, Sender, TryRecvError, channel},
+    },
     time::Duration,
 };
 
@@ -14,26 +18,48 @@ use windlass_nvml::{Event, EventSet, NvmlError};
 /// The events of one set; the thread ends when this is dropped, or after a wait that failed.
 pub(super) struct EventWatch {
     received: mpsc::Receiver<Result<Event, NvmlError>>,
-    stop: std::sync::mpsc::Sender<()>,
+    /// How long waits are to be from now on; closed, it ends the thread.
+    orders: Sender<Duration>,
+    wait: Duration,
 }
 
 /// Events in flight between the thread and the source. A storm beyond it waits in the driver.
 const IN_FLIGHT: usize = 256;
 
+/// How long a wait lasts while the end may come soon.
+const SHORT_WAIT: Duration = Duration::from_millis(500);
+
 // === impl EventWatch ===
 
 impl EventWatch {
-    /// Starts the thread; each of its waits lasts at most `wait`.
-    pub(super) fn start(events: Arc<EventSet>, wait: Duration) -> std::io::Result<Self> {
+    /// Starts the thread, with short waits.
+    pub(super) fn start(events: Arc<EventSet>) -> std::io::Result<Self> {
         let (send, received) = mpsc::channel(IN_FLIGHT);
-        let (stop, stopped) = std::sync::mpsc::channel();
+        let (orders, ordered) = channel();
         std::thread::Builder::new().name("nvml-events".to_owned()).spawn(move || {
-            watch(&events, wait, &send, &stopped);
+            watch(&events, &send, &ordered);
             drop(events);
             // Closes the channel, which tells that the library is let go of.
             drop(send);
         })?;
-        Ok(Self { received, stop })
+        Ok(Self { received, orders, wait: SHORT_WAIT })
+    }
+
+    /// Nothing calls for an end: each wait after this one lasts that long.
+    pub(super) fn rest(&mut self, wait: Duration) {
+        self.order(wait);
+    }
+
+    /// The end may come soon: waits are short again.
+    pub(super) fn be_ready_to_end(&mut self) {
+        self.order(SHORT_WAIT);
+    }
+
+    fn order(&mut self, wait: Duration) {
+        if std::mem::replace(&mut self.wait, wait) != wait {
+            // A thread that ended after a wait that failed takes no orders.
+            let _ = self.orders.send(wait);
+        }
     }
 
     /// The events since the last call, or why there are none at the moment; a storm is taken in as
@@ -48,7 +74,7 @@ impl EventWatch {
 
     /// Tells the thread to end, and blocks until it has let go of the library.
     pub(super) fn end(mut self) {
-        drop(self.stop);
+        drop(self.orders);
         while self.received.blocking_recv().is_some() {}
     }
 }
@@ -57,15 +83,23 @@ impl EventWatch {
 /// at every wait, and has to be replaced.
 fn watch(
     events: &EventSet,
-    wait: Duration,
     send: &mpsc::Sender<Result<Event, NvmlError>>,
-    stopped: &std::sync::mpsc::Receiver<()>,
+    orders: &Receiver<Duration>,
 ) {
-    while stopped.try_recv() == Err(TryRecvError::Empty) {
-        let outcome = events.wait(wait);
-        let failed = outcome.is_err();
-        if outcome.transpose().is_some_and(|news| send.blocking_send(news).is_err()) || failed {
-            return;
+    let mut wait = SHORT_WAIT;
+    loop {
+        match orders.try_recv() {
+            Ok(ordered) => wait = ordered,
+            Err(TryRecvError::Disconnected) => return,
+            Err(TryRecvError::Empty) => {
+                let outcome = events.wait(wait);
+                let failed = outcome.is_err();
+                if outcome.transpose().is_some_and(|news| send.blocking_send(news).is_err())
+                    || failed
+                {
+                    return;
+                }
+            }
         }
     }
 }

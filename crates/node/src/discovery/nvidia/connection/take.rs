@@ -176,6 +176,11 @@ impl Connection {
     fn look_for_losses(&mut self) {
         let lost = self.round.error.is_some() || self.slots.iter().any(|slot| slot.lost);
         self.lost_since = lost.then(|| self.lost_since.unwrap_or_else(Instant::now));
+        if lost {
+            self.events.be_ready_to_end();
+        } else if self.has_seen_every_gpu() {
+            self.events.rest(self.policy.event_wait);
+        }
     }
 
     fn vanish_unless_present(&self, ids: &[DeviceId], known: &mut Known) {

@@ -1,0 +1,74 @@
+//! A host that changes while it is walked.
+
+use std::{
+    sync::mpsc::{self, TryRecvError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use windlass_core::device::Device;
+
+use super::STICK;
+use crate::world::{World, device};
+
+const BY_IDS: &str = r#"
+sources:
+- name: stick
+  resource: example.com/stick
+  find: {bus: usb}
+  match: 'device.attributes["windlass.dev"].usbVendor == "0403"'
+"#;
+
+/// How long it is walked.
+const WALKED: Duration = Duration::from_secs(2);
+
+/// The steady stick, and another at port 5.
+fn two_sticks() -> String {
+    let names = STICK.replace("1-4", "1-5").replace("name: stick", "name: other");
+    let numbers = names.replace("ttyUSB0", "ttyUSB1").replace("188:0", "188:1");
+    let other = numbers.replace("FT4X9", "FT4X8").replace("devnum: \"4\"", "devnum: \"5\"");
+    format!("{STICK}{other}")
+}
+
+/// What a container would get of a stick.
+fn nodes(stick: &Device) -> Vec<String> {
+    stick.nodes.iter().map(|node| node.path.display().to_string()).collect()
+}
+
+#[test]
+fn a_device_that_comes_and_goes_under_the_walk_costs_no_other_and_has_no_nodes_but_its_own() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let (runtime, world) = (runtime.expect("a runtime"), World::new(&two_sticks(), BY_IDS));
+    let walk = || runtime.block_on(world.survey()).inventory;
+    let whole = walk();
+    let [steady, restless] = ["stick-FT4X9", "stick-FT4X8"].map(|id| nodes(device(&whole, id)));
+    let (mut there, mut away, begun) = (0, 0, Instant::now());
+    thread::scope(|scope| {
+        let (stop, stopped) = mpsc::channel::<()>();
+        scope.spawn(|| come_and_go(&world, stopped));
+        while begun.elapsed() < WALKED {
+            let found = walk();
+            assert_eq!(nodes(device(&found, "stick-FT4X9")), steady);
+            // Half of it may be seen, and its name be missed: that one look found it so is not believed.
+            let others: Vec<_> = found.devices.iter().filter(|it| nodes(it) != steady).collect();
+            match &*others {
+                [] => away += 1,
+                [other] => {
+                    assert!(nodes(other).iter().all(|node| restless.contains(node)), "{other:#?}");
+                    there += 1;
+                }
+                more => panic!("one stick is found as several: {more:#?}"),
+            }
+        }
+        drop(stop);
+    });
+    assert!(there > 0 && away > 0, "there {there} times and away {away} times");
+}
+
+/// Until the other side of the channel is dropped.
+fn come_and_go(world: &World, stopped: mpsc::Receiver<()>) {
+    while stopped.try_recv() == Err(TryRecvError::Empty) {
+        world.happen("unplug:other");
+        world.happen("plug:other");
+    }
+}
