@@ -38,22 +38,33 @@ impl ClaimDocuments {
         Self(dir.to_owned())
     }
 
-    /// Writes a claim's document, unless it is there. Blocks.
-    pub(crate) fn write(&self, entry: &Entry) -> Result<(), String> {
+    /// Writes a claim's document, unless it is there. Gives whether it wrote. Blocks.
+    pub(crate) fn write(&self, entry: &Entry) -> Result<bool, String> {
         let uid = &entry.claim.uid;
         let devices = entry.devices.iter().enumerate().filter(|(_, held)| !held.edits.is_empty());
         let devices =
             devices.map(|(at, held)| SpecDevice::new(device(uid, at), held.edits.clone()));
         let document = Spec::new(&CLAIM, devices.collect(), ContainerEdits::default());
         if document.devices.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let path = self.path(uid);
         let written =
             files::replace(&path, cdi::text(&document).as_bytes(), files::Readers::Everyone);
-        written
-            .map(drop)
-            .map_err(|error| format!("cannot write CDI document {}: {error}", path.display()))
+        written.map_err(|error| format!("cannot write CDI document {}: {error}", path.display()))
+    }
+
+    /// Writes the documents that are not as they should be; gives why one could not be. Blocks.
+    pub(crate) fn restore(&self, entries: &[Entry]) -> Vec<String> {
+        let mut failed = Vec::new();
+        for entry in entries {
+            match self.write(entry) {
+                Ok(true) => tracing::warn!(claim = %entry.claim, "CDI document written again"),
+                Ok(false) => {}
+                Err(why) => failed.push(why),
+            }
+        }
+        failed
     }
 
     /// Removes a claim's document, if there is one. Blocks.

@@ -114,6 +114,7 @@ impl Driver {
             metrics,
             mps: MpsPlaces::new(config),
             daemons,
+            look_interval: config.session.look_interval,
         };
         let places = Places::new(&config.kubelet_dir, &config.dra_driver);
         let standing = watch::Sender::default();

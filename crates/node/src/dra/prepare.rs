@@ -22,6 +22,7 @@
 
 mod begin;
 mod daemons;
+mod documents;
 mod ground;
 mod partitions;
 mod release;
@@ -60,6 +61,8 @@ pub(super) struct Preparer {
     newest: watch::Sender<Versioned<Records>>,
     written: watch::Receiver<Written>,
     tasks: JoinSet<Event>,
+    /// Why documents could not be written again when that was last tried.
+    unwritten: Vec<String>,
 }
 
 /// What a task has come to.
@@ -103,7 +106,8 @@ impl Preparer {
         (newest, written): (watch::Sender<Versioned<Records>>, watch::Receiver<Written>),
     ) -> Self {
         let slots = records.into_iter().map(|(uid, entry)| (uid, Slot::of(entry))).collect();
-        let preparer = Self { ground, requests, slots, newest, written, tasks: JoinSet::new() };
+        let (tasks, unwritten) = (JoinSet::new(), Vec::new());
+        let preparer = Self { ground, requests, slots, newest, written, tasks, unwritten };
         preparer.ground.metrics.holds(&preparer.records());
         for entry in preparer.slots.values().filter_map(|slot| slot.entry.as_ref()) {
             preparer.take_again(entry);
@@ -113,7 +117,7 @@ impl Preparer {
 
     /// Prepares and releases until nobody may ask any more.
     pub(super) async fn run(mut self) {
-        let mut collect = interval(COLLECT);
+        let (mut collect, mut look) = (interval(COLLECT), interval(self.ground.look_interval));
         let mut state = self.ground.state.clone();
         loop {
             let is_vague = self.slots.values().any(Slot::is_vague);
@@ -127,6 +131,7 @@ impl Preparer {
                 }
                 Ok(()) = state.changed(), if is_vague => self.find_devices(),
                 _ = collect.tick() => self.collect(),
+                _ = look.tick() => self.restore_documents().await,
             }
         }
     }

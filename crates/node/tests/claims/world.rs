@@ -129,8 +129,8 @@ impl World {
 
     /// Ends the agent as SIGKILL does.
     pub(crate) async fn kill_agent(&mut self) {
-        if let Some(mut agent) = self.agent.take() {
-            agent.task.shutdown().await;
+        if let Some(agent) = self.agent.take() {
+            agent.kill().await;
         }
         // What it was writing on another thread is a file before another agent reads it.
         sleep(PAUSE).await;

@@ -1,9 +1,14 @@
 //! An agent that runs in a test.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{fs::File, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use tokio::{sync::watch, task::JoinSet, time::timeout};
+use rustix::fs::{FlockOperation, flock};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use windlass_node::{
     Agent, Config, StartError, clock::Clock, config::Policy, partitions::PartitionDesk,
@@ -24,7 +29,9 @@ pub(crate) struct Running {
     /// Where it takes orders for MIG partitions.
     #[allow(dead_code, reason = "the tests of devices order none")]
     pub(crate) partitions: PartitionDesk,
-    pub(crate) task: JoinSet<()>,
+    task: JoinSet<()>,
+    /// What one agent at a time has.
+    lock: PathBuf,
     stop: DropGuard,
 }
 
@@ -40,7 +47,8 @@ impl Running {
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
         let token = stop.clone();
         task.spawn(async move { agent.run(token.cancelled()).await.expect("no part fails") });
-        Ok(Self { state, policy, admin, partitions, task, stop: stop.drop_guard() })
+        let lock = config.kubelet_dir.join("device-plugins/.windlass.lock");
+        Ok(Self { state, policy, admin, partitions, task, lock, stop: stop.drop_guard() })
     }
 
     /// Waits for the node's state to fulfil a condition.
@@ -62,5 +70,26 @@ impl Running {
         drop(self.stop);
         let ended = timeout(LIMIT, self.task.join_next()).await.expect("it stops in time");
         ended.expect("there is one").expect("no panic");
+        unlocked(self.lock).await;
     }
+
+    /// Ends the agent as SIGKILL does: nothing of it gets another word.
+    #[allow(dead_code, reason = "not every test kills its agents")]
+    pub(crate) async fn kill(mut self) {
+        self.task.shutdown().await;
+        unlocked(self.lock).await;
+    }
+}
+
+/// Waits until the next agent may start: a program that another test is about to execute has the files of this
+/// process open until then, and with them the lock.
+async fn unlocked(lock: PathBuf) {
+    // A folder that a test took away has none.
+    let Ok(file) = File::open(lock) else { return };
+    let free = async {
+        while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(LIMIT, free).await.expect("the lock is let go");
 }

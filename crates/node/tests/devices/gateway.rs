@@ -237,12 +237,6 @@ fn config(folder: &Path, sources: Vec<SourceRule>) -> Config {
 // === impl Running ===
 
 impl Running {
-    /// Ends it as a crash does: nothing is finished, nothing is said.
-    pub(crate) async fn crash(mut self) {
-        self.task.abort_all();
-        while self.task.join_next().await.is_some() {}
-    }
-
     /// Why a board may not be given away, once it is for a reason that contains this.
     pub(crate) async fn until_withheld(&self, board: &Board, why: &str) {
         let board = id_of(board);

@@ -117,7 +117,7 @@ async fn an_agent_that_dies_while_it_prepares_leaves_the_next_one_a_dirty_board(
         while !std::fs::read_to_string(&record).is_ok_and(|text| text.contains("preparing")) {
             tokio::task::yield_now().await;
         }
-        agent.crash().await;
+        agent.kill().await;
     };
     let (failed, ()) = tokio::join!(start(&kubelet, "a"), crash);
     failed.expect_err("the agent is gone");
@@ -135,7 +135,7 @@ async fn a_board_that_was_let_go_while_no_agent_ran_is_reset_by_the_next_one() {
     let (kubelet, agent) = gateway.serving().await;
     admit(&kubelet, "a", BOARDS).await;
     start(&kubelet, "a").await.expect("started");
-    agent.crash().await;
+    agent.kill().await;
     let agent = gateway.agent();
     gateway.allocatable(&kubelet, 1).await;
     gateway.boards[0].take_events();
@@ -143,7 +143,7 @@ async fn a_board_that_was_let_go_while_no_agent_ran_is_reset_by_the_next_one() {
     assert_eq!(gateway.boards[0].take_events(), [], "the hand-over outlives the agent");
     deploy(&gateway.boards[0]);
     gateway.boards[0].take_events();
-    agent.crash().await;
+    agent.kill().await;
     kubelet.delete("a-uid").await;
     let _agent = gateway.agent();
     gateway.happens(0, &[Reset]).await;
@@ -160,7 +160,7 @@ async fn an_agent_that_dies_while_it_cleans_leaves_the_cleaning_to_the_next_one(
     gateway.boards[0].inject(BoardFault::Hangs);
     delete(&kubelet, "a").await;
     agent.until_withheld(&gateway.boards[0], "hand-over: being cleaned").await;
-    agent.crash().await;
+    agent.kill().await;
     gateway.boards[0].inject(BoardFault::None);
     let _agent = gateway.agent();
     gateway.happens(0, &[Reset]).await;
@@ -174,7 +174,7 @@ async fn after_a_reboot_the_past_of_a_board_is_not_known() {
     admit(&kubelet, "a", BOARDS).await;
     start(&kubelet, "a").await.expect("started");
     gateway.boards[0].take_events();
-    agent.crash().await;
+    agent.kill().await;
     gateway.reboot();
     let _agent = gateway.agent();
     gateway.allocatable(&kubelet, 1).await;

@@ -75,6 +75,29 @@ async fn what_was_begun_when_the_agent_was_killed_is_begun_anew_or_released() {
 }
 
 #[tokio::test]
+async fn a_document_that_somebody_removed_is_written_again_and_that_of_a_released_claim_is_not() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "c", &[A]);
+    world.claim(&agent, "d", &[Gets { request: "a", gpu: 1 }]);
+    kubelet.prepare("c").await.expect("prepared");
+    kubelet.prepare("d").await.expect("prepared");
+    let [of_c, of_d] = ["c", "d"].map(|uid| world.document(uid).expect("there"));
+    // In one step, since the agent writes to the folder.
+    let lose = |away: &str| {
+        fs::rename(&world.config.cdi_dir, world.config.cdi_dir.with_extension(away))
+            .expect("moved");
+    };
+    lose("once");
+    world.documented("c", &of_c).await;
+    kubelet.unprepare("c").await.expect("released");
+    lose("twice");
+    world.documented("d", &of_d).await;
+    assert_eq!(world.document("c"), None);
+    agent.stop().await;
+}
+
+#[tokio::test]
 async fn a_corrupt_record_is_set_aside_and_the_kubelets_stands_in() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;

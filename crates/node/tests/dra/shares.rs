@@ -278,13 +278,11 @@ async fn who_asks_for_no_amount_has_the_whole_gpu_and_no_daemon() {
 #[tokio::test]
 async fn shares_and_their_daemon_outlive_the_agent() {
     let shares = Shares::new(MPS);
-    let (mut agent, mut kubelet) = shares.serving().await;
+    let (agent, mut kubelet) = shares.serving().await;
     let first = shares.schedule("first", &memory("20Gi")).expect("free");
     let edits = shares.start(&mut kubelet, &first).await;
     let daemon = shares.daemon().expect("it runs");
-    // As SIGKILL ends it: nothing of it gets another word.
-    agent.task.shutdown().await;
-    drop(agent);
+    agent.kill().await;
     let (agent, mut kubelet) = shares.serving().await;
     assert_eq!(shares.start(&mut kubelet, &first).await, edits);
     let second = shares.schedule("second", &memory("40Gi")).expect("free");

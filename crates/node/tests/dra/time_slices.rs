@@ -57,14 +57,12 @@ fn replace(program: &Path, text: &str) {
 #[tokio::test]
 async fn an_interval_is_set_for_a_claim_and_set_back_by_an_agent_that_finds_it() {
     let world = World::new();
-    let (mut agent, mut kubelet) = world.serving().await;
+    let (agent, mut kubelet) = world.serving().await;
     put(&world, &agent, ("c", &nvidias("Long")));
     put(&world, &agent, ("d", &ours("Short")));
     kubelet.prepare("c").await.expect("prepared");
     assert_eq!(set(&world).as_deref(), Some("3"));
-    // As SIGKILL ends it: nothing of it gets another word.
-    agent.task.shutdown().await;
-    drop(agent);
+    agent.kill().await;
     let (agent, mut kubelet) = world.serving().await;
     kubelet.unprepare("c").await.expect("released");
     assert_eq!(set(&world).as_deref(), Some("0"));

@@ -120,6 +120,16 @@ impl World {
         Some(serde_json::from_slice(&text).expect("JSON"))
     }
 
+    /// Waits until a claim's CDI document says that.
+    pub(crate) async fn documented(&self, uid: &str, document: &Value) {
+        let written = async {
+            while self.document(uid).as_ref() != Some(document) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(LIMIT, written).await.expect("it is written in time");
+    }
+
     /// Puts a claim that has its name as its UID.
     pub(crate) fn claim(&self, agent: &Running, name: &str, gets: &[Gets<'_>]) -> Value {
         let state = agent.state.borrow().clone();

@@ -116,9 +116,9 @@ fn told(script: &[&[&'static str]]) -> Vec<String> {
     for _ in script {
         watched = watched.looked();
         let devices = watched.snapshot().devices;
-        let name = |device: &Device| match device.health.has_vanished() {
-            true => format!("{} vanished", device.id),
-            false => device.id.to_string(),
+        let name = |device: &Device| {
+            let gone = if device.health.has_vanished() { " vanished" } else { "" };
+            format!("{}{gone}", device.id)
         };
         let known: Vec<_> = devices.iter().map(name).collect();
         let again = if watched.is_unsure() { ", and looks again" } else { "" };

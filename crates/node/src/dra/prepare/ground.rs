@@ -54,6 +54,8 @@ pub(in crate::dra) struct Ground {
     /// Where MPS daemons are, and how they fare.
     pub(in crate::dra) mps: MpsPlaces,
     pub(in crate::dra) daemons: watch::Receiver<Arc<MpsStates>>,
+    /// How often is looked at what others may have changed.
+    pub(in crate::dra) look_interval: Duration,
 }
 
 /// Why a claim could not be read.
@@ -133,7 +135,7 @@ impl Ground {
             // Numbers of nodes change while the inventory is on its way: the kernel has the last word.
             self.roots.host.proves(node).map_err(|why| format!("{device}: {why}"))?;
         }
-        self.documents.write(entry)
+        self.documents.write(entry).map(drop)
     }
 
     /// Whether a claim has still the devices that it has by the record. Where the API server does not say so

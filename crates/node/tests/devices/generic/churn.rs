@@ -44,8 +44,8 @@ fn a_device_that_comes_and_goes_under_the_walk_costs_no_other_and_has_no_nodes_b
     let [steady, restless] = ["stick-FT4X9", "stick-FT4X8"].map(|id| nodes(device(&whole, id)));
     let (mut there, mut away, begun) = (0, 0, Instant::now());
     thread::scope(|scope| {
-        let (stop, stopped) = mpsc::channel::<()>();
-        scope.spawn(|| come_and_go(&world, stopped));
+        let ((stop, stopped), world) = (mpsc::channel::<()>(), &world);
+        scope.spawn(move || come_and_go(world, &stopped));
         while begun.elapsed() < WALKED {
             let found = walk();
             assert_eq!(nodes(device(&found, "stick-FT4X9")), steady);
@@ -66,7 +66,7 @@ fn a_device_that_comes_and_goes_under_the_walk_costs_no_other_and_has_no_nodes_b
 }
 
 /// Until the other side of the channel is dropped.
-fn come_and_go(world: &World, stopped: mpsc::Receiver<()>) {
+fn come_and_go(world: &World, stopped: &mpsc::Receiver<()>) {
     while stopped.try_recv() == Err(TryRecvError::Empty) {
         world.happen("unplug:other");
         world.happen("plug:other");

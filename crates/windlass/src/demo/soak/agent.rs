@@ -37,8 +37,13 @@ const LOG_TAIL: usize = 12;
 /// How long the kernel may take with a process that is being killed.
 const WAY_OUT: Duration = Duration::from_millis(200);
 
-/// Times that are seconds or minutes on a real node.
-const CONFIG: &str = "health: {quietPeriod: 1s, probeInterval: 500ms, callDeadline: 1s}\n";
+/// Times that are seconds or minutes on a real node, and network adapters besides GPUs.
+const CONFIG: &str = "\
+health: {quietPeriod: 1s, probeInterval: 500ms, callDeadline: 1s}
+resources:
+- {name: nvidia.com/gpu, devices: {kind: gpu}}
+- {name: rdma/hca, devices: {kind: nic}, sharing: {method: shared, replicas: 4}}
+";
 
 /// Devices are offered through both of the kubelet's ways.
 const CLAIMS: &str = "dra: {offer: beside}\n";

@@ -114,6 +114,12 @@ fn claims(node: &NodeStatus) -> impl Iterator<Item = &ClaimStatus> {
     node.claims.values().filter(|claim| claim.pods.iter().any(|uid| node.pods.contains_key(uid)))
 }
 
+/// What containers of pods with claims are given, by the qualified names of CDI.
+pub(super) fn given(node: &NodeStatus) -> impl Iterator<Item = &String> {
+    let devices = claims(node).flat_map(|claim| claim.devices.values().flatten());
+    devices.flat_map(|device| &device.cdi_devices)
+}
+
 fn prepared(claim: &ClaimStatus) -> BTreeSet<String> {
     claim.devices.values().flatten().map(|device| device.name.clone()).collect()
 }

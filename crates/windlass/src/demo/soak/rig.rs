@@ -1,7 +1,7 @@
 //! What a soak runs on: a machine, an embedded kubelet, the agent's process, and what is the case.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -37,8 +37,13 @@ pub(super) struct Rig {
     /// Where claims come from, if any do.
     pub(super) cluster: Option<Cluster>,
     truth: watch::Sender<Truth>,
+    /// What was listed besides whole GPUs at the start.
+    others: Option<Listed>,
     folder: TempDir,
 }
+
+/// Devices by resource, and whether each is healthy.
+type Listed = BTreeMap<String, BTreeMap<String, bool>>;
 
 /// A whole GPU of the machine.
 #[derive(Clone, Debug)]
@@ -79,7 +84,13 @@ impl Rig {
         }
         let agent = Agent::start(path, &machine, cluster.as_ref()).await?;
         let truth = Truth { agent_runs_since: Some(Instant::now()), ..Truth::default() };
-        Ok(Self { machine, kubelet, agent, cluster, truth: watch::Sender::new(truth), folder })
+        let truth = watch::Sender::new(truth);
+        Ok(Self { machine, kubelet, agent, cluster, truth, others: None, folder })
+    }
+
+    /// What is listed besides whole GPUs now is what there is from now on.
+    pub(super) fn remember_others(&mut self) {
+        self.others = Some(others(&self.kubelet.node()));
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -159,12 +170,22 @@ impl Rig {
         let taken = record.devices();
         let is_free = |uuid: &&String| !taken.contains(&published_name(uuid));
         is_as(node, &usable.iter().filter(is_free).cloned().collect())?;
-        self.documents_name(usable)?;
+        self.others_are_as_ever(node)?;
+        self.documents_name(usable, node)?;
         let Some(cluster) = &self.cluster else { return Ok(()) };
         let broken = self.broken().map_err(|error| format!("{error:#}"))?;
         cluster.is_reached(node)?;
         hands::agree(node, &record)?;
         cluster::fits(&cluster.published(), (usable, &broken))
+    }
+
+    /// Nothing is lacking of what there was at the start, and nothing is listed that was not there.
+    fn others_are_as_ever(&self, node: &NodeStatus) -> Result<(), String> {
+        let (Some(before), now) = (&self.others, others(node)) else { return Ok(()) };
+        if now == *before {
+            return Ok(());
+        }
+        Err(format!("{now:?} are listed besides whole GPUs, and {before:?} at the start"))
     }
 
     /// What claims have, by the driver's record.
@@ -196,9 +217,9 @@ impl Rig {
         Ok(cluster::none_is_broken(&cluster.published(), &self.broken()?))
     }
 
-    /// Waits until a resource is registered since a moment.
+    /// Waits until whole GPUs are registered since a moment.
     pub(super) async fn registered_since(&self, since: u64, limit: Duration) -> Result<(), String> {
-        let is_it = |event: &Event| matches!(event, Event::Registered { .. });
+        let is_it = |event: &Event| matches!(event, Event::Registered { resource, .. } if resource == RESOURCE);
         let registered = self.kubelet.calls().wait_for_one(since, is_it, limit).await;
         registered.map(drop).ok_or_else(|| "nobody registers".to_owned())
     }
@@ -214,8 +235,10 @@ impl Rig {
         Ok(broken.map(|found| found.gpu.uuid).collect())
     }
 
-    fn documents_name(&self, usable: &BTreeSet<String>) -> Result<(), String> {
-        let names: Vec<_> = usable.iter().map(|uuid| format!("{CDI_KIND}={uuid}")).collect();
+    /// Each container could be started, or started again.
+    fn documents_name(&self, usable: &BTreeSet<String>, node: &NodeStatus) -> Result<(), String> {
+        let usable = usable.iter().map(|uuid| format!("{CDI_KIND}={uuid}"));
+        let names: Vec<_> = usable.chain(hands::given(node).cloned()).collect();
         let resolved = runtime::resolve(&cdi_dir(self.dir()), &names);
         resolved.map(|_| ()).map_err(|error| format!("{error:#}"))
     }
@@ -258,6 +281,16 @@ async fn watch_over(
     }
 }
 
+/// What the kubelet was told of besides whole GPUs.
+fn others(node: &NodeStatus) -> Listed {
+    let health = |resource: &ResourceStatus| {
+        let devices = resource.devices.values();
+        devices.map(|device| (device.id.clone(), device.is_healthy())).collect()
+    };
+    let others = node.resources.iter().filter(|(name, _)| *name != RESOURCE);
+    others.map(|(name, resource)| (name.clone(), health(resource))).collect()
+}
+
 /// Whether the kubelet's picture is that of a machine with these usable GPUs, whose plugin can be called.
 fn is_as(node: &NodeStatus, usable: &BTreeSet<String>) -> Result<(), String> {
     match (&node.kubelet, node.registrations.get(RESOURCE)) {
@@ -265,15 +298,17 @@ fn is_as(node: &NodeStatus, usable: &BTreeSet<String>) -> Result<(), String> {
             if endpoint.exists() => {}
         (kubelet, other) => return Err(format!("kubelet {kubelet:?}, registration {other:?}")),
     }
-    let is_healthy = |resource: &ResourceStatus| {
-        let healthy = resource.devices.values().filter(|device| device.is_healthy());
-        healthy.map(|device| device.id.clone()).collect::<BTreeSet<_>>()
-    };
-    let healthy = node.resources.get(RESOURCE).map(is_healthy).unwrap_or_default();
-    if healthy == *usable {
+    let resource = node.resources.get(RESOURCE).cloned().unwrap_or_default();
+    let healthy = resource.devices.values().filter(|device| device.is_healthy());
+    let healthy: BTreeSet<_> = healthy.map(|device| device.id.clone()).collect();
+    // A plugin that has just registered is yet to tell its list: that of the one before gives nobody anything.
+    if healthy == *usable && resource.allocatable == usable.len() {
         return Ok(());
     }
     let lacking: Vec<_> = usable.difference(&healthy).collect();
     let too_many: Vec<_> = healthy.difference(usable).collect();
-    Err(format!("usable and not offered: {lacking:?}; offered and not usable: {too_many:?}"))
+    let count = resource.allocatable;
+    Err(format!(
+        "usable and not offered: {lacking:?}; offered and not usable: {too_many:?}; allocatable: {count}"
+    ))
 }

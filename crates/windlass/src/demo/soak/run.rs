@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Result;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use windlass_conformance::process::Usage;
 use windlass_machine::Fault;
 
@@ -44,6 +44,9 @@ pub(super) struct Run {
 
 /// How long the agent may take until it offers everything for the first time.
 const START_LIMIT: Duration = Duration::from_secs(15);
+
+/// How long after whole GPUs all else is offered, at most.
+const START_PAUSE: Duration = Duration::from_secs(1);
 
 /// How many of the last steps are told when an invariant is broken.
 const KEPT_STEPS: usize = 20;
@@ -103,6 +106,9 @@ impl Run {
         let settled = self.rig.settled(START_LIMIT).await;
         let blow = "the start";
         settled.map_err(|left| Broken::NotBack { blow, after: START_LIMIT, left })?;
+        // Resources are registered one after the other.
+        sleep(START_PAUSE).await;
+        self.rig.remember_others();
         self.start = self.rig.agent.usage();
         self.tally.at_start = self.start.into();
         self.tally.measure(self.start);

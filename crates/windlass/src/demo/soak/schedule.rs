@@ -80,6 +80,8 @@ pub(super) enum Blow {
     XidStorm { which: usize, events: usize },
     /// A GPU vanishes, so that others have other indices, and comes back with another minor number.
     GpuRenumbered { which: usize },
+    /// A network adapter is pulled out and put in so many times, under the agent's looks at sysfs.
+    NicFlaps { which: usize, times: usize },
     /// The API server does something to the agent, while pods come.
     Server { what: Mischief, gpus: usize },
 }
@@ -121,8 +123,11 @@ const MOST_GPUS: usize = 3;
 /// How many events the driver tells in a storm.
 const STORM: usize = 10_000;
 
+/// How often an adapter comes and goes at most.
+const MOST_FLAPS: usize = 40;
+
 /// Each blow has so many chances of these; one that takes ten seconds to recover from has one.
-const BLOWS: usize = 43;
+const BLOWS: usize = 45;
 
 /// Where there are claims, so many more are about them.
 const CLAIM_BLOWS: usize = 20;
@@ -183,7 +188,8 @@ impl Schedule {
             39 => Blow::XidStorm { which, events: STORM },
             40 => Blow::GpuRenumbered { which },
             41..43 => Blow::DriverCrashes { which },
-            43..47 => Blow::AgentKilledAtPrepare { gpus: self.gpus(), after: self.a_moment() },
+            43..45 => Blow::NicFlaps { which, times: 1 + self.chance.below(MOST_FLAPS) },
+            45..49 => Blow::AgentKilledAtPrepare { gpus: self.gpus(), after: self.a_moment() },
             _ => Blow::Server {
                 what: Mischief::ALL[self.chance.below(Mischief::ALL.len())],
                 gpus: self.gpus(),
@@ -274,6 +280,7 @@ impl Blow {
             Self::GpuSlow { .. } => "GPU slow",
             Self::XidStorm { .. } => "XID storm",
             Self::GpuRenumbered { .. } => "GPU renumbered",
+            Self::NicFlaps { .. } => "NIC comes and goes",
             Self::Server { what, .. } => what.kind(),
         }
     }
@@ -307,7 +314,7 @@ mod tests {
     fn every_kind_of_blow_comes_in_a_few_thousand_steps() {
         let kinds = |ways| kinds(Schedule::new(1, ways).take(5_000));
         let (plugin, both) = (kinds(Ways::DevicePlugin), kinds(Ways::Both));
-        assert_eq!((plugin.len(), both.len()), (25, 40), "{both:?}");
+        assert_eq!((plugin.len(), both.len()), (26, 41), "{both:?}");
         assert!(both.is_superset(&plugin));
     }
 }

@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 use windlass_kubelet_sim::{Kubelet, Misbehaviour, NodeStatus, Registration, RegistrationFault};
-use windlass_machine::{Fault, state::Gpu};
+use windlass_machine::{Fault, Happening, state::Gpu};
 
 use super::{
     agent::{cdi_dir, state_dir},
@@ -31,6 +31,9 @@ pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(45);
 
 /// How long what is away stays so.
 const ABSENCE: Duration = Duration::from_millis(500);
+
+/// How long an adapter that comes and goes is there, and is not.
+const FLAP: Duration = Duration::from_millis(10);
 
 /// More changes than inotify keeps notices of (`fs.inotify.max_queued_events` is 16,384 by default): each file
 /// makes three, and two of them are told of.
@@ -99,6 +102,7 @@ impl Run {
             Blow::GpuSlow { which, by } => return self.slow_gpu(which, by).await,
             Blow::XidStorm { which, events } => return self.storm(which, events).await,
             Blow::GpuRenumbered { which } => return self.renumber(which).await,
+            Blow::NicFlaps { which, times } => return self.flap(which, times).await,
             Blow::Server { what, gpus } => return self.mischief(what, gpus).await,
         }
         Ok(Some(Instant::now()))
@@ -361,6 +365,20 @@ impl Run {
         Ok(Some(Instant::now()))
     }
 
+    /// An adapter comes and goes while the agent walks sysfs, so that it sees half of it.
+    async fn flap(&self, which: usize, times: usize) -> Result<Option<Instant>> {
+        let nics = self.rig.machine.model()?.nics;
+        let Some(nic) = one_of(nics, which) else { return Ok(None) };
+        let name = nic.path.address().to_string();
+        for _ in 0..times {
+            for what in [Happening::Unplug, Happening::Plug] {
+                self.rig.machine.inject(&Fault::ToDevice { name: name.clone(), what })?;
+                sleep(FLAP).await;
+            }
+        }
+        Ok(Some(Instant::now()))
+    }
+
     /// Two faults at once that the agent does not survive as it should are kept apart: the gaps of
     /// docs/reliability.md.
     fn is_any_broken(&self) -> Result<bool> {
@@ -373,7 +391,7 @@ impl Run {
     }
 }
 
-fn one_of(mut all: Vec<Found>, which: usize) -> Option<Found> {
+fn one_of<T>(mut all: Vec<T>, which: usize) -> Option<T> {
     (!all.is_empty()).then(|| all.swap_remove(which % all.len()))
 }
 
