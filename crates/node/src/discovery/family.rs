@@ -12,7 +12,7 @@
 //!
 //! A device is missed only when two looks in a row have not found it, the second soon after the first: a
 //! file of a device that is being reset may be unreadable for a moment. One look is enough where another
-//! device was found in its place: both would be handed out in between.
+//! device was found in its place: who has it would get the other.
 //!
 //! A newcomer is believed by the same measure. Of a device that comes or goes under a look only half is
 //! seen, and what is not seen may be its name: it would be found as another, which never was. What a
@@ -28,7 +28,7 @@ use jiff::Timestamp;
 use tokio::{
     sync::{Notify, watch},
     task::{JoinHandle, spawn_blocking},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
@@ -86,7 +86,11 @@ pub(super) struct Watched<F> {
     states: BTreeMap<SourceName, SourceState>,
     known: BTreeMap<DeviceId, Known>,
     /// What the last look found and none before it.
-    newcomers: BTreeSet<DeviceId>,
+    newcomers: BTreeMap<DeviceId, Device>,
+    /// Whether the last look missed a device that may be there yet, or found one that may be none.
+    is_unsure: bool,
+    /// Whether it came soon after the one before.
+    looked_again: bool,
 }
 
 /// A device that was seen.
@@ -123,7 +127,8 @@ const REST: Duration = Duration::from_millis(500);
 impl<F: Family> Watched<F> {
     pub(super) fn new(family: F, host: Host, clock: Clock) -> Self {
         let (health, states, known, newcomers) = Default::default();
-        Self { family, host, clock, health, states, known, newcomers }
+        let (is_unsure, looked_again) = (false, false);
+        Self { family, host, clock, health, states, known, newcomers, is_unsure, looked_again }
     }
 
     /// Looks at once, when there is news of the host or of the policy, and at the probe interval, until
@@ -141,11 +146,12 @@ impl<F: Family> Watched<F> {
                 looked = waited_for(looking, deadline, &to) => looked,
             };
             to.publish(self.snapshot());
-            let pause = if self.is_unsure() { LOOK_AGAIN } else { self.health.probe_interval };
+            let again = self.look_again();
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = wakes.next_look(pause) => {}
-                () = notified(news.as_deref()) => {}
+                () = sleep(again.unwrap_or_default()), if again.is_some() => {}
+                () = wakes.next_look(self.health.probe_interval), if again.is_none() => {}
+                () = notified(news.as_deref()), if again.is_none() => {}
             }
         }
     }
@@ -156,39 +162,55 @@ impl<F: Family> Watched<F> {
         self.family.adopt(&policy);
     }
 
-    /// Whether a device was missed that may be there yet, or found that may be none.
-    fn is_unsure(&self) -> bool {
-        let is_missed = |known: &Known| (1..MISSES).contains(&known.missed);
-        !self.newcomers.is_empty() || self.known.values().any(is_missed)
+    /// How soon the next look is, whatever else there is news of: what a look is not sure of needs a second one,
+    /// and not at once. A host that always has something to be unsure of is not looked at more often than any.
+    fn look_again(&mut self) -> Option<Duration> {
+        let pause = if self.looked_again { REST } else { LOOK_AGAIN };
+        self.looked_again = self.is_unsure;
+        self.looked_again.then_some(pause)
     }
 
     /// One look, taken in.
     fn looked(mut self) -> Self {
         let Look { states, found, unanswered } = self.family.look(&self.host);
-        let earlier = std::mem::replace(&mut self.states, states);
         let before = std::mem::take(&mut self.newcomers);
-        let mut seen = BTreeSet::new();
-        for (device, observation) in found {
-            let was_found = self.known.contains_key(&device.id) || before.contains(&device.id);
-            if !was_found && earlier.contains_key(&device.source) {
-                self.newcomers.insert(device.id);
-                continue;
-            }
-            // Of two that go by one id the first has it; a family tells its devices apart.
-            if seen.insert(device.id.clone()) {
-                self.see(device, &observation);
-            }
-        }
-        let of_unanswered = |known: &&Known| unanswered.contains(&known.device.source);
-        let unknown =
-            self.known.values().filter(of_unanswered).map(|known| known.device.id.clone());
-        seen.extend(unknown.collect::<Vec<_>>());
+        let mut seen = self.meet(found, &before);
+        self.states = states;
+        let of_unanswered = |device: &Device| unanswered.contains(&device.source);
+        let devices = self.known.values().map(|known| &known.device);
+        seen.extend(devices.filter(|device| of_unanswered(device)).map(|device| device.id.clone()));
         let replaced = self.replaced(&seen);
         self.miss(&seen, &replaced);
+        let is_missed =
+            |known: &Known| (1..MISSES).contains(&known.missed) && !of_unanswered(&known.device);
+        self.is_unsure = !self.newcomers.is_empty() || self.known.values().any(is_missed);
+        self.newcomers.extend(before.into_iter().filter(|(_, device)| of_unanswered(device)));
         // What a source that is there no longer has found is nobody's.
         let states = &self.states;
         self.known.retain(|_, known| states.contains_key(&known.device.source));
         self
+    }
+
+    /// Takes in what a look found, and gives all of it; what none has found before it is a newcomer.
+    fn meet(
+        &mut self,
+        found: Vec<(Device, Observation)>,
+        before: &BTreeMap<DeviceId, Device>,
+    ) -> BTreeSet<DeviceId> {
+        let mut seen = BTreeSet::new();
+        for (device, observation) in found {
+            // Of two that go by one id the first has it; a family tells its devices apart.
+            if !seen.insert(device.id.clone()) {
+                continue;
+            }
+            let was_found = self.known.contains_key(&device.id) || before.contains_key(&device.id);
+            if was_found || !self.states.contains_key(&device.source) {
+                self.see(device, &observation);
+            } else {
+                self.newcomers.insert(device.id.clone(), device);
+            }
+        }
+        seen
     }
 
     fn see(&mut self, device: Device, observation: &Observation) {
@@ -204,8 +226,9 @@ impl<F: Family> Watched<F> {
     /// The devices that are certainly gone: a device that is there has one of their nodes, or they were
     /// parts of one that is there and no longer has them.
     fn replaced(&self, seen: &BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
-        let there = self.known.iter().filter(|(id, _)| seen.contains(*id));
-        let nodes = there.flat_map(|(_, known)| known.device.own_nodes());
+        let there = self.known.values().map(|known| &known.device);
+        let there = there.filter(|device| seen.contains(&device.id)).chain(self.newcomers.values());
+        let nodes = there.flat_map(Device::own_nodes);
         let taken: BTreeSet<_> = nodes.map(|node| &node.path).collect();
         let is_replaced = |device: &Device| {
             device.parent.as_ref().is_some_and(|whole| seen.contains(whole))

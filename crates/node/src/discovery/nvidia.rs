@@ -224,7 +224,8 @@ impl Nvidia {
     async fn connect(&mut self) -> Result<Connection, ConnectError> {
         if self.attempt.is_empty() {
             let (library, roots) = (self.library.clone(), self.roots.clone());
-            self.attempt.spawn_blocking(move || load(library, &roots));
+            let event_wait = self.policy.current().event_wait;
+            self.attempt.spawn_blocking(move || load(library, &roots, event_wait));
         }
         let deadline = self.policy.current().call_deadline;
         match timeout(deadline, self.attempt.join_next()).await {
@@ -360,7 +361,11 @@ impl ConnectError {
 }
 
 /// Loads the library that was named, or the one that is found. Blocks, perhaps for ever.
-fn load(library: Option<PathBuf>, roots: &Roots) -> Result<Driver, ConnectError> {
+fn load(
+    library: Option<PathBuf>,
+    roots: &Roots,
+    event_wait: Duration,
+) -> Result<Driver, ConnectError> {
     let host = &roots.host;
     let found = roots.nvml_library(library);
     let library = found.ok_or_else(|| ConnectError::NoLibrary { searched: searched(roots) })?;
@@ -368,7 +373,7 @@ fn load(library: Option<PathBuf>, roots: &Roots) -> Result<Driver, ConnectError>
     let fingerprint = host.nvidia_fingerprint();
     let nvml = Nvml::load(&library)?;
     let facts = DriverFacts::read(&nvml)?;
-    let listening = listen(&nvml)?;
+    let listening = listen(&nvml, event_wait)?;
     tracing::debug!(library = %library.display(), "NVML loaded");
     Ok(Driver { nvml, facts, listening, fingerprint })
 }
@@ -380,9 +385,9 @@ fn searched(roots: &Roots) -> String {
 }
 
 /// Makes a set for events and a thread that waits for them. Blocks.
-fn listen(nvml: &Nvml) -> Result<Listening, ConnectError> {
+fn listen(nvml: &Nvml, event_wait: Duration) -> Result<Listening, ConnectError> {
     let set = Arc::new(nvml.event_set()?);
-    Ok(Listening { watch: EventWatch::start(set.clone())?, set })
+    Ok(Listening { watch: EventWatch::start(set.clone(), event_wait)?, set })
 }
 
 fn describe_driver(driver: &DriverFacts) -> String {

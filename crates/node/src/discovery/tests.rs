@@ -104,7 +104,10 @@ async fn a_shorter_quiet_period_ends_the_wait_that_runs() {
 #[tokio::test]
 async fn a_gpu_that_was_lost_is_back_without_the_end_of_a_long_wait_for_events() {
     let (folder, machine) = machine();
-    machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");
+    let slow = Fault::Slow { gpu: 0, millis: 700 };
+    for fault in [slow, Fault::Lost { gpu: 0 }] {
+        machine.inject(&fault).expect("injected");
+    }
     let mut config = config(&folder, &machine);
     config.policy.health = HealthPolicy {
         quiet_period: Duration::from_millis(100),
@@ -112,8 +115,11 @@ async fn a_gpu_that_was_lost_is_back_without_the_end_of_a_long_wait_for_events()
         ..config.policy.health
     };
     let mut nvidia = Running::start(&config);
-    until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
-    machine.inject(&Fault::Recover { gpu: 0 }).expect("injected");
-    until(&mut nvidia.snapshots, HealthState::Healthy).await;
+    for _ in 0..2 {
+        until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
+        machine.inject(&Fault::Recover { gpu: 0 }).expect("injected");
+        until(&mut nvidia.snapshots, HealthState::Healthy).await;
+        machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");
+    }
     nvidia.end().await;
 }

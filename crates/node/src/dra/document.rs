@@ -54,7 +54,7 @@ impl ClaimDocuments {
         written.map_err(|error| format!("cannot write CDI document {}: {error}", path.display()))
     }
 
-    /// Writes the documents that are not as they should be; gives why one could not be. Blocks.
+    /// Writes the documents that are not as they should be; gives why some could not be. Blocks.
     pub(crate) fn restore(&self, entries: &[Entry]) -> Vec<String> {
         let mut failed = Vec::new();
         for entry in entries {

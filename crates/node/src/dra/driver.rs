@@ -114,7 +114,6 @@ impl Driver {
             metrics,
             mps: MpsPlaces::new(config),
             daemons,
-            look_interval: config.session.look_interval,
         };
         let places = Places::new(&config.kubelet_dir, &config.dra_driver);
         let standing = watch::Sender::default();
@@ -150,7 +149,8 @@ impl Driver {
         let serving = self.serving(desk, newest.subscribe()).run(stop.clone());
         let telling = self.telling(newest.subscribe(), stop);
         let leftovers = leftovers::keep(self.ground.clone(), newest.subscribe());
-        let preparer = Preparer::new(self.ground, requests, records, (newest, receiver));
+        let asked = (requests, self.limits.look_interval);
+        let preparer = Preparer::new(self.ground, asked, records, (newest, receiver));
         tokio::select! {
             _ = async { tokio::join!(writing, preparer.run(), serving, telling) } => {}
             () = leftovers => {}

@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
-    time::{Duration, interval},
+    time::{Duration, MissedTickBehavior, interval},
 };
 
 pub(super) use self::ground::Ground;
@@ -61,6 +61,8 @@ pub(super) struct Preparer {
     newest: watch::Sender<Versioned<Records>>,
     written: watch::Receiver<Written>,
     tasks: JoinSet<Event>,
+    /// How often is looked whether documents are there.
+    look_interval: Duration,
     /// Why documents could not be written again when that was last tried.
     unwritten: Vec<String>,
 }
@@ -81,6 +83,8 @@ enum Event {
     Removed(String, Result<(), String>),
     /// The record has forgotten it.
     Forgotten(String, Result<(), String>),
+    /// The documents of these claims are there, but for those that cannot be written.
+    Restored(Vec<String>, Vec<String>),
     /// Nobody has these claims any more.
     Stale(Vec<Suspect>),
 }
@@ -101,13 +105,14 @@ impl Preparer {
     /// Takes up what an earlier agent left, in the ledger too.
     pub(super) fn new(
         ground: Ground,
-        requests: mpsc::Receiver<Request>,
+        (requests, look_interval): (mpsc::Receiver<Request>, Duration),
         records: Records,
         (newest, written): (watch::Sender<Versioned<Records>>, watch::Receiver<Written>),
     ) -> Self {
         let slots = records.into_iter().map(|(uid, entry)| (uid, Slot::of(entry))).collect();
         let (tasks, unwritten) = (JoinSet::new(), Vec::new());
-        let preparer = Self { ground, requests, slots, newest, written, tasks, unwritten };
+        let preparer =
+            Self { ground, requests, slots, newest, written, tasks, look_interval, unwritten };
         preparer.ground.metrics.holds(&preparer.records());
         for entry in preparer.slots.values().filter_map(|slot| slot.entry.as_ref()) {
             preparer.take_again(entry);
@@ -117,7 +122,8 @@ impl Preparer {
 
     /// Prepares and releases until nobody may ask any more.
     pub(super) async fn run(mut self) {
-        let (mut collect, mut look) = (interval(COLLECT), interval(self.ground.look_interval));
+        let (mut collect, mut look) = (interval(COLLECT), interval(self.look_interval));
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut state = self.ground.state.clone();
         loop {
             let is_vague = self.slots.values().any(Slot::is_vague);
@@ -131,7 +137,7 @@ impl Preparer {
                 }
                 Ok(()) = state.changed(), if is_vague => self.find_devices(),
                 _ = collect.tick() => self.collect(),
-                _ = look.tick() => self.restore_documents().await,
+                _ = look.tick() => self.restore_documents(),
             }
         }
     }
@@ -182,6 +188,7 @@ impl Preparer {
                 self.keep(&uid, why);
             }
             Event::Forgotten(uid, Ok(())) => self.let_go(&uid),
+            Event::Restored(uids, failed) => self.restored(uids, failed),
             Event::Stale(claims) => self.release_stale(claims),
         }
     }

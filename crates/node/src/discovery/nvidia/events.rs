@@ -1,8 +1,8 @@
 //! The thread that waits for the driver's events.
 //!
 //! NVML offers no way to interrupt a wait, so the thread notices its end up to one wait late. Waits are
-//! short until told otherwise: as long as NVML may have to be initialised anew, nothing may keep it.
-//! The thread is not waited for when the agent stops: it holds nothing but the library.
+//! short until every GPU was seen, and while one is lost: NVML is then about to be initialised anew. The
+//! thread is not waited for when the agent stops: it holds nothing but the library.
 
 use std::{
     sync::{
@@ -20,7 +20,9 @@ pub(super) struct EventWatch {
     received: mpsc::Receiver<Result<Event, NvmlError>>,
     /// How long waits are to be from now on; closed, it ends the thread.
     orders: Sender<Duration>,
+    /// How long they are, as far as it was told, and when nothing calls for an end.
     wait: Duration,
+    long_wait: Duration,
 }
 
 /// Events in flight between the thread and the source. A storm beyond it waits in the driver.
@@ -32,27 +34,28 @@ const SHORT_WAIT: Duration = Duration::from_millis(500);
 // === impl EventWatch ===
 
 impl EventWatch {
-    /// Starts the thread, with short waits.
-    pub(super) fn start(events: Arc<EventSet>) -> std::io::Result<Self> {
+    /// Starts the thread, with short waits; none is longer than `long_wait`.
+    pub(super) fn start(events: Arc<EventSet>, long_wait: Duration) -> std::io::Result<Self> {
         let (send, received) = mpsc::channel(IN_FLIGHT);
         let (orders, ordered) = channel();
+        let wait = SHORT_WAIT.min(long_wait);
         std::thread::Builder::new().name("nvml-events".to_owned()).spawn(move || {
-            watch(&events, &send, &ordered);
+            watch(&events, wait, &send, &ordered);
             drop(events);
             // Closes the channel, which tells that the library is let go of.
             drop(send);
         })?;
-        Ok(Self { received, orders, wait: SHORT_WAIT })
+        Ok(Self { received, orders, wait, long_wait })
     }
 
-    /// Nothing calls for an end: each wait after this one lasts that long.
-    pub(super) fn rest(&mut self, wait: Duration) {
-        self.order(wait);
+    /// Nothing calls for an end: waits are long from the next on.
+    pub(super) fn rest(&mut self) {
+        self.order(self.long_wait);
     }
 
     /// The end may come soon: waits are short again.
     pub(super) fn be_ready_to_end(&mut self) {
-        self.order(SHORT_WAIT);
+        self.order(SHORT_WAIT.min(self.long_wait));
     }
 
     fn order(&mut self, wait: Duration) {
@@ -83,10 +86,10 @@ impl EventWatch {
 /// at every wait, and has to be replaced.
 fn watch(
     events: &EventSet,
+    mut wait: Duration,
     send: &mpsc::Sender<Result<Event, NvmlError>>,
     orders: &Receiver<Duration>,
 ) {
-    let mut wait = SHORT_WAIT;
     loop {
         match orders.try_recv() {
             Ok(ordered) => wait = ordered,

@@ -54,8 +54,6 @@ pub(in crate::dra) struct Ground {
     /// Where MPS daemons are, and how they fare.
     pub(in crate::dra) mps: MpsPlaces,
     pub(in crate::dra) daemons: watch::Receiver<Arc<MpsStates>>,
-    /// How often is looked at what others may have changed.
-    pub(in crate::dra) look_interval: Duration,
 }
 
 /// Why a claim could not be read.

@@ -27,6 +27,8 @@ pub(super) enum Work {
     Acting,
     Settling,
     Removing,
+    /// Its document is written again if somebody removed it.
+    Restoring,
     /// With what the record had.
     Forgetting(Entry),
 }

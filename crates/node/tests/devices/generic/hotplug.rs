@@ -182,7 +182,7 @@ async fn a_number_that_the_agent_has_not_seen_change_is_refused_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_dropped_into_a_folder_is_a_device_at_once() {
+async fn a_file_that_is_dropped_into_a_folder_is_a_device_before_the_next_regular_look() {
     let config = r#"
 sources:
 - {name: board, resource: zj.com/darwin3, find: {files: /etc/darwin3}, give: {env: {Darwin3: "{name}"}}}

@@ -40,9 +40,8 @@ const WAY_OUT: Duration = Duration::from_millis(200);
 /// Times that are seconds or minutes on a real node, and network adapters besides GPUs.
 const CONFIG: &str = "\
 health: {quietPeriod: 1s, probeInterval: 500ms, callDeadline: 1s}
-resources:
-- {name: nvidia.com/gpu, devices: {kind: gpu}}
-- {name: rdma/hca, devices: {kind: nic}, sharing: {method: shared, replicas: 4}}
+resources: [{name: rdma/hca, devices: {kind: nic}, sharing: {method: shared, replicas: 4}}]
+unmatched: default
 ";
 
 /// Devices are offered through both of the kubelet's ways.

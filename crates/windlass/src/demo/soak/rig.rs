@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Error, Result};
+use anyhow::{Context as _, Error, Result, anyhow};
 use tempfile::TempDir;
 use tokio::{
     sync::watch,
@@ -57,6 +57,9 @@ pub(super) struct Found {
 /// What whole GPUs are offered as.
 pub(super) const RESOURCE: &str = "nvidia.com/gpu";
 
+/// What network adapters are offered as.
+pub(super) const ADAPTERS: &str = "rdma/hca";
+
 /// What CDI documents call them.
 const CDI_KIND: &str = "windlass.dev/gpu";
 
@@ -88,9 +91,15 @@ impl Rig {
         Ok(Self { machine, kubelet, agent, cluster, truth, others: None, folder })
     }
 
-    /// What is listed besides whole GPUs now is what there is from now on.
-    pub(super) fn remember_others(&mut self) {
-        self.others = Some(others(&self.kubelet.node()));
+    /// What is listed besides whole GPUs is what there is, once it is listed: resources are registered one
+    /// after the other.
+    pub(super) async fn remember_others(&mut self, limit: Duration) -> Result<()> {
+        let nics = self.machine.model()?.nics.len();
+        let are_listed = |node: &NodeStatus| nics == 0 || node.resources.contains_key(ADAPTERS);
+        let listed = self.kubelet.wait_for(are_listed, limit).await;
+        let node = listed.map_err(|_| anyhow!("{ADAPTERS} is not offered within {limit:?}"))?;
+        self.others = Some(others(&node));
+        Ok(())
     }
 
     pub(super) fn dir(&self) -> &Path {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Result;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use windlass_conformance::process::Usage;
 use windlass_machine::Fault;
 
@@ -44,9 +44,6 @@ pub(super) struct Run {
 
 /// How long the agent may take until it offers everything for the first time.
 const START_LIMIT: Duration = Duration::from_secs(15);
-
-/// How long after whole GPUs all else is offered, at most.
-const START_PAUSE: Duration = Duration::from_secs(1);
 
 /// How many of the last steps are told when an invariant is broken.
 const KEPT_STEPS: usize = 20;
@@ -106,9 +103,7 @@ impl Run {
         let settled = self.rig.settled(START_LIMIT).await;
         let blow = "the start";
         settled.map_err(|left| Broken::NotBack { blow, after: START_LIMIT, left })?;
-        // Resources are registered one after the other.
-        sleep(START_PAUSE).await;
-        self.rig.remember_others();
+        self.rig.remember_others(START_LIMIT).await?;
         self.start = self.rig.agent.usage();
         self.tally.at_start = self.start.into();
         self.tally.measure(self.start);

@@ -88,7 +88,7 @@ impl Connection {
             return;
         }
         (self.round.wants_events, self.round.events_made) = (false, now);
-        let nvml = self.nvml.clone();
-        self.answers.spawn_blocking(move || Answer::Events(listen(&nvml)));
+        let (nvml, event_wait) = (self.nvml.clone(), self.policy.event_wait);
+        self.answers.spawn_blocking(move || Answer::Events(listen(&nvml, event_wait)));
     }
 }

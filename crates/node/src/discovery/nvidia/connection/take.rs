@@ -72,9 +72,10 @@ impl Connection {
 
     fn open_slots(&mut self, count: u32, known: &mut Known) {
         self.round.error = None;
-        self.look_for_losses();
         self.slots.resize_with(count as usize, Slot::default);
         self.ask_every_gpu(Instant::now(), known);
+        // Of GPUs that are yet to answer nobody knows that none is lost.
+        self.look_for_losses();
         self.vanish_strangers(known);
     }
 
@@ -179,7 +180,7 @@ impl Connection {
         if lost {
             self.events.be_ready_to_end();
         } else if self.has_seen_every_gpu() {
-            self.events.rest(self.policy.event_wait);
+            self.events.rest();
         }
     }
 
