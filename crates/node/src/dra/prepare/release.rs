@@ -63,8 +63,8 @@ impl Preparer {
 
     /// Looks for claims that nobody has any more.
     pub(super) fn collect(&mut self) {
-        let idle = self.slots.values().filter(|slot| slot.work.is_none());
-        let prepared = idle.filter_map(|slot| Some(slot.entry.as_ref()?.claim.clone()));
+        let settled = self.slots.values().filter(|slot| slot.is_settled());
+        let prepared = settled.filter_map(|slot| Some(slot.entry.as_ref()?.claim.clone()));
         let claims = prepared.chain(self.ground.troubles.refused());
         let known = claims.map(|claim| Suspect { asked: self.asked(&claim.uid), claim });
         let (known, ground): (Vec<_>, _) = (known.collect(), self.ground.clone());

@@ -45,6 +45,11 @@ impl Slot {
         Self { entry: Some(entry.clone()), ..Self::new(entry.claim) }
     }
 
+    /// Whether nothing is done that could change what it has.
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(self.work, None | Some(Work::Restoring))
+    }
+
     /// Whether it is not known which device one of its names means.
     pub(super) fn is_vague(&self) -> bool {
         let is_vague = |entry: &Entry| entry.devices.iter().any(|held| held.device.is_none());
