@@ -12,20 +12,23 @@ use windlass_node::{
     documents::{self, Document},
 };
 
-use crate::has_words;
+use crate::{
+    Verdict::{self, Accepted, Refused},
+    has_words, refused,
+};
 
 /// A configuration in whatever format it is; one that is accepted can be written in ours.
-pub(crate) fn configuration(bytes: &[u8]) {
-    configured("w.yaml", bytes);
+pub(crate) fn configuration(bytes: &[u8]) -> Verdict {
+    configured("w.yaml", bytes)
 }
 
 /// A configuration by its name: rules of udev.
-pub(crate) fn udev_rules(bytes: &[u8]) {
-    configured("60-w.rules", bytes);
+pub(crate) fn udev_rules(bytes: &[u8]) -> Verdict {
+    configured("60-w.rules", bytes)
 }
 
-fn configured(name: &str, bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
+fn configured(name: &str, bytes: &[u8]) -> Verdict {
+    let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
     match config::parse(Path::new(name), text, &PeerFlags::default()) {
         Ok(loaded) => {
             let ours = config::to_yaml(&loaded.config);
@@ -35,21 +38,23 @@ fn configured(name: &str, bytes: &[u8]) {
             for warning in loaded.warnings {
                 has_words(&warning.text);
             }
+            Accepted
         }
-        Err(error) => has_words(&causes(&error)),
+        Err(error) => refused(&causes(&error)),
     }
 }
 
 /// A profile of a simulated machine.
-pub(crate) fn machine_profile(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
-    if let Err(error) = Profile::parse("w.yaml", text) {
-        has_words(&causes(&error));
+pub(crate) fn machine_profile(bytes: &[u8]) -> Verdict {
+    let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
+    match Profile::parse("w.yaml", text) {
+        Ok(_) => Accepted,
+        Err(error) => refused(&causes(&error)),
     }
 }
 
 /// A CDI document; one that is read is judged, and written as it was read.
-pub(crate) fn cdi(bytes: &[u8]) {
+pub(crate) fn cdi(bytes: &[u8]) -> Verdict {
     match serde_json::from_slice::<Spec>(bytes) {
         Ok(document) => {
             for mistake in cdi::check(&document) {
@@ -57,37 +62,40 @@ pub(crate) fn cdi(bytes: &[u8]) {
             }
             let again: Spec = serde_json::from_str(&text(&document)).expect("as it was written");
             assert_eq!(again, document);
+            Accepted
         }
-        Err(error) => has_words(&error.to_string()),
+        Err(error) => refused(&error.to_string()),
     }
 }
 
 /// The device manager's record.
-pub(crate) fn checkpoint(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
+pub(crate) fn checkpoint(bytes: &[u8]) -> Verdict {
+    let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
     match Checkpoint::parse(text) {
         Ok(record) => {
             let again = Checkpoint::parse(&record.to_json()).expect("as it was written");
             assert_eq!(again, record);
+            Accepted
         }
-        Err(error) => has_words(&causes(&error)),
+        Err(error) => refused(&causes(&error)),
     }
 }
 
 /// The DRA manager's record, by one who looks at its checksum and by one who does not.
-pub(crate) fn claim_checkpoint(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
+pub(crate) fn claim_checkpoint(bytes: &[u8]) -> Verdict {
+    let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
     if let Err(error) = dra::Checkpoint::parse(text) {
         has_words(&causes(&error));
     }
-    if let Ok(record) = dra::Checkpoint::parse_unverified(text) {
-        let again = dra::Checkpoint::parse(&record.to_json()).expect("as it was written");
-        assert_eq!(again, record);
-    }
+    let Ok(record) = dra::Checkpoint::parse_unverified(text) else { return Refused };
+    let again = dra::Checkpoint::parse(&record.to_json()).expect("as it was written");
+    assert_eq!(again, record);
+    Accepted
 }
 
 /// The agent's own files; what it takes over it takes over again.
-pub(crate) fn kept(bytes: &[u8]) {
+pub(crate) fn kept(bytes: &[u8]) -> Verdict {
+    let mut verdict = Refused;
     for document in Document::ALL {
         match document.reread(bytes) {
             Ok(written) => {
@@ -97,16 +105,34 @@ pub(crate) fn kept(bytes: &[u8]) {
                     String::from_utf8_lossy(&written),
                     "{document:?}"
                 );
+                verdict = Accepted;
             }
             Err(why) => has_words(&why),
         }
     }
+    verdict
 }
 
 /// What a claim says to the driver.
-pub(crate) fn parameters(bytes: &[u8]) {
-    let Ok(parameters) = serde_json::from_slice(bytes) else { return };
-    if let Err(why) = documents::check_parameters(parameters) {
-        has_words(&why);
+pub(crate) fn parameters(bytes: &[u8]) -> Verdict {
+    let Ok(parameters) = serde_json::from_slice(bytes) else { return Refused };
+    match documents::check_parameters(parameters) {
+        Ok(()) => Accepted,
+        Err(why) => refused(&why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seeds;
+
+    #[test]
+    fn of_each_file_that_the_agent_keeps_there_is_one_to_begin_from() {
+        for document in Document::ALL {
+            let seeds = seeds::kept();
+            let outcomes: Vec<_> = seeds.iter().map(|seed| document.reread(seed)).collect();
+            assert!(outcomes.iter().any(Result::is_ok), "{document:?}: {outcomes:?}");
+        }
     }
 }

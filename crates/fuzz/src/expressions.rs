@@ -12,36 +12,45 @@ use windlass_core::{
     selector::{Amount, DeviceExpression, PublishedDevice, PublishedExpression},
 };
 
-use crate::has_words;
+use crate::{
+    Verdict::{self, Accepted, Refused},
+    has_words, refused,
+};
 
-/// An expression, asked of a device of the node and of a published one; and each short text.
-pub(crate) fn selector(bytes: &[u8]) {
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
-    expression(text);
-    published(text);
-    reads_back::<DeviceId>(text);
-    reads_back::<PciAddress>(text);
-    reads_back::<ReplicaId>(text);
-    reads_back::<ResourceName>(text);
-    reads_back::<SourceName>(text);
-    if let Some(amount) = Amount::parse(text) {
+/// An expression, asked of a device of the node and of a published one; and each short text. Accepted if it is any
+/// of them.
+pub(crate) fn selector(bytes: &[u8]) -> Verdict {
+    let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
+    let amount = Amount::parse(text);
+    if let Some(amount) = &amount {
         let _ = amount.rounded_up();
     }
+    let verdicts = [
+        expression(text),
+        published(text),
+        reads_back::<DeviceId>(text),
+        reads_back::<PciAddress>(text),
+        reads_back::<ReplicaId>(text),
+        reads_back::<ResourceName>(text),
+        reads_back::<SourceName>(text),
+    ];
+    if amount.is_some() || verdicts.contains(&Accepted) { Accepted } else { Refused }
 }
 
-fn expression(text: &str) {
+fn expression(text: &str) -> Verdict {
     match text.parse::<DeviceExpression>() {
         Ok(expression) => {
             assert_eq!(expression.as_str(), text);
             if let Err(why) = expression.matches(&device()) {
                 has_words(&why.to_string());
             }
+            Accepted
         }
-        Err(why) => has_words(&why.to_string()),
+        Err(why) => refused(&why.to_string()),
     }
 }
 
-fn published(text: &str) {
+fn published(text: &str) -> Verdict {
     match text.parse::<PublishedExpression>() {
         Ok(expression) => {
             let name = AttributeName::new("windlass.dev", "type");
@@ -54,8 +63,9 @@ fn published(text: &str) {
             if let Err(why) = expression.matches(&device) {
                 has_words(&why.to_string());
             }
+            Accepted
         }
-        Err(why) => has_words(&why.to_string()),
+        Err(why) => refused(&why.to_string()),
     }
 }
 
@@ -74,12 +84,13 @@ fn device() -> Device {
     device
 }
 
-fn reads_back<T: FromStr<Err: Display> + Display + PartialEq>(text: &str) {
+fn reads_back<T: FromStr<Err: Display> + Display + PartialEq>(text: &str) -> Verdict {
     match text.parse::<T>() {
         Ok(value) => {
             let written = value.to_string();
             assert!(written.parse::<T>().is_ok_and(|again| again == value), "{text:?} {written:?}");
+            Accepted
         }
-        Err(why) => has_words(&why.to_string()),
+        Err(why) => refused(&why.to_string()),
     }
 }

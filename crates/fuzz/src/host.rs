@@ -20,6 +20,8 @@ use windlass_node::{
     config::{self, DriverPlaces, PeerFlags},
 };
 
+use crate::Verdict;
+
 /// What is asked for besides what is always looked for.
 const SOURCES: &str = "sources:
 - {profile: kvm}
@@ -41,8 +43,8 @@ const MOST_LINES: usize = 4000;
 /// What is worth a seed: small machines with devices of every family.
 const MACHINES: [&str; 5] = ["rdma", "alveo", "flex-170", "dfl", "kria"];
 
-/// Looks at a tree.
-pub(crate) fn survey(bytes: &[u8]) {
+/// Looks at a tree. No tree is refused.
+pub(crate) fn survey(bytes: &[u8]) -> Verdict {
     let root = folder();
     for line in String::from_utf8_lossy(bytes).lines().take(MOST_LINES) {
         plant(root.path(), line);
@@ -69,6 +71,7 @@ pub(crate) fn survey(bytes: &[u8]) {
             assert!(is_plain(path), "{}: {}", device.id, path.display());
         }
     }
+    Verdict::Accepted
 }
 
 /// In memory where there is a place for it: thousands of files are nothing that a disk does quickly.

@@ -1,7 +1,7 @@
 //! What Windlass reads and cannot trust: each reader as a function of bytes.
 //!
-//! A function returns whatever the bytes are, refusals included, and panics where a promise is broken: a
-//! refusal has no words, or what was written is not read back the same. Panics and hangs of the reader itself
+//! A function returns whatever the bytes are, with whether they were accepted, and panics where a promise is broken:
+//! a refusal has no words, or what was written is not read back the same. Panics and hangs of the reader itself
 //! are what its callers look for: the mutations in `tests/`, and the targets of `cargo fuzz` in `/fuzz`.
 
 mod documents;
@@ -16,9 +16,18 @@ pub struct Target {
     /// What it is called by `cargo fuzz` and in messages.
     pub name: &'static str,
     /// Has it read.
-    pub read: fn(&[u8]),
+    pub read: fn(&[u8]) -> Verdict,
     /// Inputs that it accepts, to begin from.
     pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+/// What a reader makes of an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is what the reader expects.
+    Accepted,
+    /// It is not, and the refusal has words.
+    Refused,
 }
 
 /// Every reader.
@@ -44,7 +53,12 @@ pub fn target(name: &str) -> Target {
 
 /// Has the reader of that name read.
 pub fn read(name: &str, bytes: &[u8]) {
-    (target(name).read)(bytes);
+    let _ = (target(name).read)(bytes);
+}
+
+fn refused(refusal: &str) -> Verdict {
+    has_words(refusal);
+    Verdict::Refused
 }
 
 /// A refusal tells a person something.

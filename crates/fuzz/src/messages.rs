@@ -6,27 +6,31 @@
 use prost::Message;
 use windlass_kubelet_api::{deviceplugin, dra, pluginregistration, podresources};
 
-use crate::has_words;
+use crate::{Verdict, refused};
 
-/// Each message that somebody sends to the agent.
-pub(crate) fn all(bytes: &[u8]) {
-    one::<deviceplugin::AllocateRequest>(bytes);
-    one::<deviceplugin::PreferredAllocationRequest>(bytes);
-    one::<deviceplugin::PreStartContainerRequest>(bytes);
-    one::<dra::v1::NodePrepareResourcesRequest>(bytes);
-    one::<dra::v1beta1::NodeUnprepareResourcesRequest>(bytes);
-    one::<pluginregistration::RegistrationStatus>(bytes);
-    one::<podresources::ListPodResourcesResponse>(bytes);
-    one::<podresources::AllocatableResourcesResponse>(bytes);
+/// Each message that somebody sends to the agent; accepted if it is any of them.
+pub(crate) fn all(bytes: &[u8]) -> Verdict {
+    let verdicts = [
+        one::<deviceplugin::AllocateRequest>(bytes),
+        one::<deviceplugin::PreferredAllocationRequest>(bytes),
+        one::<deviceplugin::PreStartContainerRequest>(bytes),
+        one::<dra::v1::NodePrepareResourcesRequest>(bytes),
+        one::<dra::v1beta1::NodeUnprepareResourcesRequest>(bytes),
+        one::<pluginregistration::RegistrationStatus>(bytes),
+        one::<podresources::ListPodResourcesResponse>(bytes),
+        one::<podresources::AllocatableResourcesResponse>(bytes),
+    ];
+    if verdicts.contains(&Verdict::Accepted) { Verdict::Accepted } else { Verdict::Refused }
 }
 
-fn one<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+fn one<M: Message + Default + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> Verdict {
     match M::decode(bytes) {
         Ok(message) => {
             let again = M::decode(&*message.encode_to_vec()).expect("as it was written");
             assert_eq!(again, message);
+            Verdict::Accepted
         }
-        Err(error) => has_words(&error.to_string()),
+        Err(error) => refused(&error.to_string()),
     }
 }
 

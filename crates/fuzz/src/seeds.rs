@@ -10,6 +10,7 @@ pub(crate) fn configuration() -> Vec<Vec<u8>> {
     let pages = ["docs", "docs/devices"].iter().flat_map(|folder| files(folder, "md"));
     let pages = pages.map(|page| fs::read_to_string(page).expect("a page"));
     let shown = pages.flat_map(|page| blocks(&page, "```yaml\n"));
+    let shown = shown.filter(|text| is_configuration(text));
     let others = [
         "version: v1\nflags: {migStrategy: mixed}\nsharing: {timeSlicing: {resources: \
          [{name: nvidia.com/gpu, replicas: 4}]}}\n",
@@ -23,6 +24,15 @@ pub(crate) fn configuration() -> Vec<Vec<u8>> {
     shown.chain(others.map(|text| text.as_bytes().to_vec())).collect()
 }
 
+/// Whether a text that is shown is all of a configuration: a part is indented, and the cluster's objects have words
+/// of their own.
+fn is_configuration(text: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(text);
+    let is_of_the_cluster =
+        ["apiVersion:", "kind: ", "requests:"].iter().any(|it| text.contains(it));
+    !text.starts_with(' ') && !is_of_the_cluster
+}
+
 /// Rules of udev.
 pub(crate) fn udev_rules() -> Vec<Vec<u8>> {
     let rules = [
@@ -34,9 +44,9 @@ pub(crate) fn udev_rules() -> Vec<Vec<u8>> {
     rules.map(|text| text.as_bytes().to_vec()).into()
 }
 
-/// The profiles of machines that are shipped, and of devices.
+/// The profiles of machines that are shipped.
 pub(crate) fn profiles() -> Vec<Vec<u8>> {
-    ["profiles", "profiles/devices"].iter().flat_map(|folder| contents(folder, "yaml")).collect()
+    contents("profiles", "yaml")
 }
 
 /// The documents that the agent's tests hold.
@@ -60,15 +70,7 @@ pub(crate) fn claims() -> Vec<Vec<u8>> {
 
 /// The agent's own files; without a checksum, as an earlier agent wrote them, so that a change is read too.
 pub(crate) fn kept() -> Vec<Vec<u8>> {
-    [
-        r#"{"version":1,"boot":"b","claims":{"u":{"ref":{"namespace":"ns","name":"c","uid":"u"},"state":"PrepareCompleted","devices":[{"pool":"n1/nvidia","name":"gpu-0","device":"GPU-0","usage":"Alone","interval":"Default","requests":["gpu"],"cdi":["windlass.dev/gpu=GPU-0"],"edits":{"env":["A=b"],"mounts":[{"hostPath":"/a","containerPath":"/b"}]}}]}}}"#,
-        r#"{"version":1,"boot":null,"devices":{"board":{"state":"inUse","tenants":["a"]},"other":"clean"}}"#,
-        r#"{"version":1,"devices":{"GPU-1":{"state":"Unhealthy","since":"2026-01-01T00:00:00Z","evidence":[{"reason":"Xid79","detail":"fell off","first":"2026-01-01T00:00:00Z","last":"2026-01-01T00:00:00Z","count":1}]}}}"#,
-        r#"{"version":1,"devices":{"GPU-1":{"nodes":["/dev/nvidia0"],"address":"0000:3b:00.0"}}}"#,
-        r#"{"version":1,"choices":[]}"#,
-    ]
-    .map(|text| text.as_bytes().to_vec())
-    .into()
+    contents("crates/fuzz/seeds/kept", "json")
 }
 
 /// Our words and NVIDIA's.
@@ -89,11 +91,11 @@ pub(crate) fn expressions() -> Vec<Vec<u8>> {
         r#"device.capacity["nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0"#,
         r#"device.attributes["nvidia.com"].cudaComputeCapability.isGreaterThan(semver("8.9.0"))"#,
         r#"device.attributes["windlass.dev"].?type.orValue("") == "gpu" && has(device.driver)"#,
-        r#"["a", "b"].exists(it, it == device.driver) ? device.index > 0 : !(1.5e3 < 2u)"#,
+        r#"["a", "b"].exists(it, it == device.driver) ? device.attributes["nvidia.com"].index > 0 : !(1.5e3 < 2.0)"#,
         "0000:3b:00.0",
         "nvidia.com/gpu.shared",
         "GPU-8a2f::12",
-        "123456789Ei",
+        "12345Pi",
     ]
     .map(|text| text.as_bytes().to_vec())
     .into()

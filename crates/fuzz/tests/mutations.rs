@@ -16,7 +16,7 @@ use proptest::{
     sample::{Index, select},
     test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner},
 };
-use windlass_fuzz::{Target, target};
+use windlass_fuzz::{Target, Verdict, target};
 
 /// A change to an input.
 #[derive(Clone, Debug)]
@@ -150,16 +150,16 @@ impl Edit {
 }
 
 /// Reads an input, in time. One that ends the process, or never ends, is found in a file.
-fn read(target: &Target, input: &[u8]) -> Result<(), TestCaseError> {
+fn read(target: &Target, input: &[u8]) -> Result<Verdict, TestCaseError> {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(target.name);
     fs::write(&file, input).expect("a file");
     let began = Instant::now();
-    (target.read)(input);
+    let verdict = (target.read)(input);
     let took = began.elapsed();
     fs::remove_file(&file).expect("it is there");
     let shown = || String::from_utf8_lossy(&input[..input.len().min(2000)]).into_owned();
     prop_assert!(took < LIMIT, "{} took {took:?} for {:?}", target.name, shown());
-    Ok(())
+    Ok(verdict)
 }
 
 /// Tries a round of inputs, which its number decides.
@@ -174,7 +174,7 @@ fn try_round(target: &Target, seeds: &[Vec<u8>], (number, cases): (u64, u32)) {
         for edit in &edits {
             edit.apply(&mut input, seeds);
         }
-        read(target, &input)
+        read(target, &input).map(drop)
     });
     outcome.unwrap_or_else(|error| panic!("{}, round {number}: {error}", target.name));
 }
@@ -183,9 +183,17 @@ fn check(name: &str, cases: u32) {
     let target = target(name);
     let seeds = (target.seeds)();
     assert!(!seeds.is_empty(), "{name} has nothing to begin from");
-    for seed in &seeds {
-        read(&target, seed).unwrap_or_else(|error| panic!("{error}"));
-    }
+    let is_refused = |seed: &&Vec<u8>| {
+        let verdict = read(&target, seed).unwrap_or_else(|error| panic!("{error}"));
+        verdict == Verdict::Refused
+    };
+    let refused: Vec<_> = seeds.iter().filter(is_refused).collect();
+    let shown = refused.iter().map(|seed| String::from_utf8_lossy(seed));
+    assert!(
+        refused.is_empty(),
+        "{name} begins from\n{}",
+        shown.collect::<Vec<_>>().join("\n---\n")
+    );
     try_round(&target, &seeds, (0, cases));
     let seconds = env::var("WINDLASS_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
     let Some(seconds) = seconds.map(Duration::from_secs) else { return };
