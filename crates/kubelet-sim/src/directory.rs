@@ -9,11 +9,15 @@ use std::{
 };
 
 use rustix::fs::{FlockOperation, flock};
+use windlass_kubelet_api::dra::checkpoint::NEIGHBOUR;
 
 use crate::config::Config;
 
 /// Held locked while a kubelet lives on a root.
 const LOCK: &str = ".windlass-kubelet.lock";
+
+/// What a CPU manager without a policy keeps. Agents tell by the file that they see the kubelet's folder.
+const CPU_MANAGER_STATE: &str = r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#;
 
 /// Why the folders could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +58,11 @@ pub(crate) fn claim(config: &Config) -> Result<File, DirectoryError> {
         .open(&path)
         .map_err(|source| failed("open lock file", &path, source))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
+        Ok(()) => {
+            let path = config.dir.join(NEIGHBOUR);
+            let written = fs::write(&path, CPU_MANAGER_STATE);
+            written.map_err(|source| failed("write", &path, source)).map(|()| lock)
+        }
         Err(rustix::io::Errno::WOULDBLOCK) => Err(DirectoryError::Taken(config.dir.clone())),
         Err(errno) => Err(failed("lock", &path, errno.into())),
     }

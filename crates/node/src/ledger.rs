@@ -50,7 +50,10 @@ pub(crate) struct LedgerDesk(Arc<watch::Sender<Ledger>>);
 /// Who holds what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ledger {
+    /// Of what containers have.
     knowledge: Knowledge,
+    /// Of what claims have.
+    of_claims: Knowledge,
     containers: BTreeMap<DeviceId, ContainerHold>,
     claims: ClaimHolds,
 }
@@ -60,13 +63,13 @@ pub(crate) type ClaimHolds = BTreeMap<DeviceId, HoldsByUid>;
 
 type HoldsByUid = BTreeMap<String, ClaimHold>;
 
-/// Whether it is known what containers have.
+/// Whether it is known what somebody has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Knowledge {
     /// All is here.
     #[default]
     Complete,
-    /// The kubelet's record was not read yet, or not for a while.
+    /// Its record was not read yet, or not for a while, or cannot be.
     Lacking,
 }
 
@@ -100,7 +103,13 @@ struct ContainerHold {
     resource: ResourceName,
     /// When it was last given away; `None` if an earlier life of the agent did.
     given: Option<Instant>,
+    /// Whether the kubelet's record had it since.
+    is_recorded: bool,
 }
+
+/// How long what was given away may be missing in the kubelet's record before it counts as not given. The
+/// kubelet writes once all plugins have answered for a container, and waits for each without a limit.
+pub(crate) const UNRECORDED: Duration = Duration::from_secs(60);
 
 /// A claim that has a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +136,10 @@ pub(crate) enum Conflict {
         "{device} cannot be taken before it is known what containers hold, by the kubelet's record"
     )]
     Unknown { device: DeviceId },
+    #[error(
+        "{device} cannot be taken while it is not known what claims have; the agent's log says why"
+    )]
+    UnknownClaims { device: DeviceId },
     #[error(
         "{device}: {} MiB of memory and {} % of compute are wanted, and other claims leave {left} of {} MiB \
          and {compute_left} %",
@@ -161,7 +174,7 @@ impl LedgerDesk {
     ) -> Result<(), Conflict> {
         self.take(|ledger| {
             devices.iter().try_for_each(|it| ledger.free_for_container(it))?;
-            let hold = ContainerHold { resource: resource.clone(), given: Some(Instant::now()) };
+            let hold = ContainerHold::given(resource);
             for it in devices {
                 ledger.containers.insert(it.device.clone(), hold.clone());
             }
@@ -205,19 +218,34 @@ impl LedgerDesk {
     }
 
     /// Takes in what containers have by the kubelet's record, as it was read at this time. What was given
-    /// away a moment before may not be in it yet.
+    /// away before may not be in it yet, or, a moment before, not any more.
     pub(crate) fn recorded(&self, recorded: &Recorded, (read, delay): (Instant, Duration)) {
         self.0.send_if_modified(|ledger| {
             let before = ledger.clone();
-            let is_late =
-                |hold: &ContainerHold| hold.given.is_some_and(|given| read - given < delay);
-            ledger.containers.retain(|id, hold| recorded.has(id, &hold.resource) || is_late(hold));
+            ledger.containers.retain(|id, hold| {
+                let is_recorded = recorded.has(id, &hold.resource);
+                // What was read before it was given away tells of an earlier holder.
+                hold.is_recorded |= is_recorded && hold.given.is_none_or(|given| given < read);
+                is_recorded || hold.is_late(read, delay)
+            });
             for (id, resource) in &recorded.devices {
-                let hold = ContainerHold { resource: resource.clone(), given: None };
-                ledger.containers.entry(id.clone()).or_insert(hold);
+                let hold = || ContainerHold::recorded(resource);
+                ledger.containers.entry(id.clone()).or_insert_with(hold);
             }
             ledger.knowledge = Knowledge::Complete;
             *ledger != before
+        });
+    }
+
+    /// Neither record says what claims have: any device may be a claim's.
+    pub(crate) fn forget_claims(&self) {
+        self.0.send_modify(|ledger| ledger.of_claims = Knowledge::Lacking);
+    }
+
+    /// What claims have was put back.
+    pub(crate) fn knows_claims(&self) {
+        self.0.send_if_modified(|ledger| {
+            std::mem::replace(&mut ledger.of_claims, Knowledge::Complete) == Knowledge::Lacking
         });
     }
 
@@ -263,6 +291,11 @@ impl Ledger {
     /// Whether it is known what containers have.
     pub(crate) fn is_complete(&self) -> bool {
         self.knowledge == Knowledge::Complete
+    }
+
+    /// Whether it is known what claims have.
+    pub(crate) fn knows_claims(&self) -> bool {
+        self.of_claims == Knowledge::Complete
     }
 
     /// As what a container has a device, or something of the same silicon.
@@ -325,8 +358,11 @@ impl Ledger {
     }
 
     fn free_for_container(&self, it: &Footprint) -> Result<(), Conflict> {
-        let held = |claim: &ClaimRef| Err(Conflict::held(it, Holder::Claim(claim.clone())));
-        self.claim(it).map_or(Ok(()), held)
+        match self.claim(it) {
+            Some(claim) => Err(Conflict::held(it, Holder::Claim(claim.clone()))),
+            None if self.knows_claims() => Ok(()),
+            None => Err(Conflict::UnknownClaims { device: it.device.clone() }),
+        }
     }
 
     fn free_for_claim(&self, it: &Footprint, usage: Use, claim: &ClaimRef) -> Result<(), Conflict> {
@@ -353,6 +389,26 @@ impl Ledger {
             Use::Portion(wanted) => self.has_left(it, wanted, &claim.uid),
             _ => Ok(()),
         }
+    }
+}
+
+// === impl ContainerHold ===
+
+impl ContainerHold {
+    fn given(resource: &ResourceName) -> Self {
+        let given = Some(Instant::now());
+        Self { resource: resource.clone(), given, is_recorded: false }
+    }
+
+    /// By an earlier life of the agent.
+    fn recorded(resource: &ResourceName) -> Self {
+        Self { resource: resource.clone(), given: None, is_recorded: true }
+    }
+
+    /// Whether a record that was read then may lack it, though it is held.
+    fn is_late(&self, read: Instant, delay: Duration) -> bool {
+        let delay = if self.is_recorded { delay } else { UNRECORDED };
+        self.given.is_some_and(|given| read - given < delay)
     }
 }
 

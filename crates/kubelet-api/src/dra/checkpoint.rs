@@ -12,6 +12,10 @@ use serde_json::{Map, Value};
 /// File name, in the kubelet's directory.
 pub const FILE: &str = "dra_manager_state";
 
+/// What every kubelet for Linux has beside it from its start on: the CPU manager's checkpoint, whatever its
+/// policy (`pkg/kubelet/cm/cpumanager/cpu_manager.go`). The DRA manager's comes with the first claim.
+pub const NEIGHBOUR: &str = "cpu_manager_state";
+
 /// What [`Data::kind`] always is.
 const KIND: &str = "DRACheckpoint";
 

@@ -77,6 +77,9 @@ pub(crate) fn restore(config: &Config, ledger: &LedgerDesk) -> Left {
     for entry in left.held().values() {
         ledger.restore_claim(&entry.claim, entry.uses());
     }
+    if left.is_silent() {
+        ledger.forget_claims();
+    }
     left
 }
 
@@ -150,7 +153,9 @@ impl Driver {
         let telling = self.telling(newest.subscribe(), stop);
         let leftovers = leftovers::keep(self.ground.clone(), newest.subscribe());
         let asked = (requests, self.limits.look_interval);
+        let ledger = self.ground.ledger.clone();
         let preparer = Preparer::new(self.ground, asked, records, (newest, receiver));
+        ledger.knows_claims();
         tokio::select! {
             _ = async { tokio::join!(writing, preparer.run(), serving, telling) } => {}
             () = leftovers => {}

@@ -3,6 +3,11 @@
 //!
 //! The checksum is the kubelet's own affair: what can be read is believed, since to believe too much only
 //! withholds a device.
+//!
+//! A kubelet writes its record with the first claim, so that none may mean no claims. It may also mean that
+//! nobody here sees the kubelet's folder: an agent in a pod is given parts of it, and the record is in none of
+//! them, for the kubelet replaces the file, and the folder as a whole has the secrets of all pods. What every
+//! kubelet keeps beside it tells the two apart.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +17,7 @@ use std::{
 
 use windlass_core::{cdi::ContainerEdits, device::DeviceId};
 use windlass_kubelet_api::dra::checkpoint::{
-    Checkpoint, CheckpointError, ClaimState, Device, FILE,
+    Checkpoint, CheckpointError, ClaimState, Device, FILE, NEIGHBOUR,
 };
 
 use super::{
@@ -39,6 +44,8 @@ pub(crate) enum KubeletRecordError {
     Read(#[from] io::Error),
     #[error("the kubelet's record of claims is not understood")]
     Parse(#[from] CheckpointError),
+    #[error("the kubelet's record of claims, {}, is out of this agent's sight", .0.display())]
+    OutOfSight(PathBuf),
 }
 
 // === impl KubeletRecord ===
@@ -80,8 +87,9 @@ impl KubeletRecord {
     fn claims(&self) -> Result<Vec<ClaimState>, KubeletRecordError> {
         let text = match fs::read_to_string(&self.path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error.into()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            Err(_) if self.path.with_file_name(NEIGHBOUR).exists() => return Ok(Vec::new()),
+            Err(_) => return Err(KubeletRecordError::OutOfSight(self.path.clone())),
         };
         Ok(Checkpoint::parse_unverified(&text)?.claims.unwrap_or_default())
     }
@@ -142,9 +150,12 @@ mod tests {
     }
 
     #[test]
-    fn no_record_is_an_empty_one_and_an_unreadable_one_is_said_to_be() {
+    fn no_record_is_an_empty_one_where_it_would_be_seen_and_an_unreadable_one_is_said_to_be() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let record = KubeletRecord::new(folder.path(), &DriverName::default());
+        let why = record.uids().expect_err("nobody knows").to_string();
+        assert!(why.contains("dra_manager_state, is out of this agent's sight"), "{why}");
+        fs::write(folder.path().join(NEIGHBOUR), "{}").expect("written");
         assert!(record.entries().expect("none").is_empty());
         fs::write(folder.path().join(FILE), "{").expect("written");
         record.uids().expect_err("unreadable");

@@ -1,6 +1,6 @@
 //! What an earlier agent left of claims, by its own record and, where that says nothing, by the kubelet's.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use super::{
     document::ClaimDocuments,
@@ -8,6 +8,20 @@ use super::{
     record::{ClaimFile, Records},
 };
 use crate::{causes, kept::Unreadable};
+
+/// Why nothing can go on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NothingLeft {
+    /// A record that may be understood another day: to go without it would hand devices out twice, and write
+    /// over it.
+    #[error(transparent)]
+    Later(Unreadable),
+    #[error(
+        "it is not known what claims have: {}, and {}; once no pod of this node has a claim, remove {}",
+        causes(ours), causes(kubelets), file.display()
+    )]
+    Neither { ours: Unreadable, kubelets: KubeletRecordError, file: PathBuf },
+}
 
 /// Both records, as they were read once.
 pub(crate) struct Left {
@@ -31,31 +45,36 @@ impl Left {
         records
     }
 
-    /// What is to go on. A record of ours that nobody will understand is set aside, and documents of claims
-    /// that neither record has are removed. Without a record that may be understood another day nothing is
-    /// served: that would hand devices out twice, and write over what is there. Blocks.
+    /// Whether neither record says who has what.
+    pub(super) fn is_silent(&self) -> bool {
+        self.ours.is_err() && self.kubelets.is_err()
+    }
+
+    /// What is to go on. A record of ours that nobody will understand is set aside where the kubelet's stands in,
+    /// and documents of claims that neither record has are removed. Blocks.
     pub(super) fn taken_up(
         self,
         file: &ClaimFile,
         documents: &ClaimDocuments,
-    ) -> Result<Records, Unreadable> {
-        let mut records = match self.ours {
-            Ok(records) => records,
-            Err(unreadable) if unreadable.is_for_later() => return Err(unreadable),
-            Err(_) => {
-                file.set_aside();
-                Records::new()
-            }
-        };
-        let kubelets = match self.kubelets {
-            Ok(entries) => entries,
+    ) -> Result<Records, NothingLeft> {
+        let (mut records, kubelets) = match (self.ours, self.kubelets) {
+            (Ok(records), Ok(kubelets)) => (records, kubelets),
             // Nobody can say which documents are of no claim.
-            Err(error) => {
-                tracing::warn!(
-                    error = causes(&error),
+            (Ok(records), Err(error)) => {
+                tracing::info!(
+                    why = causes(&error),
                     "only the agent's record says what claims have"
                 );
                 return Ok(records);
+            }
+            (Err(ours), _) if ours.is_for_later() => return Err(NothingLeft::Later(ours)),
+            (Err(ours), Err(kubelets)) => {
+                let file = file.path().to_owned();
+                return Err(NothingLeft::Neither { ours, kubelets, file });
+            }
+            (Err(_), Ok(kubelets)) => {
+                file.set_aside();
+                (Records::new(), kubelets)
             }
         };
         for (uid, entry) in kubelets {

@@ -139,6 +139,10 @@ impl ClaimFile {
         Ok(claims)
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
     /// Moves a file that cannot be understood out of the way, for a person to look at. Blocks.
     pub(crate) fn set_aside(&self) {
         self.0.set_aside();

@@ -109,14 +109,37 @@ fn a_daemon_serves_while_a_claim_has_less_than_the_whole() {
 }
 
 #[test]
-fn what_was_given_a_moment_ago_need_not_be_in_the_kubelets_record_yet() {
+fn what_was_given_need_not_be_in_the_kubelets_record_before_other_plugins_have_answered() {
     let (ledger, delay) = (LedgerDesk::default(), Duration::from_secs(2));
     ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
     let (now, none) = (Instant::now(), Recorded::default());
-    ledger.recorded(&none, (now, delay));
+    ledger.recorded(&none, (now + delay * 10, delay));
     ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect_err("held");
-    ledger.recorded(&none, (now + delay, delay));
+    ledger.recorded(&none, (now + UNRECORDED, delay));
+    ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect("it came to nothing");
+}
+
+#[test]
+fn what_the_kubelets_record_had_and_has_no_more_is_free_at_once() {
+    let (ledger, delay) = (LedgerDesk::default(), Duration::from_secs(2));
+    ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
+    let devices = [("a".parse().expect("an id"), resource())].into();
+    let recorded = Recorded { devices, ..Recorded::default() };
+    let now = Instant::now() + delay;
+    ledger.recorded(&recorded, (now, delay));
+    ledger.recorded(&Recorded::default(), (now, delay));
     ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect("free");
+}
+
+#[test]
+fn a_record_that_was_read_before_a_device_was_given_tells_of_an_earlier_holder() {
+    let (ledger, delay) = (LedgerDesk::default(), Duration::from_secs(2));
+    let devices = [("a".parse().expect("an id"), resource())].into();
+    let (recorded, read) = (Recorded { devices, ..Recorded::default() }, Instant::now());
+    ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
+    ledger.recorded(&recorded, (read, delay));
+    ledger.recorded(&Recorded::default(), (read + delay * 10, delay));
+    ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).expect_err("not recorded yet");
 }
 
 #[test]

@@ -75,6 +75,8 @@ pub(crate) struct Keeper {
     untold: Untold,
     /// The claims that the state was made under.
     claims: ClaimHolds,
+    /// Whether these were all.
+    knows_claims: bool,
     /// The kubelet is asked who holds what, which may have to wait for a better moment.
     asking: JoinSet<()>,
     daemons: watch::Sender<Arc<MpsDemand>>,
@@ -118,6 +120,9 @@ pub(crate) struct Notices {
 /// What pods are told of a device that a claim has: whose it is is no business of theirs.
 const HELD: &str = "held by another claim";
 
+/// What a device lacks while nobody can tell.
+const UNKNOWN: &str = "it is not known what claims have; the agent's log says why";
+
 // === impl Keeper ===
 
 impl Keeper {
@@ -147,6 +152,7 @@ impl Keeper {
             device_info: Some(DeviceInfoFiles::new(config)),
             untold: Untold::default(),
             claims: ClaimHolds::new(),
+            knows_claims: true,
             asking: JoinSet::new(),
             daemons: outlets.daemons,
             care: outlets.care,
@@ -168,7 +174,7 @@ impl Keeper {
                 () = stop.cancelled() => return,
                 () = self.notices.news.notified() => {}
                 Ok(()) = self.notices.policy.changed() => self.adopt(),
-                () = claimed(&mut self.notices.ledger, &self.claims) => {}
+                () = claimed(&mut self.notices.ledger, (&self.claims, self.knows_claims)) => {}
                 Some(_) = self.asking.join_next() => self.told(),
                 Ok(()) = self.notices.kubelet_writes.changed(), if !self.holdings.is_empty() => {
                     self.release().await;
@@ -284,9 +290,11 @@ impl Keeper {
         let care = self.want_care(&merged);
         let kin = kin(&known, &merged);
         let ledger = self.notices.ledger.borrow().clone();
-        self.claims = ledger.claims().clone();
-        let claimed =
-            |device: &Device| ledger.claim(&kin.footprint(&device.id)).map(|_| HELD.to_owned());
+        (self.claims, self.knows_claims) = (ledger.claims().clone(), ledger.knows_claims());
+        let claimed = |device: &Device| {
+            let held = ledger.claim(&kin.footprint(&device.id)).map(|_| HELD.to_owned());
+            held.or_else(|| (!ledger.knows_claims()).then(|| UNKNOWN.to_owned()))
+        };
         let mut plan = self.plan(&known, &merged, (&looked, &claimed), &care);
         // Which files are wanted does not depend on which of them can be written.
         if self.tell_cni_plugins(device_info::wanted(&plan.offers, &merged)).await {
@@ -481,8 +489,9 @@ fn kin(known: &NodeState, inventory: &Inventory) -> Arc<Kinship> {
 
 /// Waits until other claims have devices than are known. What containers get is no news: the kubelet keeps
 /// account of it.
-async fn claimed(ledger: &mut watch::Receiver<Ledger>, known: &ClaimHolds) {
-    let is_news = ledger.wait_for(|ledger| ledger.claims() != known).await.is_ok();
+async fn claimed(ledger: &mut watch::Receiver<Ledger>, (known, are_known): (&ClaimHolds, bool)) {
+    let is_news = |ledger: &Ledger| (ledger.claims(), ledger.knows_claims()) != (known, are_known);
+    let is_news = ledger.wait_for(is_news).await.is_ok();
     if !is_news {
         std::future::pending::<()>().await;
     }

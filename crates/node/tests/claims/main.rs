@@ -10,6 +10,7 @@ mod common {
 }
 
 mod hands;
+mod in_a_pod;
 mod moving;
 mod random;
 mod restarts;

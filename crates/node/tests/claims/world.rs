@@ -86,9 +86,9 @@ impl World {
             ..ClusterAccess::default()
         };
         let mut config = Config { cluster: access, ..config };
+        let mut settings = kubelet::Config::new(&config.kubelet_dir);
         config.session.look_interval = LOOK;
         change(&mut config);
-        let mut settings = kubelet::Config::new(&config.kubelet_dir);
         settings.numa_nodes = (0..2).collect();
         let kubelet = Kubelet::start(settings).expect("it starts");
         let (calls, objects) = (kubelet.calls(), cluster.objects());

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::{Duration, sleep, timeout};
 use windlass_cluster_sim::api::ApiServer;
 use windlass_core::device::{Device, DeviceKind};
+use windlass_kubelet_api::dra::checkpoint::NEIGHBOUR;
 use windlass_machine::{Machine, Profile};
 use windlass_node::{
     Config,
@@ -54,7 +55,15 @@ impl World {
             node_name: Some("n1".to_owned()),
             ..ClusterAccess::default()
         };
-        Self { api, config: Config { cluster, ..config }, machine }
+        let world = Self { api, config: Config { cluster, ..config }, machine };
+        world.show_kubelet_folder();
+        world
+    }
+
+    /// What every kubelet has in its folder, which the agent sees therefore.
+    fn show_kubelet_folder(&self) {
+        std::fs::create_dir_all(&self.config.kubelet_dir).expect("made");
+        std::fs::write(self.config.kubelet_dir.join(NEIGHBOUR), "{}").expect("written");
     }
 
     /// An agent, once it knows its devices to be well, and the kubelet that has registered it.

@@ -15,7 +15,7 @@ use windlass_core::{
 
 use super::*;
 use crate::{
-    ledger::{Kinship, LedgerDesk, Recorded},
+    ledger::{Kinship, LedgerDesk, Recorded, UNRECORDED},
     offer::Claimable,
 };
 
@@ -99,7 +99,7 @@ fn what_a_container_has_is_tainted_with_its_kin_until_it_is_let_go() {
     assert_eq!(taints(&state, &ledger, "gpu-0a"), ["device-plugin=gpu.shared"]);
     assert_eq!(taints(&state, &ledger, "mig-0c"), ["device-plugin=gpu.shared"]);
     assert!(taints(&state, &ledger, "gpu-0b").is_empty());
-    ledger.recorded(&Recorded::default(), (Instant::now(), Duration::ZERO));
+    ledger.recorded(&Recorded::default(), (Instant::now() + UNRECORDED, Duration::ZERO));
     assert!(taints(&state, &ledger, "gpu-0a").is_empty());
 }
 

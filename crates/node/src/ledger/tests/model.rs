@@ -23,6 +23,9 @@ use crate::{
 const DELAY: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(10);
 
+/// How late a kubelet writes down what was given away, while other plugins let it wait.
+const LATE: Duration = Duration::from_secs(50);
+
 /// For how long an answer of the kubelet's serves.
 const SERVES: Duration = Duration::from_secs(5);
 
@@ -102,7 +105,7 @@ impl Node {
             Step::Allocate(nth) if !self.pods.contains(&nth) => {
                 if self.allocate(nth) {
                     self.pods.push(nth);
-                    self.due.get_or_insert(Instant::now() + DELAY);
+                    self.due.get_or_insert(Instant::now() + LATE);
                 }
             }
             Step::AllocateInVain(nth) if !self.pods.contains(&nth) => {
@@ -200,7 +203,9 @@ impl Node {
         Holders { answered, by_device, pods: self.pods.len() + 1 }
     }
 
+    /// What the kubelet then writes later than soon, a new agent cannot know.
     fn restart(&mut self) {
+        self.due = self.due.map(|due| due.min(Instant::now() + DELAY));
         self.ledger = LedgerDesk::unread();
         (self.sights, self.looking) = Default::default();
         self.started = Instant::now();
@@ -292,7 +297,7 @@ impl Node {
         for name in 0..6 {
             self.step(Step::Unprepare(name)).await;
         }
-        for step in [Step::KubeletWrites, Step::Pass(2), Step::LookEnds, Step::LookBegins] {
+        for step in [Step::KubeletWrites, Step::Pass(60), Step::LookEnds, Step::LookBegins] {
             self.step(step).await;
         }
         self.step(Step::LookEnds).await;

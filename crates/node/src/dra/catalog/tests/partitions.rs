@@ -186,7 +186,7 @@ fn an_instance_that_no_claim_accounts_for_shuts_out_what_cannot_stand_beside_it(
     let resource = "nvidia.com/mig-2g.10gb".parse().expect("a name");
     ledger.take_for_container(&resource, &[state.kin.footprint(&id)]).expect("free");
     assert_eq!(tainted(&pool(&state, &ledger)), shut_out("device-plugin=mig-2g.10gb"));
-    ledger.recorded(&Recorded::default(), (Instant::now(), Duration::ZERO));
+    ledger.recorded(&Recorded::default(), (Instant::now() + UNRECORDED, Duration::ZERO));
 
     // Made for a claim, it is what the scheduler counts.
     let claim = |uid: &str| {
@@ -250,7 +250,7 @@ fn no_form_of_a_gpu_is_free_that_somebody_has_beside_claims_or_has_left_dirty() 
         assert!(tainted.iter().all(|it| it.ends_with(taint)), "{tainted:?}");
     };
     all(&state, " device-plugin=gpu");
-    ledger.recorded(&Recorded::default(), (Instant::now(), Duration::ZERO));
+    ledger.recorded(&Recorded::default(), (Instant::now() + UNRECORDED, Duration::ZERO));
     assert!(tainted(&pool(&state, &ledger)).is_empty());
     state.unready.insert(id, "dirty");
     all(&state, " unclean=dirty");

@@ -1,0 +1,80 @@
+//! An agent that sees no more of the kubelet's folder than the shipped manifest gives to its pod: not the
+//! kubelet's record of claims.
+
+use std::{fs, os::unix::fs::symlink};
+
+use tokio::time::sleep;
+use windlass_kubelet_sim::NodeStatus;
+use windlass_node::{
+    Config,
+    config::{DraOffer, DraPolicy},
+};
+
+use crate::{
+    common::running::LIMIT,
+    wish::{SPACE, gpus},
+    world::{World, uid},
+};
+
+/// What is mounted of it, with the options of deploy/daemonset.yaml.
+const MOUNTED: [&str; 4] = ["device-plugins", "plugins", "plugins_registry", "pod-resources"];
+
+const GPU: &str = "nvidia.com/gpu";
+
+async fn world() -> World {
+    let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
+    World::with(dra, show_what_is_mounted).await
+}
+
+/// Links stand for mounts.
+fn show_what_is_mounted(config: &mut Config) {
+    let whole = std::mem::replace(&mut config.kubelet_dir, config.state_dir.with_file_name("pod"));
+    fs::create_dir_all(&config.kubelet_dir).expect("made");
+    for name in MOUNTED {
+        symlink(whole.join(name), config.kubelet_dir.join(name)).expect("linked");
+    }
+}
+
+async fn allocatable(world: &World, count: usize) {
+    let is_so =
+        |node: &NodeStatus| node.resources.get(GPU).is_some_and(|it| it.allocatable == count);
+    world.kubelet.wait_for(is_so, LIMIT).await.expect("so many GPUs are told to be healthy");
+}
+
+#[tokio::test]
+async fn a_claim_that_is_gone_keeps_its_devices_until_the_kubelet_has_let_go_of_them() {
+    let mut world = world().await;
+    let (pod, _) = world.run("p", &gpus(1)).await;
+    // The object goes and its claim with it, while the container runs on.
+    world.cluster.delete_pod(SPACE, "p").expect("it was there");
+    // An agent that starts looks for claims that nobody has.
+    world.kill_agent().await;
+    world.start_agent();
+    world.registered().await;
+    allocatable(&world, 7).await;
+    sleep(world.config.session.look_interval * 2).await;
+    world.check();
+    assert_eq!(world.record().len(), 1, "the container runs");
+    world.kubelet.delete(&uid(&pod)).await;
+    world.nothing_is_left().await;
+    allocatable(&world, 8).await;
+}
+
+#[tokio::test]
+async fn without_a_record_nothing_is_given_away_until_somebody_says_that_no_claim_has_anything() {
+    let mut world = world().await;
+    let (pod, _) = world.run("p", &gpus(1)).await;
+    world.stop_agent().await;
+    let record = world.config.state_dir.join("claims.json");
+    fs::write(&record, "{").expect("a broken record");
+    world.start_agent();
+    allocatable(&world, 0).await;
+    let documents = fs::read_dir(&world.config.cdi_dir).expect("there");
+    let names = documents.map(|file| file.expect("there").file_name().into_string().expect("text"));
+    assert!({ names }.any(|name| name.contains("-claim-")), "a running claim's stays");
+
+    fs::remove_file(&record).expect("an operator does as the log says");
+    world.registered().await;
+    world.kubelet.delete(&uid(&pod)).await;
+    allocatable(&world, 8).await;
+}
