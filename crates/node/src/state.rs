@@ -23,7 +23,7 @@ use crate::{
     grant::Surroundings,
     handover::{self, Failure},
     ledger::Kinship,
-    offer::{Claimable, Offer, OfferedDevice, Offers},
+    offer::{Claimable, Offer, OfferedDevice, Offers, Unclaimable},
 };
 
 pub(crate) use keeper::{Keeper, Notices, Outlets, Snapshots, look_once, merge};
@@ -48,6 +48,8 @@ pub struct NodeState {
     pub empty: BTreeMap<ResourceName, String>,
     /// Devices that claims may have, and how several claims share one.
     pub(crate) claimable: Claimable,
+    /// Devices that claims would have by the configuration and cannot have, and why.
+    pub(crate) unclaimable: Unclaimable,
     /// What containers get besides devices.
     pub(crate) surroundings: Surroundings,
     /// The CDI documents that the offers need.
@@ -122,6 +124,11 @@ impl NodeState {
         self.claimable.contains_key(id)
     }
 
+    /// Why claims cannot have a device that they would have by the configuration.
+    pub fn not_for_claims(&self, id: &DeviceId) -> Option<&'static str> {
+        self.unclaimable.get(id).copied()
+    }
+
     /// Computes the topology, unless every device is where it was.
     fn find_topology(&mut self, known: &Self) {
         let is_in_place = |(device, known): (&Device, &Device)| spot(device) == spot(known);
@@ -188,6 +195,7 @@ impl NodeState {
             && self.withheld == other.withheld
             && self.empty == other.empty
             && self.claimable == other.claimable
+            && self.unclaimable == other.unclaimable
             && self.surroundings == other.surroundings
             && self.documents == other.documents
             && self.lacks == other.lacks

@@ -72,6 +72,11 @@ pub struct InvalidReplicas(u64);
 // === impl Sharing ===
 
 impl Sharing {
+    /// Whether an MPS daemon serves the containers on a device.
+    pub fn is_by_mps(self) -> bool {
+        matches!(self, Self::Shared(shared) if shared.method == SharingMethod::Mps)
+    }
+
     /// How devices are chosen where nothing is said: close together, or, if containers share them,
     /// where the fewest containers are.
     pub fn usual_placement(self) -> placement::Policy {

@@ -115,6 +115,7 @@ impl Looked {
             withheld: plan.withheld,
             empty: plan.empty,
             claimable: plan.claimable,
+            unclaimable: plan.unclaimable,
             surroundings: self.surroundings,
             documents: self.documents,
             lacks: self.lacks,
