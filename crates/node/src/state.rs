@@ -4,6 +4,7 @@ mod held;
 mod keeper;
 mod look;
 mod notes;
+mod obstacles;
 mod tell;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -28,6 +29,7 @@ use crate::{
 
 pub(crate) use keeper::{Keeper, Notices, Outlets, Snapshots, look_once, merge};
 pub(crate) use notes::{FORMAT as DEVICES, were_offered};
+pub(crate) use obstacles::{Obstacle, Obstacles};
 
 /// The node at one moment.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +60,8 @@ pub struct NodeState {
     pub lacks: Lacks,
     /// The CDI documents that are not up to date, and why.
     pub(crate) unwritten: Unwritten,
+    /// What is in the way of claims that would have a healthy device.
+    pub(crate) obstacles: Obstacles,
     /// Devices that are not to be chosen before they are clean, and where each stands in one word.
     pub(crate) unready: BTreeMap<DeviceId, &'static str>,
     /// Devices whose hand-over failed; they may be healthy.
@@ -127,6 +131,12 @@ impl NodeState {
     /// Why claims cannot have a device that they would have by the configuration.
     pub fn not_for_claims(&self, id: &DeviceId) -> Option<&'static str> {
         self.unclaimable.get(id).copied()
+    }
+
+    /// What keeps claims from a device, or from the GPU that it is a part of.
+    pub(crate) fn obstacle(&self, device: &Device) -> Option<&Obstacle> {
+        let of_whole = || self.obstacles.get(device.parent.as_ref()?);
+        self.obstacles.get(&device.id).or_else(of_whole)
     }
 
     /// Computes the topology, unless every device is where it was.
@@ -200,6 +210,7 @@ impl NodeState {
             && self.documents == other.documents
             && self.lacks == other.lacks
             && self.unwritten == other.unwritten
+            && self.obstacles == other.obstacles
             && self.unready == other.unready
             && self.unclean == other.unclean
     }

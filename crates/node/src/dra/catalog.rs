@@ -89,6 +89,9 @@ const UNCLEAN: &str = "unclean";
 /// resource's name.
 const DEVICE_PLUGIN: &str = "device-plugin";
 
+/// The taint of a healthy device that this node is not to hand out; its value is the sort of obstacle.
+const OBSTACLE: &str = "obstacle";
+
 /// The taint of a device that a claim has under another name.
 const CLAIMED: &str = "claimed";
 
@@ -180,6 +183,7 @@ fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
         held(state, ledger, device),
         elsewhere(state, ledger, device),
         unclean(state, device),
+        obstacle(state, device),
     ];
     all.into_iter().flatten().collect()
 }
@@ -189,6 +193,12 @@ fn elsewhere(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Tain
     let is_taken =
         !ledger.is_claimed(&device.id) && ledger.claim(&state.kin.footprint(&device.id)).is_some();
     is_taken.then(|| Taint { key: CLAIMED, value: "other-name".to_owned() })
+}
+
+/// A device that this node is not to hand out now, in neither way.
+fn obstacle(state: &NodeState, device: &Device) -> Option<Taint> {
+    let value = state.obstacle(device)?.sort.word().to_owned();
+    Some(Taint { key: OBSTACLE, value })
 }
 
 /// A device on which something is left of who had it last.

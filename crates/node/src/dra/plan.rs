@@ -162,6 +162,7 @@ impl<'a> Ground<'a> {
             self.as_a_whole(found.ok_or_else(|| unknown(" any more"))?)
         };
         check_well(result, &device)?;
+        self.check_way(result, &device)?;
         let allocation = Allocation { result, offered, device: &device, driver: self.driver };
         let terms = Terms::of(allocation, configs.asked(result, &device)?)?;
         Ok(Chosen { result, device, partition, terms })
@@ -171,6 +172,15 @@ impl<'a> Ground<'a> {
     fn unclaimable(&self, name: &str) -> Option<(&DeviceId, &'static str)> {
         let mut all = self.state.unclaimable.iter();
         all.find(|(id, _)| EntryName::of(id).as_str() == name).map(|(id, why)| (id, *why))
+    }
+
+    /// Whether nothing beside it is in the way, such as a lease that another node holds.
+    fn check_way(&self, result: &Allotted, device: &Device) -> Result<(), Refusal> {
+        let obstacle = self.state.obstacle(device).filter(|_| result.access != Access::Admin);
+        obstacle.map_or(Ok(()), |obstacle| {
+            let (request, why) = (result.request.clone(), obstacle.why.clone());
+            Err(Refusal::NotWell { request, device: device.id.clone(), why })
+        })
     }
 
     /// Whether no other claim has it by name: the ledger knows devices, and not yet those that the kubelet's
