@@ -43,12 +43,9 @@ pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
 /// The capacities of a device; one that is shared has as many shares as containers that it serves.
 pub(super) fn capacity(device: &Device, sharing: Sharing, driver: &DriverName) -> Capacities {
     let of_device = device.capacity.iter().map(|(name, amount)| (published(name), *amount));
-    let shares = match sharing {
-        Sharing::Exclusive => None,
-        Sharing::Shared(shared) => Some(shared.replicas),
-        Sharing::Pooled(pooled) => Some(pooled.tokens),
-    };
-    let shares = shares.map(|replicas| (shares_of(driver), Quantity::Count(replicas.get().into())));
+    let shares = sharing
+        .replicas()
+        .map(|replicas| (shares_of(driver), Quantity::Count(replicas.get().into())));
     of_device.chain(shares).collect()
 }
 
