@@ -1,8 +1,9 @@
 //! What a node has for claims, by the names that claims know: a pure function of its state.
 //!
-//! There is a pool for each source of devices, so that one family's change, or mistake, hides no other's.
+//! There is a pool for each source of devices, so that one family's mistake hides no other's.
 //! The order of a pool is the order in which the scheduler tries its devices.
 
+mod alike;
 mod attributes;
 mod name;
 mod partitions;
@@ -118,6 +119,7 @@ impl Catalog {
             pool.or_default().entries.extend(cut.whole());
         }
         catalog.pools.values_mut().for_each(|pool| attributes::make_uniform(&mut pool.entries));
+        alike::make_alike(&mut catalog.pools, driver);
         catalog
     }
 
