@@ -17,13 +17,14 @@
 //! # Assumptions
 //!
 //! Among containers of the device plugin the kubelet keeps account, and among shares of a device the
-//! scheduler; the ledger refuses what neither of them can know, and shares by amounts that are more than
-//! the device.
+//! scheduler; the ledger refuses what neither of them can know, and shares that are more than the device,
+//! counted or by amounts.
 
 mod follow;
 mod kin;
 mod lull;
 mod portion;
+mod shares;
 mod sights;
 
 use std::{
@@ -41,6 +42,7 @@ pub(crate) use self::{
     follow::{Follower, Sources},
     kin::{Footprint, Kinship},
     portion::{Portion, together},
+    shares::Shares,
 };
 
 /// The way to the ledger; clones lead to the same one.
@@ -87,8 +89,10 @@ pub(crate) struct ClaimRef {
 pub(crate) enum Use {
     /// To look at it, whoever has it.
     Admin,
-    /// Other claims have shares of it.
+    /// Other claims have shares of it, and it is not known how many this one has.
     Share,
+    /// Other claims have shares of it.
+    Shares(Shares),
     /// Other claims have shares of it by amounts.
     Portion(Portion),
     /// No one else may have it.
@@ -146,6 +150,12 @@ pub(crate) enum Conflict {
         wanted.memory, wanted.compute, wanted.of
     )]
     Exceeded { device: DeviceId, wanted: Portion, left: u64, compute_left: u64 },
+    #[error(
+        "{device}: {} of its {} shares wanted, and what other claims have leaves {left}: a pod that is \
+         gone may still be ending",
+        wanted.count, wanted.of
+    )]
+    NoShareLeft { device: DeviceId, wanted: Shares, left: u32 },
 }
 
 /// Who has a device.
@@ -243,7 +253,7 @@ impl LedgerDesk {
     }
 
     /// What claims have was put back.
-    pub(crate) fn knows_claims(&self) {
+    pub(crate) fn recall_claims(&self) {
         self.0.send_if_modified(|ledger| {
             std::mem::replace(&mut ledger.of_claims, Knowledge::Complete) == Knowledge::Lacking
         });
@@ -387,6 +397,7 @@ impl Ledger {
         }
         match usage {
             Use::Portion(wanted) => self.has_left(it, wanted, &claim.uid),
+            Use::Shares(wanted) => self.has_shares_left(it, wanted, &claim.uid),
             _ => Ok(()),
         }
     }

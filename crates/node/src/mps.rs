@@ -112,7 +112,8 @@ impl MpsState {
 // === impl Mps ===
 
 impl Mps {
-    /// Builds the part; nothing is started yet. `news` is notified of each change of a state.
+    /// Builds the part; nothing is started yet. `news` is notified of each change of a state, and of each
+    /// daemon that is gone.
     pub fn new(
         config: &Config,
         wants: watch::Receiver<Arc<MpsDemand>>,
@@ -146,6 +147,8 @@ impl Mps {
                     let device = ended.expect("daemons' tasks neither panic nor are cancelled");
                     self.running.remove(&device);
                     self.follow(&stop);
+                    // What waited for the end of a daemon need wait no longer.
+                    self.news.notify_one();
                 }
             }
         }
@@ -159,7 +162,7 @@ impl Mps {
         for (device, want) in wants {
             self.tell(device, Some(want), stop);
         }
-        let known = self.running.keys().cloned().chain(self.ground.leftovers());
+        let known = self.running.keys().cloned().chain(self.ground.places.left());
         for device in known.collect::<BTreeSet<_>>() {
             if !wants.contains_key(&device) && !demand.kept.contains(&device) {
                 self.tell(&device, None, stop);
@@ -212,7 +215,7 @@ impl Mps {
 pub async fn stop_all(config: &Config) -> BTreeMap<DeviceId, Result<(), String>> {
     let ground = Arc::new(Ground::new(config));
     let mut outcomes = BTreeMap::new();
-    for device in ground.leftovers() {
+    for device in ground.places.left() {
         let stopped = ground.stop(&mut ground.hold(device.clone())).await;
         outcomes.insert(device, stopped.map_err(|error| causes(&error)));
     }

@@ -15,7 +15,7 @@ use windlass_core::{device::DeviceId, replica::ReplicaId, resource::ResourceName
 use crate::config::{Pooled, Shared, Sharing};
 
 pub(crate) use marks::{Marked, earlier_ids, note, reveals};
-pub(crate) use plan::{Claimable, Held, Methods, Moves, Plan, Pools, Question, plan};
+pub(crate) use plan::{Claimable, Held, Methods, Moves, Plan, Pools, Question, Unclaimable, plan};
 pub(crate) use pool::number as token;
 pub(crate) use rivals::rival_pairs;
 pub(crate) use usual::{is_something_else, usual_name};

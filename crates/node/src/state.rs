@@ -4,6 +4,7 @@ mod held;
 mod keeper;
 mod look;
 mod notes;
+mod obstacles;
 mod tell;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -23,11 +24,12 @@ use crate::{
     grant::Surroundings,
     handover::{self, Failure},
     ledger::Kinship,
-    offer::{Claimable, Offer, OfferedDevice, Offers},
+    offer::{Claimable, Offer, OfferedDevice, Offers, Unclaimable},
 };
 
 pub(crate) use keeper::{Keeper, Notices, Outlets, Snapshots, look_once, merge};
 pub(crate) use notes::{FORMAT as DEVICES, were_offered};
+pub(crate) use obstacles::{Obstacle, Obstacles};
 
 /// The node at one moment.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +50,8 @@ pub struct NodeState {
     pub empty: BTreeMap<ResourceName, String>,
     /// Devices that claims may have, and how several claims share one.
     pub(crate) claimable: Claimable,
+    /// Devices that claims would have by the configuration and cannot have, and why.
+    pub(crate) unclaimable: Unclaimable,
     /// What containers get besides devices.
     pub(crate) surroundings: Surroundings,
     /// The CDI documents that the offers need.
@@ -56,6 +60,8 @@ pub struct NodeState {
     pub lacks: Lacks,
     /// The CDI documents that are not up to date, and why.
     pub(crate) unwritten: Unwritten,
+    /// What is in the way of claims that would have a healthy device.
+    pub(crate) obstacles: Obstacles,
     /// Devices that are not to be chosen before they are clean, and where each stands in one word.
     pub(crate) unready: BTreeMap<DeviceId, &'static str>,
     /// Devices whose hand-over failed; they may be healthy.
@@ -120,6 +126,17 @@ impl NodeState {
     /// Whether claims may have a device, when nobody has it.
     pub fn is_claimable(&self, id: &DeviceId) -> bool {
         self.claimable.contains_key(id)
+    }
+
+    /// Why claims cannot have a device that they would have by the configuration.
+    pub fn not_for_claims(&self, id: &DeviceId) -> Option<&'static str> {
+        self.unclaimable.get(id).copied()
+    }
+
+    /// What keeps claims from a device, or from the GPU that it is a part of.
+    pub(crate) fn obstacle(&self, device: &Device) -> Option<&Obstacle> {
+        let of_whole = || self.obstacles.get(device.parent.as_ref()?);
+        self.obstacles.get(&device.id).or_else(of_whole)
     }
 
     /// Computes the topology, unless every device is where it was.
@@ -188,10 +205,12 @@ impl NodeState {
             && self.withheld == other.withheld
             && self.empty == other.empty
             && self.claimable == other.claimable
+            && self.unclaimable == other.unclaimable
             && self.surroundings == other.surroundings
             && self.documents == other.documents
             && self.lacks == other.lacks
             && self.unwritten == other.unwritten
+            && self.obstacles == other.obstacles
             && self.unready == other.unready
             && self.unclean == other.unclean
     }

@@ -42,7 +42,12 @@ impl Attempts {
             self.said = Some(error);
         }
         self.failures = self.failures.saturating_add(1);
-        pause(self.failures, self.seed, &self.limits)
+        self.pause(self.failures)
+    }
+
+    /// How long to wait after so many failures in a row, of something that is counted elsewhere.
+    pub(super) fn pause(&self, failures: u32) -> Duration {
+        pause(failures, self.seed, &self.limits)
     }
 }
 

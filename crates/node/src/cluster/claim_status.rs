@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::Duration;
 
 use super::{Client, ClusterError, MANAGER, attempts::Attempts, client::Connection};
-use crate::ledger::ClaimRef;
+use crate::{causes, ledger::ClaimRef};
 
 /// The way to the status of claims.
 pub(crate) struct ClaimStatuses {
@@ -24,8 +24,11 @@ pub(crate) struct ClaimStatuses {
 pub(crate) enum StatusOutcome<T> {
     /// It was done.
     Written(T),
-    /// There is no such claim any more, or it can never be done; the log says so.
+    /// There is no such claim any more.
     Gone,
+    /// The API server does not take it, for what is in it or for whose it is, and why. That may change, and must
+    /// not hold up the others.
+    Refused(String),
     /// It was not, and may be tried again after this time.
     Again(Duration),
 }
@@ -67,6 +70,11 @@ impl ClaimStatuses {
         self.ask(write).await
     }
 
+    /// How long to wait before what was refused so often is tried again.
+    pub(crate) fn pause(&self, times: u32) -> Duration {
+        self.attempts.pause(times)
+    }
+
     async fn ask<T>(
         &mut self,
         question: impl AsyncFnOnce(&Connection) -> Result<T, ClusterError>,
@@ -86,11 +94,9 @@ impl ClaimStatuses {
             {
                 StatusOutcome::Gone
             }
-            // One that the API server does not take, for what is in it or for whose it is, must not hold up
-            // the others.
             Err(error) if error.status().is_some_and(is_refused) => {
-                tracing::error!(%error, "the status of a claim is lost");
-                StatusOutcome::Gone
+                self.connection = None;
+                StatusOutcome::Refused(causes(&error))
             }
             Err(error) => {
                 // New credentials are read with the next connection.
@@ -117,6 +123,7 @@ impl<T> StatusOutcome<T> {
         match self {
             Self::Written(it) => StatusOutcome::Written(change(it)),
             Self::Gone => StatusOutcome::Gone,
+            Self::Refused(why) => StatusOutcome::Refused(why),
             Self::Again(pause) => StatusOutcome::Again(pause),
         }
     }

@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::{
     content::Content,
-    limits::{Misfit, check_device, check_pool},
+    limits::{Misfit, check_device, check_pool, is_fact_name},
     loss::Loss,
 };
 use self::{

@@ -79,7 +79,7 @@ pub(super) fn overwritten_under_mps(line: u64, policy: &Policy) -> Option<Remark
     let by_claims = shares.any(|rule| rule.manner.method == ShareMethod::Mps);
     let by_containers = match &policy.resources {
         Resources::Default => false,
-        Resources::Rules(rules) => rules.iter().any(|rule| is_by_mps(rule.sharing)),
+        Resources::Rules(rules) => rules.iter().any(|rule| rule.sharing.is_by_mps()),
     };
     let wrong = policy.families.gpu.overwrites() && (by_claims || by_containers);
     wrong.then(|| Remark::new(line, OVERWRITTEN_UNDER_MPS))
@@ -87,10 +87,6 @@ pub(super) fn overwritten_under_mps(line: u64, policy: &Policy) -> Option<Remark
 
 const OVERWRITTEN_UNDER_MPS: &str = "memory: overwrite takes a GPU that no program is on, and MPS keeps \
     its own on those that it shares: share by time slices, or leave the step out";
-
-fn is_by_mps(sharing: Sharing) -> bool {
-    matches!(sharing, Sharing::Shared(shared) if shared.method == SharingMethod::Mps)
-}
 
 fn two_meanings(earlier: &LinedRule, later: &LinedRule) -> Option<Remark> {
     let (first, second) = (&earlier.value, &later.value);

@@ -72,6 +72,20 @@ pub struct InvalidReplicas(u64);
 // === impl Sharing ===
 
 impl Sharing {
+    /// Whether an MPS daemon serves the containers on a device.
+    pub fn is_by_mps(self) -> bool {
+        matches!(self, Self::Shared(shared) if shared.method == SharingMethod::Mps)
+    }
+
+    /// How many containers share a device, or a pool of them; `None` if one has it alone.
+    pub fn replicas(self) -> Option<Replicas> {
+        match self {
+            Self::Exclusive => None,
+            Self::Shared(shared) => Some(shared.replicas),
+            Self::Pooled(pooled) => Some(pooled.tokens),
+        }
+    }
+
     /// How devices are chosen where nothing is said: close together, or, if containers share them,
     /// where the fewest containers are.
     pub fn usual_placement(self) -> placement::Policy {

@@ -1,8 +1,9 @@
 //! What a node has for claims, by the names that claims know: a pure function of its state.
 //!
-//! There is a pool for each source of devices, so that one family's change, or mistake, hides no other's.
+//! There is a pool for each source of devices, so that one family's mistake hides no other's.
 //! The order of a pool is the order in which the scheduler tries its devices.
 
+mod alike;
 mod attributes;
 mod name;
 mod partitions;
@@ -89,6 +90,9 @@ const UNCLEAN: &str = "unclean";
 /// resource's name.
 const DEVICE_PLUGIN: &str = "device-plugin";
 
+/// The taint of a healthy device that this node is not to hand out; its value is the sort of obstacle.
+const OBSTACLE: &str = "obstacle";
+
 /// The taint of a device that a claim has under another name.
 const CLAIMED: &str = "claimed";
 
@@ -115,6 +119,7 @@ impl Catalog {
             pool.or_default().entries.extend(cut.whole());
         }
         catalog.pools.values_mut().for_each(|pool| attributes::make_uniform(&mut pool.entries));
+        alike::make_alike(&mut catalog.pools, driver);
         catalog
     }
 
@@ -180,15 +185,25 @@ fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
         held(state, ledger, device),
         elsewhere(state, ledger, device),
         unclean(state, device),
+        obstacle(state, device),
     ];
     all.into_iter().flatten().collect()
 }
 
-/// A device of which a claim has the silicon under another name, such as that of the place it was made at.
+/// A device of which a claim has the silicon under another name, such as that of the place it was made at, or of
+/// which nobody knows.
 fn elsewhere(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
     let is_taken =
         !ledger.is_claimed(&device.id) && ledger.claim(&state.kin.footprint(&device.id)).is_some();
-    is_taken.then(|| Taint { key: CLAIMED, value: "other-name".to_owned() })
+    let unknown = || (!ledger.knows_claims()).then_some("not-known");
+    let value = is_taken.then_some("other-name").or_else(unknown)?.to_owned();
+    Some(Taint { key: CLAIMED, value })
+}
+
+/// A device that this node is not to hand out now, in neither way.
+fn obstacle(state: &NodeState, device: &Device) -> Option<Taint> {
+    let value = state.obstacle(device)?.sort.word().to_owned();
+    Some(Taint { key: OBSTACLE, value })
 }
 
 /// A device on which something is left of who had it last.

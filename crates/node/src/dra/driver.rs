@@ -155,7 +155,7 @@ impl Driver {
         let asked = (requests, self.limits.look_interval);
         let ledger = self.ground.ledger.clone();
         let preparer = Preparer::new(self.ground, asked, records, (newest, receiver));
-        ledger.knows_claims();
+        ledger.recall_claims();
         tokio::select! {
             _ = async { tokio::join!(writing, preparer.run(), serving, telling) } => {}
             () = leftovers => {}

@@ -11,7 +11,7 @@ use windlass_core::{
 };
 
 use super::{
-    catalog::{Catalog, Entry as Offered},
+    catalog::{Catalog, EntryName},
     claim::{Access, Allotted, Claim},
     document,
     opaque::{Configs, OpaqueError},
@@ -20,7 +20,7 @@ use super::{
     time_slice::Interval,
 };
 use crate::{
-    config::{Delivery, DeviceIds, DriverName, Sharing, SharingMethod, Strategy},
+    config::{Delivery, DeviceIds, DriverName, Strategy},
     grant::{self, Grant, grant},
     handover::HandoverStates,
     ledger::{ClaimRef, Footprint, Use, together},
@@ -57,11 +57,8 @@ pub(crate) enum Refusal {
     Foreign { request: String, place: Partition, device: DeviceId },
     #[error("request {request}: there is no instance to look at, {place}")]
     NotMade { request: String, place: Partition },
-    #[error(
-        "request {request}: {device} is shared by MPS among the containers of its resource, and claims have \
-         no part in that: name it under dra.shares instead"
-    )]
-    Mps { request: String, device: DeviceId },
+    #[error("request {request}: {device} is for no claim: {why}")]
+    NotForClaims { request: String, device: DeviceId, why: &'static str },
     #[error(
         "request {0}: a program has one MPS daemon, and the request got several devices: ask for each in a \
          request of its own"
@@ -144,6 +141,11 @@ impl<'a> Ground<'a> {
         configs: &Configs<'_>,
     ) -> Result<Chosen<'a>, Refusal> {
         let Allotted { request, pool, device, .. } = result;
+        let find = || self.catalog.find(pool, device);
+        if let (None, Some((id, why))) = (find(), self.unclaimable(device)) {
+            let (request, device) = (request.clone(), id.clone());
+            return Err(Refusal::NotForClaims { request, device, why });
+        }
         let unknown = |why| Refusal::Unknown {
             request: request.clone(),
             pool: pool.clone(),
@@ -151,7 +153,7 @@ impl<'a> Ground<'a> {
             why,
         };
         let looking = if self.state.inventory.is_complete() { "" } else { " (yet)" };
-        let offered = self.catalog.find(pool, device).ok_or_else(|| unknown(looking))?;
+        let offered = find().ok_or_else(|| unknown(looking))?;
         let partition = offered.partition.as_ref();
         let device = if let Some(place) = partition {
             self.instance((claim, result), (offered, place))?
@@ -159,10 +161,26 @@ impl<'a> Ground<'a> {
             let found = self.state.inventory.get(offered.device.as_str());
             self.as_a_whole(found.ok_or_else(|| unknown(" any more"))?)
         };
-        check_well(result, offered, &device)?;
+        check_well(result, &device)?;
+        self.check_way(result, &device)?;
         let allocation = Allocation { result, offered, device: &device, driver: self.driver };
         let terms = Terms::of(allocation, configs.asked(result, &device)?)?;
         Ok(Chosen { result, device, partition, terms })
+    }
+
+    /// The device of a name that is not published, and why it is not.
+    fn unclaimable(&self, name: &str) -> Option<(&DeviceId, &'static str)> {
+        let mut all = self.state.unclaimable.iter();
+        all.find(|(id, _)| EntryName::of(id).as_str() == name).map(|(id, why)| (id, *why))
+    }
+
+    /// Whether nothing beside it is in the way, such as a lease that another node holds.
+    fn check_way(&self, result: &Allotted, device: &Device) -> Result<(), Refusal> {
+        let obstacle = self.state.obstacle(device).filter(|_| result.access != Access::Admin);
+        obstacle.map_or(Ok(()), |obstacle| {
+            let (request, why) = (result.request.clone(), obstacle.why.clone());
+            Err(Refusal::NotWell { request, device: device.id.clone(), why })
+        })
     }
 
     /// Whether no other claim has it by name: the ledger knows devices, and not yet those that the kubelet's
@@ -262,19 +280,13 @@ impl Chosen<'_> {
     }
 }
 
-fn check_well(result: &Allotted, offered: &Offered, device: &Device) -> Result<(), Refusal> {
-    let request = || result.request.clone();
-    if let Sharing::Shared(shared) = offered.sharing
-        && shared.method == SharingMethod::Mps
-    {
-        return Err(Refusal::Mps { request: request(), device: device.id.clone() });
-    }
+fn check_well(result: &Allotted, device: &Device) -> Result<(), Refusal> {
     if device.health.is_healthy() || result.access == Access::Admin {
         return Ok(());
     }
     let trouble = device.health.trouble().map(ToString::to_string);
     let why = trouble.unwrap_or_else(|| "not probed yet".to_owned());
-    Err(Refusal::NotWell { request: request(), device: device.id.clone(), why })
+    Err(Refusal::NotWell { request: result.request.clone(), device: device.id.clone(), why })
 }
 
 /// A container that gets what a request got is a client of one daemon at most.

@@ -122,7 +122,7 @@ impl Portions {
 }
 
 /// The least whole number that is no less.
-fn whole(text: &str) -> Option<u64> {
+pub(super) fn whole(text: &str) -> Option<u64> {
     u64::try_from(Amount::parse(text)?.rounded_up()).ok()
 }
 

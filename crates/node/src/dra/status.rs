@@ -7,10 +7,13 @@
 //!                                    └────────────── again, after a pause ─────┘
 //! ```
 //!
+//! While the API server does not answer all of them wait; one that it refuses waits alone.
+//!
 //! Nobody waits for it: a claim is prepared whether or not it can be told. What cannot be told yet is told as
 //! it is by then.
 
 mod document;
+mod refused;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,7 +23,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::document::{Spot, Told};
+use self::{
+    document::{Spot, Told},
+    refused::Refused,
+};
 use super::record::{Entry, Records};
 use crate::{
     clock::Clock,
@@ -64,6 +70,13 @@ struct Claim {
 
 /// By the claim's UID.
 type Claims = BTreeMap<String, Claim>;
+
+/// What was told.
+#[derive(Default)]
+struct Past {
+    written: Claims,
+    refused: Refused,
+}
 
 /// Changes within this time are one: a claim is begun and done, a device's health follows its probe.
 const BURST: Duration = Duration::from_millis(50);
@@ -112,14 +125,16 @@ impl Teller {
     }
 
     async fn live(mut self) {
-        let (mut written, mut troubles) = (Claims::new(), self.troubles.0.subscribe());
+        let (mut told, mut troubles) = (Past::default(), self.troubles.0.subscribe());
         loop {
             let wanted = self.wanted(&troubles.borrow_and_update());
-            if let Some(uid) = difference(&written, &wanted) {
-                self.tell(uid, wanted, &mut written).await;
+            told.forget_refused(&wanted);
+            if let Some(uid) = told.difference(&wanted) {
+                self.tell(uid, wanted, &mut told).await;
                 continue;
             }
             tokio::select! {
+                () = told.refused.due() => continue,
                 () = crate::cluster::changed(&mut self.records) => {}
                 () = crate::cluster::changed(&mut self.state) => {}
                 () = crate::cluster::changed(&mut troubles) => {}
@@ -129,13 +144,17 @@ impl Teller {
     }
 
     /// Tells what there is to tell of one claim, or waits before it is tried again.
-    async fn tell(&mut self, uid: String, mut wanted: Claims, written: &mut Claims) {
+    async fn tell(&mut self, uid: String, mut wanted: Claims, told: &mut Past) {
+        let Past { written, refused } = told;
         let claim = wanted.remove(&uid).unwrap_or_else(|| {
             let reference = written[&uid].reference.clone();
             Claim { reference, devices: BTreeMap::new() }
         });
         let known = written.get(&uid).map(|claim| claim.devices.clone());
         let outcome = self.write(&claim, known).await;
+        if matches!(outcome, StatusOutcome::Written(_) | StatusOutcome::Gone) {
+            refused.forget(&uid);
+        }
         match outcome {
             StatusOutcome::Written(devices) if devices.is_empty() => drop(written.remove(&uid)),
             StatusOutcome::Written(devices) => {
@@ -145,6 +164,9 @@ impl Teller {
             StatusOutcome::Gone if claim.devices.is_empty() => drop(written.remove(&uid)),
             StatusOutcome::Gone => drop(written.insert(uid, claim)),
             StatusOutcome::Again(pause) => sleep(pause).await,
+            StatusOutcome::Refused(why) => {
+                refused.note((uid, claim), why, |times| self.statuses.pause(times));
+            }
         }
     }
 
@@ -160,6 +182,7 @@ impl Teller {
             None => match self.statuses.read(reference).await {
                 StatusOutcome::Written(claim) => document::read(&claim, &self.driver),
                 StatusOutcome::Gone => return StatusOutcome::Gone,
+                StatusOutcome::Refused(why) => return StatusOutcome::Refused(why),
                 StatusOutcome::Again(pause) => return StatusOutcome::Again(pause),
             },
         };
@@ -182,13 +205,27 @@ impl Teller {
     }
 }
 
-/// The first claim of which something else was told than is so, whatever the times.
-fn difference(written: &Claims, wanted: &Claims) -> Option<String> {
-    let gone = written.keys().find(|uid| !wanted.contains_key(*uid));
-    let is_other = |(uid, claim): &(&String, &Claim)| {
-        let known = written.get(*uid).map(|it| &it.devices);
-        !claim.devices.is_empty() && !known.is_some_and(|it| document::says(it, &claim.devices))
-    };
-    let other = || wanted.iter().find(is_other).map(|(uid, _)| uid);
-    gone.or_else(other).cloned()
+// === impl Past ===
+
+impl Past {
+    /// What was never told of a claim that is gone need not be taken back.
+    fn forget_refused(&mut self, wanted: &Claims) {
+        let written = &self.written;
+        self.refused.retain(|uid| wanted.contains_key(uid) || written.contains_key(uid));
+    }
+
+    /// The first claim of which something else was told than is so, whatever the times.
+    fn difference(&self, wanted: &Claims) -> Option<String> {
+        let nothing = BTreeMap::new();
+        let is_gone =
+            |uid: &&String| !wanted.contains_key(*uid) && !self.refused.waits(uid, &nothing);
+        let gone = self.written.keys().find(is_gone);
+        let is_other = |(uid, claim): &(&String, &Claim)| {
+            let known = self.written.get(*uid).map(|it| &it.devices);
+            let is_told = known.is_some_and(|it| document::says(it, &claim.devices));
+            !claim.devices.is_empty() && !is_told && !self.refused.waits(uid, &claim.devices)
+        };
+        let other = || wanted.iter().find(is_other).map(|(uid, _)| uid);
+        gone.or_else(other).cloned()
+    }
 }

@@ -8,15 +8,15 @@ use windlass_core::{
 };
 
 use super::{
-    catalog::Entry,
+    catalog::{Entry, shares_of},
     claim::{Access, Allotted},
     opaque::{Asked, OpaqueError, Sharing},
-    portions::{PortionError, WHOLE},
+    portions::{PortionError, WHOLE, whole},
     time_slice::Interval,
 };
 use crate::{
     config::{DriverName, ShareMethod},
-    ledger::{Portion, Use},
+    ledger::{Portion, Shares, Use},
     mps::{MpsPlaces, is_older_than_volta},
 };
 
@@ -88,7 +88,9 @@ impl Terms {
                 Ok(Self { client: Some(known.and(limits)), ..self })
             }
             (Sharing::Mps(_), Use::Admin, _) => impossible("the claim only looks at it"),
-            (Sharing::Mps(_), Use::Share, _) => impossible("claims share it otherwise"),
+            (Sharing::Mps(_), Use::Share | Use::Shares(_), _) => {
+                impossible("claims share it otherwise")
+            }
             (Sharing::Mps(_), Use::Portion(portion), _) if !portion.is_whole() => {
                 impossible("claims share it by time slices")
             }
@@ -104,7 +106,7 @@ impl Terms {
 fn no_interval(usage: Use, device: &Device) -> Option<&'static str> {
     match (usage, device.kind) {
         (Use::Admin, _) => Some("the claim only looks at it"),
-        (Use::Share, _) => Some("other claims share it"),
+        (Use::Share | Use::Shares(_), _) => Some("other claims share it"),
         (Use::Portion(portion), _) if !portion.is_whole() => Some("other claims share it"),
         (_, DeviceKind::Mig) => Some("it is a MIG instance, and an interval is a whole GPU's"),
         (_, DeviceKind::Gpu) if device.is_nvidia() && device.partitioned => {
@@ -134,7 +136,7 @@ impl Allocation<'_> {
         let usage = match (self.result.access, &self.result.share, &self.offered.portions) {
             (Access::Admin, ..) => Use::Admin,
             (Access::Usual, None, _) => Use::Alone,
-            (Access::Usual, Some(_), None) => Use::Share,
+            (Access::Usual, Some(_), None) => self.shares()?.map_or(Use::Share, Use::Shares),
             (Access::Usual, Some(_), Some(portions)) => {
                 let portion = portions.portion(self.result, self.driver);
                 Use::Portion(portion.map_err(|source| self.refused(source))?)
@@ -145,6 +147,18 @@ impl Allocation<'_> {
             _ => None,
         };
         Ok(Terms { usage, client, interval: Interval::Default })
+    }
+
+    /// How many of the device's shares. One that is not shared any more has none to count by.
+    fn shares(self) -> Result<Option<Shares>, TermsError> {
+        let Some(of) = self.offered.sharing.replicas() else { return Ok(None) };
+        let name = shares_of(self.driver);
+        let count = match self.result.consumed.get(&name.to_string()) {
+            None => Some(1),
+            Some(text) => whole(text).and_then(|count| u32::try_from(count).ok()),
+        };
+        let count = count.ok_or_else(|| self.refused(PortionError::Unreadable(name)))?;
+        Ok(Some(Shares { count, of: of.get() }))
     }
 
     fn refused(self, source: PortionError) -> TermsError {

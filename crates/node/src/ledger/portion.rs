@@ -76,7 +76,7 @@ impl Use {
     /// Whether claims may have one device so at the same time. Programs under MPS keep all others away.
     pub(crate) fn goes_with(self, other: Self) -> bool {
         match (self, other) {
-            (Self::Share, Self::Share) => true,
+            (Self::Share | Self::Shares(_), Self::Share | Self::Shares(_)) => true,
             (Self::Portion(one), Self::Portion(other)) => one.method == other.method,
             _ => false,
         }
@@ -86,6 +86,7 @@ impl Use {
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Portion(one), Self::Portion(other)) => Self::Portion(one.and(other)),
+            (Self::Shares(one), Self::Shares(other)) => Self::Shares(one.and(other)),
             _ => self.max(other),
         }
     }
@@ -95,7 +96,7 @@ impl Use {
         match self {
             Self::Portion(portion) => portion.method == ShareMethod::Mps && !portion.is_whole(),
             Self::Served => true,
-            Self::Admin | Self::Share | Self::Alone => false,
+            Self::Admin | Self::Share | Self::Shares(_) | Self::Alone => false,
         }
     }
 }

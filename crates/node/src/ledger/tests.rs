@@ -56,6 +56,29 @@ fn shares_go_together_and_who_only_looks_is_in_nobodys_way() {
     ledger.take_for_claim(&claim("e"), &[(alone("a"), Use::Alone)]).expect("its own");
 }
 
+#[test]
+fn a_share_too_many_is_refused_whoever_has_the_others() {
+    let ledger = LedgerDesk::default();
+    let take = |name: &str, count| {
+        let usage = Use::Shares(Shares { count, of: 4 });
+        let taken = ledger.take_for_claim(&claim(name), &[(alone("a"), usage)]);
+        taken.map_err(|conflict| conflict.to_string())
+    };
+    take("c", 2).expect("free");
+    take("d", 1).expect("room");
+    take("c", 2).expect("its own");
+    let why = take("e", 2).expect_err("one is left");
+    assert!(why.starts_with("a: 2 of its 4 shares wanted, and what other claims have leaves 1"));
+    ledger.restore_claim(&claim("recorded"), [(&alone("a").device, Use::Share)]);
+    take("e", 1).expect_err("a claim of which only the kubelet knows has one at least");
+    ledger.release_claim("c");
+    take("e", 1).expect("room again");
+    let device = alone("a").device;
+    let share = |count| Use::Shares(Shares { count, of: 4 });
+    let both = together([(&device, share(1)), (&device, share(2))]);
+    assert_eq!(both[&device], share(3), "two shares of a claim count both");
+}
+
 fn portion(memory: u64, compute: u64) -> Use {
     Use::Portion(Portion { method: ShareMethod::Mps, shares: 1, memory, of: 100, compute })
 }

@@ -155,13 +155,6 @@ impl Ground {
         }
     }
 
-    /// The devices that something is left of.
-    pub(super) fn leftovers(&self) -> Vec<DeviceId> {
-        let host = self.places.host();
-        let devices = self.places.devices().into_iter();
-        devices.filter(|device| host.has(self.places.of(device).record())).collect()
-    }
-
     /// The last words of the daemon.
     pub(super) fn last_words(&self, device: &DeviceId) -> Option<String> {
         let said = self.places.host().text(self.places.of(device).output())?;

@@ -75,13 +75,18 @@ impl MpsPlaces {
         self.host.has(self.of(device).record())
     }
 
+    /// The devices of whose daemons something is left, also while they serve. Blocks for a moment.
+    pub(crate) fn left(&self) -> Vec<DeviceId> {
+        self.devices().into_iter().filter(|device| self.is_left(device)).collect()
+    }
+
     /// The folder of one device, as the host names it.
     pub(super) fn of(&self, device: &DeviceId) -> Place {
         Place { folder: self.dir.join(device.as_str()) }
     }
 
     /// The devices that have a folder here.
-    pub(super) fn devices(&self) -> Vec<DeviceId> {
+    fn devices(&self) -> Vec<DeviceId> {
         self.host.names(&self.dir).iter().filter_map(|name| name.parse().ok()).collect()
     }
 

@@ -87,10 +87,15 @@ pub(crate) struct Plan {
     pub(crate) empty: BTreeMap<ResourceName, String>,
     /// Devices that claims may have, and how several claims share one.
     pub(crate) claimable: Claimable,
+    /// Devices that claims would have by the configuration and cannot have, and why.
+    pub(crate) unclaimable: Unclaimable,
 }
 
 /// Devices that are offered through Dynamic Resource Allocation, and how they are shared.
 pub(crate) type Claimable = BTreeMap<DeviceId, Sharing>;
+
+/// Devices that would be offered so by the configuration and cannot be, and why.
+pub(crate) type Unclaimable = BTreeMap<DeviceId, &'static str>;
 
 /// A plan in the making.
 struct Planner<'a> {
@@ -104,6 +109,7 @@ struct Planner<'a> {
     waiting: bool,
     mps: BTreeMap<DeviceId, Replicas>,
     claimable: Claimable,
+    unclaimable: Unclaimable,
 }
 
 /// Under which name and by which kind of id a device is given away. Two claims that differ are two
@@ -138,12 +144,21 @@ impl PartialEq for Form {
 /// Cuts the inventory into resources.
 pub(crate) fn plan(question: Question<'_>) -> Plan {
     let wants = Wants::new(question.policy, question.inventory);
-    let (offers, withheld, mps, claimable) = Default::default();
+    let (offers, withheld, mps, claimable, unclaimable) = Default::default();
     let given = question.previous.values().flat_map(|offer| offer.given()).collect();
     let earlier = earlier_ids(question.marked, question.inventory);
     let waiting = false;
-    let mut planner =
-        Planner { question, given, earlier, offers, withheld, waiting, mps, claimable };
+    let mut planner = Planner {
+        question,
+        given,
+        earlier,
+        offers,
+        withheld,
+        waiting,
+        mps,
+        claimable,
+        unclaimable,
+    };
     let mut wanted: Vec<_> =
         question.inventory.devices.iter().map(|device| (device, wants.of(device))).collect();
     planner.withhold_rivals(&mut wanted);
@@ -202,6 +217,11 @@ impl Planner<'_> {
             Want::Nothing | Want::Withheld(_) | Want::Unfit(_) => return want,
         };
         if !is_taken {
+            return want;
+        }
+        if sharing.is_by_mps() {
+            // The daemon is of a resource's containers: published, it would be chosen and always refused.
+            self.unclaimable.insert(device.id.clone(), SHARED_BY_MPS);
             return want;
         }
         self.claimable.insert(device.id.clone(), sharing);
@@ -415,12 +435,17 @@ impl Planner<'_> {
             mps: self.mps,
             empty,
             claimable: self.claimable,
+            unclaimable: self.unclaimable,
         }
     }
 }
 
 /// What is told of a device that the device plugin has no longer.
 const LEFT_TO_CLAIMS: &str = "offered through Dynamic Resource Allocation instead";
+
+/// What is told of a device that stays with the device plugin, whatever claims are offered.
+const SHARED_BY_MPS: &str = "it is shared by MPS among the containers of its resource, and claims have no part \
+    in that: name it under dra.shares instead of the resource's sharing";
 
 /// What is told of a GPU on which instances are made for claims, and of those instances.
 const CUT_FOR_CLAIMS: &str =

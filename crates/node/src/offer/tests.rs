@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{
     config::{
-        MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
-        Sharing, SharingMethod,
+        DraOffer, MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector,
+        Shared, Sharing, SharingMethod,
     },
     discovery::PROFILE,
 };
@@ -168,8 +168,12 @@ fn cut(id: &str, index: u32, profiles: &[&str]) -> Vec<Device> {
 }
 
 fn shared(replicas: u64) -> Sharing {
+    shared_by(SharingMethod::TimeSlicing, replicas)
+}
+
+fn shared_by(method: SharingMethod, replicas: u64) -> Sharing {
     Sharing::Shared(Shared {
-        method: SharingMethod::TimeSlicing,
+        method,
         replicas: Replicas::try_from(replicas).expect("valid"),
         per_container: PerContainer::Any,
     })
@@ -229,6 +233,19 @@ fn a_shared_device_goes_by_its_replicas() {
     assert!(offer.find("g1::2").is_some());
     for unknown in ["g1", "g1::3", "g1::02", "g0::0", "g0"] {
         assert!(offer.find(unknown).is_none(), "{unknown}");
+    }
+}
+
+#[test]
+fn what_containers_share_by_mps_stays_with_them_whatever_claims_are_offered() {
+    for offer in [DraOffer::Beside, DraOffer::Instead] {
+        let rules = vec![rule("example.com/gpu-mps", &[], shared_by(SharingMethod::Mps, 4))];
+        let mut node = Node::with(gpus(1)).rules(rules);
+        node.policy.dra.offer = offer;
+        node.plan();
+        assert!(node.plan.claimable.is_empty(), "{offer:?}: it would be refused");
+        assert!(node.plan.unclaimable["g0"].contains("by MPS"), "{offer:?}");
+        assert_eq!(node.allocatable("example.com/gpu-mps"), 4, "{offer:?}: someone may use it");
     }
 }
 

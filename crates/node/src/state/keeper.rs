@@ -27,10 +27,11 @@ use super::{
     held::{self, Holdings},
     look::{Look, Looked},
     notes::Notes,
+    obstacles::{Way, lease_trouble},
     tell,
 };
 use crate::{
-    cluster::leases::{LeaseState, LeaseStates},
+    cluster::leases::LeaseStates,
     config::{Config, Policy, Replicas, Shared, Sharing, SharingMethod},
     device_info::{self, DeviceInfoFiles, DeviceInfos, Untold},
     discovery::SourceSnapshot,
@@ -80,6 +81,8 @@ pub(crate) struct Keeper {
     /// The kubelet is asked who holds what, which may have to wait for a better moment.
     asking: JoinSet<()>,
     daemons: watch::Sender<Arc<MpsDemand>>,
+    /// Whether daemons that an earlier agent left are still to be told who wants them, nobody perhaps.
+    unsaid: bool,
     care: watch::Sender<Arc<Demand>>,
     publish: watch::Sender<Arc<NodeState>>,
 }
@@ -155,6 +158,7 @@ impl Keeper {
             knows_claims: true,
             asking: JoinSet::new(),
             daemons: outlets.daemons,
+            unsaid: false,
             care: outlets.care,
             publish: outlets.state,
         }
@@ -164,8 +168,10 @@ impl Keeper {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         self.warm_up().await;
         self.notes.load(&self.policy.delivery).await;
+        // Without the record nobody knows whose programs would end with a daemon.
         if let Some(held) = self.read_held().await {
             self.take_up(held);
+            self.unsaid = true;
         }
         loop {
             self.refresh().await;
@@ -308,7 +314,10 @@ impl Keeper {
         let handovers = self.notices.handovers.borrow().clone();
         let unclean = handover::failed(&handovers);
         let unready = handover::unready(&handovers, &care);
-        let mut state = NodeState { kin, unready, unclean, ..looked.state(merged, policy, plan) };
+        let way = Way { looked: &looked, policy: &policy, lease: &self.leases() };
+        let obstacles = way.of_claims(&merged);
+        let found = looked.state(merged, policy, plan);
+        let mut state = NodeState { kin, obstacles, unready, unclean, ..found };
         state.lacks.troubles.extend(self.untold.trouble());
         self.publish_unless_known(state, &known);
         if self.moves == Moves::Waiting && self.settled_at.is_none() {
@@ -327,7 +336,8 @@ impl Keeper {
         let policy = &self.policy;
         let daemons = self.notices.mps.borrow().clone();
         let handovers = self.notices.handovers.borrow().clone();
-        let leases = self.notices.leases.borrow().clone();
+        let lease = self.leases();
+        let way = Way { looked, policy, lease: &lease };
         offer::plan(offer::Question {
             policy,
             inventory,
@@ -340,9 +350,9 @@ impl Keeper {
             obstacle: &|device, sharing| {
                 let daemon = || daemon_trouble(&daemons, device, sharing);
                 let untold = || self.untold.devices.get(&device.id).map(ToString::to_string);
-                let before = || looked.obstacle(policy, device).or_else(daemon);
-                let lease = || lease_trouble(&leases, policy, device);
-                before().or_else(lease).or_else(untold).or_else(|| claimed(device))
+                let before = || way.of_containers(device).map(|it| it.why).or_else(daemon);
+                let left = || looked.daemon_left(device, sharing);
+                before().or_else(untold).or_else(|| claimed(device)).or_else(left)
             },
             handover: &|id| handover_trouble(&handovers, care, id),
         })
@@ -372,7 +382,7 @@ impl Keeper {
 
     /// A daemon stays while the device fails, while containers hold replicas of a device that is to be
     /// shared no longer, and while claims may have shares of it: its end is the end of their programs.
-    fn want_daemons(&self, plan: &Plan, inventory: &Inventory) {
+    fn want_daemons(&mut self, plan: &Plan, inventory: &Inventory) {
         let known = self.daemons.borrow().clone();
         let wanted = plan.mps.iter().filter_map(|(id, replicas)| {
             Some((id.clone(), MpsWant::new(inventory.get(id.as_str())?, *replicas)))
@@ -389,15 +399,19 @@ impl Keeper {
         }
         kept.retain(|id| !wanted.contains_key(id));
         let demand = MpsDemand { wanted, kept };
-        if *known != demand {
+        if std::mem::take(&mut self.unsaid) || *known != demand {
             self.daemons.send_replace(Arc::new(demand));
         }
     }
 
+    /// Says why the lease of a device is in the way.
+    fn leases(&self) -> impl Fn(&Device) -> Option<String> + use<> {
+        let (leases, policy) = (self.notices.leases.borrow().clone(), self.policy.clone());
+        move |device| lease_trouble(&leases, &policy, device)
+    }
+
     fn want_care(&self, inventory: &Inventory) -> Arc<Demand> {
-        let leases = self.notices.leases.borrow().clone();
-        let lease = |device: &Device| lease_trouble(&leases, &self.policy, device);
-        let care = Arc::new(handover::demand(&self.policy, inventory, &lease));
+        let care = Arc::new(handover::demand(&self.policy, inventory, &self.leases()));
         self.care.send_if_modified(|known| {
             let news = *known != care;
             known.clone_from(&care);
@@ -461,6 +475,7 @@ pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
     let looked = Look::new(config).without_writing(&inventory, &policy);
     let (handovers, care) =
         (handover::left(config), handover::demand(&policy, &inventory, &|_| None));
+    let way = Way { looked: &looked, policy: &policy, lease: &|_| None };
     let question = offer::Question {
         policy: &policy,
         inventory: &inventory,
@@ -470,11 +485,11 @@ pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
         pools: &Pools::new(),
         marked: &Marked::new(),
         moves: Moves::Kept,
-        obstacle: &|device, _| looked.obstacle(&policy, device),
+        obstacle: &|device, _| way.of_containers(device).map(|it| it.why),
         handover: &|id| handovers.get(id).filter(|_| care.contains_key(id))?.trouble(),
     };
-    let plan = offer::plan(question);
-    let mut state = looked.state(inventory, policy, plan);
+    let (plan, obstacles) = (offer::plan(question), way.of_claims(&inventory));
+    let mut state = NodeState { obstacles, ..looked.state(inventory, policy.clone(), plan) };
     state.find_topology(&NodeState::default());
     state
 }
@@ -514,12 +529,6 @@ fn handover_trouble(states: &HandoverStates, care: &Demand, id: &DeviceId) -> Op
         Some(state) => state.trouble(),
         None => Some("hand-over: what was left on it is being looked up".to_owned()),
     }
-}
-
-/// Why a device that several nodes reach is not this node's to hand out.
-fn lease_trouble(leases: &LeaseStates, policy: &Policy, device: &Device) -> Option<String> {
-    let state = || leases.get(&device.id).unwrap_or(&LeaseState::Unknown).trouble();
-    policy.is_leased(device).then(state).flatten()
 }
 
 /// How GPUs are cut: which have MIG on, and which instances are there.

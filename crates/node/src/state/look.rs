@@ -1,19 +1,27 @@
 //! What has to be looked at on disk, apart from devices: CDI documents, the driver's own nodes, channels.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use windlass_core::{cdi::Kind, device::Device, inventory::Inventory};
+use windlass_core::{
+    cdi::Kind,
+    device::{Device, DeviceId},
+    inventory::Inventory,
+};
 
-use super::NodeState;
+use super::{
+    NodeState,
+    obstacles::{Obstacle, ObstacleSort, Obstacles},
+};
 use crate::{
     cdi::{CdiFiles, Documents, Lacks, NVIDIA_NODES, Unwritten, Written, imex_node},
-    config::{Config, MissingChannel, Policy},
+    config::{Config, MissingChannel, Policy, Sharing},
     grant::Surroundings,
     host::Roots,
+    mps::MpsPlaces,
     offer::Plan,
 };
 
@@ -21,6 +29,7 @@ use crate::{
 pub(super) struct Look {
     roots: Roots,
     cdi: CdiFiles,
+    daemons: MpsPlaces,
     /// Documents that were written once are kept up to date: containers were created with their names.
     wrote: bool,
 }
@@ -32,16 +41,24 @@ pub(super) struct Looked {
     documents: Documents,
     lacks: Lacks,
     unwritten: Unwritten,
+    /// Devices of which there is a daemon, or what is left of one.
+    daemons_left: BTreeSet<DeviceId>,
 }
 
 // === impl Look ===
 
 impl Look {
     pub(super) fn new(config: &Config) -> Self {
-        Self { cdi: CdiFiles::new(config), roots: Roots::new(config), wrote: false }
+        let (cdi, daemons) = (CdiFiles::new(config), MpsPlaces::new(config));
+        Self { cdi, roots: Roots::new(config), daemons, wrote: false }
     }
 
     pub(super) fn run(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
+        let daemons_left = self.daemons.left().into_iter().collect();
+        Looked { daemons_left, ..self.look(inventory, policy) }
+    }
+
+    fn look(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
         let surroundings = self.surroundings(policy);
         if !policy.needs_documents() && !self.wrote {
             let lacks = missing_channels(policy, &surroundings);
@@ -51,7 +68,7 @@ impl Look {
         self.cdi.deliver(&policy.delivery);
         let Written { documents, besides, lacks, unwritten } = self.cdi.write(inventory);
         let surroundings = Surroundings { cdi_extras: besides, ..surroundings };
-        Looked { surroundings, documents, lacks, unwritten }
+        Looked { surroundings, documents, lacks, unwritten, ..Looked::default() }
     }
 
     /// Finds what does not depend on devices, so that the first documents need not wait for it.
@@ -89,20 +106,30 @@ impl Look {
 // === impl Looked ===
 
 impl Looked {
-    /// Why a healthy device cannot be handed out for lack of something beside it.
-    pub(super) fn obstacle(&self, policy: &Policy, device: &Device) -> Option<String> {
-        let mut unwritten = self.unwritten.iter().filter(|_| policy.delivery.uses_cdi());
+    /// That a document which a device is named by cannot be written.
+    pub(super) fn undocumented(&self, device: &Device) -> Option<Obstacle> {
         let concerns = |kind: &Kind| self.surroundings.gets_names_of(device, kind);
-        if let Some((_, error)) = unwritten.find(|(kind, _)| concerns(kind)) {
-            return Some(error.to_string());
-        }
+        let (_, error) = self.unwritten.iter().find(|(kind, _)| concerns(kind))?;
+        Some(Obstacle { sort: ObstacleSort::Document, why: error.to_string() })
+    }
+
+    /// That a channel is missing without which the device is not to be handed out.
+    pub(super) fn lacks_channel(&self, policy: &Policy, device: &Device) -> Option<Obstacle> {
         let imex = &policy.delivery.imex;
         if !device.is_nvidia() || imex.missing == MissingChannel::Tolerated {
             return None;
         }
         let missing = imex.channels.difference(&self.surroundings.imex_channels).next()?;
         let node = imex_node(*missing);
-        Some(format!("IMEX channel {missing} is required, but {} is missing", node.display()))
+        let why = format!("IMEX channel {missing} is required, but {} is missing", node.display());
+        Some(Obstacle { sort: ObstacleSort::ImexChannel, why })
+    }
+
+    /// That an MPS daemon is still there, which keeps all programs away that are no clients of it.
+    pub(super) fn daemon_left(&self, device: &Device, sharing: Sharing) -> Option<String> {
+        let mut ids = device.parent.iter().chain([&device.id]);
+        let is_left = !sharing.is_by_mps() && ids.any(|id| self.daemons_left.contains(id));
+        is_left.then(|| DAEMON_LEFT.to_owned())
     }
 
     pub(super) fn state(self, inventory: Inventory, policy: Arc<Policy>, plan: Plan) -> NodeState {
@@ -115,15 +142,19 @@ impl Looked {
             withheld: plan.withheld,
             empty: plan.empty,
             claimable: plan.claimable,
+            unclaimable: plan.unclaimable,
             surroundings: self.surroundings,
             documents: self.documents,
             lacks: self.lacks,
             unwritten: self.unwritten,
+            obstacles: Obstacles::new(),
             unready: BTreeMap::new(),
             unclean: BTreeMap::new(),
         }
     }
 }
+
+const DAEMON_LEFT: &str = "MPS daemon: the one that served others is not gone yet";
 
 /// What containers go without, where no CDI document lacks it.
 fn missing_channels(policy: &Policy, surroundings: &Surroundings) -> Lacks {

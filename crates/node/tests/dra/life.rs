@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
+use windlass_cluster_sim::api::{Effect, Fault as ApiFault};
 use windlass_core::{
     attribute::AttributeName,
     device::{Device, DeviceKind},
@@ -18,7 +19,7 @@ use windlass_node::config::{Handover, Processes, Reset as ResetOf, Step, StepAct
 
 use crate::{
     common::running::LIMIT,
-    life_rig::{MHZ, Rig, step},
+    life_rig::{MHZ, Rig, Tenant, step},
 };
 
 /// What a board goes through for a claim when nobody knows its past.
@@ -177,6 +178,20 @@ async fn a_claim_that_is_refused_before_anything_is_begun_says_so_in_its_status_
     rig.until_claim(&other, |it| condition(it, "Ready", "PrepareFailed")).await;
     kubelet.unprepare_claim((&other.claim, &other.uid)).await.expect("released");
     rig.until_claim(&other, |it| it["status"]["devices"].is_null()).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_status_that_is_refused_for_a_moment_is_told_all_the_same_and_holds_up_no_other() {
+    let rig = Rig::new();
+    let (agent, mut kubelet) = rig.serving().await;
+    let (first, second) = (rig.schedule("a", "board").expect("free"), rig.free_gpu("b").await);
+    let at = |tenant: &Tenant| ApiFault::at(format!("{}/status", tenant.claim), Effect::Forbid);
+    rig.cluster.server().inject(at(&first).only("PATCH").times(2));
+    kubelet.start_with(&first).await.expect("prepared");
+    kubelet.start_with(&second).await.expect("prepared");
+    rig.until_claim(&second, |it| condition(it, "Ready", "Prepared")).await;
+    rig.until_claim(&first, |it| condition(it, "Ready", "Prepared")).await;
     agent.stop().await;
 }
 

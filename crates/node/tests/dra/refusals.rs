@@ -5,7 +5,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use windlass_cluster_sim::api::{Effect, Fault, Objects};
+use windlass_core::device::DeviceKind;
 use windlass_machine as machine;
+use windlass_node::config::{
+    PerContainer, ResourceRule, Resources, Selector, Shared, Sharing, SharingMethod,
+};
 
 use crate::{
     common::running::LIMIT,
@@ -54,6 +58,33 @@ async fn an_admin_looks_at_what_another_claim_has_and_shares_go_together() {
         let devices = kubelet.prepare(name).await.expect(name);
         assert_eq!(devices[0].share_id.as_deref(), Some(share));
     }
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_share_too_many_is_refused_until_one_is_let_go() {
+    let mut world = World::new();
+    let (method, per_container) = (SharingMethod::TimeSlicing, PerContainer::One);
+    let shared = Shared { method, replicas: 2.try_into().expect("valid"), per_container };
+    let name = "nvidia.com/gpu".parse().expect("a name");
+    let rule = ResourceRule::new(name, Selector::all(DeviceKind::Gpu), Sharing::Shared(shared));
+    world.config.policy.resources = Resources::Rules(vec![rule]);
+    let (agent, mut kubelet) = world.serving().await;
+    let gpu = gpus(&agent.state.borrow())[0].clone();
+    for name in ["one", "two", "ghosted"] {
+        let mut result = result("a", &gpu);
+        result["shareID"] = json!(name);
+        result["consumedCapacity"] = json!({"windlass.dev/shares": "1"});
+        world.put(&claim(name, &[result]));
+    }
+    kubelet.prepare("one").await.expect("free");
+    kubelet.prepare("two").await.expect("room");
+    // The pod of one was deleted by force: the scheduler has its share free, and the node does not.
+    world.remove("one");
+    let why = kubelet.prepare("ghosted").await.expect_err("both are in use");
+    assert!(why.contains("1 of its 2 shares wanted, and what other claims have leaves 0"), "{why}");
+    kubelet.unprepare("one").await.expect("released");
+    kubelet.prepare("ghosted").await.expect("room again");
     agent.stop().await;
 }
 

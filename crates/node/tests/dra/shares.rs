@@ -21,11 +21,13 @@ use windlass_cluster_sim::{
 };
 use windlass_core::{
     cdi::{ContainerEdits, Spec, SpecDevice},
-    device::DeviceKind,
+    device::{Device, DeviceId, DeviceKind},
 };
 use windlass_node::config::{
-    MpsSettings, Selector, ShareLimits, ShareManner, ShareMethod, ShareRule,
+    MpsSettings, PerContainer, ResourceRule, Resources, Selector, ShareLimits, ShareManner,
+    ShareMethod, ShareRule, Shared, Sharing, SharingMethod,
 };
+use windlass_node::state::NodeState;
 
 use crate::{common::running::Running, kubelet::Kubelet, world::World};
 
@@ -338,6 +340,80 @@ async fn amounts_that_nothing_keeps_are_refused_unless_containers_are_trusted() 
     agent.until(|state| *state.policy == policy).await;
     let edits = shares.start(&mut kubelet, &holder).await;
     assert!(edits.mounts.is_empty() && !shares.folder().exists(), "there is no daemon");
+    agent.stop().await;
+}
+
+/// What keeps containers from a GPU, once it is not only that a claim has it.
+async fn in_the_way(agent: &Running, gpu: &DeviceId) -> Option<String> {
+    let obstacle = |state: &NodeState| state.offerings().remove(gpu)?.obstacle;
+    let is_held =
+        |state: &NodeState| obstacle(state).is_some_and(|why| why.contains("another claim"));
+    obstacle(&*agent.until(|state| !is_held(state)).await)
+}
+
+#[tokio::test]
+async fn no_container_gets_a_gpu_before_the_daemon_of_claims_is_gone() {
+    let shares = Shares::new(MPS);
+    let (agent, mut kubelet) = shares.serving().await;
+    let gpu = crate::world::gpus(&agent.state.borrow())[0].id.clone();
+    let part = shares.schedule("part", &memory("20Gi")).expect("free");
+    shares.start(&mut kubelet, &part).await;
+    // A daemon that hangs is ended a while after it was asked to.
+    kill_process(shares.daemon().expect("it runs"), Signal::STOP).expect("it runs");
+    shares.end(&mut kubelet, part).await;
+    let why = in_the_way(&agent, &gpu).await.expect("the GPU is the daemon's alone");
+    assert!(why.contains("MPS daemon"), "{why}");
+    shares.world.vanishes(shares.folder()).await;
+    agent.until(|state| state.offerings()[&gpu].obstacle.is_none()).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_nobody_wants_any_more_is_ended_by_the_next_agent() {
+    let shares = Shares::new(MPS);
+    let (agent, mut kubelet) = shares.serving().await;
+    let part = shares.schedule("part", &memory("20Gi")).expect("free");
+    shares.start(&mut kubelet, &part).await;
+    agent.kill().await;
+    assert!(shares.folder().exists(), "it outlives the agent");
+    // As if the agent had been killed just after the claim was released.
+    fs::remove_file(shares.world.record()).expect("there");
+    let agent = Running::start(&shares.world.config).expect("it starts");
+    shares.world.vanishes(shares.folder()).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_gpu_that_containers_share_by_mps_is_chosen_for_no_claim() {
+    let mut shares = Shares::new(MPS);
+    let policy = &mut shares.world.config.policy;
+    policy.dra.shares.clear();
+    policy.dra.devices = vec![Selector::all(DeviceKind::Gpu)];
+    let of = |name: &str, index: &[u32], sharing| {
+        let devices =
+            Selector { index: index.iter().copied().collect(), ..Selector::all(DeviceKind::Gpu) };
+        ResourceRule::new(name.parse().expect("a name"), devices, sharing)
+    };
+    let replicas = 4.try_into().expect("valid");
+    let (method, per_container) = (SharingMethod::Mps, PerContainer::One);
+    let by_mps = Sharing::Shared(Shared { method, replicas, per_container });
+    let rules = vec![
+        of("example.com/gpu-mps", &[0], by_mps),
+        of("nvidia.com/gpu", &[], Sharing::Exclusive),
+    ];
+    policy.resources = Resources::Rules(rules);
+    let (agent, mut kubelet) = shares.serving().await;
+    let gpus = crate::world::gpus(&agent.state.borrow());
+    let scheduled = shares.place("plain", &[("gpu", &json!({}))]).expect("others are free");
+    let Holder { claim, uid, .. } = Holder::of("plain", &scheduled);
+    let devices = kubelet.prepare_of((&claim, &uid)).await.expect("prepared");
+    assert_eq!(devices[0].device_name, gpus[1].id.as_str().to_lowercase());
+    let slices: Vec<ResourceSlice> = shares.cluster.objects().list();
+    let published = |gpu: &Device| {
+        let name = gpu.id.as_str().to_lowercase();
+        slices.iter().flat_map(|it| it.spec.devices.iter().flatten()).any(|it| it.name == name)
+    };
+    assert_eq!([published(&gpus[0]), published(&gpus[1])], [false, true]);
     agent.stop().await;
 }
 

@@ -121,7 +121,8 @@ fn notes(node: &NodeState, known: Known<'_>) -> Vec<String> {
     let lacks = node.lacks.troubles.iter().filter(|_| !node.inventory.devices.is_empty());
     let lacks = lacks.map(|what| format!("note: {what}"));
     let obstacles = obstacles(&node.inventory, known.offerings).into_iter();
-    obstacles.chain(other_way(node, known)).chain(empty).chain(lacks).collect()
+    let told = obstacles.chain(for_no_claim(node)).chain(other_way(node, known));
+    told.chain(empty).chain(lacks).collect()
 }
 
 /// Why a device is offered in the one of the kubelet's two ways only: it was given away in the other.
@@ -163,10 +164,23 @@ pub(crate) fn sources(inventory: &Inventory, paint: Paint) -> Vec<String> {
 
 /// Why healthy devices are not handed out: the reasons in the order of the table, and whom each holds for.
 fn obstacles(inventory: &Inventory, offerings: &Offerings) -> Vec<String> {
+    let healthy = inventory.devices.iter().filter(|device| device.health.is_healthy());
+    let kept_back = healthy
+        .filter_map(|device| Some((device, offerings.get(&device.id)?.obstacle.as_deref()?)));
+    by_reason("not handed out", kept_back)
+}
+
+/// Why claims cannot have devices that they would have by the configuration.
+fn for_no_claim(node: &NodeState) -> Vec<String> {
+    let devices = node.inventory.devices.iter();
+    let kept = devices.filter_map(|device| Some((device, node.not_for_claims(&device.id)?)));
+    by_reason("for no claim", kept)
+}
+
+/// What is so of devices for the same reason is one text.
+fn by_reason<'a>(what: &str, devices: impl Iterator<Item = (&'a Device, &'a str)>) -> Vec<String> {
     let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
-    for device in inventory.devices.iter().filter(|device| device.health.is_healthy()) {
-        let offering = offerings.get(&device.id);
-        let Some(why) = offering.and_then(|it| it.obstacle.as_deref()) else { continue };
+    for (device, why) in devices {
         match reasons.iter_mut().find(|(known, _)| *known == why) {
             Some((_, names)) => names.push(name(device)),
             None => reasons.push((why, vec![name(device)])),
@@ -174,7 +188,7 @@ fn obstacles(inventory: &Inventory, offerings: &Offerings) -> Vec<String> {
     }
     let told = |(why, names): (&str, Vec<String>)| {
         let verb = if names.len() == 1 { "is" } else { "are" };
-        let text = format!("{} {verb} not handed out: {why}", names.join(" "));
+        let text = format!("{} {verb} {what}: {why}", names.join(" "));
         wrapped("", text.split_whitespace())
     };
     reasons.into_iter().flat_map(told).collect()

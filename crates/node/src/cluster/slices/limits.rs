@@ -62,7 +62,7 @@ pub fn check_device(device: &Device) -> Result<(), Misfit> {
     let facts = attributes().count() + capacity().count();
     ok_or(facts <= MAX_FACTS, || Misfit::Facts(facts))?;
     let mut names = attributes().map(|(name, _)| name).chain(capacity().map(|(name, _)| name));
-    names.try_for_each(|name| ok_or(is_qualified(name), || Misfit::FactName(name.clone())))?;
+    names.try_for_each(|name| ok_or(is_fact_name(name), || Misfit::FactName(name.clone())))?;
     attributes()
         .try_for_each(|(name, value)| ok_or(is_one_value(value), || Misfit::Value(name.clone())))?;
     capacity().try_for_each(|(name, capacity)| {
@@ -78,7 +78,7 @@ fn ok_or(fits: bool, misfit: impl FnOnce() -> Misfit) -> Result<(), Misfit> {
 }
 
 /// `domain/identifier`, or the identifier alone.
-fn is_qualified(name: &str) -> bool {
+pub fn is_fact_name(name: &str) -> bool {
     let (domain, identifier) = name.rsplit_once('/').unwrap_or((DEFAULT_DOMAIN, name));
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     let is_domain = domain.len() <= DriverName::MAX_CHARS && is_subdomain(domain);

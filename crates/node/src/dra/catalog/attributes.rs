@@ -23,11 +23,12 @@ const PRIVATE: [&str; 2] = ["serial", "serialNumber"];
 /// scheduler, and nothing is chosen by it.
 const PASSING: [&str; 2] = ["powerSlowdown", "thermalSlowdown"];
 
-/// What every device says of itself, in the driver's domain.
-const TYPE: &str = "type";
+/// What every device says of itself, in the driver's domain: what it is, and who found it.
+pub(super) const TYPE: &str = "type";
+const SOURCE: &str = "source";
 
 /// A device has no more attributes and capacities together (`ResourceSliceMaxAttributesAndCapacitiesPerDevice`).
-const MOST: usize = 32;
+pub(super) const MOST: usize = 32;
 
 /// The attributes of a device.
 pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
@@ -36,19 +37,19 @@ pub(super) fn of(device: &Device, driver: &DriverName) -> Attributes {
     let mut attributes: Attributes =
         public.map(|(name, value)| (published(name), value.clone())).collect();
     let kind = AttributeValue::string(device.kind.to_string());
-    attributes.insert(AttributeName::published(driver.as_str(), TYPE), kind);
+    let source = AttributeValue::string(device.source.as_str());
+    for (name, value) in [(TYPE, kind), (SOURCE, source)] {
+        attributes.insert(AttributeName::published(driver.as_str(), name), value);
+    }
     attributes
 }
 
 /// The capacities of a device; one that is shared has as many shares as containers that it serves.
 pub(super) fn capacity(device: &Device, sharing: Sharing, driver: &DriverName) -> Capacities {
     let of_device = device.capacity.iter().map(|(name, amount)| (published(name), *amount));
-    let shares = match sharing {
-        Sharing::Exclusive => None,
-        Sharing::Shared(shared) => Some(shared.replicas),
-        Sharing::Pooled(pooled) => Some(pooled.tokens),
-    };
-    let shares = shares.map(|replicas| (shares_of(driver), Quantity::Count(replicas.get().into())));
+    let shares = sharing
+        .replicas()
+        .map(|replicas| (shares_of(driver), Quantity::Count(replicas.get().into())));
     of_device.chain(shares).collect()
 }
 
@@ -91,12 +92,12 @@ fn kind(entry: &Entry) -> Option<String> {
         .map(|(_, value)| value.to_string())
 }
 
-fn is_a_place(name: &AttributeName) -> bool {
+pub(super) fn is_a_place(name: &AttributeName) -> bool {
     [standard::PCI_BUS_ID, standard::PCIE_ROOT, standard::NUMA_NODE].contains(name)
 }
 
 /// What stands for an amount that a device does not tell.
-fn none(like: Quantity) -> Quantity {
+pub(super) fn none(like: Quantity) -> Quantity {
     match like {
         Quantity::Bytes(_) => Quantity::Bytes(0),
         Quantity::Count(_) => Quantity::Count(0),
@@ -104,7 +105,7 @@ fn none(like: Quantity) -> Quantity {
 }
 
 /// What stands for a fact that a device lacks.
-fn nothing(like: &AttributeValue) -> AttributeValue {
+pub(super) fn nothing(like: &AttributeValue) -> AttributeValue {
     match like {
         AttributeValue::String(_) => AttributeValue::String(String::new()),
         AttributeValue::Int(_) => AttributeValue::Int(0),
@@ -117,8 +118,9 @@ fn nothing(like: &AttributeValue) -> AttributeValue {
 fn shorten(entry: &mut Entry) {
     let room = MOST.saturating_sub(entry.capacity.len());
     while entry.attributes.len() > room {
-        let surplus =
-            entry.attributes.keys().rev().find(|name| !is_a_place(name) && name.name() != TYPE);
+        let is_needed =
+            |name: &AttributeName| is_a_place(name) || [TYPE, SOURCE].contains(&name.name());
+        let surplus = entry.attributes.keys().rev().find(|name| !is_needed(name));
         let Some(surplus) = surplus.cloned() else { return };
         entry.attributes.remove(&surplus);
     }

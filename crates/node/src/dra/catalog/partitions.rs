@@ -21,7 +21,9 @@ use windlass_core::{
     device::{Device, Partition, PossiblePartition, Room},
 };
 
-use super::{Counters, Entry, EntryName, Taint, attributes, held, spelled, trouble, unclean};
+use super::{
+    Counters, Entry, EntryName, Taint, attributes, held, obstacle, spelled, trouble, unclean,
+};
 use crate::{
     config::{DriverName, Sharing},
     ledger::Ledger,
@@ -103,9 +105,9 @@ impl<'a> Cut<'a> {
     /// its counters.
     fn taints(&self, device: &Device, excludes: impl Fn(&Partition) -> bool) -> Vec<Taint> {
         let holder = held(self.state, self.ledger, device);
-        let obstacle = holder.or_else(|| self.in_the_way(excludes));
-        let unclean = unclean(self.state, self.gpu);
-        [trouble(device), obstacle, unclean].into_iter().flatten().collect()
+        let holder = holder.or_else(|| self.in_the_way(excludes));
+        let (unclean, obstacle) = (unclean(self.state, self.gpu), obstacle(self.state, self.gpu));
+        [trouble(device), holder, unclean, obstacle].into_iter().flatten().collect()
     }
 
     fn entry(&self, device: &Device, possible: &PossiblePartition) -> Entry {

@@ -62,7 +62,8 @@ fn nvidias_devices_have_the_names_of_nvidias_driver_and_no_serial_number() {
     let catalog = catalog(vec![gpu("GPU-0a", 0)]);
     let entry = catalog.find("n1/nvidia", "gpu-0a").expect("it is there");
     let names: Vec<_> = entry.attributes.keys().map(ToString::to_string).collect();
-    assert_eq!(names, ["gpu.nvidia.com/productName", "gpu.nvidia.com/type", "windlass.dev/type"]);
+    let expected = ["gpu.nvidia.com/productName", "gpu.nvidia.com/type"];
+    assert_eq!(names, [&expected[..], &["windlass.dev/source", "windlass.dev/type"]].concat());
     let names: Vec<_> = entry.capacity.keys().map(ToString::to_string).collect();
     assert_eq!(names, ["gpu.nvidia.com/memory"]);
 }
@@ -79,6 +80,48 @@ fn devices_of_a_kind_have_the_same_attributes_but_for_where_they_are() {
     assert_eq!(other.attributes.get(&standard::NUMA_NODE), None);
 }
 
+/// Something that the configuration describes, with these facts.
+fn described(source: &str, id: &str, facts: &[(String, i64)]) -> Device {
+    let source = source.parse().expect("a name");
+    let id = id.parse().expect("an id");
+    let mut device = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+    let fact = |(name, number): &(String, i64)| {
+        (AttributeName::published("acme.dev", name), AttributeValue::Int(*number))
+    };
+    device.attributes.extend(facts.iter().map(fact));
+    device
+}
+
+#[test]
+fn what_one_source_says_of_its_devices_those_of_another_lack_no_name_for() {
+    let camera = described("cameras", "camera", &[("usbVendor".to_owned(), 5)]);
+    let catalog = catalog(vec![camera, described("boards", "board", &[])]);
+    let attribute = |pool: &str, device: &str, domain: &str, name: &str| {
+        let entry = catalog.find(pool, device).expect("it is there");
+        entry.attributes.get(&AttributeName::published(domain, name)).cloned()
+    };
+    let vendor = |pool, device| attribute(pool, device, "acme.dev", "usbVendor");
+    assert_eq!(vendor("n1/cameras", "camera"), Some(AttributeValue::Int(5)));
+    assert_eq!(vendor("n1/boards", "board"), Some(AttributeValue::Int(0)));
+    let source = attribute("n1/boards", "board", "windlass.dev", "source");
+    assert_eq!(source, Some(AttributeValue::string("boards")));
+}
+
+#[test]
+fn what_other_sources_say_takes_no_room_from_what_a_devices_own_says() {
+    let facts =
+        |letter: char| (0..20).map(move |i| (format!("{letter}{i}"), 1)).collect::<Vec<_>>();
+    let (one, other) =
+        (described("ones", "one", &facts('a')), described("others", "other", &facts('b')));
+    let catalog = catalog(vec![one, other]);
+    for (pool, device, letter) in [("n1/ones", "one", 'a'), ("n1/others", "other", 'b')] {
+        let entry = catalog.find(pool, device).expect("it is there");
+        assert_eq!(entry.attributes.len(), 32, "what a device may have");
+        let own = entry.attributes.values().filter(|it| **it == AttributeValue::Int(1)).count();
+        assert_eq!(own, 20, "all of {letter}");
+    }
+}
+
 #[test]
 fn a_device_that_was_not_seen_healthy_is_tainted() {
     let mut sick = gpu("GPU-0a", 0);
@@ -86,6 +129,15 @@ fn a_device_that_was_not_seen_healthy_is_tainted() {
     let catalog = catalog(vec![sick]);
     let entry = catalog.find("n1/nvidia", "gpu-0a").expect("it is there");
     assert_eq!(entry.taints, [Taint { key: UNHEALTHY, value: "not-probed".to_owned() }]);
+}
+
+#[test]
+fn while_nobody_knows_what_claims_have_no_device_is_free() {
+    let (ledger, state) = (LedgerDesk::default(), state(vec![gpu("GPU-0a", 0)]));
+    ledger.forget_claims();
+    assert_eq!(taints(&state, &ledger, "gpu-0a"), ["claimed=not-known"]);
+    ledger.recall_claims();
+    assert!(taints(&state, &ledger, "gpu-0a").is_empty());
 }
 
 #[test]

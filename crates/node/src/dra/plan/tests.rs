@@ -11,7 +11,7 @@ use windlass_core::{
 
 use super::*;
 use crate::{
-    config::{PerContainer, Shared},
+    config::Sharing,
     dra::record::{Entry, Stage},
     ledger::Ledger,
 };
@@ -53,11 +53,15 @@ fn planned(
     let claimable = boards.iter().map(|board| (board.id.clone(), sharing)).collect();
     let inventory = Inventory { devices: boards, ..Inventory::default() };
     let state = NodeState { inventory, claimable, policy: Arc::default(), ..NodeState::default() };
+    planned_on(claim, &state, records)
+}
+
+fn planned_on(claim: &Claim, state: &NodeState, records: &Records) -> Result<Vec<Held>, String> {
     let driver = DriverName::default();
-    let catalog = Catalog::of(&state, "n1", &driver, &Ledger::default());
+    let catalog = Catalog::of(state, "n1", &driver, &Ledger::default());
     let mps = &MpsPlaces::new(&crate::Config::default());
     let handovers = &HandoverStates::new();
-    let (driver, state, catalog) = (&driver, &state, &catalog);
+    let (driver, catalog) = (&driver, &catalog);
     let ground = Ground { driver, state, catalog, handovers, records, mps };
     plan(claim, &ground).map_err(|refusal| refusal.to_string())
 }
@@ -112,15 +116,13 @@ fn what_another_has_by_name_is_taken_though_nobody_knows_which_device_it_is() {
 }
 
 #[test]
-fn a_device_that_mps_shares_is_refused() {
-    let shared = Shared {
-        method: SharingMethod::Mps,
-        replicas: 4.try_into().expect("a number"),
-        per_container: PerContainer::One,
-    };
-    let boards = (vec![board("b0")], Sharing::Shared(shared));
-    let why = planned(&claim(&[("a", "b0")]), boards, &Records::new()).expect_err("mps");
-    assert!(why.starts_with("request a: b0 is shared by MPS among the containers"), "{why}");
+fn who_was_allotted_what_claims_cannot_have_any_more_is_told_why() {
+    let boards = vec![board("b0")];
+    let unclaimable = [("b0".parse().expect("an id"), "it is shared by MPS")].into();
+    let inventory = Inventory { devices: boards, ..Inventory::default() };
+    let state = NodeState { inventory, unclaimable, ..NodeState::default() };
+    let why = planned_on(&claim(&[("a", "b0")]), &state, &Records::new()).expect_err("mps");
+    assert_eq!(why, "request a: b0 is for no claim: it is shared by MPS");
 }
 
 #[test]

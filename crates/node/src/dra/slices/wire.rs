@@ -13,7 +13,7 @@ use windlass_core::attribute::{AttributeName, AttributeValue, Quantity};
 
 use super::Manner;
 use crate::{
-    config::{DraTaints, DriverName, Sharing},
+    config::{DraTaints, DriverName},
     dra::{
         catalog::{Counters, Entry, Taint, shares_of},
         portions::{self, Portions, compute_of},
@@ -24,7 +24,7 @@ use crate::{
 pub(super) fn device(entry: &Entry, manner: Manner<'_>) -> Device {
     let attributes = entry.attributes.iter().map(|(name, it)| (name.to_string(), attribute(it)));
     let shares = shares_of(manner.driver);
-    let replicas = replicas(entry.sharing);
+    let replicas = entry.sharing.replicas().map(|it| u64::from(it.get()));
     let capacity = |(name, amount): (&AttributeName, &Quantity)| {
         let policy = |replicas| {
             if *name == shares { one_by_one(*amount) } else { an_equal_part(*amount, replicas) }
@@ -75,15 +75,6 @@ fn attribute(value: &AttributeValue) -> DeviceAttribute {
         AttributeValue::Version(text) => attribute.version = Some(text.clone()),
     }
     attribute
-}
-
-/// How many have a device together; `None` if one has it alone.
-fn replicas(sharing: Sharing) -> Option<u64> {
-    match sharing {
-        Sharing::Exclusive => None,
-        Sharing::Shared(shared) => Some(shared.replicas.get().into()),
-        Sharing::Pooled(pooled) => Some(pooled.tokens.get().into()),
-    }
 }
 
 /// A claim that says nothing gets one share.

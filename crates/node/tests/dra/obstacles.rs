@@ -1,0 +1,138 @@
+//! What keeps containers from a device keeps claims from it too: it is published with a taint, and refused when
+//! somebody asks for it all the same.
+
+use std::{fs, time::Duration};
+
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    resource::v1::{Device, DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
+};
+use serde_json::{Value, json};
+use windlass_cluster_sim::{
+    api::{Object, Objects},
+    cluster::{Cluster, Scheduled, Unscheduled},
+};
+use windlass_node::config::{Find, Give, MissingChannel, SourceRule};
+
+use crate::{
+    common::running::Running,
+    world::{Gets, World, claim},
+};
+
+/// A gateway, which has the same board in its configuration as all others.
+struct Gateway {
+    world: World,
+    agent: Running,
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    fn start(cluster: &Cluster, node: &str) -> Self {
+        cluster.add_node(node);
+        let mut world = World::new();
+        let kubeconfig = world.config.cluster.kubeconfig.clone().expect("it has one");
+        fs::write(kubeconfig, cluster.server().kubeconfig()).expect("written");
+        world.config.cluster.node_name = Some(node.to_owned());
+        let board = Find::Endpoints(vec!["10.0.0.21".to_owned()]);
+        let rule = SourceRule::new("boards".parse().expect("a name"), board);
+        let env = [("BOARD".to_owned(), "{endpoint}".to_owned())].into();
+        let give = Give { env, ..Give::default() };
+        world.config.policy.sources = vec![SourceRule { lease: true, give, ..rule }];
+        let agent = Running::start(&world.config).expect("it starts");
+        Self { world, agent }
+    }
+}
+
+/// A cluster with a class of everything that the configuration describes.
+fn cluster() -> Cluster {
+    let cluster = Cluster::start();
+    let cel =
+        r#"device.driver == "windlass.dev" && device.attributes["windlass.dev"].type == "other""#;
+    cluster.objects().put::<DeviceClass>(&typed(json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "board"},
+        "spec": {"selectors": [{"cel": {"expression": cel}}]},
+    })));
+    cluster
+}
+
+/// Finds a place for a pod that asks for a board.
+fn place(cluster: &Cluster, name: &str) -> Result<Scheduled, Unscheduled> {
+    let request = json!({"name": "board", "exactly": {"deviceClassName": "board"}});
+    cluster.objects().put::<ResourceClaimTemplate>(&typed(json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name, "namespace": "ns"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    })));
+    let pod: Pod = typed(json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ns"},
+        "spec": {
+            "containers": [{"name": "main"}],
+            "resourceClaims": [{"name": "board", "resourceClaimTemplateName": name}],
+        },
+    }));
+    cluster.schedule(&pod)
+}
+
+fn typed<T: Object>(document: Value) -> T {
+    serde_json::from_value(document).expect("a document")
+}
+
+/// Waits until the devices of a pool are published, and each has this taint, or none.
+async fn published(objects: &Objects, pool: &str, taint: Option<(&str, &str)>) -> Vec<Device> {
+    let found = objects.until(Duration::from_secs(20), |objects| {
+        let slices = objects.list::<ResourceSlice>().into_iter();
+        let of_pool = slices.filter(|it| it.spec.pool.name == pool);
+        let devices: Vec<_> = of_pool.flat_map(|it| it.spec.devices.unwrap_or_default()).collect();
+        let all_have_it = devices.iter().all(|device| {
+            let taints = device.taints.iter().flatten();
+            let taints =
+                taints.map(|it| (it.key.as_str(), it.value.as_deref().unwrap_or_default()));
+            taints.eq(taint)
+        });
+        (!devices.is_empty() && all_have_it).then_some(devices)
+    });
+    found.await.expect("published so")
+}
+
+#[tokio::test]
+async fn a_board_of_two_gateways_is_for_the_claims_of_the_one_that_holds_its_lease() {
+    let cluster = cluster();
+    let objects = cluster.objects();
+    let first = Gateway::start(&cluster, "n1");
+    published(&objects, "n1/boards", None).await;
+    let second = Gateway::start(&cluster, "n2");
+    let lease = Some(("windlass.dev/obstacle", "lease"));
+    let devices = published(&objects, "n2/boards", lease).await;
+    let scheduled = place(&cluster, "one").expect("it is free");
+    let allocation = scheduled.claims[0].status.clone().and_then(|it| it.allocation);
+    let devices_of = allocation.and_then(|it| it.devices).and_then(|it| it.results);
+    assert_eq!(devices_of.expect("allocated")[0].pool, "n1/boards");
+    place(&cluster, "two").map(drop).expect_err("there is one board");
+
+    let mut kubelet = second.world.registered().await;
+    let result = json!({
+        "request": "a", "driver": "windlass.dev", "pool": "n2/boards", "device": devices[0].name,
+    });
+    objects.put::<ResourceClaim>(&typed(claim("forced", &[result])));
+    let why = kubelet.prepare("forced").await.expect_err("it is the other's");
+    assert!(why.contains("cannot be used: leased by node n1"), "{why}");
+    first.agent.stop().await;
+    second.agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_gets_no_gpu_without_the_channel_that_is_required() {
+    let mut world = World::new();
+    let imex = &mut world.config.policy.delivery.imex;
+    (imex.channels, imex.missing) = ([0].into(), MissingChannel::Refused);
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});
+    world.api.objects().put::<Node>(&typed(node));
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "c", &[Gets { request: "a", gpu: 0 }]);
+    let why = kubelet.prepare("c").await.expect_err("there is no channel");
+    assert!(why.contains("cannot be used: IMEX channel 0 is required"), "{why}");
+    let taint = Some(("windlass.dev/obstacle", "imex-channel"));
+    published(&world.api.objects(), "n1/nvidia", taint).await;
+    agent.stop().await;
+}
