@@ -313,6 +313,7 @@ mod tests {
                 parameters: parameters.clone(),
             };
         let claim = Claim {
+            called: name.clone(),
             reference: ClaimRef { namespace, name, uid },
             results: Vec::new(),
             configs: configs.iter().enumerate().map(config).collect(),

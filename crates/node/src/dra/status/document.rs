@@ -11,7 +11,10 @@ use windlass_core::{
     health::{Health, HealthState},
 };
 
-use super::super::record::{Entry, Held, Stage};
+use super::super::{
+    plan::variables,
+    record::{Entry, Held, Stage},
+};
 use crate::{config::DriverName, ledger::ClaimRef, state::NodeState};
 
 /// Which of a claim's devices: pool, name, and share where it has one.
@@ -53,7 +56,7 @@ pub(super) fn devices(
 ) -> BTreeMap<Spot, Told> {
     let told = |held: &Held| {
         let device = held.found(&state.inventory);
-        let conditions = [ready(entry.state, why, now), healthy(device, now)];
+        let conditions = [ready(entry, why, now), healthy(device, now)];
         let spot = (held.pool.clone(), held.name.clone(), held.share.clone());
         (spot, Told { conditions, network: device.and_then(network) })
     };
@@ -138,13 +141,15 @@ fn earlier(device: &AllocatedDeviceStatus, kind: &'static str) -> Option<Conditi
     Some(Condition { kind, status, reason, message, since: found.last_transition_time.0 })
 }
 
-fn ready(stage: Stage, why: Option<&str>, since: Timestamp) -> Condition {
-    let (status, reason, message) = match (stage, why) {
-        (Stage::PrepareCompleted, _) => ("True", "Prepared", ""),
-        (Stage::PrepareStarted, Some(why)) => ("False", "PrepareFailed", why),
-        (Stage::PrepareStarted, None) => ("False", "Preparing", ""),
+fn ready(entry: &Entry, why: Option<&str>, since: Timestamp) -> Condition {
+    let (status, reason, message) = match (entry.state, why) {
+        (Stage::PrepareCompleted, _) => {
+            ("True", "Prepared", variables::overlapping(&entry.devices).unwrap_or_default())
+        }
+        (Stage::PrepareStarted, Some(why)) => ("False", "PrepareFailed", why.to_owned()),
+        (Stage::PrepareStarted, None) => ("False", "Preparing", String::new()),
     };
-    let message = crate::cluster::beginning(message, LONGEST_MESSAGE).to_owned();
+    let message = crate::cluster::beginning(&message, LONGEST_MESSAGE).to_owned();
     Condition { kind: READY, status, reason: reason.to_owned(), message, since }
 }
 
@@ -204,5 +209,39 @@ impl Condition {
             // To the second, as conditions have it.
             "lastTransitionTime": since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device of a request, and what containers read with it.
+    fn held(name: &str, request: &str, env: &[&str]) -> Held {
+        let held = json!({
+            "pool": "n1/boards", "name": name, "device": name, "usage": "alone",
+            "requests": [request], "cdi": [], "edits": {"env": env},
+        });
+        serde_json::from_value(held).expect("as it is kept")
+    }
+
+    #[test]
+    fn the_status_of_a_prepared_claim_says_which_variables_several_requests_have() {
+        let claim = ["ns", "c", "u"].map(ToOwned::to_owned);
+        let [namespace, name, uid] = claim;
+        let entry = Entry {
+            claim: ClaimRef { namespace, name, uid },
+            state: Stage::PrepareCompleted,
+            devices: vec![
+                held("b0", "left", &["WINDLASS_CLAIM_C__LEFT__BOARDS=b0", "BOARDS=b0"]),
+                held("b1", "right", &["WINDLASS_CLAIM_C__RIGHT__BOARDS=b1", "BOARDS=b1"]),
+            ],
+        };
+        let told = devices(&entry, &NodeState::default(), (None, Timestamp::UNIX_EPOCH));
+        for told in told.values() {
+            let [ready, _] = &told.conditions;
+            assert_eq!((ready.status, &*ready.reason), ("True", "Prepared"));
+            assert!(ready.message.starts_with("several requests have BOARDS:"), "{ready:?}");
+        }
     }
 }
