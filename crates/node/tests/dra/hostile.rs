@@ -1,11 +1,7 @@
 //! What the kubelet or a claim's author could say to lead the driver elsewhere: no name becomes a path, and no
 //! parameter an edit of a container.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use serde_json::json;
 use windlass_kubelet_api::dra::v1::{
@@ -102,31 +98,6 @@ async fn parameters_of_a_claim_add_no_path_no_variable_and_no_node_of_its_author
     for path in standing.map(|entry| entry.path()) {
         let text = fs::read_to_string(&path).expect("a document");
         assert!(!text.contains(MARK), "{}: {text}", path.display());
-    }
-    agent.stop().await;
-}
-
-#[tokio::test]
-async fn files_and_sockets_are_for_those_who_need_them() {
-    use std::os::unix::fs::PermissionsExt as _;
-    let world = World::new();
-    let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "c", &[Gets { request: "a", gpu: 0 }]);
-    kubelet.prepare("c").await.expect("prepared");
-    let mode = |path: &Path| {
-        let found =
-            fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        found.permissions().mode() & 0o777
-    };
-    for socket in [world.registration(), world.endpoint()] {
-        assert_eq!(mode(&socket), 0o600, "{}", socket.display());
-    }
-    assert_eq!(mode(&world.record()), 0o600, "it tells of claims");
-    let documents = fs::read_dir(&world.config.cdi_dir).expect("a folder").flatten();
-    let documents: Vec<_> = documents.map(|entry| entry.path()).collect();
-    assert!(documents.iter().any(|path| path.to_string_lossy().contains("-claim-")));
-    for document in documents {
-        assert_eq!(mode(&document), 0o644, "{}: runtimes read it", document.display());
     }
     agent.stop().await;
 }

@@ -16,6 +16,7 @@ mod hostile;
 mod kubelet;
 mod life;
 mod life_rig;
+mod modes;
 mod partitions;
 mod refusals;
 mod registration;
