@@ -103,6 +103,13 @@ pub(crate) fn kept(bytes: &[u8]) {
     }
 }
 
+/// An allocated claim, as an API server sends it.
+pub(crate) fn claim(bytes: &[u8]) {
+    if let Err(why) = documents::check_claim(bytes) {
+        has_words(&why);
+    }
+}
+
 /// What a claim says to the driver.
 pub(crate) fn parameters(bytes: &[u8]) {
     let Ok(parameters) = serde_json::from_slice(bytes) else { return };
