@@ -1,5 +1,7 @@
 //! Connections as they come, looked into where the plugin is to die of what is in them.
 
+use std::collections::BTreeSet;
+
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{UnixListener, UnixStream},
@@ -17,6 +19,10 @@ const LARGE: [u8; 5] = [0, 0, 0x50, 0, 0];
 /// Bytes of a message that is none.
 const GARBAGE: [u8; 32] = [0xff; 32];
 
+/// How a connection of HTTP/2 begins, and how long the head of each frame is.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const HEAD: usize = 9;
+
 /// Accepts for ever.
 pub(crate) async fn accept(
     listener: UnixListener,
@@ -29,7 +35,7 @@ pub(crate) async fn accept(
         if defect == Defect::FewConnections && accepted > FEW {
             std::future::pending::<()>().await;
         }
-        let is_watched = [Defect::DiesOfGarbage, Defect::DiesOfCutConnections].contains(&defect);
+        let is_watched = [Defect::DiesOfGarbage, Defect::DiesOfCutCalls].contains(&defect);
         let stream = if is_watched { watched(stream, defect) } else { Ok(stream) };
         if to.send(stream).await.is_err() {
             return;
@@ -45,12 +51,14 @@ fn watched(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::Er
             (stream.into_split(), outer.into_split());
         let asked = async {
             let (mut is_first, mut buffer) = (true, vec![0; 64 * 1024]);
+            let mut all = Vec::new();
             while let Ok(count @ 1..) = from.read(&mut buffer).await {
                 let bytes = &buffer[..count];
                 let is_garbage = is_first && !bytes.starts_with(b"PRI")
                     || bytes.windows(LARGE.len()).any(|window| window == LARGE)
                     || bytes.windows(GARBAGE.len()).any(|window| window == GARBAGE);
                 is_first = false;
+                all.extend_from_slice(bytes);
                 if is_garbage && defect == Defect::DiesOfGarbage {
                     std::process::exit(1);
                 }
@@ -58,7 +66,7 @@ fn watched(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::Er
                     return;
                 }
             }
-            if defect == Defect::DiesOfCutConnections {
+            if defect == Defect::DiesOfCutCalls && is_unfinished(&all) {
                 std::process::exit(1);
             }
         };
@@ -66,4 +74,33 @@ fn watched(stream: UnixStream, defect: Defect) -> Result<UnixStream, std::io::Er
         tokio::select! { () = asked => {}, _ = answered => {} }
     });
     Ok(inner)
+}
+
+/// Whether a client has begun a request and neither finished it nor taken it back.
+fn is_unfinished(sent: &[u8]) -> bool {
+    const DATA: u8 = 0;
+    const HEADERS: u8 = 1;
+    const RST_STREAM: u8 = 3;
+    const END_STREAM: u8 = 1;
+    let (mut begun, mut rest) = (BTreeSet::new(), sent.strip_prefix(PREFACE).unwrap_or_default());
+    while let Some((head, behind)) = rest.split_at_checked(HEAD) {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let stream = &head[5..];
+        let ends = head[4] & END_STREAM != 0;
+        let Some(next) = behind.get(usize::try_from(length).unwrap_or(usize::MAX)..) else { break };
+        match head[3] {
+            HEADERS if !ends => {
+                begun.insert(stream);
+            }
+            DATA if ends => {
+                begun.remove(stream);
+            }
+            RST_STREAM => {
+                begun.remove(stream);
+            }
+            _ => {}
+        }
+        rest = next;
+    }
+    !begun.is_empty()
 }

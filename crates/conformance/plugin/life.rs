@@ -29,6 +29,10 @@ use crate::{connections, defect::Defect, devices::Devices, service::Service};
 /// How often the plugin looks around.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Longer than streams may be open after the signal, shorter than a program may run on; the test allows it two
+/// seconds to end.
+const LINGERS: Duration = Duration::from_millis(1200);
+
 /// One resource: a socket, and how often it was registered.
 pub(crate) struct Plugin {
     resource: String,
@@ -211,6 +215,9 @@ pub(crate) async fn told_to_end(defect: Defect) {
     if defect != Defect::HasNoHandler {
         let mut told = signal(SignalKind::terminate()).expect("a handler");
         told.recv().await;
+    }
+    if defect == Defect::LingersWithOpenStreams {
+        sleep(LINGERS).await;
     }
     if [Defect::IgnoresTheSignal, Defect::HasNoHandler].contains(&defect) {
         std::future::pending::<()>().await;

@@ -65,8 +65,9 @@ const OF_PLUGINS: &[(&str, &str)] = &[
     ("dies-of-unknown-calls", "W02"),
     ("dies-of-garbage", "W03 W04 W05"),
     ("few-connections", "W06"),
-    ("dies-of-cut-connections", "W07"),
+    ("dies-of-cut-calls", "W07"),
     ("ignores-the-signal", "E01 E03"),
+    ("lingers-with-open-streams", "E03"),
     ("has-no-handler", "E02"),
     ("leaves-its-socket", "E04"),
     ("spins", "E05"),
@@ -193,6 +194,20 @@ async fn are_found(defects: &'static [(&str, &str)], subject: fn(&str) -> Subjec
         missed.extend(ended.expect("no case panics"));
     }
     assert!(missed.is_empty(), "{missed:#?}");
+}
+
+/// Cases that look alike look at different things.
+#[tokio::test]
+async fn who_has_one_defect_passes_the_neighbours_of_its_case() {
+    for (defect, cases) in
+        [("lingers-with-open-streams", ["E01", "E04"]), ("dies-of-cut-calls", ["W04", "W06"])]
+    {
+        let cases: Vec<_> =
+            catalogue().into_iter().filter(|case| cases.contains(&case.id)).collect();
+        let findings = run(&cases, plugin(defect), AT_ONCE, |_| ()).await.findings;
+        let passes = findings.iter().all(|finding| finding.verdict == Verdict::Pass);
+        assert!(passes, "{defect}: {findings:#?}");
+    }
 }
 
 #[tokio::test]

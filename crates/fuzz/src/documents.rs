@@ -113,6 +113,14 @@ pub(crate) fn kept(bytes: &[u8]) -> Verdict {
     verdict
 }
 
+/// An allocated claim, as an API server sends it.
+pub(crate) fn claim(bytes: &[u8]) -> Verdict {
+    match documents::check_claim(bytes) {
+        Ok(()) => Accepted,
+        Err(why) => refused(&why),
+    }
+}
+
 /// What a claim says to the driver.
 pub(crate) fn parameters(bytes: &[u8]) -> Verdict {
     let Ok(parameters) = serde_json::from_slice(bytes) else { return Refused };

@@ -31,7 +31,7 @@ pub enum Verdict {
 }
 
 /// Every reader.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target { name: "configuration", read: documents::configuration, seeds: seeds::configuration },
     Target { name: "udev_rules", read: documents::udev_rules, seeds: seeds::udev_rules },
     Target { name: "machine_profile", read: documents::machine_profile, seeds: seeds::profiles },
@@ -39,6 +39,7 @@ pub const TARGETS: [Target; 11] = [
     Target { name: "checkpoint", read: documents::checkpoint, seeds: seeds::checkpoint },
     Target { name: "claim_checkpoint", read: documents::claim_checkpoint, seeds: seeds::claims },
     Target { name: "kept", read: documents::kept, seeds: seeds::kept },
+    Target { name: "claim", read: documents::claim, seeds: seeds::allocated },
     Target { name: "claim_parameters", read: documents::parameters, seeds: seeds::parameters },
     Target { name: "selector", read: expressions::selector, seeds: seeds::expressions },
     Target { name: "messages", read: messages::all, seeds: messages::seeds },

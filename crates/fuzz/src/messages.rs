@@ -1,6 +1,6 @@
 //! The kubelet's protobuf messages, as they come in from a socket.
 //!
-//! Here the bytes meet the decoder; what the services make of messages that decode is tried on a running agent,
+//! Here the bytes meet the decoder alone; what the services make of messages that decode is tried on a running agent,
 //! by `crates/node/tests/agent/hostile.rs` and `crates/node/tests/dra/hostile.rs`.
 
 use prost::Message;

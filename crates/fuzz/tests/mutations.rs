@@ -244,6 +244,14 @@ fn what_an_earlier_agent_kept() {
 }
 
 #[test]
+fn claims_of_an_api_server_that_lies() {
+    for seed in (target("claim").seeds)() {
+        assert_eq!(windlass_node::documents::check_claim(&seed), Ok(()), "what is changed is good");
+    }
+    check("claim", 1500);
+}
+
+#[test]
 fn what_a_claim_says_to_the_driver() {
     check("claim_parameters", 1500);
 }

@@ -1,11 +1,11 @@
-//! What the agent finds and did not write in this life of it, each kind as a function of bytes: for whoever
+//! What the agent is told and finds and did not write in this life of it, each kind as a function of bytes: for whoever
 //! wants to know what the agent makes of a document, and for whoever tries it with bad ones.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{causes, choices, dra, evidence, handover, kept, offer, state};
+use crate::{causes, choices, dra, evidence, handover, kept, ledger::ClaimRef, offer, state};
 
 /// A document that one life of the agent writes for the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,4 +46,13 @@ impl Document {
 /// Whether the agent understands what a claim or its class says to it, and else what it does not.
 pub fn check_parameters(parameters: Value) -> Result<(), String> {
     dra::parameters_understood(parameters).map_err(|error| error.to_string())
+}
+
+/// Whether the driver understands a claim with UID `u` that an API server sends it, and else what it does not.
+///
+/// The API server is believed no more than a claim's author: what it sends may lack anything.
+pub fn check_claim(text: &[u8]) -> Result<(), String> {
+    let object = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
+    dra::understood_claim(object, &ClaimRef { namespace, name, uid })
 }

@@ -33,6 +33,6 @@ mod terms;
 mod time_slice;
 
 pub(crate) use driver::{Driver, Surroundings, restore};
-pub(crate) use opaque::understood as parameters_understood;
+pub(crate) use opaque::{understood as parameters_understood, understood_claim};
 pub(crate) use record::{ClaimFile, FORMAT as CLAIMS, Held, Records, Stage};
 pub(crate) use registrar::Standing;

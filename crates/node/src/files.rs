@@ -92,4 +92,18 @@ mod tests {
             assert_eq!(mode(), expected, "{readers:?}");
         }
     }
+
+    /// A process has one umask, so the test above is run by others.
+    #[test]
+    fn a_file_is_for_its_readers_whatever_the_umask() {
+        let test = "files::tests::a_file_is_for_its_readers_whatever_it_was_before";
+        let program = std::env::current_exe().expect("this program");
+        for umask in ["000", "077"] {
+            let script = format!("umask {umask}; exec \"$0\" --exact {test}");
+            let mut command = std::process::Command::new("sh");
+            let output = command.args(["-c", &script]).arg(&program).output().expect("sh runs");
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "umask {umask}: {said}");
+        }
+    }
 }

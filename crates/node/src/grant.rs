@@ -210,10 +210,16 @@ fn feature_variable(feature: Feature) -> &'static str {
     }
 }
 
+/// Whether a variable depends on the devices that a container gets, and not on the node alone.
+pub(crate) fn tells_of_devices(name: &str) -> bool {
+    let features = [Feature::Gds, Feature::Mofed, Feature::Gdrcopy];
+    name != SIMULATED && !features.iter().any(|feature| feature_variable(*feature) == name)
+}
+
 /// The variable that lists a resource's ids. The kubelet merges the variables of all resources of a
 /// container and keeps the first of a name, so each resource has a name of its own, unless two differ
 /// in their punctuation alone.
-fn variable(resource: &ResourceName) -> String {
+pub(crate) fn variable(resource: &ResourceName) -> String {
     let upper = resource.as_str().to_ascii_uppercase();
     let plain = upper.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
     format!("WINDLASS_{plain}")

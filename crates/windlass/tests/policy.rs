@@ -1,7 +1,7 @@
 //! The dependency policy of `deny.toml`, and which of our crates may use which, checked without a
 //! network and without another tool.
 //!
-//! Advisories are not checked here: their database has to be fetched, which `cargo deny` does.
+//! Advisories are not checked here: their database has to be fetched, which `cargo deny` does, run by `.ci/run`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

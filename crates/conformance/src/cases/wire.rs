@@ -1,5 +1,7 @@
 //! W: the wire: what is no call, no message, or no HTTP/2, and who connects and says nothing.
 
+mod cut;
+
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
@@ -153,7 +155,7 @@ async fn send(
             drop(timeout(limit, raw(served, ALLOCATE, Bytes::from_static(&[0xff; 64]))).await);
         }
         Garbage::Large => drop(timeout(limit, raw(served, ALLOCATE, vec![0; LARGE].into())).await),
-        Garbage::Cut => drop(timeout(Duration::ZERO, raw(served, ALLOCATE, Bytes::new())).await),
+        Garbage::Cut => cut::in_the_middle(connect(served).await?, (ALLOCATE, limit)).await?,
         Garbage::Bytes => {
             let mut stream = connect(served).await?;
             // The plugin may close before all is written, or say something first.

@@ -7,6 +7,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use tokio::time::Instant;
+
 use crate::host::Host;
 
 /// One library.
@@ -28,7 +30,19 @@ pub(super) struct Library {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Libraries {
     version: String,
-    seen: BTreeMap<PathBuf, (SystemTime, Vec<Library>)>,
+    seen: BTreeMap<PathBuf, Seen>,
+}
+
+/// What was found in one folder.
+#[derive(Clone, Debug)]
+struct Seen {
+    /// When it was changed last, by the file system's clock.
+    modified: SystemTime,
+    /// When that was noticed, by the agent's: a clock that is set makes no change old or new.
+    noticed: Instant,
+    /// Whether it was searched once no change could look like that one.
+    is_settled: bool,
+    libraries: Vec<Library>,
 }
 
 /// Where drivers put libraries, in the order of NVIDIA's container toolkit, then Debian's and Fedora's
@@ -68,7 +82,7 @@ const ASKED_FOR: [(&str, &str); 8] = [
     ("libnvidia-vulkan-producer.so.", "libnvidia-vulkan-producer.so"),
 ];
 
-/// A folder that changed this recently may change again within the same tick of the file system's
+/// A folder whose change was noticed this recently may change again within the same tick of the file system's
 /// clock, and then look as if it had not.
 const UNSETTLED: Duration = Duration::from_secs(2);
 
@@ -80,7 +94,7 @@ impl Libraries {
         if self.version != version {
             *self = Self { version: version.to_owned(), ..Self::default() };
         }
-        let (mut found, mut folders) = (Vec::new(), BTreeSet::new());
+        let (mut found, mut folders, now) = (Vec::new(), BTreeSet::new(), Instant::now());
         for (folder, (subfolder, below)) in pairs() {
             let folder = match subfolder {
                 "" => PathBuf::from(folder),
@@ -89,21 +103,28 @@ impl Libraries {
             // `/lib64` often is a link to `/usr/lib64`: one folder by two names.
             let Ok(same) = driver.path(&folder).canonicalize() else { continue };
             if folders.insert(same) {
-                found.extend_from_slice(self.in_folder(driver, &folder, below));
+                found.extend_from_slice(self.in_folder(driver, (&folder, below), now));
             }
         }
         found
     }
 
-    fn in_folder(&mut self, driver: &Host, folder: &Path, below: &'static str) -> &[Library] {
+    fn in_folder(
+        &mut self,
+        driver: &Host,
+        (folder, below): (&Path, &'static str),
+        now: Instant,
+    ) -> &[Library] {
         let modified = driver.modified(folder).unwrap_or(SystemTime::UNIX_EPOCH);
-        let known = self.seen.get(folder).is_some_and(|(then, _)| *then == modified);
-        let is_settled = modified.elapsed().is_ok_and(|age| age > UNSETTLED);
-        if !(known && is_settled) {
+        let known = self.seen.get(folder).filter(|seen| seen.modified == modified);
+        if !known.is_some_and(|seen| seen.is_settled) {
+            let noticed = known.map_or(now, |seen| seen.noticed);
+            let is_settled = now.duration_since(noticed) > UNSETTLED;
             let libraries = search(driver, (folder, below), &self.version);
-            self.seen.insert(folder.to_owned(), (modified, libraries));
+            let seen = Seen { modified, noticed, is_settled, libraries };
+            self.seen.insert(folder.to_owned(), seen);
         }
-        self.seen.get(folder).map_or(&[], |(_, libraries)| libraries)
+        self.seen.get(folder).map_or(&[], |seen| &seen.libraries)
     }
 }
 
@@ -154,7 +175,69 @@ fn stem(name: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+
     use super::*;
+
+    const VERSION: &str = "570.133.20";
+
+    /// A driver's tree with one folder, which says that it was changed at a time, whatever it has.
+    struct Tree(tempfile::TempDir, SystemTime);
+
+    impl Tree {
+        fn new(changed: SystemTime) -> Self {
+            let tree = Self(tempfile::tempdir().expect("a temporary folder"), changed);
+            fs::create_dir_all(tree.folder()).expect("made");
+            tree
+        }
+
+        fn folder(&self) -> PathBuf {
+            self.0.path().join("usr/lib64")
+        }
+
+        fn host(&self) -> Host {
+            Host::new(self.0.path(), self.0.path())
+        }
+
+        fn has(&self, libraries: &[&str]) {
+            for entry in fs::read_dir(self.folder()).expect("there").flatten() {
+                fs::remove_file(entry.path()).expect("removed");
+            }
+            for library in libraries {
+                fs::write(self.folder().join(format!("{library}.so.{VERSION}")), "").expect("made");
+            }
+            File::open(self.folder()).expect("there").set_modified(self.1).expect("set");
+        }
+
+        fn look(&self, known: &mut Libraries, now: Instant) -> Vec<String> {
+            known.version = VERSION.to_owned();
+            let folder = (Path::new("/usr/lib64"), "");
+            let found = known.in_folder(&self.host(), folder, now);
+            found.iter().map(|library| stem(&library.name).to_owned()).collect()
+        }
+    }
+
+    #[test]
+    fn a_folder_that_did_not_change_is_not_read_for_ever_and_one_in_doubt_is_wherever_the_clock_is()
+    {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let clock = SystemTime::now();
+        for changed in [clock - HOUR, clock, clock + HOUR] {
+            let (tree, mut known, begun) =
+                (Tree::new(changed), Libraries::default(), Instant::now());
+            tree.has(&["libcuda"]);
+            assert_eq!(tree.look(&mut known, begun), ["libcuda.so"]);
+            // Within the tick of the file system's clock: the time of the change is the same.
+            tree.has(&["libcuda", "libnvcuvid"]);
+            let soon = tree.look(&mut known, begun + UNSETTLED / 2);
+            assert_eq!(soon.len(), 2, "it may have changed: {changed:?}");
+            assert_eq!(tree.look(&mut known, begun + 2 * UNSETTLED).len(), 2);
+            // Which no change can be by now, and shows that nobody reads it.
+            tree.has(&[]);
+            let later = tree.look(&mut known, begun + 3 * UNSETTLED);
+            assert_eq!(later.len(), 2, "it cannot have changed: {changed:?}");
+        }
+    }
 
     #[test]
     fn the_drivers_files_are_known_by_their_version() {

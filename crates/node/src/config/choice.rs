@@ -99,6 +99,8 @@ impl ConfigDir {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -110,6 +112,8 @@ mod tests {
             memory.keep(&label).expect("written");
             memory.keep(&LabelValue::Unknown).expect("nothing to write");
             assert_eq!(memory.recall(), label);
+            let found = fs::metadata(dir.path().join("state/config-label")).expect("there");
+            assert_eq!(found.permissions().mode() & 0o777, 0o600, "it is the agent's alone");
         }
     }
 

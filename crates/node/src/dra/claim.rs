@@ -6,6 +6,7 @@ use k8s_openapi::api::resource::v1::{
     DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim,
 };
 use serde_json::Value;
+use windlass_core::name;
 
 use crate::{cluster::ClusterError, config::DriverName, ledger::ClaimRef};
 
@@ -13,6 +14,8 @@ use crate::{cluster::ClusterError, config::DriverName, ledger::ClaimRef};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Claim {
     pub(crate) reference: ClaimRef,
+    /// What its pod calls it, if it was made for one pod, and else its name.
+    pub(crate) called: String,
     /// The devices that the scheduler chose.
     pub(crate) results: Vec<Allotted>,
     /// What is said to us about them; what comes later counts for more.
@@ -52,6 +55,9 @@ pub(crate) struct OpaqueConfig {
     pub(crate) parameters: Value,
 }
 
+/// On a claim that was made from a pod's template: what the pod calls it. Kubernetes' `PodResourceClaimAnnotation`.
+const CALLED: &str = "resource.kubernetes.io/pod-claim-name";
+
 /// Why a claim says nothing to act on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClaimError {
@@ -82,6 +88,9 @@ impl Claim {
         if uid != asked.uid {
             return Err(ClaimError::Replaced { claim: asked.clone(), found: uid });
         }
+        let called = object.metadata.annotations.and_then(|mut it| it.remove(CALLED));
+        // Whoever makes a claim can annotate it with anything.
+        let called = called.filter(|it| name::is_label(it)).unwrap_or_else(|| asked.name.clone());
         let allocation = object.status.and_then(|status| status.allocation);
         let allocation = allocation.ok_or_else(|| ClaimError::NotAllocated(asked.clone()))?;
         let devices = allocation.devices.unwrap_or_default();
@@ -94,7 +103,7 @@ impl Claim {
         });
         let results = results.collect::<Result<_, _>>()?;
         let configs = configs(devices.config.unwrap_or_default(), driver);
-        Ok(Self { reference: asked.clone(), results, configs })
+        Ok(Self { reference: asked.clone(), called, results, configs })
     }
 }
 
@@ -185,6 +194,23 @@ mod tests {
         let claim = read(&json!({"allocation": {"devices": {"results": results}}})).expect("read");
         let requests: Vec<_> = claim.results.iter().map(Allotted::base_request).collect();
         assert_eq!(requests, ["b"]);
+    }
+
+    #[test]
+    fn a_claim_that_was_made_for_a_pod_goes_by_what_the_pod_calls_it() {
+        for (annotations, called) in [
+            (json!({CALLED: "links"}), "links"),
+            (json!({CALLED: "A=b\nC"}), "c"),
+            (json!({}), "c"),
+        ] {
+            let object = json!({
+                "metadata": {"uid": "u1", "annotations": annotations},
+                "spec": {}, "status": {"allocation": {}},
+            });
+            let object = serde_json::from_value(object).expect("a claim");
+            let claim = Claim::read(object, &asked(), &DriverName::default()).expect("read");
+            assert_eq!(claim.called, called);
+        }
     }
 
     #[test]

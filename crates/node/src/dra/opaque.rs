@@ -4,6 +4,7 @@
 //! There are our words, `windlass.dev/v1alpha1`, and those of NVIDIA's driver, `resource.nvidia.com/v1beta1`,
 //! which mean the same. What cannot be had is refused for the devices that it would be done to.
 
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use windlass_core::{
@@ -16,6 +17,7 @@ use super::{
     terms::Limits,
     time_slice::Interval,
 };
+use crate::{causes, config::DriverName, ledger::ClaimRef};
 
 /// What is said about devices, understood; what comes later counts for more.
 #[derive(Debug)]
@@ -214,6 +216,12 @@ pub(crate) fn understood(parameters: Value) -> Result<(), OpaqueError> {
     Wish::read(&OpaqueConfig { place, requests: Vec::new(), parameters }).map(drop)
 }
 
+/// Whether the driver understands an allocated claim as an API server sends it, whatever that sends; else why not.
+pub(crate) fn understood_claim(object: ResourceClaim, asked: &ClaimRef) -> Result<(), String> {
+    let claim = Claim::read(object, asked, &DriverName::default()).map_err(|it| causes(&it))?;
+    Configs::read(&claim).map(drop).map_err(|it| causes(&it))
+}
+
 fn ours(place: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
     let document: Document<OurSharing> = parse(place, parameters)?;
     let sharing = document.sharing.map(|it| {
@@ -290,7 +298,7 @@ mod tests {
     use windlass_core::device::SourceName;
 
     use super::*;
-    use crate::{dra::claim::Access, ledger::ClaimRef};
+    use crate::dra::claim::Access;
 
     fn device(kind: DeviceKind) -> Device {
         let id = "GPU-0".parse().expect("an id");
@@ -313,6 +321,7 @@ mod tests {
                 parameters: parameters.clone(),
             };
         let claim = Claim {
+            called: name.clone(),
             reference: ClaimRef { namespace, name, uid },
             results: Vec::new(),
             configs: configs.iter().enumerate().map(config).collect(),

@@ -1,6 +1,7 @@
 //! What a claim gets: a pure function of the claim, the node, and what other claims have.
 
 mod partitions;
+pub(super) mod variables;
 
 use std::borrow::Cow;
 
@@ -95,7 +96,7 @@ pub(crate) fn plan(claim: &Claim, ground: &Ground<'_>) -> Result<Vec<Held>, Refu
     check_daemons(&chosen)?;
     let devices: Vec<_> = chosen.iter().map(|it| &*it.device).collect();
     ground.state.check_documents(&devices).map_err(Refusal::Document)?;
-    let held = |position| ground.held(&claim.reference.uid, &chosen, position);
+    let held = |position| ground.held(claim, &chosen, position);
     (0..chosen.len()).map(held).collect()
 }
 
@@ -203,7 +204,7 @@ impl<'a> Ground<'a> {
         }
     }
 
-    fn held(&self, uid: &str, chosen: &[Chosen<'_>], position: usize) -> Result<Held, Refusal> {
+    fn held(&self, claim: &Claim, chosen: &[Chosen<'_>], position: usize) -> Result<Held, Refusal> {
         let Chosen { result, device, terms, .. } = &chosen[position];
         let request = result.base_request();
         if !chosen[position].is_there() {
@@ -216,24 +217,24 @@ impl<'a> Ground<'a> {
         if !chosen[position + 1..].iter().any(|it| is_of_request(&it)) {
             let together = chosen[..=position].iter().filter(is_of_request);
             let together: Vec<_> = together.map(|it| &*it.device).collect();
-            edits = variables(self.grant(request, &together)?);
+            let resource = self.resource(request)?;
+            let envs = self.grant(request, &together)?.envs;
+            edits = variables::of_request(&claim.called, &resource, envs);
         }
         if let Some(limits) = terms.client {
             let client = limits.edits(device, self.mps);
             edits.env.extend(client.env);
             edits.mounts.extend(client.mounts);
         }
-        let own = (!edits.is_empty()).then(|| document::name(uid, position));
+        let own = || document::name(&claim.reference.uid, position);
+        let own = (!edits.is_empty()).then(own);
         let cdi = names.into_iter().chain(own).collect();
         Ok(Held { cdi, edits, ..chosen[position].held() })
     }
 
     /// What the device plugin would give, if it gave by CDI.
     fn grant(&self, request: &str, devices: &[&Device]) -> Result<Grant, Refusal> {
-        let resource = resource(self.driver, request).map_err(|source| {
-            let request = request.to_owned();
-            Refusal::Request { request, source }
-        })?;
+        let resource = self.resource(request)?;
         let policy = &self.state.policy;
         let delivery = Delivery {
             strategies: [Strategy::CdiCri].into(),
@@ -249,6 +250,12 @@ impl<'a> Ground<'a> {
             mps: None,
             simulated: self.state.inventory.simulated.as_deref(),
         }))
+    }
+
+    /// What stands for a resource's name in the variables of a container.
+    fn resource(&self, request: &str) -> Result<ResourceName, Refusal> {
+        let name = format!("{}/{request}", self.driver).parse();
+        name.map_err(|source| Refusal::Request { request: request.to_owned(), source })
     }
 }
 
@@ -298,17 +305,6 @@ fn check_daemons(chosen: &[Chosen<'_>]) -> Result<(), Refusal> {
         }
     }
     Ok(())
-}
-
-/// What the standing documents do not say: they have nodes and mounts.
-fn variables(grant: Grant) -> ContainerEdits {
-    let env = grant.envs.into_iter().map(|(name, value)| format!("{name}={value}"));
-    ContainerEdits { env: env.collect(), ..ContainerEdits::default() }
-}
-
-/// What stands for a resource's name in the variables of a container.
-fn resource(driver: &DriverName, request: &str) -> Result<ResourceName, InvalidResourceName> {
-    format!("{driver}/{request}").parse()
 }
 
 #[cfg(test)]

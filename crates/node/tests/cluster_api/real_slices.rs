@@ -37,7 +37,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Longer than the agent waits for what comes in bursts.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-async fn client(kubeconfig: &Path) -> kube::Client {
+pub(crate) async fn client(kubeconfig: &Path) -> kube::Client {
     let file = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
     let options = KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(file, &options).await;

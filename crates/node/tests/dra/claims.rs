@@ -27,8 +27,11 @@ async fn a_claim_is_prepared_and_released_through_the_sockets() {
     let spec: cdi::Spec = serde_json::from_value(document).expect("the specification's fields");
     assert_eq!(cdi::check(&spec), []);
     let [entry] = spec.devices.as_slice() else { panic!("{spec:?}") };
-    let env =
-        [format!("WINDLASS_SIMULATED={}", "dgx-h100"), format!("WINDLASS_WINDLASS_DEV_GPU={id}")];
+    let env = [
+        format!("WINDLASS_SIMULATED={}", "dgx-h100"),
+        format!("WINDLASS_CLAIM_C__GPU={id}"),
+        format!("WINDLASS_WINDLASS_DEV_GPU={id}"),
+    ];
     assert_eq!(entry.container_edits.env, env);
 
     kubelet.unprepare("c").await.expect("released");

@@ -1,23 +1,34 @@
 //! What the kubelet or a claim's author could say to lead the driver elsewhere: no name becomes a path, and no
 //! parameter an edit of a container.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, fs, path::PathBuf};
 
+use proptest::{
+    collection::vec,
+    prelude::*,
+    sample::{Index, select},
+    strategy::ValueTree as _,
+    test_runner::TestRunner,
+};
+use prost::Message as _;
 use serde_json::json;
+use tokio::time::timeout;
 use windlass_kubelet_api::dra::v1::{
     Claim, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,
     dra_plugin_client::DraPluginClient,
 };
 
-use crate::world::{Gets, World, claim, gpus, result};
+use crate::{
+    common::running::LIMIT,
+    world::{Gets, World, claim, gpus, result},
+};
 
 /// What no namespace, name or UID is.
 const HOSTILE: [&str; 9] =
     ["", "..", "../../x", "a/../../../nodes/n1", "a?watch=true", "a#b", "a%2Fb", "a\0b", "A\nb"];
+
+/// How many requests are drawn.
+const ROUNDS: usize = 150;
 
 /// What is in the folders that the agent writes.
 fn documents(world: &World) -> BTreeSet<PathBuf> {
@@ -106,27 +117,66 @@ async fn parameters_of_a_claim_add_no_path_no_variable_and_no_node_of_its_author
     agent.stop().await;
 }
 
+/// Names of every sort, the known one's among them.
+fn words() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => select(&["ns", "good", "c"][..]).prop_map(ToOwned::to_owned),
+        3 => select(&HOSTILE[..]).prop_map(ToOwned::to_owned),
+        1 => any::<String>(),
+        1 => "[a-z]{300}",
+        1 => "[a-z0-9.-]{1,40}",
+    ]
+}
+
+/// Requests of claims that are drawn, and the bytes of a good one with some of them changed.
+fn requests() -> impl Strategy<Value = NodePrepareResourcesRequest> {
+    let [namespace, uid, name] = ["ns", "good", "good"].map(ToOwned::to_owned);
+    let claims = vec![Claim { namespace, uid, name }; 2];
+    let good = NodePrepareResourcesRequest { claims }.encode_to_vec();
+    let claim = (words(), words(), words());
+    let claim = claim.prop_map(|(namespace, uid, name)| Claim { namespace, uid, name });
+    let drawn = vec(claim, 0..8).prop_map(|claims| NodePrepareResourcesRequest { claims });
+    let changed = vec((any::<Index>(), any::<u8>()), 1..4).prop_map(move |changes| {
+        let mut bytes = good.clone();
+        for (at, byte) in changes {
+            *at.get_mut(&mut bytes) = byte;
+        }
+        NodePrepareResourcesRequest::decode(&*bytes).unwrap_or_default()
+    });
+    prop_oneof![drawn, changed]
+}
+
 #[tokio::test]
-async fn files_and_sockets_are_for_those_who_need_them() {
-    use std::os::unix::fs::PermissionsExt as _;
+async fn requests_that_are_changed_are_answered_claim_by_claim_and_touch_nothing() {
     let world = World::new();
     let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "c", &[Gets { request: "a", gpu: 0 }]);
-    kubelet.prepare("c").await.expect("prepared");
-    let mode = |path: &Path| {
-        let found =
-            fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        found.permissions().mode() & 0o777
+    world.claim(&agent, "good", &[Gets { request: "a", gpu: 0 }]);
+    let first = kubelet.prepare("good").await.expect("prepared");
+    let before = documents(&world);
+    let mut calls = DraPluginClient::new(kubelet.channel());
+    let (mut runner, drawn) = (TestRunner::deterministic(), requests());
+    let attack = async {
+        for _ in 0..ROUNDS {
+            let request = drawn.new_tree(&mut runner).expect("drawn").current();
+            let uids: BTreeSet<_> = request.claims.iter().map(|it| it.uid.clone()).collect();
+            let answer = calls.node_prepare_resources(request.clone()).await.expect("one by one");
+            let answer = answer.into_inner().claims;
+            assert_eq!(answer.keys().cloned().collect::<BTreeSet<_>>(), uids, "{request:?}");
+            for (uid, it) in &answer {
+                // What is prepared is known by its UID alone.
+                let is_right = it.error.is_empty() && it.devices == first && uid == "good";
+                assert!(is_right || it.error.len() > 10, "{uid:?} of {request:?}: {it:?}");
+            }
+            let claims = request.claims.into_iter().filter(|it| it.uid != "good").collect();
+            let release = NodeUnprepareResourcesRequest { claims };
+            let answer = calls.node_unprepare_resources(release.clone()).await;
+            let answer = answer.expect("one by one").into_inner().claims;
+            let uids: BTreeSet<_> = release.claims.iter().map(|it| it.uid.clone()).collect();
+            assert_eq!(answer.keys().cloned().collect::<BTreeSet<_>>(), uids, "{release:?}");
+        }
     };
-    for socket in [world.registration(), world.endpoint()] {
-        assert_eq!(mode(&socket), 0o600, "{}", socket.display());
-    }
-    assert_eq!(mode(&world.record()), 0o600, "it tells of claims");
-    let documents = fs::read_dir(&world.config.cdi_dir).expect("a folder").flatten();
-    let documents: Vec<_> = documents.map(|entry| entry.path()).collect();
-    assert!(documents.iter().any(|path| path.to_string_lossy().contains("-claim-")));
-    for document in documents {
-        assert_eq!(mode(&document), 0o644, "{}: runtimes read it", document.display());
-    }
+    timeout(LIMIT, attack).await.expect("every request is answered soon");
+    assert_eq!(documents(&world), before);
+    assert_eq!(kubelet.prepare("good").await.expect("prepared"), first);
     agent.stop().await;
 }

@@ -16,6 +16,7 @@ mod hostile;
 mod kubelet;
 mod life;
 mod life_rig;
+mod modes;
 mod obstacles;
 mod partitions;
 mod refusals;

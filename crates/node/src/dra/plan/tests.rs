@@ -41,7 +41,8 @@ fn claim(results: &[(&str, &str)]) -> Claim {
         consumed: BTreeMap::new(),
     };
     let results = results.iter().map(result).collect();
-    Claim { reference: reference("c"), results, configs: Vec::new() }
+    let (reference, called) = (reference("c"), "links".to_owned());
+    Claim { reference, called, results, configs: Vec::new() }
 }
 
 /// What a claim gets on a node with these boards, all shared alike, beside what is prepared.
@@ -75,15 +76,60 @@ fn variables_of_one_request_are_joined_once_and_those_of_others_are_theirs() {
     let boards = alone(["b0", "b1", "b2"].map(board).into());
     let claim = claim(&[("pair", "b0"), ("one", "b1"), ("pair", "b2")]);
     let held = planned(&claim, boards, &Records::new()).expect("planned");
-    let env: Vec<_> = held.iter().map(|it| it.edits.env.join(" ")).collect();
+    let is_own = |it: &&String| it.starts_with("WINDLASS_CLAIM_");
+    let env = |held: &Held| {
+        let joined = held.edits.env.iter().filter(|it| !is_own(it));
+        joined.cloned().collect::<Vec<_>>().join(" ")
+    };
     let expected = [
         "",
         "BOARDS=b1 BOARD_0=b1 WINDLASS_WINDLASS_DEV_ONE=b1",
         "BOARDS=b0,b2 BOARD_0=b0 BOARD_1=b2 WINDLASS_WINDLASS_DEV_PAIR=b0,b2",
     ];
-    assert_eq!(env, expected);
+    assert_eq!(held.iter().map(env).collect::<Vec<_>>(), expected);
     let names: Vec<_> = held.iter().flat_map(|it| &it.cdi).collect();
     assert_eq!(names, ["windlass.dev/claim=c-1", "windlass.dev/claim=c-2"]);
+}
+
+#[test]
+fn a_container_that_gets_several_requests_and_claims_finds_each_under_a_name_of_its_own() {
+    let boards = || alone(["b0", "b1", "b2", "b3"].map(board).into());
+    let mut left = claim(&[("pair", "b0"), ("my-one", "b1"), ("pair", "b2")]);
+    let held = planned(&left, boards(), &Records::new()).expect("planned");
+    left.called = "other.links".to_owned();
+    left.results = claim(&[("pair", "b3")]).results;
+    let of_another = planned(&left, boards(), &Records::new()).expect("planned");
+    // As a runtime does: of one name the last is left.
+    let all = held.iter().chain(&of_another).flat_map(|it| &it.edits.env);
+    let env: BTreeMap<_, _> = all.filter_map(|it| it.split_once('=')).collect();
+    let own = env.iter().filter(|(name, _)| name.starts_with("WINDLASS_CLAIM_"));
+    let own: Vec<_> = own.map(|(name, value)| format!("{name}={value}")).collect();
+    let expected = [
+        "WINDLASS_CLAIM_LINKS__MY_ONE=b1",
+        "WINDLASS_CLAIM_LINKS__MY_ONE__BOARDS=b1",
+        "WINDLASS_CLAIM_LINKS__MY_ONE__BOARD_0=b1",
+        "WINDLASS_CLAIM_LINKS__PAIR=b0,b2",
+        "WINDLASS_CLAIM_LINKS__PAIR__BOARDS=b0,b2",
+        "WINDLASS_CLAIM_LINKS__PAIR__BOARD_0=b0",
+        "WINDLASS_CLAIM_LINKS__PAIR__BOARD_1=b2",
+        "WINDLASS_CLAIM_OTHER_LINKS__PAIR=b3",
+        "WINDLASS_CLAIM_OTHER_LINKS__PAIR__BOARDS=b3",
+        "WINDLASS_CLAIM_OTHER_LINKS__PAIR__BOARD_0=b3",
+    ];
+    assert_eq!(own, expected);
+}
+
+#[test]
+fn requests_that_share_a_variable_are_told_of() {
+    let boards = || alone(["b0", "b1"].map(board).into());
+    let said = |results: &[(&str, &str)]| {
+        let held = planned(&claim(results), boards(), &Records::new()).expect("planned");
+        variables::overlapping(&held)
+    };
+    assert_eq!(said(&[("a", "b0"), ("a", "b1")]), None, "joined");
+    let expected = "several requests have BOARDS, BOARD_0: a container that gets them all has the \
+                    last, and each as WINDLASS_CLAIM_<claim>__<request>__<variable>";
+    assert_eq!(said(&[("a", "b0"), ("b", "b1")]).as_deref(), Some(expected));
 }
 
 #[test]

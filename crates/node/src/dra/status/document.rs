@@ -11,7 +11,10 @@ use windlass_core::{
     health::{Health, HealthState},
 };
 
-use super::super::record::{Entry, Held, Stage};
+use super::super::{
+    plan::variables,
+    record::{Entry, Held, Stage},
+};
 use crate::{config::DriverName, ledger::ClaimRef, state::NodeState};
 
 /// Which of a claim's devices: pool, name, and share where it has one.
@@ -53,7 +56,7 @@ pub(super) fn devices(
 ) -> BTreeMap<Spot, Told> {
     let told = |held: &Held| {
         let device = held.found(&state.inventory);
-        let conditions = [ready(entry.state, why, now), healthy(device, now)];
+        let conditions = [ready(entry, why, now), healthy(device, now)];
         let spot = (held.pool.clone(), held.name.clone(), held.share.clone());
         (spot, Told { conditions, network: device.and_then(network) })
     };
@@ -138,13 +141,15 @@ fn earlier(device: &AllocatedDeviceStatus, kind: &'static str) -> Option<Conditi
     Some(Condition { kind, status, reason, message, since: found.last_transition_time.0 })
 }
 
-fn ready(stage: Stage, why: Option<&str>, since: Timestamp) -> Condition {
-    let (status, reason, message) = match (stage, why) {
-        (Stage::PrepareCompleted, _) => ("True", "Prepared", ""),
-        (Stage::PrepareStarted, Some(why)) => ("False", "PrepareFailed", why),
-        (Stage::PrepareStarted, None) => ("False", "Preparing", ""),
+fn ready(entry: &Entry, why: Option<&str>, since: Timestamp) -> Condition {
+    let (status, reason, message) = match (entry.state, why) {
+        (Stage::PrepareCompleted, _) => {
+            ("True", "Prepared", variables::overlapping(&entry.devices).unwrap_or_default())
+        }
+        (Stage::PrepareStarted, Some(why)) => ("False", "PrepareFailed", why.to_owned()),
+        (Stage::PrepareStarted, None) => ("False", "Preparing", String::new()),
     };
-    let message = crate::cluster::beginning(message, LONGEST_MESSAGE).to_owned();
+    let message = crate::cluster::beginning(&message, LONGEST_MESSAGE).to_owned();
     Condition { kind: READY, status, reason: reason.to_owned(), message, since }
 }
 

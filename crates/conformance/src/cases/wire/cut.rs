@@ -1,0 +1,106 @@
+//! A call that is cut in the middle: HTTP/2 by hand, since a client that is dropped tells its server so.
+
+use std::{io, time::Duration};
+
+use prost::Message as _;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+    time::timeout,
+};
+
+use crate::{
+    case::{Unmet, failed},
+    clients::allocation,
+};
+
+/// How every client begins (RFC 9113, 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Types of frames (RFC 9113, 6).
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+
+const END_HEADERS: u8 = 4;
+
+/// Of the answer to a ping.
+const ACK: u8 = 1;
+
+/// The bytes before each frame: its length, type, flags and stream.
+const HEAD: usize = 9;
+
+/// Begins a call, sees that the server has its headers, sends half of its message, and is gone.
+pub(super) async fn in_the_middle(
+    mut stream: UnixStream,
+    (path, limit): (&str, Duration),
+) -> Result<(), Unmet> {
+    let message = allocation(&[vec!["a device".to_owned()]]).encode_to_vec();
+    // Not compressed, and its length.
+    let mut body = vec![0];
+    body.extend(u32::try_from(message.len()).unwrap_or_default().to_be_bytes());
+    body.extend(message);
+    let begun = [
+        PREFACE,
+        &frame((SETTINGS, 0), 0, &[]),
+        &frame((HEADERS, END_HEADERS), 1, &headers(path)),
+        &frame((PING, 0), 0, &[0; 8]),
+    ];
+    let call = async {
+        stream.write_all(&begun.concat()).await?;
+        until_pinged(&mut stream).await?;
+        let data = frame((DATA, 0), 1, &body);
+        stream.write_all(&data[..HEAD + body.len() / 2]).await
+    };
+    match timeout(limit, call).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => failed(format!("it ends the connection before the call is cut: {error}")),
+        Err(_) => failed(format!("no answer to a ping of HTTP/2 within {limit:?}")),
+    }
+}
+
+/// Frames are read in their order: who answers the ping has read the headers before it.
+async fn until_pinged(stream: &mut UnixStream) -> io::Result<()> {
+    loop {
+        let mut head = [0; HEAD];
+        stream.read_exact(&mut head).await?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; usize::try_from(length).unwrap_or_default()];
+        stream.read_exact(&mut payload).await?;
+        if head[3] == PING && head[4] & ACK != 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn frame((kind, flags): (u8, u8), stream: u32, payload: &[u8]) -> Vec<u8> {
+    let [_, length @ ..] = u32::try_from(payload.len()).unwrap_or_default().to_be_bytes();
+    let mut frame = length.to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// The headers of a call (RFC 7541): names by their place in the static table, values as they are.
+fn headers(path: &str) -> Vec<u8> {
+    // `:method: POST` and `:scheme: http`.
+    let mut block = vec![0x83, 0x86];
+    // `:path`, `:authority`, and `content-type`, whose number takes two bytes.
+    for (name, value) in
+        [(&[4][..], path), (&[1], "localhost"), (&[0x0f, 0x10], "application/grpc")]
+    {
+        block.extend(name);
+        block.extend(text(value));
+    }
+    block.push(0);
+    block.extend(text("te"));
+    block.extend(text("trailers"));
+    block
+}
+
+fn text(text: &str) -> Vec<u8> {
+    let length = u8::try_from(text.len()).unwrap_or_default();
+    std::iter::once(length).chain(text.bytes()).collect()
+}

@@ -1,0 +1,315 @@
+//! The admission policy of claims' parameters, evaluated as an API server would, against what the agent takes.
+
+use std::{collections::HashMap, path::Path, sync::Arc};
+
+use cel::{
+    Context, Env, ExecutionError, Value as Cel, add_member_overload, add_overload,
+    common::types::{CelBool, CelInt, CelString},
+    parser::PrattParser,
+};
+use serde_json::{Value, json};
+use windlass_core::selector::Amount;
+use windlass_node::documents::check_parameters;
+
+use crate::manifests::documents;
+
+const OURS: &str = "windlass.dev/v1alpha1";
+
+const NVIDIAS: &str = "resource.nvidia.com/v1beta1";
+
+/// What an API server shows a policy for a number: those before 1.37 a whole one, newer ones a floating one.
+#[derive(Clone, Copy, Debug)]
+enum Numbers {
+    Whole,
+    Floating,
+}
+
+/// The shipped policy.
+struct Policy(Value);
+
+// === impl Policy ===
+
+impl Policy {
+    fn shipped() -> Self {
+        let [policy, binding] = shipped();
+        assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
+        Self(policy)
+    }
+
+    /// Whether an object may be stored, or else what its author is told.
+    fn admit(&self, resource: &str, object: &Value, numbers: Numbers) -> Result<(), String> {
+        let env = environment();
+        let request = json!({"resource": {"group": "resource.k8s.io", "resource": resource}});
+        let mut variables = HashMap::new();
+        let evaluate = |expression: &str, variables: &HashMap<String, Cel>| {
+            let mut context = Context::with_env(Arc::clone(&env));
+            context.add_variable_from_value("object", value(object, numbers));
+            context.add_variable_from_value("request", value(&request, numbers));
+            context.add_variable_from_value("variables", variables.clone());
+            let parser = PrattParser::new().enable_optional_syntax(true);
+            let parsed = parser.parse(expression).expect("an expression");
+            Cel::resolve(&parsed, &context).map_err(|error| format!("{expression}: {error}"))
+        };
+        for variable in self.0["spec"]["variables"].as_array().expect("variables") {
+            let found = evaluate(text(&variable["expression"]), &variables);
+            // As there, a variable that has no value is an error only of what asks for it.
+            if let Ok(found) = found {
+                variables.insert(text(&variable["name"]).to_owned(), found);
+            }
+        }
+        for validation in self.0["spec"]["validations"].as_array().expect("validations") {
+            match evaluate(text(&validation["expression"]), &variables)? {
+                Cel::Bool(true) => continue,
+                Cel::Bool(false) => {}
+                other => return Err(format!("{other:?} is no answer")),
+            }
+            let said = validation["messageExpression"].as_str();
+            let said = said.map(|it| evaluate(it, &variables));
+            return Err(match said {
+                Some(Ok(Cel::String(said))) => said.to_string(),
+                _ => text(&validation["message"]).to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// The same for what a claim says to the driver.
+    fn parameters(&self, parameters: &Value, numbers: Numbers) -> Result<(), String> {
+        let claim = json!({"spec": {"devices": {"config": [said_to("windlass.dev", parameters)]}}});
+        self.admit("resourceclaims", &claim, numbers)
+    }
+}
+
+/// The policy and its binding.
+pub(crate) fn shipped() -> [Value; 2] {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/claim-parameters.yaml");
+    documents(Path::new(path)).try_into().expect("two documents")
+}
+
+fn environment() -> Arc<Env> {
+    fn quantity(text: &CelString<'_>) -> Result<Amount, ExecutionError> {
+        Amount::parse(text.inner())
+            .ok_or_else(|| ExecutionError::function_error("quantity", "none"))
+    }
+    fn is_quantity(text: &CelString<'_>) -> CelBool {
+        CelBool::from(Amount::parse(text.inner()).is_some())
+    }
+    fn compare_to(a: &Amount, b: &Amount) -> CelInt {
+        CelInt::from(a.cmp(b) as i64)
+    }
+    fn declare(env: &mut Env) -> Result<(), cel::DeclarationError> {
+        add_overload!(env, fn quantity: (CelString<'_>) -> Result<Amount>)?;
+        add_overload!(env, fn is_quantity: (CelString<'_>) -> CelBool)?;
+        add_member_overload!(env, fn compare_to: (Amount, Amount) -> CelInt)
+    }
+    let mut env = Env::default().with_stdlib();
+    declare(&mut env).expect("no two of one name");
+    Arc::new(env)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().expect("a text")
+}
+
+/// A document as CEL has it.
+fn value(document: &Value, numbers: Numbers) -> Cel {
+    match document {
+        Value::Null => Cel::Null,
+        Value::Bool(it) => Cel::Bool(*it),
+        Value::String(it) => it.as_str().into(),
+        Value::Array(items) => items.iter().map(|it| value(it, numbers)).collect::<Vec<_>>().into(),
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(key, it)| (key.as_str(), value(it, numbers)));
+            fields.collect::<HashMap<_, _>>().into()
+        }
+        Value::Number(it) => match (it.as_i64(), numbers) {
+            (Some(whole), Numbers::Whole) => Cel::Int(whole),
+            _ => Cel::Float(it.as_f64().expect("a number")),
+        },
+    }
+}
+
+/// A configuration of a claim.
+pub(crate) fn said_to(driver: &str, parameters: &Value) -> Value {
+    json!({"opaque": {"driver": driver, "parameters": parameters}})
+}
+
+/// Parameters of every kind, each with settings in the spelling of its vendor.
+fn of_every_kind(settings: &Value) -> Vec<Value> {
+    let kinds = [(OURS, "DeviceConfig"), (NVIDIAS, "GpuConfig"), (NVIDIAS, "MigDeviceConfig")];
+    let document = |(version, kind): (&str, &str)| {
+        let mut sharing = settings.to_string();
+        if version == NVIDIAS {
+            for (ours, nvidias) in [
+                ("\"timeSlicing\"", "\"timeSlicingConfig\""),
+                ("\"mps\"", "\"mpsConfig\""),
+                ("\"activeThreadPercentage\"", "\"defaultActiveThreadPercentage\""),
+                ("\"pinnedMemoryLimit\"", "\"defaultPinnedDeviceMemoryLimit\""),
+            ] {
+                sharing = sharing.replace(ours, nvidias);
+            }
+        }
+        let sharing: Value = serde_json::from_str(&sharing).expect("still a document");
+        json!({"apiVersion": version, "kind": kind, "sharing": sharing})
+    };
+    kinds.map(document).into()
+}
+
+/// What may be said, and what may not.
+fn settings() -> Vec<Value> {
+    let mut all = vec![
+        Value::Null,
+        json!({}),
+        json!("MPS"),
+        json!({"strategie": "MPS"}),
+        json!({"strategy": null}),
+        json!({"strategy": 1}),
+        json!({"strategy": "mps"}),
+        json!({"strategy": "MPS", "timeSlicing": {}}),
+        json!({"strategy": "MPS", "timeSlicing": null}),
+        json!({"strategy": "TimeSlicing", "mps": {}}),
+        json!({"strategy": "TimeSlicing", "mps": null}),
+        json!({"strategy": "TimeSlicing", "replicas": 2}),
+        // Of the other vendor, whichever that is.
+        json!({"strategy": "MPS", "mpsConfig": {}}),
+        json!({"strategy": "MPS", "mps": {"defaultActiveThreadPercentage": 50}}),
+        json!({"strategy": "MPS", "mps": {"activeThreadPercentage": 50}}),
+        json!({"strategy": "MPS", "mps": {"defaultPerDevicePinnedMemoryLimit": {"0": "1Gi"}}}),
+        json!({"strategy": "MPS", "mps": {"defaultPerDevicePinnedMemoryLimit": null}}),
+    ];
+    for part in [json!(null), json!({}), json!("Short"), json!(7), json!({"turn": "Short"})] {
+        all.push(json!({"strategy": "TimeSlicing", "timeSlicing": part}));
+        all.push(json!({"strategy": "MPS", "mps": part}));
+    }
+    let intervals = ["Default", "Short", "Medium", "Long", "short", ""].map(Value::from);
+    for interval in intervals.into_iter().chain([json!(null), json!(3), json!({})]) {
+        all.push(json!({"strategy": "TimeSlicing", "timeSlicing": {"interval": interval}}));
+    }
+    for percent in [json!(null), json!(0), json!(1), json!(100), json!(101), json!(-1), json!(9.5)]
+    {
+        all.push(json!({"strategy": "MPS", "mps": {"activeThreadPercentage": percent}}));
+    }
+    for percent in [json!("50"), json!([]), json!(true), json!(i64::MAX)] {
+        all.push(json!({"strategy": "MPS", "mps": {"activeThreadPercentage": percent}}));
+    }
+    let amounts = ["10Gi", "1Mi", "1048576", "1048575", "1023Ki", "1M", "2M", "0", "-1Gi", "1e9"];
+    let texts = ["", "10GB", "lots", "1.5Gi", "1048575500m", "99999999Ei"];
+    for limit in amounts.into_iter().chain(texts).map(Value::from) {
+        all.push(json!({"strategy": "MPS", "mps": {"pinnedMemoryLimit": limit}}));
+    }
+    for limit in [json!(null), json!(1 << 30), json!({}), json!(["1Gi"])] {
+        all.push(json!({"strategy": "MPS", "mps": {"pinnedMemoryLimit": limit}}));
+    }
+    all
+}
+
+/// Parameters of every sort, good ones and bad ones.
+pub(crate) fn all() -> Vec<Value> {
+    let heads = [
+        json!({}),
+        json!({"kind": "DeviceConfig"}),
+        json!({"apiVersion": OURS}),
+        json!({"apiVersion": OURS, "kind": "DeviceConfig"}),
+        json!({"apiVersion": OURS, "kind": "GpuConfig"}),
+        json!({"apiVersion": NVIDIAS, "kind": "GpuConfig"}),
+        json!({"apiVersion": NVIDIAS, "kind": "VfioDeviceConfig"}),
+        json!({"apiVersion": NVIDIAS, "kind": "DeviceConfig"}),
+        json!({"apiVersion": 1, "kind": "DeviceConfig"}),
+        json!({"apiVersion": OURS, "kind": ["DeviceConfig"]}),
+        json!({"apiVersion": OURS, "kind": "DeviceConfig", "shared": {}}),
+    ];
+    settings().iter().flat_map(of_every_kind).chain(heads).collect()
+}
+
+#[test]
+fn the_policy_admits_the_parameters_that_the_agent_takes_and_no_others() {
+    let (policy, all) = (Policy::shipped(), all());
+    let mut taken = 0;
+    for (parameters, numbers) in
+        all.iter().flat_map(|it| [(it, Numbers::Whole), (it, Numbers::Floating)])
+    {
+        let (agent, policy) =
+            (check_parameters(parameters.clone()), policy.parameters(parameters, numbers));
+        assert_eq!(
+            agent.is_ok(),
+            policy.is_ok(),
+            "{parameters}, {numbers:?}\n agent: {agent:?}\npolicy: {policy:?}"
+        );
+        taken += usize::from(agent.is_ok());
+    }
+    assert!(taken > 100 && taken < all.len(), "{taken} of {} are taken", 2 * all.len());
+}
+
+#[test]
+fn whoever_is_refused_is_told_what_is_wrong_and_what_is_allowed() {
+    let policy = Policy::shipped();
+    let ours =
+        |sharing: Value| json!({"apiVersion": OURS, "kind": "DeviceConfig", "sharing": sharing});
+    for (parameters, said) in [
+        (
+            ours(json!({"strategie": "MPS"})),
+            r#"sharing has no field "strategie": it has strategy, timeSlicing and mps"#,
+        ),
+        (
+            ours(json!({"strategy": "Mps"})),
+            r#"sharing has no strategy "Mps": write TimeSlicing or MPS"#,
+        ),
+        (
+            ours(json!({"strategy": "TimeSlicing", "timeSlicing": {"interval": "Tiny"}})),
+            r#"no interval "Tiny" is known: write Default, Short, Medium or Long"#,
+        ),
+        (
+            ours(json!({"strategy": "MPS", "mps": {"pinnedMemoryLimit": "10GB"}})),
+            r#""10GB" is no limit of pinned memory of 1Mi or more: write 10Gi, say"#,
+        ),
+        (
+            ours(json!({"strategy": "MPS", "mps": {"threads": 50}})),
+            r#"mps has no field "threads": it has activeThreadPercentage and pinnedMemoryLimit"#,
+        ),
+        (
+            json!({"apiVersion": OURS, "kind": "Config"}),
+            "no kind \"Config\" in \"windlass.dev/v1alpha1\" is known: write DeviceConfig of \
+             windlass.dev/v1alpha1, or GpuConfig or MigDeviceConfig of resource.nvidia.com/v1beta1",
+        ),
+        (
+            json!({"apiVersion": NVIDIAS, "kind": "GpuConfig", "replicas": 2}),
+            r#"no field "replicas" is known beside apiVersion, kind and sharing"#,
+        ),
+    ] {
+        assert_eq!(policy.parameters(&parameters, Numbers::Whole), Err(said.to_owned()));
+    }
+}
+
+#[test]
+fn claims_templates_and_classes_are_looked_into_and_what_is_said_to_others_is_not() {
+    let policy = Policy::shipped();
+    let bad = said_to("windlass.dev", &json!({"strategie": "MPS"}));
+    let of_others = said_to("gpu.nvidia.com", &json!({"strategie": "MPS"}));
+    let good = said_to("windlass.dev", &json!({"apiVersion": OURS, "kind": "DeviceConfig"}));
+    let no_config = json!({"requests": []});
+    for (config, is_admitted) in [
+        (json!([bad]), false),
+        (json!([good, bad]), false),
+        (json!([of_others, good]), true),
+        (json!([{"requests": ["a"]}]), true),
+        (json!([]), true),
+    ] {
+        let devices = json!({"config": config});
+        for (resource, spec) in [
+            ("resourceclaims", json!({"devices": devices})),
+            ("resourceclaimtemplates", json!({"spec": {"devices": devices}})),
+            ("deviceclasses", devices.clone()),
+        ] {
+            let answer = policy.admit(resource, &json!({"spec": spec}), Numbers::Whole);
+            assert_eq!(answer.is_ok(), is_admitted, "{resource}: {spec}: {answer:?}");
+        }
+    }
+    for (resource, spec) in [
+        ("resourceclaims", json!({})),
+        ("resourceclaims", json!({"devices": no_config})),
+        ("resourceclaimtemplates", json!({"spec": {}})),
+        ("deviceclasses", json!({})),
+    ] {
+        assert_eq!(policy.admit(resource, &json!({"spec": spec}), Numbers::Whole), Ok(()));
+    }
+}

@@ -1,0 +1,100 @@
+//! The admission policy of claims' parameters at a real API server, when there is one: what it is in a test of ours
+//! has to be what it is there.
+//!
+//! Runs when `WINDLASS_E2E_KUBECONFIG` names a cluster whose administrator we are. Nothing is stored but the policy,
+//! under a name of its own, and that is deleted.
+
+use std::{env, path::Path, time::Duration};
+
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    resource::v1::ResourceClaim,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+use windlass_node::documents::check_parameters;
+
+use crate::{
+    parameters::{all, said_to, shipped},
+    real_slices::client,
+};
+
+const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
+
+/// An API server looks for new policies every second, and reads the schemas of what they are about.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What it answers to a claim that nobody stores.
+async fn admit(claims: &Api<ResourceClaim>, parameters: &Value) -> Result<(), String> {
+    let request = json!({"name": "gpu", "exactly": {"deviceClassName": "windlass-gpu"}});
+    let config = said_to("windlass.dev", parameters);
+    let claim = json!({
+        "metadata": {"generateName": "windlass-e2e-"},
+        "spec": {"devices": {"requests": [request], "config": [config]}},
+    });
+    let claim = serde_json::from_value(claim).expect("a claim");
+    let only_tried = PostParams { dry_run: true, ..PostParams::default() };
+    claims.create(&only_tried, &claim).await.map(drop).map_err(|error| error.to_string())
+}
+
+/// Whether it refuses and admits what the agent does, and says why; else what is different.
+async fn as_the_agent(claims: &Api<ResourceClaim>) -> Result<(), String> {
+    let bad = json!({
+        "apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig",
+        "sharing": {"strategie": "MPS"},
+    });
+    let said = loop {
+        match admit(claims, &bad).await {
+            Ok(()) => sleep(Duration::from_millis(200)).await,
+            Err(said) => break said,
+        }
+    };
+    if !said.contains("sharing has no field \"strategie\": it has strategy, timeSlicing and mps") {
+        return Err(said);
+    }
+    for parameters in all() {
+        let agent = check_parameters(parameters.clone());
+        let policy = admit(claims, &parameters).await;
+        if agent.is_ok() != policy.is_ok() {
+            return Err(format!("{parameters}\n agent: {agent:?}\npolicy: {policy:?}"));
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_real_api_server_admits_the_parameters_that_the_agent_takes_and_no_others() {
+    let Some(kubeconfig) = env::var_os(KUBECONFIG) else {
+        eprintln!("SKIPPED: set {KUBECONFIG} to run this on a real cluster");
+        return;
+    };
+    let kube = client(Path::new(&kubeconfig)).await;
+    let name = format!("windlass-e2e-parameters-{}", std::process::id());
+    let [mut policy, mut binding] = shipped();
+    policy["metadata"]["name"] = name.as_str().into();
+    binding["metadata"]["name"] = name.as_str().into();
+    binding["spec"]["policyName"] = name.as_str().into();
+    let policy = serde_json::from_value(policy).expect("a policy");
+    let binding = serde_json::from_value(binding).expect("a binding");
+
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(kube.clone());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(kube.clone());
+    let how = PostParams::default();
+    policies.create(&how, &policy).await.expect("the policy is taken");
+    let bound = bindings.create(&how, &binding).await;
+    let claims = Api::namespaced(kube, "default");
+    let told = timeout(LIMIT, as_the_agent(&claims)).await;
+    let seen = policies.get(&name).await.ok().and_then(|it| it.status?.type_checking);
+    let delete = DeleteParams::default();
+    let unbound = bindings.delete(&name, &delete).await.map(drop);
+    policies.delete(&name, &delete).await.map(drop).expect("the policy is deleted");
+    bound.expect("the policy was bound");
+    unbound.expect("it is bound no more");
+    assert_eq!(told.expect("in time"), Ok(()));
+    let warnings = seen.and_then(|it| it.expression_warnings).unwrap_or_default();
+    assert_eq!(warnings, [], "what is asked of a field is what its type has");
+}

@@ -1,0 +1,102 @@
+//! Who may read what the agent leaves on a node: sockets, what it keeps, what it tells others. Whatever its umask is.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use tokio::{process::Command, time::timeout};
+use windlass_kubelet_sim::{Config, Container, Kubelet, Pod};
+use windlass_machine::Fault;
+
+use crate::{common::running::LIMIT, life_rig::Rig};
+
+/// For the agent's user alone, and for everyone.
+const OWN: u32 = 0o600;
+const EVERYONES: u32 = 0o644;
+
+/// What is in the folder of what the agent keeps.
+const KEPT: [(&str, u32); 5] = [
+    ("claims.json", OWN),
+    ("devices.json", OWN),
+    ("handover.json", OWN),
+    ("health-nvidia.json", OWN),
+    ("choices.json", EVERYONES),
+];
+
+fn mode(path: &Path) -> u32 {
+    let found = fs::metadata(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    found.permissions().mode() & 0o777
+}
+
+fn in_folder(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path()).collect()
+}
+
+/// An agent that has done something of everything: claims, pods, a fault, a board that is made ready.
+#[tokio::test]
+async fn files_and_sockets_are_for_those_who_need_them() {
+    let rig = Rig::new();
+    let (agent, mut kubelet) = rig.serving().await;
+    let places = &rig.config;
+    let board = rig.schedule("a", "board").expect("it is free");
+    let gpu = rig.free_gpu("g").await;
+    for tenant in [&board, &gpu] {
+        kubelet.start_with(tenant).await.expect("prepared");
+    }
+    let real = Kubelet::start(Config::new(&places.kubelet_dir)).expect("it starts");
+    let has_gpus = real
+        .wait_for(|node| node.counts("nvidia.com/gpu").is_some_and(|(_, free)| free > 1), LIMIT);
+    has_gpus.await.expect("registered");
+    let pod = Pod::new("p").container(Container::new("c").limit("nvidia.com/gpu", 1));
+    real.admit(pod).await.expect("admitted");
+    rig.machine.inject(&Fault::Xid { gpu: 7, code: 79 }).expect("injected");
+
+    for (name, expected) in KEPT {
+        let path = places.state_dir.join(name);
+        let there = async {
+            while !path.exists() {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        timeout(LIMIT, there).await.unwrap_or_else(|_| panic!("no {name}"));
+        assert_eq!(mode(&path), expected, "{name}");
+    }
+    let sockets = [
+        "device-plugins/windlass-nvidia.com_gpu.sock",
+        "plugins_registry/windlass.dev@reg.sock",
+        "plugins/windlass.dev/dra.sock",
+    ];
+    for socket in sockets {
+        assert_eq!(mode(&places.kubelet_dir.join(socket)), OWN, "{socket}");
+    }
+    let documents = in_folder(&places.cdi_dir);
+    assert!(documents.iter().any(|path| path.to_string_lossy().contains("-claim-")));
+    for document in documents {
+        assert_eq!(mode(&document), EVERYONES, "{}: runtimes read it", document.display());
+    }
+    let known = |path: &PathBuf| KEPT.iter().any(|(name, _)| path.ends_with(name));
+    let others = in_folder(&places.state_dir).into_iter().filter(|path| !known(path));
+    for path in others.filter(|path| path.is_file()) {
+        assert_eq!(mode(&path), OWN, "{}", path.display());
+    }
+    real.shutdown().await;
+    agent.stop().await;
+}
+
+/// A process has one umask, so the test above is run by others.
+#[tokio::test]
+async fn the_modes_are_the_same_whatever_the_umask() {
+    const TEST: &str = "modes::files_and_sockets_are_for_those_who_need_them";
+    let program = std::env::current_exe().expect("this program");
+    for umask in ["000", "077"] {
+        let script = format!("umask {umask}; exec \"$0\" --exact {TEST}");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).arg(&program).stdin(Stdio::null()).kill_on_drop(true);
+        let output = command.output().await.expect("sh runs");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "umask {umask}: {said}");
+    }
+}
