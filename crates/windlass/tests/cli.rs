@@ -461,8 +461,20 @@ fn a_host_without_a_driver_has_no_devices_and_that_is_no_failure() {
 fn the_agent_starts_without_a_kubelet_and_ends_gracefully_at_sigterm() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
-    let mut node = Node::start(&folder, &host);
+    let mut node = Node::start_before_the_kubelet(&folder, &host);
+    let told = node.until(
+        "the kubelet has no such folder, waiting for it: is the kubelet running? --kubelet-dir names another",
+    );
+    assert_eq!(told["level"], "WARN");
+    assert!(!folder.path().join("kubelet").exists(), "it is the kubelet's to make");
+    fs::create_dir(folder.path().join("kubelet")).expect("made");
     node.until("serving");
+    let told = node.until(
+        "no kubelet to register with, waiting for its socket: is the kubelet running? --kubelet-dir names \
+         another folder",
+    );
+    let kubelet = folder.path().join("kubelet/device-plugins/kubelet.sock").display().to_string();
+    assert_eq!(told["socket"], kubelet.as_str());
     let socket = folder.path().join("kubelet/device-plugins/windlass-nvidia.com_gpu.sock");
     assert!(socket.exists());
     node.signal("TERM");

@@ -1,10 +1,10 @@
 //! `windlass machine` as people meet it: the list, a machine with more in it, and what happens to one.
 
-use std::os::unix::process::ExitStatusExt as _;
+use std::{os::unix::process::ExitStatusExt as _, process::Stdio};
 
 use crate::{
     USAGE,
-    program::{folder, run, text},
+    program::{Written, folder, run, text, windlass},
 };
 
 /// signal(7).
@@ -37,6 +37,32 @@ fn a_machine_without_nvidia_says_how_to_look_at_it_and_what_can_happen_to_it() {
     let why = text(&refused.stderr);
     assert!(why.contains("`unplug:halo`: there is no device of that name; there are"), "{why}");
     assert!(why.contains("ens1f0np0") && why.contains("hailo-1"), "{why}");
+}
+
+#[test]
+fn a_machine_is_served_to_an_embedded_kubelet_by_the_commands_that_it_prints() {
+    let folder = folder();
+    let dir = folder.path().join("m");
+    let output = run(&["machine", "create", dir.to_str().expect("text"), "--machine", "t4-edge"]);
+    let shown = text(&output.stdout);
+    let (_, pair) = shown.split_once("in two terminals:\n").expect("a pair");
+    let mut pair = pair.lines().map(|line| {
+        line.strip_prefix("  windlass ").unwrap_or_else(|| panic!("no command: {line}"))
+    });
+    let mut start = || {
+        let words: Vec<_> = pair.next().expect("a command").split(' ').collect();
+        let mut command = windlass(&words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("windlass runs")
+    };
+    let (mut kubelet, mut agent) = (start(), start());
+    let mut lines = Written::by(kubelet.stdout.take());
+    let listed = lines.any(|line| line == "+ nvidia.com/gpu lists 1 device, 1 healthy");
+    for process in [&mut kubelet, &mut agent] {
+        process.kill().expect("it runs");
+        process.wait().expect("a child");
+    }
+    assert!(listed, "{shown}");
 }
 
 #[test]

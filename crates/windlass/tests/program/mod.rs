@@ -1,6 +1,7 @@
 //! The program as a test runs it: a child with its own folders.
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader, Read},
     process::{Child, Command, Output, Stdio},
     sync::mpsc::{self, RecvTimeoutError},
@@ -97,8 +98,14 @@ impl Iterator for Written {
 // === impl Node ===
 
 impl Node {
-    /// An agent whose places are in the folder.
+    /// An agent whose places are in the folder, as is that of a kubelet.
     pub(crate) fn start(folder: &TempDir, host: &[String]) -> Self {
+        fs::create_dir_all(folder.path().join("kubelet")).expect("made");
+        Self::start_before_the_kubelet(folder, host)
+    }
+
+    /// An agent on a node whose kubelet never ran.
+    pub(crate) fn start_before_the_kubelet(folder: &TempDir, host: &[String]) -> Self {
         let path = |name: &str| folder.path().join(name).display().to_string();
         let mut command = windlass(&["node", "--kubelet-dir", &path("kubelet")]);
         command.args(["--cdi-dir", &path("cdi"), "--state-dir", &path("state")]);
