@@ -9,6 +9,7 @@ mod leases;
 mod manifests;
 mod node_label;
 mod objects;
+mod options;
 mod privileges;
 mod real;
 mod real_slices;
