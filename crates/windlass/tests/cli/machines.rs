@@ -1,6 +1,6 @@
 //! `windlass machine` as people meet it: the list, a machine with more in it, and what happens to one.
 
-use std::{os::unix::process::ExitStatusExt as _, process::Stdio};
+use std::{fs, os::unix::process::ExitStatusExt as _, process::Stdio};
 
 use crate::{
     USAGE,
@@ -81,10 +81,25 @@ fn a_driver_that_crashes_ends_the_process_that_asks_and_not_the_next() {
 }
 
 #[test]
+fn the_demo_plays_on_machines_of_which_the_agent_offers_nothing_as_they_are() {
+    for (arguments, expected) in [
+        (vec!["--machine", "rdma"], "x example.com/nic = "),
+        (vec!["--machine", "mig-pcie"], "x nvidia.com/mig-1g.10gb = "),
+        (vec!["--machine", "mig-pcie", "--dra"], "All 13 steps happened"),
+    ] {
+        let output = run(&[vec!["demo"], arguments.clone()].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        assert!(text(&output.stdout).contains(expected), "{}", text(&output.stdout));
+    }
+}
+
+#[test]
 fn what_no_machine_has_is_code_64_with_what_there_is() {
     let folder = folder();
     let dir = folder.path().join("m");
     let dir = dir.to_str().expect("text");
+    let nothing = folder.path().join("nothing.yaml");
+    fs::write(&nothing, "exclude: [{kind: gpu}]\n").expect("written");
     for (arguments, expected) in [
         (
             vec!["machine", "create", dir, "--device", "halo"],
@@ -93,7 +108,7 @@ fn what_no_machine_has_is_code_64_with_what_there_is() {
         (vec!["machine", "create", dir, "--device", "hailo:x"], "such as hailo:2"),
         (vec!["machine", "fault", dir, "unplugg:eth0"], "unplug:eth0"),
         (
-            vec!["demo", "--machine", "rdma"],
+            vec!["demo", "--machine", "t4-edge", "--config", nothing.to_str().expect("text")],
             "without a configuration the agent offers nothing of this machine",
         ),
     ] {
