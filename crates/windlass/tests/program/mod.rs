@@ -106,10 +106,19 @@ impl Node {
 
     /// An agent on a node whose kubelet never ran.
     pub(crate) fn start_before_the_kubelet(folder: &TempDir, host: &[String]) -> Self {
+        Self::start_with(folder, host, &[])
+    }
+
+    /// The same with variables.
+    pub(crate) fn start_with(
+        folder: &TempDir,
+        host: &[String],
+        variables: &[(&str, &str)],
+    ) -> Self {
         let path = |name: &str| folder.path().join(name).display().to_string();
         let mut command = windlass(&["node", "--kubelet-dir", &path("kubelet")]);
         command.args(["--cdi-dir", &path("cdi"), "--state-dir", &path("state")]);
-        command.args(["--log-format", "json"]).args(host);
+        command.args(["--log-format", "json"]).args(host).envs(variables.iter().copied());
         let mut child = command.stderr(Stdio::piped()).spawn().expect("windlass runs");
         let log = Written::by(child.stderr.take());
         Self { child, log, seen: Vec::new() }
