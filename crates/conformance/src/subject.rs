@@ -69,11 +69,11 @@ pub(crate) struct Places {
 /// What the node is called.
 pub(crate) const NODE: &str = "node";
 
-/// Puts the folder `$1` where the program `$@` behind it looks for the kubelet. Who may not make the mount
-/// point has all of `/var/lib` empty but for it.
+/// Puts the folder `$1` where the program `$@` behind it looks for the kubelet. A host that has no such folder is
+/// left without: the program has all of `/var/lib` empty but for it.
 const MOUNT: &str = r#"
 folder=$1; shift
-[ -d /var/lib/kubelet ] || mkdir -p /var/lib/kubelet 2>/dev/null ||
+[ -d /var/lib/kubelet ] ||
   { mount -t tmpfs windlass /var/lib && mkdir /var/lib/kubelet; } || exit 125
 mount --bind "$folder" /var/lib/kubelet || exit 125
 exec "$@"

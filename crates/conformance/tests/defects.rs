@@ -1,7 +1,12 @@
 //! Each case can fail: a plugin and a driver that do everything right pass all of theirs, and for each case there
 //! is a defect that it finds.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use tokio::task::JoinSet;
 use windlass_conformance::{Finding, Subject, Verdict, catalogue, run};
@@ -222,6 +227,38 @@ async fn a_program_is_not_held_against_what_it_does_not_offer() {
         let verdicts: Vec<_> = findings.iter().map(|finding| finding.verdict).collect();
         assert_eq!(verdicts, expected, "{findings:#?}");
     }
+}
+
+/// Whether a mount namespace can be had here, as root or in a user namespace.
+fn can_mount() -> bool {
+    let words: &[&[&str]] = &[&["--mount"], &["--mount", "--map-root-user"]];
+    words.iter().any(|words| {
+        let tried = Command::new("unshare").args(*words).arg("true").stderr(Stdio::null()).status();
+        tried.is_ok_and(|status| status.success())
+    })
+}
+
+#[tokio::test]
+async fn a_program_that_is_told_no_folder_finds_it_and_the_host_is_left_as_it_was() {
+    const FIXED: &str = "/var/lib/kubelet";
+    if !can_mount() {
+        eprintln!("left out: no mount namespace can be made here");
+        return;
+    }
+    let before = Path::new(FIXED).exists();
+    let mut subject = plugin("none");
+    let told = subject.command.iter().map(|word| word.replace("{kubelet}", FIXED)).collect();
+    let (hooks, cdi_dirs) = (subject.hooks, subject.cdi_dirs);
+    subject = Subject { hooks, cdi_dirs, ..Subject::new(told) };
+    let cases: Vec<_> = catalogue().into_iter().filter(|case| case.id == "R01").collect();
+    let findings = run(&cases, subject, 1, |_| ()).await.findings;
+    let verdicts: Vec<_> = findings.iter().map(|finding| finding.verdict).collect();
+    assert_eq!(verdicts, [Verdict::Pass], "{findings:#?}");
+    assert_eq!(
+        Path::new(FIXED).exists(),
+        before,
+        "the host's own folder is not the suite's to make"
+    );
 }
 
 /// What the cases that are to find a defect found, where that was no failure.

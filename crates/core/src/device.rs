@@ -161,6 +161,9 @@ pub struct Place {
     pub xgmi: BTreeMap<PciAddress, u32>,
 }
 
+/// Under which names drivers and devices tell their product, the best first.
+const PRODUCT_NAMES: [&str; 3] = ["productName", "model", "usbProductName"];
+
 const COMPUTE_CAPABILITY: AttributeName = AttributeName::new("nvidia.com", "cudaComputeCapability");
 
 // === impl Device ===
@@ -200,6 +203,19 @@ impl Device {
     /// The nodes that no other device should have.
     pub fn own_nodes(&self) -> impl Iterator<Item = &DeviceNode> {
         self.nodes.iter().filter(|node| !node.shared)
+    }
+
+    /// What it is sold as, in the words of its driver or its own, whatever the domain that they are told under:
+    /// each family's driver has one.
+    pub fn product(&self) -> Option<&str> {
+        PRODUCT_NAMES.iter().find_map(|name| {
+            let told = self.attributes.iter().filter(|(known, _)| known.name() == *name);
+            let mut texts = told.filter_map(|(_, value)| match value {
+                AttributeValue::String(text) if !text.is_empty() => Some(text.as_str()),
+                _ => None,
+            });
+            texts.next()
+        })
     }
 
     /// Whether NVIDIA's driver serves it.

@@ -2,13 +2,14 @@
 
 use std::{fmt, str::FromStr};
 
-use device::GRAMMAR;
-
 use crate::state::CudaFault;
 
 mod apply;
+mod cuda;
 mod device;
 mod happen;
+mod nearest;
+mod table;
 
 pub use apply::FaultError;
 pub use device::Happening;
@@ -151,17 +152,28 @@ pub enum Fault {
 
 /// Text that is not a fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is not a fault; there are xid:79@3, xid:79@3/1, ecc@3, ecc-count@3, remap-pending@3, \
-     remap-failed@3, nvlink:5@3, fabric@3, thermal@3, power@3, lost@3, error:15@3, slow:250@3, \
-     memory:4096@3, hang@3, garbage@3, crash@3, cuda:802@3, cuda:hang@3, cuda:stale@3, no-compute-instance@3, \
-     recover@3, add, remove@3, where 3 is the index of a GPU and 1 the id of a GPU instance; and {GRAMMAR}"
-)]
-pub struct FaultSyntaxError(String);
+#[error("`{text}` is not a fault; {nearest} is one, and `windlass machine fault --help` shows all")]
+pub struct FaultSyntaxError {
+    text: String,
+    nearest: String,
+}
+
+/// Those that name no GPU, or a part of one, with what they do.
+const OTHERS: [(&str, &str); 2] = [
+    ("xid:79@3/1", "an XID, confined to the MIG instance with id 1"),
+    ("add", "one more GPU is plugged in"),
+];
 
 // === impl Fault ===
 
 impl Fault {
+    /// Every fault as it is typed, with what it does: examples for GPU 3, and for devices of other kinds.
+    pub fn examples() -> impl Iterator<Item = (String, &'static str)> {
+        let of_gpus = table::ROWS.iter().map(|row| (row.example(), row.meaning()));
+        let others = OTHERS.iter().chain(&device::EXAMPLES);
+        of_gpus.chain(others.map(|(example, meaning)| ((*example).to_owned(), *meaning)))
+    }
+
     /// The GPU that it happens to; a new GPU has no index yet.
     pub fn gpu(&self) -> Option<usize> {
         match *self {
@@ -194,32 +206,28 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Xid { gpu, code } => write!(f, "xid:{code}@{gpu}"),
-            Self::InstanceXid { gpu, instance, code } => write!(f, "xid:{code}@{gpu}/{instance}"),
-            Self::DoubleBitEcc { gpu } => write!(f, "ecc@{gpu}"),
-            Self::EccCount { gpu } => write!(f, "ecc-count@{gpu}"),
-            Self::RemapPending { gpu } => write!(f, "remap-pending@{gpu}"),
-            Self::RemapFailed { gpu } => write!(f, "remap-failed@{gpu}"),
-            Self::LinkDown { gpu, port } => write!(f, "nvlink:{port}@{gpu}"),
-            Self::Fabric { gpu } => write!(f, "fabric@{gpu}"),
-            Self::Thermal { gpu } => write!(f, "thermal@{gpu}"),
-            Self::Power { gpu } => write!(f, "power@{gpu}"),
-            Self::Lost { gpu } => write!(f, "lost@{gpu}"),
-            Self::Error { gpu, code } => write!(f, "error:{code}@{gpu}"),
-            Self::Slow { gpu, millis } => write!(f, "slow:{millis}@{gpu}"),
-            Self::MemoryKept { gpu, mib } => write!(f, "memory:{mib}@{gpu}"),
-            Self::Hang { gpu } => write!(f, "hang@{gpu}"),
-            Self::Garbage { gpu } => write!(f, "garbage@{gpu}"),
-            Self::Crash { gpu } => write!(f, "crash@{gpu}"),
-            Self::Cuda { gpu, how: CudaFault::Error(code) } => write!(f, "cuda:{code}@{gpu}"),
-            Self::Cuda { gpu, how: CudaFault::Hang } => write!(f, "cuda:hang@{gpu}"),
-            Self::Cuda { gpu, how: CudaFault::Stale } => write!(f, "cuda:stale@{gpu}"),
-            Self::NoComputeInstance { gpu } => write!(f, "no-compute-instance@{gpu}"),
-            Self::Recover { gpu } => write!(f, "recover@{gpu}"),
-            Self::AddGpu => f.write_str("add"),
-            Self::RemoveGpu { gpu } => write!(f, "remove@{gpu}"),
-            Self::ToDevice { name, what } => what.write(name, f),
+            Self::InstanceXid { gpu, instance, code } => {
+                return write!(f, "xid:{code}@{gpu}/{instance}");
+            }
+            Self::AddGpu => return f.write_str("add"),
+            Self::ToDevice { name, what } => return what.write(name, f),
+            _ => {}
         }
+        let (word, argument) = table::written(self).expect("a row for every fault of a GPU");
+        f.write_str(word)?;
+        if let Some(argument) = argument {
+            write!(f, ":{argument}")?;
+        }
+        write!(f, "@{}", self.gpu().expect("a fault of a GPU"))
+    }
+}
+
+// === impl FaultSyntaxError ===
+
+impl FaultSyntaxError {
+    fn of(text: &str) -> Self {
+        let nearest = nearest::nearest(text, Fault::examples().map(|(example, _)| example));
+        Self { text: text.to_owned(), nearest }
     }
 }
 
@@ -232,7 +240,7 @@ impl FromStr for Fault {
             let (name, what) = Happening::parse(text)?;
             Some(Self::ToDevice { name, what })
         };
-        parse(text).or_else(to_device).ok_or_else(|| FaultSyntaxError(text.to_owned()))
+        parse(text).or_else(to_device).ok_or_else(|| FaultSyntaxError::of(text))
     }
 }
 
@@ -248,35 +256,10 @@ fn parse(text: &str) -> Option<Fault> {
         return Some(Fault::InstanceXid { gpu, instance, code: code.parse().ok()? });
     }
     let gpu = gpu.parse().ok()?;
-    let fault = match what.split_once(':') {
-        Some(("xid", code)) => Fault::Xid { gpu, code: code.parse().ok()? },
-        Some(("nvlink", port)) => Fault::LinkDown { gpu, port: port.parse().ok()? },
-        Some(("error", code)) => Fault::Error { gpu, code: code.parse().ok()? },
-        Some(("slow", millis)) => Fault::Slow { gpu, millis: millis.parse().ok()? },
-        Some(("cuda", "hang")) => Fault::Cuda { gpu, how: CudaFault::Hang },
-        Some(("cuda", "stale")) => Fault::Cuda { gpu, how: CudaFault::Stale },
-        Some(("cuda", code)) => Fault::Cuda { gpu, how: CudaFault::Error(code.parse().ok()?) },
-        Some(("memory", mib)) => Fault::MemoryKept { gpu, mib: mib.parse().ok()? },
-        Some(_) => return None,
-        None => match what {
-            "ecc" => Fault::DoubleBitEcc { gpu },
-            "ecc-count" => Fault::EccCount { gpu },
-            "remap-pending" => Fault::RemapPending { gpu },
-            "remap-failed" => Fault::RemapFailed { gpu },
-            "fabric" => Fault::Fabric { gpu },
-            "thermal" => Fault::Thermal { gpu },
-            "power" => Fault::Power { gpu },
-            "lost" => Fault::Lost { gpu },
-            "hang" => Fault::Hang { gpu },
-            "garbage" => Fault::Garbage { gpu },
-            "crash" => Fault::Crash { gpu },
-            "no-compute-instance" => Fault::NoComputeInstance { gpu },
-            "recover" => Fault::Recover { gpu },
-            "remove" => Fault::RemoveGpu { gpu },
-            _ => return None,
-        },
-    };
-    Some(fault)
+    match what.split_once(':') {
+        Some((word, argument)) => table::read(word, Some(argument), gpu),
+        None => table::read(what, None, gpu),
+    }
 }
 
 #[cfg(test)]
@@ -298,7 +281,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_fault_is_answered_with_the_grammar() {
+    fn every_example_is_a_fault_and_has_a_meaning() {
+        for (example, meaning) in Fault::examples() {
+            assert_eq!(example.parse::<Fault>().expect(&example).to_string(), example);
+            assert!(meaning.len() > 5, "{example}: {meaning}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_fault_is_answered_with_the_nearest_one_and_where_all_are() {
         for wrong in [
             "",
             "xid@3",
@@ -317,7 +308,13 @@ mod tests {
             "bind:eth0=",
         ] {
             let error = wrong.parse::<Fault>().expect_err(wrong).to_string();
-            assert!(error.contains("xid:79@3") && error.contains("vfs:eth0=4"), "{error}");
+            assert!(error.contains("machine fault --help"), "{error}");
+        }
+        for (wrong, nearest) in
+            [("xid@3", "xid:79@3"), ("vfs:eth0", "vfs:eth0=4"), ("los@1", "lost@3")]
+        {
+            let error = wrong.parse::<Fault>().expect_err(wrong).to_string();
+            assert!(error.contains(&format!("; {nearest} is one")), "{error}");
         }
     }
 }

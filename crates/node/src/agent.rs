@@ -38,7 +38,7 @@ use crate::{
 use assembly::Ground;
 use parts::Parts;
 use policy::PolicySource;
-pub use standby::stand_by;
+pub use standby::{await_kubelet, stand_by};
 
 /// An agent with everything it needs in hand: nothing that can be wrong at the start is left to the
 /// run.
@@ -220,12 +220,16 @@ fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
     admin::bind(address).map_err(|source| StartError::Listen { address, source })
 }
 
-/// Makes the folder if need be, and takes it. The lock lives as long as the file is open; the kernel
+/// Makes the folder if need be, in the kubelet's, and takes it. Where there is no folder of a kubelet none is made:
+/// it would look like one's. The lock lives as long as the file is open; the kernel
 /// releases it even when the agent is killed.
 fn lock(dir: &Path) -> Result<File, StartError> {
     let refused =
         |source| StartError::Folder { path: dir.to_owned(), flag: "--kubelet-dir", source };
-    fs::create_dir_all(dir).map_err(refused)?;
+    match fs::create_dir(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(refused(error)),
+        Ok(()) | Err(_) => {}
+    }
     let mut options = OpenOptions::new();
     let file = options.create(true).truncate(false).write(true).open(dir.join(LOCK));
     let file = file.map_err(refused)?;

@@ -40,7 +40,7 @@ pub use dra::{
     DraMigMode, DraOffer, DraPartitions, DraPolicy, DraTaints, DriverName, InvalidDriverName,
 };
 pub use families::{AmdNaming, AmdRules, Families, FpgaMode, FpgaRules, FpgaUnit, IntelRules};
-pub use file::{ConfigFile, schema, to_yaml};
+pub use file::{ConfigFile, address, schema, to_yaml};
 pub use handover::HandoverLimits;
 pub use import::Plugin;
 pub use load::{Format, Loaded, load, parse, without_file};

@@ -43,7 +43,7 @@ mod shortened;
 mod telemetry;
 mod template;
 
-pub use agent::{Agent, StartError, stand_by};
+pub use agent::{Agent, StartError, await_kubelet, stand_by};
 pub use config::Config;
 
 /// An error and its causes in one line: log formats differ in what they keep of a chain.

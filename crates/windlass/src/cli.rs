@@ -19,7 +19,7 @@ use clap::{
 };
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_machine::{Attached, Fault};
-use windlass_node::config::Strategy;
+use windlass_node::config::{Strategy, address};
 
 pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use conformance::ConformanceArgs;
@@ -50,6 +50,26 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+/// Every fault with what it does, in columns.
+fn faults() -> String {
+    let rows: Vec<_> = Fault::examples().collect();
+    let width = rows.iter().map(|(example, _)| example.len()).max().unwrap_or_default();
+    let rows = rows.iter().map(|(example, meaning)| format!("  {example:width$}  {meaning}"));
+    let rows = rows.collect::<Vec<_>>().join("\n");
+    format!(
+        "What happens, to GPU 3 for example, or to another device, by its name, that of its interface or its PCI \
+         address:\n\n{rows}"
+    )
+}
+
+/// How the agent is started where; the folders of the last are those of a simulated machine.
+const EXAMPLES: &str = "\
+Examples:
+  windlass node                                               as root: this host, and its kubelet
+  windlass node --config windlass.yaml --listen 127.0.0.1:9400
+  windlass node --host-root m/host --nvml-library m/libnvidia-ml.so.1 --host-root-on-node m/host \\
+      --state-dir m/agent --kubelet-dir m/kubelet --cdi-dir m/cdi";
+
 impl Cli {
     /// Reads the command line and the variables. A variable that is empty counts as not set: a
     /// template that has nothing to say renders to that.
@@ -71,6 +91,7 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serve this node's devices to its kubelet, until told to stop.
+    #[command(after_help = EXAMPLES)]
     Node(Box<NodeArgs>),
     /// List the devices of this host with their attributes and health.
     Devices(DevicesArgs),
@@ -94,13 +115,26 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     /// Run the embedded kubelet alone, for anyone's device plugin.
     Kubelet(KubeletArgs),
-    /// Hold a device plugin against what the kubelet expects of one: anyone's, in any language.
+    /// Hold a device plugin or a DRA driver against what Kubernetes expects: anyone's, in any language.
+    ///
+    /// The program is started once for each case, against an embedded kubelet that restarts, refuses, cuts and asks
+    /// nonsense.
+    ///
+    /// In its arguments {kubelet} stands for the kubelet's folder and {scratch} for a folder of the case's own. A DRA
+    /// driver needs {kubeconfig}, a file that leads to an embedded API server, and {node}, the node's name there. A
+    /// program that is not told the folder finds it at /var/lib/kubelet, in a mount namespace of its own: that takes
+    /// root or user namespaces.
     Conformance(ConformanceArgs),
     /// Take a host's picture along: for a bug report, a test, or a look at it from elsewhere.
     Host(HostAsked),
     /// Make simulated machines, and let faults happen to them.
     Machine(MachineArgs),
 }
+
+/// What flags are about, in the help.
+const HOST: &str = "Host";
+const KUBELET: &str = "Kubelet and container runtime";
+const API_SERVER: &str = "API server";
 
 /// Where the host is, and what the configuration says of it. Each flag wins over the file.
 #[derive(Args, Clone, Debug)]
@@ -110,10 +144,10 @@ pub(crate) struct HostArgs {
     #[arg(long, value_name = "FILE", env = "WINDLASS_CONFIG")]
     pub(crate) config: Option<PathBuf>,
     /// Where the host's /sys, /proc, /dev and driver are found [default: /]
-    #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT")]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT", help_heading = HOST)]
     pub(crate) host_root: Option<PathBuf>,
     /// NVML library [default: where drivers put it, below the host root]
-    #[arg(long, value_name = "FILE", env = "WINDLASS_NVML_LIBRARY")]
+    #[arg(long, value_name = "FILE", env = "WINDLASS_NVML_LIBRARY", help_heading = HOST)]
     pub(crate) nvml_library: Option<PathBuf>,
 }
 
@@ -137,19 +171,25 @@ pub(crate) struct NodeArgs {
     pub(crate) places: PlaceArgs,
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
-    /// Where another agent serves this node, stand by until it ends, ready meanwhile, as an update with
-    /// surge wants it; without it that is an error
+    /// Wait, ready, while another agent serves this node, and take over when it ends; for a DaemonSet with
+    /// maxSurge: 1. Without it a second agent is an error
     #[arg(long, env = "WINDLASS_TAKE_OVER")]
     pub(crate) take_over: bool,
     /// How containers are told their devices; several with commas between [default: cdi-cri]
     #[arg(long, value_name = "HOW", env = "WINDLASS_DEVICE_LIST", value_delimiter = ',')]
     pub(crate) device_list: Option<Vec<DeviceListArg>>,
     /// How log lines look.
-    #[arg(long, value_name = "FORMAT", env = "WINDLASS_LOG_FORMAT", default_value = "text")]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        env = "WINDLASS_LOG_FORMAT",
+        default_value = "text",
+        help_heading = "Logging"
+    )]
     pub(crate) log_format: LogFormat,
     /// What is logged: a level (info, debug), or levels by module (windlass_node=debug,info).
     #[arg(long, value_name = "LEVELS", env = "WINDLASS_LOG", default_value = "info",
-          value_parser = levels)]
+          value_parser = levels, help_heading = "Logging")]
     pub(crate) log: Targets,
     #[command(flatten)]
     pub(crate) peer: PeerArgs,
@@ -170,14 +210,14 @@ pub(crate) struct PlaceArgs {
     #[command(flatten)]
     pub(crate) record: RecordArgs,
     /// Where CDI documents are written [default: /var/run/cdi]
-    #[arg(long, value_name = "DIR", env = "WINDLASS_CDI_DIR")]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_CDI_DIR", help_heading = KUBELET)]
     pub(crate) cdi_dir: Option<PathBuf>,
     /// Where health and metrics are served, such as 0.0.0.0:9400 [default: nowhere]
-    #[arg(long, value_name = "ADDRESS", env = "WINDLASS_LISTEN")]
+    #[arg(long, value_name = "ADDRESS", env = "WINDLASS_LISTEN", value_parser = address)]
     pub(crate) listen: Option<SocketAddr>,
     /// What the container runtime calls the host root; another folder only for simulated machines
     /// [default: /]
-    #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE")]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE", help_heading = HOST)]
     pub(crate) host_root_on_node: Option<PathBuf>,
 }
 
@@ -185,7 +225,7 @@ pub(crate) struct PlaceArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RecordArgs {
     /// The kubelet's folder [default: /var/lib/kubelet]
-    #[arg(long, value_name = "DIR", env = "WINDLASS_KUBELET_DIR")]
+    #[arg(long, value_name = "DIR", env = "WINDLASS_KUBELET_DIR", help_heading = KUBELET)]
     pub(crate) kubelet_dir: Option<PathBuf>,
     /// Where the agent keeps what must outlive it [default: /var/lib/windlass]
     #[arg(long, value_name = "DIR", env = "WINDLASS_STATE_DIR")]
@@ -196,13 +236,14 @@ pub(crate) struct RecordArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ClusterArgs {
     /// A kubeconfig [default: the pod's own account]
-    #[arg(long, value_name = "FILE", env = "WINDLASS_KUBECONFIG")]
+    #[arg(long, value_name = "FILE", env = "WINDLASS_KUBECONFIG", help_heading = API_SERVER)]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// The name of this node's object [default: the host's name]
-    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    #[arg(long, value_name = "NAME", env = "NODE_NAME", help_heading = API_SERVER)]
     pub(crate) node_name: Option<String>,
-    /// The namespace of objects that belong to one [default: the pod's own]
-    #[arg(long, value_name = "NAME", env = "NAMESPACE")]
+    /// Where the agent writes what belongs to a namespace: its NodeFeature, and leases of devices [default: the
+    /// pod's own]
+    #[arg(long, value_name = "NAME", env = "NAMESPACE", help_heading = API_SERVER)]
     pub(crate) namespace: Option<String>,
     /// The pod that the agent runs in, from the downward API; what it writes in its namespace goes
     /// with it
@@ -332,13 +373,8 @@ pub(crate) enum MachineCommand {
     Fault {
         /// The machine's folder.
         dir: PathBuf,
-        /// What happens, to the GPU of that index: xid:79@3, xid:79@3/1 (one MIG instance), ecc@3,
-        /// ecc-count@3, remap-pending@3, remap-failed@3, nvlink:5@3, fabric@3, thermal@3, power@3,
-        /// lost@3, error:15@3, slow:250@3, memory:4096@3, hang@3, cuda:802@3, cuda:hang@3, cuda:stale@3,
-        /// no-compute-instance@3, recover@3, add, remove@7. Or to another device, by its name, that of its
-        /// interface, or its PCI address: unplug:eth0, plug:eth0, replug:stick=2-1, unbind:eth0,
-        /// bind:eth0=vfio-pci, vfs:eth0=4, group:eth0=7, set:board:state=unknown, unset:board:state,
-        /// link-down:eth0, link-up:eth0
+        /// What happens: xid:79@3, lost@3, recover@3, unplug:eth0. --help shows all.
+        #[arg(long_help = faults())]
         fault: Fault,
     },
     /// Run a simulated Darwin3 board until Ctrl-C, and tell what its clients do with it.

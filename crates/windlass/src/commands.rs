@@ -5,6 +5,7 @@ mod config;
 mod conformance;
 mod devices;
 mod explain;
+mod folders;
 mod host;
 mod kubelet;
 mod labels;
@@ -36,6 +37,7 @@ use windlass_node::{
 pub(crate) use devices::{
     Known, Width, device_tables, goes_by, name as short_name, ordered, series, sources,
 };
+use folders::{anchor, named_by_the_host};
 pub(crate) use labels::LabelsArgs;
 pub(crate) use machine::host_flags;
 pub(crate) use mps::MpsArgs;
@@ -96,6 +98,7 @@ fn host_config(args: HostArgs) -> Result<Config> {
     };
     apply_host(args, &mut config);
     host_root(&config)?;
+    anchor(&mut config);
     Ok(config)
 }
 
@@ -106,6 +109,7 @@ fn recorded_config(host: HostArgs, record: RecordArgs) -> Result<Config> {
     let kubelet_dir = record.kubelet_dir.or_else(|| peer.kubelet_dir());
     config.kubelet_dir = kubelet_dir.unwrap_or(config.kubelet_dir);
     config.state_dir = record.state_dir.unwrap_or(config.state_dir);
+    anchor(&mut config);
     Ok(config)
 }
 

@@ -6,6 +6,7 @@ mod boards;
 mod claims;
 mod event;
 mod fault;
+mod playable;
 mod pods;
 mod runtime;
 mod scene;

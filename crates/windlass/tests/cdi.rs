@@ -74,6 +74,19 @@ fn documents_are_printed_as_they_would_be_written() {
 }
 
 #[test]
+fn documents_of_a_machine_that_was_named_from_here_say_where_it_is_from_the_root() {
+    let scene = Scene::new();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+    command.args(["cdi", "generate", "--host-root", "machine/host"]);
+    command.args(["--nvml-library", "machine/libnvidia-ml.so.1"]);
+    command.args(["--host-root-on-node", "machine/host"]).current_dir(&scene.folder);
+    let output = command.output().expect("windlass runs");
+    assert!(output.status.success(), "{}", err(&output));
+    let node = format!("\"hostPath\": \"{}\"", scene.path("machine/host/dev/nvidia0"));
+    assert!(out(&output).contains(&node), "no {node} in {}", out(&output));
+}
+
+#[test]
 fn what_was_generated_is_listed_and_right() {
     let scene = Scene::new();
     let folder = scene.documents().parent().expect("a folder").display().to_string();

@@ -148,6 +148,7 @@ fn a_wrong_command_line_is_code_64_and_says_what_would_be_right() {
         (vec!["node", "--log-format", "xml"], "json"),
         (vec!["machine", "fault", "/tmp", "xid@3"], "xid:79@3"),
         (vec!["kubelet", "/tmp/k", "--pod", "trainer"], "NAME:RESOURCE=N"),
+        (vec!["node", "--listen", ":9400"], "write it like 0.0.0.0:9400 or [::]:9400"),
     ] {
         let output = run(&arguments);
         assert_eq!(output.status.code(), USAGE, "{arguments:?}");
@@ -381,6 +382,22 @@ fn help_is_no_failure() {
 }
 
 #[test]
+fn help_says_what_the_places_of_a_command_stand_for_and_puts_flags_under_what_they_are_about() {
+    let conformance = text(&run(&["conformance", "--help"]).stdout);
+    for place in ["{kubelet}", "{scratch}", "{kubeconfig}", "{node}", "DRA driver"] {
+        assert!(conformance.contains(place), "{place} is missing in\n{conformance}");
+    }
+    let node = text(&run(&["node", "--help"]).stdout);
+    for heading in
+        ["Host:", "Kubelet and container runtime:", "API server:", "Logging:", "Examples:"]
+    {
+        assert!(node.lines().any(|line| line == heading), "{heading} is missing in\n{node}");
+    }
+    let plain = node.split("\nHost:\n").next().expect("text");
+    assert!(plain.contains("--take-over") && !plain.contains("--host-root"), "{plain}");
+}
+
+#[test]
 fn a_reader_that_closes_early_is_no_failure() {
     let mut command = windlass(&["machine", "list"]);
     let mut child = command.stdout(Stdio::piped()).spawn().expect("windlass runs");
@@ -461,8 +478,20 @@ fn a_host_without_a_driver_has_no_devices_and_that_is_no_failure() {
 fn the_agent_starts_without_a_kubelet_and_ends_gracefully_at_sigterm() {
     let folder = folder();
     let host = machine(&folder, "t4-edge");
-    let mut node = Node::start(&folder, &host);
+    let mut node = Node::start_before_the_kubelet(&folder, &host);
+    let told = node.until(
+        "the kubelet has no such folder, waiting for it: is the kubelet running? --kubelet-dir names another",
+    );
+    assert_eq!(told["level"], "WARN");
+    assert!(!folder.path().join("kubelet").exists(), "it is the kubelet's to make");
+    fs::create_dir(folder.path().join("kubelet")).expect("made");
     node.until("serving");
+    let told = node.until(
+        "no kubelet to register with, waiting for its socket: is the kubelet running? --kubelet-dir names \
+         another folder",
+    );
+    let kubelet = folder.path().join("kubelet/device-plugins/kubelet.sock").display().to_string();
+    assert_eq!(told["socket"], kubelet.as_str());
     let socket = folder.path().join("kubelet/device-plugins/windlass-nvidia.com_gpu.sock");
     assert!(socket.exists());
     node.signal("TERM");
@@ -480,6 +509,21 @@ fn a_second_agent_is_refused_and_the_first_serves_on() {
     assert_eq!(second.wait().code(), Some(1));
     first.signal("TERM");
     assert_eq!(first.wait().code(), Some(0));
+}
+
+#[test]
+fn an_agent_that_a_variable_tells_to_take_over_waits_for_its_turn_and_serves() {
+    let folder = folder();
+    let host = machine(&folder, "t4-edge");
+    let mut first = Node::start(&folder, &host);
+    first.until("serving");
+    let mut second = Node::start_with(&folder, &host, &[("WINDLASS_TAKE_OVER", "true")]);
+    second.until("another agent serves: standing by until it ends");
+    first.signal("TERM");
+    assert_eq!(first.wait().code(), Some(0));
+    second.until("serving");
+    second.signal("TERM");
+    assert_eq!(second.wait().code(), Some(0));
 }
 
 #[test]

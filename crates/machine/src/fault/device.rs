@@ -30,11 +30,21 @@ pub enum Happening {
     LinkUp,
 }
 
-/// What the grammar of all faults says of these.
-pub(super) const GRAMMAR: &str = "unplug:eth0, plug:eth0, replug:stick=2-1, unbind:eth0, \
-     bind:eth0=vfio-pci, vfs:eth0=4, group:eth0=7, set:board:state=unknown, unset:board:state, \
-     link-down:eth0, link-up:eth0, where eth0, stick and board are names of devices, of their \
-     interfaces, or PCI addresses";
+/// Each as it is typed, with what it does. `eth0`, `stick` and `board` are names of devices or of their interfaces;
+/// a PCI address stands for either.
+pub(super) const EXAMPLES: [(&str, &str); 11] = [
+    ("unplug:eth0", "it is pulled out, with all that is part of it"),
+    ("plug:eth0", "it is back in its slot"),
+    ("replug:stick=2-1", "a USB device is put into another port"),
+    ("unbind:eth0", "its driver lets go of it"),
+    ("bind:eth0=vfio-pci", "another driver takes it"),
+    ("vfs:eth0=4", "an adapter gets so many virtual functions"),
+    ("group:eth0=7", "its IOMMU group has another number"),
+    ("set:board:state=unknown", "a file in its folder of sysfs says so"),
+    ("unset:board:state", "a file in its folder of sysfs is gone"),
+    ("link-down:eth0", "its cable is pulled"),
+    ("link-up:eth0", "its cable is back"),
+];
 
 // === impl Happening ===
 

@@ -56,11 +56,7 @@ pub(super) async fn answer(admin: &Admin, method: &Method, path: &str) -> Page {
 
 /// What an agent says that waits for another to end: it lives, and is ready to take over.
 pub(super) fn standing_by() -> Page {
-    page(
-        StatusCode::OK,
-        TEXT,
-        "standing by until the agent that serves this node ends\n".to_owned(),
-    )
+    page(StatusCode::OK, TEXT, "standing by, and serving nobody yet\n".to_owned())
 }
 
 async fn metrics(admin: &Admin) -> Page {

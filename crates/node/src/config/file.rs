@@ -42,6 +42,7 @@ use super::{
 };
 
 pub(super) use resources::too_many_clients;
+pub use word::address;
 
 /// What `windlass node` is told. Every key may be left out; unknown keys are mistakes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]

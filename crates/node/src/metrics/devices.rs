@@ -77,7 +77,6 @@ const MEASURES: [Measure; 7] = [
     },
 ];
 
-const MODEL: AttributeName = AttributeName::new("nvidia.com", "productName");
 const DRIVER: AttributeName = AttributeName::new("nvidia.com", "driverVersion");
 
 // === impl DevicePage ===
@@ -141,7 +140,7 @@ fn name(device: &Device) -> Labels {
         ("device", Some(device.id.to_string())),
         ("kind", Some(device.kind.to_string())),
         ("index", Some(device.index.to_string())),
-        ("model", text(device, &MODEL)),
+        ("model", device.product().map(str::to_owned)),
         ("profile", text(device, &PROFILE)),
         ("parent", device.parent.as_ref().map(ToString::to_string)),
     ];
@@ -227,6 +226,9 @@ fn millis(thousandths: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+    use windlass_core::device::DeviceKind;
+
     use super::*;
 
     fn holder(resource: &str, pod: &str, replica: Option<u32>) -> Holder {
@@ -243,6 +245,27 @@ mod tests {
         let id: DeviceId = "GPU-a".parse().expect("valid");
         let by_device = [(id.clone(), of.into_iter().collect())].into();
         (id, Holders { answered: Some(Ok(())), by_device, pods: 1 })
+    }
+
+    #[test]
+    fn every_device_bears_its_product_whoever_made_it() {
+        let model = |domain, name, value| {
+            let (id, source) = ("d".parse().expect("valid"), "s".parse().expect("valid"));
+            let mut device = Device::new(id, DeviceKind::Gpu, source, Timestamp::UNIX_EPOCH);
+            device
+                .attributes
+                .insert(AttributeName::new(domain, name), AttributeValue::string(value));
+            let labels = super::name(&device);
+            labels.into_iter().find(|(key, _)| *key == "model").map(|(_, model)| model)
+        };
+        for (domain, name, product) in [
+            ("nvidia.com", "productName", "NVIDIA H100 80GB HBM3"),
+            ("gpu.amd.com", "productName", "AMD Instinct MI300X"),
+            ("windlass.dev", "model", "SAMSUNG MZWLR"),
+        ] {
+            assert_eq!(model(domain, name, product).as_deref(), Some(product));
+        }
+        assert_eq!(model("windlass.dev", "driver", "mlx5_core"), None);
     }
 
     #[test]

@@ -62,7 +62,7 @@ const SAID_EVERY: u32 = 60;
 impl Session {
     /// Keeps the resource registered until stopped.
     pub(super) async fn run(mut self, endpoint: &mut Endpoint, stop: &CancellationToken) {
-        let mut state = State::NoKubelet;
+        let mut state = State::Starting;
         let mut call = None;
         let mut options = self.options();
         let mut input = self.look(endpoint);
@@ -124,7 +124,14 @@ impl Session {
             _ => Standing::Unregistered,
         });
         match to {
-            State::NoKubelet if from != State::NoKubelet => {
+            State::NoKubelet if from == State::Starting => {
+                tracing::warn!(
+                    socket = %self.kubelet,
+                    "no kubelet to register with, waiting for its socket: is the kubelet running? \
+                     --kubelet-dir names another folder"
+                );
+            }
+            State::NoKubelet => {
                 tracing::info!(
                     was = from.name(),
                     "no kubelet to register with, waiting for its socket"

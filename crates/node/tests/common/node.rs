@@ -16,6 +16,8 @@ pub(crate) fn node(profile: &Profile, policy: Policy) -> (PathBuf, Machine, Conf
     let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
     let machine = Machine::create(&folder.join("machine"), profile, &driver);
     let machine = machine.expect("a machine");
+    // A kubelet that never ran has no folder, which an agent waits for; these come before it or after.
+    std::fs::create_dir_all(folder.join("kubelet")).expect("made");
     let config = Config {
         kubelet_dir: folder.join("kubelet"),
         host_root: machine.host_root(),

@@ -207,6 +207,7 @@ fn told(variable: &str, text: &str) -> Give {
 
 fn config(folder: &Path, sources: Vec<SourceRule>) -> Config {
     let host_root = folder.join("host");
+    fs::create_dir_all(folder.join("kubelet")).expect("made");
     let health = HealthPolicy {
         quiet_period: Duration::from_millis(20),
         probe_interval: Duration::from_millis(100),

@@ -6,13 +6,7 @@ use clap::Args;
 
 use super::OutputArg;
 
-/// Starts a device plugin or a DRA driver once for each case, against an embedded kubelet that restarts, refuses,
-/// cuts and asks nonsense, and tells for each whether the program does what Kubernetes expects.
-///
-/// In the program's arguments {kubelet} stands for the kubelet's folder and {scratch} for a folder of the
-/// case's own. A DRA driver needs {kubeconfig}, a file that leads to an embedded API server, and {node}, the
-/// node's name there. A program that is not told the folder finds it at /var/lib/kubelet, in a mount namespace of
-/// its own: that takes root or user namespaces.
+/// The program, the cases, and what is known of the program. What the command does is said where it is listed.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Exit codes: 0 no case failed, 1 at least one did, 64 wrong command line.\n\n\

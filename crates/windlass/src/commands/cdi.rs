@@ -13,7 +13,7 @@ use windlass_node::{
     cdi::{CdiFiles, Lacks, text},
 };
 
-use super::{aside, clock, complete, host_config, simulated_aside, sources};
+use super::{anchor, aside, clock, complete, host_config, simulated_aside, sources};
 use crate::{
     cli::{CdiCommand, GenerateArgs},
     screen::{Paint, count, line},
@@ -30,6 +30,7 @@ pub(super) async fn run(command: CdiCommand) -> Result<()> {
 async fn generate(args: GenerateArgs) -> Result<()> {
     let mut config = host_config(args.host)?;
     config.host_root_on_node = args.host_root_on_node.unwrap_or(config.host_root_on_node);
+    anchor(&mut config);
     let inventory = agent::survey(&config, clock()).await.inventory;
     complete(&inventory)?;
     simulated_aside(&inventory)?;

@@ -51,14 +51,13 @@ fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
     line("")?;
     line("Look at it:")?;
     line(format!("  windlass devices {}", host_flags(&machine)))?;
-    line("Serve it to a kubelet:")?;
-    let root = machine.host_root();
-    line(format!(
-        "  windlass node {} --host-root-on-node {} --state-dir {}",
-        host_flags(&machine),
-        root.display(),
-        machine.dir().join("agent").display()
-    ))?;
+    let (kubelet, cdi) = (machine.dir().join("kubelet"), machine.dir().join("cdi"));
+    let (kubelet, cdi, agent) = (kubelet.display(), cdi.display(), agent_flags(&machine));
+    line("Serve it to an embedded kubelet, in two terminals:")?;
+    line(format!("  windlass kubelet {kubelet}"))?;
+    line(format!("  windlass node {agent} --kubelet-dir {kubelet} --cdi-dir {cdi}"))?;
+    line("Serve it to this host's real kubelet, as root:")?;
+    line(format!("  windlass node {agent}"))?;
     line("Let something happen:")?;
     let fault = a_fault(&profile).unwrap_or_else(|| "--help".to_owned());
     line(format!("  windlass machine fault {} {fault}", machine.dir().display()))?;
@@ -85,6 +84,13 @@ pub(crate) fn host_flags(machine: &Machine) -> String {
     let (root, library) = (machine.host_root(), machine.nvml_library());
     let root = format!("--host-root {}", root.display());
     if library.exists() { format!("{root} --nvml-library {}", library.display()) } else { root }
+}
+
+/// The flags of an agent on it.
+fn agent_flags(machine: &Machine) -> String {
+    let (host, root, state) =
+        (host_flags(machine), machine.host_root(), machine.dir().join("agent"));
+    format!("{host} --host-root-on-node {} --state-dir {}", root.display(), state.display())
 }
 
 fn cut(dir: &Path, gpu: usize, profiles: Option<&Vec<String>>) -> Result<()> {

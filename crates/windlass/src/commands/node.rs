@@ -16,7 +16,7 @@ use windlass_node::{
 };
 
 use self::read::read;
-use super::{clock, directory, host_root};
+use super::{clock, directory, host_root, named_by_the_host};
 use crate::{
     cli::NodeArgs,
     exit::{Logged, Misuse},
@@ -46,11 +46,9 @@ async fn serve(args: NodeArgs) -> Result<()> {
     let config = loaded.config;
     check(&config)?;
     let mut shutdown = Box::pin(asked_to_stop()?);
-    if args.take_over {
-        tokio::select! {
-            waited = windlass_node::stand_by(&config) => waited.context("cannot stand by")?,
-            () = &mut shutdown => return Ok(()),
-        }
+    tokio::select! {
+        waited = turn(&args, &config) => waited?,
+        () = &mut shutdown => return Ok(()),
     }
     let file = args.config_dir.clone().or_else(|| args.host.config.clone());
     let file = file.or_else(|| args.peer.file());
@@ -69,6 +67,15 @@ async fn serve(args: NodeArgs) -> Result<()> {
         () = count(hangup, asked) => {}
     }
     tracing::info!("stopped");
+    Ok(())
+}
+
+/// Waits until there is a kubelet to serve and, if the agent is to take over, no other agent serves it.
+async fn turn(args: &NodeArgs, config: &Config) -> Result<()> {
+    windlass_node::await_kubelet(config).await.context("cannot wait for the kubelet")?;
+    if args.take_over {
+        windlass_node::stand_by(config).await.context("cannot stand by")?;
+    }
     Ok(())
 }
 
@@ -113,6 +120,7 @@ async fn count(mut hangup: Signal, asked: watch::Sender<u64>) {
 
 fn check(config: &Config) -> Result<()> {
     host_root(config)?;
+    named_by_the_host(config)?;
     if Host::new(&config.host_root, &config.host_root_on_node).recorded().is_some() {
         let root = config.host_root.display();
         let problem = anyhow!("the host root {root} is a recording, whose devices no pod can use");

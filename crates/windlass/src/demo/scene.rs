@@ -7,7 +7,7 @@ use windlass_node::{
     config::{DeviceProfile, DraOffer, DriverName, Find, PeerFlags, Policy, load},
 };
 
-use super::boards::Boards;
+use super::{boards::Boards, playable};
 use crate::cli::DemoArgs;
 
 /// The parts, before anything runs but the boards.
@@ -28,6 +28,12 @@ impl Scene {
             None => Config::default(),
         };
         let (mut policy, driver) = (config.policy, config.dra_driver);
+        if args.config.is_none() && args.device.is_empty() {
+            playable::cut(&mut profile);
+            if !args.dra {
+                playable::offer_nics(&mut profile, &mut policy);
+            }
+        }
         if args.dra && policy.dra.offer == DraOffer::Off {
             policy.dra.offer = DraOffer::Instead;
         }

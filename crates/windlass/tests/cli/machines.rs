@@ -1,10 +1,10 @@
 //! `windlass machine` as people meet it: the list, a machine with more in it, and what happens to one.
 
-use std::os::unix::process::ExitStatusExt as _;
+use std::{fs, os::unix::process::ExitStatusExt as _, process::Stdio};
 
 use crate::{
     USAGE,
-    program::{folder, run, text},
+    program::{Written, folder, run, text, windlass},
 };
 
 /// signal(7).
@@ -40,6 +40,32 @@ fn a_machine_without_nvidia_says_how_to_look_at_it_and_what_can_happen_to_it() {
 }
 
 #[test]
+fn a_machine_is_served_to_an_embedded_kubelet_by_the_commands_that_it_prints() {
+    let folder = folder();
+    let dir = folder.path().join("m");
+    let output = run(&["machine", "create", dir.to_str().expect("text"), "--machine", "t4-edge"]);
+    let shown = text(&output.stdout);
+    let (_, pair) = shown.split_once("in two terminals:\n").expect("a pair");
+    let mut pair = pair.lines().map(|line| {
+        line.strip_prefix("  windlass ").unwrap_or_else(|| panic!("no command: {line}"))
+    });
+    let mut start = || {
+        let words: Vec<_> = pair.next().expect("a command").split(' ').collect();
+        let mut command = windlass(&words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("windlass runs")
+    };
+    let (mut kubelet, mut agent) = (start(), start());
+    let mut lines = Written::by(kubelet.stdout.take());
+    let listed = lines.any(|line| line == "+ nvidia.com/gpu lists 1 device, 1 healthy");
+    for process in [&mut kubelet, &mut agent] {
+        process.kill().expect("it runs");
+        process.wait().expect("a child");
+    }
+    assert!(listed, "{shown}");
+}
+
+#[test]
 fn a_driver_that_crashes_ends_the_process_that_asks_and_not_the_next() {
     let folder = folder();
     let dir = folder.path().join("m");
@@ -55,10 +81,25 @@ fn a_driver_that_crashes_ends_the_process_that_asks_and_not_the_next() {
 }
 
 #[test]
+fn the_demo_plays_on_machines_of_which_the_agent_offers_nothing_as_they_are() {
+    for (arguments, expected) in [
+        (vec!["--machine", "rdma"], "x example.com/nic = "),
+        (vec!["--machine", "mig-pcie"], "x nvidia.com/mig-1g.10gb = "),
+        (vec!["--machine", "mig-pcie", "--dra"], "All 13 steps happened"),
+    ] {
+        let output = run(&[vec!["demo"], arguments.clone()].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        assert!(text(&output.stdout).contains(expected), "{}", text(&output.stdout));
+    }
+}
+
+#[test]
 fn what_no_machine_has_is_code_64_with_what_there_is() {
     let folder = folder();
     let dir = folder.path().join("m");
     let dir = dir.to_str().expect("text");
+    let nothing = folder.path().join("nothing.yaml");
+    fs::write(&nothing, "exclude: [{kind: gpu}]\n").expect("written");
     for (arguments, expected) in [
         (
             vec!["machine", "create", dir, "--device", "halo"],
@@ -67,7 +108,7 @@ fn what_no_machine_has_is_code_64_with_what_there_is() {
         (vec!["machine", "create", dir, "--device", "hailo:x"], "such as hailo:2"),
         (vec!["machine", "fault", dir, "unplugg:eth0"], "unplug:eth0"),
         (
-            vec!["demo", "--machine", "rdma"],
+            vec!["demo", "--machine", "t4-edge", "--config", nothing.to_str().expect("text")],
             "without a configuration the agent offers nothing of this machine",
         ),
     ] {

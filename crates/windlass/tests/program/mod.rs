@@ -1,6 +1,7 @@
 //! The program as a test runs it: a child with its own folders.
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader, Read},
     process::{Child, Command, Output, Stdio},
     sync::mpsc::{self, RecvTimeoutError},
@@ -97,12 +98,27 @@ impl Iterator for Written {
 // === impl Node ===
 
 impl Node {
-    /// An agent whose places are in the folder.
+    /// An agent whose places are in the folder, as is that of a kubelet.
     pub(crate) fn start(folder: &TempDir, host: &[String]) -> Self {
+        fs::create_dir_all(folder.path().join("kubelet")).expect("made");
+        Self::start_before_the_kubelet(folder, host)
+    }
+
+    /// An agent on a node whose kubelet never ran.
+    pub(crate) fn start_before_the_kubelet(folder: &TempDir, host: &[String]) -> Self {
+        Self::start_with(folder, host, &[])
+    }
+
+    /// The same with variables.
+    pub(crate) fn start_with(
+        folder: &TempDir,
+        host: &[String],
+        variables: &[(&str, &str)],
+    ) -> Self {
         let path = |name: &str| folder.path().join(name).display().to_string();
         let mut command = windlass(&["node", "--kubelet-dir", &path("kubelet")]);
         command.args(["--cdi-dir", &path("cdi"), "--state-dir", &path("state")]);
-        command.args(["--log-format", "json"]).args(host);
+        command.args(["--log-format", "json"]).args(host).envs(variables.iter().copied());
         let mut child = command.stderr(Stdio::piped()).spawn().expect("windlass runs");
         let log = Written::by(child.stderr.take());
         Self { child, log, seen: Vec::new() }

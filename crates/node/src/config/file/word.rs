@@ -287,6 +287,12 @@ impl Word for AnnotationPrefix {
     }
 }
 
+/// Where somebody listens, as written: an address with a port.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    let wrong = |_| format!("{text:?} is no address: write it like 0.0.0.0:9400 or [::]:9400");
+    text.parse().map_err(wrong)
+}
+
 impl Word for SocketAddr {
     fn schema() -> Schema {
         json_schema!({
@@ -297,8 +303,7 @@ impl Word for SocketAddr {
     }
 
     fn read(text: &str) -> Result<Self, String> {
-        let wrong = |_| format!("{text:?} is no address: write it like 0.0.0.0:9400 or [::]:9400");
-        text.parse().map_err(wrong)
+        address(text)
     }
 
     fn write(&self) -> String {

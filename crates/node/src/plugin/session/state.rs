@@ -1,6 +1,8 @@
 //! A resource's life with the kubelet, as one state machine.
 //!
 //! ```text
+//!   Starting (before the first look: to NoKubelet or Waiting)
+//!
 //!                    kubelet.sock is there             accepted            device list asked for
 //!   NoKubelet ───> Waiting ───────────> Registering ───────────> Registered ───────────> Serving
 //!       ^            ^   after a while       │                       │                      │
@@ -32,6 +34,8 @@ use crate::config::SessionLimits;
 /// Where the session stands. `kubelet` is the socket that the state is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
+    /// Nobody has looked yet: that there is no kubelet is news then, and is said.
+    Starting,
     /// There is no kubelet.sock, or no socket of ours that it could dial.
     NoKubelet,
     /// It will register at that time; `attempt` counts the failures in a row.
@@ -137,7 +141,7 @@ impl State {
 
     fn kubelet(self) -> Option<SocketIdentity> {
         match self {
-            Self::NoKubelet => None,
+            Self::Starting | Self::NoKubelet => None,
             Self::Waiting { kubelet, .. }
             | Self::Registering { kubelet, .. }
             | Self::Registered { kubelet, .. }
@@ -149,12 +153,15 @@ impl State {
     pub(super) fn due(self) -> Option<Instant> {
         match self {
             Self::Waiting { until, .. } | Self::Registered { until, .. } => Some(until),
-            Self::NoKubelet | Self::Registering { .. } | Self::Serving { .. } => None,
+            Self::Starting | Self::NoKubelet | Self::Registering { .. } | Self::Serving { .. } => {
+                None
+            }
         }
     }
 
     pub(super) fn name(self) -> &'static str {
         match self {
+            Self::Starting => "not yet looked for",
             Self::NoKubelet => "waiting for kubelet.sock",
             Self::Waiting { .. } => "waiting to register",
             Self::Registering { .. } => "registering",
@@ -201,7 +208,7 @@ mod tests {
 
     fn run(inputs: &[Input]) -> State {
         let now = Instant::now();
-        inputs.iter().fold(State::NoKubelet, |state, input| state.next(*input, now, &LIMITS))
+        inputs.iter().fold(State::Starting, |state, input| state.next(*input, now, &LIMITS))
     }
 
     fn serving(kubelet: SocketIdentity) -> [Input; 4] {

@@ -14,7 +14,7 @@ pub(super) fn product(
 ) -> Option<String> {
     let attributes = &device.attributes;
     let listed = || host.zip(device.place.pci).and_then(|(host, pci)| listed(host, pci));
-    let product = said(attributes)
+    let product = said(device)
         .or_else(|| by_pci_id(attributes))
         .or_else(|| by_usb_id(attributes))
         .or_else(listed);
@@ -30,10 +30,9 @@ pub(super) fn product(
 }
 
 /// What the device itself says, or its driver.
-fn said(attributes: &Attributes) -> Option<String> {
-    let name = ["productName", "model", "usbProductName"];
-    let said = name.iter().find_map(|name| text(attributes, name))?;
-    Some(said.strip_prefix("NVIDIA ").unwrap_or(&said).to_owned())
+fn said(device: &Device) -> Option<String> {
+    let said = device.product()?;
+    Some(said.strip_prefix("NVIDIA ").unwrap_or(said).to_owned())
 }
 
 /// The name in the PCI id database; the vendor's with the number, where it does not know the device.

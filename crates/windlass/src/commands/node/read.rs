@@ -10,7 +10,10 @@ use windlass_node::{
     },
 };
 
-use crate::{cli::NodeArgs, commands::apply_host};
+use crate::{
+    cli::NodeArgs,
+    commands::{anchor, apply_host},
+};
 
 /// Where the manifests of NVIDIA's plugin mount the driver's root.
 const PEERS_DRIVER_ROOT: &str = "/driver-root";
@@ -32,6 +35,7 @@ pub(super) fn read(args: &NodeArgs, label: &LabelValue) -> Result<Loaded, Config
         driver.mounted_at = Some(peers.to_owned());
     }
     apply(args, &mut loaded.config);
+    anchor(&mut loaded.config);
     Ok(loaded)
 }
 

@@ -1,0 +1,219 @@
+//! What the documentation shows is so: configurations are accepted, metrics are there, the demo says what it says.
+
+#[expect(dead_code, reason = "the agent is for other tests")]
+mod program;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use program::{run, text};
+use serde_json::Value;
+use windlass_node::config::{ConfigFile, schema};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn page(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Every page of the documentation, with its name.
+fn pages() -> Vec<(String, String)> {
+    let mut names = vec!["README.md".to_owned(), "README.zh-CN.md".to_owned()];
+    for folder in ["docs", "docs/devices"] {
+        let entries = fs::read_dir(root().join(folder)).expect("a folder");
+        let files = entries.map(|entry| entry.expect("readable").file_name());
+        let files = files.map(|name| name.into_string().expect("text"));
+        let written = files.filter(|name| Path::new(name).extension().is_some_and(|it| it == "md"));
+        names.extend(written.map(|name| format!("{folder}/{name}")));
+    }
+    names.sort();
+    names.into_iter().map(|name| (name.clone(), page(&name))).collect()
+}
+
+/// What a page shows as YAML, each with the line that it begins at, without the margin that a list gives it.
+fn shown(page: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut lines = page.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        if line.trim() == "```yaml" {
+            let margin = line.len() - line.trim_start().len();
+            let block =
+                lines.by_ref().map(|(_, line)| line).take_while(|line| line.trim() != "```");
+            let block: Vec<_> = block.map(|line| line.get(margin..).unwrap_or_default()).collect();
+            found.push((number + 2, block.join("\n") + "\n"));
+        }
+    }
+    found
+}
+
+/// The configuration that an example is or is part of; none, if it is about something else.
+fn configuration(example: &str) -> Option<String> {
+    let parsed: Value = serde_saphyr::from_str(example).unwrap_or_else(|error| panic!("{error}"));
+    if parsed.is_array() {
+        return Some(format!("sources:\n{example}"));
+    }
+    let keys: Vec<_> = parsed.as_object().expect("keys").keys().map(String::as_str).collect();
+    let schema = schema();
+    if keys.iter().all(|key| schema["properties"].get(*key).is_some()) {
+        return Some(example.to_owned());
+    }
+    let of_source = ["give", "prepare", "probe", "release", "sharing", "unit"];
+    let source = "sources:\n- name: example\n  resource: example.com/it\n  find: {nodes: [/dev/example*, /dev/other*]}\n";
+    let margin = first_margin(example);
+    let lines = example.lines().map(|line| line.strip_prefix(margin).unwrap_or(line));
+    let part: Vec<_> = lines.map(|line| format!("  {line}")).collect();
+    let part = part.join("\n");
+    keys.iter().all(|key| of_source.contains(key)).then(|| format!("{source}{part}\n"))
+}
+
+/// The blanks before an example's first line.
+fn first_margin(example: &str) -> &str {
+    &example[..example.len() - example.trim_start_matches(' ').len()]
+}
+
+#[test]
+fn every_configuration_in_the_documentation_is_accepted() {
+    let (mut accepted, mut others) = (0, Vec::new());
+    for (name, page) in pages() {
+        for (line, example) in shown(&page) {
+            match configuration(&example) {
+                Some(whole) => {
+                    let read = ConfigFile::parse(Path::new(&name), &whole);
+                    read.unwrap_or_else(|error| {
+                        panic!("the example at line {line}: {error}\n{whole}")
+                    });
+                    accepted += 1;
+                }
+                None => others.push(format!("{name}:{line}")),
+            }
+        }
+    }
+    assert!(accepted >= 30, "only {accepted} are configurations; not {others:#?}");
+    assert!(others.len() <= 8, "not taken for configurations: {others:#?}");
+}
+
+/// The names of metrics that the agent's source registers, without what their kind adds.
+fn registered() -> BTreeSet<String> {
+    let folder = root().join("crates/node/src");
+    let mut sources: Vec<_> = fs::read_dir(&folder).expect("a folder").collect();
+    let mut names = BTreeSet::new();
+    while let Some(entry) = sources.pop() {
+        let path = entry.expect("readable").path();
+        if path.ends_with("tests") || path.ends_with("tests.rs") {
+            continue;
+        }
+        if path.is_dir() {
+            sources.extend(fs::read_dir(&path).expect("a folder"));
+            continue;
+        }
+        let source = fs::read_to_string(&path).expect("a text file");
+        let source = source.split("#[cfg(test)]").next().unwrap_or_default();
+        for call in ["Head::new(", ".register(", ".register_with_unit(", "let name = "] {
+            let arguments = source.split(call).skip(1).map(str::trim_start);
+            let literals = arguments.filter_map(|it| it.strip_prefix('"')?.split('"').next());
+            names.extend(literals.map(str::to_owned));
+        }
+    }
+    names
+}
+
+#[test]
+fn every_metric_is_documented_and_no_other_is() {
+    let page = page("docs/metrics.md");
+    let listed = page.lines().filter(|line| line.starts_with("| `windlass_"));
+    let names = listed.filter_map(|line| line.split('|').nth(1));
+    let names: BTreeSet<_> = names.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    let plain = |name: &str| {
+        let name = name.strip_prefix("windlass_").unwrap_or(name);
+        let units =
+            ["_total", "_info", "_seconds", "_bytes", "_ratio", "_celsius", "_watts", "_joules"];
+        let mut plain = name;
+        while let Some(unit) = units.iter().find(|unit| plain.ends_with(**unit)) {
+            plain = plain.trim_end_matches(unit);
+        }
+        plain.to_owned()
+    };
+    let documented: BTreeSet<_> = names.into_iter().map(plain).collect();
+    assert_eq!(documented, registered());
+}
+
+/// A line without its times and the folder's name, which differ from run to run.
+fn timeless(line: &str) -> String {
+    if line.starts_with("in /") {
+        return "in #".to_owned();
+    }
+    let mut words: Vec<_> = line.split(' ').map(str::to_owned).collect();
+    for at in 1..words.len() {
+        let is_unit = words[at].starts_with("ms") || words[at] == "s" || words[at] == "s.";
+        let number = words[at - 1].trim_start_matches('(');
+        if is_unit && number.parse::<f64>().is_ok() {
+            words[at - 1] = words[at - 1].replace(number, "#");
+        }
+    }
+    words.join(" ")
+}
+
+/// What a page shows of the demo.
+fn transcript(name: &str) -> Vec<String> {
+    let page = page(name);
+    let block = page.split("```\n").find(|block| block.starts_with("Windlass demo on"));
+    block.unwrap_or_else(|| panic!("{name} shows no demo")).lines().map(timeless).collect()
+}
+
+#[test]
+fn the_demo_in_the_readme_is_the_one_that_is_played() {
+    let output = run(&["demo"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let played: Vec<_> = text(&output.stdout).lines().map(timeless).collect();
+    let shown = transcript("README.md");
+    assert_eq!(shown, transcript("README.zh-CN.md"), "one demo in two languages");
+    let (mut rest, mut leaves_out) = (played.as_slice(), false);
+    for line in &shown {
+        // An empty line tells nothing of where what follows is.
+        if line.trim() == "..." || leaves_out && line.is_empty() {
+            leaves_out = true;
+            continue;
+        }
+        let skipped = if leaves_out { rest.iter().position(|it| it == line) } else { Some(0) };
+        let at =
+            skipped.unwrap_or_else(|| panic!("nowhere behind: {line:?}\n{}", played.join("\n")));
+        assert_eq!(rest.get(at), Some(line), "in\n{}", played.join("\n"));
+        (rest, leaves_out) = (&rest[at + 1..], false);
+    }
+    assert_eq!(rest, [""; 0], "the end is not shown");
+}
+
+#[test]
+fn the_profiles_of_machines_and_devices_are_counted_and_listed_as_they_are() {
+    let machines = windlass_machine::Profile::names().count();
+    assert!(page("README.md").contains(&format!("{machines} profiles in YAML")), "{machines}");
+    assert!(page("README.zh-CN.md").contains(&format!("{machines} 份 YAML")), "{machines}");
+    let list = text(&run(&["config", "profiles"]).stdout);
+    assert!(
+        page("docs/devices/profiles.md").contains(&list),
+        "docs/devices/profiles.md lacks\n{list}"
+    );
+    let devices = list.lines().count() - 1;
+    assert!(page("README.md").contains(&format!("one of {devices} [profiles]")), "{devices}");
+}
+
+#[test]
+fn every_fault_is_documented() {
+    let readmes = ["README.md", "README.zh-CN.md"].map(page);
+    let of_devices = page("docs/devices/simulation.md");
+    for (example, _) in windlass_machine::Fault::examples() {
+        let of_gpu = example == "add" || example.contains('@');
+        let is_shown = if of_gpu {
+            readmes.iter().all(|page| page.contains(&format!("`{example}`")))
+        } else {
+            let word = example.split(':').next().unwrap_or_default();
+            of_devices.contains(&format!("`{word}:"))
+        };
+        assert!(is_shown, "{example} is on no page, or in one language only");
+    }
+}
