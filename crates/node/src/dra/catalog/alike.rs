@@ -1,11 +1,16 @@
-//! Devices of one type that several sources found have the same facts, as far as there is room: a claim is asked of
-//! all of a type, and an expression that asks a device for what it lacks keeps a pod from every node.
+//! What the configuration describes has the same facts whatever its source, as far as there is room: one class has all
+//! of it, and an expression that asks a device for what it lacks keeps a pod from every node.
 //!
-//! What a device's own source says of it comes first, and costs no room to what others say of theirs.
+//! What a device's own source says of it comes first, and costs no room to what others say of theirs. Devices of
+//! makers that have classes of their own are left as they are: a GPU of AMD's with the facts of NVIDIA's, were they
+//! all zero, could be taken for an old one.
 
 use std::collections::BTreeMap;
 
-use windlass_core::attribute::{AttributeName, AttributeValue, Attributes, Capacities};
+use windlass_core::{
+    attribute::{AttributeName, AttributeValue, Attributes, Capacities},
+    device::DeviceKind,
+};
 
 use super::{
     Entry, Pool,
@@ -20,22 +25,18 @@ struct Facts {
     capacity: Capacities,
 }
 
-/// Gives devices of one type in all pools the same facts.
+/// Gives what the configuration describes the same facts in all pools.
 pub(super) fn make_alike(pools: &mut BTreeMap<String, Pool>, driver: &DriverName) {
     let name = AttributeName::published(driver.as_str(), TYPE);
-    let kind = |entry: &Entry| match entry.attributes.get(&name) {
-        Some(AttributeValue::String(kind)) => kind.clone(),
-        _ => String::new(),
-    };
-    let mut all = BTreeMap::<String, Facts>::new();
-    for entry in pools.values().flat_map(|pool| &pool.entries) {
-        all.entry(kind(entry)).or_default().learn(entry);
+    let other = AttributeValue::string(DeviceKind::Other.to_string());
+    let is_described = |entry: &Entry| entry.attributes.get(&name) == Some(&other);
+    let mut facts = Facts::default();
+    for entry in pools.values().flat_map(|pool| &pool.entries).filter(|it| is_described(it)) {
+        facts.learn(entry);
     }
     for pool in pools.values_mut() {
-        for (of_kind, facts) in &all {
-            let alike = pool.entries.iter_mut().filter(|entry| kind(entry) == *of_kind);
-            facts.fill(&mut alike.collect::<Vec<_>>());
-        }
+        let alike = pool.entries.iter_mut().filter(|entry| is_described(entry));
+        facts.fill(&mut alike.collect::<Vec<_>>());
     }
 }
 

@@ -211,3 +211,37 @@ impl Condition {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device of a request, and what containers read with it.
+    fn held(name: &str, request: &str, env: &[&str]) -> Held {
+        let held = json!({
+            "pool": "n1/boards", "name": name, "device": name, "usage": "alone",
+            "requests": [request], "cdi": [], "edits": {"env": env},
+        });
+        serde_json::from_value(held).expect("as it is kept")
+    }
+
+    #[test]
+    fn the_status_of_a_prepared_claim_says_which_variables_several_requests_have() {
+        let claim = ["ns", "c", "u"].map(ToOwned::to_owned);
+        let [namespace, name, uid] = claim;
+        let entry = Entry {
+            claim: ClaimRef { namespace, name, uid },
+            state: Stage::PrepareCompleted,
+            devices: vec![
+                held("b0", "left", &["WINDLASS_CLAIM_C__LEFT__BOARDS=b0", "BOARDS=b0"]),
+                held("b1", "right", &["WINDLASS_CLAIM_C__RIGHT__BOARDS=b1", "BOARDS=b1"]),
+            ],
+        };
+        let told = devices(&entry, &NodeState::default(), (None, Timestamp::UNIX_EPOCH));
+        for told in told.values() {
+            let [ready, _] = &told.conditions;
+            assert_eq!((ready.status, &*ready.reason), ("True", "Prepared"));
+            assert!(ready.message.starts_with("several requests have BOARDS:"), "{ready:?}");
+        }
+    }
+}
