@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use windlass_conformance::process::Usage;
 use windlass_kubelet_sim::{NodeStatus, PodStatus};
 
-use super::hands::{Record, by_kubelet, in_one_hand};
+use super::hands::{Hand, Record, by_kubelet, in_one_hand};
 
 /// What is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,14 +20,16 @@ pub(super) enum Broken {
     Unnoticed { device: String, after: Duration },
     #[error("{device} is told to be healthy again, and is broken still")]
     TakenBack { device: String },
-    #[error("{pod} held {held:?}, and the kubelet says {now:?}")]
-    Lost { pod: String, held: BTreeSet<String>, now: BTreeSet<String> },
+    #[error("{hand} held {held:?}, and the {who} says {now:?}")]
+    Lost { hand: Hand, held: BTreeSet<String>, who: &'static str, now: BTreeSet<String> },
     #[error("the kubelet says that {kubelet:?} are held, and the agent says {agent:?}")]
     Miscounted { kubelet: Holders, agent: Holders },
     #[error("{pod} holds the GPUs with the nodes {right:?}, and its container has {given:?}")]
     WrongNodes { pod: String, right: BTreeSet<String>, given: BTreeSet<String> },
-    #[error("a pod with {gpus} of {free} free GPUs is refused: {why}")]
-    Refused { gpus: usize, free: usize, why: String },
+    #[error("{what} with {gpus} of {free} free GPUs is refused: {why}")]
+    Refused { what: &'static str, gpus: usize, free: usize, why: String },
+    #[error("pod {pod} got the devices of a claim that the API server denied")]
+    NotDenied { pod: String },
     #[error("{what} took {took:?}, of {limit:?} at most")]
     Late { what: &'static str, took: Duration, limit: Duration },
     #[error(
@@ -125,7 +127,8 @@ pub(super) fn nothing_lost(
     for (uid, held_then) in given {
         let now = node.pods.get(uid).map(held).unwrap_or_default();
         if now != *held_then {
-            return Err(Broken::Lost { pod: uid.clone(), held: held_then.clone(), now });
+            let (hand, held) = (Hand::Pod(uid.clone()), held_then.clone());
+            return Err(Broken::Lost { hand, held, who: "kubelet", now });
         }
     }
     Ok(())
@@ -143,6 +146,18 @@ pub(super) fn bounded(start: Usage, now: Usage) -> Result<(), Broken> {
         }
     }
     Ok(())
+}
+
+/// What asks for no more than is free is not refused.
+pub(super) fn rightly_refused(
+    what: &'static str,
+    (gpus, free): (usize, usize),
+    why: &str,
+) -> Result<(), Broken> {
+    if gpus > free {
+        return Ok(());
+    }
+    Err(Broken::Refused { what, gpus, free, why: why.to_owned() })
 }
 
 /// The agent does its part of something in time.
@@ -245,7 +260,8 @@ mod tests {
             (pods(&[("a", &["0", "2"])]), set(&["0", "2"])),
             (pods(&[]), set(&[])),
         ] {
-            let lost = Broken::Lost { pod: "a".to_owned(), held: set(&["0", "1"]), now };
+            let (hand, held) = (Hand::Pod("a".to_owned()), set(&["0", "1"]));
+            let lost = Broken::Lost { hand, held, who: "kubelet", now };
             assert_eq!(nothing_lost(&given, &node), Err(lost));
         }
     }
@@ -259,6 +275,13 @@ mod tests {
         assert!(matches!(descriptors, Err(Broken::Grows { what: "descriptors", .. })));
         let memory = bounded(start, Usage { resident_kib: 200_000, ..start });
         assert!(matches!(memory, Err(Broken::Grows { what: "KiB in memory", .. })));
+    }
+
+    #[test]
+    fn who_asks_for_no_more_than_is_free_is_not_refused() {
+        assert_eq!(rightly_refused("a pod", (3, 2), "too few"), Ok(()));
+        let wrongly = rightly_refused("a claim", (2, 2), "too few");
+        assert!(matches!(wrongly, Err(Broken::Refused { gpus: 2, free: 2, .. })));
     }
 
     #[test]

@@ -22,10 +22,11 @@ use windlass_machine::{Machine, Profile, simulated_driver, state::Gpu};
 use super::{
     super::runtime,
     agent::{Agent, cdi_dir, state_dir},
-    cluster::{self, Cluster},
+    cluster::Cluster,
     hands::{self, Record, published_name},
-    invariant::{Broken, Truth, Witness},
+    invariant::{self, Broken, Truth, Witness},
     schedule::Ways,
+    slices::Ground,
 };
 
 /// Everything that plays a part, and what is known of the machine.
@@ -185,7 +186,8 @@ impl Rig {
         let broken = self.broken().map_err(|error| format!("{error:#}"))?;
         cluster.is_reached(node)?;
         hands::agree(node, &record)?;
-        cluster::fits(&cluster.published(), (usable, &broken))
+        let held = invariant::holders(node).into_keys().collect();
+        cluster.published().fits(Ground { usable, broken: &broken, held: &held })
     }
 
     /// Nothing is lacking of what there was at the start, and nothing is listed that was not there.
@@ -223,7 +225,7 @@ impl Rig {
         if cluster.slices().is_empty() {
             return Ok(Err("no slice is published".to_owned()));
         }
-        Ok(cluster::none_is_broken(&cluster.published(), &self.broken()?))
+        Ok(cluster.published().none_is_broken(&self.broken()?))
     }
 
     /// Waits until whole GPUs are registered since a moment.

@@ -1,18 +1,20 @@
 //! A soak under way: step after step, with the invariants checked after each.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     time::Duration,
 };
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use tokio::time::Instant;
 use windlass_conformance::process::Usage;
 use windlass_machine::Fault;
 
 use super::{
     claims::{Claimant, WAIT_LIMIT},
+    hands,
     invariant::{self, Broken},
+    pods::Given,
     rig::Rig,
     schedule::{Schedule, Step},
     strike::RECOVERY_LIMIT,
@@ -27,7 +29,7 @@ pub(super) struct Run {
     pub(super) rig: Rig,
     pub(super) tally: Tally,
     /// What pods were given when they came, by UID.
-    pub(super) given: BTreeMap<String, BTreeSet<String>>,
+    pub(super) given: BTreeMap<String, Given>,
     /// Pods whose claims are prepared, by UID.
     pub(super) claims: BTreeMap<String, Claimant>,
     /// Pods whose containers wait for their claims, by UID.
@@ -130,21 +132,33 @@ impl Run {
             return Err(Broken::Ended(how).into());
         }
         outcome?;
-        self.check()
+        self.check().await
     }
 
-    fn check(&mut self) -> Result<()> {
+    async fn check(&mut self) -> Result<()> {
         if let Some(how) = self.rig.agent.ended() {
             return Err(Broken::Ended(how).into());
         }
         self.rig.in_one_hand()?;
-        invariant::nothing_lost(&self.given, &self.rig.kubelet.node())?;
+        self.nothing_is_lost()?;
+        self.nodes_are_right().await?;
         if let Some(cluster) = &self.rig.cluster {
             cluster.objects().clear_log();
         }
         let usage = self.rig.agent.usage();
         self.tally.measure(usage);
         Ok(invariant::bounded(self.start, usage)?)
+    }
+
+    /// Pods have what they were given when they came, whichever way.
+    fn nothing_is_lost(&self) -> Result<()> {
+        let node = self.rig.kubelet.node();
+        let given = self.given.iter().map(|(uid, given)| (uid.clone(), given.held.clone()));
+        invariant::nothing_lost(&given.collect(), &node)?;
+        let record = self.rig.record().map_err(Error::msg)?;
+        let claims = self.claims.values();
+        let claims = claims.map(|it| (it.claim.clone(), it.devices.clone())).collect();
+        Ok(hands::nothing_lost(&claims, (&node, &record))?)
     }
 
     /// All pods go and all GPUs are mended: everything is as at the start.
@@ -163,7 +177,8 @@ impl Run {
         // Which takes time that a short soak does not have.
         if lasts >= WAIT_LIMIT {
             self.no_gpu_is_withheld().await?;
+            self.claim_all().await?;
         }
-        self.check()
+        self.check().await
     }
 }

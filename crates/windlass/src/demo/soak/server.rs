@@ -137,7 +137,10 @@ impl Run {
         }
         self.begins_to(what).await?;
         self.admit(gpus).await?;
-        self.try_claim(gpus).await?;
+        let started = self.try_claim(gpus).await?;
+        if let (Mischief::HidesClaims, Some(pod)) = (what, started) {
+            return Err(Broken::NotDenied { pod }.into());
+        }
         sleep(LASTS).await;
         if what == Mischief::DropsTaints {
             self.no_broken_one_is_published().await?;

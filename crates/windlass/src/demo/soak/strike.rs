@@ -244,7 +244,7 @@ impl Run {
     /// A pod of each sort comes while the agent cannot write.
     async fn try_both(&mut self, gpus: usize) -> Result<()> {
         self.try_one(gpus).await?;
-        self.try_claim(gpus).await
+        self.try_claim(gpus).await.map(drop)
     }
 
     fn remove_documents(&self) -> Result<()> {
