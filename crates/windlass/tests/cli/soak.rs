@@ -66,15 +66,26 @@ fn an_agent_that_ends_by_itself_ends_the_soak_with_its_seed_and_last_steps() {
 
 #[test]
 fn a_soak_that_is_interrupted_tells_what_it_saw_and_that_nothing_was_wrong() {
+    ends_early("INT");
+}
+
+#[test]
+fn a_soak_that_is_terminated_ends_in_the_same_way() {
+    ends_early("TERM");
+}
+
+/// A soak that gets a signal leaves neither a folder nor a process behind.
+fn ends_early(name: &str) {
     let temporary = folder();
     let (child, lines, dir) = under_way(temporary.path());
-    signal("INT", &child.id().to_string());
+    signal(name, &child.id().to_string());
     let last = lines.map(|line| line.expect("text")).last().expect("it is told");
     let told: Value = serde_json::from_str(&last).expect("one object");
     assert_eq!((&told["event"], &told["end"]), (&"soakFinished".into(), &"early".into()), "{told}");
     assert!(told["tally"]["steps"].as_u64() > Some(0), "{told}");
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(agent_in(&dir), None, "its agent lives on");
     assert!(!dir.exists(), "nothing is left behind");
 }
 
