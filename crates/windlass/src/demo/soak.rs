@@ -16,6 +16,7 @@ mod claims;
 mod cluster;
 mod hands;
 mod invariant;
+mod life;
 mod nodes;
 mod pods;
 mod rig;

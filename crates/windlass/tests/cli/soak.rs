@@ -21,15 +21,18 @@ fn events(output: &[u8]) -> Vec<Value> {
 
 #[test]
 fn a_soak_of_a_few_seconds_holds_and_tells_what_happened() {
-    let output = run(&["demo", "--soak", "5s", "--seed", "1", "--output", "json"]);
+    // The second step of which kills the agent while a pod is admitted.
+    let output = run(&["demo", "--soak", "5s", "--seed", "12", "--output", "json"]);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     let events = events(&output.stdout);
     let (first, last) = (&events[0], events.last().expect("told"));
-    assert_eq!((&first["event"], &first["seed"]), (&"soakStarted".into(), &1.into()));
+    assert_eq!((&first["event"], &first["seed"]), (&"soakStarted".into(), &12.into()));
     assert_eq!(last["event"], "soakFinished");
     let tally = &last["tally"];
     assert!(tally["admitted"].as_u64() > Some(0), "{tally}");
     assert!(tally["faults"].as_object().is_some_and(|faults| !faults.is_empty()), "{tally}");
+    assert!(tally["killedDuringCalls"].as_u64() > Some(0), "{tally}");
+    assert!(tally["killedBeforeAnswers"].as_u64() <= tally["killedDuringCalls"].as_u64());
     assert!(tally["atEnd"]["residentKib"].as_u64() > Some(0), "{tally}");
     let dir = first["dir"].as_str().expect("a path");
     assert!(!Path::new(dir).exists(), "nothing is left behind");

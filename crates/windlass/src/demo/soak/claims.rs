@@ -107,6 +107,7 @@ impl Run {
         let pod = node::pod(&scheduled);
         let uid = pod.uid.clone();
         Box::pin(self.rig.kubelet.admit(pod)).await?;
+        self.rig.are_claimed(&devices);
         let claimant = Claimant { name, claim, devices, grant: Grant::default() };
         self.waiting.insert(uid.clone(), claimant);
         Ok(Ok(uid))
@@ -118,7 +119,7 @@ impl Run {
         while let Some(uid) = self.waiting.keys().next().cloned() {
             self.try_start(&uid).await?;
             let Some(claimant) = self.waiting.get(&uid) else { continue };
-            if self.is_taken(claimant)? {
+            if self.is_taken(claimant) {
                 self.tally.refused += 1;
                 self.end_claimant(&uid).await?;
                 continue;
@@ -202,16 +203,16 @@ impl Run {
 
     /// Whether a device of it is broken, in the hands of another, or was so a moment ago: what a container got and
     /// lost before the scheduler knew is free for nobody yet.
-    fn is_taken(&self, claimant: &Claimant) -> Result<bool> {
+    fn is_taken(&self, claimant: &Claimant) -> bool {
         let hands = by_kubelet(&self.rig.kubelet.node());
         let own = Hand::Claim(claimant.claim.clone());
         let is_others = |device: &String| {
             hands.get(device).is_some_and(|hands| hands.iter().any(|hand| *hand != own))
         };
         let broken: BTreeSet<_> =
-            self.rig.broken()?.iter().map(|uuid| published_name(uuid)).collect();
+            self.rig.broken().iter().map(|uuid| published_name(uuid)).collect();
         let mut devices = claimant.devices.iter();
-        Ok(devices.any(|it| is_others(it) || broken.contains(it) || self.is_let_go(it)))
+        devices.any(|it| is_others(it) || broken.contains(it) || self.is_let_go(it))
     }
 
     /// Whether a container had it a moment ago.

@@ -131,7 +131,7 @@ impl Run {
     }
 
     /// GPUs that no pod and no claim has, by what the kubelet and the scheduler were told.
-    fn free(&self) -> usize {
+    pub(super) fn free(&self) -> usize {
         let node = self.rig.kubelet.node();
         let (held, allotted) = (invariant::holders(&node), self.allotted());
         let is_free =

@@ -1,19 +1,19 @@
 //! A soak under way: step after step, with the invariants checked after each.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
 use anyhow::{Error, Result};
 use tokio::time::Instant;
-use windlass_conformance::process::Usage;
 use windlass_machine::Fault;
 
 use super::{
     claims::{Claimant, WAIT_LIMIT},
     hands,
-    invariant::{self, Broken},
+    invariant::{self, Broken, Doubted},
+    life::Life,
     pods::Given,
     rig::Rig,
     schedule::{Schedule, Step},
@@ -41,7 +41,7 @@ pub(super) struct Run {
     /// How many pods have come so far, refused ones too.
     pub(super) begun: usize,
     pub(super) last_steps: VecDeque<String>,
-    start: Usage,
+    pub(super) life: Life,
 }
 
 /// How long the agent may take until it offers everything for the first time.
@@ -67,7 +67,7 @@ impl Run {
             let_go: BTreeMap::new(),
             begun: 0,
             last_steps: VecDeque::new(),
-            start: Usage::default(),
+            life: Life::default(),
         }
     }
 
@@ -92,6 +92,12 @@ impl Run {
             if begun.elapsed() >= lasts {
                 break;
             }
+            if begun.elapsed() >= lasts * 3 / 4
+                && matches!(&step, Step::Strike(blow) if blow.ends_the_agent())
+            {
+                // So that a longer soak has longer lives too.
+                continue;
+            }
             self.step(&step).await?;
             if told.elapsed() >= PROGRESS {
                 told = Instant::now();
@@ -106,9 +112,11 @@ impl Run {
         let blow = "the start";
         settled.map_err(|left| Broken::NotBack { blow, after: START_LIMIT, left })?;
         self.rig.remember_others(START_LIMIT).await?;
-        self.start = self.rig.agent.usage();
-        self.tally.at_start = self.start.into();
-        self.tally.measure(self.start);
+        self.rig.doubts(Doubted::These(BTreeSet::new()));
+        let start = self.rig.agent.usage();
+        self.life.begins(Instant::now(), start);
+        self.tally.at_start = start.into();
+        self.tally.measure(start);
         Ok(())
     }
 
@@ -147,7 +155,9 @@ impl Run {
         }
         let usage = self.rig.agent.usage();
         self.tally.measure(usage);
-        Ok(invariant::bounded(self.start, usage)?)
+        self.life.look(Instant::now(), usage)?;
+        self.tally.longest_life_s = self.life.longest().as_secs();
+        Ok(())
     }
 
     /// Pods have what they were given when they came, whichever way.
@@ -167,6 +177,7 @@ impl Run {
             self.delete(0).await?;
         }
         for found in self.rig.gpus()?.into_iter().filter(|found| found.is_broken) {
+            self.rig.doubt(&found.gpu.uuid);
             self.rig.is_mended(&found.gpu.uuid);
             self.rig.machine.inject(&Fault::Recover { gpu: found.index })?;
         }
