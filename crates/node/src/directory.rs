@@ -90,6 +90,38 @@ mod tests {
         tokio::time::timeout(limit, changes.changed()).await.expect("in time").expect("running");
     }
 
+    /// More comes and goes than the kernel keeps notices of.
+    fn crowd(path: &Path) {
+        let kept = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events");
+        let kept: usize = kept.expect("readable").trim().parse().expect("a number");
+        for _ in 0..=kept / 2 {
+            std::fs::write(path.join("a"), "").expect("written");
+            std::fs::remove_file(path.join("a")).expect("removed");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_directory_whose_replacement_is_among_lost_notices_is_watched_long_before_the_regular_look()
+     {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join("watched");
+        std::fs::create_dir(&path).expect("created");
+        let watched = DirectoryWatch::new(&path).expect("a watch");
+        crowd(&path);
+        std::fs::rename(&path, dir.path().join("away")).expect("renamed");
+        std::fs::create_dir(&path).expect("created");
+        let (sender, mut changes) = watch::channel(0);
+        let local = tokio::task::LocalSet::new();
+        local.spawn_local(watched.run(sender, Duration::from_secs(600)));
+        let story = async {
+            let quiet = Duration::from_millis(500);
+            while let Ok(Ok(())) = tokio::time::timeout(quiet, changes.changed()).await {}
+            std::fs::write(path.join("b"), "").expect("written");
+            next(&mut changes).await;
+        };
+        local.run_until(story).await;
+    }
+
     #[tokio::test]
     async fn changes_are_noticed_also_after_the_directory_was_replaced() {
         let dir = tempfile::tempdir().expect("a temporary folder");

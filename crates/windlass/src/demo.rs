@@ -16,12 +16,13 @@ mod stage;
 mod tell;
 
 use anyhow::{Context as _, Result};
-use tokio::{signal::ctrl_c, time::Instant};
+use tokio::time::Instant;
 
 use crate::{
     cli::{DemoArgs, DemoOutputArg},
     exit::Misuse,
     screen::Paint,
+    stop::Stop,
 };
 use claims::Surroundings;
 use event::Event;
@@ -37,10 +38,12 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
         DemoOutputArg::Text => Teller::Text(Paint::for_stdout()),
         DemoOutputArg::Json => Teller::Json,
     };
+    // Before anything is started that has to be ended.
+    let mut stop = Stop::listen()?;
     if let Some(lasts) = args.soak {
         let ways = if args.dra { Ways::Both } else { Ways::DevicePlugin };
         let soak = Soak { machine: args.machine, lasts, seed: args.seed, ways };
-        return Box::pin(soak::run(soak, teller)).await;
+        return Box::pin(soak::run(soak, (teller, stop))).await;
     }
     let scene = Scene::of(&args).map_err(Misuse)?;
     let begun = Instant::now();
@@ -65,10 +68,10 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     let outcome = tokio::select! {
         outcome = story => outcome,
         () = stage.agent_failed() => Err(anyhow::anyhow!("the agent ended")),
-        _ = ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+        _ = stop.asked() => Err(anyhow::anyhow!("interrupted")),
     };
     let outcome = match outcome {
-        Ok(()) if args.keep => keep(&stage, teller).await,
+        Ok(()) if args.keep => keep(&stage, (teller, stop)).await,
         Ok(()) => Ok(()),
         Err(error) if error.is::<Misuse>() => Err(error),
         Err(error) => Err(error).context(stage.agent_log_end()),
@@ -77,7 +80,8 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     outcome
 }
 
-async fn keep(stage: &Stage, teller: Teller) -> Result<()> {
+async fn keep(stage: &Stage, (teller, mut stop): (Teller, Stop)) -> Result<()> {
     teller.tell(&stage.kept())?;
-    ctrl_c().await.context("cannot wait for Ctrl-C")
+    stop.asked().await;
+    Ok(())
 }

@@ -6,6 +6,7 @@ mod demo;
 mod exit;
 mod logging;
 mod screen;
+mod stop;
 
 use std::process::ExitCode;
 

@@ -4,9 +4,6 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-/// How many events are kept: more than any reader falls behind, small enough to read at each call.
-const KEPT: usize = 4096;
-
 /// Something that NVML tells whoever waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
@@ -40,6 +37,9 @@ pub struct EventLog {
 // === impl EventLog ===
 
 impl EventLog {
+    /// How many events are kept: more than any reader falls behind, small enough to read at each call.
+    pub const KEPT: usize = 4096;
+
     /// Number of the newest event, 0 before the first.
     pub fn last(&self) -> u64 {
         self.last
@@ -58,7 +58,7 @@ impl EventLog {
     /// Numbers an event and keeps it.
     pub(crate) fn push_of(&mut self, gpu: u32, instance: Option<(u32, u32)>, kind: EventKind) {
         self.last += 1;
-        if self.newest.len() == KEPT {
+        if self.newest.len() == Self::KEPT {
             self.newest.pop_front();
         }
         self.newest.push_back(Event { sequence: self.last, gpu, kind, instance });
@@ -72,8 +72,8 @@ mod tests {
     #[test]
     fn a_full_log_drops_the_oldest_and_keeps_counting() {
         let mut log = EventLog::default();
-        (0..=KEPT).for_each(|_| log.push(0, EventKind::DoubleBitEcc));
-        assert_eq!(log.last(), KEPT as u64 + 1);
+        (0..=EventLog::KEPT).for_each(|_| log.push(0, EventKind::DoubleBitEcc));
+        assert_eq!(log.last(), EventLog::KEPT as u64 + 1);
         assert_eq!(log.after(0).next().map(|event| event.sequence), Some(2));
         assert_eq!(log.after(log.last()).count(), 0);
     }

@@ -22,11 +22,15 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(10);
 
 fn machine() -> (TempDir, Machine) {
+    machine_of("t4-edge")
+}
+
+fn machine_of(profile: &str) -> (TempDir, Machine) {
     let mut builder = tempfile::Builder::new();
     builder.prefix("wl");
     let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
     let folder = folder.expect("a temporary folder");
-    let profile = Profile::named("t4-edge").expect("a shipped profile");
+    let profile = Profile::named(profile).expect("a shipped profile");
     let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
     let machine = Machine::create(&folder.path().join("machine"), &profile, &driver);
     (folder, machine.expect("a machine"))
@@ -99,6 +103,26 @@ async fn a_shorter_quiet_period_ends_the_wait_that_runs() {
     });
     until(&mut nvidia.snapshots, HealthState::Healthy).await;
     nvidia.end().await;
+}
+
+#[tokio::test]
+async fn a_gpu_that_vanishes_leaves_its_neighbours_healthy_though_their_indices_move() {
+    let (folder, machine) = machine_of("dgx-h100");
+    let mut nvidia = Running::start(&config(&folder, &machine));
+    until(&mut nvidia.snapshots, HealthState::Healthy).await;
+    for left in (5..8).rev() {
+        machine.update(|model| drop(model.gpus.remove(2))).expect("changed");
+        let is_told = |snapshot: &SourceSnapshot| healthy(snapshot) < left + 1;
+        let told = timeout(LIMIT, nvidia.snapshots.wait_for(is_told)).await;
+        let told = healthy(&told.expect("in time").expect("the source runs"));
+        assert_eq!(told, left, "one vanished");
+    }
+    nvidia.end().await;
+}
+
+fn healthy(snapshot: &SourceSnapshot) -> usize {
+    let healthy = |health| health == HealthState::Healthy;
+    snapshot.devices.iter().filter(|one| healthy(one.health.state)).count()
 }
 
 #[tokio::test]

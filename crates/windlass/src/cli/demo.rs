@@ -27,8 +27,8 @@ pub(crate) struct DemoArgs {
     /// Leave everything running at the end, with the paths to poke at, until Ctrl-C.
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Let pods come and go for so long while everything around the agent fails, and check after each step
-    /// what must hold (docs/reliability.md): 30s, 10m, 8h.
+    /// Let pods come and go for so long while everything around the agent fails, and check what must hold,
+    /// after each step or when it can be seen (docs/reliability.md): 30s, 10m, 8h.
     #[arg(long, value_name = "DURATION", value_parser = duration,
           conflicts_with_all = ["device", "config", "keep"])]
     pub(crate) soak: Option<Duration>,

@@ -21,6 +21,7 @@ use crate::{
     cli::NodeArgs,
     exit::{Logged, Misuse},
     logging::{self, LogFormat},
+    stop::Stop,
 };
 
 pub(super) async fn run(args: NodeArgs) -> Result<()> {
@@ -138,15 +139,11 @@ fn check(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Ends at SIGTERM, which Kubernetes sends, or SIGINT, which Ctrl-C sends.
+/// Ends when Kubernetes or a person asks for it.
 fn asked_to_stop() -> Result<impl Future<Output = ()>> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    let mut stop = Stop::listen()?;
     Ok(async move {
-        let name = tokio::select! {
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-        };
-        tracing::info!(signal = name, "stopping");
+        let signal = stop.asked().await;
+        tracing::info!(signal, "stopping");
     })
 }

@@ -7,7 +7,8 @@
 //!                         └──> tally
 //! ```
 //!
-//! An invariant that does not hold ends it with the seed and the last steps, Ctrl-C with what was seen so far.
+//! An invariant that does not hold ends it with the seed and the last steps, Ctrl-C or SIGTERM with what was seen so
+//! far.
 
 mod agent;
 mod chance;
@@ -15,11 +16,14 @@ mod claims;
 mod cluster;
 mod hands;
 mod invariant;
+mod life;
+mod nodes;
 mod pods;
 mod rig;
 mod run;
 mod schedule;
 mod server;
+mod slices;
 mod strike;
 mod tally;
 mod tell;
@@ -27,7 +31,7 @@ mod tell;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use tokio::{signal::ctrl_c, time::Instant};
+use tokio::time::Instant;
 use windlass_machine::Profile;
 
 use self::{
@@ -37,7 +41,7 @@ use self::{
     tell::{End, Told},
 };
 use super::tell::Teller;
-use crate::exit::Misuse;
+use crate::{exit::Misuse, stop::Stop};
 
 pub(super) use self::schedule::Ways;
 
@@ -55,7 +59,7 @@ pub(super) struct Soak {
 const SEEDS: u128 = 1_000_000;
 
 /// Soaks, and tells what came of it.
-pub(super) async fn run(soak: Soak, teller: Teller) -> Result<()> {
+pub(super) async fn run(soak: Soak, (teller, mut stop): (Teller, Stop)) -> Result<()> {
     let profile = Profile::load(&soak.machine).map_err(|error| Misuse(error.into()))?;
     let seed = soak.seed.unwrap_or_else(any_seed);
     let cluster = match soak.ways {
@@ -79,7 +83,7 @@ pub(super) async fn run(soak: Soak, teller: Teller) -> Result<()> {
     let (begun, mut run) = (Instant::now(), Run::new(rig));
     let outcome = tokio::select! {
         outcome = run.soak((seed, soak.lasts), teller) => outcome.map(|()| End::InTime),
-        heard = ctrl_c() => heard.context("cannot wait for Ctrl-C").map(|()| End::Early),
+        _ = stop.asked() => Ok(End::Early),
     };
     let told = match &outcome {
         Ok(end) => Told::SoakFinished {

@@ -21,15 +21,18 @@ fn events(output: &[u8]) -> Vec<Value> {
 
 #[test]
 fn a_soak_of_a_few_seconds_holds_and_tells_what_happened() {
-    let output = run(&["demo", "--soak", "5s", "--seed", "1", "--output", "json"]);
+    // The second step of which kills the agent while a pod is admitted.
+    let output = run(&["demo", "--soak", "5s", "--seed", "12", "--output", "json"]);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     let events = events(&output.stdout);
     let (first, last) = (&events[0], events.last().expect("told"));
-    assert_eq!((&first["event"], &first["seed"]), (&"soakStarted".into(), &1.into()));
+    assert_eq!((&first["event"], &first["seed"]), (&"soakStarted".into(), &12.into()));
     assert_eq!(last["event"], "soakFinished");
     let tally = &last["tally"];
     assert!(tally["admitted"].as_u64() > Some(0), "{tally}");
     assert!(tally["faults"].as_object().is_some_and(|faults| !faults.is_empty()), "{tally}");
+    assert!(tally["killedDuringCalls"].as_u64() > Some(0), "{tally}");
+    assert!(tally["killedBeforeAnswers"].as_u64() <= tally["killedDuringCalls"].as_u64());
     assert!(tally["atEnd"]["residentKib"].as_u64() > Some(0), "{tally}");
     let dir = first["dir"].as_str().expect("a path");
     assert!(!Path::new(dir).exists(), "nothing is left behind");
@@ -66,15 +69,26 @@ fn an_agent_that_ends_by_itself_ends_the_soak_with_its_seed_and_last_steps() {
 
 #[test]
 fn a_soak_that_is_interrupted_tells_what_it_saw_and_that_nothing_was_wrong() {
+    ends_early("INT");
+}
+
+#[test]
+fn a_soak_that_is_terminated_ends_in_the_same_way() {
+    ends_early("TERM");
+}
+
+/// A soak that gets a signal leaves neither a folder nor a process behind.
+fn ends_early(name: &str) {
     let temporary = folder();
     let (child, lines, dir) = under_way(temporary.path());
-    signal("INT", &child.id().to_string());
+    signal(name, &child.id().to_string());
     let last = lines.map(|line| line.expect("text")).last().expect("it is told");
     let told: Value = serde_json::from_str(&last).expect("one object");
     assert_eq!((&told["event"], &told["end"]), (&"soakFinished".into(), &"early".into()), "{told}");
     assert!(told["tally"]["steps"].as_u64() > Some(0), "{told}");
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(agent_in(&dir), None, "its agent lives on");
     assert!(!dir.exists(), "nothing is left behind");
 }
 

@@ -65,6 +65,8 @@ struct Round {
     question: Question,
     error: Option<String>,
     next: Instant,
+    /// The wait for events failed: once it is known that indices mean the same GPUs, each is asked.
+    wants_gpus: bool,
     /// The wait for events failed, and another set is to be made.
     wants_events: bool,
     /// When the last one was made: a driver that refuses every wait is not asked in a loop.
@@ -91,7 +93,7 @@ impl Connection {
         patience: Duration,
         samples: Samples,
     ) -> Self {
-        let (question, error, wants_events) = Default::default();
+        let (question, error, wants_gpus, wants_events) = Default::default();
         let now = Instant::now();
         Self {
             events: driver.listening.watch,
@@ -103,7 +105,7 @@ impl Connection {
             driver: Arc::new(driver.facts),
             unmatched: Vec::new(),
             answers: JoinSet::new(),
-            round: Round { question, error, next: now, wants_events, events_made: now },
+            round: Round { question, error, next: now, wants_gpus, wants_events, events_made: now },
             slots: Vec::new(),
             samples,
             listing: Question::default(),

@@ -92,6 +92,11 @@ impl Agent {
         Ok(())
     }
 
+    /// Kills it at once, without waiting for its end.
+    pub(super) fn strike_dead(&self) {
+        self.process.signal(Signal::KILL);
+    }
+
     /// Kills it at once.
     pub(super) async fn kill(&mut self) {
         self.process.kill().await;

@@ -21,8 +21,11 @@ use super::{
 pub(super) struct Claimant {
     /// What its object is called.
     pub(super) name: String,
-    claim: String,
-    devices: BTreeSet<String>,
+    /// Its claim's UID.
+    pub(super) claim: String,
+    pub(super) devices: BTreeSet<String>,
+    /// What its container got when it started.
+    pub(super) grant: Grant,
 }
 
 /// How long the preparation of a claim may take: an agent that just started waits two seconds for the kubelet to
@@ -51,29 +54,63 @@ impl Run {
         self.start_waiting().await
     }
 
-    /// A pod with a claim comes while something is broken that it needs: it may have to wait.
-    pub(super) async fn try_claim(&mut self, gpus: usize) -> Result<()> {
+    /// A pod with a claim comes while something is broken that it needs: it may have to wait. Its UID, if its
+    /// container started.
+    pub(super) async fn try_claim(&mut self, gpus: usize) -> Result<Option<String>> {
+        if self.rig.cluster.is_none() {
+            return Ok(None);
+        }
+        let Ok(uid) = self.try_schedule(gpus).await? else { return Ok(None) };
+        self.try_start(&uid).await?;
+        Ok(self.claims.contains_key(&uid).then_some(uid))
+    }
+
+    /// All GPUs are claimed at once, now that every one is to be had.
+    pub(super) async fn claim_all(&mut self) -> Result<()> {
         if self.rig.cluster.is_none() {
             return Ok(());
         }
-        let Some(uid) = self.schedule(gpus).await? else { return Ok(()) };
-        self.try_start(&uid).await
+        // By what is published they are free, however short ago it was that a container had them.
+        self.let_go.clear();
+        self.claim(self.rig.gpus()?.len()).await?;
+        while let Some(uid) = self.claims.keys().next().cloned() {
+            self.end_claimant(&uid).await?;
+        }
+        self.no_claim_is_left().await
     }
 
-    /// Finds devices for a pod and has it admitted; its container is still to start. `None` if there are too few.
+    /// Finds devices for a pod and has it admitted; its container is still to start. Nothing is wrong with what is
+    /// published: `None` only if there are too few.
     pub(super) async fn schedule(&mut self, gpus: usize) -> Result<Option<String>> {
+        let free = self.claimable()?;
+        match self.try_schedule(gpus).await? {
+            Ok(uid) => Ok(Some(uid)),
+            Err(why) => {
+                invariant::rightly_refused("a claim", (gpus, free), &why)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// The same where slices may be gone; why there are none, if there are too few.
+    async fn try_schedule(&mut self, gpus: usize) -> Result<Result<String, String>> {
         self.begun += 1;
         let name = format!("c{}", self.begun);
-        let Some(scheduled) = self.cluster()?.schedule(&name, gpus)? else {
-            self.tally.refused += 1;
-            return Ok(None);
+        let scheduled = match self.cluster()?.schedule(&name, gpus)? {
+            Ok(scheduled) => scheduled,
+            Err(why) => {
+                self.tally.refused += 1;
+                return Ok(Err(why));
+            }
         };
         let (claim, devices) = allotted(&scheduled)?;
         let pod = node::pod(&scheduled);
         let uid = pod.uid.clone();
         Box::pin(self.rig.kubelet.admit(pod)).await?;
-        self.waiting.insert(uid.clone(), Claimant { name, claim, devices });
-        Ok(Some(uid))
+        self.rig.are_claimed(&devices);
+        let claimant = Claimant { name, claim, devices, grant: Grant::default() };
+        self.waiting.insert(uid.clone(), claimant);
+        Ok(Ok(uid))
     }
 
     /// Starts what waits, as often as it takes; gives up what others have the devices of.
@@ -82,7 +119,7 @@ impl Run {
         while let Some(uid) = self.waiting.keys().next().cloned() {
             self.try_start(&uid).await?;
             let Some(claimant) = self.waiting.get(&uid) else { continue };
-            if self.is_taken(claimant)? {
+            if self.is_taken(claimant) {
                 self.tally.refused += 1;
                 self.end_claimant(&uid).await?;
                 continue;
@@ -111,7 +148,7 @@ impl Run {
 
     /// Every GPU may be claimed again.
     pub(super) async fn no_gpu_is_withheld(&self) -> Result<()> {
-        self.until_gone(|_, cluster| cluster.withholds_none()).await
+        self.until_gone(|_, cluster| cluster.published().withholds_none()).await
     }
 
     async fn until_gone(&self, left: impl Fn(&Self, &Cluster) -> Result<(), String>) -> Result<()> {
@@ -155,29 +192,43 @@ impl Run {
                 return Ok(());
             }
         };
-        let claimant = self.waiting.remove(uid).context("the pod does not wait")?;
+        let waiting = self.waiting.remove(uid).context("the pod does not wait")?;
+        let claimant = Claimant { grant, ..waiting };
         self.tally.claims += 1;
         self.tally.gpus_given += claimant.devices.len();
-        self.has_nodes(uid, (&claimant.devices, &grant))?;
+        self.has_nodes(uid, (&claimant.devices, &claimant.grant))?;
         self.claims.insert(uid.to_owned(), claimant);
         Ok(())
     }
 
     /// Whether a device of it is broken, in the hands of another, or was so a moment ago: what a container got and
     /// lost before the scheduler knew is free for nobody yet.
-    fn is_taken(&self, claimant: &Claimant) -> Result<bool> {
+    fn is_taken(&self, claimant: &Claimant) -> bool {
         let hands = by_kubelet(&self.rig.kubelet.node());
         let own = Hand::Claim(claimant.claim.clone());
         let is_others = |device: &String| {
             hands.get(device).is_some_and(|hands| hands.iter().any(|hand| *hand != own))
         };
         let broken: BTreeSet<_> =
-            self.rig.broken()?.iter().map(|uuid| published_name(uuid)).collect();
-        let was_others = |device: &String| {
-            self.let_go.get(device).is_some_and(|let_go| let_go.elapsed() < WAIT_LIMIT)
-        };
+            self.rig.broken().iter().map(|uuid| published_name(uuid)).collect();
         let mut devices = claimant.devices.iter();
-        Ok(devices.any(|it| is_others(it) || broken.contains(it) || was_others(it)))
+        devices.any(|it| is_others(it) || broken.contains(it) || self.is_let_go(it))
+    }
+
+    /// Whether a container had it a moment ago.
+    fn is_let_go(&self, device: &str) -> bool {
+        self.let_go.get(device).is_some_and(|let_go| let_go.elapsed() < WAIT_LIMIT)
+    }
+
+    /// How many GPUs a scheduler must find free, by what is the case.
+    fn claimable(&self) -> Result<usize> {
+        let (hands, allotted) = (by_kubelet(&self.rig.kubelet.node()), self.allotted());
+        let usable = self.rig.gpus()?.into_iter().filter(|found| !found.is_broken);
+        let names = usable.map(|found| published_name(&found.gpu.uuid));
+        let is_free = |name: &String| {
+            !hands.contains_key(name) && !allotted.contains(name) && !self.is_let_go(name)
+        };
+        Ok(names.filter(is_free).count())
     }
 
     fn cluster(&self) -> Result<&Cluster> {

@@ -109,6 +109,25 @@ pub(super) fn agree(node: &NodeStatus, record: &Record) -> Result<(), String> {
     Err(format!("by the kubelet claims have {kubelet:?}, and by the driver {:?}", record.0))
 }
 
+/// Each claim has what it was allotted, by the kubelet and by the driver.
+pub(super) fn nothing_lost(
+    allotted: &BTreeMap<String, BTreeSet<String>>,
+    (node, record): (&NodeStatus, &Record),
+) -> Result<(), Broken> {
+    let kubelet: BTreeMap<_, _> =
+        claims(node).map(|claim| (claim.uid.clone(), prepared(claim))).collect();
+    for (claim, held) in allotted {
+        for (who, has) in [("kubelet", kubelet.get(claim)), ("driver", record.0.get(claim))] {
+            let now = has.cloned().unwrap_or_default();
+            if now != *held {
+                let hand = Hand::Claim(claim.clone());
+                return Err(Broken::Lost { hand, held: held.clone(), who, now });
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Claims of pods that are there.
 fn claims(node: &NodeStatus) -> impl Iterator<Item = &ClaimStatus> {
     node.claims.values().filter(|claim| claim.pods.iter().any(|uid| node.pods.contains_key(uid)))
@@ -213,6 +232,23 @@ mod tests {
         assert_eq!(in_one_hand(by_kubelet(&gone), &Record::default()), Ok(()));
         assert_eq!(agree(&gone, &Record::default()), Ok(()));
         assert!(agree(&gone, &record(&[("c", "gpu-1")])).is_err());
+    }
+
+    #[test]
+    fn a_claim_that_has_less_or_else_than_it_was_allotted_is_found_by_either_account() {
+        let set = |id: &str| BTreeSet::from([id.to_owned()]);
+        let allotted = [("c".to_owned(), set("gpu-1"))].into();
+        let node = with_claim(pods(&[("b", &[])]), ("b", "c"), &["gpu-1"]);
+        let check = |node, of: &[_]| nothing_lost(&allotted, (node, &record(of)));
+        assert_eq!(check(&node, &[("c", "gpu-1")]), Ok(()));
+        let lost = |who, now| {
+            let hand = Hand::Claim("c".to_owned());
+            Err(Broken::Lost { hand, held: set("gpu-1"), who, now })
+        };
+        assert_eq!(check(&node, &[]), lost("driver", BTreeSet::new()));
+        assert_eq!(check(&node, &[("c", "gpu-2")]), lost("driver", set("gpu-2")));
+        let other = with_claim(pods(&[("b", &[])]), ("b", "c"), &["gpu-2"]);
+        assert_eq!(check(&other, &[("c", "gpu-1")]), lost("kubelet", set("gpu-2")));
     }
 
     #[test]

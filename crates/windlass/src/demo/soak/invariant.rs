@@ -7,9 +7,12 @@ use std::{
 
 use tokio::time::Instant;
 use windlass_conformance::process::Usage;
-use windlass_kubelet_sim::{NodeStatus, PodStatus};
+use windlass_kubelet_sim::{Device, NodeStatus, PodStatus};
 
-use super::hands::{Record, by_kubelet, in_one_hand};
+use super::{
+    hands::{Hand, Record, by_kubelet, in_one_hand, published_name},
+    rig::RESOURCE,
+};
 
 /// What is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,16 +21,20 @@ pub(super) enum Broken {
     TwoHands { device: String, hands: BTreeSet<String> },
     #[error("{device} is told to be healthy {after:?} after it broke")]
     Unnoticed { device: String, after: Duration },
+    #[error("{device} is told to be unhealthy, and nothing is or was wrong with it")]
+    FalseAlarm { device: String },
     #[error("{device} is told to be healthy again, and is broken still")]
     TakenBack { device: String },
-    #[error("{pod} held {held:?}, and the kubelet says {now:?}")]
-    Lost { pod: String, held: BTreeSet<String>, now: BTreeSet<String> },
+    #[error("{hand} held {held:?}, and the {who} says {now:?}")]
+    Lost { hand: Hand, held: BTreeSet<String>, who: &'static str, now: BTreeSet<String> },
     #[error("the kubelet says that {kubelet:?} are held, and the agent says {agent:?}")]
     Miscounted { kubelet: Holders, agent: Holders },
     #[error("{pod} holds the GPUs with the nodes {right:?}, and its container has {given:?}")]
     WrongNodes { pod: String, right: BTreeSet<String>, given: BTreeSet<String> },
-    #[error("a pod with {gpus} of {free} free GPUs is refused: {why}")]
-    Refused { gpus: usize, free: usize, why: String },
+    #[error("{what} with {gpus} of {free} free GPUs is refused: {why}")]
+    Refused { what: &'static str, gpus: usize, free: usize, why: String },
+    #[error("pod {pod} got the devices of a claim that the API server denied")]
+    NotDenied { pod: String },
     #[error("{what} took {took:?}, of {limit:?} at most")]
     Late { what: &'static str, took: Duration, limit: Duration },
     #[error(
@@ -38,7 +45,7 @@ pub(super) enum Broken {
     Left { since: Duration, left: String },
     #[error("{after:?} after `{blow}` things are not as they should be: {left}")]
     NotBack { blow: &'static str, after: Duration, left: String },
-    #[error("the agent has {now} {what}, and had {start} at the start")]
+    #[error("the agent has {now} {what}, and had {start} when this process had settled")]
     Grows { what: &'static str, start: u64, now: u64 },
     #[error("the agent ended: {0}")]
     Ended(String),
@@ -47,9 +54,23 @@ pub(super) enum Broken {
 /// Devices and the pods that hold them.
 pub(super) type Holders = BTreeMap<String, String>;
 
+/// GPUs that may be told to be unhealthy though they are not broken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Doubted {
+    /// All: the agent or the driver has just started, or the kubelet has nobody to ask.
+    #[default]
+    All,
+    /// Those that a fault was about, by UUID, until all is as it should be again.
+    These(BTreeSet<String>),
+}
+
 /// What is the case on the machine, whoever says otherwise.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Truth {
+    pub(super) doubted: Doubted,
+    /// What claims have, or had a moment ago, by the names they know it by: no pod gets it through the device
+    /// plugin, of which it is told to be unhealthy.
+    pub(super) claimed: BTreeSet<String>,
     /// Since when which GPUs cannot be used.
     pub(super) broken: BTreeMap<String, Instant>,
     /// Since when the agent runs, if it does.
@@ -74,6 +95,10 @@ const DESCRIPTORS: u64 = 48;
 /// driver that hangs.
 const MEMORY_KIB: u64 = 48 * 1024;
 
+/// How many threads more than at the start are no leak: each call that hangs in the driver has one, and so has work
+/// that blocks, for some seconds.
+const THREADS: u64 = 32;
+
 // === impl Witness ===
 
 impl Witness {
@@ -86,9 +111,12 @@ impl Witness {
     ) -> Result<(), Broken> {
         in_one_hand(by_kubelet(node), &Record::default())?;
         self.told.retain(|id| truth.broken.contains_key(id));
-        let listed = node.resources.values().flat_map(|resource| &resource.devices);
+        let listed = node.resources.get(RESOURCE).into_iter().flat_map(|it| &it.devices);
         for (id, device) in listed {
-            let Some(since) = truth.broken.get(id) else { continue };
+            let Some(since) = truth.broken.get(id) else {
+                truth.no_false_alarm(device)?;
+                continue;
+            };
             if !device.is_healthy() {
                 self.told.insert(id.clone());
             } else if self.told.contains(id) {
@@ -100,6 +128,21 @@ impl Witness {
             }
         }
         Ok(())
+    }
+}
+
+// === impl Truth ===
+
+impl Truth {
+    /// What is not broken is healthy, unless there is a reason to doubt it.
+    fn no_false_alarm(&self, device: &Device) -> Result<(), Broken> {
+        let Doubted::These(doubted) = &self.doubted else { return Ok(()) };
+        let is_known =
+            doubted.contains(&device.id) || self.claimed.contains(&published_name(&device.id));
+        if device.is_healthy() || is_known {
+            return Ok(());
+        }
+        Err(Broken::FalseAlarm { device: device.id.clone() })
     }
 }
 
@@ -125,24 +168,40 @@ pub(super) fn nothing_lost(
     for (uid, held_then) in given {
         let now = node.pods.get(uid).map(held).unwrap_or_default();
         if now != *held_then {
-            return Err(Broken::Lost { pod: uid.clone(), held: held_then.clone(), now });
+            let (hand, held) = (Hand::Pod(uid.clone()), held_then.clone());
+            return Err(Broken::Lost { hand, held, who: "kubelet", now });
         }
     }
     Ok(())
 }
 
-/// Memory and descriptors are about what they were at the start.
+/// Memory, descriptors and threads are about what they were.
 pub(super) fn bounded(start: Usage, now: Usage) -> Result<(), Broken> {
     let descriptors = (start.descriptors as u64, now.descriptors as u64);
     let kib = (start.resident_kib, now.resident_kib);
-    for (what, (start, now), more) in
-        [("descriptors", descriptors, DESCRIPTORS), ("KiB in memory", kib, MEMORY_KIB)]
-    {
+    let threads = (start.threads, now.threads);
+    for (what, (start, now), more) in [
+        ("descriptors", descriptors, DESCRIPTORS),
+        ("KiB in memory", kib, MEMORY_KIB),
+        ("threads", threads, THREADS),
+    ] {
         if now > start + more {
             return Err(Broken::Grows { what, start, now });
         }
     }
     Ok(())
+}
+
+/// What asks for no more than is free is not refused.
+pub(super) fn rightly_refused(
+    what: &'static str,
+    (gpus, free): (usize, usize),
+    why: &str,
+) -> Result<(), Broken> {
+    if gpus > free {
+        return Ok(());
+    }
+    Err(Broken::Refused { what, gpus, free, why: why.to_owned() })
 }
 
 /// The agent does its part of something in time.
@@ -156,11 +215,9 @@ fn within(took: Duration, limit: Duration) -> Result<(), ()> {
 
 #[cfg(test)]
 mod tests {
-    use windlass_kubelet_sim::{ContainerStatus, Device, PodPhase, ResourceStatus};
+    use windlass_kubelet_sim::{ContainerStatus, PodPhase, ResourceStatus};
 
     use super::*;
-
-    const RESOURCE: &str = "nvidia.com/gpu";
 
     /// A node whose pods hold these devices.
     fn pods(of: &[(&str, &[&str])]) -> NodeStatus {
@@ -212,8 +269,11 @@ mod tests {
     #[test]
     fn a_broken_device_that_is_told_to_be_healthy_is_found_once_there_was_time_to_notice() {
         let broke = Instant::now();
-        let truth =
-            |agent| Truth { broken: [("0".to_owned(), broke)].into(), agent_runs_since: agent };
+        let truth = |agent| Truth {
+            broken: [("0".to_owned(), broke)].into(),
+            agent_runs_since: agent,
+            ..Truth::default()
+        };
         let (node, late) = (told("0", "Healthy"), NOTICED_WITHIN + Duration::from_millis(1));
         let see = |now, agent| Witness::default().see(now, &truth(agent), &node);
         assert_eq!(see(broke + NOTICED_WITHIN, Some(broke)), Ok(()), "there is time");
@@ -226,14 +286,36 @@ mod tests {
     #[test]
     fn what_was_told_to_be_broken_is_not_healthy_before_it_is_mended() {
         let now = Instant::now();
-        let mut truth =
-            Truth { broken: [("0".to_owned(), now)].into(), agent_runs_since: Some(now) };
+        let mut truth = Truth {
+            broken: [("0".to_owned(), now)].into(),
+            agent_runs_since: Some(now),
+            ..Truth::default()
+        };
         let mut witness = Witness::default();
         assert_eq!(witness.see(now, &truth, &told("0", "Unhealthy")), Ok(()));
         let lie = Broken::TakenBack { device: "0".to_owned() };
         assert_eq!(witness.see(now, &truth, &told("0", "Healthy")), Err(lie));
         truth.broken.clear();
         assert_eq!(witness.see(now, &truth, &told("0", "Healthy")), Ok(()));
+    }
+
+    #[test]
+    fn what_is_told_to_be_unhealthy_without_a_reason_is_found() {
+        let see = |truth: &Truth, health| {
+            Witness::default().see(Instant::now(), truth, &told("GPU-0", health))
+        };
+        let alarm = Err(Broken::FalseAlarm { device: "GPU-0".to_owned() });
+        let none = Truth { doubted: Doubted::These(BTreeSet::new()), ..Truth::default() };
+        assert_eq!((see(&none, "Healthy"), see(&none, "Unhealthy")), (Ok(()), alarm));
+        let doubted = Doubted::These(set(&["GPU-0"]));
+        for reason in [
+            Truth { doubted, ..none.clone() },
+            Truth { doubted: Doubted::All, ..none.clone() },
+            Truth { claimed: set(&["gpu-0"]), ..none.clone() },
+            Truth { broken: [("GPU-0".to_owned(), Instant::now())].into(), ..none },
+        ] {
+            assert_eq!(see(&reason, "Unhealthy"), Ok(()), "{reason:?}");
+        }
     }
 
     #[test]
@@ -245,7 +327,8 @@ mod tests {
             (pods(&[("a", &["0", "2"])]), set(&["0", "2"])),
             (pods(&[]), set(&[])),
         ] {
-            let lost = Broken::Lost { pod: "a".to_owned(), held: set(&["0", "1"]), now };
+            let (hand, held) = (Hand::Pod("a".to_owned()), set(&["0", "1"]));
+            let lost = Broken::Lost { hand, held, who: "kubelet", now };
             assert_eq!(nothing_lost(&given, &node), Err(lost));
         }
     }
@@ -259,6 +342,15 @@ mod tests {
         assert!(matches!(descriptors, Err(Broken::Grows { what: "descriptors", .. })));
         let memory = bounded(start, Usage { resident_kib: 200_000, ..start });
         assert!(matches!(memory, Err(Broken::Grows { what: "KiB in memory", .. })));
+        let threads = bounded(start, Usage { threads: 100, ..start });
+        assert!(matches!(threads, Err(Broken::Grows { what: "threads", .. })));
+    }
+
+    #[test]
+    fn who_asks_for_no_more_than_is_free_is_not_refused() {
+        assert_eq!(rightly_refused("a pod", (3, 2), "too few"), Ok(()));
+        let wrongly = rightly_refused("a claim", (2, 2), "too few");
+        assert!(matches!(wrongly, Err(Broken::Refused { gpus: 2, free: 2, .. })));
     }
 
     #[test]

@@ -7,8 +7,6 @@ use tokio::time::{Instant, sleep};
 use windlass_kubelet_sim::{Admission, Container, Grant, Pod, Rejection};
 
 use super::{
-    super::runtime,
-    agent::cdi_dir,
     hands::published_name,
     invariant::{self, Broken, Holders},
     rig::{GLANCE, RESOURCE},
@@ -27,6 +25,15 @@ pub(super) const ADMISSION: &str = "the admission of a pod";
 
 pub(super) const CONTAINER: &str = "main";
 
+/// What a pod was given when it came.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Given {
+    /// By the kubelet.
+    pub(super) held: BTreeSet<String>,
+    /// The agent's answer.
+    pub(super) grant: Grant,
+}
+
 // === impl Run ===
 
 impl Run {
@@ -40,11 +47,8 @@ impl Run {
     pub(super) async fn admit(&mut self, gpus: usize) -> Result<()> {
         let free = self.free();
         let (uid, outcome) = self.ask(gpus).await?;
-        if let Err(rejection) = &outcome
-            && gpus <= free
-        {
-            let why = rejection.message.clone();
-            return Err(Broken::Refused { gpus, free, why }.into());
+        if let Err(rejection) = &outcome {
+            invariant::rightly_refused("a pod", (gpus, free), &rejection.message)?;
         }
         self.came(&uid, outcome).await
     }
@@ -81,15 +85,19 @@ impl Run {
         let held = node.pods.get(uid).map(invariant::held).unwrap_or_default();
         self.tally.admitted += 1;
         self.tally.gpus_given += held.len();
-        self.given.insert(uid.to_owned(), held);
-        self.starts(uid, &admission).await
+        let allotment = admission.allotment(CONTAINER, RESOURCE).context("nothing is allotted")?;
+        let given = Given { held, grant: allotment.grant.clone() };
+        self.given.insert(uid.to_owned(), given.clone());
+        self.starts(uid, &given).await
     }
 
     pub(super) async fn delete(&mut self, which: usize) -> Result<()> {
         let all = self.given.len() + self.claims.len();
         let uid = self.given.keys().chain(self.claims.keys()).nth(which % all.max(1)).cloned();
         let Some(uid) = uid else { return Ok(()) };
-        let Some(held) = self.given.remove(&uid) else { return self.end_claimant(&uid).await };
+        let Some(Given { held, .. }) = self.given.remove(&uid) else {
+            return self.end_claimant(&uid).await;
+        };
         self.rig.kubelet.delete(&uid).await;
         let now = Instant::now();
         self.let_go.extend(held.iter().map(|id| (published_name(id), now)));
@@ -116,40 +124,14 @@ impl Run {
     }
 
     /// The container has the device nodes of its pod's GPUs, and of no other.
-    async fn starts(&self, uid: &str, admission: &Admission) -> Result<()> {
+    async fn starts(&mut self, uid: &str, given: &Given) -> Result<()> {
         self.rig.kubelet.start_container(uid, CONTAINER).await?;
-        let allotment = admission.allotment(CONTAINER, RESOURCE).context("nothing is allotted")?;
-        let held = allotment.ids().iter().map(|id| published_name(id)).collect();
-        self.has_nodes(uid, (&held, &allotment.grant))
-    }
-
-    /// What a container is given is the nodes of these GPUs, by the names that claims have for them.
-    pub(super) fn has_nodes(
-        &self,
-        uid: &str,
-        (held, grant): (&BTreeSet<String>, &Grant),
-    ) -> Result<()> {
-        let gpus = self.rig.gpus()?.into_iter();
-        let gpus = gpus.filter(|found| held.contains(&published_name(&found.gpu.uuid)));
-        let right = gpus.map(|found| format!("/dev/nvidia{}", found.gpu.minor)).collect();
-        let given = self.nodes(grant)?;
-        if given == right {
-            return Ok(());
-        }
-        Err(Broken::WrongNodes { pod: uid.to_owned(), right, given }.into())
-    }
-
-    fn nodes(&self, grant: &Grant) -> Result<BTreeSet<String>> {
-        let edits = runtime::resolve(&cdi_dir(self.rig.dir()), &grant.cdi_devices)?;
-        let is_gpu = |path: &String| {
-            let number = path.strip_prefix("/dev/nvidia");
-            number.is_some_and(|number| number.parse::<u32>().is_ok())
-        };
-        Ok(edits.device_nodes.into_iter().filter(is_gpu).collect())
+        let held = given.held.iter().map(|id| published_name(id)).collect();
+        self.has_nodes(uid, (&held, &given.grant))
     }
 
     /// GPUs that no pod and no claim has, by what the kubelet and the scheduler were told.
-    fn free(&self) -> usize {
+    pub(super) fn free(&self) -> usize {
         let node = self.rig.kubelet.node();
         let (held, allotted) = (invariant::holders(&node), self.allotted());
         let is_free =

@@ -22,10 +22,11 @@ use windlass_machine::{Machine, Profile, simulated_driver, state::Gpu};
 use super::{
     super::runtime,
     agent::{Agent, cdi_dir, state_dir},
-    cluster::{self, Cluster},
+    cluster::Cluster,
     hands::{self, Record, published_name},
-    invariant::{Broken, Truth, Witness},
+    invariant::{self, Broken, Doubted, Truth, Witness},
     schedule::Ways,
+    slices::Ground,
 };
 
 /// Everything that plays a part, and what is known of the machine.
@@ -143,6 +144,25 @@ impl Rig {
         });
     }
 
+    /// From now on these GPUs may be told to be unhealthy.
+    pub(super) fn doubts(&self, doubted: Doubted) {
+        self.truth.send_modify(|truth| truth.doubted = doubted);
+    }
+
+    /// From now on so may this one.
+    pub(super) fn doubt(&self, uuid: &str) {
+        self.truth.send_modify(|truth| {
+            if let Doubted::These(doubted) = &mut truth.doubted {
+                doubted.insert(uuid.to_owned());
+            }
+        });
+    }
+
+    /// A claim is meant to have these, until it has let go of them and all is settled.
+    pub(super) fn are_claimed(&self, devices: &BTreeSet<String>) {
+        self.truth.send_modify(|truth| truth.claimed.extend(devices.iter().cloned()));
+    }
+
     /// Whole GPUs that are there, in the driver's order.
     pub(super) fn gpus(&self) -> Result<Vec<Found>> {
         let truth = self.truth.borrow();
@@ -165,7 +185,11 @@ impl Rig {
                 self.kubelet.reconcile_claims().await;
             }
             let seen = node.borrow_and_update().clone();
-            let Err(left) = self.is_settled(&seen, &usable) else { return Ok(()) };
+            let Err(left) = self.is_settled(&seen, &usable) else {
+                let taken = self.record()?.devices();
+                self.truth.send_modify(|truth| truth.claimed.retain(|it| taken.contains(it)));
+                return Ok(());
+            };
             if begun.elapsed() >= limit {
                 return Err(left);
             }
@@ -182,10 +206,11 @@ impl Rig {
         self.others_are_as_ever(node)?;
         self.documents_name(usable, node)?;
         let Some(cluster) = &self.cluster else { return Ok(()) };
-        let broken = self.broken().map_err(|error| format!("{error:#}"))?;
+        let broken = self.broken();
         cluster.is_reached(node)?;
         hands::agree(node, &record)?;
-        cluster::fits(&cluster.published(), (usable, &broken))
+        let held = invariant::holders(node).into_keys().collect();
+        cluster.published().fits(Ground { usable, broken: &broken, held: &held })
     }
 
     /// Nothing is lacking of what there was at the start, and nothing is listed that was not there.
@@ -223,7 +248,7 @@ impl Rig {
         if cluster.slices().is_empty() {
             return Ok(Err("no slice is published".to_owned()));
         }
-        Ok(cluster::none_is_broken(&cluster.published(), &self.broken()?))
+        Ok(cluster.published().none_is_broken(&self.broken()))
     }
 
     /// Waits until whole GPUs are registered since a moment.
@@ -238,10 +263,9 @@ impl Rig {
         Ok(usable.map(|found| found.gpu.uuid).collect())
     }
 
-    /// GPUs that cannot be used now.
-    pub(super) fn broken(&self) -> Result<BTreeSet<String>> {
-        let broken = self.gpus()?.into_iter().filter(|found| found.is_broken);
-        Ok(broken.map(|found| found.gpu.uuid).collect())
+    /// GPUs that cannot be used now, also one that is not there: who was not told of it yet goes on publishing it.
+    pub(super) fn broken(&self) -> BTreeSet<String> {
+        self.truth.borrow().broken.keys().cloned().collect()
     }
 
     /// Each container could be started, or started again.

@@ -5,14 +5,16 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 use tokio::time::Instant;
-use windlass_conformance::process::Usage;
 use windlass_machine::Fault;
 
 use super::{
     claims::{Claimant, WAIT_LIMIT},
-    invariant::{self, Broken},
+    hands,
+    invariant::{self, Broken, Doubted},
+    life::Life,
+    pods::Given,
     rig::Rig,
     schedule::{Schedule, Step},
     strike::RECOVERY_LIMIT,
@@ -27,7 +29,7 @@ pub(super) struct Run {
     pub(super) rig: Rig,
     pub(super) tally: Tally,
     /// What pods were given when they came, by UID.
-    pub(super) given: BTreeMap<String, BTreeSet<String>>,
+    pub(super) given: BTreeMap<String, Given>,
     /// Pods whose claims are prepared, by UID.
     pub(super) claims: BTreeMap<String, Claimant>,
     /// Pods whose containers wait for their claims, by UID.
@@ -39,7 +41,7 @@ pub(super) struct Run {
     /// How many pods have come so far, refused ones too.
     pub(super) begun: usize,
     pub(super) last_steps: VecDeque<String>,
-    start: Usage,
+    pub(super) life: Life,
 }
 
 /// How long the agent may take until it offers everything for the first time.
@@ -65,7 +67,7 @@ impl Run {
             let_go: BTreeMap::new(),
             begun: 0,
             last_steps: VecDeque::new(),
-            start: Usage::default(),
+            life: Life::default(),
         }
     }
 
@@ -90,6 +92,12 @@ impl Run {
             if begun.elapsed() >= lasts {
                 break;
             }
+            if begun.elapsed() >= lasts * 3 / 4
+                && matches!(&step, Step::Strike(blow) if blow.ends_the_agent())
+            {
+                // So that a longer soak has longer lives too.
+                continue;
+            }
             self.step(&step).await?;
             if told.elapsed() >= PROGRESS {
                 told = Instant::now();
@@ -104,9 +112,11 @@ impl Run {
         let blow = "the start";
         settled.map_err(|left| Broken::NotBack { blow, after: START_LIMIT, left })?;
         self.rig.remember_others(START_LIMIT).await?;
-        self.start = self.rig.agent.usage();
-        self.tally.at_start = self.start.into();
-        self.tally.measure(self.start);
+        self.rig.doubts(Doubted::These(BTreeSet::new()));
+        let start = self.rig.agent.usage();
+        self.life.begins(Instant::now(), start);
+        self.tally.at_start = start.into();
+        self.tally.measure(start);
         Ok(())
     }
 
@@ -130,21 +140,35 @@ impl Run {
             return Err(Broken::Ended(how).into());
         }
         outcome?;
-        self.check()
+        self.check().await
     }
 
-    fn check(&mut self) -> Result<()> {
+    async fn check(&mut self) -> Result<()> {
         if let Some(how) = self.rig.agent.ended() {
             return Err(Broken::Ended(how).into());
         }
         self.rig.in_one_hand()?;
-        invariant::nothing_lost(&self.given, &self.rig.kubelet.node())?;
+        self.nothing_is_lost()?;
+        self.nodes_are_right().await?;
         if let Some(cluster) = &self.rig.cluster {
             cluster.objects().clear_log();
         }
         let usage = self.rig.agent.usage();
         self.tally.measure(usage);
-        Ok(invariant::bounded(self.start, usage)?)
+        self.life.look(Instant::now(), usage)?;
+        self.tally.longest_life_s = self.life.longest().as_secs();
+        Ok(())
+    }
+
+    /// Pods have what they were given when they came, whichever way.
+    fn nothing_is_lost(&self) -> Result<()> {
+        let node = self.rig.kubelet.node();
+        let given = self.given.iter().map(|(uid, given)| (uid.clone(), given.held.clone()));
+        invariant::nothing_lost(&given.collect(), &node)?;
+        let record = self.rig.record().map_err(Error::msg)?;
+        let claims = self.claims.values();
+        let claims = claims.map(|it| (it.claim.clone(), it.devices.clone())).collect();
+        Ok(hands::nothing_lost(&claims, (&node, &record))?)
     }
 
     /// All pods go and all GPUs are mended: everything is as at the start.
@@ -153,6 +177,7 @@ impl Run {
             self.delete(0).await?;
         }
         for found in self.rig.gpus()?.into_iter().filter(|found| found.is_broken) {
+            self.rig.doubt(&found.gpu.uuid);
             self.rig.is_mended(&found.gpu.uuid);
             self.rig.machine.inject(&Fault::Recover { gpu: found.index })?;
         }
@@ -163,7 +188,8 @@ impl Run {
         // Which takes time that a short soak does not have.
         if lasts >= WAIT_LIMIT {
             self.no_gpu_is_withheld().await?;
+            self.claim_all().await?;
         }
-        self.check()
+        self.check().await
     }
 }

@@ -3,11 +3,12 @@
 //! A step says `which` pod or GPU by a number that is taken modulo how many there are when it is carried
 //! out: so the list depends on nothing but the seed.
 
-use std::{fmt, time::Duration};
+use std::{collections::BTreeSet, fmt, time::Duration};
 
 use serde::Serialize;
+use windlass_machine::state::EventLog;
 
-use super::{chance::Chance, server::Mischief};
+use super::{chance::Chance, invariant::Doubted, server::Mischief};
 
 /// Through which of the kubelet's ways pods get GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -40,13 +41,14 @@ pub(super) enum Step {
 pub(super) enum Blow {
     /// SIGKILL, and a new process.
     AgentKilled,
-    /// SIGKILL so long after the first write to its folders while a pod is admitted, and a new process.
-    AgentKilledAtWrite { gpus: usize, after: Duration },
+    /// SIGKILL so long after the kubelet began to admit a pod, and a new process.
+    AgentKilledAtAdmission { gpus: usize, after: Duration },
     /// The same while a claim is prepared.
     AgentKilledAtPrepare { gpus: usize, after: Duration },
     /// SIGSTOP for a while, in which a pod comes.
     AgentFrozen { gpus: usize, lasts: Duration },
-    /// So many notices from the kubelet's folder while it is frozen that the kernel drops some.
+    /// While it is frozen, so many notices from the kubelet's folder that the kernel drops the last one: that there is
+    /// another folder. Then `kubelet.sock` is bound anew there.
     NoticesLost,
     /// So many restarts of the kubelet in a row.
     KubeletRestarts { times: usize },
@@ -76,8 +78,8 @@ pub(super) enum Blow {
     GpuReset { which: usize },
     /// A GPU answers late, and late again.
     GpuSlow { which: usize, by: Duration },
-    /// The driver tells of so many errors of a GPU at once.
-    XidStorm { which: usize, events: usize },
+    /// The driver tells of errors of a GPU, so many at once, so often within a second.
+    XidStorm { which: usize, bursts: u32, events: usize },
     /// A GPU vanishes, so that others have other indices, and comes back with another minor number.
     GpuRenumbered { which: usize },
     /// A network adapter is pulled out and put in so many times, under the agent's looks at sysfs.
@@ -120,11 +122,24 @@ pub(super) struct Schedule {
 /// Pods ask for at most so many GPUs.
 const MOST_GPUS: usize = 3;
 
-/// How many events the driver tells in a storm.
-const STORM: usize = 10_000;
+/// How many events the driver tells in a burst.
+const STORM: usize = 1_000;
+
+/// The machine keeps them all for who reads them late.
+const _: () = assert!(STORM < EventLog::KEPT);
+
+/// How many bursts are a storm, which lasts a second.
+const BURSTS: u32 = 10;
 
 /// How often an adapter comes and goes at most.
 const MOST_FLAPS: usize = 40;
+
+/// About what an admission takes, mostly the agent's answers to two calls: a kill within that comes before, between
+/// and after them.
+const ADMISSION_TAKES: Duration = Duration::from_millis(4);
+
+/// The same of the preparation of a claim, which asks the API server and writes two files.
+const PREPARATION_TAKES: Duration = Duration::from_millis(12);
 
 /// Each blow has so many chances of these; one that takes ten seconds to recover from has one.
 const BLOWS: usize = 45;
@@ -166,7 +181,10 @@ impl Schedule {
         };
         match self.chance.below(blows) {
             0..3 => Blow::AgentKilled,
-            3..8 => Blow::AgentKilledAtWrite { gpus: self.gpus(), after: self.a_moment() },
+            3..8 => {
+                let after = self.moment_within(ADMISSION_TAKES);
+                Blow::AgentKilledAtAdmission { gpus: self.gpus(), after }
+            }
             8..10 => Blow::AgentFrozen { gpus: self.gpus(), lasts: self.up_to_ms(2_000) },
             10 => Blow::NoticesLost,
             11..13 => Blow::KubeletRestarts { times: 1 },
@@ -185,11 +203,14 @@ impl Schedule {
             }
             34..38 => Blow::GpuReset { which },
             38 => Blow::GpuSlow { which, by: self.up_to_ms(300) },
-            39 => Blow::XidStorm { which, events: STORM },
+            39 => Blow::XidStorm { which, bursts: BURSTS, events: STORM },
             40 => Blow::GpuRenumbered { which },
             41..43 => Blow::DriverCrashes { which },
             43..45 => Blow::NicFlaps { which, times: 1 + self.chance.below(MOST_FLAPS) },
-            45..49 => Blow::AgentKilledAtPrepare { gpus: self.gpus(), after: self.a_moment() },
+            45..49 => {
+                let after = self.moment_within(PREPARATION_TAKES);
+                Blow::AgentKilledAtPrepare { gpus: self.gpus(), after }
+            }
             _ => Blow::Server {
                 what: Mischief::ALL[self.chance.below(Mischief::ALL.len())],
                 gpus: self.gpus(),
@@ -197,9 +218,9 @@ impl Schedule {
         }
     }
 
-    /// Where in a few writes it strikes.
-    fn a_moment(&mut self) -> Duration {
-        Duration::from_micros(self.chance.below(5_000) as u64)
+    fn moment_within(&mut self, most: Duration) -> Duration {
+        let micros = usize::try_from(most.as_micros()).unwrap_or(usize::MAX);
+        Duration::from_micros(self.chance.below(micros) as u64)
     }
 
     fn pod(&mut self) -> Step {
@@ -238,7 +259,7 @@ impl Blow {
         matches!(
             self,
             Self::AgentKilled
-                | Self::AgentKilledAtWrite { .. }
+                | Self::AgentKilledAtAdmission { .. }
                 | Self::AgentKilledAtPrepare { .. }
                 | Self::DriverCrashes { .. }
                 | Self::NoticesLost
@@ -251,12 +272,33 @@ impl Blow {
         )
     }
 
+    /// Whether it ends the agent's process.
+    pub(super) fn ends_the_agent(&self) -> bool {
+        matches!(
+            self,
+            Self::AgentKilled
+                | Self::AgentKilledAtAdmission { .. }
+                | Self::AgentKilledAtPrepare { .. }
+                | Self::DriverCrashes { .. }
+        )
+    }
+
+    /// Which GPUs may be told to be unhealthy for it, until the recovery; where it is about one, that is known when it
+    /// falls. One that vanishes moves the indices of others: a gap of docs/reliability.md.
+    pub(super) fn doubts(&self) -> Doubted {
+        match self {
+            Self::DriverReplaced | Self::GpuRenumbered { .. } => Doubted::All,
+            _ if self.takes_a_registration() => Doubted::All,
+            _ => Doubted::These(BTreeSet::new()),
+        }
+    }
+
     /// What the table calls it.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::AgentKilled => "agent killed",
-            Self::AgentKilledAtWrite { .. } => "agent killed while it writes",
-            Self::AgentKilledAtPrepare { .. } => "agent killed while it prepares",
+            Self::AgentKilledAtAdmission { .. } => "agent killed while a pod is admitted",
+            Self::AgentKilledAtPrepare { .. } => "agent killed while a claim is prepared",
             Self::AgentFrozen { .. } => "agent frozen",
             Self::NoticesLost => "notices lost",
             Self::KubeletRestarts { times: 1 } => "kubelet restarted",
@@ -288,9 +330,16 @@ impl Blow {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
+
+    #[test]
+    fn a_fault_of_one_gpu_is_no_reason_to_doubt_the_others() {
+        for how in Break::ALL {
+            let blow = Blow::GpuBroken { which: 0, how };
+            assert_eq!(blow.doubts(), Doubted::These(BTreeSet::new()), "{how:?}");
+        }
+        assert_eq!(Blow::AgentKilled.doubts(), Doubted::All);
+    }
 
     fn first(seed: u64, count: usize) -> Vec<Step> {
         Schedule::new(seed, Ways::Both).take(count).collect()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use k8s_openapi::api::resource::v1::ResourceSlice;
+use k8s_openapi::api::{core::v1::Node, resource::v1::ResourceSlice};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 use windlass_cluster_sim::api::{ApiServer, Effect, Fault, Gate, Objects, Refusal};
@@ -32,7 +32,7 @@ pub(super) enum Mischief {
     ForbidsSlices,
     /// It says that there are no claims.
     HidesClaims,
-    /// It says that there are no slices.
+    /// It says that there are no slices, and another takes its place, of which nothing can be watched since then.
     HidesSlices,
     /// It ends watches, and has forgotten what was before (410).
     ForgetsHistory,
@@ -137,7 +137,10 @@ impl Run {
         }
         self.begins_to(what).await?;
         self.admit(gpus).await?;
-        self.try_claim(gpus).await?;
+        let started = self.try_claim(gpus).await?;
+        if let (Mischief::HidesClaims, Some(pod)) = (what, started) {
+            return Err(Broken::NotDenied { pod }.into());
+        }
         sleep(LASTS).await;
         if what == Mischief::DropsTaints {
             self.no_broken_one_is_published().await?;
@@ -145,6 +148,10 @@ impl Run {
         self.server()?.heal();
         match what {
             Mischief::Away => self.server()?.come_back(),
+            // Who was told that there are none does not hear of what was there before by a watch alone.
+            Mischief::HidesSlices => {
+                forget_history(&self.server()?.objects());
+            }
             Mischief::DropsTaints => restart(self.server()?, &Gate::OFF_IN_1_36).await,
             _ => {}
         }
@@ -166,8 +173,7 @@ impl Run {
             Mischief::SliceChanged => self.change_slice()?,
             // A list makes watches necessary again, and both are refused or wrong for a while.
             Mischief::ForgetsHistory | Mischief::HidesSlices | Mischief::Slow => {
-                objects.compact();
-                objects.cut_watches();
+                forget_history(&objects);
             }
             _ => {}
         }
@@ -215,6 +221,16 @@ async fn restart(server: &mut ApiServer, off: &[Gate]) {
     server.set_gates_off(off.iter().copied());
     sleep(DOWN).await;
     server.come_back();
+}
+
+/// Ends watches, and no version that anybody has seen is one to begin a watch from.
+fn forget_history(objects: &Objects) {
+    // Something is newer than the newest that was seen.
+    for node in objects.list::<Node>() {
+        objects.put(&node);
+    }
+    objects.compact();
+    objects.cut_watches();
 }
 
 fn delete_slices(objects: &Objects) -> Result<()> {

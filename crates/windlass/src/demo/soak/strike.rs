@@ -1,27 +1,28 @@
 //! Carries out what a schedule says: each blow falls, ends, and everything must be as it should be again.
 
+mod gpus;
+mod kills;
+mod notices;
+
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io,
-    path::Path,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
-use tokio::{
-    task::yield_now,
-    time::{Instant, sleep},
-};
-use windlass_kubelet_sim::{Kubelet, Misbehaviour, NodeStatus, Registration, RegistrationFault};
-use windlass_machine::{Fault, Happening, state::Gpu};
+use tokio::time::{Instant, sleep};
+use windlass_kubelet_sim::{Misbehaviour, Registration, RegistrationFault};
+use windlass_machine::{Fault, Happening};
 
 use super::{
     agent::{cdi_dir, state_dir},
-    invariant::Broken,
-    pods::{ADMISSION, ANSWER_LIMIT, CONTAINER},
-    rig::{Found, RESOURCE},
+    invariant::{Broken, Doubted},
+    pods::{ADMISSION, ANSWER_LIMIT},
+    rig::RESOURCE,
     run::Run,
-    schedule::{Blow, Break, Hangs},
+    schedule::{Blow, Hangs},
 };
 
 /// How soon after a fault's end all must be as it should be: a `Register` that is not answered is given up
@@ -35,16 +36,6 @@ const ABSENCE: Duration = Duration::from_millis(500);
 /// How long an adapter that comes and goes is there, and is not.
 const FLAP: Duration = Duration::from_millis(10);
 
-/// More changes than inotify keeps notices of (`fs.inotify.max_queued_events` is 16,384 by default): each file
-/// makes three, and two of them are told of.
-const FILES: usize = 10_000;
-
-/// "GPU has fallen off the bus".
-const FALLEN_OFF: u64 = 79;
-
-/// `NVML_ERROR_IRQ_ISSUE`.
-const IRQ_ISSUE: u32 = 11;
-
 // === impl Run ===
 
 impl Run {
@@ -56,7 +47,18 @@ impl Run {
         let (before_it, after) = ("the steps before a fault", RECOVERY_LIMIT);
         begun.map_err(|left| Broken::NotBack { blow: before_it, after, left })?;
         let since = self.rig.kubelet.calls().now();
-        let Some(ended) = self.befall(blow).await? else { return Ok(()) };
+        self.rig.doubts(blow.doubts());
+        let ended = self.befall(blow).await?;
+        let recovered = match ended {
+            Some(ended) => self.recovers(blow, (since, ended)).await,
+            None => Ok(()),
+        };
+        self.rig.doubts(Doubted::These(BTreeSet::new()));
+        recovered
+    }
+
+    /// Waits until all is as it should be.
+    async fn recovers(&mut self, blow: &Blow, (since, ended): (u64, Instant)) -> Result<()> {
         let left = || RECOVERY_LIMIT.saturating_sub(ended.elapsed());
         let mut outcome = Ok(());
         if blow.takes_a_registration() {
@@ -69,6 +71,7 @@ impl Run {
         let after = ended.elapsed();
         outcome.map_err(|left| Broken::NotBack { blow: blow.kind(), after, left })?;
         self.tally.struck(blow.kind(), after);
+        self.life.begins(Instant::now(), self.rig.agent.usage());
         Ok(())
     }
 
@@ -76,10 +79,14 @@ impl Run {
     async fn befall(&mut self, blow: &Blow) -> Result<Option<Instant>> {
         match *blow {
             Blow::AgentKilled => self.replace_agent().await?,
-            Blow::AgentKilledAtWrite { gpus, after } => self.kill_at_write(gpus, after).await?,
-            Blow::AgentKilledAtPrepare { gpus, after } => self.kill_at_prepare(gpus, after).await?,
+            Blow::AgentKilledAtAdmission { gpus, after } => {
+                return self.kill_at_admission(gpus, after).await;
+            }
+            Blow::AgentKilledAtPrepare { gpus, after } => {
+                return self.kill_at_prepare(gpus, after).await;
+            }
             Blow::AgentFrozen { gpus, lasts } => self.freeze(gpus, lasts).await?,
-            Blow::NoticesLost => self.lose_notices().await?,
+            Blow::NoticesLost => return self.lose_notices().await,
             Blow::KubeletRestarts { times } => {
                 for _ in 0..times {
                     self.rig.kubelet.restart().await?;
@@ -100,7 +107,9 @@ impl Run {
             Blow::DriverCrashes { which } => return self.crash(which).await,
             Blow::GpuReset { which } => return self.reset_gpu(which),
             Blow::GpuSlow { which, by } => return self.slow_gpu(which, by).await,
-            Blow::XidStorm { which, events } => return self.storm(which, events).await,
+            Blow::XidStorm { which, bursts, events } => {
+                return self.storm(which, (bursts, events)).await;
+            }
             Blow::GpuRenumbered { which } => return self.renumber(which).await,
             Blow::NicFlaps { which, times } => return self.flap(which, times).await,
             Blow::Server { what, gpus } => return self.mischief(what, gpus).await,
@@ -112,54 +121,9 @@ impl Run {
         self.rig.agent_is_away();
         self.rig.agent.replace().await?;
         self.tally.agent_restarts += 1;
+        self.life.ends();
         self.rig.agent_runs();
         Ok(())
-    }
-
-    /// A pod is admitted, and the agent dies while it writes down what it needs to.
-    async fn kill_at_write(&mut self, gpus: usize, after: Duration) -> Result<()> {
-        let pod = self.new_pod(gpus);
-        let uid = pod.uid.clone();
-        let outcome = self.kill_during(after, async |kubelet| kubelet.admit(pod).await).await;
-        self.replace_agent().await?;
-        // The kubelet's word counts: what it did not hear, it gives to the next.
-        self.came(&uid, outcome).await
-    }
-
-    /// A claim is prepared, and the agent dies meanwhile; the next one has to know what it prepared.
-    async fn kill_at_prepare(&mut self, gpus: usize, after: Duration) -> Result<()> {
-        let Some(uid) = self.schedule(gpus).await? else { return self.replace_agent().await };
-        let start = async |kubelet: &Kubelet| kubelet.start_container(&uid, CONTAINER).await;
-        let outcome = self.kill_during(after, start).await;
-        self.replace_agent().await?;
-        self.answered(&uid, outcome)
-    }
-
-    /// Kills the agent so long after the first write to its folders during something that the kubelet does, and
-    /// gives what came of that.
-    async fn kill_during<T>(
-        &mut self,
-        after: Duration,
-        work: impl AsyncFnOnce(&Kubelet) -> T,
-    ) -> T {
-        let before = written(self.rig.dir());
-        let mut work = Box::pin(work(&self.rig.kubelet));
-        let writes = async {
-            while written(self.rig.dir()) == before {
-                yield_now().await;
-            }
-            sleep(after).await;
-        };
-        let early = tokio::select! {
-            outcome = &mut work => Some(outcome),
-            () = writes => None,
-        };
-        self.rig.agent_is_away();
-        self.rig.agent.kill().await;
-        match early {
-            Some(outcome) => outcome,
-            None => work.await,
-        }
     }
 
     async fn freeze(&mut self, gpus: usize, lasts: Duration) -> Result<()> {
@@ -176,18 +140,6 @@ impl Run {
         self.rig.agent_runs();
         super::invariant::in_time(ADMISSION, begun.elapsed(), lasts + ANSWER_LIMIT)?;
         self.came(&uid, outcome).await
-    }
-
-    async fn lose_notices(&mut self) -> Result<()> {
-        self.rig.agent_is_away();
-        self.rig.agent.freeze();
-        let dir = self.rig.plugin_dir();
-        let noise = crowd(&dir);
-        let restarted = self.rig.kubelet.restart().await;
-        self.rig.agent.thaw();
-        self.rig.agent_runs();
-        noise.context("cannot make files in the plugin folder")?;
-        Ok(restarted?)
     }
 
     async fn remove_plugin_folder(&self) -> Result<()> {
@@ -244,7 +196,7 @@ impl Run {
     /// A pod of each sort comes while the agent cannot write.
     async fn try_both(&mut self, gpus: usize) -> Result<()> {
         self.try_one(gpus).await?;
-        self.try_claim(gpus).await
+        self.try_claim(gpus).await.map(drop)
     }
 
     fn remove_documents(&self) -> Result<()> {
@@ -253,116 +205,6 @@ impl Run {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
             outcome => outcome.context("cannot remove the CDI folder"),
         }
-    }
-
-    async fn replace_driver(&self) -> Result<()> {
-        let gpus = self.rig.gpus()?;
-        for found in &gpus {
-            self.rig.breaks(&found.gpu.uuid);
-        }
-        self.rig.machine.remove_driver()?;
-        sleep(ABSENCE).await;
-        for found in gpus.iter().filter(|found| !found.is_broken) {
-            self.rig.is_mended(&found.gpu.uuid);
-        }
-        Ok(self.rig.machine.install_driver()?)
-    }
-
-    /// At most half of the GPUs are broken at once: pods need some.
-    fn break_gpu(&self, which: usize, how: Break) -> Result<Option<Instant>> {
-        let gpus = self.rig.gpus()?;
-        let broken = gpus.iter().filter(|found| found.is_broken).count();
-        let Some(Found { index: gpu, gpu: found, .. }) = self.usable_gpu(which)? else {
-            return Ok(None);
-        };
-        if broken >= gpus.len() / 2 {
-            return Ok(None);
-        }
-        self.rig.machine.inject(&match how {
-            Break::Lost => Fault::Lost { gpu },
-            Break::Hang => Fault::Hang { gpu },
-            Break::Error => Fault::Error { gpu, code: IRQ_ISSUE },
-            Break::Garbage => Fault::Garbage { gpu },
-        })?;
-        self.rig.breaks(&found.uuid);
-        Ok(Some(Instant::now()))
-    }
-
-    /// The agent ends by itself, at the next probe at the latest, and its next process is not ended.
-    async fn crash(&mut self, which: usize) -> Result<Option<Instant>> {
-        let Some(Found { index: gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
-        self.rig.agent_is_away();
-        self.rig.machine.inject(&Fault::Crash { gpu })?;
-        let ended = self.rig.agent.ends_within(RECOVERY_LIMIT).await;
-        ended.context("the driver's library did not end the agent")?;
-        self.replace_agent().await?;
-        Ok(Some(Instant::now()))
-    }
-
-    fn reset_gpu(&self, which: usize) -> Result<Option<Instant>> {
-        let broken = self.rig.gpus()?.into_iter().filter(|found| found.is_broken).collect();
-        let Some(found) = one_of(broken, which) else { return Ok(None) };
-        self.rig.is_mended(&found.gpu.uuid);
-        self.rig.machine.inject(&Fault::Recover { gpu: found.index })?;
-        Ok(Some(Instant::now()))
-    }
-
-    /// A GPU that is late is no broken one.
-    async fn slow_gpu(&self, which: usize, by: Duration) -> Result<Option<Instant>> {
-        let Some(Found { index: gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
-        let millis = u32::try_from(by.as_millis()).unwrap_or(u32::MAX);
-        self.rig.machine.inject(&Fault::Slow { gpu, millis })?;
-        sleep(ABSENCE).await;
-        self.rig.machine.inject(&Fault::Slow { gpu, millis: 0 })?;
-        Ok(Some(Instant::now()))
-    }
-
-    /// The GPU is to be set aside at once, and to be trusted again some time after the last event.
-    async fn storm(&self, which: usize, events: usize) -> Result<Option<Instant>> {
-        let Some(Found { index: gpu, gpu: found, .. }) = self.usable_gpu(which)? else {
-            return Ok(None);
-        };
-        // While NVML is initialised again for a broken GPU nobody hears events.
-        if self.is_any_broken()? {
-            return Ok(None);
-        }
-        let xid = Fault::Xid { gpu, code: FALLEN_OFF };
-        let mut told = Ok(());
-        self.rig.machine.update(|model| told = (0..events).try_for_each(|_| model.apply(&xid)))?;
-        told.context("cannot tell of errors")?;
-        let ended = Instant::now();
-        let is_told = |node: &NodeStatus| {
-            let resource = node.resources.get(RESOURCE);
-            let device = resource.and_then(|resource| resource.devices.get(&found.uuid));
-            device.is_some_and(|device| !device.is_healthy())
-        };
-        let seen = self.rig.kubelet.wait_for(is_told, RECOVERY_LIMIT).await;
-        let (device, after) = (found.uuid.clone(), ended.elapsed());
-        seen.map_err(|_| Broken::Unnoticed { device, after })?;
-        Ok(Some(ended))
-    }
-
-    async fn renumber(&self, which: usize) -> Result<Option<Instant>> {
-        let Some(Found { index, gpu: found, .. }) = self.usable_gpu(which)? else {
-            return Ok(None);
-        };
-        // NVML cannot be initialised anew under a call that hangs, and lists what was there before.
-        if self.is_any_broken()? {
-            return Ok(None);
-        }
-        self.rig.breaks(&found.uuid);
-        self.rig.machine.update(|model| _ = model.gpus.remove(index))?;
-        let gone = self.rig.settled(RECOVERY_LIMIT).await;
-        let after = RECOVERY_LIMIT;
-        gone.map_err(|left| Broken::NotBack { blow: "GPU vanished", after, left })?;
-        self.rig.is_mended(&found.uuid);
-        self.rig.machine.update(|model| {
-            let highest = model.gpus.iter().map(|gpu| gpu.minor).max().unwrap_or(0);
-            let minor = highest.max(found.minor) + 1;
-            // NVML's order is that of PCI addresses, of which the kernel module's list makes names for the nameless.
-            model.gpus.insert(index, Gpu { minor, ..found.clone() });
-        })?;
-        Ok(Some(Instant::now()))
     }
 
     /// An adapter comes and goes while the agent walks sysfs, so that it sees half of it.
@@ -378,35 +220,8 @@ impl Run {
         }
         Ok(Some(Instant::now()))
     }
-
-    /// Two faults at once that the agent does not survive as it should are kept apart: the gaps of
-    /// docs/reliability.md.
-    fn is_any_broken(&self) -> Result<bool> {
-        Ok(self.rig.gpus()?.iter().any(|found| found.is_broken))
-    }
-
-    fn usable_gpu(&self, which: usize) -> Result<Option<Found>> {
-        let usable = self.rig.gpus()?.into_iter().filter(|found| !found.is_broken).collect();
-        Ok(one_of(usable, which))
-    }
 }
 
 fn one_of<T>(mut all: Vec<T>, which: usize) -> Option<T> {
     (!all.is_empty()).then(|| all.swap_remove(which % all.len()))
-}
-
-/// When something was last written in the agent's folders.
-fn written(folder: &Path) -> Vec<Option<SystemTime>> {
-    let changed = |dir: &Path| fs::metadata(dir).and_then(|data| data.modified()).ok();
-    [cdi_dir(folder), state_dir(folder)].iter().map(|dir| changed(dir)).collect()
-}
-
-/// Many files come and go.
-fn crowd(dir: &Path) -> io::Result<()> {
-    let file = dir.join("crowd");
-    for _ in 0..FILES {
-        File::create(&file)?;
-        fs::remove_file(&file)?;
-    }
-    Ok(())
 }

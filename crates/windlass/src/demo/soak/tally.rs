@@ -24,6 +24,14 @@ pub(super) struct Tally {
     pub(super) counts: usize,
     /// Processes of the agent after the first.
     pub(super) agent_restarts: usize,
+    /// How often the agent was killed during a call of the kubelet.
+    pub(super) killed_during_calls: usize,
+    /// How often of these it had not answered.
+    pub(super) killed_before_answers: usize,
+    /// The longest that one process of the agent was watched.
+    pub(super) longest_life_s: u64,
+    /// Faults that this host does not allow, and why.
+    pub(super) left_out: BTreeMap<&'static str, String>,
     /// The longest admission, by the kubelet's clock; nothing was wrong with the agent then.
     pub(super) worst_allocate_ms: f64,
     /// The longest preparation of a claim.
@@ -60,6 +68,12 @@ impl Tally {
         let struck = self.faults.entry(kind).or_default();
         struck.times += 1;
         struck.worst_recovery_ms = struck.worst_recovery_ms.max(ms(recovery));
+    }
+
+    /// The agent was killed during a call of the kubelet, which failed for that or not.
+    pub(super) fn killed_during_a_call(&mut self, failed: bool) {
+        self.killed_during_calls += 1;
+        self.killed_before_answers += usize::from(failed);
     }
 
     pub(super) fn admission_took(&mut self, took: Duration) {
@@ -99,6 +113,10 @@ impl Tally {
             table.row(["slowest preparation of a claim".into(), prepare]);
         }
         table.row(["holders compared".into(), self.counts.to_string()]);
+        let (kills, early) = (self.killed_during_calls, self.killed_before_answers);
+        let kills = format!("{kills}, {early} of them before its answer");
+        table.row(["agent killed during a call".into(), kills]);
+        table.row(["longest life of a process".into(), format!("{} s", self.longest_life_s)]);
         table
     }
 
@@ -107,6 +125,9 @@ impl Tally {
         for (kind, Struck { times, worst_recovery_ms }) in &self.faults {
             let recovery = format!("{worst_recovery_ms:.1} ms");
             table.row([(*kind).to_owned(), times.to_string(), recovery]);
+        }
+        for (kind, why) in &self.left_out {
+            table.row([(*kind).to_owned(), "left out".to_owned(), why.clone()]);
         }
         table
     }

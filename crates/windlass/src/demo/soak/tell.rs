@@ -44,7 +44,7 @@ pub(super) enum Told {
 pub(super) enum End {
     /// Its time was over.
     InTime,
-    /// Somebody, with Ctrl-C: what was broken then was not seen to recover.
+    /// Somebody, with Ctrl-C or SIGTERM: what was broken then was not seen to recover.
     Early,
 }
 

@@ -15,6 +15,7 @@ impl Connection {
         let why = format!("the driver did not answer within {deadline:?}");
         if self.round.question.became_overdue(now, deadline) {
             self.cannot_count(why.clone(), known);
+            self.ask_wanted_gpus(known);
         }
         if self.listing.became_overdue(now, deadline) {
             self.take_listing(Vec::new(), known);
@@ -37,6 +38,13 @@ impl Connection {
     pub(super) fn ask_every_gpu(&mut self, now: Instant, known: &Known) {
         for index in 0..self.slots.len() {
             self.ask_gpu(index, now, known);
+        }
+    }
+
+    /// Asks each GPU if the wait for events failed since: nothing more is to be known of indices now.
+    pub(super) fn ask_wanted_gpus(&mut self, known: &Known) {
+        if std::mem::take(&mut self.round.wants_gpus) {
+            self.ask_every_gpu(Instant::now(), known);
         }
     }
 

@@ -23,9 +23,14 @@ impl Connection {
             Err(error) => {
                 // Which GPU broke the wait is not told: a set is made without those that are lost.
                 tracing::warn!(%error, "waiting for NVML events failed");
-                self.round.wants_events = true;
+                // A GPU that vanished may have moved the indices of others, which the count tells.
+                (self.round.wants_gpus, self.round.wants_events) = (true, true);
                 let now = Instant::now();
-                self.ask_every_gpu(now, known);
+                self.ask_round(now);
+                if self.round.question.open_since().is_none() {
+                    // A count that hangs tells nothing.
+                    self.ask_wanted_gpus(known);
+                }
                 self.ask_events(now);
             }
         }

@@ -67,6 +67,7 @@ impl Connection {
             }
             Err(error) => self.cannot_count(error.to_string(), known),
         }
+        self.ask_wanted_gpus(known);
         None
     }
 

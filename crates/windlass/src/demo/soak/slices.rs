@@ -1,0 +1,203 @@
+//! What is published of the node's devices, slice by slice, and whether it is right, as pure functions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
+
+use super::hands::published_name;
+
+/// The driver's slices as they are: a pool may be there in part, and a device twice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Published(Vec<Slice>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Slice {
+    pool: String,
+    generation: i64,
+    /// How many slices the pool has, by this one.
+    of: i64,
+    /// Names, each with the keys of its taints.
+    devices: Vec<(String, BTreeSet<String>)>,
+}
+
+/// What the slices have to fit, by UUIDs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ground<'a> {
+    pub(super) usable: &'a BTreeSet<String>,
+    pub(super) broken: &'a BTreeSet<String>,
+    /// What pods have through the device plugin.
+    pub(super) held: &'a BTreeSet<String>,
+}
+
+/// What a device is tainted with while a container has it through the device plugin, and for some looks longer.
+const DEVICE_PLUGIN: &str = "windlass.dev/device-plugin";
+
+// === impl Published ===
+
+impl Published {
+    pub(super) fn of(slices: Vec<ResourceSlice>) -> Self {
+        Self(slices.into_iter().map(Slice::of).collect())
+    }
+
+    /// Whether it is fit for these GPUs. For a while after its container is gone a GPU may be told to be the device
+    /// plugin's.
+    pub(super) fn fits(&self, ground: Ground<'_>) -> Result<(), String> {
+        self.is_whole()?;
+        self.none_is_broken(ground.broken)?;
+        let devices: BTreeMap<_, _> = self.devices().collect();
+        for uuid in ground.usable {
+            let Some(taints) = devices.get(&published_name(uuid)) else {
+                return Err(format!("{uuid} is usable and not published"));
+            };
+            if taints.iter().any(|key| key != DEVICE_PLUGIN) {
+                return Err(format!("{uuid} is usable and published with {taints:?}"));
+            }
+            if taints.is_empty() && ground.held.contains(uuid) {
+                return Err(format!("{uuid} is a pod's and published as one to be had"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether no broken GPU is published as one to be given away.
+    pub(super) fn none_is_broken(&self, broken: &BTreeSet<String>) -> Result<(), String> {
+        let broken: BTreeSet<_> = broken.iter().map(|uuid| published_name(uuid)).collect();
+        let free = self.devices().filter(|(_, taints)| taints.is_empty()).map(|(name, _)| name);
+        let offered: Vec<_> = free.filter(|name| broken.contains(*name)).collect();
+        if offered.is_empty() { Ok(()) } else { Err(format!("published and broken: {offered:?}")) }
+    }
+
+    /// Whether every published GPU is to be had.
+    pub(super) fn withholds_none(&self) -> Result<(), String> {
+        let mut gpus = self.devices().filter(|(name, _)| name.starts_with("gpu-"));
+        let withheld = gpus.find(|(_, taints)| !taints.is_empty());
+        withheld.map_or(Ok(()), |(name, taints)| Err(format!("{name} has the taints {taints:?}")))
+    }
+
+    /// Whether a scheduler takes each pool for complete, and finds each device in one place.
+    fn is_whole(&self) -> Result<(), String> {
+        let mut pools = BTreeMap::<_, Vec<_>>::new();
+        for slice in &self.0 {
+            pools.entry(&slice.pool).or_default().push((slice.generation, slice.of));
+        }
+        for (pool, slices) in pools {
+            let count = i64::try_from(slices.len()).unwrap_or(i64::MAX);
+            if slices.iter().any(|(generation, of)| (*generation, *of) != (slices[0].0, count)) {
+                return Err(format!("pool {pool} has slices of (generation, of) {slices:?}"));
+            }
+        }
+        let mut seen = BTreeSet::new();
+        let mut names = self.devices().map(|(name, _)| name);
+        match names.find(|name| !seen.insert(*name)) {
+            Some(twice) => Err(format!("{twice} is published twice")),
+            None => Ok(()),
+        }
+    }
+
+    fn devices(&self) -> impl Iterator<Item = (&String, &BTreeSet<String>)> {
+        self.0.iter().flat_map(|slice| slice.devices.iter().map(|(name, taints)| (name, taints)))
+    }
+}
+
+// === impl Slice ===
+
+impl Slice {
+    fn of(slice: ResourceSlice) -> Self {
+        let taints = |device: Device| {
+            let taints = device.taints.unwrap_or_default().into_iter().map(|taint| taint.key);
+            (device.name, taints.collect())
+        };
+        let pool = slice.spec.pool;
+        Self {
+            pool: pool.name,
+            generation: pool.generation,
+            of: pool.resource_slice_count,
+            devices: slice.spec.devices.into_iter().flatten().map(taints).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNHEALTHY: &str = "windlass.dev/unhealthy";
+
+    /// What is right, in two parts.
+    const DEVICES: [&[(&str, &[&str])]; 2] = [&[("gpu-0", &[])], &[("gpu-1", &[DEVICE_PLUGIN])]];
+
+    fn set(ids: &[&str]) -> BTreeSet<String> {
+        ids.iter().map(|id| (*id).to_owned()).collect()
+    }
+
+    fn slice(
+        pool: &str,
+        (generation, of): (i64, i64),
+        devices: &[(&str, &[&str])],
+    ) -> ResourceSlice {
+        let device = |(name, taints): &(&str, &[&str])| {
+            let taint = |key: &&str| serde_json::json!({"key": key, "effect": "NoSchedule"});
+            let taints: Vec<_> = taints.iter().map(taint).collect();
+            serde_json::json!({"name": name, "taints": taints})
+        };
+        let devices: Vec<_> = devices.iter().map(device).collect();
+        let pool =
+            serde_json::json!({"name": pool, "generation": generation, "resourceSliceCount": of});
+        let spec = serde_json::json!({"driver": "windlass.dev", "pool": pool, "devices": devices});
+        serde_json::from_value(serde_json::json!({"metadata": {}, "spec": spec})).expect("a slice")
+    }
+
+    /// Two GPUs can be used, of which a pod has the second, and a third is broken.
+    fn fits(slices: Vec<ResourceSlice>) -> Result<(), String> {
+        let (usable, broken, held) = (set(&["GPU-0", "GPU-1"]), set(&["GPU-2"]), set(&["GPU-1"]));
+        Published::of(slices).fits(Ground { usable: &usable, broken: &broken, held: &held })
+    }
+
+    #[test]
+    fn usable_gpus_are_published_and_broken_ones_are_not_to_be_had() {
+        let fits = |devices: &[(&str, &[&str])]| fits(vec![slice("n", (1, 1), devices)]);
+        let well: &[(&str, &[&str])] = &[("gpu-0", &[]), ("gpu-1", &[DEVICE_PLUGIN]), ("nic", &[])];
+        assert_eq!(fits(well), Ok(()));
+        assert_eq!(fits(&[well, &[("gpu-2", &[UNHEALTHY])]].concat()), Ok(()));
+        let lie = fits(&[well, &[("gpu-2", &[])]].concat());
+        assert_eq!(lie, Err(r#"published and broken: ["gpu-2"]"#.to_owned()));
+        assert!(fits(&[("gpu-0", &[])]).is_err_and(|why| why.contains("GPU-1 is usable and not")));
+        let tainted = fits(&[("gpu-0", &[UNHEALTHY]), ("gpu-1", &[DEVICE_PLUGIN])]);
+        assert!(tainted.is_err_and(|why| why.contains("GPU-0 is usable and published with")));
+        let to_be_had = fits(&[("gpu-0", &[]), ("gpu-1", &[])]);
+        assert!(to_be_had.is_err_and(|why| why.contains("GPU-1 is a pod's")));
+    }
+
+    #[test]
+    fn a_device_that_is_published_twice_is_found() {
+        let [first, second] = DEVICES;
+        let pools = |second: &[(&str, &[&str])]| {
+            fits(vec![slice("n/a", (1, 1), first), slice("n/b", (7, 1), second)])
+        };
+        assert_eq!(pools(second), Ok(()));
+        let twice = Err("gpu-0 is published twice".to_owned());
+        assert_eq!(pools(&[second, first].concat()), twice);
+        let of_one = [first, second, first].concat();
+        assert_eq!(fits(vec![slice("n", (1, 1), &of_one)]), twice);
+    }
+
+    #[test]
+    fn a_pool_that_is_there_in_part_or_of_two_generations_is_found() {
+        let [first, second] = DEVICES;
+        for [one, other] in [[(1, 2), (2, 2)], [(1, 3), (1, 3)], [(1, 1), (1, 1)]] {
+            let found = fits(vec![slice("n", one, first), slice("n", other, second)]);
+            assert!(found.is_err_and(|why| why.starts_with("pool n has slices")), "{one:?}");
+        }
+        assert_eq!(fits(vec![slice("n", (4, 2), first), slice("n", (4, 2), second)]), Ok(()));
+    }
+
+    #[test]
+    fn a_gpu_with_a_taint_is_withheld() {
+        let withholds = |taints: &[&str]| {
+            let devices = [("gpu-0", &[][..]), ("nic", &["busy"]), ("gpu-1", taints)];
+            Published::of(vec![slice("n", (1, 1), &devices)]).withholds_none()
+        };
+        assert_eq!(withholds(&[]), Ok(()));
+        assert!(withholds(&[UNHEALTHY]).is_err_and(|why| why.starts_with("gpu-1")));
+    }
+}
