@@ -113,7 +113,7 @@ struct ContainerHold {
 
 /// How long what was given away may be missing in the kubelet's record before it counts as not given. The
 /// kubelet writes once all plugins have answered for a container, and waits for each without a limit.
-pub(crate) const UNRECORDED: Duration = Duration::from_secs(60);
+pub(crate) const UNRECORDED: Duration = Duration::from_secs(30);
 
 /// A claim that has a device.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,7 +24,7 @@ const DELAY: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(10);
 
 /// How late a kubelet writes down what was given away, while other plugins let it wait.
-const LATE: Duration = Duration::from_secs(50);
+const LATE: Duration = Duration::from_secs(25);
 
 /// For how long an answer of the kubelet's serves.
 const SERVES: Duration = Duration::from_secs(5);
@@ -297,7 +297,7 @@ impl Node {
         for name in 0..6 {
             self.step(Step::Unprepare(name)).await;
         }
-        for step in [Step::KubeletWrites, Step::Pass(60), Step::LookEnds, Step::LookBegins] {
+        for step in [Step::KubeletWrites, Step::Pass(30), Step::LookEnds, Step::LookBegins] {
             self.step(step).await;
         }
         self.step(Step::LookEnds).await;

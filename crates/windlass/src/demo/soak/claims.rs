@@ -35,7 +35,7 @@ const PREPARE_LIMIT: Duration = Duration::from_secs(3);
 /// How long a claim may wait for devices that nobody else has, and anything be left of what is gone. What a container
 /// had through the device plugin is known to be free after three looks, ten seconds apart, at the kubelet's account,
 /// and one of fifteen seconds may be on its way.
-pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(45);
+pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long the worker of a pod waits before it tries again.
 const AGAIN: Duration = Duration::from_millis(100);
