@@ -71,6 +71,8 @@ enum Knowledge {
     /// All is here.
     #[default]
     Complete,
+    /// All of it, by the kubelet's record alone, which does not say how they have it.
+    Hearsay,
     /// Its record was not read yet, or not for a while, or cannot be.
     Lacking,
 }
@@ -252,10 +254,19 @@ impl LedgerDesk {
         self.0.send_modify(|ledger| ledger.of_claims = Knowledge::Lacking);
     }
 
+    /// What claims have is known by the kubelet's record alone, for as long as this agent lives.
+    pub(crate) fn hear_of_claims(&self) {
+        self.0.send_modify(|ledger| ledger.of_claims = Knowledge::Hearsay);
+    }
+
     /// What claims have was put back.
     pub(crate) fn recall_claims(&self) {
         self.0.send_if_modified(|ledger| {
-            std::mem::replace(&mut ledger.of_claims, Knowledge::Complete) == Knowledge::Lacking
+            let was_lacking = ledger.of_claims == Knowledge::Lacking;
+            if was_lacking {
+                ledger.of_claims = Knowledge::Complete;
+            }
+            was_lacking
         });
     }
 
@@ -305,7 +316,12 @@ impl Ledger {
 
     /// Whether it is known what claims have.
     pub(crate) fn knows_claims(&self) -> bool {
-        self.of_claims == Knowledge::Complete
+        self.of_claims != Knowledge::Lacking
+    }
+
+    /// Whether a device that a claim has as a whole may be served by a daemon, for all that is known.
+    pub(crate) fn is_hearsay(&self) -> bool {
+        self.of_claims == Knowledge::Hearsay
     }
 
     /// As what a container has a device, or something of the same silicon.

@@ -190,20 +190,26 @@ fn taints(state: &NodeState, ledger: &Ledger, device: &Device) -> Vec<Taint> {
     all.into_iter().flatten().collect()
 }
 
-/// A device of which a claim has the silicon under another name, such as that of the place it was made at, or of
-/// which nobody knows.
+/// A device of which a claim has the silicon under another name, such as that of the place it was made at, or may
+/// have it.
 fn elsewhere(state: &NodeState, ledger: &Ledger, device: &Device) -> Option<Taint> {
     let is_taken =
         !ledger.is_claimed(&device.id) && ledger.claim(&state.kin.footprint(&device.id)).is_some();
-    let unknown = || (!ledger.knows_claims()).then_some("not-known");
-    let value = is_taken.then_some("other-name").or_else(unknown)?.to_owned();
-    Some(Taint { key: CLAIMED, value })
+    let taken = || Taint { key: CLAIMED, value: "other-name".to_owned() };
+    is_taken.then(taken).or_else(|| untold(ledger))
+}
+
+/// Nobody knows what claims have.
+fn untold(ledger: &Ledger) -> Option<Taint> {
+    let taint = || Taint { key: CLAIMED, value: "not-known".to_owned() };
+    (!ledger.knows_claims()).then(taint)
 }
 
 /// A device that this node is not to hand out now, in neither way.
 fn obstacle(state: &NodeState, device: &Device) -> Option<Taint> {
-    let value = state.obstacle(device)?.sort.word().to_owned();
-    Some(Taint { key: OBSTACLE, value })
+    // Kubernetes 1.34 takes four taints of a device, and trouble says enough.
+    let found = state.obstacle(device).filter(|_| device.health.is_healthy())?;
+    Some(Taint { key: OBSTACLE, value: found.sort.word().to_owned() })
 }
 
 /// A device on which something is left of who had it last.

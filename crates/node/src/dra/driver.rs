@@ -79,6 +79,8 @@ pub(crate) fn restore(config: &Config, ledger: &LedgerDesk) -> Left {
     }
     if left.is_silent() {
         ledger.forget_claims();
+    } else if left.is_hearsay() {
+        ledger.hear_of_claims();
     }
     left
 }

@@ -50,6 +50,11 @@ impl Left {
         self.ours.is_err() && self.kubelets.is_err()
     }
 
+    /// Whether the kubelet's record alone says so.
+    pub(super) fn is_hearsay(&self) -> bool {
+        self.ours.is_err() && self.kubelets.is_ok()
+    }
+
     /// What is to go on. A record of ours that nobody will understand is set aside where the kubelet's stands in,
     /// and documents of claims that neither record has are removed. Blocks.
     pub(super) fn taken_up(

@@ -19,7 +19,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::{
     sync::watch,
-    time::{Duration, sleep},
+    time::{Duration, Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -129,12 +129,13 @@ impl Teller {
         loop {
             let wanted = self.wanted(&troubles.borrow_and_update());
             told.forget_refused(&wanted);
-            if let Some(uid) = told.difference(&wanted) {
+            let now = Instant::now();
+            if let Some(uid) = told.difference(&wanted, now) {
                 self.tell(uid, wanted, &mut told).await;
                 continue;
             }
             tokio::select! {
-                () = told.refused.due() => continue,
+                () = told.refused.due(now) => continue,
                 () = crate::cluster::changed(&mut self.records) => {}
                 () = crate::cluster::changed(&mut self.state) => {}
                 () = crate::cluster::changed(&mut troubles) => {}
@@ -215,15 +216,15 @@ impl Past {
     }
 
     /// The first claim of which something else was told than is so, whatever the times.
-    fn difference(&self, wanted: &Claims) -> Option<String> {
+    fn difference(&self, wanted: &Claims, now: Instant) -> Option<String> {
         let nothing = BTreeMap::new();
         let is_gone =
-            |uid: &&String| !wanted.contains_key(*uid) && !self.refused.waits(uid, &nothing);
+            |uid: &&String| !wanted.contains_key(*uid) && !self.refused.waits(uid, &nothing, now);
         let gone = self.written.keys().find(is_gone);
         let is_other = |(uid, claim): &(&String, &Claim)| {
             let known = self.written.get(*uid).map(|it| &it.devices);
             let is_told = known.is_some_and(|it| document::says(it, &claim.devices));
-            !claim.devices.is_empty() && !is_told && !self.refused.waits(uid, &claim.devices)
+            !claim.devices.is_empty() && !is_told && !self.refused.waits(uid, &claim.devices, now)
         };
         let other = || wanted.iter().find(is_other).map(|(uid, _)| uid);
         gone.or_else(other).cloned()

@@ -83,6 +83,8 @@ pub(crate) struct Keeper {
     daemons: watch::Sender<Arc<MpsDemand>>,
     /// Whether daemons that an earlier agent left are still to be told who wants them, nobody perhaps.
     unsaid: bool,
+    /// Whether the kubelet's record was read in this life.
+    is_taken_up: bool,
     care: watch::Sender<Arc<Demand>>,
     publish: watch::Sender<Arc<NodeState>>,
 }
@@ -159,6 +161,7 @@ impl Keeper {
             asking: JoinSet::new(),
             daemons: outlets.daemons,
             unsaid: false,
+            is_taken_up: false,
             care: outlets.care,
             publish: outlets.state,
         }
@@ -168,11 +171,7 @@ impl Keeper {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         self.warm_up().await;
         self.notes.load(&self.policy.delivery).await;
-        // Without the record nobody knows whose programs would end with a daemon.
-        if let Some(held) = self.read_held().await {
-            self.take_up(held);
-            self.unsaid = true;
-        }
+        self.take_up_record().await;
         loop {
             self.refresh().await;
             let settled = self.settled_at;
@@ -189,11 +188,22 @@ impl Keeper {
                     self.allow_moves().await;
                 }
                 () = sleep(self.look_interval) => {
+                    if !self.is_taken_up {
+                        self.take_up_record().await;
+                    }
                     if !self.holdings.is_empty() {
                         self.release().await;
                     }
                 }
             }
+        }
+    }
+
+    /// Takes up what containers held before this agent. Without the record nobody knows whose programs would end
+    /// with a daemon.
+    async fn take_up_record(&mut self) {
+        if let Some(held) = self.read_held().await {
+            self.take_up(held);
         }
     }
 
@@ -245,6 +255,7 @@ impl Keeper {
     /// the wait began; whatever was there may have been given away too late for the record.
     fn take_up(&mut self, held: Held) {
         self.holdings = Holdings::new(held);
+        self.unsaid |= !std::mem::replace(&mut self.is_taken_up, true);
         let mut needed = std::mem::take(&mut self.there);
         needed.extend(self.publish.borrow().given_and_there());
         needed.extend(self.holdings.devices());
@@ -310,7 +321,7 @@ impl Keeper {
         // What ids stand for is noted before they are offered.
         self.notes.note(&plan, &merged, self.holdings.held());
         self.notes.write().await;
-        self.want_daemons(&plan, &merged);
+        self.want_daemons(&plan, &merged, &ledger);
         let handovers = self.notices.handovers.borrow().clone();
         let unclean = handover::failed(&handovers);
         let unready = handover::unready(&handovers, &care);
@@ -382,7 +393,10 @@ impl Keeper {
 
     /// A daemon stays while the device fails, while containers hold replicas of a device that is to be
     /// shared no longer, and while claims may have shares of it: its end is the end of their programs.
-    fn want_daemons(&mut self, plan: &Plan, inventory: &Inventory) {
+    fn want_daemons(&mut self, plan: &Plan, inventory: &Inventory, ledger: &Ledger) {
+        if !ledger.knows_claims() {
+            return;
+        }
         let known = self.daemons.borrow().clone();
         let wanted = plan.mps.iter().filter_map(|(id, replicas)| {
             Some((id.clone(), MpsWant::new(inventory.get(id.as_str())?, *replicas)))
@@ -394,6 +408,9 @@ impl Keeper {
         let wanted: MpsWants = by_claims.surely.iter().filter_map(want).chain(wanted).collect();
         let mut kept = self.holdings.shared_devices();
         kept.extend(by_claims.surely.into_iter().chain(by_claims.perhaps));
+        if ledger.is_hearsay() {
+            kept.extend(self.claims.keys().cloned());
+        }
         if plan.waiting {
             kept.extend(known.wanted.keys().chain(&known.kept).cloned());
         }

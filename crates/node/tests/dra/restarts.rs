@@ -13,7 +13,7 @@ use crate::{
 const A: Gets<'static> = Gets { request: "a", gpu: 0 };
 
 /// What the kubelet writes down of a claim that has its name as its UID.
-fn kubelet_record(world: &World, name: &str, state: &NodeState) {
+pub(crate) fn kubelet_record(world: &World, name: &str, state: &NodeState) {
     let id = state.inventory.devices[0].id.to_string();
     let device = json!({
         "PoolName": "n1/nvidia", "DeviceName": id.to_lowercase(), "RequestNames": ["a"],

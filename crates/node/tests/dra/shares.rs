@@ -29,7 +29,7 @@ use windlass_node::config::{
 };
 use windlass_node::state::NodeState;
 
-use crate::{common::running::Running, kubelet::Kubelet, world::World};
+use crate::{common::running::Running, kubelet::Kubelet, restarts::kubelet_record, world::World};
 
 /// A node with one GPU of 80 GB for claims, which is shared by MPS, in a cluster.
 struct Shares {
@@ -134,6 +134,19 @@ impl Shares {
 
     fn daemons(&self) -> PathBuf {
         self.world.machine.host_root().join("run/windlass/mps")
+    }
+
+    /// An agent that has looked at what there is a few times.
+    async fn looked_around(&self) -> Running {
+        let agent = Running::start(&self.world.config).expect("it starts");
+        agent.until(|state| state.inventory.is_complete()).await;
+        sleep(self.world.config.session.look_interval * 4).await;
+        agent
+    }
+
+    async fn end_daemons(&self) {
+        let ended = windlass_node::mps::stop_all(&self.world.config).await;
+        assert!(ended.values().all(Result::is_ok), "{ended:?}");
     }
 
     fn folder(&self) -> PathBuf {
@@ -381,6 +394,38 @@ async fn a_daemon_that_nobody_wants_any_more_is_ended_by_the_next_agent() {
     let agent = Running::start(&shares.world.config).expect("it starts");
     shares.world.vanishes(shares.folder()).await;
     agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_daemon_stays_while_nobody_knows_what_claims_have() {
+    let shares = Shares::new(MPS);
+    let (agent, mut kubelet) = shares.serving().await;
+    let part = shares.schedule("part", &memory("20Gi")).expect("free");
+    shares.start(&mut kubelet, &part).await;
+    agent.kill().await;
+    fs::write(shares.world.record(), "{").expect("a broken record");
+    shares.world.hide_kubelet_folder();
+    let agent = shares.looked_around().await;
+    assert!(shares.folder().exists(), "a claim may have it");
+    agent.stop().await;
+    shares.end_daemons().await;
+}
+
+#[tokio::test]
+async fn a_daemon_stays_for_a_claim_of_which_only_the_kubelet_tells() {
+    let shares = Shares::new(MPS);
+    let (agent, mut kubelet) = shares.serving().await;
+    let part = shares.schedule("part", &memory("20Gi")).expect("free");
+    shares.start(&mut kubelet, &part).await;
+    // It says of no device of which there are no shares how a claim has it.
+    kubelet_record(&shares.world, "c", &agent.state.borrow());
+    agent.kill().await;
+    fs::write(shares.world.record(), "{").expect("a broken record");
+    let agent = shares.looked_around().await;
+    assert!(shares.world.record().with_extension("json.unreadable").exists());
+    assert!(shares.folder().exists(), "its containers may share it");
+    agent.stop().await;
+    shares.end_daemons().await;
 }
 
 #[tokio::test]

@@ -66,6 +66,11 @@ impl World {
         std::fs::write(self.config.kubelet_dir.join(NEIGHBOUR), "{}").expect("written");
     }
 
+    /// The agent sees no more of it than the shipped manifest mounts.
+    pub(crate) fn hide_kubelet_folder(&self) {
+        std::fs::remove_file(self.config.kubelet_dir.join(NEIGHBOUR)).expect("it was there");
+    }
+
     /// An agent, once it knows its devices to be well, and the kubelet that has registered it.
     pub(crate) async fn serving(&self) -> (Running, Kubelet) {
         let agent = Running::start(&self.config).expect("it starts");

@@ -67,6 +67,8 @@ struct Round {
     next: Instant,
     /// The wait for events failed: once it is known that indices mean the same GPUs, each is asked.
     wants_gpus: bool,
+    /// It did while a count was on its way, which may be from before.
+    is_outdated: bool,
     /// The wait for events failed, and another set is to be made.
     wants_events: bool,
     /// When the last one was made: a driver that refuses every wait is not asked in a loop.
@@ -93,7 +95,7 @@ impl Connection {
         patience: Duration,
         samples: Samples,
     ) -> Self {
-        let (question, error, wants_gpus, wants_events) = Default::default();
+        let (question, error, wants_gpus, is_outdated, wants_events) = Default::default();
         let now = Instant::now();
         Self {
             events: driver.listening.watch,
@@ -105,7 +107,15 @@ impl Connection {
             driver: Arc::new(driver.facts),
             unmatched: Vec::new(),
             answers: JoinSet::new(),
-            round: Round { question, error, next: now, wants_gpus, wants_events, events_made: now },
+            round: Round {
+                question,
+                error,
+                next: now,
+                wants_gpus,
+                is_outdated,
+                wants_events,
+                events_made: now,
+            },
             slots: Vec::new(),
             samples,
             listing: Question::default(),

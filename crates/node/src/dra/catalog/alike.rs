@@ -29,13 +29,13 @@ struct Facts {
 pub(super) fn make_alike(pools: &mut BTreeMap<String, Pool>, driver: &DriverName) {
     let name = AttributeName::published(driver.as_str(), TYPE);
     let other = AttributeValue::string(DeviceKind::Other.to_string());
-    let is_described = |entry: &Entry| entry.attributes.get(&name) == Some(&other);
+    let is_configured = |entry: &Entry| entry.attributes.get(&name) == Some(&other);
     let mut facts = Facts::default();
-    for entry in pools.values().flat_map(|pool| &pool.entries).filter(|it| is_described(it)) {
+    for entry in pools.values().flat_map(|pool| &pool.entries).filter(|it| is_configured(it)) {
         facts.learn(entry);
     }
     for pool in pools.values_mut() {
-        let alike = pool.entries.iter_mut().filter(|entry| is_described(entry));
+        let alike = pool.entries.iter_mut().filter(|entry| is_configured(entry));
         facts.fill(&mut alike.collect::<Vec<_>>());
     }
 }

@@ -23,6 +23,7 @@ use windlass_core::{
 
 use super::{
     Counters, Entry, EntryName, Taint, attributes, held, obstacle, spelled, trouble, unclean,
+    untold,
 };
 use crate::{
     config::{DriverName, Sharing},
@@ -107,7 +108,8 @@ impl<'a> Cut<'a> {
         let holder = held(self.state, self.ledger, device);
         let holder = holder.or_else(|| self.in_the_way(excludes));
         let (unclean, obstacle) = (unclean(self.state, self.gpu), obstacle(self.state, self.gpu));
-        [trouble(device), holder, unclean, obstacle].into_iter().flatten().collect()
+        let untold = untold(self.ledger);
+        [trouble(device), holder, untold, unclean, obstacle].into_iter().flatten().collect()
     }
 
     fn entry(&self, device: &Device, possible: &PossiblePartition) -> Entry {

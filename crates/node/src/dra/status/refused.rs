@@ -12,10 +12,10 @@ use super::{
 
 /// What was refused, by the claim's UID.
 #[derive(Debug, Default)]
-pub(super) struct Refused(BTreeMap<String, Refusal>);
+pub(super) struct Refused(BTreeMap<String, Waiting>);
 
 #[derive(Debug)]
-struct Refusal {
+struct Waiting {
     devices: BTreeMap<Spot, Told>,
     why: String,
     /// How often in a row.
@@ -40,7 +40,7 @@ impl Refused {
         }
         let times = known.map_or(0, |it| it.times).saturating_add(1);
         let until = Instant::now() + pause(times);
-        self.0.insert(uid, Refusal { devices, why, times, until });
+        self.0.insert(uid, Waiting { devices, why, times, until });
     }
 
     /// It was taken, or nobody wants to know of it.
@@ -54,14 +54,13 @@ impl Refused {
     }
 
     /// Whether what is to be told now is what was refused a moment ago.
-    pub(super) fn waits(&self, uid: &str, devices: &BTreeMap<Spot, Told>) -> bool {
-        let refusal = self.0.get(uid).filter(|it| Instant::now() < it.until);
+    pub(super) fn waits(&self, uid: &str, devices: &BTreeMap<Spot, Told>, now: Instant) -> bool {
+        let refusal = self.0.get(uid).filter(|it| now < it.until);
         refusal.is_some_and(|it| it.devices.len() == devices.len() && says(&it.devices, devices))
     }
 
-    /// Waits until the first of them may be tried again.
-    pub(super) async fn due(&self) {
-        let now = Instant::now();
+    /// Waits until the first of those that waited then may be tried again.
+    pub(super) async fn due(&self, now: Instant) {
         match self.0.values().map(|it| it.until).filter(|until| now < *until).min() {
             Some(until) => sleep_until(until).await,
             None => std::future::pending().await,
@@ -81,21 +80,25 @@ mod tests {
         Claim { reference: ClaimRef { namespace, name, uid }, devices: BTreeMap::new() }
     }
 
+    fn waits(refused: &Refused, uid: &str) -> bool {
+        refused.waits(uid, &BTreeMap::new(), Instant::now())
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_was_refused_is_tried_again_later_each_time() {
         let mut refused = Refused::default();
         let pause = |times| Duration::from_secs(u64::from(times));
         for seconds in 1..4 {
             refused.note(("u".to_owned(), claim()), "forbidden".to_owned(), pause);
-            assert!(refused.waits("u", &BTreeMap::new()) && !refused.waits("v", &BTreeMap::new()));
             let begun = Instant::now();
-            refused.due().await;
+            assert!(waits(&refused, "u") && !waits(&refused, "v"));
+            refused.due(begun).await;
             assert_eq!(begun.elapsed().as_secs(), seconds);
-            assert!(!refused.waits("u", &BTreeMap::new()), "it is due");
+            assert!(!waits(&refused, "u"), "it is due");
         }
         refused.forget("u");
         refused.note(("u".to_owned(), claim()), "forbidden".to_owned(), pause);
         advance(Duration::from_secs(1)).await;
-        assert!(!refused.waits("u", &BTreeMap::new()), "it is as if it had never been refused");
+        assert!(!waits(&refused, "u"), "it is as if it had never been refused");
     }
 }

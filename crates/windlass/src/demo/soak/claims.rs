@@ -34,7 +34,7 @@ const PREPARE_LIMIT: Duration = Duration::from_secs(3);
 
 /// How long a claim may wait for devices that nobody else has, and anything be left of what is gone. What a container
 /// had through the device plugin is known to be free after three looks, ten seconds apart, at the kubelet's account,
-/// and one of fifteen seconds may be on its way.
+/// one of fifteen seconds may be on its way, and what was freed is published and scheduled after that.
 pub(super) const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long the worker of a pod waits before it tries again.

@@ -26,6 +26,8 @@ impl Connection {
                 // A GPU that vanished may have moved the indices of others, which the count tells.
                 (self.round.wants_gpus, self.round.wants_events) = (true, true);
                 let now = Instant::now();
+                // One that is on its way may have counted before that.
+                self.round.is_outdated = self.round.question.open_since().is_some();
                 self.ask_round(now);
                 if self.round.question.open_since().is_none() {
                     // A count that hangs tells nothing.

@@ -67,7 +67,11 @@ impl Connection {
             }
             Err(error) => self.cannot_count(error.to_string(), known),
         }
-        self.ask_wanted_gpus(known);
+        if std::mem::take(&mut self.round.is_outdated) {
+            self.ask_round(Instant::now());
+        } else {
+            self.ask_wanted_gpus(known);
+        }
         None
     }
 
