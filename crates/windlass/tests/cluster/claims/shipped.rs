@@ -5,7 +5,7 @@ use std::fs;
 use super::rig::{Rig, until_it_runs};
 use crate::{
     NODE_STATUS, eventually,
-    pods::{Manifests, kubectl, node_status},
+    pods::{Manifests, Pods, kubectl, node_status},
 };
 
 /// The image can be had from nowhere, and a pod that has ended would have let go.
@@ -76,6 +76,22 @@ async fn the_examples_for_whole_gpus_get_what_they_ask_for() {
     held.dedup();
     assert_eq!(held.len(), 5, "each in one claim: {owners:?}");
     drop(manifests);
+    rig.nothing_is_held().await;
+}
+
+#[tokio::test]
+async fn the_example_of_admin_access_gets_what_containers_have_and_what_is_broken_too() {
+    let Some(rig) = Rig::start("dgx-h100", "dra: {offer: beside}\n") else { return };
+    rig.published(16).await;
+    let count = async || node_status("allocatable", "nvidia.com/gpu");
+    eventually(NODE_STATUS, "8".to_owned(), count).await;
+    let mut pods = Pods::none();
+    pods.run("windlass-e2e-by-plugin", "nvidia.com/gpu", 2).await;
+    rig.node.fault("xid:79@7");
+    eventually(NODE_STATUS, "7".to_owned(), count).await;
+    let manifests = examples(&["admin-access"]);
+    assert_eq!(gpus(&inside("gpu-admin", "look", "main").await).len(), 8, "whoever has them");
+    drop((manifests, pods));
     rig.nothing_is_held().await;
 }
 
