@@ -9,7 +9,11 @@ use std::{
 
 use clap::ValueEnum;
 use tracing_subscriber::{
-    Layer as _, filter::Targets, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+    Layer as _,
+    filter::{LevelFilter, Targets},
+    fmt,
+    layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
 };
 
 /// How log lines look.
@@ -22,8 +26,13 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// Where kube reports each request that fails, as an error. Whoever asked says it too, with what it was for, and
+/// once, not at every attempt while an API server is away.
+const EACH_FAILED_REQUEST: &str = "kube_client::client::builder";
+
 /// Logs to the standard error stream.
 pub(crate) fn to_stderr(format: LogFormat, filter: Targets) {
+    let filter = without_what_is_said_twice(filter);
     let layer = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
     let registry = tracing_subscriber::registry();
     match format {
@@ -40,4 +49,29 @@ pub(crate) fn to_file(path: &Path, filter: Targets) -> io::Result<()> {
     let layer = fmt::layer().with_writer(file).with_ansi(false).with_target(false);
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();
     Ok(())
+}
+
+/// Unless somebody asks for the client's own words.
+fn without_what_is_said_twice(filter: Targets) -> Targets {
+    let asks = filter.iter().any(|(target, _)| target.starts_with("kube"));
+    if asks { filter } else { filter.with_target(EACH_FAILED_REQUEST, LevelFilter::OFF) }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::filter::LevelFilter;
+
+    use super::*;
+
+    #[test]
+    fn each_failed_request_is_heard_only_by_who_asks_for_it() {
+        let hears = |levels: &str| {
+            let filter = without_what_is_said_twice(levels.parse().expect("levels"));
+            filter.would_enable(EACH_FAILED_REQUEST, &tracing::Level::ERROR)
+        };
+        assert!(!hears("info") && !hears("windlass_node=debug,info"));
+        assert!(hears("kube_client=debug,info") && hears("kube=info"));
+        let others = without_what_is_said_twice(Targets::new().with_default(LevelFilter::INFO));
+        assert!(others.would_enable("kube_client::config", &tracing::Level::WARN));
+    }
 }
