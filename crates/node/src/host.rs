@@ -59,6 +59,9 @@ const NVML_FOLDERS: [&str; 11] = [
 /// Links followed before a loop is assumed, as the kernel does, `path_resolution(7)`.
 const MAX_LINKS: usize = 40;
 
+/// The most that a file of sysfs says: it is read at one go.
+const PAGE: usize = 4096;
+
 /// Text that is longer is cut. The longest that is of use is a table of routes.
 const MOST_TEXT: u64 = 4 << 20;
 
@@ -108,7 +111,7 @@ impl Host {
     ///
     /// When the file is not there, may not be read, or holds no text.
     pub fn try_text(&self, absolute: impl AsRef<Path>) -> io::Result<String> {
-        let mut text = String::new();
+        let mut text = String::with_capacity(PAGE);
         // Limited, the file is not asked for its size first: in sysfs that is always a page.
         self.open(absolute.as_ref())?.take(MOST_TEXT).read_to_string(&mut text)?;
         Ok(text.trim().to_owned())

@@ -178,7 +178,8 @@ impl LedgerDesk {
         Self(Arc::new(watch::Sender::new(ledger)))
     }
 
-    /// Takes devices for a container of the device plugin, all or none.
+    /// Takes devices for a container of the device plugin, all or none. Who watches is told only of devices that
+    /// none had as this resource.
     pub(crate) fn take_for_container(
         &self,
         resource: &ResourceName,
@@ -187,10 +188,12 @@ impl LedgerDesk {
         self.take(|ledger| {
             devices.iter().try_for_each(|it| ledger.free_for_container(it))?;
             let hold = ContainerHold::given(resource);
+            let mut is_news = false;
             for it in devices {
-                ledger.containers.insert(it.device.clone(), hold.clone());
+                let before = ledger.containers.insert(it.device.clone(), hold.clone());
+                is_news |= before.is_none_or(|before| before.resource != hold.resource);
             }
-            Ok(!devices.is_empty())
+            Ok(is_news)
         })
     }
 

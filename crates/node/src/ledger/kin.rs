@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     iter,
+    sync::Arc,
 };
 
 use windlass_core::{
@@ -19,18 +20,19 @@ use crate::offer::rival_pairs;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Footprint {
     pub(crate) device: DeviceId,
-    pub(crate) kin: BTreeSet<DeviceId>,
+    /// Not copied for each Allocate: a GPU that can be cut has every place for a partition among its kin.
+    pub(crate) kin: Arc<BTreeSet<DeviceId>>,
 }
 
 /// The kin of every device of a node that has some.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Kinship(BTreeMap<DeviceId, BTreeSet<DeviceId>>);
+pub(crate) struct Kinship(BTreeMap<DeviceId, Arc<BTreeSet<DeviceId>>>);
 
 // === impl Footprint ===
 
 impl Footprint {
     pub(super) fn all(&self) -> impl Iterator<Item = &DeviceId> {
-        iter::once(&self.device).chain(&self.kin)
+        iter::once(&self.device).chain(&*self.kin)
     }
 }
 
@@ -56,17 +58,18 @@ impl Kinship {
     /// The places of a GPU, with each other and with what stands there.
     fn join_places(&mut self, gpu: &Device, inventory: &Inventory) {
         let (all, room) = (&*gpu.partitions, Room::of(&gpu.partitions));
-        let place = |it: &PossiblePartition| it.partition.id();
-        for (at, one) in all.iter().enumerate() {
-            self.join(&place(one), &gpu.id);
-            for other in all[at + 1..].iter().filter(|other| !room.has_both(one, other)) {
-                self.join(&place(one), &place(other));
+        let places: Vec<_> = all.iter().map(|it| (it, it.partition.id())).collect();
+        for (at, (one, place)) in places.iter().enumerate() {
+            self.join(place, &gpu.id);
+            for (_, other) in places[at + 1..].iter().filter(|(it, _)| !room.has_both(one, it)) {
+                self.join(place, other);
             }
         }
         for part in inventory.parts_of(&gpu.id) {
             let Some(stands) = &part.partition else { continue };
-            for one in all.iter().filter(|it| it.partition.takes_from(stands, (&room, all))) {
-                self.join(&place(one), &part.id);
+            let is_taken = |it: &PossiblePartition| it.partition.takes_from(stands, (&room, all));
+            for (_, place) in places.iter().filter(|(it, _)| is_taken(it)) {
+                self.join(place, &part.id);
             }
         }
     }
@@ -77,8 +80,9 @@ impl Kinship {
     }
 
     fn join(&mut self, one: &DeviceId, other: &DeviceId) {
-        self.0.entry(one.clone()).or_default().insert(other.clone());
-        self.0.entry(other.clone()).or_default().insert(one.clone());
+        for (of, is) in [(one, other), (other, one)] {
+            Arc::make_mut(self.0.entry(of.clone()).or_default()).insert(is.clone());
+        }
     }
 }
 

@@ -6,11 +6,11 @@ use super::*;
 use crate::config::ShareMethod;
 
 pub(super) fn alone(id: &str) -> Footprint {
-    Footprint { device: id.parse().expect("an id"), kin: BTreeSet::new() }
+    Footprint { device: id.parse().expect("an id"), kin: Arc::default() }
 }
 
 fn part_of(id: &str, whole: &str) -> Footprint {
-    Footprint { kin: [whole.parse().expect("an id")].into(), ..alone(id) }
+    Footprint { kin: Arc::new([whole.parse().expect("an id")].into()), ..alone(id) }
 }
 
 fn claim(name: &str) -> ClaimRef {
@@ -38,7 +38,7 @@ fn of_a_container_and_a_claim_the_second_is_told_who_was_first() {
 fn a_part_is_in_the_way_of_its_whole_and_nothing_is_taken_of_what_is_half_free() {
     let ledger = LedgerDesk::default();
     ledger.take_for_claim(&claim("c"), &[(part_of("part", "a"), Use::Alone)]).expect("free");
-    let whole = Footprint { kin: ["part".parse().expect("an id")].into(), ..alone("a") };
+    let whole = Footprint { kin: Arc::new(["part".parse().expect("an id")].into()), ..alone("a") };
     ledger.take_for_container(&resource(), &[alone("b"), whole]).expect_err("held");
     ledger.take_for_claim(&claim("d"), &[(alone("b"), Use::Alone)]).expect("b was not taken");
 }
