@@ -2,6 +2,7 @@
 //!
 //! Every step is checked: a step that does not happen ends the demo with an error.
 
+mod arrivals;
 mod boards;
 mod claims;
 mod event;

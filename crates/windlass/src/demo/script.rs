@@ -13,6 +13,7 @@ use windlass_core::{
 use windlass_kubelet_sim::{Admission, Allotment, NodeStatus, Pod, PodStatus, Question};
 
 use super::{
+    arrivals::Arrivals,
     event::{Alternative, Arrival, Container, Counts, Event, Failure, Gets},
     fault::Trouble,
     pods, runtime,
@@ -96,20 +97,35 @@ impl<'a> Script<'a> {
 
     /// Every resource that the agent offers must arrive at the kubelet.
     async fn register(&mut self) -> Result<Vec<Counts>> {
-        let offered =
-            timeout(STEP_LIMIT, self.settled()).await.context("the offers go on changing")?;
+        let mut arrivals = Arrivals::default();
+        let offered = tokio::select! {
+            offered = self.settled() => offered,
+            () = self.watch(&mut arrivals) => bail!("the offers go on changing"),
+        };
         let mut arrived = Vec::new();
         for (resource, (capacity, allocatable)) in offered {
             let resource = resource.to_string();
             let complete =
                 |node: &NodeStatus| node.counts(&resource) == Some((capacity, allocatable));
-            self.stage.kubelet.wait_for(complete, STEP_LIMIT).await?;
-            let took_ms = ms(self.stage.agent_started);
+            let node = self.stage.kubelet.wait_for(complete, STEP_LIMIT).await?;
+            arrivals.note(&node, Instant::now());
+            let since = arrivals.since(&resource).context("a resource that was waited for")?;
+            let took_ms = milliseconds(since - self.stage.agent_started);
             arrived.push(Arrival { counts: Counts { resource, capacity, allocatable }, took_ms });
         }
         let resources = arrived.iter().map(|arrival| arrival.counts.clone()).collect();
         self.tell(&Event::Registered { resources: arrived })?;
         Ok(resources)
+    }
+
+    /// Notes what arrives at the kubelet, for as long as a step may take.
+    async fn watch(&self, arrivals: &mut Arrivals) {
+        let note = |node: &NodeStatus| {
+            arrivals.note(node, Instant::now());
+            false
+        };
+        // Nothing that arrives ends the watch.
+        drop(self.stage.kubelet.wait_for(note, STEP_LIMIT).await);
     }
 
     /// The resource that most is shown of. Of one that is shared a container gets one device or all.
@@ -391,5 +407,10 @@ fn counts(node: &NodeStatus, resource: &str) -> Counts {
 
 /// Milliseconds since then.
 pub(super) fn ms(since: Instant) -> f64 {
-    (since.elapsed().as_secs_f64() * 10_000.0).round() / 10.0
+    milliseconds(since.elapsed())
+}
+
+/// With one place behind the point, as they are shown.
+fn milliseconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 10_000.0).round() / 10.0
 }
