@@ -155,6 +155,9 @@ pub struct SessionLimits {
     pub handover: Duration,
     /// How long the preparing or the releasing of a claim may take before the kubelet is told to ask again.
     pub claim_deadline: Duration,
+    /// How long a claim waits for another to let go of a device: containers of a pod that was deleted by force
+    /// end two seconds later.
+    pub claim_patience: Duration,
     /// How often sockets are looked at without a reason, should a notice have been lost.
     pub look_interval: Duration,
 }
@@ -201,6 +204,7 @@ impl Default for SessionLimits {
             // The kubelet waits 45 seconds for all claims of a pod, and takes an answer that says nothing of
             // a claim for a failure of all.
             claim_deadline: Duration::from_secs(40),
+            claim_patience: Duration::from_secs(10),
             look_interval: Duration::from_secs(10),
         }
     }

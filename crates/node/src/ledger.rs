@@ -348,6 +348,11 @@ impl Ledger {
         self.holds(id).filter(|hold| hold.usage != Use::Admin).map(|hold| hold.claim.uid.as_str())
     }
 
+    /// Whether a claim has any device, be it to look at it.
+    pub(crate) fn is_held_by(&self, uid: &str) -> bool {
+        self.claims.values().any(|holds| holds.contains_key(uid))
+    }
+
     /// The claims that have devices.
     pub(crate) fn claims(&self) -> &ClaimHolds {
         &self.claims

@@ -154,7 +154,7 @@ impl Driver {
         let serving = self.serving(desk, newest.subscribe()).run(stop.clone());
         let telling = self.telling(newest.subscribe(), stop);
         let leftovers = leftovers::keep(self.ground.clone(), newest.subscribe());
-        let asked = (requests, self.limits.look_interval);
+        let asked = (requests, self.limits.look_interval, self.limits.claim_patience);
         let ledger = self.ground.ledger.clone();
         let preparer = Preparer::new(self.ground, asked, records, (newest, receiver));
         ledger.recall_claims();

@@ -3,10 +3,11 @@
 //!
 //! ```text
 //!   Prepare ──> reading ──planned, taken──> started ──recorded, done──> completed ──recorded──> answer
-//!                  │ refused              │    ^  │ failed
-//!                  v             recorded │    │  v
-//!               as before                 v    │ started: begun anew when the kubelet asks again
-//!                                       making ┘ GPUs made whole or cut, planned again with the instances
+//!               ^  │ refused              │    ^  │ failed
+//!        let go │  v             recorded │    │  v
+//!           waiting │ too long            v    │ started: begun anew when the kubelet asks again
+//!                   v                   making ┘ GPUs made whole or cut, planned again with the instances
+//!               as before
 //!
 //!   Release ──> removing ──document, instances gone──> forgetting ──recorded, let go──> answer
 //!                  ^
@@ -28,6 +29,7 @@ mod partitions;
 mod release;
 mod slot;
 mod time_slices;
+mod waiting;
 
 use std::collections::BTreeMap;
 
@@ -61,6 +63,8 @@ pub(super) struct Preparer {
     newest: watch::Sender<Versioned<Records>>,
     written: watch::Receiver<Written>,
     tasks: JoinSet<Event>,
+    /// How long a claim waits for others to let go of what it is to get.
+    patience: Duration,
     /// How often is looked whether documents are there.
     look_interval: Duration,
     /// Why documents could not be written again when that was last tried.
@@ -73,6 +77,8 @@ enum Event {
     Compared(String, Allocation),
     /// The claim was read.
     Read(String, Box<Result<Claim, String>>),
+    /// Others may have let go of what it is to get.
+    Waited(String),
     /// Its GPUs are whole, or cut, as it is to get them.
     Made(String, Box<Result<Claim, Failed>>),
     /// What the record says is begun is done.
@@ -105,14 +111,23 @@ impl Preparer {
     /// Takes up what an earlier agent left, in the ledger too.
     pub(super) fn new(
         ground: Ground,
-        (requests, look_interval): (mpsc::Receiver<Request>, Duration),
+        (requests, look_interval, patience): (mpsc::Receiver<Request>, Duration, Duration),
         records: Records,
         (newest, written): (watch::Sender<Versioned<Records>>, watch::Receiver<Written>),
     ) -> Self {
         let slots = records.into_iter().map(|(uid, entry)| (uid, Slot::of(entry))).collect();
         let (tasks, unwritten) = (JoinSet::new(), Vec::new());
-        let preparer =
-            Self { ground, requests, slots, newest, written, tasks, look_interval, unwritten };
+        let preparer = Self {
+            ground,
+            requests,
+            slots,
+            newest,
+            written,
+            tasks,
+            patience,
+            look_interval,
+            unwritten,
+        };
         preparer.ground.metrics.holds(&preparer.records());
         for entry in preparer.slots.values().filter_map(|slot| slot.entry.as_ref()) {
             preparer.take_again(entry);
@@ -150,7 +165,10 @@ impl Preparer {
                 slot.asked += 1;
                 slot.preparing.push(reply);
             }
-            Wish::Release(reply) => slot.releasing.push(reply),
+            Wish::Release(reply) => {
+                slot.releasing.push(reply);
+                slot.stop_waiting();
+            }
         }
         self.advance(&uid);
     }
@@ -179,6 +197,7 @@ impl Preparer {
                 Ok(claim) => self.take_up(&uid, claim),
                 Err(why) => self.refuse(&uid, why.into()),
             },
+            Event::Waited(uid) => self.waited(&uid),
             Event::Acted(uid, Ok(())) => self.settle(&uid),
             Event::Made(uid, made) => self.made(&uid, *made),
             Event::Acted(uid, Err(failed)) => self.failed(&uid, failed),

@@ -36,6 +36,7 @@ pub(crate) fn node(profile: &Profile, policy: Policy) -> (PathBuf, Machine, Conf
             retry_most: Duration::from_millis(100),
             handover: Duration::from_millis(50),
             look_interval: Duration::from_millis(500),
+            claim_patience: Duration::from_millis(200),
             ..SessionLimits::default()
         },
         ..Config::default()

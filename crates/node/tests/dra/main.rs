@@ -26,4 +26,5 @@ mod rights;
 mod shares;
 mod switching;
 mod time_slices;
+mod waiting;
 mod world;

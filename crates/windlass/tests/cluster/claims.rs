@@ -8,6 +8,7 @@ mod beside;
 mod burst;
 #[path = "../../src/demo/soak/chance.rs"]
 mod chance;
+mod forced;
 mod midway;
 mod objects;
 mod owners;

@@ -1,7 +1,7 @@
 //! From a claim that is asked for to one that is begun, or refused: what it has by the record, what its object
 //! says, and what it gets.
 
-use super::{Event, Preparer, slot::Work};
+use super::{Event, Preparer, slot::Work, waiting::Refused};
 use crate::{
     causes,
     dra::{
@@ -10,7 +10,6 @@ use crate::{
         record::{Entry, Stage},
         status::Trouble,
     },
-    ledger::ClaimRef,
 };
 
 // === impl Preparer ===
@@ -47,7 +46,11 @@ impl Preparer {
         match self.begin(&claim) {
             Ok(()) if self.needs_forms(uid) => self.make(uid, claim),
             Ok(()) => self.act(uid),
-            Err(why) => self.refuse(uid, Trouble { why, refused: Some(self.wanted(&claim)) }),
+            Err(refused) => {
+                if let Some(Refused { why, .. }) = self.wait(uid, refused) {
+                    self.refuse(uid, Trouble { why, refused: Some(self.wanted(&claim)) });
+                }
+            }
         }
     }
 
@@ -59,7 +62,7 @@ impl Preparer {
     }
 
     /// Decides what a claim gets, takes it, and has that written down.
-    pub(super) fn begin(&mut self, claim: &Claim) -> Result<(), String> {
+    pub(super) fn begin(&mut self, claim: &Claim) -> Result<(), Refused> {
         let state = self.ground.state.borrow().clone();
         let catalog = self.ground.catalog(&state);
         let (handovers, records) = (self.ground.handovers.states(), self.records());
@@ -71,15 +74,8 @@ impl Preparer {
             records: &records,
             mps: &self.ground.mps,
         };
-        let refused = |why: String, holder: Option<&ClaimRef>| {
-            if let Some(holder) = holder {
-                tracing::info!(claim = %claim.reference, %holder, why, "claim refused");
-            }
-            why
-        };
-        let devices = plan(claim, &ground).map_err(|it| refused(causes(&it), it.holder()))?;
-        let taken = self.ground.ledger.take_for_claim(&claim.reference, &takes(&devices, &state));
-        taken.map_err(|it| refused(it.to_string(), it.holder()))?;
+        let devices = plan(claim, &ground)?;
+        self.ground.ledger.take_for_claim(&claim.reference, &takes(&devices, &state))?;
         let slot = self.slots.get_mut(&claim.reference.uid);
         let slot = slot.expect("a slot that is worked on stays");
         slot.work = Some(if slot.entry.is_none() { Work::Beginning } else { Work::Acting });

@@ -72,7 +72,7 @@ impl Preparer {
 
     /// Decides anew what the claim gets, now that its instances have names.
     pub(super) fn made(&mut self, uid: &str, made: Result<Claim, Failed>) {
-        let begun = made.and_then(|claim| self.begin(&claim).map_err(Failed::Act));
+        let begun = made.and_then(|claim| self.begin(&claim).map_err(|it| Failed::Act(it.why)));
         match begun {
             Ok(()) if self.lacks_instances(uid) => {
                 self.refuse(

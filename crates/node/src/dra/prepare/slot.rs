@@ -1,5 +1,7 @@
 //! One claim: what of it is in the record, what is done for it, and who waits.
 
+use tokio::time::Instant;
+
 use super::super::{
     desk::Reply,
     record::{Entry, Held},
@@ -12,6 +14,8 @@ pub(super) struct Slot {
     /// As the record has it.
     pub(super) entry: Option<Entry>,
     pub(super) work: Option<Work>,
+    /// Until when it waits for others to let go of what it is to get, since it was asked for.
+    pub(super) waits_until: Option<Instant>,
     /// How often it was asked for.
     pub(super) asked: u64,
     pub(super) preparing: Vec<Reply<Vec<Held>>>,
@@ -22,6 +26,8 @@ pub(super) struct Slot {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Work {
     Reading,
+    /// Others have what it is to get.
+    Waiting,
     /// It was not in the record before.
     Beginning,
     Acting,
@@ -38,7 +44,8 @@ pub(super) enum Work {
 impl Slot {
     pub(super) fn new(claim: ClaimRef) -> Self {
         let (preparing, releasing) = Default::default();
-        Self { claim, entry: None, work: None, asked: 0, preparing, releasing }
+        let waits_until = None;
+        Self { claim, entry: None, work: None, waits_until, asked: 0, preparing, releasing }
     }
 
     pub(super) fn of(entry: Entry) -> Self {
@@ -58,6 +65,7 @@ impl Slot {
 
     /// Tells those who wait for it to be prepared.
     pub(super) fn prepared(&mut self, outcome: &Result<Vec<Held>, String>) {
+        self.waits_until = None;
         for reply in self.preparing.drain(..) {
             let _ = reply.send(outcome.clone());
         }

@@ -184,6 +184,7 @@ mod tests {
         retry_most: Duration::from_secs(1),
         handover: Duration::from_secs(2),
         claim_deadline: Duration::from_secs(40),
+        claim_patience: Duration::from_secs(10),
         look_interval: Duration::from_secs(10),
     };
 

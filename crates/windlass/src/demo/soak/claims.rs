@@ -29,8 +29,8 @@ pub(super) struct Claimant {
 }
 
 /// How long the preparation of a claim may take: an agent that just started waits two seconds for the kubelet to
-/// write down what the one before it gave away last.
-const PREPARE_LIMIT: Duration = Duration::from_secs(3);
+/// write down what the one before it gave away last, and a claim ten for another to let go of its device.
+const PREPARE_LIMIT: Duration = Duration::from_secs(13);
 
 /// How long a claim may wait for devices that nobody else has, and anything be left of what is gone. What a container
 /// had through the device plugin is known to be free after three looks, ten seconds apart, at the kubelet's account,

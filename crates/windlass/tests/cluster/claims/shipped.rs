@@ -87,7 +87,7 @@ async fn the_example_of_admin_access_gets_what_containers_have_and_what_is_broke
     eventually(NODE_STATUS, "8".to_owned(), count).await;
     let mut pods = Pods::none();
     pods.run("windlass-e2e-by-plugin", "nvidia.com/gpu", 2).await;
-    rig.node.fault("xid:79@7");
+    rig.node.fault("lost@7");
     eventually(NODE_STATUS, "7".to_owned(), count).await;
     let manifests = examples(&["admin-access"]);
     assert_eq!(gpus(&inside("gpu-admin", "look", "main").await).len(), 8, "whoever has them");

@@ -1,0 +1,97 @@
+//! A claim that is to get what another has still waits for it a little: the kubelet asks again only a minute later.
+
+use std::time::Duration;
+
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use windlass_kubelet_api::dra::v1::Device;
+
+use crate::{
+    common::running::LIMIT,
+    kubelet::Kubelet,
+    world::{Gets, World},
+};
+
+const A: Gets<'static> = Gets { request: "a", gpu: 0 };
+
+/// From when a claim is read until it is found that another has its device.
+const SOON: Duration = Duration::from_millis(200);
+
+impl World {
+    /// One in which claims wait for as long as a test may take.
+    fn patient() -> Self {
+        let mut world = Self::new();
+        world.config.session.claim_patience = LIMIT;
+        world
+    }
+
+    /// Asks for a claim to be prepared, whose device another has.
+    async fn waiting(&self, kubelet: &Kubelet, name: &'static str) -> JoinSet<Answer> {
+        let (mut kubelet, mut asked) = (kubelet.clone(), JoinSet::new());
+        asked.spawn(async move { kubelet.prepare(name).await });
+        let is_read = || self.api.objects().log().iter().any(|it| it.path.ends_with(name));
+        self.reaches(is_read).await;
+        sleep(SOON).await;
+        assert!(asked.try_join_next().is_none(), "it waits");
+        asked
+    }
+}
+
+type Answer = Result<Vec<Device>, String>;
+
+async fn answered(mut asked: JoinSet<Answer>) -> Answer {
+    at_once(asked.join_next()).await.expect("it was asked").expect("no panic")
+}
+
+async fn at_once<T>(answer: impl Future<Output = T>) -> T {
+    timeout(LIMIT / 2, answer).await.expect("at once")
+}
+
+#[tokio::test]
+async fn a_claim_gets_what_another_lets_go_while_it_waits() {
+    let world = World::patient();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "one", &[A]);
+    world.claim(&agent, "two", &[A]);
+    let first = kubelet.prepare("one").await.expect("prepared");
+    let second = world.waiting(&kubelet, "two").await;
+    kubelet.unprepare("one").await.expect("released");
+    let second = answered(second).await.expect("prepared");
+    assert_eq!(second[0].device_name, first[0].device_name);
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_is_released_while_it_waits_is_answered_and_has_nothing() {
+    let world = World::patient();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "one", &[A]);
+    world.claim(&agent, "two", &[A]);
+    kubelet.prepare("one").await.expect("prepared");
+    let second = world.waiting(&kubelet, "two").await;
+    at_once(kubelet.unprepare("two")).await.expect("released");
+    let why = answered(second).await.expect_err("nothing was prepared");
+    assert_eq!(why, "released before it was prepared");
+    kubelet.unprepare("one").await.expect("released");
+    world.claim(&agent, "three", &[A]);
+    at_once(kubelet.prepare("three")).await.expect("nobody has it");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_is_deleted_while_it_waits_gets_nothing() {
+    let world = World::patient();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "one", &[A]);
+    world.claim(&agent, "two", &[A]);
+    kubelet.prepare("one").await.expect("prepared");
+    let second = world.waiting(&kubelet, "two").await;
+    world.remove("two");
+    kubelet.unprepare("one").await.expect("released");
+    answered(second).await.expect_err("nobody wants it");
+    world.claim(&agent, "three", &[A]);
+    at_once(kubelet.prepare("three")).await.expect("nobody has it");
+    agent.stop().await;
+}

@@ -1,0 +1,51 @@
+//! Pods that come while those before them, deleted by force, still end on the node.
+
+use super::{
+    objects::{objects, pod},
+    rig::{Rig, until_it_runs},
+};
+use crate::{
+    NODE_STATUS, eventually,
+    pods::{Manifests, Pods, kubectl},
+};
+
+/// As many as there are GPUs.
+const PODS: usize = 8;
+
+fn named(generation: &str) -> Vec<String> {
+    (0..PODS).map(|nth| format!("windlass-e2e-{generation}-{nth}")).collect()
+}
+
+fn make(pods: &mut Pods, names: &[String]) {
+    for name in names {
+        pods.apply(name, &pod(name, 1));
+    }
+}
+
+#[tokio::test]
+async fn pods_in_the_place_of_others_that_were_deleted_by_force_run_before_the_kubelet_asks_again()
+{
+    let Some(rig) = Rig::start("dgx-h100", "dra: {offer: instead}\n") else { return };
+    rig.published(16).await;
+    let manifests = Manifests::apply(&objects());
+    let mut pods = Pods::none();
+    let (first, second) = (named("first"), named("second"));
+    make(&mut pods, &first);
+    for name in &first {
+        until_it_runs("default", name).await;
+    }
+    let names = first.iter().map(String::as_str);
+    let words = ["delete", "pod", "--force", "--grace-period=0"].into_iter().chain(names);
+    kubectl(&words.collect::<Vec<_>>());
+    make(&mut pods, &second);
+    // A kubelet asks for a claim again 60 to 90 seconds after it was refused.
+    eventually(NODE_STATUS, PODS, async || {
+        let phases = ["get", "pods", "-o", "jsonpath={.items[*].status.phase}"];
+        kubectl(&phases).matches("Running").count()
+    })
+    .await;
+    assert_eq!(rig.owners().await.values().map(Vec::len).collect::<Vec<_>>(), [1; PODS]);
+    drop(pods);
+    rig.nothing_is_held().await;
+    drop(manifests);
+}
