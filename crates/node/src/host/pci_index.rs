@@ -101,8 +101,8 @@ fn listed(host: &Host, most: usize) -> (BTreeMap<PciAddress, u64>, bool) {
 
 impl Listed {
     fn read(host: &Host, address: PciAddress, inode: u64) -> Option<Self> {
-        let identity = host.pci_identity(&format!("{PCI_DEVICES}/{address}"));
-        Some(Self { inode, class: identity.class?, vendor: format!("0x{}", identity.vendor?) })
+        let text = |file: &str| host.text(format!("{PCI_DEVICES}/{address}/{file}"));
+        Some(Self { inode, class: text("class")?, vendor: text("vendor")? })
     }
 }
 
