@@ -155,8 +155,9 @@ pub struct SessionLimits {
     pub handover: Duration,
     /// How long the preparing or the releasing of a claim may take before the kubelet is told to ask again.
     pub claim_deadline: Duration,
-    /// How long a claim waits for another to let go of a device: containers of a pod that was deleted by force
-    /// end two seconds later.
+    /// How long a claim waits for another to let go of a device. Containers of a pod that was deleted by force are
+    /// given two seconds to end (`minimumGracePeriodInSeconds` of the kubelet's runtime manager); the rest is for
+    /// a busy machine. Well within `claim_deadline`.
     pub claim_patience: Duration,
     /// How often sockets are looked at without a reason, should a notice have been lost.
     pub look_interval: Duration,

@@ -59,7 +59,7 @@ const NVML_FOLDERS: [&str; 11] = [
 /// Links followed before a loop is assumed, as the kernel does, `path_resolution(7)`.
 const MAX_LINKS: usize = 40;
 
-/// The most that a file of sysfs says: it is read at one go.
+/// A file of sysfs says a page at most, which this is on most machines: one read takes all of it.
 const PAGE: usize = 4096;
 
 /// Text that is longer is cut. The longest that is of use is a table of routes.

@@ -5,7 +5,7 @@
 //!   Prepare ──> reading ──planned, taken──> started ──recorded, done──> completed ──recorded──> answer
 //!               ^  │ refused              │    ^  │ failed
 //!        let go │  v             recorded │    │  v
-//!           waiting │ too long            v    │ started: begun anew when the kubelet asks again
+//!           waiting │ too long, released  v    │ started: begun anew when the kubelet asks again
 //!                   v                   making ┘ GPUs made whole or cut, planned again with the instances
 //!               as before
 //!

@@ -43,6 +43,7 @@ async fn an_agent_that_is_killed_between_prepare_and_answer_leaves_the_next_one_
         // A kubelet whose own turn was cut short after the answer lists what it was answered twice.
         let names: BTreeSet<_> = grant.cdi_devices.iter().collect();
         assert_eq!(names.len(), 3, "after {turns} turns: {grant:?}");
+        assert_eq!(grant.cdi_devices.len() % 3, 0, "all of it, after {turns} turns: {grant:?}");
         let prepared = world.record().into_iter().flat_map(|(_, devices)| devices);
         let prepared = prepared.map(|(device, _)| device).collect();
         assert_eq!(devices(&scheduled), prepared, "after {turns} turns");

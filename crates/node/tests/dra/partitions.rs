@@ -73,6 +73,7 @@ async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
     put(&world, &agent, ("c", "3g-40gb-9-4"));
     put(&world, &agent, ("d", "1g-10gb-19-0"));
     put(&world, &agent, ("e", "4g-40gb-5-0"));
+    put(&world, &agent, ("f", "3g-40gb-9-4"));
     let first = kubelet.prepare("c").await.expect("prepared");
     kubelet.prepare("d").await.expect("prepared");
     assert_eq!(standing(&world), ["1g.10gb@0", "3g.40gb@4"]);
@@ -83,8 +84,10 @@ async fn two_claims_have_instances_of_one_gpu_made_and_removed() {
     let offering = state.offerings()[&made.id].clone();
     let why = offering.obstacle.expect("the device plugin has it not");
     assert!(offering.resource.is_none() && why.contains("for claims"), "{why}");
-    let why = kubelet.prepare("e").await.expect_err("the same slices");
-    assert!(why.ends_with("is held by another claim"), "{why}");
+    for (name, what) in [("e", "the same slices"), ("f", "the same place")] {
+        let why = kubelet.prepare(name).await.expect_err(what);
+        assert!(why.ends_with("is held by another claim"), "{why}");
+    }
     agent.stop().await;
 
     // Another agent has the answer from the record.

@@ -6,6 +6,7 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
+use windlass_cluster_sim::api::{Effect, Fault};
 use windlass_kubelet_api::dra::v1::Device;
 
 use crate::{
@@ -77,6 +78,21 @@ async fn a_claim_that_is_released_while_it_waits_is_answered_and_has_nothing() {
     kubelet.unprepare("one").await.expect("released");
     world.claim(&agent, "three", &[A]);
     at_once(kubelet.prepare("three")).await.expect("nobody has it");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_claim_that_is_released_while_it_is_read_does_not_wait_at_all() {
+    let world = World::patient();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "one", &[A]);
+    world.claim(&agent, "two", &[A]);
+    kubelet.prepare("one").await.expect("prepared");
+    world.api.inject(Fault::at("resourceclaims/two", Effect::Delay(2 * SOON)).only("GET"));
+    let second = world.waiting(&kubelet, "two").await;
+    at_once(kubelet.unprepare("two")).await.expect("released");
+    let why = answered(second).await.expect_err("another has it");
+    assert!(why.ends_with("is held by another claim"), "{why}");
     agent.stop().await;
 }
 

@@ -10,7 +10,9 @@ use crate::{
     dra::{
         catalog::Entry as Offered,
         claim::{Access, Allotted, Claim},
+        record::Entry,
     },
+    ledger::ClaimRef,
     partitions::{imagined, standing, whole},
 };
 
@@ -27,10 +29,17 @@ impl<'a> Ground<'a> {
             Some(device) if result.access == Access::Admin || self.is_begun(claim, place) => {
                 Ok(Cow::Borrowed(device))
             }
-            Some(device) => Err(Refusal::Foreign {
-                request: request(),
-                place: place.clone(),
-                device: device.id.clone(),
+            Some(device) => Err(match self.maker(place) {
+                Some(by) => Refusal::Taken {
+                    request: request(),
+                    device: result.device.clone(),
+                    by: by.clone(),
+                },
+                None => Refusal::Foreign {
+                    request: request(),
+                    place: place.clone(),
+                    device: device.id.clone(),
+                },
             }),
             None if result.access == Access::Admin => {
                 Err(Refusal::NotMade { request: request(), place: place.clone() })
@@ -79,8 +88,16 @@ impl<'a> Ground<'a> {
 
     /// Whether the record says that the instance is made for this claim.
     fn is_begun(&self, claim: &Claim, place: &Partition) -> bool {
-        let entry = self.records.get(&claim.reference.uid);
-        let devices = entry.into_iter().flat_map(|entry| &entry.devices);
-        devices.into_iter().any(|held| held.partition.as_ref() == Some(place))
+        self.records.get(&claim.reference.uid).is_some_and(|entry| is_made_for(entry, place))
     }
+
+    /// The claim for which the record says that the instance at a place is made.
+    fn maker(&self, place: &Partition) -> Option<&'a ClaimRef> {
+        let entry = self.records.values().find(|entry| is_made_for(entry, place));
+        entry.map(|entry| &entry.claim)
+    }
+}
+
+fn is_made_for(entry: &Entry, place: &Partition) -> bool {
+    entry.devices.iter().any(|held| held.partition.as_ref() == Some(place))
 }

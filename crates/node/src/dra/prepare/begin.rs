@@ -1,7 +1,7 @@
 //! From a claim that is asked for to one that is begun, or refused: what it has by the record, what its object
 //! says, and what it gets.
 
-use super::{Event, Preparer, slot::Work, waiting::Refused};
+use super::{Event, Preparer, slot::Work, waiting::NotBegun};
 use crate::{
     causes,
     dra::{
@@ -46,10 +46,10 @@ impl Preparer {
         match self.begin(&claim) {
             Ok(()) if self.needs_forms(uid) => self.make(uid, claim),
             Ok(()) => self.act(uid),
-            Err(refused) => {
-                if let Some(Refused { why, .. }) = self.wait(uid, refused) {
-                    self.refuse(uid, Trouble { why, refused: Some(self.wanted(&claim)) });
-                }
+            Err(cause) if self.waits(uid, &cause) => {}
+            Err(cause) => {
+                let why = cause.told(&claim.reference);
+                self.refuse(uid, Trouble { why, refused: Some(self.wanted(&claim)) });
             }
         }
     }
@@ -62,7 +62,7 @@ impl Preparer {
     }
 
     /// Decides what a claim gets, takes it, and has that written down.
-    pub(super) fn begin(&mut self, claim: &Claim) -> Result<(), Refused> {
+    pub(super) fn begin(&mut self, claim: &Claim) -> Result<(), NotBegun> {
         let state = self.ground.state.borrow().clone();
         let catalog = self.ground.catalog(&state);
         let (handovers, records) = (self.ground.handovers.states(), self.records());

@@ -72,7 +72,9 @@ impl Preparer {
 
     /// Decides anew what the claim gets, now that its instances have names.
     pub(super) fn made(&mut self, uid: &str, made: Result<Claim, Failed>) {
-        let begun = made.and_then(|claim| self.begin(&claim).map_err(|it| Failed::Act(it.why)));
+        let begun = made.and_then(|claim| {
+            self.begin(&claim).map_err(|cause| Failed::Act(cause.told(&claim.reference)))
+        });
         match begun {
             Ok(()) if self.lacks_instances(uid) => {
                 self.refuse(

@@ -14,7 +14,7 @@ pub(super) struct Slot {
     /// As the record has it.
     pub(super) entry: Option<Entry>,
     pub(super) work: Option<Work>,
-    /// Until when it waits for others to let go of what it is to get, since it was asked for.
+    /// Until when it waits for others to let go of what it is to get, once they were found to have it.
     pub(super) waits_until: Option<Instant>,
     /// How often it was asked for.
     pub(super) asked: u64,
@@ -55,6 +55,11 @@ impl Slot {
     /// Whether nothing is done that could change what it has.
     pub(super) fn is_settled(&self) -> bool {
         matches!(self.work, None | Some(Work::Restoring))
+    }
+
+    /// Whether nobody waits for it to be prepared any more.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.preparing.iter().all(Reply::is_closed)
     }
 
     /// Whether it is not known which device one of its names means.

@@ -4,6 +4,8 @@
 //! the API server by then, and its containers still end on the node. Refused at once, the next pod would be prepared
 //! when its kubelet tries again, 60 to 90 seconds later.
 
+use std::fmt;
+
 use tokio::time::{Instant, timeout_at};
 
 use super::{
@@ -11,13 +13,14 @@ use super::{
     slot::{Slot, Work},
 };
 use crate::{
+    causes,
     dra::plan::Refusal,
     ledger::{ClaimRef, Conflict, Ledger},
 };
 
 /// Why a claim cannot be begun.
-pub(super) struct Refused {
-    pub(super) why: String,
+pub(super) struct NotBegun {
+    why: String,
     /// Who is in the way, if that is a claim.
     in_the_way: Option<InTheWay>,
 }
@@ -30,16 +33,16 @@ enum InTheWay {
     Sharers,
 }
 
-// === impl Refused ===
+// === impl NotBegun ===
 
-impl From<Refusal> for Refused {
+impl From<Refusal> for NotBegun {
     fn from(refusal: Refusal) -> Self {
         let in_the_way = refusal.holder().cloned().map(InTheWay::One);
-        Self { why: crate::causes(&refusal), in_the_way }
+        Self { why: causes(&refusal), in_the_way }
     }
 }
 
-impl From<Conflict> for Refused {
+impl From<Conflict> for NotBegun {
     fn from(conflict: Conflict) -> Self {
         let in_the_way = match &conflict {
             Conflict::Exceeded { .. } | Conflict::NoShareLeft { .. } => Some(InTheWay::Sharers),
@@ -49,48 +52,66 @@ impl From<Conflict> for Refused {
     }
 }
 
+impl NotBegun {
+    /// What the kubelet is told; by whom the device is held is for the node's own log.
+    pub(super) fn told(self, claim: &ClaimRef) -> String {
+        if let Some(holder) = &self.in_the_way {
+            tracing::info!(%claim, %holder, why = self.why, "claim refused");
+        }
+        self.why
+    }
+}
+
 // === impl Preparer ===
 
 impl Preparer {
-    /// Waits until others have let go of what a claim is to get, unless it has waited for long enough. Gives back why
-    /// it is refused if it does not wait.
-    pub(super) fn wait(&mut self, uid: &str, refused: Refused) -> Option<Refused> {
-        let now = Instant::now();
-        let patience = self.patience;
-        let Some(slot) = self.slots.get_mut(uid) else { return Some(refused) };
-        let until = *slot.waits_until.get_or_insert(now + patience);
-        let Some(others) = refused.in_the_way.clone().filter(|_| now < until) else {
-            if let Some(InTheWay::One(holder)) = &refused.in_the_way {
-                tracing::info!(claim = %slot.claim, %holder, why = refused.why, "claim refused");
-            }
-            return Some(refused);
-        };
-        tracing::info!(claim = %slot.claim, why = refused.why, "waiting until it is let go");
-        slot.work = Some(Work::Waiting);
-        let (mut ledger, uid) = (self.ground.ledger.watch(), uid.to_owned());
+    /// Whether a claim waits until others have let go of what it is to get: not for longer than its patience, and not
+    /// if it is to be released itself.
+    pub(super) fn waits(&mut self, uid: &str, cause: &NotBegun) -> bool {
+        let Some(others) = cause.in_the_way.clone() else { return false };
+        let mut ledger = self.ground.ledger.watch();
         let before = ledger.borrow().clone();
+        let (now, patience) = (Instant::now(), self.patience);
+        let Some(slot) = self.slots.get_mut(uid) else { return false };
+        let is_first = slot.waits_until.is_none();
+        let until = *slot.waits_until.get_or_insert(now + patience);
+        // A holder of which the ledger knows nothing would have let go at once, again and again.
+        if now >= until || !slot.releasing.is_empty() || others.have_let_go(&before, &before) {
+            return false;
+        }
+        if is_first {
+            tracing::info!(claim = %slot.claim, holder = %others, why = cause.why, "claim waits");
+        }
+        slot.work = Some(Work::Waiting);
+        let uid = uid.to_owned();
         self.tasks.spawn(async move {
-            let let_go = ledger.wait_for(|ledger| others.let_go(&before, ledger));
+            let let_go = ledger.wait_for(|ledger| others.have_let_go(&before, ledger));
             // Whether they have is seen when the claim is begun anew.
             drop(timeout_at(until, let_go).await);
             Event::Waited(uid)
         });
-        None
+        true
     }
 
-    /// Sees anew what a claim is to get: it may have been deleted while it waited.
+    /// Sees anew what a claim is to get, which may have been deleted meanwhile, if somebody still wants to know.
     pub(super) fn waited(&mut self, uid: &str) {
-        // One that is to be released waits no more.
-        if self.slots.get(uid).is_some_and(|slot| slot.work == Some(Work::Waiting)) {
-            self.read(uid);
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        // One that is to be released has stopped to wait.
+        if slot.work != Some(Work::Waiting) {
+            return;
         }
+        if slot.is_abandoned() {
+            slot.stop_waiting();
+            return self.advance(uid);
+        }
+        self.read(uid);
     }
 }
 
 // === impl InTheWay ===
 
 impl InTheWay {
-    fn let_go(&self, before: &Ledger, now: &Ledger) -> bool {
+    fn have_let_go(&self, before: &Ledger, now: &Ledger) -> bool {
         match self {
             Self::One(claim) => !now.is_held_by(&claim.uid),
             Self::Sharers => now.claims() != before.claims(),
@@ -98,10 +119,19 @@ impl InTheWay {
     }
 }
 
+impl fmt::Display for InTheWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(claim) => claim.fmt(f),
+            Self::Sharers => f.write_str("claims that share the device"),
+        }
+    }
+}
+
 // === impl Slot ===
 
 impl Slot {
-    /// Ends its waiting for others, since it is to be released.
+    /// Ends its waiting for others: it is to be released, or nobody asks for it any more.
     pub(super) fn stop_waiting(&mut self) {
         if self.work == Some(Work::Waiting) {
             self.work = None;
