@@ -45,7 +45,7 @@ pub(crate) fn to_stderr(format: LogFormat, filter: Targets) {
 
 /// Logs to a file: the terminal belongs to what the command shows.
 pub(crate) fn to_file(path: &Path, filter: Targets) -> io::Result<()> {
-    let file = Mutex::new(File::create(path)?);
+    let (file, filter) = (Mutex::new(File::create(path)?), without_what_is_said_twice(filter));
     let layer = fmt::layer().with_writer(file).with_ansi(false).with_target(false);
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();
     Ok(())
@@ -53,7 +53,8 @@ pub(crate) fn to_file(path: &Path, filter: Targets) -> io::Result<()> {
 
 /// Unless somebody asks for the client's own words.
 fn without_what_is_said_twice(filter: Targets) -> Targets {
-    let asks = filter.iter().any(|(target, _)| target.starts_with("kube"));
+    let asks = filter.iter().any(|(target, _)| target.starts_with("kube"))
+        || filter.would_enable(EACH_FAILED_REQUEST, &tracing::Level::DEBUG);
     if asks { filter } else { filter.with_target(EACH_FAILED_REQUEST, LevelFilter::OFF) }
 }
 
@@ -70,7 +71,7 @@ mod tests {
             filter.would_enable(EACH_FAILED_REQUEST, &tracing::Level::ERROR)
         };
         assert!(!hears("info") && !hears("windlass_node=debug,info"));
-        assert!(hears("kube_client=debug,info") && hears("kube=info"));
+        assert!(hears("kube_client=debug,info") && hears("kube=info") && hears("debug"));
         let others = without_what_is_said_twice(Targets::new().with_default(LevelFilter::INFO));
         assert!(others.would_enable("kube_client::config", &tracing::Level::WARN));
     }

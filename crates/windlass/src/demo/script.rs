@@ -99,8 +99,10 @@ impl<'a> Script<'a> {
     async fn register(&mut self) -> Result<Vec<Counts>> {
         let mut arrivals = Arrivals::default();
         let offered = tokio::select! {
-            offered = self.settled() => offered,
-            () = self.watch(&mut arrivals) => bail!("the offers go on changing"),
+            offered = timeout(STEP_LIMIT, self.settled()) => {
+                offered.context("the offers go on changing")?
+            }
+            () = self.watch(&mut arrivals) => bail!("the embedded kubelet tells no more of its node"),
         };
         let mut arrived = Vec::new();
         for (resource, (capacity, allocatable)) in offered {
@@ -109,7 +111,7 @@ impl<'a> Script<'a> {
                 |node: &NodeStatus| node.counts(&resource) == Some((capacity, allocatable));
             let node = self.stage.kubelet.wait_for(complete, STEP_LIMIT).await?;
             arrivals.note(&node, Instant::now());
-            let since = arrivals.since(&resource).context("a resource that was waited for")?;
+            let since = arrivals.since(&resource).expect("a resource that was waited for is noted");
             let took_ms = milliseconds(since - self.stage.agent_started);
             arrived.push(Arrival { counts: Counts { resource, capacity, allocatable }, took_ms });
         }
@@ -118,14 +120,14 @@ impl<'a> Script<'a> {
         Ok(resources)
     }
 
-    /// Notes what arrives at the kubelet, for as long as a step may take.
+    /// Notes what arrives at the kubelet, for longer than a step may take.
     async fn watch(&self, arrivals: &mut Arrivals) {
         let note = |node: &NodeStatus| {
             arrivals.note(node, Instant::now());
             false
         };
         // Nothing that arrives ends the watch.
-        drop(self.stage.kubelet.wait_for(note, STEP_LIMIT).await);
+        drop(self.stage.kubelet.wait_for(note, 2 * STEP_LIMIT).await);
     }
 
     /// The resource that most is shown of. Of one that is shared a container gets one device or all.
