@@ -220,9 +220,17 @@ pub(crate) fn tells_of_devices(name: &str) -> bool {
 /// container and keeps the first of a name, so each resource has a name of its own, unless two differ
 /// in their punctuation alone.
 pub(crate) fn variable(resource: &ResourceName) -> String {
-    let upper = resource.as_str().to_ascii_uppercase();
-    let plain = upper.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
-    format!("WINDLASS_{plain}")
+    format!("WINDLASS_{}", upper(resource.as_str()))
+}
+
+/// A text as variables' names have it.
+pub(crate) fn upper(text: &str) -> String {
+    plain(text).to_ascii_uppercase()
+}
+
+/// The same with its letters as they are.
+pub(crate) fn plain(text: &str) -> String {
+    text.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_")
 }
 
 #[cfg(test)]

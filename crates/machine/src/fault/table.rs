@@ -11,23 +11,13 @@ pub(super) struct Row {
     meaning: &'static str,
 }
 
-/// What a word's argument is in a pattern or a value: nothing, or what was given.
+/// What a word's argument is, in a pattern as in a value: nothing, or what was given.
 macro_rules! given {
     () => {
         None
     };
-    ($given:expr) => {
-        Some($given)
-    };
-}
-
-/// The same as a pattern.
-macro_rules! argument {
-    () => {
-        None
-    };
-    ($name:ident) => {
-        Some($name)
+    ($($given:tt)+) => {
+        Some($($given)+)
     };
 }
 
@@ -41,7 +31,7 @@ macro_rules! faults {
         /// The fault that a word stands for.
         pub(super) fn read(word: &str, argument: Option<&str>, gpu: usize) -> Option<Fault> {
             Some(match (word, argument) {
-                $(($word, argument!($($field)?)) => {
+                $(($word, given!($($field)?)) => {
                     Fault::$variant { gpu $(, $field: $field.parse().ok()?)? }
                 })*
                 _ => return None,

@@ -10,7 +10,7 @@ use windlass_cluster_sim::api::{Effect, Fault};
 use windlass_kubelet_api::dra::v1::Device;
 
 use crate::{
-    common::running::LIMIT,
+    common::running::{LIMIT, Running},
     kubelet::Kubelet,
     world::{Gets, World},
 };
@@ -42,6 +42,16 @@ impl World {
 
 type Answer = Result<Vec<Device>, String>;
 
+/// A patient world with the claims `one` and `two` on one device, which `one` has.
+async fn contended() -> (World, Running, Kubelet, Vec<Device>) {
+    let world = World::patient();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "one", &[A]);
+    world.claim(&agent, "two", &[A]);
+    let first = kubelet.prepare("one").await.expect("prepared");
+    (world, agent, kubelet, first)
+}
+
 async fn answered(mut asked: JoinSet<Answer>) -> Answer {
     at_once(asked.join_next()).await.expect("it was asked").expect("no panic")
 }
@@ -52,11 +62,7 @@ async fn at_once<T>(answer: impl Future<Output = T>) -> T {
 
 #[tokio::test]
 async fn a_claim_gets_what_another_lets_go_while_it_waits() {
-    let world = World::patient();
-    let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "one", &[A]);
-    world.claim(&agent, "two", &[A]);
-    let first = kubelet.prepare("one").await.expect("prepared");
+    let (world, agent, mut kubelet, first) = contended().await;
     let second = world.waiting(&kubelet, "two").await;
     kubelet.unprepare("one").await.expect("released");
     let second = answered(second).await.expect("prepared");
@@ -66,11 +72,7 @@ async fn a_claim_gets_what_another_lets_go_while_it_waits() {
 
 #[tokio::test]
 async fn a_claim_that_is_released_while_it_waits_is_answered_and_has_nothing() {
-    let world = World::patient();
-    let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "one", &[A]);
-    world.claim(&agent, "two", &[A]);
-    kubelet.prepare("one").await.expect("prepared");
+    let (world, agent, mut kubelet, _) = contended().await;
     let second = world.waiting(&kubelet, "two").await;
     at_once(kubelet.unprepare("two")).await.expect("released");
     let why = answered(second).await.expect_err("nothing was prepared");
@@ -83,11 +85,7 @@ async fn a_claim_that_is_released_while_it_waits_is_answered_and_has_nothing() {
 
 #[tokio::test]
 async fn a_claim_that_is_released_while_it_is_read_does_not_wait_at_all() {
-    let world = World::patient();
-    let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "one", &[A]);
-    world.claim(&agent, "two", &[A]);
-    kubelet.prepare("one").await.expect("prepared");
+    let (world, agent, mut kubelet, _) = contended().await;
     world.api.inject(Fault::at("resourceclaims/two", Effect::Delay(2 * SOON)).only("GET"));
     let second = world.waiting(&kubelet, "two").await;
     at_once(kubelet.unprepare("two")).await.expect("released");
@@ -98,11 +96,7 @@ async fn a_claim_that_is_released_while_it_is_read_does_not_wait_at_all() {
 
 #[tokio::test]
 async fn a_claim_that_is_deleted_while_it_waits_gets_nothing() {
-    let world = World::patient();
-    let (agent, mut kubelet) = world.serving().await;
-    world.claim(&agent, "one", &[A]);
-    world.claim(&agent, "two", &[A]);
-    kubelet.prepare("one").await.expect("prepared");
+    let (world, agent, mut kubelet, _) = contended().await;
     let second = world.waiting(&kubelet, "two").await;
     world.remove("two");
     kubelet.unprepare("one").await.expect("released");

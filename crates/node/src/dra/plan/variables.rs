@@ -8,7 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_core::{cdi::ContainerEdits, resource::ResourceName};
 
-use crate::{dra::record::Held, grant};
+use crate::{
+    dra::record::Held,
+    grant::{self, plain, upper},
+};
 
 /// What the names begin with that belong to one request of one claim.
 const OWN: &str = "WINDLASS_CLAIM";
@@ -61,12 +64,4 @@ pub(in crate::dra) fn overlapping(devices: &[Held]) -> Option<String> {
              {OWN}_<claim>{BETWEEN}<request>{BETWEEN}<variable>"
         )
     })
-}
-
-fn upper(text: &str) -> String {
-    plain(text).to_ascii_uppercase()
-}
-
-fn plain(text: &str) -> String {
-    text.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_")
 }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     causes,
     dra::plan::Refusal,
-    ledger::{ClaimRef, Conflict, Ledger},
+    ledger::{ClaimHolds, ClaimRef, Conflict, Ledger},
 };
 
 /// Why a claim cannot be begun.
@@ -70,13 +70,16 @@ impl Preparer {
     pub(super) fn waits(&mut self, uid: &str, cause: &NotBegun) -> bool {
         let Some(others) = cause.in_the_way.clone() else { return false };
         let mut ledger = self.ground.ledger.watch();
-        let before = ledger.borrow().clone();
+        let before = ledger.borrow().claims().clone();
         let (now, patience) = (Instant::now(), self.patience);
         let Some(slot) = self.slots.get_mut(uid) else { return false };
         let is_first = slot.waits_until.is_none();
         let until = *slot.waits_until.get_or_insert(now + patience);
         // A holder of which the ledger knows nothing would have let go at once, again and again.
-        if now >= until || !slot.releasing.is_empty() || others.have_let_go(&before, &before) {
+        if now >= until
+            || !slot.releasing.is_empty()
+            || others.have_let_go(&before, &ledger.borrow())
+        {
             return false;
         }
         if is_first {
@@ -111,10 +114,10 @@ impl Preparer {
 // === impl InTheWay ===
 
 impl InTheWay {
-    fn have_let_go(&self, before: &Ledger, now: &Ledger) -> bool {
+    fn have_let_go(&self, before: &ClaimHolds, now: &Ledger) -> bool {
         match self {
             Self::One(claim) => !now.is_held_by(&claim.uid),
-            Self::Sharers => now.claims() != before.claims(),
+            Self::Sharers => now.claims() != before,
         }
     }
 }

@@ -256,20 +256,17 @@ impl Break {
 impl Blow {
     /// Whether the agent must register again, rather than go on as it was.
     pub(super) fn takes_a_registration(&self) -> bool {
-        matches!(
-            self,
-            Self::AgentKilled
-                | Self::AgentKilledAtAdmission { .. }
-                | Self::AgentKilledAtPrepare { .. }
-                | Self::DriverCrashes { .. }
-                | Self::NoticesLost
-                | Self::KubeletRestarts { .. }
-                | Self::PluginFolderRemoved
-                | Self::PluginSocketsDeleted
-                | Self::RegistrationSocketReplaced { .. }
-                | Self::RegistrationFails { .. }
-                | Self::StreamCut
-        )
+        self.ends_the_agent()
+            || matches!(
+                self,
+                Self::NoticesLost
+                    | Self::KubeletRestarts { .. }
+                    | Self::PluginFolderRemoved
+                    | Self::PluginSocketsDeleted
+                    | Self::RegistrationSocketReplaced { .. }
+                    | Self::RegistrationFails { .. }
+                    | Self::StreamCut
+            )
     }
 
     /// Whether it ends the agent's process.
