@@ -1,11 +1,14 @@
+//! What the program knows of its own build, and the names of vendors and devices.
+//!
 //! Writes the names of vendors and devices as sorted text, which costs a process nothing until it is
 //! read. The databases' own tables are a hundred thousand pointers, which the dynamic linker would set
 //! at each start: three milliseconds, and three mebibytes of memory that no other process shares.
 
-use std::{env, fs, io, path::PathBuf};
+use std::{env, fs, io, path::PathBuf, process::Command};
 
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
+    note_build();
     let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     fs::write(folder.join("pci.names"), sorted(pci()))?;
     fs::write(folder.join("usb.names"), sorted(usb()))
@@ -33,4 +36,37 @@ fn usb() -> Vec<String> {
 fn sorted(mut lines: Vec<String>) -> String {
     lines.sort_unstable();
     lines.join("\n")
+}
+
+/// Tells the compiler commit, target and features. Nothing is fetched; outside a git work tree the commit is that of
+/// the variable `WINDLASS_COMMIT`, or unknown.
+fn note_build() {
+    println!("cargo::rerun-if-env-changed=WINDLASS_COMMIT");
+    let commit = env::var("WINDLASS_COMMIT").ok().filter(|named| !named.is_empty());
+    let commit = commit.or_else(|| git(&["log", "-1", "--format=%h of %cs"]));
+    println!("cargo::rustc-env=WINDLASS_BUILT_FROM={}", commit.as_deref().unwrap_or("unknown"));
+    let target = env::var("TARGET").expect("cargo sets it");
+    println!("cargo::rustc-env=WINDLASS_BUILT_FOR={target}");
+    let features = env::vars().filter_map(|(name, _)| {
+        let name = name.strip_prefix("CARGO_FEATURE_")?.to_lowercase();
+        (name != "default").then_some(name)
+    });
+    let mut features: Vec<_> = features.collect();
+    features.sort_unstable();
+    let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
+    println!("cargo::rustc-env=WINDLASS_BUILT_WITH={features}");
+    // Another commit is another answer.
+    let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
+    for name in ["HEAD"].into_iter().chain(branch.as_deref()) {
+        if let Some(path) = git(&["rev-parse", "--path-format=absolute", "--git-path", name]) {
+            println!("cargo::rerun-if-changed={path}");
+        }
+    }
+}
+
+/// What git says, where there is a git and a work tree.
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let said = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (output.status.success() && !said.is_empty()).then_some(said)
 }

@@ -213,7 +213,7 @@ impl Profile {
         if Self::names().any(|name| name == name_or_path) {
             return Self::named(name_or_path);
         }
-        let yaml = fs::read_to_string(path).map_err(|source| match source.kind() {
+        let yaml = read(path).map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => ProfileError::unknown(name_or_path),
             _ => ProfileError::Read { path: path.to_owned(), source },
         })?;
@@ -266,6 +266,18 @@ impl ProfileError {
             column: place.map_or(1, |place| place.column()),
             message: message_without_place(error),
         }
+    }
+}
+
+/// A pipe would hold the reader up, a device may have no end; no machine takes a mebibyte to describe.
+fn read(path: &Path) -> io::Result<String> {
+    const MOST_BYTES: u64 = 1 << 20;
+    let found = fs::metadata(path)?;
+    let refused = |why| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    match (found.is_file(), found.len()) {
+        (false, _) => refused("it is no file"),
+        (true, MOST_BYTES..) => refused("it is larger than 1 MiB, the most that is read"),
+        (true, _) => fs::read_to_string(path),
     }
 }
 

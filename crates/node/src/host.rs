@@ -4,6 +4,7 @@
 mod nodes;
 mod pci;
 mod pci_index;
+mod refusal;
 mod roots;
 mod sysfs;
 mod vfio;

@@ -18,6 +18,7 @@ pub mod labels;
 pub mod mps;
 pub mod partitions;
 pub mod record;
+pub mod regular;
 pub mod state;
 
 mod admin;

@@ -43,12 +43,24 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "Exit codes: 0 done, 1 failed, 64 wrong command line or configuration."
+    long_version = LONG_VERSION,
+    after_help = "Exit codes: 0 done, 1 failed, 64 wrong command line or configuration, 130 interrupted."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
+
+/// The version, and from what it was built, for whom and with what: see `build.rs`.
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ncommit:   ",
+    env!("WINDLASS_BUILT_FROM"),
+    "\ntarget:   ",
+    env!("WINDLASS_BUILT_FOR"),
+    "\nfeatures: ",
+    env!("WINDLASS_BUILT_WITH"),
+);
 
 /// Every fault with what it does, in columns.
 fn faults() -> String {
@@ -200,7 +212,12 @@ fn levels(text: &str) -> Result<Targets, String> {
     let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
     match text.split(',').find(|part| !part.contains('=') && !is_level(part.trim())) {
         Some(word) => Err(format!("{word:?} is no level: write error, warn, info, debug or trace")),
-        None => text.parse().map_err(|error| format!("{error}")),
+        None => text.parse().map_err(|_| {
+            format!(
+                "{text:?} says no levels: write one (info), or levels by module with commas between \
+                 (windlass_node=debug,info)"
+            )
+        }),
     }
 }
 
@@ -308,8 +325,8 @@ Pods are given with --pod, or typed while it runs:
   restart                                restart the kubelet: sockets are deleted, pods stay
   help, quit
 
-Any plugin that registers in DIR/device-plugins is served, in whatever language it is written. A folder
-that belongs to a real kubelet is refused.")]
+Any plugin that registers in DIR/device-plugins is served, in whatever language it is written.
+A folder that belongs to a real kubelet is refused. Without a terminal it runs until SIGTERM.")]
 pub(crate) struct KubeletArgs {
     /// The kubelet's folder; sockets are made in device-plugins and pod-resources below it.
     #[arg(value_name = "DIR")]
@@ -361,6 +378,9 @@ pub(crate) enum MachineCommand {
     Create {
         /// The folder.
         dir: PathBuf,
+        /// Replace the machine that is in the folder.
+        #[arg(long)]
+        force: bool,
         /// A machine profile: a name from `windlass machine list`, or a YAML file.
         #[arg(long, value_name = "NAME|FILE", default_value = "dgx-h100")]
         machine: String,

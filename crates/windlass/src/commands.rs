@@ -26,7 +26,11 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use jiff::Timestamp;
 use serde::Serialize;
-use windlass_core::inventory::{Inventory, SourceState};
+use windlass_core::{
+    device::Device,
+    health::Reason,
+    inventory::{Inventory, SourceState},
+};
 use windlass_node::{
     Config, agent,
     clock::Clock,
@@ -153,6 +157,17 @@ fn complete(inventory: &Inventory) -> Result<()> {
     let late: Vec<_> = late.map(|(name, _)| name.as_str()).collect();
     ensure!(late.is_empty(), "no answer in time from {}: its devices are missing", late.join(", "));
     Ok(())
+}
+
+/// The same of devices: what the driver does not say of one within its deadline is missing from the answer.
+fn answered(inventory: &Inventory) -> Result<()> {
+    let devices = inventory.devices.iter();
+    let is_silent = |device: &&Device| {
+        device.health.trouble().is_some_and(|trouble| trouble.reason == Reason::Unresponsive)
+    };
+    let silent: Vec<_> = devices.filter(is_silent).map(short_name).collect();
+    ensure!(silent.is_empty(), "the driver did not answer in time for {}", silent.join(", "));
+    complete(inventory)
 }
 
 /// Writes a document for programs, or the table for people.

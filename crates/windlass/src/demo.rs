@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::{
     cli::{DemoArgs, DemoOutputArg},
-    exit::Misuse,
+    exit::{Interrupted, Misuse},
     screen::Paint,
     stop::Stop,
 };
@@ -69,12 +69,12 @@ pub(crate) async fn run(args: DemoArgs) -> Result<()> {
     let outcome = tokio::select! {
         outcome = story => outcome,
         () = stage.agent_failed() => Err(anyhow::anyhow!("the agent ended")),
-        _ = stop.asked() => Err(anyhow::anyhow!("interrupted")),
+        signal = stop.asked() => Err(Interrupted(signal).into()),
     };
     let outcome = match outcome {
         Ok(()) if args.keep => keep(&stage, (teller, stop)).await,
         Ok(()) => Ok(()),
-        Err(error) if error.is::<Misuse>() => Err(error),
+        Err(error) if error.is::<Misuse>() || error.is::<Interrupted>() => Err(error),
         Err(error) => Err(error).context(stage.agent_log_end()),
     };
     stage.clear().await;

@@ -1,5 +1,7 @@
 //! Where events go: the standard error stream, as text for people or JSON for collectors.
 
+mod fields;
+
 use std::{
     fs::File,
     io::{self, IsTerminal as _},
@@ -36,7 +38,10 @@ pub(crate) fn to_stderr(format: LogFormat, filter: Targets) {
     let layer = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
     let registry = tracing_subscriber::registry();
     match format {
-        LogFormat::Text => registry.with(layer.with_target(false).with_filter(filter)).init(),
+        LogFormat::Text => {
+            let layer = layer.with_target(false).fmt_fields(fields::as_text());
+            registry.with(layer.with_filter(filter)).init();
+        }
         LogFormat::Json => {
             registry.with(layer.json().flatten_event(true).with_filter(filter)).init();
         }
@@ -47,6 +52,7 @@ pub(crate) fn to_stderr(format: LogFormat, filter: Targets) {
 pub(crate) fn to_file(path: &Path, filter: Targets) -> io::Result<()> {
     let (file, filter) = (Mutex::new(File::create(path)?), without_what_is_said_twice(filter));
     let layer = fmt::layer().with_writer(file).with_ansi(false).with_target(false);
+    let layer = layer.fmt_fields(fields::as_text());
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();
     Ok(())
 }

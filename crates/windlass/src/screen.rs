@@ -4,7 +4,10 @@ use std::{
     env,
     fmt::Display,
     io::{self, IsTerminal as _, Write as _},
+    path::Path,
 };
+
+use crate::exit::unwritten;
 
 /// Paints text, or leaves it alone.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +66,17 @@ pub(crate) fn wrapped(lead: &str, words: impl IntoIterator<Item = impl Display>)
 /// Writes a line to the standard output stream.
 pub(crate) fn line(text: impl Display) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{text}")?;
-    out.flush()
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(|error| unwritten(&error))
+}
+
+/// A path as a word that a shell takes as it is.
+pub(crate) fn shell_word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+=:,@%".contains(letter);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 // === impl Paint ===
@@ -144,6 +156,18 @@ mod tests {
         let lines = wrapped("  gets  ", &words);
         assert_eq!(lines, [format!("  gets  {}", words[0]), format!("        {} z", words[1])]);
         assert_eq!(wrapped("  gets  ", ["x".repeat(200)]).len(), 1, "a word is not broken");
+    }
+
+    #[test]
+    fn a_shell_takes_every_path_as_one_word() {
+        for (path, expected) in [
+            ("/tmp/m-1.2_x", "/tmp/m-1.2_x"),
+            ("/tmp/ü ñ/x", "'/tmp/ü ñ/x'"),
+            ("/tmp/it's", r"'/tmp/it'\''s'"),
+            ("", "''"),
+        ] {
+            assert_eq!(shell_word(Path::new(path)), expected);
+        }
     }
 
     #[test]

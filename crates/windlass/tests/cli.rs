@@ -2,6 +2,8 @@
 
 #[path = "cli/claims.rs"]
 mod claims;
+#[path = "cli/input.rs"]
+mod input;
 #[path = "cli/machines.rs"]
 mod machines;
 mod program;
@@ -148,6 +150,9 @@ fn a_wrong_command_line_is_code_64_and_says_what_would_be_right() {
         (vec!["node", "--log-format", "xml"], "json"),
         (vec!["machine", "fault", "/tmp", "xid@3"], "xid:79@3"),
         (vec!["kubelet", "/tmp/k", "--pod", "trainer"], "NAME:RESOURCE=N"),
+        (vec!["kubelet", "/tmp/k", "--pod", "t:gpu=-1"], "write a number from 1"),
+        (vec!["node", "--log", "windlass=foo=bar"], "says no levels: write one (info)"),
+        (vec!["node", "--node-name", "BAD NAME"], "\"BAD NAME\" cannot be the name of a node"),
         (vec!["node", "--listen", ":9400"], "write it like 0.0.0.0:9400 or [::]:9400"),
     ] {
         let output = run(&arguments);
@@ -182,6 +187,7 @@ fn a_path_that_is_no_folder_is_code_64_and_names_its_flag() {
         (vec!["node", "--kubelet-dir", &file], "--kubelet-dir"),
         (vec!["node", "--cdi-dir", &file], "--cdi-dir"),
         (vec!["devices", "--config", "/nonexistent"], "--config"),
+        (vec!["devices", "--config", "/dev/zero"], "it is a device, and no file"),
     ] {
         let output = run(&arguments);
         assert_eq!(output.status.code(), USAGE, "{arguments:?}: {}", text(&output.stderr));
@@ -259,7 +265,7 @@ fn configuration_files_are_checked_with_every_mistake_and_its_line() {
     assert_eq!(output.status.code(), USAGE);
     let shown = text(&output.stdout);
     for expected in [
-        format!("{ours}:1: unknown variant `both`"),
+        format!("{ours}:1: \"both\" is no word for this"),
         format!("{ours}:2: unknown field `kubletDir`"),
         format!("{peers}:2: warning: failOnInitError has no effect"),
         format!("{peers}: accepted, in the format of NVIDIA's device plugin"),

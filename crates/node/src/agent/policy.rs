@@ -34,11 +34,16 @@ impl PolicySource {
             matches!(config.policy.labels.output, LabelOutput::Node | LabelOutput::NodeFeature);
         let claims = config.policy.dra.offer != DraOffer::Off;
         let leases = config.policy.sources.iter().any(|source| source.lease);
+        let is_asked = by_label || labels || leases || claims || config.cluster.events;
+        if let Some(kubeconfig) = config.cluster.kubeconfig.as_ref().filter(|_| !is_asked) {
+            tracing::warn!(
+                path = %kubeconfig.display(),
+                "kubeconfig is not used, and was not read: nothing in the configuration asks the API server"
+            );
+        }
         match Client::new(&config.cluster) {
             Ok(client) => Ok(Some(client)),
-            Err(error) if by_label || labels || leases || claims || config.cluster.events => {
-                Err(error)
-            }
+            Err(error) if is_asked => Err(error),
             Err(_) => Ok(None),
         }
     }

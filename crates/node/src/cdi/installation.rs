@@ -120,7 +120,7 @@ fn trouble(driver: &Host, version: Option<&str>, libraries: &[Library]) -> Optio
     }
     let root = driver.path_on_node("/").components().collect::<PathBuf>();
     let root = root.display();
-    let others = version_of_files(driver).filter(|_| version.is_some());
+    let others = version_of_files(driver).filter(|other| version.is_some_and(|it| it != other));
     let found = match (version, others) {
         (Some(loaded), Some(other)) => {
             format!("the loaded driver is {loaded}, and the libraries under {root} are {other}")

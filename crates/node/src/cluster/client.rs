@@ -1,13 +1,20 @@
 //! The way to the API server: credentials are read and a connection is made when one is needed.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tokio::time::timeout;
 use windlass_core::name::is_subdomain;
 
 use super::ClusterError;
-use crate::config::{ClusterAccess, PodIdentity};
+use crate::{
+    config::{ClusterAccess, MOST_MIB, PodIdentity},
+    regular,
+};
 
 /// How the API server is reached, and as which node. Making one reads nothing and connects to nobody.
 #[derive(Clone, Debug)]
@@ -108,11 +115,21 @@ impl Client {
             let read = tokio::task::spawn_blocking(kube::Config::incluster).await;
             return read.expect("reading neither panics nor is cancelled").map_err(no_access);
         };
-        let read = tokio::task::spawn_blocking(move || Kubeconfig::read_from(path)).await;
-        let file = read.expect("reading neither panics nor is cancelled").map_err(no_access)?;
+        let read = move || {
+            // The reader of the library takes whatever is there, a pipe that nobody writes to among it.
+            regular::read_text(&path, MOST_MIB).map_err(|source| unreadable(&path, source))?;
+            Kubeconfig::read_from(&path).map_err(no_access)
+        };
+        let read = tokio::task::spawn_blocking(read).await;
+        let file = read.expect("reading neither panics nor is cancelled")?;
         let options = KubeConfigOptions::default();
         kube::Config::from_custom_kubeconfig(file, &options).await.map_err(no_access)
     }
+}
+
+fn unreadable(path: &Path, source: io::Error) -> ClusterError {
+    let why = format!("cannot read kubeconfig {}: {source}", path.display());
+    no_access(io::Error::new(source.kind(), why))
 }
 
 fn no_access(error: impl std::error::Error + Send + Sync + 'static) -> ClusterError {

@@ -5,8 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::ConfigError;
-use crate::files;
+use super::{ConfigError, MOST_MIB};
+use crate::{files, regular};
 
 /// What is known of the node's label that names its configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl LabelMemory {
 
     /// What was known last. A file that is empty says that there was no such label.
     pub fn recall(&self) -> LabelValue {
-        match fs::read_to_string(&self.0) {
+        match regular::read_text(&self.0, MOST_MIB) {
             Ok(text) if text.is_empty() => LabelValue::Absent,
             Ok(text) => LabelValue::Value(text),
             Err(_) => LabelValue::Unknown,

@@ -1,13 +1,23 @@
 //! What no container shall have by mistake: nodes and files that give away the whole machine.
 
+mod mounts;
+
 use std::path::Path;
 
+pub(crate) use self::mounts::{of_given_mount, of_mount};
 use crate::glob::{is_pattern, path_fits};
 
-/// Nodes that are no device, an example of each, and what a container could do with them.
-const NODES: [(&str, &str, &str); 8] = [
+/// Nodes that are no device or the whole machine's, an example of each, and what a container could do with them.
+///
+/// A list and no rule: how a driver calls its nodes nobody knows beforehand, so what is harmless cannot be listed.
+/// The names are those of the kernel (Documentation/admin-guide/devices.txt) and of drivers that servers have.
+const NODES: [(&str, &str, &str); 34] = [
     ("/dev/mem", "/dev/mem", MEMORY),
     ("/dev/kmem", "/dev/kmem", MEMORY),
+    ("/dev/oldmem", "/dev/oldmem", MEMORY),
+    ("/dev/crash", "/dev/crash", MEMORY),
+    ("/dev/core", "/dev/core", MEMORY),
+    ("/dev/snapshot", "/dev/snapshot", MEMORY),
     ("/dev/port", "/dev/port", "it gives away every port of the machine"),
     ("/dev/kcore", "/dev/kcore", MEMORY),
     ("/proc/kcore", "/proc/kcore", MEMORY),
@@ -17,19 +27,79 @@ const NODES: [(&str, &str, &str); 8] = [
         "/dev/cpu/0/msr",
         "it gives away the registers of a core, and so the kernel",
     ),
-    ("/dev/loop-control", "/dev/loop-control", "it makes block devices of any file"),
+    ("/dev/xen/*", "/dev/xen/privcmd", "it gives away the hypervisor, and so every machine on it"),
+    ("/dev/loop-control", "/dev/loop-control", MAKES_DISKS),
+    ("/dev/ublk-control", "/dev/ublk-control", MAKES_DISKS),
+    ("/dev/nvme-fabrics", "/dev/nvme-fabrics", MAKES_DISKS),
+    ("/dev/rawctl", "/dev/rawctl", MAKES_DISKS),
+    ("/dev/btrfs-control", "/dev/btrfs-control", FILE_SYSTEMS),
+    ("/dev/zfs", "/dev/zfs", FILE_SYSTEMS),
+    ("/dev/autofs", "/dev/autofs", FILE_SYSTEMS),
+    ("/dev/watchdog*", "/dev/watchdog0", POWER),
+    ("/dev/initctl", "/dev/initctl", POWER),
+    ("/dev/ipmi[0-9]*", "/dev/ipmi0", MANAGEMENT),
+    ("/dev/ipmi/*", "/dev/ipmi/0", MANAGEMENT),
+    ("/dev/ipmidev/*", "/dev/ipmidev/0", MANAGEMENT),
+    ("/dev/mei[0-9]*", "/dev/mei0", MANAGEMENT),
+    ("/dev/efi_capsule_loader", "/dev/efi_capsule_loader", FIRMWARE),
+    ("/dev/nvram", "/dev/nvram", FIRMWARE),
+    ("/dev/mst/*", "/dev/mst/mt4119_pciconf0", FIRMWARE),
+    ("/dev/cxl/*", "/dev/cxl/mem0", FIRMWARE),
+    ("/dev/tpm[0-9]*", "/dev/tpm0", KEYS),
+    ("/dev/tpmrm[0-9]*", "/dev/tpmrm0", KEYS),
+    ("/dev/uinput", "/dev/uinput", TYPES),
+    ("/dev/uhid", "/dev/uhid", TYPES),
+    ("/dev/console", "/dev/console", TERMINAL),
+];
+
+/// Nodes that are refused by their names alone: patterns of harmless ones, `/dev/tty*` and `/dev/vfio/*`, fit them too.
+/// One that such a pattern finds is kept back then.
+const BY_NAME: [(&str, &str); 6] = [
+    ("/dev/tty[0-9]*", TERMINAL),
+    ("/dev/hvc[0-9]*", TERMINAL),
+    ("/dev/vcs*", TERMINAL),
+    ("/dev/ptmx", TERMINAL),
+    ("/dev/pts/*", TERMINAL),
+    ("/dev/vfio/noiommu-*", "without an IOMMU it gives away the memory of the whole machine"),
 ];
 
 /// Ways to disks that are no block devices.
-const PAST_FILES: [(&str, &str, &str); 5] = [
+const PAST_FILES: [(&str, &str, &str); 12] = [
     ("/dev/sg[0-9]*", "/dev/sg0", DISK),
     ("/dev/bsg/*", "/dev/bsg/0:0:0:0", DISK),
     ("/dev/nvme[0-9]*", "/dev/nvme0", DISK),
     ("/dev/ng[0-9]*", "/dev/ng0n1", DISK),
-    ("/dev/mtd[0-9]*", "/dev/mtd0", "it gives away flash memory, and with it the firmware"),
+    ("/dev/mtd[0-9]*", "/dev/mtd0", FLASH),
+    ("/dev/ubi*", "/dev/ubi0", FLASH),
+    ("/dev/mmcblk*rpmb", "/dev/mmcblk0rpmb", FLASH),
+    ("/dev/raw/*", "/dev/raw/raw1", DISK),
+    ("/dev/ublkc[0-9]*", "/dev/ublkc0", DISK),
+    ("/dev/st[0-9]*", "/dev/st0", TAPE),
+    ("/dev/nst[0-9]*", "/dev/nst0", TAPE),
+    ("/dev/megaraid*", "/dev/megaraid_sas_ioctl_node", DISK),
 ];
 
 const MEMORY: &str = "it gives away the memory of the whole machine";
+
+const MAKES_DISKS: &str = "it makes block devices, of any file or server";
+
+const FILE_SYSTEMS: &str = "it gives away the machine's file systems";
+
+const POWER: &str = "it restarts the machine";
+
+const MANAGEMENT: &str = "it gives away the machine's management, with its power and its firmware";
+
+const FIRMWARE: &str = "it gives away firmware and its settings, which outlive the system";
+
+const FLASH: &str = "it gives away flash memory, and with it the firmware";
+
+const TAPE: &str = "it gives away a tape";
+
+const KEYS: &str = "it gives away the keys of the machine";
+
+const TYPES: &str = "it types and clicks at the machine's own screen";
+
+const TERMINAL: &str = "it gives away a terminal of the machine";
 
 const DISK: &str = "it gives away a disk, past its file systems";
 
@@ -37,7 +107,7 @@ pub(crate) const BLOCK: &str = "a block device gives away the data of its file s
 
 /// What disks are called, with a name of each sort that a pattern is tried with. The name is followed by
 /// what numbers and letters a disk has.
-const DISKS: [(&str, &[&str]); 15] = [
+const DISKS: [(&str, &[&str]); 22] = [
     ("sd", &["sda", "sda1", "sdb"]),
     ("hd", &["hda"]),
     ("vd", &["vda", "vda1"]),
@@ -53,63 +123,20 @@ const DISKS: [(&str, &[&str]); 15] = [
     ("ram", &["ram0"]),
     ("pmem", &["pmem0"]),
     ("mtdblock", &["mtdblock0"]),
+    ("rbd", &["rbd0", "rbd0p1"]),
+    ("drbd", &["drbd0"]),
+    ("bcache", &["bcache0"]),
+    ("zd", &["zd0"]),
+    ("dasd", &["dasda", "dasda1"]),
+    ("fd", &["fd0"]),
+    ("ublkb", &["ublkb0"]),
 ];
+
+/// Those whose names go on with letters.
+const LETTERED: [&str; 5] = ["sd", "hd", "vd", "xvd", "dasd"];
 
 /// Folders of links to disks.
 const DISK_FOLDERS: [&str; 3] = ["/dev/disk", "/dev/mapper", "/dev/block"];
-
-/// Sockets by which a container could start others, with any rights.
-const RUNTIMES: [&str; 8] = [
-    "containerd",
-    "crio",
-    "docker.sock",
-    "docker",
-    "k3s",
-    "cri-dockerd.sock",
-    "podman",
-    "dockershim.sock",
-];
-
-/// Folders that say how the whole machine is, below which much is harmless.
-const WHOLE: [&str; 12] = [
-    "/", "/boot", "/dev", "/etc", "/home", "/proc", "/run", "/sys", "/usr", "/var", "/var/lib",
-    "/var/run",
-];
-
-/// Files, and folders of which nothing is harmless, with what they have.
-const KEPT: [(&str, &str); 23] = [
-    ("/etc/kubernetes", CLUSTER),
-    ("/etc/cni", CLUSTER),
-    ("/var/lib/etcd", CLUSTER),
-    ("/var/lib/rancher", CLUSTER),
-    ("/var/lib/containerd", CONTAINERS),
-    ("/var/lib/containers", CONTAINERS),
-    ("/var/lib/docker", CONTAINERS),
-    ("/etc/gshadow", SECRETS),
-    ("/etc/shadow", SECRETS),
-    ("/etc/ssh", SECRETS),
-    ("/etc/sudoers", SECRETS),
-    ("/root", SECRETS),
-    ("/proc/kcore", "has the memory of the whole machine"),
-    ("/proc/sys", "steers the kernel of the whole machine"),
-    ("/proc/sysrq-trigger", "steers the kernel of the whole machine"),
-    ("/sys/kernel", "steers the kernel of the whole machine"),
-    ("/etc/cron.d", PROGRAMS),
-    ("/etc/crontab", PROGRAMS),
-    ("/etc/ld.so.preload", PROGRAMS),
-    ("/etc/systemd", PROGRAMS),
-    ("/etc/udev", PROGRAMS),
-    ("/usr/lib/systemd", PROGRAMS),
-    ("/var/spool/cron", PROGRAMS),
-];
-
-const CLUSTER: &str = "has the node's own rights in the cluster";
-
-const CONTAINERS: &str = "has the files of every container";
-
-const PROGRAMS: &str = "says what the node runs with all rights";
-
-const SECRETS: &str = "has the secrets of the node's own users";
 
 /// Why a pattern of nodes is no path below `/dev`.
 pub(crate) fn no_node(pattern: &str) -> Option<String> {
@@ -145,8 +172,13 @@ pub(crate) fn of_nodes(pattern: &str) -> Option<String> {
         let node = if is_one { pattern } else { example };
         (is_one || fits(example)).then(|| refused(pattern, node, why))
     };
+    let by_name =
+        || BY_NAME.iter().find(|(bad, _)| !is_pattern(pattern) && path_fits(bad, pattern));
     if let Some(why) = NODES.iter().find_map(named) {
         return Some(why);
+    }
+    if let Some((_, why)) = by_name() {
+        return Some(refused(pattern, pattern, why));
     }
     let in_folder = DISK_FOLDERS.iter().any(|folder| Path::new(pattern).starts_with(folder));
     let disk = pattern.strip_prefix("/dev/").filter(|name| !is_pattern(name) && is_disk(name));
@@ -169,9 +201,8 @@ fn is_disk(name: &str) -> bool {
     let of_controller = name.strip_prefix("nvme").map(|rest| rest.trim_start_matches(numeral));
     let by_prefix = |(prefix, _): &(&str, _)| {
         let rest = name.strip_prefix(prefix)?;
-        let lettered = prefix.ends_with('d') && *prefix != "md" && *prefix != "nbd";
         let plain = |letter: char| numeral(letter) || letter == 'p';
-        let rest = if lettered {
+        let rest = if LETTERED.contains(prefix) {
             rest.trim_start_matches(|it: char| it.is_ascii_lowercase())
         } else {
             rest
@@ -184,39 +215,6 @@ fn is_disk(name: &str) -> bool {
 
 fn numeral(letter: char) -> bool {
     letter.is_ascii_digit()
-}
-
-/// Why a file or folder of the host must not be handed out.
-pub(crate) fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
-    let shown = path.display();
-    let overlaps = |other: &Path| path.starts_with(other) || other.starts_with(path);
-    if overlaps(kubelet_dir) {
-        return Some(format!("{shown} has the kubelet's sockets and every pod's secrets"));
-    }
-    if WHOLE.iter().any(|whole| path == Path::new(whole)) {
-        return Some(format!("{shown} gives away the whole machine: name what is needed in it"));
-    }
-    if let Some((_, why)) = KEPT.iter().find(|(folder, _)| path.starts_with(folder)) {
-        return Some(format!("{shown} {why}"));
-    }
-    if let Some(why) = path.to_str().filter(|_| path.starts_with("/dev")).and_then(of_nodes) {
-        return Some(why);
-    }
-    if is_of_process(path) {
-        return Some(format!("{shown} is a process of the node, with the files that it sees"));
-    }
-    let runtime = ["/run", "/var/run"]
-        .iter()
-        .any(|run| RUNTIMES.iter().any(|name| overlaps(&Path::new(run).join(name))));
-    runtime.then(|| format!("{shown} gives away the container runtime, and with it the machine"))
-}
-
-/// Whether a path leads through a process, such as `/proc/1/root`.
-fn is_of_process(path: &Path) -> bool {
-    let below = path.strip_prefix("/proc").ok().and_then(|below| below.iter().next()?.to_str());
-    below.is_some_and(|name| {
-        name.ends_with("self") || name.starts_with(|first: char| first.is_ascii_digit())
-    })
 }
 
 #[cfg(test)]
@@ -254,6 +252,39 @@ mod tests {
             "/dev/loop-control",
             "/dev/mtd1ro",
             "/dev/mtdblock2",
+            "/dev/snapshot",
+            "/dev/watchdog",
+            "/dev/watchdog0",
+            "/dev/ipmi0",
+            "/dev/uinput",
+            "/dev/console",
+            "/dev/tty1",
+            "/dev/vcs1",
+            "/dev/ptmx",
+            "/dev/tpmrm0",
+            "/dev/btrfs-control",
+            "/dev/rbd0",
+            "/dev/drbd0",
+            "/dev/bcache0",
+            "/dev/zd0",
+            "/dev/dasda",
+            "/dev/st0",
+            "/dev/fd0",
+            "/dev/nvram",
+            "/dev/mst/mt4119_pciconf0",
+            "/dev/nvme-fabrics",
+            "/dev/nbd0",
+            "/dev/ublkb0",
+            "/dev/ublk-control",
+            "/dev/raw/raw1",
+            "/dev/megaraid_sas_ioctl_node",
+            "/dev/initctl",
+            "/dev/core",
+            "/dev/oldmem",
+            "/dev/efi_capsule_loader",
+            "/dev/cxl/mem0",
+            "/dev/vfio/noiommu-0",
+            "/dev/mmcblk0rpmb",
         ] {
             assert!(of_nodes(bad).is_some(), "{bad}");
         }
@@ -275,6 +306,14 @@ mod tests {
             "/dev/sdk-board",
             "/dev/cpu/0/cpuid",
             "/dev/ngpu",
+            "/dev/tty*",
+            "/dev/ttyS0",
+            "/dev/input/event*",
+            "/dev/fdx",
+            "/dev/uio0",
+            "/dev/stm0",
+            "/dev/davinci0",
+            "/dev/vfio/vfio",
         ] {
             assert_eq!(of_nodes(good), None, "{good}");
         }
@@ -282,54 +321,6 @@ mod tests {
             of_nodes("/dev/*").as_deref(),
             Some("/dev/* fits /dev/mem: it gives away the memory of the whole machine")
         );
-    }
-
-    #[test]
-    fn mounts_leave_the_machine_to_itself() {
-        let kubelet = Path::new("/k/kubelet");
-        for bad in [
-            "/",
-            "/proc",
-            "/sys",
-            "/etc",
-            "/k",
-            "/k/kubelet/pods",
-            "/run/containerd",
-            "/var/run/docker.sock",
-            "/run/k3s/containerd/containerd.sock",
-            "/etc/kubernetes/pki",
-            "/proc/1/root",
-            "/proc/self/root",
-            "/proc/sysrq-trigger",
-            "/proc/sys/kernel/core_pattern",
-            "/etc/shadow",
-            "/etc/ssh/keys",
-            "/root/.ssh",
-            "/var/lib",
-            "/var/lib/containerd",
-            "/var/lib/docker/overlay2",
-            "/var/lib/rancher",
-            "/var/lib/etcd",
-            "/dev/mem",
-            "/dev/sda",
-            "/sys/kernel/debug",
-            "/etc/cron.d/job",
-            "/etc/systemd/system",
-        ] {
-            assert!(of_mount(Path::new(bad), kubelet).is_some(), "{bad}");
-        }
-        for good in [
-            "/etc/darwin3/board0",
-            "/opt/xilinx",
-            "/proc/driver/x",
-            "/run/board.sock",
-            "/dev/shm",
-            "/sys/devices/virtual/dmi",
-            "/usr/local/bin/npu-smi",
-            "/var/lib/boards",
-        ] {
-            assert_eq!(of_mount(Path::new(good), kubelet), None, "{good}");
-        }
     }
 
     #[test]

@@ -5,10 +5,11 @@ mod complete;
 mod lined;
 mod reader;
 mod tree;
+mod words;
 
 pub(super) use lined::{Lined, Many};
 pub(super) use reader::{UnknownKeys, read};
-pub(super) use tree::{Node, parse};
+pub(super) use tree::{Node, nothing, parse, says_nothing};
 
 /// What a configuration file has at a line, and what is to be said of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

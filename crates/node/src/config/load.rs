@@ -1,11 +1,14 @@
 //! Reads a configuration file, whosever format it has.
 
-use std::{fmt, fs, path::Path};
+use std::{fmt, path::Path};
 
 use super::{
-    Config, ConfigError, ConfigFile, Mistakes, PeerFlags, Plugin, Remark, document::Node, import,
-    peer,
+    Config, ConfigError, ConfigFile, DraOffer, Mistakes, PeerFlags, Plugin, Policy, Remark,
+    Resources, Unmatched,
+    document::{self, Node},
+    import, peer,
 };
+use crate::regular;
 
 /// What a file says.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,9 +34,12 @@ pub enum Format {
     UdevRules,
 }
 
+/// The largest file that is read, in mebibytes: as much as a `ConfigMap` takes, in which such files reach a node.
+pub const MOST_MIB: u64 = 1;
+
 /// Reads a file; the flags of NVIDIA's plugin win over it.
 pub fn load(path: &Path, flags: &PeerFlags) -> Result<Loaded, ConfigError> {
-    let text = fs::read_to_string(path)
+    let text = regular::read_text(path, MOST_MIB)
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     parse(path, &text, flags)
 }
@@ -41,6 +47,9 @@ pub fn load(path: &Path, flags: &PeerFlags) -> Result<Loaded, ConfigError> {
 /// Reads a document; `path` is for the messages.
 pub fn parse(path: &Path, text: &str, flags: &PeerFlags) -> Result<Loaded, ConfigError> {
     let wrong = |found| Mistakes::new(path, found);
+    if document::says_nothing(text) {
+        return Err(wrong(vec![document::nothing(text)]).into());
+    }
     if import::is_rules(path, text) {
         let (mut config, warnings) = import::read_rules(text).map_err(wrong)?;
         flags.apply(&mut config);
@@ -58,8 +67,22 @@ pub fn parse(path: &Path, text: &str, flags: &PeerFlags) -> Result<Loaded, Confi
     }
     let mut config = ConfigFile::read(&root).map_err(wrong)?;
     flags.apply(&mut config);
-    Ok(Loaded { config, format: Format::Windlass, warnings: Vec::new() })
+    let warnings = nothing_offered(&root, &config.policy).into_iter().collect();
+    Ok(Loaded { config, format: Format::Windlass, warnings })
 }
+
+/// A list of no resources is taken at its word.
+fn nothing_offered(root: &Node, policy: &Policy) -> Option<Remark> {
+    let rules = root.child("resources")?;
+    let offers = policy.resources != Resources::Rules(Vec::new())
+        || policy.unmatched == Unmatched::Default
+        || policy.dra.offer != DraOffer::Off
+        || policy.sources.iter().any(|it| it.resource.is_some() || it.resource_domain.is_some());
+    (!offers).then(|| Remark::new(rules.line, NOTHING_OFFERED))
+}
+
+const NOTHING_OFFERED: &str = "no device is offered: write the resources that there are to be, or leave the key out \
+    for the usual ones";
 
 fn is_another_plugins(root: &Node) -> bool {
     Plugin::of(root).is_some() || peer::is_peers(root)
@@ -72,7 +95,7 @@ pub fn without_file(flags: &PeerFlags) -> Result<Loaded, ConfigError> {
         || flags.device_lists.is_some()
         || flags.device_ids.is_some()
         || flags.pass_device_specs.is_some();
-    parse(Path::new("flags and variables"), if manifest { "version: v1\n" } else { "" }, flags)
+    parse(Path::new("flags and variables"), if manifest { "version: v1\n" } else { "{}" }, flags)
 }
 
 // === impl Format ===
@@ -113,7 +136,7 @@ mod tests {
     fn the_format_is_told_by_the_keys() {
         let format = |text: &str| parse(Path::new("w.yaml"), text, &PeerFlags::default());
         for (text, expected) in [
-            ("", Format::Windlass),
+            ("{}", Format::Windlass),
             ("mig: none\nimex: {channels: [0]}\n", Format::Windlass),
             ("version: v1\n", Format::Peer),
             ("flags: {migStrategy: none}\n", Format::Peer),

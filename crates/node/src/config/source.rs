@@ -288,6 +288,22 @@ impl SourceRule {
         }
     }
 
+    /// By which names a folder of the host is the source's own: those of the source, its resource and the domains.
+    pub(crate) fn owners(&self) -> Vec<String> {
+        let resource = self.resource.iter().flat_map(|name| name.as_str().split('/'));
+        let domain = self.resource_domain.iter().map(String::as_str);
+        let mut owners = vec![self.name.as_str().to_owned()];
+        for name in resource.chain(domain) {
+            let vendor = name.split('.').next().unwrap_or(name);
+            for name in [name, vendor] {
+                if !owners.iter().any(|known| known == name) {
+                    owners.push(name.to_owned());
+                }
+            }
+        }
+        owners
+    }
+
     /// The resource that a device of the source is part of.
     pub fn resource_of(&self, device: &Device) -> Option<ResourceName> {
         let own = || {

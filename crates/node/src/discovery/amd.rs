@@ -19,7 +19,7 @@ use windlass_core::{
 };
 
 use super::{
-    family::{Family, Look},
+    family::{self, Family, Look},
     graphics,
     trouble::{self, Conditions, Trouble},
 };
@@ -81,6 +81,10 @@ const KFD: &str = "/dev/kfd";
 impl Family for Amd {
     fn names(&self) -> Vec<SourceName> {
         vec![SourceName::AMD]
+    }
+
+    fn folders(&self) -> &'static [&'static str] {
+        family::PCI
     }
 
     fn look(&mut self, host: &Host) -> Look {

@@ -49,6 +49,11 @@ pub(super) trait Family: Send + 'static {
     /// The sources that the devices are of, all of which a look speaks of.
     fn names(&self) -> Vec<SourceName>;
 
+    /// The folders of the host without which a look tells nothing.
+    fn folders(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Looks at the host once. May block: it runs on a thread of its own.
     fn look(&mut self, host: &Host) -> Look;
 
@@ -110,6 +115,9 @@ pub(super) struct Wakes {
     pub(super) host: watch::Receiver<u64>,
 }
 
+/// The one folder of families whose devices are PCI functions.
+pub(super) const PCI: &[&str] = &["/sys/bus/pci/devices"];
+
 /// Looks that have to miss a device before it counts as gone.
 const MISSES: u32 = 2;
 
@@ -170,9 +178,22 @@ impl<F: Family> Watched<F> {
         self.looked_again.then_some(pause)
     }
 
+    /// One look. Where the host does not let it be, nothing is known, and least of all that there is nothing.
+    fn look(&mut self) -> Look {
+        let mut folders = self.family.folders().iter();
+        let Some(why) = folders.find_map(|folder| self.host.refusal(folder)) else {
+            return self.family.look(&self.host);
+        };
+        let names = self.family.names().into_iter();
+        let states = names.map(|name| (name, SourceState::Failing(why.clone())));
+        let states: BTreeMap<_, _> = states.collect();
+        let unanswered = states.keys().cloned().collect();
+        Look { states, unanswered, ..Look::default() }
+    }
+
     /// One look, taken in.
     fn looked(mut self) -> Self {
-        let Look { states, found, unanswered } = self.family.look(&self.host);
+        let Look { states, found, unanswered } = self.look();
         let before = std::mem::take(&mut self.newcomers);
         let mut seen = self.meet(found, &before);
         self.states = states;

@@ -24,7 +24,7 @@ use self::{manager::Managers, regions::Regions};
 use super::{
     asking::Asking,
     crowds::Crowds,
-    family::{Family, Look},
+    family::{self, Family, Look},
     trouble,
 };
 use crate::{
@@ -69,6 +69,10 @@ const UNKNOWN: &str =
 impl Family for Fpga {
     fn names(&self) -> Vec<SourceName> {
         vec![SourceName::FPGA]
+    }
+
+    fn folders(&self) -> &'static [&'static str] {
+        family::PCI
     }
 
     fn look(&mut self, host: &Host) -> Look {

@@ -14,7 +14,7 @@ use windlass_core::{
 
 use super::{
     facts::{attributes, of_function, text},
-    family::{Family, Look},
+    family::{self, Family, Look},
     graphics,
     trouble::{self, Conditions, Trouble},
 };
@@ -72,6 +72,10 @@ pub(crate) fn resource(device: &Device) -> Option<ResourceName> {
 impl Family for Intel {
     fn names(&self) -> Vec<SourceName> {
         vec![SourceName::INTEL]
+    }
+
+    fn folders(&self) -> &'static [&'static str] {
+        family::PCI
     }
 
     fn look(&mut self, host: &Host) -> Look {

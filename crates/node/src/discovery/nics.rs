@@ -41,7 +41,7 @@ use self::{
 };
 use super::{
     crowds::{Crowds, some},
-    family::{Family, Look},
+    family::{self, Family, Look},
 };
 use crate::{
     config::{HealthPolicy, NicPolicy, Policy},
@@ -88,6 +88,10 @@ impl Nics {
 impl Family for Nics {
     fn names(&self) -> Vec<SourceName> {
         vec![SourceName::NICS]
+    }
+
+    fn folders(&self) -> &'static [&'static str] {
+        family::PCI
     }
 
     fn look(&mut self, host: &Host) -> Look {
@@ -141,6 +145,7 @@ impl<'a> View<'a> {
         let with_rdma = functions.iter().filter(|function| !function.rdma.is_empty()).count();
         let mut parts = match functions.len() {
             0 => vec!["no network interfaces".to_owned()],
+            1 => vec![format!("1 network interface, {with_rdma} with RDMA")],
             several => vec![format!("{several} network interfaces, {with_rdma} with RDMA")],
         };
         if let Some(networks) = self.networks.name().filter(|_| with_rdma > 0) {

@@ -10,7 +10,7 @@ use windlass_core::{
 
 use super::{
     facts::{attributes, of_function, text},
-    family::{Family, Look},
+    family::{self, Family, Look},
     trouble::{self, Trouble},
 };
 use crate::host::{Host, PciFunction, PciIndex};
@@ -36,6 +36,10 @@ const WITHHELD: &str = "shown for its place: storage is handed out by CSI driver
 impl Family for Nvme {
     fn names(&self) -> Vec<SourceName> {
         vec![SourceName::NVME]
+    }
+
+    fn folders(&self) -> &'static [&'static str] {
+        family::PCI
     }
 
     fn look(&mut self, host: &Host) -> Look {

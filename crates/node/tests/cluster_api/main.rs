@@ -2,6 +2,8 @@
 //! keeps the objects that the agent touches as a real one would. With a real one at hand, it is asked
 //! too.
 
+mod account;
+mod admission;
 mod api_server;
 mod events;
 mod labels;

@@ -97,6 +97,23 @@ fn every_option_alone_is_understood() {
 }
 
 #[test]
+fn the_readmes_say_which_runtime_the_manifest_is_for_and_how_to_have_it_without() {
+    let plain = Manifest::made_by("cat deploy/daemonset.yaml");
+    assert_eq!(plain.config.policy.delivery.strategies, [Strategy::Envvar].into());
+    for name in ["README.md", "README.zh-CN.md"] {
+        let page = read(name);
+        assert!(
+            page.contains("`deviceList: envvar`"),
+            "{name} does not say the manifest's default"
+        );
+        let command = page.lines().find(|line| line.starts_with("sed ")).expect("a command");
+        let made = Manifest::made_by(command.split(" > ").next().expect("a command"));
+        assert_eq!(made.config.policy.delivery.strategies, [Strategy::CdiCri].into(), "{name}");
+        assert!(made.mounts().contains("/var/run/cdi"), "{name}: {command}");
+    }
+}
+
+#[test]
 fn the_documented_command_turns_claims_on() {
     let page = read("docs/dra.md");
     let command = page.lines().find(|line| line.starts_with("sed ")).expect("a command");

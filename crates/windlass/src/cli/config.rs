@@ -18,7 +18,7 @@ pub(crate) enum ConfigCommand {
     /// Show every mistake in configuration files, as file:line. Files of other device plugins are
     /// taken too, and what they mean otherwise here is a warning.
     Check {
-        /// The files.
+        /// The files; `-` is the standard input.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
         /// Fail for warnings too.
@@ -33,7 +33,7 @@ pub(crate) enum ConfigCommand {
     /// rules of udev each that names devices becomes a source; what has no form here is told with its
     /// line.
     Convert {
-        /// The file.
+        /// The file; `-` is the standard input.
         file: PathBuf,
     },
     /// List the profiles of devices that an entry of `sources` may begin from, or print one.

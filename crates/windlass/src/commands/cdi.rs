@@ -67,8 +67,8 @@ fn write(mut config: Config, folder: PathBuf, inventory: &Inventory) -> Result<(
 
 /// A document without devices would be refused by every runtime.
 fn any(documents: usize, inventory: &Inventory) -> Result<()> {
-    let why = sources(inventory, Paint::plain()).join("; ");
-    ensure!(documents > 0, "no device of this host can stand in a document: {why}");
+    let why = sources(inventory, Paint::plain()).join("\n  ");
+    ensure!(documents > 0, "no device of this host can stand in a document:\n  {why}");
     Ok(())
 }
 

@@ -3,10 +3,16 @@
 
 mod profiles;
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Result, anyhow};
-use windlass_node::config::{ConfigError, Loaded, PeerFlags, Remark, load, schema, to_yaml};
+use windlass_node::{
+    config::{ConfigError, Loaded, MOST_MIB, PeerFlags, Remark, load, parse, schema, to_yaml},
+    regular,
+};
 
 use crate::{cli::ConfigCommand, exit::Misuse, screen::line};
 
@@ -22,7 +28,7 @@ pub(super) fn run(command: ConfigCommand) -> Result<()> {
 fn check(files: &[PathBuf], strict: bool) -> Result<()> {
     let (mut mistakes, mut warnings) = (0, 0);
     for file in files {
-        match load(file, &PeerFlags::default()) {
+        match read(file) {
             Ok(loaded) => {
                 warnings += loaded.warnings.len();
                 report(file, &loaded)?;
@@ -41,8 +47,25 @@ fn check(files: &[PathBuf], strict: bool) -> Result<()> {
     }
 }
 
+/// The standard input, as in other tools.
+const INPUT: &str = "-";
+
+fn read(file: &Path) -> Result<Loaded, ConfigError> {
+    if file.as_os_str() != INPUT {
+        return load(file, &PeerFlags::default());
+    }
+    let text = regular::text_of(io::stdin().lock(), MOST_MIB)
+        .map_err(|source| ConfigError::Read { path: named(file).to_owned(), source })?;
+    parse(named(file), &text, &PeerFlags::default())
+}
+
+/// What messages call a file.
+fn named(file: &Path) -> &Path {
+    if file.as_os_str() == INPUT { Path::new("stdin") } else { file }
+}
+
 fn report(file: &Path, loaded: &Loaded) -> Result<()> {
-    let name = file.display();
+    let name = named(file).display();
     for Remark { line: number, text } in &loaded.warnings {
         line(format!("{name}:{number}: warning: {text}"))?;
     }
@@ -50,8 +73,8 @@ fn report(file: &Path, loaded: &Loaded) -> Result<()> {
 }
 
 fn convert(file: &Path) -> Result<()> {
-    let loaded = load(file, &PeerFlags::default()).map_err(|error| Misuse(error.into()))?;
-    line(format!("# Converted from {}, in {}.", file.display(), loaded.format))?;
+    let loaded = read(file).map_err(|error| Misuse(error.into()))?;
+    line(format!("# Converted from {}, in {}.", named(file).display(), loaded.format))?;
     for Remark { line: number, text } in &loaded.warnings {
         line(format!("# line {number}: {text}"))?;
     }

@@ -22,7 +22,7 @@ use windlass_node::{
 };
 
 use self::table::Offerings;
-use super::{answer, clock, complete, recorded_config, simulated};
+use super::{answer, answered, clock, recorded_config, simulated};
 use crate::{
     cli::{DevicesArgs, DevicesOutputArg, OutputArg, Which},
     exit::Misuse,
@@ -57,7 +57,7 @@ pub(super) async fn run(args: DevicesArgs) -> Result<()> {
     let document = Document { inventory, offerings: &offerings, holders, lacks, without_devices };
     let known = Known { offerings: &offerings, owners: &owners };
     answer(output, &document, || show(&node, known, (&host, width)))?;
-    complete(inventory)
+    answered(inventory)
 }
 
 /// Leaves those devices that were asked for.

@@ -4,19 +4,20 @@ mod folder;
 mod pod_argument;
 mod session;
 
-use std::time::Duration;
+use std::{
+    io::{self, IsTerminal as _},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
-use tokio::{
-    io::{AsyncBufReadExt as _, BufReader, stdin},
-    signal::ctrl_c,
-};
+use tokio::io::{AsyncBufReadExt as _, BufReader, stdin};
 use windlass_kubelet_sim::{Config, Event, Kubelet, Release, TopologyPolicy};
 
 use crate::{
     cli::{KubeletArgs, ReleaseArg, TopologyArg},
     exit::Misuse,
     screen::{count, line},
+    stop::Stop,
 };
 use session::{Session, Then};
 
@@ -28,11 +29,12 @@ pub(super) async fn run(args: KubeletArgs) -> Result<()> {
     let pods = pods.collect::<Result<Vec<_>>>().map_err(Misuse)?;
     let config = config(&args);
     folder::claim(&config).await?;
+    let mut stop = Stop::listen()?;
     let kubelet = Kubelet::start(config).context("cannot start the embedded kubelet")?;
     line(format!("EMBEDDED kubelet, not a real one, in {}", args.dir.display()))?;
     line(format!("plugins register at {}", kubelet.config().registration_socket().display()))?;
     line(format!("pod resources at    {}", kubelet.config().pod_resources_socket().display()))?;
-    line("type `help` for what can be done, `quit` or Ctrl-C to end")?;
+    line("type `help` for what can be done, `quit`, Ctrl-D or Ctrl-C to end")?;
     let mut session = Session::new(&kubelet);
     let serving = async {
         for pod in pods {
@@ -43,14 +45,14 @@ pub(super) async fn run(args: KubeletArgs) -> Result<()> {
     let outcome = tokio::select! {
         outcome = serving => outcome,
         outcome = tell(&kubelet) => outcome,
-        _ = ctrl_c() => Ok(()),
+        _ = stop.asked() => Ok(()),
     };
     kubelet.shutdown().await;
     outcome
 }
 
-/// Carries out what is typed. At the end of the input it goes on until Ctrl-C, so that it can run
-/// without a terminal.
+/// Carries out what is typed. The end of what a person types (Ctrl-D) is the end; without a terminal it goes on, so
+/// that it can run in the background.
 async fn converse(session: &mut Session<'_>) -> Result<()> {
     let mut lines = BufReader::new(stdin()).lines();
     while let Some(text) = lines.next_line().await.context("cannot read what is typed")? {
@@ -59,6 +61,10 @@ async fn converse(session: &mut Session<'_>) -> Result<()> {
             Then::End => return Ok(()),
         }
     }
+    if io::stdin().is_terminal() {
+        return Ok(());
+    }
+    line("nothing more can be typed: it goes on until SIGTERM or Ctrl-C")?;
     std::future::pending().await
 }
 

@@ -4,19 +4,28 @@ mod board;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use windlass_machine::{Attached, Fault, Machine, Profile, simulated_driver};
+use windlass_node::config::{DeviceProfile, Find};
 
 use crate::{
     cli::MachineCommand,
     exit::Misuse,
-    screen::{Table, line},
+    screen::{Table, line, shell_word},
 };
+
+/// Where an agent on a machine keeps what must outlive it.
+const AGENT: &str = "agent";
 
 pub(super) fn run(command: MachineCommand) -> Result<()> {
     match command {
         MachineCommand::List => list(),
-        MachineCommand::Create { dir, machine, device } => create(&dir, &machine, &device),
+        MachineCommand::Create { dir, force, machine, device } => {
+            if !force {
+                unoccupied(&dir)?;
+            }
+            create(&dir, &machine, &device)
+        }
         MachineCommand::Fault { dir, fault } => inject(&dir, &fault),
         MachineCommand::Board(args) => board::run(args),
         MachineCommand::Mig { dir, gpu, profiles, none } => {
@@ -36,9 +45,21 @@ fn list() -> Result<()> {
         line(text)?;
     }
     line("")?;
-    let devices: Vec<_> = Attached::names().collect();
+    // A board on the network is run by the demo; a folder has no room for one.
+    let has_board = |profile: &&DeviceProfile| matches!(profile.rule().find, Find::Endpoints(_));
+    let boards = DeviceProfile::ALL.iter().filter(has_board);
+    let devices = Attached::names().map(str::to_owned);
+    let devices = devices.chain(boards.map(|profile| format!("{} (demo only)", profile.name)));
+    let devices: Vec<_> = devices.collect();
     line(format!("Devices to add with --device: {}", devices.join(", ")))?;
     Ok(())
+}
+
+/// An agent may look at the machine that is there, and a person may want it again.
+fn unoccupied(dir: &Path) -> Result<()> {
+    let Ok(machine) = Machine::open(dir) else { return Ok(()) };
+    let dir = machine.dir().display();
+    Err(Misuse(anyhow!("{dir} has a simulated machine already: --force replaces it")).into())
 }
 
 fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
@@ -51,8 +72,8 @@ fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
     line("")?;
     line("Look at it:")?;
     line(format!("  windlass devices {}", host_flags(&machine)))?;
-    let (kubelet, cdi) = (machine.dir().join("kubelet"), machine.dir().join("cdi"));
-    let (kubelet, cdi, agent) = (kubelet.display(), cdi.display(), agent_flags(&machine));
+    let below = |name: &str| shell_word(&machine.dir().join(name));
+    let (kubelet, cdi, agent) = (below("kubelet"), below("cdi"), agent_flags(&machine));
     line("Serve it to an embedded kubelet, in two terminals:")?;
     line(format!("  windlass kubelet {kubelet}"))?;
     line(format!("  windlass node {agent} --kubelet-dir {kubelet} --cdi-dir {cdi}"))?;
@@ -60,7 +81,12 @@ fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
     line(format!("  windlass node {agent}"))?;
     line("Let something happen:")?;
     let fault = a_fault(&profile).unwrap_or_else(|| "--help".to_owned());
-    line(format!("  windlass machine fault {} {fault}", machine.dir().display()))?;
+    line(format!("  windlass machine fault {} {fault}", shell_word(machine.dir())))?;
+    line(
+        "See what the agent makes of it. Some faults, XIDs among them, are told once, to an agent that runs then:",
+    )?;
+    let (host, state) = (host_flags(&machine), below(AGENT));
+    line(format!("  windlass devices {host} --kubelet-dir {kubelet} --state-dir {state}"))?;
     Ok(())
 }
 
@@ -82,15 +108,14 @@ pub(crate) fn driver_for(profile: &Profile) -> Result<PathBuf> {
 /// The flags that point a command at a simulated machine.
 pub(crate) fn host_flags(machine: &Machine) -> String {
     let (root, library) = (machine.host_root(), machine.nvml_library());
-    let root = format!("--host-root {}", root.display());
-    if library.exists() { format!("{root} --nvml-library {}", library.display()) } else { root }
+    let root = format!("--host-root {}", shell_word(&root));
+    if library.exists() { format!("{root} --nvml-library {}", shell_word(&library)) } else { root }
 }
 
 /// The flags of an agent on it.
 fn agent_flags(machine: &Machine) -> String {
-    let (host, root, state) =
-        (host_flags(machine), machine.host_root(), machine.dir().join("agent"));
-    format!("{host} --host-root-on-node {} --state-dir {}", root.display(), state.display())
+    let (root, state) = (shell_word(&machine.host_root()), shell_word(&machine.dir().join(AGENT)));
+    format!("{} --host-root-on-node {root} --state-dir {state}", host_flags(machine))
 }
 
 fn cut(dir: &Path, gpu: usize, profiles: Option<&Vec<String>>) -> Result<()> {

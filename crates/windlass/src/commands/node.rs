@@ -11,6 +11,7 @@ use tokio::{
 };
 use windlass_node::{
     Agent, Config,
+    cluster::Client,
     config::{LabelValue, Loaded, Remark, reload::Follow},
     host::Host,
 };
@@ -122,6 +123,10 @@ async fn count(mut hangup: Signal, asked: watch::Sender<u64>) {
 fn check(config: &Config) -> Result<()> {
     host_root(config)?;
     named_by_the_host(config)?;
+    if config.cluster.node_name.is_some() {
+        // Whether anything asks for it by now or not: a name that no node has is a slip.
+        Client::new(&config.cluster).map_err(|error| Misuse(error.into()))?;
+    }
     if Host::new(&config.host_root, &config.host_root_on_node).recorded().is_some() {
         let root = config.host_root.display();
         let problem = anyhow!("the host root {root} is a recording, whose devices no pod can use");

@@ -9,7 +9,7 @@ use windlass_core::{
 };
 
 use super::{
-    answer, complete,
+    answer, answered,
     devices::{name, narrow},
     simulated, survey,
 };
@@ -58,7 +58,7 @@ pub(super) async fn run(args: TopoArgs) -> Result<()> {
     narrow(&mut inventory, &args.which)?;
     let topology = Topology::of(&inventory);
     answer(args.output, &topology, || show(&inventory, &topology))?;
-    complete(&inventory)
+    answered(&inventory)
 }
 
 fn show(inventory: &Inventory, topology: &Topology) -> Result<()> {

@@ -29,6 +29,7 @@ use super::{boards::Boards, claims::Surroundings, event::Event, scene::Scene};
 use crate::{
     commands::{clock, host_flags},
     logging,
+    screen::shell_word,
 };
 
 /// Everything that plays a part.
@@ -49,6 +50,9 @@ pub(super) const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
 /// How long the agent may take to stop.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// Where the agent keeps what must outlive it.
+const STATE: &str = "state";
 
 /// Lines of the agent's log that are shown with an error.
 const LOG_TAIL: usize = 5;
@@ -131,7 +135,9 @@ impl Stage {
     /// What a person can poke at.
     pub(super) fn kept(&self) -> Event {
         let settings = self.kubelet.config();
-        let machine = self.machine.dir().display();
+        let machine = shell_word(self.machine.dir());
+        let host = host_flags(&self.machine);
+        let (kubelet, state) = (shell_word(&settings.dir), shell_word(&self.dir().join(STATE)));
         Event::Kept {
             paths: BTreeMap::from([
                 ("machine", self.machine.dir().to_owned()),
@@ -143,7 +149,7 @@ impl Stage {
                 ("agent's log", log(self.dir())),
             ]),
             commands: vec![
-                format!("windlass devices {}", host_flags(&self.machine)),
+                format!("windlass devices {host} --kubelet-dir {kubelet} --state-dir {state}"),
                 format!("windlass machine fault {machine} xid:79@0"),
                 format!("windlass machine fault {machine} recover@0"),
             ],
@@ -188,7 +194,7 @@ fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
             ..policy
         },
         session: SessionLimits { look_interval: QUIET_PERIOD / 10, ..SessionLimits::default() },
-        state_dir: folder.join("state"),
+        state_dir: folder.join(STATE),
         ..Config::default()
     }
 }

@@ -6,8 +6,8 @@ use std::{cell::RefCell, collections::BTreeSet, fmt};
 use serde::{
     Deserialize, Deserializer,
     de::{
-        DeserializeSeed, Error as _, IntoDeserializer as _, MapAccess, SeqAccess, Unexpected,
-        Visitor,
+        DeserializeSeed, Error as _, Expected, IntoDeserializer as _, MapAccess, SeqAccess,
+        Unexpected, Visitor,
         value::{StrDeserializer, U64Deserializer},
     },
     forward_to_deserialize_any,
@@ -17,6 +17,7 @@ use super::{
     Remark,
     lined::{LINED, MANY},
     tree::{Key, Node, Value},
+    words,
 };
 
 /// What became of a document.
@@ -118,6 +119,22 @@ impl serde::de::Error for Failure {
         let problem = problem.lines().next().unwrap_or_default().to_owned();
         Self { id: 0, line: NOWHERE, problem }
     }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::custom(words::wrong_value(&found, expected))
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::custom(words::wrong_value(&found, expected))
+    }
+
+    fn unknown_variant(word: &str, known: &'static [&'static str]) -> Self {
+        Self::custom(words::unknown_word(word, known))
+    }
+
+    fn unknown_field(name: &str, known: &'static [&'static str]) -> Self {
+        Self::custom(words::unknown_field(name, known))
+    }
 }
 
 impl std::error::Error for Failure {}
@@ -153,15 +170,14 @@ impl Reader {
     }
 
     fn unknown_key(&self, key: &Key, fields: &'static [&'static str]) {
-        let fields: Vec<_> = fields.iter().map(|field| format!("`{field}`")).collect();
-        let (name, fields) = (&key.text, fields.join(", "));
-        let mut notes = self.notes.borrow_mut();
+        let (name, mut notes) = (&key.text, self.notes.borrow_mut());
         match self.unknown {
             UnknownKeys::Wrong => {
-                let text = format!("unknown field `{name}`, expected one of {fields}");
-                notes.wrong.push(Remark::new(key.line, text));
+                notes.wrong.push(Remark::new(key.line, words::unknown_field(name, fields)));
             }
             UnknownKeys::Ignored => {
+                let fields: Vec<_> = fields.iter().map(|field| format!("`{field}`")).collect();
+                let fields = fields.join(", ");
                 let text = format!("unknown key `{name}` is ignored; known here are {fields}");
                 notes.ignored.push(Remark::new(key.line, text));
             }

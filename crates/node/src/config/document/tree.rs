@@ -6,7 +6,7 @@ use serde::{
     Deserialize, Deserializer,
     de::{Error as _, MapAccess, SeqAccess, Visitor},
 };
-use serde_saphyr::{DuplicateKeyPolicy, Options, Spanned};
+use serde_saphyr::{DuplicateKeyPolicy, Error, Options, Spanned, budget::BudgetBreach};
 
 use super::Remark;
 
@@ -45,18 +45,36 @@ pub(super) struct Key {
 /// a manifest in a list of manifests, is a dozen deep.
 const MAX_DEPTH: usize = 32;
 
-/// Parses a document; one that says nothing is an empty map.
+/// Lists, groups of keys and plain values of a document, each counted as often as an alias repeats it. A node has some
+/// dozen rules.
+const MOST_VALUES: usize = 250_000;
+
+/// Parses a document; one that says nothing is a mistake.
 pub(crate) fn parse(text: &str) -> Result<Node, Remark> {
-    let nothing = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    if says_nothing(text) {
+        return Err(nothing(text));
+    }
     let text = &*without_tabs(text);
-    let mut root = if text.lines().all(nothing) {
-        Node { id: 0, line: 1, written: String::new(), value: Value::Map(Vec::new()) }
-    } else {
-        let tree = serde_saphyr::from_str_with_options::<Spanned<Tree>>(text, options());
-        Node::new(tree.map_err(|error| remark(&error))?, text)
-    };
+    let tree = serde_saphyr::from_str_with_options::<Spanned<Tree>>(text, options());
+    let mut root = Node::new(tree.map_err(|error| remark(&error))?, text);
+    if matches!(root.value, Value::Null) {
+        return Err(nothing(text));
+    }
     root.number(&mut 0);
     Ok(root)
+}
+
+/// True for a text of empty lines and comments.
+pub(crate) fn says_nothing(text: &str) -> bool {
+    text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
+}
+
+/// Nobody means the defaults by nothing: the file is being written, or a template rendered to it.
+pub(crate) fn nothing(text: &str) -> Remark {
+    let first = text.lines().position(|line| !line.trim().is_empty());
+    let line = first.map_or(text.lines().count(), |above| above + 1).max(1);
+    let text = "the configuration says nothing: write `{}` for the defaults";
+    Remark::new(line as u64, text)
 }
 
 /// JSON may be indented with tabs, which YAML does not take. In its texts a tab is written `\t`.
@@ -71,17 +89,38 @@ fn without_tabs(text: &str) -> Cow<'_, str> {
 /// A key that is there twice reaches the reader, which knows the line of the first.
 fn options() -> Options {
     let mut options = Options::default();
-    options.budget = serde_saphyr::budget! { max_depth: MAX_DEPTH };
+    options.budget = serde_saphyr::budget! { max_depth: MAX_DEPTH, max_nodes: MOST_VALUES };
     options.duplicate_keys = DuplicateKeyPolicy::PassThrough;
     options
 }
 
 /// The first line of a YAML error; the rest is a picture of the document.
 fn remark(error: &serde_saphyr::Error) -> Remark {
-    let text = error.without_snippet().to_string();
+    let line = error.location().map_or(1, |location| location.line());
+    let error = error.without_snippet();
+    let text = error.to_string();
     let first = text.lines().next().unwrap_or_default();
     let problem = first.rsplit_once(" at line ").map_or(first, |(problem, _)| problem);
-    Remark::new(error.location().map_or(1, |location| location.line()), problem)
+    Remark::new(line, beyond(error).unwrap_or_else(|| problem.to_owned()))
+}
+
+/// Which limit a document is beyond, if it is beyond one.
+fn beyond(error: &Error) -> Option<String> {
+    Some(match error {
+        Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => {
+            format!("too deep: more than {MAX_DEPTH} lists and groups of keys in each other")
+        }
+        Error::Budget { breach: BudgetBreach::AliasAnchorRatio { .. }, .. }
+        | Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. } => {
+            "too large: its aliases (*name) repeat more than any configuration does".to_owned()
+        }
+        Error::Budget { .. } => {
+            format!("too large: more than {},000 values", MOST_VALUES / 1000)
+        }
+        _ => return None,
+    })
 }
 
 // === impl Node ===

@@ -113,11 +113,16 @@ labels: {to: file, file: /f, timestamp: true, machineTypeFile: /t}
 "#;
 
 #[test]
-fn an_empty_file_is_the_default() {
-    assert_eq!(parse(""), Ok(Config::default()));
-    assert_eq!(parse("# nothing yet\n\n"), Ok(Config::default()));
+fn the_defaults_are_asked_for_in_writing() {
     assert_eq!(parse("{}"), Ok(Config::default()));
     assert_eq!(parse("health:\nresources:\n"), Ok(Config::default()));
+    let nothing = "the configuration says nothing: write `{}` for the defaults";
+    check_mistakes([
+        (String::new(), 1, nothing),
+        (" \n\n".to_owned(), 2, nothing),
+        ("\n# nothing yet\n\n".to_owned(), 2, nothing),
+        ("null\n".to_owned(), 1, nothing),
+    ]);
 }
 
 #[test]
@@ -228,10 +233,23 @@ fn check_mistakes<const N: usize>(cases: [(String, u64, &str); N]) {
     }
 }
 
+/// A text that its aliases make a thousand times as large, and that again and again.
+fn bomb() -> String {
+    let levels = (1..9).map(|level| {
+        let below = format!("*a{}, ", level - 1).repeat(10);
+        format!("a{level}: &a{level} [{below}]\n")
+    });
+    ["a0: &a0 [x]\n".to_owned()].into_iter().chain(levels).collect()
+}
+
 #[test]
 fn mistakes_are_refused_with_the_line_and_what_to_write() {
     check_mistakes([
-        ("kubeletDir: /k\nkubletDir: /x\n".to_owned(), 2, "unknown field `kubletDir`"),
+        (
+            "kubeletDir: /k\nkubletDir: /x\n".to_owned(),
+            2,
+            "unknown field `kubletDir`: did you mean `kubeletDir`?",
+        ),
         ("kubeletDir: /k\nkubeletDir: /x\n".to_owned(), 2, "already on line 1"),
         ("health:\n  quiet: 3s\n".to_owned(), 2, "quietPeriod"),
         ("health:\n  quietPeriod: soon\n".to_owned(), 2, "500ms, 60s or 5m"),
@@ -269,8 +287,33 @@ fn mistakes_are_refused_with_the_line_and_what_to_write() {
         ("nics: {release: [{memory: overwrite}]}\n".to_owned(), 1, "write them under gpu"),
         ("unmatched: default\n".to_owned(), 1, "there are no rules"),
         ("kubeletDir: [\n".to_owned(), 1, ""),
-        ("kubeletDir: [a]\n".to_owned(), 1, "expected path string"),
-        ("just text\n".to_owned(), 1, "invalid type: string \"just text\""),
+        ("kubeletDir: [a]\n".to_owned(), 1, "a list cannot stand here: write a path"),
+        (
+            "exclude: [{index: [-1]}]\n".to_owned(),
+            1,
+            "-1 cannot stand here: write a number from 0 to 4294967295",
+        ),
+        ("exclude:\n".to_owned(), 1, "nothing is written here: write a list"),
+        (
+            rule("a.com/x", "kind: gpu", "method: mps, replicas: -1"),
+            4,
+            "-1 cannot stand here: write a whole number, 0 or more",
+        ),
+        ("migg: mixed\n".to_owned(), 1, "unknown field `migg`: did you mean `mig`?"),
+        ("mig: mixd\n".to_owned(), 1, "\"mixd\" is no word for this: did you mean mixed?"),
+        ("mig: both\n".to_owned(), 1, "\"both\" is no word for this: write none, single or mixed"),
+        (
+            format!("a: {}1{}\n", "[".repeat(40), "]".repeat(40)),
+            1,
+            "too deep: more than 32 lists and groups",
+        ),
+        (
+            format!("exclude: [{}]\n", "1,".repeat(250_001)),
+            1,
+            "too large: more than 250,000 values",
+        ),
+        (bomb(), 2, "too large: "),
+        ("just text\n".to_owned(), 1, "\"just text\" cannot stand here: write keys with values"),
     ]);
 }
 

@@ -90,11 +90,9 @@ fn documents(text: &str) -> Result<Vec<Node>, Vec<Remark>> {
             return Err(vec![Remark::new(1, "more documents than any configuration has")]);
         }
     }
-    let says_nothing = |text: &String| {
-        text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
-    };
-    if documents.len() > 1 && !documents.iter().all(says_nothing) {
-        documents.retain(|document| !says_nothing(document));
+    documents.retain(|document| !document::says_nothing(document));
+    if documents.is_empty() {
+        return Err(vec![document::nothing(text)]);
     }
     documents.iter().map(|text| document::parse(text).map_err(|mistake| vec![mistake])).collect()
 }

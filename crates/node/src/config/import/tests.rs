@@ -405,7 +405,7 @@ fn what_plugins_of_rdma_refuse_is_refused_with_its_line() {
         ),
         (
             entry("resourceName: a, rdmaHcaMax: x, devices: [y]"),
-            "2: invalid type: string \"x\", expected i64",
+            "2: \"x\" cannot stand here: write a whole number",
         ),
         ("mode: sriov".to_owned(), "1: pfNetdevices names no port"),
     ]);
@@ -416,7 +416,7 @@ fn what_sriov_network_device_plugin_refuses_is_refused_with_its_line() {
     let entry = |keys: &str| format!("resourceList:\n- {{resourceName: a, {keys}}}\n");
     let selectors = |keys: &str| entry(&format!("selectors: {{{keys}}}"));
     check([
-        (entry("deviceType: gpu"), "2: unknown variant `gpu`"),
+        (entry("deviceType: gpu"), "2: \"gpu\" is no word for this"),
         (selectors("isRdma: true, vdpaType: vhost"), "2: isRdma and vdpaType exclude"),
         (selectors("vdpaType: vduse"), "2: vdpaType \"vduse\" is none"),
         (selectors("pfNames: ['p0#1-']"), "2: \"p0#1-\": write a parent"),

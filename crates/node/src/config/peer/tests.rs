@@ -247,10 +247,10 @@ fn what_the_plugin_refuses_is_refused_with_its_line() {
     let long = "x".repeat(60);
     for (text, line, expected) in [
         ("version: v2\n".to_owned(), 1, "unknown version \"v2\""),
-        ("version: v1\nflags: {migStrategy: both}\n".into(), 2, "unknown variant `both`"),
+        ("version: v1\nflags: {migStrategy: both}\n".into(), 2, "\"both\" is no word for this"),
         ("flags:\n  plugin: {deviceListStrategy: csv}\n".into(), 2, "device list strategy \"csv\""),
-        ("flags:\n  plugin: {deviceIDStrategy: name}\n".into(), 2, "unknown variant `name`"),
-        ("flags: {deviceDiscoveryStrategy: magic}\n".into(), 1, "unknown variant `magic`"),
+        ("flags:\n  plugin: {deviceIDStrategy: name}\n".into(), 2, "\"name\" is no word for this"),
+        ("flags: {deviceDiscoveryStrategy: magic}\n".into(), 1, "\"magic\" is no word for this"),
         ("flags:\n  gfd: {sleepInterval: soon}\n".into(), 2, "\"soon\" is no duration"),
         ("imex: {channelIDs: [1]}\n".into(), 1, "takes [] or [0]"),
         (slices("none", "{name: gpu, replicas: 1}", ""), 6, "2 or more"),

@@ -7,6 +7,8 @@ use std::{
     sync::mpsc::{Receiver, Sender, channel},
 };
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
 use super::*;
 use crate::config::{ConfigDir, MigStrategy, PeerFlags, load, parse};
 
@@ -31,7 +33,7 @@ fn counted(file: PathBuf, loads: Sender<()>) -> Load {
         let flags = PeerFlags::default();
         let mut loaded = match path {
             Some(path) => load(&path, &flags)?,
-            None => parse(Path::new("none"), "", &flags)?,
+            None => parse(Path::new("none"), "{}", &flags)?,
         };
         loaded.config.state_dir = file.with_file_name("state");
         Ok(loaded)
@@ -123,7 +125,7 @@ async fn a_wrong_file_changes_nothing_and_is_told_until_it_is_right() {
         world.write("w.yaml", "mig: both\n");
         let status = world.status(|status| status.error.is_some()).await;
         let error = status.error.expect("waited for");
-        assert!(error.contains("w.yaml:1: unknown variant `both`"), "{error}");
+        assert!(error.contains("w.yaml:1: \"both\" is no word for this"), "{error}");
         assert_eq!(world.policy.borrow().mig, MigStrategy::None);
         fs::remove_file(world.dir.path().join("w.yaml")).expect("removed");
         let gone = |status: &ReloadStatus| {
@@ -139,8 +141,39 @@ async fn a_wrong_file_changes_nothing_and_is_told_until_it_is_right() {
 }
 
 #[tokio::test]
+async fn a_file_that_says_nothing_or_is_no_file_changes_nothing() {
+    let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "mig: none\n").expect("written");
+    play("w.yaml", prepare, async |mut world: World| {
+        let file = world.dir.path().join("w.yaml");
+        let nothing = "says nothing: write `{}` for the defaults";
+        for (text, expected) in [("", nothing), ("# mig: single\n\n", nothing), ("---\n", nothing)]
+        {
+            world.write("w.yaml", text);
+            let told = |status: &ReloadStatus| {
+                status.error.as_ref().is_some_and(|error| error.contains(expected))
+            };
+            world.status(told).await;
+            assert_eq!(world.policy.borrow().mig, MigStrategy::None, "the last good one holds");
+            world.write("w.yaml", "mig: none\n");
+            world.status(|status| status.error.is_none()).await;
+        }
+        fs::remove_file(&file).expect("removed");
+        mknodat(CWD, &file, FileType::Fifo, Mode::RUSR, 0).expect("made");
+        let told = |status: &ReloadStatus| {
+            status.error.as_ref().is_some_and(|error| error.contains("it is a pipe, and no file"))
+        };
+        world.status(told).await;
+        assert_eq!(world.policy.borrow().mig, MigStrategy::None, "the last good one holds");
+        fs::remove_file(&file).expect("removed");
+        world.write("w.yaml", "{}");
+        world.becomes(MigStrategy::Mixed).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_needs_a_restart_is_named_and_the_rest_is_followed() {
-    let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "").expect("written");
+    let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "{}").expect("written");
     play("w.yaml", prepare, async |mut world: World| {
         world.write("w.yaml", "mig: single\ncdiDir: /elsewhere\ndriver: {root: /d}\n");
         world.becomes(MigStrategy::Single).await;
@@ -152,7 +185,7 @@ async fn what_needs_a_restart_is_named_and_the_rest_is_followed() {
 
 #[tokio::test]
 async fn a_burst_of_writes_is_one_reload_and_a_request_is_served_at_once() {
-    let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "").expect("written");
+    let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "{}").expect("written");
     play("w.yaml", prepare, async |mut world: World| {
         for _ in 0..20 {
             world.write("w.yaml", "mig: none\n");

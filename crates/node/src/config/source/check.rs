@@ -236,7 +236,8 @@ impl Checker<'_> {
         }
         let is_known = fill_all(&mount.host, ANY) == mount.host;
         // What a device fills in is judged when it is known.
-        let why = danger::of_mount(Path::new(&mount.host), self.kubelet_dir);
+        let path = Path::new(&mount.host);
+        let why = danger::of_given_mount(self.rule, mount, path, self.kubelet_dir);
         self.dangerous(why.filter(|_| is_known));
     }
 

@@ -164,7 +164,9 @@ impl Maker<'_> {
         let dangerous = || {
             let real = self.host.followed(&host);
             let mut paths = std::iter::once(&host).chain(&real);
-            let why = paths.find_map(|path| danger::of_mount(path, self.kubelet_dir));
+            let of =
+                |path: &PathBuf| danger::of_given_mount(self.rule, given, path, self.kubelet_dir);
+            let why = paths.find_map(of);
             why.filter(|_| !self.rule.allow_dangerous)
         };
         if let Some(why) = danger::no_plain_path(&text).or_else(dangerous) {

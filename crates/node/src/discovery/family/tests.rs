@@ -194,3 +194,22 @@ impl Family for Restless {
         Look { states, found: vec![(device, Observation::Passed)], ..Look::default() }
     }
 }
+
+#[test]
+fn what_the_host_does_not_show_is_unknown_and_not_gone() {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    let devices = root.path().join("sys/bus/pci/devices");
+    std::fs::create_dir_all(root.path().join("sys/bus/pci")).expect("made");
+    // Root may read whatever a mode forbids; a link to itself nobody can.
+    std::os::unix::fs::symlink(&devices, &devices).expect("linked");
+    let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+    let host = Host::new(root.path(), root.path());
+    let watched = Watched::new(crate::discovery::nvme::Nvme::default(), host, clock).looked();
+    let Some(SourceState::Failing(why)) = watched.states.get(&NAME) else {
+        panic!("{:?}", watched.states)
+    };
+    assert!(why.starts_with("cannot read /sys/bus/pci/devices: "), "{why}");
+    std::fs::remove_file(&devices).expect("removed");
+    let watched = watched.looked();
+    assert!(matches!(watched.states.get(&NAME), Some(SourceState::Absent(_))), "there is none");
+}

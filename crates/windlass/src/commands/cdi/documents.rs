@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use windlass_core::cdi::Spec;
+use windlass_node::regular;
 
 use crate::exit::Misuse;
 
@@ -16,6 +17,9 @@ pub(super) struct Document {
     pub(super) path: PathBuf,
     pub(super) content: Result<Spec, String>,
 }
+
+/// Far more than any document has: one for sixteen GPUs and all that a driver brings is a tenth of a mebibyte.
+const MOST_MIB: u64 = 16;
 
 /// How the names of documents end; runtimes pass over every other file of a folder.
 const ENDINGS: [&str; 2] = ["json", "yaml"];
@@ -46,7 +50,7 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn document(path: PathBuf) -> Document {
-    let content = fs::read_to_string(&path).map_err(|error| error.to_string());
+    let content = regular::read_text(&path, MOST_MIB).map_err(|error| error.to_string());
     let content = content.and_then(|text| {
         if ending(&path) == Some("yaml") {
             serde_saphyr::from_str(&text).map_err(|error| error.to_string())

@@ -31,7 +31,8 @@ pub(super) fn run(args: ListArgs) -> Result<()> {
         Some((document.path.display().to_string(), document.content.as_ref().ok()?))
     });
     let entries: Vec<_> = readable.flat_map(|(path, spec)| entries(&path, spec)).collect();
-    answer(args.output, &entries, || table(&entries))?;
+    let is_empty = entries.is_empty() && documents.iter().any(|document| document.content.is_err());
+    answer(args.output, &entries, || if is_empty { Ok(()) } else { table(&entries) })?;
     let mut unreadable = 0;
     for Document { path, content } in &documents {
         if let Err(error) = content {

@@ -21,8 +21,9 @@ fn limit(text: &str) -> Result<(String, u64)> {
     let (resource, count) = text.split_once('=').with_context(|| {
         format!("{text:?} is no limit: write RESOURCE=N, such as nvidia.com/gpu=2")
     })?;
-    let count = count.parse().with_context(|| format!("{count:?} in {text:?} is no number"))?;
-    Ok((resource.to_owned(), count))
+    let number = count.parse().ok().filter(|count| *count > 0);
+    let number = number.with_context(|| format!("{count:?} in {text:?}: write a number from 1"))?;
+    Ok((resource.to_owned(), number))
 }
 
 #[cfg(test)]
@@ -39,9 +40,13 @@ mod tests {
 
     #[test]
     fn what_is_no_pod_is_answered_with_an_example() {
-        for (text, expected) in
-            [("trainer", "NAME:RESOURCE=N"), ("t:gpu", "RESOURCE=N"), ("t:gpu=x", "no number")]
-        {
+        for (text, expected) in [
+            ("trainer", "NAME:RESOURCE=N"),
+            ("t:gpu", "RESOURCE=N"),
+            ("t:gpu=x", "\"x\" in \"gpu=x\": write a number from 1"),
+            ("t:gpu=-1", "\"-1\" in \"gpu=-1\": write a number from 1"),
+            ("t:gpu=0", "write a number from 1"),
+        ] {
             let error = format!("{:#}", parse(text).expect_err(text));
             assert!(error.contains(expected), "{error}");
         }

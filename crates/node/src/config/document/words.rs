@@ -1,0 +1,91 @@
+//! What cannot be read, in the words of the file: serde says it in the types of the program.
+
+use serde::de::{Expected, Unexpected};
+use windlass_core::selector::nearest;
+
+/// A value of another sort than the key takes.
+pub(super) fn wrong_value(found: &Unexpected<'_>, expected: &dyn Expected) -> String {
+    let expected = expected_in_words(&expected.to_string());
+    match found {
+        Unexpected::Unit | Unexpected::Option => {
+            format!("nothing is written here: write {expected}")
+        }
+        found => format!("{} cannot stand here: write {expected}", found_in_words(found)),
+    }
+}
+
+/// A word that is none of those that there are.
+pub(super) fn unknown_word(word: &str, known: &[&str]) -> String {
+    let known = match nearest(word, known.iter().copied()) {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("write {}", alternatives(known)),
+    };
+    format!("{} is no word for this: {known}", shown(word))
+}
+
+/// A key that nobody knows. Only where no known one is near are all told: they can be forty.
+pub(super) fn unknown_field(name: &str, known: &[&str]) -> String {
+    let advice = if let Some(near) = nearest(name, known.iter().copied()) {
+        format!("did you mean `{near}`?")
+    } else {
+        let known: Vec<_> = known.iter().map(|name| format!("`{name}`")).collect();
+        format!("there are {}", known.join(", "))
+    };
+    format!("unknown field `{name}`: {advice}")
+}
+
+fn found_in_words(found: &Unexpected<'_>) -> String {
+    match found {
+        Unexpected::Bool(value) => value.to_string(),
+        Unexpected::Unsigned(number) => number.to_string(),
+        Unexpected::Signed(number) => number.to_string(),
+        Unexpected::Float(number) => number.to_string(),
+        Unexpected::Char(letter) => shown(&letter.to_string()),
+        Unexpected::Str(text) => shown(text),
+        Unexpected::Seq => "a list".to_owned(),
+        Unexpected::Map | Unexpected::StructVariant => "a group of keys".to_owned(),
+        Unexpected::Other(text) => (*text).to_owned(),
+        _ => "this".to_owned(),
+    }
+}
+
+/// What serde and the types of the standard library call what they expect.
+fn expected_in_words(expected: &str) -> String {
+    let number = |least: &str, most: &str| format!("a number from {least} to {most}");
+    match expected {
+        "u8" => number("0", &u8::MAX.to_string()),
+        "u16" => number("0", &u16::MAX.to_string()),
+        "u32" => number("0", &u32::MAX.to_string()),
+        "u64" | "usize" => "a whole number, 0 or more".to_owned(),
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number".to_owned(),
+        "f32" | "f64" => "a number".to_owned(),
+        "a boolean" => "true or false".to_owned(),
+        "a string" | "a borrowed string" | "a character" => "a text".to_owned(),
+        "path string" => "a path".to_owned(),
+        "a sequence" => "a list".to_owned(),
+        "unit" => "nothing".to_owned(),
+        other if other.starts_with("struct ") || other == "a map" => "keys with values".to_owned(),
+        other if other.starts_with("enum ") => "one of its words".to_owned(),
+        other if other.starts_with("tuple ") => "a list".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+/// A text in quotes, its beginning if it is long: binary data would fill the screen.
+fn shown(text: &str) -> String {
+    const MOST: usize = 60;
+    if text.chars().count() <= MOST {
+        return format!("{text:?}");
+    }
+    let begin: String = text.chars().take(MOST).collect();
+    format!("{:?}", begin + "...")
+}
+
+/// `a`, `a or b`, `a, b or c`.
+fn alternatives(words: &[&str]) -> String {
+    match words {
+        [] => "nothing".to_owned(),
+        [only] => (*only).to_owned(),
+        [most @ .., last] => format!("{} or {last}", most.join(", ")),
+    }
+}

@@ -1,0 +1,203 @@
+//! What the admission policies of `deploy/rbac.yaml` let an agent's token write: its own labels, slices and statuses.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::{
+    admission::{Numbers, judge},
+    manifests::documents,
+};
+
+/// A policy of the file.
+fn policy(name: &str) -> Value {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/rbac.yaml");
+    let all = documents(Path::new(path));
+    let is_bound = all.iter().any(|it| it["spec"]["policyName"] == name);
+    assert!(is_bound, "{name} is bound to nothing");
+    let is_it =
+        |it: &&Value| it["kind"] == "ValidatingAdmissionPolicy" && it["metadata"]["name"] == name;
+    all.iter().find(is_it).unwrap_or_else(|| panic!("no policy {name}")).clone()
+}
+
+/// A request of the agent on a node.
+fn request(resource: &str, name: &str, operation: &str) -> Value {
+    json!({
+        "resource": {"resource": resource},
+        "name": name,
+        "operation": operation,
+        "userInfo": {"extra": {"authentication.kubernetes.io/node-name": ["n1"]}},
+    })
+}
+
+/// What a policy says to a change.
+fn changed(name: &str, request: &Value, from: &Value, to: &Value) -> Result<(), String> {
+    let parts = [("request", request), ("oldObject", from), ("object", to)];
+    judge(&policy(name), &parts, Numbers::Whole)
+}
+
+/// A Node with labels, and with what else is said of it.
+fn node(labels: &Value, more: &Value) -> Value {
+    let mut metadata = json!({"name": "n1"});
+    if !labels.is_null() {
+        metadata["labels"] = labels.clone();
+    }
+    let mut node = json!({"metadata": metadata, "spec": {"podCIDR": "10.0.0.0/24"}});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        let place = if key == "spec" { &mut node } else { &mut node["metadata"] };
+        place[key] = value.clone();
+    }
+    node
+}
+
+/// Changes of a Node's labels, and the label that must not change.
+fn label_changes() -> Vec<(Value, Value, Option<&'static str>)> {
+    vec![
+        (json!(null), json!({"nvidia.com/gpu.count": "8"}), None),
+        (json!({"nvidia.com/gpu.count": "8"}), json!({"nvidia.com/gpu.count": "7"}), None),
+        (json!({"a": "b", "nvidia.com/gpu.count": "8"}), json!({"a": "b"}), None),
+        (json!(null), json!({"amd.com/gpu.vram": "1G", "beta.amd.com/gpu.vram": "1G"}), None),
+        (json!(null), json!({"windlass.dev/simulated": "dgx-h100"}), None),
+        (json!(null), json!({"node-role.kubernetes.io/x": ""}), Some("node-role.kubernetes.io/x")),
+        (
+            json!({"kubernetes.io/os": "a"}),
+            json!({"kubernetes.io/os": "b"}),
+            Some("kubernetes.io/os"),
+        ),
+        (
+            json!({"node-restriction.kubernetes.io/x": "a"}),
+            json!(null),
+            Some("node-restriction.kubernetes.io/x"),
+        ),
+        (json!(null), json!({"nvidia.community/x": "1"}), Some("nvidia.community/x")),
+        (json!(null), json!({"plain": "1"}), Some("plain")),
+        (
+            json!(null),
+            json!({"nvidia.com/device-plugin.config": "x"}),
+            Some("nvidia.com/device-plugin.config"),
+        ),
+        (
+            json!({"nvidia.com/mig.config": "a"}),
+            json!({"nvidia.com/mig.config": "b"}),
+            Some("nvidia.com/mig.config"),
+        ),
+        (
+            json!(null),
+            json!({"nvidia.com/gpu.deploy.driver": "x"}),
+            Some("nvidia.com/gpu.deploy.driver"),
+        ),
+    ]
+}
+
+#[test]
+fn an_agent_changes_its_own_labels_of_its_own_node() {
+    let (own, none) = (request("nodes", "n1", "UPDATE"), json!({}));
+    for (from, to, foreign) in label_changes() {
+        let answer = changed("windlass-own-node", &own, &node(&from, &none), &node(&to, &none));
+        let said = |label| format!("windlass may not change the label {label} of a Node");
+        assert_eq!(answer, foreign.map_or(Ok(()), |label| Err(said(label))), "{from} to {to}");
+    }
+    let same = node(&Value::Null, &none);
+    let answer = changed("windlass-own-node", &request("nodes", "n2", "UPDATE"), &same, &same);
+    assert_eq!(answer, Err("windlass on node n1 may not write n2".to_owned()));
+}
+
+#[test]
+fn an_agent_leaves_the_rest_of_its_node_alone() {
+    let (own, plain) = (request("nodes", "n1", "UPDATE"), node(&Value::Null, &json!({})));
+    let (spec, rest) = ("the spec", "annotations, finalizers and owners");
+    for (more, what) in [
+        (json!({"annotations": {"a": "b"}}), rest),
+        (json!({"finalizers": ["a/b"]}), rest),
+        (json!({"ownerReferences": [{"uid": "1"}]}), rest),
+        (json!({"spec": {"unschedulable": true}}), spec),
+        (json!({"spec": {"taints": []}}), spec),
+    ] {
+        let said = Err(format!("windlass may not change {what} of a Node"));
+        let with = node(&Value::Null, &more);
+        assert_eq!(changed("windlass-own-node", &own, &plain, &with), said, "{more}");
+        assert_eq!(changed("windlass-own-node", &own, &with, &plain), said, "{more} taken away");
+    }
+}
+
+#[test]
+fn an_agent_writes_its_own_node_feature_whatever_labels_it_has() {
+    let own = request("nodefeatures", "windlass-features-for-n1", "CREATE");
+    let object = json!({"metadata": {"labels": {"nfd.node.kubernetes.io/node-name": "n1"}}});
+    assert_eq!(changed("windlass-own-node", &own, &Value::Null, &object), Ok(()));
+    let delete = request("nodefeatures", "windlass-features-for-n1", "DELETE");
+    assert_eq!(changed("windlass-own-node", &delete, &object, &Value::Null), Ok(()));
+    let of_another = request("nodefeatures", "windlass-features-for-n2", "CREATE");
+    let answer = changed("windlass-own-node", &of_another, &Value::Null, &object);
+    assert_eq!(
+        answer,
+        Err("windlass on node n1 may not write windlass-features-for-n2".to_owned())
+    );
+}
+
+#[test]
+fn an_agent_writes_slices_of_its_own_node_and_driver() {
+    let create = request("resourceslices", "s", "CREATE");
+    let slice = |node: &str, driver: &str| json!({"spec": {"nodeName": node, "driver": driver}});
+    for (slice, is_admitted) in [
+        (slice("n1", "windlass.dev"), true),
+        (slice("n1", "gpu.nvidia.com"), true),
+        (slice("n2", "windlass.dev"), false),
+        (slice("n1", "dra.example.com"), false),
+        (json!({"spec": {"allNodes": true, "driver": "windlass.dev"}}), false),
+    ] {
+        let answer = changed("windlass-own-slices", &create, &Value::Null, &slice);
+        assert_eq!(answer.is_ok(), is_admitted, "{slice}: {answer:?}");
+    }
+}
+
+#[test]
+fn an_agent_says_how_its_devices_fare_and_leaves_the_rest_of_a_claims_status() {
+    let update = request("resourceclaims", "c", "UPDATE");
+    let allocation =
+        json!({"devices": {"results": [{"driver": "windlass.dev", "device": "gpu-0"}]}});
+    let users = json!([{"resource": "pods", "name": "p", "uid": "1"}]);
+    let ours = json!({"driver": "windlass.dev", "device": "gpu-0", "conditions": []});
+    let theirs = json!({"driver": "nic.example.com", "device": "n", "networkData": {"ips": ["10.0.0.1/24"]}});
+    let changed_ours =
+        json!({"driver": "windlass.dev", "device": "gpu-0", "conditions": [{"type": "Ready"}]});
+    let claim = |status: Value| json!({"spec": {}, "status": status});
+    let before =
+        claim(json!({"allocation": allocation, "reservedFor": users, "devices": [ours, theirs]}));
+    let all = "windlass may not change";
+    for (after, expected) in [
+        (
+            claim(
+                json!({"allocation": allocation, "reservedFor": users, "devices": [changed_ours, theirs]}),
+            ),
+            None,
+        ),
+        (claim(json!({"allocation": allocation, "reservedFor": users, "devices": [theirs]})), None),
+        (
+            claim(json!({"reservedFor": users, "devices": [ours, theirs]})),
+            Some("the allocation of a claim"),
+        ),
+        (
+            claim(
+                json!({"allocation": {"devices": {"results": []}}, "reservedFor": users, "devices": [ours, theirs]}),
+            ),
+            Some("the allocation of a claim"),
+        ),
+        (
+            claim(json!({"allocation": allocation, "devices": [ours, theirs]})),
+            Some("whom a claim is reserved for"),
+        ),
+        (
+            claim(json!({"allocation": allocation, "reservedFor": users, "devices": [ours]})),
+            Some("the status of other drivers' devices"),
+        ),
+    ] {
+        let answer = changed("windlass-claim-status", &update, &before, &after);
+        assert_eq!(answer, expected.map_or(Ok(()), |what| Err(format!("{all} {what}"))), "{after}");
+    }
+    let bare = json!({"spec": {}});
+    assert_eq!(changed("windlass-claim-status", &update, &bare, &bare), Ok(()));
+    let taken = claim(json!({"allocation": allocation}));
+    let answer = changed("windlass-claim-status", &update, &bare, &taken);
+    assert_eq!(answer, Err(format!("{all} the allocation of a claim")));
+}

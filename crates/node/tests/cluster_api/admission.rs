@@ -1,0 +1,103 @@
+//! Admission policies, evaluated as an API server would.
+
+use std::{collections::HashMap, sync::Arc};
+
+use cel::{
+    Context, Env, ExecutionError, Value as Cel, add_member_overload, add_overload,
+    common::types::{CelBool, CelInt, CelString},
+    parser::PrattParser,
+};
+use serde_json::Value;
+use windlass_core::selector::Amount;
+
+/// What an API server shows a policy for a number: those before 1.37 a whole one, newer ones a floating one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Numbers {
+    Whole,
+    Floating,
+}
+
+/// Whether a policy lets a request through that has these parts, or else what its author is told. Its conditions are not
+/// looked at.
+pub(crate) fn judge(
+    policy: &Value,
+    parts: &[(&str, &Value)],
+    numbers: Numbers,
+) -> Result<(), String> {
+    let env = environment();
+    let mut variables = HashMap::new();
+    let evaluate = |expression: &str, variables: &HashMap<String, Cel>| {
+        let mut context = Context::with_env(Arc::clone(&env));
+        for (name, part) in parts {
+            context.add_variable_from_value(*name, value(part, numbers));
+        }
+        context.add_variable_from_value("variables", variables.clone());
+        let parser = PrattParser::new().enable_optional_syntax(true);
+        let parsed = parser.parse(expression).expect("an expression");
+        Cel::resolve(&parsed, &context).map_err(|error| format!("{expression}: {error}"))
+    };
+    for variable in policy["spec"]["variables"].as_array().expect("variables") {
+        let found = evaluate(text(&variable["expression"]), &variables);
+        // As there, a variable that has no value is an error only of what asks for it.
+        if let Ok(found) = found {
+            variables.insert(text(&variable["name"]).to_owned(), found);
+        }
+    }
+    for validation in policy["spec"]["validations"].as_array().expect("validations") {
+        match evaluate(text(&validation["expression"]), &variables)? {
+            Cel::Bool(true) => continue,
+            Cel::Bool(false) => {}
+            other => return Err(format!("{other:?} is no answer")),
+        }
+        let said = validation["messageExpression"].as_str();
+        let said = said.map(|it| evaluate(it, &variables));
+        return Err(match said {
+            Some(Ok(Cel::String(said))) => said.to_string(),
+            _ => text(&validation["message"]).to_owned(),
+        });
+    }
+    Ok(())
+}
+
+fn environment() -> Arc<Env> {
+    fn quantity(text: &CelString<'_>) -> Result<Amount, ExecutionError> {
+        Amount::parse(text.inner())
+            .ok_or_else(|| ExecutionError::function_error("quantity", "none"))
+    }
+    fn is_quantity(text: &CelString<'_>) -> CelBool {
+        CelBool::from(Amount::parse(text.inner()).is_some())
+    }
+    fn compare_to(a: &Amount, b: &Amount) -> CelInt {
+        CelInt::from(a.cmp(b) as i64)
+    }
+    fn declare(env: &mut Env) -> Result<(), cel::DeclarationError> {
+        add_overload!(env, fn quantity: (CelString<'_>) -> Result<Amount>)?;
+        add_overload!(env, fn is_quantity: (CelString<'_>) -> CelBool)?;
+        add_member_overload!(env, fn compare_to: (Amount, Amount) -> CelInt)
+    }
+    let mut env = Env::default().with_stdlib();
+    declare(&mut env).expect("no two of one name");
+    Arc::new(env)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().expect("a text")
+}
+
+/// A document as CEL has it.
+fn value(document: &Value, numbers: Numbers) -> Cel {
+    match document {
+        Value::Null => Cel::Null,
+        Value::Bool(it) => Cel::Bool(*it),
+        Value::String(it) => it.as_str().into(),
+        Value::Array(items) => items.iter().map(|it| value(it, numbers)).collect::<Vec<_>>().into(),
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(key, it)| (key.as_str(), value(it, numbers)));
+            fields.collect::<HashMap<_, _>>().into()
+        }
+        Value::Number(it) => match (it.as_i64(), numbers) {
+            (Some(whole), Numbers::Whole) => Cel::Int(whole),
+            _ => Cel::Float(it.as_f64().expect("a number")),
+        },
+    }
+}

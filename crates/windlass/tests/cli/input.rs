@@ -1,0 +1,241 @@
+//! Bad input as people meet it: files that say nothing, things that are no files, screens that are full.
+
+use std::{
+    fs::{self, File},
+    io::{Read as _, Write as _},
+    process::{Command, Output, Stdio},
+};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use crate::{
+    USAGE,
+    program::{Node, Written, folder, machine, run, text, windlass},
+};
+
+/// Runs a command with a text as its input.
+fn fed(arguments: &[&str], input: &str) -> Output {
+    let mut command = windlass(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("windlass runs");
+    child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("read");
+    child.wait_with_output().expect("windlass ends")
+}
+
+/// What a command says to a screen that takes nothing, and how it ends.
+fn unheard(arguments: &[&str]) -> (Option<i32>, String) {
+    let full = File::options().write(true).open("/dev/full").expect("every Linux has it");
+    let output = windlass(arguments).stdout(full).output().expect("windlass runs");
+    (output.status.code(), text(&output.stderr))
+}
+
+#[test]
+fn a_configuration_that_says_nothing_is_refused_and_one_for_the_defaults_is_taken() {
+    let folder = folder();
+    let path = folder.path().join("w.yaml");
+    let name = path.display().to_string();
+    for nothing in ["", "\n\n", "# to be written\n", "---\n", "null\n"] {
+        fs::write(&path, nothing).expect("written");
+        let output = run(&["config", "check", &name]);
+        let shown = text(&output.stdout);
+        assert_eq!(output.status.code(), USAGE, "{nothing:?}: {shown}");
+        assert!(
+            shown.contains("says nothing: write `{}` for the defaults"),
+            "{nothing:?}: {shown}"
+        );
+        assert_eq!(run(&["node", "--config", &name]).status.code(), USAGE, "{nothing:?}");
+    }
+    for (all, warning) in
+        [("{}\n", None), ("resources: []\n", Some("w.yaml:1: warning: no device is offered"))]
+    {
+        fs::write(&path, all).expect("written");
+        let output = run(&["config", "check", &name]);
+        let shown = text(&output.stdout);
+        assert!(output.status.success(), "{all:?}: {shown}");
+        assert_eq!(shown.contains("warning"), warning.is_some(), "{all:?}: {shown}");
+        assert!(warning.is_none_or(|expected| shown.contains(expected)), "{all:?}: {shown}");
+    }
+}
+
+#[test]
+fn what_is_no_file_is_refused_at_once_and_said_to_be_what_it_is() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    mknodat(CWD, path("pipe.yaml"), FileType::Fifo, Mode::RUSR, 0).expect("made");
+    let large = File::create(path("large.yaml")).expect("made");
+    large.set_len(1 << 30).expect("a hole takes no room");
+    fs::create_dir(path("folder.yaml")).expect("made");
+    for (file, expected) in [
+        (path("pipe.yaml"), "it is a pipe, and no file"),
+        (path("folder.yaml"), "it is a folder, and no file"),
+        ("/dev/zero".to_owned(), "it is a device, and no file"),
+        (path("large.yaml"), "it is larger than 1 MiB"),
+    ] {
+        for command in [["config", "check"], ["config", "convert"]] {
+            let output = run(&[&command[..], &[&file]].concat());
+            assert_eq!(output.status.code(), USAGE, "{command:?} {file}");
+            let shown = text(&output.stderr);
+            assert!(shown.contains(&format!("{file}: {expected}")), "{shown}");
+        }
+        let output = run(&["explain", "--machine", &file]);
+        assert_eq!(output.status.code(), USAGE, "{file}: {}", text(&output.stderr));
+    }
+    let listed = run(&["cdi", "check", &path("pipe.yaml")]);
+    assert!(text(&listed.stdout).contains("it is a pipe, and no file"), "{listed:?}");
+}
+
+#[test]
+fn a_configuration_is_read_from_the_standard_input_as_other_tools_do() {
+    let checked = fed(&["config", "check", "-"], "mig: none\n");
+    assert!(checked.status.success(), "{checked:?}");
+    assert_eq!(text(&checked.stdout), "stdin: accepted, in Windlass's format\n");
+    let wrong = fed(&["config", "check", "-"], "\nmig: nonne\n");
+    assert_eq!(wrong.status.code(), USAGE);
+    let shown = text(&wrong.stdout);
+    assert_eq!(shown, "stdin:2: \"nonne\" is no word for this: did you mean none?\n");
+    let converted = fed(&["config", "convert", "-"], "version: v1\n");
+    let first = "# Converted from stdin, in the format of NVIDIA's device plugin.\n";
+    assert!(text(&converted.stdout).starts_with(first), "{converted:?}");
+}
+
+#[test]
+fn a_document_that_cannot_be_read_is_told_without_an_empty_table() {
+    let folder = folder();
+    let path = folder.path().join("bin.yaml");
+    fs::write(&path, [0xff, 0xfe, 0x00]).expect("written");
+    let listed = run(&["cdi", "list", &path.display().to_string()]);
+    assert_eq!((listed.status.code(), text(&listed.stdout).as_str()), (Some(1), ""));
+    assert!(text(&listed.stderr).contains("it is no text in UTF-8"), "{listed:?}");
+}
+
+#[test]
+fn a_host_without_devices_is_told_source_by_source() {
+    let folder = folder();
+    let root = folder.path().display().to_string();
+    let output = run(&["cdi", "generate", "--host-root", &root]);
+    assert_eq!(output.status.code(), Some(1));
+    let shown = text(&output.stderr);
+    assert!(shown.contains("no device of this host can stand in a document:\n  "), "{shown}");
+    assert!(shown.contains("\n  nvme    none: "), "{shown}");
+}
+
+#[test]
+fn an_answer_that_nobody_gets_is_a_failure() {
+    for arguments in [&["--help"][..], &["node", "--help"], &["--version"], &["config", "schema"]] {
+        let (code, said) = unheard(arguments);
+        assert_eq!(code, Some(1), "{arguments:?}: {said}");
+        let expected = "windlass: cannot write the answer to the standard output: No space left";
+        assert!(said.starts_with(expected), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn the_version_says_from_what_for_whom_and_with_what_it_was_built() {
+    let long = text(&run(&["--version"]).stdout);
+    let mut lines = long.lines();
+    let version = concat!("windlass ", env!("CARGO_PKG_VERSION"));
+    assert_eq!(lines.next(), Some(version));
+    for key in ["commit:   ", "target:   ", "features: "] {
+        let value = lines.next().and_then(|line| line.strip_prefix(key));
+        assert!(value.is_some_and(|value| !value.is_empty()), "{long}");
+    }
+    assert_eq!(lines.next(), None, "{long}");
+    assert_eq!(text(&run(&["-V"]).stdout).trim_end(), version);
+}
+
+#[test]
+fn a_machine_in_use_is_replaced_only_by_force() {
+    let folder = folder();
+    let dir = folder.path().join("ü ñ's").display().to_string();
+    let create = |more: &[&str]| run(&[&["machine", "create", &dir], more].concat());
+    assert!(create(&["--machine", "t4-edge"]).status.success());
+    let refused = create(&["--machine", "dgx-a100"]);
+    assert_eq!(refused.status.code(), USAGE);
+    assert!(text(&refused.stderr).contains("has a simulated machine already: --force replaces it"));
+    let forced = create(&["--machine", "dgx-a100", "--force"]);
+    assert!(forced.status.success(), "{}", text(&forced.stderr));
+    // What is printed is for a shell, also where the path has blanks and quotes.
+    let shown = text(&forced.stdout);
+    let commands: Vec<_> =
+        shown.lines().filter_map(|line| line.strip_prefix("  windlass devices ")).collect();
+    assert_eq!(commands.len(), 2, "{shown}");
+    for arguments in commands {
+        let program = env!("CARGO_BIN_EXE_windlass");
+        let script = format!("exec \"$0\" devices {arguments}");
+        let output = Command::new("sh").args(["-c", &script, program]).output().expect("sh runs");
+        assert!(output.status.success(), "{arguments}: {}", text(&output.stderr));
+        assert!(text(&output.stdout).contains("SIMULATED machine dgx-a100"), "{output:?}");
+    }
+    assert!(shown.contains("told once, to an agent that runs then"), "{shown}");
+}
+
+#[test]
+fn a_gpu_that_does_not_answer_is_missing_from_the_answer_and_that_is_a_failure() {
+    let folder = folder();
+    let host = machine(&folder, "t4-edge");
+    let dir = folder.path().join("machine").display().to_string();
+    let config = folder.path().join("w.yaml");
+    fs::write(&config, "health: {callDeadline: 200ms}\n").expect("written");
+    let config = config.display().to_string();
+    assert!(run(&["machine", "fault", &dir, "hang@0"]).status.success());
+    for command in
+        [&["devices"][..], &["devices", "-o", "json"], &["topo"], &["topo", "-o", "json"]]
+    {
+        let mut command = windlass(command);
+        let output = command.args(&host).args(["--config", &config]).output().expect("runs");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(!output.stdout.is_empty(), "what is known is shown");
+        let said = text(&output.stderr);
+        assert!(said.contains("did not answer in time"), "{said}");
+    }
+}
+
+#[test]
+fn an_interrupted_demo_ends_with_one_line_and_the_code_of_the_signal() {
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        let mut command = windlass(&["demo"]);
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("runs");
+        let first = Written::by(child.stdout.take()).next();
+        assert!(first.is_some_and(|line| line.contains("Windlass demo")), "it has begun");
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &pid]).status().expect("kill").success());
+        let mut said = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut said).expect("text");
+        assert_eq!(child.wait().expect("a child").code(), Some(code), "{said}");
+        assert_eq!(said, format!("windlass: interrupted by SIG{signal}\n"));
+    }
+}
+
+#[test]
+fn an_embedded_kubelet_whose_input_ends_says_that_it_goes_on() {
+    let folder = folder();
+    let dir = folder.path().join("kubelet").display().to_string();
+    let mut child = windlass(&["kubelet", &dir]).stdout(Stdio::piped()).spawn().expect("runs");
+    let mut lines = Written::by(child.stdout.take());
+    let told = lines.any(|line| line.starts_with("nothing more can be typed: it goes on until"));
+    assert!(told);
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").arg(&pid).status().expect("kill runs").success());
+    assert!(child.wait().expect("a child").success());
+}
+
+#[test]
+fn the_help_is_as_wide_as_it_is_written() {
+    let help = text(&run(&["kubelet", "--help"]).stdout);
+    assert!(help.contains("\nA folder that belongs to a real kubelet is refused."), "{help}");
+    let long = help.lines().find(|line| line.chars().count() > 100);
+    assert_eq!(long, None);
+}
+
+#[test]
+fn a_kubeconfig_that_nothing_asks_for_is_said_not_to_be_read() {
+    let folder = folder();
+    let mut host = machine(&folder, "t4-edge");
+    host.extend(["--kubeconfig".to_owned(), "/nope".to_owned()]);
+    let mut node = Node::start(&folder, &host);
+    let told = node.until(
+        "kubeconfig is not used, and was not read: nothing in the configuration asks the API server",
+    );
+    assert_eq!((&told["level"], &told["path"]), (&"WARN".into(), &"/nope".into()));
+}
