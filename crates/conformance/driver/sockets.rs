@@ -1,20 +1,20 @@
 //! The driver's two sockets: bound over what was left, bound again when they are deleted.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use tokio::{net::UnixListener, task::JoinSet, time::sleep};
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::Server;
+use tokio_stream::{Stream, StreamExt as _, wrappers::UnixListenerStream};
 use windlass_kubelet_api::{
     dra::{
         health::dra_resource_health_server::DraResourceHealthServer,
         v1::dra_plugin_server::DraPluginServer,
     },
     pluginregistration::{registration_server::RegistrationServer, socket_name},
+    server::{Connection, server},
 };
 
 use crate::{Broken, DRIVER, defect::Defect, services::Services};
@@ -84,13 +84,18 @@ impl Sockets {
 }
 
 async fn serve_registration(listener: UnixListener, services: Services) {
-    let server = Server::builder().add_service(RegistrationServer::new(services));
-    let _ = server.serve_with_incoming(UnixListenerStream::new(listener)).await;
+    let server = server().add_service(RegistrationServer::new(services));
+    let _ = server.serve_with_incoming(incoming(listener)).await;
 }
 
 async fn serve_claims(listener: UnixListener, services: Services) {
-    let server = Server::builder()
+    let server = server()
         .add_service(DraPluginServer::new(services.clone()))
         .add_service(DraResourceHealthServer::new(services));
-    let _ = server.serve_with_incoming(UnixListenerStream::new(listener)).await;
+    let _ = server.serve_with_incoming(incoming(listener)).await;
+}
+
+fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<Connection>> {
+    UnixListenerStream::new(listener)
+        .map(|it| it.map(|stream| Connection::new(stream, std::future::pending())))
 }

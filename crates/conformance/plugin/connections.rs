@@ -7,6 +7,7 @@ use tokio::{
     net::{UnixListener, UnixStream},
     sync::mpsc,
 };
+use windlass_kubelet_api::server::Connection;
 
 use crate::defect::Defect;
 
@@ -26,7 +27,7 @@ const HEAD: usize = 9;
 /// Accepts for ever.
 pub(crate) async fn accept(
     listener: UnixListener,
-    to: mpsc::Sender<Result<UnixStream, std::io::Error>>,
+    to: mpsc::Sender<Result<Connection, std::io::Error>>,
     defect: Defect,
 ) {
     let mut accepted = 0;
@@ -37,7 +38,8 @@ pub(crate) async fn accept(
         }
         let is_watched = [Defect::DiesOfGarbage, Defect::DiesOfCutCalls].contains(&defect);
         let stream = if is_watched { watched(stream, defect) } else { Ok(stream) };
-        if to.send(stream).await.is_err() {
+        let connection = stream.map(|stream| Connection::new(stream, std::future::pending()));
+        if to.send(connection).await.is_err() {
             return;
         }
     }

@@ -15,12 +15,12 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Server;
 use windlass_kubelet_api::{
     deviceplugin::{
         self as wire, VERSION, device_plugin_server::DevicePluginServer,
         registration_client::RegistrationClient,
     },
+    server::server,
     socket::SocketPath,
 };
 
@@ -192,7 +192,7 @@ async fn serve(listener: UnixListener, service: Service) {
         }
         tracing::Span::none()
     };
-    let server = Server::builder().trace_fn(look).add_service(DevicePluginServer::new(service));
+    let server = server().trace_fn(look).add_service(DevicePluginServer::new(service));
     let serving = server.serve_with_incoming(ReceiverStream::new(connections));
     tokio::select! {
         () = connections::accept(listener, send, defect) => {}

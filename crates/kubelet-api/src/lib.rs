@@ -8,4 +8,5 @@ pub mod deviceplugin;
 pub mod dra;
 pub mod pluginregistration;
 pub mod podresources;
+pub mod server;
 pub mod socket;

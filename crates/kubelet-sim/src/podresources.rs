@@ -7,10 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::{net::UnixListener, time::Instant};
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, transport::Server};
-use windlass_kubelet_api::podresources::{
-    self as wire,
-    pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
+use tonic::{Request, Response, Status};
+use windlass_kubelet_api::{
+    podresources::{
+        self as wire,
+        pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
+    },
+    server::server,
 };
 
 use self::rate::Bucket;
@@ -26,7 +29,7 @@ pub(crate) async fn serve(
     let incoming = severable::incoming(listener, ended.clone());
     let bucket = Bucket::new(config.pod_resources_qps, config.pod_resources_burst, Instant::now());
     let lister = Lister { owner, bucket: Mutex::new(bucket) };
-    let server = Server::builder()
+    let server = server()
         .add_service(PodResourcesListerServer::new(lister))
         .serve_with_incoming_shutdown(incoming, ended.cancelled_owned());
     if let Err(error) = server.await {

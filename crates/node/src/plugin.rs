@@ -169,6 +169,7 @@ impl Plugins {
             handovers: self.handovers.clone(),
             ledger: self.ledger.clone(),
             streams,
+            newest: watch::Sender::default(),
         };
         let session = Session {
             resource: resource.clone(),

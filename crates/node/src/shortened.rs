@@ -1,4 +1,11 @@
-//! Names that must be cut to fit, and stay apart from others that begin the same.
+//! Names that must be cut to fit and stay apart from others that begin the same, and lists of which nobody reads all.
+
+use std::fmt::Display;
+
+use crate::cluster::beginning;
+
+/// The longest name of a list that is told whole, in bytes. Those that callers make up have no end.
+const LONGEST: usize = 100;
 
 /// A name of ASCII letters with no more than so many; a checksum stands for what is cut off.
 pub(crate) fn shortened(name: &str, most: usize) -> String {
@@ -6,6 +13,26 @@ pub(crate) fn shortened(name: &str, most: usize) -> String {
     match most.checked_sub(sum.len()).and_then(|kept| name.get(..kept)) {
         Some(kept) if name.len() > most => format!("{kept}{sum}"),
         _ => name.to_owned(),
+    }
+}
+
+/// The first names of a list, and how many more there are.
+pub(crate) fn first_few<T: Display>(
+    all: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
+    most: usize,
+) -> String {
+    let all = all.into_iter();
+    let more = all.len().saturating_sub(most);
+    let told: Vec<_> = all.take(most).map(|name| cut(&name.to_string())).collect();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    told.join(", ") + &more
+}
+
+/// A name as it is, or as much of it as is worth reading.
+pub(crate) fn cut(name: &str) -> String {
+    match beginning(name, LONGEST) {
+        whole if whole == name => name.to_owned(),
+        part => format!("{part}..."),
     }
 }
 
@@ -27,5 +54,14 @@ mod tests {
         assert_eq!((one.len(), other.len()), (63, 63));
         assert_eq!(shortened("short", 63), "short");
         assert_eq!(shortened("no room for a sum", 3), "no room for a sum");
+    }
+
+    #[test]
+    fn of_a_long_list_the_first_are_told_and_how_many_more_there_are() {
+        assert_eq!(first_few(["a"; 0], 2), "");
+        assert_eq!(first_few(["a", "b"], 2), "a, b");
+        assert_eq!(first_few(0..100_000, 2), "0, 1 and 99998 more");
+        let long = first_few(["é".repeat(5000)], 2);
+        assert_eq!(long, "é".repeat(50) + "...");
     }
 }

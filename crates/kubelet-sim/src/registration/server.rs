@@ -8,11 +8,14 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, transport::Server};
-use windlass_kubelet_api::deviceplugin::{
-    self as wire, VERSION,
-    device_plugin_server::{DevicePlugin, DevicePluginServer},
-    registration_server::{Registration, RegistrationServer},
+use tonic::{Request, Response, Status};
+use windlass_kubelet_api::{
+    deviceplugin::{
+        self as wire, VERSION,
+        device_plugin_server::{DevicePlugin, DevicePluginServer},
+        registration_server::{Registration, RegistrationServer},
+    },
+    server::server,
 };
 
 use super::{
@@ -44,7 +47,7 @@ pub(crate) struct Listening {
 pub(crate) async fn serve(listener: UnixListener, listening: Listening) {
     let ended = listening.ended.clone();
     let incoming = severable::incoming(listener, ended.clone());
-    let server = Server::builder()
+    let server = server()
         .add_service(RegistrationServer::new(Registrar { listening }))
         .add_service(DevicePluginServer::new(NotAPlugin))
         .serve_with_incoming_shutdown(incoming, ended.cancelled_owned());

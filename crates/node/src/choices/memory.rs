@@ -7,7 +7,10 @@ use std::{collections::VecDeque, path::Path, time::Duration};
 
 use jiff::Timestamp;
 use tokio::{
-    sync::mpsc::{self, error::TrySendError},
+    sync::{
+        mpsc::{self, error::TrySendError},
+        watch,
+    },
     task::spawn_blocking,
     time::{Instant, sleep_until},
 };
@@ -21,12 +24,15 @@ use crate::{causes, clock::Clock};
 pub(crate) struct Teller {
     clock: Clock,
     choices: mpsc::Sender<Remembered>,
+    /// How many were not taken, and not told of.
+    lost: watch::Sender<usize>,
 }
 
 /// The task.
 pub(crate) struct Memory {
     file: ChoicesFile,
     told: mpsc::Receiver<Remembered>,
+    lost: watch::Sender<usize>,
     lines: Lines,
     /// When what was told is to be written.
     due: Option<Instant>,
@@ -58,16 +64,17 @@ const MOST_BYTES: usize = 256 * 1024;
 
 /// A memory, and the way to it.
 pub(crate) fn memory(state_dir: &Path, clock: Clock) -> (Memory, Teller) {
-    let (choices, told) = mpsc::channel(WAITING);
+    let ((choices, told), lost) = (mpsc::channel(WAITING), watch::Sender::new(0));
     let memory = Memory {
         file: ChoicesFile::new(state_dir),
         told,
+        lost: lost.clone(),
         lines: Lines::default(),
         due: None,
         recalled: false,
         trouble: None,
     };
-    (memory, Teller { clock, choices })
+    (memory, Teller { clock, choices, lost })
 }
 
 // === impl Teller ===
@@ -77,9 +84,7 @@ impl Teller {
     pub(crate) fn tell(&self, choice: impl FnOnce(Timestamp) -> Remembered) {
         match self.choices.try_reserve() {
             Ok(place) => place.send(choice(self.clock.now())),
-            Err(TrySendError::Full(())) => {
-                tracing::warn!("a choice is not remembered: those before wait for the disk");
-            }
+            Err(TrySendError::Full(())) => self.lost.send_modify(|count| *count += 1),
             // The agent stops.
             Err(TrySendError::Closed(())) => {}
         }
@@ -134,6 +139,13 @@ impl Memory {
         (self.lines, self.recalled) = (lines, true);
         let trouble = written.err().map(|error| causes(&error));
         self.note(trouble);
+        let lost = self.lost.send_replace(0);
+        if lost > 0 {
+            tracing::warn!(
+                lost,
+                "choices are not remembered: those before them waited for the disk"
+            );
+        }
     }
 
     /// Says what is wrong when that is news: a folder that is read-only stays so.

@@ -38,6 +38,8 @@ impl Claims {
             Ok(found) => Ok(Some(found)),
             Err(error) if is_about_claims(&error) => Ok(None),
             Err(error) if error.is_not_found() => Err(ClusterError::NoSuchApi { doing: doing() }),
+            // Its author wrote what nobody can read, and the connection is others' too.
+            Err(error @ ClusterError::Unreadable { .. }) => Err(error),
             Err(error) => {
                 // New credentials are read with the next connection.
                 self.connection.send_replace(None);

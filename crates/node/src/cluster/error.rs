@@ -22,6 +22,14 @@ pub enum ClusterError {
         /// What came in between.
         source: kube::Error,
     },
+    /// The API server answered, and not with what was asked for.
+    #[error("{doing}: the API server's answer cannot be read")]
+    Unreadable {
+        /// What was being done.
+        doing: String,
+        /// What is wrong with it.
+        source: kube::Error,
+    },
     /// The answer took too long.
     #[error("{doing}: the API server did not answer within {limit:?}")]
     Late {
@@ -55,6 +63,7 @@ impl ClusterError {
     pub(super) fn of(doing: String, error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::Refused { doing, status },
+            source @ kube::Error::SerdeError(_) => Self::Unreadable { doing, source },
             source => Self::Unreachable { doing, source },
         }
     }

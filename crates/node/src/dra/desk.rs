@@ -8,7 +8,7 @@ use tokio::{
 use windlass_core::name::{is_label, is_subdomain};
 
 use super::record::Held;
-use crate::ledger::ClaimRef;
+use crate::{ledger::ClaimRef, shortened::cut};
 
 /// The way to the one who prepares claims.
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ impl ClaimDesk {
         still: String,
     ) -> Result<T, String> {
         if let Some(oddity) = oddity(&claim) {
-            return Err(format!("claim {claim}: {oddity}"));
+            return Err(format!("claim {}: {oddity}", cut(&claim.to_string())));
         }
         let (reply, answer) = oneshot::channel();
         let asked = async {
@@ -93,7 +93,7 @@ fn oddity(ClaimRef { namespace, name, uid }: &ClaimRef) -> Option<String> {
         (is_plain(uid), uid, "UID"),
     ]
     .into_iter()
-    .find_map(|(is_one, text, what)| (!is_one).then(|| format!("{text:?} is no {what}")))
+    .find_map(|(is_one, text, what)| (!is_one).then(|| format!("{:?} is no {what}", cut(text))))
 }
 
 fn is_plain(uid: &str) -> bool {

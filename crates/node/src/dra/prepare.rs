@@ -260,11 +260,15 @@ impl Preparer {
             return self.refuse(uid, why.into());
         }
         let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.work = None;
+        let is_news = slot.work.take() == Some(Work::Settling);
         self.ground.troubles.forget(uid);
         if let Some(entry) = slot.entry.clone() {
-            let devices: Vec<_> = entry.devices.iter().map(|held| held.name.as_str()).collect();
-            tracing::info!(claim = %entry.claim, uid, devices = devices.join(" "), "claim prepared");
+            if is_news {
+                let devices: Vec<_> = entry.devices.iter().map(|held| held.name.as_str()).collect();
+                tracing::info!(claim = %entry.claim, uid, devices = devices.join(" "), "claim prepared");
+            } else {
+                tracing::debug!(claim = %entry.claim, uid, "claim is prepared as before");
+            }
             slot.prepared(&Ok(entry.devices));
         }
         self.advance(uid);

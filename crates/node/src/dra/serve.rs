@@ -28,6 +28,7 @@ use windlass_kubelet_api::{
         v1::dra_plugin_server as v1, v1beta1::dra_plugin_server as v1beta1,
     },
     pluginregistration::{self, REGISTRY_DIR, registration_server::RegistrationServer},
+    server::server,
     socket::{SocketError, SocketPath},
 };
 
@@ -42,7 +43,7 @@ use crate::{
     causes,
     config::{DraOffer, DriverName, Policy},
     directory::DirectoryWatch,
-    endpoint::{Endpoint, server},
+    endpoint::Endpoint,
     kept::Versioned,
 };
 
@@ -95,6 +96,9 @@ struct Kept {
     changes: watch::Receiver<u64>,
 }
 
+/// The longest message of a kubelet's: as many claims as a call may be for, under the longest names, take 100 KB.
+const LONGEST_MESSAGE: usize = 256 * 1024;
+
 /// How long calls under way may take to end.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -144,13 +148,16 @@ impl Serving {
 
         let mut registration = self.bind(&self.places.registration, &mut helpers)?;
         let incoming = registration.endpoint.incoming();
-        let calls = server().add_service(RegistrationServer::new(self.registrar()));
+        let registrar = RegistrationServer::new(self.registrar());
+        let calls = server().add_service(registrar.max_decoding_message_size(LONGEST_MESSAGE));
         servers.spawn(calls.serve_with_incoming_shutdown(incoming, end.clone().cancelled_owned()));
 
         self.standing.send_replace(Standing::Serving);
         tracing::info!(driver = %self.driver, socket = %own.endpoint.path(), "serving claims");
         let outcome = loop {
             tokio::select! {
+                // Servers that were told to end are no failure.
+                biased;
                 () = end.cancelled() => break Ok(()),
                 Ok(()) = own.changes.changed() => own.put_back(),
                 Ok(()) = registration.changes.changed() => registration.put_back(),
@@ -184,10 +191,13 @@ impl Serving {
         let mut health = self.health.clone();
         let (list, lists) = watch::channel(health.list());
         helpers.spawn(health.run(list, end.clone()));
+        let v1 = v1::DraPluginServer::new(self.service.clone());
+        let v1beta1 = v1beta1::DraPluginServer::new(self.service.clone());
+        let health = DraResourceHealthServer::new(HealthService(lists));
         server()
-            .add_service(v1::DraPluginServer::new(self.service.clone()))
-            .add_service(v1beta1::DraPluginServer::new(self.service.clone()))
-            .add_service(DraResourceHealthServer::new(HealthService(lists)))
+            .add_service(v1.max_decoding_message_size(LONGEST_MESSAGE))
+            .add_service(v1beta1.max_decoding_message_size(LONGEST_MESSAGE))
+            .add_service(health.max_decoding_message_size(LONGEST_MESSAGE))
     }
 
     fn registrar(&self) -> Registrar {

@@ -20,6 +20,9 @@ pub(super) struct Service {
     pub(super) metrics: ClaimMetrics,
 }
 
+/// The most claims of one call. A kubelet asks for those of one pod.
+const MOST_CLAIMS: usize = 256;
+
 // === impl Service ===
 
 impl Service {
@@ -44,6 +47,14 @@ impl Service {
         })
         .await
     }
+}
+
+fn check_few(asked: usize) -> Result<(), Status> {
+    if asked <= MOST_CLAIMS {
+        return Ok(());
+    }
+    let why = format!("the call is for {asked} claims, and one may be for {MOST_CLAIMS}");
+    Err(Status::invalid_argument(why))
 }
 
 /// The outcome for each claim, by UID.
@@ -72,7 +83,9 @@ macro_rules! serve_version {
                 &self,
                 request: Request<$version::NodePrepareResourcesRequest>,
             ) -> Result<Response<$version::NodePrepareResourcesResponse>, Status> {
-                let outcomes = self.prepare(request.into_inner().claims.into_iter().map(|it| {
+                let claims = request.into_inner().claims;
+                check_few(claims.len())?;
+                let outcomes = self.prepare(claims.into_iter().map(|it| {
                     let $version::Claim { namespace, uid, name } = it;
                     ClaimRef { namespace, name, uid }
                 }));
@@ -94,7 +107,9 @@ macro_rules! serve_version {
                 &self,
                 request: Request<$version::NodeUnprepareResourcesRequest>,
             ) -> Result<Response<$version::NodeUnprepareResourcesResponse>, Status> {
-                let outcomes = self.release(request.into_inner().claims.into_iter().map(|it| {
+                let claims = request.into_inner().claims;
+                check_few(claims.len())?;
+                let outcomes = self.release(claims.into_iter().map(|it| {
                     let $version::Claim { namespace, uid, name } = it;
                     ClaimRef { namespace, name, uid }
                 }));

@@ -4,7 +4,10 @@
 use tokio::time::{Duration, Instant, sleep};
 
 use super::steps::{Bench, StepError};
-use crate::partitions::{PAUSE, patiently};
+use crate::{
+    partitions::{PAUSE, patiently},
+    shortened::first_few,
+};
 
 /// So many processes are told.
 const TOLD: usize = 4;
@@ -20,7 +23,7 @@ pub(super) async fn idle(bench: &Bench, limit: Duration) -> Result<(), StepError
         if Instant::now() + PAUSE >= until {
             // Programs' names are told to the operator only: the next tenant reads the error.
             tracing::warn!(device = %bench.device, processes = named(bench, &computing), "still in use");
-            return Err(StepError::Busy(told(computing.iter().map(ToString::to_string))));
+            return Err(StepError::Busy(first_few(&computing, TOLD)));
         }
         sleep(PAUSE).await;
     }
@@ -32,13 +35,5 @@ fn named(bench: &Bench, computing: &[u32]) -> String {
         Some(name) => format!("{process} ({})", name.trim()),
         None => process.to_string(),
     };
-    told(computing.iter().map(name))
-}
-
-/// The first few, and how many more there are.
-fn told(all: impl ExactSizeIterator<Item = String>) -> String {
-    let more = all.len().saturating_sub(TOLD);
-    let told: Vec<_> = all.take(TOLD).collect();
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    told.join(", ") + &more
+    first_few(computing.iter().map(name), TOLD)
 }

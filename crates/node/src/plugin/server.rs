@@ -1,13 +1,12 @@
 //! The server of one resource, and the session that keeps it registered.
 
 use tokio_util::sync::CancellationToken;
-use windlass_kubelet_api::deviceplugin::device_plugin_server::DevicePluginServer;
+use windlass_kubelet_api::{
+    deviceplugin::device_plugin_server::DevicePluginServer, server::server,
+};
 
 use super::{service::Service, session::Session};
-use crate::{
-    causes,
-    endpoint::{Endpoint, server},
-};
+use crate::{causes, endpoint::Endpoint};
 
 /// How long open calls may take to end when the agent stops. Streams end at once, since the state's
 /// keeper has ended before.

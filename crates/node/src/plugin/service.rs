@@ -48,9 +48,18 @@ pub(super) struct Service {
     pub(super) handovers: HandoverDesk,
     pub(super) ledger: LedgerDesk,
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
+    /// The list that was sent last, whichever stream it was on.
+    pub(super) newest: watch::Sender<ListAndWatchResponse>,
     /// What was given away last, whichever resource it was of.
     pub(super) company: watch::Sender<Company>,
 }
+
+/// The most containers of one call. A kubelet asks for one at a time (kubelet reference, section 3); an answer may take
+/// some kilobytes.
+const MOST_CONTAINERS: usize = 64;
+
+/// So many ids of a container are logged.
+const LOGGED: usize = 64;
 
 /// Something happened to a device list stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +105,7 @@ impl DevicePlugin for Service {
         _: Request<Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
         let guard = StreamGuard::open(&self.streams);
-        let resource = self.resource.clone();
+        let (resource, newest) = (self.resource.clone(), self.newest.clone());
         let mut sent = None;
         let lists = WatchStream::new(self.state.clone()).filter_map(move |state| {
             let _open = &guard;
@@ -105,8 +114,7 @@ impl DevicePlugin for Service {
             if sent.as_ref() == Some(&list) {
                 return None;
             }
-            let (devices, allocatable) = (offer.listed(), offer.allocatable());
-            tracing::info!(resource = resource.as_str(), devices, allocatable, "list sent");
+            tell(&resource, offer, is_news(&newest, &list));
             sent = Some(list.clone());
             Some(Ok(list))
         });
@@ -120,8 +128,13 @@ impl DevicePlugin for Service {
         let call = self.metrics.begin(Method::Prefer);
         let state = self.state.borrow().clone();
         let requests = request.into_inner().container_requests;
-        let answers = requests.iter().map(|request| self.prefer(&state, request));
-        let answers = call.end(answers.collect::<Result<Vec<_>, _>>());
+        let answers = self.check_few(requests.len()).and_then(|()| {
+            requests
+                .iter()
+                .map(|request| self.prefer(&state, request))
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let answers = call.end(answers);
         let chosen = answers.inspect_err(|_| self.placements.refused())?.into_iter();
         let container_responses = chosen.map(|chosen| self.answer(chosen)).collect();
         Ok(Response::new(PreferredAllocationResponse { container_responses }))
@@ -134,8 +147,7 @@ impl DevicePlugin for Service {
         let call = self.metrics.begin(Method::Allocate);
         let state = self.state.borrow().clone();
         let requests = request.into_inner().container_requests;
-        let answers = requests.iter().map(|request| self.allocate_one(&state, request));
-        let container_responses = call.end(answers.collect::<Result<_, _>>())?;
+        let container_responses = call.end(self.allocate_all(&state, &requests))?;
         Ok(Response::new(AllocateResponse { container_responses }))
     }
 
@@ -169,6 +181,11 @@ impl Service {
         })
     }
 
+    fn check_few(&self, asked: usize) -> Result<(), Refusal> {
+        let (resource, most) = (self.name(), MOST_CONTAINERS);
+        if asked > most { Err(Refusal::TooMany { resource, asked, most }) } else { Ok(()) }
+    }
+
     fn check_known(&self, offer: &Offer, ids: &[String]) -> Result<(), Refusal> {
         let unknown: Vec<_> = ids.iter().filter(|id| offer.find(id).is_none()).cloned().collect();
         match unknown.as_slice() {
@@ -179,6 +196,27 @@ impl Service {
 
     fn name(&self) -> String {
         self.resource.to_string()
+    }
+}
+
+/// Whether no stream got the list before.
+fn is_news(newest: &watch::Sender<ListAndWatchResponse>, list: &ListAndWatchResponse) -> bool {
+    newest.send_if_modified(|known| {
+        let is_news = known != list;
+        if is_news {
+            known.clone_from(list);
+        }
+        is_news
+    })
+}
+
+/// Tells the operator of a list once, however many streams there are.
+fn tell(resource: &ResourceName, offer: &Offer, is_news: bool) {
+    let (resource, devices, allocatable) = (resource.as_str(), offer.listed(), offer.allocatable());
+    if is_news {
+        tracing::info!(resource, devices, allocatable, "list sent");
+    } else {
+        tracing::debug!(resource, devices, allocatable, "list sent again");
     }
 }
 

@@ -17,11 +17,14 @@ use crate::{
     host::Host,
     ledger::Conflict,
     offer::{Allocatable, Offer, OfferedDevice},
+    shortened::first_few,
 };
 
 /// Why a request of the kubelet's is refused; the kubelet shows the text in the pod's events.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
+    #[error("{resource}: the call is for {asked} containers, and one may be for {most}")]
+    TooMany { resource: String, asked: usize, most: usize },
     #[error("the request names no devices of {resource}")]
     Empty { resource: String },
     #[error("{resource} has no device {}", list(ids))]
@@ -61,6 +64,9 @@ pub(super) enum Refusal {
     #[error("{resource}: {source}{left_out}")]
     Shares { resource: String, source: ShareError, left_out: LeftOut },
 }
+
+/// So many ids are told.
+const TOLD: usize = 10;
 
 /// Devices that the kubelet takes for free and that cannot be allocated, with the trouble of each.
 #[derive(Debug)]
@@ -111,7 +117,8 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let text = refusal.to_string();
         match refusal {
-            Refusal::Empty { .. }
+            Refusal::TooMany { .. }
+            | Refusal::Empty { .. }
             | Refusal::Unknown { .. }
             | Refusal::Duplicate { .. }
             | Refusal::OneReplicaOnly { .. }
@@ -159,8 +166,9 @@ impl fmt::Display for LeftOut {
     }
 }
 
-fn list(ids: &[String]) -> impl fmt::Display + '_ {
-    ids.join(", ")
+/// A status is a header, of which peers take 16 KB, and becomes a line in a pod's events.
+fn list(ids: &[String]) -> String {
+    first_few(ids, TOLD)
 }
 
 #[cfg(test)]

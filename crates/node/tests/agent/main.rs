@@ -3,8 +3,15 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+/// Calls frame by frame.
+#[path = "../common/giving_up.rs"]
+mod giving_up;
+/// What is logged.
+#[path = "../common/said.rs"]
+mod said;
 
 mod admin;
+mod bounds;
 mod conditions;
 mod documents;
 mod given_up;

@@ -1,38 +1,23 @@
 //! An agent that sees no more of the kubelet's folder than the shipped manifest gives to its pod: not the
 //! kubelet's record of claims.
 
-use std::{fs, os::unix::fs::symlink};
+use std::fs;
 
 use tokio::time::sleep;
 use windlass_kubelet_sim::NodeStatus;
-use windlass_node::{
-    Config,
-    config::{DraOffer, DraPolicy},
-};
+use windlass_node::config::{DraOffer, DraPolicy};
 
 use crate::{
     common::running::LIMIT,
     wish::{SPACE, gpus},
-    world::{World, uid},
+    world::{World, show_what_is_mounted, uid},
 };
-
-/// What is mounted of it, with the options of deploy/daemonset.yaml.
-const MOUNTED: [&str; 4] = ["device-plugins", "plugins", "plugins_registry", "pod-resources"];
 
 const GPU: &str = "nvidia.com/gpu";
 
 async fn world() -> World {
     let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
     World::with(dra, show_what_is_mounted).await
-}
-
-/// Links stand for mounts.
-fn show_what_is_mounted(config: &mut Config) {
-    let whole = std::mem::replace(&mut config.kubelet_dir, config.state_dir.with_file_name("pod"));
-    fs::create_dir_all(&config.kubelet_dir).expect("made");
-    for name in MOUNTED {
-        symlink(whole.join(name), config.kubelet_dir.join(name)).expect("linked");
-    }
 }
 
 async fn allocatable(world: &World, count: usize) {

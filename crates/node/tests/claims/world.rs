@@ -1,6 +1,6 @@
 //! A cluster of one node, whose parts come and go.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, os::unix::fs::symlink, sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
     core::v1::Pod,
@@ -42,6 +42,9 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// How long a worker of the kubelet waits before it tries again.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// What is mounted of the kubelet's folder, with the options of deploy/daemonset.yaml.
+const MOUNTED: [&str; 4] = ["device-plugins", "plugins", "plugins_registry", "pod-resources"];
 
 /// The cluster.
 pub(crate) struct World {
@@ -277,6 +280,15 @@ impl World {
         };
         let gone = timeout(LIMIT, gone).await;
         assert!(gone.is_ok(), "{:?} and {:?} are left", self.left(), self.kubelet.node().claims);
+    }
+}
+
+/// Shows an agent no more of the kubelet's folder than the shipped manifest gives to its pod. Links stand for mounts.
+pub(crate) fn show_what_is_mounted(config: &mut Config) {
+    let whole = std::mem::replace(&mut config.kubelet_dir, config.state_dir.with_file_name("pod"));
+    std::fs::create_dir_all(&config.kubelet_dir).expect("made");
+    for name in MOUNTED {
+        symlink(whole.join(name), config.kubelet_dir.join(name)).expect("linked");
     }
 }
 

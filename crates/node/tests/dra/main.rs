@@ -5,13 +5,17 @@
 #[path = "../common"]
 mod common {
     pub(crate) mod folder;
+    pub(crate) mod giving_up;
     pub(crate) mod node;
     pub(crate) mod rights;
     pub(crate) mod running;
+    pub(crate) mod said;
 }
 
 mod anew;
+mod bounds;
 mod claims;
+mod ending;
 mod hostile;
 mod kubelet;
 mod life;

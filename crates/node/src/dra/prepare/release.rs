@@ -55,8 +55,11 @@ impl Preparer {
         self.ground.ledger.release_claim(uid);
         self.ground.troubles.forget(uid);
         let Some(slot) = self.slots.get_mut(uid) else { return };
-        slot.work = None;
-        tracing::info!(claim = %slot.claim, uid, "claim released");
+        if let Some(Work::Forgetting(_)) = slot.work.take() {
+            tracing::info!(claim = %slot.claim, uid, "claim released");
+        } else {
+            tracing::debug!(claim = %slot.claim, uid, "nothing was known of the claim to release");
+        }
         slot.released(&Ok(()));
         self.advance(uid);
     }

@@ -11,18 +11,30 @@ use windlass_kubelet_api::deviceplugin::{ContainerAllocateRequest, ContainerAllo
 
 use super::{
     super::wire::{self, Refusal},
-    Service,
+    LOGGED, Service,
 };
 use crate::{
     config::{PerContainer, Sharing, SharingMethod},
     grant::{self, grant},
     mps::MpsGrant,
     offer::{Allocatable, Found, Offer, Withdrawn},
+    shortened::first_few,
     state::NodeState,
 };
 
 impl Service {
-    pub(super) fn allocate_one(
+    /// What each container gets, or why none gets anything.
+    pub(super) fn allocate_all(
+        &self,
+        state: &NodeState,
+        requests: &[ContainerAllocateRequest],
+    ) -> Result<Vec<ContainerAllocateResponse>, Refusal> {
+        self.check_few(requests.len())?;
+        self.check_unique(requests.iter().flat_map(|request| &request.devices_ids))?;
+        requests.iter().map(|request| self.allocate_one(state, request)).collect()
+    }
+
+    fn allocate_one(
         &self,
         state: &NodeState,
         request: &ContainerAllocateRequest,
@@ -31,7 +43,6 @@ impl Service {
         if ids.is_empty() {
             return Err(Refusal::Empty { resource: self.name() });
         }
-        self.check_unique(ids)?;
         self.check_known(&offer, ids)?;
         let devices = self.devices(state, &offer, ids)?;
         self.check_shares(&offer, ids, &devices)?;
@@ -52,7 +63,8 @@ impl Service {
         });
         let given = devices.iter().map(|device| device.id.clone()).collect();
         self.company.send_modify(|it| it.note(&self.resource, given, Instant::now()));
-        tracing::info!(resource = self.resource.as_str(), devices = ids.join(" "), "allocated");
+        let devices = first_few(ids, LOGGED);
+        tracing::info!(resource = self.resource.as_str(), devices, "allocated");
         Ok(wire::container_response(grant, &self.roots.dev))
     }
 
@@ -167,9 +179,10 @@ impl Service {
         told.map(|()| device).map_err(|why| refuse(&why))
     }
 
-    fn check_unique(&self, ids: &[String]) -> Result<(), Refusal> {
+    /// Whether no id is given away twice, be it to one container or to two.
+    fn check_unique<'a>(&self, ids: impl Iterator<Item = &'a String>) -> Result<(), Refusal> {
         let mut seen = BTreeSet::new();
-        let repeated: Vec<_> = ids.iter().filter(|id| !seen.insert(*id)).cloned().collect();
+        let repeated: Vec<_> = ids.filter(|id| !seen.insert(*id)).cloned().collect();
         match repeated.as_slice() {
             [] => Ok(()),
             _ => Err(Refusal::Duplicate { resource: self.name(), ids: repeated }),

@@ -17,11 +17,12 @@ use windlass_kubelet_api::deviceplugin::{
     ContainerPreferredAllocationRequest, ContainerPreferredAllocationResponse,
 };
 
-use super::{super::wire::Refusal, Service};
+use super::{super::wire::Refusal, LOGGED, Service};
 use crate::{
     choices::{Among, Remembered},
     config::Sharing,
     offer::Offer,
+    shortened::first_few,
     state::NodeState,
 };
 
@@ -81,7 +82,7 @@ impl Service {
         let Preferred { ids, policy, why, steps, exact, among } = preferred;
         tracing::info!(
             resource = self.resource.as_str(),
-            devices = ids.join(" "),
+            devices = first_few(&ids, LOGGED),
             policy = policy.name(),
             why,
             steps,

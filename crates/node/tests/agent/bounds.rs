@@ -1,0 +1,154 @@
+//! More than any kubelet asks for: of calls, of containers, of ids, of connections. It is refused in few words or gives
+//! way, and the kubelet is served on.
+
+use std::{slice::from_ref, time::Duration};
+
+use tokio::{io::AsyncReadExt as _, net::UnixStream, time::timeout};
+use tonic::Code;
+use tracing::Level;
+use windlass_kubelet_api::deviceplugin::{
+    AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
+    PreferredAllocationRequest,
+};
+use windlass_kubelet_sim::{Event, Kubelet};
+use windlass_machine::Fault;
+use windlass_node::config::{PerContainer, Resources, Sharing};
+
+use crate::{
+    said::Said,
+    sharing::{SHARED, rule, shared},
+    world::{GPU, LIMIT, World, allocatable, client, gpu_id},
+};
+
+/// More ids than anybody reads.
+const MANY: usize = 100_000;
+
+/// More connections than are kept.
+const CONNECTIONS: usize = 80;
+
+/// Streams of one list.
+const STREAMS: usize = 50;
+
+/// More containers than a call may be for.
+const CONTAINERS: usize = 65;
+
+fn allocation(containers: &[&[String]]) -> AllocateRequest {
+    let one = |ids: &&[String]| ContainerAllocateRequest { devices_ids: ids.to_vec() };
+    AllocateRequest { container_requests: containers.iter().map(one).collect() }
+}
+
+#[tokio::test]
+async fn a_refusal_names_ten_ids_and_counts_the_rest() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    let mut plugin = client(&kubelet, GPU).await;
+    let ids: Vec<_> = (0..MANY).map(|number| format!("GPU-{number}")).collect();
+    let refused = plugin.allocate(allocation(&[&ids])).await.expect_err("nobody has them");
+    let expected = "nvidia.com/gpu has no device GPU-0, GPU-1, GPU-2, GPU-3, GPU-4, GPU-5, GPU-6, \
+                    GPU-7, GPU-8, GPU-9 and 99990 more";
+    assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, expected));
+    let endless = ["x".repeat(MANY)];
+    let refused = plugin.allocate(allocation(&[&endless])).await.expect_err("nobody has it");
+    assert!(refused.message().len() < 200, "{}", refused.message());
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_device_goes_to_one_container_of_a_call_and_shares_of_it_to_several() {
+    let mut world = World::new("dgx-h100");
+    let shares = rule(SHARED, &[1], shared(4, PerContainer::Any));
+    let alone = rule(GPU, &[0], Sharing::Exclusive);
+    world.config.policy.resources = Resources::Rules(vec![alone, shares]);
+    let (kubelet, agent) = world.serving(1).await;
+    allocatable(&kubelet, SHARED, 4).await;
+    let mut plugin = client(&kubelet, GPU).await;
+    let id = gpu_id(&agent, 0);
+    let alone = from_ref(&id);
+    let twice = allocation(&[alone, alone]);
+    let refused = plugin.allocate(twice).await.expect_err("it is one device");
+    let expected = format!("the request names {id} of nvidia.com/gpu more than once");
+    assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, &*expected));
+    let mut plugin = client(&kubelet, SHARED).await;
+    let share = |number| format!("{}::{number}", gpu_id(&agent, 1));
+    let ids = [share(0), share(1)];
+    let two = allocation(&[&ids[..1], &ids[1..]]);
+    let given = plugin.allocate(two).await.expect("each its own share").into_inner();
+    assert_eq!(given.container_responses.len(), 2);
+    let same = allocation(&[&ids[..1], &ids[..1]]);
+    let refused = plugin.allocate(same).await.expect_err("it is one share");
+    assert!(refused.message().contains("more than once"), "{}", refused.message());
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_for_more_containers_than_a_pod_has_is_refused() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    let mut plugin = client(&kubelet, GPU).await;
+    let expected = "nvidia.com/gpu: the call is for 65 containers, and one may be for 64";
+    let none: &[String] = &[];
+    let refused = plugin.allocate(allocation(&[none; CONTAINERS])).await.expect_err("too many");
+    assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, expected));
+    let container = ContainerPreferredAllocationRequest::default();
+    let container_requests = vec![container; CONTAINERS];
+    let question = PreferredAllocationRequest { container_requests };
+    let refused = plugin.get_preferred_allocation(question).await.expect_err("too many");
+    assert_eq!((refused.code(), refused.message()), (Code::InvalidArgument, expected));
+    agent.stop().await;
+}
+
+fn registrations(kubelet: &Kubelet) -> usize {
+    kubelet.calls().count(|event| matches!(event, Event::Registered { .. }))
+}
+
+#[tokio::test]
+async fn of_more_connections_than_are_kept_the_oldest_ends_and_a_kubelet_that_loses_its_own_is_served_again()
+ {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    let before = registrations(&kubelet);
+    let mut silent = Vec::new();
+    for _ in 0..CONNECTIONS {
+        silent.push(UnixStream::connect(world.socket()).await.expect("it is listened on"));
+    }
+    let ends = timeout(LIMIT, async {
+        let mut bytes = Vec::new();
+        // Whatever the server said first; it may have been cut in the middle.
+        _ = silent[0].read_to_end(&mut bytes).await;
+    });
+    ends.await.expect("the oldest of them gives way");
+    let again = |events: &[Event]| {
+        events.iter().filter(|event| matches!(event, Event::Registered { .. })).count() > before
+    };
+    kubelet.calls().wait_for(again, LIMIT).await.expect("the kubelet's own was older still");
+    allocatable(&kubelet, GPU, 8).await;
+    let newest = silent.last_mut().expect("many");
+    let mut bytes = vec![0; 4096];
+    // The newest are left open: what comes is the server's first word, and then nothing.
+    let count = newest.read(&mut bytes).await.expect("open");
+    assert!(count > 0, "it is open");
+    let ended = timeout(Duration::from_millis(50), newest.read(&mut bytes)).await;
+    assert!(ended.is_err(), "{ended:?}");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_list_is_logged_once_however_many_read_it() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    let mut plugin = client(&kubelet, GPU).await;
+    let said = Said::from(Level::INFO);
+    let mut streams = Vec::new();
+    for _ in 0..STREAMS {
+        let mut lists = plugin.list_and_watch(Empty {}).await.expect("open").into_inner();
+        assert_eq!(lists.message().await.expect("open").expect("a list").devices.len(), 8);
+        streams.push(lists);
+    }
+    world.machine.inject(&Fault::Xid { gpu: 2, code: 79 }).expect("injected");
+    for lists in &mut streams {
+        lists.message().await.expect("open").expect("the next list");
+    }
+    let lists: Vec<_> = said.lines().into_iter().filter(|it| it.contains("list sent")).collect();
+    assert_eq!(lists.len(), 1, "the list has changed once: {lists:#?}");
+    agent.stop().await;
+}

@@ -1,0 +1,138 @@
+//! Pods that come and go: with claims, with devices of the device plugin, deleted in order and by force.
+
+use windlass_cluster_sim::{cluster::Scheduled, node as bound};
+use windlass_kubelet_sim::{Container, Pod};
+
+use super::Run;
+use crate::{
+    wish::{SPACE, gpus, pod, template},
+    world::{World, uid},
+};
+
+/// What the device plugin calls its GPUs.
+const RESOURCE: &str = "nvidia.com/gpu";
+
+/// How many pods live at once at most: more than there are GPUs.
+pub(super) const MOST: usize = 12;
+
+/// How many GPUs a pod asks for at most.
+const MOST_GPUS: usize = 3;
+
+/// A pod that was begun.
+pub(super) enum Living {
+    /// With a claim; its containers may wait for it.
+    Claim(Box<Scheduled>),
+    /// With devices of the device plugin, by its UID.
+    Plugin(String),
+}
+
+impl Run {
+    pub(super) fn schedule(&mut self) -> Option<Scheduled> {
+        self.begun += 1;
+        let name = format!("c{}", self.begun);
+        let template = template_of(1 + self.chance.below(MOST_GPUS));
+        let wanted = pod((SPACE, &name), &["main"], ("resourceClaimTemplateName", &template));
+        let scheduled = self.world.cluster.schedule(&wanted).ok();
+        if scheduled.is_none() {
+            self.world.cluster.delete_pod(SPACE, &name).expect("it waits");
+        }
+        scheduled
+    }
+
+    fn plugin_pod(&mut self) -> Pod {
+        self.begun += 1;
+        let count = 1 + self.chance.below(MOST_GPUS);
+        let main = Container::new("main").limit(RESOURCE, count as u64);
+        Pod::new(format!("d{}", self.begun)).container(main)
+    }
+
+    pub(super) async fn begin_claim(&mut self) {
+        let Some(scheduled) = self.schedule() else { return };
+        let started = claim_starts(&self.world, &scheduled).await;
+        self.claimed(scheduled, started);
+    }
+
+    pub(super) async fn begin_plugin(&mut self) {
+        let pod = self.plugin_pod();
+        let uid = pod.uid.clone();
+        let admitted = self.world.admit(pod).await.is_ok();
+        self.plugged(uid, admitted).await;
+    }
+
+    /// One of each at the same time.
+    pub(super) async fn begin_both(&mut self) {
+        let pod = self.plugin_pod();
+        let uid = pod.uid.clone();
+        let Some(scheduled) = self.schedule() else { return };
+        let (started, admitted) =
+            tokio::join!(claim_starts(&self.world, &scheduled), self.world.admit(pod));
+        self.claimed(scheduled, started);
+        self.plugged(uid, admitted.is_ok()).await;
+    }
+
+    pub(super) fn claimed(&mut self, scheduled: Scheduled, started: bool) {
+        self.tally.claims += usize::from(started);
+        self.tally.refused_claims += usize::from(!started);
+        let uids = scheduled.claims.iter().filter_map(|claim| claim.metadata.uid.as_deref());
+        let uids: Vec<_> = uids.collect();
+        self.tell(format!("claim {uids:?} started: {started}"));
+        self.living.push(Living::Claim(Box::new(scheduled)));
+    }
+
+    async fn plugged(&mut self, uid: String, admitted: bool) {
+        self.tally.plugin_pods += usize::from(admitted);
+        self.tally.refused_pods += usize::from(!admitted);
+        self.tell(format!("{uid} admitted: {admitted}"));
+        if admitted {
+            let started = self.world.try_start(&uid, "main").await;
+            started.expect("what is admitted starts");
+            self.living.push(Living::Plugin(uid));
+        } else {
+            self.world.kubelet.delete(&uid).await;
+        }
+    }
+
+    pub(super) async fn end_one(&mut self) {
+        if self.living.is_empty() {
+            return;
+        }
+        let index = self.chance.below(self.living.len());
+        match self.living.swap_remove(index) {
+            Living::Plugin(uid) => {
+                self.tell(format!("{uid} ends"));
+                self.world.kubelet.delete(&uid).await;
+            }
+            Living::Claim(scheduled) if self.chance.below(3) == 0 => self.force(&scheduled).await,
+            Living::Claim(scheduled) => {
+                self.tell(format!("{:?} ends", scheduled.pod.metadata.name));
+                self.world.end(&scheduled).await;
+            }
+        }
+    }
+
+    /// The object goes first, and another pod is scheduled to what its containers have still.
+    async fn force(&mut self, scheduled: &Scheduled) {
+        let name = scheduled.pod.metadata.name.as_deref().unwrap_or_default();
+        self.tell(format!("{name} is deleted by force"));
+        self.world.cluster.delete_pod(SPACE, name).expect("it was there");
+        self.begin_claim().await;
+        self.check();
+        self.world.kubelet.delete(&uid(scheduled)).await;
+    }
+}
+
+/// What claims are made from.
+pub(super) fn put_templates(world: &World) {
+    for count in 1..=MOST_GPUS {
+        world.objects().put(&template(SPACE, &template_of(count), &gpus(count)));
+    }
+}
+
+fn template_of(count: usize) -> String {
+    format!("gpus-{count}")
+}
+
+pub(super) async fn claim_starts(world: &World, scheduled: &Scheduled) -> bool {
+    world.admit(bound::pod(scheduled)).await.expect("no limits");
+    world.try_start(&uid(scheduled), "main").await.is_ok()
+}

@@ -1,0 +1,133 @@
+//! What happens to the node beside its pods.
+
+use std::{fs, io, path::Path, time::Duration};
+
+use tokio::time::timeout;
+
+use super::{Mounts, Run, pods::claim_starts};
+use crate::world::NODE;
+
+/// A caller that gives up waits for less, in milliseconds.
+const LONGEST_MS: usize = 50;
+
+/// The driver's sockets, in the kubelet's folder.
+const SOCKETS: [&str; 2] =
+    ["plugins/windlass.dev/dra.sock", "plugins_registry/windlass.dev@reg.sock"];
+
+impl Run {
+    /// One of the things that happen to a node.
+    pub(super) async fn strike(&mut self) {
+        match self.chance.below(12) {
+            0 | 1 => self.restart_kubelet().await,
+            2 | 3 => self.kill_agent().await,
+            4 => self.kill_in_the_middle().await,
+            5 => self.lose_record().await,
+            6 => self.delete_plugin_sockets(),
+            7 => self.delete_driver_sockets().await,
+            8 => self.delete_documents(),
+            9 => self.delete_slices(),
+            10 => self.lose_api_server().await,
+            _ => self.world.kubelet.cancel_stream("nvidia.com/gpu").await,
+        }
+    }
+
+    /// The kubelet gives up on a claim.
+    pub(super) async fn give_up(&mut self) {
+        let Some(scheduled) = self.schedule() else { return };
+        let patience = Duration::from_millis(self.chance.below(LONGEST_MS) as u64);
+        let started = timeout(patience, claim_starts(&self.world, &scheduled)).await;
+        self.tally.given_up += usize::from(started.is_err());
+        self.claimed(scheduled, started.unwrap_or(false));
+    }
+
+    async fn restart_kubelet(&mut self) {
+        self.tell("kubelet restarts".to_owned());
+        self.tally.kubelet_restarts += 1;
+        self.world.kubelet.restart().await.expect("it restarts");
+        self.world.check();
+        self.world.registered().await;
+    }
+
+    pub(super) async fn kill_agent(&mut self) {
+        self.tell("agent is killed".to_owned());
+        self.tally.agent_kills += 1;
+        self.world.kill_agent().await;
+        self.world.check();
+        self.world.start_agent();
+        self.world.registered().await;
+    }
+
+    /// While it prepares a claim.
+    async fn kill_in_the_middle(&mut self) {
+        self.give_up().await;
+        self.tally.killed_in_the_middle += 1;
+        self.kill_agent().await;
+    }
+
+    /// The driver's record is gone when the agent comes back. Where the kubelet's own cannot be seen there is nothing
+    /// to know of claims by.
+    async fn lose_record(&mut self) {
+        if self.mounts == Mounts::Shipped {
+            return;
+        }
+        self.tell("agent is killed, and its record is lost".to_owned());
+        self.tally.lost_records += 1;
+        self.world.kill_agent().await;
+        removed(&self.world.config.state_dir.join("claims.json"));
+        self.world.start_agent();
+        self.world.registered().await;
+    }
+
+    fn delete_plugin_sockets(&mut self) {
+        self.tell("the device plugin's sockets are deleted".to_owned());
+        self.tally.deletions += 1;
+        let folder = self.world.config.kubelet_dir.join("device-plugins");
+        for entry in fs::read_dir(folder).expect("there").flatten() {
+            if entry.file_name().to_string_lossy().starts_with("windlass-") {
+                removed(&entry.path());
+            }
+        }
+    }
+
+    async fn delete_driver_sockets(&mut self) {
+        self.tell("the driver's sockets are deleted".to_owned());
+        self.tally.deletions += 1;
+        for socket in SOCKETS {
+            removed(&self.world.config.kubelet_dir.join(socket));
+        }
+        self.world.registered().await;
+    }
+
+    fn delete_documents(&mut self) {
+        self.tell("CDI documents are deleted".to_owned());
+        self.tally.deletions += 1;
+        for entry in fs::read_dir(&self.world.config.cdi_dir).expect("there").flatten() {
+            removed(&entry.path());
+        }
+    }
+
+    fn delete_slices(&mut self) {
+        self.tell("slices are deleted".to_owned());
+        self.tally.deletions += 1;
+        self.world.objects().wipe_slices(NODE);
+    }
+
+    async fn lose_api_server(&mut self) {
+        self.tell("API server is away".to_owned());
+        self.tally.api_away += 1;
+        self.world.cluster.server_mut().go_away().await;
+        self.begin_both().await;
+        self.world.check();
+        self.world.cluster.server_mut().come_back();
+    }
+}
+
+/// Removes what may have gone by itself.
+fn removed(path: &Path) {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            panic!("{}: {error}", path.display())
+        }
+        _ => {}
+    }
+}

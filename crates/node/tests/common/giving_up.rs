@@ -1,0 +1,110 @@
+//! A caller that speaks HTTP/2 frame by frame, and gives calls up before anybody has looked at them.
+
+use std::{path::Path, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+    time::timeout,
+};
+
+/// A connection to a server.
+pub(crate) struct Caller {
+    stream: UnixStream,
+    /// The number of the next call.
+    next: u32,
+}
+
+/// How long an answer may take: as many calls are done with before it.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Types of frames (RFC 9113, section 6), and their flags.
+const DATA: u8 = 0x0;
+const HEADERS: u8 = 0x1;
+const RST_STREAM: u8 = 0x3;
+const SETTINGS: u8 = 0x4;
+const GOAWAY: u8 = 0x7;
+const END_STREAM: u8 = 0x1;
+const END_HEADERS: u8 = 0x4;
+
+/// `CANCEL` (section 7).
+const CANCEL: [u8; 4] = [0, 0, 0, 8];
+
+/// A message of no bytes (gRPC over HTTP/2: compressed or not, and the length).
+const NOTHING: [u8; 5] = [0; 5];
+
+fn frame((kind, flags): (u8, u8), stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).expect("short").to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// A header without Huffman coding and without an index for its value (RFC 7541, section 6.2.2).
+fn literal(name: &[u8], value: &str) -> Vec<u8> {
+    let length = u8::try_from(value.len()).expect("short");
+    [name, &[length], value.as_bytes()].concat()
+}
+
+/// The headers of a call; the numbers are those of the static table (RFC 7541, appendix A).
+fn headers(path: &str) -> Vec<u8> {
+    let (post, http) = (0x83, 0x86);
+    let path = literal(&[0x04], path);
+    let authority = literal(&[0x01], "localhost");
+    let content = literal(&[0x0f, 0x10], "application/grpc");
+    [&[post, http], &*path, &authority, &content].concat()
+}
+
+// === impl Caller ===
+
+impl Caller {
+    pub(crate) async fn connect(socket: &Path) -> Self {
+        let mut stream = UnixStream::connect(socket).await.expect("connected");
+        let begin = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*frame((SETTINGS, 0), 0, &[])].concat();
+        stream.write_all(&begin).await.expect("written");
+        Self { stream, next: 1 }
+    }
+
+    fn begin(&mut self) -> u32 {
+        self.next += 2;
+        self.next - 2
+    }
+
+    /// Begins as many calls and gives them up. Whoever shares the thread runs only when the socket takes no more.
+    pub(crate) async fn give_up(&mut self, path: &str, calls: usize) {
+        let mut bytes = Vec::new();
+        for _ in 0..calls {
+            let call = self.begin();
+            bytes.extend(frame((HEADERS, END_HEADERS), call, &headers(path)));
+            bytes.extend(frame((RST_STREAM, 0), call, &CANCEL));
+        }
+        let mut rest = &*bytes;
+        while !rest.is_empty() {
+            self.stream.writable().await.expect("the connection stays");
+            while let Ok(count @ 1..) = self.stream.try_write(rest) {
+                rest = &rest[count..];
+            }
+        }
+    }
+
+    /// Makes a call with an empty message, and waits for its answer.
+    pub(crate) async fn is_answered(&mut self, path: &str) {
+        let call = self.begin();
+        let message = frame((DATA, END_STREAM), call, &NOTHING);
+        let bytes = [frame((HEADERS, END_HEADERS), call, &headers(path)), message].concat();
+        self.stream.write_all(&bytes).await.expect("the connection stays");
+        timeout(LIMIT, self.headers_of(call)).await.expect("an answer in time");
+    }
+
+    async fn headers_of(&mut self, call: u32) {
+        loop {
+            let mut head = [0; 9];
+            self.stream.read_exact(&mut head).await.expect("the connection stays");
+            let [a, b, c, kind, _flags, of @ ..] = head;
+            let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+            self.stream.read_exact(&mut payload).await.expect("the rest of a frame");
+            assert_ne!(kind, GOAWAY, "{}", String::from_utf8_lossy(&payload));
+            if (kind, u32::from_be_bytes(of)) == (HEADERS, call) {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! More than any kubelet asks of the driver, and what no claim is.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+use tonic::Code;
+use tracing::Level;
+use windlass_kubelet_api::dra::v1::{
+    Claim, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,
+    dra_plugin_client::DraPluginClient,
+};
+
+use crate::{
+    common::{giving_up::Caller, said::Said},
+    world::{Gets, World, claim, gpus, result},
+};
+
+const PREPARE: &str = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources";
+const GET_INFO: &str = "/pluginregistration.Registration/GetInfo";
+
+/// Twice as many as a socket takes at once.
+const CALLS: usize = 4000;
+
+/// More claims than a call may be for.
+const CLAIMS: usize = 257;
+
+/// Claims that nobody knows.
+const STRANGERS: usize = 50;
+
+/// How deep parameters are nested that nobody reads: `serde_json` follows 128 levels.
+const DEEP: usize = 200;
+
+async fn give_up(socket: &Path, call: &str) {
+    let mut caller = Caller::connect(socket).await;
+    caller.give_up(call, CALLS).await;
+    caller.is_answered(call).await;
+}
+
+#[tokio::test]
+async fn calls_that_are_given_up_at_once_do_not_cost_the_drivers_connections() {
+    let world = World::new();
+    let (agent, _kubelet) = world.serving().await;
+    give_up(&world.endpoint(), PREPARE).await;
+    give_up(&world.registration(), GET_INFO).await;
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_for_more_claims_than_a_pod_has_is_refused() {
+    let world = World::new();
+    let (agent, kubelet) = world.serving().await;
+    let mut calls = DraPluginClient::new(kubelet.channel());
+    let named = |number| {
+        let [namespace, name, uid] = ["ns".to_owned(), format!("c{number}"), format!("u{number}")];
+        Claim { namespace, name, uid }
+    };
+    let claims: Vec<_> = (0..CLAIMS).map(named).collect();
+    let expected = (Code::InvalidArgument, "the call is for 257 claims, and one may be for 256");
+    let prepare = NodePrepareResourcesRequest { claims: claims.clone() };
+    let refused = calls.node_prepare_resources(prepare).await.expect_err("too many");
+    assert_eq!((refused.code(), refused.message()), expected);
+    let release = NodeUnprepareResourcesRequest { claims };
+    let refused = calls.node_unprepare_resources(release).await.expect_err("too many");
+    assert_eq!((refused.code(), refused.message()), expected);
+    let [namespace, name, uid] = ["ns", "c", "u"].map(|it| it.repeat(300_000));
+    let endless = NodePrepareResourcesRequest { claims: vec![Claim { namespace, name, uid }] };
+    let refused = calls.node_prepare_resources(endless).await.expect_err("too long");
+    assert!(refused.message().contains("the limit is: 262144 bytes"), "{refused:?}");
+    agent.stop().await;
+}
+
+#[tokio::test]
+async fn claims_that_nobody_knows_are_released_without_a_line_for_each() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "known", &[Gets { request: "a", gpu: 0 }]);
+    kubelet.prepare("known").await.expect("prepared");
+    let said = Said::from(Level::INFO);
+    kubelet.prepare("known").await.expect("prepared as before");
+    for number in 0..STRANGERS {
+        kubelet.unprepare(&format!("c{number}")).await.expect("nothing is there to release");
+    }
+    kubelet.unprepare("known").await.expect("released");
+    let of_claims = said.lines().into_iter().filter(|line| line.contains("claim="));
+    let of_claims: Vec<_> = of_claims.collect();
+    assert!(matches!(&*of_claims, [one] if one.contains("claim released")), "{of_claims:#?}");
+    agent.stop().await;
+}
+
+/// A claim with parameters of another's driver, which are in our way all the same.
+fn nested(name: &str, allocated: &[Value]) -> Value {
+    let deep = (0..DEEP).fold(json!({}), |inner, _| json!({"a": inner}));
+    let mut object = claim(name, allocated);
+    object["status"]["allocation"]["devices"]["config"] = json!([{
+        "source": "FromClaim", "requests": [],
+        "opaque": {"driver": "example.com", "parameters": deep},
+    }]);
+    object
+}
+
+#[tokio::test]
+async fn a_claim_that_cannot_be_read_is_refused_as_such_and_costs_no_other_the_connection() {
+    let world = World::new();
+    let (agent, mut kubelet) = world.serving().await;
+    world.claim(&agent, "good", &[Gets { request: "a", gpu: 0 }]);
+    kubelet.prepare("good").await.expect("prepared");
+    // A connection that is made anew would read this.
+    let kubeconfig = world.config.cluster.kubeconfig.as_ref().expect("there is one");
+    fs::remove_file(kubeconfig).expect("it was there");
+    let gpu = gpus(&agent.state.borrow())[1].clone();
+    world.put(&nested("nested", &[result("a", &gpu)]));
+    let why = kubelet.prepare("nested").await.expect_err("nobody reads it");
+    let expected = "cannot read claim ns/nested: the API server's answer cannot be read: ";
+    assert!(why.contains(expected) && why.contains("recursion limit"), "{why}");
+    world.claim(&agent, "next", &[Gets { request: "a", gpu: 2 }]);
+    kubelet.prepare("next").await.expect("over the same connection");
+    agent.stop().await;
+}

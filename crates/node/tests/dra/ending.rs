@@ -1,0 +1,33 @@
+//! An agent that is told to end, whoever is connected to it.
+
+use tokio::net::UnixStream;
+use tracing::Level;
+
+use crate::{common::said::Said, world::World};
+
+/// How often: what was told of a failure was told in two cases of three.
+const OFTEN: usize = 12;
+
+#[tokio::test]
+async fn an_agent_that_is_told_to_end_tells_of_no_failure() {
+    let world = World::new();
+    for _ in 0..OFTEN {
+        let (agent, kubelet) = world.serving().await;
+        let said = Said::from(Level::WARN);
+        drop(kubelet);
+        agent.stop().await;
+        assert_eq!(said.lines(), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn connections_that_say_nothing_do_not_keep_an_agent_from_ending() {
+    let world = World::new();
+    let (agent, _kubelet) = world.serving().await;
+    let one = UnixStream::connect(world.endpoint()).await.expect("connected");
+    let other = UnixStream::connect(world.registration()).await.expect("connected");
+    let said = Said::from(Level::WARN);
+    agent.stop().await;
+    assert_eq!(said.lines(), [""; 0], "everything ended in time");
+    drop((one, other));
+}
