@@ -308,8 +308,8 @@ Pods are given with --pod, or typed while it runs:
   restart                                restart the kubelet: sockets are deleted, pods stay
   help, quit
 
-Any plugin that registers in DIR/device-plugins is served, in whatever language it is written. A folder
-that belongs to a real kubelet is refused.")]
+Any plugin that registers in DIR/device-plugins is served, in whatever language it is written.
+A folder that belongs to a real kubelet is refused.")]
 pub(crate) struct KubeletArgs {
     /// The kubelet's folder; sockets are made in device-plugins and pod-resources below it.
     #[arg(value_name = "DIR")]
