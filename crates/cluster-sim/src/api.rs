@@ -11,11 +11,17 @@
 //! forbid what it likes), JSON and strategic patches, conflicts of appliers, pages of lists, bookmarks,
 //! the time limits of watches, `v1beta1`, grace periods of pods.
 
+mod answer;
+mod discovery;
 mod fault;
 mod gate;
 mod http;
 mod kind;
+mod list;
+mod media;
 mod objects;
+mod openapi;
+mod options;
 mod patch;
 mod refusal;
 mod request;
@@ -23,13 +29,16 @@ mod selector;
 mod shape;
 mod store;
 mod strategy;
+mod strict;
+mod table;
 mod validate;
+mod watch;
 mod world;
 mod write;
 
 use std::{collections::BTreeSet, fmt, net::SocketAddr};
 
-use tokio::{net::TcpSocket, sync::watch, task::JoinSet};
+use tokio::{net::TcpSocket, sync::watch::Sender, task::JoinSet};
 
 pub use self::{
     fault::{Effect, Fault},
@@ -54,7 +63,7 @@ pub struct Settings {
 
 /// An API server with its objects. All of it ends when dropped.
 pub struct ApiServer {
-    world: watch::Sender<World>,
+    world: Sender<World>,
     address: SocketAddr,
     /// Holds the port while the server is away.
     socket: Option<TcpSocket>,
@@ -109,7 +118,7 @@ impl ApiServer {
         let world = World { store, log, refused, faults, off, minor };
         let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)));
         let address = socket.local_addr().expect("a bound socket has an address");
-        let world = watch::Sender::new(world);
+        let world = Sender::new(world);
         Self { world, address, socket: Some(socket), tasks: JoinSet::new() }
     }
 

@@ -1,10 +1,10 @@
 //! A case: a sentence about what a program does, where Kubernetes asks for it, and how to find out.
 
-use std::{pin::Pin, time::Duration};
+use std::{fmt, pin::Pin, time::Duration};
 
 use serde::Serialize;
 
-use crate::stage::Stage;
+use crate::{offers::Stillborn, stage::Stage};
 
 /// One thing that is expected of a program.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -46,6 +46,13 @@ pub(crate) enum Unmet {
     NotApplicable(String),
 }
 
+impl fmt::Display for Unmet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Failed(why) | Self::NotApplicable(why)) = self;
+        f.write_str(why)
+    }
+}
+
 /// What a case found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
@@ -77,6 +84,18 @@ pub enum Verdict {
     Fail,
     /// It offers nothing that the sentence is about.
     NotApplicable,
+}
+
+// === impl Finding ===
+
+impl Finding {
+    /// The only finding about a program that never serves anything.
+    pub(crate) fn stillborn(stillborn: Stillborn, took: Duration) -> Self {
+        let Stillborn { why: evidence, last_words } = stillborn;
+        let (id, sentence) = ("START", "starts, and serves until it is told to end");
+        let source = "docs/conformance.md: a program is started with each case";
+        Self { id, sentence, source, verdict: Verdict::Fail, evidence, last_words, took }
+    }
 }
 
 // === impl Case ===

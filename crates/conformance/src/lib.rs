@@ -11,8 +11,8 @@
 //!
 //! # Flow
 //!
-//! A [`Subject`] says how the program is started. [`run`] starts it once, where the command can be that of a
-//! driver, and leaves out what the program does not offer. Then it plays cases of the [`catalogue`] and tells each
+//! A [`Subject`] says how the program is started. [`run`] starts it once, and leaves out what the program does not
+//! offer; if it ends at once, that is the finding. Then it plays cases of the [`catalogue`] and tells each
 //! [`Finding`] as it comes; the [`Report`] has all of them in the catalogue's order.
 //!
 //! # Guarantees
@@ -39,4 +39,4 @@ pub use case::{Case, Finding, Verdict};
 pub use cases::catalogue;
 pub use report::{Report, Totals};
 pub use run::run;
-pub use subject::{Hooks, Place, Subject, Within};
+pub use subject::{Hooks, Place, Subject, Unstartable, Within};

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    process::ExitStatus,
     sync::Arc,
     time::Instant,
 };
@@ -21,34 +22,61 @@ pub(crate) struct Offers {
     lacking: BTreeMap<Api, String>,
 }
 
+/// A program that never serves anything: there is nothing to play.
+#[derive(Debug)]
+pub(crate) struct Stillborn {
+    pub(crate) why: String,
+    pub(crate) last_words: Vec<String>,
+}
+
 // === impl Offers ===
 
 impl Offers {
-    /// Starts the program, if its command can be that of a driver, until it has shown each API that the cases are
-    /// about. One that shows nothing at all is taken for a device plugin, whose cases say what is wrong.
-    pub(crate) async fn look(subject: &Arc<Subject>, cases: &[Case]) -> Self {
+    /// Starts the program until it has shown each API that the cases are about. One that lives and shows nothing is
+    /// taken for a device plugin, whose cases say what is wrong. One that ends before it shows anything is no program
+    /// for any case.
+    pub(crate) async fn look(subject: &Arc<Subject>, cases: &[Case]) -> Result<Self, Stillborn> {
         let mut missing: BTreeSet<Api> = cases.iter().map(Case::api).collect();
-        if !subject.reaches_an_api_server() {
+        let mut lacking = BTreeMap::new();
+        if !subject.reaches_an_api_server() && missing.remove(&Api::Dra) {
             let why =
                 "the command has no {kubeconfig}, without which a driver reaches no API server";
-            return Self { lacking: [(Api::Dra, why.to_owned())].into() };
+            lacking.insert(Api::Dra, why.to_owned());
         }
         let wanted = missing.len();
-        if let Ok(mut stage) = Stage::open(Arc::clone(subject))
-            && stage.set_up().await.is_ok()
-            && stage.start().is_ok()
+        if wanted == 0 {
+            return Ok(Self { lacking });
+        }
+        let stillborn = |why, last_words| Stillborn { why, last_words };
+        let mut stage = match Stage::open(Arc::clone(subject)) {
+            Ok(stage) => stage,
+            Err(unmet) => return Err(stillborn(unmet.to_string(), Vec::new())),
+        };
+        let started = stage.set_up().await.and_then(|()| stage.start());
+        started.map_err(|unmet| stillborn(unmet.to_string(), Vec::new()))?;
+        let begun = Instant::now();
+        let ended = watch(&mut stage, &mut missing).await;
+        let after = begun.elapsed();
+        if let Some(status) = ended
+            && missing.len() == wanted
         {
-            watch(&mut stage, &mut missing).await;
+            let why = format!(
+                "the program ended {after:.1?} after its start, before it served anything: {status}"
+            );
+            return Err(stillborn(why, stage.all_last_words().await));
         }
         if missing.len() == wanted {
             missing.remove(&Api::DevicePlugin);
         }
-        let limit = subject.within.start;
-        let why = |api: Api| match api {
-            Api::DevicePlugin => (api, format!("it registers no resource within {limit:?}")),
-            Api::Dra => (api, format!("it has no socket in plugins_registry within {limit:?}")),
+        let until = match ended {
+            Some(status) => format!("before it ended after {after:.1?}: {status}"),
+            None => format!("within {:?}", subject.within.start),
         };
-        Self { lacking: missing.into_iter().map(why).collect() }
+        lacking.extend(missing.into_iter().map(|api| match api {
+            Api::DevicePlugin => (api, format!("it registers no resource {until}")),
+            Api::Dra => (api, format!("it has no socket in plugins_registry {until}")),
+        }));
+        Ok(Self { lacking })
     }
 
     /// Ends a case about what is not offered.
@@ -57,10 +85,12 @@ impl Offers {
     }
 }
 
-/// Takes out what the program shows.
-async fn watch(stage: &mut Stage, missing: &mut BTreeSet<Api>) {
+/// Takes out what the program shows, until that is all, the program ends, or its time to start is over.
+async fn watch(stage: &mut Stage, missing: &mut BTreeSet<Api>) -> Option<ExitStatus> {
     let begun = Instant::now();
     while !missing.is_empty() && begun.elapsed() < stage.subject.within.start {
+        // Looked at first: what it showed before its end counts.
+        let ended = stage.process().ended();
         let tried = |event: &Event| {
             matches!(event, Event::Registered { .. } | Event::RegistrationRefused { .. })
         };
@@ -70,9 +100,10 @@ async fn watch(stage: &mut Stage, missing: &mut BTreeSet<Api>) {
         if !stage.registry().is_empty() {
             missing.remove(&Api::Dra);
         }
-        if stage.alive().is_err() {
-            return;
+        if ended.is_some() {
+            return ended;
         }
         sleep(LOOK).await;
     }
+    None
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    ffi::OsString,
     fs, io,
     path::Path,
     process::{ExitStatus, Stdio},
@@ -20,13 +21,16 @@ use tokio::{
 /// How many of the last lines are kept.
 const KEPT: usize = 12;
 
+/// How long the output of a program that has ended is read at most.
+const LISTENED: Duration = Duration::from_secs(1);
+
 /// A running program. Dropping it kills it and all it started in its group.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
     group: Pid,
     said: Arc<Mutex<VecDeque<String>>>,
-    _listening: JoinSet<()>,
+    listening: JoinSet<()>,
 }
 
 /// What the processes of a group have at one moment.
@@ -46,11 +50,17 @@ pub struct Usage {
 // === impl Process ===
 
 impl Process {
-    /// Starts the program in a folder.
-    pub fn start(words: &[std::ffi::OsString], folder: &Path) -> io::Result<Self> {
+    /// Starts the program in a folder, in the environment of this one.
+    pub fn start(words: &[OsString], folder: &Path) -> io::Result<Self> {
         let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
-        command.args(arguments).current_dir(folder).process_group(0).kill_on_drop(true);
+        command.args(arguments);
+        Self::spawn(command, folder)
+    }
+
+    /// Starts a command in a folder.
+    pub(crate) fn spawn(mut command: Command, folder: &Path) -> io::Result<Self> {
+        command.current_dir(folder).process_group(0).kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
@@ -63,12 +73,20 @@ impl Process {
         if let Some(errors) = child.stderr.take() {
             listening.spawn(listen(errors, Arc::clone(&said)));
         }
-        Ok(Self { child, group, said, _listening: listening })
+        Ok(Self { child, group, said, listening })
     }
 
     /// The last lines it wrote.
     pub fn last_words(&self) -> Vec<String> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// The last lines that it wrote before its end, all of which are read by then; a child that lives on and holds
+    /// its output open is not waited for.
+    pub(crate) async fn all_last_words(&mut self) -> Vec<String> {
+        let all_is_read = async { while self.listening.join_next().await.is_some() {} };
+        let _ = timeout(LISTENED, all_is_read).await;
+        self.last_words()
     }
 
     /// How it ended, if it did.

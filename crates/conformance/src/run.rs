@@ -18,7 +18,8 @@ use crate::{
 /// A case that takes longer hangs: the longest restarts a program several times, each within its limits.
 const LONGEST: Duration = Duration::from_secs(120);
 
-/// Plays the cases, so many at a time, and tells what each found, in the order in which they end.
+/// Plays the cases, so many at a time, and tells what each found, in the order in which they end. Of a program that ends
+/// before it serves anything, that is the only finding.
 ///
 /// # Panics
 ///
@@ -30,7 +31,15 @@ pub async fn run(
     mut tell: impl FnMut(&Finding),
 ) -> Report {
     let subject = Arc::new(subject);
-    let offers = Arc::new(Offers::look(&subject, cases).await);
+    let begun = Instant::now();
+    let offers = match Offers::look(&subject, cases).await {
+        Ok(offers) => Arc::new(offers),
+        Err(stillborn) => {
+            let finding = Finding::stillborn(stillborn, begun.elapsed());
+            tell(&finding);
+            return Report { findings: vec![finding] };
+        }
+    };
     let (mut waiting, mut playing) = (cases.iter().copied().enumerate(), JoinSet::new());
     let mut findings: Vec<Option<Finding>> = cases.iter().map(|_| None).collect();
     loop {

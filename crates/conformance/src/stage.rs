@@ -12,6 +12,7 @@ use std::{
 
 use tempfile::TempDir;
 use tokio::{
+    process::Command,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -76,9 +77,15 @@ impl Stage {
     /// Starts the program.
     pub(crate) fn start(&mut self) -> Result<(), Unmet> {
         let words = self.subject.words(&self.places);
-        match Process::start(&words, self.folder.path()) {
+        let [program, arguments @ ..] = words.as_slice() else {
+            return failed("no stage: a command without a word");
+        };
+        let mut command = Command::new(program);
+        command.args(arguments);
+        self.places.set_environment(&mut command);
+        match Process::spawn(command, self.folder.path()) {
             Ok(process) => self.process = Some(process),
-            Err(error) => return failed(format!("{} does not start: {error}", words[0].display())),
+            Err(error) => return failed(format!("{} does not start: {error}", program.display())),
         }
         Ok(())
     }
@@ -114,6 +121,14 @@ impl Stage {
     /// The last lines that the program wrote.
     pub(crate) fn last_words(&self) -> Vec<String> {
         self.process.as_ref().map(Process::last_words).unwrap_or_default()
+    }
+
+    /// The last lines of a program that has ended.
+    pub(crate) async fn all_last_words(&mut self) -> Vec<String> {
+        match &mut self.process {
+            Some(process) => process.all_last_words().await,
+            None => Vec::new(),
+        }
     }
 
     /// Waits until the program has a list for each resource that it registered, and no more came for a
@@ -226,7 +241,8 @@ impl Stage {
     /// Runs a hook to its end.
     pub(crate) async fn hook(&self, text: &str) -> Result<(), Unmet> {
         let text = self.places.fill(text);
-        let mut command = tokio::process::Command::new("sh");
+        let mut command = Command::new("sh");
+        self.places.set_environment(&mut command);
         // Standard output is for the answer alone.
         command.args(["-c", &text]).stdout(std::io::stderr()).kill_on_drop(true);
         match command.status().await {

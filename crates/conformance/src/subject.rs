@@ -1,6 +1,15 @@
 //! The program that is looked at: how it is started, where it finds the kubelet, how long it may take.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{self, Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::process::Command;
 
 /// How the program is started for a case.
 #[derive(Clone, Debug)]
@@ -58,6 +67,20 @@ pub struct Hooks {
     pub heal: Option<String>,
 }
 
+/// Why a command cannot be started.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unstartable {
+    /// There is no such file.
+    #[error("there is no program {0}")]
+    Missing(String),
+    /// No folder of `PATH` has it.
+    #[error("there is no program {0} in a folder of PATH")]
+    NotInPath(String),
+    /// It is no program.
+    #[error("{0} is no program: it is a folder, or nobody may execute it")]
+    NotExecutable(String),
+}
+
 /// What stands in the places of a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
@@ -84,7 +107,16 @@ exec "$@"
 impl Subject {
     /// A program that is told the kubelet's folder where its command has `{kubelet}`, and finds it where it
     /// always is otherwise.
-    pub fn new(command: Vec<String>) -> Self {
+    pub fn new(mut command: Vec<String>) -> Self {
+        // A case has a folder of its own, in which `./my-plugin` would be another program.
+        if let Some(program) = command.first_mut()
+            && program.contains('/')
+            && !program.contains('{')
+            && let Ok(whole) = path::absolute(&*program)
+            && let Some(whole) = whole.to_str()
+        {
+            whole.clone_into(program);
+        }
         let is_told = command.iter().any(|word| word.contains("{kubelet}"));
         let place = if is_told { Place::Told } else { Place::Fixed };
         // Where container runtimes look (Container Device Interface 1.0).
@@ -96,6 +128,27 @@ impl Subject {
     /// Whether it is told of an API server.
     pub(crate) fn reaches_an_api_server(&self) -> bool {
         self.command.iter().any(|word| word.contains("{kubeconfig}"))
+    }
+
+    /// Finds out whether there is such a program, unless its path has a place that is filled for each case.
+    pub fn check(&self) -> Result<(), Unstartable> {
+        let Some(program) = self.command.first().filter(|it| !it.contains('{')) else {
+            return Ok(());
+        };
+        let candidates: Vec<PathBuf> = if program.contains('/') {
+            vec![program.into()]
+        } else {
+            let path = env::var_os("PATH").unwrap_or_default();
+            env::split_paths(&path).map(|folder| folder.join(program)).collect()
+        };
+        if candidates.iter().any(|it| is_program(it)) {
+            return Ok(());
+        }
+        Err(match candidates.iter().any(|it| it.exists()) {
+            true => Unstartable::NotExecutable(program.clone()),
+            false if program.contains('/') => Unstartable::Missing(program.clone()),
+            false => Unstartable::NotInPath(program.clone()),
+        })
     }
 
     /// The words of the command that starts it.
@@ -118,9 +171,28 @@ impl Subject {
     }
 }
 
+fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+}
+
+/// The beginnings of variables that would lead a program to another cluster or node, or set it up as another
+/// program: client-go's, those of pods and of Kubernetes' commands, and Windlass's own.
+const FOREIGN: [&str; 3] = ["KUBE", "NODE_NAME", "WINDLASS_"];
+
 // === impl Places ===
 
 impl Places {
+    /// Gives a command the environment of a case: that of this program, but for what leads elsewhere.
+    pub(crate) fn set_environment(&self, command: &mut Command) {
+        for (name, _) in env::vars_os() {
+            let text = name.to_string_lossy();
+            if FOREIGN.iter().any(|beginning| text.starts_with(beginning)) {
+                command.env_remove(&name);
+            }
+        }
+        command.env("KUBECONFIG", &self.kubeconfig).env("NODE_NAME", NODE);
+    }
+
     /// The text with what stands in its places.
     pub(crate) fn fill(&self, text: &str) -> String {
         let Self { kubelet, scratch, kubeconfig } = self;
@@ -160,6 +232,25 @@ mod tests {
         let words = ["driver", "--dir={kubelet}", "--at={kubeconfig},{node}"].map(str::to_owned);
         let words = Subject::new(words.into()).words(&places());
         assert_eq!(words, ["driver", "--dir=/k", "--at=/c,node"]);
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named_before_anything_is_started() {
+        let check = |program: &str| Subject::new(vec![program.to_owned()]).check();
+        assert_eq!(check("/nope"), Err(Unstartable::Missing("/nope".to_owned())));
+        assert_eq!(check("no-such-word"), Err(Unstartable::NotInPath("no-such-word".to_owned())));
+        assert_eq!(check("/etc"), Err(Unstartable::NotExecutable("/etc".to_owned())));
+        assert_eq!(check("/etc/passwd"), Err(Unstartable::NotExecutable("/etc/passwd".into())));
+        assert_eq!(check("sh"), Ok(()));
+        assert_eq!(check("{scratch}/made-by-setup"), Ok(()));
+    }
+
+    #[test]
+    fn a_path_is_that_of_who_typed_it() {
+        let subject = Subject::new(vec!["./plugin".into(), "./argument".into()]);
+        let here = env::current_dir().expect("a folder");
+        assert_eq!(subject.command[0], here.join("plugin").display().to_string());
+        assert_eq!(subject.command[1], "./argument");
     }
 
     #[test]

@@ -13,12 +13,14 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::{net::TcpListener, sync::watch, task::JoinSet, time};
-use tokio_stream::{Stream, StreamExt as _, wrappers::WatchStream};
+use tokio_stream::{Stream, StreamExt as _};
 
 use super::{
+    answer::{Answer, Whole},
     fault::Effect,
     request::{self, Asked},
-    world::{Answer, Watched, World},
+    watch::Watched,
+    world::World,
 };
 
 /// How a request is answered.
@@ -50,10 +52,9 @@ async fn answer(
     world.send_modify(|world| effect = world.note(&asked));
     match effect {
         None => {}
-        Some(Effect::Refuse(refusal)) => return Ok(whole(refusal.code, &refusal.to_json())),
+        Some(Effect::Refuse(refusal)) => return Ok(respond(&world, Answer::refused(&refusal))),
         Some(Effect::Forbid) => {
-            let refusal = World::forbid(&asked);
-            return Ok(whole(refusal.code, &refusal.to_json()));
+            return Ok(respond(&world, Answer::refused(&World::forbid(&asked))));
         }
         Some(Effect::Delay(delay)) => time::sleep(delay).await,
         Some(Effect::Drop) => return Err(io::ErrorKind::ConnectionAborted.into()),
@@ -65,20 +66,26 @@ async fn answer(
     }
     let mut answered = None;
     world.send_modify(|world| answered = Some(view(world, &asked)));
-    Ok(match answered.expect("written by the line above") {
-        Answer::Whole(code, document) => whole(code, &document),
-        Answer::Watch(watched) => respond(200, changes(&world, watched)),
-    })
+    Ok(respond(&world, answered.expect("written by the line above")))
 }
 
-fn whole(code: u16, document: &Value) -> Response<Body> {
-    respond(code, Full::new(Bytes::from(document.to_string())).boxed_unsync())
-}
-
-fn respond(code: u16, body: Body) -> Response<Body> {
-    let response =
-        Response::builder().status(code).header(header::CONTENT_TYPE, "application/json");
-    response.body(body).expect("a code and a header that are valid")
+fn respond(world: &watch::Sender<World>, answer: Answer) -> Response<Body> {
+    let response = Response::builder();
+    let response = match answer {
+        Answer::Whole(Whole { code, document, media, warnings }) => {
+            let body = Full::new(Bytes::from(document.to_string())).boxed_unsync();
+            let response = response.status(code).header(header::CONTENT_TYPE, media);
+            // As RFC 7234 had it: no code in particular, no agent.
+            let warning = |text: String| format!("299 - \"{}\"", text.replace('"', "\\\""));
+            let warnings = warnings.into_iter().map(warning);
+            warnings.fold(response, |it, warning| it.header(header::WARNING, warning)).body(body)
+        }
+        Answer::Watch(watched) => {
+            let response = response.header(header::CONTENT_TYPE, "application/json");
+            response.body(changes(world, watched))
+        }
+    };
+    response.expect("headers of printable characters")
 }
 
 async fn read(request: Request<Incoming>) -> Result<Asked, hyper::Error> {
@@ -88,34 +95,40 @@ async fn read(request: Request<Incoming>) -> Result<Asked, hyper::Error> {
         let value = parts.headers.get(name).and_then(|value| value.to_str().ok());
         value.unwrap_or_default().to_owned()
     };
+    let parsed = match body.as_ref() {
+        [] => Ok(Value::Null),
+        body => serde_json::from_slice(body).map_err(|error| error.to_string()),
+    };
     Ok(Asked {
         method: parts.method.to_string(),
         path: parts.uri.path().to_owned(),
         query: request::query(parts.uri.query().unwrap_or_default()),
         content_type: header(header::CONTENT_TYPE),
         accept: header(header::ACCEPT),
-        body: serde_json::from_slice(&body).unwrap_or_default(),
+        problem: parsed.as_ref().err().map(|why| format!("the body is no JSON: {why}")),
+        body: parsed.unwrap_or_default(),
     })
 }
 
 /// A line for each change, until all watches are cut.
 fn changes(world: &watch::Sender<World>, watched: Watched) -> Body {
     let first = tokio_stream::once(lines(&watched.first));
-    let lines: Pin<Box<dyn Stream<Item = Bytes> + Send>> =
-        if watched.ends { Box::pin(first) } else { Box::pin(first.chain(later(world, watched))) };
+    let lines: Pin<Box<dyn Stream<Item = Bytes> + Send>> = if watched.is_over {
+        Box::pin(first)
+    } else {
+        Box::pin(first.chain(later(world, watched)))
+    };
     let frames = lines.filter(|lines| !lines.is_empty()).map(|lines| Ok(Frame::data(lines)));
     StreamBody::new(frames).boxed_unsync()
 }
 
 fn later(world: &watch::Sender<World>, watched: Watched) -> impl Stream<Item = Bytes> + use<> {
-    let news = world.borrow().store.news();
-    let cuts = news.borrow().cuts;
+    let ticks = watched.ticks(world.borrow().store.news());
     let (world, mut last) = (world.clone(), watched.from);
-    WatchStream::new(news).take_while(move |news| news.cuts == cuts).map(move |_| {
-        let world = world.borrow();
-        let told = lines(&world.told(&watched, last));
-        last = last.max(world.store.version());
-        told
+    ticks.map(move |tick| {
+        let (told, seen) = world.borrow().told(&watched, last, tick);
+        last = seen;
+        lines(&told)
     })
 }
 

@@ -31,6 +31,8 @@ pub(crate) struct Kind {
     pub(crate) status: Status,
     /// The fields by which lists and watches may select, as the real server has them.
     pub(crate) fields: &'static [&'static str],
+    /// How else people call it, `po`.
+    pub(crate) short: &'static [&'static str],
     read: fn(Value) -> Result<Value, serde_json::Error>,
 }
 
@@ -52,16 +54,57 @@ pub(crate) enum Status {
 
 const NAME: &[&str] = &["metadata.name"];
 const SPACED: &[&str] = &["metadata.name", "metadata.namespace"];
-const POD: &[&str] = &["metadata.name", "metadata.namespace", "spec.nodeName", "status.phase"];
+const NAMESPACE: &[&str] = &["metadata.name", "status.phase"];
+const NODE: &[&str] = &["metadata.name", "spec.unschedulable"];
+const POD: &[&str] = &[
+    "metadata.name",
+    "metadata.namespace",
+    "spec.nodeName",
+    "spec.restartPolicy",
+    "spec.schedulerName",
+    "spec.serviceAccountName",
+    "spec.hostNetwork",
+    "status.phase",
+    "status.podIP",
+    "status.nominatedNodeName",
+];
+const EVENT: &[&str] = &[
+    "metadata.name",
+    "metadata.namespace",
+    "involvedObject.kind",
+    "involvedObject.namespace",
+    "involvedObject.name",
+    "involvedObject.uid",
+    "involvedObject.apiVersion",
+    "involvedObject.resourceVersion",
+    "involvedObject.fieldPath",
+    "reason",
+    "reportingComponent",
+    "type",
+];
+const NEW_EVENT: &[&str] = &[
+    "metadata.name",
+    "metadata.namespace",
+    "regarding.kind",
+    "regarding.namespace",
+    "regarding.name",
+    "regarding.uid",
+    "regarding.apiVersion",
+    "regarding.resourceVersion",
+    "regarding.fieldPath",
+    "reason",
+    "reportingController",
+    "type",
+];
 /// The pool's name is no such field.
 const SLICE: &[&str] = &["metadata.name", "spec.driver", "spec.nodeName"];
 
 static KINDS: [Kind; 10] = [
-    Kind::of::<Namespace>(Scope::Cluster, Status::Subresource, NAME),
-    Kind::of::<Node>(Scope::Cluster, Status::Subresource, NAME),
-    Kind::of::<Pod>(Scope::Namespaced, Status::Subresource, POD),
-    Kind::of::<Event>(Scope::Namespaced, Status::Part, SPACED),
-    Kind::of::<events::Event>(Scope::Namespaced, Status::Part, SPACED),
+    Kind::of::<Namespace>(Scope::Cluster, Status::Subresource, NAMESPACE).short(&["ns"]),
+    Kind::of::<Node>(Scope::Cluster, Status::Subresource, NODE).short(&["no"]),
+    Kind::of::<Pod>(Scope::Namespaced, Status::Subresource, POD).short(&["po"]),
+    Kind::of::<Event>(Scope::Namespaced, Status::Part, EVENT).short(&["ev"]),
+    Kind::of::<events::Event>(Scope::Namespaced, Status::Part, NEW_EVENT).short(&["ev"]),
     Kind::of::<Lease>(Scope::Namespaced, Status::Part, SPACED),
     Kind::of::<ResourceSlice>(Scope::Cluster, Status::Part, SLICE),
     Kind::of::<ResourceClaim>(Scope::Namespaced, Status::Subresource, SPACED),
@@ -81,8 +124,17 @@ impl Kind {
             scope,
             status,
             fields,
+            short: &[],
             read: read::<T>,
         }
+    }
+
+    const fn short(self, short: &'static [&'static str]) -> Self {
+        Self { short, ..self }
+    }
+
+    pub(crate) fn all() -> impl Iterator<Item = &'static Self> {
+        KINDS.iter()
     }
 
     /// The kind of a typed object.
@@ -107,11 +159,6 @@ impl Kind {
         dotted(self.resource, self.group)
     }
 
-    /// `ResourceSlice.resource.k8s.io`, as errors about fields name it.
-    pub(crate) fn qualified_name(&self) -> String {
-        dotted(self.name, self.group)
-    }
-
     /// `resource.k8s.io/v1`, or `v1`.
     pub(crate) fn api_version(&self) -> String {
         match self.group {
@@ -130,6 +177,7 @@ fn read<T: Object>(object: Value) -> Result<Value, serde_json::Error> {
     serde_json::to_value(serde_json::from_value::<T>(object)?)
 }
 
-fn dotted(name: &str, group: &str) -> String {
+/// `ResourceSlice.resource.k8s.io`, as errors name things.
+pub(crate) fn dotted(name: &str, group: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }

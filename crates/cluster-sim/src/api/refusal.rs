@@ -4,7 +4,10 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::kind::Kind;
+use super::{
+    kind::{Kind, dotted},
+    request::Part,
+};
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -17,6 +20,8 @@ pub struct Refusal {
     /// The whole sentence.
     pub message: String,
     details: Value,
+    /// With which a list may go on all the same.
+    next: Option<Box<str>>,
 }
 
 /// What is wrong with a field.
@@ -44,7 +49,7 @@ pub(crate) enum Problem {
 impl Refusal {
     /// Any refusal, such as one that a test injects.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Value::Null }
+        Self { code, reason, message: message.into(), details: Value::Null, next: None }
     }
 
     /// The server cannot answer now.
@@ -86,19 +91,79 @@ impl Refusal {
         Self::new(410, "Expired", format!("too old resource version: {asked} ({oldest})"))
     }
 
+    pub(crate) fn expired_list() -> Self {
+        Self::new(410, "Expired", "The resourceVersion for the provided list is too old.")
+    }
+
+    /// A page of a list that is not known any more, with the token that goes on with what is there now.
+    pub(crate) fn expired_page(next: &str) -> Self {
+        let message = "The provided continue parameter is too old to display a consistent list result. You can \
+                       start a new list without the continue parameter, or use the continue token in this \
+                       response to retrieve the remainder of the results. Continuing with the provided token \
+                       results in an inconsistent list - objects that were created, modified, or deleted between \
+                       the time the first chunk was returned and now may show up in the list.";
+        Self { next: Some(next.into()), ..Self::new(410, "Expired", message) }
+    }
+
+    pub(crate) fn too_large_version(asked: u64, now: u64) -> Self {
+        let message = format!("Timeout: Too large resource version: {asked}, current: {now}");
+        let cause = json!({
+            "reason": "ResourceVersionTooLarge", "message": "Too large resource version",
+        });
+        let details = json!({"causes": [cause], "retryAfterSeconds": 1});
+        Self { details, ..Self::new(504, "Timeout", message) }
+    }
+
+    pub(crate) fn not_acceptable(known: &str) -> Self {
+        let message = format!("only the following media types are accepted: {known}");
+        Self::new(406, "NotAcceptable", message)
+    }
+
+    pub(crate) fn unsupported_media_type(known: &str) -> Self {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {known}"
+        );
+        Self::new(415, "UnsupportedMediaType", message)
+    }
+
+    /// A manager applies fields that others have applied, by manager and part.
+    pub(crate) fn contested(kind: &Kind, part: Part, fields: &[(String, String)]) -> Self {
+        let version = kind.api_version();
+        let part = if part == Part::Status { " with subresource \"status\"" } else { "" };
+        let with = |manager: &str| format!("conflict with {manager:?}{part} using {version}");
+        let each = |(manager, field): &(String, String)| format!("{}: {field}", with(manager));
+        let all: Vec<_> = fields.iter().map(each).collect();
+        let count = if all.len() == 1 { "conflict" } else { "conflicts" };
+        let separator = if all.len() == 1 { " " } else { "\n- " };
+        let message =
+            format!("Apply failed with {} {count}:{separator}{}", all.len(), all.join("\n- "));
+        let cause = |(manager, field): &(String, String)| json!({"reason": "FieldManagerConflict", "message": with(manager), "field": field});
+        let causes: Vec<_> = fields.iter().map(cause).collect();
+        Self { details: json!({"causes": causes}), ..Self::new(409, "Conflict", message) }
+    }
+
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
 
     pub(crate) fn invalid(kind: &Kind, name: &str, causes: &[Cause]) -> Self {
+        Self::invalid_object((kind.group, kind.name), name, causes)
+    }
+
+    /// The parameters of a list or a watch contradict each other.
+    pub(crate) fn invalid_options(causes: &[Cause]) -> Self {
+        Self::invalid_object(("meta.k8s.io", "ListOptions"), "", causes)
+    }
+
+    fn invalid_object((group, kind): (&str, &str), name: &str, causes: &[Cause]) -> Self {
         let all: Vec<_> = causes.iter().map(ToString::to_string).collect();
         let all =
             if let [one] = all.as_slice() { one.clone() } else { format!("[{}]", all.join(", ")) };
-        let message = format!("{} {name:?} is invalid: {all}", kind.qualified_name());
+        let qualified = dotted(kind, group);
+        let message = format!("{qualified} {name:?} is invalid: {all}");
         let causes: Vec<_> = causes.iter().map(Cause::to_json).collect();
-        let details =
-            json!({"name": name, "group": kind.group, "kind": kind.name, "causes": causes});
-        Self { code: 422, reason: "Invalid", message, details }
+        let details = json!({"name": name, "group": group, "kind": kind, "causes": causes});
+        Self { details, ..Self::new(422, "Invalid", message) }
     }
 
     pub(crate) fn forbidden(verb: &str, kind: &Kind, namespace: &str, name: &str) -> Self {
@@ -128,7 +193,7 @@ impl Refusal {
 
     fn about(code: u16, reason: &'static str, message: String, kind: &Kind, name: &str) -> Self {
         let details = json!({"name": name, "group": kind.group, "kind": kind.resource});
-        Self { code, reason, message, details }
+        Self { details, ..Self::new(code, reason, message) }
     }
 
     /// The `Status` on the wire.
@@ -137,6 +202,9 @@ impl Refusal {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "reason": self.reason, "code": self.code,
         });
+        if let Some(next) = &self.next {
+            status["metadata"]["continue"] = next.as_ref().into();
+        }
         if !self.details.is_null() {
             status["details"] = self.details.clone();
         }

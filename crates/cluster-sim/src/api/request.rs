@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
+    discovery,
     kind::{Kind, Scope},
+    openapi,
     refusal::Refusal,
 };
 
@@ -24,6 +26,8 @@ pub struct Asked {
     pub accept: String,
     /// The document, null where there is none or it is no JSON.
     pub body: Value,
+    /// Why the body is no JSON.
+    pub problem: Option<String>,
 }
 
 /// What a path is about.
@@ -31,8 +35,10 @@ pub struct Asked {
 pub(crate) enum Target {
     /// `/version`.
     Version,
-    /// `/apis/resource.k8s.io/v1`: what there is in a group.
-    Group(String, String),
+    /// `/apis` and what leads to the resources of a version.
+    Discovery(discovery::Document),
+    /// `/openapi/v3` and what is below it.
+    OpenApi(openapi::Document),
     /// All objects of a kind, or those of one namespace.
     Many { kind: &'static Kind, namespace: Option<String> },
     /// One object, or its status.
@@ -47,7 +53,7 @@ pub(crate) struct Id {
 }
 
 /// Which part of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
     Main,
     Status,
@@ -62,12 +68,26 @@ impl Asked {
     }
 
     pub(crate) fn is_watch(&self) -> bool {
-        matches!(self.parameter("watch"), "true" | "1")
+        self.flag("watch").unwrap_or_default()
     }
 
-    /// Whether only the metadata is wanted.
-    pub(crate) fn wants_metadata(&self) -> bool {
-        self.accept.contains("as=PartialObjectMetadata")
+    /// A parameter that is true or false, as the real server reads one.
+    pub(crate) fn flag(&self, name: &str) -> Option<bool> {
+        let value = self.query.get(name)?;
+        Some(!value.eq_ignore_ascii_case("false") && value != "0")
+    }
+
+    /// A parameter that is a number; none where it is absent, empty or 0.
+    pub(crate) fn number(&self, name: &str) -> Result<Option<u64>, Refusal> {
+        let text = self.parameter(name);
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let number: u64 = text.parse().map_err(|_| {
+            let why = format!("strconv.ParseInt: parsing {text:?}: invalid syntax");
+            Refusal::bad_request(why)
+        })?;
+        Ok(Some(number).filter(|number| *number > 0))
     }
 
     /// The verb in words of access rules.
@@ -92,12 +112,24 @@ impl Target {
         let parts: Vec<_> = path.trim_matches('/').split('/').collect();
         let (group, version, rest) = match parts.as_slice() {
             ["version"] => return Ok(Self::Version),
+            ["openapi", "v3"] => return Ok(Self::OpenApi(openapi::Document::Index)),
+            ["openapi", "v3", rest @ ..] => {
+                return Ok(Self::OpenApi(openapi::Document::Version(rest.join("/"))));
+            }
+            ["api"] => return Ok(Self::Discovery(discovery::Document::Core)),
+            ["apis"] => return Ok(Self::Discovery(discovery::Document::Groups)),
+            ["apis", group] => {
+                return Ok(Self::Discovery(discovery::Document::Group((*group).to_owned())));
+            }
             ["api", version, rest @ ..] => ("", *version, rest),
             ["apis", group, version, rest @ ..] => (*group, *version, rest),
             _ => return Err(Refusal::no_such_path()),
         };
         let (namespace, rest) = match rest {
-            [] => return Ok(Self::Group(group.to_owned(), version.to_owned())),
+            [] => {
+                let (group, version) = (group.to_owned(), version.to_owned());
+                return Ok(Self::Discovery(discovery::Document::Resources { group, version }));
+            }
             ["namespaces", namespace, rest @ ..] if !rest.is_empty() && *rest != ["status"] => {
                 (Some((*namespace).to_owned()), rest)
             }
@@ -124,7 +156,8 @@ impl Target {
 
 /// The pairs of a query.
 pub(crate) fn query(text: &str) -> BTreeMap<String, String> {
-    let pairs = text.split('&').filter_map(|pair| pair.split_once('='));
+    let pairs = text.split('&').filter(|pair| !pair.is_empty());
+    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs.map(|(key, value)| (decoded(key), decoded(value))).collect()
 }
 

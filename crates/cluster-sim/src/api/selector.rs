@@ -2,7 +2,11 @@
 
 use serde_json::Value;
 
-use super::{kind::Kind, refusal::Refusal, request::Asked};
+use super::{
+    kind::Kind,
+    refusal::Refusal,
+    request::{Asked, Id},
+};
 
 /// Which objects a list or a watch is about.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +51,24 @@ impl Selector {
         }
         let labels = parse(asked.parameter("labelSelector"));
         Ok(Self { namespace: namespace.cloned(), labels, fields })
+    }
+
+    /// True of objects where the selector looks, selected or not.
+    pub(crate) fn reaches(&self, id: &Id) -> bool {
+        self.namespace.as_deref().is_none_or(|namespace| namespace == id.namespace)
+    }
+
+    /// True if nothing is selected among them.
+    pub(crate) fn takes_all(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// By which objects are in order, from page to page.
+    pub(crate) fn key(&self, id: &Id) -> String {
+        match (&self.namespace, id.namespace.as_str()) {
+            (None, namespace) if !namespace.is_empty() => format!("{namespace}/{}", id.name),
+            _ => id.name.clone(),
+        }
     }
 
     /// Whether an object is meant.

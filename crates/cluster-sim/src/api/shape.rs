@@ -1,13 +1,19 @@
-//! Small shapes of documents: events of watches, metadata alone, versions.
+//! Small shapes of documents: one object in the form that is wanted, metadata alone, the time.
 
 use serde_json::{Value, json};
 
-use super::refusal::Refusal;
+use super::{kind::Kind, media::Form, table};
 
-/// A line of a watch.
-pub(crate) fn event(sort: &str, object: &Value, metadata_only: bool) -> Value {
-    let object = if metadata_only { self::metadata_only(object) } else { object.clone() };
-    json!({"type": sort, "object": object})
+/// One object in the form that is wanted.
+pub(crate) fn one(kind: &Kind, object: &Value, form: Form) -> Value {
+    match form {
+        Form::Whole => object.clone(),
+        Form::Metadata => metadata_only(object),
+        Form::Table => {
+            let version = object["metadata"]["resourceVersion"].clone();
+            table::of(kind, &[object], &json!({"resourceVersion": version}))
+        }
+    }
 }
 
 /// An object of which only the metadata is wanted.
@@ -16,12 +22,6 @@ pub(crate) fn metadata_only(object: &Value) -> Value {
         "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
         "metadata": object["metadata"],
     })
-}
-
-/// A version as clients send it back.
-pub(crate) fn version(text: &str) -> Result<u64, Refusal> {
-    text.parse()
-        .map_err(|_| Refusal::bad_request(format!("Invalid value: {text:?}: not a version")))
 }
 
 /// The time now as objects have it.

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::{kind::Kind, request::Id};
+use super::{
+    kind::Kind,
+    request::{Id, Part},
+};
 use crate::names::Names;
 
 /// All objects, as JSON in the shape of their types.
@@ -27,8 +30,15 @@ type Plural = (&'static str, &'static str);
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) object: Value,
-    /// By field manager, what it applied last.
-    pub(crate) applied: BTreeMap<String, Value>,
+    /// By field manager, what it applied last and no other took over.
+    pub(crate) applied: BTreeMap<Manager, Value>,
+}
+
+/// Who applies. An object's status and the rest of it are two things.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Manager {
+    pub(crate) name: String,
+    pub(crate) part: Part,
 }
 
 /// A change of one object. An object that was created has no `old`, one that is gone has no `new`.
@@ -36,6 +46,7 @@ pub(crate) struct Entry {
 pub(crate) struct Change {
     pub(crate) version: u64,
     pub(crate) kind: Plural,
+    pub(crate) id: Id,
     pub(crate) old: Option<Value>,
     pub(crate) new: Option<Value>,
 }
@@ -105,22 +116,22 @@ impl Store {
         self.version += 1;
         entry.object["metadata"]["resourceVersion"] = self.version.to_string().into();
         let object = entry.object.clone();
-        let old = self.objects.entry(plural(kind)).or_default().insert(id, entry);
-        self.record(plural(kind), old.map(|old| old.object), Some(object.clone()));
+        let old = self.objects.entry(plural(kind)).or_default().insert(id.clone(), entry);
+        self.record((plural(kind), id), old.map(|old| old.object), Some(object.clone()));
         object
     }
 
-    /// Forgets an object, and returns it under the version of its end.
-    pub(crate) fn forget(&mut self, kind: Plural, id: &Id) -> Option<Value> {
-        let mut object = self.objects.get_mut(&kind)?.remove(id)?.object;
-        self.version += 1;
-        object["metadata"]["resourceVersion"] = self.version.to_string().into();
-        self.record(kind, Some(object.clone()), None);
-        Some(object)
+    /// Forgets an object, if it is there.
+    pub(crate) fn forget(&mut self, kind: Plural, id: &Id) {
+        let gone = self.objects.get_mut(&kind).and_then(|entries| entries.remove(id));
+        if let Some(Entry { object, .. }) = gone {
+            self.version += 1;
+            self.record((kind, id.clone()), Some(object), None);
+        }
     }
 
-    fn record(&mut self, kind: Plural, old: Option<Value>, new: Option<Value>) {
-        self.history.push_back(Change { version: self.version, kind, old, new });
+    fn record(&mut self, (kind, id): (Plural, Id), old: Option<Value>, new: Option<Value>) {
+        self.history.push_back(Change { version: self.version, kind, id, old, new });
         if self.history.len() > HISTORY {
             self.compacted = self.history.pop_front().map_or(0, |change| change.version);
         }
@@ -128,10 +139,26 @@ impl Store {
     }
 
     /// Changes of a kind after a version.
-    pub(crate) fn since(&self, kind: &Kind, version: u64) -> impl Iterator<Item = &Change> {
+    pub(crate) fn since(
+        &self,
+        kind: &Kind,
+        version: u64,
+    ) -> impl DoubleEndedIterator<Item = &Change> {
         let plural = plural(kind);
         let start = self.history.partition_point(|change| change.version <= version);
         self.history.range(start..).filter(move |change| change.kind == plural)
+    }
+
+    /// The objects of a kind as they were at a version from which all changes are known.
+    pub(crate) fn at(&self, kind: &Kind, version: u64) -> BTreeMap<&Id, &Value> {
+        let mut objects: BTreeMap<_, _> = self.all(kind).collect();
+        for change in self.since(kind, version).rev() {
+            match &change.old {
+                Some(old) => objects.insert(&change.id, old),
+                None => objects.remove(&change.id),
+            };
+        }
+        objects
     }
 
     /// Forgets what happened so far: whoever watches from an older version has to list again.

@@ -5,14 +5,21 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{
+    answer::Answer,
+    discovery,
     fault::{self, Effect, Fault},
     gate::Gate,
     kind::{Kind, Scope},
+    list::list_of,
+    media,
+    options::Options,
     refusal::Refusal,
     request::{Asked, Id, Part, Target},
     selector::Selector,
     shape,
     store::Store,
+    strict,
+    write::Patched,
 };
 
 /// The server at one moment.
@@ -26,25 +33,6 @@ pub(crate) struct World {
     pub(crate) off: BTreeSet<Gate>,
     /// 36 for Kubernetes 1.36.
     pub(crate) minor: u32,
-}
-
-/// What is answered.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    Whole(u16, Value),
-    Watch(Watched),
-}
-
-/// What a watch is about.
-#[derive(Clone, Debug)]
-pub(crate) struct Watched {
-    pub(crate) kind: &'static Kind,
-    pub(crate) selector: Selector,
-    pub(crate) from: u64,
-    /// What is told at once: what there is, or why the watch cannot begin.
-    pub(crate) first: Vec<Value>,
-    pub(crate) ends: bool,
-    pub(crate) metadata_only: bool,
 }
 
 type Answered = Result<Answer, Refusal>;
@@ -77,7 +65,7 @@ impl World {
     pub(crate) fn answer(&mut self, asked: &Asked) -> Answer {
         let answered = Target::of(&asked.path).and_then(|target| self.attend(&target, asked));
         answered.unwrap_or_else(|refusal| {
-            let answer = Answer::Whole(refusal.code, refusal.to_json());
+            let answer = Answer::refused(&refusal);
             self.refused.push((asked.clone(), refusal));
             answer
         })
@@ -87,20 +75,34 @@ impl World {
     pub(crate) fn hide(&mut self, asked: &Asked) -> Answer {
         match Target::of(&asked.path) {
             Ok(Target::Many { kind, .. }) if asked.method == "GET" && !asked.is_watch() => {
-                Answer::Whole(200, self.list_of(kind, &[], asked))
+                let form = media::form(asked).unwrap_or_default();
+                Answer::ok(list_of(kind, &[], (self.list_metadata(), form)))
             }
             Ok(Target::One { kind, id, .. }) if asked.method == "GET" => {
-                let refusal = Refusal::not_found(kind, &id.name);
-                Answer::Whole(refusal.code, refusal.to_json())
+                Answer::refused(&Refusal::not_found(kind, &id.name))
             }
             _ => self.answer(asked),
         }
     }
 
     fn attend(&mut self, target: &Target, asked: &Asked) -> Answered {
+        if asked.method != "GET" {
+            media::check_body(asked)?;
+        }
+        if !asked.parameter("dryRun").is_empty() {
+            let why = "dryRun is not supported by the embedded API server";
+            return Err(Refusal::bad_request(why));
+        }
         match target {
-            Target::Version => Ok(Answer::Whole(200, self.version())),
-            Target::Group(group, version) => group_answer(group, version),
+            Target::Version => Ok(Answer::ok(self.version())),
+            Target::Discovery(document) if media::is_aggregated(asked)? => {
+                match document.aggregated() {
+                    Some(all) => Ok(Answer::typed(discovery::AGGREGATED, all)),
+                    None => document.answer().map(Answer::ok),
+                }
+            }
+            Target::Discovery(document) => document.answer().map(Answer::ok),
+            Target::OpenApi(document) => document.answer().map(Answer::ok),
             Target::Many { kind, namespace } => self.attend_many(kind, namespace.as_ref(), asked),
             Target::One { kind, id, part } => self.attend_one(kind, id, (*part, asked)),
         }
@@ -112,24 +114,28 @@ impl World {
         namespace: Option<&String>,
         asked: &Asked,
     ) -> Answered {
+        let form = media::form(asked)?;
         match asked.method.as_str() {
             "GET" => {
+                let options = Options::of(asked)?;
                 let selector = Selector::of(kind, namespace, asked)?;
                 if asked.is_watch() {
-                    self.watch(kind, selector, asked)
+                    Ok(Answer::Watch(self.watch(kind, (selector, form), &options)))
                 } else {
-                    Ok(self.list(kind, &selector, asked))
+                    self.list(kind, (&selector, form), &options).map(Answer::ok)
                 }
             }
             "POST" if namespace.is_some() || kind.scope == Scope::Cluster => {
                 let namespace = namespace.cloned().unwrap_or_default();
+                let warnings = strict::check(kind, &asked.body, asked)?;
                 let made = self.create(kind, &namespace, asked.body.clone())?;
-                Ok(one(201, made, asked))
+                Ok(Answer::new(201, shape::one(kind, &made, form)).with_warnings(warnings))
             }
             "DELETE" => {
                 let selector = Selector::of(kind, namespace, asked)?;
                 let gone = self.delete_all(kind, &selector)?;
-                Ok(Answer::Whole(200, self.list_of(kind, &gone, asked)))
+                let gone: Vec<_> = gone.iter().collect();
+                Ok(Answer::ok(list_of(kind, &gone, (self.list_metadata(), form))))
             }
             _ => Err(Refusal::no_such_verb()),
         }
@@ -144,18 +150,27 @@ impl World {
         if part == Part::Status && kind.status != super::kind::Status::Subresource {
             return Err(Refusal::no_such_path());
         }
+        let form = media::form(asked)?;
+        let shaped = |object: &Value| shape::one(kind, object, form);
         match asked.method.as_str() {
-            "GET" => Ok(one(200, self.find(kind, id)?.object.clone(), asked)),
-            "PUT" => Ok(one(200, self.update(kind, id, (part, asked.body.clone()))?, asked)),
+            "GET" => Ok(Answer::ok(shaped(&self.find(kind, id)?.object))),
+            "PUT" => {
+                let warnings = strict::check(kind, &asked.body, asked)?;
+                let replaced = self.update(kind, id, (part, asked.body.clone()))?;
+                Ok(Answer::ok(shaped(&replaced)).with_warnings(warnings))
+            }
             "PATCH" => {
-                let (code, patched) = self.patch(kind, id, (part, asked))?;
-                Ok(one(code, patched, asked))
+                let Patched { code, object, warnings } = self.patch(kind, id, (part, asked))?;
+                Ok(Answer::new(code, shaped(&object)).with_warnings(warnings))
             }
-            "DELETE" if part == Part::Main => {
-                Ok(Answer::Whole(200, self.delete(kind, id, &asked.body)?))
-            }
+            "DELETE" if part == Part::Main => Ok(Answer::ok(self.delete(kind, id, &asked.body)?)),
             _ => Err(Refusal::no_such_verb()),
         }
+    }
+
+    /// The metadata of a list of now.
+    fn list_metadata(&self) -> Value {
+        json!({"resourceVersion": self.store.version().to_string()})
     }
 
     fn version(&self) -> Value {
@@ -166,96 +181,4 @@ impl World {
             "goVersion": "go1.25", "compiler": "gc", "platform": "linux/amd64",
         })
     }
-
-    fn list(&self, kind: &'static Kind, selector: &Selector, asked: &Asked) -> Answer {
-        let all = self.store.all(kind).map(|(_, object)| object);
-        let found: Vec<_> = all.filter(|object| selector.matches(object)).cloned().collect();
-        Answer::Whole(200, self.list_of(kind, &found, asked))
-    }
-
-    fn list_of(&self, kind: &Kind, items: &[Value], asked: &Asked) -> Value {
-        let metadata = json!({"resourceVersion": self.store.version().to_string()});
-        if asked.wants_metadata() {
-            let items: Vec<_> = items.iter().map(shape::metadata_only).collect();
-            return json!({
-                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
-                "metadata": metadata, "items": items,
-            });
-        }
-        json!({
-            "kind": format!("{}List", kind.name), "apiVersion": kind.api_version(),
-            "metadata": metadata, "items": items,
-        })
-    }
-
-    fn watch(&self, kind: &'static Kind, selector: Selector, asked: &Asked) -> Answered {
-        let from = match asked.parameter("resourceVersion") {
-            "" | "0" => None,
-            version => Some(shape::version(version)?),
-        };
-        let metadata_only = asked.wants_metadata();
-        let first = match from {
-            None => {
-                let all = self.store.all(kind).map(|(_, object)| object);
-                let there = all.filter(|object| selector.matches(object));
-                there.map(|object| shape::event("ADDED", object, metadata_only)).collect()
-            }
-            Some(from) if from < self.store.compacted() => {
-                let refusal = Refusal::expired(from, self.store.compacted());
-                vec![json!({"type": "ERROR", "object": refusal.to_json()})]
-            }
-            Some(_) => Vec::new(),
-        };
-        let ends = from.is_some_and(|from| from < self.store.compacted());
-        let from = from.unwrap_or_else(|| self.store.version());
-        Ok(Answer::Watch(Watched { kind, selector, from, first, ends, metadata_only }))
-    }
-
-    /// What a watch tells of the changes after a version.
-    pub(crate) fn told(&self, watched: &Watched, after: u64) -> Vec<Value> {
-        let meant = |object: &Option<Value>| {
-            object.as_ref().filter(|object| watched.selector.matches(object)).cloned()
-        };
-        let tell = |sort, object: &Value| shape::event(sort, object, watched.metadata_only);
-        let changes = self.store.since(watched.kind, after);
-        let events = changes.filter_map(|change| match (meant(&change.old), meant(&change.new)) {
-            (None, Some(new)) => Some(tell("ADDED", &new)),
-            (Some(_), Some(new)) => Some(tell("MODIFIED", &new)),
-            (Some(mut old), None) => {
-                old["metadata"]["resourceVersion"] = change.version.to_string().into();
-                Some(tell("DELETED", &old))
-            }
-            (None, None) => None,
-        });
-        events.collect()
-    }
-}
-
-/// One object as it is wanted.
-fn one(code: u16, object: Value, asked: &Asked) -> Answer {
-    let wanted = if asked.wants_metadata() { shape::metadata_only(&object) } else { object };
-    Answer::Whole(code, wanted)
-}
-
-fn group_answer(group: &str, version: &str) -> Answered {
-    let resources: Vec<_> = Kind::of_group(group, version)
-        .map(|kind| {
-            json!({
-                "name": kind.resource, "kind": kind.name, "singularName": kind.name.to_lowercase(),
-                "namespaced": kind.scope == Scope::Namespaced,
-                "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
-            })
-        })
-        .collect();
-    if resources.is_empty() {
-        return Err(Refusal::no_such_path());
-    }
-    let version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-    Ok(Answer::Whole(
-        200,
-        json!({
-            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version,
-            "resources": resources,
-        }),
-    ))
 }

@@ -1,5 +1,7 @@
 //! The verbs that write: create, update, patch, delete.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -9,12 +11,21 @@ use super::{
     request::{Asked, Id, Part},
     selector::Selector,
     shape,
-    store::{Entry, plural},
+    store::{Entry, Manager, plural},
     strategy::{self, Write},
+    strict,
     world::World,
 };
 
 type Written = Result<Value, Refusal>;
+
+/// An object that was patched, or created by it.
+#[derive(Debug)]
+pub(crate) struct Patched {
+    pub(crate) code: u16,
+    pub(crate) object: Value,
+    pub(crate) warnings: Vec<String>,
+}
 
 /// The longest generated name without its suffix, in bytes.
 const MAX_GENERATED_BASE: usize = 58;
@@ -138,31 +149,35 @@ impl World {
         kind: &'static Kind,
         id: &Id,
         (part, asked): (Part, &Asked),
-    ) -> Result<(u16, Value), Refusal> {
-        let is_apply = asked.content_type.starts_with("application/apply-patch");
-        if !is_apply && !asked.content_type.starts_with("application/merge-patch+json") {
-            let message = "the body of the request was in an unknown format - accepted media types \
-                           include: application/merge-patch+json, application/apply-patch+yaml";
-            return Err(Refusal::new(415, "UnsupportedMediaType", message));
-        }
+    ) -> Result<Patched, Refusal> {
+        let form = asked.content_type.split(';').next().unwrap_or_default();
+        let is_apply = form == "application/apply-patch+yaml";
         if is_apply && part == Part::Main && self.store.get(kind, id).is_none() {
-            return Ok((201, self.create_applied(kind, id, asked)?));
+            let warnings = strict::check(kind, &asked.body, asked)?;
+            let object = self.create_applied(kind, id, asked)?;
+            return Ok(Patched { code: 201, object, warnings });
         }
         let Entry { object: old, mut applied } = self.find(kind, id)?.clone();
         let mut new = old.clone();
-        if is_apply {
-            let manager = manager(asked, part)?;
-            let before = applied.insert(manager, asked.body.clone()).unwrap_or_default();
-            patch::apply(&mut new, &asked.body, &before);
-        } else {
-            patch::merge(&mut new, &asked.body);
+        match form {
+            "application/json-patch+json" => {
+                let done = patch::carry_out(&mut new, &asked.body);
+                done.map_err(|why| Refusal::new(422, "Invalid", why))?;
+            }
+            "application/strategic-merge-patch+json" => {
+                patch::merge_strategically(&mut new, &asked.body, "");
+            }
+            _ if is_apply => apply(kind, (part, asked), (&mut new, &mut applied))?,
+            _ => patch::merge(&mut new, &asked.body),
         }
+        let warnings = strict::check(kind, &new, asked)?;
         let new = read(kind, new)?;
-        Ok((200, self.replace(kind, id, (part, new), Entry { object: old, applied })?))
+        let object = self.replace(kind, id, (part, new), Entry { object: old, applied })?;
+        Ok(Patched { code: 200, object, warnings })
     }
 
     fn create_applied(&mut self, kind: &'static Kind, id: &Id, asked: &Asked) -> Written {
-        let manager = manager(asked, Part::Main)?;
+        let manager = Manager::of(asked, Part::Main)?;
         let mut body = asked.body.clone();
         body["metadata"]["name"] = id.name.clone().into();
         let object = self.create(kind, &id.namespace, body)?;
@@ -261,11 +276,34 @@ fn has_finalizers(object: &Value) -> bool {
     object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty())
 }
 
-/// Who applies; its status and the rest are two things.
-fn manager(asked: &Asked, part: Part) -> Result<String, Refusal> {
-    match asked.parameter("fieldManager") {
-        "" => Err(Refusal::bad_request("fieldManager is required for apply patch")),
-        name => Ok(format!("{name} {part:?}")),
+/// Applies a configuration, unless it changes what another manager has applied; with `force` it does.
+fn apply(
+    kind: &Kind,
+    (part, asked): (Part, &Asked),
+    (object, applied): (&mut Value, &mut BTreeMap<Manager, Value>),
+) -> Result<(), Refusal> {
+    let manager = Manager::of(asked, part)?;
+    let mut contested = Vec::new();
+    for (other, theirs) in applied.iter_mut().filter(|(it, _)| it.part == part && **it != manager) {
+        let fields = patch::take_over(theirs, (&asked.body, object), "");
+        contested.extend(fields.into_iter().map(|field| (other.name.clone(), field)));
+    }
+    if !contested.is_empty() && !asked.flag("force").unwrap_or_default() {
+        return Err(Refusal::contested(kind, part, &contested));
+    }
+    let before = applied.insert(manager, asked.body.clone()).unwrap_or_default();
+    patch::apply(object, (&asked.body, &before), "");
+    Ok(())
+}
+
+// === impl Manager ===
+
+impl Manager {
+    fn of(asked: &Asked, part: Part) -> Result<Self, Refusal> {
+        match asked.parameter("fieldManager") {
+            "" => Err(Refusal::bad_request("fieldManager is required for apply patch")),
+            name => Ok(Self { name: name.to_owned(), part }),
+        }
     }
 }
 

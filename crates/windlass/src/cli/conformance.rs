@@ -1,6 +1,6 @@
 //! `windlass conformance`, as typed.
 
-use std::path::PathBuf;
+use std::{num::NonZeroUsize, path::PathBuf};
 
 use clap::Args;
 
@@ -9,11 +9,12 @@ use super::OutputArg;
 /// The program, the cases, and what is known of the program. What the command does is said where it is listed.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Exit codes: 0 no case failed, 1 at least one did, 64 wrong command line.\n\n\
+    after_help = "Exit codes: 0 no case failed and one passed, 1 otherwise, 64 wrong command line.\n\n\
                   Examples:\n  \
                   windlass conformance -- ./my-plugin --socket-dir={kubelet}/device-plugins\n  \
                   windlass conformance --case R,A02 -- nvidia-device-plugin\n  \
-                  windlass conformance --case D -- ./my-driver --root={kubelet} --kubeconfig={kubeconfig} --node={node}\n  \
+                  windlass conformance --case D -- ./my-driver --root={kubelet} --node={node} \\\n  \
+                  \u{20}   --kubeconfig={kubeconfig}\n  \
                   windlass conformance --itself --junit report.xml"
 )]
 pub(crate) struct ConformanceArgs {
@@ -33,8 +34,8 @@ pub(crate) struct ConformanceArgs {
     #[arg(long = "case", value_name = "ID", value_delimiter = ',')]
     pub(crate) cases: Vec<String>,
     /// How many cases are played at once.
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub(crate) jobs: usize,
+    #[arg(long, value_name = "N", default_value = "4")]
+    pub(crate) jobs: NonZeroUsize,
     /// Shell command that makes what the program needs, before it is first started in a case.
     #[arg(long, value_name = "COMMAND", conflicts_with = "itself")]
     pub(crate) setup: Option<String>,

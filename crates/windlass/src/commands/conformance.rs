@@ -20,17 +20,20 @@ pub(super) async fn run(args: ConformanceArgs) -> Result<()> {
         return answer(args.output, &cases, || show::list(&cases));
     }
     let mut subject = if args.itself { itself::subject(&args.machine)? } else { theirs(&args) };
+    subject.check().map_err(|error| Misuse(error.into()))?;
     subject.within.start = Duration::from_secs(args.start_within);
     let name = subject.command.join(" ");
     let mut progress = show::Progress::new(cases.len());
-    let report = play(&cases, subject, args.jobs, |finding| progress.tell(finding)).await;
+    let report = play(&cases, subject, args.jobs.get(), |finding| progress.tell(finding)).await;
     progress.end();
     if let Some(path) = &args.junit {
         let written = fs::write(path, report.junit(&name));
         written.with_context(|| format!("cannot write {}", path.display()))?;
     }
     answer(args.output, &show::document(&name, &report), || show::report(&report))?;
-    if report.totals().fail > 0 { Err(Logged.into()) } else { Ok(()) }
+    // A run in which nothing was found out is no success that a build may go on with.
+    let totals = report.totals();
+    if totals.fail > 0 || totals.pass == 0 { Err(Logged.into()) } else { Ok(()) }
 }
 
 /// The cases whose ids begin with one of the texts; all, if there is none.

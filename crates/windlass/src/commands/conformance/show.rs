@@ -44,7 +44,7 @@ pub(super) fn report(report: &Report) -> Result<()> {
         show(finding, paint)?;
     }
     let Totals { pass, fail, not_applicable } = report.totals();
-    let tone = if fail == 0 { Tone::Good } else { Tone::Bad };
+    let tone = if fail == 0 && pass > 0 { Tone::Good } else { Tone::Bad };
     let total = format!("{pass} passed, {fail} failed, {not_applicable} not applicable");
     Ok(line(format!("\n{}", paint.text(tone, total)))?)
 }

@@ -1,0 +1,52 @@
+//! An answer: a document or a watch.
+
+use serde_json::Value;
+
+use super::{refusal::Refusal, watch::Watched};
+
+/// What is answered to a request.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Whole(Whole),
+    Watch(Watched),
+}
+
+/// A document with its headers.
+#[derive(Debug)]
+pub(crate) struct Whole {
+    pub(crate) code: u16,
+    pub(crate) document: Value,
+    pub(crate) media: &'static str,
+    /// What clients show to people, each in a header of its own.
+    pub(crate) warnings: Vec<String>,
+}
+
+// === impl Answer ===
+
+impl Answer {
+    pub(crate) fn new(code: u16, document: Value) -> Self {
+        let (media, warnings) = ("application/json", Vec::new());
+        Self::Whole(Whole { code, document, media, warnings })
+    }
+
+    pub(crate) fn ok(document: Value) -> Self {
+        Self::new(200, document)
+    }
+
+    pub(crate) fn refused(refusal: &Refusal) -> Self {
+        Self::new(refusal.code, refusal.to_json())
+    }
+
+    /// A document of a type with parameters, by which the client knows that it got what it asked for.
+    pub(crate) fn typed(media: &'static str, document: Value) -> Self {
+        Self::Whole(Whole { code: 200, document, media, warnings: Vec::new() })
+    }
+
+    #[must_use]
+    pub(crate) fn with_warnings(self, warnings: Vec<String>) -> Self {
+        match self {
+            Self::Whole(whole) => Self::Whole(Whole { warnings, ..whole }),
+            watch @ Self::Watch(_) => watch,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Lists: the objects of now or of an earlier version, page by page.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{
+    kind::Kind, media::Form, options::Options, refusal::Refusal, selector::Selector, shape, table,
+    world::World,
+};
+
+/// Where a page ended, as the real server writes it (`continueToken` of `k8s.io/apiserver`).
+#[derive(Debug, Serialize, Deserialize)]
+struct Token {
+    #[serde(rename = "v")]
+    format: String,
+    /// The version of the first page, or [`LATEST`].
+    #[serde(rename = "rv")]
+    version: i64,
+    /// The next page begins with the first key that is not smaller.
+    start: String,
+}
+
+/// The version of a list and its first key.
+type Place = (u64, String);
+
+const FORMAT: &str = "meta.k8s.io/v1";
+
+/// A list that goes on with the objects of now, though they have changed since its first page.
+const LATEST: i64 = -1;
+
+// === impl World ===
+
+impl World {
+    pub(crate) fn list(
+        &self,
+        kind: &'static Kind,
+        (selector, form): (&Selector, Form),
+        options: &Options,
+    ) -> Result<Value, Refusal> {
+        let (version, start) = self.place(options)?;
+        let there = self.store.at(kind, version);
+        let there = there.iter().filter(|(id, _)| selector.reaches(id));
+        let mut rest: BTreeMap<_, _> =
+            there.map(|(id, object)| (selector.key(id), *object)).collect();
+        let mut rest = rest.split_off(&start).into_iter();
+        let (mut page, mut last) = (Vec::new(), String::new());
+        while options.limit.is_none_or(|limit| page.len() < limit)
+            && let Some((key, object)) = rest.next()
+        {
+            if selector.matches(object) {
+                page.push(object);
+            }
+            last = key;
+        }
+        let mut metadata = json!({"resourceVersion": version.to_string()});
+        if rest.len() > 0 {
+            let version = i64::try_from(version).unwrap_or(LATEST);
+            // The smallest key behind the last one.
+            metadata["continue"] = Token::new(version, last + "\0").encode().into();
+            if selector.takes_all() {
+                metadata["remainingItemCount"] = rest.len().into();
+            }
+        }
+        Ok(list_of(kind, &page, (metadata, form)))
+    }
+
+    fn place(&self, options: &Options) -> Result<Place, Refusal> {
+        let now = self.store.version();
+        let version = options.version.filter(|version| *version != 0);
+        if let Some(next) = &options.next {
+            let Token { version: at, start, .. } = Token::decode(next)?;
+            if version.is_some() {
+                let why = "specifying resource version is not allowed when using continue";
+                return Err(Refusal::bad_request(why));
+            }
+            let at = if at == LATEST { now } else { u64::try_from(at).unwrap_or_default() };
+            return match self.known(at) {
+                Err(refusal) if refusal.code == 410 => {
+                    Err(Refusal::expired_page(&Token::new(LATEST, start).encode()))
+                }
+                known => known.map(|()| (at, start)),
+            };
+        }
+        match version {
+            // A page of a version is of that version exactly, as before there was a match to ask for.
+            Some(version) if options.exact || options.limit.is_some() => {
+                self.known(version).map(|()| (version, String::new()))
+            }
+            Some(version) if version > now => Err(Refusal::too_large_version(version, now)),
+            _ => Ok((now, String::new())),
+        }
+    }
+
+    /// Refuses a version of which nothing is known any more, or not yet.
+    fn known(&self, version: u64) -> Result<(), Refusal> {
+        let (oldest, now) = (self.store.compacted(), self.store.version());
+        match version {
+            version if version < oldest => Err(Refusal::expired_list()),
+            version if version > now => Err(Refusal::too_large_version(version, now)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A list of a kind in the form that is wanted.
+pub(crate) fn list_of(kind: &Kind, items: &[&Value], (metadata, form): (Value, Form)) -> Value {
+    match form {
+        Form::Whole => json!({
+            "kind": format!("{}List", kind.name), "apiVersion": kind.api_version(),
+            "metadata": metadata, "items": items,
+        }),
+        Form::Metadata => {
+            let items: Vec<_> = items.iter().map(|object| shape::metadata_only(object)).collect();
+            json!({
+                "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1",
+                "metadata": metadata, "items": items,
+            })
+        }
+        Form::Table => table::of(kind, items, &metadata),
+    }
+}
+
+// === impl Token ===
+
+impl Token {
+    fn new(version: i64, start: String) -> Self {
+        Self { format: FORMAT.to_owned(), version, start }
+    }
+
+    fn encode(&self) -> String {
+        let text = serde_json::to_vec(self).expect("two texts and a number are JSON");
+        URL_SAFE_NO_PAD.encode(text)
+    }
+
+    fn decode(text: &str) -> Result<Self, Refusal> {
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok();
+        let token = bytes.and_then(|bytes| serde_json::from_slice::<Self>(&bytes).ok());
+        token.filter(|token| token.format == FORMAT && token.version != 0).ok_or_else(|| {
+            Refusal::bad_request("invalid continue token: continue key is not valid")
+        })
+    }
+}

@@ -1,0 +1,157 @@
+//! Content negotiation: the forms of an answer that a client accepts, the bodies that the server reads.
+
+use super::{refusal::Refusal, request::Asked};
+
+/// In which form objects are answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// As they are.
+    #[default]
+    Whole,
+    /// `PartialObjectMetadata`: their metadata alone.
+    Metadata,
+    /// `Table`: rows and columns for people.
+    Table,
+}
+
+/// One of the alternatives of an `Accept` header.
+#[derive(Debug)]
+struct Clause<'a> {
+    media: &'a str,
+    /// Parameters, but for `q`.
+    parameters: Vec<(&'a str, &'a str)>,
+    /// In thousandths.
+    quality: u16,
+}
+
+/// The only one that is read and written. The real server has YAML, protobuf and CBOR too.
+const JSON: &str = "application/json";
+
+/// The bodies of a `PATCH`, in the order in which the real server names them.
+pub(crate) const PATCHES: [&str; 4] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+];
+
+/// The form in which a client wants objects. Clients that know protobuf only are refused.
+pub(crate) fn form(asked: &Asked) -> Result<Form, Refusal> {
+    choose(&asked.accept, |clause| match (clause.get("as"), clause.get("g"), clause.get("v")) {
+        ("", ..) => Some(Form::Whole),
+        ("Table", "meta.k8s.io", "v1" | "v1beta1") => Some(Form::Table),
+        ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1") => {
+            Some(Form::Metadata)
+        }
+        _ => None,
+    })
+}
+
+/// True for a client that takes all groups with all their resources in one answer.
+pub(crate) fn is_aggregated(asked: &Asked) -> Result<bool, Refusal> {
+    choose(&asked.accept, |clause| match (clause.get("as"), clause.get("g"), clause.get("v")) {
+        ("", ..) => Some(false),
+        ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => Some(true),
+        _ => None,
+    })
+}
+
+/// Refuses a body that is no JSON, by its type or in fact.
+pub(crate) fn check_body(asked: &Asked) -> Result<(), Refusal> {
+    let media = asked.content_type.split(';').next().unwrap_or_default().trim();
+    let known: &[&str] = if asked.method == "PATCH" { &PATCHES } else { &[JSON, ""] };
+    if !known.contains(&media) {
+        let known = known.iter().filter(|media| !media.is_empty()).copied().collect::<Vec<_>>();
+        return Err(Refusal::unsupported_media_type(&known.join(", ")));
+    }
+    match &asked.problem {
+        Some(problem) => Err(Refusal::bad_request(problem.clone())),
+        None => Ok(()),
+    }
+}
+
+/// The first answer among the alternatives, by the client's preference.
+fn choose<T>(accept: &str, answer: impl Fn(&Clause<'_>) -> Option<T>) -> Result<T, Refusal> {
+    let accept = if accept.trim().is_empty() { JSON } else { accept };
+    let mut clauses: Vec<_> = accept.split(',').map(Clause::parse).collect();
+    clauses.sort_by_key(|clause| u16::MAX - clause.quality);
+    let readable = |clause: &&Clause<'_>| [JSON, "application/*", "*/*"].contains(&clause.media);
+    let answer = clauses.iter().filter(readable).find_map(answer);
+    answer.ok_or_else(|| Refusal::not_acceptable(JSON))
+}
+
+// === impl Clause ===
+
+impl<'a> Clause<'a> {
+    fn parse(text: &'a str) -> Self {
+        let mut parts = text.split(';').map(str::trim);
+        let media = parts.next().unwrap_or_default();
+        let mut parameters: Vec<_> = parts.filter_map(|part| part.split_once('=')).collect();
+        let quality = parameters.iter().find(|(key, _)| *key == "q").map_or(1000, |(_, value)| {
+            let digits = value.strip_prefix("0.").unwrap_or_default();
+            format!("{digits:0<3.3}").parse().unwrap_or(1000)
+        });
+        parameters.retain(|(key, _)| *key != "q");
+        Self { media, parameters, quality }
+    }
+
+    fn get(&self, name: &str) -> &str {
+        self.parameters.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accepting(accept: &str) -> Asked {
+        Asked { accept: accept.to_owned(), ..Asked::default() }
+    }
+
+    #[test]
+    fn the_first_form_is_chosen_that_client_and_server_know() {
+        for (accept, expected) in [
+            ("", Some(Form::Whole)),
+            ("*/*", Some(Form::Whole)),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", Some(Form::Table)),
+            ("application/json;as=Table;v=v9;g=meta.k8s.io, application/json", Some(Form::Whole)),
+            (
+                "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
+                 application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+                Some(Form::Metadata),
+            ),
+            ("application/vnd.kubernetes.protobuf,application/json;q=0.5", Some(Form::Whole)),
+            (
+                "application/json;q=0.5,application/json;as=Table;g=meta.k8s.io;v=v1;q=0.9",
+                Some(Form::Table),
+            ),
+            ("application/json;stream=watch", Some(Form::Whole)),
+            ("application/vnd.kubernetes.protobuf", None),
+            ("application/json;as=Table;g=meta.k8s.io;v=v9", None),
+        ] {
+            assert_eq!(form(&accepting(accept)).ok(), expected, "{accept}");
+        }
+    }
+
+    #[test]
+    fn all_groups_are_told_at_once_to_clients_that_know_the_form() {
+        let new = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        assert_eq!(is_aggregated(&accepting(&format!("{new},application/json"))), Ok(true));
+        assert_eq!(is_aggregated(&accepting("application/json")), Ok(false));
+    }
+
+    #[test]
+    fn a_body_of_another_type_is_refused() {
+        for (method, media, code) in [
+            ("POST", "application/json; charset=utf-8", None),
+            ("POST", "", None),
+            ("POST", "application/vnd.kubernetes.protobuf", Some(415)),
+            ("PATCH", "application/apply-patch+yaml", None),
+            ("PATCH", "application/json", Some(415)),
+        ] {
+            let (method, content_type) = (method.to_owned(), media.to_owned());
+            let asked = Asked { method, content_type, ..Asked::default() };
+            assert_eq!(check_body(&asked).err().map(|it| it.code), code, "{media}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The parameters of lists and watches, checked as the real server checks them.
+
+use std::time::Duration;
+
+use super::{
+    refusal::{Cause, Problem, Refusal},
+    request::Asked,
+};
+
+/// What a list or a watch is to be like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// `limit`: as many objects at most.
+    pub(crate) limit: Option<usize>,
+    /// `continue`: where the page before this one ended.
+    pub(crate) next: Option<String>,
+    /// `resourceVersion`; none where it is empty, and 0 means any.
+    pub(crate) version: Option<u64>,
+    /// `resourceVersionMatch=Exact`: the objects as they were then.
+    pub(crate) exact: bool,
+    /// `sendInitialEvents`: a watch begins with all there is.
+    pub(crate) initial: bool,
+    /// `allowWatchBookmarks`.
+    pub(crate) bookmarks: bool,
+    /// `timeoutSeconds`: after which a watch ends.
+    pub(crate) timeout: Option<Duration>,
+}
+
+const EXACT: &str = "Exact";
+const NOT_OLDER: &str = "NotOlderThan";
+
+// === impl Options ===
+
+impl Options {
+    /// Those of a request, `validation.ValidateListOptions` of `k8s.io/apimachinery`.
+    pub(crate) fn of(asked: &Asked) -> Result<Self, Refusal> {
+        let (watch, initial) = (asked.is_watch(), asked.flag("sendInitialEvents"));
+        let (version, matching) =
+            (asked.parameter("resourceVersion"), asked.parameter("resourceVersionMatch"));
+        let causes = if watch { of_watch(asked, initial) } else { of_list(asked, initial) };
+        if !causes.is_empty() {
+            return Err(Refusal::invalid_options(&causes));
+        }
+        // A watch from no version in particular always began with all there is (`SetListOptionsDefaults`).
+        let legacy = matching.is_empty() && ["", "0"].contains(&version);
+        let next = Some(asked.parameter("continue")).filter(|next| !next.is_empty());
+        let version = if version.is_empty() { None } else { Some(number(version)?) };
+        let seconds = asked.number("timeoutSeconds")?;
+        Ok(Self {
+            limit: asked.number("limit")?.and_then(|limit| usize::try_from(limit).ok()),
+            next: next.map(str::to_owned),
+            version,
+            exact: matching == EXACT,
+            initial: initial.unwrap_or(legacy),
+            bookmarks: asked.flag("allowWatchBookmarks").unwrap_or_default(),
+            timeout: seconds.map(Duration::from_secs),
+        })
+    }
+}
+
+fn of_watch(asked: &Asked, initial: Option<bool>) -> Vec<Cause> {
+    let matching = asked.parameter("resourceVersionMatch");
+    let mut causes = Vec::new();
+    let mut forbid = |detail| causes.push(Cause::forbidden("resourceVersionMatch", detail));
+    if initial.is_some() && matching != NOT_OLDER {
+        forbid("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+    }
+    if matching.is_empty() {
+        return causes;
+    }
+    if initial.is_none() {
+        forbid("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
+    }
+    if matching != NOT_OLDER {
+        causes.push(unsupported(matching, &[NOT_OLDER]));
+    }
+    if !asked.parameter("continue").is_empty() {
+        let detail = "resourceVersionMatch is forbidden when continue is provided";
+        causes.push(Cause::forbidden("resourceVersionMatch", detail));
+    }
+    causes
+}
+
+fn of_list(asked: &Asked, initial: Option<bool>) -> Vec<Cause> {
+    let matching = asked.parameter("resourceVersionMatch");
+    let version = asked.parameter("resourceVersion");
+    let mut causes = Vec::new();
+    let mut forbid = |detail| causes.push(Cause::forbidden("resourceVersionMatch", detail));
+    if !matching.is_empty() {
+        if version.is_empty() {
+            forbid("resourceVersionMatch is forbidden unless resourceVersion is provided");
+        }
+        if !asked.parameter("continue").is_empty() {
+            forbid("resourceVersionMatch is forbidden when continue is provided");
+        }
+        if matching == EXACT && version == "0" {
+            forbid("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+        }
+        if ![EXACT, NOT_OLDER].contains(&matching) {
+            causes.push(unsupported(matching, &[EXACT, NOT_OLDER, ""]));
+        }
+    }
+    if initial.is_some() {
+        let detail = "sendInitialEvents is forbidden for list";
+        causes.push(Cause::forbidden("sendInitialEvents", detail));
+    }
+    causes
+}
+
+fn unsupported(matching: &str, supported: &'static [&'static str]) -> Cause {
+    let problem = Problem::Unsupported(matching.to_owned(), supported);
+    Cause { field: "resourceVersionMatch".to_owned(), problem }
+}
+
+/// A version as clients send it back.
+fn number(text: &str) -> Result<u64, Refusal> {
+    text.parse().map_err(|_| {
+        let why = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
+        Refusal::bad_request(format!("invalid resource version: {why}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::request;
+
+    fn options(query: &str) -> Result<Options, (u16, String)> {
+        let asked = Asked { query: request::query(query), ..Asked::default() };
+        Options::of(&asked).map_err(|refusal| (refusal.code, refusal.message))
+    }
+
+    #[test]
+    fn watches_from_no_version_in_particular_begin_with_all_there_is() {
+        for (query, initial) in [
+            ("watch=true", true),
+            ("watch=1&resourceVersion=0", true),
+            ("watch=true&resourceVersion=7", false),
+            (
+                "watch=true&resourceVersion=7&sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
+                true,
+            ),
+            ("watch=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan", false),
+        ] {
+            assert_eq!(options(query).map(|it| it.initial), Ok(initial), "{query}");
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused_in_the_words_of_the_real_server() {
+        for (query, code, words) in [
+            (
+                "watch=true&sendInitialEvents=true",
+                422,
+                "requires setting resourceVersionMatch to NotOlderThan",
+            ),
+            (
+                "watch=true&resourceVersionMatch=NotOlderThan",
+                422,
+                "forbidden for watch unless sendInitialEvents",
+            ),
+            (
+                "watch=true&sendInitialEvents=true&resourceVersionMatch=Exact",
+                422,
+                "supported values: \"NotOlderThan\"",
+            ),
+            ("resourceVersionMatch=Exact", 422, "forbidden unless resourceVersion is provided"),
+            (
+                "resourceVersionMatch=Exact&resourceVersion=0",
+                422,
+                "\"exact\" is forbidden for resourceVersion \"0\"",
+            ),
+            ("resourceVersionMatch=Nearly&resourceVersion=1", 422, "Unsupported value: \"Nearly\""),
+            ("sendInitialEvents=true", 422, "sendInitialEvents is forbidden for list"),
+            ("resourceVersion=x", 400, "invalid resource version"),
+            ("limit=many", 400, "many"),
+        ] {
+            let (found, message) = options(query).expect_err("no such list");
+            assert_eq!(found, code, "{query}: {message}");
+            assert!(message.contains(words), "{query}: {message}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! JSON patches (RFC 6902): steps that are carried out one after the other, or not at all.
+
+use serde_json::Value;
+
+/// Carries out the steps of a patch, or says which one cannot be.
+pub(crate) fn carry_out(target: &mut Value, steps: &Value) -> Result<(), String> {
+    let steps = steps.as_array().ok_or("a JSON patch is a list of steps")?;
+    steps.iter().try_for_each(|step| carry_out_one(target, step))
+}
+
+fn carry_out_one(target: &mut Value, step: &Value) -> Result<(), String> {
+    let text = |key: &str| step[key].as_str().unwrap_or_default();
+    let (operation, path, from) = (text("op"), text("path"), text("from"));
+    let missing = || format!("{operation} operation does not apply: doc is missing path: {path:?}");
+    match operation {
+        "add" => add(target, path, step["value"].clone()),
+        "remove" => take(target, path).map(drop),
+        "replace" => target.pointer_mut(path).map(|slot| *slot = step["value"].clone()),
+        "move" => take(target, from).and_then(|value| add(target, path, value)),
+        "copy" => target.pointer(from).cloned().and_then(|value| add(target, path, value)),
+        "test" if target.pointer(path).is_some_and(|value| *value == step["value"]) => Some(()),
+        "test" => return Err(format!("testing value {path} failed")),
+        _ => return Err(format!("unexpected kind: {operation}")),
+    }
+    .ok_or_else(missing)
+}
+
+fn add(target: &mut Value, path: &str, value: Value) -> Option<()> {
+    let Some((parent, key)) = split(path) else {
+        *target = value;
+        return Some(());
+    };
+    match target.pointer_mut(parent)? {
+        Value::Object(fields) => drop(fields.insert(key, value)),
+        Value::Array(items) if key == "-" => items.push(value),
+        Value::Array(items) => {
+            let place = key.parse().ok().filter(|place| *place <= items.len())?;
+            items.insert(place, value);
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+fn take(target: &mut Value, path: &str) -> Option<Value> {
+    let (parent, key) = split(path)?;
+    match target.pointer_mut(parent)? {
+        Value::Object(fields) => fields.remove(&key),
+        Value::Array(items) => {
+            let place = key.parse().ok().filter(|place| *place < items.len())?;
+            Some(items.remove(place))
+        }
+        _ => None,
+    }
+}
+
+/// The parent's path, and the key in it as it is (RFC 6901).
+fn split(path: &str) -> Option<(&str, String)> {
+    let (parent, key) = path.rsplit_once('/')?;
+    Some((parent, key.replace("~1", "/").replace("~0", "~")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn steps_are_carried_out_in_order() {
+        let mut target = json!({"labels": {"a": "1"}, "list": [1, 2]});
+        let steps = json!([
+            {"op": "test", "path": "/labels/a", "value": "1"},
+            {"op": "add", "path": "/labels/x.y~1z", "value": "2"},
+            {"op": "replace", "path": "/labels/a", "value": "3"},
+            {"op": "add", "path": "/list/-", "value": 3},
+            {"op": "remove", "path": "/list/0"},
+            {"op": "copy", "from": "/labels/a", "path": "/copied"},
+            {"op": "move", "from": "/copied", "path": "/moved"},
+        ]);
+        assert_eq!(carry_out(&mut target, &steps), Ok(()));
+        let expected = json!({"labels": {"a": "3", "x.y/z": "2"}, "list": [2, 3], "moved": "3"});
+        assert_eq!(target, expected);
+    }
+
+    #[test]
+    fn a_step_that_cannot_be_carried_out_is_named() {
+        for (step, expected) in [
+            (json!({"op": "remove", "path": "/no"}), "missing path: \"/no\""),
+            (json!({"op": "test", "path": "/a", "value": 2}), "testing value /a failed"),
+            (json!({"op": "jump", "path": "/a"}), "unexpected kind: jump"),
+        ] {
+            let why = carry_out(&mut json!({"a": 1}), &json!([step])).expect_err("it cannot");
+            assert!(why.contains(expected), "{why}");
+        }
+    }
+}

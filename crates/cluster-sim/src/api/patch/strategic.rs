@@ -1,0 +1,116 @@
+//! Strategic merge patches, which `kubectl apply` sends for the kinds that it knows: entries of lists are merged,
+//! and directives say what is removed. Of `$setElementOrder` the order is left as it is.
+
+use serde_json::{Map, Value};
+
+use super::lists::{Entries, below, merged};
+
+const DIRECTIVE: &str = "$patch";
+const RETAIN: &str = "$retainKeys";
+const DELETE_VALUES: &str = "$deleteFromPrimitiveList/";
+
+/// Merges a patch into the object at a path.
+pub(crate) fn merge(target: &mut Value, changes: &Value, path: &str) {
+    let Some(changes) = changes.as_object() else {
+        *target = changes.clone();
+        return;
+    };
+    if changes.contains_key(DIRECTIVE) || !target.is_object() {
+        *target = Value::Object(Map::new());
+    }
+    let target = target.as_object_mut().expect("made so above");
+    if changes.get(DIRECTIVE).is_some_and(|directive| directive == "delete") {
+        return;
+    }
+    if let Some(retained) = changes.get(RETAIN).and_then(Value::as_array) {
+        target.retain(|key, _| retained.iter().any(|it| it == key));
+    }
+    for (key, value) in changes {
+        if let Some(list) = key.strip_prefix(DELETE_VALUES) {
+            delete_values(target.get_mut(list), value);
+        } else if key.starts_with('$') {
+            // Other directives say nothing of the content.
+        } else if value.is_null() {
+            target.remove(key);
+        } else {
+            let path = below(path, key);
+            let slot = target.entry(key).or_insert(Value::Null);
+            match (merged(&path), value.as_array()) {
+                (Some(entries), Some(items)) => merge_items(slot, items, (entries, &path)),
+                _ => merge(slot, value, &path),
+            }
+        }
+    }
+}
+
+fn delete_values(list: Option<&mut Value>, values: &Value) {
+    let values = values.as_array().map_or(&[][..], Vec::as_slice);
+    if let Some(list) = list.and_then(Value::as_array_mut) {
+        list.retain(|value| !values.contains(value));
+    }
+}
+
+fn merge_items(slot: &mut Value, items: &[Value], (entries, path): (Entries, &str)) {
+    let mut kept = slot.as_array().cloned().unwrap_or_default();
+    if items.iter().any(|item| item[DIRECTIVE] == "replace") {
+        kept.clear();
+    }
+    let items = items.iter().filter(|item| item[DIRECTIVE] != "replace");
+    for item in items {
+        let same = |known: &Value| match entries {
+            Entries::By(keys) => keys.first().is_some_and(|key| known[*key] == item[*key]),
+            Entries::Set => known == item,
+        };
+        if item[DIRECTIVE] == "delete" {
+            kept.retain(|known| !same(known));
+        } else if let Some(known) = kept.iter_mut().find(|known| same(known)) {
+            merge(known, item, path);
+        } else {
+            let mut new = Value::Null;
+            merge(&mut new, item, path);
+            kept.push(new);
+        }
+    }
+    *slot = Value::Array(kept);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn entries_are_merged_by_their_key_and_directives_remove() {
+        for (patch, expected) in [
+            (
+                json!({"containers": [{"name": "b", "image": "2"}, {"name": "c"}]}),
+                json!({"containers": [{"name": "a"}, {"name": "b", "image": "2"}, {"name": "c"}]}),
+            ),
+            (
+                json!({"containers": [{"name": "a", "$patch": "delete"}], "$setElementOrder/containers": []}),
+                json!({"containers": [{"name": "b", "image": "1"}]}),
+            ),
+            (
+                json!({"containers": [{"name": "c"}, {"$patch": "replace"}]}),
+                json!({"containers": [{"name": "c"}]}),
+            ),
+            (json!({"containers": null, "nodeName": "n"}), json!({"nodeName": "n"})),
+            (json!({"$patch": "replace", "nodeName": "n"}), json!({"nodeName": "n"})),
+            (json!({"$retainKeys": ["nodeName"], "nodeName": "n"}), json!({"nodeName": "n"})),
+        ] {
+            let mut pod =
+                json!({"spec": {"containers": [{"name": "a"}, {"name": "b", "image": "1"}]}});
+            merge(&mut pod, &json!({"spec": patch}), "");
+            assert_eq!(pod, json!({"spec": expected}), "{patch}");
+        }
+    }
+
+    #[test]
+    fn finalizers_are_a_set() {
+        let mut object = json!({"metadata": {"finalizers": ["a", "b"]}});
+        let patch = json!({"metadata": {"finalizers": ["c"], "$deleteFromPrimitiveList/finalizers": ["a"]}});
+        merge(&mut object, &patch, "");
+        assert_eq!(object, json!({"metadata": {"finalizers": ["b", "c"]}}));
+    }
+}

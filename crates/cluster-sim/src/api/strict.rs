@@ -1,0 +1,86 @@
+//! Field validation: fields that a kind does not have are refused, told of, or dropped, as the client asks.
+
+use serde_json::Value;
+
+use super::{kind::Kind, refusal::Refusal, request::Asked};
+
+/// Refuses the unknown fields of an object, or returns what is to be told of them.
+pub(crate) fn check(kind: &Kind, object: &Value, asked: &Asked) -> Result<Vec<String>, Refusal> {
+    let validation = asked.parameter("fieldValidation");
+    let known = match validation {
+        "Ignore" => return Ok(Vec::new()),
+        "" | "Warn" | "Strict" => kind.read(object.clone()).ok(),
+        other => {
+            let why = format!("fieldValidation: Unsupported value: {other:?}");
+            return Err(Refusal::bad_request(why));
+        }
+    };
+    // An object that cannot be read is refused for that.
+    let Some(known) = known else { return Ok(Vec::new()) };
+    let mut unknown = Vec::new();
+    compare(object, &known, "", &mut unknown);
+    if validation == "Strict" && !unknown.is_empty() {
+        let (name, version, unknown) = (kind.name, kind.version, unknown.join(", "));
+        return Err(Refusal::bad_request(format!(
+            "{name} in version {version:?} cannot be handled as a {name}: strict decoding error: {unknown}"
+        )));
+    }
+    Ok(unknown)
+}
+
+fn compare(given: &Value, known: &Value, path: &str, unknown: &mut Vec<String>) {
+    match given {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                match known.get(key) {
+                    Some(known) => compare(value, known, &path, unknown),
+                    // Nothing is lost where nothing is said.
+                    None if is_empty(value) => {}
+                    None => unknown.push(format!("unknown field {path:?}")),
+                }
+            }
+        }
+        Value::Array(items) => {
+            for (place, item) in items.iter().enumerate() {
+                compare(item, &known[place], &format!("{path}[{place}]"), unknown);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn checked(validation: &str, object: &Value) -> Result<Vec<String>, String> {
+        let query = [("fieldValidation".to_owned(), validation.to_owned())].into();
+        let kind = Kind::find("resource.k8s.io", "v1", "resourceslices").expect("a kind");
+        check(kind, object, &Asked { query, ..Asked::default() }).map_err(|it| it.message)
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_told_of_or_dropped() {
+        let slice = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+            "metadata": {"name": "s", "creationTimestamp": null},
+            "spec": {"driver": "d", "pool": {"name": "p"}, "devices": [{"name": "a", "colour": "red"}]},
+        });
+        let unknown = "unknown field \"spec.devices[0].colour\"";
+        let strict = checked("Strict", &slice).expect_err("refused");
+        assert!(strict.ends_with(&format!("strict decoding error: {unknown}")), "{strict}");
+        assert_eq!(checked("", &slice), Ok(vec![unknown.to_owned()]));
+        assert_eq!(checked("Ignore", &slice), Ok(Vec::new()));
+    }
+}

@@ -1,0 +1,192 @@
+//! Watches: what is told at once, then each change, bookmarks in between, and the end.
+//!
+//! ```text
+//!  sendInitialEvents    ADDED for each object, BOOKMARK `k8s.io/initial-events-end`, changes   (KEP-3157)
+//!  from a version       changes since then, or ERROR 410 where that is too long ago
+//!  allowWatchBookmarks  BOOKMARK every minute, and shortly before the end
+//!  timeoutSeconds       the end
+//! ```
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::{
+    sync::watch,
+    time::{Instant, Sleep, sleep},
+};
+use tokio_stream::{Stream, wrappers::WatchStream};
+
+use super::{
+    kind::Kind, media::Form, options::Options, refusal::Refusal, selector::Selector, shape,
+    store::News, world::World,
+};
+
+/// What a watch is about.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    kind: &'static Kind,
+    selector: Selector,
+    form: Form,
+    /// The version up to which all is told.
+    pub(crate) from: u64,
+    /// What is told at once: all there is, or why the watch cannot begin.
+    pub(crate) first: Vec<Value>,
+    /// The watch cannot begin, and ends.
+    pub(crate) is_over: bool,
+    bookmarks: bool,
+    timeout: Option<Duration>,
+}
+
+/// Something for a watch to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tick {
+    News,
+    Bookmark,
+}
+
+/// The moments at which a watch has something to tell. It ends when watches are cut, or its time is over.
+pub(crate) struct Ticks {
+    news: WatchStream<News>,
+    cuts: u64,
+    bookmark: Option<Pin<Box<Sleep>>>,
+    end: Option<Pin<Box<Sleep>>>,
+}
+
+/// How often a client is told how far it has seen (`defaultBookmarkFrequency` of the real server).
+const BOOKMARK: Duration = Duration::from_secs(60);
+
+/// How long before its end a watch is told the same (`nextBookmarkTime`).
+const BEFORE_END: Duration = Duration::from_secs(2);
+
+/// Says with a bookmark that the objects that were there have been told.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+// === impl World ===
+
+impl World {
+    pub(crate) fn watch(
+        &self,
+        kind: &'static Kind,
+        (selector, form): (Selector, Form),
+        options: &Options,
+    ) -> Watched {
+        let (now, oldest) = (self.store.version(), self.store.compacted());
+        let Options { version, initial, bookmarks, timeout, .. } = *options;
+        let version = version.filter(|version| *version != 0);
+        let refusal = match version {
+            Some(version) if initial && version > now => {
+                Some(Refusal::too_large_version(version, now))
+            }
+            Some(version) if !initial && version < oldest => {
+                Some(Refusal::expired(version, oldest))
+            }
+            _ => None,
+        };
+        let from = if initial { now } else { version.unwrap_or(now) };
+        let first = Vec::new();
+        let is_over = refusal.is_some();
+        let mut watched =
+            Watched { kind, selector, form, from, first, is_over, bookmarks, timeout };
+        match refusal {
+            Some(refusal) => {
+                watched.first.push(json!({"type": "ERROR", "object": refusal.to_json()}));
+            }
+            None if initial => watched.first = self.all_there_is(&watched),
+            None => {}
+        }
+        watched
+    }
+
+    fn all_there_is(&self, watched: &Watched) -> Vec<Value> {
+        let all = self.store.all(watched.kind).map(|(_, object)| object);
+        let there = all.filter(|object| watched.selector.matches(object));
+        let mut events: Vec<_> = there.map(|object| watched.event("ADDED", object)).collect();
+        if watched.bookmarks {
+            let mut end = watched.bookmark(watched.from);
+            end["object"]["metadata"]["annotations"] = json!({INITIAL_EVENTS_END: "true"});
+            events.push(end);
+        }
+        events
+    }
+
+    /// What a watch tells of the changes after a version, and how far it has seen then.
+    pub(crate) fn told(&self, watched: &Watched, after: u64, tick: Tick) -> (Vec<Value>, u64) {
+        let meant = |object: &Option<Value>| {
+            object.as_ref().filter(|object| watched.selector.matches(object)).cloned()
+        };
+        let changes = self.store.since(watched.kind, after);
+        let events = changes.filter_map(|change| match (meant(&change.old), meant(&change.new)) {
+            (None, Some(new)) => Some(watched.event("ADDED", &new)),
+            (Some(_), Some(new)) => Some(watched.event("MODIFIED", &new)),
+            (Some(mut old), None) => {
+                old["metadata"]["resourceVersion"] = change.version.to_string().into();
+                Some(watched.event("DELETED", &old))
+            }
+            (None, None) => None,
+        });
+        let mut events: Vec<_> = events.collect();
+        let seen = after.max(self.store.version());
+        if tick == Tick::Bookmark {
+            events.push(watched.bookmark(seen));
+        }
+        (events, seen)
+    }
+}
+
+// === impl Watched ===
+
+impl Watched {
+    /// When there may be something to tell from now on.
+    pub(crate) fn ticks(&self, news: watch::Receiver<News>) -> Ticks {
+        let cuts = news.borrow().cuts;
+        let before_end = self.timeout.map(|timeout| timeout.checked_sub(BEFORE_END));
+        let bookmark = match before_end {
+            None => Some(BOOKMARK),
+            Some(before_end) => before_end.map(|before_end| before_end.min(BOOKMARK)),
+        };
+        let bookmark = bookmark.filter(|_| self.bookmarks).map(|wait| Box::pin(sleep(wait)));
+        let end = self.timeout.map(|timeout| Box::pin(sleep(timeout)));
+        Ticks { news: WatchStream::new(news), cuts, bookmark, end }
+    }
+
+    /// A line of the watch.
+    fn event(&self, sort: &str, object: &Value) -> Value {
+        json!({"type": sort, "object": shape::one(self.kind, object, self.form)})
+    }
+
+    /// An object without anything but how far the client has seen.
+    fn bookmark(&self, version: u64) -> Value {
+        let object = json!({
+            "kind": self.kind.name, "apiVersion": self.kind.api_version(),
+            "metadata": {"resourceVersion": version.to_string()},
+        });
+        self.event("BOOKMARK", &object)
+    }
+}
+
+// === impl Ticks ===
+
+impl Stream for Ticks {
+    type Item = Tick;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Tick>> {
+        if let Some(end) = &mut self.end
+            && end.as_mut().poll(context).is_ready()
+        {
+            return Poll::Ready(None);
+        }
+        if let Some(bookmark) = &mut self.bookmark
+            && bookmark.as_mut().poll(context).is_ready()
+        {
+            bookmark.as_mut().reset(Instant::now() + BOOKMARK);
+            return Poll::Ready(Some(Tick::Bookmark));
+        }
+        let news = ready!(Pin::new(&mut self.news).poll_next(context));
+        let goes_on = news.is_some_and(|news| news.cuts == self.cuts);
+        Poll::Ready(goes_on.then_some(Tick::News))
+    }
+}

@@ -1,0 +1,325 @@
+//! One script of requests, with what the API server of Kubernetes 1.36 answers. It is played on the embedded server,
+//! and on a real one where `WINDLASS_E2E_API_SERVER` names its kubeconfig: an empty cluster's, as administrator.
+
+use std::{env, fmt::Write as _};
+
+use http_body_util::BodyExt as _;
+use hyper::{Request, Response};
+use kube::{
+    Client, Config,
+    client::Body,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::Value;
+use windlass_cluster_sim::api::ApiServer;
+
+/// A request and the answer in short. `{next}` is the last token of a page, `{first}` the version of the first list.
+struct Step {
+    request: &'static str,
+    /// `Accept`, or `Content-Type` where there is a body.
+    media: &'static str,
+    body: &'static str,
+    answer: &'static str,
+}
+
+const CLASSES: &str = "/apis/resource.k8s.io/v1/deviceclasses";
+
+const fn get(request: &'static str, answer: &'static str) -> Step {
+    Step { request, media: "", body: "", answer }
+}
+
+const fn accepting(media: &'static str, request: &'static str, answer: &'static str) -> Step {
+    Step { request, media, body: "", answer }
+}
+
+const fn with(
+    (media, body): (&'static str, &'static str),
+    request: &'static str,
+    answer: &'static str,
+) -> Step {
+    Step { request, media, body, answer }
+}
+
+const JSON: &str = "application/json";
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
+
+const SCRIPT: &[Step] = &[
+    get("GET *", "200 DeviceClassList"),
+    with((JSON, r#"{"metadata": {"name": "a"}}"#), "POST *", "201 DeviceClass a"),
+    with((JSON, r#"{"metadata": {"name": "b"}}"#), "POST *", "201 DeviceClass b"),
+    with((JSON, r#"{"metadata": {"name": "c"}}"#), "POST *", "201 DeviceClass c"),
+    with(
+        (JSON, r#"{"metadata": {"name": "a"}}"#),
+        "POST *",
+        "409 AlreadyExists: deviceclasses.resource.k8s.io \"a\" already exists",
+    ),
+    // Pages.
+    get("GET *?limit=2", "200 DeviceClassList a b, 1 remaining, continue"),
+    with((JSON, r#"{"metadata": {"name": "d"}}"#), "POST *", "201 DeviceClass d"),
+    get("GET *?limit=2&continue={next}", "200 DeviceClassList c"),
+    get("GET *?limit=2", "200 DeviceClassList a b, 2 remaining, continue"),
+    get("GET *?limit=1&continue={next}", "200 DeviceClassList c, 1 remaining, continue"),
+    get("GET *?continue=nonsense", "400 BadRequest: invalid continue token"),
+    get("GET *?limit=x", "400 BadRequest"),
+    // Versions.
+    get("GET *?resourceVersion={first}&resourceVersionMatch=Exact", "200 DeviceClassList"),
+    get(
+        "GET *?resourceVersion={first}&resourceVersionMatch=NotOlderThan",
+        "200 DeviceClassList a b c d",
+    ),
+    get(
+        "GET *?resourceVersion=0&resourceVersionMatch=Exact",
+        "422 Invalid: ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+    ),
+    get(
+        "GET *?resourceVersionMatch=Exact",
+        "422 Invalid: ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
+    ),
+    get(
+        "GET *?sendInitialEvents=true",
+        "422 Invalid: ListOptions.meta.k8s.io \"\" is invalid: sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list",
+    ),
+    // Watches.
+    get("GET *?watch=true&timeoutSeconds=1", "200 ADDED a, ADDED b, ADDED c, ADDED d"),
+    get(
+        "GET *?watch=true&timeoutSeconds=1&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
+        "200 ADDED a, ADDED b, ADDED c, ADDED d, BOOKMARK initial-events-end",
+    ),
+    get(
+        "GET *?watch=true&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
+        "200 ADDED a, ADDED b, ADDED c, ADDED d",
+    ),
+    get(
+        "GET *?watch=true&timeoutSeconds=1&resourceVersion={first}",
+        "200 ADDED a, ADDED b, ADDED c, ADDED d",
+    ),
+    get(
+        "GET *?watch=true&timeoutSeconds=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan",
+        "200",
+    ),
+    get(
+        "GET *?watch=true&sendInitialEvents=true",
+        "422 Invalid: ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+    ),
+    get(
+        "GET *?watch=true&resourceVersionMatch=NotOlderThan",
+        "422 Invalid: ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+    ),
+    get(
+        "GET *?watch=true&timeoutSeconds=9&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=999999999",
+        "200 ERROR",
+    ),
+    // Forms.
+    accepting(
+        "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+        "GET *?limit=2",
+        "200 Table a b, 2 remaining, continue",
+    ),
+    accepting(
+        "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+        "GET */a",
+        "200 PartialObjectMetadata a",
+    ),
+    accepting(
+        "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
+        "GET *",
+        "200 PartialObjectMetadataList a b c d",
+    ),
+    accepting(
+        "application/json;as=APIGroupDiscoveryList;v=v2;g=apidiscovery.k8s.io,application/json",
+        "GET /apis",
+        "200 APIGroupDiscoveryList",
+    ),
+    accepting("text/plain", "GET */a", "406 NotAcceptable"),
+    // Bodies.
+    with(("text/plain", "{}"), "POST *", "415 UnsupportedMediaType"),
+    with((JSON, "{}"), "PATCH */a", "415 UnsupportedMediaType"),
+    with((JSON, "{"), "POST *", "400 BadRequest"),
+    with(
+        (JSON, r#"{"metadata": {"name": "x"}, "spec": {"colour": "red"}}"#),
+        "POST *?fieldValidation=Strict",
+        "400 BadRequest: DeviceClass in version \"v1\" cannot be handled as a DeviceClass: strict decoding error: unknown field \"spec.colour\"",
+    ),
+    with((MERGE, r#"{"metadata": {"labels": {"x": "1"}}}"#), "PATCH */a", "200 DeviceClass a x=1"),
+    with((STRATEGIC, r#"{"metadata": {"labels": {"x": null}}}"#), "PATCH */a", "200 DeviceClass a"),
+    with(
+        (
+            "application/json-patch+json",
+            r#"[{"op": "add", "path": "/metadata/labels", "value": {"x": "2"}}]"#,
+        ),
+        "PATCH */a",
+        "200 DeviceClass a x=2",
+    ),
+    // Appliers.
+    with(
+        (
+            APPLY,
+            r#"{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "e", "labels": {"x": "1"}}}"#,
+        ),
+        "PATCH */e?fieldManager=one",
+        "201 DeviceClass e x=1",
+    ),
+    with(
+        (
+            APPLY,
+            r#"{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "e", "labels": {"x": "2"}}}"#,
+        ),
+        "PATCH */e?fieldManager=two",
+        "409 Conflict: Apply failed with 1 conflict: conflict with \"one\" using resource.k8s.io/v1: .metadata.labels.x",
+    ),
+    with(
+        (
+            APPLY,
+            r#"{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "e", "labels": {"x": "2"}}}"#,
+        ),
+        "PATCH */e?fieldManager=two&force=true",
+        "200 DeviceClass e x=2",
+    ),
+    with(
+        (
+            APPLY,
+            r#"{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "e"}}"#,
+        ),
+        "PATCH */e?fieldManager=one",
+        "200 DeviceClass e x=2",
+    ),
+    with(
+        (
+            APPLY,
+            r#"{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "e"}}"#,
+        ),
+        "PATCH */e?fieldManager=two",
+        "200 DeviceClass e",
+    ),
+    with(
+        (
+            APPLY,
+            r#"{"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "e"}}"#,
+        ),
+        "PATCH */e",
+        "422 Invalid",
+    ),
+    // The end.
+    get("DELETE */a", "200 Success"),
+    get("GET */a", "404 NotFound: deviceclasses.resource.k8s.io \"a\" not found"),
+    get("DELETE *", "200 DeviceClassList b c d e"),
+    get("GET /openapi/v3", "200"),
+    get("GET /apis/no.such.group", "404"),
+];
+
+#[tokio::test]
+async fn the_embedded_server_answers_as_the_script_says() {
+    let server = ApiServer::start();
+    let config = Config::new(server.url().parse().expect("a url"));
+    play(&Client::try_from(config).expect("a client")).await;
+}
+
+#[tokio::test]
+async fn a_real_server_answers_as_the_script_says() {
+    let Ok(path) = env::var("WINDLASS_E2E_API_SERVER") else {
+        eprintln!("left out: WINDLASS_E2E_API_SERVER names no kubeconfig");
+        return;
+    };
+    let file = Kubeconfig::read_from(&path).expect("a kubeconfig");
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+    play(&Client::try_from(config.expect("a context")).expect("a client")).await;
+}
+
+/// Plays the script to its end, and shows every answer that is another.
+async fn play(client: &Client) {
+    let (mut next, mut first, mut wrong) = (String::new(), String::new(), Vec::new());
+    for step in SCRIPT {
+        let request = step.request.replace('*', CLASSES).replace("{next}", &next);
+        let request = request.replace("{first}", &first);
+        let response = client.send(step.request(&request)).await.expect("an answer");
+        let (answer, document) = told(response).await;
+        if let Some(token) = document["metadata"]["continue"].as_str() {
+            token.clone_into(&mut next);
+        }
+        if first.is_empty() {
+            first = document["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+        }
+        // Where the script says less, the rest is free.
+        let is_right = answer == step.answer
+            || answer.strip_prefix(step.answer).is_some_and(|rest| rest.starts_with(": "));
+        if !is_right {
+            wrong.push(format!(
+                "{request} {}\n  answered {answer}\n  expected {}",
+                step.body, step.answer
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{} answers differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+impl Step {
+    fn request(&self, request: &str) -> Request<Body> {
+        let (method, path) = request.split_once(' ').expect("a method and a path");
+        let header = if self.body.is_empty() { "Accept" } else { "Content-Type" };
+        let mut built = Request::builder().method(method).uri(path);
+        if !self.media.is_empty() {
+            built = built.header(header, self.media);
+        }
+        built.body(Body::from(self.body.as_bytes().to_vec())).expect("a request")
+    }
+}
+
+/// An answer in short, and its document.
+async fn told(response: Response<Body>) -> (String, Value) {
+    let code = response.status().as_u16();
+    let bytes = response.into_body().collect().await.expect("a body").to_bytes();
+    let documents = serde_json::Deserializer::from_slice(&bytes).into_iter::<Value>();
+    let documents: Vec<Value> = documents.map_while(Result::ok).collect();
+    let mut text = code.to_string();
+    let [document] = documents.as_slice() else {
+        let _ = write!(text, " {}", documents.iter().map(event).collect::<Vec<_>>().join(", "));
+        return (text.trim_end().to_owned(), Value::Null);
+    };
+    if document["type"].is_string() {
+        let _ = write!(text, " {}", event(document));
+    } else if document["kind"] == "Status" {
+        let word = |key: &str| document[key].as_str().unwrap_or_default().to_owned();
+        match word("reason").as_str() {
+            "" => text.push_str(&format!(" {}", word("status"))),
+            reason => text.push_str(&format!(" {reason}: {}", word("message"))),
+        }
+    } else if let Some(kind) = document["kind"].as_str() {
+        let _ = write!(text, " {kind}{}", content(document));
+    }
+    (text.trim_end().to_owned(), document.clone())
+}
+
+fn event(event: &Value) -> String {
+    let metadata = &event["object"]["metadata"];
+    let is_end = metadata["annotations"]["k8s.io/initial-events-end"] == "true";
+    let name = metadata["name"].as_str().unwrap_or_default();
+    let what = if is_end { "initial-events-end" } else { name };
+    format!("{} {what}", event["type"].as_str().unwrap_or_default())
+}
+
+/// Names of what is in a document, its labels, and how a list goes on.
+fn content(document: &Value) -> String {
+    let mut text = String::new();
+    let mut push = |word: &str| text.push_str(word);
+    if let Some(name) = document["metadata"]["name"].as_str() {
+        push(&format!(" {name}"));
+    }
+    for (key, value) in document["metadata"]["labels"].as_object().into_iter().flatten() {
+        push(&format!(" {key}={}", value.as_str().unwrap_or_default()));
+    }
+    let rows = document["rows"].as_array().into_iter().flatten().map(|row| &row["object"]);
+    if document["kind"] != "APIGroupDiscoveryList" {
+        for item in document["items"].as_array().into_iter().flatten().chain(rows) {
+            push(&format!(" {}", item["metadata"]["name"].as_str().unwrap_or_default()));
+        }
+    }
+    if let Some(remaining) = document["metadata"]["remainingItemCount"].as_u64() {
+        push(&format!(", {remaining} remaining"));
+    }
+    if document["metadata"]["continue"].as_str().is_some_and(|next| !next.is_empty()) {
+        push(", continue");
+    }
+    text
+}

@@ -1,0 +1,111 @@
+//! Watches as Go's informers ask for them, bookmarks, and pages that are too old.
+
+use http_body_util::BodyExt as _;
+use hyper::Request;
+use k8s_openapi::api::resource::v1::DeviceClass;
+use kube::{Client, Config, client::Body};
+use serde_json::{Value, json};
+use windlass_cluster_sim::api::ApiServer;
+
+const CLASSES: &str = "/apis/resource.k8s.io/v1/deviceclasses";
+
+/// How client-go's reflector begins (KEP-3157).
+const WATCH_LIST: &str =
+    "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+
+fn client(server: &ApiServer) -> Client {
+    Client::try_from(Config::new(server.url().parse().expect("a url"))).expect("a client")
+}
+
+fn put(server: &ApiServer, name: &str) -> DeviceClass {
+    let class = json!({"metadata": {"name": name}, "spec": {}});
+    server.objects().put(&serde_json::from_value(class).expect("a class"))
+}
+
+async fn body(client: &Client, query: &str) -> Body {
+    let request = Request::get(format!("{CLASSES}?{query}")).body(Body::empty());
+    client.send(request.expect("a request")).await.expect("an answer").into_body()
+}
+
+/// The next lines of a watch.
+async fn next(body: &mut Body) -> Option<Vec<Value>> {
+    let data = body.frame().await?.expect("a frame").into_data().expect("data");
+    let lines = serde_json::Deserializer::from_slice(&data).into_iter();
+    Some(lines.map(|line| line.expect("a line of JSON")).collect())
+}
+
+/// All documents up to the end.
+async fn all(client: &Client, query: &str) -> Vec<Value> {
+    let data = body(client, query).await.collect().await.expect("an end").to_bytes();
+    let lines = serde_json::Deserializer::from_slice(&data).into_iter();
+    lines.map(|line| line.expect("a line of JSON")).collect()
+}
+
+fn short(event: &Value) -> String {
+    let metadata = &event["object"]["metadata"];
+    let name = metadata["name"].as_str().unwrap_or_default();
+    format!("{} {name}", event["type"].as_str().unwrap_or_default())
+}
+
+#[tokio::test]
+async fn a_watch_list_tells_what_is_there_then_where_that_ends_then_what_happens() {
+    let server = ApiServer::start();
+    put(&server, "a");
+    let newest = put(&server, "b").metadata.resource_version.expect("a version");
+    let mut watch = body(&client(&server), WATCH_LIST).await;
+    let first = next(&mut watch).await.expect("events");
+    assert_eq!(first.iter().map(short).collect::<Vec<_>>(), ["ADDED a", "ADDED b", "BOOKMARK "]);
+    let expected = json!({
+        "kind": "DeviceClass", "apiVersion": "resource.k8s.io/v1",
+        "metadata": {
+            "resourceVersion": newest, "annotations": {"k8s.io/initial-events-end": "true"},
+        },
+    });
+    assert_eq!(first[2]["object"], expected);
+    put(&server, "c");
+    let then = next(&mut watch).await.expect("an event");
+    assert_eq!(then.iter().map(short).collect::<Vec<_>>(), ["ADDED c"]);
+}
+
+#[tokio::test]
+async fn a_watch_list_of_nothing_ends_at_once() {
+    let server = ApiServer::start();
+    let first = next(&mut body(&client(&server), WATCH_LIST).await).await.expect("events");
+    assert_eq!(first.iter().map(short).collect::<Vec<_>>(), ["BOOKMARK "]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bookmarks_come_every_minute_and_before_the_end_to_who_wants_them() {
+    let server = ApiServer::start();
+    let version = put(&server, "a").metadata.resource_version.expect("a version");
+    let from = format!("watch=true&resourceVersion={version}&timeoutSeconds=90");
+    let events = all(&client(&server), &format!("{from}&allowWatchBookmarks=true")).await;
+    let versions: Vec<_> =
+        events.iter().map(|event| &event["object"]["metadata"]["resourceVersion"]).collect();
+    assert_eq!(events.iter().map(short).collect::<Vec<_>>(), ["BOOKMARK ", "BOOKMARK "]);
+    assert_eq!(versions, [&version, &version]);
+    assert_eq!(all(&client(&server), &from).await, [Value::Null; 0]);
+}
+
+#[tokio::test]
+async fn a_page_that_is_too_old_is_refused_with_a_token_that_goes_on() {
+    let server = ApiServer::start();
+    for name in ["a", "b", "c"] {
+        put(&server, name);
+    }
+    let client = client(&server);
+    let first = all(&client, "limit=1").await.remove(0);
+    let next = first["metadata"]["continue"].as_str().expect("a token");
+    put(&server, "aa");
+    let same = all(&client, &format!("limit=5&continue={next}")).await.remove(0);
+    assert_eq!(same["items"].as_array().map(Vec::len), Some(2), "as it was at the first page");
+    server.objects().compact();
+    let refused = all(&client, &format!("limit=1&continue={next}")).await.remove(0);
+    assert_eq!((&refused["code"], &refused["reason"]), (&json!(410), &json!("Expired")));
+    let next = refused["metadata"]["continue"].as_str().expect("a token");
+    let rest = all(&client, &format!("continue={next}")).await.remove(0);
+    assert_eq!(rest["items"].as_array().map(Vec::len), Some(3), "as it is now");
+    let old = first["metadata"]["resourceVersion"].as_str().expect("a version");
+    let exact = format!("resourceVersion={old}&resourceVersionMatch=Exact");
+    assert_eq!(all(&client, &exact).await[0]["code"], 410);
+}
