@@ -41,6 +41,7 @@ use super::{
 use crate::{
     causes,
     config::{DraOffer, DriverName, Policy},
+    dated::Dated,
     directory::DirectoryWatch,
     endpoint::{Endpoint, server},
     kept::Versioned,
@@ -144,7 +145,7 @@ impl Serving {
 
         let mut registration = self.bind(&self.places.registration, &mut helpers)?;
         let incoming = registration.endpoint.incoming();
-        let calls = server().add_service(RegistrationServer::new(self.registrar()));
+        let calls = server().add_service(Dated(RegistrationServer::new(self.registrar())));
         servers.spawn(calls.serve_with_incoming_shutdown(incoming, end.clone().cancelled_owned()));
 
         self.standing.send_replace(Standing::Serving);
@@ -185,9 +186,9 @@ impl Serving {
         let (list, lists) = watch::channel(health.list());
         helpers.spawn(health.run(list, end.clone()));
         server()
-            .add_service(v1::DraPluginServer::new(self.service.clone()))
-            .add_service(v1beta1::DraPluginServer::new(self.service.clone()))
-            .add_service(DraResourceHealthServer::new(HealthService(lists)))
+            .add_service(Dated(v1::DraPluginServer::new(self.service.clone())))
+            .add_service(Dated(v1beta1::DraPluginServer::new(self.service.clone())))
+            .add_service(Dated(DraResourceHealthServer::new(HealthService(lists))))
     }
 
     fn registrar(&self) -> Registrar {

@@ -6,6 +6,7 @@ use windlass_kubelet_api::deviceplugin::device_plugin_server::DevicePluginServer
 use super::{service::Service, session::Session};
 use crate::{
     causes,
+    dated::Dated,
     endpoint::{Endpoint, server},
 };
 
@@ -22,7 +23,7 @@ pub(super) async fn serve(
 ) {
     let incoming = endpoint.incoming();
     let server = server()
-        .add_service(DevicePluginServer::new(service))
+        .add_service(Dated(DevicePluginServer::new(service)))
         .serve_with_incoming_shutdown(incoming, stop.cancelled());
     let session = async {
         session.run(&mut endpoint, &stop).await;
