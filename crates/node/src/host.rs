@@ -67,7 +67,7 @@ const PAGE: usize = 4096;
 const MOST_TEXT: u64 = 4 << 20;
 
 /// NVML's file name; also what the dynamic linker is asked for when no folder has it.
-const NVML: &str = "libnvidia-ml.so.1";
+pub(crate) const NVML: &str = "libnvidia-ml.so.1";
 
 // === impl Host ===
 

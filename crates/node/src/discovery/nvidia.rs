@@ -49,7 +49,7 @@ use crate::{
     clock::Clock,
     config::Config,
     evidence::{EvidenceFile, Records},
-    host::{Host, Roots},
+    host::{Host, NVML, Roots},
     nvidia_smi::NvidiaSmi,
     partitions::{self, Cut, Cutter, PartitionDesk, Recess, RecessDesk, Recesses, rest},
     telemetry::{Telemetry, TelemetryReceiver},
@@ -89,6 +89,10 @@ pub(super) struct Nvidia {
 enum ConnectError {
     #[error("no libnvidia-ml.so.1 in {searched}; --nvml-library names one")]
     NoLibrary { searched: String },
+    #[error("no PCI function is a GPU of NVIDIA's, and there is no {NVML}")]
+    NoFunction,
+    #[error("no {NVML}, and the PCI functions, which tell whether it is needed, cannot be read")]
+    Unread(#[source] std::io::Error),
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error("cannot ask the driver")]
@@ -110,6 +114,9 @@ enum Ended {
     /// Somebody resets a GPU, which takes that nobody has it open.
     Recess(oneshot::Sender<Recess>),
 }
+
+/// NVIDIA as PCI has it.
+const VENDOR: &str = "0x10de";
 
 /// The longest time between two initialisations for the sake of a lost GPU.
 const MOST_PATIENCE: Duration = Duration::from_secs(600);
@@ -352,10 +359,24 @@ impl ConnectError {
     /// Whether there is no driver, as opposed to one that does not work.
     fn is_absence(&self) -> bool {
         match self {
-            Self::NoLibrary { .. } => true,
+            Self::NoLibrary { .. } | Self::NoFunction => true,
             Self::Load(LoadError::Open { path, .. }) => path.is_absolute() && !path.exists(),
             Self::Load(LoadError::Init { source, .. }) => source.is_driver_absent(),
-            Self::Ask(_) | Self::Thread(_) | Self::Overdue(_) => false,
+            Self::Unread(_) | Self::Ask(_) | Self::Thread(_) | Self::Overdue(_) => false,
+        }
+    }
+
+    /// The error of a library that the dynamic linker does not find. Where there is no GPU of NVIDIA's nobody expects
+    /// one.
+    fn unloaded(error: LoadError, host: &Host) -> Self {
+        match &error {
+            LoadError::Open { path, .. } if path.is_relative() => match host.has_pci_vendor(VENDOR)
+            {
+                Ok(true) => Self::Load(error),
+                Ok(false) => Self::NoFunction,
+                Err(unread) => Self::Unread(unread),
+            },
+            LoadError::Open { .. } | LoadError::Init { .. } => Self::Load(error),
         }
     }
 }
@@ -371,7 +392,7 @@ fn load(
     let library = found.ok_or_else(|| ConnectError::NoLibrary { searched: searched(roots) })?;
     // Read before NVML is, so that a change in between is noticed.
     let fingerprint = host.nvidia_fingerprint();
-    let nvml = Nvml::load(&library)?;
+    let nvml = Nvml::load(&library).map_err(|error| ConnectError::unloaded(error, host))?;
     let facts = DriverFacts::read(&nvml)?;
     let listening = listen(&nvml, event_wait)?;
     tracing::debug!(library = %library.display(), "NVML loaded");
@@ -394,5 +415,44 @@ fn describe_driver(driver: &DriverFacts) -> String {
     match &driver.cuda {
         Some(cuda) => format!("driver {}, CUDA {cuda}", driver.version),
         None => format!("driver {}", driver.version),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_missing_library_is_a_failure_only_where_a_gpu_is_or_cannot_be_looked_for() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(root.path(), root.path());
+        let judged = || {
+            let Err(error) = Nvml::load(NVML.as_ref()) else { return None };
+            let error = ConnectError::unloaded(error, &host);
+            Some((error.is_absence(), causes(&error)))
+        };
+        // A machine with the driver has the library.
+        let Some((is_absent, why)) = judged() else { return };
+        assert!(is_absent && why.starts_with("no PCI function is a GPU of NVIDIA's"), "{why}");
+
+        let bus = root.path().join("sys/bus/pci");
+        let plug = |address: &str, vendor: &str| {
+            let folder = bus.join("devices").join(address);
+            fs::create_dir_all(&folder).expect("made");
+            fs::write(folder.join("vendor"), vendor).expect("written");
+        };
+        plug("0000:00:1f.0", "0x8086\n");
+        assert!(judged().expect("no library").0, "another vendor's function");
+        plug("0000:01:00.0", "0x10de\n");
+        let (is_absent, why) = judged().expect("no library");
+        assert!(!is_absent && why.starts_with("cannot load libnvidia-ml.so.1"), "{why}");
+
+        fs::remove_dir_all(bus.join("devices")).expect("removed");
+        // Root may read everything but a folder that is none.
+        fs::write(bus.join("devices"), "").expect("written");
+        let (is_absent, why) = judged().expect("no library");
+        assert!(!is_absent && why.contains("cannot be read"), "{why}");
     }
 }

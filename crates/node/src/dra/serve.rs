@@ -42,6 +42,7 @@ use super::{
 use crate::{
     causes,
     config::{DraOffer, DriverName, Policy},
+    dated::Dated,
     directory::DirectoryWatch,
     endpoint::Endpoint,
     kept::Versioned,
@@ -149,7 +150,8 @@ impl Serving {
         let mut registration = self.bind(&self.places.registration, &mut helpers)?;
         let incoming = registration.endpoint.incoming();
         let registrar = RegistrationServer::new(self.registrar());
-        let calls = server().add_service(registrar.max_decoding_message_size(LONGEST_MESSAGE));
+        let calls =
+            server().add_service(Dated(registrar.max_decoding_message_size(LONGEST_MESSAGE)));
         servers.spawn(calls.serve_with_incoming_shutdown(incoming, end.clone().cancelled_owned()));
 
         self.standing.send_replace(Standing::Serving);
@@ -195,9 +197,9 @@ impl Serving {
         let v1beta1 = v1beta1::DraPluginServer::new(self.service.clone());
         let health = DraResourceHealthServer::new(HealthService(lists));
         server()
-            .add_service(v1.max_decoding_message_size(LONGEST_MESSAGE))
-            .add_service(v1beta1.max_decoding_message_size(LONGEST_MESSAGE))
-            .add_service(health.max_decoding_message_size(LONGEST_MESSAGE))
+            .add_service(Dated(v1.max_decoding_message_size(LONGEST_MESSAGE)))
+            .add_service(Dated(v1beta1.max_decoding_message_size(LONGEST_MESSAGE)))
+            .add_service(Dated(health.max_decoding_message_size(LONGEST_MESSAGE)))
     }
 
     fn registrar(&self) -> Registrar {

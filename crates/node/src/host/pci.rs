@@ -1,6 +1,9 @@
 //! A PCI function as sysfs describes it.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use windlass_core::{
     attribute::{AttributeName, AttributeValue, Attributes, standard},
@@ -53,6 +56,29 @@ impl Host {
             class: self.text(format!("{folder}/class")),
             driver: self.link_name(format!("{folder}/driver")),
         }
+    }
+
+    /// Whether a function of this vendor, `0x10de`, is there. A kernel without PCI has none. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// The functions cannot be listed, or none is of the vendor and one cannot be read.
+    pub fn has_pci_vendor(&self, vendor: &str) -> io::Result<bool> {
+        let entries = match fs::read_dir(self.path(PCI_DEVICES)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            entries => entries?,
+        };
+        let mut unread = None;
+        for entry in entries {
+            let file = Path::new(PCI_DEVICES).join(entry?.file_name()).join("vendor");
+            match self.try_text(file) {
+                Ok(found) if found == vendor => return Ok(true),
+                // One that was unplugged since.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                found => unread = found.err().or(unread),
+            }
+        }
+        unread.map_or(Ok(false), Err)
     }
 }
 

@@ -6,7 +6,7 @@ use windlass_kubelet_api::{
 };
 
 use super::{service::Service, session::Session};
-use crate::{causes, endpoint::Endpoint};
+use crate::{causes, dated::Dated, endpoint::Endpoint};
 
 /// How long open calls may take to end when the agent stops. Streams end at once, since the state's
 /// keeper has ended before.
@@ -21,7 +21,7 @@ pub(super) async fn serve(
 ) {
     let incoming = endpoint.incoming();
     let server = server()
-        .add_service(DevicePluginServer::new(service))
+        .add_service(Dated(DevicePluginServer::new(service)))
         .serve_with_incoming_shutdown(incoming, stop.cancelled());
     let session = async {
         session.run(&mut endpoint, &stop).await;
