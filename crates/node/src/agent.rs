@@ -15,7 +15,6 @@ use std::{
 
 use rustix::fs::FlockOperation;
 use tokio::{
-    net::TcpListener,
     sync::{Notify, watch},
     time::timeout,
 };
@@ -23,7 +22,7 @@ use windlass_core::{device::Device, health::HealthState, inventory::Inventory};
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 
 use crate::{
-    admin,
+    admin::{DoorError, Doors},
     clock::Clock,
     cluster::InvalidNodeName,
     config::{Config, Policy, reload::Follow},
@@ -38,7 +37,7 @@ use crate::{
 use assembly::Ground;
 use parts::Parts;
 use policy::PolicySource;
-pub use standby::{await_kubelet, stand_by};
+pub use standby::{Succession, await_kubelet, stand_by};
 
 /// An agent with everything it needs in hand: nothing that can be wrong at the start is left to the
 /// run.
@@ -64,14 +63,9 @@ pub enum StartError {
         /// The system's answer.
         source: io::Error,
     },
-    /// The address for health and metrics cannot be had.
-    #[error("cannot listen on {address}: choose another with --listen")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The system's answer.
-        source: io::Error,
-    },
+    /// The address for health and metrics, or the socket for probes, cannot be had.
+    #[error(transparent)]
+    Door(#[from] DoorError),
     /// Another agent serves the same kubelet.
     #[error("another windlass node serves {0}: stop it first")]
     Taken(PathBuf),
@@ -128,15 +122,15 @@ impl Agent {
         let lock = lock(&dir)?;
         let watched = DirectoryWatch::new(&dir)
             .map_err(|source| StartError::Watch { path: dir.clone(), source })?;
-        let listener = config.listen.map(listen).transpose()?;
-        let admin_address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+        let doors = Doors::bind(config)?;
+        let admin_address = doors.address();
         let cluster = source.client(config)?;
         let (registry, instruments) = metrics::registry(&clock);
         let mut parts = Parts::default();
         let reload = instruments.reload();
         let policy = source.start(config, cluster.as_ref(), (clock, reload), &mut parts)?;
         let ledger = LedgerDesk::unread();
-        let ground = Ground { dir, watched, listener, cluster, policy, ledger, clock };
+        let ground = Ground { dir, watched, doors, cluster, policy, ledger, clock };
         let (state, partitions) =
             assembly::assemble(config, ground, (registry, instruments), &mut parts);
         Ok(Self { state, partitions, admin_address, parts, _lock: lock })
@@ -214,10 +208,6 @@ fn has_answered(inventory: &Inventory, policy: &Policy) -> bool {
     };
     let is_known = |device: &Device| device.health.state != HealthState::Unknown;
     inventory.is_complete() && inventory.devices.iter().filter(is_probed).all(is_known)
-}
-
-fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
-    admin::bind(address).map_err(|source| StartError::Listen { address, source })
 }
 
 /// Makes the folder if need be, in the kubelet's, and takes it. Where there is no folder of a kubelet none is made:

@@ -5,6 +5,7 @@
 mod choice;
 pub(crate) mod danger;
 mod delivery;
+mod disclosed;
 mod document;
 mod dra;
 mod families;
@@ -28,13 +29,14 @@ mod shipped;
 mod source;
 mod specimen;
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration};
 
 pub use choice::{ConfigDir, LabelMemory, LabelValue};
 pub use delivery::{
     AnnotationPrefix, Delivery, DeviceIds, DeviceNodes, Feature, Hooks, Imex, InvalidPrefix,
     MissingChannel, Strategy,
 };
+pub use disclosed::Disclosed;
 pub use document::Remark;
 pub use dra::{
     DraMigMode, DraOffer, DraPartitions, DraPolicy, DraTaints, DriverName, InvalidDriverName,
@@ -87,6 +89,10 @@ pub struct Config {
     pub device_info_dir: PathBuf,
     /// Where health and metrics are served; `None` serves neither.
     pub listen: Option<SocketAddr>,
+    /// The socket on which probes are answered besides; `None` has none.
+    pub probe_socket: Option<PathBuf>,
+    /// What pages tell of pods and boards.
+    pub disclose: BTreeSet<Disclosed>,
     /// How the API server is reached.
     pub cluster: ClusterAccess,
     /// The name of the driver for Dynamic Resource Allocation.
@@ -178,6 +184,8 @@ impl Default for Config {
             mps: MpsSettings::default(),
             device_info_dir: "/var/run/k8s.cni.cncf.io/devinfo/dp".into(),
             listen: None,
+            probe_socket: None,
+            disclose: BTreeSet::new(),
             cluster: ClusterAccess::default(),
             dra_driver: DriverName::default(),
             session: SessionLimits::default(),

@@ -45,7 +45,8 @@ mod shortened;
 mod telemetry;
 mod template;
 
-pub use agent::{Agent, StartError, await_kubelet, stand_by};
+pub use admin::{DoorError, Probe, ProbeAnswer, ProbeError, probe_agent};
+pub use agent::{Agent, StartError, Succession, await_kubelet, stand_by};
 pub use config::Config;
 
 /// An error and its causes in one line: log formats differ in what they keep of a chain.

@@ -9,6 +9,7 @@ mod claims;
 mod devices;
 mod dra;
 mod family;
+mod format;
 mod handover;
 mod node;
 mod placements;
@@ -16,7 +17,7 @@ mod reload;
 mod rpc;
 mod transitions;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use prometheus_client::{
     metrics::{counter::Counter, family::Family},
@@ -27,17 +28,19 @@ use windlass_core::resource::ResourceName;
 
 pub(crate) use claims::{ClaimCall, ClaimMetrics};
 pub(crate) use dra::DraMetrics;
+pub(crate) use format::Format;
 pub(crate) use handover::HandoverMetrics;
 pub(crate) use placements::PlacementMetrics;
 pub(crate) use reload::ReloadMetrics;
 pub(crate) use rpc::{Method, RpcMetrics};
 
 use self::{
-    devices::DevicePage, node::NodePage, placements::PlacementFamilies, rpc::RpcFamilies,
-    transitions::Transitions,
+    build::Role, devices::DevicePage, node::NodePage, placements::PlacementFamilies,
+    rpc::RpcFamilies, transitions::Transitions,
 };
 use crate::{
     clock::Clock,
+    config::Disclosed,
     holders::Holders,
     registration::{RegistrationBoard, RegistrationMetrics, Standings},
     state::NodeState,
@@ -70,6 +73,7 @@ pub(crate) struct Sights {
     pub(crate) telemetry: Vec<TelemetryReceiver>,
     pub(crate) standings: watch::Receiver<Standings>,
     pub(crate) holders: watch::Receiver<Arc<Holders>>,
+    pub(crate) disclosed: BTreeSet<Disclosed>,
     pub(crate) clock: Clock,
 }
 
@@ -79,7 +83,7 @@ const PREFIX: &str = "windlass";
 /// A registry for the agent, and the instruments in it.
 pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
     let mut registry = Registry::with_prefix(PREFIX);
-    build::register(&mut registry);
+    build::register(&mut registry, Role::Serving);
     let instruments = Instruments {
         rpc: RpcFamilies::register(&mut registry),
         placements: PlacementFamilies::register(&mut registry),
@@ -91,6 +95,13 @@ pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
         dra: DraMetrics::register(&mut registry),
     };
     (registry, instruments)
+}
+
+/// What an agent measures that serves nobody yet.
+pub(crate) fn standing_by() -> Registry {
+    let mut registry = Registry::with_prefix(PREFIX);
+    build::register(&mut registry, Role::StandingBy);
+    registry
 }
 
 /// Adds what is read from snapshots.

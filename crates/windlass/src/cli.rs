@@ -19,7 +19,7 @@ use clap::{
 };
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_machine::{Attached, Fault};
-use windlass_node::config::{Strategy, address};
+use windlass_node::config::{Disclosed, Strategy, address};
 
 pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use conformance::ConformanceArgs;
@@ -32,7 +32,7 @@ pub(crate) use peer::PeerArgs;
 pub(crate) use cdi::{CdiArgs, CdiCommand, CheckArgs, GenerateArgs, ListArgs, places};
 
 use crate::{
-    commands::{LabelsArgs, MpsArgs, ScrubArgs},
+    commands::{LabelsArgs, MpsArgs, ProbeArgs, ScrubArgs},
     logging::LogFormat,
 };
 
@@ -105,6 +105,8 @@ pub(crate) enum Command {
     /// Serve this node's devices to its kubelet, until told to stop.
     #[command(after_help = EXAMPLES)]
     Node(Box<NodeArgs>),
+    /// Ask this node's agent whether it is well, as a kubelet's probe.
+    Probe(ProbeArgs),
     /// List the devices of this host with their attributes and health.
     Devices(DevicesArgs),
     /// Show how near the devices of this host are to each other.
@@ -232,6 +234,12 @@ pub(crate) struct PlaceArgs {
     /// Where health and metrics are served, such as 0.0.0.0:9400 [default: nowhere]
     #[arg(long, value_name = "ADDRESS", env = "WINDLASS_LISTEN", value_parser = address)]
     pub(crate) listen: Option<SocketAddr>,
+    /// The unix socket on which `windlass probe` is answered, whoever fills the address above [default: none]
+    #[arg(long, value_name = "PATH", env = "WINDLASS_PROBE_SOCKET")]
+    pub(crate) probe_socket: Option<PathBuf>,
+    /// What /metrics and /devices tell to whoever reaches them [default: neither]
+    #[arg(long, value_name = "WHAT,...", env = "WINDLASS_DISCLOSE", value_delimiter = ',')]
+    pub(crate) disclose: Option<Vec<DisclosedArg>>,
     /// What the container runtime calls the host root; another folder only for simulated machines
     /// [default: /]
     #[arg(long, value_name = "DIR", env = "WINDLASS_HOST_ROOT_ON_NODE", help_heading = HOST)]
@@ -270,6 +278,23 @@ pub(crate) struct ClusterArgs {
     pub(crate) pod_namespace: Option<String>,
     #[arg(long, value_name = "UID", env = "POD_UID", hide = true)]
     pub(crate) pod_uid: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum DisclosedArg {
+    /// Namespace, pod and container that hold a device.
+    Pods,
+    /// Serial numbers of devices.
+    Serials,
+}
+
+impl From<DisclosedArg> for Disclosed {
+    fn from(arg: DisclosedArg) -> Self {
+        match arg {
+            DisclosedArg::Pods => Self::Pods,
+            DisclosedArg::Serials => Self::Serials,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

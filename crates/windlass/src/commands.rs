@@ -12,6 +12,7 @@ mod labels;
 mod machine;
 mod mps;
 mod node;
+mod probe;
 mod scrub;
 mod topo;
 mod xids;
@@ -45,6 +46,7 @@ use folders::{anchor, named_by_the_host};
 pub(crate) use labels::LabelsArgs;
 pub(crate) use machine::host_flags;
 pub(crate) use mps::MpsArgs;
+pub(crate) use probe::ProbeArgs;
 pub(crate) use scrub::ScrubArgs;
 pub(crate) use topo::Topology;
 
@@ -62,6 +64,7 @@ const ABANDON_AFTER: Duration = Duration::from_millis(500);
 pub(crate) fn run(command: Command) -> Result<()> {
     match command {
         Command::Node(args) => block_on(node::run(*args)),
+        Command::Probe(args) => block_on(probe::run(args)),
         Command::Devices(args) => block_on(devices::run(args)),
         Command::Topo(args) => block_on(topo::run(args)),
         Command::Explain(args) => block_on(explain::run(*args)),

@@ -99,15 +99,21 @@ impl Reason {
             | Self::OutOfBounds => None,
         }
     }
+
+    /// The reason in words, without its number: one of eighteen.
+    pub fn class(self) -> &'static str {
+        if matches!(self, Self::Xid(_)) {
+            return "XID";
+        }
+        let word = WORDS.iter().find(|(reason, _)| *reason == self);
+        word.expect("the table has every other reason").1
+    }
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Self::Xid(code) = self {
-            return write!(f, "XID {code}");
-        }
-        let word = WORDS.iter().find(|(reason, _)| reason == self);
-        f.write_str(word.expect("the table has every other reason").1)
+        f.write_str(self.class())?;
+        if let Self::Xid(code) = self { write!(f, " {code}") } else { Ok(()) }
     }
 }
 

@@ -1,96 +1,127 @@
-//! Which page a request gets.
+//! The page that a request gets.
 
-use http_body_util::Full;
-use hyper::{
-    Method, Response, StatusCode,
-    body::Bytes,
-    header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue},
-};
-use prometheus_client::encoding::text;
+use prometheus_client::registry::Registry;
+use windlass_core::attribute::AttributeName;
 
 use super::{
-    Admin,
-    probe::{self, Report},
+    Admin, Pages,
+    http::{Page, Request, Status},
+    probe::{self, Report, Waiting},
+};
+use crate::{
+    config::Disclosed,
+    metrics::{self, Format},
 };
 
-/// A response with its whole body.
-pub(super) type Page = Response<Full<Bytes>>;
+/// A page that there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Topic {
+    Index,
+    Health,
+    Readiness,
+    Metrics,
+    Devices,
+}
 
 const INDEX: &str = "\
 windlass node
 
 /healthz  whether the agent should go on, or be restarted
 /readyz   whether every resource is registered with the kubelet
-/metrics  OpenMetrics
+/metrics  OpenMetrics, or Prometheus' text format
 /devices  the inventory as JSON
 ";
 
-const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
-/// `OpenMetrics` 1.0, section 4.2.
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The page at a path.
-pub(super) async fn answer(admin: &Admin, method: &Method, path: &str) -> Page {
-    if !["/", "/healthz", "/readyz", "/metrics", "/devices"].contains(&path) {
-        return page(StatusCode::NOT_FOUND, TEXT, format!("no page {path}\n\n{INDEX}"));
+pub(super) async fn answer(pages: &Pages, request: &Request) -> Page {
+    let Some(topic) = Topic::at(&request.path) else {
+        return Page::text(Status::NotFound, format!("no page {}\n\n{INDEX}", request.path));
+    };
+    if !["GET", "HEAD"].contains(&request.method.as_str()) {
+        return Page::text(Status::MethodNotAllowed, "only GET and HEAD\n");
     }
-    if !matches!(*method, Method::GET | Method::HEAD) {
-        let mut refused =
-            page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
-        refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return refused;
+    match pages {
+        Pages::All(admin) => serving(admin, topic, request).await,
+        Pages::StandingBy(waiting) => standing_by(waiting, topic, request),
     }
-    match path {
-        "/healthz" => report(&probe::health(&admin.state)),
-        "/readyz" => {
+}
+
+async fn serving(admin: &Admin, topic: Topic, request: &Request) -> Page {
+    match topic {
+        Topic::Index => Page::text(Status::Ok, INDEX),
+        Topic::Health => report(&probe::health(&admin.state)),
+        Topic::Readiness => {
             let (state, standings) =
                 (admin.state.borrow().clone(), admin.standings.borrow().clone());
             report(&probe::readiness(&state, &standings))
         }
-        "/metrics" => metrics(admin).await,
-        "/devices" => devices(admin),
-        _ => page(StatusCode::OK, TEXT, INDEX.to_owned()),
+        Topic::Metrics => {
+            admin.holders.refresh().await;
+            exposition(&admin.registry, request)
+        }
+        Topic::Devices => devices(admin),
     }
 }
 
-/// What an agent says that waits for another to end: it lives, and is ready to take over.
-pub(super) fn standing_by() -> Page {
-    page(StatusCode::OK, TEXT, "standing by, and serving nobody yet\n".to_owned())
+/// An agent that stands by has no devices yet, and says so.
+fn standing_by(waiting: &Waiting, topic: Topic, request: &Request) -> Page {
+    match topic {
+        Topic::Index => Page::text(Status::Ok, INDEX),
+        Topic::Health => report(&waiting.health()),
+        Topic::Readiness => report(&waiting.readiness()),
+        Topic::Metrics => exposition(&metrics::standing_by(), request),
+        Topic::Devices => Page::text(Status::Unavailable, waiting.to_string()),
+    }
 }
 
-async fn metrics(admin: &Admin) -> Page {
-    admin.holders.refresh().await;
-    let mut body = String::new();
-    match text::encode(&mut body, &admin.registry) {
-        Ok(()) => page(StatusCode::OK, OPENMETRICS, body),
+fn exposition(registry: &Registry, request: &Request) -> Page {
+    let format = Format::accepted(&request.accept);
+    match format.text(registry) {
+        Ok(body) => Page { status: Status::Ok, content_type: format.content_type(), body },
         Err(error) => failed(&error),
     }
 }
 
 fn devices(admin: &Admin) -> Page {
-    let state = admin.state.borrow().clone();
-    match serde_json::to_string_pretty(&state.inventory) {
-        Ok(body) => page(StatusCode::OK, JSON, body + "\n"),
+    let mut inventory = admin.state.borrow().inventory.clone();
+    if !admin.disclosed.contains(&Disclosed::Serials) {
+        for device in &mut inventory.devices {
+            device.attributes.retain(|name, _| !is_serial_number(name));
+        }
+    }
+    match serde_json::to_string_pretty(&inventory) {
+        Ok(body) => Page { status: Status::Ok, content_type: JSON, body: body + "\n" },
         Err(error) => failed(&error),
     }
 }
 
+/// `serial`, `serialNumber`, `usbSerial`: the configuration may name attributes as it likes.
+fn is_serial_number(name: &AttributeName) -> bool {
+    name.name().to_ascii_lowercase().contains("serial")
+}
+
 fn report(report: &Report) -> Page {
-    let status = if report.is_good() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    page(status, TEXT, report.to_string())
+    let status = if report.is_good() { Status::Ok } else { Status::Unavailable };
+    Page::text(status, report.to_string())
 }
 
 fn failed(error: &dyn std::error::Error) -> Page {
-    page(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("cannot write the page: {error}\n"))
+    Page::text(Status::Failed, format!("cannot write the page: {error}\n"))
 }
 
-/// Every page is of this moment.
-fn page(status: StatusCode, content_type: &'static str, body: String) -> Page {
-    let mut page = Response::new(Full::new(Bytes::from(body)));
-    *page.status_mut() = status;
-    let headers = page.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    page
+// === impl Topic ===
+
+impl Topic {
+    fn at(path: &str) -> Option<Self> {
+        Some(match path {
+            "/" => Self::Index,
+            "/healthz" => Self::Health,
+            "/readyz" => Self::Readiness,
+            "/metrics" => Self::Metrics,
+            "/devices" => Self::Devices,
+            _ => return None,
+        })
+    }
 }

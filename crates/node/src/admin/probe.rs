@@ -4,7 +4,7 @@
 //! away. That a page is answered at all shows that the agent's one thread turns. Readiness fails while
 //! a pod that asks for a device could not get it, and the reason is the agent's.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, path::Path, sync::Arc};
 
 use tokio::sync::watch;
 use windlass_core::inventory::SourceState;
@@ -20,6 +20,15 @@ pub(super) struct Report {
     complaints: Vec<String>,
     /// What a person wants to know besides.
     notes: Vec<String>,
+}
+
+/// What an agent waits for that serves nobody yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiting {
+    /// For a person.
+    note: String,
+    /// Why no pod gets a device meanwhile; none where another agent sees to that.
+    complaint: Option<String>,
 }
 
 /// Whether the agent should go on.
@@ -59,6 +68,46 @@ fn describe(source: &str, state: &SourceState) -> String {
         SourceState::Starting => format!("{source}: starting"),
         SourceState::Ready(with) => format!("{source}: {with}"),
         SourceState::Absent(why) | SourceState::Failing(why) => format!("{source}: {why}"),
+    }
+}
+
+// === impl Waiting ===
+
+impl Waiting {
+    /// For another agent's end. To be ready means to be ready to take over.
+    pub(crate) fn for_turn() -> Self {
+        Self { note: "standing by: another agent serves this kubelet".to_owned(), complaint: None }
+    }
+
+    /// For a kubelet's folder.
+    pub(crate) fn for_kubelet(folder: &Path) -> Self {
+        let missing = format!(
+            "the kubelet has no folder {}: is it running? --kubelet-dir names another",
+            folder.display()
+        );
+        let note = "standing by: waiting for the kubelet's folder".to_owned();
+        Self { note, complaint: Some(missing) }
+    }
+
+    /// The same, and ready.
+    #[must_use]
+    pub(crate) fn and_takes_over(self) -> Self {
+        Self { complaint: None, ..self }
+    }
+
+    /// A restart would change nothing.
+    pub(super) fn health(&self) -> Report {
+        Report { complaints: Vec::new(), notes: vec![self.note.clone()] }
+    }
+
+    pub(super) fn readiness(&self) -> Report {
+        Report { complaints: self.complaint.clone().into_iter().collect(), ..self.health() }
+    }
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.note)
     }
 }
 

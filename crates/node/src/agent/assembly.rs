@@ -3,14 +3,11 @@
 use std::{path::PathBuf, sync::Arc};
 
 use prometheus_client::registry::Registry;
-use tokio::{
-    net::TcpListener,
-    sync::{Notify, watch},
-};
+use tokio::sync::{Notify, watch};
 
 use super::parts::Parts;
 use crate::{
-    admin::{self, Seen},
+    admin::{self, Doors, Seen},
     choices,
     clock::Clock,
     cluster::{
@@ -41,7 +38,7 @@ pub(super) struct Ground {
     /// Notices from that folder.
     pub(super) watched: DirectoryWatch,
     /// Where health and metrics are served.
-    pub(super) listener: Option<TcpListener>,
+    pub(super) doors: Doors,
     /// The way to the API server.
     pub(super) cluster: Option<Client>,
     /// What is wanted of the devices.
@@ -112,10 +109,11 @@ pub(super) fn assemble(
     };
     parts.add("DRA driver", dra::Driver::new(config, surroundings).run(parts.token()));
     tell(config, (&state, &policy), ground.cluster, clock, parts);
-    if let Some(listener) = ground.listener {
+    if !ground.doors.is_none() {
         let Heart { state, telemetry, holders, .. } = heart;
-        let seen = Seen { clock, state, telemetry, holders, registry, instruments };
-        parts.add("HTTP server", admin::run(listener, seen, parts.token()));
+        let disclosed = config.disclose.clone();
+        let seen = Seen { clock, state, telemetry, holders, registry, instruments, disclosed };
+        parts.add("HTTP server", admin::run(ground.doors, seen, parts.token()));
     }
     (state, partitions)
 }

@@ -82,7 +82,7 @@ impl Node {
         let ground = Ground {
             watched: DirectoryWatch::new(&dir).expect("the kubelet's folder"),
             dir,
-            listener: None,
+            doors: Doors::default(),
             cluster: None,
             policy: policy.subscribe(),
             ledger: ledger.clone(),

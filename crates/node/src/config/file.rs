@@ -35,8 +35,8 @@ use self::{
     word::Written,
 };
 use super::{
-    AnnotationPrefix, Config, ConfigError, Delivery, DeviceIds, DeviceNodes, Families, Feature,
-    MigStrategy, Mistakes, Policy, Remark, Resources, SourceRule, Strategy, Unmatched,
+    AnnotationPrefix, Config, ConfigError, Delivery, DeviceIds, DeviceNodes, Disclosed, Families,
+    Feature, MigStrategy, Mistakes, Policy, Remark, Resources, SourceRule, Strategy, Unmatched,
     document::{self, Lined, Many, UnknownKeys},
     rules, shipped,
 };
@@ -82,6 +82,12 @@ pub struct ConfigFile {
     /// Where health and metrics are served over HTTP; left out, neither is.
     #[serde(skip_serializing_if = "Option::is_none")]
     listen: Option<Written<SocketAddr>>,
+    /// The unix socket on which `windlass probe` is answered; left out, there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probe_socket: Option<PathBuf>,
+    /// What `/metrics` and `/devices` tell to whoever reaches them: names of pods, serial numbers.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    disclose: BTreeSet<Disclosed>,
     /// How the API server is reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster: Option<ClusterEntry>,
@@ -179,6 +185,8 @@ impl ConfigFile {
             driver.apply(&mut config.driver);
         }
         config.listen = self.listen.as_ref().map(|Written(address)| *address);
+        config.probe_socket.clone_from(&self.probe_socket);
+        config.disclose.clone_from(&self.disclose);
         config.cluster = self.cluster.clone().map(Into::into).unwrap_or_default();
         config.dra_driver = self.dra.as_ref().and_then(DraEntry::driver).unwrap_or_default();
         for (place, given) in [
@@ -318,6 +326,8 @@ impl From<&Config> for ConfigFile {
             device_info_dir: differing(&config.device_info_dir, &usual.device_info_dir),
             mps: MpsEntry::of(&config.mps),
             listen: config.listen.map(Written),
+            probe_socket: config.probe_socket.clone(),
+            disclose: config.disclose.clone(),
             cluster: ClusterEntry::of(&config.cluster),
             mig: Some(policy.mig).filter(|mig| *mig != MigStrategy::default()),
             gpu: GpuEntry::of(&policy.families.gpu).map(unlined),

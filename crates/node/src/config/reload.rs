@@ -257,6 +257,8 @@ fn changed_places(old: &Config, new: &Config) -> Vec<&'static str> {
         ("deviceInfoDir", old.device_info_dir != new.device_info_dir),
         ("mps", old.mps != new.mps),
         ("listen", old.listen != new.listen),
+        ("probeSocket", old.probe_socket != new.probe_socket),
+        ("disclose", old.disclose != new.disclose),
         ("cluster", old.cluster != new.cluster),
         ("dra.driver", old.dra_driver != new.dra_driver),
     ];

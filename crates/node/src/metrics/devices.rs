@@ -2,14 +2,18 @@
 //!
 //! A device that one container holds alone has the container's name on what it measures, as users of
 //! NVIDIA's exporter know it. What several containers share belongs to none of them: there the names
-//! are on `device_holder` only, which every held device has.
+//! are on `device_holder` only, which every held device has. Without the operator's word no name of a pod is told.
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue},
-    device::{Device, DeviceId},
+    device::{Device, DeviceId, DeviceKind},
+    health::Reason,
     inventory::Inventory,
 };
 
@@ -18,6 +22,7 @@ use super::{
     family::{Head, Value},
 };
 use crate::{
+    config::Disclosed,
     discovery::PROFILE,
     holders::{Holder, Holders},
     telemetry::Sample,
@@ -27,6 +32,13 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct DevicePage(pub(super) Sights);
 
+/// Whose names are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Names {
+    OfPods,
+    OfDevices,
+}
+
 /// Something that a device measures.
 struct Measure {
     head: Head,
@@ -35,8 +47,9 @@ struct Measure {
 
 const INFO: Head = Head::new("device", "What a device is and where it sits");
 const HEALTHY: Head = Head::new("device_healthy", "Whether a device is healthy");
-const FAULTS: Head = Head::new("device_faults", "Troubles that a device had, by reason");
-const HOLDER: Head = Head::new("device_holder", "The container that holds a device or a replica");
+const FAULTS: Head = Head::new("device_faults", "Troubles that a device had, by class");
+const LAST_XID: Head = Head::new("device_last_xid", "The newest XID that made a device unhealthy");
+const HOLDER: Head = Head::new("device_holder", "Devices and replicas that a container holds");
 const ENERGY: Head =
     Head::new("device_energy", "Energy drawn since the driver was loaded").with_unit("joules");
 
@@ -93,13 +106,19 @@ impl Collector for DevicePage {
         let health = listed.map(|device| (name(device), device.health.is_healthy().into()));
         HEALTHY.gauges(&mut to, health)?;
         FAULTS.counters(&mut to, devices.iter().flat_map(faults))?;
+        let xids = devices.iter().filter_map(|device| Some((who(device), last_xid(device)?)));
+        LAST_XID.gauges(&mut to, xids)?;
         self.measures(&mut to, &state.inventory, &holders)?;
         let offered = state.resources().keys().map(ToString::to_string).collect();
-        HOLDER.gauges(&mut to, holder_lines(&offered, &holders))
+        HOLDER.gauges(&mut to, holder_lines(&offered, &holders, self.names()))
     }
 }
 
 impl DevicePage {
+    fn names(&self) -> Names {
+        if self.0.disclosed.contains(&Disclosed::Pods) { Names::OfPods } else { Names::OfDevices }
+    }
+
     fn measures(
         &self,
         to: &mut DescriptorEncoder<'_>,
@@ -111,7 +130,10 @@ impl DevicePage {
             .iter()
             .filter_map(|device| {
                 let sample = self.sample(&device.id)?;
-                let alone = alone(holders, &device.id);
+                let alone = match self.names() {
+                    Names::OfPods => alone(holders, &device.id),
+                    Names::OfDevices => Labels::new(),
+                };
                 Some((name(device).into_iter().chain(alone).collect::<Labels>(), sample))
             })
             .collect();
@@ -164,16 +186,77 @@ fn text(device: &Device, attribute: &AttributeName) -> Option<String> {
     }
 }
 
-/// Health remembers a handful of reasons per device, which bounds the lines.
+/// A line for each class of trouble that a device of its kind may have, from the first scrape on: `increase()` sees
+/// the first trouble only where there was a line with 0 before it.
 fn faults(device: &Device) -> impl Iterator<Item = (Labels, Value)> {
-    device.health.evidence.iter().map(|trouble| {
-        let own = [
-            ("device", device.id.to_string()),
-            ("kind", device.kind.to_string()),
-            ("reason", trouble.reason.to_string()),
-        ];
-        (own.into(), Value::Whole(trouble.count.into()))
+    let begin = usual_reasons(device.kind).iter().map(|reason| (reason.class(), 0));
+    let mut counts: BTreeMap<_, u64> = begin.collect();
+    for trouble in &device.health.evidence {
+        *counts.entry(trouble.reason.class()).or_default() += u64::from(trouble.count);
+    }
+    counts.into_iter().map(move |(class, count)| {
+        let labels = who(device).into_iter().chain([("reason", class.to_owned())]);
+        (labels.collect(), Value::Whole(count))
     })
+}
+
+/// What the sources of a kind report. Network functions may be hundreds, and have few.
+fn usual_reasons(kind: DeviceKind) -> &'static [Reason] {
+    match kind {
+        DeviceKind::Gpu | DeviceKind::Mig => &OF_GPUS,
+        DeviceKind::Nic => &OF_NICS,
+        DeviceKind::Fpga | DeviceKind::Nvme | DeviceKind::Other => &OF_OTHERS,
+    }
+}
+
+const OF_GPUS: [Reason; 16] = [
+    Reason::Xid(0),
+    Reason::DoubleBitEcc,
+    Reason::UncorrectedEcc,
+    Reason::RowRemapFailed,
+    Reason::NvlinkDown,
+    Reason::FabricFailed,
+    Reason::Lost,
+    Reason::Unresponsive,
+    Reason::ProbeFailed,
+    Reason::NeedsReset,
+    Reason::Vanished,
+    Reason::DriverGone,
+    Reason::NodeMissing,
+    Reason::NotReady,
+    Reason::DriverUnbound,
+    Reason::OutOfBounds,
+];
+
+const OF_NICS: [Reason; 5] = [
+    Reason::Vanished,
+    Reason::LinkDown,
+    Reason::NodeMissing,
+    Reason::NotReady,
+    Reason::DriverUnbound,
+];
+
+const OF_OTHERS: [Reason; 9] = [
+    Reason::Unresponsive,
+    Reason::ProbeFailed,
+    Reason::NeedsReset,
+    Reason::Vanished,
+    Reason::NodeMissing,
+    Reason::NotReady,
+    Reason::Unreachable,
+    Reason::DriverUnbound,
+    Reason::OutOfBounds,
+];
+
+fn last_xid(device: &Device) -> Option<Value> {
+    device.health.evidence.iter().rev().find_map(|trouble| match trouble.reason {
+        Reason::Xid(code) => Some(Value::Whole(code)),
+        _ => None,
+    })
+}
+
+fn who(device: &Device) -> Labels {
+    vec![("device", device.id.to_string()), ("kind", device.kind.to_string())]
 }
 
 /// The container's name, if one container has the device to itself.
@@ -192,25 +275,29 @@ fn alone(holders: &Holders, id: &DeviceId) -> Labels {
     }
 }
 
-/// Holders of what this agent offers; the kubelet tells of other plugins' devices too.
+/// Holders of what this agent offers; the kubelet tells of other plugins' devices too. Without the names of pods two
+/// containers that hold one device are one line.
 fn holder_lines(
     offered: &BTreeSet<String>,
     holders: &Holders,
-) -> impl Iterator<Item = (Labels, Value)> {
+    names: Names,
+) -> impl Iterator<Item = (Labels, Value)> + use<> {
     let all = holders.by_device.iter();
-    all.flat_map(|(id, holders)| holders.iter().map(move |holder| (id, holder)))
-        .filter(|(_, holder)| offered.contains(&holder.resource))
-        .map(|(id, holder)| (holder_labels(id, holder), Value::Whole(1)))
+    let all = all.flat_map(|(id, holders)| holders.iter().map(move |holder| (id, holder)));
+    let offered = all.filter(|(_, holder)| offered.contains(&holder.resource));
+    let lines: BTreeSet<_> = offered.map(|(id, holder)| holder_labels(id, holder, names)).collect();
+    lines.into_iter().map(|labels| (labels, Value::Whole(1)))
 }
 
-fn holder_labels(id: &DeviceId, holder: &Holder) -> Labels {
+fn holder_labels(id: &DeviceId, holder: &Holder, names: Names) -> Labels {
+    let of_pod = |name: &String| (names == Names::OfPods).then(|| name.clone());
     let own = [
         ("device", Some(id.to_string())),
         ("resource", Some(holder.resource.clone())),
         ("replica", holder.replica.map(|replica| replica.to_string())),
-        ("namespace", Some(holder.namespace.clone())),
-        ("pod", Some(holder.pod.clone())),
-        ("container", Some(holder.container.clone())),
+        ("namespace", of_pod(&holder.namespace)),
+        ("pod", of_pod(&holder.pod)),
+        ("container", of_pod(&holder.container)),
     ];
     own.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
 }
@@ -226,8 +313,13 @@ fn millis(thousandths: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use jiff::Timestamp;
-    use windlass_core::device::DeviceKind;
+    use windlass_core::{
+        device::SourceName,
+        health::{HealthTracker, Observation},
+    };
 
     use super::*;
 
@@ -294,11 +386,47 @@ mod tests {
         ];
         let (_, holders) = holders(of);
         let offered = ["nvidia.com/gpu.shared".to_owned()].into();
-        let lines: Vec<_> = holder_lines(&offered, &holders).map(|(labels, _)| labels).collect();
+        let lines = |names| holder_lines(&offered, &holders, names).map(|(labels, _)| labels);
+        let lines: Vec<_> = lines(Names::OfPods).collect();
         let replica = |labels: &Labels| {
             labels.iter().find(|(key, _)| *key == "replica").map(|(_, replica)| replica.clone())
         };
         let replicas: Vec<_> = lines.iter().map(replica).collect();
         assert_eq!(replicas, [Some("0".to_owned()), Some("1".to_owned())]);
+    }
+
+    #[test]
+    fn without_the_operators_word_a_holder_is_told_of_once_and_by_no_name() {
+        let gpu = "nvidia.com/gpu";
+        let (_, holders) = holders(vec![holder(gpu, "a", None), holder(gpu, "b", None)]);
+        let offered = [gpu.to_owned()].into();
+        let lines: Vec<_> = holder_lines(&offered, &holders, Names::OfDevices).collect();
+        let [(labels, Value::Whole(1))] = lines.as_slice() else { panic!("not one line") };
+        let keys: Vec<_> = labels.iter().map(|(key, _)| *key).collect();
+        assert_eq!(keys, ["device", "resource"]);
+    }
+
+    #[test]
+    fn every_class_of_trouble_has_a_line_before_the_first_and_xids_are_one_class() {
+        let now = Timestamp::UNIX_EPOCH;
+        let (id, source) = ("GPU-a".parse().expect("valid"), SourceName::NVIDIA);
+        let mut gpu = Device::new(id, DeviceKind::Gpu, source, now);
+        let count = |gpu: &Device, class: &str| {
+            let is_it = |(labels, _): &(Labels, Value)| labels.contains(&("reason", class.into()));
+            match faults(gpu).find(is_it) {
+                Some((_, Value::Whole(count))) => Some(count),
+                _ => None,
+            }
+        };
+        assert_eq!((count(&gpu, "XID"), count(&gpu, "lost")), (Some(0), Some(0)));
+        assert!(last_xid(&gpu).is_none());
+        let mut tracker = HealthTracker::new(Duration::ZERO, now);
+        for reason in [Reason::Xid(48), Reason::Xid(79), Reason::Xid(48), Reason::Unreachable] {
+            tracker.observe(&Observation::Fault(reason, "it".to_owned()), now);
+        }
+        gpu.health = tracker.health().clone();
+        assert_eq!((count(&gpu, "XID"), count(&gpu, "lost")), (Some(3), Some(0)));
+        assert_eq!(count(&gpu, "unreachable"), Some(1), "what is unusual is told too");
+        assert!(matches!(last_xid(&gpu), Some(Value::Whole(48))));
     }
 }

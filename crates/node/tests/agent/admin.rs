@@ -1,6 +1,11 @@
 //! Health, readiness and metrics over real HTTP, of an agent that serves a simulated machine.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    io::{ErrorKind, Write as _},
+    net::SocketAddr,
+    process::Stdio,
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -9,7 +14,7 @@ use tokio::{
 };
 use windlass_core::health::HealthState;
 use windlass_machine::Fault;
-use windlass_node::StartError;
+use windlass_node::{DoorError, StartError, config::Disclosed};
 
 use crate::world::{GPU, LIMIT, Running, World, gpu_id, pod};
 
@@ -51,8 +56,14 @@ async fn send(address: SocketAddr, request: &str) -> Answer {
 }
 
 async fn get(agent: &Running, path: &str) -> Answer {
+    get_as(agent, path, "*/*").await
+}
+
+/// As a client asks that takes such an answer.
+async fn get_as(agent: &Running, path: &str, accept: &str) -> Answer {
     let address = agent.admin.expect("it listens");
-    send(address, &format!("GET {path} HTTP/1.1\r\nHost: node\r\n\r\n")).await
+    let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nAccept: {accept}\r\n\r\n");
+    send(address, &request).await
 }
 
 /// Asks until the answer fulfils the condition.
@@ -114,7 +125,8 @@ async fn a_node_without_a_driver_is_ready_and_says_what_is_missing() {
 
 #[tokio::test]
 async fn what_a_pod_has_to_itself_bears_the_pods_name() {
-    let world = slowly_probed("dgx-h100");
+    let mut world = slowly_probed("dgx-h100");
+    world.config.disclose = [Disclosed::Pods].into();
     let (kubelet, agent) = world.serving(8).await;
     let admission = kubelet.admit(pod("trainer", 2)).await.expect("admitted");
     let held = admission.allotment("main", GPU).expect("allotted").ids();
@@ -129,6 +141,22 @@ async fn what_a_pod_has_to_itself_bears_the_pods_name() {
     let granted = r#"windlass_allocations_total{resource="nvidia.com/gpu",result="granted"} 1"#;
     assert!(text.contains(granted), "{text}");
     assert!(text.contains("windlass_kubelet_pod_resources_up 1\n"));
+}
+
+#[tokio::test]
+async fn no_page_tells_of_pods_or_serial_numbers_unless_the_operator_says_so() {
+    let mut world = slowly_probed("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    kubelet.admit(pod("trainer", 2)).await.expect("admitted");
+    let held = |answer: &Answer| lines(&answer.body, "windlass_device_holder").len() == 2;
+    let metrics = get_until(&agent, "/metrics", held).await.body;
+    assert!(!metrics.contains("trainer") && !metrics.contains("namespace="), "{metrics}");
+    assert!(!get(&agent, "/devices").await.body.contains("nvidia.com/serial"));
+    agent.stop().await;
+    world.config.disclose = [Disclosed::Serials].into();
+    let agent = world.agent();
+    let told = |answer: &Answer| answer.body.contains("nvidia.com/serial");
+    get_until(&agent, "/devices", told).await;
 }
 
 #[tokio::test]
@@ -198,6 +226,10 @@ async fn http_is_answered_by_the_book() {
     let head = send(address, "HEAD /healthz HTTP/1.1\r\nHost: n\r\n\r\n").await;
     assert_eq!((head.status, head.body.as_str()), (200, ""));
     assert_eq!(send(address, "nonsense\r\n\r\n").await.status, 400);
+    let endless = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(100_000));
+    assert_eq!(send(address, &endless).await.status, 431);
+    let with_body = "POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n123456789";
+    assert_eq!(send(address, with_body).await.status, 405);
     let devices = get_until(&agent, "/devices", |answer| answer.body.contains("GPU-")).await;
     let inventory: serde_json::Value = serde_json::from_str(&devices.body).expect("JSON");
     assert_eq!(inventory["simulated"], "t4-edge");
@@ -211,7 +243,7 @@ async fn an_address_that_is_taken_is_told_before_anything_starts() {
     let address = taken.local_addr().expect("an address");
     world.config.listen = Some(address);
     let Err(error) = world.try_agent() else { panic!("it started") };
-    assert!(matches!(error, StartError::Listen { .. }));
+    assert!(matches!(error, StartError::Door(DoorError::Address { .. })));
     let expected = format!("cannot listen on {address}: choose another with --listen");
     assert_eq!(error.to_string(), expected);
     assert!(!world.config.cdi_dir.join("windlass.dev-gpu.json").exists());
@@ -225,11 +257,48 @@ async fn the_page_of_metrics_is_open_metrics() {
         lines(&answer.body, "windlass_device_power_watts").len() == 8
             && answer.body.contains(r#"windlass_kubelet_registered{resource="nvidia.com/gpu"} 1"#)
     };
-    let page = get_until(&agent, "/metrics", whole).await;
+    get_until(&agent, "/metrics", whole).await;
+    let page = get_as(&agent, "/metrics", "application/openmetrics-text; version=1.0.0").await;
     let content_type = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8";
     assert!(page.head.contains(content_type), "{}", page.head);
     check_format(&page.body);
     insta::assert_snapshot!(stable(&page.body));
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_ask_for_open_metrics_gets_what_promtool_reads() {
+    let mut world = slowly_probed("dgx-h100");
+    world.config.disclose = [Disclosed::Pods].into();
+    let (kubelet, agent) = world.serving(8).await;
+    kubelet.admit(pod("trainer", 2)).await.expect("admitted");
+    let held = |answer: &Answer| lines(&answer.body, "windlass_device_holder").len() == 2;
+    let page = get_until(&agent, "/metrics", held).await;
+    let content_type = "content-type: text/plain; version=0.0.4; charset=utf-8";
+    assert!(page.head.contains(content_type), "{}", page.head);
+    assert!(page.body.contains("\n# TYPE windlass_build_info gauge\n"), "{}", page.body);
+    assert!(page.body.contains("\n# TYPE windlass_allocations_total counter\n"), "{}", page.body);
+    assert!(!page.body.contains("# UNIT") && !page.body.contains("# EOF"), "{}", page.body);
+    promtool_finds_no_fault(&page.body);
+}
+
+/// Where Prometheus' own tool is installed.
+#[expect(clippy::print_stderr, reason = "what was not tried is to be seen")]
+fn promtool_finds_no_fault(page: &str) {
+    let mut command = std::process::Command::new("promtool");
+    let started = command.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut promtool = match started.spawn() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            eprintln!("promtool is not on the PATH: the page was not shown to it");
+            return;
+        }
+        started => started.expect("promtool starts"),
+    };
+    let mut input = promtool.stdin.take().expect("piped");
+    input.write_all(page.as_bytes()).expect("promtool reads");
+    drop(input);
+    let output = promtool.wait_with_output().expect("promtool ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}");
 }
 
 /// The page without what differs between runs and repeats itself from GPU to GPU or call to call. Lines

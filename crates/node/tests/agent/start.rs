@@ -14,7 +14,7 @@ use tokio::{
 use windlass_core::device::DeviceKind;
 use windlass_kubelet_api::checkpoint::{self, Checkpoint, PodDevices};
 use windlass_node::{
-    StartError,
+    StartError, Succession,
     config::{ResourceRule, Resources, Selector, Sharing, Unmatched},
     state::NodeState,
 };
@@ -41,7 +41,7 @@ async fn an_agent_that_is_to_take_over_is_ready_and_waits_until_the_other_ends()
     let mut waiting = Box::pin(windlass_node::stand_by(&world.config));
     let page = tokio::select! {
         waited = &mut waiting => panic!("the first one serves: {waited:?}"),
-        page = page(address) => page,
+        page = page(address, "/readyz") => page,
     };
     assert!(page.starts_with("HTTP/1.1 200 OK") && page.contains("standing by"), "{page}");
     kubelet.admit(pod("p", 4)).await.expect("the first agent serves");
@@ -53,24 +53,53 @@ async fn an_agent_that_is_to_take_over_is_ready_and_waits_until_the_other_ends()
 }
 
 #[tokio::test]
-async fn an_agent_without_a_kubelets_folder_is_ready_and_waits_for_it_and_makes_none() {
+async fn an_agent_without_a_kubelets_folder_is_not_ready_and_waits_for_it_and_makes_none() {
     let mut world = World::new("t4-edge");
     let (folder, address) = (world.path().join("later"), free_address());
     world.config.kubelet_dir.clone_from(&folder);
     world.config.listen = Some(address);
     let error = world.try_agent().err().expect("refused");
     assert!(error.to_string().contains("--kubelet-dir"), "{error}");
-    let mut waiting = Box::pin(windlass_node::await_kubelet(&world.config));
-    let page = tokio::select! {
+    let mut waiting = Box::pin(windlass_node::await_kubelet(&world.config, Succession::Alone));
+    let (ready, healthy) = tokio::select! {
         waited = &mut waiting => panic!("there is no kubelet: {waited:?}"),
-        page = page(address) => page,
+        pages = async { (page(address, "/readyz").await, page(address, "/healthz").await) } => pages,
     };
-    assert!(page.starts_with("HTTP/1.1 200 OK") && page.contains("standing by"), "{page}");
+    assert!(ready.starts_with("HTTP/1.1 503 "), "{ready}");
+    assert!(ready.contains("not ok: the kubelet has no folder"), "{ready}");
+    assert!(healthy.starts_with("HTTP/1.1 200 OK"), "a restart would not help: {healthy}");
     assert!(!folder.exists(), "it looks like a kubelet's folder");
     let kubelet = world.kubelet();
     waiting.await.expect("a kubelet");
     let _agent = world.agent();
     allocatable(&kubelet, GPU, 1).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_takes_over_is_ready_without_a_kubelet_and_its_pages_say_what_it_does() {
+    let mut world = World::new("t4-edge");
+    let address = free_address();
+    world.config.kubelet_dir = world.path().join("later");
+    world.config.listen = Some(address);
+    let waiting = windlass_node::await_kubelet(&world.config, Succession::TakesOver);
+    let asking = async {
+        for (path, status, says) in [
+            ("/readyz", 200, "standing by"),
+            ("/healthz", 200, "standing by"),
+            ("/metrics", 200, "windlass_standing_by 1\n"),
+            ("/metrics", 200, "windlass_build_info{version="),
+            ("/devices", 503, "standing by"),
+            ("/nowhere", 404, "no page /nowhere"),
+        ] {
+            let page = page(address, path).await;
+            assert!(page.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {page}");
+            assert!(page.contains(says), "{path}: {page}");
+        }
+    };
+    tokio::select! {
+        waited = waiting => panic!("there is no kubelet: {waited:?}"),
+        () = asking => {}
+    }
 }
 
 /// An address of this machine that nobody listens on.
@@ -79,15 +108,15 @@ fn free_address() -> SocketAddr {
     listener.local_addr().expect("bound")
 }
 
-/// The page that tells whether an agent is ready, as soon as somebody answers.
-async fn page(address: SocketAddr) -> String {
+/// A page, as soon as somebody answers.
+async fn page(address: SocketAddr, path: &str) -> String {
     loop {
         let Ok(mut stream) = TcpStream::connect(address).await else {
             tokio::task::yield_now().await;
             continue;
         };
-        let (mut text, request) = (String::new(), b"GET /readyz HTTP/1.1\r\nHost: n\r\n\r\n");
-        stream.write_all(request).await.expect("sent");
+        let (mut text, request) = (String::new(), format!("GET {path} HTTP/1.1\r\n\r\n"));
+        stream.write_all(request.as_bytes()).await.expect("sent");
         stream.read_to_string(&mut text).await.expect("answered");
         return text;
     }

@@ -6,6 +6,7 @@ use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     apps::v1::DaemonSet,
     core::v1::{ConfigMap, Namespace, Pod, ServiceAccount},
+    networking::v1::NetworkPolicy,
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
     resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate},
 };
@@ -20,6 +21,7 @@ pub(crate) fn kept(document: &Value) -> Value {
         "ConfigMap" => through::<ConfigMap>(document),
         "DaemonSet" => through::<DaemonSet>(document),
         "DeviceClass" => through::<DeviceClass>(document),
+        "NetworkPolicy" => through::<NetworkPolicy>(document),
         "Namespace" => through::<Namespace>(document),
         "Pod" => through::<Pod>(document),
         "ResourceClaim" => through::<ResourceClaim>(document),

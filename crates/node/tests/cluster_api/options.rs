@@ -6,6 +6,7 @@ use k8s_openapi::{
     api::{
         apps::v1::{DaemonSet, DaemonSetSpec},
         core::v1::{ConfigMap, Container, PodSpec},
+        networking::v1::NetworkPolicy,
     },
     apimachinery::pkg::util::intstr::IntOrString,
 };
@@ -89,7 +90,7 @@ fn every_option_alone_is_understood() {
     let text = read("deploy/daemonset.yaml");
     let tags = text.split("# [").skip(1).filter_map(|rest| rest.split_once(']'));
     let tags: BTreeSet<_> = tags.map(|(tag, _)| tag.trim_start_matches('-')).collect();
-    assert_eq!(tags, ["account", "cdi", "dra", "nfd", "nic", "surge"].into());
+    assert_eq!(tags, ["account", "cdi", "dra", "nfd", "nic", "pods", "surge"].into());
     for tag in tags {
         with(tag);
         assert!(text.contains(&format!("\n# {tag}: ")), "{tag} is explained nowhere");
@@ -146,4 +147,45 @@ fn an_update_that_surges_has_agents_that_stand_by() {
     let (plain, surging) = (Manifest::made_by("cat deploy/daemonset.yaml"), with("surge"));
     assert_eq!((strategy(&plain), stands_by(&plain)), (Some(IntOrString::Int(0)), false));
     assert_eq!((strategy(&surging), stands_by(&surging)), (Some(IntOrString::Int(1)), true));
+}
+
+#[test]
+fn probes_have_a_way_of_their_own_which_no_other_pod_reaches() {
+    let plain = Manifest::made_by("cat deploy/daemonset.yaml");
+    let container = plain.container();
+    for probe in [&container.liveness_probe, &container.readiness_probe] {
+        let probe = probe.as_ref().expect("probed");
+        let command = probe.exec.as_ref().and_then(|exec| exec.command.clone()).expect("a command");
+        assert_eq!(command[..2], ["/usr/bin/windlass", "probe"]);
+        assert!(probe.timeout_seconds.is_some_and(|limit| limit > 4), "it has four seconds itself");
+    }
+    let env = container.env.iter().flatten();
+    let socket =
+        env.filter(|it| it.name == "WINDLASS_PROBE_SOCKET").find_map(|it| it.value.clone());
+    let folder = socket.as_deref().map(Path::new).and_then(Path::parent).expect("a socket");
+    let mut mounts = container.volume_mounts.iter().flatten();
+    let mount = mounts.find(|it| Path::new(&it.mount_path) == folder).expect("mounted");
+    let mut volumes = plain.pod().volumes.iter().flatten();
+    let volume = volumes.find(|it| it.name == mount.name).expect("a volume");
+    assert!(
+        volume.empty_dir.is_some(),
+        "a folder of the node is shared with the agent that comes next"
+    );
+}
+
+#[test]
+fn the_network_policy_is_about_the_agents_and_their_port() {
+    let plain = Manifest::made_by("cat deploy/daemonset.yaml");
+    let policies = documents(&Path::new(ROOT).join("deploy/networkpolicy.yaml"));
+    let [policy] = policies.as_slice() else { panic!("one policy") };
+    let policy: NetworkPolicy = serde_json::from_value(policy.clone()).expect("a policy");
+    let spec = policy.spec.expect("a spec");
+    let labels = plain.spec.template.metadata.as_ref().and_then(|it| it.labels.clone());
+    assert_eq!(spec.pod_selector.and_then(|it| it.match_labels), labels);
+    let ports = plain.container().ports.iter().flatten();
+    let named: Vec<_> =
+        ports.filter_map(|port| port.name.clone()).map(IntOrString::String).collect();
+    let allowed =
+        spec.ingress.into_iter().flatten().flat_map(|rule| rule.ports.unwrap_or_default());
+    assert_eq!(allowed.filter_map(|port| port.port).collect::<Vec<_>>(), named);
 }

@@ -10,7 +10,7 @@ use tokio::{
     sync::watch,
 };
 use windlass_node::{
-    Agent, Config,
+    Agent, Config, Succession,
     cluster::Client,
     config::{LabelValue, Loaded, Remark, reload::Follow},
     host::Host,
@@ -74,7 +74,9 @@ async fn serve(args: NodeArgs) -> Result<()> {
 
 /// Waits until there is a kubelet to serve and, if the agent is to take over, no other agent serves it.
 async fn turn(args: &NodeArgs, config: &Config) -> Result<()> {
-    windlass_node::await_kubelet(config).await.context("cannot wait for the kubelet")?;
+    let succession = if args.take_over { Succession::TakesOver } else { Succession::Alone };
+    let awaited = windlass_node::await_kubelet(config, succession).await;
+    awaited.context("cannot wait for the kubelet")?;
     if args.take_over {
         windlass_node::stand_by(config).await.context("cannot stand by")?;
     }

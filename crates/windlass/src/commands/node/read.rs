@@ -69,6 +69,10 @@ fn apply(args: &NodeArgs, config: &mut Config) {
         }
     }
     config.listen = places.listen.or(config.listen);
+    config.probe_socket = places.probe_socket.or(config.probe_socket.take());
+    if let Some(disclose) = places.disclose {
+        config.disclose = disclose.into_iter().map(Into::into).collect();
+    }
     let (given, access) = (args.cluster.clone(), &mut config.cluster);
     access.kubeconfig = given.kubeconfig.or(access.kubeconfig.take());
     access.node_name = given.node_name.or(access.node_name.take());

@@ -68,6 +68,7 @@ impl Agent {
         };
         let mut words: Vec<OsString> = SHELL.iter().map(OsString::from).collect();
         words.extend([program.into(), "node".into(), format!("--listen={listens}").into()]);
+        words.push("--disclose=pods".into());
         words.extend([
             flag("config", &config),
             flag("host-root", &machine.host_root()),

@@ -1,0 +1,213 @@
+//! HTTP/1 on the wire: one request without a body per connection, and its answer.
+//!
+//! hyper's server is refused for one reason: hyper 1.12 reads the date at each turn of a connection, even where no
+//! `date` header is wanted (`proto/h1/dispatch.rs`), and panics on a machine whose clock is before 1970. Nothing of
+//! what it knows besides is needed here: no body is read, and no connection is used twice.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+/// What is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) method: String,
+    /// Without the query.
+    pub(super) path: String,
+    /// The media types that the client takes; empty where it does not say.
+    pub(super) accept: String,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Page {
+    pub(super) status: Status,
+    pub(super) content_type: &'static str,
+    pub(super) body: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    Ok,
+    BadRequest,
+    NotFound,
+    MethodNotAllowed,
+    HeadTooLarge,
+    Failed,
+    Unavailable,
+}
+
+/// Why there is no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoRequest {
+    /// The client went away.
+    Gone,
+    /// Its request is no HTTP/1.
+    Malformed,
+    /// Its request has no end.
+    TooLarge,
+}
+
+/// Prometheus sends about 600 bytes.
+const USUAL_HEAD: usize = 1 << 10;
+
+/// Proxies add some.
+const MOST_HEAD: usize = 8 << 10;
+
+/// What a client may send besides its request before the connection is closed on it.
+const MOST_REST: u64 = 64 << 10;
+
+pub(super) const TEXT: &str = "text/plain; charset=utf-8";
+
+/// Reads up to the end of a request's head.
+pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Request, NoRequest> {
+    let mut head = Vec::with_capacity(USUAL_HEAD);
+    loop {
+        match from.read_buf(&mut head).await {
+            Ok(0) | Err(_) => return Err(NoRequest::Gone),
+            Ok(_) => {}
+        }
+        if let Some(end) = end_of_head(&head) {
+            let head = str::from_utf8(&head[..end]).ok();
+            return head.and_then(parse).ok_or(NoRequest::Malformed);
+        }
+        if head.len() > MOST_HEAD {
+            return Err(NoRequest::TooLarge);
+        }
+    }
+}
+
+/// Sends a page, for `HEAD` without its body, and ends the connection.
+pub(super) async fn answer(
+    to: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    method: &str,
+    page: &Page,
+) -> io::Result<()> {
+    let mut text = page.head();
+    if method != "HEAD" {
+        text += &page.body;
+    }
+    to.write_all(text.as_bytes()).await?;
+    to.shutdown().await?;
+    // A connection that is closed before all of it was read is reset, and its client loses the answer.
+    tokio::io::copy(&mut to.take(MOST_REST), &mut tokio::io::sink()).await.map(drop)
+}
+
+/// The place behind the empty line that ends a head.
+fn end_of_head(bytes: &[u8]) -> Option<usize> {
+    let begins =
+        |at: usize| ["\n\r\n", "\n\n"].iter().any(|it| bytes[at..].starts_with(it.as_bytes()));
+    (0..bytes.len()).find(|&at| begins(at))
+}
+
+fn parse(head: &str) -> Option<Request> {
+    let mut lines = head.lines();
+    let words: Vec<_> = lines.next()?.split(' ').collect();
+    let [method, target, version] = words.as_slice() else { return None };
+    if method.is_empty() || !version.starts_with("HTTP/1.") {
+        return None;
+    }
+    // A client that takes this for a proxy sends the whole URL (RFC 9112, section 3.2.2).
+    let target = match target.split_once("://") {
+        Some((_, rest)) => rest.find('/').map_or("/", |at| &rest[at..]),
+        None => target,
+    };
+    let path = target.split('?').next().unwrap_or_default();
+    let headers = lines.filter_map(|line| line.split_once(':'));
+    let accept = headers.filter(|(name, _)| name.eq_ignore_ascii_case("accept"));
+    let accept: Vec<_> = accept.map(|(_, value)| value.trim()).collect();
+    Some(Request { method: (*method).to_owned(), path: path.to_owned(), accept: accept.join(",") })
+}
+
+// === impl Page ===
+
+impl Page {
+    pub(super) fn text(status: Status, body: impl Into<String>) -> Self {
+        Self { status, content_type: TEXT, body: body.into() }
+    }
+
+    /// The status line and headers. Every page is of this moment.
+    fn head(&self) -> String {
+        let Self { status, content_type, body } = self;
+        let allow = if *status == Status::MethodNotAllowed { "allow: GET, HEAD\r\n" } else { "" };
+        format!(
+            "HTTP/1.1 {}\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\n\
+             cache-control: no-store\r\n{allow}connection: close\r\n\r\n",
+            status.line(),
+            body.len()
+        )
+    }
+}
+
+// === impl Status ===
+
+impl Status {
+    fn line(self) -> &'static str {
+        match self {
+            Self::Ok => "200 OK",
+            Self::BadRequest => "400 Bad Request",
+            Self::NotFound => "404 Not Found",
+            Self::MethodNotAllowed => "405 Method Not Allowed",
+            Self::HeadTooLarge => "431 Request Header Fields Too Large",
+            Self::Failed => "500 Internal Server Error",
+            Self::Unavailable => "503 Service Unavailable",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn requested(bytes: &[u8]) -> Result<Request, NoRequest> {
+        read(&mut &bytes[..]).await
+    }
+
+    #[tokio::test]
+    async fn a_request_is_a_method_a_path_and_what_the_client_takes() {
+        let check = async |text: &str, expected: Option<(&str, &str, &str)>| {
+            let found = requested(text.as_bytes()).await;
+            let found = found.as_ref().map(|it| (&*it.method, &*it.path, &*it.accept));
+            assert_eq!(found.ok(), expected, "{text:?}");
+        };
+        check("GET / HTTP/1.1\r\nHost: n\r\n\r\n", Some(("GET", "/", ""))).await;
+        check("HEAD /a?b=c HTTP/1.0\n\n", Some(("HEAD", "/a", ""))).await;
+        check("GET http://n:1/a HTTP/1.1\r\n\r\n", Some(("GET", "/a", ""))).await;
+        check("GET http://n HTTP/1.1\r\n\r\n", Some(("GET", "/", ""))).await;
+        let accepts = "GET /m HTTP/1.1\r\naccept: a/b\r\nX: y\r\nACCEPT:c/d;q=0.1\r\n\r\nrest";
+        check(accepts, Some(("GET", "/m", "a/b,c/d;q=0.1"))).await;
+        for wrong in ["nonsense", "GET /", "GET / HTTP/2", "GET  / HTTP/1.1", " / HTTP/1.1", ""] {
+            check(&format!("{wrong}\r\n\r\n"), None).await;
+        }
+        assert_eq!(requested(b"GET /\xff HTTP/1.1\r\n\r\n").await, Err(NoRequest::Malformed));
+    }
+
+    #[tokio::test]
+    async fn a_head_without_an_end_is_cut_and_a_client_that_leaves_has_asked_nothing() {
+        let endless = format!("GET / HTTP/1.1\r\nx: {}", "y".repeat(2 * MOST_HEAD));
+        assert_eq!(requested(endless.as_bytes()).await, Err(NoRequest::TooLarge));
+        assert_eq!(requested(b"GET / HTTP/1.1\r\nx: y\r\n").await, Err(NoRequest::Gone));
+    }
+
+    #[tokio::test]
+    async fn a_refusal_reaches_a_client_whose_body_nobody_reads() {
+        let (mut client, mut server) = tokio::io::duplex(1 << 20);
+        client.write_all(&[b'x'; 1000]).await.expect("sent");
+        client.shutdown().await.expect("ended");
+        let refusal = Page::text(Status::MethodNotAllowed, "only GET and HEAD\n");
+        answer(&mut server, "POST", &refusal).await.expect("answered");
+        drop(server);
+        let mut text = String::new();
+        client.read_to_string(&mut text).await.expect("received");
+        insta::assert_snapshot!(text.replace('\r', ""), @"
+        HTTP/1.1 405 Method Not Allowed
+        content-type: text/plain; charset=utf-8
+        content-length: 18
+        cache-control: no-store
+        allow: GET, HEAD
+        connection: close
+
+        only GET and HEAD
+        ");
+    }
+}

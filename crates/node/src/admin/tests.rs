@@ -1,0 +1,146 @@
+//! Clients that connect and are silent, and those that are in earnest beside them.
+
+use std::{path::Path, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpStream, UnixStream},
+    task::JoinSet,
+    time::Instant,
+};
+
+use super::*;
+use crate::ledger::LedgerDesk;
+
+fn admin() -> Admin {
+    Admin {
+        registry: Registry::default(),
+        state: watch::channel(Arc::default()).1,
+        standings: watch::channel(Standings::new()).1,
+        holders: crate::holders::inquiry(Path::new("/nowhere"), LedgerDesk::default()).1,
+        disclosed: BTreeSet::new(),
+    }
+}
+
+/// Pages that are served on both ways in.
+struct Served {
+    address: SocketAddr,
+    config: Config,
+    stop: CancellationToken,
+    server: JoinSet<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl Served {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let config = Config {
+            listen: Some(([127, 0, 0, 1], 0).into()),
+            probe_socket: Some(folder.path().join("probe.sock")),
+            ..Config::default()
+        };
+        let doors = Doors::bind(&config).expect("bound");
+        let (address, stop) = (doors.address().expect("an address"), CancellationToken::new());
+        let mut server = JoinSet::new();
+        server.spawn(serve(doors, Pages::All(admin()), stop.clone()));
+        Self { address, config, stop, server, _folder: folder }
+    }
+
+    fn socket(&self) -> &Path {
+        self.config.probe_socket.as_deref().expect("named")
+    }
+
+    /// Connects so many, none of whom says anything.
+    async fn silent(&self, many: usize) -> Vec<TcpStream> {
+        let mut silent = Vec::new();
+        for _ in 0..many {
+            silent.push(TcpStream::connect(self.address).await.expect("connected"));
+        }
+        silent
+    }
+
+    async fn get(&self, path: &str) -> String {
+        let mut client = TcpStream::connect(self.address).await.expect("connected");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: n\r\n\r\n");
+        client.write_all(request.as_bytes()).await.expect("sent");
+        let mut text = String::new();
+        client.read_to_string(&mut text).await.expect("answered");
+        text
+    }
+
+    async fn stop(mut self) {
+        self.stop.cancel();
+        self.server.join_next().await.expect("it ran").expect("it ends");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_clients_keep_nobody_out_for_any_time() {
+    let served = Served::new();
+    let mut silent = served.silent(500).await;
+    let begun = Instant::now();
+    let answer = served.get("/healthz").await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    // The clock stands still unless all wait for it: for the end of a client's patience, for one.
+    assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
+    let mut nothing = Vec::new();
+    silent[0].read_to_end(&mut nothing).await.expect("the oldest was cut");
+    assert!(nothing.is_empty() && begun.elapsed() < Duration::from_millis(100));
+    served.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_come_back_whenever_they_are_cut_do_not_reach_the_socket_of_probes() {
+    let served = Served::new();
+    let (mut attackers, address) = (JoinSet::new(), served.address);
+    for _ in 0..200 {
+        attackers.spawn(async move {
+            loop {
+                let mut stream = TcpStream::connect(address).await.expect("connected");
+                stream.write_all(b"GET /healthz HTTP/1.1\r\n").await.ok();
+                stream.read_to_end(&mut Vec::new()).await.ok();
+            }
+        });
+    }
+    let begun = Instant::now();
+    for question in [Probe::Health, Probe::Readiness].repeat(20) {
+        let answer = probe_agent(served.socket(), question).await.expect("answered");
+        assert!(answer.report.contains("ok"), "{answer:?}");
+    }
+    assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
+    attackers.shutdown().await;
+    served.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_silent_for_a_second_is_cut_though_there_is_room() {
+    let served = Served::new();
+    let mut stream = served.silent(1).await.pop().expect("one");
+    stream.write_all(b"GET / HT").await.expect("sent");
+    let begun = Instant::now();
+    assert_eq!(stream.read(&mut [0; 64]).await.expect("cut"), 0);
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_secs(1) && waited < Duration::from_secs(2), "{waited:?}");
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn the_socket_of_probes_is_roots_and_is_taken_from_nobody_who_answers_on_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let served = Served::new();
+    let mode = std::fs::metadata(served.socket()).expect("a socket").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let second = Doors::bind(&served.config).expect_err("somebody answers");
+    assert!(second.to_string().contains("--probe-socket"), "{second}");
+    UnixStream::connect(served.socket()).await.expect("the first one answers");
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_socket_that_an_earlier_life_left_is_replaced() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let probe_socket = Some(folder.path().join("probe.sock"));
+    let config = Config { probe_socket, ..Config::default() };
+    drop(Doors::bind(&config).expect("bound"));
+    Doors::bind(&config).expect("nobody answers on it");
+}

@@ -1,0 +1,16 @@
+//! Facts that the pages tell only where the operator says so.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A fact on `/metrics` or `/devices` that is left out unless it is named. Neither page asks who reads it.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Disclosed {
+    /// `pods`: namespace, pod and container that hold a device, as labels of metrics.
+    Pods,
+    /// `serials`: serial numbers among the attributes of devices.
+    Serials,
+}

@@ -1,0 +1,154 @@
+//! The two text formats of metrics: `OpenMetrics`, which the library writes, and the older one that every scraper,
+//! `promtool` and a person's script read.
+//!
+//! <https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md>,
+//! <https://prometheus.io/docs/instrumenting/exposition_formats>
+
+use std::fmt::{self, Write as _};
+
+use prometheus_client::{encoding::text, registry::Registry};
+
+/// How a page of metrics is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    OpenMetrics,
+    /// Text format 0.0.4.
+    Classic,
+}
+
+const OPENMETRICS: &str = "application/openmetrics-text";
+
+// === impl Format ===
+
+impl Format {
+    /// What a client wants that sends this as `Accept`: `OpenMetrics` where it is named and nothing else is liked
+    /// better, the older format otherwise. `*/*` wants nothing in particular.
+    pub(crate) fn accepted(header: &str) -> Self {
+        let weight_of = |kind: &str| {
+            let of_kind = header.split(',').filter_map(|range| {
+                let mut parts = range.split(';').map(str::trim);
+                parts.next()?.eq_ignore_ascii_case(kind).then_some(())?;
+                let weight = parts.find_map(|part| part.strip_prefix("q="));
+                Some(weight.and_then(|weight| weight.parse().ok()).unwrap_or(1.0))
+            });
+            of_kind.fold(0.0_f64, f64::max)
+        };
+        let open = weight_of(OPENMETRICS);
+        if open > 0.0 && open >= weight_of("text/plain") {
+            Self::OpenMetrics
+        } else {
+            Self::Classic
+        }
+    }
+
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Classic => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+
+    /// The page of a registry.
+    pub(crate) fn text(self, registry: &Registry) -> Result<String, fmt::Error> {
+        let mut page = String::new();
+        text::encode(&mut page, registry)?;
+        match self {
+            Self::OpenMetrics => Ok(page),
+            Self::Classic => classic(&page),
+        }
+    }
+}
+
+/// The older format names a counter with its `_total`, knows no infos, units and end, and of escapes in a help only
+/// `\\` and `\n`.
+fn classic(open: &str) -> Result<String, fmt::Error> {
+    let (mut page, mut help) = (String::with_capacity(open.len()), "");
+    for line in open.lines() {
+        let words: Vec<_> = line.splitn(4, ' ').collect();
+        match words.as_slice() {
+            // The type, which is next, decides what the family is called.
+            ["#", "HELP", _, text] => help = text,
+            ["#", "TYPE", family, kind] => {
+                let (suffix, kind) = match *kind {
+                    "counter" => ("_total", "counter"),
+                    "info" => ("_info", "gauge"),
+                    "unknown" => ("", "untyped"),
+                    kind => ("", kind),
+                };
+                let help = help.replace(r#"\""#, "\"");
+                writeln!(page, "# HELP {family}{suffix} {help}")?;
+                writeln!(page, "# TYPE {family}{suffix} {kind}")?;
+            }
+            ["#", ..] => {}
+            _ => writeln!(page, "{line}")?,
+        }
+    }
+    Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::{
+        metrics::{counter::Counter, gauge::Gauge, histogram::Histogram, info::Info},
+        registry::Unit,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_client_gets_the_format_that_it_asks_for_and_the_older_one_when_it_asks_for_none() {
+        let check = |header, expected| assert_eq!(Format::accepted(header), expected, "{header}");
+        // Prometheus 3, Prometheus with protobuf, curl, a browser.
+        let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
+            application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;q=0.4,\
+            text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        check(prometheus, Format::OpenMetrics);
+        let protobuf = "application/vnd.google.protobuf;encoding=delimited;q=0.6,\
+            application/openmetrics-text; version=1.0.0; q=0.5, text/plain;q=0.3";
+        check(protobuf, Format::OpenMetrics);
+        check("*/*", Format::Classic);
+        check("text/html,application/xhtml+xml,*/*;q=0.8", Format::Classic);
+        check("", Format::Classic);
+        check("text/plain;version=0.0.4", Format::Classic);
+        check("Application/OpenMetrics-Text", Format::OpenMetrics);
+        check("application/openmetrics-text;q=0", Format::Classic);
+        check("application/openmetrics-text;q=0.2,text/plain;q=0.9", Format::Classic);
+        check("application/openmetrics-text-2", Format::Classic);
+    }
+
+    #[test]
+    fn the_older_format_says_the_same_in_its_own_words() {
+        let mut registry = Registry::with_prefix("w");
+        registry.register(
+            "build",
+            "A \\\"version\\\"",
+            Info::new(vec![("version", "a \"b\" # TYPE c")]),
+        );
+        let counter = Counter::<u64>::default();
+        counter.inc();
+        registry.register("calls", "How many", counter);
+        let histogram = Histogram::new([0.5]);
+        histogram.observe(0.25);
+        registry.register_with_unit("time", "How long", Unit::Seconds, histogram);
+        registry.register("things", "Some", Gauge::<i64>::default());
+        let text = Format::Classic.text(&registry).expect("written");
+        insta::assert_snapshot!(text, @r##"
+        # HELP w_build_info A "version".
+        # TYPE w_build_info gauge
+        w_build_info{version="a \"b\" # TYPE c"} 1
+        # HELP w_calls_total How many.
+        # TYPE w_calls_total counter
+        w_calls_total 1
+        # HELP w_time_seconds How long.
+        # TYPE w_time_seconds histogram
+        w_time_seconds_sum 0.25
+        w_time_seconds_count 1
+        w_time_seconds_bucket{le="0.5"} 1
+        w_time_seconds_bucket{le="+Inf"} 1
+        # HELP w_things Some.
+        # TYPE w_things gauge
+        w_things 0
+        "##);
+        assert!(Format::OpenMetrics.text(&registry).expect("written").ends_with("# EOF\n"));
+    }
+}
