@@ -117,7 +117,7 @@ impl Client {
         };
         let read = move || {
             // The reader of the library takes whatever is there, a pipe that nobody writes to among it.
-            regular::read_text(&path, MOST_MIB).map_err(|source| unreadable(&path, source))?;
+            regular::read_text(&path, MOST_MIB).map_err(|source| unreadable(&path, &source))?;
             Kubeconfig::read_from(&path).map_err(no_access)
         };
         let read = tokio::task::spawn_blocking(read).await;
@@ -127,7 +127,7 @@ impl Client {
     }
 }
 
-fn unreadable(path: &Path, source: io::Error) -> ClusterError {
+fn unreadable(path: &Path, source: &io::Error) -> ClusterError {
     let why = format!("cannot read kubeconfig {}: {source}", path.display());
     no_access(io::Error::new(source.kind(), why))
 }

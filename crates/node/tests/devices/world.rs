@@ -134,8 +134,9 @@ impl World {
     }
 }
 
-/// The policy that a configuration describes, with less patience.
+/// The policy that a configuration describes, the default one for nothing, with less patience.
 pub(crate) fn policy(text: &str) -> Policy {
+    let text = if text.is_empty() { "{}" } else { text };
     let config = ConfigFile::parse(Path::new("test.yaml"), text);
     let policy = config.unwrap_or_else(|error| panic!("{error}")).policy;
     let health = HealthPolicy {

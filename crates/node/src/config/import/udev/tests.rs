@@ -296,7 +296,7 @@ proptest! {
 
     #[test]
     fn what_is_made_of_any_rules_can_be_read_again(
-        lines in proptest::collection::vec(proptest::collection::vec(term(), 1..5), 0..6),
+        lines in proptest::collection::vec(proptest::collection::vec(term(), 1..5), 1..6),
     ) {
         let text: String = lines.iter().map(|terms| terms.join(", ") + "\n").collect();
         let loaded = loaded(&text).expect("each can be read");
