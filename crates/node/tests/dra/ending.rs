@@ -8,6 +8,13 @@ use crate::{common::said::Said, world::World};
 /// How often: what was told of a failure was told in two cases of three.
 const OFTEN: usize = 12;
 
+/// What is said of a failure of the driver, or of what does not end.
+fn of_failures(said: &Said) -> Vec<String> {
+    let words = ["not served", "not everything ended"];
+    let lines = said.lines().into_iter();
+    lines.filter(|line| words.iter().any(|word| line.contains(word))).collect()
+}
+
 #[tokio::test]
 async fn an_agent_that_is_told_to_end_tells_of_no_failure() {
     let world = World::new();
@@ -16,7 +23,7 @@ async fn an_agent_that_is_told_to_end_tells_of_no_failure() {
         let said = Said::from(Level::WARN);
         drop(kubelet);
         agent.stop().await;
-        assert_eq!(said.lines(), [""; 0]);
+        assert_eq!(of_failures(&said), [""; 0]);
     }
 }
 
@@ -28,6 +35,6 @@ async fn connections_that_say_nothing_do_not_keep_an_agent_from_ending() {
     let other = UnixStream::connect(world.registration()).await.expect("connected");
     let said = Said::from(Level::WARN);
     agent.stop().await;
-    assert_eq!(said.lines(), [""; 0], "everything ended in time");
+    assert_eq!(of_failures(&said), [""; 0]);
     drop((one, other));
 }
