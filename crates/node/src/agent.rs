@@ -17,13 +17,12 @@ use rustix::fs::FlockOperation;
 use tokio::{
     net::TcpListener,
     sync::{Notify, watch},
-    time::timeout,
 };
 use windlass_core::{device::Device, health::HealthState, inventory::Inventory};
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 
 use crate::{
-    admin,
+    admin, attended,
     clock::Clock,
     cluster::InvalidNodeName,
     config::{Config, Policy, reload::Follow},
@@ -199,7 +198,7 @@ pub async fn survey(config: &Config, clock: Clock) -> NodeState {
         }
     };
     // Late answers are in what follows, or are not.
-    let _ = timeout(config.policy.health.call_deadline * 3, complete).await;
+    let _ = attended::timeout(config.policy.health.call_deadline * 3, complete).await;
     let state = state::look_once(config, &snapshots);
     // A part that hangs in a driver is left behind.
     parts.stop().await;

@@ -21,6 +21,7 @@ pub mod record;
 pub mod state;
 
 mod admin;
+mod attended;
 mod device_info;
 mod directory;
 mod dra;

@@ -3,11 +3,13 @@
 use std::{path::PathBuf, time::Duration};
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use tokio::time::timeout;
 use windlass_core::name::is_subdomain;
 
 use super::ClusterError;
-use crate::config::{ClusterAccess, PodIdentity};
+use crate::{
+    attended,
+    config::{ClusterAccess, PodIdentity},
+};
 
 /// How the API server is reached, and as which node. Making one reads nothing and connects to nobody.
 #[derive(Clone, Debug)]
@@ -151,7 +153,7 @@ impl Connection {
         doing: impl Fn() -> String,
         question: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ClusterError> {
-        match timeout(self.answer, question).await {
+        match attended::timeout(self.answer, question).await {
             Ok(answer) => answer.map_err(|error| ClusterError::of(doing(), error)),
             Err(_) => Err(ClusterError::Late { doing: doing(), limit: self.answer }),
         }

@@ -18,7 +18,7 @@ use std::{
 use tokio::{
     sync::watch,
     task::{JoinSet, spawn_blocking},
-    time::{Duration, sleep, timeout},
+    time::{Duration, sleep},
 };
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Router;
@@ -39,7 +39,7 @@ use super::{
     service::Service,
 };
 use crate::{
-    causes,
+    attended, causes,
     config::{DraOffer, DriverName, Policy},
     directory::DirectoryWatch,
     endpoint::{Endpoint, server},
@@ -161,7 +161,7 @@ impl Serving {
         registration.endpoint.close();
         end.cancel();
         let ended = async { while servers.join_next().await.is_some() {} };
-        let _ = timeout(DRAIN, ended).await;
+        let _ = attended::timeout(DRAIN, ended).await;
         own.endpoint.close();
         self.standing.send_replace(Standing::Off);
         outcome
