@@ -29,6 +29,10 @@ use crate::{connections, defect::Defect, devices::Devices, service::Service};
 /// How often the plugin looks around.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Calls that may have been given up before the plugin looks at them; with one more h2 ends the connection. Its own
+/// limit, 20, is reached where the plugin has no processor time for a moment.
+const GIVEN_UP: usize = 1024;
+
 /// Longer than streams may be open after the signal, shorter than a program may run on; the test allows it two
 /// seconds to end.
 const LINGERS: Duration = Duration::from_millis(1200);
@@ -192,7 +196,10 @@ async fn serve(listener: UnixListener, service: Service) {
         }
         tracing::Span::none()
     };
-    let server = Server::builder().trace_fn(look).add_service(DevicePluginServer::new(service));
+    let server = Server::builder()
+        .http2_max_pending_accept_reset_streams(Some(GIVEN_UP))
+        .trace_fn(look)
+        .add_service(DevicePluginServer::new(service));
     let serving = server.serve_with_incoming(ReceiverStream::new(connections));
     tokio::select! {
         () = connections::accept(listener, send, defect) => {}
