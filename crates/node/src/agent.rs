@@ -16,13 +16,13 @@ use std::{
 use rustix::fs::FlockOperation;
 use tokio::{
     sync::{Notify, watch},
-    time::timeout,
 };
 use windlass_core::{device::Device, health::HealthState, inventory::Inventory};
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 
 use crate::{
     admin::{DoorError, Doors},
+    attended,
     clock::Clock,
     cluster::InvalidNodeName,
     config::{Config, Policy, reload::Follow},
@@ -193,7 +193,7 @@ pub async fn survey(config: &Config, clock: Clock) -> NodeState {
         }
     };
     // Late answers are in what follows, or are not.
-    let _ = timeout(config.policy.health.call_deadline * 3, complete).await;
+    let _ = attended::timeout(config.policy.health.call_deadline * 3, complete).await;
     let state = state::look_once(config, &snapshots);
     // A part that hangs in a driver is left behind.
     parts.stop().await;

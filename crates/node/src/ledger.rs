@@ -252,6 +252,19 @@ impl LedgerDesk {
         });
     }
 
+    /// The agent was stopped for so long, and the kubelet may have been as well: what was given away before is as new
+    /// as it was then.
+    pub(crate) fn was_stopped(&self, time: Duration) {
+        let now = Instant::now();
+        // Nobody else needs to know: who has what stays as it is.
+        self.0.send_if_modified(|ledger| {
+            for hold in ledger.containers.values_mut() {
+                hold.given = hold.given.map(|given| (given + time).min(now));
+            }
+            false
+        });
+    }
+
     /// Neither record says what claims have: any device may be a claim's.
     pub(crate) fn forget_claims(&self) {
         self.0.send_modify(|ledger| ledger.of_claims = Knowledge::Lacking);

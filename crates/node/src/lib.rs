@@ -22,6 +22,7 @@ pub mod regular;
 pub mod state;
 
 mod admin;
+mod attended;
 mod dated;
 mod device_info;
 mod directory;

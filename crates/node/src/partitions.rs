@@ -42,10 +42,7 @@ mod whole;
 
 use std::{fmt, time::Duration};
 
-use tokio::{
-    sync::{mpsc, oneshot, watch},
-    time::timeout,
-};
+use tokio::sync::{mpsc, oneshot, watch};
 use windlass_core::device::{DeviceId, Partition};
 use windlass_nvml::{Nvml, NvmlError};
 
@@ -56,7 +53,7 @@ pub(crate) use self::{
     recess::{PAUSE, Recess, RecessDesk, Recesses, patiently, rest},
     whole::{switches_at_once, whole},
 };
-use crate::nvidia_smi::NvidiaSmi;
+use crate::{attended, nvidia_smi::NvidiaSmi};
 
 /// Where partitions are ordered.
 #[derive(Clone, Debug)]
@@ -265,7 +262,7 @@ impl PartitionDesk {
             self.orders.send(order).await.map_err(|_| Why::Stopped)?;
             wait.await.map_err(|_| Why::Stopped)?
         };
-        let outcome = timeout(self.limit, answered).await;
+        let outcome = attended::timeout(self.limit, answered).await;
         let outcome = outcome.unwrap_or(Err(Why::Overdue(self.limit)));
         outcome.map_err(|why| PartitionError { task, why })
     }

@@ -149,6 +149,23 @@ fn the_agents_state_has_one_owner_and_no_lock() {
 }
 
 #[test]
+fn a_deadline_of_the_agent_counts_the_time_in_which_it_ran() {
+    let others = ["cluster-sim/", "conformance/", "kubelet-sim/", "machine/", "windlass/"];
+    let own = [
+        "node/src/attended.rs",
+        // It takes slices of such a deadline, on a thread.
+        "node/src/outside/patience.rs",
+        // Pauses, after which nobody is judged.
+        "node/src/config/reload.rs",
+        "node/src/directory.rs",
+        // Clients, who can ask again.
+        "node/src/admin.rs",
+    ];
+    let words = ["time::timeout", " timeout}", "{timeout", "timeout_at", "recv_timeout("];
+    forbid(&words, &[&others[..], &own].concat(), "attended::timeout counts so");
+}
+
+#[test]
 fn every_test_that_the_architecture_names_is_there() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let text = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("a text file");

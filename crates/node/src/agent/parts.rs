@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use tokio::{
-    task::{JoinError, JoinSet},
-    time::timeout,
-};
+use crate::attended;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// What runs, each part giving its name when it ends.
@@ -50,7 +48,7 @@ impl Parts {
     pub(super) async fn stop(&mut self) {
         self.stop.cancel();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
-        if timeout(GRACE, ended).await.is_err() {
+        if attended::timeout(GRACE, ended).await.is_err() {
             tracing::warn!(limit = ?GRACE, "not everything ended in time");
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tempfile::TempDir;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use windlass_core::device::DeviceKind;
 use windlass_kubelet_sim::{Container, Kubelet, NodeStatus, Pod};
 use windlass_machine::{Machine, Profile, simulated_driver};

@@ -7,11 +7,11 @@ use std::{
 };
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use tokio::time::timeout;
 use windlass_core::name::is_subdomain;
 
 use super::ClusterError;
 use crate::{
+    attended,
     config::{ClusterAccess, MOST_MIB, PodIdentity},
     regular,
 };
@@ -168,7 +168,7 @@ impl Connection {
         doing: impl Fn() -> String,
         question: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, ClusterError> {
-        match timeout(self.answer, question).await {
+        match attended::timeout(self.answer, question).await {
             Ok(answer) => answer.map_err(|error| ClusterError::of(doing(), error)),
             Err(_) => Err(ClusterError::Late { doing: doing(), limit: self.answer }),
         }

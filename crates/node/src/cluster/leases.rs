@@ -123,6 +123,8 @@ impl Leases {
                 () = sleep(pause) => {}
                 () = other_wishes(&mut self.state, &self.terms) => {}
             }
+            // What ran out while the agent was stopped is lost, before the API server is asked.
+            self.publish();
         }
     }
 

@@ -16,15 +16,12 @@ use kube::{
     api::{ListParams, WatchEvent, WatchParams},
     core::{PartialObjectMeta, Status},
 };
-use tokio::{
-    sync::watch,
-    time::{sleep, timeout},
-};
+use tokio::{sync::watch, time::sleep};
 use tokio_stream::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::{Client, ClusterError, attempts::Attempts, client::Connection};
-use crate::config::LabelValue;
+use crate::{attended, config::LabelValue};
 
 /// Watches a label of the own Node. Gives its value, and the task to run, which ends when stopped.
 ///
@@ -136,7 +133,7 @@ impl Watcher {
         };
         // The server ends it in time, unless the connection has died unseen.
         let limit = limits.watch + limits.answer;
-        let read = timeout(limit, self.read(events, version)).await;
+        let read = attended::timeout(limit, self.read(events, version)).await;
         read.unwrap_or_else(|_| Err(ClusterError::Late { doing: self.doing(), limit }))
     }
 

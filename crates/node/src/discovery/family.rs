@@ -28,7 +28,7 @@ use jiff::Timestamp;
 use tokio::{
     sync::{Notify, watch},
     task::{JoinHandle, spawn_blocking},
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
@@ -39,6 +39,7 @@ use windlass_core::{
 
 use super::{Publisher, SourceSnapshot, log};
 use crate::{
+    attended,
     clock::Clock,
     config::{HealthPolicy, Policy},
     host::Host,
@@ -335,7 +336,7 @@ async fn waited_for<F>(
     deadline: Duration,
     to: &Publisher,
 ) -> Watched<F> {
-    let in_time = timeout(deadline, &mut looking).await;
+    let in_time = attended::timeout(deadline, &mut looking).await;
     let looked = if let Ok(looked) = in_time {
         looked
     } else {

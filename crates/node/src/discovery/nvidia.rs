@@ -30,7 +30,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::{JoinSet, spawn_blocking},
-    time::{sleep, timeout},
+    time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 use windlass_core::{device::SourceName, health::Reason, inventory::SourceState};
@@ -45,7 +45,7 @@ use self::{
 };
 use super::{PolicyWatch, Publisher, SourceSnapshot};
 use crate::{
-    causes,
+    attended, causes,
     clock::Clock,
     config::Config,
     evidence::{EvidenceFile, Records},
@@ -235,7 +235,7 @@ impl Nvidia {
             self.attempt.spawn_blocking(move || load(library, &roots, event_wait));
         }
         let deadline = self.policy.current().call_deadline;
-        match timeout(deadline, self.attempt.join_next()).await {
+        match attended::timeout(deadline, self.attempt.join_next()).await {
             Ok(Some(Ok(driver))) => {
                 let policy = self.policy.current();
                 let samples = Samples::new(self.telemetry.clone());

@@ -2,13 +2,13 @@
 
 use tokio::{
     sync::{mpsc, oneshot},
-    time::{Duration, timeout},
+    time::Duration,
 };
 
 use windlass_core::name::{is_label, is_subdomain};
 
 use super::record::Held;
-use crate::{ledger::ClaimRef, shortened::cut};
+use crate::{attended, ledger::ClaimRef, shortened::cut};
 
 /// The way to the one who prepares claims.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ impl ClaimDesk {
             let _ = self.requests.send(Request { claim, wish: wish(reply) }).await;
             answer.await.unwrap_or_else(|_| Err("the agent ends".to_owned()))
         };
-        timeout(self.patience, asked).await.unwrap_or(Err(still))
+        attended::timeout(self.patience, asked).await.unwrap_or(Err(still))
     }
 }
 

@@ -3,15 +3,12 @@
 //!
 //! What a container or a claim has stays, by the ledger; so does what a process uses, by the driver.
 
-use tokio::{
-    sync::watch,
-    time::{Duration, timeout},
-};
+use tokio::{sync::watch, time::Duration};
 use windlass_core::device::{Device, DeviceId};
 
 use super::{prepare::Ground, record::Records};
 use crate::{
-    causes,
+    attended, causes,
     config::DraPartitions,
     kept::Versioned,
     ledger::{ClaimRef, Ledger, Use},
@@ -82,7 +79,7 @@ async fn remove_one(ground: &Ground, (gpu, device): (&Device, &DeviceId), state:
                 let found = state.inventory.get(device.as_str());
                 found.is_none_or(|device| device.health.has_vanished())
             };
-            let _ = timeout(LOOK, state.wait_for(|state| is_gone(state))).await;
+            let _ = attended::timeout(LOOK, state.wait_for(|state| is_gone(state))).await;
         }
         Err(error) => {
             let error = causes(&error);

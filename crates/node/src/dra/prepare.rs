@@ -51,6 +51,7 @@ use super::{
     status::Trouble,
 };
 use crate::{
+    attended::Deadline,
     kept::{Versioned, Written, recorded},
     ledger::Use,
 };
@@ -77,8 +78,8 @@ enum Event {
     Compared(String, Allocation),
     /// The claim was read.
     Read(String, Box<Result<Claim, String>>),
-    /// Others may have let go of what it is to get.
-    Waited(String),
+    /// Others may have let go of what it is to get; so much patience is left.
+    Waited(String, Deadline),
     /// Its GPUs are whole, or cut, as it is to get them.
     Made(String, Box<Result<Claim, Failed>>),
     /// What the record says is begun is done.
@@ -197,7 +198,7 @@ impl Preparer {
                 Ok(claim) => self.take_up(&uid, claim),
                 Err(why) => self.refuse(&uid, why.into()),
             },
-            Event::Waited(uid) => self.waited(&uid),
+            Event::Waited(uid, left) => self.waited(&uid, left),
             Event::Acted(uid, Ok(())) => self.settle(&uid),
             Event::Made(uid, made) => self.made(&uid, *made),
             Event::Acted(uid, Err(failed)) => self.failed(&uid, failed),

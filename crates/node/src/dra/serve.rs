@@ -18,7 +18,7 @@ use std::{
 use tokio::{
     sync::watch,
     task::{JoinSet, spawn_blocking},
-    time::{Duration, sleep, timeout},
+    time::{Duration, sleep},
 };
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Router;
@@ -40,7 +40,7 @@ use super::{
     service::Service,
 };
 use crate::{
-    causes,
+    attended, causes,
     config::{DraOffer, DriverName, Policy},
     dated::Dated,
     directory::DirectoryWatch,
@@ -170,7 +170,7 @@ impl Serving {
         registration.endpoint.close();
         end.cancel();
         let ended = async { while servers.join_next().await.is_some() {} };
-        let _ = timeout(DRAIN, ended).await;
+        let _ = attended::timeout(DRAIN, ended).await;
         own.endpoint.close();
         self.standing.send_replace(Standing::Off);
         outcome

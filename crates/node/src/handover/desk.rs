@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use tokio::{
     sync::{mpsc, oneshot, watch},
-    time::{Duration, Instant, timeout_at},
+    time::Duration,
 };
 use windlass_core::device::DeviceId;
 
@@ -13,7 +13,7 @@ use super::{
     HandoverStates,
     state::{Tenants, claim_tenant},
 };
-use crate::holders::by_pod;
+use crate::{attended::Deadline, holders::by_pod};
 
 /// How the servers of resources, and who prepares claims, have devices prepared.
 #[derive(Clone, Debug)]
@@ -92,12 +92,12 @@ impl HandoverDesk {
         &self,
         devices: impl IntoIterator<Item = DeviceId>,
     ) -> Result<(), NotReady> {
-        let deadline = Instant::now() + self.patience;
+        let mut deadline = Deadline::after(self.patience);
         let recorded = by_pod(self.kubelet_record.clone()).await.unwrap_or_default();
         let pods =
             |device: &DeviceId| Newcomer::Pods(recorded.get(device).cloned().unwrap_or_default());
         for (device, answer) in self.start(devices, pods).await {
-            let outcome = timeout_at(deadline, answer).await;
+            let outcome = deadline.bound(answer).await;
             let why = match outcome {
                 Ok(Ok(Ok(()))) => continue,
                 Ok(Ok(Err(why))) => why,

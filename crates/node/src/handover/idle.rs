@@ -1,10 +1,12 @@
 //! Whether anybody computes on a GPU still: a program that outlived its container has the memory, and what the
 //! last tenant left in it.
 
-use tokio::time::{Duration, Instant, sleep};
+use tokio::time::{Duration, sleep};
+use tokio_util::sync::CancellationToken;
 
 use super::steps::{Bench, StepError};
 use crate::{
+    attended,
     partitions::{PAUSE, patiently},
     shortened::first_few,
 };
@@ -14,13 +16,16 @@ const TOLD: usize = 4;
 
 /// Waits for the last process to go, for as long as there is time, and says who stays.
 pub(super) async fn idle(bench: &Bench, limit: Duration) -> Result<(), StepError> {
-    let until = Instant::now() + limit;
+    attended::beside(limit.saturating_sub(PAUSE), |over| idle_before(over, bench)).await
+}
+
+async fn idle_before(over: CancellationToken, bench: &Bench) -> Result<(), StepError> {
     loop {
-        let computing = patiently(until, || bench.gpus.computing(&bench.device)).await?;
+        let computing = patiently(&over, || bench.gpus.computing(&bench.device)).await?;
         if computing.is_empty() {
             return Ok(());
         }
-        if Instant::now() + PAUSE >= until {
+        if over.is_cancelled() {
             // Programs' names are told to the operator only: the next tenant reads the error.
             tracing::warn!(device = %bench.device, processes = named(bench, &computing), "still in use");
             return Err(StepError::Busy(first_few(&computing, TOLD)));

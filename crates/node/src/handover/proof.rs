@@ -2,11 +2,14 @@
 
 use tokio::{
     task::spawn_blocking,
-    time::{Duration, sleep, timeout},
+    time::{Duration, sleep},
 };
 
 use super::steps::Bench;
-use crate::discovery::{FpgaIdentity, NotIt};
+use crate::{
+    attended,
+    discovery::{FpgaIdentity, NotIt},
+};
 
 /// How long a board may take to say what it is: its driver reads the names of a shell from the board after a
 /// reset.
@@ -38,7 +41,7 @@ pub(super) async fn prove(
             }
         }
     };
-    match timeout(patience, said).await {
+    match attended::timeout(patience, said).await {
         Ok(proved) => proved,
         Err(_) => Err(format!("{last}, {patience:.1?} after its steps were done")),
     }

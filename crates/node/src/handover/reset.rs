@@ -2,14 +2,21 @@
 //!
 //! `nvidia-smi` refuses one that anybody has open, the agent like every monitor, so NVML is let go of for it.
 
-use tokio::time::{Duration, Instant};
+use tokio::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 use super::steps::{Bench, StepError};
-use crate::partitions::patiently;
+use crate::{
+    attended,
+    partitions::{PAUSE, patiently},
+};
 
 /// Resets the GPU, and waits until the driver answers for it again.
 pub(super) async fn reset(bench: &Bench, limit: Duration) -> Result<(), StepError> {
-    let until = Instant::now() + limit;
+    attended::beside(limit.saturating_sub(PAUSE), |over| reset_before(over, bench)).await
+}
+
+async fn reset_before(over: CancellationToken, bench: &Bench) -> Result<(), StepError> {
     if let Some(why) = bench.care.bound {
         return Err(StepError::NotReset(why.to_owned()));
     }
@@ -18,7 +25,7 @@ pub(super) async fn reset(bench: &Bench, limit: Duration) -> Result<(), StepErro
     };
     bench.gpus.nvidia_smi().run(&["--gpu-reset", "-i", bench.device.as_str()]).await?;
     drop(recess);
-    patiently(until, || bench.gpus.computing(&bench.device)).await?;
+    patiently(&over, || bench.gpus.computing(&bench.device)).await?;
     tracing::info!(device = %bench.device, "GPU reset");
     Ok(())
 }

@@ -8,11 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::Semaphore,
-    task::spawn_blocking,
-    time::{Instant, timeout},
-};
+use tokio::{sync::Semaphore, task::spawn_blocking};
 use windlass_core::device::DeviceId;
 
 use super::{
@@ -26,6 +22,7 @@ use super::{
     state::Work,
 };
 use crate::{
+    attended::{self, Deadline},
     causes,
     config::{Link, Processes, Reset, Step, StepAction, USUAL_MEMORY},
     host::Host,
@@ -106,7 +103,7 @@ async fn carry_out(bench: &Bench, steps: &[Step]) -> Result<(), StepError> {
             }
         };
         let late = || StepError::Late { what: name_of(action), limit: *limit };
-        timeout(*limit, done).await.unwrap_or_else(|_| Err(late()))?;
+        attended::timeout(*limit, done).await.unwrap_or_else(|_| Err(late()))?;
         tracing::debug!(device = %bench.device, step = name_of(action), "step done");
     }
     Ok(())
@@ -127,17 +124,17 @@ pub(super) async fn do_work(bench: &Bench, work: Work, limit: Duration) -> Resul
         Work::Prepare { .. } => true,
         Work::Clean { again } => again && care.release.is_empty(),
     };
-    let begun = Instant::now();
+    let mut deadline = Deadline::after(limit);
     let stepped = async { carry_out(bench, &steps).await.map_err(|error| causes(&error)) };
     let mut done = match work {
         Work::Prepare { .. } => {
             let late = |_| Err(format!("its {} steps were not done within {limit:?}", steps.len()));
-            timeout(limit, stepped).await.unwrap_or_else(late)
+            deadline.bound(stepped).await.unwrap_or_else(late)
         }
         Work::Clean { .. } => stepped.await,
     };
     if let (Ok(()), Some(identity)) = (&done, care.identity.as_ref().filter(|_| proves)) {
-        done = prove(bench, identity, limit.saturating_sub(begun.elapsed())).await;
+        done = prove(bench, identity, deadline.left()).await;
     }
     match work {
         Work::Prepare { .. } => undone_unless(done, bench).await,

@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::timeout;
 use tonic::transport::Channel;
 use windlass_core::replica::ReplicaId;
 use windlass_kubelet_api::{
@@ -18,6 +17,7 @@ use windlass_kubelet_api::{
 };
 
 use super::{ByDevice, Holder};
+use crate::attended;
 
 /// Why the kubelet did not say.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +71,7 @@ async fn lister(kubelet_dir: &Path) -> Result<PodResourcesListerClient<Channel>,
 }
 
 async fn in_time<T>(answer: impl Future<Output = Result<T, AskError>>) -> Result<T, AskError> {
-    timeout(DEADLINE, answer).await.unwrap_or(Err(AskError::Late))
+    attended::timeout(DEADLINE, answer).await.unwrap_or(Err(AskError::Late))
 }
 
 /// The kubelet repeats a device for each of its NUMA nodes.

@@ -25,6 +25,7 @@ use super::{
     sights::{Look, Sights},
 };
 use crate::{
+    attended::{self, Deadline},
     causes,
     config::{Config, DraOffer, Policy, Sharing},
     holders::{self, HoldersDesk, RecordError},
@@ -43,6 +44,8 @@ pub(crate) struct Follower {
     doubt: Duration,
     look_interval: Duration,
     sights: Sights,
+    /// When it was last looked.
+    looked: Option<Instant>,
     /// Why the record could not be read when it was last tried.
     unreadable: Option<String>,
 }
@@ -73,6 +76,7 @@ impl Follower {
             doubt: if state::were_offered(config) { delay } else { Duration::ZERO },
             look_interval: config.session.look_interval,
             sights: Sights::default(),
+            looked: None,
             unreadable: None,
         }
     }
@@ -87,7 +91,7 @@ impl Follower {
     }
 
     async fn live(&mut self) {
-        sleep(self.doubt).await;
+        attended::passed(&mut Some(Deadline::after(self.doubt))).await;
         loop {
             if !self.is_wanted() {
                 self.ledger.forget_record();
@@ -114,6 +118,12 @@ impl Follower {
 
     async fn look(&mut self) {
         let begun = Instant::now();
+        let before = self.looked.replace(begun).unwrap_or(begun);
+        // Looks are no farther apart where the agent runs.
+        let stopped = (begun - before).saturating_sub(self.look_interval * 2);
+        if !stopped.is_zero() {
+            self.ledger.was_stopped(stopped);
+        }
         let recorded = match self.read().await {
             Ok(record) => Recorded::of(&record),
             Err(error) => return self.say(causes(&error)),

@@ -7,9 +7,10 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::{Ledger, LedgerDesk};
+use crate::attended;
 
 /// How long after an answer to Allocate the kubelet may not have noted it. It takes a few milliseconds; on a
 /// machine with nothing to spare 150 were seen.
@@ -31,7 +32,7 @@ impl LedgerDesk {
             }
         };
         // Without a lull the question has to be asked all the same.
-        let _ = timeout(PATIENCE, noted).await;
+        let _ = attended::timeout(PATIENCE, noted).await;
     }
 }
 

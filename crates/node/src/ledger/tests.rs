@@ -198,3 +198,18 @@ fn devices_of_a_pool_are_held_while_any_of_its_tokens_is() {
     ledger.recorded(&Recorded::default(), (Instant::now(), Duration::ZERO));
     ledger.take_for_claim(&claim("c"), &[(alone("b"), Use::Alone)]).expect("let go");
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_given_away_before_the_agent_was_stopped_is_not_forgotten_right_after_it() {
+    let (ledger, nothing) = (LedgerDesk::default(), Recorded::default());
+    ledger.take_for_container(&resource(), &[alone("a")]).expect("free");
+    let frozen = UNRECORDED * 2;
+    tokio::time::advance(frozen).await;
+    ledger.was_stopped(frozen);
+    let is_held = || ledger.take_for_claim(&claim("c"), &[(alone("a"), Use::Alone)]).is_err();
+    ledger.recorded(&nothing, (Instant::now(), Duration::ZERO));
+    assert!(is_held(), "the kubelet had no time to write it down");
+    tokio::time::advance(UNRECORDED).await;
+    ledger.recorded(&nothing, (Instant::now(), Duration::ZERO));
+    assert!(!is_held(), "it had");
+}

@@ -2,9 +2,10 @@
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
-use tokio::{io::AsyncWriteExt as _, time::timeout};
+use tokio::io::AsyncWriteExt as _;
 
 use super::{place::Place, program::Program, want::Share};
+use crate::attended;
 
 /// Why a daemon did not do what it was told.
 #[derive(Debug, thiserror::Error)]
@@ -112,7 +113,7 @@ impl Program {
             drop(stdin);
             client.wait_with_output().await
         };
-        let output = match timeout(deadline, asked).await {
+        let output = match attended::timeout(deadline, asked).await {
             Err(_) => return Err(AskError::Late { command: text.to_owned(), deadline }),
             Ok(Err(source)) => {
                 return Err(AskError::Run { path: self.program.path.clone(), source });

@@ -15,7 +15,7 @@ use super::{
     state::{Input, Outcome, State},
     want::MpsWant,
 };
-use crate::{causes, clock::until};
+use crate::{attended, causes, clock::until};
 
 /// Keeps one device's daemon running while it is wanted.
 pub(super) struct Daemon {
@@ -199,15 +199,16 @@ async fn settle(ground: &Ground, device: &DeviceId, want: &MpsWant) -> Result<()
     let share = want.share().map_err(|error| (Outcome::Impossible, error.to_string()))?;
     let program = ground.program().map_err(failure)?;
     let (place, settings) = (ground.places.of(device), &ground.settings);
-    let deadline = Instant::now() + settings.start_deadline;
-    loop {
-        let limited = program.limit(&place, share, settings.answer_deadline).await;
-        match limited {
-            Ok(()) => return Ok(()),
-            Err(error) if Instant::now() >= deadline => return Err(failure(error)),
-            Err(_) => sleep(START_LOOK).await,
+    let limited = attended::beside(settings.start_deadline, async |over| {
+        loop {
+            let limited = program.limit(&place, share, settings.answer_deadline).await;
+            if limited.is_ok() || over.is_cancelled() {
+                return limited;
+            }
+            sleep(START_LOOK).await;
         }
-    }
+    });
+    limited.await.map_err(failure)
 }
 
 async fn ping(ground: &Ground, device: &DeviceId) -> Result<(), Failure> {

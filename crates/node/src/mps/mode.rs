@@ -2,9 +2,11 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use tokio::{task::JoinSet, time::timeout};
+use tokio::task::JoinSet;
 use windlass_core::device::DeviceId;
 use windlass_nvml::{ComputeMode, LoadError, Nvml, NvmlError};
+
+use crate::attended;
 
 /// Changes the compute mode of one GPU.
 #[derive(Debug)]
@@ -54,7 +56,7 @@ impl ModeSetter {
     }
 
     async fn finish(&mut self) -> Result<(), ModeError> {
-        match timeout(self.deadline, self.call.join_next()).await {
+        match attended::timeout(self.deadline, self.call.join_next()).await {
             Ok(Some(Ok(answer))) => answer,
             Ok(Some(Err(_)) | None) | Err(_) => Err(ModeError::Late(self.deadline)),
         }

@@ -14,10 +14,10 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::{
     process::{Child, Command},
-    time::{Instant, sleep},
+    time::sleep,
 };
 
-use crate::files;
+use crate::{attended, files};
 
 /// A daemon's process, running or not.
 #[derive(Debug)]
@@ -105,14 +105,12 @@ impl Process {
 
     /// Waits for the end without causing it; gives whether it came.
     pub(super) async fn ends_within(&self, grace: Duration) -> bool {
-        let deadline = Instant::now() + grace;
-        while self.is_alive() {
-            if Instant::now() >= deadline {
-                return false;
+        let end = async {
+            while self.is_alive() {
+                sleep(LOOK).await;
             }
-            sleep(LOOK).await;
-        }
-        true
+        };
+        attended::timeout(grace, end).await.is_ok()
     }
 
     /// Asks it to end, then makes it; then ends what it started, and only then lets the kernel give
@@ -157,6 +155,8 @@ fn see(pid: Pid) -> Option<Seen> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
 
     const GRACE: Duration = Duration::from_millis(300);

@@ -4,10 +4,14 @@
 use std::{
     collections::BTreeMap,
     io,
-    sync::mpsc::{Receiver, Sender, TryRecvError, channel},
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel},
     thread,
     time::Duration,
 };
+
+use tokio::time::Instant;
+
+use crate::attended::Deadline;
 
 /// Asks one after the other, and none again before it has answered.
 #[derive(Debug)]
@@ -102,8 +106,20 @@ impl<A: Send + 'static> Worker<A> {
 
     fn ask(&self, question: Question<A>, limit: Duration) -> Option<A> {
         self.questions.send(question).ok()?;
-        self.answers.recv_timeout(limit).ok()
+        let mut deadline = Deadline::starting_at(now(), limit);
+        loop {
+            let left = deadline.next_look().saturating_duration_since(now());
+            match self.answers.recv_timeout(left) {
+                Err(RecvTimeoutError::Timeout) if !deadline.has_passed(now()) => {}
+                answer => return answer.ok(),
+            }
+        }
     }
+}
+
+/// A thread waits by the machine's clock, also where a test pauses tokio's.
+fn now() -> Instant {
+    Instant::from_std(std::time::Instant::now())
 }
 
 #[cfg(test)]

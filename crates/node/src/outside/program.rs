@@ -15,9 +15,10 @@ use tokio::{
     io::{AsyncReadExt as _, copy, sink},
     net::unix::pipe::Receiver,
     process::{Child, Command},
-    time::timeout,
 };
 use windlass_core::device::DeviceId;
+
+use crate::attended;
 
 /// Why a program did not succeed. The time limit is the caller's.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +75,7 @@ pub(crate) async fn run_to_end(program: &str, mut command: Command) -> Result<()
             return Ok(());
         }
         // What it started may hold the pipe open for ever.
-        let _ = timeout(LAST_WORDS, listening).await;
+        let _ = attended::timeout(LAST_WORDS, listening).await;
         status
     };
     Err(ProgramError::Ended { program: program.to_owned(), status, said: in_one_line(&said) })
@@ -109,12 +110,24 @@ fn in_one_line(said: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::timeout;
+
     use super::*;
 
+    /// How long a program may take that ends.
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// How long one is waited for that does not.
+    const SHORT: Duration = Duration::from_millis(500);
+
     async fn outcome(words: &[&str]) -> Result<(), String> {
+        within(LIMIT, words).await
+    }
+
+    async fn within(limit: Duration, words: &[&str]) -> Result<(), String> {
         let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
         let device = "board".parse().expect("an id");
-        let ran = timeout(Duration::from_millis(500), run(&device, &words)).await;
+        let ran = timeout(limit, run(&device, &words)).await;
         ran.map_err(|_| "late".to_owned())?.map_err(|error| crate::causes(&error))
     }
 
@@ -137,8 +150,10 @@ mod tests {
         let (fifo, mark) = (fifo.display(), mark.display());
         let script =
             format!("mkfifo {fifo}; (read line <>{fifo}; echo late > {mark}) & read line <>{fifo}");
-        assert_eq!(outcome(&["/bin/sh", "-c", &script]).await, Err("late".to_owned()));
-        assert!(outcome(&["/bin/sh", "-c", "while :; do echo noise >&2; done"]).await.is_err());
+        let hangs = within(SHORT, &["/bin/sh", "-c", &script]).await;
+        assert_eq!(hangs, Err("late".to_owned()));
+        let floods = ["/bin/sh", "-c", "while :; do echo noise >&2; done"];
+        assert!(within(SHORT, &floods).await.is_err());
         let parent_ends = format!("(read line <>{fifo}) & exit 4");
         let why = outcome(&["/bin/sh", "-c", &parent_ends]).await.expect_err("4");
         assert_eq!(why, "/bin/sh ended with exit status: 4", "its child holds the pipe open");

@@ -9,8 +9,9 @@ use std::convert::Infallible;
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
-    time::{Duration, Instant, sleep},
+    time::{Duration, sleep},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{PartitionError, Why};
 
@@ -69,14 +70,14 @@ fn grant(request: oneshot::Sender<Recess>, under_way: &mut JoinSet<()>) {
     under_way.spawn(async move { drop(over.await) });
 }
 
-/// Asks again while there is no connection to the driver, as during a recess.
+/// Asks again while there is no connection to the driver, as during a recess, until the time is over.
 pub(crate) async fn patiently<T, F: Future<Output = Result<T, PartitionError>>>(
-    until: Instant,
+    over: &CancellationToken,
     ask: impl Fn() -> F,
 ) -> Result<T, PartitionError> {
     loop {
         match ask().await {
-            Err(PartitionError { why: Why::NoDriver, .. }) if Instant::now() + PAUSE < until => {
+            Err(PartitionError { why: Why::NoDriver, .. }) if !over.is_cancelled() => {
                 sleep(PAUSE).await;
             }
             told => return told,

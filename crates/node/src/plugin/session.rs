@@ -6,7 +6,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, timeout},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 use windlass_core::resource::ResourceName;
@@ -18,7 +18,7 @@ use windlass_kubelet_api::{
 use self::state::{Input, Outcome, OwnSocket, State};
 use super::service::StreamEvent;
 use crate::{
-    causes,
+    attended, causes,
     clock::until,
     config::SessionLimits,
     endpoint::Endpoint,
@@ -208,7 +208,8 @@ async fn register(
         RegistrationClient::new(channel).register(request).await?;
         Ok(())
     };
-    let outcome = timeout(deadline, call).await.unwrap_or(Err(RegisterError::Late(deadline)));
+    let outcome =
+        attended::timeout(deadline, call).await.unwrap_or(Err(RegisterError::Late(deadline)));
     let Err(error) = outcome else { return Outcome::Accepted };
     let error = causes(&error);
     // The first ones, and then one in a while: a kubelet that is away for a day fills no disk.

@@ -13,7 +13,7 @@ use std::{
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
@@ -31,6 +31,7 @@ use super::{
     tell,
 };
 use crate::{
+    attended::{self, Deadline},
     cluster::leases::LeaseStates,
     config::{Config, Policy, Replicas, Shared, Sharing, SharingMethod},
     device_info::{self, DeviceInfoFiles, DeviceInfos, Untold},
@@ -60,8 +61,8 @@ pub(crate) struct Keeper {
     /// What ids stood for when they were given away.
     notes: Notes,
     moves: Moves,
-    /// When the kubelet's record has every Allocate that was answered before the policy changed.
-    settled_at: Option<Instant>,
+    /// Once it has passed, the kubelet's record has every Allocate that was answered before the policy changed.
+    settling: Option<Deadline>,
     /// What could be given away when the wait for it began.
     there: BTreeSet<DeviceId>,
     handover: Duration,
@@ -148,7 +149,7 @@ impl Keeper {
             notes: Notes::new(config),
             holdings: Holdings::default(),
             moves: Moves::Kept,
-            settled_at: None,
+            settling: None,
             there: BTreeSet::new(),
             handover: config.session.handover,
             kubelet_checkpoint: plugins.join(checkpoint::FILE),
@@ -174,7 +175,6 @@ impl Keeper {
         self.take_up_record().await;
         loop {
             self.refresh().await;
-            let settled = self.settled_at;
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.notices.news.notified() => {}
@@ -184,7 +184,7 @@ impl Keeper {
                 Ok(()) = self.notices.kubelet_writes.changed(), if !self.holdings.is_empty() => {
                     self.release().await;
                 }
-                () = sleep_until(settled.unwrap_or_else(Instant::now)), if settled.is_some() => {
+                () = attended::passed(&mut self.settling) => {
                     self.allow_moves().await;
                 }
                 () = sleep(self.look_interval) => {
@@ -235,7 +235,7 @@ impl Keeper {
         self.methods.extend(known.methods());
         self.pools.extend(known.pools());
         self.moves = Moves::Waiting;
-        self.settled_at = None;
+        self.settling = None;
     }
 
     /// By now the kubelet has written down every Allocate that was answered before.
@@ -244,10 +244,10 @@ impl Keeper {
             Some(held) => {
                 self.take_up(held);
                 self.moves = Moves::Allowed;
-                self.settled_at = None;
+                self.settling = None;
             }
             // Without the record no one knows who holds what.
-            None => self.settled_at = Some(Instant::now() + self.handover),
+            None => self.settling = Some(Deadline::after(self.handover)),
         }
     }
 
@@ -331,9 +331,9 @@ impl Keeper {
         let mut state = NodeState { kin, obstacles, unready, unclean, ..found };
         state.lacks.troubles.extend(self.untold.trouble());
         self.publish_unless_known(state, &known);
-        if self.moves == Moves::Waiting && self.settled_at.is_none() {
+        if self.moves == Moves::Waiting && self.settling.is_none() {
             self.there = self.publish.borrow().given_and_there().collect();
-            self.settled_at = Some(Instant::now() + self.handover);
+            self.settling = Some(Deadline::after(self.handover));
         }
     }
 
@@ -387,7 +387,7 @@ impl Keeper {
     fn note_moves(&mut self, plan: &Plan) {
         if !plan.waiting {
             self.moves = Moves::Kept;
-            self.settled_at = None;
+            self.settling = None;
         }
     }
 

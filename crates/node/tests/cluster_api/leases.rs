@@ -147,6 +147,19 @@ async fn a_gateway_that_cannot_renew_lets_go_before_another_may_take_over() {
 }
 
 #[tokio::test]
+async fn a_lease_that_ran_out_while_the_gateway_was_stopped_is_lost_until_it_is_renewed() {
+    let mut server = ApiServer::start();
+    let mut gateway = Gateway::start(&mut server, "gw1", &["board-1"]);
+    gateway.sees("board-1", &LeaseState::Ours).await;
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(600)).await;
+    gateway.sees("board-1", &LeaseState::Late).await;
+    tokio::time::resume();
+    gateway.sees("board-1", &LeaseState::Ours).await;
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_lease_that_is_refused_keeps_no_other_from_being_held() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| {

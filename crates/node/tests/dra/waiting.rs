@@ -28,12 +28,18 @@ impl World {
         world
     }
 
-    /// Asks for a claim to be prepared, whose device another has.
-    async fn waiting(&self, kubelet: &Kubelet, name: &'static str) -> JoinSet<Answer> {
+    /// Asks for a claim to be prepared, until the API server is asked for it.
+    async fn reading(&self, kubelet: &Kubelet, name: &'static str) -> JoinSet<Answer> {
         let (mut kubelet, mut asked) = (kubelet.clone(), JoinSet::new());
         asked.spawn(async move { kubelet.prepare(name).await });
         let is_read = || self.api.objects().log().iter().any(|it| it.path.ends_with(name));
         self.reaches(is_read).await;
+        asked
+    }
+
+    /// Asks for a claim to be prepared, whose device another has, until it waits for that.
+    async fn waiting(&self, kubelet: &Kubelet, name: &'static str) -> JoinSet<Answer> {
+        let mut asked = self.reading(kubelet, name).await;
         sleep(SOON).await;
         assert!(asked.try_join_next().is_none(), "it waits");
         asked
@@ -86,8 +92,8 @@ async fn a_claim_that_is_released_while_it_waits_is_answered_and_has_nothing() {
 #[tokio::test]
 async fn a_claim_that_is_released_while_it_is_read_does_not_wait_at_all() {
     let (world, agent, mut kubelet, _) = contended().await;
-    world.api.inject(Fault::at("resourceclaims/two", Effect::Delay(2 * SOON)).only("GET"));
-    let second = world.waiting(&kubelet, "two").await;
+    world.api.inject(Fault::at("resourceclaims/two", Effect::Delay(5 * SOON)).only("GET"));
+    let second = world.reading(&kubelet, "two").await;
     at_once(kubelet.unprepare("two")).await.expect("released");
     let why = answered(second).await.expect_err("another has it");
     assert!(why.ends_with("is held by another claim"), "{why}");

@@ -99,13 +99,28 @@ impl Kubelet {
 
     /// Reads until something is shown; what goes wrong before that is a failure.
     fn until(&mut self, expected: &str) -> String {
+        let [line] = self.until_all([expected]);
+        line
+    }
+
+    /// Reads until all of these are shown. Which comes first is open: the agent tells of a device's health and
+    /// answers for its container in two tasks.
+    fn until_all<const N: usize>(&mut self, expected: [&str; N]) -> [String; N] {
+        let mut found = [const { None }; N];
         for line in self.shown.by_ref() {
-            if line.contains(expected) {
-                return line;
+            let mut is_expected = false;
+            for (found, text) in found.iter_mut().zip(expected) {
+                if line.contains(text) {
+                    is_expected = true;
+                    found.get_or_insert(line.clone());
+                }
             }
-            assert!(!line.starts_with('!'), "{line}");
+            assert!(is_expected || !line.starts_with('!'), "{line}");
+            if found.iter().all(Option::is_some) {
+                return found.map(Option::unwrap_or_default);
+            }
         }
-        panic!("{expected} was not shown")
+        panic!("{expected:?} were not shown, but for {found:?}")
     }
 }
 
@@ -202,8 +217,7 @@ fn a_gpu_that_cannot_be_overwritten_is_given_to_nobody_and_the_reason_told() {
     let mut agent = rig.agent("20s");
     rig.fault("cuda:802@0");
     kubelet.run_pod();
-    let why = kubelet.until("pod a does not start");
-    kubelet.until("0 healthy");
+    let [why, _] = kubelet.until_all(["pod a does not start", "0 healthy"]);
     assert!(why.contains("windlass scrub ended with exit status: 1"), "{why}");
     assert!(why.contains("CUDA_ERROR_SYSTEM_NOT_READY (802): the fabric manager"), "{why}");
     let event = agent.until("hand-over failed, nobody gets the device");
@@ -219,9 +233,8 @@ fn a_gpu_of_which_somebody_has_memory_still_is_not_taken_for_overwritten() {
     let _agent = rig.agent("700ms");
     rig.fault("memory:4096@0");
     kubelet.run_pod();
-    let why = kubelet.until("pod a does not start");
+    let [why, _] = kubelet.until_all(["pod a does not start", "0 healthy"]);
     assert!(why.contains("4096 MiB of its memory are used though at most 128 may be"), "{why}");
-    kubelet.until("0 healthy");
     assert_eq!(rig.zeroed(&gpu), None);
 }
 

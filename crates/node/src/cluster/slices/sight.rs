@@ -8,10 +8,11 @@ use kube::{
     api::{ListParams, WatchEvent, WatchParams},
     core::Status,
 };
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until};
 use tokio_stream::{Stream, StreamExt as _};
 
 use crate::{
+    attended::Deadline,
     cluster::{Client, ClusterError, Limits, client::Connection},
     config::DriverName,
 };
@@ -26,8 +27,9 @@ pub(super) struct Sight<'a> {
     limits: Limits,
     /// The version that was seen last.
     version: String,
-    events: Option<Events>,
-    /// When the watch must have ended, or when the next one may begin.
+    /// A watch, and how long it may last.
+    events: Option<(Events, Deadline)>,
+    /// When the next one may begin.
     turn: Instant,
 }
 
@@ -79,14 +81,14 @@ impl<'a> Sight<'a> {
     /// Waits for news. Nothing is lost when this is given up in between.
     pub(super) async fn next(&mut self) -> Result<News, ClusterError> {
         loop {
-            let Some(events) = &mut self.events else {
+            let Some((events, deadline)) = &mut self.events else {
                 sleep_until(self.turn).await;
                 if self.open().await? {
                     continue;
                 }
                 return Ok(News::Expired);
             };
-            let event = match timeout_at(self.turn, events.next()).await {
+            let event = match deadline.bound(events.next()).await {
                 Ok(Some(event)) => event,
                 // A server that ends every watch at once is not asked faster than this.
                 Ok(None) => {
@@ -121,8 +123,7 @@ impl<'a> Sight<'a> {
             Err(error) if error.status().is_some_and(is_gone) => return Ok(false),
             events => events?,
         };
-        self.events = Some(Box::pin(events));
-        self.turn = Instant::now() + self.patience();
+        self.events = Some((Box::pin(events), Deadline::after(self.patience())));
         Ok(true)
     }
 

@@ -1,7 +1,10 @@
 //! When a family looks, with one that only counts its looks; and what of a look is believed, with one that
 //! finds what the test says.
 
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use windlass_core::device::{DeviceKind, DeviceNode};
 
 use super::*;

@@ -22,7 +22,7 @@ use super::{
     question::Question,
     samples::Samples,
 };
-use crate::{clock::until, config::HealthPolicy, host::Host};
+use crate::{attended, clock::until, config::HealthPolicy, host::Host};
 
 pub(super) struct Connection {
     nvml: Nvml,
@@ -191,18 +191,17 @@ impl Connection {
             drop((event_set, unmatched, slots, samples, answers, nvml));
             events.end();
         });
-        if tokio::time::timeout(limit, ended).await.is_err() {
+        if attended::timeout(limit, ended).await.is_err() {
             tracing::warn!(?limit, "NVML did not shut down in time; a call into it hangs");
         }
     }
 
-    /// The next round, the first answer that becomes overdue, the first possible recovery, or the
+    /// The next round, the first answer that may become overdue, the first possible recovery, or the
     /// end of patience.
     fn next_wake(&self, known: &Known) -> Instant {
         let questions = self.slots.iter().map(|slot| &slot.question);
         let open = questions.chain([&self.round.question, &self.listing]);
-        let overdue = open.filter_map(Question::open_since).min();
-        let overdue = overdue.map(|since| since + self.policy.call_deadline);
+        let overdue = open.filter_map(Question::next_look).min();
         let quiet = self.slots.iter().filter(|slot| slot.question.is_idle());
         let recovery = known.next_recovery(quiet.flat_map(|slot| &slot.ids));
         let recovery = recovery.map(|time| known.clock().instant_of(time));

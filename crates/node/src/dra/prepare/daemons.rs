@@ -1,13 +1,13 @@
 //! Waits for what a claim's devices need of MPS daemons: one that serves, or none at all.
 
-use tokio::time::{Duration, sleep, timeout};
+use tokio::time::{Duration, sleep};
 use windlass_core::device::DeviceId;
 
 use super::{
     super::record::Entry,
     ground::{Ground, blocking},
 };
-use crate::{ledger::Use, mps::MpsState};
+use crate::{attended, ledger::Use, mps::MpsState};
 
 /// How long a claim waits. Whoever asks again finds the daemon further on its way.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -36,7 +36,7 @@ impl Ground {
         let is_decided =
             |state: Option<&MpsState>| !matches!(state, None | Some(MpsState::Starting));
         let decided = states.wait_for(|states| is_decided(states.get(device)));
-        let trouble = match timeout(PATIENCE, decided).await {
+        let trouble = match attended::timeout(PATIENCE, decided).await {
             Ok(Ok(states)) => states.get(device).and_then(MpsState::trouble),
             Ok(Err(_)) => Some("the agent ends".to_owned()),
             Err(_) => MpsState::Starting.trouble(),
@@ -54,7 +54,7 @@ impl Ground {
                 sleep(LOOK).await;
             }
         };
-        let gone = timeout(PATIENCE, gone).await;
+        let gone = attended::timeout(PATIENCE, gone).await;
         gone.map_err(|_| format!("{device}: the MPS daemon that served others is not gone yet"))
     }
 }

@@ -6,11 +6,7 @@ use std::{
 };
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
-use tokio::{
-    sync::watch,
-    task::spawn_blocking,
-    time::{Duration, timeout},
-};
+use tokio::{sync::watch, task::spawn_blocking, time::Duration};
 use windlass_core::device::{DeviceId, DeviceNode};
 
 use super::super::{
@@ -22,6 +18,7 @@ use super::super::{
     status::Troubles,
 };
 use crate::{
+    attended,
     cluster::Claims,
     config::DriverName,
     handover::{HandoverDesk, NotReady},
@@ -105,9 +102,10 @@ impl Ground {
         let claim = Claim::read(object, claim, &self.driver)?;
         let mut state = self.state.clone();
         // A device that is not found in time is said to be unknown.
-        let _ = timeout(DISCOVERY, state.wait_for(|state| state.inventory.is_complete())).await;
+        let _ = attended::timeout(DISCOVERY, state.wait_for(|state| state.inventory.is_complete()))
+            .await;
         // So is, after a start, who else may have it.
-        let _ = timeout(DISCOVERY, self.ledger.known()).await;
+        let _ = attended::timeout(DISCOVERY, self.ledger.known()).await;
         Ok(claim)
     }
 
@@ -140,7 +138,7 @@ impl Ground {
     /// soon it has: the kubelet has just read the claim.
     pub(super) async fn allocation(&self, entry: &Entry) -> Allocation {
         let Some(claims) = &self.claims else { return Allocation::Same };
-        let found = timeout(SOON, claims.get(&entry.claim)).await;
+        let found = attended::timeout(SOON, claims.get(&entry.claim)).await;
         let object = found.ok().and_then(Result::ok).flatten();
         let claim = object.and_then(|it| Claim::read(it, &entry.claim, &self.driver).ok());
         match claim {

@@ -12,12 +12,12 @@
 
 use std::fmt;
 
-use tokio::time::{Duration, Instant, timeout};
+use tokio::time::Duration;
 use windlass_core::device::{DeviceId, Partition};
 
 use super::{Event, Failed, Ground, Preparer};
 use crate::{
-    causes,
+    attended, causes,
     dra::{
         claim::Claim,
         record::{Entry, Held},
@@ -93,14 +93,17 @@ impl Preparer {
 impl Ground {
     /// Cuts GPUs and makes them whole, and waits until each is in the inventory with all that containers need.
     async fn make(&self, forms: &[Form]) -> Result<(), String> {
-        let until = Instant::now() + LOOK;
-        for form in forms {
-            let made = patiently(until, || self.make_one(form)).await;
-            made.map_err(|error| causes(&error))?;
-        }
+        let made = attended::beside(LOOK, async |over| {
+            for form in forms {
+                patiently(&over, || self.make_one(form)).await?;
+            }
+            Ok(())
+        });
+        made.await.map_err(|error: PartitionError| causes(&error))?;
         let lacking = |state: &NodeState| forms.iter().find(|form| !form.is_served(state)).cloned();
         let mut state = self.state.clone();
-        let found = timeout(LOOK, state.wait_for(|state| lacking(state).is_none())).await.is_ok();
+        let found =
+            attended::timeout(LOOK, state.wait_for(|state| lacking(state).is_none())).await.is_ok();
         match lacking(&self.state.borrow()) {
             Some(form) if !found => {
                 Err(format!("{form} was made, and is not found well after {LOOK:?}"))
@@ -126,24 +129,27 @@ impl Ground {
 
     /// Removes the instances of a claim, and waits until they are not offered to anybody.
     pub(super) async fn unmake(&self, places: &[Partition]) -> Result<(), String> {
-        let until = Instant::now() + LOOK;
-        for place in places {
-            match patiently(until, || self.partitions.remove(place)).await {
-                // It went with its GPU.
-                Err(error) if matches!(error.why, Why::NoGpu) => {}
-                // A reset removes it, and is waited for by nobody who ends.
-                Err(PartitionError { why: Why::Driver(error), .. }) if error.is_lost() => {
-                    tracing::warn!(%place, %error, "the GPU of a claim's instance is lost: let go");
+        let removed = attended::beside(LOOK, async |over| {
+            for place in places {
+                match patiently(&over, || self.partitions.remove(place)).await {
+                    // It went with its GPU.
+                    Err(error) if matches!(error.why, Why::NoGpu) => {}
+                    // A reset removes it, and is waited for by nobody who ends.
+                    Err(PartitionError { why: Why::Driver(error), .. }) if error.is_lost() => {
+                        tracing::warn!(%place, %error, "the GPU of a claim's instance is lost: let go");
+                    }
+                    removed => removed?,
                 }
-                removed => removed.map_err(|error| causes(&error))?,
             }
-        }
+            Ok(())
+        });
+        removed.await.map_err(|error: PartitionError| causes(&error))?;
         let is_there = |state: &NodeState| {
             places.iter().any(|place| standing(&state.inventory, place).is_some())
         };
         let mut state = self.state.clone();
         // One that the driver has removed and the inventory still has is in nobody's way for long.
-        let _ = timeout(LOOK, state.wait_for(|state| !is_there(state))).await;
+        let _ = attended::timeout(LOOK, state.wait_for(|state| !is_there(state))).await;
         Ok(())
     }
 }

@@ -1,12 +1,10 @@
 //! One claim: what of it is in the record, what is done for it, and who waits.
 
-use tokio::time::Instant;
-
 use super::super::{
     desk::Reply,
     record::{Entry, Held},
 };
-use crate::ledger::ClaimRef;
+use crate::{attended::Deadline, ledger::ClaimRef};
 
 /// One claim.
 pub(super) struct Slot {
@@ -14,8 +12,8 @@ pub(super) struct Slot {
     /// As the record has it.
     pub(super) entry: Option<Entry>,
     pub(super) work: Option<Work>,
-    /// Until when it waits for others to let go of what it is to get, once they were found to have it.
-    pub(super) waits_until: Option<Instant>,
+    /// How long it waits for others to let go of what it is to get, once they were found to have it.
+    pub(super) patience: Option<Deadline>,
     /// How often it was asked for.
     pub(super) asked: u64,
     pub(super) preparing: Vec<Reply<Vec<Held>>>,
@@ -44,8 +42,8 @@ pub(super) enum Work {
 impl Slot {
     pub(super) fn new(claim: ClaimRef) -> Self {
         let (preparing, releasing) = Default::default();
-        let waits_until = None;
-        Self { claim, entry: None, work: None, waits_until, asked: 0, preparing, releasing }
+        let patience = None;
+        Self { claim, entry: None, work: None, patience, asked: 0, preparing, releasing }
     }
 
     pub(super) fn of(entry: Entry) -> Self {
@@ -70,7 +68,7 @@ impl Slot {
 
     /// Tells those who wait for it to be prepared.
     pub(super) fn prepared(&mut self, outcome: &Result<Vec<Held>, String>) {
-        self.waits_until = None;
+        self.patience = None;
         for reply in self.preparing.drain(..) {
             let _ = reply.send(outcome.clone());
         }

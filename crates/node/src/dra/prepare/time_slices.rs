@@ -1,12 +1,12 @@
 //! Intervals of time slices: set when a claim gets a GPU, after that is written down, and set back before the
 //! record forgets the claim, so that an agent that was killed in between leaves the next one to do it.
 
-use tokio::time::{Duration, timeout};
+use tokio::time::Duration;
 use windlass_core::{device::DeviceId, health::Reason};
 
 use super::ground::Ground;
 use crate::{
-    causes,
+    attended, causes,
     dra::{record::Entry, time_slice::Interval},
     state::NodeState,
 };
@@ -41,7 +41,7 @@ impl Ground {
         let failed = |why| format!("cannot set the time slice of {device} to {interval:?}: {why}");
         let arguments =
             ["compute-policy", "-i", device.as_str(), "--set-timeslice", interval.number()];
-        match timeout(LIMIT, self.partitions.nvidia_smi().run(&arguments)).await {
+        match attended::timeout(LIMIT, self.partitions.nvidia_smi().run(&arguments)).await {
             Ok(done) => done.map_err(|error| failed(causes(&error))),
             Err(_) => Err(failed(format!("nvidia-smi did not end within {LIMIT:?}"))),
         }

@@ -6,13 +6,14 @@
 
 use std::fmt;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::{
     Event, Preparer,
     slot::{Slot, Work},
 };
 use crate::{
+    attended::Deadline,
     causes,
     dra::plan::Refusal,
     ledger::{ClaimHolds, ClaimRef, Conflict, Ledger},
@@ -71,12 +72,12 @@ impl Preparer {
         let Some(others) = cause.in_the_way.clone() else { return false };
         let mut ledger = self.ground.ledger.watch();
         let before = ledger.borrow().claims().clone();
-        let (now, patience) = (Instant::now(), self.patience);
+        let patience = Deadline::after(self.patience);
         let Some(slot) = self.slots.get_mut(uid) else { return false };
-        let is_first = slot.waits_until.is_none();
-        let until = *slot.waits_until.get_or_insert(now + patience);
+        let is_first = slot.patience.is_none();
+        let mut patience = *slot.patience.get_or_insert(patience);
         // A holder of which the ledger knows nothing would have let go at once, again and again.
-        if now >= until
+        if patience.has_passed(Instant::now())
             || !slot.releasing.is_empty()
             || others.have_let_go(&before, &ledger.borrow())
         {
@@ -90,19 +91,20 @@ impl Preparer {
         self.tasks.spawn(async move {
             let let_go = ledger.wait_for(|ledger| others.have_let_go(&before, ledger));
             // Whether they have is seen when the claim is begun anew.
-            drop(timeout_at(until, let_go).await);
-            Event::Waited(uid)
+            drop(patience.bound(let_go).await);
+            Event::Waited(uid, patience)
         });
         true
     }
 
     /// Sees anew what a claim is to get, which may have been deleted meanwhile, if somebody still wants to know.
-    pub(super) fn waited(&mut self, uid: &str) {
+    pub(super) fn waited(&mut self, uid: &str, patience: Deadline) {
         let Some(slot) = self.slots.get_mut(uid) else { return };
         // One that is to be released has stopped to wait.
         if slot.work != Some(Work::Waiting) {
             return;
         }
+        slot.patience = Some(patience);
         if slot.is_abandoned() {
             slot.stop_waiting();
             return self.advance(uid);

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use windlass_kubelet_api::socket::SocketIdentity;
 
 use super::super::service::{StreamEvent, StreamId};
-use crate::config::SessionLimits;
+use crate::{attended::Deadline, config::SessionLimits};
 
 /// Where the session stands. `kubelet` is the socket that the state is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +42,8 @@ pub(super) enum State {
     Waiting { kubelet: SocketIdentity, until: Instant, attempt: u32 },
     /// The call is on its way. The kubelet asks for our options before it answers.
     Registering { kubelet: SocketIdentity, attempt: u32 },
-    /// The kubelet accepted, and should ask for the device list by that time.
-    Registered { kubelet: SocketIdentity, until: Instant, attempt: u32 },
+    /// The kubelet accepted, and should ask for the device list before that has passed.
+    Registered { kubelet: SocketIdentity, until: Deadline, attempt: u32 },
     /// The kubelet reads our device list through that stream since that time.
     Serving { kubelet: SocketIdentity, stream: StreamId, since: Instant, attempt: u32 },
 }
@@ -98,16 +98,21 @@ impl State {
                 Self::Registering { kubelet, attempt }
             }
             (Self::Registering { kubelet, attempt }, Input::Answered(Outcome::Accepted)) => {
-                Self::Registered { kubelet, until: now + limits.stream_deadline, attempt }
+                let until = Deadline::starting_at(now, limits.stream_deadline);
+                Self::Registered { kubelet, until, attempt }
+            }
+            (Self::Registered { kubelet, mut until, attempt }, Input::Due) => {
+                if until.has_passed(now) {
+                    Self::waiting(kubelet, attempt, now, limits)
+                } else {
+                    Self::Registered { kubelet, until, attempt }
+                }
             }
             // A stream may have come while the kubelet refused: it was not the kubelet's.
             (
                 Self::Registering { kubelet, attempt } | Self::Serving { kubelet, attempt, .. },
                 Input::Answered(Outcome::Failed),
-            )
-            | (Self::Registered { kubelet, attempt, .. }, Input::Due) => {
-                Self::waiting(kubelet, attempt, now, limits)
-            }
+            ) => Self::waiting(kubelet, attempt, now, limits),
             (
                 Self::Registering { kubelet, attempt } | Self::Registered { kubelet, attempt, .. },
                 Input::Stream(StreamEvent::Opened(stream)),
@@ -152,7 +157,8 @@ impl State {
     /// When the state is due.
     pub(super) fn due(self) -> Option<Instant> {
         match self {
-            Self::Waiting { until, .. } | Self::Registered { until, .. } => Some(until),
+            Self::Waiting { until, .. } => Some(until),
+            Self::Registered { until, .. } => Some(until.next_look()),
             Self::Starting | Self::NoKubelet | Self::Registering { .. } | Self::Serving { .. } => {
                 None
             }
@@ -296,7 +302,19 @@ mod tests {
     #[test]
     fn a_kubelet_that_accepts_and_never_asks_is_registered_with_again() {
         let (kubelet, _) = sockets();
-        let silent = [&serving(kubelet)[..3], &[Input::Due]].concat();
-        assert!(matches!(run(&silent), State::Waiting { attempt: 1, .. }));
+        let (begun, mut state) = (Instant::now(), run(&serving(kubelet)[..3]));
+        while let State::Registered { until, .. } = state {
+            assert!(until.next_look() < begun + LIMITS.stream_deadline * 2, "it waits for ever");
+            state = state.next(Input::Due, until.next_look(), &LIMITS);
+        }
+        assert!(matches!(state, State::Waiting { attempt: 1, .. }));
+    }
+
+    #[test]
+    fn a_kubelet_that_asked_while_the_agent_was_stopped_is_not_registered_with_again() {
+        let (kubelet, _) = sockets();
+        let woken = Instant::now() + LIMITS.stream_deadline * 10;
+        let state = run(&serving(kubelet)[..3]).next(Input::Due, woken, &LIMITS);
+        assert!(matches!(state, State::Registered { .. }), "what it asked is yet to be heard");
     }
 }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{net::TcpStream, task::spawn_blocking, time::timeout};
+use tokio::{net::TcpStream, task::spawn_blocking};
 use windlass_core::{
     device::{Device, DeviceId},
     health::Reason,
@@ -13,7 +13,7 @@ use windlass_core::{
 
 use super::{Answer, SHORTEST};
 use crate::{
-    causes,
+    attended, causes,
     config::{Probe, Test},
     host::Host,
     outside::{GetError, Patience, get, run},
@@ -62,16 +62,16 @@ pub(super) async fn ask(
             return read(bench, file, equals, (limit, late())).await;
         }
         Filled::Http(url) => {
-            let asked = timeout(limit, get(url)).await;
+            let asked = attended::timeout(limit, get(url)).await;
             asked.map_or_else(|_| late(), |answer| answer.map_err(|it| refused(url, &it)))
         }
         Filled::Tcp(address) => {
-            let connected = timeout(limit, TcpStream::connect(address)).await;
+            let connected = attended::timeout(limit, TcpStream::connect(address)).await;
             let failed = |error| (Reason::Unreachable, format!("{address}: {error}"));
             connected.map_or_else(|_| late(), |it| it.map(drop).map_err(failed))
         }
         Filled::Command(words) => {
-            let ran = timeout(limit, run(device, words)).await;
+            let ran = attended::timeout(limit, run(device, words)).await;
             let failed = |error| (Reason::ProbeFailed, causes(&error));
             ran.map_or_else(|_| late(), |it| it.map_err(failed))
         }

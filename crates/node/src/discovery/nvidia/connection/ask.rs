@@ -13,22 +13,22 @@ impl Connection {
     pub(super) fn mark_overdue(&mut self, now: Instant, known: &mut Known) {
         let deadline = self.policy.call_deadline;
         let why = format!("the driver did not answer within {deadline:?}");
-        if self.round.question.became_overdue(now, deadline) {
+        if self.round.question.became_overdue(now) {
             self.cannot_count(why.clone(), known);
             self.ask_wanted_gpus(known);
         }
-        if self.listing.became_overdue(now, deadline) {
+        if self.listing.became_overdue(now) {
             self.take_listing(Vec::new(), known);
         }
         for index in 0..self.slots.len() {
-            if self.slots[index].question.became_overdue(now, deadline) {
+            if self.slots[index].question.became_overdue(now) {
                 self.fail(index, Observation::Overdue(why.clone()), known);
             }
         }
     }
 
     pub(super) fn ask_round(&mut self, now: Instant) {
-        if self.round.question.ask(now) {
+        if self.round.question.ask(now, self.policy.call_deadline) {
             let (nvml, host) = (self.nvml.clone(), self.host.clone());
             self.answers
                 .spawn_blocking(move || Answer::Round(host.nvidia_fingerprint(), nvml.gpu_count()));
@@ -50,7 +50,7 @@ impl Connection {
 
     pub(super) fn ask_gpu(&mut self, index: usize, now: Instant, known: &Known) {
         let slot = &mut self.slots[index];
-        if slot.question.ask(now) {
+        if slot.question.ask(now, self.policy.call_deadline) {
             let probe = Probe {
                 nvml: self.nvml.clone(),
                 driver: self.driver.clone(),
@@ -84,7 +84,7 @@ impl Connection {
     }
 
     pub(super) fn ask_listing(&mut self) {
-        if self.listing.ask(Instant::now()) {
+        if self.listing.ask(Instant::now(), self.policy.call_deadline) {
             let host = self.host.clone();
             self.answers.spawn_blocking(move || Answer::Listed(host.nvidia_gpus()));
         }

@@ -27,9 +27,9 @@ impl Connection {
                 (self.round.wants_gpus, self.round.wants_events) = (true, true);
                 let now = Instant::now();
                 // One that is on its way may have counted before that.
-                self.round.is_outdated = self.round.question.open_since().is_some();
+                self.round.is_outdated = self.round.question.is_open();
                 self.ask_round(now);
-                if self.round.question.open_since().is_none() {
+                if !self.round.question.is_open() {
                     // A count that hangs tells nothing.
                     self.ask_wanted_gpus(known);
                 }
