@@ -12,6 +12,7 @@ pub mod cluster;
 pub mod config;
 pub mod discovery;
 pub mod documents;
+pub mod files;
 pub mod holders;
 pub mod host;
 pub mod labels;
@@ -27,7 +28,6 @@ mod dra;
 mod driver_program;
 mod endpoint;
 mod evidence;
-mod files;
 mod glob;
 mod grant;
 mod handover;
@@ -40,10 +40,11 @@ mod outside;
 mod plugin;
 mod registration;
 mod shortened;
+mod state_folder;
 mod telemetry;
 mod template;
 
-pub use agent::{Agent, StartError, await_kubelet, stand_by};
+pub use agent::{Agent, StartError, await_kubelet, await_predecessor, stand_by};
 pub use config::Config;
 
 /// An error and its causes in one line: log formats differ in what they keep of a chain.

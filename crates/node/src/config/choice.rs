@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::ConfigError;
-use crate::files;
+use crate::files::{self, Links, MOST_BYTES};
 
 /// What is known of the node's label that names its configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl LabelMemory {
 
     /// What was known last. A file that is empty says that there was no such label.
     pub fn recall(&self) -> LabelValue {
-        match fs::read_to_string(&self.0) {
+        match files::read_regular_text(&self.0, Links::Refused, MOST_BYTES) {
             Ok(text) if text.is_empty() => LabelValue::Absent,
             Ok(text) => LabelValue::Value(text),
             Err(_) => LabelValue::Unknown,

@@ -11,6 +11,7 @@ mod common {
 }
 
 mod anew;
+mod another;
 mod claims;
 mod hostile;
 mod kubelet;
