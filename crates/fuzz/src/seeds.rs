@@ -68,7 +68,7 @@ pub(crate) fn claims() -> Vec<Vec<u8>> {
     vec![serde_json::json!({"Data": data, "Checksum": 1}).to_string().into_bytes()]
 }
 
-/// The agent's own files; without a checksum, as an earlier agent wrote them, so that a change is read too.
+/// The agent's own files; without a checksum, which is not asked for here, so that a change is read too.
 pub(crate) fn kept() -> Vec<Vec<u8>> {
     contents("crates/fuzz/seeds/kept", "json")
 }

@@ -5,10 +5,12 @@ use std::{
     os::unix::{
         ffi::OsStrExt as _,
         fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
+        net,
     },
     path::{Path, PathBuf},
 };
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::UnixListener;
 use tonic::{
     codegen::http::Uri,
@@ -20,6 +22,9 @@ pub const MAX_PATH_BYTES: usize = 107;
 
 /// What the kubelet sends as `:authority` to a plugin, whatever the socket is called.
 const ORIGIN: &str = "http://localhost";
+
+/// Connections that wait to be accepted, as tokio has it.
+const BACKLOG: i32 = 1024;
 
 /// A path that can be bound and dialled: short enough for the kernel, and text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -104,10 +109,18 @@ impl SocketPath {
     /// earlier process. The caller holds a lock that keeps a living process from being replaced.
     pub fn bind(&self) -> Result<UnixListener, SocketError> {
         self.remove_stale()?;
-        let listener = UnixListener::bind(&self.0).map_err(|source| self.io("bind", source))?;
-        std::fs::set_permissions(&self.0, std::fs::Permissions::from_mode(0o600))
-            .map_err(|source| self.io("bind", source))?;
-        Ok(listener)
+        self.listen().map_err(|source| self.io("bind", source))
+    }
+
+    /// Nobody connects to a socket before it listens, and by then it has its mode.
+    fn listen(&self) -> io::Result<UnixListener> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(&self.0)?)?;
+        std::fs::set_permissions(&self.0, std::fs::Permissions::from_mode(0o600))?;
+        rustix::net::listen(&socket, BACKLOG)?;
+        UnixListener::from_std(net::UnixListener::from(socket))
     }
 
     /// The identity of the socket that has this path now, if one has.

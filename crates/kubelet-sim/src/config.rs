@@ -23,6 +23,8 @@ pub struct Config {
     pub dir: PathBuf,
     /// Whose behaviour to follow where releases differ.
     pub release: Release,
+    /// What it deletes in the plugin folder when it starts.
+    pub cleanup: Cleanup,
     /// How topology hints are used.
     pub topology: TopologyPolicy,
     /// Whether hints are merged for each container or for the whole pod.
@@ -60,6 +62,17 @@ pub enum Release {
     From1_37,
 }
 
+/// What a kubelet that starts deletes in the plugin folder (`CleanupPluginDirectory` in
+/// pkg/kubelet/cm/devicemanager/plugin/v1beta1/server.go). Folders stay in either case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cleanup {
+    /// Sockets: 1.31.0, and from 1.33 on (Kubernetes pull requests 123819, 130187).
+    #[default]
+    Sockets,
+    /// All files but the kubelet's own record: 1.20 to 1.30 (97576), and 1.31.1 to 1.32 (126976).
+    AllFiles,
+}
+
 // === impl Config ===
 
 impl Config {
@@ -68,6 +81,7 @@ impl Config {
         Self {
             dir: dir.into(),
             release: Release::default(),
+            cleanup: Cleanup::default(),
             topology: TopologyPolicy::default(),
             topology_scope: TopologyScope::default(),
             numa_nodes: vec![0],

@@ -1,4 +1,4 @@
-//! The kubelet's folders: one kubelet per root, sockets of plugins wiped at start.
+//! The kubelet's folders: one kubelet per root, sockets of plugins wiped at start, or more by older ones.
 
 use std::{
     ffi::OsString,
@@ -9,9 +9,9 @@ use std::{
 };
 
 use rustix::fs::{FlockOperation, flock};
-use windlass_kubelet_api::dra::checkpoint::NEIGHBOUR;
+use windlass_kubelet_api::{checkpoint, dra::checkpoint::NEIGHBOUR};
 
-use crate::config::Config;
+use crate::config::{Cleanup, Config};
 
 /// Held locked while a kubelet lives on a root.
 const LOCK: &str = ".windlass-kubelet.lock";
@@ -75,14 +75,28 @@ pub(crate) fn is_empty(dir: &Path) -> Result<bool, DirectoryError> {
     Ok(entries.all(|entry| entry.is_ok_and(|entry| is_hidden(entry.file_name()))))
 }
 
+/// Deletes what a kubelet does that starts.
+pub(crate) fn clean_up(dir: &Path, cleanup: Cleanup) -> Result<(), DirectoryError> {
+    match cleanup {
+        Cleanup::Sockets => wipe_sockets(dir),
+        Cleanup::AllFiles => wipe(dir, |path| {
+            let is_its_own = path.file_name().is_some_and(|name| name == checkpoint::FILE);
+            !is_its_own && !fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
+        }),
+    }
+}
+
 /// Deletes every socket directly in the folder, and links to sockets; nothing else, nothing deeper.
 /// Every one is tried, whatever became of the others; the first failure is returned.
 pub(crate) fn wipe_sockets(dir: &Path) -> Result<(), DirectoryError> {
+    wipe(dir, |path| fs::metadata(path).is_ok_and(|found| found.file_type().is_socket()))
+}
+
+fn wipe(dir: &Path, is_wiped: impl Fn(&Path) -> bool) -> Result<(), DirectoryError> {
     let entries = fs::read_dir(dir).map_err(|source| failed("read folder", dir, source))?;
     let wiped = entries.map(|entry| {
         let path = entry.map_err(|source| failed("read folder", dir, source))?.path();
-        let is_socket = fs::metadata(&path).is_ok_and(|found| found.file_type().is_socket());
-        if is_socket { delete(&path) } else { Ok(()) }
+        if is_wiped(&path) { delete(&path) } else { Ok(()) }
     });
     wiped.fold(Ok(()), Result::and)
 }
@@ -104,6 +118,20 @@ fn failed(action: &'static str, path: &Path, source: io::Error) -> DirectoryErro
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_older_kubelet_leaves_its_own_record_and_folders_alone() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let at = |name: &str| folder.path().join(name);
+        let names = [checkpoint::FILE, ".lock", "note"];
+        names.map(|name| fs::write(at(name), "").expect("written"));
+        fs::create_dir(at("folder")).expect("made");
+        let left = || names.map(|name| at(name).exists());
+        clean_up(folder.path(), Cleanup::Sockets).expect("cleaned up");
+        assert_eq!(left(), [true, true, true]);
+        clean_up(folder.path(), Cleanup::AllFiles).expect("cleaned up");
+        assert_eq!((left(), at("folder").is_dir()), ([true, false, false], true));
+    }
 
     #[test]
     fn a_socket_that_its_plugin_deleted_first_is_deleted() {

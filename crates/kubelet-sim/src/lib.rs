@@ -72,7 +72,7 @@ mod status;
 
 pub use admission::{Admission, Allotment, ContainerAdmission, Question, Reason, Rejection};
 pub use checkpoint::ClaimsFileError;
-pub use config::{Config, Release};
+pub use config::{Cleanup, Config, Release};
 pub use device::{Device, DeviceIds};
 pub use directory::DirectoryError;
 pub use dra::{

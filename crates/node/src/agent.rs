@@ -1,19 +1,19 @@
 //! The agent: built from a configuration, then run until told to stop.
 
 mod assembly;
+mod lock;
 mod parts;
 mod policy;
 mod standby;
 
 use std::{
-    fs::{self, File, OpenOptions},
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
+    pin::pin,
     sync::Arc,
 };
 
-use rustix::fs::FlockOperation;
 use tokio::{
     sync::{Notify, watch},
 };
@@ -35,9 +35,11 @@ use crate::{
     state::{self, NodeState},
 };
 use assembly::Ground;
+pub use lock::Lost;
+use lock::NodeLock;
 use parts::Parts;
 use policy::PolicySource;
-pub use standby::{Succession, await_kubelet, stand_by};
+pub use standby::{Succession, await_kubelet, await_predecessor, stand_by};
 
 /// An agent with everything it needs in hand: nothing that can be wrong at the start is left to the
 /// run.
@@ -47,7 +49,9 @@ pub struct Agent {
     partitions: PartitionDesk,
     admin_address: Option<SocketAddr>,
     parts: Parts,
-    _lock: File,
+    lock: NodeLock,
+    /// From the kubelet's folder, before and after the lock is looked at.
+    notices: (watch::Receiver<u64>, watch::Sender<u64>),
 }
 
 /// Why an agent cannot start. Nothing of another agent's was touched.
@@ -69,6 +73,20 @@ pub enum StartError {
     /// Another agent serves the same kubelet.
     #[error("another windlass node serves {0}: stop it first")]
     Taken(PathBuf),
+    /// Another agent, of another kubelet, has the same records.
+    #[error(
+        "another windlass node keeps its records in {0}: stop it first, or choose another folder with \
+         --state-dir"
+    )]
+    StateTaken(PathBuf),
+    /// The file that earlier versions lock cannot be had.
+    #[error("cannot lock {path}: remove it, and run as root")]
+    Lock {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// The API server is needed, and this node has no name there.
     #[error("cannot speak to the API server")]
     Cluster(#[from] InvalidNodeName),
@@ -84,10 +102,6 @@ pub enum StartError {
         source: io::Error,
     },
 }
-
-/// Keeps a second agent away. A dot file, because a kubelet takes a directory with any other file
-/// for the sign of an earlier life; a file, because the kubelet deletes sockets only.
-const LOCK: &str = ".windlass.lock";
 
 // === impl Agent ===
 
@@ -119,7 +133,7 @@ impl Agent {
     fn start_with(config: &Config, source: PolicySource, clock: Clock) -> Result<Self, StartError> {
         let dir = config.kubelet_dir.join(PLUGIN_DIR);
         check_sockets(&dir, &config.policy)?;
-        let lock = lock(&dir)?;
+        let lock = NodeLock::take(&dir, &config.state_dir)?;
         let watched = DirectoryWatch::new(&dir)
             .map_err(|source| StartError::Watch { path: dir.clone(), source })?;
         let doors = Doors::bind(config)?;
@@ -127,13 +141,18 @@ impl Agent {
         let cluster = source.client(config)?;
         let (registry, instruments) = metrics::registry(&clock);
         let mut parts = Parts::default();
+        let (count, seen) = watch::channel(0);
+        let (pass_on, directory) = watch::channel(0);
+        let watching = watched.run(count, config.session.look_interval);
+        parts.add("watch of the kubelet's folder", watching);
         let reload = instruments.reload();
         let policy = source.start(config, cluster.as_ref(), (clock, reload), &mut parts)?;
         let ledger = LedgerDesk::unread();
-        let ground = Ground { dir, watched, doors, cluster, policy, ledger, clock };
+        let ground = Ground { dir, directory, doors, cluster, policy, ledger, clock };
         let (state, partitions) =
             assembly::assemble(config, ground, (registry, instruments), &mut parts);
-        Ok(Self { state, partitions, admin_address, parts, _lock: lock })
+        let notices = (seen, pass_on);
+        Ok(Self { state, partitions, admin_address, parts, lock, notices })
     }
 
     /// The node's state, for whoever wants to watch it.
@@ -151,13 +170,18 @@ impl Agent {
         self.admin_address
     }
 
-    /// Runs until `shutdown`, or until a part fails, which is reported.
-    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), PartFailed> {
-        let outcome = tokio::select! {
-            () = shutdown => Ok(()),
-            ended = self.parts.next_end() => Err(PartFailed::from(ended)),
+    /// Runs until `shutdown`, or until a part fails or another agent has the node, which is reported. The node is
+    /// locked until all has ended.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), PartFailed> {
+        let Self { mut parts, lock, notices: (seen, pass_on), .. } = self;
+        // It has the locks, and so stays until all has ended.
+        let mut keeping = pin!(lock.keep(seen, &pass_on));
+        let (outcome, _rest) = tokio::select! {
+            () = shutdown => (Ok(()), None),
+            ended = parts.next_end() => (Err(PartFailed::from(ended)), None),
+            (rest, lost) = &mut keeping => (Err(PartFailed::Lost(lost)), Some(rest)),
         };
-        self.parts.stop().await;
+        parts.stop().await;
         outcome
     }
 }
@@ -171,6 +195,9 @@ pub enum PartFailed {
     /// It panicked.
     #[error("a part of the agent panicked")]
     Panicked(#[from] tokio::task::JoinError),
+    /// Another agent has the node.
+    #[error(transparent)]
+    Lost(#[from] Lost),
 }
 
 impl From<Result<&'static str, tokio::task::JoinError>> for PartFailed {
@@ -210,24 +237,6 @@ fn has_answered(inventory: &Inventory, policy: &Policy) -> bool {
     inventory.is_complete() && inventory.devices.iter().filter(is_probed).all(is_known)
 }
 
-/// Makes the folder if need be, in the kubelet's, and takes it. Where there is no folder of a kubelet none is made:
-/// it would look like one's. The lock lives as long as the file is open; the kernel
-/// releases it even when the agent is killed.
-fn lock(dir: &Path) -> Result<File, StartError> {
-    let refused =
-        |source| StartError::Folder { path: dir.to_owned(), flag: "--kubelet-dir", source };
-    match fs::create_dir(dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(refused(error)),
-        Ok(()) | Err(_) => {}
-    }
-    let mut options = OpenOptions::new();
-    let file = options.create(true).truncate(false).write(true).open(dir.join(LOCK));
-    let file = file.map_err(refused)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(StartError::Taken(dir.to_owned())),
-        Err(error) => Err(refused(error.into())),
-    }
 }
 
 /// Every socket whose name is known beforehand must fit.

@@ -45,7 +45,7 @@ pub use families::{AmdNaming, AmdRules, Families, FpgaMode, FpgaRules, FpgaUnit,
 pub use file::{ConfigFile, address, schema, to_yaml};
 pub use handover::HandoverLimits;
 pub use import::Plugin;
-pub use load::{Format, Loaded, MOST_MIB, load, parse, without_file};
+pub use load::{Format, Loaded, MOST_BYTES, load, parse, without_file};
 pub use mistake::{ConfigError, Mistakes};
 pub use mps::{MpsSettings, MpsUsers};
 pub use nics::{MissingNodes, NicIds, NicPolicy, RdmaNode};

@@ -25,7 +25,7 @@ use crate::{
     discovery::{
         AUXILIARY_DEVICE, PF_PCI_ADDRESS, RDMA_DEVICE, REPRESENTOR, VDPA_DEVICE, VDPA_TYPE,
     },
-    files,
+    files::{self, Links, MOST_BYTES, read_regular_text},
     host::Host,
     offer::Offers,
 };
@@ -226,7 +226,7 @@ impl DeviceInfoFiles {
 
     /// The names of files that an agent made. One that is no name is no file of ours.
     fn recorded(&self) -> BTreeSet<String> {
-        let text = fs::read_to_string(&self.record).unwrap_or_default();
+        let text = read_regular_text(&self.record, Links::Refused, MOST_BYTES).unwrap_or_default();
         let is_name = |line: &&str| line.ends_with("-device.json") && !line.contains('/');
         text.lines().filter(is_name).map(str::to_owned).collect()
     }

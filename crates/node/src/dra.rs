@@ -14,6 +14,7 @@ pub(crate) mod publish;
 mod claim;
 mod desk;
 mod document;
+mod doubt;
 mod driver;
 mod health;
 mod kubelet_record;

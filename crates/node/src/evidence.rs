@@ -2,6 +2,9 @@
 //!
 //! A GPU that failed a second before the agent restarted waits out its quiet period. After a reboot
 //! of the machine every device was reset, so that what is kept is history.
+//!
+//! What an event told nobody finds out again. So there is room on the disk for it from the start, which is used when
+//! the disk is full.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -22,8 +25,16 @@ pub(crate) type Records = BTreeMap<DeviceId, HealthRecord>;
 #[derive(Clone, Debug)]
 pub(crate) struct EvidenceFile(KeptFile<Records>);
 
-pub(crate) const FORMAT: Format =
-    Format { what: "evidence of health", about: "devices", version: 1 };
+pub(crate) const FORMAT: Format = Format { what: "evidence of health", about: "devices" };
+
+/// Why records are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// They changed.
+    Newest,
+    /// They are not as they should be on the disk.
+    Again,
+}
 
 /// Trouble that is older tells nothing of a device, which may be in another machine by now.
 const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -54,18 +65,25 @@ impl EvidenceFile {
     /// waits for the disk, so it happens on a thread of its own; sets in between are skipped.
     pub(crate) async fn keep(self, mut records: watch::Receiver<Records>, stop: CancellationToken) {
         let file = self.0.clone();
-        let aside = spawn_blocking(move || file.set_aside());
-        aside.await.expect("setting aside neither panics nor is cancelled");
+        let prepared = spawn_blocking(move || {
+            file.set_aside();
+            file.reserve()
+        });
+        let reserved = prepared.await.expect("preparing neither panics nor is cancelled");
+        if let Err(error) = reserved {
+            let path = self.0.path().display();
+            tracing::warn!(%path, %error, "no room is kept for the evidence of health");
+        }
         let mut trouble = None;
         loop {
-            let ended = tokio::select! {
-                () = stop.cancelled() => true,
-                changed = records.changed() => changed.is_err(),
-                () = sleep(AGAIN), if trouble.is_some() => false,
+            let (ended, wanted) = tokio::select! {
+                () = stop.cancelled() => (true, Wanted::Newest),
+                changed = records.changed() => (changed.is_err(), Wanted::Newest),
+                () = sleep(AGAIN), if trouble.is_some() => (false, Wanted::Again),
             };
             if !ended || trouble.is_some() || records.has_changed().unwrap_or(false) {
                 let newest = records.borrow_and_update().clone();
-                trouble = self.write(newest, trouble).await;
+                trouble = self.write((newest, wanted), trouble).await;
             }
             if ended {
                 return;
@@ -73,17 +91,35 @@ impl EvidenceFile {
         }
     }
 
-    /// Gives why they could not be written, and says it when that is news.
-    async fn write(&self, newest: Records, known: Option<String>) -> Option<String> {
+    /// Gives why they could not be written anew, and says it when that is news.
+    async fn write(
+        &self,
+        (newest, wanted): (Records, Wanted),
+        known: Option<String>,
+    ) -> Option<String> {
         let file = self.0.clone();
-        let written = spawn_blocking(move || file.write(&newest)).await;
-        let written = written.expect("writing neither panics nor is cancelled");
-        let trouble = written.err().map(|error| error.to_string());
-        if let Some(error) = trouble.as_ref().filter(|_| trouble != known) {
-            let path = self.0.path().display();
-            tracing::warn!(%path, error, "cannot keep the evidence of health");
+        let write = move || {
+            let error = match file.write(&newest) {
+                // Where that is refused the next version has no room, and is tried again.
+                Ok(()) => return file.reserve().err().map(|error| (error, None)),
+                Err(error) => error,
+            };
+            let filled = (wanted == Wanted::Newest).then(|| file.write_into_reserve(&newest));
+            Some((error, filled))
+        };
+        let written = spawn_blocking(write).await.expect("writing neither panics nor is cancelled");
+        let (error, filled) = written?;
+        let (error, path) = (error.to_string(), self.0.path().display());
+        match filled {
+            Some(Ok(())) => {
+                tracing::warn!(%path, error, "evidence of health is in the room that was kept for it");
+            }
+            Some(Err(_)) if known.as_ref() != Some(&error) => {
+                tracing::warn!(%path, error, "cannot keep the evidence of health");
+            }
+            Some(Err(_)) | None => {}
         }
-        trouble
+        Some(error)
     }
 }
 
@@ -161,6 +197,21 @@ mod tests {
         assert_eq!(file.load(at(11)), Records::new());
         fs::remove_file(&state).expect("there");
         sleep(AGAIN).await;
+        assert_eq!(file.load(at(11)), records);
+    }
+
+    #[tokio::test]
+    async fn what_a_full_disk_does_not_take_is_written_into_the_room_that_was_kept_for_it() {
+        let (_folder, file, records) = failed();
+        let (sender, receiver) = watch::channel(Records::new());
+        let stop = CancellationToken::new();
+        stop.cancel();
+        file.clone().keep(receiver.clone(), stop.clone()).await;
+        // No draft can be made there, as on a full disk.
+        let draft = file.0.path().with_file_name(".health-nvidia.json.draft");
+        fs::create_dir(draft).expect("made");
+        sender.send_replace(records.clone());
+        file.clone().keep(receiver, stop).await;
         assert_eq!(file.load(at(11)), records);
     }
 

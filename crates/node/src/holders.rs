@@ -24,6 +24,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_core::{device::DeviceId, resource::ResourceName};
 
+pub(crate) use ask::drivers;
 pub use ask::{AskError, allocatable, ask};
 pub use owners::{Owner, Owners, owners};
 pub(crate) use record::{ByPod, RecordError, by_pod, checkpoint};

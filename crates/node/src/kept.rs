@@ -1,11 +1,16 @@
 //! What one life of the agent tells the next: a document on the disk, with its version, the boot that it was
-//! written in, and a checksum.
+//! written in, and a checksum of all three.
+//!
+//! | version | checksum |
+//! | --- | --- |
+//! | 1 | of the content alone; read, and written as 2 at the next change |
+//! | 2 | of version, boot and content: each of them decides what becomes of a device |
 
 mod follow;
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    io,
     marker::PhantomData,
     path::{Path, PathBuf},
 };
@@ -17,7 +22,12 @@ use serde::{
 use serde_json::value::RawValue;
 
 pub(crate) use self::follow::{Versioned, Written, follow, recorded};
-use crate::{causes, files, host::Host, shortened::checksum};
+use crate::{
+    causes,
+    files::{self, Links, MOST_BYTES, reserve},
+    host::Host,
+    shortened::checksum,
+};
 
 /// Where a document of one kind is kept.
 #[derive(Debug)]
@@ -35,7 +45,6 @@ pub(crate) struct Format {
     pub(crate) what: &'static str,
     /// What it is about, which is the name of the field: `devices`.
     pub(crate) about: &'static str,
-    pub(crate) version: u32,
 }
 
 /// What an earlier life wrote, and when.
@@ -59,12 +68,14 @@ pub(crate) enum Boot {
 pub(crate) enum Unreadable {
     #[error("cannot read {path}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("{path} is no {} of version {}", format.what, format.version)]
+    #[error("{path} is no {} of version {VERSION}", format.what)]
     Parse { path: PathBuf, format: Format, source: serde_json::Error },
-    #[error("{path} is not as it was written: its {about} have checksum {computed}, not {found}")]
-    Corrupt { path: PathBuf, about: &'static str, found: u32, computed: u32 },
-    #[error("{path} has version {found}, this agent knows {known}")]
-    Version { path: PathBuf, found: u32, known: u32 },
+    #[error("{path} is not as it was written: it has checksum {computed}, not {found}")]
+    Corrupt { path: PathBuf, found: u32, computed: u32 },
+    #[error("{path} is not as it was written: it has no checksum")]
+    Unsealed { path: PathBuf },
+    #[error("{path} has version {found}, this agent knows {VERSION}")]
+    Version { path: PathBuf, found: u32 },
 }
 
 /// What is said of the content.
@@ -74,7 +85,6 @@ struct Head {
     version: u32,
     /// The boot that it was written in, as the kernel names it.
     boot: Option<String>,
-    /// Of the content, byte by byte. Earlier agents wrote none.
     checksum: Option<u32>,
 }
 
@@ -86,6 +96,12 @@ struct Document<'a> {
     #[serde(flatten)]
     content: BTreeMap<&'static str, &'a RawValue>,
 }
+
+/// What this agent writes.
+const VERSION: u32 = 2;
+
+/// Of which the checksum covers the content alone.
+const OF_CONTENT_ALONE: u32 = 1;
 
 /// Differs from boot to boot, `random(4)`.
 pub(crate) const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -114,13 +130,16 @@ impl<T: Serialize + DeserializeOwned> KeptFile<T> {
 
     /// What an earlier life kept, if it kept anything. Blocks.
     pub(crate) fn read(&self) -> Result<Option<Earlier<T>>, Unreadable> {
-        let text = match fs::read(&self.path) {
+        let text = match files::read_regular(&self.path, Links::Refused, MOST_BYTES) {
             Ok(text) => text,
-            Err(error) if is_absence(&error) => return Ok(None),
+            // A file in the place of the folder is something else: nobody knows what was in it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(Unreadable::Read { path: self.path.clone(), source }),
         };
-        let (then, content) = self.parse(&text)?;
-        let boot = match (then, self.boot()) {
+        let (head, content) = self.parts(&text)?;
+        self.check_sum(&head, content.get())?;
+        let content = self.understood(serde_json::from_str(content.get()))?;
+        let boot = match (head.boot, self.boot()) {
             (Some(then), Some(now)) if then == now => Boot::Same,
             (Some(_), Some(_)) => Boot::Another,
             _ => Boot::Unknown,
@@ -128,16 +147,15 @@ impl<T: Serialize + DeserializeOwned> KeptFile<T> {
         Ok(Some(Earlier { content, boot }))
     }
 
-    /// The boot in which a document was written, and what it keeps.
-    fn parse(&self, text: &[u8]) -> Result<(Option<String>, T), Unreadable> {
+    /// What is said of the content, and the content, byte by byte.
+    fn parts<'a>(&self, text: &'a [u8]) -> Result<(Head, &'a RawValue), Unreadable> {
         let head: Head = self.understood(serde_json::from_slice(text))?;
         self.check_version(head.version)?;
-        let fields: BTreeMap<String, &RawValue> = self.understood(serde_json::from_slice(text))?;
+        let mut fields: BTreeMap<String, &RawValue> =
+            self.understood(serde_json::from_slice(text))?;
         let about = self.format.about;
-        let content = fields.get(about).ok_or_else(|| serde_json::Error::missing_field(about));
-        let content = self.understood(content)?.get();
-        self.check_sum(head.checksum, checksum(content))?;
-        Ok((head.boot, self.understood(serde_json::from_str(content))?))
+        let content = fields.remove(about).ok_or_else(|| serde_json::Error::missing_field(about));
+        Ok((head, self.understood(content)?))
     }
 
     /// Replaces what is kept. Blocks.
@@ -146,13 +164,24 @@ impl<T: Serialize + DeserializeOwned> KeptFile<T> {
             .map(drop)
     }
 
+    /// Keeps room for one more version. Blocks.
+    pub(crate) fn reserve(&self) -> io::Result<()> {
+        reserve::keep(&self.path)
+    }
+
+    /// Replaces what is kept, in the room that was kept for it. Blocks.
+    pub(crate) fn write_into_reserve(&self, content: &T) -> io::Result<()> {
+        let document = self.document(self.boot(), content)?;
+        reserve::fill(&self.path, &document, files::Readers::Owner)
+    }
+
     fn document(&self, boot: Option<String>, content: &T) -> serde_json::Result<Vec<u8>> {
         // As deep as it stands in the document; no string has such a line break in it.
         let content = serde_json::to_string_pretty(content)?.replace('\n', "\n  ");
-        let (version, checksum) = (self.format.version, checksum(&content));
+        let checksum = seal(VERSION, boot.as_deref(), &content);
         let content = RawValue::from_string(content)?;
         let document = Document {
-            head: Head { version, boot, checksum: Some(checksum) },
+            head: Head { version: VERSION, boot, checksum: Some(checksum) },
             content: [(self.format.about, &*content)].into(),
         };
         serde_json::to_vec_pretty(&document)
@@ -174,17 +203,22 @@ impl<T: Serialize + DeserializeOwned> KeptFile<T> {
     }
 
     fn check_version(&self, found: u32) -> Result<(), Unreadable> {
-        let (path, known) = (self.path.clone(), self.format.version);
-        if found == known { Ok(()) } else { Err(Unreadable::Version { path, found, known }) }
+        match found {
+            OF_CONTENT_ALONE | VERSION => Ok(()),
+            _ => Err(Unreadable::Version { path: self.path.clone(), found }),
+        }
     }
 
-    fn check_sum(&self, found: Option<u32>, computed: u32) -> Result<(), Unreadable> {
-        let (path, about) = (self.path.clone(), self.format.about);
-        match found {
-            Some(found) if found != computed => {
-                Err(Unreadable::Corrupt { path, about, found, computed })
-            }
-            _ => Ok(()),
+    fn check_sum(&self, head: &Head, content: &str) -> Result<(), Unreadable> {
+        let computed = match head.version {
+            OF_CONTENT_ALONE => checksum(content),
+            version => seal(version, head.boot.as_deref(), content),
+        };
+        let path = self.path.clone();
+        match head.checksum {
+            Some(found) if found == computed => Ok(()),
+            Some(found) => Err(Unreadable::Corrupt { path, found, computed }),
+            None => Err(Unreadable::Unsealed { path }),
         }
     }
 }
@@ -196,26 +230,29 @@ impl Unreadable {
     pub(crate) fn is_for_later(&self) -> bool {
         match self {
             Self::Read { .. } => true,
-            Self::Version { found, known, .. } => found > known,
-            Self::Parse { .. } | Self::Corrupt { .. } => false,
+            Self::Version { found, .. } => *found > VERSION,
+            Self::Parse { .. } | Self::Corrupt { .. } | Self::Unsealed { .. } => false,
         }
     }
 }
 
-/// What would be written of a document that was read, or why it is none of its format.
+/// What would be written of a document that was read, or why it is none of its format. Its checksum is not asked for:
+/// changes to a document shall reach what reads the rest.
 pub(crate) fn reread<T: Serialize + DeserializeOwned>(
     format: Format,
     text: &[u8],
 ) -> Result<Vec<u8>, String> {
     // Neither is opened.
     let file = KeptFile::<T>::new(format.what.into(), format, Host::new("", ""));
-    let (boot, content) = file.parse(text).map_err(|error| causes(&error))?;
-    file.document(boot, &content).map_err(|error| error.to_string())
+    let (head, content) = file.parts(text).map_err(|error| causes(&error))?;
+    let content = file.understood(serde_json::from_str(content.get()));
+    let content = content.map_err(|error| causes(&error))?;
+    file.document(head.boot, &content).map_err(|error| error.to_string())
 }
 
-/// Where the folder is a file there was never a document in it.
-fn is_absence(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+/// The checksum of a document.
+fn seal(version: u32, boot: Option<&str>, content: &str) -> u32 {
+    checksum(&format!("{version} {} {content}", boot.unwrap_or_default()))
 }
 
 // By hand: a derived one would ask the same of what is kept.

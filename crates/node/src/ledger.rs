@@ -293,11 +293,12 @@ impl LedgerDesk {
         });
     }
 
-    /// Waits until it is known what containers have.
+    /// Waits until it is known what containers have, and claims.
     pub(crate) async fn known(&self) {
         let mut ledger = self.watch();
+        let is_known = |ledger: &Ledger| ledger.is_complete() && ledger.knows_claims();
         // The desk itself keeps the sender.
-        drop(ledger.wait_for(Ledger::is_complete).await);
+        drop(ledger.wait_for(is_known).await);
     }
 
     /// The ledger as it changes.
@@ -422,6 +423,9 @@ impl Ledger {
         }
         if !self.is_complete() {
             return Err(Conflict::Unknown { device: it.device.clone() });
+        }
+        if !self.knows_claims() {
+            return Err(Conflict::UnknownClaims { device: it.device.clone() });
         }
         let is_in_the_way = |id: &DeviceId, hold: &ClaimHold| {
             let both_share = hold.usage.goes_with(usage) && *id == it.device;

@@ -12,13 +12,13 @@ pub mod cluster;
 pub mod config;
 pub mod discovery;
 pub mod documents;
+pub mod files;
 pub mod holders;
 pub mod host;
 pub mod labels;
 pub mod mps;
 pub mod partitions;
 pub mod record;
-pub mod regular;
 pub mod state;
 
 mod admin;
@@ -30,7 +30,6 @@ mod dra;
 mod driver_program;
 mod endpoint;
 mod evidence;
-mod files;
 mod glob;
 mod grant;
 mod handover;
@@ -43,11 +42,12 @@ mod outside;
 mod plugin;
 mod registration;
 mod shortened;
+mod state_folder;
 mod telemetry;
 mod template;
 
 pub use admin::{DoorError, Probe, ProbeAnswer, ProbeError, probe_agent};
-pub use agent::{Agent, StartError, Succession, await_kubelet, stand_by};
+pub use agent::{Agent, StartError, Succession, await_kubelet, await_predecessor, stand_by};
 pub use config::Config;
 
 /// An error and its causes in one line: log formats differ in what they keep of a chain.

@@ -20,7 +20,7 @@ mod transitions;
 use std::{collections::BTreeSet, sync::Arc};
 
 use prometheus_client::{
-    metrics::{counter::Counter, family::Family},
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 use tokio::sync::watch;
@@ -64,6 +64,7 @@ pub(crate) struct Instruments {
     handover: HandoverMetrics,
     claims: ClaimMetrics,
     dra: DraMetrics,
+    state_writable: Gauge,
 }
 
 /// The snapshots that pages are made from.
@@ -93,7 +94,10 @@ pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
         handover: HandoverMetrics::register(&mut registry),
         claims: ClaimMetrics::register(&mut registry),
         dra: DraMetrics::register(&mut registry),
+        state_writable: Gauge::default(),
     };
+    let (help, gauge) = ("Whether the state folder can be written", &instruments.state_writable);
+    registry.register("state_writable", help, gauge.clone());
     (registry, instruments)
 }
 
@@ -146,6 +150,11 @@ impl Instruments {
     /// For the part that publishes devices for claims.
     pub(crate) fn dra(&self) -> DraMetrics {
         self.dra.clone()
+    }
+
+    /// For the part that looks at the state folder.
+    pub(crate) fn state_writable(&self) -> Gauge {
+        self.state_writable.clone()
     }
 
     /// For the DRA driver.

@@ -66,6 +66,8 @@ pub struct NodeState {
     pub(crate) unready: BTreeMap<DeviceId, &'static str>,
     /// Devices whose hand-over failed; they may be healthy.
     pub(crate) unclean: BTreeMap<DeviceId, Failure>,
+    /// Whether any device may be a claim's that nobody has written down.
+    pub(crate) is_in_doubt: bool,
 }
 
 /// What becomes of a device.
@@ -213,6 +215,7 @@ impl NodeState {
             && self.obstacles == other.obstacles
             && self.unready == other.unready
             && self.unclean == other.unclean
+            && self.is_in_doubt == other.is_in_doubt
     }
 }
 

@@ -362,6 +362,9 @@ pub(crate) struct KubeletArgs {
     /// Whose behaviour to show where releases of Kubernetes differ.
     #[arg(long, value_name = "RELEASE", default_value = "1.36")]
     pub(crate) release: ReleaseArg,
+    /// What it deletes in device-plugins when it starts.
+    #[arg(long, value_name = "WHAT", default_value = "sockets")]
+    pub(crate) cleanup: CleanupArg,
     /// How NUMA hints are used.
     #[arg(long, value_name = "POLICY", default_value = "none")]
     pub(crate) topology_policy: TopologyArg,
@@ -375,6 +378,14 @@ pub(crate) enum ReleaseArg {
     /// Kubernetes from 1.37.
     #[value(name = "1.37")]
     From1_37,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum CleanupArg {
+    /// As Kubernetes 1.31.0, and from 1.33 on.
+    Sockets,
+    /// Everything but its own record, as up to 1.30, and from 1.31.1 to 1.32.
+    AllFiles,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -180,14 +180,17 @@ fn a_path_that_is_no_folder_is_code_64_and_names_its_flag() {
     let folder = folder();
     let file = folder.path().join("file").display().to_string();
     fs::write(&file, "").expect("written");
+    let below = format!("{file}/state");
     for (arguments, flag) in [
         (vec!["node", "--host-root", "/nonexistent"], "--host-root"),
         (vec!["devices", "--host-root", "/nonexistent"], "--host-root"),
         (vec!["topo", "--host-root", &file], "--host-root"),
         (vec!["node", "--kubelet-dir", &file], "--kubelet-dir"),
         (vec!["node", "--cdi-dir", &file], "--cdi-dir"),
+        (vec!["node", "--state-dir", &file], "--state-dir"),
+        (vec!["node", "--state-dir", &below], "--state-dir"),
         (vec!["devices", "--config", "/nonexistent"], "--config"),
-        (vec!["devices", "--config", "/dev/zero"], "it is a device, and no file"),
+        (vec!["devices", "--config", "/dev/zero"], "it is a device, not a regular file"),
     ] {
         let output = run(&arguments);
         assert_eq!(output.status.code(), USAGE, "{arguments:?}: {}", text(&output.stderr));

@@ -4,6 +4,7 @@ use std::{fs, path::PathBuf, process::Output};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use windlass_node::documents::Document;
 
 #[expect(dead_code, reason = "the agent is for other tests")]
 mod program;
@@ -281,7 +282,9 @@ fn who_has_a_device_is_told_with_the_way_in_which_it_was_given_away() {
         }],
     });
     let claims = serde_json::json!({"version": 1, "boot": null, "claims": {"u": claim}});
-    fs::write(folder.path().join("claims.json"), claims.to_string()).expect("written");
+    // With the checksum that an agent gives it.
+    let claims = Document::Claims.reread(claims.to_string().as_bytes()).expect("understood");
+    fs::write(folder.path().join("claims.json"), claims).expect("written");
     let document: Value = serde_json::from_str(&ask(&["-o", "json"])).expect("JSON");
     let expected =
         serde_json::json!([{"api": "dra", "namespace": "team", "claim": "train", "uid": "u"}]);

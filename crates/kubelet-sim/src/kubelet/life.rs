@@ -106,11 +106,11 @@ impl Remains {
 // === impl Sockets ===
 
 impl Sockets {
-    /// Reads the claims, deletes every socket in the plugin folder and binds the kubelet's own.
+    /// Reads the claims, cleans up the plugin folder and binds the kubelet's own sockets.
     pub(super) fn bind(config: &Config) -> Result<Self, KubeletError> {
         let claims = Claims::restore(ClaimsFile::in_dir(&config.dir).read_or_create()?);
         let is_new_machine = directory::is_empty(&config.plugin_dir())?;
-        directory::wipe_sockets(&config.plugin_dir())?;
+        directory::clean_up(&config.plugin_dir(), config.cleanup)?;
         Ok(Self {
             registration: bind(config.registration_socket())?,
             pod_resources: bind(config.pod_resources_socket())?,

@@ -22,6 +22,9 @@ pub(super) struct Report {
     notes: Vec<String>,
 }
 
+const IN_DOUBT: &str =
+    "it is not known what claims have, and no device is given away; the agent's log says why";
+
 /// What an agent waits for that serves nobody yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiting {
@@ -51,6 +54,9 @@ pub(super) fn readiness(state: &NodeState, standings: &Standings) -> Report {
         complaints.push("not every source of devices has answered yet".to_owned());
     }
     complaints.extend(state.unwritten.values().map(ToString::to_string));
+    if state.is_in_doubt {
+        complaints.push(IN_DOUBT.to_owned());
+    }
     let simulated = inventory.simulated.iter();
     let mut notes: Vec<_> = simulated.map(|profile| format!("simulated: {profile}")).collect();
     notes.extend(inventory.sources.iter().map(|(source, state)| describe(source, state)));

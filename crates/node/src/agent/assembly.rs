@@ -15,7 +15,6 @@ use crate::{
         leases::{self, LeaseStates},
     },
     config::{Config, Policy},
-    directory::DirectoryWatch,
     discovery::{self, HostWatch, Source},
     dra,
     handover::{HandoverDesk, Handovers, Tidings},
@@ -28,6 +27,7 @@ use crate::{
     partitions::PartitionDesk,
     plugin::{Plugins, Together},
     state::{Keeper, NodeState, Notices, Outlets, Snapshots},
+    state_folder,
     telemetry::TelemetryReceiver,
 };
 
@@ -35,8 +35,8 @@ use crate::{
 pub(super) struct Ground {
     /// The kubelet's folder for plugins.
     pub(super) dir: PathBuf,
-    /// Notices from that folder.
-    pub(super) watched: DirectoryWatch,
+    /// Counts the notices from that folder, once it is known that it is this agent's.
+    pub(super) directory: watch::Receiver<u64>,
     /// Where health and metrics are served.
     pub(super) doors: Doors,
     /// The way to the API server.
@@ -66,11 +66,12 @@ pub(super) fn assemble(
     (registry, instruments): (Registry, Instruments),
     parts: &mut Parts,
 ) -> (watch::Receiver<Arc<NodeState>>, PartitionDesk) {
-    let (changes, directory) = watch::channel(0);
-    let look = config.session.look_interval;
-    parts.add("watch of the kubelet's folder", ground.watched.run(changes, look));
     let (policy, clock, ledger) = (ground.policy, ground.clock, ground.ledger);
+    let directory = ground.directory;
     let outside = (clock, ground.cluster.clone(), instruments.handover());
+    let (writable, look) = (instruments.state_writable(), config.session.look_interval);
+    let watching = state_folder::watch(config.state_dir.clone(), writable, look, parts.token());
+    parts.add("state folder", watching);
     let left = dra::restore(config, &ledger);
     let heart = keep(config, (&policy, &directory, &ledger), outside, parts);
     let (state, partitions) = (heart.state.clone(), heart.partitions.clone());

@@ -1,16 +1,21 @@
 //! An agent that waits, for its turn or for a kubelet, and serves nobody yet.
 //!
+//! The turn is whose the locks are ([`NodeLock`]).
+//!
 //! Two pods of an update with surge are on one node for a while. Sockets, documents and records have one
 //! owner at any moment, which is who has the lock; what the kubelet asks in between it asks again. A kubelet that
 //! never ran on a node has no folder there yet, and the agent may be started before it.
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 use windlass_kubelet_api::deviceplugin::PLUGIN_DIR;
 
-use super::{StartError, lock};
+use super::{NodeLock, StartError};
 use crate::{
     admin::{self, Doors, Waiting},
     config::Config,
@@ -18,6 +23,9 @@ use crate::{
 
 /// How often the lock is tried; the kernel tells nobody that it is free.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// How long an agent that was killed may take to be gone: the kernel closes its files when its last thread has ended.
+const GOING: Duration = Duration::from_secs(2);
 
 /// What becomes of a node whose kubelet another agent serves already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,20 +92,28 @@ pub async fn await_kubelet(config: &Config, succession: Succession) -> Result<()
 /// The kubelet's folder cannot be written, or the address cannot be had: two agents that share the host's
 /// network cannot both have it.
 pub async fn stand_by(config: &Config) -> Result<(), StartError> {
-    let dir = config.kubelet_dir.join(PLUGIN_DIR);
-    if !is_taken(lock(&dir).map(drop))? {
+    if !is_taken(config).await? {
         return Ok(());
     }
-    tracing::info!(kubelet = %dir.display(), "another agent serves: standing by until it ends");
+    let kubelet = config.kubelet_dir.display();
+    tracing::info!(%kubelet, "another agent serves: standing by until it ends");
     let waiting = async {
-        let mut outcome = Ok(true);
-        while matches!(outcome, Ok(true)) {
+        while is_taken(config).await? {
             sleep(LOOK).await;
-            outcome = is_taken(lock(&dir).map(drop));
         }
-        outcome.map(drop)
+        Ok(())
     };
     answering_until(config, Waiting::for_turn(), waiting).await
+}
+
+/// Waits for an agent that was killed a moment ago, up to two seconds.
+///
+/// [`Agent::start`](super::Agent::start) follows, and says what is in the way still.
+pub async fn await_predecessor(config: &Config) {
+    let deadline = Instant::now() + GOING;
+    while matches!(is_taken(config).await, Ok(true)) && Instant::now() < deadline {
+        sleep(LOOK).await;
+    }
 }
 
 /// Answers for health and readiness while it waits; the address is free again before the agent wants it.
@@ -117,10 +133,40 @@ async fn answering_until(
     tokio::join!(answering, waiting).1
 }
 
-fn is_taken(lock: Result<(), StartError>) -> Result<bool, StartError> {
-    match lock {
+/// Whether another agent has the node at this moment. A disk that hangs keeps nobody from ending this one.
+async fn is_taken(config: &Config) -> Result<bool, StartError> {
+    let (dir, state_dir) = (config.kubelet_dir.join(PLUGIN_DIR), config.state_dir.clone());
+    let take = spawn_blocking(move || NodeLock::take(&dir, &state_dir).map(drop)).await;
+    match take.expect("taking neither panics nor is cancelled") {
         Ok(()) => Ok(false),
-        Err(StartError::Taken(_)) => Ok(true),
+        Err(StartError::Taken(_) | StartError::StateTaken(_)) => Ok(true),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_ends_is_waited_for_and_one_that_goes_on_for_two_seconds_only() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let config = Config {
+            kubelet_dir: folder.path().to_owned(),
+            state_dir: folder.path().join("state"),
+            ..Config::default()
+        };
+        let plugins = config.kubelet_dir.join(PLUGIN_DIR);
+        let other = NodeLock::take(&plugins, &config.state_dir).expect("free");
+        let begun = Instant::now();
+        await_predecessor(&config).await;
+        assert_eq!(begun.elapsed(), GOING);
+        let ending = async move {
+            sleep(LOOK / 2).await;
+            drop(other);
+        };
+        tokio::join!(await_predecessor(&config), ending);
+        assert!(begun.elapsed() < GOING + LOOK * 2);
+        NodeLock::take(&plugins, &config.state_dir).expect("its turn");
     }
 }

@@ -79,9 +79,12 @@ impl Node {
         let (registry, instruments) = metrics::registry(&clock);
         let policy = watch::Sender::new(Arc::new(self.config.policy.clone()));
         let mut parts = Parts::default();
+        let (count, directory) = watch::channel(0);
+        let watched = DirectoryWatch::new(&dir).expect("the kubelet's folder");
+        parts.add("watch", watched.run(count, self.config.session.look_interval));
         let ground = Ground {
-            watched: DirectoryWatch::new(&dir).expect("the kubelet's folder"),
             dir,
+            directory,
             doors: Doors::default(),
             cluster: None,
             policy: policy.subscribe(),

@@ -1,7 +1,7 @@
 //! The file of remembered choices: read by people's commands, written by the agent.
 
 use std::{
-    fmt, fs, io,
+    fmt, io,
     path::{Path, PathBuf},
 };
 
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::{Remembered, memory::Lines};
 use crate::{
     causes,
-    files::{self, Readers},
+    files::{self, Links, MOST_BYTES, Readers},
 };
 
 /// Where choices are kept.
@@ -75,7 +75,7 @@ impl ChoicesFile {
     /// The choices, the newest first. Blocks.
     pub(super) fn read(&self) -> Result<Vec<Remembered>, ChoicesError> {
         let path = || self.path.clone();
-        let text = match fs::read(&self.path) {
+        let text = match files::read_regular(&self.path, Links::Refused, MOST_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(source) => return Err(ChoicesError::Read { path: path(), source }),

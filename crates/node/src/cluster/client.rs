@@ -12,8 +12,8 @@ use windlass_core::name::is_subdomain;
 use super::ClusterError;
 use crate::{
     attended,
-    config::{ClusterAccess, MOST_MIB, PodIdentity},
-    regular,
+    config::{ClusterAccess, MOST_BYTES, PodIdentity},
+    files::{self, Links},
 };
 
 /// How the API server is reached, and as which node. Making one reads nothing and connects to nobody.
@@ -117,7 +117,8 @@ impl Client {
         };
         let read = move || {
             // The reader of the library takes whatever is there, a pipe that nobody writes to among it.
-            regular::read_text(&path, MOST_MIB).map_err(|source| unreadable(&path, &source))?;
+            let read = files::read_regular_text(&path, Links::Followed, MOST_BYTES);
+            read.map_err(|source| unreadable(&path, &source))?;
             Kubeconfig::read_from(&path).map_err(no_access)
         };
         let read = tokio::task::spawn_blocking(read).await;

@@ -5,8 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{ConfigError, MOST_MIB};
-use crate::{files, regular};
+use super::ConfigError;
+use crate::files::{self, Links, MOST_BYTES};
 
 /// What is known of the node's label that names its configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl LabelMemory {
 
     /// What was known last. A file that is empty says that there was no such label.
     pub fn recall(&self) -> LabelValue {
-        match regular::read_text(&self.0, MOST_MIB) {
+        match files::read_regular_text(&self.0, Links::Refused, MOST_BYTES) {
             Ok(text) if text.is_empty() => LabelValue::Absent,
             Ok(text) => LabelValue::Value(text),
             Err(_) => LabelValue::Unknown,

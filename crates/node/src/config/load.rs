@@ -8,7 +8,7 @@ use super::{
     document::{self, Node},
     import, peer,
 };
-use crate::regular;
+use crate::files::{self, Links};
 
 /// What a file says.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,12 +34,12 @@ pub enum Format {
     UdevRules,
 }
 
-/// The largest file that is read, in mebibytes: as much as a `ConfigMap` takes, in which such files reach a node.
-pub const MOST_MIB: u64 = 1;
+/// The largest file that is read: as much as a `ConfigMap` takes, in which such files reach a node.
+pub const MOST_BYTES: u64 = 1 << 20;
 
 /// Reads a file; the flags of NVIDIA's plugin win over it.
 pub fn load(path: &Path, flags: &PeerFlags) -> Result<Loaded, ConfigError> {
-    let text = regular::read_text(path, MOST_MIB)
+    let text = files::read_regular_text(path, Links::Followed, MOST_BYTES)
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     parse(path, &text, flags)
 }

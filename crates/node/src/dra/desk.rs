@@ -34,6 +34,19 @@ pub(super) enum Wish {
     Release(Reply<()>),
 }
 
+// === impl Wish ===
+
+impl Wish {
+    /// Tells who waits that nothing is done.
+    pub(super) fn refuse(self, why: String) {
+        // Whoever waits may have given up.
+        match self {
+            Self::Prepare(reply) => drop(reply.send(Err(why))),
+            Self::Release(reply) => drop(reply.send(Err(why))),
+        }
+    }
+}
+
 /// Whoever waits may have given up.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, String>>;
 

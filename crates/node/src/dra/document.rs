@@ -38,6 +38,10 @@ impl ClaimDocuments {
         Self(dir.to_owned())
     }
 
+    pub(crate) fn folder(&self) -> &Path {
+        &self.0
+    }
+
     /// Writes a claim's document, unless it is there. Gives whether it wrote. Blocks.
     pub(crate) fn write(&self, entry: &Entry) -> Result<bool, String> {
         let uid = &entry.claim.uid;
@@ -78,18 +82,37 @@ impl ClaimDocuments {
         }
     }
 
+    /// The claims that have a document, whoever wrote it. Blocks.
+    pub(crate) fn claims(&self) -> BTreeSet<String> {
+        self.names().filter_map(|name| uid_in(&name).map(str::to_owned)).collect()
+    }
+
     /// Removes the documents of claims that nobody knows. Blocks.
     pub(crate) fn remove_others(&self, known: &BTreeSet<String>) {
-        let Ok(files) = fs::read_dir(&self.0) else { return };
-        let names = files.flatten().filter_map(|file| file.file_name().into_string().ok());
-        for uid in names.filter_map(|name| uid_in(&name).map(str::to_owned)) {
-            if !known.contains(&uid) {
-                match self.remove(&uid) {
-                    Ok(()) => tracing::info!(uid, "CDI document of an unknown claim removed"),
-                    Err(error) => tracing::warn!(uid, error, "CDI document of an unknown claim"),
+        for uid in self.claims().difference(known) {
+            match self.remove(uid) {
+                Ok(()) => tracing::info!(uid, "CDI document of an unknown claim removed"),
+                Err(error) => tracing::warn!(uid, error, "CDI document of an unknown claim"),
+            }
+        }
+    }
+
+    /// Removes documents that an agent was about to write when it was killed. Blocks.
+    pub(crate) fn remove_drafts(&self) {
+        for name in self.names().filter(|name| files::drafted(name).and_then(uid_in).is_some()) {
+            let path = self.0.join(name);
+            match fs::remove_file(&path) {
+                Ok(()) => tracing::info!(path = %path.display(), "draft of a CDI document removed"),
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "draft of a CDI document stays");
                 }
             }
         }
+    }
+
+    fn names(&self) -> impl Iterator<Item = String> + use<> {
+        let files = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        files.filter_map(|file| file.file_name().into_string().ok())
     }
 
     fn path(&self, uid: &str) -> PathBuf {
@@ -104,6 +127,25 @@ fn uid_in(file_name: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn drafts_of_claims_documents_go_and_all_others_stay() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let names = [
+            ".windlass.dev-claim-a.json.draft",
+            ".windlass.dev-gpu.json.draft",
+            ".other.dev-claim-a.json.draft",
+            "windlass.dev-claim-a.json",
+        ];
+        for name in names {
+            fs::write(folder.path().join(name), "{").expect("written");
+        }
+        let documents = ClaimDocuments::new(folder.path());
+        documents.remove_drafts();
+        let there = names.map(|name| folder.path().join(name).exists());
+        assert_eq!(there, [false, true, true, true]);
+        assert_eq!(documents.claims(), BTreeSet::from(["a".to_owned()]));
+    }
 
     #[test]
     fn documents_of_unknown_claims_go_and_all_others_stay() {

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     desk::ClaimDesk,
     document::ClaimDocuments,
+    doubt::Traces,
     health::HealthList,
     kubelet_record::KubeletRecord,
     left::Left,
@@ -39,6 +40,7 @@ pub(crate) struct Driver {
     ground: Ground,
     file: ClaimFile,
     left: Option<Left>,
+    traces: Traces,
     places: Places,
     clock: Clock,
     policy: watch::Receiver<Arc<Policy>>,
@@ -74,8 +76,12 @@ const WAITING: &str = "claims wait until they can be recorded";
 pub(crate) fn restore(config: &Config, ledger: &LedgerDesk) -> Left {
     let file = ClaimFile::new(&config.state_dir, Roots::new(config).host);
     let left = Left::read(&file, &KubeletRecord::new(&config.kubelet_dir, &config.dra_driver));
+    ClaimDocuments::new(&config.cdi_dir).remove_drafts();
     for entry in left.held().values() {
         ledger.restore_claim(&entry.claim, entry.uses());
+    }
+    if left.is_absent() && traces(config, ledger).is_out_of_the_question() {
+        return left;
     }
     if left.is_silent() {
         ledger.forget_claims();
@@ -83,6 +89,15 @@ pub(crate) fn restore(config: &Config, ledger: &LedgerDesk) -> Left {
         ledger.hear_of_claims();
     }
     left
+}
+
+fn traces(config: &Config, ledger: &LedgerDesk) -> Traces {
+    Traces {
+        documents: ClaimDocuments::new(&config.cdi_dir),
+        kubelet_dir: config.kubelet_dir.clone(),
+        driver: config.dra_driver.clone(),
+        ledger: ledger.clone(),
+    }
 }
 
 // === impl Driver ===
@@ -103,6 +118,7 @@ impl Driver {
             state,
         } = surroundings;
         let (roots, driver) = (Roots::new(config), config.dra_driver.clone());
+        let traces = traces(config, &ledger);
         let file = ClaimFile::new(&config.state_dir, roots.host.clone());
         let ground = Ground {
             node: cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
@@ -124,7 +140,7 @@ impl Driver {
         let standing = watch::Sender::default();
         let statuses = cluster.map(ClaimStatuses::new);
         let (left, limits) = (Some(left), config.session);
-        Self { ground, file, left, places, clock, policy, standing, statuses, limits }
+        Self { ground, file, left, traces, places, clock, policy, standing, statuses, limits }
     }
 
     /// Prepares and serves until stopped. Nothing is served before it is known what is prepared.
@@ -137,9 +153,9 @@ impl Driver {
     }
 
     async fn live(mut self, stop: CancellationToken) {
-        let records = tokio::select! {
+        let (records, is_absent) = tokio::select! {
             () = stop.cancelled() => return,
-            records = self.recover() => records,
+            recovered = self.recover() => recovered,
         };
         let newest = watch::Sender::new((0, records.clone()));
         let (written, receiver) = watch::channel(Written::default());
@@ -157,9 +173,16 @@ impl Driver {
         let asked = (requests, self.limits.look_interval, self.limits.claim_patience);
         let ledger = self.ground.ledger.clone();
         let preparer = Preparer::new(self.ground, asked, records, (newest, receiver));
-        ledger.recall_claims();
+        let (traces, look) = (self.traces, self.limits.look_interval);
+        let recalling = async move {
+            let is_in_doubt = is_absent && !ledger.watch().borrow().knows_claims();
+            if is_in_doubt {
+                traces.vanish(look).await;
+            }
+            ledger.recall_claims();
+        };
         tokio::select! {
-            _ = async { tokio::join!(writing, preparer.run(), serving, telling) } => {}
+            _ = async { tokio::join!(writing, preparer.run(), serving, telling, recalling) } => {}
             () = leftovers => {}
         }
     }
@@ -187,18 +210,20 @@ impl Driver {
         }
     }
 
-    /// What is to go on of what an earlier agent left. A record that cannot be used is waited for to be mended.
-    async fn recover(&mut self) -> Records {
+    /// What is to go on of what an earlier agent left, and whether there was no record of it. One that cannot be used
+    /// is waited for to be mended.
+    async fn recover(&mut self) -> (Records, bool) {
         let mut said = None;
         loop {
             let (file, ground, left) = (self.file.clone(), self.ground.clone(), self.left.take());
             let read = move || {
                 let left = left.unwrap_or_else(|| Left::read(&file, &ground.kubelet_record));
-                left.taken_up(&file, &ground.documents)
+                let is_absent = left.is_absent();
+                left.taken_up(&file, &ground.documents).map(|records| (records, is_absent))
             };
             let taken_up = spawn_blocking(read).await;
             let why = match taken_up.expect("reading neither panics nor is cancelled") {
-                Ok(records) => return records,
+                Ok(recovered) => return recovered,
                 Err(unreadable) => causes(&unreadable),
             };
             if said.as_ref() != Some(&why) {

@@ -11,7 +11,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{
     config::DriverName,
+    files::{Links, MOST_BYTES, read_regular_text},
     ledger::{ClaimRef, Use},
 };
 
@@ -85,7 +86,7 @@ impl KubeletRecord {
     }
 
     fn claims(&self) -> Result<Vec<ClaimState>, KubeletRecordError> {
-        let text = match fs::read_to_string(&self.path) {
+        let text = match read_regular_text(&self.path, Links::Refused, MOST_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             Err(_) if self.path.with_file_name(NEIGHBOUR).exists() => return Ok(Vec::new()),
@@ -117,6 +118,8 @@ fn held(recorded: Device) -> Held {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::json;
 
     use super::*;

@@ -1,4 +1,11 @@
 //! What an earlier agent left of claims, by its own record and, where that says nothing, by the kubelet's.
+//!
+//! | own record | kubelet's record | claims have |
+//! | --- | --- | --- |
+//! | read | any | what both say |
+//! | absent or damaged | read | what it says |
+//! | damaged, or not to be read now | not read | unknown: nothing is given away or served until somebody mends or removes it |
+//! | absent | not read | unknown, until no [trace](super::doubt) of a claim is left: claims are released meanwhile |
 
 use std::{collections::BTreeSet, path::PathBuf};
 
@@ -17,7 +24,8 @@ pub(super) enum NothingLeft {
     #[error(transparent)]
     Later(Unreadable),
     #[error(
-        "it is not known what claims have: {}, and {}; once no pod of this node has a claim, remove {}",
+        "it is not known what claims have: {}, and {}; remove {}, and claims that are there still are found \
+         out as the kubelet releases them",
         causes(ours), causes(kubelets), file.display()
     )]
     Neither { ours: Unreadable, kubelets: KubeletRecordError, file: PathBuf },
@@ -25,7 +33,8 @@ pub(super) enum NothingLeft {
 
 /// Both records, as they were read once.
 pub(crate) struct Left {
-    ours: Result<Records, Unreadable>,
+    /// `None` if there is no record.
+    ours: Result<Option<Records>, Unreadable>,
     kubelets: Result<Records, KubeletRecordError>,
 }
 
@@ -41,13 +50,19 @@ impl Left {
     pub(super) fn held(&self) -> Records {
         let mut records = Records::new();
         records.extend(self.kubelets.iter().flatten().map(|(uid, it)| (uid.clone(), it.clone())));
-        records.extend(self.ours.iter().flatten().map(|(uid, it)| (uid.clone(), it.clone())));
+        let ours = self.ours.iter().flatten().flatten();
+        records.extend(ours.map(|(uid, it)| (uid.clone(), it.clone())));
         records
     }
 
     /// Whether neither record says who has what.
     pub(super) fn is_silent(&self) -> bool {
-        self.ours.is_err() && self.kubelets.is_err()
+        !matches!(self.ours, Ok(Some(_))) && self.kubelets.is_err()
+    }
+
+    /// Whether that is because there is no record, and the kubelet's cannot be read.
+    pub(super) fn is_absent(&self) -> bool {
+        matches!(self.ours, Ok(None)) && self.kubelets.is_err()
     }
 
     /// Whether the kubelet's record alone says so.
@@ -63,9 +78,11 @@ impl Left {
         documents: &ClaimDocuments,
     ) -> Result<Records, NothingLeft> {
         let (mut records, kubelets) = match (self.ours, self.kubelets) {
-            (Ok(records), Ok(kubelets)) => (records, kubelets),
+            (Ok(records), Ok(kubelets)) => (records.unwrap_or_default(), kubelets),
+            // What nobody knows of may have a document all the same.
+            (Ok(None), Err(_)) => return Ok(Records::new()),
             // Nobody can say which documents are of no claim.
-            (Ok(records), Err(error)) => {
+            (Ok(Some(records)), Err(error)) => {
                 tracing::info!(
                     why = causes(&error),
                     "only the agent's record says what claims have"

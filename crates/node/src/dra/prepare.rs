@@ -160,7 +160,13 @@ impl Preparer {
 
     fn ask(&mut self, Request { claim, wish }: Request) {
         let uid = claim.uid.clone();
-        let slot = self.slots.entry(uid.clone()).or_insert_with(|| Slot::new(claim));
+        let slot = self.slots.entry(uid.clone()).or_insert_with(|| Slot::new(claim.clone()));
+        // A kubelet names a claim in both calls as it read it.
+        if slot.claim != claim {
+            return wish.refuse(format!(
+                "claim {claim} has the UID {uid}, which is another claim's on this node"
+            ));
+        }
         match wish {
             Wish::Prepare(reply) => {
                 slot.asked += 1;

@@ -80,7 +80,7 @@ pub(crate) struct Held {
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimFile(KeptFile<Records>);
 
-pub(crate) const FORMAT: Format = Format { what: "record of claims", about: "claims", version: 1 };
+pub(crate) const FORMAT: Format = Format { what: "record of claims", about: "claims" };
 
 const FILE: &str = "claims.json";
 
@@ -125,18 +125,18 @@ impl ClaimFile {
         Self(KeptFile::new(state_dir.join(FILE), FORMAT, host))
     }
 
-    /// What an earlier agent wrote down. What was prepared before the machine was started is begun anew when
-    /// the kubelet asks: it may have other devices now. Blocks.
-    pub(crate) fn read(&self) -> Result<Records, Unreadable> {
+    /// What an earlier agent wrote down; `None` where it wrote nothing, or somebody lost it. What was prepared before
+    /// the machine was started is begun anew when the kubelet asks: it may have other devices now. Blocks.
+    pub(crate) fn read(&self) -> Result<Option<Records>, Unreadable> {
         let Some(Earlier { content: mut claims, boot }) = self.0.read()? else {
-            return Ok(Records::new());
+            return Ok(None);
         };
         if boot == Boot::Another {
             for entry in claims.values_mut() {
                 entry.state = Stage::PrepareStarted;
             }
         }
-        Ok(claims)
+        Ok(Some(claims))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -161,7 +161,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::kept::BOOT_ID;
+    use crate::{kept::BOOT_ID, shortened::checksum};
 
     fn file() -> (TempDir, ClaimFile) {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -197,13 +197,13 @@ mod tests {
     }
 
     fn read(file: &ClaimFile) -> Records {
-        file.read().expect("it can be read")
+        file.read().expect("it can be read").unwrap_or_default()
     }
 
     #[test]
     fn what_is_prepared_stays_so_until_the_machine_reboots() {
         let (folder, file) = file();
-        assert_eq!(read(&file), Records::new(), "no file is no record");
+        assert_eq!(file.read().expect("it can be read"), None, "no file is no record");
         file.write(&records(Stage::PrepareCompleted)).expect("written");
         assert_eq!(read(&file), records(Stage::PrepareCompleted));
         set_boot(&folder, "two");
@@ -224,17 +224,44 @@ mod tests {
         fs::write(file.0.path(), r#"{"version": 7, "holdings": []}"#).expect("written");
         let error = file.read().expect_err("newer");
         assert!(error.is_for_later(), "{error}");
-        assert!(error.to_string().ends_with("has version 7, this agent knows 1"), "{error}");
+        assert!(error.to_string().ends_with("has version 7, this agent knows 2"), "{error}");
     }
 
     #[test]
-    fn a_record_of_an_agent_that_wrote_no_checksum_is_read() {
+    fn a_record_whose_checksum_is_of_the_claims_alone_is_read_and_one_without_is_not() {
         let (_folder, file) = file();
-        let claims = serde_json::to_value(records(Stage::PrepareCompleted)).expect("JSON");
-        let document = serde_json::json!({"version": 1, "boot": "one", "claims": claims});
+        let claims = serde_json::to_string(&records(Stage::PrepareCompleted)).expect("JSON");
+        let sum = checksum(&claims);
         fs::create_dir_all(file.0.path().parent().expect("it has one")).expect("made");
-        fs::write(file.0.path(), document.to_string()).expect("written");
+        let write = |checksum: &str| {
+            let text = format!(r#"{{"version": 1, "boot": "one", {checksum}"claims": {claims}}}"#);
+            fs::write(file.0.path(), text).expect("written");
+        };
+        write(&format!(r#""checksum": {sum}, "#));
         assert_eq!(read(&file), records(Stage::PrepareCompleted));
+        write("");
+        let error = file.read().expect_err("nobody wrote such");
+        assert!(error.to_string().ends_with("it has no checksum"), "{error}");
+    }
+
+    #[test]
+    fn one_bit_that_is_another_in_version_boot_or_claims_is_noticed() {
+        let (_folder, file) = file();
+        file.write(&records(Stage::PrepareCompleted)).expect("written");
+        let whole = fs::read(file.0.path()).expect("there");
+        for position in 0..whole.len() {
+            for bit in 0..8 {
+                let mut text = whole.clone();
+                text[position] ^= 1 << bit;
+                fs::write(file.0.path(), &text).expect("written");
+                // What is between the fields says nothing.
+                if let Ok(found) = file.read() {
+                    let text = String::from_utf8_lossy(&text);
+                    let expected = Some(records(Stage::PrepareCompleted));
+                    assert_eq!(found, expected, "{position} {bit}: {text}");
+                }
+            }
+        }
     }
 
     #[test]
@@ -245,6 +272,6 @@ mod tests {
         assert!(error.is_for_later() && error.to_string().contains("claims.json"), "{error}");
         fs::remove_dir_all(folder.path().join("state")).expect("removed");
         fs::write(folder.path().join("state"), "").expect("a file in place of the folder");
-        assert_eq!(read(&file), Records::new());
+        assert!(file.read().expect_err("unreadable").is_for_later());
     }
 }

@@ -9,7 +9,7 @@
 //! The driver's socket is there before the kubelet can find it, and goes after the kubelet no longer can.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
@@ -45,6 +45,7 @@ use crate::{
     dated::Dated,
     directory::DirectoryWatch,
     endpoint::Endpoint,
+    files::folder,
     kept::Versioned,
 };
 
@@ -180,7 +181,7 @@ impl Serving {
         let socket = SocketPath::new(path)?;
         let folder = path.parent().unwrap_or(path).to_owned();
         let refused = |source| ServeError::Folder { path: folder.clone(), source };
-        fs::create_dir_all(&folder).map_err(refused)?;
+        folder::make_all(&folder).map_err(refused)?;
         let watched = DirectoryWatch::new(&folder).map_err(refused)?;
         let (count, changes) = watch::channel(0);
         let endpoint = Endpoint::bind(socket)?;
@@ -262,7 +263,7 @@ impl Kept {
             return;
         }
         // The folder may have gone with it; if it cannot be made the socket says so.
-        let _ = fs::create_dir_all(&self.folder);
+        let _ = folder::make_all(&self.folder);
         let socket = self.endpoint.path().clone();
         match self.endpoint.bind_again() {
             Ok(()) => tracing::info!(%socket, "socket was deleted, serving on a new one"),

@@ -26,8 +26,7 @@ pub(super) struct RecordFile(KeptFile<Records>);
 /// The newest records and their version.
 pub(super) type Versioned = kept::Versioned<Records>;
 
-pub(crate) const FORMAT: Format =
-    Format { what: "record of hand-overs", about: "devices", version: 1 };
+pub(crate) const FORMAT: Format = Format { what: "record of hand-overs", about: "devices" };
 
 const FILE: &str = "handover.json";
 

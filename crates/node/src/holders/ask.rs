@@ -57,6 +57,15 @@ pub async fn allocatable(
     Ok(by_resource)
 }
 
+/// The DRA drivers of which some container has a device.
+pub(crate) async fn drivers(kubelet_dir: &Path) -> Result<BTreeSet<String>, AskError> {
+    let pods = pods(kubelet_dir).await?;
+    let containers = pods.iter().flat_map(|pod| &pod.containers);
+    let claims = containers.flat_map(|container| &container.dynamic_resources);
+    let devices = claims.flat_map(|claim| &claim.claim_resources);
+    Ok(devices.map(|device| device.driver_name.clone()).collect())
+}
+
 /// The pods that the kubelet runs.
 pub(super) async fn pods(kubelet_dir: &Path) -> Result<Vec<PodResources>, AskError> {
     let answer =

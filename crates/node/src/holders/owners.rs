@@ -52,7 +52,7 @@ pub async fn owners(config: &Config, node: &NodeState) -> (Owners, Vec<String>) 
     let users = by_claim(&pods);
     of_containers(by_device(pods), node, &mut owners);
     match ClaimFile::new(&config.state_dir, Roots::new(config).host).read() {
-        Ok(claims) => of_claims((claims, &users), node, &mut owners),
+        Ok(claims) => of_claims((claims.unwrap_or_default(), &users), node, &mut owners),
         Err(error) => caveats.push(causes(&error)),
     }
     (owners, caveats)
@@ -112,6 +112,7 @@ impl std::fmt::Display for Owner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::documents::Document;
 
     #[tokio::test]
     async fn claims_are_read_from_the_agents_record_though_no_kubelet_answers() {
@@ -122,6 +123,7 @@ mod tests {
             "ref": {"namespace": "team", "name": "train", "uid": "u"}, "state": "PrepareCompleted",
             "devices": [{"pool": "n1/nvidia", "name": "gpu-a", "device": "GPU-a", "usage": "alone",
                 "requests": [], "cdi": []}]}}}"#;
+        let text = Document::Claims.reread(text.as_bytes()).expect("understood");
         std::fs::write(at("claims.json"), text).expect("written");
         let (owners, caveats) = owners(&config, &NodeState::default()).await;
         let shown = owners["GPU-a"].iter().map(ToString::to_string).collect::<Vec<_>>();

@@ -13,6 +13,8 @@ use tokio::task::spawn_blocking;
 use windlass_core::{device::DeviceId, replica::ReplicaId};
 use windlass_kubelet_api::checkpoint::{Checkpoint, CheckpointError};
 
+use crate::files::{Links, MOST_BYTES, read_regular_text};
+
 /// The UIDs of the pods that have each device.
 pub(crate) type ByPod = BTreeMap<DeviceId, BTreeSet<String>>;
 
@@ -27,7 +29,7 @@ pub(crate) enum RecordError {
 
 /// The record. Before the kubelet first writes it, nobody has anything.
 pub(crate) fn checkpoint(path: &Path) -> Result<Checkpoint, RecordError> {
-    match std::fs::read_to_string(path) {
+    match read_regular_text(path, Links::Refused, MOST_BYTES) {
         Ok(text) => Ok(Checkpoint::parse(text.trim_end())?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Ok(Checkpoint { pods: None, registered: None })

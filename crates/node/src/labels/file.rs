@@ -7,7 +7,7 @@ use std::{
 
 use windlass_core::labels::{Labels, feature_file};
 
-use crate::files;
+use crate::files::{self, Links, MOST_BYTES};
 
 /// A file as we wrote it, or want it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl FeatureFile {
 
     /// Removes it, if it is still the one that was written.
     fn remove(&self) -> Result<(), FileError> {
-        let removed = match fs::read(&self.path) {
+        let removed = match files::read_regular(&self.path, Links::Refused, MOST_BYTES) {
             Ok(present) if present != self.content.as_bytes() => return Ok(()),
             Ok(_) => fs::remove_file(&self.path),
             Err(error) => Err(error),

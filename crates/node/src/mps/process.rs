@@ -17,7 +17,10 @@ use tokio::{
     time::sleep,
 };
 
-use crate::{attended, files};
+use crate::{
+    attended,
+    files::{self, Links, MOST_BYTES, read_regular_text},
+};
 
 /// A daemon's process, running or not.
 #[derive(Debug)]
@@ -80,7 +83,7 @@ impl Process {
 
     /// The daemon of that record, if it still runs.
     pub(super) fn find(record: &Path) -> Option<Self> {
-        let text = fs::read_to_string(record).ok()?;
+        let text = read_regular_text(record, Links::Refused, MOST_BYTES).ok()?;
         let (pid, started) = text.trim().split_once(' ')?;
         let identity =
             Identity { pid: Pid::from_raw(pid.parse().ok()?)?, started: started.parse().ok()? };

@@ -328,7 +328,8 @@ impl Keeper {
         let way = Way { looked: &looked, policy: &policy, lease: &self.leases() };
         let obstacles = way.of_claims(&merged);
         let found = looked.state(merged, policy, plan);
-        let mut state = NodeState { kin, obstacles, unready, unclean, ..found };
+        let is_in_doubt = !ledger.knows_claims();
+        let mut state = NodeState { kin, obstacles, unready, unclean, is_in_doubt, ..found };
         state.lacks.troubles.extend(self.untold.trouble());
         self.publish_unless_known(state, &known);
         if self.moves == Moves::Waiting && self.settling.is_none() {

@@ -150,6 +150,7 @@ impl Looked {
             obstacles: Obstacles::new(),
             unready: BTreeMap::new(),
             unclean: BTreeMap::new(),
+            is_in_doubt: false,
         }
     }
 }

@@ -23,8 +23,7 @@ pub(super) struct Notes {
     refused: Option<String>,
 }
 
-pub(crate) const FORMAT: Format =
-    Format { what: "record of devices", about: "devices", version: 1 };
+pub(crate) const FORMAT: Format = Format { what: "record of devices", about: "devices" };
 
 const FILE: &str = "devices.json";
 

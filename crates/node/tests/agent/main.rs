@@ -25,4 +25,5 @@ mod placement;
 mod requests;
 mod sharing;
 mod start;
+mod turns;
 mod world;

@@ -4,6 +4,7 @@
 use std::fs;
 
 use tokio::time::sleep;
+use windlass_cluster_sim::cluster::Scheduled;
 use windlass_kubelet_sim::NodeStatus;
 use windlass_node::config::{DraOffer, DraPolicy};
 
@@ -42,6 +43,63 @@ async fn a_claim_that_is_gone_keeps_its_devices_until_the_kubelet_has_let_go_of_
     assert_eq!(world.record().len(), 1, "the container runs");
     world.kubelet.delete(&uid(&pod)).await;
     world.nothing_is_left().await;
+    allocatable(&world, 8).await;
+}
+
+/// A claim that has a GPU, and an agent that starts after its record went away, one way or another.
+async fn bereft(lose: impl FnOnce(&Config)) -> (World, Scheduled) {
+    let mut world = world().await;
+    let (pod, _) = world.run("p", &gpus(1)).await;
+    world.kill_agent().await;
+    lose(&world.config);
+    world.start_agent();
+    allocatable(&world, 0).await;
+    sleep(world.config.session.look_interval * 4).await;
+    allocatable(&world, 0).await;
+    (world, pod)
+}
+
+fn without_record(config: &Config) {
+    fs::remove_file(config.state_dir.join("claims.json")).expect("it was there");
+}
+
+#[tokio::test]
+async fn a_record_that_is_lost_gives_nothing_away_until_the_kubelet_has_released_every_claim() {
+    let (world, pod) = bereft(without_record).await;
+    let agent = world.agent.as_ref().expect("it runs");
+    let why = agent.state.borrow().offerings().into_values().find_map(|it| it.obstacle);
+    assert!(why.expect("kept back").contains("not known what claims have"));
+    world.kubelet.delete(&uid(&pod)).await;
+    world.all_is_released().await;
+    allocatable(&world, 8).await;
+}
+
+#[tokio::test]
+async fn a_record_that_is_lost_with_all_documents_gives_nothing_away_while_containers_have_claims()
+{
+    let lose = |config: &Config| {
+        without_record(config);
+        fs::remove_dir_all(&config.cdi_dir).expect("it was there");
+    };
+    let (world, pod) = bereft(lose).await;
+    world.kubelet.delete(&uid(&pod)).await;
+    world.all_is_released().await;
+    allocatable(&world, 8).await;
+}
+
+#[tokio::test]
+async fn a_state_folder_with_a_file_in_its_place_is_no_state_folder_without_claims() {
+    let away = |config: &Config| config.state_dir.with_file_name("away");
+    let block = |config: &Config| {
+        fs::rename(&config.state_dir, away(config)).expect("moved");
+        fs::write(&config.state_dir, "").expect("written");
+    };
+    let (world, pod) = bereft(block).await;
+    fs::remove_file(&world.config.state_dir).expect("it was there");
+    fs::rename(away(&world.config), &world.config.state_dir).expect("moved");
+    allocatable(&world, 7).await;
+    world.kubelet.delete(&uid(&pod)).await;
+    world.all_is_released().await;
     allocatable(&world, 8).await;
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Running {
     pub(crate) partitions: PartitionDesk,
     task: JoinSet<()>,
     /// What one agent at a time has.
-    lock: PathBuf,
+    locks: [PathBuf; 2],
     stop: DropGuard,
 }
 
@@ -47,8 +47,8 @@ impl Running {
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
         let token = stop.clone();
         task.spawn(async move { agent.run(token.cancelled()).await.expect("no part fails") });
-        let lock = config.kubelet_dir.join("device-plugins/.windlass.lock");
-        Ok(Self { state, policy, admin, partitions, task, lock, stop: stop.drop_guard() })
+        let locks = [config.kubelet_dir.join("device-plugins"), config.state_dir.clone()];
+        Ok(Self { state, policy, admin, partitions, task, locks, stop: stop.drop_guard() })
     }
 
     /// Waits for the node's state to fulfil a condition.
@@ -70,26 +70,27 @@ impl Running {
         drop(self.stop);
         let ended = timeout(LIMIT, self.task.join_next()).await.expect("it stops in time");
         ended.expect("there is one").expect("no panic");
-        unlocked(self.lock).await;
+        unlocked(self.locks).await;
     }
 
     /// Ends the agent as SIGKILL does: nothing of it gets another word.
     #[allow(dead_code, reason = "not every test kills its agents")]
     pub(crate) async fn kill(mut self) {
         self.task.shutdown().await;
-        unlocked(self.lock).await;
+        unlocked(self.locks).await;
     }
 }
 
 /// Waits until the next agent may start: a program that another test is about to execute has the files of this
 /// process open until then, and with them the lock.
-async fn unlocked(lock: PathBuf) {
-    // A folder that a test took away has none.
-    let Ok(file) = File::open(lock) else { return };
-    let free = async {
-        while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(LIMIT, free).await.expect("the lock is let go");
+async fn unlocked(locks: [PathBuf; 2]) {
+    // What a test took away nobody has.
+    for folder in locks.into_iter().filter_map(|path| File::open(path).ok()) {
+        let free = async {
+            while flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(LIMIT, free).await.expect("the lock is let go");
+    }
 }

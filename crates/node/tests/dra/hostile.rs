@@ -163,7 +163,7 @@ async fn requests_that_are_changed_are_answered_claim_by_claim_and_touch_nothing
             let answer = answer.into_inner().claims;
             assert_eq!(answer.keys().cloned().collect::<BTreeSet<_>>(), uids, "{request:?}");
             for (uid, it) in &answer {
-                // What is prepared is known by its UID alone.
+                // To another's UID under other names no devices are told.
                 let is_right = it.error.is_empty() && it.devices == first && uid == "good";
                 assert!(is_right || it.error.len() > 10, "{uid:?} of {request:?}: {it:?}");
             }

@@ -104,6 +104,8 @@ async fn a_device_that_a_claim_let_go_unseen_is_cleaned_for_the_next() {
     let state = rig.config.state_dir.join("claims.json");
     agent.stop().await;
     std::fs::remove_file(state).expect("it was there");
+    // Its document would say that a claim has something.
+    std::fs::remove_dir_all(&rig.config.cdi_dir).expect("it was there");
     rig.cluster.delete_pod("ns", "a").expect("deleted");
     rig.board.take_events();
     let (agent, mut kubelet) = rig.serving().await;

@@ -13,6 +13,7 @@ mod common {
 }
 
 mod anew;
+mod another;
 mod bounds;
 mod claims;
 mod ending;

@@ -17,6 +17,9 @@ use crate::{common::running::LIMIT, life_rig::Rig};
 const OWN: u32 = 0o600;
 const EVERYONES: u32 = 0o644;
 
+/// Others may look, and plant nothing.
+const FOLDER: u32 = 0o755;
+
 /// What is in the folder of what the agent keeps.
 const KEPT: [(&str, u32); 5] = [
     ("claims.json", OWN),
@@ -63,6 +66,10 @@ async fn files_and_sockets_are_for_those_who_need_them() {
         };
         timeout(LIMIT, there).await.unwrap_or_else(|_| panic!("no {name}"));
         assert_eq!(mode(&path), expected, "{name}");
+    }
+    let driver = places.kubelet_dir.join("plugins/windlass.dev");
+    for folder in [&places.state_dir, &places.cdi_dir, &driver] {
+        assert_eq!(mode(folder), FOLDER, "{}", folder.display());
     }
     let sockets = [
         "device-plugins/windlass-nvidia.com_gpu.sock",

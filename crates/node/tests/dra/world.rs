@@ -12,6 +12,7 @@ use windlass_machine::{Machine, Profile};
 use windlass_node::{
     Config,
     config::{ClusterAccess, DraOffer, DraPolicy, Policy},
+    documents::Document,
     state::NodeState,
 };
 
@@ -107,13 +108,13 @@ impl World {
         });
     }
 
-    /// Changes the record, and leaves it as an agent wrote it that knew no checksum.
+    /// Changes the record, and leaves it as an agent would have written it.
     pub(crate) fn change_record(&self, change: impl FnOnce(&mut Value)) {
         let text = std::fs::read(self.record()).expect("there");
         let mut record: Value = serde_json::from_slice(&text).expect("JSON");
         change(&mut record);
-        record.as_object_mut().expect("a document").remove("checksum");
-        std::fs::write(self.record(), record.to_string()).expect("written");
+        let record = Document::Claims.reread(record.to_string().as_bytes()).expect("a record");
+        std::fs::write(self.record(), record).expect("written");
     }
 
     /// Waits until the record fulfils a condition.

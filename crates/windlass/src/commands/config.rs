@@ -10,8 +10,8 @@ use std::{
 
 use anyhow::{Result, anyhow};
 use windlass_node::{
-    config::{ConfigError, Loaded, MOST_MIB, PeerFlags, Remark, load, parse, schema, to_yaml},
-    regular,
+    config::{ConfigError, Loaded, MOST_BYTES, PeerFlags, Remark, load, parse, schema, to_yaml},
+    files,
 };
 
 use crate::{cli::ConfigCommand, exit::Misuse, screen::line};
@@ -54,7 +54,7 @@ fn read(file: &Path) -> Result<Loaded, ConfigError> {
     if file.as_os_str() != INPUT {
         return load(file, &PeerFlags::default());
     }
-    let text = regular::text_of(io::stdin().lock(), MOST_MIB)
+    let text = files::text_of(io::stdin().lock(), MOST_BYTES)
         .map_err(|source| ConfigError::Read { path: named(file).to_owned(), source })?;
     parse(named(file), &text, &PeerFlags::default())
 }

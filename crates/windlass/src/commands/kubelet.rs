@@ -11,10 +11,10 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use tokio::io::{AsyncBufReadExt as _, BufReader, stdin};
-use windlass_kubelet_sim::{Config, Event, Kubelet, Release, TopologyPolicy};
+use windlass_kubelet_sim::{Cleanup, Config, Event, Kubelet, Release, TopologyPolicy};
 
 use crate::{
-    cli::{KubeletArgs, ReleaseArg, TopologyArg},
+    cli::{CleanupArg, KubeletArgs, ReleaseArg, TopologyArg},
     exit::Misuse,
     screen::{count, line},
     stop::Stop,
@@ -118,6 +118,10 @@ fn config(args: &KubeletArgs) -> Config {
     config.release = match args.release {
         ReleaseArg::UpTo1_36 => Release::UpTo1_36,
         ReleaseArg::From1_37 => Release::From1_37,
+    };
+    config.cleanup = match args.cleanup {
+        CleanupArg::Sockets => Cleanup::Sockets,
+        CleanupArg::AllFiles => Cleanup::AllFiles,
     };
     config.topology = match args.topology_policy {
         TopologyArg::None => TopologyPolicy::None,

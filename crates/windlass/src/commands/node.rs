@@ -2,12 +2,17 @@
 
 mod read;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Context as _, Result, anyhow};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
+    task::spawn_blocking,
 };
 use windlass_node::{
     Agent, Config, Succession,
@@ -56,7 +61,10 @@ async fn serve(args: NodeArgs) -> Result<()> {
     let file = file.or_else(|| args.peer.file());
     let (asked, follow) = follow(args);
     let hangup = signal(SignalKind::hangup()).context("cannot wait for SIGHUP")?;
-    let agent = Agent::start_following(&config, follow, clock()).context("cannot start")?;
+    let agent = tokio::select! {
+        started = start(config.clone(), follow) => started?,
+        () = &mut shutdown => return Ok(()),
+    };
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         config = file.as_ref().map_or("defaults".to_owned(), |file| file.display().to_string()),
@@ -79,8 +87,17 @@ async fn turn(args: &NodeArgs, config: &Config) -> Result<()> {
     awaited.context("cannot wait for the kubelet")?;
     if args.take_over {
         windlass_node::stand_by(config).await.context("cannot stand by")?;
+    } else {
+        windlass_node::await_predecessor(config).await;
     }
     Ok(())
+}
+
+/// Reads what an earlier agent left, on a thread of its own: a disk that hangs keeps nobody from ending this one.
+async fn start(config: Config, follow: Follow) -> Result<Agent> {
+    let starting = move || Agent::start_following(&config, follow, clock());
+    let started = spawn_blocking(starting).await.context("the start panicked")?;
+    started.context("cannot start")
 }
 
 /// Which flag a configuration that cannot be read was given by.
@@ -134,16 +151,22 @@ fn check(config: &Config) -> Result<()> {
         let problem = anyhow!("the host root {root} is a recording, whose devices no pod can use");
         return Err(Misuse(problem).into());
     }
-    // The agent makes these two where they are missing.
+    // The agent makes or awaits these where they are missing.
     for (what, path, named) in [
         ("kubelet's folder", &config.kubelet_dir, "--kubelet-dir or kubeletDir"),
         ("folder of CDI documents", &config.cdi_dir, "--cdi-dir or cdiDir"),
+        ("state folder", &config.state_dir, "--state-dir or stateDir"),
     ] {
-        if path.exists() {
+        if !is_missing(path) {
             directory(what, path, named)?;
         }
     }
     Ok(())
+}
+
+/// Whether nothing has the path, and nothing is in the way of a folder there: a file above it is.
+fn is_missing(path: &Path) -> bool {
+    fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Ends when Kubernetes or a person asks for it.

@@ -66,9 +66,9 @@ fn what_is_no_file_is_refused_at_once_and_said_to_be_what_it_is() {
     large.set_len(1 << 30).expect("a hole takes no room");
     fs::create_dir(path("folder.yaml")).expect("made");
     for (file, expected) in [
-        (path("pipe.yaml"), "it is a pipe, and no file"),
-        (path("folder.yaml"), "it is a folder, and no file"),
-        ("/dev/zero".to_owned(), "it is a device, and no file"),
+        (path("pipe.yaml"), "it is a FIFO, not a regular file"),
+        (path("folder.yaml"), "it is a folder, not a regular file"),
+        ("/dev/zero".to_owned(), "it is a device, not a regular file"),
         (path("large.yaml"), "it is larger than 1 MiB"),
     ] {
         for command in [["config", "check"], ["config", "convert"]] {
@@ -81,7 +81,7 @@ fn what_is_no_file_is_refused_at_once_and_said_to_be_what_it_is() {
         assert_eq!(output.status.code(), USAGE, "{file}: {}", text(&output.stderr));
     }
     let listed = run(&["cdi", "check", &path("pipe.yaml")]);
-    assert!(text(&listed.stdout).contains("it is a pipe, and no file"), "{listed:?}");
+    assert!(text(&listed.stdout).contains("it is a FIFO, not a regular file"), "{listed:?}");
 }
 
 #[test]

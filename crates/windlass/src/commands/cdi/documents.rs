@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use windlass_core::cdi::Spec;
-use windlass_node::regular;
+use windlass_node::files::{self, Links};
 
 use crate::exit::Misuse;
 
@@ -19,7 +19,7 @@ pub(super) struct Document {
 }
 
 /// Far more than any document has: one for sixteen GPUs and all that a driver brings is a tenth of a mebibyte.
-const MOST_MIB: u64 = 16;
+const MOST_BYTES: u64 = 16 << 20;
 
 /// How the names of documents end; runtimes pass over every other file of a folder.
 const ENDINGS: [&str; 2] = ["json", "yaml"];
@@ -50,7 +50,8 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn document(path: PathBuf) -> Document {
-    let content = regular::read_text(&path, MOST_MIB).map_err(|error| error.to_string());
+    let content = files::read_regular_text(&path, Links::Followed, MOST_BYTES);
+    let content = content.map_err(|error| error.to_string());
     let content = content.and_then(|text| {
         if ending(&path) == Some("yaml") {
             serde_saphyr::from_str(&text).map_err(|error| error.to_string())

@@ -1,0 +1,320 @@
+//! Locks that keep a node for one agent, on things that no kubelet deletes.
+//!
+//! | locked (`flock`) | keeps away |
+//! | --- | --- |
+//! | the kubelet's folder for plugins, as a folder | every other agent of this kubelet |
+//! | the state folder, as a folder | an agent that would write the same records, for whichever kubelet |
+//! | the file `.windlass.lock` in the first | agents of version 0.1.0, which lock nothing else |
+//!
+//! The file alone is not enough: kubelets from 1.20 to 1.30, and from 1.31.1 to 1.32, delete every file of the folder
+//! but their own record when they start (`CleanupPluginDirectory`; Kubernetes pull requests 97576, 123819, 126976,
+//! 130187). The kernel lets go of a lock when the agent ends, however it ends.
+//!
+//! A lock is on what was opened, not on its name. So at each notice from the kubelet's folder, and at each regular look,
+//! the agent compares the two:
+//!
+//! ```text
+//!                the name means something else, its lock is free
+//!               ┌────────────────────────────┐
+//!               v                            │
+//!   start ──> held ──────────────────────────┴──> lost: the agent ends
+//!     │       ^  │                     another agent has the lock of what the name means now,
+//!     v       └──┘ nothing has         or the folder was deleted under a mount
+//!  refused         the name
+//! ```
+//!
+//! # Guarantees
+//!
+//! Of agents with one state folder there is one, whatever happens to the kubelet's. Of agents with different ones, of
+//! which the second started between the deletion of the kubelet's folder and the first one's look, the second stays: the
+//! first ends before it binds a socket in the new folder, because who binds them hears of notices after the locks were
+//! looked at.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{FlockOperation, Mode, OFlags},
+    io::Errno,
+};
+use tokio::{sync::watch, task::spawn_blocking};
+
+use super::StartError;
+use crate::files::folder;
+
+/// What keeps other agents from the node, for as long as it is there.
+#[derive(Debug)]
+pub(super) struct NodeLock {
+    plugins: Lock,
+    state: Lock,
+    file: Lock,
+}
+
+/// One lock, on what a path meant when it was taken.
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    open: fn(&Path) -> io::Result<File>,
+    held: Option<(File, Identity)>,
+}
+
+/// Tells what has a path from what had it before: device and inode. What is open keeps its inode.
+type Identity = (u64, u64);
+
+/// Who has the lock of what a path means now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// This agent, as before.
+    We,
+    /// This agent, from now on.
+    WeAnew,
+    Another,
+    /// It was deleted, and only a mount still leads there.
+    Nobody,
+}
+
+/// The node is this agent's no more.
+#[derive(Debug, thiserror::Error)]
+pub enum Lost {
+    /// Somebody else has the lock.
+    #[error("another windlass node took {0} over after it was replaced: this one ends")]
+    Taken(PathBuf),
+    /// The folder is the rest of one that was deleted.
+    #[error("{0} was deleted on the host, and this agent sees what is left of it: start it again")]
+    Deleted(PathBuf),
+}
+
+/// A dot file, because a kubelet takes a folder with any other file for the sign of an earlier life.
+const FILE: &str = ".windlass.lock";
+
+// === impl NodeLock ===
+
+impl NodeLock {
+    /// Makes the kubelet's folder for plugins if need be, in the kubelet's, and takes it. Where there is no folder of a
+    /// kubelet none is made: it would look like one's. A state folder that cannot be had is gone without.
+    pub(super) fn take(dir: &Path, state_dir: &Path) -> Result<Self, StartError> {
+        let refused =
+            |source| StartError::Folder { path: dir.to_owned(), flag: "--kubelet-dir", source };
+        folder::make(dir).map_err(refused)?;
+        let mut locks = Self {
+            plugins: Lock::new(dir.to_owned(), open_folder),
+            state: Lock::new(state_dir.to_owned(), make_and_open_folder),
+            file: Lock::new(dir.join(FILE), open_file),
+        };
+        if locks.plugins.look().map_err(refused)? == Owner::Another {
+            return Err(StartError::Taken(dir.to_owned()));
+        }
+        match locks.state.look() {
+            Ok(Owner::Another) => return Err(StartError::StateTaken(state_dir.to_owned())),
+            Ok(_) => {}
+            Err(error) => tracing::debug!(path = %state_dir.display(), %error, "no lock"),
+        }
+        match locks.file.look() {
+            Ok(Owner::Another) => Err(StartError::Taken(dir.to_owned())),
+            Ok(_) => Ok(locks),
+            Err(source) => Err(StartError::Lock { path: dir.join(FILE), source }),
+        }
+    }
+
+    /// Looks after the locks at each notice, and passes the notice on, until one is lost. The others are held until
+    /// what is given back is dropped.
+    pub(super) async fn keep(
+        mut self,
+        mut notices: watch::Receiver<u64>,
+        pass_on: &watch::Sender<u64>,
+    ) -> (Self, Lost) {
+        while notices.changed().await.is_ok() {
+            // A disk that hangs holds up nobody else.
+            let looked = spawn_blocking(move || (self.look(), self)).await;
+            let (outcome, lock) = looked.expect("looking neither panics nor is cancelled");
+            if let Err(lost) = outcome {
+                return (lock, lost);
+            }
+            self = lock;
+            pass_on.send_modify(|count| *count += 1);
+        }
+        // Whoever gave notices has ended, which ends the agent.
+        std::future::pending().await
+    }
+
+    fn look(&mut self) -> Result<(), Lost> {
+        let Self { plugins, state, file } = self;
+        [plugins, state, file].into_iter().try_for_each(Lock::is_kept)
+    }
+}
+
+// === impl Lock ===
+
+impl Lock {
+    fn new(path: PathBuf, open: fn(&Path) -> io::Result<File>) -> Self {
+        Self { path, open, held: None }
+    }
+
+    /// Takes the lock of what the path means now, unless that is held already.
+    fn look(&mut self) -> io::Result<Owner> {
+        let file = (self.open)(&self.path)?;
+        let found = file.metadata()?;
+        if found.nlink() == 0 {
+            return Ok(Owner::Nobody);
+        }
+        let identity = (found.dev(), found.ino());
+        if self.held.as_ref().is_some_and(|(_, held)| *held == identity) {
+            return Ok(Owner::We);
+        }
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                self.held = Some((file, identity));
+                Ok(Owner::WeAnew)
+            }
+            Err(Errno::WOULDBLOCK) => Ok(Owner::Another),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What has no name, or cannot be opened, nobody else takes.
+    fn is_kept(&mut self) -> Result<(), Lost> {
+        match self.look() {
+            Ok(Owner::WeAnew) => {
+                tracing::info!(path = %self.path.display(), "replaced by another, and locked again");
+                Ok(())
+            }
+            Ok(Owner::Another) => Err(Lost::Taken(self.path.clone())),
+            Ok(Owner::Nobody) => Err(Lost::Deleted(self.path.clone())),
+            Ok(Owner::We) | Err(_) => Ok(()),
+        }
+    }
+}
+
+fn open_folder(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}
+
+fn make_and_open_folder(path: &Path) -> io::Result<File> {
+    folder::make_all(path)?;
+    open_folder(path)
+}
+
+/// Makes the file where a kubelet deleted it.
+fn open_file(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let mut options = fs::OpenOptions::new();
+    let options = options.create(true).truncate(false).read(true).write(true).mode(0o600);
+    let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A kubelet's folder for plugins, and two state folders.
+    fn folders() -> (TempDir, [PathBuf; 3]) {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let paths = ["plugins", "state", "other"].map(|name| root.path().join(name));
+        (root, paths)
+    }
+
+    fn replace(folder: &Path) {
+        fs::remove_dir_all(folder).expect("removed");
+        fs::create_dir(folder).expect("made anew");
+    }
+
+    #[test]
+    fn a_second_agent_of_the_kubelet_or_of_the_state_folder_is_refused_though_the_file_was_deleted()
+    {
+        let (root, [dir, state, other]) = folders();
+        let first = NodeLock::take(&dir, &state).expect("free");
+        fs::remove_file(dir.join(FILE)).expect("a kubelet cleans up");
+        let second = NodeLock::take(&dir, &other).expect_err("refused");
+        assert!(matches!(second, StartError::Taken(_)), "{second}");
+        let second = NodeLock::take(&root.path().join("another kubelet's"), &state);
+        let second = second.expect_err("refused");
+        assert!(matches!(second, StartError::StateTaken(_)), "{second}");
+        drop(first);
+        NodeLock::take(&dir, &state).expect("the first has ended");
+    }
+
+    #[test]
+    fn an_agent_that_locks_the_file_alone_is_kept_away_and_keeps_others_away() {
+        let (_root, [dir, state, _]) = folders();
+        let lock = || {
+            rustix::fs::flock(
+                &open_file(&dir.join(FILE)).expect("open"),
+                FlockOperation::NonBlockingLockExclusive,
+            )
+        };
+        let mut first = NodeLock::take(&dir, &state).expect("free");
+        lock().expect_err("an older agent is kept away");
+        fs::remove_file(dir.join(FILE)).expect("a kubelet cleans up");
+        first.look().expect("its own");
+        lock().expect_err("the file is there again, and locked");
+        drop(first);
+        let older = open_file(&dir.join(FILE)).expect("open");
+        rustix::fs::flock(&older, FlockOperation::NonBlockingLockExclusive).expect("free");
+        let second = NodeLock::take(&dir, &state).expect_err("refused");
+        assert!(matches!(second, StartError::Taken(_)), "{second}");
+    }
+
+    #[test]
+    fn a_folder_that_was_made_anew_is_locked_again_and_one_that_is_gone_is_waited_for() {
+        let (_root, [dir, state, other]) = folders();
+        let mut first = NodeLock::take(&dir, &state).expect("free");
+        fs::remove_dir_all(&dir).expect("removed");
+        first.look().expect("there is nothing to lose");
+        fs::create_dir(&dir).expect("made anew");
+        replace(&state);
+        first.look().expect("nobody has them");
+        for (dir, state) in [(&dir, &other), (&other, &state)] {
+            NodeLock::take(dir, state).expect_err("the first has them again");
+        }
+    }
+
+    #[test]
+    fn who_finds_the_new_folder_taken_has_lost_the_node() {
+        let (_root, [dir, state, other]) = folders();
+        let mut first = NodeLock::take(&dir, &state).expect("free");
+        replace(&dir);
+        NodeLock::take(&dir, &state).expect_err("the first has the state folder");
+        let _second = NodeLock::take(&dir, &other).expect("nobody has the new one");
+        let lost = first.look().expect_err("the second has it").to_string();
+        assert!(lost.contains("another windlass node took"), "{lost}");
+    }
+
+    #[test]
+    fn a_folder_that_only_a_mount_leads_to_is_lost() {
+        let (_root, [dir, state, _]) = folders();
+        fs::create_dir(&dir).expect("made");
+        let open = open_folder(&dir).expect("open");
+        // As a mount, it leads there whatever becomes of the name.
+        let mount = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
+        let mut first = NodeLock::take(&mount, &state).expect("free");
+        first.look().expect("it is there");
+        fs::remove_dir_all(&dir).expect("removed");
+        let lost = first.look().expect_err("gone").to_string();
+        assert!(lost.contains("deleted on the host"), "{lost}");
+    }
+
+    #[test]
+    fn a_fifo_in_the_place_of_the_file_is_refused_at_once() {
+        let (_root, [dir, state, _]) = folders();
+        fs::create_dir(&dir).expect("made");
+        let (kind, mode) = (rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, dir.join(FILE), kind, mode, 0).expect("a FIFO");
+        let error = NodeLock::take(&dir, &state).expect_err("refused");
+        assert!(matches!(error, StartError::Lock { .. }), "{error}");
+        assert!(crate::causes(&error).contains("not a regular file"), "{error}");
+    }
+}

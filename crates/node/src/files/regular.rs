@@ -1,0 +1,180 @@
+//! Bounded reads: regular files only, of a size that makes sense. No read waits for another process to write.
+//!
+//! A path that was replaced by a FIFO, a device, a folder, a link or a file without end is an error that says so.
+
+use std::{
+    fs::{self, File, FileType, Metadata},
+    io::{self, Read as _},
+    os::unix::fs::FileTypeExt as _,
+    path::Path,
+};
+
+use rustix::fs::{Mode, OFlags};
+
+/// Symbolic links at the end of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// Followed: a `ConfigMap`'s files are links.
+    Followed,
+    /// An error: nobody makes links of the files that agents and kubelets replace.
+    Refused,
+}
+
+/// Why a file is not read.
+#[derive(Debug, thiserror::Error)]
+enum Unfit {
+    #[error("it is {0}, not a regular file")]
+    Kind(&'static str),
+    #[error("it is larger than {}, the most that is read", size(*.0))]
+    Size(u64),
+    #[error("it is no text in UTF-8")]
+    Text,
+}
+
+/// The longest document that anything on a node has a use for. A claim takes about 2 KiB of the agent's record, a
+/// container about as much of the kubelet's.
+pub const MOST_BYTES: u64 = 32 << 20;
+
+/// Reads a regular file of at most so many bytes.
+///
+/// # Guarantees
+///
+/// A FIFO without a writer, a device and a file without end are refused at once. Links above the last part of the path
+/// are followed.
+///
+/// # Errors
+///
+/// The system's answer, such as [`NotFound`](io::ErrorKind::NotFound); otherwise
+/// [`InvalidInput`](io::ErrorKind::InvalidInput), with what is at the path instead.
+pub fn read_regular(path: &Path, links: Links, most_bytes: u64) -> io::Result<Vec<u8>> {
+    // Opening a device may already do something, so what is there is looked at first, and again once it is open.
+    check(&links.metadata(path)?, most_bytes)?;
+    let flags =
+        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | links.flags();
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    check(&file.metadata()?, most_bytes)?;
+    bytes_of(file, most_bytes)
+}
+
+/// As [`read_regular`], of a file that is UTF-8.
+///
+/// # Errors
+///
+/// As [`read_regular`], for other bytes too.
+pub fn read_regular_text(path: &Path, links: Links, most_bytes: u64) -> io::Result<String> {
+    text(read_regular(path, links, most_bytes)?)
+}
+
+/// Reads a text of at most so many bytes from what has no path, such as standard input.
+///
+/// # Errors
+///
+/// As [`read_regular_text`].
+pub fn text_of(from: impl io::Read, most_bytes: u64) -> io::Result<String> {
+    text(bytes_of(from, most_bytes)?)
+}
+
+fn bytes_of(from: impl io::Read, most_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(most_bytes + 1).read_to_end(&mut bytes)?;
+    match u64::try_from(bytes.len()) {
+        Ok(length) if length <= most_bytes => Ok(bytes),
+        _ => Err(Unfit::Size(most_bytes).into()),
+    }
+}
+
+fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|_| Unfit::Text.into())
+}
+
+fn size(bytes: u64) -> String {
+    const MIB: u64 = 1 << 20;
+    if bytes.is_multiple_of(MIB) { format!("{} MiB", bytes / MIB) } else { format!("{bytes} bytes") }
+}
+
+fn check(found: &Metadata, most: u64) -> Result<(), Unfit> {
+    if !found.is_file() {
+        return Err(Unfit::Kind(kind(found.file_type())));
+    }
+    if found.len() > most { Err(Unfit::Size(most)) } else { Ok(()) }
+}
+
+fn kind(found: FileType) -> &'static str {
+    match found {
+        found if found.is_dir() => "a folder",
+        found if found.is_symlink() => "a symbolic link",
+        found if found.is_fifo() => "a FIFO",
+        found if found.is_socket() => "a socket",
+        found if found.is_char_device() || found.is_block_device() => "a device",
+        _ => "something else",
+    }
+}
+
+// === impl Links ===
+
+impl Links {
+    fn metadata(self, path: &Path) -> io::Result<Metadata> {
+        match self {
+            Self::Followed => fs::metadata(path),
+            Self::Refused => fs::symlink_metadata(path),
+        }
+    }
+
+    fn flags(self) -> OFlags {
+        match self {
+            Self::Followed => OFlags::empty(),
+            Self::Refused => OFlags::NOFOLLOW,
+        }
+    }
+}
+
+// === impl Unfit ===
+
+impl From<Unfit> for io::Error {
+    fn from(unfit: Unfit) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, unfit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::{fs::symlink, net::UnixListener};
+
+    use rustix::fs::{CWD, FileType as Kind, mknodat};
+
+    use super::*;
+
+    fn refused(path: &Path) -> String {
+        read_regular(path, Links::Refused, 4).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn what_is_no_regular_file_or_too_long_is_refused_at_once_and_named() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let at = |name: &str| folder.path().join(name);
+        mknodat(CWD, at("fifo"), Kind::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
+        symlink("file", at("link")).expect("linked");
+        let _listener = UnixListener::bind(at("socket")).expect("bound");
+        fs::write(at("file"), "1234").expect("written");
+        fs::write(at("long"), "12345").expect("written");
+        assert_eq!(refused(&at("fifo")), "it is a FIFO, not a regular file");
+        assert_eq!(refused(&at("link")), "it is a symbolic link, not a regular file");
+        assert_eq!(refused(&at("socket")), "it is a socket, not a regular file");
+        assert_eq!(refused(folder.path()), "it is a folder, not a regular file");
+        assert_eq!(refused(Path::new("/dev/zero")), "it is a device, not a regular file");
+        assert_eq!(refused(&at("long")), "it is larger than 4 bytes, the most that is read");
+        // Of no length, and more than four bytes all the same.
+        assert_eq!(refused(Path::new("/proc/self/stat")), "it is larger than 4 bytes, the most that is read");
+        let text = |links, name| read_regular_text(&at(name), links, 4).expect("read");
+        assert_eq!(text(Links::Refused, "file"), "1234");
+        assert_eq!(text(Links::Followed, "link"), "1234");
+        fs::write(at("binary"), b"\xff\xfe").expect("written");
+        let binary = read_regular_text(&at("binary"), Links::Refused, 4).expect_err("no text");
+        assert_eq!(binary.to_string(), "it is no text in UTF-8");
+        let endless = text_of(io::repeat(b'x'), 1 << 20).expect_err("no end");
+        assert_eq!(endless.to_string(), "it is larger than 1 MiB, the most that is read");
+        assert_eq!(text_of(&b"{}"[..], 4).expect("small"), "{}");
+        let absent = read_regular(&at("absent"), Links::Refused, 4).expect_err("absent");
+        assert_eq!(absent.kind(), io::ErrorKind::NotFound);
+    }
+}
