@@ -29,6 +29,7 @@ use crate::{
     config::{Config, Policy, reload::Follow},
     directory::DirectoryWatch,
     discovery,
+    host::Roots,
     ledger::LedgerDesk,
     metrics,
     partitions::PartitionDesk,
@@ -191,7 +192,9 @@ pub async fn survey(config: &Config, clock: Clock) -> NodeState {
     let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
     // One look needs no notices.
     let changes = watch::Sender::new(0).subscribe();
-    let sources = discovery::sources(config, (&policy, &changes), clock, &news, &parts.token());
+    let host = Roots::new(config).host;
+    let sources =
+        discovery::sources((config, &host), (&policy, &changes), clock, &news, &parts.token());
     let snapshots = assembly::start(sources, &mut parts);
     let complete = async {
         while !has_answered(&state::merge(&snapshots), &config.policy) {

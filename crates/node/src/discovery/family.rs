@@ -172,7 +172,7 @@ impl<F: Family> Watched<F> {
 
     /// One look, taken in.
     fn looked(mut self) -> Self {
-        let Look { states, found, unanswered } = self.family.look(&self.host);
+        let Look { states, found, unanswered } = self.family.look(&self.host.for_one_look());
         let before = std::mem::take(&mut self.newcomers);
         let mut seen = self.meet(found, &before);
         self.states = states;
