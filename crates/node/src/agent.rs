@@ -14,9 +14,7 @@ use std::{
     sync::Arc,
 };
 
-use tokio::{
-    sync::{Notify, watch},
-};
+use tokio::sync::{Notify, watch};
 use windlass_core::{device::Device, health::HealthState, inventory::Inventory};
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
 
@@ -28,6 +26,7 @@ use crate::{
     config::{Config, Policy, reload::Follow},
     directory::DirectoryWatch,
     discovery,
+    host::Roots,
     ledger::LedgerDesk,
     metrics,
     partitions::PartitionDesk,
@@ -212,7 +211,9 @@ pub async fn survey(config: &Config, clock: Clock) -> NodeState {
     let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
     // One look needs no notices.
     let changes = watch::Sender::new(0).subscribe();
-    let sources = discovery::sources(config, (&policy, &changes), clock, &news, &parts.token());
+    let host = Roots::new(config).host;
+    let sources =
+        discovery::sources((config, &host), (&policy, &changes), clock, &news, &parts.token());
     let snapshots = assembly::start(sources, &mut parts);
     let complete = async {
         while !has_answered(&state::merge(&snapshots), &config.policy) {
@@ -235,8 +236,6 @@ fn has_answered(inventory: &Inventory, policy: &Policy) -> bool {
     };
     let is_known = |device: &Device| device.health.state != HealthState::Unknown;
     inventory.is_complete() && inventory.devices.iter().filter(is_probed).all(is_known)
-}
-
 }
 
 /// Every socket whose name is known beforehand must fit.

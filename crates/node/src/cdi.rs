@@ -15,6 +15,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use windlass_core::{
@@ -42,6 +43,8 @@ pub struct CdiFiles {
     /// Whether devices are, or were, named by position.
     by_position: bool,
     libraries: Libraries,
+    /// The driver's files, found before there was a device to write a document of; and when.
+    ahead: Option<(Instant, Installation)>,
 }
 
 /// Documents that say what the node has, and what they lack.
@@ -91,6 +94,9 @@ pub(crate) type Documents = BTreeMap<Kind, PathBuf>;
 
 /// The documents that are not up to date, by kind, each with the reason.
 pub type Unwritten = BTreeMap<Kind, CdiError>;
+
+/// How long what was found ahead is as good as what would be found now.
+const AHEAD: Duration = Duration::from_secs(1);
 
 /// The kind of whole GPUs and their parts.
 const GPU: Kind = Kind::new("gpu");
@@ -147,6 +153,7 @@ impl CdiFiles {
             by_position: config.policy.delivery.ids == DeviceIds::Index,
             delivery: config.policy.delivery.clone(),
             libraries: Libraries::default(),
+            ahead: None,
         }
     }
 
@@ -191,30 +198,31 @@ impl CdiFiles {
         inventory.devices.iter().map(|device| (kind_of(device), error.clone())).collect()
     }
 
-    /// Finds the driver's files and remembers them.
+    /// Finds the driver's files for the first documents, should these be wanted soon.
     pub(crate) fn find_files(&mut self) {
-        drop(Installation::find(&self.roots, &mut self.libraries));
+        let found = Installation::find(&self.roots.for_one_look(), &mut self.libraries);
+        self.ahead = Some((Instant::now(), found));
     }
 
     /// What the documents have to say.
     pub fn generate(&mut self, inventory: &Inventory) -> Generated {
-        let mut generated = Generated::default();
-        let toolkit = Toolkit::find(&self.roots.host, &self.delivery.hooks);
+        let (mut generated, roots) = (Generated::default(), self.roots.for_one_look());
+        let toolkit = Toolkit::find(&roots.host, &self.delivery.hooks);
         let toolkit = toolkit.unwrap_or_else(|trouble| {
             generated.lacks.troubles.push(trouble);
             None
         });
         let kinds = self.by_kind(inventory);
         for (kind, devices) in &kinds {
-            let common = self.common(kind, toolkit.as_ref(), &mut generated.lacks);
+            let common = self.common(&roots, kind, toolkit.as_ref(), &mut generated.lacks);
             let entry = |(name, device): &(String, &Device)| {
-                SpecDevice::new(name, nodes::of_device(&self.roots, device, toolkit.as_ref()))
+                SpecDevice::new(name, nodes::of_device(&roots, device, toolkit.as_ref()))
             };
             let document = Spec::new(kind, devices.iter().map(entry).collect(), common);
             generated.add(kind.clone(), document);
         }
         if kinds.contains_key(&GPU) {
-            generated.features(Features::find(&self.roots, &self.delivery));
+            generated.features(Features::find(&roots, &self.delivery));
         }
         generated
     }
@@ -249,17 +257,21 @@ impl CdiFiles {
     /// What all devices of a kind need.
     fn common(
         &mut self,
+        roots: &Roots,
         kind: &Kind,
         toolkit: Option<&Toolkit>,
         lacks: &mut Lacks,
     ) -> ContainerEdits {
-        let device_nodes = nodes::shared(&self.roots, kind);
+        let device_nodes = nodes::shared(roots, kind);
         if *kind != GPU {
             return ContainerEdits { device_nodes, ..ContainerEdits::default() };
         }
-        let installation = Installation::find(&self.roots, &mut self.libraries);
+        let is_fresh =
+            |(found, it): &(Instant, Installation)| found.elapsed() < AHEAD && it.trouble.is_none();
+        let ahead = self.ahead.take().filter(is_fresh).map(|(_, installation)| installation);
+        let installation = ahead.unwrap_or_else(|| Installation::find(roots, &mut self.libraries));
         lacks.troubles.extend(installation.trouble.clone());
-        let driver = driver::edits(&self.roots.driver, &installation, toolkit);
+        let driver = driver::edits(&roots.driver, &installation, toolkit);
         let env = [NO_LEGACY_INJECTION.to_owned()].into_iter().chain(driver.env).collect();
         ContainerEdits { env, device_nodes, ..driver }
     }
@@ -304,3 +316,6 @@ fn write_one(path: &Path, document: &Spec) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

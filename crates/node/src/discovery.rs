@@ -82,16 +82,15 @@ pub(crate) struct Publisher {
     news: Arc<Notify>,
 }
 
-/// Builds every source; nothing is read from the host yet. A new health policy takes effect while
+/// Builds every source; nothing is read from the host yet, of which all share what they know. A new health policy takes effect while
 /// they run. `changes` counts notices from the host, and `news` is notified of each snapshot.
 pub(crate) fn sources(
-    config: &Config,
+    (config, host): (&Config, &Host),
     (policy, changes): (&watch::Receiver<Arc<Policy>>, &watch::Receiver<u64>),
     clock: Clock,
     news: &Arc<Notify>,
     stop: &CancellationToken,
 ) -> Vec<Source> {
-    let host = Host::new(&config.host_root, &config.host_root_on_node);
     let nvidia = nvidia::Nvidia::new(config, PolicyWatch::new(policy.clone()), host.clone(), clock);
     let (desk, cutter) = nvidia.partitions();
     let (to_nvidia, nvidia_snapshots) = Publisher::new([SourceName::NVIDIA], news);
@@ -104,16 +103,16 @@ pub(crate) fn sources(
         run: Box::pin(nvidia.run(to_nvidia, stop.clone())),
     };
     let nvidia = nvidia.beside(cutter.run(stop.clone()));
-    let (described, prober) = described::Described::new(config, &host);
+    let (described, prober) = described::Described::new(config, host);
     let wakes = Wakes { policies: policy.clone(), host: changes.clone() };
-    let looking = Looking { host, clock, wakes, news, stop };
+    let looking = Looking { host: host.clone(), clock, wakes, news, stop };
     vec![
         nvidia,
         looking.source("nics", nics::Nics::new(&config.policy)),
         looking.source("amd GPUs", amd::Amd::default()),
         looking.source("intel GPUs", intel::Intel::default()),
         looking.source("FPGAs", fpga::Fpga::default()),
-        looking.source("NVMe drives", nvme::Nvme::default()),
+        looking.source("NVMe drives", nvme::Nvme),
         looking.source("described devices", described).beside(prober.run(stop.clone())),
     ]
 }

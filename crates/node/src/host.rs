@@ -1,29 +1,37 @@
 //! The machine as files: every path of the host goes through here, so that a test, a container or a
 //! bug report can put another root in front.
 
+mod files;
+mod look;
 mod nodes;
 mod pci;
 mod pci_index;
 mod refusal;
 mod roots;
 mod sysfs;
+mod tally;
 mod vfio;
 
 use std::{
-    fs::{self, File},
-    io::{self, Read as _},
+    fs,
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Component, Path, PathBuf},
     sync::Arc,
     time::SystemTime,
 };
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use self::{look::Look, pci_index::PciIndex, tally::Teller};
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+};
 
+pub use files::Entry;
 pub use nodes::FoundNode;
 pub use pci::PciFunction;
-pub use pci_index::PciIndex;
+pub use pci_index::PciKind;
 pub use roots::Roots;
+pub use tally::{Question, Tally};
 pub(crate) use vfio::is_vfio;
 
 /// The host's files, under a root.
@@ -33,6 +41,11 @@ pub struct Host {
     root_on_node: PathBuf,
     /// The root, opened once: a look at a file then walks only the way below it.
     opened: Option<Arc<OwnedFd>>,
+    /// What is known of its PCI functions, for all who share it.
+    pci: Arc<PciIndex>,
+    /// What was asked so far, while it is looked at.
+    look: Option<Arc<Look>>,
+    teller: Option<Teller>,
 }
 
 /// Says that a host tree is simulated, and which profile it was made from.
@@ -60,12 +73,6 @@ const NVML_FOLDERS: [&str; 11] = [
 /// Links followed before a loop is assumed, as the kernel does, `path_resolution(7)`.
 const MAX_LINKS: usize = 40;
 
-/// A file of sysfs says a page at most, which this is on most machines: one read takes all of it.
-const PAGE: usize = 4096;
-
-/// Text that is longer is cut. The longest that is of use is a table of routes.
-const MOST_TEXT: u64 = 4 << 20;
-
 /// NVML's file name; also what the dynamic linker is asked for when no folder has it.
 pub(crate) const NVML: &str = "libnvidia-ml.so.1";
 
@@ -76,7 +83,8 @@ impl Host {
     pub fn new(root: impl Into<PathBuf>, root_on_node: impl Into<PathBuf>) -> Self {
         let (root, root_on_node) = (root.into(), root_on_node.into());
         let opened = rustix::fs::open(&root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
-        Self { root, root_on_node, opened: opened.map(Arc::new) }
+        let (opened, pci) = (opened.map(Arc::new), Arc::default());
+        Self { root, root_on_node, opened, pci, look: None, teller: None }
     }
 
     /// Where the agent finds a file of the host.
@@ -89,57 +97,16 @@ impl Host {
         below(&self.root_on_node, absolute.as_ref())
     }
 
-    /// Whether the host has that file.
-    pub fn has(&self, absolute: impl AsRef<Path>) -> bool {
-        let absolute = absolute.as_ref();
-        match (&self.opened, absolute.strip_prefix("/")) {
-            (Some(root), Ok(below)) => {
-                rustix::fs::statat(root.as_ref(), below, AtFlags::EMPTY_PATH).is_ok()
-            }
-            _ => self.path(absolute).exists(),
-        }
+    /// The same host for one look: what it was asked once is not asked again, and stays as it was said.
+    #[must_use]
+    pub fn for_one_look(&self) -> Self {
+        Self { look: Some(Arc::default()), ..self.clone() }
     }
 
-    /// A file's text without the spaces around it; `None` when it cannot be read, as is usual for
-    /// what a device does not have.
-    pub fn text(&self, absolute: impl AsRef<Path>) -> Option<String> {
-        self.try_text(absolute).ok()
-    }
-
-    /// As [`Host::text`], or why it cannot be read.
-    ///
-    /// # Errors
-    ///
-    /// When the file is not there, may not be read, or holds no text.
-    pub fn try_text(&self, absolute: impl AsRef<Path>) -> io::Result<String> {
-        let mut text = String::with_capacity(PAGE);
-        // Limited, the file is not asked for its size first: in sysfs that is always a page.
-        self.open(absolute.as_ref())?.take(MOST_TEXT).read_to_string(&mut text)?;
-        Ok(text.trim().to_owned())
-    }
-
-    fn open(&self, absolute: &Path) -> io::Result<File> {
-        match (&self.opened, absolute.strip_prefix("/")) {
-            (Some(root), Ok(below)) => {
-                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-                Ok(rustix::fs::openat(root, below, flags, Mode::empty())?.into())
-            }
-            _ => File::open(self.path(absolute)),
-        }
-    }
-
-    /// The names in a directory, sorted; none when it cannot be read.
-    pub fn names(&self, absolute: impl AsRef<Path>) -> Vec<String> {
-        let entries = fs::read_dir(self.path(absolute)).into_iter().flatten().flatten();
-        let mut names: Vec<_> =
-            entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        names.sort_unstable();
-        names
-    }
-
-    /// Where a symbolic link of the host points, as written.
-    pub fn link(&self, absolute: impl AsRef<Path>) -> Option<String> {
-        fs::read_link(self.path(absolute)).ok()?.to_str().map(str::to_owned)
+    /// The same host, and what its files are asked from now on.
+    pub fn counted(self) -> (Self, Tally) {
+        let (teller, tally) = Tally::new();
+        (Self { teller: Some(teller), ..self }, tally)
     }
 
     /// The profile of a simulated machine.
@@ -176,9 +143,10 @@ impl Host {
     pub fn real(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
         let mut path = absolute.as_ref().to_owned();
         for _ in 0..MAX_LINKS {
-            match self.link(&path) {
-                Some(target) => path = flat(&path.parent()?.join(target)),
-                None => return self.has(&path).then_some(path),
+            match self.try_link(&path) {
+                Ok(target) => path = flat(&path.parent()?.join(&*target)),
+                Err(Errno::INVAL) => return Some(path),
+                Err(_) => return None,
             }
         }
         None
@@ -191,21 +159,14 @@ impl Host {
             let mut parts = left.components();
             let target = parts.by_ref().find_map(|part| {
                 path = flat(&path.join(part));
-                self.link(&path)
+                let link = (path != Path::new("/")).then(|| self.try_link(&path));
+                link.filter(|link| *link != Err(Errno::INVAL))
             });
-            let Some(target) = target else { return self.has(&path).then_some(path) };
-            left = Path::new(&target).join(parts.as_path());
+            let Some(target) = target.transpose().ok()? else { return Some(path) };
+            left = Path::new(&*target).join(parts.as_path());
             path.pop();
         }
         None
-    }
-
-    /// A file's or folder's own path, where links on the whole way to it lead; only as sysfs has them,
-    /// which are all relative.
-    pub fn resolved(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
-        let resolved = self.path(absolute).canonicalize().ok()?;
-        let below = resolved.strip_prefix(self.root.canonicalize().ok()?).ok()?;
-        Some(Path::new("/").join(below))
     }
 
     /// When something in a folder was last added, removed or renamed.

@@ -19,7 +19,7 @@ use crate::{
     dra,
     handover::{HandoverDesk, Handovers, Tidings},
     holders,
-    host::Roots,
+    host::{Host, Roots},
     labels::Labeller,
     ledger::{self, Follower, LedgerDesk},
     metrics::{HandoverMetrics, Instruments},
@@ -73,11 +73,12 @@ pub(super) fn assemble(
     let watching = state_folder::watch(config.state_dir.clone(), writable, look, parts.token());
     parts.add("state folder", watching);
     let left = dra::restore(config, &ledger);
-    let heart = keep(config, (&policy, &directory, &ledger), outside, parts);
+    let roots = Roots::new(config);
+    let heart = keep((config, &roots.host), (&policy, &directory, &ledger), outside, parts);
     let (state, partitions) = (heart.state.clone(), heart.partitions.clone());
     let choices = remember(config, clock, parts);
     let plugins = Plugins {
-        roots: Roots::new(config),
+        roots: roots.clone(),
         mps: MpsPlaces::new(config),
         limits: config.session,
         state: state.clone(),
@@ -109,7 +110,7 @@ pub(super) fn assemble(
         state: state.clone(),
     };
     parts.add("DRA driver", dra::Driver::new(config, surroundings).run(parts.token()));
-    tell(config, (&state, &policy), ground.cluster, clock, parts);
+    tell((config, roots.host), (&state, &policy), ground.cluster, clock, parts);
     if !ground.doors.is_none() {
         let Heart { state, telemetry, holders, .. } = heart;
         let disclosed = config.disclose.clone();
@@ -121,7 +122,7 @@ pub(super) fn assemble(
 
 /// Starts the sources, the daemons and the hand-overs that devices need, and the keeper of the state.
 fn keep(
-    config: &Config,
+    (config, host): (&Config, &Host),
     (policy, directory, ledger): (
         &watch::Receiver<Arc<Policy>>,
         &watch::Receiver<u64>,
@@ -131,9 +132,10 @@ fn keep(
     parts: &mut Parts,
 ) -> Heart {
     let news = Arc::new(Notify::new());
-    let (watch, changes) = HostWatch::new(&Roots::new(config).host, policy.clone());
+    let (watch, changes) = HostWatch::new(host, policy.clone());
     parts.add("watch of the host", watch.run(parts.token()));
-    let mut sources = discovery::sources(config, (policy, &changes), clock, &news, &parts.token());
+    let mut sources =
+        discovery::sources((config, host), (policy, &changes), clock, &news, &parts.token());
     for keep in sources.iter_mut().filter_map(|source| source.keep.take()) {
         parts.add("record of health", keep);
     }
@@ -216,13 +218,12 @@ fn lease(
 
 /// Starts what tells others than the kubelet: labels, and events.
 fn tell(
-    config: &Config,
+    (config, host): (&Config, Host),
     (state, policy): (&watch::Receiver<Arc<NodeState>>, &watch::Receiver<Arc<Policy>>),
     client: Option<Client>,
     clock: Clock,
     parts: &mut Parts,
 ) {
-    let host = Roots::new(config).host;
     let (labeller, labels) = Labeller::new(host, clock, state.clone(), policy.clone());
     parts.add("labels", labeller.run(parts.token()));
     let Some(client) = client else { return };

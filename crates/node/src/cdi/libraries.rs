@@ -9,7 +9,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::host::Host;
+use crate::host::{Entry, Host};
 
 /// One library.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl Libraries {
                 subfolder => Path::new(folder).join(subfolder),
             };
             // `/lib64` often is a link to `/usr/lib64`: one folder by two names.
-            let Ok(same) = driver.path(&folder).canonicalize() else { continue };
+            let Some(same) = driver.followed(&folder) else { continue };
             if folders.insert(same) {
                 found.extend_from_slice(self.in_folder(driver, (&folder, below), now));
             }
@@ -140,21 +140,28 @@ fn pairs() -> impl Iterator<Item = (&'static str, (&'static str, &'static str))>
 }
 
 fn search(driver: &Host, (folder, below): (&Path, &'static str), version: &str) -> Vec<Library> {
-    let names = driver.names(folder);
-    let files = names.iter().filter(|name| is_of_driver(name, version));
-    let library = |name: &String| {
-        let file = driver.real(folder.join(name))?;
-        let stem = stem(name);
-        let leads_here = |other: &&String| {
-            let is_another =
-                *other != name && (*other == stem || other.starts_with(&format!("{stem}.")));
-            is_another && driver.real(folder.join(other)).as_ref() == Some(&file)
+    let Ok(entries) = driver.list(folder) else { return Vec::new() };
+    let file = |entry: &Entry| {
+        let path = folder.join(&entry.name);
+        if entry.is_link() { driver.real(path) } else { Some(path) }
+    };
+    let library = |entry: &Entry| {
+        let (name, stem) = (&entry.name, stem(&entry.name));
+        let own = file(entry)?;
+        let leads_here = |other: &&Entry| {
+            let is_of_it = other
+                .name
+                .strip_prefix(stem)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+            is_of_it && other.name != *name && file(other).as_ref() == Some(&own)
         };
+        let others = entries.iter().filter(leads_here).map(|other| other.name.clone());
         let asked_for = ASKED_FOR.iter().filter(|(prefix, _)| name.starts_with(prefix));
         let asked_for = asked_for.map(|(_, link)| (*link).to_owned());
-        let links = names.iter().filter(leads_here).cloned().chain(asked_for).collect();
-        Some(Library { folder: folder.to_owned(), below, name: name.clone(), file, links })
+        let links = others.chain(asked_for).collect();
+        Some(Library { folder: folder.to_owned(), below, name: name.clone(), file: own, links })
     };
+    let files = entries.iter().filter(|entry| is_of_driver(&entry.name, version));
     files.filter_map(library).collect()
 }
 

@@ -23,14 +23,13 @@ use super::{
     graphics,
     trouble::{self, Conditions, Trouble},
 };
-use crate::host::{Host, PciFunction, PciIndex};
+use crate::host::{Host, PciFunction, PciKind};
 
 pub(crate) use describe::resource;
 
 /// The family.
 #[derive(Debug, Default)]
 pub(super) struct Amd {
-    pci: PciIndex,
     topology: kfd::Topology,
     /// The number that each GPU said it has for life: a GPU without a driver does not tell it.
     unique: BTreeMap<PciAddress, String>,
@@ -88,8 +87,8 @@ impl Family for Amd {
     }
 
     fn look(&mut self, host: &Host) -> Look {
-        let mut functions = self.pci.of_class(host, &CLASSES);
-        functions.retain(|function| function.vendor.as_deref() == Some(VENDOR));
+        let is_meant = |it: &PciKind| it.is_of_class(&CLASSES) && it.is_of_vendor(&[VENDOR]);
+        let functions = host.pci_functions(is_meant);
         self.topology.refresh(host);
         let addresses = functions.iter().map(|function| function.address).collect();
         let nodes = self.topology.by_function(&addresses);
@@ -238,7 +237,7 @@ impl Seen<'_> {
     /// A device with what it computes with. Where the compute driver tells nothing of it, the graphics
     /// driver tells what there is to open, and how much memory it has.
     fn computing(&self, device: Device, node: Option<&kfd::Node>, folder: &Path) -> Device {
-        let folder = self.host.resolved(folder);
+        let folder = self.host.followed(folder);
         let own = folder.iter().flat_map(|folder| graphics::nodes(self.host, folder));
         let nodes = [DeviceNode::shared(KFD)].into_iter().chain(own).collect();
         let told = node.map(describe::of_node).unwrap_or_default();

@@ -1,10 +1,6 @@
 //! Folders with more entries than are looked at. What is beyond is left out, and said.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt, fs,
-    path::Path,
-};
+use std::{collections::BTreeMap, fmt, path::Path};
 
 use crate::host::Host;
 
@@ -25,17 +21,12 @@ impl Crowds {
         folder: impl AsRef<Path>,
         most: usize,
     ) -> Vec<String> {
-        let entries = fs::read_dir(host.path(&folder)).into_iter().flatten().flatten();
-        let mut names = BTreeSet::new();
-        // The lowest, in whatever order the kernel lists them: a new one takes no other's place.
-        for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
-            names.insert(name);
-            if names.len() > most {
-                names.pop_last();
-                self.0.insert(folder.as_ref().display().to_string(), most);
-            }
+        let mut names = host.some_names(&folder, most + 1).unwrap_or_default();
+        if names.len() > most {
+            names.truncate(most);
+            self.0.insert(folder.as_ref().display().to_string(), most);
         }
-        names.into_iter().collect()
+        names
     }
 }
 

@@ -181,9 +181,10 @@ impl<F: Family> Watched<F> {
 
     /// One look. Where the host does not let it be, nothing is known, and least of all that there is nothing.
     fn look(&mut self) -> Look {
+        let host = self.host.for_one_look();
         let mut folders = self.family.folders().iter();
-        let Some(why) = folders.find_map(|folder| self.host.refusal(folder)) else {
-            return self.family.look(&self.host);
+        let Some(why) = folders.find_map(|folder| host.refusal(folder)) else {
+            return self.family.look(&host);
         };
         let names = self.family.names().into_iter();
         let states = names.map(|name| (name, SourceState::Failing(why.clone())));

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     config::{FpgaRules, FpgaUnit, Policy},
-    host::{Host, PciIndex},
+    host::Host,
     outside::Late,
 };
 
@@ -39,7 +39,6 @@ pub(crate) use names::resource;
 /// The family.
 #[derive(Debug, Default)]
 pub(super) struct Fpga {
-    pci: PciIndex,
     rules: FpgaRules,
     /// What each device said of itself when it was ready last.
     known: BTreeMap<DeviceId, Attributes>,
@@ -106,7 +105,7 @@ impl Fpga {
     /// The boards, each asked by itself: one that does not answer stays what it was last.
     fn asked(&mut self, host: &Host) -> Vec<Found> {
         let (mut found, mut there) = (Vec::new(), BTreeSet::new());
-        for (address, board) in alveo::boards(host, &mut self.pci) {
+        for (address, board) in alveo::boards(host) {
             there.insert(address);
             let Some(bare) = board.device() else { continue };
             let (host, rules) = (host.clone(), self.rules.clone());

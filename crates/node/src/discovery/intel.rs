@@ -20,13 +20,12 @@ use super::{
 };
 use crate::{
     config::{IntelRules, Policy},
-    host::{Host, PciFunction, PciIndex},
+    host::{Host, PciFunction, PciKind},
 };
 
 /// The family.
 #[derive(Debug, Default)]
 pub(super) struct Intel {
-    pci: PciIndex,
     rules: IntelRules,
     conditions: Conditions,
 }
@@ -79,8 +78,8 @@ impl Family for Intel {
     }
 
     fn look(&mut self, host: &Host) -> Look {
-        let mut functions = self.pci.of_class(host, &CLASSES);
-        functions.retain(|function| function.vendor.as_deref() == Some(VENDOR));
+        let is_meant = |it: &PciKind| it.is_of_class(&CLASSES) && it.is_of_vendor(&[VENDOR]);
+        let functions = host.pci_functions(is_meant);
         let mut conditions = self.conditions.of(host, &functions, trouble::of_heat);
         let seen = |(index, function): (u32, &PciFunction)| {
             let condition = conditions.remove(&function.address);
@@ -116,7 +115,7 @@ impl Seen<'_> {
         let id = format!("{}-{}", SourceName::INTEL, self.function.id());
         let id = id.parse().expect("made of letters, digits and '-'");
         let folder = self.function.folder();
-        let resolved = self.host.resolved(&folder).unwrap_or(folder);
+        let resolved = self.host.followed(&folder).unwrap_or(folder);
         let nodes = graphics::nodes(self.host, &resolved);
         let memory = self.memory(&resolved).map(Quantity::Bytes);
         let trouble = self.trouble(&nodes);

@@ -45,13 +45,12 @@ use super::{
 };
 use crate::{
     config::{HealthPolicy, NicPolicy, Policy},
-    host::{Host, PciIndex},
+    host::Host,
 };
 
 /// The family.
 #[derive(Debug, Default)]
 pub(super) struct Nics {
-    pci: PciIndex,
     ports: PortReader,
     policy: NicPolicy,
     health: HealthPolicy,
@@ -95,8 +94,7 @@ impl Family for Nics {
     }
 
     fn look(&mut self, host: &Host) -> Look {
-        let Found { mut functions, skipped, crowds } =
-            function::find(host, &mut self.pci, &mut self.ports);
+        let Found { mut functions, skipped, crowds } = function::find(host, &mut self.ports);
         functions.sort_by_cached_key(Function::order);
         let view = View::new(host, &self.policy, &functions);
         let had_rdma = &mut self.had_rdma;

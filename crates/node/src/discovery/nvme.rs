@@ -13,13 +13,11 @@ use super::{
     family::{self, Family, Look},
     trouble::{self, Trouble},
 };
-use crate::host::{Host, PciFunction, PciIndex};
+use crate::host::{Host, PciFunction};
 
 /// The family.
 #[derive(Debug, Default)]
-pub(super) struct Nvme {
-    pci: PciIndex,
-}
+pub(super) struct Nvme;
 
 /// Non-volatile memory with NVM Express (PCI code and ID assignment).
 const CLASSES: [&str; 1] = ["0x010802"];
@@ -43,7 +41,7 @@ impl Family for Nvme {
     }
 
     fn look(&mut self, host: &Host) -> Look {
-        let functions = self.pci.of_class(host, &CLASSES);
+        let functions = host.pci_functions(|it| it.is_of_class(&CLASSES));
         let found: Vec<_> =
             (0..).zip(&functions).map(|(index, function)| drive(host, index, function)).collect();
         let state = match found.len() {

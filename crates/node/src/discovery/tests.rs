@@ -1,5 +1,7 @@
 //! Sources against a simulated machine, with a policy that changes while they run.
 
+mod reads;
+
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
@@ -17,6 +19,7 @@ use super::{SourceSnapshot, sources};
 use crate::{
     clock::Clock,
     config::{Config, DriverPlaces, HealthPolicy, Policy},
+    host::Host,
 };
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -78,7 +81,8 @@ impl Running {
         let (news, stop) = (Arc::new(Notify::new()), CancellationToken::new());
         let clock = Clock::starting_at(Timestamp::now());
         let (_, changes) = watch::channel(0);
-        let all = sources(config, (&policies, &changes), clock, &news, &stop);
+        let host = Host::new(&config.host_root, &config.host_root_on_node);
+        let all = sources((config, &host), (&policies, &changes), clock, &news, &stop);
         let nvidia = all.into_iter().find(|source| source.name == "nvidia").expect("built in");
         let mut tasks = JoinSet::new();
         tasks.spawn(nvidia.run);

@@ -89,7 +89,11 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
 
 fn size(bytes: u64) -> String {
     const MIB: u64 = 1 << 20;
-    if bytes.is_multiple_of(MIB) { format!("{} MiB", bytes / MIB) } else { format!("{bytes} bytes") }
+    if bytes.is_multiple_of(MIB) {
+        format!("{} MiB", bytes / MIB)
+    } else {
+        format!("{bytes} bytes")
+    }
 }
 
 fn check(found: &Metadata, most: u64) -> Result<(), Unfit> {
@@ -164,7 +168,10 @@ mod tests {
         assert_eq!(refused(Path::new("/dev/zero")), "it is a device, not a regular file");
         assert_eq!(refused(&at("long")), "it is larger than 4 bytes, the most that is read");
         // Of no length, and more than four bytes all the same.
-        assert_eq!(refused(Path::new("/proc/self/stat")), "it is larger than 4 bytes, the most that is read");
+        assert_eq!(
+            refused(Path::new("/proc/self/stat")),
+            "it is larger than 4 bytes, the most that is read"
+        );
         let text = |links, name| read_regular_text(&at(name), links, 4).expect("read");
         assert_eq!(text(Links::Refused, "file"), "1234");
         assert_eq!(text(Links::Followed, "link"), "1234");

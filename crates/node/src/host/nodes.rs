@@ -104,19 +104,6 @@ impl Walk<'_> {
     }
 }
 
-impl Host {
-    /// The folders in a folder, sorted; links are none, so that a walk has an end.
-    pub fn folders(&self, absolute: impl AsRef<Path>) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(self.path(absolute)).into_iter().flatten().flatten();
-        let is_folder =
-            |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let mut folders: Vec<_> =
-            entries.filter(is_folder).map(|entry| PathBuf::from(entry.file_name())).collect();
-        folders.sort_unstable();
-        folders
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::{fs, os::unix::fs::symlink};

@@ -1,8 +1,9 @@
 //! A PCI function as sysfs describes it.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use windlass_core::{
@@ -11,13 +12,14 @@ use windlass_core::{
     pci::{PciAddress, PciePath},
 };
 
-use super::Host;
+use super::{Host, PciKind};
 
 /// Where a PCI function sits, and whose it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PciFunction {
     /// Its address.
     pub address: PciAddress,
+    folder: PathBuf,
     /// The way to it from the host bridge; `None` where the kernel does not list the function.
     pub path: Option<PciePath>,
     /// The nearest NUMA node; the kernel's -1 is `None`.
@@ -40,22 +42,25 @@ const PCI_CLASS: AttributeName = AttributeName::new("windlass.dev", "pciClass");
 // === impl Host ===
 
 impl Host {
+    /// The functions that are meant, by address. Blocks.
+    pub fn pci_functions(&self, is_meant: impl Fn(&PciKind) -> bool) -> Vec<PciFunction> {
+        let kinds = self.pci_kinds();
+        let meant = kinds.iter().filter(|(_, kind)| is_meant(kind));
+        let function = |(address, kind): (&PciAddress, &Arc<PciKind>)| {
+            PciFunction::read(self, (*address, kind), listed_at(*address))
+        };
+        meant.map(function).collect()
+    }
+
+    /// Their addresses alone, in order. Blocks.
+    pub fn pci_addresses(&self, is_meant: impl Fn(&PciKind) -> bool) -> Vec<PciAddress> {
+        let kinds = self.pci_kinds();
+        kinds.iter().filter(|(_, kind)| is_meant(kind)).map(|(address, _)| *address).collect()
+    }
+
     /// Reads what sysfs says of a function.
     pub fn pci_function(&self, address: PciAddress) -> PciFunction {
-        let folder = format!("{PCI_DEVICES}/{address}");
-        let id = |name: &str| {
-            let text = self.text(format!("{folder}/{name}"))?;
-            Some(text.trim_start_matches("0x").to_owned())
-        };
-        PciFunction {
-            address,
-            path: self.link(&folder).as_deref().and_then(PciePath::from_sysfs),
-            numa_node: self.text(format!("{folder}/numa_node")).and_then(|node| node.parse().ok()),
-            vendor: id("vendor"),
-            device: id("device"),
-            class: self.text(format!("{folder}/class")),
-            driver: self.link_name(format!("{folder}/driver")),
-        }
+        self.pci_function_in(address, listed_at(address))
     }
 
     /// Whether a function of this vendor, `0x10de`, is there. A kernel without PCI has none. Blocks.
@@ -64,14 +69,13 @@ impl Host {
     ///
     /// The functions cannot be listed, or none is of the vendor and one cannot be read.
     pub fn has_pci_vendor(&self, vendor: &str) -> io::Result<bool> {
-        let entries = match fs::read_dir(self.path(PCI_DEVICES)) {
+        let listed = match self.list(PCI_DEVICES) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            entries => entries?,
+            listed => listed?,
         };
         let mut unread = None;
-        for entry in entries {
-            let file = Path::new(PCI_DEVICES).join(entry?.file_name()).join("vendor");
-            match self.try_text(file) {
+        for entry in listed.iter() {
+            match self.try_text(Path::new(PCI_DEVICES).join(&entry.name).join("vendor")) {
                 Ok(found) if found == vendor => return Ok(true),
                 // One that was unplugged since.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -80,14 +84,43 @@ impl Host {
         }
         unread.map_or(Ok(false), Err)
     }
+
+    /// The same by another way to its folder, by which others of its files are asked.
+    pub(super) fn pci_function_in(&self, address: PciAddress, folder: PathBuf) -> PciFunction {
+        let known = self.look.as_ref().and_then(|look| look.pci.get()?.get(&address).cloned());
+        let kind = known.unwrap_or_else(|| Arc::new(PciKind::read(self, &folder)));
+        PciFunction::read(self, (address, &kind), folder)
+    }
+}
+
+/// The folder by which the bus lists a function.
+pub(super) fn listed_at(address: PciAddress) -> PathBuf {
+    Path::new(PCI_DEVICES).join(address.to_string())
 }
 
 // === impl PciFunction ===
 
 impl PciFunction {
+    fn read(host: &Host, (address, kind): (PciAddress, &PciKind), folder: PathBuf) -> Self {
+        let path = |folder: &str| PciePath::from_sysfs(folder);
+        let by_link = || path(&host.link(&folder)?);
+        let device = host.text(folder.join("device"));
+        let numa_node = host.text(folder.join("numa_node"));
+        Self {
+            address,
+            path: folder.to_str().and_then(path).or_else(by_link),
+            numa_node: numa_node.and_then(|node| node.parse().ok()),
+            vendor: kind.vendor.clone(),
+            device: device.map(|id| id.trim_start_matches("0x").to_owned()),
+            class: kind.class.clone(),
+            driver: host.link_name(folder.join("driver")),
+            folder,
+        }
+    }
+
     /// Its folder.
     pub fn folder(&self) -> PathBuf {
-        Path::new(PCI_DEVICES).join(self.address.to_string())
+        self.folder.clone()
     }
 
     /// The address as ids have it, `0000-1b-00-0`.

@@ -1,4 +1,4 @@
-//! What the PCI functions of a machine are, read once for who asks again and again.
+//! What the PCI functions of a machine are, read once for all who ask again and again.
 //!
 //! Each family picks its functions out of all that there are, thousands on a machine with virtual ones,
 //! at each look. What a function is does not change while the kernel lists it; one that is added again is
@@ -6,109 +6,129 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, DirEntry},
-    os::unix::fs::DirEntryExt as _,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use windlass_core::pci::PciAddress;
 
-use super::{Host, PciFunction, pci::PCI_DEVICES};
+use super::{
+    Host,
+    files::Entry,
+    pci::{PCI_DEVICES, listed_at},
+};
 
-/// What is known of a host's functions, by address.
+/// What is known of a host's functions. Its lock is held while they are read: of the files that say what a
+/// function is none takes a lock of the kernel's, whatever its driver does.
 #[derive(Debug, Default)]
-pub struct PciIndex {
-    known: BTreeMap<PciAddress, Listed>,
+pub(super) struct PciIndex(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The number of each function's entry, and what it is.
+    functions: BTreeMap<PciAddress, (u64, Arc<PciKind>)>,
     /// Whether there were more at the last look than are looked at.
     is_crowded: bool,
 }
 
-/// A function that the kernel lists.
-#[derive(Debug)]
-struct Listed {
-    /// The number of its entry.
-    inode: u64,
+/// The functions that the kernel lists, and what each is.
+pub(super) type PciKinds = BTreeMap<PciAddress, Arc<PciKind>>;
+
+/// What a function is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PciKind {
+    /// Vendor id, `10de`.
+    pub vendor: Option<String>,
     /// Class, subclass and programming interface, `0x030200`.
-    class: String,
-    /// Vendor id, `0x10de`.
-    vendor: String,
+    pub class: Option<String>,
 }
 
 /// Functions that are looked at. A big machine with virtual functions has two thousand.
 const MOST_FUNCTIONS: usize = 20_000;
 
+// === impl PciKind ===
+
+impl PciKind {
+    pub(super) fn read(host: &Host, folder: &Path) -> Self {
+        let text = |file: &str| host.text(folder.join(file));
+        let vendor = text("vendor").map(|id| id.trim_start_matches("0x").to_owned());
+        Self { vendor, class: text("class") }
+    }
+
+    /// Whether its class begins with one of these, `0x0302`.
+    pub fn is_of_class(&self, classes: &[&str]) -> bool {
+        let class = self.class.as_deref().unwrap_or_default();
+        classes.iter().any(|begin| class.starts_with(begin))
+    }
+
+    /// Whether one of these made it, `10de`.
+    pub fn is_of_vendor(&self, vendors: &[&str]) -> bool {
+        self.vendor.as_deref().is_some_and(|vendor| vendors.contains(&vendor))
+    }
+
+    /// Whether all is known of it.
+    fn is_read(&self) -> bool {
+        self.vendor.is_some() && self.class.is_some()
+    }
+}
+
+// === impl Host ===
+
+impl Host {
+    /// All functions that are there, at this look.
+    pub(super) fn pci_kinds(&self) -> Arc<PciKinds> {
+        let listed = || {
+            let entries = self.list(PCI_DEVICES);
+            self.pci.refresh(self, entries.as_deref().unwrap_or_default())
+        };
+        match &self.look {
+            Some(look) => look.pci.get_or_init(listed).clone(),
+            None => listed(),
+        }
+    }
+}
+
 // === impl PciIndex ===
 
 impl PciIndex {
-    /// The functions whose class begins with one of these, `0x0302`, by address. Blocks.
-    pub fn of_class(&mut self, host: &Host, classes: &[&str]) -> Vec<PciFunction> {
-        let addresses = self.addresses_of_class(host, classes);
-        addresses.into_iter().map(|address| host.pci_function(address)).collect()
-    }
-
-    /// Their addresses alone, in order. Blocks.
-    pub fn addresses_of_class(&mut self, host: &Host, classes: &[&str]) -> Vec<PciAddress> {
-        self.of(host, |it| classes.iter().any(|begin| it.class.starts_with(begin)))
-    }
-
-    /// The functions of these vendors, `0x10de`, by address. Blocks.
-    pub fn of_vendor(&mut self, host: &Host, vendors: &[&str]) -> Vec<PciFunction> {
-        let addresses = self.of(host, |it| vendors.contains(&it.vendor.as_str()));
-        addresses.into_iter().map(|address| host.pci_function(address)).collect()
-    }
-
-    fn of(&mut self, host: &Host, is_meant: impl Fn(&Listed) -> bool) -> Vec<PciAddress> {
-        self.refresh(host);
-        self.known.iter().filter(|(_, it)| is_meant(it)).map(|(address, _)| *address).collect()
-    }
-
     /// Reads what is new. A function that cannot be read is asked again at the next look.
-    fn refresh(&mut self, host: &Host) {
-        let (listed, is_crowded) = listed(host, MOST_FUNCTIONS);
-        if is_crowded && !self.is_crowded {
+    fn refresh(&self, host: &Host, entries: &[Entry]) -> Arc<PciKinds> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (listed, is_crowded) = lowest(entries, MOST_FUNCTIONS);
+        if is_crowded && !known.is_crowded {
             tracing::warn!(
                 folder = PCI_DEVICES,
                 most = MOST_FUNCTIONS,
                 "more PCI functions than are looked at: those with higher addresses are left out"
             );
         }
-        self.is_crowded = is_crowded;
-        self.known.retain(|address, it| listed.get(address) == Some(&it.inode));
+        known.is_crowded = is_crowded;
+        known.functions.retain(|address, (inode, _)| listed.get(address) == Some(inode));
+        let mut kinds = PciKinds::new();
         for (address, inode) in listed {
-            if !self.known.contains_key(&address) {
-                self.known.extend(Listed::read(host, address, inode).map(|it| (address, it)));
+            let kind = known.functions.get(&address).map(|(_, kind)| kind.clone());
+            let kind = kind.unwrap_or_else(|| Arc::new(PciKind::read(host, &listed_at(address))));
+            if kind.is_read() {
+                known.functions.insert(address, (inode, kind.clone()));
             }
+            kinds.insert(address, kind);
         }
+        Arc::new(kinds)
     }
 }
 
-/// The addresses of all functions with the numbers of their entries; of more than so many the lowest, whatever
-/// the order in which the kernel lists them.
-fn listed(host: &Host, most: usize) -> (BTreeMap<PciAddress, u64>, bool) {
-    let entries = fs::read_dir(host.path(PCI_DEVICES)).into_iter().flatten().flatten();
-    let address = |entry: &DirEntry| entry.file_name().to_str()?.parse().ok();
-    let (mut listed, mut is_crowded) = (BTreeMap::new(), false);
-    for (address, inode) in entries.filter_map(|entry| Some((address(&entry)?, entry.ino()))) {
-        listed.insert(address, inode);
-        if listed.len() > most {
-            listed.pop_last();
-            is_crowded = true;
-        }
-    }
-    (listed, is_crowded)
-}
-
-// === impl Listed ===
-
-impl Listed {
-    fn read(host: &Host, address: PciAddress, inode: u64) -> Option<Self> {
-        let text = |file: &str| host.text(format!("{PCI_DEVICES}/{address}/{file}"));
-        Some(Self { inode, class: text("class")?, vendor: text("vendor")? })
-    }
+/// The addresses of all functions with the numbers of their entries; of more than so many the lowest.
+fn lowest(entries: &[Entry], most: usize) -> (BTreeMap<PciAddress, u64>, bool) {
+    let address = |entry: &Entry| Some((entry.name.parse().ok()?, entry.inode));
+    let mut listed: Vec<(PciAddress, u64)> = entries.iter().filter_map(address).collect();
+    listed.sort_unstable();
+    let is_crowded = listed.len() > most;
+    (listed.into_iter().take(most).collect(), is_crowded)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::{fs, os::unix::fs::symlink};
 
     use tempfile::TempDir;
 
@@ -133,8 +153,7 @@ mod tests {
     fn a_function_is_read_once_and_again_when_another_takes_its_address() {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), root.path());
-        let mut index = PciIndex::default();
-        let mut of_class = |class: &str| index.of_class(&host, &[class]).len();
+        let of_class = |class: &str| host.pci_functions(|it| it.is_of_class(&[class])).len();
         assert_eq!(of_class("0x030200"), 0, "there is none");
         plug(&root, "0x030200");
         assert_eq!(of_class("0x030200"), 1);
@@ -157,8 +176,9 @@ mod tests {
             fs::write(list.join(format!("0000:{bus:02x}:00.0")), "").expect("written");
         }
         let host = Host::new(root.path(), root.path());
-        assert!(!listed(&host, 20).1);
-        let (some, is_crowded) = listed(&host, 7);
+        let entries = host.list(PCI_DEVICES).expect("listed");
+        assert!(!lowest(&entries, 20).1);
+        let (some, is_crowded) = lowest(&entries, 7);
         let buses: Vec<_> = some.keys().map(ToString::to_string).collect();
         assert!(is_crowded && buses.len() == 7, "{buses:?}");
         assert_eq!(buses.last().map(String::as_str), Some("0000:06:00.0"));

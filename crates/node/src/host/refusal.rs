@@ -1,6 +1,6 @@
 //! Folders that are there and cannot be read: what is in them is unknown, which is not the same as nothing.
 
-use std::{fs, io};
+use std::io;
 
 use super::Host;
 
@@ -9,7 +9,7 @@ use super::Host;
 impl Host {
     /// Why a folder that is there cannot be read; `None` for one that can, and for one that is not there. Blocks.
     pub fn refusal(&self, folder: &str) -> Option<String> {
-        match fs::read_dir(self.path(folder)) {
+        match self.list(folder) {
             Ok(_) => None,
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => Some(format!("cannot read {folder}: {error}")),
@@ -19,7 +19,7 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::{fs, os::unix::fs::symlink};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! The trees that a device's files lie in: the host, the driver's installation, the device nodes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::Host;
 use crate::config::Config;
@@ -27,8 +27,11 @@ impl Roots {
     pub fn new(config: &Config) -> Self {
         let host = Host::new(&config.host_root, &config.host_root_on_node);
         let places = &config.driver;
-        let root = places.mounted_at.clone().unwrap_or_else(|| host.path(&places.root));
-        let driver = Host::new(root, host.path_on_node(&places.root));
+        let driver = match &places.mounted_at {
+            None if places.root == Path::new("/") => host.clone(),
+            None => Host::new(host.path(&places.root), host.path_on_node(&places.root)),
+            Some(root) => Host::new(root, host.path_on_node(&places.root)),
+        };
         let dev = match &places.dev_root {
             // Where the driver's root is mounted, its devices are too.
             Some(root) if *root == places.root => driver.clone(),
@@ -36,6 +39,15 @@ impl Roots {
             None => host.clone(),
         };
         Self { host, driver, dev }
+    }
+
+    /// The same trees for one look, as [`Host::for_one_look`].
+    #[must_use]
+    pub fn for_one_look(&self) -> Self {
+        let host = self.host.for_one_look();
+        let is_host = |tree: &Host| tree.root == self.host.root;
+        let look = |tree: &Host| if is_host(tree) { host.clone() } else { tree.for_one_look() };
+        Self { driver: look(&self.driver), dev: look(&self.dev), host }
     }
 
     /// NVML's library: the one that is named, else the driver's.

@@ -1,10 +1,6 @@
 //! Sysfs as a tree of devices: which of the folders above one is the device that it is made of.
 
-use std::{
-    fs::File,
-    io::{self, Read as _},
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use windlass_core::{
     device::{DeviceNode, Place},
@@ -14,7 +10,7 @@ use windlass_core::{
 use super::{Host, PciFunction};
 
 /// The most of a small file that is read: what sysfs shows in one.
-const MOST_BYTES: u64 = 4_096;
+const MOST_BYTES: usize = 4_096;
 
 /// Where sysfs begins.
 const DEVICES: &str = "/sys/devices";
@@ -24,28 +20,12 @@ const DEVICES: &str = "/sys/devices";
 impl Host {
     /// The text of a small file as one line, whatever a device put into it; `None` for none.
     pub fn line(&self, absolute: impl AsRef<Path>) -> Option<String> {
-        let mut bytes = Vec::new();
-        let file = File::open(self.path(absolute)).ok()?;
-        file.take(MOST_BYTES).read_to_end(&mut bytes).ok()?;
-        let text = String::from_utf8_lossy(&bytes);
+        let bytes = self.bytes(absolute.as_ref()).ok()?;
+        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MOST_BYTES)]);
         // Lists of texts are separated by NUL there.
         let words = text.split(|letter: char| letter.is_control() || letter.is_whitespace());
         let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
         (!line.is_empty()).then_some(line)
-    }
-
-    /// As [`Host::names`], but no more than so many: a folder may have more than can be looked at.
-    ///
-    /// # Errors
-    ///
-    /// When the folder is not there, or cannot be read to its end.
-    pub fn some_names(&self, absolute: impl AsRef<Path>, most: usize) -> io::Result<Vec<String>> {
-        let entries = std::fs::read_dir(self.path(absolute))?;
-        let names = entries
-            .filter_map(|entry| entry.map(|it| it.file_name().into_string().ok()).transpose());
-        let mut names: Vec<_> = names.take(most).collect::<io::Result<_>>()?;
-        names.sort_unstable();
-        Ok(names)
     }
 
     /// The bus that lists a device, `usb`; `None` for one of a class.
@@ -63,8 +43,9 @@ impl Host {
 
     /// The PCI function that a folder is, or is below of, however far.
     pub fn function_above(&self, folder: &Path) -> Option<PciFunction> {
-        let name = |folder: &Path| folder.file_name()?.to_str()?.parse::<PciAddress>().ok();
-        above(folder).find_map(name).map(|address| self.pci_function(address))
+        let address = |folder: &Path| folder.file_name()?.to_str()?.parse::<PciAddress>().ok();
+        above(folder)
+            .find_map(|folder| Some(self.pci_function_in(address(folder)?, folder.to_owned())))
     }
 
     /// Where a folder's device sits. The function is the device's own where nothing lies between: that of

@@ -4,12 +4,15 @@
 //! vendor-specific one begins with `VF`, followed by records of an id, a length and data. The record with
 //! id 0 has ten bytes of the host's driver version and ten of its branch.
 
-use windlass_core::labels::{Vgpu, VgpuHost};
+use windlass_core::{
+    labels::{Vgpu, VgpuHost},
+    pci::PciAddress,
+};
 
-use crate::host::Host;
+use crate::host::{Host, PciKind};
 
 const PCI: &str = "/sys/bus/pci/devices";
-const NVIDIA: &str = "0x10de";
+const NVIDIA: &str = "10de";
 /// How classes of displays begin; other functions of NVIDIA's are not asked, and not woken.
 const DISPLAY: &str = "0x03";
 
@@ -31,13 +34,9 @@ const FIELD: usize = 10;
 /// same machine.
 pub(super) fn read(host: &Host) -> Vgpu {
     let mut found = Vgpu::Absent;
-    for address in host.names(PCI) {
-        let folder = format!("{PCI}/{address}");
-        let fact = |name: &str| host.text(format!("{folder}/{name}")).unwrap_or_default();
-        if fact("vendor") != NVIDIA || !fact("class").starts_with(DISPLAY) {
-            continue;
-        }
-        let Some(space) = space(host, &folder) else { return Vgpu::Unknown };
+    let is_meant = |it: &PciKind| it.is_of_vendor(&[NVIDIA]) && it.is_of_class(&[DISPLAY]);
+    for address in host.pci_addresses(is_meant) {
+        let Some(space) = space(host, address) else { return Vgpu::Unknown };
         if let Some(capability) = capability(&space) {
             found = Vgpu::Present(lender(capability));
         }
@@ -46,8 +45,8 @@ pub(super) fn read(host: &Host) -> Vgpu {
 }
 
 /// The configuration space, if all of it may be read.
-fn space(host: &Host, folder: &str) -> Option<[u8; SPACE]> {
-    let bytes = std::fs::read(host.path(format!("{folder}/config"))).ok()?;
+fn space(host: &Host, address: PciAddress) -> Option<[u8; SPACE]> {
+    let bytes = std::fs::read(host.path(format!("{PCI}/{address}/config"))).ok()?;
     bytes.get(..SPACE)?.try_into().ok()
 }
 

@@ -22,6 +22,7 @@ mod report;
 mod samples;
 mod spawn;
 mod stage;
+mod system_calls;
 
 use std::path::PathBuf;
 

@@ -14,6 +14,7 @@ use crate::{
     report::Row,
     samples::{Samples, Short},
     stage::{PATIENCE, Running, Stage, is_listed, is_registered, start_kubelet},
+    system_calls,
 };
 
 const RUNS: usize = 20;
@@ -50,6 +51,7 @@ pub(crate) async fn measure(peer: Option<&Path>) -> Result<Vec<Row>> {
         }
     }
     let mut rows = rows(&nothing, &ours);
+    rows.push(system_calls::measure(&stage).await?);
     match (peer, measurable) {
         (None, _) => rows.push(Row::note("another plugin: name it in WINDLASS_BENCH_PEER")),
         (Some(_), None) => rows.push(Row::note(format!(

@@ -160,7 +160,10 @@ async fn a_file_that_says_nothing_or_is_no_file_changes_nothing() {
         fs::remove_file(&file).expect("removed");
         mknodat(CWD, &file, FileType::Fifo, Mode::RUSR, 0).expect("made");
         let told = |status: &ReloadStatus| {
-            status.error.as_ref().is_some_and(|error| error.contains("it is a FIFO, not a regular file"))
+            status
+                .error
+                .as_ref()
+                .is_some_and(|error| error.contains("it is a FIFO, not a regular file"))
         };
         world.status(told).await;
         assert_eq!(world.policy.borrow().mig, MigStrategy::None, "the last good one holds");

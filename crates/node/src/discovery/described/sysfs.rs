@@ -1,6 +1,6 @@
 //! Candidates of a bus or a class: what sysfs says of each.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use windlass_core::attribute::{AttributeValue, standard};
 
@@ -163,7 +163,7 @@ impl Candidate {
         self.note("pciVendor", function.vendor.clone());
         self.note("pciDevice", function.device.clone());
         self.attributes.extend(of_virtualization(host, function));
-        let folder = PathBuf::from(format!("/sys/bus/pci/devices/{}", function.address));
+        let folder = function.folder();
         let id = |file: &str| {
             let text = host.text(folder.join(file))?;
             Some(text.trim_start_matches("0x").to_owned())

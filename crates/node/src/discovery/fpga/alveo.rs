@@ -23,7 +23,7 @@ use crate::{
         graphics,
         trouble::{self, Trouble},
     },
-    host::{FoundNode, Host, PciFunction, PciIndex},
+    host::{FoundNode, Host, PciFunction},
 };
 
 pub(super) const DOMAIN: &str = "amd.com";
@@ -37,7 +37,7 @@ pub(super) const SHELL: AttributeName = AttributeName::new(DOMAIN, SHELL_NAME);
 pub(super) const SHELL_TIMESTAMP: AttributeName = AttributeName::new(DOMAIN, TIMESTAMP_NAME);
 
 /// AMD (once Xilinx), Arista, Amazon, Advantech: who builds such boards.
-const VENDORS: [&str; 4] = ["0x10ee", "0x3475", "0x1d0f", "0x13fe"];
+const VENDORS: [&str; 4] = ["10ee", "3475", "1d0f", "13fe"];
 
 /// Files by which XRT's drivers mark what a function is for.
 const USER: &str = "user_pf";
@@ -64,9 +64,9 @@ struct Seen<'a> {
 }
 
 /// The boards of the host, by where they sit. None of them is asked for anything.
-pub(super) fn boards(host: &Host, pci: &mut PciIndex) -> BTreeMap<PciAddress, Board> {
+pub(super) fn boards(host: &Host) -> BTreeMap<PciAddress, Board> {
     let mut boards: BTreeMap<PciAddress, Board> = BTreeMap::new();
-    for function in pci.of_vendor(host, &VENDORS) {
+    for function in host.pci_functions(|it| it.is_of_vendor(&VENDORS)) {
         let is = |mark: &str| host.has(function.folder().join(mark));
         let (is_user, is_management) = (is(USER), is(MANAGEMENT));
         if is_user || is_management {
@@ -159,7 +159,7 @@ impl Seen<'_> {
 
     fn user_nodes(&self, user: &PciFunction) -> Vec<DeviceNode> {
         let folder = user.folder();
-        let folder = self.host.resolved(&folder).unwrap_or(folder);
+        let folder = self.host.followed(&folder).unwrap_or(folder);
         let render = graphics::nodes(self.host, &folder).into_iter().filter(graphics::is_render);
         let is_engine = |found: &FoundNode| found.name.starts_with(QDMA);
         let engine = self.host.nodes_of(&folder).into_iter().find(is_engine).map(|it| it.node);

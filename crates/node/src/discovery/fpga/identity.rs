@@ -11,7 +11,7 @@ use windlass_core::{
 use super::{Found, alveo, manager, regions, resource};
 use crate::{
     config::FpgaRules,
-    host::{Host, PciIndex},
+    host::Host,
     template::{Missing, asked, fill},
 };
 
@@ -86,7 +86,7 @@ impl FpgaIdentity {
 
     /// The device as it is now. Others are not asked: one that does not answer costs no other anything.
     fn found(&self, host: &Host) -> Option<Found> {
-        let boards = alveo::boards(host, &mut PciIndex::default()).into_values();
+        let boards = alveo::boards(host).into_values();
         let is_its = |board: &alveo::Board| board.device().is_some_and(|it| it.id == self.id);
         let board = || boards.filter(is_its).find_map(|board| board.look(host, &self.rules));
         let region = || regions::asked(host, self.rules.mode, &self.id);

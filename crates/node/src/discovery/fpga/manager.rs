@@ -114,7 +114,7 @@ fn on_node<'a>(
 /// The entries of a class that are below no PCI function.
 fn on_chip(host: &Host, crowds: &mut Crowds, class: &str) -> Vec<PathBuf> {
     let names = crowds.names(host, class, MOST).into_iter();
-    let folders = names.filter_map(|name| host.resolved(Path::new(class).join(name)));
+    let folders = names.filter_map(|name| host.followed(Path::new(class).join(name)));
     folders.filter(|folder| !folder.iter().any(is_pci)).collect()
 }
 
@@ -150,11 +150,11 @@ fn device(
 /// device for all logic of the chip, wherever its device tree puts it.
 fn nodes(host: &Host, manager: &Path, regions: &[PathBuf]) -> Vec<DeviceNode> {
     let parents = [manager].into_iter().chain(regions.iter().map(PathBuf::as_path));
-    let folders = parents.filter_map(|folder| host.resolved(folder.join("device")));
+    let folders = parents.filter_map(|folder| host.followed(folder.join("device")));
     let xrt = host.names(XRT).into_iter().take(MOST).map(|name| Path::new(XRT).join(name));
     // Beside devices the folder of a driver has files and its module.
     let xrt = xrt.filter(|entry| host.has(entry.join("uevent")));
-    let xrt = xrt.filter_map(|device| host.resolved(device)).filter(|_| !regions.is_empty());
+    let xrt = xrt.filter_map(|device| host.followed(device)).filter(|_| !regions.is_empty());
     let found = folders.chain(xrt).flat_map(|folder| host.nodes_of(folder));
     found.map(|found| found.node).collect()
 }

@@ -143,7 +143,7 @@ fn regions(host: &Host, crowds: &mut Crowds, spelling: &'static Spelling) -> Vec
     let class = Path::new("/sys/class").join(spelling.class);
     let names = crowds.names(host, &class, MOST).into_iter();
     let names = names.filter(|name| name.starts_with(spelling.region));
-    let mut folders: Vec<_> = names.filter_map(|name| host.resolved(class.join(name))).collect();
+    let mut folders: Vec<_> = names.filter_map(|name| host.followed(class.join(name))).collect();
     folders.sort_unstable();
     // Behind a folder come those that are inside of it.
     folders.dedup_by(|folder, outer| folder.starts_with(outer));

@@ -48,6 +48,7 @@ const SIMULATED: [&str; 4] =
 
 /// The folders that matter under a policy.
 pub(super) fn watched(host: &Host, policy: &Policy) -> Wanted {
+    let host = &host.for_one_look();
     let mut wanted = Wanted::from([(host.path("/dev"), ENTRIES)]);
     let mut add = |folder: &str, mask: WatchMask| {
         for folder in expanded(host, folder) {
@@ -104,7 +105,7 @@ fn inside(host: &Host, folder: &Path, part: &str) -> Vec<PathBuf> {
         vec![part.to_owned()]
     };
     let folders = names.iter().map(|name| folder.join(name));
-    folders.filter(|folder| host.path(folder).is_dir()).collect()
+    folders.filter(|folder| host.has_folder(folder)).collect()
 }
 
 // === impl Folders ===

@@ -10,7 +10,6 @@ use super::{
     View,
     function::{Function, Physical},
 };
-use crate::host::PciFunction;
 
 const DOMAIN: &str = "windlass.dev";
 
@@ -36,13 +35,13 @@ pub(crate) const REPRESENTOR: AttributeName = AttributeName::new(DOMAIN, "repres
 type Fact = (AttributeName, Option<AttributeValue>);
 
 impl View<'_> {
-    pub(super) fn attributes(&self, function: &Function, pci: &PciFunction) -> Attributes {
-        let facts = identity(function, pci).into_iter();
+    pub(super) fn attributes(&self, function: &Function) -> Attributes {
+        let facts = identity(function).into_iter();
         let facts = facts.chain(interface(function)).chain(self.rdma(function));
         let facts = facts.chain(virtualization(function)).chain(self.parent(function));
         let facts = facts.chain(as_dranet(function));
         let known = facts.filter_map(|(name, value)| Some((name, value?)));
-        known.chain(pci.attributes()).collect()
+        known.chain(function.pci.attributes()).collect()
     }
 
     /// What a subfunction is a part of.
@@ -89,12 +88,12 @@ fn text(text: Option<&String>) -> Option<AttributeValue> {
     text.map(AttributeValue::string)
 }
 
-fn identity(function: &Function, pci: &PciFunction) -> Vec<Fact> {
+fn identity(function: &Function) -> Vec<Fact> {
     let subfunction = Some(&function.name).filter(|_| function.is_subfunction());
     vec![
         (DRIVER, text(function.driver.as_ref())),
-        ours("pciVendor", text(pci.vendor.as_ref())),
-        ours("pciDevice", text(pci.device.as_ref())),
+        ours("pciVendor", text(function.pci.vendor.as_ref())),
+        ours("pciDevice", text(function.pci.device.as_ref())),
         (AUXILIARY_DEVICE, text(subfunction)),
         ours("acpiIndex", text(function.acpi_index.as_ref())),
     ]

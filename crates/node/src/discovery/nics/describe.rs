@@ -19,13 +19,12 @@ const ONE_NETWORK: &str = "RDMA devices of this host belong to one network names
 impl View<'_> {
     /// The device, and how it does; `None` for a name that can be no device's.
     pub(super) fn device(&self, index: u32, function: &Function) -> Option<(Device, Observation)> {
-        let pci = self.host.pci_function(function.address);
         let set = self.node_set(function);
         let observed = self.observe(function, &set);
         let device = Device {
             index,
-            attributes: self.attributes(function, &pci),
-            place: pci.place(),
+            attributes: self.attributes(function),
+            place: function.pci.place(),
             withheld: set.withheld,
             not_alone: self.not_alone(function),
             not_shared: self.not_shared(function),

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     discovery::crowds::Crowds,
-    host::{Host, PciIndex},
+    host::{Host, PciFunction},
 };
 
 /// What was found on the host.
@@ -31,6 +31,8 @@ pub(super) struct Found {
 /// What all functions are read with.
 struct Reader<'a> {
     host: &'a Host,
+    /// The functions that are known.
+    pci: &'a mut BTreeMap<PciAddress, PciFunction>,
     ports: &'a mut PortReader,
     vdpa: vdpa::Listed,
     crowds: &'a mut Crowds,
@@ -43,6 +45,8 @@ pub(super) struct Function {
     pub(super) name: String,
     /// Its PCI address; that of the function that it is a part of.
     pub(super) address: PciAddress,
+    /// The function with that address.
+    pub(super) pci: PciFunction,
     pub(super) folder: PathBuf,
     pub(super) driver: Option<String>,
     pub(super) interfaces: Vec<Interface>,
@@ -85,12 +89,13 @@ const SUBFUNCTION: &str = ".sf.";
 
 /// Everything on the host that is a network function. One that cannot be read is left out, and costs
 /// no other.
-pub(super) fn find(host: &Host, pci: &mut PciIndex, ports: &mut PortReader) -> Found {
+pub(super) fn find(host: &Host, ports: &mut PortReader) -> Found {
     let mut found = Found::default();
     // By name, so that what is found in two ways is found once.
     let mut folders = BTreeMap::new();
-    let addresses = pci.addresses_of_class(host, &[NETWORK]).into_iter();
-    folders.extend(addresses.map(|it| (it.to_string(), format!("{PCI}/{it}"))));
+    let functions = host.pci_functions(|it| it.is_of_class(&[NETWORK])).into_iter();
+    let mut pci: BTreeMap<_, _> = functions.map(|it| (it.address, it)).collect();
+    folders.extend(pci.keys().map(|it| (it.to_string(), format!("{PCI}/{it}"))));
     let subfunctions = found
         .crowds
         .names(host, AUXILIARY, MOST_LISTED)
@@ -99,15 +104,16 @@ pub(super) fn find(host: &Host, pci: &mut PciIndex, ports: &mut PortReader) -> F
     folders.extend(subfunctions.map(|name| (name.clone(), format!("{AUXILIARY}/{name}"))));
     for rdma in found.crowds.names(host, INFINIBAND, MOST_LISTED) {
         // Older kernels put software below the function that it sends through.
-        let is_software = rdma::is_software(host, &Path::new(INFINIBAND).join(&rdma));
+        let is_hardware = |folder: &String| !rdma::is_software(host, &rdma::folder(folder, &rdma));
+        let hardware = hardware_of(host, &rdma).map(|(name, bus)| (format!("{bus}/{name}"), name));
         // Some RDMA devices are of no network class, such as Alibaba's.
-        match hardware_of(host, &rdma).filter(|_| !is_software) {
-            Some((name, bus)) => drop(folders.insert(name.clone(), format!("{bus}/{name}"))),
+        match hardware.filter(|(folder, _)| is_hardware(folder)) {
+            Some((folder, name)) => drop(folders.insert(name, folder)),
             None => found.skipped.push(rdma),
         }
     }
     let vdpa = vdpa::Listed::read(host, &mut found.crowds);
-    let mut reader = Reader { host, ports, vdpa, crowds: &mut found.crowds };
+    let mut reader = Reader { host, pci: &mut pci, ports, vdpa, crowds: &mut found.crowds };
     let read = |(name, folder): (String, String)| reader.function(name, folder.into());
     found.functions = folders.into_iter().filter_map(read).collect();
     ports.rest();
@@ -120,8 +126,8 @@ pub(super) fn find(host: &Host, pci: &mut PciIndex, ports: &mut PortReader) -> F
 
 /// The function or subfunction that an RDMA device is of, and the bus that lists it.
 fn hardware_of(host: &Host, rdma: &str) -> Option<(String, &'static str)> {
-    let resolved = host.path(format!("{INFINIBAND}/{rdma}/device")).canonicalize().ok()?;
-    resolved.ancestors().find_map(|folder| {
+    let followed = host.followed(format!("{INFINIBAND}/{rdma}/device"))?;
+    followed.ancestors().find_map(|folder| {
         let name = folder.file_name()?.to_str()?;
         let is_address = name.parse::<PciAddress>().is_ok();
         let bus = is_address.then_some(PCI);
@@ -164,9 +170,13 @@ impl Reader<'_> {
         };
         let number = |file: &str| host.text(folder.join(file))?.parse().ok();
         let virtual_functions = number("sriov_totalvfs").filter(|total| *total > 0);
+        let own = |pci: &PciFunction| pci.driver.clone();
+        let pci = self.pci.entry(address).or_insert_with(|| host.pci_function(address)).clone();
+        let is_part = name.contains(SUBFUNCTION);
         Some(Function {
             address,
-            driver: host.link_name(folder.join("driver")),
+            driver: if is_part { host.link_name(folder.join("driver")) } else { own(&pci) },
+            pci,
             interfaces: interface::of_device(host, self.crowds, &folder),
             rdma: rdma::of_device(host, self.ports, &folder),
             vdpa: self.vdpa.of_device(host, &folder),
@@ -201,6 +211,6 @@ impl Function {
 
 /// The PCI function that a subfunction is a part of.
 fn parent(host: &Host, folder: &Path) -> Option<PciAddress> {
-    let resolved = host.path(folder).canonicalize().ok()?;
-    resolved.ancestors().find_map(|above| above.file_name()?.to_str()?.parse().ok())
+    let followed = host.followed(folder)?;
+    followed.ancestors().find_map(|above| above.file_name()?.to_str()?.parse().ok())
 }

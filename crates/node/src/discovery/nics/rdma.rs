@@ -37,13 +37,17 @@ const SOFTWARE: [&str; 2] = ["rxe", "Software iWARP"];
 
 const NETNS_MODE: &str = "/sys/module/ib_core/parameters/netns_mode";
 
+/// The folder of an RDMA device of a function.
+pub(super) fn folder(function: impl AsRef<Path>, name: &str) -> PathBuf {
+    function.as_ref().join("infiniband").join(name)
+}
+
 /// The RDMA devices in the folder of a function.
-pub(super) fn of_device(host: &Host, ports: &mut PortReader, folder: &Path) -> Vec<RdmaDevice> {
-    let infiniband = folder.join("infiniband");
-    let mut names = host.names(&infiniband);
-    names.retain(|name| !is_software(host, &infiniband.join(name)));
+pub(super) fn of_device(host: &Host, ports: &mut PortReader, function: &Path) -> Vec<RdmaDevice> {
+    let mut names = host.names(function.join("infiniband"));
+    names.retain(|name| !is_software(host, &folder(function, name)));
     names.sort_by_key(|name| (name.len(), name.clone()));
-    names.into_iter().map(|name| RdmaDevice::read(host, ports, folder, name)).collect()
+    names.into_iter().map(|name| RdmaDevice::read(host, ports, function, name)).collect()
 }
 
 /// Whether an RDMA device is a program that sends through any interface. Of `rxe` there is also a file that
@@ -66,10 +70,10 @@ pub(super) fn has_maker(host: &Host, function: &Path) -> bool {
 // === impl RdmaDevice ===
 
 impl RdmaDevice {
-    fn read(host: &Host, ports: &mut PortReader, folder: &Path, name: String) -> Self {
-        let said = ports.read(host, folder.join("infiniband").join(&name));
+    fn read(host: &Host, ports: &mut PortReader, function: &Path, name: String) -> Self {
+        let said = ports.read(host, folder(function, &name));
         let own = |class: &str| {
-            let class = folder.join(class);
+            let class = function.join(class);
             let entries = host.names(&class).into_iter().map(|entry| class.join(entry));
             let is_own = |entry: &PathBuf| host.text(entry.join("ibdev")).as_deref() == Some(&name);
             entries.filter(is_own).collect::<Vec<_>>()

@@ -58,9 +58,14 @@ fn other_user(host: &Host, folder: &Path, group: &str) -> Option<String> {
         ));
     }
     members.into_iter().find_map(|member| {
-        let folder = Path::new(&listed).join(&member);
-        let class = host.text(folder.join("class")).unwrap_or_default();
-        let driver = host.link_name(folder.join("driver"));
+        let function = member.parse().map(|address| host.pci_function(address));
+        let (class, driver) = match function {
+            Ok(function) => (function.class.unwrap_or_default(), function.driver),
+            // No PCI function, but a device of the platform.
+            Err(_) => {
+                (String::new(), host.link_name(Path::new(&listed).join(&member).join("driver")))
+            }
+        };
         let driver = driver.filter(|_| !class.starts_with(BRIDGE))?;
         let leaves_it = is_vfio(&driver) || HARMLESS.contains(&driver.as_str());
         (!leaves_it)

@@ -120,7 +120,8 @@ impl Probe {
     }
 
     fn describe(&self, facts: &GpuFacts) -> Result<Description, NvmlError> {
-        let describe = Describe { host: &self.host, driver: &self.driver, now: self.moment.now };
+        let host = &self.host.for_one_look();
+        let describe = Describe { host, driver: &self.driver, now: self.moment.now };
         let nameless = || NvmlError::nonsense("nvmlDeviceGetUUID");
         let described = describe.gpu(self.index, facts).ok_or_else(nameless)?;
         let obstacle =
