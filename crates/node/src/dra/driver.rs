@@ -192,9 +192,10 @@ impl Driver {
         let mut said = None;
         loop {
             let (file, ground, left) = (self.file.clone(), self.ground.clone(), self.left.take());
+            let offer = self.policy.borrow().dra.offer;
             let read = move || {
                 let left = left.unwrap_or_else(|| Left::read(&file, &ground.kubelet_record));
-                left.taken_up(&file, &ground.documents)
+                left.taken_up(&file, &ground.documents, offer)
             };
             let taken_up = spawn_blocking(read).await;
             let why = match taken_up.expect("reading neither panics nor is cancelled") {
