@@ -16,7 +16,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -33,6 +33,8 @@ use crate::{
 pub(crate) struct Seen {
     pub(crate) clock: Clock,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
+    /// When the keeper of the state last came round.
+    pub(crate) rounds: watch::Receiver<Instant>,
     pub(crate) telemetry: Vec<TelemetryReceiver>,
     pub(crate) holders: HoldersDesk,
     pub(crate) registry: Registry,
@@ -52,6 +54,7 @@ enum Pages {
 struct Admin {
     registry: Registry,
     state: watch::Receiver<Arc<NodeState>>,
+    rounds: watch::Receiver<Instant>,
     standings: watch::Receiver<Standings>,
     holders: HoldersDesk,
 }
@@ -81,7 +84,7 @@ const DRAIN: Duration = Duration::from_secs(1);
 
 /// Serves until stopped, and keeps what only the pages need.
 pub(crate) async fn run(listener: TcpListener, seen: Seen, stop: CancellationToken) {
-    let Seen { clock, state, telemetry, holders, mut registry, instruments } = seen;
+    let Seen { clock, state, rounds, telemetry, holders, mut registry, instruments } = seen;
     let sights = Sights {
         state: state.clone(),
         telemetry,
@@ -90,7 +93,8 @@ pub(crate) async fn run(listener: TcpListener, seen: Seen, stop: CancellationTok
         clock,
     };
     metrics::add_pages(&mut registry, &sights);
-    let admin = Admin { registry, state: state.clone(), standings: sights.standings, holders };
+    let standings = sights.standings;
+    let admin = Admin { registry, state: state.clone(), rounds, standings, holders };
     let pages = Pages::All(admin);
     tokio::join!(serve(listener, pages, stop), instruments.count_transitions(state));
 }
@@ -146,10 +150,7 @@ async fn converse(stream: TcpStream, pages: Arc<Pages>) {
 mod tests {
     use std::path::Path;
 
-    use tokio::{
-        io::{AsyncReadExt as _, AsyncWriteExt as _},
-        time::Instant,
-    };
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
     use crate::ledger::LedgerDesk;
@@ -158,6 +159,7 @@ mod tests {
         Admin {
             registry: Registry::default(),
             state: watch::channel(Arc::default()).1,
+            rounds: watch::channel(Instant::now()).1,
             standings: watch::channel(Standings::new()).1,
             holders: crate::holders::inquiry(Path::new("/nowhere"), LedgerDesk::default()).1,
         }

@@ -38,6 +38,7 @@ mod nvidia_smi;
 mod offer;
 mod outside;
 mod plugin;
+mod presence;
 mod registration;
 mod shortened;
 mod telemetry;

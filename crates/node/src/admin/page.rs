@@ -42,7 +42,7 @@ pub(super) async fn answer(admin: &Admin, method: &Method, path: &str) -> Page {
         return refused;
     }
     match path {
-        "/healthz" => report(&probe::health(&admin.state)),
+        "/healthz" => report(&probe::health(&admin.state, &admin.rounds)),
         "/readyz" => {
             let (state, standings) =
                 (admin.state.borrow().clone(), admin.standings.borrow().clone());

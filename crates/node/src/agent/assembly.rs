@@ -6,6 +6,7 @@ use prometheus_client::registry::Registry;
 use tokio::{
     net::TcpListener,
     sync::{Notify, watch},
+    time::Instant,
 };
 
 use super::parts::Parts;
@@ -55,6 +56,7 @@ pub(super) struct Ground {
 /// The parts that make the state, and what else they tell.
 struct Heart {
     state: watch::Receiver<Arc<NodeState>>,
+    rounds: watch::Receiver<Instant>,
     telemetry: Vec<TelemetryReceiver>,
     holders: holders::HoldersDesk,
     handovers: HandoverDesk,
@@ -88,6 +90,7 @@ pub(super) fn assemble(
         company: Together::default(),
         handovers: heart.handovers.clone(),
         ledger: ledger.clone(),
+        holders: heart.holders.clone(),
         directory,
         dir: ground.dir,
     };
@@ -113,8 +116,8 @@ pub(super) fn assemble(
     parts.add("DRA driver", dra::Driver::new(config, surroundings).run(parts.token()));
     tell(config, (&state, &policy), ground.cluster, clock, parts);
     if let Some(listener) = ground.listener {
-        let Heart { state, telemetry, holders, .. } = heart;
-        let seen = Seen { clock, state, telemetry, holders, registry, instruments };
+        let Heart { state, rounds, telemetry, holders, .. } = heart;
+        let seen = Seen { clock, state, rounds, telemetry, holders, registry, instruments };
         parts.add("HTTP server", admin::run(listener, seen, parts.token()));
     }
     (state, partitions)
@@ -177,10 +180,11 @@ fn keep(
         holders: holders.clone(),
         ledger: ledger.watch(),
     };
-    let outlets = Outlets { state: publish, daemons, care };
+    let (stamp, rounds) = watch::channel(Instant::now());
+    let outlets = Outlets { state: publish, daemons, care, rounds: stamp };
     let keeper = Keeper::new(config, snapshots, notices, outlets);
     parts.add("keeper", keeper.run(parts.token()));
-    Heart { state, telemetry, holders, handovers: desk, partitions, daemons: mps }
+    Heart { state, rounds, telemetry, holders, handovers: desk, partitions, daemons: mps }
 }
 
 /// Starts the memory of choices.

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod absent;
 mod admin;
 mod conditions;
 mod documents;

@@ -18,6 +18,7 @@ use crate::{
     grant::{self, grant},
     mps::MpsGrant,
     offer::{Allocatable, Found, Offer, Withdrawn},
+    presence,
     state::NodeState,
 };
 
@@ -155,16 +156,8 @@ impl Service {
         }
         let gone = || refuse("no longer on this node");
         let device = state.inventory.get(device.as_str()).ok_or_else(gone)?;
-        if let Some(node) = device.nodes.iter().find(|node| !self.roots.dev.has(&node.path)) {
-            return Err(Refusal::NodeMissing {
-                resource: self.name(),
-                id: id.to_owned(),
-                node: node.path.display().to_string(),
-            });
-        }
-        // Numbers of nodes change while the inventory is on its way: the kernel has the last word.
-        let told = device.nodes.iter().try_for_each(|node| self.roots.host.proves(node));
-        told.map(|()| device).map_err(|why| refuse(&why))
+        let there = presence::check(&self.roots, &device.nodes);
+        there.map(|()| device).map_err(|why| refuse(&why.to_string()))
     }
 
     fn check_unique(&self, ids: &[String]) -> Result<(), Refusal> {
