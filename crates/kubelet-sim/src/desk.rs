@@ -210,6 +210,11 @@ impl Desk {
         }
     }
 
+    /// Whether it was told of a pod of the node.
+    pub(crate) fn knows(&self, pod: &str) -> bool {
+        self.faults.borrow().pods.knows(pod)
+    }
+
     /// Writes the checkpoint of the claims.
     pub(crate) fn save_claims(&self, what: &'static str) -> Result<(), ClaimError> {
         let written = self.claims.write(&self.dra.claims.to_checkpoint());

@@ -1,5 +1,7 @@
 //! How an embedded kubelet can be made to behave badly.
 
+use std::collections::BTreeSet;
+
 /// Settings that hold until they are changed, over restarts too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Misbehaviour {
@@ -11,6 +13,19 @@ pub struct Misbehaviour {
     pub driver_registration: RegistrationFault,
     /// When the process ends in the middle of its work on claims.
     pub claims: ClaimFault,
+    /// Which pods it knows of.
+    pub pods: PodFault,
+}
+
+/// Which pods it knows of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PodFault {
+    /// Those that are bound to the node.
+    #[default]
+    None,
+    /// These alone, by UID: it has not reached its API server since it started, and was told of static pods
+    /// only. What others have it does not forget, since not all sources of pods are ready.
+    Only(BTreeSet<String>),
 }
 
 /// When the process ends in the middle of its work on claims: as a panic, and after the restart again
@@ -48,4 +63,16 @@ pub enum StreamFault {
     None,
     /// They are opened and never read.
     NeverRead,
+}
+
+// === impl PodFault ===
+
+impl PodFault {
+    /// Whether the kubelet knows of a pod of the node.
+    pub(crate) fn knows(&self, uid: &str) -> bool {
+        match self {
+            Self::None => true,
+            Self::Only(known) => known.contains(uid),
+        }
+    }
 }

@@ -80,7 +80,7 @@ pub use dra::{
     DriverStatus, HealthWord, PodClaim, PreparedDevice, Service,
 };
 pub use event::{Calls, Event};
-pub use fault::{ClaimFault, Misbehaviour, RegistrationFault, StreamFault};
+pub use fault::{ClaimFault, Misbehaviour, PodFault, RegistrationFault, StreamFault};
 pub use grant::Grant;
 pub use kubelet::{Kubelet, KubeletError, NotInTime, SyncError};
 pub use pod::{Container, InitContainer, InitRole, Pod};

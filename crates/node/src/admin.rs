@@ -28,6 +28,7 @@ use prometheus_client::registry::Registry;
 use tokio::{
     net::{TcpListener, UnixListener},
     sync::watch,
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 use windlass_kubelet_api::socket::{SocketError, SocketPath};
@@ -49,6 +50,8 @@ pub(crate) use probe::Waiting;
 pub(crate) struct Seen {
     pub(crate) clock: Clock,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
+    /// When the keeper of the state last came round.
+    pub(crate) rounds: watch::Receiver<Instant>,
     pub(crate) telemetry: Vec<TelemetryReceiver>,
     pub(crate) holders: HoldersDesk,
     pub(crate) registry: Registry,
@@ -95,6 +98,7 @@ enum Pages {
 struct Admin {
     registry: Registry,
     state: watch::Receiver<Arc<NodeState>>,
+    rounds: watch::Receiver<Instant>,
     standings: watch::Receiver<Standings>,
     holders: HoldersDesk,
     disclosed: BTreeSet<Disclosed>,
@@ -102,7 +106,8 @@ struct Admin {
 
 /// Serves until stopped, and keeps what only the pages need.
 pub(crate) async fn run(doors: Doors, seen: Seen, stop: CancellationToken) {
-    let Seen { clock, state, telemetry, holders, mut registry, instruments, disclosed } = seen;
+    let Seen { clock, state, rounds, telemetry, holders, mut registry, instruments, disclosed } =
+        seen;
     let sights = Sights {
         state: state.clone(),
         telemetry,
@@ -113,7 +118,7 @@ pub(crate) async fn run(doors: Doors, seen: Seen, stop: CancellationToken) {
     };
     metrics::add_pages(&mut registry, &sights);
     let standings = sights.standings;
-    let admin = Admin { registry, state: state.clone(), standings, holders, disclosed };
+    let admin = Admin { registry, state: state.clone(), rounds, standings, holders, disclosed };
     tokio::join!(serve(doors, Pages::All(admin), stop), instruments.count_transitions(state));
 }
 

@@ -20,8 +20,7 @@
 //!
 //! # Assumptions
 //!
-//! A release is seen by asking the kubelet: it tells nobody. Pod resources do not tell of plain init
-//! containers; a device that only such a container has counts as let go after the third look.
+//! A release is seen in the kubelet's record, which it is made to write: it tells nobody.
 
 mod care;
 mod claims;
@@ -45,7 +44,7 @@ use tokio::{
     time::{Duration, Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_core::device::DeviceId;
+use windlass_core::{device::DeviceId, resource::ResourceName};
 use windlass_kubelet_api::{checkpoint, deviceplugin};
 
 pub(crate) use self::{
@@ -66,10 +65,11 @@ use self::{
 use crate::{
     clock::{Clock, until},
     config::{Config, HandoverLimits},
-    holders::{ByPod, Glance, Holders, HoldersDesk, by_pod},
+    holders::{self, Holders, HoldersDesk, by_pod, patience},
     host::Host,
     ledger::Ledger,
     metrics::HandoverMetrics,
+    offer::{Held, device_of},
     partitions::PartitionDesk,
 };
 
@@ -127,7 +127,8 @@ enum Event {
 /// One look at who has what.
 struct Looked {
     begun: Instant,
-    recorded: Option<ByPod>,
+    /// What the record has; `None` if it cannot be read.
+    recorded: Option<Held>,
     told: Arc<Holders>,
 }
 
@@ -302,9 +303,7 @@ impl Handovers {
             && let Some(request) = slot.waiting.pop()
         {
             let input = starting(&request.newcomer, &self.tidings.ledger.borrow(), id);
-            if matches!(request.newcomer, Newcomer::Pods(_)) {
-                slot.sight.is_seen();
-            }
+            slot.is_held |= matches!(request.newcomer, Newcomer::Pods(_));
             slot.changed = Instant::now();
             slot.waiting.push(request);
             self.advance(id, input);
@@ -420,14 +419,17 @@ impl Handovers {
             return;
         }
         self.is_looking = true;
-        let (record, holders) = (self.ground.kubelet_record.clone(), self.tidings.holders.clone());
+        let (path, holders) = (self.ground.kubelet_record.clone(), self.tidings.holders.clone());
         let ours: Vec<_> = self.slots.keys().cloned().collect();
+        let look_interval = self.ground.look_interval;
         self.tasks.spawn(async move {
             let begun = Instant::now();
-            let recorded = by_pod(record).await;
-            let is_held = |all: &ByPod| ours.iter().any(|id| all.contains_key(id));
-            if recorded.as_ref().is_some_and(is_held) {
-                holders.refresh().await;
+            let read = spawn_blocking(move || holders::checkpoint(&path).ok());
+            let record = read.await.expect("reading neither panics nor is cancelled");
+            let recorded = record.map(|record| holders::held(&record));
+            let has_ours = |all: &&Held| ours.iter().any(|id| ids_of(all, id).next().is_some());
+            if let Some(recorded) = recorded.as_ref().filter(has_ours) {
+                holders.review(recorded.clone(), look_interval).await;
             }
             let told = holders.holders().borrow().clone();
             Event::Looked(Looked { begun, recorded, told })
@@ -436,13 +438,14 @@ impl Handovers {
 
     /// What a look says of a device that changed since is not true of it.
     fn release(&mut self, looked: &Looked) {
-        let look_interval = self.ground.look_interval;
+        let patience = patience(self.ground.look_interval);
         let mut let_go = Vec::new();
         for (id, slot) in &mut self.slots {
             let is_settled = !slot.is_worked_on && slot.changed < looked.begun;
             // Claims say so themselves.
             let is_settled = is_settled && !slot.state.is_of_claims();
-            if is_settled && slot.sight.is_let_go(looked.at(id), look_interval) {
+            let Some(is_held) = looked.is_held(id, (slot.changed, patience)) else { continue };
+            if is_settled && std::mem::replace(&mut slot.is_held, is_held) && !is_held {
                 let_go.push(id.clone());
             }
         }
@@ -480,15 +483,21 @@ impl Handovers {
 // === impl Looked ===
 
 impl Looked {
-    /// What it says of one device.
-    fn at(&self, device: &DeviceId) -> Glance {
-        Glance {
-            recorded: self.recorded.as_ref().map(|all| all.contains_key(device)),
-            told: self.told.tells_of(device),
-            pods: self.told.pods,
-            at: self.begun,
-        }
+    /// Whether somebody has a device that changed then; `None` where nobody knows.
+    fn is_held(&self, device: &DeviceId, (changed, patience): (Instant, Duration)) -> Option<bool> {
+        let (recorded, now) = (self.recorded.as_ref()?, (self.begun, patience));
+        let mut ids = ids_of(recorded, device);
+        Some(ids.any(|id| !self.told.has_let_go(id, Some(changed), now)))
     }
+}
+
+/// The ids by which the record has a device, or shares of it.
+fn ids_of<'a>(
+    recorded: &'a Held,
+    device: &DeviceId,
+) -> impl Iterator<Item = (&'a ResourceName, &'a str)> {
+    let all = recorded.iter().flat_map(|(name, ids)| ids.iter().map(move |id| (name, id.as_str())));
+    all.filter(move |(_, id)| device_of(id).is_some_and(|it| it == *device))
 }
 
 fn log(device: &DeviceId, from: &State, to: &State) {

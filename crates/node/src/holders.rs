@@ -5,9 +5,9 @@
 //! ([`LedgerDesk::lull`]).
 
 mod ask;
+mod doubts;
 mod owners;
 mod record;
-mod sight;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,15 +22,16 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use windlass_core::{device::DeviceId, resource::ResourceName};
+use windlass_core::{device::DeviceId, replica::ReplicaId, resource::ResourceName};
 
 pub(crate) use ask::drivers;
 pub use ask::{AskError, allocatable, ask};
+pub(crate) use doubts::patience;
 pub use owners::{Owner, Owners, owners};
-pub(crate) use record::{ByPod, RecordError, by_pod, checkpoint};
-pub(crate) use sight::{Glance, Sight, patience};
+pub(crate) use record::{RecordReader, by_pod, checkpoint, held};
 
-use crate::{causes, ledger::LedgerDesk, offer::token};
+use self::doubts::{Doubts, HeldId, Untold};
+use crate::{causes, ledger::LedgerDesk, offer::Held};
 
 /// What is known of the holders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,8 +40,9 @@ pub(crate) struct Holders {
     pub(crate) answered: Option<Result<(), String>>,
     /// The containers that hold a device, or a replica of it.
     pub(crate) by_device: ByDevice,
-    /// How many pods the kubelet told of, with devices and without.
-    pub(crate) pods: usize,
+    /// What the kubelet told of before and tells of no longer, and since when: only where it cannot be made to write
+    /// its record anew.
+    let_go: Untold,
 }
 
 /// The containers that hold each device.
@@ -66,17 +68,32 @@ pub struct Holder {
 pub(crate) struct Inquirer {
     kubelet_dir: PathBuf,
     ledger: LedgerDesk,
-    requests: mpsc::Receiver<oneshot::Sender<()>>,
+    requests: mpsc::Receiver<Request>,
     publish: watch::Sender<Arc<Holders>>,
     asked: Option<Instant>,
     answered: Option<Instant>,
+    doubts: Doubts,
+    rewrites: watch::Sender<u64>,
 }
 
 /// How others have the kubelet asked.
 #[derive(Clone, Debug)]
 pub(crate) struct HoldersDesk {
-    requests: mpsc::Sender<oneshot::Sender<()>>,
+    requests: mpsc::Sender<Request>,
     holders: watch::Receiver<Arc<Holders>>,
+    rewrites: watch::Sender<u64>,
+}
+
+/// Somebody wants to know.
+struct Request {
+    review: Option<Review>,
+    done: oneshot::Sender<()>,
+}
+
+/// What the kubelet's record has, and for how long it must not be told of.
+struct Review {
+    recorded: Held,
+    patience: Duration,
 }
 
 /// How long an answer serves. Prometheus asks every 15 seconds or more; several scrapers share one.
@@ -94,25 +111,46 @@ pub(crate) fn inquiry(kubelet_dir: &Path, ledger: LedgerDesk) -> (Inquirer, Hold
     let kubelet_dir = kubelet_dir.to_owned();
     let (ask, requests) = mpsc::channel(WAITING);
     let (publish, holders) = watch::channel(Arc::default());
-    let inquirer = Inquirer { kubelet_dir, ledger, requests, publish, asked: None, answered: None };
-    (inquirer, HoldersDesk { requests: ask, holders })
+    let rewrites = watch::Sender::new(0);
+    let inquirer = Inquirer {
+        kubelet_dir,
+        ledger,
+        requests,
+        publish,
+        asked: None,
+        answered: None,
+        doubts: Doubts::default(),
+        rewrites: rewrites.clone(),
+    };
+    (inquirer, HoldersDesk { requests: ask, holders, rewrites })
 }
 
 // === impl Holders ===
 
 impl Holders {
-    /// Whether somebody has the device, or a replica of it; `None` if the kubelet does not answer.
-    pub(crate) fn tells_of(&self, device: &DeviceId) -> Option<bool> {
-        let answers = matches!(self.answered, Some(Ok(())));
-        answers.then(|| self.by_device.contains_key(device))
+    /// Whether the holder of an id that the record has let go of it, as far as the kubelet has to be believed; whoever
+    /// was given it later has it.
+    pub(crate) fn has_let_go(
+        &self,
+        (resource, id): (&ResourceName, &str),
+        given: Option<Instant>,
+        (now, patience): (Instant, Duration),
+    ) -> bool {
+        let since = self.let_go.get(&(resource.to_string(), id.to_owned())).copied();
+        since
+            .is_some_and(|since| given.is_none_or(|given| given < since) && now - since >= patience)
     }
 
-    /// Whether somebody has a token of a resource; `None` if the kubelet does not answer.
-    pub(crate) fn tells_of_tokens(&self, resource: &ResourceName) -> Option<bool> {
-        let is_it = |holder: &Holder| holder.resource == resource.as_str();
-        let mut tokens = self.by_device.iter().filter(|(id, _)| token(id.as_str()).is_some());
-        let answers = matches!(self.answered, Some(Ok(())));
-        answers.then(|| tokens.any(|(_, holders)| holders.iter().any(is_it)))
+    /// All that it tells of.
+    fn ids(&self) -> impl Iterator<Item = HeldId> {
+        let each = self.by_device.iter().flat_map(|(id, all)| all.iter().map(move |it| (id, it)));
+        each.map(|(device, holder)| {
+            let id = match holder.replica {
+                Some(number) => ReplicaId { device: device.clone(), number }.to_string(),
+                None => device.to_string(),
+            };
+            (holder.resource.clone(), id)
+        })
     }
 
     /// Whether a container holds that id of that resource.
@@ -129,11 +167,26 @@ impl HoldersDesk {
     /// Has the kubelet asked, unless it was a moment ago; returns when the answer is published, or is
     /// not to be had.
     pub(crate) async fn refresh(&self) {
+        self.ask(None).await;
+    }
+
+    /// Likewise, and has the kubelet write its record anew where that has had for a while what the kubelet does not
+    /// tell of.
+    pub(crate) async fn review(&self, recorded: Held, look_interval: Duration) {
+        self.ask(Some(Review { recorded, patience: patience(look_interval) })).await;
+    }
+
+    async fn ask(&self, review: Option<Review>) {
         let (done, wait) = oneshot::channel();
-        if self.requests.send(done).await.is_ok() {
+        if self.requests.send(Request { review, done }).await.is_ok() {
             // An inquirer that ends leaves what was known.
             let _ = wait.await;
         }
+    }
+
+    /// Counts how often the kubelet is to write its record, which it does when it reads a list of devices.
+    pub(crate) fn rewrites(&self) -> watch::Receiver<u64> {
+        self.rewrites.subscribe()
     }
 
     pub(crate) fn holders(&self) -> watch::Receiver<Arc<Holders>> {
@@ -151,13 +204,16 @@ impl Inquirer {
                 () = stop.cancelled() => return,
                 request = self.requests.recv() => request,
             };
-            let Some(done) = request else { return stop.cancelled().await };
+            let Some(Request { review, done }) = request else { return stop.cancelled().await };
             if self.asked.is_none_or(|asked| asked.elapsed() >= SERVES) {
                 tokio::select! {
                     () = stop.cancelled() => return,
                     () = self.ledger.lull() => {}
                 }
                 self.ask().await;
+            }
+            if let Some(review) = review {
+                self.review(&review);
             }
             // A scrape that was given up waits no longer.
             let _ = done.send(());
@@ -170,12 +226,38 @@ impl Inquirer {
         let holders = match answer {
             Ok(pods) => {
                 self.answered = self.asked;
-                let count = pods.len();
-                Holders { answered: Some(Ok(())), by_device: ask::by_device(pods), pods: count }
+                let by_device = ask::by_device(pods);
+                let holders = Holders { answered: Some(Ok(())), by_device, let_go: Untold::new() };
+                self.doubts.told(ask::identity(&self.kubelet_dir), &holders);
+                Holders { let_go: self.publish.borrow().let_go.clone(), ..holders }
             }
             Err(error) => self.stand_in(causes(&error)),
         };
         self.publish.send_replace(Arc::new(holders));
+    }
+
+    /// Compares what the record has with what the kubelet told last.
+    fn review(&mut self, review: &Review) {
+        let mut holders = Holders::clone(&self.publish.borrow());
+        if !matches!(holders.answered, Some(Ok(()))) {
+            return self.doubts.forget();
+        }
+        let now = (Instant::now(), review.patience);
+        let is_due = self.doubts.fold(&review.recorded, &holders, now);
+        // Each list that the kubelet reads is a receiver.
+        let is_read = self.rewrites.receiver_count() > 0;
+        if is_due && is_read {
+            tracing::debug!(
+                "the kubelet's record has what it tells of no longer: lists are sent again"
+            );
+            self.rewrites.send_modify(|count| *count += 1);
+        }
+        holders.let_go = if is_read { Untold::new() } else { self.doubts.let_go() };
+        self.publish.send_if_modified(|known| {
+            let is_news = known.let_go != holders.let_go;
+            *known = Arc::new(holders);
+            is_news
+        });
     }
 
     /// What is told in place of an answer.
@@ -186,7 +268,7 @@ impl Inquirer {
         }
         let recent = self.answered.is_some_and(|answered| answered.elapsed() < STANDS_IN);
         let by_device = if recent { known.by_device.clone() } else { ByDevice::new() };
-        Holders { answered: Some(Err(why)), by_device, pods: 0 }
+        Holders { answered: Some(Err(why)), by_device, let_go: Untold::new() }
     }
 }
 
@@ -205,14 +287,26 @@ pub(crate) mod tests {
         }
     }
 
+    impl Holders {
+        /// What a kubelet tells.
+        pub(crate) fn telling(by_device: ByDevice) -> Self {
+            Self { answered: Some(Ok(())), by_device, let_go: Untold::new() }
+        }
+
+        /// What a kubelet told of before, and no longer since then.
+        pub(crate) fn of_one_let_go(resource: &ResourceName, id: &str, since: Instant) -> Self {
+            let let_go = [((resource.to_string(), id.to_owned()), since)].into();
+            Self { let_go, ..Self::default() }
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_kubelet_that_is_away_is_said_and_what_it_told_stands_in_for_a_minute() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (mut inquirer, desk) = inquiry(folder.path(), LedgerDesk::default());
         let holder = holder();
         let known = ByDevice::from([("GPU-a".parse().expect("valid"), [holder].into())]);
-        let told = Holders { answered: Some(Ok(())), by_device: known.clone(), pods: 1 };
-        inquirer.publish.send_replace(Arc::new(told));
+        inquirer.publish.send_replace(Arc::new(Holders::telling(known.clone())));
         inquirer.answered = Some(Instant::now());
         inquirer.ask().await;
         let holders = desk.holders().borrow().clone();

@@ -40,6 +40,7 @@ mod nvidia_smi;
 mod offer;
 mod outside;
 mod plugin;
+mod presence;
 mod registration;
 mod shortened;
 mod state_folder;

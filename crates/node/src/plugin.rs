@@ -26,8 +26,8 @@ use windlass_kubelet_api::{
 
 use crate::{
     causes, choices::Teller, config::SessionLimits, endpoint::Endpoint, handover::HandoverDesk,
-    host::Roots, ledger::LedgerDesk, metrics::Instruments, mps::MpsPlaces, shortened::shortened,
-    state::NodeState,
+    holders::HoldersDesk, host::Roots, ledger::LedgerDesk, metrics::Instruments, mps::MpsPlaces,
+    shortened::shortened, state::NodeState,
 };
 use service::{Company, Service};
 use session::Session;
@@ -43,6 +43,7 @@ pub(crate) struct Plugins {
     pub(crate) choices: Teller,
     pub(crate) handovers: HandoverDesk,
     pub(crate) ledger: LedgerDesk,
+    pub(crate) holders: HoldersDesk,
     pub(crate) directory: watch::Receiver<u64>,
     pub(crate) company: Together,
 }
@@ -168,6 +169,7 @@ impl Plugins {
             company: self.company.0.clone(),
             handovers: self.handovers.clone(),
             ledger: self.ledger.clone(),
+            holders: self.holders.clone(),
             streams,
             newest: watch::Sender::default(),
         };

@@ -1,15 +1,21 @@
 //! The node at one moment, as every server and every table sees it.
 
+mod changes;
+mod demands;
+mod disk;
 mod held;
 mod keeper;
+mod late;
 mod look;
 mod notes;
 mod obstacles;
+mod once;
 mod tell;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Serialize;
+use tokio::time::Instant;
 use windlass_core::{
     cdi::Kind,
     device::{Device, DeviceId},
@@ -20,16 +26,18 @@ use windlass_core::{
 
 use crate::{
     cdi::{Documents, Lacks, Unwritten},
-    config::{Policy, Sharing, SharingMethod},
+    config::{Policy, Resources, Sharing, SharingMethod},
     grant::Surroundings,
     handover::{self, Failure},
     ledger::Kinship,
     offer::{Claimable, Offer, OfferedDevice, Offers, Unclaimable},
+    presence::Absence,
 };
 
-pub(crate) use keeper::{Keeper, Notices, Outlets, Snapshots, look_once, merge};
+pub(crate) use keeper::{Keeper, Notices, Outlets};
 pub(crate) use notes::{FORMAT as DEVICES, were_offered};
 pub(crate) use obstacles::{Obstacle, Obstacles};
+pub(crate) use once::{Snapshots, look_once, merge};
 
 /// The node at one moment.
 #[derive(Clone, Debug, Default)]
@@ -60,6 +68,10 @@ pub struct NodeState {
     pub lacks: Lacks,
     /// The CDI documents that are not up to date, and why.
     pub(crate) unwritten: Unwritten,
+    /// Devices whose nodes are not where a container would look for them, and why.
+    pub(crate) absent: Absent,
+    /// Since when the disk does not answer, if it is slow.
+    pub(crate) slow_since: Option<Instant>,
     /// What is in the way of claims that would have a healthy device.
     pub(crate) obstacles: Obstacles,
     /// Devices that are not to be chosen before they are clean, and where each stands in one word.
@@ -69,6 +81,9 @@ pub struct NodeState {
     /// Whether any device may be a claim's that nobody has written down.
     pub(crate) is_in_doubt: bool,
 }
+
+/// Devices that cannot be handed out for want of a node, and why.
+pub(crate) type Absent = BTreeMap<DeviceId, Absence>;
 
 /// What becomes of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -105,6 +120,21 @@ impl NodeState {
     pub fn resources(&self) -> BTreeMap<ResourceName, (usize, usize)> {
         let count = |offer: &Offer| (offer.listed(), offer.allocatable());
         self.offers.iter().map(|(name, offer)| (name.clone(), count(offer))).collect()
+    }
+
+    /// Says that the node has devices and nobody can have any, as the configuration wants it.
+    pub(crate) fn offers_nothing(&self) -> Option<String> {
+        let is_there = |device: &&Device| !device.health.has_vanished();
+        let devices = self.inventory.devices.iter().filter(is_there).count();
+        let is_empty =
+            matches!(&self.policy.resources, Resources::Rules(rules) if rules.is_empty());
+        let is_nothing = is_empty && self.offers.is_empty() && self.claimable.is_empty();
+        (is_nothing && devices > 0).then(|| {
+            format!(
+                "none of {devices} devices is offered: the configuration's resources are an empty list; leave the \
+                 key out for the defaults"
+            )
+        })
     }
 
     /// How devices of a resource, or their replicas, are chosen for a container.
@@ -212,6 +242,8 @@ impl NodeState {
             && self.documents == other.documents
             && self.lacks == other.lacks
             && self.unwritten == other.unwritten
+            && self.absent == other.absent
+            && self.slow_since == other.slow_since
             && self.obstacles == other.obstacles
             && self.unready == other.unready
             && self.unclean == other.unclean

@@ -14,7 +14,8 @@ use crate::{
 /// Active pods. Init containers that run to completion are left out, held devices or not.
 pub(super) fn list(desk: &Desk) -> Vec<wire::PodResources> {
     let active = desk.manager.pods.values().filter(|record| record.is_active());
-    active.map(|record| pod_resources(desk, &record.pod)).collect()
+    let known = active.filter(|record| desk.knows(&record.pod.uid));
+    known.map(|record| pod_resources(desk, &record.pod)).collect()
 }
 
 /// One active pod.

@@ -51,7 +51,7 @@ pub(super) async fn answer(pages: &Pages, request: &Request) -> Page {
 async fn serving(admin: &Admin, topic: Topic, request: &Request) -> Page {
     match topic {
         Topic::Index => Page::text(Status::Ok, INDEX),
-        Topic::Health => report(&probe::health(&admin.state)),
+        Topic::Health => report(&probe::health(&admin.state, &admin.rounds)),
         Topic::Readiness => {
             let (state, standings) =
                 (admin.state.borrow().clone(), admin.standings.borrow().clone());

@@ -4,9 +4,9 @@
 //! away. That a page is answered at all shows that the agent's one thread turns. Readiness fails while
 //! a pod that asks for a device could not get it, and the reason is the agent's.
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{fmt, path::Path, sync::Arc, time::Duration};
 
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use windlass_core::inventory::SourceState;
 
 use crate::{
@@ -25,6 +25,9 @@ pub(super) struct Report {
 const IN_DOUBT: &str =
     "it is not known what claims have, and no device is given away; the agent's log says why";
 
+/// The keeper of the state comes round every ten seconds at least, and waits for nothing on the way.
+const LONGEST_ROUND: Duration = Duration::from_secs(60);
+
 /// What an agent waits for that serves nobody yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiting {
@@ -35,9 +38,17 @@ pub(crate) struct Waiting {
 }
 
 /// Whether the agent should go on.
-pub(super) fn health(state: &watch::Receiver<Arc<NodeState>>) -> Report {
+pub(super) fn health(
+    state: &watch::Receiver<Arc<NodeState>>,
+    rounds: &watch::Receiver<Instant>,
+) -> Report {
     let ended = state.has_changed().is_err();
-    let complaints = ended.then(|| "the keeper of the node's state has ended".to_owned());
+    let ended = ended.then(|| "the keeper of the node's state has ended".to_owned());
+    let since = rounds.borrow().elapsed();
+    let is_stuck = since > LONGEST_ROUND;
+    let stuck =
+        || format!("the keeper of the node's state has not come round for {} s", since.as_secs());
+    let complaints = ended.or_else(|| is_stuck.then(stuck));
     let generation = state.borrow().inventory.generation;
     let notes = vec![format!("inventory: generation {generation}")];
     Report { complaints: complaints.into_iter().collect(), notes }
@@ -57,8 +68,11 @@ pub(super) fn readiness(state: &NodeState, standings: &Standings) -> Report {
     if state.is_in_doubt {
         complaints.push(IN_DOUBT.to_owned());
     }
+    let slow = state.slow_since.map(|since| since.elapsed().as_secs());
+    complaints.extend(slow.map(|seconds| format!("the disk has not answered for {seconds} s")));
     let simulated = inventory.simulated.iter();
     let mut notes: Vec<_> = simulated.map(|profile| format!("simulated: {profile}")).collect();
+    notes.extend(state.offers_nothing());
     notes.extend(inventory.sources.iter().map(|(source, state)| describe(source, state)));
     for (name, (all, allocatable)) in state.resources() {
         notes.push(format!("{name}: {allocatable} of {all} allocatable"));

@@ -3,7 +3,10 @@
 use std::{path::PathBuf, sync::Arc};
 
 use prometheus_client::registry::Registry;
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 use super::parts::Parts;
 use crate::{
@@ -52,6 +55,7 @@ pub(super) struct Ground {
 /// The parts that make the state, and what else they tell.
 struct Heart {
     state: watch::Receiver<Arc<NodeState>>,
+    rounds: watch::Receiver<Instant>,
     telemetry: Vec<TelemetryReceiver>,
     holders: holders::HoldersDesk,
     handovers: HandoverDesk,
@@ -87,6 +91,7 @@ pub(super) fn assemble(
         company: Together::default(),
         handovers: heart.handovers.clone(),
         ledger: ledger.clone(),
+        holders: heart.holders.clone(),
         directory,
         dir: ground.dir,
     };
@@ -112,9 +117,10 @@ pub(super) fn assemble(
     parts.add("DRA driver", dra::Driver::new(config, surroundings).run(parts.token()));
     tell((config, roots.host), (&state, &policy), ground.cluster, clock, parts);
     if !ground.doors.is_none() {
-        let Heart { state, telemetry, holders, .. } = heart;
+        let Heart { state, rounds, telemetry, holders, .. } = heart;
         let disclosed = config.disclose.clone();
-        let seen = Seen { clock, state, telemetry, holders, registry, instruments, disclosed };
+        let seen =
+            Seen { clock, state, rounds, telemetry, holders, registry, instruments, disclosed };
         parts.add("HTTP server", admin::run(ground.doors, seen, parts.token()));
     }
     (state, partitions)
@@ -178,10 +184,11 @@ fn keep(
         holders: holders.clone(),
         ledger: ledger.watch(),
     };
-    let outlets = Outlets { state: publish, daemons, care };
+    let (stamp, rounds) = watch::channel(Instant::now());
+    let outlets = Outlets { state: publish, daemons, care, rounds: stamp };
     let keeper = Keeper::new(config, snapshots, notices, outlets);
     parts.add("keeper", keeper.run(parts.token()));
-    Heart { state, telemetry, holders, handovers: desk, partitions, daemons: mps }
+    Heart { state, rounds, telemetry, holders, handovers: desk, partitions, daemons: mps }
 }
 
 /// Starts the memory of choices.

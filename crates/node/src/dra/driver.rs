@@ -216,10 +216,12 @@ impl Driver {
         let mut said = None;
         loop {
             let (file, ground, left) = (self.file.clone(), self.ground.clone(), self.left.take());
+            let offer = self.policy.borrow().dra.offer;
             let read = move || {
                 let left = left.unwrap_or_else(|| Left::read(&file, &ground.kubelet_record));
                 let is_absent = left.is_absent();
-                left.taken_up(&file, &ground.documents).map(|records| (records, is_absent))
+                let records = left.taken_up(&file, &ground.documents, offer);
+                records.map(|records| (records, is_absent))
             };
             let taken_up = spawn_blocking(read).await;
             let why = match taken_up.expect("reading neither panics nor is cancelled") {

@@ -14,7 +14,7 @@ use super::{
     kubelet_record::{KubeletRecord, KubeletRecordError},
     record::{ClaimFile, Records},
 };
-use crate::{causes, kept::Unreadable};
+use crate::{causes, config::DraOffer, kept::Unreadable};
 
 /// Why nothing can go on.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +76,7 @@ impl Left {
         self,
         file: &ClaimFile,
         documents: &ClaimDocuments,
+        offer: DraOffer,
     ) -> Result<Records, NothingLeft> {
         let (mut records, kubelets) = match (self.ours, self.kubelets) {
             (Ok(records), Ok(kubelets)) => (records.unwrap_or_default(), kubelets),
@@ -83,10 +84,11 @@ impl Left {
             (Ok(None), Err(_)) => return Ok(Records::new()),
             // Nobody can say which documents are of no claim.
             (Ok(Some(records)), Err(error)) => {
-                tracing::info!(
-                    why = causes(&error),
-                    "only the agent's record says what claims have"
-                );
+                // Of no interest where there never were claims.
+                if offer != DraOffer::Off || !records.is_empty() {
+                    let why = causes(&error);
+                    tracing::info!(why, "only the agent's record says what claims have");
+                }
                 return Ok(records);
             }
             (Err(ours), _) if ours.is_for_later() => return Err(NothingLeft::Later(ours)),

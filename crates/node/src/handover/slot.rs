@@ -12,7 +12,7 @@ use super::{
     desk::{Newcomer, Start},
     state::State,
 };
-use crate::{config::HandoverLimits, discovery::FpgaIdentity, holders::Sight};
+use crate::{config::HandoverLimits, discovery::FpgaIdentity};
 
 /// A device and all that is known of it.
 pub(super) struct Slot {
@@ -21,7 +21,8 @@ pub(super) struct Slot {
     pub(super) care: Option<Care>,
     /// What it is to be, as it was settled before anything was done to it.
     pub(super) settled: Option<FpgaIdentity>,
-    pub(super) sight: Sight,
+    /// Whether a container had it at the last look.
+    pub(super) is_held: bool,
     /// When the state last changed, or a container was let start.
     pub(super) changed: Instant,
     /// When it is cleaned without anybody asking.
@@ -43,7 +44,7 @@ impl Slot {
     pub(super) fn new(state: State) -> Self {
         let now = Instant::now();
         Self {
-            sight: Sight::new(state.has_tenants() && !state.is_of_claims()),
+            is_held: state.has_tenants() && !state.is_of_claims(),
             state,
             care: None,
             settled: None,

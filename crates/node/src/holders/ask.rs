@@ -13,7 +13,7 @@ use windlass_kubelet_api::{
         self, AllocatableResourcesRequest, ContainerDevices, ListPodResourcesRequest, PodResources,
         pod_resources_lister_client::PodResourcesListerClient,
     },
-    socket::{SocketError, SocketPath},
+    socket::{SocketError, SocketIdentity, SocketPath},
 };
 
 use super::{ByDevice, Holder};
@@ -75,8 +75,16 @@ pub(super) async fn pods(kubelet_dir: &Path) -> Result<Vec<PodResources>, AskErr
 
 /// Dialled anew each time: the socket is another one after a restart of the kubelet.
 async fn lister(kubelet_dir: &Path) -> Result<PodResourcesListerClient<Channel>, SocketError> {
-    let socket = kubelet_dir.join(podresources::DIR).join(podresources::SOCKET);
-    Ok(PodResourcesListerClient::new(SocketPath::new(&socket)?.dial().await?))
+    Ok(PodResourcesListerClient::new(socket(kubelet_dir)?.dial().await?))
+}
+
+/// Which kubelet answers: one that starts makes its socket anew.
+pub(super) fn identity(kubelet_dir: &Path) -> Option<SocketIdentity> {
+    socket(kubelet_dir).ok()?.identity()
+}
+
+fn socket(kubelet_dir: &Path) -> Result<SocketPath, SocketError> {
+    SocketPath::new(kubelet_dir.join(podresources::DIR).join(podresources::SOCKET))
 }
 
 async fn in_time<T>(answer: impl Future<Output = Result<T, AskError>>) -> Result<T, AskError> {

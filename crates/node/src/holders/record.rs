@@ -7,13 +7,21 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use tokio::task::spawn_blocking;
+use tokio::{
+    sync::oneshot,
+    task::{JoinHandle, spawn_blocking},
+};
 use windlass_core::{device::DeviceId, replica::ReplicaId};
 use windlass_kubelet_api::checkpoint::{Checkpoint, CheckpointError};
 
-use crate::files::{Links, MOST_BYTES, read_regular_text};
+use crate::{
+    attended,
+    files::{Links, MOST_BYTES, read_regular_text},
+    offer::Held,
+};
 
 /// The UIDs of the pods that have each device.
 pub(crate) type ByPod = BTreeMap<DeviceId, BTreeSet<String>>;
@@ -25,6 +33,47 @@ pub(crate) enum RecordError {
     Read(#[from] io::Error),
     #[error("the kubelet's record is not understood")]
     Parse(#[from] CheckpointError),
+    #[error("the disk has not answered for {DEADLINE:?}")]
+    Late,
+}
+
+/// Reads the record on a thread of its own. One that the disk keeps is waited for, and no other is begun meanwhile.
+#[derive(Debug)]
+pub(crate) struct RecordReader {
+    path: PathBuf,
+    late: Option<JoinHandle<()>>,
+}
+
+/// How long a read may take before that is said.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+// === impl RecordReader ===
+
+impl RecordReader {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, late: None }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The record as it is now, or why not in time. One at a time.
+    pub(crate) async fn read(&mut self) -> Result<Checkpoint, RecordError> {
+        if let Some(late) = &mut self.late {
+            // What it came to is old.
+            let _ = attended::timeout(DEADLINE, late).await.map_err(|_| RecordError::Late)?;
+        }
+        self.late = None;
+        let (path, (sender, receiver)) = (self.path.clone(), oneshot::channel());
+        // Who gave up does not listen.
+        let reading = spawn_blocking(move || drop(sender.send(checkpoint(&path))));
+        if let Ok(read) = attended::timeout(DEADLINE, receiver).await {
+            return read.expect("reading neither panics nor is cancelled");
+        }
+        self.late = Some(reading);
+        Err(RecordError::Late)
+    }
 }
 
 /// The record. Before the kubelet first writes it, nobody has anything.
@@ -42,6 +91,17 @@ pub(crate) fn checkpoint(path: &Path) -> Result<Checkpoint, RecordError> {
 pub(crate) async fn by_pod(path: PathBuf) -> Option<ByPod> {
     let read = spawn_blocking(move || checkpoint(&path).ok().map(pods));
     read.await.expect("reading neither panics nor is cancelled")
+}
+
+/// The ids that the record has, by their resource.
+pub(crate) fn held(record: &Checkpoint) -> Held {
+    let names = record.pods.iter().flatten().map(|entry| entry.resource_name.as_str());
+    let names: BTreeSet<&str> = names.collect();
+    let held = |name: &str| {
+        let ids = record.held(name).map(str::to_owned).collect();
+        Some((name.parse().ok()?, ids))
+    };
+    names.into_iter().filter_map(held).collect()
 }
 
 fn pods(record: Checkpoint) -> ByPod {

@@ -6,29 +6,22 @@
 //!    └───────── no longer, and no claim has any ──────────────────────┘        and each look
 //! ```
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::{
     sync::watch,
-    task::spawn_blocking,
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 use windlass_core::{device::DeviceId, resource::ResourceName};
-use windlass_kubelet_api::{
-    checkpoint::{self, Checkpoint},
-    deviceplugin,
-};
+use windlass_kubelet_api::{checkpoint, deviceplugin};
 
-use super::{
-    LedgerDesk, Recorded,
-    sights::{Look, Sights},
-};
+use super::{LedgerDesk, Recorded, sights::still_held};
 use crate::{
     attended::{self, Deadline},
     causes,
     config::{Config, DraOffer, Policy, Sharing},
-    holders::{self, HoldersDesk, RecordError},
+    holders::{self, HoldersDesk, RecordReader},
     offer,
     state::{self, NodeState},
 };
@@ -37,13 +30,12 @@ use crate::{
 pub(crate) struct Follower {
     ledger: LedgerDesk,
     sources: Sources,
-    record: PathBuf,
+    reader: RecordReader,
     /// How long after an Allocate the record may lack it.
     delay: Duration,
     /// How long the record may lack what an agent before this one gave away last.
     doubt: Duration,
     look_interval: Duration,
-    sights: Sights,
     /// When it was last looked.
     looked: Option<Instant>,
     /// Why the record could not be read when it was last tried.
@@ -71,11 +63,10 @@ impl Follower {
         Self {
             ledger,
             sources,
-            record: plugins.join(checkpoint::FILE),
+            reader: RecordReader::new(plugins.join(checkpoint::FILE)),
             delay,
             doubt: if state::were_offered(config) { delay } else { Duration::ZERO },
             look_interval: config.session.look_interval,
-            sights: Sights::default(),
             looked: None,
             unreadable: None,
         }
@@ -95,7 +86,6 @@ impl Follower {
         loop {
             if !self.is_wanted() {
                 self.ledger.forget_record();
-                self.sights = Sights::default();
                 changed(&mut self.sources.policy).await;
                 continue;
             }
@@ -124,33 +114,23 @@ impl Follower {
         if !stopped.is_zero() {
             self.ledger.was_stopped(stopped);
         }
-        let recorded = match self.read().await {
-            Ok(record) => Recorded::of(&record),
+        let record = match self.reader.read().await {
+            Ok(record) => holders::held(&record),
             Err(error) => return self.say(causes(&error)),
         };
         self.unreadable = None;
         if !self.ledger.watch().borrow().is_complete() {
             // All that is recorded counts until the kubelet was asked.
-            let Some(recorded) = self.with_devices_of_pools(recorded.clone()) else { return };
+            let Some(recorded) = self.with_devices_of_pools(Recorded::of(&record)) else { return };
             self.ledger.recorded(&recorded, (begun, self.delay));
         }
-        if !recorded.is_empty() {
-            self.sources.holders.refresh().await;
+        if !record.is_empty() {
+            self.sources.holders.review(record.clone(), self.look_interval).await;
         }
         let told = self.sources.holders.holders().borrow().clone();
-        self.take_in(&Look { begun, recorded, told });
-    }
-
-    fn take_in(&mut self, look: &Look) {
         let ledger = self.ledger.watch().borrow().clone();
-        let still = self.sights.fold(look, &ledger, self.look_interval);
-        self.ledger.recorded(&still, (look.begun, self.delay));
-    }
-
-    async fn read(&self) -> Result<Checkpoint, RecordError> {
-        let path = self.record.clone();
-        let read = spawn_blocking(move || holders::checkpoint(&path)).await;
-        read.expect("reading neither panics nor is cancelled")
+        let still = still_held(record, &told, &ledger, (begun, self.look_interval));
+        self.ledger.recorded(&Recorded::of(&still), (begun, self.delay));
     }
 
     /// Tokens that an earlier life of the agent gave stand for every device of their pool; `None` before
@@ -173,7 +153,7 @@ impl Follower {
     /// Says once why nobody knows what containers have.
     fn say(&mut self, why: String) {
         if self.unreadable.as_ref() != Some(&why) {
-            let path = self.record.display();
+            let path = self.reader.path().display();
             tracing::warn!(%path, why, "cannot tell claims what containers hold");
         }
         self.unreadable = Some(why);

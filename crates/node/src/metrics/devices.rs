@@ -336,7 +336,7 @@ mod tests {
     fn holders(of: Vec<Holder>) -> (DeviceId, Holders) {
         let id: DeviceId = "GPU-a".parse().expect("valid");
         let by_device = [(id.clone(), of.into_iter().collect())].into();
-        (id, Holders { answered: Some(Ok(())), by_device, pods: 1 })
+        (id, Holders::telling(by_device))
     }
 
     #[test]

@@ -29,6 +29,9 @@ const HOLDERS: Head = Head::new(
     "Whether the kubelet said who holds devices when it was last asked",
 );
 
+const DISK: Head =
+    Head::new("disk_slow", "Whether the disk has kept what the agent writes waiting for too long");
+
 /// The states of a source by name.
 const SOURCE_STATES: [&str; 4] = ["starting", "ready", "absent", "failing"];
 
@@ -43,6 +46,7 @@ impl Collector for NodePage {
         let simulated = inventory.simulated.is_some().into();
         SIMULATED.gauges(&mut to, [(profile.collect(), simulated)])?;
         sources(&mut to, &state)?;
+        DISK.gauges(&mut to, [(Vec::new(), state.slow_since.is_some().into())])?;
         self.resources(&mut to, &state)?;
         let holders = self.0.holders.borrow().clone();
         let answered = holders.answered.as_ref().map(Result::is_ok);

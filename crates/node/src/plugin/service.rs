@@ -28,6 +28,7 @@ use super::wire::{self, Refusal};
 use crate::{
     choices::Teller,
     handover::{HandoverDesk, NotReady},
+    holders::HoldersDesk,
     host::Roots,
     ledger::LedgerDesk,
     metrics::{Method, PlacementMetrics, RpcMetrics},
@@ -47,6 +48,8 @@ pub(super) struct Service {
     pub(super) choices: Teller,
     pub(super) handovers: HandoverDesk,
     pub(super) ledger: LedgerDesk,
+    /// Says when the kubelet is to write its record, as it does for each list.
+    pub(super) holders: HoldersDesk,
     pub(super) streams: mpsc::UnboundedSender<StreamEvent>,
     /// The list that was sent last, whichever stream it was on.
     pub(super) newest: watch::Sender<ListAndWatchResponse>,
@@ -78,6 +81,15 @@ struct StreamGuard {
     marker: Arc<()>,
 }
 
+/// Why a list is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The node's state is another, and the list with it perhaps.
+    News,
+    /// The kubelet is to write its record anew.
+    Rewrite,
+}
+
 type DeviceListStream = Pin<Box<dyn Stream<Item = Result<ListAndWatchResponse, Status>> + Send>>;
 
 // === impl Service ===
@@ -105,19 +117,22 @@ impl DevicePlugin for Service {
         _: Request<Empty>,
     ) -> Result<Response<Self::ListAndWatchStream>, Status> {
         let guard = StreamGuard::open(&self.streams);
-        let (resource, newest) = (self.resource.clone(), self.newest.clone());
+        let (resource, state, newest) =
+            (self.resource.clone(), self.state.clone(), self.newest.clone());
         let mut sent = None;
-        let lists = WatchStream::new(self.state.clone()).filter_map(move |state| {
-            let _open = &guard;
-            let offer = state.offers.get(&resource)?;
-            let list = wire::device_list(offer);
-            if sent.as_ref() == Some(&list) {
-                return None;
-            }
-            tell(&resource, offer, is_news(&newest, &list));
-            sent = Some(list.clone());
-            Some(Ok(list))
-        });
+        let lists =
+            causes_of_lists(&self.state, self.holders.rewrites()).filter_map(move |cause| {
+                let _open = &guard;
+                let state = state.borrow();
+                let offer = state.offers.get(&resource)?;
+                let list = wire::device_list(offer);
+                let is_other = sent.as_ref() != Some(&list);
+                if is_other {
+                    tell(&resource, offer, is_news(&newest, &list));
+                    sent = Some(list.clone());
+                }
+                (is_other || cause == Cause::Rewrite).then_some(Ok(list))
+            });
         Ok(Response::new(Box::pin(lists)))
     }
 
@@ -197,6 +212,17 @@ impl Service {
     fn name(&self) -> String {
         self.resource.to_string()
     }
+}
+
+/// When a list is to be sent, perhaps: until the keeper of the state ends.
+fn causes_of_lists(
+    state: &watch::Receiver<Arc<NodeState>>,
+    rewrites: watch::Receiver<u64>,
+) -> impl Stream<Item = Cause> + use<> {
+    let news = WatchStream::new(state.clone()).map(|_| Some(Cause::News));
+    let rewrites = WatchStream::from_changes(rewrites).map(|_| Some(Cause::Rewrite));
+    let all = news.chain(tokio_stream::once(None)).merge(rewrites);
+    all.map_while(|cause| cause)
 }
 
 /// Whether no stream got the list before.

@@ -34,10 +34,6 @@ pub(super) enum Refusal {
     #[error("{resource}: {id} cannot be allocated: {why}")]
     NotAllocatable { resource: String, id: String, why: String },
     #[error(
-        "{resource}: device node {node} of {id} is missing on this node; is the driver loaded?"
-    )]
-    NodeMissing { resource: String, id: String, node: String },
-    #[error(
         "{resource}: {asked} replicas were asked for, and a container may have one: a second one \
          gives it neither more memory nor more time"
     )]
@@ -127,7 +123,6 @@ impl From<Refusal> for Status {
             | Refusal::Placement { .. }
             | Refusal::Shares { .. } => Self::invalid_argument(text),
             Refusal::NotAllocatable { .. }
-            | Refusal::NodeMissing { .. }
             | Refusal::NotReady { .. }
             | Refusal::Taken { .. }
             | Refusal::Cdi(_) => Self::failed_precondition(text),

@@ -1,51 +1,48 @@
 //! The one task that owns the node's state.
 //!
-//! The keeper merges what the sources publish into an inventory, writes the CDI documents for it,
-//! cuts it into offers, and only then publishes: whoever is offered a device finds its document.
+//! ```text
+//!  sources, policy, claims, daemons ──> plan (pure) ──> publish
+//!                                        ^   │
+//!                     what is there ─────┘   └──> what is wanted on the disk (see `disk`)
+//! ```
+//!
+//! The keeper plans from memory and waits for no disk: what is no longer well is told at once. What is on the disk is
+//! one more thing that it plans from, and a device is not offered before its document and its note are there.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{Notify, watch},
-    task::JoinSet,
+    task::{JoinSet, spawn_blocking},
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
-    device::{Device, DeviceId, DeviceKind},
+    device::{Device, DeviceId},
     inventory::Inventory,
 };
 use windlass_kubelet_api::{checkpoint, deviceplugin};
 
 use super::{
-    NodeState,
-    held::{self, Holdings},
-    look::{Look, Looked},
-    notes::Notes,
+    NodeState, changes, demands,
+    disk::{self, DEADLINE, Disk, DiskDesk, DiskQueue, Found, Wanted},
+    held::{Holdings, Purpose, Reading},
+    late::{is_worse, late},
     obstacles::{Way, lease_trouble},
+    once::{Snapshots, merge},
     tell,
 };
 use crate::{
     attended::{self, Deadline},
     cluster::leases::LeaseStates,
-    config::{Config, Policy, Replicas, Shared, Sharing, SharingMethod},
-    device_info::{self, DeviceInfoFiles, DeviceInfos, Untold},
-    discovery::SourceSnapshot,
+    config::{Config, Policy},
+    device_info,
     handover::{self, Demand, HandoverStates},
     holders::HoldersDesk,
-    host::Host,
     ledger::{ClaimHolds, Kinship, Ledger},
-    mps::{MpsDemand, MpsState, MpsStates, MpsWant, MpsWants},
+    mps::{MpsDemand, MpsStates},
     offer::{self, Held, Marked, Methods, Moves, Plan, Pools},
 };
-
-/// The newest snapshot of each source.
-pub(crate) type Snapshots = Vec<(&'static str, watch::Receiver<SourceSnapshot>)>;
 
 /// Owns the node's state.
 pub(crate) struct Keeper {
@@ -59,39 +56,32 @@ pub(crate) struct Keeper {
     /// The pools that devices were part of when they were last given away.
     pools: Pools,
     /// What ids stood for when they were given away.
-    notes: Notes,
+    marked: Marked,
     moves: Moves,
     /// Once it has passed, the kubelet's record has every Allocate that was answered before the policy changed.
     settling: Option<Deadline>,
     /// What could be given away when the wait for it began.
     there: BTreeSet<DeviceId>,
     handover: Duration,
-    kubelet_checkpoint: PathBuf,
-    /// Lent to a thread while it looks.
-    look: Option<Look>,
+    /// The kubelet's record.
+    record: Reading,
+    /// Whether it was read in this life.
+    is_taken_up: bool,
+    disk: DiskDesk,
+    /// Until it is started.
+    worker: Option<(Disk, DiskQueue)>,
     /// How often is looked without news at documents, and at who let go.
     look_interval: Duration,
-    /// Likewise, while it writes.
-    device_info: Option<DeviceInfoFiles>,
-    /// What CNI plugins could not be told when it was last tried.
-    untold: Untold,
     /// The claims that the state was made under.
     claims: ClaimHolds,
     /// Whether these were all.
     knows_claims: bool,
     /// The kubelet is asked who holds what, which may have to wait for a better moment.
     asking: JoinSet<()>,
-    daemons: watch::Sender<Arc<MpsDemand>>,
     /// Whether daemons that an earlier agent left are still to be told who wants them, nobody perhaps.
     unsaid: bool,
-    /// Whether the kubelet's record was read in this life.
-    is_taken_up: bool,
-    care: watch::Sender<Arc<Demand>>,
-    publish: watch::Sender<Arc<NodeState>>,
+    outlets: Outlets,
 }
-
-/// Says which claim has a device, or something of the same silicon.
-type Claimed<'a> = &'a dyn Fn(&Device) -> Option<String>;
 
 /// Where the keeper publishes.
 pub(crate) struct Outlets {
@@ -101,6 +91,8 @@ pub(crate) struct Outlets {
     pub(crate) daemons: watch::Sender<Arc<MpsDemand>>,
     /// The devices that something is done to between containers.
     pub(crate) care: watch::Sender<Arc<Demand>>,
+    /// When the keeper last came round.
+    pub(crate) rounds: watch::Sender<Instant>,
 }
 
 /// What wakes the keeper.
@@ -123,6 +115,25 @@ pub(crate) struct Notices {
     pub(crate) ledger: watch::Receiver<Ledger>,
 }
 
+/// Why the state is made anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// Something happened, or nothing for a while: the disk is looked at as well.
+    News,
+    /// The disk has answered, or is late.
+    Disk,
+}
+
+/// What one round is made from.
+struct Round<'a> {
+    known: &'a NodeState,
+    inventory: &'a Inventory,
+    found: &'a Found,
+    ledger: &'a Ledger,
+    kin: &'a Kinship,
+    care: &'a Demand,
+}
+
 /// What pods are told of a device that a claim has: whose it is is no business of theirs.
 const HELD: &str = "held by another claim";
 
@@ -140,83 +151,97 @@ impl Keeper {
     ) -> Self {
         let plugins = config.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
         let policy = notices.policy.borrow().clone();
+        let (disk, queue) = disk::desk();
         Self {
             sources,
             policy,
             notices,
             methods: Methods::new(),
             pools: Pools::new(),
-            notes: Notes::new(config),
+            marked: Marked::new(),
             holdings: Holdings::default(),
             moves: Moves::Kept,
             settling: None,
             there: BTreeSet::new(),
             handover: config.session.handover,
-            kubelet_checkpoint: plugins.join(checkpoint::FILE),
-            look: Some(Look::new(config)),
+            record: Reading::new(plugins.join(checkpoint::FILE)),
+            is_taken_up: false,
+            disk,
+            worker: Some((Disk::new(config), queue)),
             look_interval: config.session.look_interval,
-            device_info: Some(DeviceInfoFiles::new(config)),
-            untold: Untold::default(),
             claims: ClaimHolds::new(),
             knows_claims: true,
             asking: JoinSet::new(),
-            daemons: outlets.daemons,
             unsaid: false,
-            is_taken_up: false,
-            care: outlets.care,
-            publish: outlets.state,
+            outlets,
         }
     }
 
     /// Keeps the state until stopped. Ends every reader's stream when it ends.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        self.warm_up().await;
-        self.notes.load(&self.policy.delivery).await;
-        self.take_up_record().await;
+        let (disk, queue) = self.worker.take().expect("a keeper runs once");
+        let living = async move {
+            let disk = self.begin(disk).await;
+            tokio::join!(self.live(), disk.run(queue));
+        };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = living => {}
+        }
+    }
+
+    /// Takes up what an earlier agent noted, and what containers have of it. Without the record nobody knows whose
+    /// programs would end with a daemon.
+    async fn begin(&mut self, mut disk: Disk) -> Disk {
+        let policy = self.policy.clone();
+        let opening = spawn_blocking(move || {
+            let marked = disk.open(&policy);
+            (disk, marked)
+        });
+        let mut opening = pin!(opening);
+        if attended::timeout(DEADLINE, &mut opening).await.is_err() {
+            tracing::warn!(
+                limit = ?DEADLINE,
+                "the disk does not answer: nothing is offered before what an earlier agent left is read"
+            );
+        }
+        let (disk, marked) = opening.await.expect("reading neither panics nor is cancelled");
+        self.marked = marked;
+        self.record.begin(Purpose::Look);
+        if let Some((_, Some(held))) = self.record.next().await {
+            self.take_up(held);
+        }
+        disk
+    }
+
+    async fn live(&mut self) {
+        let mut cause = Cause::News;
         loop {
-            self.refresh().await;
+            self.refresh(cause);
+            self.outlets.rounds.send_replace(Instant::now());
+            cause = Cause::News;
+            let busy = self.disk.busy();
             tokio::select! {
-                () = stop.cancelled() => return,
                 () = self.notices.news.notified() => {}
                 Ok(()) = self.notices.policy.changed() => self.adopt(),
                 () = claimed(&mut self.notices.ledger, (&self.claims, self.knows_claims)) => {}
+                Ok(()) = self.disk.found.changed() => cause = Cause::Disk,
+                () = disk::slowness(busy) => cause = Cause::Disk,
                 Some(_) = self.asking.join_next() => self.told(),
+                Some(read) = self.record.next() => self.took(read),
                 Ok(()) = self.notices.kubelet_writes.changed(), if !self.holdings.is_empty() => {
-                    self.release().await;
+                    self.record.begin(Purpose::Look);
                 }
-                () = attended::passed(&mut self.settling) => {
-                    self.allow_moves().await;
+                () = attended::passed(&mut self.settling), if self.record.is_idle() => {
+                    self.record.begin(Purpose::Settle(self.settling.expect("it has passed")));
                 }
                 () = sleep(self.look_interval) => {
-                    if !self.is_taken_up {
-                        self.take_up_record().await;
-                    }
-                    if !self.holdings.is_empty() {
-                        self.release().await;
+                    if !(self.is_taken_up && self.holdings.is_empty()) {
+                        self.record.begin(Purpose::Look);
                     }
                 }
             }
         }
-    }
-
-    /// Takes up what containers held before this agent. Without the record nobody knows whose programs would end
-    /// with a daemon.
-    async fn take_up_record(&mut self) {
-        if let Some(held) = self.read_held().await {
-            self.take_up(held);
-        }
-    }
-
-    /// Finds the driver's files while the sources find its devices.
-    async fn warm_up(&mut self) {
-        let mut look = self.look.take().expect("one look at a time");
-        let policy = self.policy.clone();
-        let warm = move || {
-            look.warm_up(&policy);
-            look
-        };
-        let done = tokio::task::spawn_blocking(warm).await;
-        self.look = Some(done.expect("looking neither panics nor is cancelled"));
     }
 
     /// Takes up the newest policy.
@@ -231,23 +256,30 @@ impl Keeper {
     /// What has to move is given to no one until the kubelet's record is complete. The wait begins
     /// when that is published.
     fn hold_moves(&mut self) {
-        let known = self.publish.borrow().clone();
+        let known = self.known();
         self.methods.extend(known.methods());
         self.pools.extend(known.pools());
         self.moves = Moves::Waiting;
         self.settling = None;
     }
 
-    /// By now the kubelet has written down every Allocate that was answered before.
-    async fn allow_moves(&mut self) {
-        match self.read_held().await {
-            Some(held) => {
+    /// The record was read.
+    fn took(&mut self, (purpose, held): (Purpose, Option<Held>)) {
+        match (purpose, held) {
+            // By then the kubelet had written down every Allocate that was answered before.
+            (Purpose::Settle(passed), Some(held)) if self.settling == Some(passed) => {
                 self.take_up(held);
                 self.moves = Moves::Allowed;
                 self.settling = None;
             }
             // Without the record no one knows who holds what.
-            None => self.settling = Some(Deadline::after(self.handover)),
+            (Purpose::Settle(passed), None) if self.settling == Some(passed) => {
+                self.settling = Some(Deadline::after(self.handover));
+            }
+            (_, Some(held)) if !self.is_taken_up => self.take_up(held),
+            (_, Some(held)) => self.release(held),
+            // A record that cannot be read releases nothing.
+            (_, None) => {}
         }
     }
 
@@ -257,40 +289,33 @@ impl Keeper {
         self.holdings = Holdings::new(held);
         self.unsaid |= !std::mem::replace(&mut self.is_taken_up, true);
         let mut needed = std::mem::take(&mut self.there);
-        needed.extend(self.publish.borrow().given_and_there());
+        needed.extend(self.known().given_and_there());
         needed.extend(self.holdings.devices());
-        self.notes.retain(|id| needed.contains(id));
+        self.marked.retain(|id, _| needed.contains(id));
     }
 
     /// Forgets what containers held and have released since, and asks about the rest. What they were given
     /// since then the offers themselves remember.
-    async fn release(&mut self) {
-        // A record that cannot be read releases nothing.
-        let Some(recorded) = self.read_held().await else { return };
+    fn release(&mut self, recorded: Held) {
         self.holdings.retain_recorded(&recorded);
-        // The record keeps a pod that is gone until the next Allocate, which may never come while its
-        // devices are kept back.
-        if self.asking.is_empty() {
-            let desk = self.notices.holders.clone();
-            self.asking.spawn(async move { desk.refresh().await });
+        if !self.holdings.is_empty() && self.asking.is_empty() {
+            let (desk, look_interval) = (self.notices.holders.clone(), self.look_interval);
+            self.asking.spawn(async move { desk.review(recorded, look_interval).await });
         }
     }
 
-    /// Forgets what the kubelet does not tell of any more.
+    /// Forgets what the kubelet does not tell of any more, where it has to be believed.
     fn told(&mut self) {
         let holders = self.notices.holders.holders().borrow().clone();
         self.holdings.retain_told(&holders, Instant::now(), self.look_interval);
     }
 
-    async fn read_held(&self) -> Option<Held> {
-        let path = self.kubelet_checkpoint.clone();
-        let read = tokio::task::spawn_blocking(move || held::read(&path));
-        read.await.expect("reading neither panics nor is cancelled")
+    fn known(&self) -> Arc<NodeState> {
+        self.outlets.state.borrow().clone()
     }
 
-    /// Documents are brought up to date at every look, also when the inventory is unchanged: someone
-    /// may have removed one, and nodes that all GPUs share come and go by themselves.
-    async fn refresh(&mut self) {
+    /// One round: never waits.
+    fn refresh(&mut self, cause: Cause) {
         let merged = merge(&self.sources);
         if !merged.is_complete() {
             return;
@@ -298,127 +323,129 @@ impl Keeper {
         if self.notices.policy.has_changed().unwrap_or(false) {
             self.adopt();
         }
-        let known = self.publish.borrow().clone();
+        let known = self.known();
         if known.inventory.generation > 0 {
             self.note_changes(&known.inventory, &merged);
         }
-        let policy = self.policy.clone();
-        let (merged, looked) = self.look_at_disk(merged, policy.clone()).await;
         let care = self.want_care(&merged);
         let kin = kin(&known, &merged);
         let ledger = self.notices.ledger.borrow().clone();
         (self.claims, self.knows_claims) = (ledger.claims().clone(), ledger.knows_claims());
-        let claimed = |device: &Device| {
-            let held = ledger.claim(&kin.footprint(&device.id)).map(|_| HELD.to_owned());
-            held.or_else(|| (!ledger.knows_claims()).then(|| UNKNOWN.to_owned()))
+        let found = self.disk.found.borrow_and_update().clone();
+        let round = Round {
+            known: &known,
+            inventory: &merged,
+            found: &found,
+            ledger: &ledger,
+            kin: &kin,
+            care: &care,
         };
-        let mut plan = self.plan(&known, &merged, (&looked, &claimed), &care);
-        // Which files are wanted does not depend on which of them can be written.
-        if self.tell_cni_plugins(device_info::wanted(&plan.offers, &merged)).await {
-            plan = self.plan(&known, &merged, (&looked, &claimed), &care);
-        }
-        self.note_moves(&plan);
-        // What ids stand for is noted before they are offered.
-        self.notes.note(&plan, &merged, self.holdings.held());
-        self.notes.write().await;
+        // As if all were on the disk: what that takes is wanted there.
+        let mut plan = self.plan(&round, &BTreeSet::new());
         self.want_daemons(&plan, &merged, &ledger);
-        let handovers = self.notices.handovers.borrow().clone();
-        let unclean = handover::failed(&handovers);
-        let unready = handover::unready(&handovers, &care);
-        let way = Way { looked: &looked, policy: &policy, lease: &self.leases() };
-        let obstacles = way.of_claims(&merged);
-        let found = looked.state(merged, policy, plan);
-        let is_in_doubt = !ledger.knows_claims();
-        let mut state = NodeState { kin, obstacles, unready, unclean, is_in_doubt, ..found };
-        state.lacks.troubles.extend(self.untold.trouble());
-        self.publish_unless_known(state, &known);
+        let wanted = self.want_on_disk(&plan, &merged, cause);
+        let late = late(&plan, &known, (&wanted, &found));
+        let slow_since = self.disk.slow_since();
+        if !late.is_empty() || !found.is_for(&self.policy) {
+            if slow_since.is_none() && !is_worse(&known.inventory, &merged) {
+                // The disk wakes the keeper in a moment: what is new comes in one step.
+                return;
+            }
+            plan = self.plan(&round, &late);
+        }
+        let state = self.state(&round, plan, &late);
+        self.publish_unless_known(NodeState { kin, slow_since, ..state }, &known);
         if self.moves == Moves::Waiting && self.settling.is_none() {
-            self.there = self.publish.borrow().given_and_there().collect();
+            self.there = self.known().given_and_there().collect();
             self.settling = Some(Deadline::after(self.handover));
         }
     }
 
-    fn plan(
-        &self,
-        known: &NodeState,
-        inventory: &Inventory,
-        (looked, claimed): (&Looked, Claimed<'_>),
-        care: &Demand,
-    ) -> Plan {
+    fn plan(&self, round: &Round<'_>, late: &BTreeSet<DeviceId>) -> Plan {
         let policy = &self.policy;
         let daemons = self.notices.mps.borrow().clone();
         let handovers = self.notices.handovers.borrow().clone();
+        let (looked, untold) = (&round.found.looked, &round.found.untold);
         let lease = self.leases();
-        let way = Way { looked, policy, lease: &lease };
+        let way = Way { looked, policy, late, lease: &lease };
         offer::plan(offer::Question {
             policy,
-            inventory,
-            previous: &known.offers,
+            inventory: round.inventory,
+            previous: &round.known.offers,
             held: self.holdings.held(),
             methods: &self.methods,
             pools: &self.pools,
-            marked: self.notes.marked(),
+            marked: &self.marked,
             moves: self.moves,
             obstacle: &|device, sharing| {
-                let daemon = || daemon_trouble(&daemons, device, sharing);
-                let untold = || self.untold.devices.get(&device.id).map(ToString::to_string);
+                let daemon = || demands::daemon_trouble(&daemons, device, sharing);
+                let untold = || untold.devices.get(&device.id).map(ToString::to_string);
                 let before = || way.of_containers(device).map(|it| it.why).or_else(daemon);
                 let left = || looked.daemon_left(device, sharing);
-                before().or_else(untold).or_else(|| claimed(device)).or_else(left)
+                before().or_else(untold).or_else(|| round.claimed(device)).or_else(left)
             },
-            handover: &|id| handover_trouble(&handovers, care, id),
+            handover: &|id| demands::handover_trouble(&handovers, round.care, id),
         })
     }
 
-    /// What was cut or programmed in another way may have to move, though the policy is the same.
-    fn note_changes(&mut self, before: &Inventory, now: &Inventory) {
-        if shapes(now) != shapes(before) {
-            tracing::info!("GPUs are cut in another way; what changes waits for its holders");
-            self.hold_moves();
-        } else if offer::is_something_else(&self.policy, before, now) {
-            tracing::info!("devices are something else by now; what changes waits for its holders");
-            self.hold_moves();
-        } else if offer::reveals(self.notes.marked(), before, now) {
-            tracing::info!("devices go by other ids now; what changes waits for its holders");
-            self.hold_moves();
-        }
-    }
-
-    /// Moves are over once none waits.
-    fn note_moves(&mut self, plan: &Plan) {
+    /// What a plan makes of the node.
+    fn state(&mut self, round: &Round<'_>, plan: Plan, late: &BTreeSet<DeviceId>) -> NodeState {
+        // Moves are over once none waits.
         if !plan.waiting {
             self.moves = Moves::Kept;
             self.settling = None;
         }
+        let handovers = self.notices.handovers.borrow().clone();
+        let (policy, looked) = (self.policy.clone(), &round.found.looked);
+        let way = Way { looked, policy: &policy, late, lease: &self.leases() };
+        let obstacles = way.of_claims(round.inventory);
+        let found = looked.state(round.inventory.clone(), policy.clone(), plan);
+        let unclean = handover::failed(&handovers);
+        let unready = handover::unready(&handovers, round.care);
+        let is_in_doubt = !round.ledger.knows_claims();
+        let mut state = NodeState { obstacles, unready, unclean, is_in_doubt, ..found };
+        state.lacks.troubles.extend(round.found.untold.trouble());
+        state
     }
 
-    /// A daemon stays while the device fails, while containers hold replicas of a device that is to be
-    /// shared no longer, and while claims may have shares of it: its end is the end of their programs.
+    /// What was cut or programmed in another way may have to move, though the policy is the same.
+    fn note_changes(&mut self, before: &Inventory, now: &Inventory) {
+        if self.moves == Moves::Waiting && self.settling.is_none() {
+            // All that is there is held back already, once that is published.
+            return;
+        }
+        if let Some(why) = changes::why_to_move((before, now), &self.policy, &self.marked) {
+            tracing::info!("{why}");
+            self.hold_moves();
+        }
+    }
+
+    /// Documents are brought up to date at every look, also when the inventory is unchanged: someone
+    /// may have removed one, and nodes that all GPUs share come and go by themselves.
+    fn want_on_disk(&mut self, plan: &Plan, inventory: &Inventory, cause: Cause) -> Wanted {
+        // What ids stand for is noted before they are offered.
+        offer::note(&mut self.marked, plan, inventory, self.holdings.held());
+        let wanted = Wanted {
+            inventory: inventory.clone(),
+            policy: self.policy.clone(),
+            infos: device_info::wanted(&plan.offers, inventory),
+            marked: self.marked.clone(),
+        };
+        match cause {
+            Cause::News => self.disk.want(wanted.clone()),
+            Cause::Disk => self.disk.want_news(wanted.clone()),
+        }
+        wanted
+    }
+
     fn want_daemons(&mut self, plan: &Plan, inventory: &Inventory, ledger: &Ledger) {
         if !ledger.knows_claims() {
             return;
         }
-        let known = self.daemons.borrow().clone();
-        let wanted = plan.mps.iter().filter_map(|(id, replicas)| {
-            Some((id.clone(), MpsWant::new(inventory.get(id.as_str())?, *replicas)))
-        });
-        let by_claims = Ledger::daemons(&self.claims);
-        let want = |id: &DeviceId| {
-            Some((id.clone(), MpsWant::new(inventory.get(id.as_str())?, Replicas::ONE)))
-        };
-        let wanted: MpsWants = by_claims.surely.iter().filter_map(want).chain(wanted).collect();
-        let mut kept = self.holdings.shared_devices();
-        kept.extend(by_claims.surely.into_iter().chain(by_claims.perhaps));
-        if ledger.is_hearsay() {
-            kept.extend(self.claims.keys().cloned());
-        }
-        if plan.waiting {
-            kept.extend(known.wanted.keys().chain(&known.kept).cloned());
-        }
-        kept.retain(|id| !wanted.contains_key(id));
-        let demand = MpsDemand { wanted, kept };
+        let known = self.outlets.daemons.borrow().clone();
+        let demand = demands::daemons((plan, inventory), ledger, &self.holdings, &known);
         if std::mem::take(&mut self.unsaid) || *known != demand {
-            self.daemons.send_replace(Arc::new(demand));
+            self.outlets.daemons.send_replace(Arc::new(demand));
         }
     }
 
@@ -430,7 +457,7 @@ impl Keeper {
 
     fn want_care(&self, inventory: &Inventory) -> Arc<Demand> {
         let care = Arc::new(handover::demand(&self.policy, inventory, &self.leases()));
-        self.care.send_if_modified(|known| {
+        self.outlets.care.send_if_modified(|known| {
             let news = *known != care;
             known.clone_from(&care);
             news
@@ -445,71 +472,18 @@ impl Keeper {
         state.find_topology(known);
         tell::news(known, &state);
         state.inventory.generation = known.inventory.generation + 1;
-        self.publish.send_replace(Arc::new(state));
-    }
-
-    /// What CNI plugins read of a device is there before it is given away. Gives whether other devices have
-    /// to be kept back for that than before.
-    async fn tell_cni_plugins(&mut self, wanted: DeviceInfos) -> bool {
-        let mut files = self.device_info.take().expect("one writes at a time");
-        let (files, untold) = if files.is_idle(&wanted) {
-            (files, Untold::default())
-        } else {
-            let keep = move || {
-                let untold = files.keep(&wanted);
-                (files, untold)
-            };
-            let done = tokio::task::spawn_blocking(keep).await;
-            done.expect("writing neither panics nor is cancelled")
-        };
-        self.device_info = Some(files);
-        let is_news = untold.devices != self.untold.devices;
-        self.untold = untold;
-        is_news
-    }
-
-    /// Files wait for the disk, which requests must not.
-    async fn look_at_disk(
-        &mut self,
-        inventory: Inventory,
-        policy: Arc<Policy>,
-    ) -> (Inventory, Looked) {
-        let mut look = self.look.take().expect("one look at a time");
-        let look = move || {
-            let looked = look.run(&inventory, &policy);
-            (look, inventory, looked)
-        };
-        let done = tokio::task::spawn_blocking(look).await;
-        let (look, inventory, looked) = done.expect("looking neither panics nor is cancelled");
-        self.look = Some(look);
-        (inventory, looked)
+        self.outlets.state.send_replace(Arc::new(state));
     }
 }
 
-/// The state as an agent that starts now would publish it, without writing anything.
-pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
-    let (mut inventory, policy) = (merge(sources), Arc::new(config.policy.clone()));
-    inventory.recorded = Host::new(&config.host_root, &config.host_root_on_node).recorded();
-    let looked = Look::new(config).without_writing(&inventory, &policy);
-    let (handovers, care) =
-        (handover::left(config), handover::demand(&policy, &inventory, &|_| None));
-    let way = Way { looked: &looked, policy: &policy, lease: &|_| None };
-    let question = offer::Question {
-        policy: &policy,
-        inventory: &inventory,
-        previous: &offer::Offers::new(),
-        held: &Held::new(),
-        methods: &Methods::new(),
-        pools: &Pools::new(),
-        marked: &Marked::new(),
-        moves: Moves::Kept,
-        obstacle: &|device, _| way.of_containers(device).map(|it| it.why),
-        handover: &|id| handovers.get(id).filter(|_| care.contains_key(id))?.trouble(),
-    };
-    let (plan, obstacles) = (offer::plan(question), way.of_claims(&inventory));
-    let mut state = NodeState { obstacles, ..looked.state(inventory, policy.clone(), plan) };
-    state.find_topology(&NodeState::default());
-    state
+// === impl Round ===
+
+impl Round<'_> {
+    /// Whether a claim has a device, or something of the same silicon.
+    fn claimed(&self, device: &Device) -> Option<String> {
+        let held = self.ledger.claim(&self.kin.footprint(&device.id)).map(|_| HELD.to_owned());
+        held.or_else(|| (!self.ledger.knows_claims()).then(|| UNKNOWN.to_owned()))
+    }
 }
 
 /// Which devices are of the same silicon, looked up anew where devices changed.
@@ -530,45 +504,5 @@ async fn claimed(ledger: &mut watch::Receiver<Ledger>, (known, are_known): (&Cla
     }
 }
 
-/// Why a device that is shared by MPS has no daemon to serve it.
-fn daemon_trouble(daemons: &MpsStates, device: &Device, sharing: Sharing) -> Option<String> {
-    match sharing {
-        Sharing::Shared(Shared { method: SharingMethod::Mps, .. }) => {
-            daemons.get(&device.id).unwrap_or(&MpsState::Starting).trouble()
-        }
-        Sharing::Shared(_) | Sharing::Pooled(_) | Sharing::Exclusive => None,
-    }
-}
-
-/// Why a device is not to be given away before something is done to it.
-fn handover_trouble(states: &HandoverStates, care: &Demand, id: &DeviceId) -> Option<String> {
-    care.get(id)?;
-    match states.get(id) {
-        Some(state) => state.trouble(),
-        None => Some("hand-over: what was left on it is being looked up".to_owned()),
-    }
-}
-
-/// How GPUs are cut: which have MIG on, and which instances are there.
-fn shapes(inventory: &Inventory) -> BTreeMap<&DeviceId, (bool, BTreeSet<&DeviceId>)> {
-    let gpus = inventory.of_kind(DeviceKind::Gpu);
-    let shapes = gpus.map(|gpu| {
-        let parts = offer::present_parts(inventory, &gpu.id).map(|part| &part.id);
-        (&gpu.id, (gpu.partitioned, parts.collect::<BTreeSet<_>>()))
-    });
-    shapes.filter(|(_, (on, parts))| *on || !parts.is_empty()).collect()
-}
-
-/// Puts the sources' newest snapshots together.
-pub(crate) fn merge(sources: &Snapshots) -> Inventory {
-    let mut inventory = Inventory::default();
-    for (_, snapshots) in sources {
-        let snapshot = snapshots.borrow();
-        let states = snapshot.states.iter();
-        inventory.sources.extend(states.map(|(name, state)| (name.to_string(), state.clone())));
-        inventory.simulated = inventory.simulated.or_else(|| snapshot.simulated.clone());
-        inventory.devices.extend(snapshot.devices.iter().cloned());
-    }
-    inventory.sort();
-    inventory
-}
+#[cfg(test)]
+mod tests;

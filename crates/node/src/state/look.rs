@@ -13,7 +13,7 @@ use windlass_core::{
 };
 
 use super::{
-    NodeState,
+    Absent, NodeState,
     obstacles::{Obstacle, ObstacleSort, Obstacles},
 };
 use crate::{
@@ -23,6 +23,7 @@ use crate::{
     host::Roots,
     mps::MpsPlaces,
     offer::Plan,
+    presence,
 };
 
 /// What has to be looked at on disk, apart from devices.
@@ -35,7 +36,7 @@ pub(super) struct Look {
 }
 
 /// What was found there.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Looked {
     pub(super) surroundings: Surroundings,
     documents: Documents,
@@ -43,6 +44,8 @@ pub(super) struct Looked {
     unwritten: Unwritten,
     /// Devices of which there is a daemon, or what is left of one.
     daemons_left: BTreeSet<DeviceId>,
+    /// Devices whose nodes are not where a container would look for them.
+    absent: Absent,
 }
 
 // === impl Look ===
@@ -55,7 +58,16 @@ impl Look {
 
     pub(super) fn run(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
         let daemons_left = self.daemons.left().into_iter().collect();
-        Looked { daemons_left, ..self.look(inventory, policy) }
+        let absent = self.absent(inventory);
+        Looked { daemons_left, absent, ..self.look(inventory, policy) }
+    }
+
+    fn absent(&self, inventory: &Inventory) -> Absent {
+        let there = inventory.devices.iter().filter(|device| !device.health.has_vanished());
+        let absent = there.filter_map(|device| {
+            Some((device.id.clone(), presence::check(&self.roots, &device.nodes).err()?))
+        });
+        absent.collect()
     }
 
     fn look(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
@@ -81,14 +93,14 @@ impl Look {
     /// For whoever only wants to know: a folder that cannot be written is told as far as it is known
     /// without the agent's rights.
     pub(super) fn without_writing(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {
-        let surroundings = self.surroundings(policy);
+        let (surroundings, absent) = (self.surroundings(policy), self.absent(inventory));
         if !policy.needs_documents() {
             let lacks = missing_channels(policy, &surroundings);
-            return Looked { surroundings, lacks, ..Looked::default() };
+            return Looked { surroundings, lacks, absent, ..Looked::default() };
         }
         let lacks = self.cdi.generate(inventory).lacks;
         let unwritten = self.cdi.unwritable(inventory);
-        Looked { surroundings, lacks, unwritten, ..Looked::default() }
+        Looked { surroundings, lacks, unwritten, absent, ..Looked::default() }
     }
 
     fn surroundings(&self, policy: &Policy) -> Surroundings {
@@ -113,6 +125,12 @@ impl Looked {
         Some(Obstacle { sort: ObstacleSort::Document, why: error.to_string() })
     }
 
+    /// That a node of the device is missing, or another device's.
+    pub(super) fn lacks_node(&self, device: &Device) -> Option<Obstacle> {
+        let why = self.absent.get(&device.id)?.to_string();
+        Some(Obstacle { sort: ObstacleSort::DeviceNode, why })
+    }
+
     /// That a channel is missing without which the device is not to be handed out.
     pub(super) fn lacks_channel(&self, policy: &Policy, device: &Device) -> Option<Obstacle> {
         let imex = &policy.delivery.imex;
@@ -132,7 +150,7 @@ impl Looked {
         is_left.then(|| DAEMON_LEFT.to_owned())
     }
 
-    pub(super) fn state(self, inventory: Inventory, policy: Arc<Policy>, plan: Plan) -> NodeState {
+    pub(super) fn state(&self, inventory: Inventory, policy: Arc<Policy>, plan: Plan) -> NodeState {
         NodeState {
             inventory,
             topology: Arc::default(),
@@ -143,10 +161,12 @@ impl Looked {
             empty: plan.empty,
             claimable: plan.claimable,
             unclaimable: plan.unclaimable,
-            surroundings: self.surroundings,
-            documents: self.documents,
-            lacks: self.lacks,
-            unwritten: self.unwritten,
+            surroundings: self.surroundings.clone(),
+            documents: self.documents.clone(),
+            lacks: self.lacks.clone(),
+            unwritten: self.unwritten.clone(),
+            absent: self.absent.clone(),
+            slow_since: None,
             obstacles: Obstacles::new(),
             unready: BTreeMap::new(),
             unclean: BTreeMap::new(),

@@ -3,21 +3,16 @@
 //! Who holds an id is in the kubelet's record, and only there; what the id was when it was given away nobody
 //! else can tell once the device goes by another.
 
-use tokio::task::spawn_blocking;
-use windlass_core::{device::DeviceId, inventory::Inventory};
-
 use crate::{
     config::{Config, Delivery, DeviceNodes},
     host::Host,
     kept::{Boot, Format, KeptFile},
-    offer::{self, Held, Marked, Plan},
+    offer::Marked,
 };
 
-/// What ids stood for, in memory and on the disk.
-pub(super) struct Notes {
+/// What ids stood for, as it is on the disk.
+pub(super) struct NotesFile {
     file: KeptFile<Marked>,
-    marked: Marked,
-    /// What is on the disk.
     written: Marked,
     /// Why not more, as it was told last.
     refused: Option<String>,
@@ -27,55 +22,33 @@ pub(crate) const FORMAT: Format = Format { what: "record of devices", about: "de
 
 const FILE: &str = "devices.json";
 
-// === impl Notes ===
+// === impl NotesFile ===
 
-impl Notes {
+impl NotesFile {
     pub(super) fn new(config: &Config) -> Self {
-        Self { file: file(config), marked: Marked::new(), written: Marked::new(), refused: None }
+        Self { file: file(config), written: Marked::new(), refused: None }
     }
 
-    /// Takes up what an earlier life noted.
-    pub(super) async fn load(&mut self, delivery: &Delivery) {
-        let file = self.file.clone();
-        let load = spawn_blocking(move || {
-            file.set_aside();
-            file.load()
-        });
-        let earlier = load.await.expect("reading neither panics nor is cancelled");
+    /// Takes up what an earlier life noted. Blocks.
+    pub(super) fn load(&mut self, delivery: &Delivery) -> Marked {
+        self.file.set_aside();
         // A reboot makes containers anew, out of what their CDI names stand for by then; paths that the
         // kubelet has from before it would pass on.
         let by_name = delivery.uses_cdi() && delivery.nodes == DeviceNodes::ByRuntime;
         let holds = |boot| boot != Boot::Another || !by_name;
-        let earlier = earlier.filter(|it| holds(it.boot)).map(|it| it.content);
+        let earlier = self.file.load().filter(|it| holds(it.boot)).map(|it| it.content);
         self.written = earlier.unwrap_or_default();
-        self.marked = self.written.clone();
+        self.written.clone()
     }
 
-    pub(super) fn marked(&self) -> &Marked {
-        &self.marked
-    }
-
-    /// Forgets ids; the disk follows with the next that is noted.
-    pub(super) fn retain(&mut self, needed: impl Fn(&DeviceId) -> bool) {
-        self.marked.retain(|id, _| needed(id));
-    }
-
-    /// Notes what is given away.
-    pub(super) fn note(&mut self, plan: &Plan, inventory: &Inventory, held: &Held) {
-        offer::note(&mut self.marked, plan, inventory, held);
-    }
-
-    /// Waits until what was noted is on the disk. A disk that does not take it costs what the next life
-    /// would know, and no pod.
-    pub(super) async fn write(&mut self) {
-        if self.marked == self.written {
+    /// Writes what is noted. A disk that does not take it costs what the next life would know, and no pod. Blocks.
+    pub(super) fn write(&mut self, marked: &Marked) {
+        if *marked == self.written {
             return;
         }
-        let (file, marked) = (self.file.clone(), self.marked.clone());
-        let write = spawn_blocking(move || file.write(&marked)).await;
-        let refused = match write.expect("writing neither panics nor is cancelled") {
+        let refused = match self.file.write(marked) {
             Ok(()) => {
-                self.written.clone_from(&self.marked);
+                self.written.clone_from(marked);
                 None
             }
             Err(error) => Some(error.to_string()),
@@ -112,8 +85,8 @@ mod tests {
     use super::*;
     use crate::{config::Strategy, kept::BOOT_ID};
 
-    #[tokio::test]
-    async fn notes_end_with_a_boot_where_containers_are_made_by_names() {
+    #[test]
+    fn notes_end_with_a_boot_where_containers_are_made_by_names() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (root, state_dir) = (folder.path().to_owned(), folder.path().join("state"));
         let config = Config {
@@ -132,8 +105,7 @@ mod tests {
             json!([{"node": "/dev/port0"}, {"function": "0000:1a:00.0"}, {"place": "10.0.0.7"}]);
         let port = json!({"source": "fpga", "things": things, "whole": null, "part": false});
         let marked: Marked = serde_json::from_value(json!({"port": port})).expect("marks");
-        let mut notes = Notes { marked: marked.clone(), ..Notes::new(&config) };
-        notes.write().await;
+        NotesFile::new(&config).write(&marked);
         let by_names = Delivery::default();
         let by_nodes = Delivery { strategies: [Strategy::Envvar].into(), ..Delivery::default() };
         for (id, delivery, expected) in [
@@ -142,9 +114,7 @@ mod tests {
             ("two", &by_nodes, &marked),
         ] {
             boot(id);
-            let mut notes = Notes::new(&config);
-            notes.load(delivery).await;
-            assert_eq!(notes.marked(), expected, "in boot {id}");
+            assert_eq!(NotesFile::new(&config).load(delivery), *expected, "in boot {id}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What is in the way of healthy devices, beside whoever has them: the same for containers of the device plugin
 //! and for claims, so that neither way gives away what the other keeps back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use windlass_core::{
     device::{Device, DeviceId},
@@ -28,12 +28,18 @@ pub(crate) enum ObstacleSort {
     Document,
     /// A channel of the NVLink fabric is required, and missing.
     ImexChannel,
+    /// A node of the device is missing, or another device's by now.
+    DeviceNode,
     /// Several nodes reach the device, and this one does not hold its lease.
     Lease,
 }
 
 /// The devices that claims are not to get, and what is in the way.
 pub(crate) type Obstacles = BTreeMap<DeviceId, Obstacle>;
+
+/// What is told of a device until its document and its note are on the disk.
+const LATE: &str =
+    "the disk has not taken yet what a container needs of it, and what is noted of it";
 
 /// Why the lease of a device is in the way, if it is.
 pub(super) type LeaseTrouble<'a> = &'a dyn Fn(&Device) -> Option<String>;
@@ -43,6 +49,8 @@ pub(super) type LeaseTrouble<'a> = &'a dyn Fn(&Device) -> Option<String>;
 pub(super) struct Way<'a> {
     pub(super) looked: &'a Looked,
     pub(super) policy: &'a Policy,
+    /// Devices that wait for the disk.
+    pub(super) late: &'a BTreeSet<DeviceId>,
     pub(super) lease: LeaseTrouble<'a>,
 }
 
@@ -54,6 +62,7 @@ impl ObstacleSort {
         match self {
             Self::Document => "cdi-document",
             Self::ImexChannel => "imex-channel",
+            Self::DeviceNode => "device-node",
             Self::Lease => "lease",
         }
     }
@@ -83,7 +92,15 @@ impl Way<'_> {
             let why = (self.lease)(device)?;
             Some(Obstacle { sort: ObstacleSort::Lease, why })
         };
-        self.looked.lacks_channel(self.policy, device).or_else(lease)
+        let late = || {
+            let (sort, why) = (ObstacleSort::Document, LATE.to_owned());
+            self.late.contains(&device.id).then_some(Obstacle { sort, why })
+        };
+        let node = || self.looked.lacks_node(device);
+        late()
+            .or_else(node)
+            .or_else(|| self.looked.lacks_channel(self.policy, device))
+            .or_else(lease)
     }
 }
 

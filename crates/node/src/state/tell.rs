@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use windlass_core::{cdi::Kind, device::DeviceId, inventory::Inventory};
 
-use super::NodeState;
+use super::{Absent, NodeState, disk::DEADLINE};
 use crate::cdi::CdiError;
 
 /// Tells what is new since the state that was published last.
@@ -17,8 +17,40 @@ pub(super) fn news(known: &NodeState, state: &NodeState) {
     for trouble in state.lacks.troubles.iter().filter(is_new) {
         tracing::warn!(trouble, "containers get less than they need");
     }
+    tell_disk(known, state);
+    tell_absent(&known.absent, &state.absent);
+    if let Some(why) = state.offers_nothing().filter(|_| known.offers_nothing().is_none()) {
+        tracing::warn!(why, "no resource is offered");
+    }
     summarize(&known.inventory, &state.inventory);
     tell_withheld(known, state);
+}
+
+fn tell_disk(known: &NodeState, state: &NodeState) {
+    match (known.slow_since, state.slow_since) {
+        (None, Some(_)) => tracing::warn!(
+            limit = ?DEADLINE,
+            "the disk does not answer: devices that are new wait for it, and so do claims; look at the file systems \
+             of the CDI folder and of the agent's state"
+        ),
+        (Some(since), None) => {
+            tracing::info!(after = ?since.elapsed(), "the disk answers again");
+        }
+        _ => {}
+    }
+}
+
+/// Devices whose nodes came or went: one line for all that is new.
+fn tell_absent(known: &Absent, now: &Absent) {
+    let news: Vec<_> = now.iter().filter(|(id, why)| known.get(*id) != Some(*why)).collect();
+    if let [(device, why), ..] = news[..] {
+        let devices = news.len();
+        tracing::warn!(devices, %device, %why, "not handed out while a device node is not there");
+    }
+    let back = known.keys().filter(|id| !now.contains_key(*id)).count();
+    if back > 0 {
+        tracing::info!(devices = back, "device nodes are there again");
+    }
 }
 
 /// One line whenever the numbers change; what happened to single devices is said by their source.

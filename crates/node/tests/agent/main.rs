@@ -10,6 +10,7 @@ mod giving_up;
 #[path = "../common/said.rs"]
 mod said;
 
+mod absent;
 mod admin;
 mod bounds;
 mod conditions;

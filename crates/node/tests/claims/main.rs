@@ -13,6 +13,7 @@ mod hands;
 mod in_a_pod;
 mod moving;
 mod random;
+mod record;
 mod restarts;
 mod switching;
 mod trouble;

@@ -10,10 +10,10 @@ use crate::{
 };
 
 /// What the device plugin calls its GPUs.
-const RESOURCE: &str = "nvidia.com/gpu";
+pub(crate) const RESOURCE: &str = "nvidia.com/gpu";
 
 impl World {
-    async fn plugin_has(&self, free: usize) {
+    pub(crate) async fn plugin_has(&self, free: usize) {
         let has = |node: &NodeStatus| {
             node.counts(RESOURCE).is_some_and(|(_, allocatable)| allocatable == free)
         };

@@ -1,6 +1,6 @@
 //! Pods that go before their time, claims that are replaced, many at once.
 
-use std::sync::Arc;
+use std::{fs, sync::Arc};
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use tokio::task::JoinSet;
@@ -9,7 +9,7 @@ use windlass_node::config::DraOffer;
 
 use crate::{
     wish::{SPACE, claim, gpus, pod, template},
-    world::{World, devices, uid},
+    world::{World, devices, published, uid},
 };
 
 #[tokio::test]
@@ -78,4 +78,22 @@ async fn live(world: &World, number: usize) {
     world.start(&scheduled).await;
     world.check();
     world.end(&scheduled).await;
+}
+
+#[tokio::test]
+async fn a_gpu_without_its_node_has_a_taint_until_the_node_is_back() {
+    let world = World::new(DraOffer::Instead).await;
+    let node = world.config.host_root.join("dev/nvidia0");
+    let away = node.with_extension("away");
+    fs::rename(&node, &away).expect("moved");
+    world.free(world.gpus - 1).await;
+    let devices = published(&world.objects()).into_iter();
+    let taints: Vec<_> = devices.flat_map(|device| device.taints.unwrap_or_default()).collect();
+    assert_eq!(taints[0].key, "windlass.dev/obstacle");
+    assert_eq!(taints[0].value.as_deref(), Some("device-node"));
+    let (rest, _) = world.run("rest", &gpus(world.gpus - 1)).await;
+    world.check();
+    world.end(&rest).await;
+    fs::rename(&away, &node).expect("moved");
+    world.nothing_is_left().await;
 }

@@ -36,8 +36,7 @@ pub(crate) const NODE: &str = "n1";
 
 const DRIVER: &str = "windlass.dev";
 
-/// What the kubelet told serves for five seconds: three looks in a row have to take longer, or a device that
-/// was given away since is taken for let go.
+/// After three looks the kubelet is to write its record anew; after each is looked what it says.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// How long a worker of the kubelet waits before it tries again.
@@ -298,7 +297,7 @@ pub(crate) fn published(objects: &Objects) -> Vec<Device> {
     slices.flat_map(|slice| slice.spec.devices.unwrap_or_default()).collect()
 }
 
-fn free_gpus(objects: &Objects) -> usize {
+pub(crate) fn free_gpus(objects: &Objects) -> usize {
     let devices = published(objects);
     let is_gpu = |it: &&Device| it.name.starts_with("gpu-") && !it.name.contains("-mig-");
     let gpus = devices.iter().filter(is_gpu);

@@ -27,6 +27,7 @@ use crate::{
     metrics::ClaimMetrics,
     mps::{MpsPlaces, MpsStates},
     partitions::PartitionDesk,
+    presence,
     state::NodeState,
 };
 
@@ -122,14 +123,7 @@ impl Ground {
     /// Does what a claim needs done. Blocks.
     pub(super) fn do_it(&self, entry: &Entry, nodes: &[NodeOf]) -> Result<(), String> {
         for (device, node) in nodes {
-            if !self.roots.dev.has(&node.path) {
-                let node = node.path.display();
-                return Err(format!(
-                    "device node {node} of {device} is missing on this node; is the driver loaded?"
-                ));
-            }
-            // Numbers of nodes change while the inventory is on its way: the kernel has the last word.
-            self.roots.host.proves(node).map_err(|why| format!("{device}: {why}"))?;
+            presence::check(&self.roots, [node]).map_err(|why| format!("{device}: {why}"))?;
         }
         self.documents.write(entry).map(drop)
     }

@@ -1,8 +1,6 @@
 //! A node by chance: pods and claims that come and go, a kubelet whose record lags, agents that end. No device
 //! has an owner through both ways.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use proptest::prelude::*;
 use tokio::time::advance;
@@ -12,25 +10,15 @@ use windlass_core::{
 };
 
 use super::*;
-use crate::{
-    holders::{self, Holders},
-    ledger::{
-        kin::Kinship,
-        sights::{Look, Sights},
-    },
-};
+use crate::{ledger::kin::Kinship, offer::Held};
 
 const DELAY: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_secs(10);
 
 /// How late a kubelet writes down what was given away, while other plugins let it wait.
 const LATE: Duration = Duration::from_secs(25);
 
-/// For how long an answer of the kubelet's serves.
-const SERVES: Duration = Duration::from_secs(5);
-
-/// For how long a kubelet that has just started tells of no pod.
-const MUTE: Duration = Duration::from_secs(60);
+/// For how long a kubelet that has just started was told of no pod, and forgets nothing.
+const UNTOLD: Duration = Duration::from_secs(60);
 
 /// What the device plugin offers: the ids, and the devices behind each.
 const OFFERED: [(&str, &[&str]); 7] = [
@@ -68,16 +56,14 @@ enum Step {
 struct Node {
     ledger: LedgerDesk,
     kinship: Kinship,
-    sights: Sights,
     /// The id that each pod has.
     pods: Vec<usize>,
     claims: BTreeMap<u8, Vec<(DeviceId, Use)>>,
-    record: Recorded,
+    record: Held,
     /// When the kubelet writes at the latest what it was given.
     due: Option<Instant>,
-    mute_until: Instant,
-    told: (Instant, Arc<Holders>),
-    looking: Option<(Instant, Recorded)>,
+    untold_until: Instant,
+    looking: Option<(Instant, Held)>,
     /// When the agent started.
     started: Instant,
 }
@@ -88,13 +74,11 @@ impl Node {
         Self {
             ledger: LedgerDesk::unread(),
             kinship: kinship(),
-            sights: Sights::default(),
             pods: Vec::new(),
             claims: BTreeMap::new(),
-            record: Recorded::default(),
+            record: Held::new(),
             due: None,
-            mute_until: now,
-            told: (now, Arc::default()),
+            untold_until: now,
             looking: None,
             started: now,
         }
@@ -120,13 +104,13 @@ impl Node {
                 self.ledger.release_claim(&name.to_string());
             }
             Step::KubeletWrites => self.write(),
-            Step::KubeletRestarts => self.mute_until = Instant::now() + MUTE,
+            Step::KubeletRestarts => self.untold_until = Instant::now() + UNTOLD,
             Step::LookBegins => self.begin_look(),
             Step::LookEnds => self.end_look(),
             Step::AgentRestarts => self.restart(),
             Step::Off if self.claims.is_empty() => {
                 self.ledger.forget_record();
-                (self.sights, self.looking) = Default::default();
+                self.looking = None;
             }
             Step::Pass(seconds) => self.pass(Duration::from_secs(seconds)).await,
             Step::Allocate(_) | Step::AllocateInVain(_) | Step::PodGone(_) | Step::Off => {}
@@ -151,15 +135,14 @@ impl Node {
         }
     }
 
+    /// Of pods that are gone, too, as long as the kubelet was not told of the others.
     fn write(&mut self) {
         self.due = None;
-        self.record = Recorded::default();
+        if Instant::now() >= self.untold_until {
+            self.record = Held::new();
+        }
         for nth in &self.pods {
-            let (id, resource) = (OFFERED[*nth].0, resource_of(*nth));
-            if crate::offer::token(id).is_some() {
-                self.record.pools.insert(resource.clone());
-            }
-            self.record.devices.insert(id.parse().expect("an id"), resource);
+            self.record.entry(resource_of(*nth)).or_default().insert(OFFERED[*nth].0.to_owned());
         }
     }
 
@@ -171,43 +154,22 @@ impl Node {
 
     /// As the follower does.
     fn end_look(&mut self) {
-        let Some((begun, recorded)) = self.looking.take() else { return };
+        let Some((begun, record)) = self.looking.take() else { return };
+        let mut recorded = Recorded::of(&record);
         if !self.ledger.watch().borrow().is_complete() {
-            let mut all = recorded.clone();
             for pool in &recorded.pools {
                 let devices = OFFERED[5].1.iter().map(|id| id.parse().expect("an id"));
-                all.devices.extend(devices.map(|device: DeviceId| (device, pool.clone())));
+                recorded.devices.extend(devices.map(|device: DeviceId| (device, pool.clone())));
             }
-            self.ledger.recorded(&all, (begun, DELAY));
         }
-        if self.told.0.elapsed() >= SERVES {
-            self.told = (Instant::now(), Arc::new(self.tell()));
-        }
-        let look = Look { begun, recorded, told: self.told.1.clone() };
-        let ledger = self.ledger.watch().borrow().clone();
-        let still = self.sights.fold(&look, &ledger, LOOK);
-        self.ledger.recorded(&still, (begun, DELAY));
-    }
-
-    fn tell(&self) -> Holders {
-        let answered = Some(Ok(()));
-        if Instant::now() < self.mute_until {
-            return Holders { answered, ..Holders::default() };
-        }
-        let holder = |nth: &usize| {
-            let resource = resource_of(*nth).to_string();
-            let holder = holders::Holder { resource, ..holders::tests::holder() };
-            (OFFERED[*nth].0.parse().expect("an id"), BTreeSet::from([holder]))
-        };
-        let by_device = self.pods.iter().map(holder).collect();
-        Holders { answered, by_device, pods: self.pods.len() + 1 }
+        self.ledger.recorded(&recorded, (begun, DELAY));
     }
 
     /// What the kubelet then writes later than soon, a new agent cannot know.
     fn restart(&mut self) {
         self.due = self.due.map(|due| due.min(Instant::now() + DELAY));
         self.ledger = LedgerDesk::unread();
-        (self.sights, self.looking) = Default::default();
+        self.looking = None;
         self.started = Instant::now();
         for (name, devices) in &self.claims {
             let devices = devices.iter().map(|(device, usage)| (device, *usage));
@@ -297,7 +259,7 @@ impl Node {
         for name in 0..6 {
             self.step(Step::Unprepare(name)).await;
         }
-        for step in [Step::KubeletWrites, Step::Pass(30), Step::LookEnds, Step::LookBegins] {
+        for step in [Step::Pass(60), Step::KubeletWrites, Step::LookEnds, Step::LookBegins] {
             self.step(step).await;
         }
         self.step(Step::LookEnds).await;

@@ -18,6 +18,7 @@ use crate::{
     grant::{self, grant},
     mps::MpsGrant,
     offer::{Allocatable, Found, Offer, Withdrawn},
+    presence,
     shortened::first_few,
     state::NodeState,
 };
@@ -167,16 +168,8 @@ impl Service {
         }
         let gone = || refuse("no longer on this node");
         let device = state.inventory.get(device.as_str()).ok_or_else(gone)?;
-        if let Some(node) = device.nodes.iter().find(|node| !self.roots.dev.has(&node.path)) {
-            return Err(Refusal::NodeMissing {
-                resource: self.name(),
-                id: id.to_owned(),
-                node: node.path.display().to_string(),
-            });
-        }
-        // Numbers of nodes change while the inventory is on its way: the kernel has the last word.
-        let told = device.nodes.iter().try_for_each(|node| self.roots.host.proves(node));
-        told.map(|()| device).map_err(|why| refuse(&why))
+        let there = presence::check(&self.roots, &device.nodes);
+        there.map(|()| device).map_err(|why| refuse(&why.to_string()))
     }
 
     /// Whether no id is given away twice, be it to one container or to two.

@@ -12,7 +12,10 @@ mod replicas;
 mod tokens;
 
 use tokio::time::Instant;
-use windlass_core::{device::DeviceId, placement::Policy};
+use windlass_core::{
+    device::{Device, DeviceId},
+    placement::Policy,
+};
 use windlass_kubelet_api::deviceplugin::{
     ContainerPreferredAllocationRequest, ContainerPreferredAllocationResponse,
 };
@@ -21,7 +24,9 @@ use super::{super::wire::Refusal, LOGGED, Service};
 use crate::{
     choices::{Among, Remembered},
     config::Sharing,
-    offer::Offer,
+    host::Roots,
+    offer::{Allocatable, Offer, OfferedDevice},
+    presence,
     shortened::first_few,
     state::NodeState,
 };
@@ -31,6 +36,7 @@ struct Question<'a> {
     resource: String,
     state: &'a NodeState,
     offer: &'a Offer,
+    roots: &'a Roots,
     policy: Policy,
     request: &'a ContainerPreferredAllocationRequest,
     /// Devices that the same container seems to have got a moment ago.
@@ -61,7 +67,8 @@ impl Service {
         }
         let policy = state.placement(&self.resource);
         let (resource, near) = (self.name(), self.neighbours(state));
-        let question = Question { resource, state, offer: &offer, policy, request, near };
+        let roots = &self.roots;
+        let question = Question { resource, state, offer: &offer, roots, policy, request, near };
         match offer.sharing() {
             Sharing::Exclusive => question.among_devices(),
             Sharing::Shared(shared) => question.among_replicas(shared),
@@ -103,6 +110,13 @@ impl Service {
 impl Question<'_> {
     fn size(&self) -> usize {
         usize::try_from(self.request.allocation_size).unwrap_or(0)
+    }
+
+    /// Whether Allocate would give a device away: its nodes may be gone since the last look.
+    fn is_open(&self, id: &DeviceId, device: &OfferedDevice) -> bool {
+        let there = self.state.inventory.get(id.as_str());
+        let has_nodes = |device: &Device| presence::check(self.roots, &device.nodes).is_ok();
+        device.state == Allocatable::Yes && there.is_some_and(has_nodes)
     }
 
     /// Why, and what the chosen were to be near to.

@@ -11,10 +11,7 @@ use super::{
     super::super::wire::{LeftOut, Refusal},
     Preferred, Question,
 };
-use crate::{
-    choices::Among,
-    offer::{Allocatable, OfferedDevice},
-};
+use crate::{choices::Among, offer::OfferedDevice};
 
 /// Devices of the offer, each once.
 type Known<'a> = BTreeMap<&'a DeviceId, &'a OfferedDevice>;
@@ -23,7 +20,7 @@ impl Question<'_> {
     pub(super) fn among_devices(&self) -> Result<Preferred, Refusal> {
         let known = self.known(&self.request.available_device_i_ds).into_iter();
         let (open, closed): (Known<'_>, Known<'_>) =
-            known.partition(|(_, device)| device.state == Allocatable::Yes);
+            known.partition(|(id, device)| self.is_open(id, device));
         let required = self.known(&self.request.must_include_device_i_ds);
         let near: Vec<_> = self.near.iter().map(DeviceId::as_str).collect();
         let request = Request {

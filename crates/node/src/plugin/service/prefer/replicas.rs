@@ -15,7 +15,6 @@ use super::{
 use crate::{
     choices::{Among, Numbers, Pool},
     config::Shared,
-    offer::Allocatable,
 };
 
 /// Numbers of replicas by device.
@@ -69,7 +68,7 @@ impl Question<'_> {
     /// missing from those it calls available.
     fn parts<'a>(&'a self, free: &'a ByDevice<'_>, shared: Shared) -> Vec<Part<'a>> {
         let devices = self.offer.devices.iter();
-        let open = devices.filter(|(_, device)| device.state == Allocatable::Yes);
+        let open = devices.filter(|(id, device)| self.is_open(id, device));
         let part = |(id, _): (&'a DeviceId, _)| {
             let free = free.get(id.as_str()).map_or(&[][..], Vec::as_slice);
             let in_use = (shared.replicas.get() as usize).saturating_sub(free.len());

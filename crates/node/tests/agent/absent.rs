@@ -1,0 +1,64 @@
+//! Device nodes that go while their devices answer: what Allocate would refuse is not offered.
+
+use std::{fs, path::PathBuf};
+
+use windlass_kubelet_api::deviceplugin::{
+    ContainerPreferredAllocationRequest, PreferredAllocationRequest,
+};
+
+use crate::{
+    common::running::Running,
+    world::{GPU, World, client, counts, gpu_id, pod},
+};
+
+/// Where the node of a GPU is, by its index.
+fn node(world: &World, index: u32) -> PathBuf {
+    world.config.host_root.join(format!("dev/nvidia{index}"))
+}
+
+fn obstacle(agent: &Running, id: &str) -> Option<String> {
+    agent.state.borrow().offerings().get(id)?.obstacle.clone()
+}
+
+#[tokio::test]
+async fn a_gpu_without_its_node_costs_no_pod_and_is_offered_when_the_node_is_back() {
+    let world = World::new("dgx-h100");
+    let (kubelet, agent) = world.serving(8).await;
+    let (gone, away) = (gpu_id(&agent, 0), world.path().join("away"));
+    fs::rename(node(&world, 0), &away).expect("moved");
+
+    let mut plugin = client(&kubelet, GPU).await;
+    let all: Vec<_> = (0..8).map(|index| gpu_id(&agent, index)).collect();
+    let request = ContainerPreferredAllocationRequest {
+        available_device_i_ds: all,
+        allocation_size: 7,
+        ..ContainerPreferredAllocationRequest::default()
+    };
+    let request = PreferredAllocationRequest { container_requests: vec![request] };
+    let answer = plugin.get_preferred_allocation(request).await.expect("seven are there");
+    let preferred = &answer.get_ref().container_responses[0].device_i_ds;
+    assert!(preferred.len() == 7 && !preferred.contains(&gone), "at once: {preferred:?}");
+
+    counts(&kubelet, (8, 7)).await;
+    let why = obstacle(&agent, &gone).expect("held back");
+    assert!(why.contains("/dev/nvidia0 is missing on this node"), "{why}");
+    for number in 0..7 {
+        kubelet.admit(pod(&format!("p{number}"), 1)).await.expect("seven good GPUs are free");
+    }
+    fs::rename(&away, node(&world, 0)).expect("moved");
+    counts(&kubelet, (8, 8)).await;
+    assert_eq!(obstacle(&agent, &gone), None);
+    kubelet.admit(pod("last", 1)).await.expect("it is back");
+}
+
+#[tokio::test]
+async fn a_driver_that_brings_no_nodes_has_its_gpus_listed_and_none_given_away() {
+    let world = World::new("dgx-h100");
+    for index in 0..8 {
+        fs::remove_file(node(&world, index)).expect("it was there");
+    }
+    let (kubelet, agent) = (world.kubelet(), world.agent());
+    counts(&kubelet, (8, 0)).await;
+    let why = obstacle(&agent, &gpu_id(&agent, 5)).expect("held back");
+    assert!(why.contains("/dev/nvidia5 is missing"), "{why}");
+}
