@@ -28,6 +28,8 @@ mpsDir: /m
 mps: {shmDir: /dev/shm/windlass, users: together}
 deviceInfoDir: /d
 listen: 127.0.0.1:9400
+probeSocket: /p
+disclose: [pods, serials]
 cluster: {kubeconfig: /kc, nodeName: n1, namespace: gpu, events: true}
 mig: single
 deviceList: [envvar, cdi-annotations]
@@ -132,6 +134,8 @@ fn every_key_is_taken() {
     assert_eq!(config.driver.nvml_library.as_deref(), Some(Path::new("/l")));
     assert_eq!(config.driver.root, Path::new("/run/nvidia/driver"));
     assert_eq!(config.listen, Some(([127, 0, 0, 1], 9400).into()));
+    assert_eq!(config.probe_socket.as_deref(), Some(Path::new("/p")));
+    assert_eq!(config.disclose, [Disclosed::Pods, Disclosed::Serials].into());
     assert!(config.cluster.events);
     let policy = config.policy;
     assert_eq!(policy.delivery.strategies, [Strategy::CdiAnnotations, Strategy::Envvar].into());
