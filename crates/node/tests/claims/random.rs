@@ -147,6 +147,7 @@ impl Run {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "the result of a long walk is for whoever took it")]
 async fn walk(mounts: Mounts) {
     let (length, seed) = (Length::chosen(), number("WINDLASS_RANDOM_SEED").unwrap_or(1));
     let (mut run, begun) = (Run::new(mounts, seed).await, Instant::now());
