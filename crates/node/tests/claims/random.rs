@@ -64,6 +64,9 @@ struct Run {
     told: Vec<String>,
 }
 
+/// As far as a walk goes unless it is told otherwise; some seconds.
+const STEPS: u64 = 40;
+
 /// More than these nobody reads in the end.
 const TOLD: usize = 200;
 
@@ -71,9 +74,9 @@ const TOLD: usize = 200;
 
 impl Length {
     fn chosen() -> Self {
-        let seconds = || number("WINDLASS_RANDOM_SECONDS").unwrap_or(5);
-        let steps = number("WINDLASS_RANDOM_STEPS").map(Self::Steps);
-        steps.unwrap_or_else(|| Self::Time(Duration::from_secs(seconds())))
+        let seconds = number("WINDLASS_RANDOM_SECONDS").map(Duration::from_secs);
+        let steps = || number("WINDLASS_RANDOM_STEPS").unwrap_or(STEPS);
+        seconds.map_or_else(|| Self::Steps(steps()), Self::Time)
     }
 
     fn is_reached(self, begun: Instant, steps: u64) -> bool {
@@ -144,6 +147,7 @@ impl Run {
     }
 }
 
+#[expect(clippy::print_stdout, reason = "the result of a long walk is for whoever took it")]
 async fn walk(mounts: Mounts) {
     let (length, seed) = (Length::chosen(), number("WINDLASS_RANDOM_SEED").unwrap_or(1));
     let (mut run, begun) = (Run::new(mounts, seed).await, Instant::now());
