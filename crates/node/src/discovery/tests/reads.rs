@@ -14,7 +14,7 @@ use crate::{
     host::{Host, Question, Tally},
 };
 
-/// Which question was put to which file, by whatever path, and how often.
+/// Which question was put to which path, or by whatever path to which text, and how often.
 type Counts = BTreeMap<(Question, PathBuf), u32>;
 
 fn families(config: &Config, host: &Host) -> Vec<Box<dyn Family>> {
@@ -44,12 +44,10 @@ fn by_file(host: &Host, tally: &Tally) -> Counts {
     let mut counts = Counts::new();
     for (question, path) in tally.take() {
         let own = host.path(&path);
-        let file = match (question, own.parent(), own.file_name()) {
-            // A link itself is asked, and not what it leads to.
-            (Question::Link, Some(folder), Some(name)) => {
-                folder.canonicalize().map_or(own.clone(), |folder| folder.join(name))
-            }
-            _ => own.canonicalize().unwrap_or(own),
+        let file = match question {
+            Question::Text => own.canonicalize().unwrap_or(own),
+            // A folder that has two paths is listed by each.
+            Question::Names | Question::Link | Question::Kind => own,
         };
         *counts.entry((question, file)).or_default() += 1;
     }
