@@ -131,7 +131,7 @@ impl NodeState {
         let is_nothing = is_empty && self.offers.is_empty() && self.claimable.is_empty();
         (is_nothing && devices > 0).then(|| {
             format!(
-                "none of {devices} devices is offered: the configuration's resources are an empty list; leave the \
+                "nothing is offered of {devices} devices: the configuration's resources are an empty list; leave the \
                  key out for the defaults"
             )
         })

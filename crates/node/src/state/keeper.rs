@@ -411,7 +411,7 @@ impl Keeper {
     /// What was cut or programmed in another way may have to move, though the policy is the same.
     fn note_changes(&mut self, before: &Inventory, now: &Inventory) {
         if self.moves == Moves::Waiting && self.settling.is_none() {
-            // All that is there is held back already, once that is published.
+            // The wait for what was found before is still to be published, and counts from this on.
             return;
         }
         if let Some(why) = changes::why_to_move((before, now), &self.policy, &self.marked) {

@@ -18,7 +18,7 @@ const DELAY: Duration = Duration::from_secs(2);
 const LATE: Duration = Duration::from_secs(25);
 
 /// For how long a kubelet that has just started was told of no pod, and forgets nothing.
-const UNTOLD: Duration = Duration::from_secs(60);
+const UNTOLD: Duration = Duration::from_secs(15);
 
 /// What the device plugin offers: the ids, and the devices behind each.
 const OFFERED: [(&str, &[&str]); 7] = [
@@ -227,7 +227,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (0..5_usize).prop_map(Step::PodGone),
         8 => (0..6_u8, devices).prop_map(|(name, devices)| Step::Prepare(name, devices)),
         3 => (0..6_u8).prop_map(Step::Unprepare),
-        2 => Just(Step::KubeletWrites),
+        4 => Just(Step::KubeletWrites),
         1 => Just(Step::KubeletRestarts),
         6 => Just(Step::LookBegins),
         6 => Just(Step::LookEnds),

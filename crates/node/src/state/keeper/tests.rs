@@ -191,5 +191,5 @@ async fn a_configuration_that_offers_nothing_of_a_node_with_devices_is_told() {
     rig.see(&[&gpu("GPU-1")]);
     rig.disk_answers();
     let why = rig.state.borrow().offers_nothing().expect("a GPU is there");
-    assert!(why.starts_with("none of 1 devices is offered"), "{why}");
+    assert!(why.starts_with("nothing is offered of 1 devices"), "{why}");
 }
