@@ -68,6 +68,16 @@ fn an_agent_that_ends_by_itself_ends_the_soak_with_its_seed_and_last_steps() {
 }
 
 #[test]
+fn a_soak_that_is_killed_takes_its_agent_along() {
+    let temporary = folder();
+    let (mut child, _lines, dir) = under_way(temporary.path());
+    until(|| agent_in(&dir));
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    until(|| agent_in(&dir).is_none().then_some(()));
+}
+
+#[test]
 fn a_soak_that_is_interrupted_tells_what_it_saw_and_that_nothing_was_wrong() {
     ends_early("INT");
 }

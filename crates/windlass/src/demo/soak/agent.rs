@@ -68,6 +68,8 @@ impl Agent {
         };
         let mut words: Vec<OsString> = SHELL.iter().map(OsString::from).collect();
         words.extend([program.into(), "node".into(), format!("--listen={listens}").into()]);
+        // A soak that is killed leaves no agent behind.
+        words.push(format!("--ends-with={}", std::process::id()).into());
         words.extend([
             flag("config", &config),
             flag("host-root", &machine.host_root()),
