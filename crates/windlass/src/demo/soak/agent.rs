@@ -37,6 +37,9 @@ const LOG_TAIL: usize = 12;
 /// How long the kernel may take with a process that is being killed.
 const WAY_OUT: Duration = Duration::from_millis(200);
 
+/// How long the agent waits for a call into the driver, by the configuration below.
+pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(1);
+
 /// Times that are seconds or minutes on a real node, and network adapters besides GPUs.
 const CONFIG: &str = "\
 health: {quietPeriod: 1s, probeInterval: 500ms, callDeadline: 1s}

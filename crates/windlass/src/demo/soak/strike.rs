@@ -86,6 +86,9 @@ impl Run {
                 return self.kill_at_prepare(gpus, after).await;
             }
             Blow::AgentFrozen { gpus, lasts } => self.freeze(gpus, lasts).await?,
+            Blow::AgentFrozenInCalls { which, by, gpus, lasts } => {
+                return self.freeze_in_calls(which, by, (gpus, lasts)).await;
+            }
             Blow::NoticesLost => return self.lose_notices().await,
             Blow::KubeletRestarts { times } => {
                 for _ in 0..times {
@@ -126,7 +129,7 @@ impl Run {
         Ok(())
     }
 
-    async fn freeze(&mut self, gpus: usize, lasts: Duration) -> Result<()> {
+    pub(super) async fn freeze(&mut self, gpus: usize, lasts: Duration) -> Result<()> {
         self.rig.agent_is_away();
         self.rig.agent.freeze();
         let pod = self.new_pod(gpus);

@@ -103,6 +103,26 @@ impl Run {
         Ok(Some(Instant::now()))
     }
 
+    /// The agent is frozen while a probe waits for a GPU, for longer than it would wait for one that hangs: the GPU is
+    /// not told to be unhealthy, which was never asked for that long by an agent that ran.
+    pub(super) async fn freeze_in_calls(
+        &mut self,
+        which: usize,
+        by: Duration,
+        (gpus, lasts): (usize, Duration),
+    ) -> Result<Option<Instant>> {
+        let Some(Found { index: gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
+        let millis = u32::try_from(by.as_millis()).unwrap_or(u32::MAX);
+        self.rig.machine.inject(&Fault::Slow { gpu, millis })?;
+        // A probe begins within this time, and makes several calls.
+        sleep(ABSENCE).await;
+        self.rig.agent_is_away();
+        self.rig.agent.freeze();
+        self.rig.machine.inject(&Fault::Slow { gpu, millis: 0 })?;
+        self.freeze(gpus, lasts).await?;
+        Ok(Some(Instant::now()))
+    }
+
     /// The GPU is to be set aside at once, not to be trusted while events come, and to be trusted again some time
     /// after the last one.
     pub(super) async fn storm(
