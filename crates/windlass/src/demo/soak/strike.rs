@@ -31,7 +31,7 @@ use super::{
 pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(45);
 
 /// How long what is away stays so.
-const ABSENCE: Duration = Duration::from_millis(500);
+pub(super) const ABSENCE: Duration = Duration::from_millis(500);
 
 /// How long an adapter that comes and goes is there, and is not.
 const FLAP: Duration = Duration::from_millis(10);
@@ -115,6 +115,9 @@ impl Run {
             }
             Blow::GpuRenumbered { which } => return self.renumber(which).await,
             Blow::NicFlaps { which, times } => return self.flap(which, times).await,
+            Blow::Strained { what, which, gpus } => {
+                return self.strain(what, (which, gpus)).await;
+            }
             Blow::Server { what, gpus } => return self.mischief(what, gpus).await,
         }
         Ok(Some(Instant::now()))

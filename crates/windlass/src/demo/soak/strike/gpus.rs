@@ -54,7 +54,7 @@ impl Run {
     }
 
     /// At most half of the GPUs are broken at once: pods need some.
-    pub(super) fn break_gpu(&self, which: usize, how: Break) -> Result<Option<Instant>> {
+    pub(in super::super) fn break_gpu(&self, which: usize, how: Break) -> Result<Option<Instant>> {
         let gpus = self.rig.gpus()?;
         let broken = gpus.iter().filter(|found| found.is_broken).count();
         let Some(Found { index: gpu, gpu: found, .. }) = self.usable_gpu(which)? else {
@@ -190,7 +190,7 @@ impl Run {
         Ok(self.rig.gpus()?.iter().any(|found| found.is_broken))
     }
 
-    fn usable_gpu(&self, which: usize) -> Result<Option<Found>> {
+    pub(in super::super) fn usable_gpu(&self, which: usize) -> Result<Option<Found>> {
         let usable = self.rig.gpus()?.into_iter().filter(|found| !found.is_broken).collect();
         Ok(one_of(usable, which))
     }
