@@ -17,10 +17,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
-use windlass_kubelet_api::{
-    checkpoint,
-    deviceplugin::{AllocateRequest, ContainerAllocateRequest},
-};
+use windlass_kubelet_api::{checkpoint, deviceplugin::PreferredAllocationRequest};
 use windlass_kubelet_sim::NodeStatus;
 
 use super::{
@@ -187,9 +184,8 @@ impl Run {
         let mut all = JoinSet::new();
         for _ in 0..CALLS {
             let mut plugin = plugin.clone();
-            let container = ContainerAllocateRequest { devices_ids: vec!["none".to_owned()] };
-            let request = AllocateRequest { container_requests: vec![container] };
-            all.spawn(async move { plugin.allocate(request).await.is_ok() });
+            let question = PreferredAllocationRequest::default();
+            all.spawn(async move { plugin.get_preferred_allocation(question).await.is_ok() });
         }
         sleep(ABSENCE).await;
         all.shutdown().await;
