@@ -169,6 +169,9 @@ pub(crate) struct HostArgs {
 pub(crate) struct NodeArgs {
     #[command(flatten)]
     pub(crate) host: HostArgs,
+    /// The process that started this one and with which it ends, however that ends
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) ends_with: Option<i32>,
     /// Folder of configuration files, of which the node's label names one; without the label the file
     /// `default`, or the only one
     #[arg(long, value_name = "DIR", env = "WINDLASS_CONFIG_DIR", conflicts_with = "config")]

@@ -8,7 +8,8 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use rustix::process::{getppid, set_parent_process_death_signal};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
@@ -33,7 +34,18 @@ use crate::{
 pub(super) async fn run(args: NodeArgs) -> Result<()> {
     let format = args.log_format;
     logging::to_stderr(format, args.log.clone());
+    args.ends_with.map_or(Ok(()), end_with)?;
     Box::pin(serve(args)).await.map_err(|error| last_words(format, error))
+}
+
+/// Has the kernel end this process with the one that started it, which can do nothing about that when it is killed.
+fn end_with(parent: i32) -> Result<()> {
+    set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .with_context(|| format!("cannot end with process {parent}"))?;
+    // It may have ended before the kernel knew.
+    let is_parent = getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == parent);
+    ensure!(is_parent, "process {parent} has not started this one, or has ended");
+    Ok(())
 }
 
 /// Whoever collects JSON is told of the end in JSON; a person reads it as that of any command.

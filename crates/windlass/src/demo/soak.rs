@@ -24,6 +24,7 @@ mod run;
 mod schedule;
 mod server;
 mod slices;
+mod strain;
 mod strike;
 mod tally;
 mod tell;

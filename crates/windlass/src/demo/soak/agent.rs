@@ -37,6 +37,11 @@ const LOG_TAIL: usize = 12;
 /// How long the kernel may take with a process that is being killed.
 const WAY_OUT: Duration = Duration::from_millis(200);
 
+/// How long the agent waits for a call into the driver, by the configuration below.
+pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(1);
+
+const CONFIG_FILE: &str = "config.yaml";
+
 /// Times that are seconds or minutes on a real node, and network adapters besides GPUs.
 const CONFIG: &str = "\
 health: {quietPeriod: 1s, probeInterval: 500ms, callDeadline: 1s}
@@ -56,7 +61,7 @@ impl Agent {
         machine: &Machine,
         cluster: Option<&Cluster>,
     ) -> Result<Self> {
-        let config = folder.join("config.yaml");
+        let config = folder.join(CONFIG_FILE);
         let text = cluster.map_or_else(|| CONFIG.to_owned(), |_| format!("{CONFIG}{CLAIMS}"));
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         let listens = free_port().await.context("no port of this machine's own is free")?;
@@ -68,6 +73,8 @@ impl Agent {
         };
         let mut words: Vec<OsString> = SHELL.iter().map(OsString::from).collect();
         words.extend([program.into(), "node".into(), format!("--listen={listens}").into()]);
+        // A soak that is killed leaves no agent behind.
+        words.push(format!("--ends-with={}", std::process::id()).into());
         words.push("--disclose=pods".into());
         words.extend([
             flag("config", &config),
@@ -91,6 +98,27 @@ impl Agent {
         self.process =
             Process::start(&self.words, &self.folder).context("cannot start the agent again")?;
         Ok(())
+    }
+
+    /// How another agent for the same kubelet ends, which is to be refused.
+    pub(super) async fn rival_ends_within(&self, limit: Duration) -> Result<Option<String>> {
+        // The address would be refused to it for another reason.
+        let words =
+            self.words.iter().filter(|word| !word.as_encoded_bytes().starts_with(b"--listen="));
+        let words: Vec<_> = words.cloned().collect();
+        let mut rival =
+            Process::start(&words, &self.folder).context("cannot start another agent")?;
+        Ok(rival.end_within(limit).await.map(|how| how.to_string()))
+    }
+
+    /// The address that it listens on.
+    pub(super) fn listens(&self) -> SocketAddr {
+        self.listens
+    }
+
+    /// The file of its configuration.
+    pub(super) fn config(&self) -> PathBuf {
+        self.folder.join(CONFIG_FILE)
     }
 
     /// Kills it at once, without waiting for its end.
@@ -145,10 +173,14 @@ impl Agent {
 
     /// What it tells Prometheus.
     pub(super) async fn metrics(&self) -> io::Result<String> {
+        self.get("/metrics").await
+    }
+
+    /// What it answers over HTTP.
+    pub(super) async fn get(&self, path: &str) -> io::Result<String> {
         let mut stream = TcpStream::connect(self.listens).await?;
-        stream
-            .write_all(b"GET /metrics HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")
-            .await?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         Ok(answer)

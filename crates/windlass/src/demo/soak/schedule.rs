@@ -8,7 +8,9 @@ use std::{collections::BTreeSet, fmt, time::Duration};
 use serde::Serialize;
 use windlass_machine::state::EventLog;
 
-use super::{chance::Chance, invariant::Doubted, server::Mischief};
+use super::{
+    agent::CALL_DEADLINE, chance::Chance, invariant::Doubted, server::Mischief, strain::Strain,
+};
 
 /// Through which of the kubelet's ways pods get GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -47,6 +49,8 @@ pub(super) enum Blow {
     AgentKilledAtPrepare { gpus: usize, after: Duration },
     /// SIGSTOP for a while, in which a pod comes.
     AgentFrozen { gpus: usize, lasts: Duration },
+    /// The same while calls to a GPU take so long, so that some are under way.
+    AgentFrozenInCalls { which: usize, by: Duration, gpus: usize, lasts: Duration },
     /// While it is frozen, so many notices from the kubelet's folder that the kernel drops the last one: that there is
     /// another folder. Then `kubelet.sock` is bound anew there.
     NoticesLost,
@@ -84,6 +88,8 @@ pub(super) enum Blow {
     GpuRenumbered { which: usize },
     /// A network adapter is pulled out and put in so many times, under the agent's looks at sysfs.
     NicFlaps { which: usize, times: usize },
+    /// The agent's door, files and nodes are strained.
+    Strained { what: Strain, which: usize, gpus: usize },
     /// The API server does something to the agent, while pods come.
     Server { what: Mischief, gpus: usize },
 }
@@ -141,8 +147,11 @@ const ADMISSION_TAKES: Duration = Duration::from_millis(4);
 /// The same of the preparation of a claim, which asks the API server and writes two files.
 const PREPARATION_TAKES: Duration = Duration::from_millis(12);
 
+/// What a GPU that is slow takes for a call at least, where calls are to be under way.
+const SLOW: Duration = Duration::from_millis(100);
+
 /// Each blow has so many chances of these; one that takes ten seconds to recover from has one.
-const BLOWS: usize = 45;
+const BLOWS: usize = 57;
 
 /// Where there are claims, so many more are about them.
 const CLAIM_BLOWS: usize = 20;
@@ -207,7 +216,12 @@ impl Schedule {
             40 => Blow::GpuRenumbered { which },
             41..43 => Blow::DriverCrashes { which },
             43..45 => Blow::NicFlaps { which, times: 1 + self.chance.below(MOST_FLAPS) },
-            45..49 => {
+            45..47 => self.freeze_in_calls(which),
+            47..57 => {
+                let what = Strain::ALL[self.chance.below(Strain::ALL.len())];
+                Blow::Strained { what, which, gpus: self.gpus() }
+            }
+            57..61 => {
                 let after = self.moment_within(PREPARATION_TAKES);
                 Blow::AgentKilledAtPrepare { gpus: self.gpus(), after }
             }
@@ -216,6 +230,12 @@ impl Schedule {
                 gpus: self.gpus(),
             },
         }
+    }
+
+    fn freeze_in_calls(&mut self, which: usize) -> Blow {
+        let (by, gpus) = (SLOW + self.up_to_ms(200), self.gpus());
+        let lasts = CALL_DEADLINE + self.up_to_ms(2_000);
+        Blow::AgentFrozenInCalls { which, by, gpus, lasts }
     }
 
     fn moment_within(&mut self, most: Duration) -> Duration {
@@ -266,6 +286,7 @@ impl Blow {
                     | Self::RegistrationSocketReplaced { .. }
                     | Self::RegistrationFails { .. }
                     | Self::StreamCut
+                    | Self::Strained { what: Strain::FolderCleaned, .. }
             )
     }
 
@@ -297,6 +318,7 @@ impl Blow {
             Self::AgentKilledAtAdmission { .. } => "agent killed while a pod is admitted",
             Self::AgentKilledAtPrepare { .. } => "agent killed while a claim is prepared",
             Self::AgentFrozen { .. } => "agent frozen",
+            Self::AgentFrozenInCalls { .. } => "agent frozen beside a slow GPU",
             Self::NoticesLost => "notices lost",
             Self::KubeletRestarts { times: 1 } => "kubelet restarted",
             Self::KubeletRestarts { .. } => "kubelet restarted in a storm",
@@ -320,6 +342,7 @@ impl Blow {
             Self::XidStorm { .. } => "XID storm",
             Self::GpuRenumbered { .. } => "GPU renumbered",
             Self::NicFlaps { .. } => "NIC comes and goes",
+            Self::Strained { what, .. } => what.kind(),
             Self::Server { what, .. } => what.kind(),
         }
     }
@@ -360,7 +383,7 @@ mod tests {
     fn every_kind_of_blow_comes_in_a_few_thousand_steps() {
         let kinds = |ways| kinds(Schedule::new(1, ways).take(5_000));
         let (plugin, both) = (kinds(Ways::DevicePlugin), kinds(Ways::Both));
-        assert_eq!((plugin.len(), both.len()), (26, 41), "{both:?}");
+        assert_eq!((plugin.len(), both.len()), (33, 48), "{both:?}");
         assert!(both.is_superset(&plugin));
     }
 }

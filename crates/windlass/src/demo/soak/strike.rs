@@ -31,7 +31,7 @@ use super::{
 pub(super) const RECOVERY_LIMIT: Duration = Duration::from_secs(45);
 
 /// How long what is away stays so.
-const ABSENCE: Duration = Duration::from_millis(500);
+pub(super) const ABSENCE: Duration = Duration::from_millis(500);
 
 /// How long an adapter that comes and goes is there, and is not.
 const FLAP: Duration = Duration::from_millis(10);
@@ -86,6 +86,9 @@ impl Run {
                 return self.kill_at_prepare(gpus, after).await;
             }
             Blow::AgentFrozen { gpus, lasts } => self.freeze(gpus, lasts).await?,
+            Blow::AgentFrozenInCalls { which, by, gpus, lasts } => {
+                return self.freeze_in_calls(which, by, (gpus, lasts)).await;
+            }
             Blow::NoticesLost => return self.lose_notices().await,
             Blow::KubeletRestarts { times } => {
                 for _ in 0..times {
@@ -112,6 +115,9 @@ impl Run {
             }
             Blow::GpuRenumbered { which } => return self.renumber(which).await,
             Blow::NicFlaps { which, times } => return self.flap(which, times).await,
+            Blow::Strained { what, which, gpus } => {
+                return self.strain(what, (which, gpus)).await;
+            }
             Blow::Server { what, gpus } => return self.mischief(what, gpus).await,
         }
         Ok(Some(Instant::now()))
@@ -126,7 +132,7 @@ impl Run {
         Ok(())
     }
 
-    async fn freeze(&mut self, gpus: usize, lasts: Duration) -> Result<()> {
+    pub(super) async fn freeze(&mut self, gpus: usize, lasts: Duration) -> Result<()> {
         self.rig.agent_is_away();
         self.rig.agent.freeze();
         let pod = self.new_pod(gpus);

@@ -54,7 +54,7 @@ impl Run {
     }
 
     /// At most half of the GPUs are broken at once: pods need some.
-    pub(super) fn break_gpu(&self, which: usize, how: Break) -> Result<Option<Instant>> {
+    pub(in super::super) fn break_gpu(&self, which: usize, how: Break) -> Result<Option<Instant>> {
         let gpus = self.rig.gpus()?;
         let broken = gpus.iter().filter(|found| found.is_broken).count();
         let Some(Found { index: gpu, gpu: found, .. }) = self.usable_gpu(which)? else {
@@ -100,6 +100,26 @@ impl Run {
         self.rig.machine.inject(&Fault::Slow { gpu, millis })?;
         sleep(ABSENCE).await;
         self.rig.machine.inject(&Fault::Slow { gpu, millis: 0 })?;
+        Ok(Some(Instant::now()))
+    }
+
+    /// The agent is frozen while a probe waits for a GPU, for longer than it would wait for one that hangs: the GPU is
+    /// not told to be unhealthy, which was never asked for that long by an agent that ran.
+    pub(super) async fn freeze_in_calls(
+        &mut self,
+        which: usize,
+        by: Duration,
+        (gpus, lasts): (usize, Duration),
+    ) -> Result<Option<Instant>> {
+        let Some(Found { index: gpu, .. }) = self.usable_gpu(which)? else { return Ok(None) };
+        let millis = u32::try_from(by.as_millis()).unwrap_or(u32::MAX);
+        self.rig.machine.inject(&Fault::Slow { gpu, millis })?;
+        // A probe begins within this time, and makes several calls.
+        sleep(ABSENCE).await;
+        self.rig.agent_is_away();
+        self.rig.agent.freeze();
+        self.rig.machine.inject(&Fault::Slow { gpu, millis: 0 })?;
+        self.freeze(gpus, lasts).await?;
         Ok(Some(Instant::now()))
     }
 
@@ -170,7 +190,7 @@ impl Run {
         Ok(self.rig.gpus()?.iter().any(|found| found.is_broken))
     }
 
-    fn usable_gpu(&self, which: usize) -> Result<Option<Found>> {
+    pub(in super::super) fn usable_gpu(&self, which: usize) -> Result<Option<Found>> {
         let usable = self.rig.gpus()?.into_iter().filter(|found| !found.is_broken).collect();
         Ok(one_of(usable, which))
     }
