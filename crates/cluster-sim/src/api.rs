@@ -23,6 +23,7 @@ mod objects;
 mod openapi;
 mod options;
 mod patch;
+mod protobuf;
 mod refusal;
 mod request;
 mod selector;
