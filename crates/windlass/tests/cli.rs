@@ -2,6 +2,8 @@
 
 #[path = "cli/claims.rs"]
 mod claims;
+#[path = "cli/conformance.rs"]
+mod conformance;
 #[path = "cli/machines.rs"]
 mod machines;
 mod program;
