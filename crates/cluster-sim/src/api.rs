@@ -7,9 +7,10 @@
 //!  test ── Objects ────────────────────────┘
 //! ```
 //!
-//! It answers as the one of Kubernetes 1.36 does. Left out: authentication and rights (a test can
-//! forbid what it likes), JSON and strategic patches, conflicts of appliers, pages of lists, bookmarks,
-//! the time limits of watches, `v1beta1`, grace periods of pods.
+//! It answers as the one of Kubernetes 1.36 does; `tests/script.rs` plays the same requests on both. Left out:
+//! authentication and rights (a test can forbid what it likes), `dryRun` (refused), schemas in `OpenAPI`, answers in
+//! YAML, protobuf and CBOR (406), bodies of pods, nodes and namespaces in protobuf (400), conflicts of appliers with
+//! who only updates, `managedFields`, `v1beta1`, grace periods of pods.
 
 mod answer;
 mod discovery;
@@ -23,6 +24,7 @@ mod objects;
 mod openapi;
 mod options;
 mod patch;
+mod protobuf;
 mod refusal;
 mod request;
 mod selector;

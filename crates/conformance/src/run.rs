@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// A case that takes longer hangs: the longest restarts a program several times, each within its limits.
-const LONGEST: Duration = Duration::from_secs(120);
+const LONGEST: Duration = Duration::from_secs(180);
 
 /// Plays the cases, so many at a time, and tells what each found, in the order in which they end. Of a program that ends
 /// before it serves anything, that is the only finding.

@@ -50,6 +50,10 @@ pub struct Within {
     /// From what a plugin must try again, refused or without a kubelet, to its next success. Kubernetes names
     /// no limit; a node that has no devices for longer than a minute has an incident.
     pub recover: Duration,
+    /// From what happens to slices to the moment when all devices are in some again. Kubernetes' helper for drivers
+    /// looks 30 s after a change, at slices that it remembers for 60 s (`DefaultSyncDelay` and
+    /// `DefaultMutationCacheTTL` of `k8s.io/dynamic-resource-allocation/resourceslice`).
+    pub republish: Duration,
     /// For the answer to a call, on a machine that has other things to do: the kubelet waits without a limit.
     pub answer: Duration,
     /// From SIGTERM to its end.
@@ -213,6 +217,7 @@ impl Default for Within {
             start: Duration::from_secs(20),
             react: Duration::from_secs(10),
             recover: Duration::from_secs(60),
+            republish: Duration::from_secs(95),
             answer: Duration::from_secs(5),
             stop: Duration::from_secs(10),
         }

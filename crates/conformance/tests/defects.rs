@@ -156,6 +156,7 @@ fn impatient(mut subject: Subject) -> Subject {
     subject.within.start = Duration::from_secs(4);
     subject.within.react = Duration::from_secs(3);
     subject.within.recover = Duration::from_secs(4);
+    subject.within.republish = Duration::from_secs(4);
     subject.within.stop = Duration::from_secs(2);
     subject
 }

@@ -17,7 +17,7 @@ const ARGUMENTS: [&str; 6] = [
 ];
 
 /// What it does otherwise than the cases ask, each explained in `docs/conformance.md`.
-const FAILS: &[&str] = &[];
+const FAILS: &[&str] = &["D06", "D26", "D30", "D32"];
 
 /// Without the program there is nothing to check.
 #[tokio::test]
@@ -27,7 +27,10 @@ async fn kubernetes_own_driver_does_what_the_cases_ask_but_for_what_is_known() {
         return;
     };
     let command = [program.as_str()].into_iter().chain(ARGUMENTS).map(str::to_owned).collect();
-    let subject = Subject { cdi_dirs: vec!["{scratch}/cdi".into()], ..Subject::new(command) };
+    let mut subject = Subject::new(command);
+    subject.cdi_dirs = vec!["{scratch}/cdi".into()];
+    // It makes the folder above its own, as its DaemonSet has its own mounted.
+    subject.hooks.setup = Some("mkdir -p {kubelet}/plugins/test-driver.cdi.k8s.io".into());
     let wanted = env::var("WINDLASS_CASES").unwrap_or_else(|_| "D".into());
     let mut cases = catalogue();
     cases.retain(|case| wanted.split(',').any(|it| case.id.starts_with(it)));

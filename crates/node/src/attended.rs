@@ -101,7 +101,7 @@ pub(crate) async fn passed(deadline: &mut Option<Deadline>) {
         // What never happens ends with the deadline.
         drop(deadline.bound(pending::<()>()).await);
     } else {
-        pending().await
+        pending::<()>().await;
     }
 }
 

@@ -79,7 +79,7 @@ pub(crate) fn drafted(name: &str) -> Option<&str> {
 /// planted there leads nowhere, since `create_new` follows none.
 fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => File::options().create_new(true).write(true).mode(0o600).open(path),
     }
 }

@@ -32,9 +32,10 @@ pub(crate) async fn watch(
         is_writable.set(i64::from(trouble.is_none()));
         if trouble != known {
             let path = path.display();
-            match &trouble {
-                Some(why) => tracing::warn!(%path, why, "the state folder cannot be written"),
-                None => tracing::info!(%path, "the state folder can be written again"),
+            if let Some(why) = &trouble {
+                tracing::warn!(%path, why, "the state folder cannot be written");
+            } else {
+                tracing::info!(%path, "the state folder can be written again");
             }
             known = trouble;
         }

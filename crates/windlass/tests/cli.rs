@@ -2,6 +2,8 @@
 
 #[path = "cli/claims.rs"]
 mod claims;
+#[path = "cli/conformance.rs"]
+mod conformance;
 #[path = "cli/input.rs"]
 mod input;
 #[path = "cli/machines.rs"]

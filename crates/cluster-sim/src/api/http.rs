@@ -18,6 +18,7 @@ use tokio_stream::{Stream, StreamExt as _};
 use super::{
     answer::{Answer, Whole},
     fault::Effect,
+    media, protobuf,
     request::{self, Asked},
     watch::Watched,
     world::World,
@@ -97,6 +98,7 @@ async fn read(request: Request<Incoming>) -> Result<Asked, hyper::Error> {
     };
     let parsed = match body.as_ref() {
         [] => Ok(Value::Null),
+        body if header(header::CONTENT_TYPE).starts_with(media::PROTOBUF) => protobuf::decode(body),
         body => serde_json::from_slice(body).map_err(|error| error.to_string()),
     };
     Ok(Asked {
@@ -105,7 +107,7 @@ async fn read(request: Request<Incoming>) -> Result<Asked, hyper::Error> {
         query: request::query(parts.uri.query().unwrap_or_default()),
         content_type: header(header::CONTENT_TYPE),
         accept: header(header::ACCEPT),
-        problem: parsed.as_ref().err().map(|why| format!("the body is no JSON: {why}")),
+        problem: parsed.as_ref().err().map(|why| format!("the body cannot be read: {why}")),
         body: parsed.unwrap_or_default(),
     })
 }

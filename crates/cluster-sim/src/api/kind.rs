@@ -154,6 +154,11 @@ impl Kind {
         KINDS.iter().filter(move |kind| (kind.group, kind.version) == (group, version))
     }
 
+    /// True if a deletion answers the object, and not that it succeeded (`ReturnDeletedObject`).
+    pub(crate) fn is_returned_at_its_end(&self) -> bool {
+        self.group == "resource.k8s.io" || ["pods", "namespaces"].contains(&self.resource)
+    }
+
     /// `resourceslices.resource.k8s.io`, as errors name it.
     pub(crate) fn qualified(&self) -> String {
         dotted(self.resource, self.group)

@@ -24,8 +24,11 @@ struct Clause<'a> {
     quality: u16,
 }
 
-/// The only one that is read and written. The real server has YAML, protobuf and CBOR too.
+/// The only one that is written. The real server has YAML, protobuf and CBOR too.
 const JSON: &str = "application/json";
+
+/// Read as well: client-go's typed clients fall back to JSON in answers, and never in what they write.
+pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// The bodies of a `PATCH`, in the order in which the real server names them.
 pub(crate) const PATCHES: [&str; 4] = [
@@ -56,10 +59,10 @@ pub(crate) fn is_aggregated(asked: &Asked) -> Result<bool, Refusal> {
     })
 }
 
-/// Refuses a body that is no JSON, by its type or in fact.
+/// Refuses a body that cannot be read, by its type or in fact.
 pub(crate) fn check_body(asked: &Asked) -> Result<(), Refusal> {
     let media = asked.content_type.split(';').next().unwrap_or_default().trim();
-    let known: &[&str] = if asked.method == "PATCH" { &PATCHES } else { &[JSON, ""] };
+    let known: &[&str] = if asked.method == "PATCH" { &PATCHES } else { &[JSON, PROTOBUF, ""] };
     if !known.contains(&media) {
         let known = known.iter().filter(|media| !media.is_empty()).copied().collect::<Vec<_>>();
         return Err(Refusal::unsupported_media_type(&known.join(", ")));
@@ -145,7 +148,8 @@ mod tests {
         for (method, media, code) in [
             ("POST", "application/json; charset=utf-8", None),
             ("POST", "", None),
-            ("POST", "application/vnd.kubernetes.protobuf", Some(415)),
+            ("POST", PROTOBUF, None),
+            ("POST", "application/cbor", Some(415)),
             ("PATCH", "application/apply-patch+yaml", None),
             ("PATCH", "application/json", Some(415)),
         ] {

@@ -59,7 +59,7 @@ fn root(kind: &Kind) -> String {
 /// The path of an object, with its patches.
 fn object(kind: &Kind) -> (String, Value) {
     let namespace = if kind.scope == Scope::Namespaced { "namespaces/{namespace}/" } else { "" };
-    let path = format!("/{}/{namespace}{}/{{name}}", root(kind), kind.resource);
+    let place = format!("/{}/{namespace}{}/{{name}}", root(kind), kind.resource);
     let parameter = |name| json!({"name": name, "in": "query", "schema": {"type": "string"}});
     let bodies: serde_json::Map<_, _> =
         PATCHES.iter().map(|media| ((*media).to_owned(), json!({}))).collect();
@@ -70,5 +70,5 @@ fn object(kind: &Kind) -> (String, Value) {
         "x-kubernetes-group-version-kind":
             {"group": kind.group, "version": kind.version, "kind": kind.name},
     });
-    (path, json!({"patch": patch}))
+    (place, json!({"patch": patch}))
 }

@@ -126,20 +126,25 @@ impl Refusal {
         Self::new(415, "UnsupportedMediaType", message)
     }
 
-    /// A manager applies fields that others have applied, by manager and part.
-    pub(crate) fn contested(kind: &Kind, part: Part, fields: &[(String, String)]) -> Self {
-        let version = kind.api_version();
+    /// A manager applies fields that others have applied, by manager and field.
+    pub(crate) fn contested(part: Part, fields: &[(String, String)]) -> Self {
         let part = if part == Part::Status { " with subresource \"status\"" } else { "" };
-        let with = |manager: &str| format!("conflict with {manager:?}{part} using {version}");
+        let with = |manager: &str| format!("conflict with {manager:?}{part}");
         let each = |(manager, field): &(String, String)| format!("{}: {field}", with(manager));
         let all: Vec<_> = fields.iter().map(each).collect();
-        let count = if all.len() == 1 { "conflict" } else { "conflicts" };
-        let separator = if all.len() == 1 { " " } else { "\n- " };
-        let message =
-            format!("Apply failed with {} {count}:{separator}{}", all.len(), all.join("\n- "));
+        let message = match all.as_slice() {
+            [one] => format!("Apply failed with 1 conflict: {one}"),
+            all => format!("Apply failed with {} conflicts: {}", all.len(), all.join("\n")),
+        };
         let cause = |(manager, field): &(String, String)| json!({"reason": "FieldManagerConflict", "message": with(manager), "field": field});
         let causes: Vec<_> = fields.iter().map(cause).collect();
         Self { details: json!({"causes": causes}), ..Self::new(409, "Conflict", message) }
+    }
+
+    /// Whoever applies has to say by which name.
+    pub(crate) fn no_manager() -> Self {
+        let cause = Cause::required("fieldManager", "is required for apply patch");
+        Self::invalid_object(("meta.k8s.io", "PatchOptions"), "", &[cause])
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {

@@ -24,9 +24,9 @@ pub struct Asked {
     pub content_type: String,
     /// The header `Accept`.
     pub accept: String,
-    /// The document, null where there is none or it is no JSON.
+    /// The document, null where there is none or it cannot be read.
     pub body: Value,
-    /// Why the body is no JSON.
+    /// Why the body cannot be read.
     pub problem: Option<String>,
 }
 

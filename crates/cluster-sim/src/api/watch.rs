@@ -16,7 +16,7 @@ use std::{
 use serde_json::{Value, json};
 use tokio::{
     sync::watch,
-    time::{Instant, Sleep, sleep},
+    time::{Instant, Sleep, sleep, sleep_until},
 };
 use tokio_stream::{Stream, wrappers::WatchStream};
 
@@ -53,6 +53,7 @@ pub(crate) struct Ticks {
     news: WatchStream<News>,
     cuts: u64,
     bookmark: Option<Pin<Box<Sleep>>>,
+    before_end: Option<Instant>,
     end: Option<Pin<Box<Sleep>>>,
 }
 
@@ -143,14 +144,12 @@ impl Watched {
     /// When there may be something to tell from now on.
     pub(crate) fn ticks(&self, news: watch::Receiver<News>) -> Ticks {
         let cuts = news.borrow().cuts;
-        let before_end = self.timeout.map(|timeout| timeout.checked_sub(BEFORE_END));
-        let bookmark = match before_end {
-            None => Some(BOOKMARK),
-            Some(before_end) => before_end.map(|before_end| before_end.min(BOOKMARK)),
-        };
-        let bookmark = bookmark.filter(|_| self.bookmarks).map(|wait| Box::pin(sleep(wait)));
+        let now = Instant::now();
+        let before_end = self.timeout.map(|timeout| now + timeout.saturating_sub(BEFORE_END));
+        let bookmark = next_bookmark(now, before_end).filter(|_| self.bookmarks);
+        let bookmark = bookmark.map(|at| Box::pin(sleep_until(at)));
         let end = self.timeout.map(|timeout| Box::pin(sleep(timeout)));
-        Ticks { news: WatchStream::new(news), cuts, bookmark, end }
+        Ticks { news: WatchStream::new(news), cuts, bookmark, before_end, end }
     }
 
     /// A line of the watch.
@@ -168,6 +167,12 @@ impl Watched {
     }
 }
 
+/// In a minute or shortly before the end, whichever comes first.
+fn next_bookmark(now: Instant, before_end: Option<Instant>) -> Option<Instant> {
+    let next = before_end.map_or(now + BOOKMARK, |before_end| before_end.min(now + BOOKMARK));
+    Some(next).filter(|next| *next > now)
+}
+
 // === impl Ticks ===
 
 impl Stream for Ticks {
@@ -182,7 +187,8 @@ impl Stream for Ticks {
         if let Some(bookmark) = &mut self.bookmark
             && bookmark.as_mut().poll(context).is_ready()
         {
-            bookmark.as_mut().reset(Instant::now() + BOOKMARK);
+            let next = next_bookmark(Instant::now(), self.before_end);
+            self.bookmark = next.map(|at| Box::pin(sleep_until(at)));
             return Poll::Ready(Some(Tick::Bookmark));
         }
         let news = ready!(Pin::new(&mut self.news).poll_next(context));

@@ -167,7 +167,7 @@ impl World {
             "application/strategic-merge-patch+json" => {
                 patch::merge_strategically(&mut new, &asked.body, "");
             }
-            _ if is_apply => apply(kind, (part, asked), (&mut new, &mut applied))?,
+            _ if is_apply => apply((part, asked), (&mut new, &mut applied))?,
             _ => patch::merge(&mut new, &asked.body),
         }
         let warnings = strict::check(kind, &new, asked)?;
@@ -210,6 +210,11 @@ impl World {
             return Ok(marked);
         }
         self.store.forget(plural(kind), id);
+        if kind.is_returned_at_its_end() {
+            let mut gone = object;
+            gone["metadata"]["resourceVersion"] = self.store.version().to_string().into();
+            return Ok(gone);
+        }
         Ok(json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
             "details": {
@@ -278,7 +283,6 @@ fn has_finalizers(object: &Value) -> bool {
 
 /// Applies a configuration, unless it changes what another manager has applied; with `force` it does.
 fn apply(
-    kind: &Kind,
     (part, asked): (Part, &Asked),
     (object, applied): (&mut Value, &mut BTreeMap<Manager, Value>),
 ) -> Result<(), Refusal> {
@@ -289,7 +293,7 @@ fn apply(
         contested.extend(fields.into_iter().map(|field| (other.name.clone(), field)));
     }
     if !contested.is_empty() && !asked.flag("force").unwrap_or_default() {
-        return Err(Refusal::contested(kind, part, &contested));
+        return Err(Refusal::contested(part, &contested));
     }
     let before = applied.insert(manager, asked.body.clone()).unwrap_or_default();
     patch::apply(object, (&asked.body, &before), "");
@@ -301,7 +305,7 @@ fn apply(
 impl Manager {
     fn of(asked: &Asked, part: Part) -> Result<Self, Refusal> {
         match asked.parameter("fieldManager") {
-            "" => Err(Refusal::bad_request("fieldManager is required for apply patch")),
+            "" => Err(Refusal::no_manager()),
             name => Ok(Self { name: name.to_owned(), part }),
         }
     }

@@ -16,6 +16,7 @@ fn admin() -> Admin {
     Admin {
         registry: Registry::default(),
         state: watch::channel(Arc::default()).1,
+        rounds: watch::channel(Instant::now()).1,
         standings: watch::channel(Standings::new()).1,
         holders: crate::holders::inquiry(Path::new("/nowhere"), LedgerDesk::default()).1,
         disclosed: BTreeSet::new(),

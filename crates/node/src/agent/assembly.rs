@@ -25,7 +25,7 @@ use crate::{
     host::{Host, Roots},
     labels::Labeller,
     ledger::{self, Follower, LedgerDesk},
-    metrics::{HandoverMetrics, Instruments},
+    metrics::{DraMetrics, HandoverMetrics, Instruments},
     mps::{Mps, MpsDemand, MpsPlaces, MpsStates},
     partitions::PartitionDesk,
     plugin::{Plugins, Together},
@@ -73,9 +73,7 @@ pub(super) fn assemble(
     let (policy, clock, ledger) = (ground.policy, ground.clock, ground.ledger);
     let directory = ground.directory;
     let outside = (clock, ground.cluster.clone(), instruments.handover());
-    let (writable, look) = (instruments.state_writable(), config.session.look_interval);
-    let watching = state_folder::watch(config.state_dir.clone(), writable, look, parts.token());
-    parts.add("state folder", watching);
+    watch_state_folder(config, &instruments, parts);
     let left = dra::restore(config, &ledger);
     let roots = Roots::new(config);
     let heart = keep((config, &roots.host), (&policy, &directory, &ledger), outside, parts);
@@ -97,10 +95,7 @@ pub(super) fn assemble(
     };
     parts.add("device plugin", plugins.run(parts.token()));
     if let Some(client) = ground.cluster.clone() {
-        let (outside, metrics) = ((client, config.dra_driver.clone()), instruments.dra());
-        let sight = (state.clone(), ledger.watch());
-        let slices = dra::publish::run(sight, outside, metrics, parts.token());
-        parts.add("resource slices", slices);
+        publish(config, client, (&state, &ledger), instruments.dra(), parts);
     }
     let surroundings = dra::Surroundings {
         clock,
@@ -189,6 +184,26 @@ fn keep(
     let keeper = Keeper::new(config, snapshots, notices, outlets);
     parts.add("keeper", keeper.run(parts.token()));
     Heart { state, rounds, telemetry, holders, handovers: desk, partitions, daemons: mps }
+}
+
+/// Starts what says when the state folder cannot be written.
+fn watch_state_folder(config: &Config, instruments: &Instruments, parts: &mut Parts) {
+    let (folder, look) = (config.state_dir.clone(), config.session.look_interval);
+    let watching = state_folder::watch(folder, instruments.state_writable(), look, parts.token());
+    parts.add("state folder", watching);
+}
+
+/// Starts what publishes the devices that claims may have.
+fn publish(
+    config: &Config,
+    client: Client,
+    (state, ledger): (&watch::Receiver<Arc<NodeState>>, &LedgerDesk),
+    metrics: DraMetrics,
+    parts: &mut Parts,
+) {
+    let (sight, outside) = ((state.clone(), ledger.watch()), (client, config.dra_driver.clone()));
+    let slices = dra::publish::run(sight, outside, metrics, parts.token());
+    parts.add("resource slices", slices);
 }
 
 /// Starts the memory of choices.

@@ -36,10 +36,9 @@ pub(crate) fn fill(path: &Path, content: &[u8], readers: Readers) -> io::Result<
     file.write_all(content)?;
     file.write_all(&vec![b' '; length.saturating_sub(content.len())])?;
     file.sync_all()?;
-    match renameat_with(CWD, &spare, CWD, path, RenameFlags::EXCHANGE) {
+    if renameat_with(CWD, &spare, CWD, path, RenameFlags::EXCHANGE).is_err() {
         // There was no file yet, or the file system exchanges none.
-        Err(_) => fs::rename(&spare, path)?,
-        Ok(()) => {}
+        fs::rename(&spare, path)?;
     }
     path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }

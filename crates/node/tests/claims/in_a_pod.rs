@@ -6,7 +6,10 @@ use std::fs;
 use tokio::time::sleep;
 use windlass_cluster_sim::cluster::Scheduled;
 use windlass_kubelet_sim::NodeStatus;
-use windlass_node::config::{DraOffer, DraPolicy};
+use windlass_node::{
+    Config,
+    config::{DraOffer, DraPolicy},
+};
 
 use crate::{
     common::running::LIMIT,

@@ -132,7 +132,8 @@ impl Ground {
     /// soon it has: the kubelet has just read the claim.
     pub(super) async fn allocation(&self, entry: &Entry) -> Allocation {
         let Some(claims) = &self.claims else { return Allocation::Same };
-        let found = attended::timeout(SOON, claims.get(&entry.claim)).await;
+        let asking = Box::pin(claims.get(&entry.claim));
+        let found = attended::timeout(SOON, asking).await;
         let object = found.ok().and_then(Result::ok).flatten();
         let claim = object.and_then(|it| Claim::read(it, &entry.claim, &self.driver).ok());
         match claim {
