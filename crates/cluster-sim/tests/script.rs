@@ -238,7 +238,8 @@ async fn play(client: &Client) {
             token.clone_into(&mut next);
         }
         if first.is_empty() {
-            first = document["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+            let version = document["metadata"]["resourceVersion"].as_str();
+            version.unwrap_or_default().clone_into(&mut first);
         }
         // Where the script says less, the rest is free.
         let is_right = answer == step.answer
@@ -280,10 +281,10 @@ async fn told(response: Response<Body>) -> (String, Value) {
         let _ = write!(text, " {}", event(document));
     } else if document["kind"] == "Status" {
         let word = |key: &str| document[key].as_str().unwrap_or_default().to_owned();
-        match word("reason").as_str() {
-            "" => text.push_str(&format!(" {}", word("status"))),
-            reason => text.push_str(&format!(" {reason}: {}", word("message"))),
-        }
+        let _ = match word("reason").as_str() {
+            "" => write!(text, " {}", word("status")),
+            reason => write!(text, " {reason}: {}", word("message")),
+        };
     } else if let Some(kind) = document["kind"].as_str() {
         let _ = write!(text, " {kind}{}", content(document));
     }

@@ -124,7 +124,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
         let names = [checkpoint::FILE, ".lock", "note"];
-        names.map(|name| fs::write(at(name), "").expect("written"));
+        for name in names {
+            fs::write(at(name), "").expect("written");
+        }
         fs::create_dir(at("folder")).expect("made");
         let left = || names.map(|name| at(name).exists());
         clean_up(folder.path(), Cleanup::Sockets).expect("cleaned up");

@@ -87,7 +87,7 @@ fn messages() -> HashMap<&'static str, Message> {
                     [sort, ..] => (Shape::One, *sort),
                     [] => continue,
                 };
-                let field = Field { name: *field, shape, sort, drops_zero };
+                let field = Field { name: field, shape, sort, drops_zero };
                 let number = number.parse().expect("a number, as the file says");
                 all.entry(name).or_insert_with(Message::new).insert(number, field);
             }

@@ -252,7 +252,7 @@ mod tests {
         let (_root, [dir, state, _]) = folders();
         let lock = || {
             rustix::fs::flock(
-                &open_file(&dir.join(FILE)).expect("open"),
+                open_file(&dir.join(FILE)).expect("open"),
                 FlockOperation::NonBlockingLockExclusive,
             )
         };

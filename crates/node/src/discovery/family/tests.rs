@@ -207,7 +207,7 @@ fn what_the_host_does_not_show_is_unknown_and_not_gone() {
     std::os::unix::fs::symlink(&devices, &devices).expect("linked");
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
     let host = Host::new(root.path(), root.path());
-    let watched = Watched::new(crate::discovery::nvme::Nvme::default(), host, clock).looked();
+    let watched = Watched::new(crate::discovery::nvme::Nvme, host, clock).looked();
     let Some(SourceState::Failing(why)) = watched.states.get(&NAME) else {
         panic!("{:?}", watched.states)
     };
