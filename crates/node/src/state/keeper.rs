@@ -199,13 +199,16 @@ impl Keeper {
             (disk, marked)
         });
         let mut opening = pin!(opening);
-        if attended::timeout(DEADLINE, &mut opening).await.is_err() {
+        let opened = if let Ok(opened) = attended::timeout(DEADLINE, &mut opening).await {
+            opened
+        } else {
             tracing::warn!(
                 limit = ?DEADLINE,
                 "the disk does not answer: nothing is offered before what an earlier agent left is read"
             );
-        }
-        let (disk, marked) = opening.await.expect("reading neither panics nor is cancelled");
+            opening.await
+        };
+        let (disk, marked) = opened.expect("reading neither panics nor is cancelled");
         self.marked = marked;
         self.record.begin(Purpose::Look);
         if let Some((_, Some(held))) = self.record.next().await {
