@@ -168,7 +168,7 @@ fn a_deadline_of_the_agent_counts_the_time_in_which_it_ran() {
         "node/src/config/reload.rs",
         "node/src/directory.rs",
         // Clients, who can ask again.
-        "node/src/admin.rs",
+        "node/src/admin/connections.rs",
     ];
     let words = ["time::timeout", " timeout}", "{timeout", "timeout_at", "recv_timeout("];
     let is_excused = |path: &str| {

@@ -1,6 +1,6 @@
 //! The story: each step does something, waits for its consequence, and tells it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use tokio::time::{Instant, timeout};
@@ -11,6 +11,7 @@ use windlass_core::{
     resource::ResourceName,
 };
 use windlass_kubelet_sim::{Admission, Allotment, NodeStatus, Pod, PodStatus, Question};
+use windlass_node::state::NodeState;
 
 use super::{
     arrivals::Arrivals,
@@ -281,6 +282,7 @@ impl<'a> Script<'a> {
         let unhealthy = |node: &NodeStatus| is_healthy(node, &main.resource, id) == Some(false);
         let node = self.stage.kubelet.wait_for(unhealthy, STEP_LIMIT).await?;
         let took_ms = ms(begun);
+        self.found_failed(id).await?;
         trouble.lasts.iter().try_for_each(|fault| self.stage.machine.inject(fault))?;
         let why = self.stage.state.borrow().inventory.get(id).map(|now| now.health.to_string());
         let name = short_name(device);
@@ -292,6 +294,17 @@ impl<'a> Script<'a> {
             held_by: pod.to_owned(),
             took_ms,
         }))
+    }
+
+    /// Waits until the device itself was found to have failed: that its node is gone is told as soon, and has no
+    /// quiet period.
+    async fn found_failed(&self, id: &str) -> Result<()> {
+        let mut state = self.stage.state.clone();
+        let has_failed = |state: &Arc<NodeState>| {
+            state.inventory.get(id).is_some_and(|device| !device.health.is_healthy())
+        };
+        timeout(STEP_LIMIT, state.wait_for(has_failed)).await??;
+        Ok(())
     }
 
     async fn recover(
