@@ -143,6 +143,14 @@ impl Agent {
         let (count, seen) = watch::channel(0);
         let (pass_on, directory) = watch::channel(0);
         let watching = watched.run(count, config.session.look_interval);
+        let stop = parts.token();
+        // Its notices are read to the very end, by what keeps the locks, so it ends by itself.
+        let watching = async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = watching => {}
+            }
+        };
         parts.add("watch of the kubelet's folder", watching);
         let reload = instruments.reload();
         let policy = source.start(config, cluster.as_ref(), (clock, reload), &mut parts)?;

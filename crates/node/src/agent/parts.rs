@@ -10,6 +10,8 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     tasks: JoinSet<&'static str>,
+    /// Those that have not ended.
+    running: Vec<&'static str>,
     stop: CancellationToken,
 }
 
@@ -30,6 +32,7 @@ impl Parts {
         name: &'static str,
         part: impl Future<Output = ()> + Send + 'static,
     ) {
+        self.running.push(name);
         self.tasks.spawn(async move {
             part.await;
             name
@@ -38,18 +41,29 @@ impl Parts {
 
     /// Waits for the first part that ends, which none should before it is told to.
     pub(super) async fn next_end(&mut self) -> Result<&'static str, JoinError> {
-        match self.tasks.join_next().await {
+        match self.join_next().await {
             Some(ended) => ended,
             None => std::future::pending().await,
         }
     }
 
+    async fn join_next(&mut self) -> Option<Result<&'static str, JoinError>> {
+        let ended = self.tasks.join_next().await?;
+        if let Ok(name) = &ended
+            && let Some(place) = self.running.iter().position(|running| running == name)
+        {
+            self.running.swap_remove(place);
+        }
+        Some(ended)
+    }
+
     /// Tells all parts to end, and waits for them for a while.
     pub(super) async fn stop(&mut self) {
         self.stop.cancel();
-        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        let ended = async { while self.join_next().await.is_some() {} };
         if attended::timeout(GRACE, ended).await.is_err() {
-            tracing::warn!(limit = ?GRACE, "not everything ended in time");
+            let parts = self.running.join(", ");
+            tracing::warn!(limit = ?GRACE, parts, "not everything ended in time");
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     grant::{self, Access, Grant},
     host::Host,
     ledger::Conflict,
-    offer::{Allocatable, Offer, OfferedDevice},
+    offer::{Allocatable, Offer},
     shortened::first_few,
 };
 
@@ -133,14 +133,8 @@ impl From<Refusal> for Status {
 // === impl LeftOut ===
 
 impl LeftOut {
-    /// Those of the devices that cannot be allocated.
-    pub(super) fn new<'a>(
-        devices: impl IntoIterator<Item = (&'a DeviceId, &'a OfferedDevice)>,
-    ) -> Self {
-        let trouble = |(id, device): (&DeviceId, &OfferedDevice)| {
-            Some((id.clone(), device.state.obstacle()?.to_owned()))
-        };
-        Self(devices.into_iter().filter_map(trouble).collect())
+    pub(super) fn new(devices: impl IntoIterator<Item = (DeviceId, String)>) -> Self {
+        Self(devices.into_iter().collect())
     }
 }
 

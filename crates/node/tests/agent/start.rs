@@ -13,13 +13,17 @@ use tokio::{
 };
 use windlass_core::device::DeviceKind;
 use windlass_kubelet_api::checkpoint::{self, Checkpoint, PodDevices};
+use windlass_kubelet_sim::Event;
 use windlass_node::{
     StartError, Succession,
     config::{ResourceRule, Resources, Selector, Sharing, Unmatched},
     state::NodeState,
 };
 
-use crate::world::{GPU, World, allocatable, counts, pod};
+use crate::{
+    common::running::LIMIT,
+    world::{GPU, World, allocatable, counts, pod},
+};
 
 #[tokio::test]
 async fn a_second_agent_is_refused_and_the_first_unharmed() {
@@ -47,7 +51,12 @@ async fn an_agent_that_is_to_take_over_is_ready_and_waits_until_the_other_ends()
     kubelet.admit(pod("p", 4)).await.expect("the first agent serves");
     drop(first);
     waiting.await.expect("its turn");
+    let is_list = |event: &Event| matches!(event, Event::ListReceived { .. });
+    let before = kubelet.calls().count(is_list);
     let _second = world.agent();
+    // Until the kubelet has its list, the one of the first may count still, or no longer.
+    let more = |events: &[Event]| events.iter().filter(|it| is_list(it)).count() > before;
+    kubelet.calls().wait_for(more, LIMIT).await.expect("the second's list");
     allocatable(&kubelet, GPU, 8).await;
     kubelet.admit(pod("q", 4)).await.expect("the second agent serves");
 }

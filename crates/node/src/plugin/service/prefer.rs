@@ -12,20 +12,20 @@ mod replicas;
 mod tokens;
 
 use tokio::time::Instant;
-use windlass_core::{
-    device::{Device, DeviceId},
-    placement::Policy,
-};
+use windlass_core::{device::DeviceId, placement::Policy};
 use windlass_kubelet_api::deviceplugin::{
     ContainerPreferredAllocationRequest, ContainerPreferredAllocationResponse,
 };
 
-use super::{super::wire::Refusal, LOGGED, Service};
+use super::{
+    super::wire::{LeftOut, Refusal},
+    LOGGED, Service,
+};
 use crate::{
     choices::{Among, Remembered},
     config::Sharing,
     host::Roots,
-    offer::{Allocatable, Offer, OfferedDevice},
+    offer::{Offer, OfferedDevice},
     presence,
     shortened::first_few,
     state::NodeState,
@@ -112,11 +112,29 @@ impl Question<'_> {
         usize::try_from(self.request.allocation_size).unwrap_or(0)
     }
 
-    /// Whether Allocate would give a device away: its nodes may be gone since the last look.
+    /// Why Allocate would refuse a device, if it would: its nodes may be gone since the last look.
+    fn obstacle(&self, id: &DeviceId, device: &OfferedDevice) -> Option<String> {
+        if let Some(why) = device.state.obstacle() {
+            return Some(why.to_owned());
+        }
+        let Some(there) = self.state.inventory.get(id.as_str()) else {
+            return Some("no longer on this node".to_owned());
+        };
+        presence::check(self.roots, &there.nodes).err().map(|absence| absence.to_string())
+    }
+
     fn is_open(&self, id: &DeviceId, device: &OfferedDevice) -> bool {
-        let there = self.state.inventory.get(id.as_str());
-        let has_nodes = |device: &Device| presence::check(self.roots, &device.nodes).is_ok();
-        device.state == Allocatable::Yes && there.is_some_and(has_nodes)
+        self.obstacle(id, device).is_none()
+    }
+
+    /// Those of the devices that Allocate would refuse.
+    fn left_out<'a>(
+        &self,
+        devices: impl Iterator<Item = (&'a DeviceId, &'a OfferedDevice)>,
+    ) -> LeftOut {
+        LeftOut::new(
+            devices.filter_map(|(id, device)| Some((id.clone(), self.obstacle(id, device)?))),
+        )
     }
 
     /// Why, and what the chosen were to be near to.

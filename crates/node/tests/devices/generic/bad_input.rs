@@ -26,7 +26,10 @@ fn what_gives_away_the_machine_is_refused_with_the_reason_unless_it_is_meant() {
         ("find: {nodes: /dev/mem}", "/dev/mem: it gives away the memory of the whole machine"),
         ("find: {nodes: '/dev/*'}", "/dev/* fits /dev/mem"),
         ("find: {nodes: /dev/sda}", "/dev/sda: a block device gives away the data"),
-        ("find: {nodes: '/dev/nvme*'}", "/dev/nvme* fits /dev/nvme0n1: a block device"),
+        (
+            "find: {nodes: '/dev/nvme*'}",
+            "/dev/nvme* fits /dev/nvme-fabrics: it makes block devices",
+        ),
         ("find: {class: block}", "class block: a block device"),
         ("find: {files: /var/lib/kubelet/pods}", "the kubelet's sockets and every pod's secrets"),
         ("find: {bus: pci}", "without match it is every device of the pci bus"),

@@ -7,10 +7,7 @@ use windlass_core::{
     placement::{self, Request},
 };
 
-use super::{
-    super::super::wire::{LeftOut, Refusal},
-    Preferred, Question,
-};
+use super::{super::super::wire::Refusal, Preferred, Question};
 use crate::{choices::Among, offer::OfferedDevice};
 
 /// Devices of the offer, each once.
@@ -31,7 +28,7 @@ impl Question<'_> {
             policy: self.policy,
         };
         let choice = placement::choose(&self.state.topology, request).map_err(|source| {
-            let (resource, left_out) = (self.resource.clone(), LeftOut::new(closed));
+            let (resource, left_out) = (self.resource.clone(), self.left_out(closed.into_iter()));
             Refusal::Placement { resource, source, left_out }
         })?;
         Ok(Preferred {

@@ -40,7 +40,7 @@ impl Question<'_> {
             span: shared.method.span(),
         };
         let choice = shares::choose(&self.state.topology, request).map_err(|source| {
-            let (resource, left_out) = (self.resource.clone(), self.left_out(&free));
+            let (resource, left_out) = (self.resource.clone(), self.left_out_of(&free));
             Refusal::Shares { resource, source, left_out }
         })?;
         Ok(Preferred {
@@ -77,9 +77,9 @@ impl Question<'_> {
         open.map(part).collect()
     }
 
-    fn left_out(&self, free: &ByDevice<'_>) -> LeftOut {
+    fn left_out_of(&self, free: &ByDevice<'_>) -> LeftOut {
         let devices = self.offer.devices.iter();
-        LeftOut::new(devices.filter(|(id, _)| free.contains_key(id.as_str())))
+        self.left_out(devices.filter(|(id, _)| free.contains_key(id.as_str())))
     }
 }
 
