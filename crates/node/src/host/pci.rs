@@ -85,7 +85,7 @@ impl Host {
         unread.map_or(Ok(false), Err)
     }
 
-    /// The same by another way to its folder, by which others of its files are asked.
+    /// As [`Host::pci_function`], by another path to its folder, by which others of its files are asked.
     pub(super) fn pci_function_in(&self, address: PciAddress, folder: PathBuf) -> PciFunction {
         let known = self.look.as_ref().and_then(|look| look.pci.get()?.get(&address).cloned());
         let kind = known.unwrap_or_else(|| Arc::new(PciKind::read(self, &folder)));
