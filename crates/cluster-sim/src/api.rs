@@ -67,8 +67,8 @@ pub struct Settings {
 pub struct ApiServer {
     world: Sender<World>,
     address: SocketAddr,
-    /// Holds the port while the server is away.
-    socket: Option<TcpSocket>,
+    /// Keeps the port from everybody else while nothing listens on it.
+    _port: TcpSocket,
     tasks: JoinSet<()>,
 }
 
@@ -121,19 +121,18 @@ impl ApiServer {
         let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)));
         let address = socket.local_addr().expect("a bound socket has an address");
         let world = Sender::new(world);
-        Self { world, address, socket: Some(socket), tasks: JoinSet::new() }
+        Self { world, address, _port: socket, tasks: JoinSet::new() }
     }
 
     /// Ends with all connections, and refuses new ones. The objects stay.
     pub async fn go_away(&mut self) {
         self.tasks.shutdown().await;
-        self.socket.get_or_insert_with(|| bind(self.address));
     }
 
     /// Begins to answer, on the same port as ever.
     pub fn come_back(&mut self) {
-        if let Some(socket) = self.socket.take() {
-            let listener = socket.listen(BACKLOG).expect("a bound socket listens");
+        if self.tasks.is_empty() {
+            let listener = bind(self.address).listen(BACKLOG).expect("a bound socket listens");
             self.tasks.spawn(http::serve(listener, self.world.clone()));
         }
     }
@@ -181,6 +180,7 @@ impl fmt::Debug for ApiServer {
     }
 }
 
+/// A socket at an address. Several may be bound to one address while at most one of them listens.
 fn bind(address: SocketAddr) -> TcpSocket {
     let socket = TcpSocket::new_v4().expect("the machine has IPv4");
     socket.set_reuseaddr(true).expect("the option is known");

@@ -131,6 +131,19 @@ impl Drop for Process {
     }
 }
 
+/// How long the threads of a process, those that are there now, have waited for a processor since they began: others
+/// had them all. Nothing where the kernel does not count it (`schedstat` of proc(5)).
+pub fn waited_for_processors(process: Pid) -> Duration {
+    let tasks = format!("/proc/{}/task", process.as_raw_nonzero());
+    let tasks = fs::read_dir(tasks).into_iter().flatten().flatten();
+    let waited = |task: fs::DirEntry| {
+        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        // Nanoseconds on a processor, nanoseconds in the queue for one, turns.
+        text.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    Duration::from_nanos(tasks.filter_map(waited).sum())
+}
+
 async fn listen(source: impl AsyncRead + Unpin, said: Arc<Mutex<VecDeque<String>>>) {
     let mut lines = BufReader::new(source).lines();
     while let Ok(Some(line)) = lines.next_line().await {

@@ -429,12 +429,12 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary folder");
         let host = Host::new(root.path(), root.path());
         let judged = || {
-            let Err(error) = Nvml::load(NVML.as_ref()) else { return None };
+            // The driver's own name may be loaded in this process, by another test or from the machine.
+            let error = Nvml::load("libnvidia-nowhere.so.1".as_ref()).expect_err("no such library");
             let error = ConnectError::unloaded(error, &host);
-            Some((error.is_absence(), causes(&error)))
+            (error.is_absence(), causes(&error))
         };
-        // A machine with the driver has the library.
-        let Some((is_absent, why)) = judged() else { return };
+        let (is_absent, why) = judged();
         assert!(is_absent && why.starts_with("no PCI function is a GPU of NVIDIA's"), "{why}");
 
         let bus = root.path().join("sys/bus/pci");
@@ -444,15 +444,15 @@ mod tests {
             fs::write(folder.join("vendor"), vendor).expect("written");
         };
         plug("0000:00:1f.0", "0x8086\n");
-        assert!(judged().expect("no library").0, "another vendor's function");
+        assert!(judged().0, "another vendor's function");
         plug("0000:01:00.0", "0x10de\n");
-        let (is_absent, why) = judged().expect("no library");
-        assert!(!is_absent && why.starts_with("cannot load libnvidia-ml.so.1"), "{why}");
+        let (is_absent, why) = judged();
+        assert!(!is_absent && why.starts_with("cannot load libnvidia-nowhere.so.1"), "{why}");
 
         fs::remove_dir_all(bus.join("devices")).expect("removed");
         // Root may read everything but a folder that is none.
         fs::write(bus.join("devices"), "").expect("written");
-        let (is_absent, why) = judged().expect("no library");
+        let (is_absent, why) = judged();
         assert!(!is_absent && why.contains("cannot be read"), "{why}");
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct SliceStore {
     /// Devices that it refuses.
     pub(crate) refused: BTreeSet<&'static str>,
     pub(crate) version: u64,
+    /// Updates of versions that were not the last any more.
+    pub(crate) conflicts: usize,
 }
 
 pub(crate) const PATH: &str = "/resourceslices";
@@ -30,7 +32,7 @@ pub(crate) const PATH: &str = "/resourceslices";
 impl Default for SliceStore {
     fn default() -> Self {
         let (all, history, refused) = Default::default();
-        Self { all, history, is_served: true, gates: true, refused, version: 0 }
+        Self { all, history, is_served: true, gates: true, refused, version: 0, conflicts: 0 }
     }
 }
 
@@ -109,6 +111,7 @@ impl SliceStore {
     fn update(&mut self, name: &str, mut slice: Value) -> Answer {
         let Some(known) = self.all.get(name) else { return not_found(name) };
         if known["metadata"]["resourceVersion"] != slice["metadata"]["resourceVersion"] {
+            self.conflicts += 1;
             return Answer::Json(409, status(409, "Conflict", "the object has been modified"));
         }
         if let Some(refusal) = self.refusal(&slice) {

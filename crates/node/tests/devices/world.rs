@@ -142,7 +142,8 @@ pub(crate) fn policy(text: &str) -> Policy {
     let health = HealthPolicy {
         quiet_period: QUIET,
         probe_interval: Duration::from_millis(100),
-        call_deadline: Duration::from_secs(2),
+        // Nothing of these machines hangs; a whole look takes seconds where others want the processors.
+        call_deadline: Duration::from_secs(60),
         ..policy.health
     };
     Policy { health, ..policy }

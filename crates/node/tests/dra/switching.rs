@@ -1,6 +1,6 @@
 //! GPUs that one claim has whole and the next in parts: MIG is turned on and off for them.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use serde_json::json;
 use tokio::time::timeout;
@@ -10,7 +10,7 @@ use windlass_node::config::{
 };
 
 use crate::{
-    common::running::Running,
+    common::running::{LIMIT, Running},
     world::{World, claim, gpus},
 };
 
@@ -74,20 +74,27 @@ async fn one_gpu_is_whole_for_one_claim_cut_for_the_next_and_whole_again() {
 #[tokio::test]
 async fn no_part_is_cut_of_a_gpu_before_it_is_clean_after_who_had_it_whole() {
     let mut world = world("dgx-h100");
-    let action = StepAction::Command(["/bin/sleep", "1"].map(str::to_owned).into());
-    let release = vec![Step { action, timeout: Duration::from_secs(20) }];
+    let clean = world.config.state_dir.with_file_name("clean");
+    let script = "until [ -e \"$0\" ]; do sleep 0.02; done";
+    let words = ["/bin/sh", "-c", script].map(str::to_owned).into_iter();
+    let action = StepAction::Command(words.chain([clean.display().to_string()]).collect());
+    let release = vec![Step { action, timeout: LIMIT }];
     world.config.policy.families.gpu = Handover { release, ..Handover::default() };
     let (agent, mut kubelet) = world.serving().await;
     for (name, form) in [("whole", ""), ("part", PART)] {
         put(&world, &agent, (name, 0, form));
     }
+    // Whoever had it before the agent came may have left something, too.
+    fs::write(&clean, "").expect("written");
     kubelet.prepare("whole").await.expect("prepared");
+    fs::remove_file(&clean).expect("removed");
     kubelet.unprepare("whole").await.expect("released");
     let why = kubelet.prepare("part").await.expect_err("it is being cleaned");
     assert!(why.ends_with("after its last user"), "{why}");
     assert_eq!(form(&world, 0), "whole");
+    fs::write(clean, "").expect("written");
     let cut = async { while kubelet.prepare("part").await.is_err() {} };
-    timeout(Duration::from_secs(20), cut).await.expect("clean by then");
+    timeout(LIMIT, cut).await.expect("clean by then");
     assert_eq!(form(&world, 0), "cut into [1g.10gb@6]");
     agent.stop().await;
 }

@@ -4,6 +4,7 @@
 mod profiles;
 
 use std::{
+    fs::File,
     io,
     path::{Path, PathBuf},
 };
@@ -50,12 +51,18 @@ fn check(files: &[PathBuf], strict: bool) -> Result<()> {
 /// The standard input, as in other tools.
 const INPUT: &str = "-";
 
+/// Where a shell's `<(...)` stands: a pipe that this process has open already, so that its end comes.
+const DESCRIPTORS: &str = "/dev/fd";
+
 fn read(file: &Path) -> Result<Loaded, ConfigError> {
-    if file.as_os_str() != INPUT {
+    let text = if file.as_os_str() == INPUT {
+        files::text_of(io::stdin().lock(), MOST_BYTES)
+    } else if file.starts_with(DESCRIPTORS) {
+        File::open(file).and_then(|open| files::text_of(open, MOST_BYTES))
+    } else {
         return load(file, &PeerFlags::default());
-    }
-    let text = files::text_of(io::stdin().lock(), MOST_BYTES)
-        .map_err(|source| ConfigError::Read { path: named(file).to_owned(), source })?;
+    };
+    let text = text.map_err(|source| ConfigError::Read { path: named(file).to_owned(), source })?;
     parse(named(file), &text, &PeerFlags::default())
 }
 

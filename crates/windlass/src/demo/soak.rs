@@ -24,6 +24,7 @@ mod run;
 mod schedule;
 mod server;
 mod slices;
+mod stopwatch;
 mod strain;
 mod strike;
 mod tally;
@@ -36,6 +37,7 @@ use tokio::time::Instant;
 use windlass_machine::Profile;
 
 use self::{
+    agent::Mounts,
     cluster::Cluster,
     rig::Rig,
     run::Run,
@@ -67,7 +69,7 @@ pub(super) async fn run(soak: Soak, (teller, mut stop): (Teller, Stop)) -> Resul
         Ways::DevicePlugin => None,
         Ways::Both => Some(Cluster::start()?),
     };
-    let rig = Rig::start(&profile, cluster).await?;
+    let rig = Rig::start(&profile, Mounts::of(seed), cluster).await?;
     if rig.gpus()?.is_empty() {
         rig.clear().await;
         let problem = anyhow!("{} has no whole GPUs of NVIDIA, of which a soak is", profile.name);
@@ -78,6 +80,7 @@ pub(super) async fn run(soak: Soak, (teller, mut stop): (Teller, Stop)) -> Resul
         simulated: true,
         seed,
         ways: soak.ways,
+        mounts: rig.agent.mounts(),
         lasts_s: soak.lasts.as_secs(),
         dir: rig.dir().to_owned(),
     })?;
@@ -86,29 +89,30 @@ pub(super) async fn run(soak: Soak, (teller, mut stop): (Teller, Stop)) -> Resul
         outcome = run.soak((seed, soak.lasts), teller) => outcome.map(|()| End::InTime),
         _ = stop.asked() => Ok(End::Early),
     };
-    let told = match &outcome {
-        Ok(end) => Told::SoakFinished {
-            end: *end,
-            seed,
-            elapsed_s: begun.elapsed().as_secs(),
-            tally: run.tally.clone(),
-        },
-        Err(error) => Told::Broken {
-            why: format!("{error:#}"),
-            seed,
-            last_steps: run.last_steps.clone(),
-            dir: run.rig.dir().to_owned(),
-            agent: run.rig.agent.last_words(),
-            tally: run.tally.clone(),
-        },
-    };
-    let told = teller.tell(&told);
+    let told = teller.tell(&came_of_it(&outcome, (seed, begun), &run));
     if outcome.is_err() {
         run.rig.keep_folder();
     }
     run.rig.clear().await;
     outcome.with_context(|| format!("the soak with seed {seed} failed"))?;
     told
+}
+
+fn came_of_it(outcome: &Result<End>, (seed, begun): (u64, Instant), run: &Run) -> Told {
+    let tally = run.tally.clone();
+    match outcome {
+        Ok(end) => {
+            Told::SoakFinished { end: *end, seed, elapsed_s: begun.elapsed().as_secs(), tally }
+        }
+        Err(error) => Told::Broken {
+            why: format!("{error:#}"),
+            seed,
+            last_steps: run.last_steps.clone(),
+            dir: run.rig.dir().to_owned(),
+            agent: run.rig.agent.last_words(),
+            tally,
+        },
+    }
 }
 
 fn any_seed() -> u64 {

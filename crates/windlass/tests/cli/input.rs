@@ -89,6 +89,9 @@ fn a_configuration_is_read_from_the_standard_input_as_other_tools_do() {
     let checked = fed(&["config", "check", "-"], "mig: none\n");
     assert!(checked.status.success(), "{checked:?}");
     assert_eq!(text(&checked.stdout), "stdin: accepted, in Windlass's format\n");
+    // What a shell makes of `<(...)`.
+    let piped = fed(&["config", "check", "/dev/fd/0"], "mig: none\n");
+    assert_eq!(text(&piped.stdout), "/dev/fd/0: accepted, in Windlass's format\n");
     let wrong = fed(&["config", "check", "-"], "\nmig: nonne\n");
     assert_eq!(wrong.status.code(), USAGE);
     let shown = text(&wrong.stdout);

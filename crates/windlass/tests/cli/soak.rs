@@ -41,8 +41,8 @@ fn a_soak_of_a_few_seconds_holds_and_tells_what_happened() {
 
 #[test]
 fn a_soak_with_claims_holds_beside_the_device_plugin() {
-    // One of which both ways, and a fault of the API server, are among the first ten steps.
-    let output = run(&["demo", "--soak", "5s", "--seed", "1356", "--dra", "--output", "json"]);
+    // One of which both ways, a fault of the API server and a lost record are among the first ten steps.
+    let output = run(&["demo", "--soak", "5s", "--seed", "5189", "--dra", "--output", "json"]);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
     let events = events(&output.stdout);
     assert_eq!(events[0]["ways"], "both");
@@ -50,7 +50,10 @@ fn a_soak_with_claims_holds_beside_the_device_plugin() {
     let counted = |what: &str| tally[what].as_u64() > Some(0);
     assert!(counted("claims") && counted("admitted"), "both ways were gone: {tally}");
     let faults = tally["faults"].as_object().expect("by kind");
-    assert!(faults.keys().any(|kind| kind.contains("API server")), "{tally}");
+    for kind in ["API server", "record of claims lost"] {
+        assert!(faults.keys().any(|it| it.contains(kind)), "{tally}");
+    }
+    assert_eq!(events[0]["mounts"], "whole");
 }
 
 #[test]

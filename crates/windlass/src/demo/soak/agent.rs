@@ -2,14 +2,16 @@
 
 use std::{
     ffi::OsString,
-    fs, io,
+    fmt, fs, io,
     net::{Ipv4Addr, SocketAddr},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result};
-use rustix::process::{Resource, Rlimit, Signal, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+use serde::Serialize;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -25,7 +27,18 @@ pub(super) struct Agent {
     folder: PathBuf,
     words: Vec<OsString>,
     listens: SocketAddr,
+    mounts: Mounts,
     process: Process,
+}
+
+/// What the agent sees of the kubelet's folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Mounts {
+    /// All of it, as a service of the host does.
+    Whole,
+    /// What the shipped manifest mounts into its pod, where the kubelet's record of claims is not.
+    Shipped,
 }
 
 /// A write beyond `RLIMIT_FSIZE` shall fail, as on a full disk, and not kill; `exec` keeps that.
@@ -40,6 +53,13 @@ const WAY_OUT: Duration = Duration::from_millis(200);
 /// How long the agent waits for a call into the driver, by the configuration below.
 pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(1);
 
+/// The file of the state folder that says what claims have.
+pub(super) const CLAIMS: &str = "claims.json";
+
+/// What the shipped manifest mounts of the kubelet's folder; docs/dra.md says why no more.
+const MOUNTED: [&str; 4] =
+    ["device-plugins", "pod-resources", "plugins/windlass.dev", "plugins_registry"];
+
 const CONFIG_FILE: &str = "config.yaml";
 
 /// Times that are seconds or minutes on a real node, and network adapters besides GPUs.
@@ -50,19 +70,20 @@ unmatched: default
 ";
 
 /// Devices are offered through both of the kubelet's ways.
-const CLAIMS: &str = "dra: {offer: beside}\n";
+const OFFER: &str = "dra: {offer: beside}\n";
 
 // === impl Agent ===
 
 impl Agent {
     /// Starts it on a machine. All of its places are in the folder.
     pub(super) async fn start(
-        folder: &Path,
+        (folder, mounts): (&Path, Mounts),
         machine: &Machine,
         cluster: Option<&Cluster>,
     ) -> Result<Self> {
+        let kubelet_dir = mounts.kubelet_dir(folder)?;
         let config = folder.join(CONFIG_FILE);
-        let text = cluster.map_or_else(|| CONFIG.to_owned(), |_| format!("{CONFIG}{CLAIMS}"));
+        let text = cluster.map_or_else(|| CONFIG.to_owned(), |_| format!("{CONFIG}{OFFER}"));
         fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
         let listens = free_port().await.context("no port of this machine's own is free")?;
         let program = std::env::current_exe().context("cannot find this program")?;
@@ -81,7 +102,7 @@ impl Agent {
             flag("host-root", &machine.host_root()),
             flag("host-root-on-node", &machine.host_root()),
             flag("nvml-library", &machine.nvml_library()),
-            flag("kubelet-dir", &folder.join("kubelet")),
+            flag("kubelet-dir", &kubelet_dir),
             flag("cdi-dir", &cdi_dir(folder)),
             flag("state-dir", &state_dir(folder)),
         ]);
@@ -89,7 +110,7 @@ impl Agent {
             words.extend(cluster.flags(folder)?);
         }
         let process = Process::start(&words, folder).context("cannot start the agent")?;
-        Ok(Self { folder: folder.to_owned(), words, listens, process })
+        Ok(Self { folder: folder.to_owned(), words, listens, mounts, process })
     }
 
     /// Kills it at once, and starts another.
@@ -109,6 +130,11 @@ impl Agent {
         let mut rival =
             Process::start(&words, &self.folder).context("cannot start another agent")?;
         Ok(rival.end_within(limit).await.map(|how| how.to_string()))
+    }
+
+    /// What it sees of the kubelet's folder.
+    pub(super) fn mounts(&self) -> Mounts {
+        self.mounts
     }
 
     /// The address that it listens on.
@@ -145,6 +171,11 @@ impl Agent {
         let limit = Rlimit { current: bytes, maximum: None };
         prlimit(Some(self.process.id()), Resource::Fsize, limit)?;
         Ok(())
+    }
+
+    /// Its process, which is another one after each restart.
+    pub(super) fn id(&self) -> Pid {
+        self.process.id()
     }
 
     pub(super) fn usage(&self) -> Usage {
@@ -184,6 +215,42 @@ impl Agent {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         Ok(answer)
+    }
+}
+
+// === impl Mounts ===
+
+impl Mounts {
+    /// Every second seed has the shipped manifest's, so that runs of some seeds try both.
+    pub(super) fn of(seed: u64) -> Self {
+        if seed.is_multiple_of(2) { Self::Shipped } else { Self::Whole }
+    }
+
+    /// The kubelet's folder as the agent sees it.
+    fn kubelet_dir(self, folder: &Path) -> Result<PathBuf> {
+        let whole = folder.join("kubelet");
+        if self == Self::Whole {
+            return Ok(whole);
+        }
+        let pod = folder.join("pod");
+        for name in MOUNTED {
+            let (link, target) = (pod.join(name), whole.join(name));
+            let above = link.parent().unwrap_or(&pod);
+            // A folder that is mounted is there, made by the kubelet if by nobody else.
+            let made = fs::create_dir_all(above).and_then(|()| fs::create_dir_all(&target));
+            made.and_then(|()| symlink(&target, &link))
+                .with_context(|| format!("cannot show {} to the agent", target.display()))?;
+        }
+        Ok(pod)
+    }
+}
+
+impl fmt::Display for Mounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Whole => "the kubelet's folder",
+            Self::Shipped => "the shipped pod's mounts",
+        })
     }
 }
 

@@ -14,6 +14,7 @@ use super::{
     pods::CONTAINER,
     rig::GLANCE,
     run::Run,
+    stopwatch::Stopwatch,
 };
 
 /// A pod with a claim.
@@ -51,9 +52,9 @@ impl Run {
         let Some(uid) = self.schedule(gpus).await? else { return Ok(()) };
         let is_taken = self.waiting.get(&uid).is_some_and(|it| self.is_taken(it));
         let limit = if is_taken { PREPARE_LIMIT + LETTING_GO } else { PREPARE_LIMIT };
-        let begun = Instant::now();
+        let watch = Stopwatch::start(self.rig.agent.id());
         self.try_start(&uid).await?;
-        let took = begun.elapsed();
+        let took = watch.elapsed();
         self.tally.preparation_took(took);
         invariant::in_time("the preparation of a claim", took, limit)?;
         self.start_waiting().await

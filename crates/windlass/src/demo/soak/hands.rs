@@ -10,7 +10,10 @@ use std::{
 use serde_json::Value;
 use windlass_kubelet_sim::{ClaimStatus, NodeStatus};
 
-use super::invariant::{Broken, held};
+use super::{
+    agent::CLAIMS,
+    invariant::{Broken, held},
+};
 
 /// Who has each device, by the names that claims know them by.
 pub(super) type Hands = BTreeMap<String, BTreeSet<Hand>>;
@@ -32,7 +35,7 @@ pub(super) struct Record(pub(super) BTreeMap<String, BTreeSet<String>>);
 impl Record {
     /// Reads the record in the agent's state folder; none is an empty one.
     pub(super) fn read(state_dir: &Path) -> io::Result<Self> {
-        match fs::read(state_dir.join("claims.json")) {
+        match fs::read(state_dir.join(CLAIMS)) {
             Ok(text) => Ok(Self::of(&serde_json::from_slice(&text)?)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => Err(error),

@@ -11,6 +11,7 @@ use super::{
     invariant::{self, Broken, Holders},
     rig::{GLANCE, RESOURCE},
     run::Run,
+    stopwatch::Stopwatch,
 };
 
 /// How long the admission of a pod may take while the agent runs: mostly its answers to
@@ -62,9 +63,9 @@ impl Run {
     async fn ask(&mut self, gpus: usize) -> Result<(String, Result<Admission, Rejection>)> {
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
-        let begun = Instant::now();
+        let watch = Stopwatch::start(self.rig.agent.id());
         let outcome = self.rig.kubelet.admit(pod).await;
-        let took = begun.elapsed();
+        let took = watch.elapsed();
         self.tally.admission_took(took);
         invariant::in_time(ADMISSION, took, ANSWER_LIMIT)?;
         Ok((uid, outcome))

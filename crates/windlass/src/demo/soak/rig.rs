@@ -21,7 +21,7 @@ use windlass_machine::{Machine, Profile, simulated_driver, state::Gpu};
 
 use super::{
     super::runtime,
-    agent::{Agent, cdi_dir, state_dir},
+    agent::{Agent, Mounts, cdi_dir, state_dir},
     cluster::Cluster,
     hands::{self, Record, published_name},
     invariant::{self, Broken, Doubted, Truth, Witness},
@@ -71,7 +71,11 @@ pub(super) const GLANCE: Duration = Duration::from_millis(20);
 
 impl Rig {
     /// Makes the machine, and starts the kubelet and the agent.
-    pub(super) async fn start(profile: &Profile, mut cluster: Option<Cluster>) -> Result<Self> {
+    pub(super) async fn start(
+        profile: &Profile,
+        mounts: Mounts,
+        mut cluster: Option<Cluster>,
+    ) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("windlass-").tempdir();
         let folder = folder.context("cannot make a temporary folder")?;
         let path = folder.path();
@@ -86,7 +90,7 @@ impl Rig {
         if let Some(cluster) = &mut cluster {
             cluster.attend(&kubelet);
         }
-        let agent = Agent::start(path, &machine, cluster.as_ref()).await?;
+        let agent = Agent::start((path, mounts), &machine, cluster.as_ref()).await?;
         let truth = Truth { agent_runs_since: Some(Instant::now()), ..Truth::default() };
         let truth = watch::Sender::new(truth);
         Ok(Self { machine, kubelet, agent, cluster, truth, others: None, folder })

@@ -47,6 +47,8 @@ pub(super) enum Blow {
     AgentKilledAtAdmission { gpus: usize, after: Duration },
     /// The same while a claim is prepared.
     AgentKilledAtPrepare { gpus: usize, after: Duration },
+    /// SIGKILL, and a new process that finds no record of claims.
+    RecordLost,
     /// SIGSTOP for a while, in which a pod comes.
     AgentFrozen { gpus: usize, lasts: Duration },
     /// The same while calls to a GPU take so long, so that some are under way.
@@ -154,7 +156,7 @@ const SLOW: Duration = Duration::from_millis(100);
 const BLOWS: usize = 57;
 
 /// Where there are claims, so many more are about them.
-const CLAIM_BLOWS: usize = 20;
+const CLAIM_BLOWS: usize = 22;
 
 // === impl Ways ===
 
@@ -225,6 +227,7 @@ impl Schedule {
                 let after = self.moment_within(PREPARATION_TAKES);
                 Blow::AgentKilledAtPrepare { gpus: self.gpus(), after }
             }
+            61..63 => Blow::RecordLost,
             _ => Blow::Server {
                 what: Mischief::ALL[self.chance.below(Mischief::ALL.len())],
                 gpus: self.gpus(),
@@ -297,6 +300,7 @@ impl Blow {
             Self::AgentKilled
                 | Self::AgentKilledAtAdmission { .. }
                 | Self::AgentKilledAtPrepare { .. }
+                | Self::RecordLost
                 | Self::DriverCrashes { .. }
         )
     }
@@ -317,6 +321,7 @@ impl Blow {
             Self::AgentKilled => "agent killed",
             Self::AgentKilledAtAdmission { .. } => "agent killed while a pod is admitted",
             Self::AgentKilledAtPrepare { .. } => "agent killed while a claim is prepared",
+            Self::RecordLost => "record of claims lost",
             Self::AgentFrozen { .. } => "agent frozen",
             Self::AgentFrozenInCalls { .. } => "agent frozen beside a slow GPU",
             Self::NoticesLost => "notices lost",
@@ -383,7 +388,7 @@ mod tests {
     fn every_kind_of_blow_comes_in_a_few_thousand_steps() {
         let kinds = |ways| kinds(Schedule::new(1, ways).take(5_000));
         let (plugin, both) = (kinds(Ways::DevicePlugin), kinds(Ways::Both));
-        assert_eq!((plugin.len(), both.len()), (33, 48), "{both:?}");
+        assert_eq!((plugin.len(), both.len()), (33, 49), "{both:?}");
         assert!(both.is_superset(&plugin));
     }
 }

@@ -3,6 +3,7 @@
 
 use std::{
     fs::{self, OpenOptions},
+    io,
     os::unix::fs::OpenOptionsExt as _,
     path::Path,
     time::Duration,
@@ -23,9 +24,10 @@ use windlass_kubelet_sim::NodeStatus;
 use super::{
     agent::cdi_dir,
     invariant::{Broken, in_time},
-    rig::{Found, RESOURCE},
+    rig::{Found, GLANCE, RESOURCE},
     run::Run,
     schedule::Break,
+    stopwatch::Stopwatch,
     strike::{ABSENCE, RECOVERY_LIMIT},
 };
 
@@ -58,6 +60,9 @@ const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Longer than it takes until a changed configuration is read.
 const READ_AGAIN: Duration = Duration::from_secs(3);
+
+/// How long whoever writes to the pipe may take until it is renamed.
+const WRITTEN: Duration = Duration::from_secs(10);
 
 /// How soon an agent ends that finds another one serving.
 const REFUSED_WITHIN: Duration = Duration::from_secs(10);
@@ -122,9 +127,9 @@ impl Run {
             }
             silent.push(client);
         }
-        let begun = Instant::now();
+        let watch = Stopwatch::start(self.rig.agent.id());
         self.rig.agent.get("/healthz").await.context("the agent answers no probe")?;
-        in_time("the answer to a probe", begun.elapsed(), PROBE_LIMIT)?;
+        in_time("the answer to a probe", watch.elapsed(), PROBE_LIMIT)?;
         self.try_one(gpus).await
     }
 
@@ -171,7 +176,7 @@ impl Run {
             Some(_) => self.is_told(&gpu.uuid).await,
             None => Ok(()),
         };
-        release(&draft)?;
+        release(&draft).await?;
         told?;
         Ok(Some(Instant::now()))
     }
@@ -223,16 +228,21 @@ impl Run {
     }
 }
 
-/// Lets go who writes to a pipe, and removes it.
-fn release(pipe: &Path) -> Result<()> {
+/// Lets go who writes to a pipe, who then renames it. Where nobody wrote, it is removed.
+async fn release(pipe: &Path) -> Result<()> {
     // Without waiting for somebody who writes, who may have been quicker.
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).context("a flag of open(2)")?;
     let reader = OpenOptions::new().read(true).custom_flags(nonblocking).open(pipe);
-    let removed = fs::remove_file(pipe);
-    drop(reader);
-    match removed {
-        // The agent replaced it.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+    let begun = Instant::now();
+    while pipe.exists() && begun.elapsed() < WRITTEN {
+        if let Ok(mut reader) = reader.as_ref() {
+            // A pipe holds less than a document. What is read is nobody's.
+            let _ = io::copy(&mut reader, &mut io::sink());
+        }
+        sleep(GLANCE).await;
+    }
+    match fs::remove_file(pipe) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed.with_context(|| format!("cannot remove {}", pipe.display())),
     }
 }

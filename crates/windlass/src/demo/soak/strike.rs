@@ -23,6 +23,7 @@ use super::{
     rig::RESOURCE,
     run::Run,
     schedule::{Blow, Hangs},
+    stopwatch::Stopwatch,
 };
 
 /// How soon after a fault's end all must be as it should be: a `Register` that is not answered is given up
@@ -85,6 +86,7 @@ impl Run {
             Blow::AgentKilledAtPrepare { gpus, after } => {
                 return self.kill_at_prepare(gpus, after).await;
             }
+            Blow::RecordLost => return self.lose_record().await,
             Blow::AgentFrozen { gpus, lasts } => self.freeze(gpus, lasts).await?,
             Blow::AgentFrozenInCalls { which, by, gpus, lasts } => {
                 return self.freeze_in_calls(which, by, (gpus, lasts)).await;
@@ -137,14 +139,14 @@ impl Run {
         self.rig.agent.freeze();
         let pod = self.new_pod(gpus);
         let uid = pod.uid.clone();
-        let begun = Instant::now();
+        let watch = Stopwatch::start(self.rig.agent.id());
         let thaw = async {
             sleep(lasts).await;
             self.rig.agent.thaw();
         };
         let (outcome, ()) = tokio::join!(self.rig.kubelet.admit(pod), thaw);
         self.rig.agent_runs();
-        super::invariant::in_time(ADMISSION, begun.elapsed(), lasts + ANSWER_LIMIT)?;
+        super::invariant::in_time(ADMISSION, watch.elapsed(), lasts + ANSWER_LIMIT)?;
         self.came(&uid, outcome).await
     }
 

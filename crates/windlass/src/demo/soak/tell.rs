@@ -4,7 +4,7 @@ use std::{collections::VecDeque, fmt, path::PathBuf, time::Duration};
 
 use serde::Serialize;
 
-use super::{schedule::Ways, tally::Tally};
+use super::{agent::Mounts, schedule::Ways, tally::Tally};
 use crate::{
     demo::tell::{Tell, Words},
     screen::{Tone, count},
@@ -20,6 +20,7 @@ pub(super) enum Told {
         simulated: bool,
         seed: u64,
         ways: Ways,
+        mounts: Mounts,
         lasts_s: u64,
         dir: PathBuf,
     },
@@ -73,12 +74,13 @@ impl fmt::Display for End {
 impl Tell for Told {
     fn lines(&self, words: Words) -> Vec<String> {
         match self {
-            Self::SoakStarted { machine, seed, ways, lasts_s, dir, simulated: _ } => vec![
+            Self::SoakStarted { machine, seed, ways, mounts, lasts_s, dir, simulated: _ } => vec![
                 words.strong(format!("Windlass soak on {machine}{ways}: {lasts_s} s, seed {seed}")),
                 words.tone(
                     Tone::Notable,
                     "The machine is SIMULATED; the agent is a process of its own.",
                 ),
+                words.quiet(format!("it sees {mounts}")),
                 words.quiet(format!("in {}", dir.display())),
             ],
             Self::Progress { elapsed_s, steps, admitted, faults } => {

@@ -1,12 +1,17 @@
 //! The agent dies while it works on what the kubelet asked it for.
 
-use std::time::Duration;
+use std::{fs, io, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use tokio::{task::yield_now, time::Instant};
 use windlass_kubelet_sim::Kubelet;
 
-use super::super::{pods::CONTAINER, run::Run};
+use super::super::{
+    agent::{CLAIMS, Mounts, state_dir},
+    pods::CONTAINER,
+    run::Run,
+    schedule::Blow,
+};
 
 // === impl Run ===
 
@@ -45,6 +50,23 @@ impl Run {
         self.tally.killed_during_a_call(outcome.is_err());
         self.replace_agent().await?;
         self.answered(&uid, outcome)?;
+        Ok(Some(Instant::now()))
+    }
+
+    /// The agent dies, and its record of claims with it: the next one reads the kubelet's.
+    pub(super) async fn lose_record(&mut self) -> Result<Option<Instant>> {
+        if self.rig.agent.mounts() == Mounts::Shipped {
+            let why = "without the kubelet's record nothing is given until each claim is released";
+            self.tally.left_out.insert(Blow::RecordLost.kind(), why.into());
+            return Ok(None);
+        }
+        self.rig.agent_is_away();
+        self.rig.agent.kill().await;
+        match fs::remove_file(state_dir(self.rig.dir()).join(CLAIMS)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed.context("cannot remove the record of claims")?,
+        }
+        self.replace_agent().await?;
         Ok(Some(Instant::now()))
     }
 

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use tokio::time::{Instant, sleep};
 
-use super::super::{invariant::Broken, run::Run, schedule::Blow};
+use super::super::{agent::Mounts, invariant::Broken, run::Run, schedule::Blow};
 
 /// How many notices a host keeps at most for which they are tried to be lost: others take too long.
 const MOST_NOTICES: usize = 200_000;
@@ -28,8 +28,14 @@ impl Run {
     /// goes in the new folder is noticed long before the regular look all the same.
     pub(super) async fn lose_notices(&mut self) -> Result<Option<Instant>> {
         let kept = kept_notices()?;
-        if kept > MOST_NOTICES {
-            let why = format!("this host keeps {kept} notices");
+        let left_out = match self.rig.agent.mounts() {
+            Mounts::Shipped => {
+                Some("a pod's mount stays with the folder that it was made of".into())
+            }
+            Mounts::Whole if kept > MOST_NOTICES => Some(format!("this host keeps {kept} notices")),
+            Mounts::Whole => None,
+        };
+        if let Some(why) = left_out {
             self.tally.left_out.insert(Blow::NoticesLost.kind(), why);
             return Ok(None);
         }
