@@ -50,8 +50,9 @@ impl Rig {
     /// Waits until this agent serves the kubelet and has published so many devices, and nothing was dropped or
     /// refused of them. Slices of an agent that was before it may look the same.
     pub(super) async fn published(&self, devices: usize) {
+        let ours = "--field-selector=spec.driver=windlass.dev";
         let path = "jsonpath={.items[*].spec.devices[*].name}";
-        let names = ["get", "resourceslices", "-o", path];
+        let names = ["get", "resourceslices", ours, "-o", path];
         let registered = "windlass_dra_driver_state{state=\"registered\"} 1";
         let standing = async || {
             let metrics = self.metrics().unwrap_or_default();
