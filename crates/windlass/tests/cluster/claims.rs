@@ -9,6 +9,8 @@ mod burst;
 #[path = "../../src/demo/soak/chance.rs"]
 mod chance;
 mod forced;
+mod foreign;
+mod init;
 mod midway;
 mod objects;
 mod owners;

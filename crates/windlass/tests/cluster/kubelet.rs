@@ -10,7 +10,7 @@ use windlass_kubelet_api::{
     socket::SocketPath,
 };
 
-/// The command that restarts the kubelet.
+/// The program that restarts the kubelet; it gets no arguments.
 const RESTART: &str = "WINDLASS_E2E_RESTART_KUBELET";
 
 const POD_RESOURCES: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
@@ -25,7 +25,10 @@ pub(crate) fn restart() -> bool {
         eprintln!("LEFT OUT: set {RESTART} to restart the kubelet as well");
         return false;
     };
-    assert!(Command::new(restart).status().expect("the command runs").success());
+    let (ended, program) = (Command::new(&restart).status(), restart.display());
+    let ended =
+        ended.unwrap_or_else(|error| panic!("{RESTART} names no program: {program}: {error}"));
+    assert!(ended.success(), "{program}: {ended}");
     true
 }
 

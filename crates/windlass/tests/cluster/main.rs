@@ -2,7 +2,7 @@
 //!
 //! Runs when `WINDLASS_E2E_KUBECONFIG` names a cluster whose kubelet runs on this machine in
 //! `/var/lib/kubelet`, with an image `docker.io/local/app:1` that prints its environment and `/dev`
-//! and sleeps; needs root and `kubectl`. `WINDLASS_E2E_RESTART_KUBELET` names the command that
+//! and sleeps; needs root and `kubectl`. `WINDLASS_E2E_RESTART_KUBELET` names the program that
 //! restarts the kubelet; without it that part is left out, and said so.
 
 mod claims;

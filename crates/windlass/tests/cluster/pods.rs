@@ -24,6 +24,15 @@ pub(crate) fn try_kubectl(arguments: &[&str]) -> Result<String, String> {
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
+/// Deletes what a test made, also where it failed.
+#[expect(clippy::print_stderr, reason = "the test's own panic is told already")]
+pub(crate) fn clean_up(arguments: &[&str]) {
+    let Err(error) = try_kubectl(arguments) else { return };
+    // A panic within a panic would end the tests that are left.
+    assert!(std::thread::panicking(), "{arguments:?}: {error}");
+    eprintln!("{arguments:?}: {error}");
+}
+
 fn command() -> Command {
     let mut command = Command::new("kubectl");
     command.arg("--kubeconfig").arg(env::var_os(KUBECONFIG).expect("checked"));
@@ -67,7 +76,7 @@ impl Drop for Manifests {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         std::fs::write(file.path(), &self.0).expect("written");
         let path = file.path().display().to_string();
-        kubectl(&["delete", "--now", "--ignore-not-found", "-f", &path]);
+        clean_up(&["delete", "--now", "--ignore-not-found", "-f", &path]);
     }
 }
 
@@ -78,9 +87,14 @@ impl Pods {
         Self(Vec::new())
     }
 
-    /// What a command in a pod's container says; `None` where it fails.
+    /// What a command in a pod's container says; `None` where it fails. One that could not be begun says nothing of
+    /// the container.
     pub(crate) fn inside(name: &str, script: &str) -> Option<String> {
-        try_kubectl(&["exec", name, "--", "sh", "-c", script]).ok()
+        match try_kubectl(&["exec", name, "--", "sh", "-c", script]) {
+            Ok(said) => Some(said),
+            Err(error) if error.contains("command terminated with exit code") => None,
+            Err(error) => panic!("no command runs in {name}: {error}"),
+        }
     }
 
     /// Makes a pod, and waits until its container runs.
@@ -121,8 +135,11 @@ impl Pods {
 
 impl Drop for Pods {
     fn drop(&mut self) {
+        if self.0.is_empty() {
+            return;
+        }
         let names = self.0.iter().map(String::as_str);
         let words = ["delete", "pod", "--now", "--ignore-not-found"].into_iter().chain(names);
-        kubectl(&words.collect::<Vec<_>>());
+        clean_up(&words.collect::<Vec<_>>());
     }
 }

@@ -15,7 +15,7 @@ use super::{
     chance::Chance,
     objects::objects,
     rig::{Rig, look_again},
-    spans::{APP, Logs, Short, Span, Way, at_once},
+    spans::{Logs, Short, Span, Way, at_once},
 };
 use crate::{
     eventually,
@@ -89,9 +89,9 @@ fn duration() -> Duration {
 }
 
 /// Pods that live, by name; those that have ended are deleted.
-fn living() -> Vec<String> {
+fn living(logs: &Logs) -> Vec<String> {
     let path = "jsonpath={range .items[*]}{.metadata.name} {.status.phase}{\"\\n\"}{end}";
-    let listed = kubectl(&["get", "pods", "-l", APP, "-o", path]);
+    let listed = kubectl(&["get", "pods", "-l", &logs.label, "-o", path]);
     let lines = listed.lines().filter_map(|line| line.split_once(' '));
     let (ended, living): (Vec<_>, Vec<_>) =
         lines.partition(|(_, phase)| ["Succeeded", "Failed"].contains(phase));
@@ -118,21 +118,21 @@ async fn what_a_claim_has_is_never_in_other_hands_beside_the_device_plugin() {
     let Some(mut rig) = Rig::start("dgx-h100", "dra: {offer: beside}\n") else { return };
     rig.published(16).await;
     let manifests = Manifests::apply(&objects());
-    let logs = Logs::on(&rig.node);
+    let logs = Logs::on(&rig.node, "beside");
     let (mut chance, mut made, begun) = (Chance::new(6), 0, Instant::now());
     let mut troubles = TROUBLES.into_iter().cycle().zip(1..).peekable();
     while begun.elapsed() < duration() {
-        let living = living();
+        let living = living(&logs);
         made += fill_up(living.len(), &logs, made, &mut chance);
         let due = |(_, number): &(Trouble, u32)| begun.elapsed() > BETWEEN * *number;
         if let Some((trouble, _)) = troubles.next_if(due) {
-            look_again(&["-l", APP]);
+            look_again(&["-l", &logs.label]);
             trouble.befall(&mut rig, living.first());
         }
     }
     rig.published(16).await;
-    look_again(&["-l", APP]);
-    eventually(LET_GO, 0, async || living().len()).await;
+    look_again(&["-l", &logs.label]);
+    eventually(LET_GO, 0, async || living(&logs).len()).await;
     let spans = logs.spans();
     let ran = spans.iter().map(|span| &span.pod).collect::<BTreeSet<_>>().len();
     eprintln!("{ran} of {made} pods ran, and had {} GPUs in all", spans.len());
@@ -142,7 +142,7 @@ async fn what_a_claim_has_is_never_in_other_hands_beside_the_device_plugin() {
     eprintln!("the kubelet gave away twice: {by_kubelet:?}");
     assert_eq!(ours, [], "a claim's GPU was in other hands");
     assert!(ran > made / 2, "the others were refused, or deleted before they ran");
-    kubectl(&["delete", "pod", "--now", "--ignore-not-found", "-l", APP]);
+    drop(logs);
     rig.nothing_is_held().await;
     drop(manifests);
 }

@@ -25,13 +25,13 @@ pub(super) fn by_the_node(node: &Node) -> Owners {
     sorted(owners)
 }
 
-/// What the API server says.
+/// What the API server says of our devices.
 pub(super) fn by_the_api() -> Owners {
     let mut owners = Owners::new();
     for claim in claims() {
         let results = &claim["status"]["allocation"]["devices"]["results"];
-        let devices: Vec<_> =
-            each(results).map(|result| called(&text(&result["device"]))).collect();
+        let ours = each(results).filter(|result| result["driver"] == "windlass.dev");
+        let devices: Vec<_> = ours.map(|result| called(&text(&result["device"]))).collect();
         if !devices.is_empty() {
             owners.insert(name(&claim), devices);
         }

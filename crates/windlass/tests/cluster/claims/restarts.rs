@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// When the containers of all pods were started, and how often they were started anew.
-fn lives() -> String {
+pub(super) fn lives() -> String {
     let status = "{.metadata.name} {.status.containerStatuses[*].restartCount} \
                   {.status.containerStatuses[*].state.running.startedAt}{\"\\n\"}";
     kubectl(&["get", "pods", "-o", &format!("jsonpath={{range .items[*]}}{status}{{end}}")])

@@ -50,7 +50,9 @@ impl Rig {
     /// Waits until this agent serves the kubelet and has published so many devices, and nothing was dropped or
     /// refused of them. Slices of an agent that was before it may look the same.
     pub(super) async fn published(&self, devices: usize) {
-        let names = ["get", "resourceslices", "-o", "jsonpath={.items[*].spec.devices[*].name}"];
+        let ours = "--field-selector=spec.driver=windlass.dev";
+        let path = "jsonpath={.items[*].spec.devices[*].name}";
+        let names = ["get", "resourceslices", ours, "-o", path];
         let registered = "windlass_dra_driver_state{state=\"registered\"} 1";
         let standing = async || {
             let metrics = self.metrics().unwrap_or_default();
@@ -67,7 +69,7 @@ impl Rig {
         assert!(!metrics.contains("windlass_dra_dropped_fields{"), "{metrics}");
     }
 
-    fn metrics(&self) -> io::Result<String> {
+    pub(super) fn metrics(&self) -> io::Result<String> {
         let (mut stream, mut page) = (TcpStream::connect(self.listen)?, String::new());
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: n\r\n\r\n")?;
         stream.read_to_string(&mut page)?;

@@ -6,13 +6,14 @@
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use super::objects::template;
-use crate::node::Node;
+use crate::{node::Node, pods::clean_up};
 
-/// Where the pods write.
-pub(super) struct Logs(PathBuf);
-
-/// Pods that end by themselves have this label.
-pub(super) const APP: &str = "app=windlass-e2e-short";
+/// Where the pods of one test write, and which they are; they are deleted when it is dropped.
+pub(super) struct Logs {
+    folder: PathBuf,
+    /// The label that those pods have, and no other test's.
+    pub(super) label: String,
+}
 
 /// Through which of the kubelet's two ways a pod gets its GPUs.
 #[derive(Clone, Copy, Debug)]
@@ -42,11 +43,11 @@ pub(super) struct Span {
 // === impl Logs ===
 
 impl Logs {
-    /// In the node's folder.
-    pub(super) fn on(node: &Node) -> Self {
+    /// In the node's folder, for the test of this name.
+    pub(super) fn on(node: &Node, test: &str) -> Self {
         let folder = PathBuf::from(node.path("seen"));
         fs::create_dir(&folder).expect("a folder");
-        Self(folder)
+        Self { folder, label: format!("windlass-e2e={test}") }
     }
 
     pub(super) fn pod(&self, pod: &Short) -> String {
@@ -61,32 +62,38 @@ impl Logs {
                 "claims: [{name: gpus}]".to_owned(),
             ),
         };
-        let (key, app) = APP.split_once('=').expect("a label");
+        let (key, test) = self.label.split_once('=').expect("a label");
         // Of the shell itself but for `sleep`, so that many pods cost little.
         let script = format!(
             "set -- /dev/nvidia[0-9]*; i=0; while [ $i -le {tenths} ]; do \
              read now rest </proc/uptime; echo $now $* >>/seen/{name}; sleep 0.1; i=$((i+1)); done"
         );
         format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{{key}: {app}}}}}\nspec:\n  \
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{{key}: {test}}}}}\nspec:\n  \
              restartPolicy: Never\n  automountServiceAccountToken: false\n  \
              terminationGracePeriodSeconds: 0\n  {claims}\n  \
              volumes: [{{name: seen, hostPath: {{path: {folder}, type: Directory}}}}]\n  \
              containers:\n  - name: main\n    image: docker.io/local/app:1\n    \
              imagePullPolicy: Never\n    command: [sh, -c, '{script}']\n    \
              resources: {{{resources}}}\n    volumeMounts: [{{name: seen, mountPath: /seen}}]\n",
-            folder = self.0.display()
+            folder = self.folder.display()
         )
     }
 
     /// What the pods saw.
     pub(super) fn spans(&self) -> Vec<Span> {
-        let files = fs::read_dir(&self.0).expect("a folder").flatten();
+        let files = fs::read_dir(&self.folder).expect("a folder").flatten();
         let told = files.flat_map(|file| {
             let text = fs::read_to_string(file.path()).expect("a log");
             spans(&file.file_name().to_string_lossy(), &text)
         });
         told.collect()
+    }
+}
+
+impl Drop for Logs {
+    fn drop(&mut self) {
+        clean_up(&["delete", "pod", "--now", "--ignore-not-found", "-l", &self.label]);
     }
 }
 

@@ -1,0 +1,173 @@
+//! Another vendor's driver on the same node: Kubernetes' own, in Go. A pod has devices of both, and what befalls one
+//! driver is none of the other's business.
+
+use std::{
+    env, fs,
+    process::{Child, Command, Stdio},
+};
+
+use super::{
+    objects::{objects, pod, template},
+    restarts::lives,
+    rig::{Rig, node_name, until_it_runs},
+};
+use crate::{
+    KUBECONFIG, NODE_STATUS, eventually, has_cluster,
+    pods::{Manifests, Pods, clean_up, kubectl},
+};
+
+/// Kubernetes' own driver, built from `test/e2e/dra/test-driver` of its tree.
+const PROGRAM: &str = "WINDLASS_GO_DRA_DRIVER";
+
+/// What it calls itself.
+const DRIVER: &str = "test-driver.cdi.k8s.io";
+
+/// How many devices it has, unless it is told.
+const DEVICES: usize = 4;
+
+const SOCKETS: &str = "/var/lib/kubelet/plugins/test-driver.cdi.k8s.io";
+const REGISTRATION: &str = "/var/lib/kubelet/plugins_registry/test-driver.cdi.k8s.io-reg.sock";
+
+/// The name of a class, and of a template of claims for one device of it.
+const NAME: &str = "windlass-e2e-foreign";
+
+/// That driver; killed when dropped, with what it leaves.
+struct Foreign {
+    program: String,
+    child: Child,
+}
+
+// === impl Foreign ===
+
+impl Foreign {
+    fn start(program: String) -> Self {
+        // A DaemonSet has it mounted.
+        fs::create_dir_all(SOCKETS).expect("a folder");
+        let child = spawn(&program);
+        Self { program, child }
+    }
+
+    /// As the kernel's SIGKILL, and the next begins.
+    fn replace(&mut self) {
+        self.end();
+        self.child = spawn(&self.program);
+    }
+
+    fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        self.end();
+        let _ = fs::remove_file(REGISTRATION);
+        let _ = fs::remove_dir_all(SOCKETS);
+        // One that was killed knows nothing of the claims that it prepared before.
+        for document in fs::read_dir("/var/run/cdi").into_iter().flatten().flatten() {
+            if document.file_name().to_string_lossy().starts_with(DRIVER) {
+                let _ = fs::remove_file(document.path());
+            }
+        }
+        clean_up(&["delete", "resourceslices", &field_selector()]);
+    }
+}
+
+fn spawn(program: &str) -> Child {
+    let kubeconfig = env::var(KUBECONFIG).expect("checked");
+    let places = [format!("--kubeconfig={kubeconfig}"), format!("--node-name={}", node_name())];
+    let mut command = Command::new(program);
+    command.arg("kubelet-plugin").args(places).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap_or_else(|error| panic!("{PROGRAM} names no program: {error}"))
+}
+
+fn field_selector() -> String {
+    format!("--field-selector=spec.driver={DRIVER}")
+}
+
+/// Waits until all its devices are published.
+async fn published() {
+    let path = "jsonpath={.items[*].spec.devices[*].name}";
+    let listed = ["get", "resourceslices", &field_selector(), "-o", path];
+    let count = async || kubectl(&listed).split_whitespace().count();
+    eventually(NODE_STATUS, DEVICES, count).await;
+}
+
+fn class_and_template() -> String {
+    format!(
+        "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nmetadata: {{name: {NAME}}}\nspec:\n  \
+         selectors: [{{cel: {{expression: 'device.driver == \"{DRIVER}\"'}}}}]\n---\n\
+         apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\nmetadata: {{name: {NAME}}}\n\
+         spec: {{spec: {{devices: {{requests: [{{name: foreign, exactly: {{deviceClassName: {NAME}}}}}]}}}}}}\n"
+    )
+}
+
+/// A pod that has a GPU of ours by the claim `gpus`, and another's device by the claim `foreign`.
+fn pod_of_both(name: &str) -> String {
+    let (one, both) = ("resourceClaims: [", "claims: [{name: gpus}]");
+    let text = pod(name, 1);
+    assert!(text.contains(one) && text.contains(both), "{text}");
+    let foreign = format!("{one}{{name: foreign, resourceClaimTemplateName: {NAME}}}, ");
+    text.replace(one, &foreign).replace(both, "claims: [{name: gpus}, {name: foreign}]")
+}
+
+/// A pod that has another's device alone.
+fn pod_of_another(name: &str) -> String {
+    pod(name, 1).replace(&template(1), NAME)
+}
+
+/// How many GPUs of ours a pod's container has, and how many devices of the other driver.
+async fn has(name: &str) -> (usize, usize) {
+    until_it_runs("default", name).await;
+    let log = kubectl(&["logs", name]);
+    let ours = log.lines().filter_map(|line| line.rsplit_once(" nvidia"));
+    let ours = ours.filter(|(_, number)| number.parse::<u32>().is_ok()).count();
+    (ours, log.lines().filter(|line| line.starts_with("claim_")).count())
+}
+
+#[tokio::test]
+async fn kubernetes_own_driver_on_the_same_node_and_ours_serve_one_pod_and_mind_no_restart_of_the_other()
+ {
+    let Ok(program) = env::var(PROGRAM) else {
+        eprintln!("LEFT OUT: set {PROGRAM} to run another driver beside the agent");
+        return;
+    };
+    if !has_cluster() {
+        return;
+    }
+    let Some(mut rig) = Rig::start("dgx-h100", "dra: {offer: instead}\n") else { return };
+    let mut foreign = Foreign::start(program);
+    rig.published(16).await;
+    published().await;
+    let manifests = Manifests::apply(&[objects(), vec![class_and_template()]].concat());
+    let mut pods = Pods::none();
+    let (ours, theirs, both) = ("windlass-e2e-ours", "windlass-e2e-theirs", "windlass-e2e-both");
+    pods.apply(ours, &pod(ours, 1));
+    pods.apply(theirs, &pod_of_another(theirs));
+    pods.apply(both, &pod_of_both(both));
+    assert_eq!([has(ours).await, has(theirs).await, has(both).await], [(1, 0), (0, 1), (1, 1)]);
+
+    let (held, lives_before) = (rig.owners().await, lives());
+    assert_eq!(lives_before.matches(" 0 2").count(), 3, "{lives_before}");
+    rig.replace_agent();
+    rig.published(16).await;
+    published().await;
+    let after_ours = "windlass-e2e-after-ours";
+    pods.apply(after_ours, &pod_of_both(after_ours));
+    assert_eq!(has(after_ours).await, (1, 1));
+    foreign.replace();
+    rig.published(16).await;
+    published().await;
+    let after_theirs = "windlass-e2e-after-theirs";
+    pods.apply(after_theirs, &pod_of_both(after_theirs));
+    assert_eq!(has(after_theirs).await, (1, 1));
+
+    let still = lives();
+    assert!(lives_before.lines().all(|life| still.contains(life)), "{lives_before}\n{still}");
+    let owners = rig.owners().await;
+    assert!(held.iter().all(|(claim, devices)| owners.get(claim) == Some(devices)), "{owners:?}");
+    drop(pods);
+    rig.nothing_is_held().await;
+    drop((manifests, foreign));
+}
