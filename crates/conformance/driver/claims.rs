@@ -1,7 +1,7 @@
 //! What is prepared: decided by claims as the API server has them, kept in a file, with a CDI document each.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::PathBuf,
     sync::{Mutex, MutexGuard},
@@ -20,6 +20,8 @@ pub(crate) struct Claims {
     client: Client,
     folder: PathBuf,
     defect: Defect,
+    /// The claims that an earlier life prepared.
+    old: BTreeSet<String>,
     prepared: Mutex<Record>,
 }
 
@@ -46,7 +48,8 @@ impl Claims {
             Ok(text) if defect != Defect::ForgetsAtTheEnd => serde_json::from_slice(&text)?,
             _ => Record::new(),
         };
-        Ok(Self { client, folder, defect, prepared: Mutex::new(prepared) })
+        let old = prepared.keys().cloned().collect();
+        Ok(Self { client, folder, defect, old, prepared: Mutex::new(prepared) })
     }
 
     /// The devices of a claim, or why it gets none.
@@ -153,7 +156,9 @@ impl Claims {
             return Err("it is not prepared".to_owned());
         }
         self.write(&prepared);
-        let _ = fs::remove_file(self.document(&claim.uid));
+        if self.defect != Defect::LeavesOldDocuments || !self.old.contains(&claim.uid) {
+            let _ = fs::remove_file(self.document(&claim.uid));
+        }
         Ok(())
     }
 

@@ -40,6 +40,7 @@ pub(crate) enum Defect {
     ReleasesOnce,
     AsksForTheObject,
     ForgetsAtTheEnd,
+    LeavesOldDocuments,
     TellsHealthOnce,
     EndsHealthStreams,
     TellsHealthInParts,

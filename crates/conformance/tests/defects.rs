@@ -114,6 +114,7 @@ const OF_DRIVERS: &[(&str, &str)] = &[
     ("releases-once", "D28"),
     ("asks-for-the-object", "D29"),
     ("forgets-at-the-end", "D30"),
+    ("leaves-old-documents", "D30"),
     ("tells-health-once", "D31"),
     ("ends-health-streams", "D31"),
     ("tells-health-in-parts", "D32"),
@@ -205,14 +206,17 @@ async fn are_found(defects: &'static [(&str, &str)], subject: fn(&str) -> Subjec
 /// Cases that look alike look at different things.
 #[tokio::test]
 async fn who_has_one_defect_passes_the_neighbours_of_its_case() {
-    for (defect, cases) in
-        [("lingers-with-open-streams", ["E01", "E04"]), ("dies-of-cut-calls", ["W04", "W06"])]
-    {
+    for (subject, cases) in [
+        (plugin("lingers-with-open-streams"), ["E01", "E04"]),
+        (plugin("dies-of-cut-calls"), ["W04", "W06"]),
+        (driver("gives-twice"), ["D28", "D30"]),
+    ] {
         let cases: Vec<_> =
             catalogue().into_iter().filter(|case| cases.contains(&case.id)).collect();
-        let findings = run(&cases, plugin(defect), AT_ONCE, |_| ()).await.findings;
+        let what = subject.command.join(" ");
+        let findings = run(&cases, subject, AT_ONCE, |_| ()).await.findings;
         let passes = findings.iter().all(|finding| finding.verdict == Verdict::Pass);
-        assert!(passes, "{defect}: {findings:#?}");
+        assert!(passes, "{what}: {findings:#?}");
     }
 }
 
@@ -228,6 +232,16 @@ async fn a_program_is_not_held_against_what_it_does_not_offer() {
         let verdicts: Vec<_> = findings.iter().map(|finding| finding.verdict).collect();
         assert_eq!(verdicts, expected, "{findings:#?}");
     }
+}
+
+#[tokio::test]
+async fn who_offers_nothing_but_shares_need_not_refuse_a_second_claim() {
+    let mut subject = impatient(driver("gives-twice"));
+    subject.devices = Some("device.allowMultipleAllocations == true".to_owned());
+    let cases: Vec<_> = catalogue().into_iter().filter(|case| case.id == "D26").collect();
+    let findings = run(&cases, subject, 1, |_| ()).await.findings;
+    let verdicts: Vec<_> = findings.iter().map(|finding| finding.verdict).collect();
+    assert_eq!(verdicts, [Verdict::NotApplicable], "{findings:#?}");
 }
 
 /// Whether a mount namespace can be had here, as root or in a user namespace.

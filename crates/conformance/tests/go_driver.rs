@@ -1,48 +1,111 @@
-//! Kubernetes' own DRA driver in Go, held against the cases. `WINDLASS_GO_DRA_DRIVER` names the program, which is built
-//! from `test/e2e/dra/test-driver` of Kubernetes 1.36.
+//! DRA drivers in Go that others wrote, held against all cases of drivers. Each is left out unless its variable names
+//! the program; `docs/conformance.md` says of which version its verdicts are, and why a case fails.
 
-use std::{collections::BTreeMap, env};
+use std::env;
 
-use windlass_conformance::{Subject, Verdict, catalogue, run};
+use windlass_conformance::{Report, Subject, Verdict, catalogue, run};
 
-const PROGRAM: &str = "WINDLASS_GO_DRA_DRIVER";
+/// A driver, and what it does otherwise than the cases ask.
+struct Driver {
+    variable: &'static str,
+    setup: Option<&'static str>,
+    arguments: &'static [&'static str],
+    fails: &'static [&'static str],
+    not_applicable: &'static [&'static str],
+}
 
-const ARGUMENTS: [&str; 6] = [
-    "kubelet-plugin",
-    "--kubeconfig={kubeconfig}",
-    "--node-name={node}",
-    "--plugin-registration-path={kubelet}/plugins_registry",
-    "--datadir={kubelet}/plugins",
-    "--cdi-dir={scratch}/cdi",
-];
-
-/// What it does otherwise than the cases ask, each explained in `docs/conformance.md`.
-const FAILS: &[&str] = &["D06", "D26", "D30", "D32"];
-
-/// Without the program there is nothing to check.
 #[tokio::test]
-async fn kubernetes_own_driver_does_what_the_cases_ask_but_for_what_is_known() {
-    let Ok(program) = env::var(PROGRAM) else {
-        eprintln!("SKIPPED: set {PROGRAM} to judge a driver written in Go");
-        return;
+async fn the_driver_of_kubernetes_tests_does_what_the_cases_ask_but_for_what_is_known() {
+    let driver = Driver {
+        variable: "WINDLASS_GO_DRA_DRIVER",
+        // It makes the folder above its own, as its DaemonSet has its own mounted.
+        setup: Some("mkdir -p {kubelet}/plugins/test-driver.cdi.k8s.io"),
+        arguments: &[
+            "kubelet-plugin",
+            "--kubeconfig={kubeconfig}",
+            "--node-name={node}",
+            "--plugin-registration-path={kubelet}/plugins_registry",
+            "--datadir={kubelet}/plugins",
+            "--cdi-dir={scratch}/cdi",
+        ],
+        fails: &["D06", "D26", "D30", "D32"],
+        not_applicable: &["D18"],
     };
-    let command = [program.as_str()].into_iter().chain(ARGUMENTS).map(str::to_owned).collect();
-    let mut subject = Subject::new(command);
-    subject.cdi_dirs = vec!["{scratch}/cdi".into()];
-    // It makes the folder above its own, as its DaemonSet has its own mounted.
-    subject.hooks.setup = Some("mkdir -p {kubelet}/plugins/test-driver.cdi.k8s.io".into());
-    let wanted = env::var("WINDLASS_CASES").unwrap_or_else(|_| "D".into());
-    let mut cases = catalogue();
-    cases.retain(|case| wanted.split(',').any(|it| case.id.starts_with(it)));
-    let report = run(&cases, subject, 2, |found| {
-        eprintln!("{} {:?}: {} {:?}", found.id, found.verdict, found.evidence, found.last_words);
-    })
-    .await;
-    let fails: BTreeMap<_, _> = report
-        .findings
-        .iter()
-        .filter(|found| found.verdict == Verdict::Fail)
-        .map(|found| (found.id, &found.evidence))
-        .collect();
-    assert_eq!(fails.keys().copied().collect::<Vec<_>>(), FAILS, "{fails:#?}");
+    driver.is_judged().await;
+}
+
+#[tokio::test]
+async fn the_example_driver_does_what_the_cases_ask_but_for_what_is_known() {
+    let driver = Driver {
+        variable: "WINDLASS_GO_DRA_EXAMPLE",
+        setup: None,
+        arguments: &[
+            "--kubeconfig={kubeconfig}",
+            "--node-name={node}",
+            "--kubelet-registrar-directory-path={kubelet}/plugins_registry",
+            "--kubelet-plugins-directory-path={kubelet}/plugins",
+            "--cdi-root={scratch}/cdi",
+        ],
+        fails: &["D06", "D26"],
+        not_applicable: &["D18", "D31", "D32"],
+    };
+    driver.is_judged().await;
+}
+
+/// Its GPUs are those of a simulated machine, which the `windlass` in `PATH` makes.
+#[tokio::test]
+async fn nvidias_driver_does_what_the_cases_ask_but_for_what_is_known() {
+    let driver = Driver {
+        variable: "WINDLASS_GO_DRA_NVIDIA",
+        setup: Some(
+            "windlass machine create {scratch}/m > /dev/null && \
+             ln -s ../libnvidia-ml.so {scratch}/m/host/libnvidia-ml.so.1",
+        ),
+        arguments: &[
+            "--kubeconfig={kubeconfig}",
+            "--node-name={node}",
+            "--kubelet-registrar-directory-path={kubelet}/plugins_registry",
+            "--kubelet-plugins-directory-path={kubelet}/plugins",
+            "--cdi-root={scratch}/cdi",
+            "--container-driver-root={scratch}/m/host",
+            "--nvidia-driver-root={scratch}/m/host",
+            "--nvidia-cdi-hook-path=/bin/true",
+            "--image-name=none",
+        ],
+        fails: &["D06"],
+        not_applicable: &["D18", "D31", "D32"],
+    };
+    driver.is_judged().await;
+}
+
+// === impl Driver ===
+
+impl Driver {
+    /// Without the program there is nothing to check.
+    async fn is_judged(&self) {
+        let Ok(program) = env::var(self.variable) else {
+            eprintln!("SKIPPED: set {} to judge that driver", self.variable);
+            return;
+        };
+        let words = [program.as_str()].into_iter().chain(self.arguments.iter().copied());
+        let mut subject = Subject::new(words.map(str::to_owned).collect());
+        subject.cdi_dirs = vec!["{scratch}/cdi".into()];
+        subject.hooks.setup = self.setup.map(str::to_owned);
+        let mut cases = catalogue();
+        cases.retain(|case| case.id.starts_with('D'));
+        let report = run(&cases, subject, 2, |found| {
+            eprintln!(
+                "{} {:?}: {} {:?}",
+                found.id, found.verdict, found.evidence, found.last_words
+            );
+        })
+        .await;
+        assert_eq!(of(&report, Verdict::Fail), self.fails);
+        assert_eq!(of(&report, Verdict::NotApplicable), self.not_applicable);
+    }
+}
+
+fn of(report: &Report, verdict: Verdict) -> Vec<&'static str> {
+    let found = report.findings.iter().filter(|found| found.verdict == verdict);
+    found.map(|found| found.id).collect()
 }

@@ -22,6 +22,8 @@ pub(crate) enum Wanted {
     Device,
     /// One device, as the first choice of a list.
     FirstChoice,
+    /// A device that one claim may have at a time.
+    Alone,
     /// A device that several claims may have.
     Share,
 }
@@ -38,11 +40,12 @@ impl Wanted {
                 first["name"] = "best".into();
                 json!({"name": "one", "firstAvailable": [first]})
             }
-            Self::Share => {
-                let mut shared = class;
-                shared["selectors"] =
-                    json!([{"cel": {"expression": "device.allowMultipleAllocations == true"}}]);
-                json!({"name": "one", "exactly": shared})
+            Self::Alone | Self::Share => {
+                let expression =
+                    format!("device.allowMultipleAllocations == {}", self == Self::Share);
+                let mut chosen = class;
+                chosen["selectors"] = json!([{"cel": {"expression": expression}}]);
+                json!({"name": "one", "exactly": chosen})
             }
         }
     }

@@ -5,7 +5,7 @@ use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClai
 use super::claimed;
 use crate::{
     case::{Case, Checked, Unmet, failed},
-    stage::{Driver, Prepared, Stage, devices, twin},
+    stage::{Driver, Prepared, Stage, Wanted, devices, twin},
 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -126,7 +126,8 @@ async fn leaves_devices_of_other_drivers(stage: &mut Stage) -> Checked {
 }
 
 async fn refuses_what_another_has(stage: &mut Stage) -> Checked {
-    let (driver, first) = claimed(stage).await?;
+    let driver = stage.driver().await?;
+    let first = stage.claim(&driver, "claim", Wanted::Alone).await?;
     driver.prepared(&first).await?;
     let second = stage.put(&twin(&first, "second"));
     let why = refused(&driver, &second).await?;

@@ -1,10 +1,14 @@
 //! D28 to D30: how a driver lets claims go.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use windlass_kubelet_api::dra::v1::Device;
 
 use super::{claimed, refuse::refused};
 use crate::{
     case::{Case, Checked, failed},
+    cases::cdi,
     stage::{Stage, twin},
 };
 
@@ -23,7 +27,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         id: "D30",
-        sentence: "knows after a kill which devices are prepared, and releases them",
+        sentence: "knows after a kill what is prepared, and releases it as it does without one",
         source: "kubeletplugin: a driver restarts while pods run; its state is its own",
         check: |stage| Box::pin(remembers_after_a_kill(stage)),
     },
@@ -52,13 +56,35 @@ async fn releases_without_the_object(stage: &mut Stage) -> Checked {
     Ok("released, and its device prepared for the next".into())
 }
 
+/// A driver is held against itself, as it was without a kill: one that refuses no device of another claim, which is
+/// D26, may have a good memory all the same, and CDI names that are not of a claim stay when it is released.
 async fn remembers_after_a_kill(stage: &mut Stage) -> Checked {
     let (driver, first) = claimed(stage).await?;
+    let second = stage.put(&twin(&first, "second"));
+    let given = driver.prepared(&first).await?;
+    let refusal = refused(&driver, &second).await;
+    if refusal.is_err() {
+        driver.release(&[&second]).await?;
+    }
+    driver.release(&[&first]).await?;
+    let left = in_documents(stage, &given);
     driver.prepared(&first).await?;
     let driver = stage.killed_and_started().await?;
-    let second = stage.put(&twin(&first, "second"));
-    let why = refused(&driver, &second).await?;
+    let kept = match refusal {
+        Ok(_) => refused(&driver, &second).await?,
+        Err(_) => "it refuses no device that another claim has, before the kill either".to_owned(),
+    };
     driver.release(&[&first]).await?;
+    if let Some(name) = in_documents(stage, &given).difference(&left).next() {
+        return failed(format!("{name} is still in a document, in which it is not without a kill"));
+    }
     driver.prepared(&second).await?;
-    Ok(format!("{why}; released then"))
+    Ok(format!("{kept}; released then"))
+}
+
+/// Those of the devices' CDI names that are in a document.
+fn in_documents(stage: &Stage, given: &[Device]) -> BTreeSet<String> {
+    let mut known = cdi::known(&stage.cdi_dirs());
+    known.retain(|name| given.iter().any(|device| device.cdi_device_ids.contains(name)));
+    known
 }
