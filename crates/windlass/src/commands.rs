@@ -2,13 +2,16 @@
 
 mod cdi;
 mod config;
+#[cfg(feature = "laboratory")]
 mod conformance;
 mod devices;
 mod explain;
 mod folders;
 mod host;
+#[cfg(feature = "laboratory")]
 mod kubelet;
 mod labels;
+#[cfg(feature = "laboratory")]
 mod machine;
 mod mps;
 mod node;
@@ -39,20 +42,22 @@ use windlass_node::{
     state::NodeState,
 };
 
-pub(crate) use devices::{
-    Known, Width, device_tables, goes_by, name as short_name, ordered, series, sources,
-};
+#[cfg(feature = "laboratory")]
+pub(crate) use devices::{Known, Width, device_tables};
+pub(crate) use devices::{goes_by, name as short_name, ordered, series, sources};
 use folders::{anchor, named_by_the_host};
 pub(crate) use labels::LabelsArgs;
+#[cfg(feature = "laboratory")]
 pub(crate) use machine::host_flags;
 pub(crate) use mps::MpsArgs;
 pub(crate) use probe::ProbeArgs;
 pub(crate) use scrub::ScrubArgs;
 pub(crate) use topo::Topology;
 
+#[cfg(feature = "laboratory")]
+use crate::demo;
 use crate::{
     cli::{Command, HostArgs, OutputArg, PeerArgs, RecordArgs},
-    demo,
     exit::Misuse,
     screen::{Paint, Tone, line},
 };
@@ -71,15 +76,31 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Labels(args) => block_on(labels::run(args)),
         Command::Cdi(args) => block_on(cdi::run(args.command)),
         Command::Config(args) => config::run(args.command),
+        #[cfg(feature = "laboratory")]
         Command::Demo(args) => block_on(demo::run(args)),
         Command::Host(args) => block_on(host::run(args.command)),
         Command::Xids(args) => xids::run(&args),
         Command::Mps(args) => block_on(mps::run(args)),
         Command::Scrub(args) => scrub::run(args),
+        #[cfg(feature = "laboratory")]
         Command::Kubelet(args) => block_on(kubelet::run(args)),
+        #[cfg(feature = "laboratory")]
         Command::Conformance(args) => block_on(conformance::run(args)),
+        #[cfg(feature = "laboratory")]
         Command::Machine(args) => machine::run(args.command),
+        #[cfg(not(feature = "laboratory"))]
+        Command::Laboratory { .. } => Err(no_laboratory()),
     }
+}
+
+/// What is asked for is in the other build.
+#[cfg(not(feature = "laboratory"))]
+fn no_laboratory() -> anyhow::Error {
+    let problem = anyhow!(
+        "this is the build for nodes, which simulates nothing: demo, kubelet, machine, conformance and explain \
+         --machine are in the one with the feature `laboratory`, which cargo builds by default"
+    );
+    Misuse(problem).into()
 }
 
 /// One thread serves everything: an agent waits far more than it computes.

@@ -2,12 +2,7 @@
 
 mod fields;
 
-use std::{
-    fs::File,
-    io::{self, IsTerminal as _},
-    path::Path,
-    sync::Mutex,
-};
+use std::io::{self, IsTerminal as _};
 
 use clap::ValueEnum;
 use tracing_subscriber::{
@@ -49,8 +44,10 @@ pub(crate) fn to_stderr(format: LogFormat, filter: Targets) {
 }
 
 /// Logs to a file: the terminal belongs to what the command shows.
-pub(crate) fn to_file(path: &Path, filter: Targets) -> io::Result<()> {
-    let (file, filter) = (Mutex::new(File::create(path)?), without_what_is_said_twice(filter));
+#[cfg(feature = "laboratory")]
+pub(crate) fn to_file(path: &std::path::Path, filter: Targets) -> io::Result<()> {
+    let file = std::sync::Mutex::new(std::fs::File::create(path)?);
+    let filter = without_what_is_said_twice(filter);
     let layer = fmt::layer().with_writer(file).with_ansi(false).with_target(false);
     let layer = layer.fmt_fields(fields::as_text());
     tracing_subscriber::registry().with(layer.with_filter(filter)).init();

@@ -2,6 +2,7 @@
 
 mod cli;
 mod commands;
+#[cfg(feature = "laboratory")]
 mod demo;
 mod exit;
 mod logging;

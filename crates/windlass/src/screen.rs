@@ -4,7 +4,6 @@ use std::{
     env,
     fmt::Display,
     io::{self, IsTerminal as _, Write as _},
-    path::Path,
 };
 
 use crate::exit::unwritten;
@@ -21,6 +20,7 @@ pub(crate) enum Tone {
     /// A heading.
     Strong,
     /// As it should be.
+    #[cfg_attr(not(feature = "laboratory"), expect(dead_code, reason = "the demo's tone"))]
     Good,
     /// Not as it should be.
     Bad,
@@ -70,7 +70,8 @@ pub(crate) fn line(text: impl Display) -> io::Result<()> {
 }
 
 /// A path as a word that a shell takes as it is.
-pub(crate) fn shell_word(path: &Path) -> String {
+#[cfg(feature = "laboratory")]
+pub(crate) fn shell_word(path: &std::path::Path) -> String {
     let text = path.display().to_string();
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+=:,@%".contains(letter);
     if !text.is_empty() && text.chars().all(plain) {
@@ -166,7 +167,7 @@ mod tests {
             ("/tmp/it's", r"'/tmp/it'\''s'"),
             ("", "''"),
         ] {
-            assert_eq!(shell_word(Path::new(path)), expected);
+            assert_eq!(shell_word(std::path::Path::new(path)), expected);
         }
     }
 

@@ -79,6 +79,15 @@ const ROOMS: [(&str, &[&str]); 11] = [
 
 const BINARY: &str = "windlass";
 
+/// What is simulated, or tries others: never on a node.
+const LABORATORY: [&str; 5] = [
+    "windlass-cluster-sim",
+    "windlass-conformance",
+    "windlass-kubelet-sim",
+    "windlass-machine",
+    "windlass-nvml-sim",
+];
+
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
@@ -152,5 +161,28 @@ fn our_crates_use_each_other_in_one_direction() {
         for Dependency { name, .. } in used.filter(|one| one.name.starts_with(BINARY)) {
             assert!(allowed.contains(&name.as_str()), "{} may not use {name}", package.name);
         }
+    }
+}
+
+#[test]
+fn the_build_for_nodes_is_without_the_laboratory() {
+    let tree = |features: &[&str]| {
+        let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+        let output = Command::new(cargo)
+            .args(["tree", "--package", BINARY, "--edges", "normal,build", "--prefix", "none"])
+            .args(["--locked", "--offline"])
+            .args(features)
+            .current_dir(root())
+            .output()
+            .expect("cargo runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).expect("text");
+        text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+    };
+    let (whole, node): (BTreeSet<String>, BTreeSet<String>) =
+        (tree(&[]), tree(&["--no-default-features"]));
+    for name in LABORATORY {
+        assert!(whole.contains(name), "{name} is in no build: is it called so?");
+        assert!(!node.contains(name), "{name} would run on every node");
     }
 }

@@ -10,20 +10,19 @@ mod question;
 mod report;
 mod resource;
 mod show;
+#[cfg(feature = "laboratory")]
+mod simulated;
 mod source;
 
-use anyhow::{Context as _, Result};
-use tempfile::TempDir;
-use windlass_machine::{Machine, Profile};
+use anyhow::Result;
 use windlass_node::{Config, agent, state::NodeState};
 
-use super::{answer, clock, complete, host_config, machine::driver_for, recorded_config as config};
-use crate::{
-    cli::{AskArgs, ExplainArgs, HostArgs, RecordArgs},
-    exit::Misuse,
-};
+use super::{answer, clock, complete, recorded_config as config};
+use crate::cli::{AskArgs, ExplainArgs, HostArgs, RecordArgs};
 use live::Kubelet;
 use report::Report;
+#[cfg(feature = "laboratory")]
+use simulated::simulated;
 
 pub(super) async fn run(args: ExplainArgs) -> Result<()> {
     let ExplainArgs { mut ask, instead, host, record, output, .. } = args;
@@ -70,23 +69,8 @@ async fn survey(config: &Config) -> Result<NodeState> {
     Ok(node)
 }
 
-/// A machine that is there for as long as it is looked at. What the configuration says of resources
-/// holds for it as well.
-async fn simulated(profile: &str, host: HostArgs) -> Result<NodeState> {
-    let profile = Profile::load(profile).map_err(|error| Misuse(error.into()))?;
-    let folder = folder().context("cannot make a temporary folder")?;
-    let driver = driver_for(&profile)?;
-    let machine = Machine::create(&folder.path().join("machine"), &profile, &driver)
-        .context("cannot make the simulated machine")?;
-    let mut config = host_config(HostArgs {
-        config: host.config,
-        host_root: Some(machine.host_root()),
-        nvml_library: profile.driver.is_some().then(|| machine.nvml_library()),
-    })?;
-    config.cdi_dir = folder.path().join("cdi");
-    survey(&config).await
-}
-
-fn folder() -> std::io::Result<TempDir> {
-    tempfile::Builder::new().prefix("windlass-").tempdir()
+#[cfg(not(feature = "laboratory"))]
+#[expect(clippy::unused_async, reason = "as where there are simulated machines")]
+async fn simulated(_profile: &str, _host: HostArgs) -> Result<NodeState> {
+    Err(super::no_laboratory())
 }

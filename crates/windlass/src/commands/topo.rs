@@ -152,6 +152,7 @@ impl Topology {
 
     /// The GPUs with each other and their NUMA nodes, then, where there are other devices, the GPUs
     /// with these: narrower than the whole, which few screens have room for. Without a GPU, all of them.
+    #[cfg(feature = "laboratory")]
     pub(crate) fn of_gpus(&self) -> Vec<Table> {
         let is_gpu = |position: &usize| self.devices[*position].kind == DeviceKind::Gpu;
         let (mut gpus, mut others): (Vec<_>, Vec<_>) = (0..self.devices.len()).partition(is_gpu);

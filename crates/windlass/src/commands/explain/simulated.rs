@@ -1,0 +1,34 @@
+//! A simulated machine in place of this host.
+
+use anyhow::{Context as _, Result};
+use tempfile::TempDir;
+use windlass_machine::{Machine, Profile};
+use windlass_node::state::NodeState;
+
+use super::survey;
+use crate::{
+    cli::HostArgs,
+    commands::{host_config, machine::driver_for},
+    exit::Misuse,
+};
+
+/// A machine that is there for as long as it is looked at. What the configuration says of resources
+/// holds for it as well.
+pub(super) async fn simulated(profile: &str, host: HostArgs) -> Result<NodeState> {
+    let profile = Profile::load(profile).map_err(|error| Misuse(error.into()))?;
+    let folder = folder().context("cannot make a temporary folder")?;
+    let driver = driver_for(&profile)?;
+    let machine = Machine::create(&folder.path().join("machine"), &profile, &driver)
+        .context("cannot make the simulated machine")?;
+    let mut config = host_config(HostArgs {
+        config: host.config,
+        host_root: Some(machine.host_root()),
+        nvml_library: profile.driver.is_some().then(|| machine.nvml_library()),
+    })?;
+    config.cdi_dir = folder.path().join("cdi");
+    survey(&config).await
+}
+
+fn folder() -> std::io::Result<TempDir> {
+    tempfile::Builder::new().prefix("windlass-").tempdir()
+}
