@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Error, Result};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use windlass_machine::Fault;
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
     invariant::{self, Broken, Doubted},
     life::Life,
     pods::Given,
-    rig::Rig,
+    rig::{GLANCE, Rig},
     schedule::{Schedule, Step},
     strike::RECOVERY_LIMIT,
     tally::Tally,
@@ -53,6 +53,9 @@ const LEAST_STEPS: usize = 10;
 
 /// How many of the last steps are told when an invariant is broken.
 const KEPT_STEPS: usize = 20;
+
+/// How long the agent may keep what it has for somebody who is gone.
+const GIVEN_BACK: Duration = Duration::from_secs(10);
 
 /// How often it is told how far it is.
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -158,11 +161,24 @@ impl Run {
         if let Some(cluster) = &self.rig.cluster {
             cluster.objects().clear_log();
         }
-        let usage = self.rig.agent.usage();
-        self.tally.measure(usage);
-        self.life.look(Instant::now(), usage)?;
+        self.is_bounded().await?;
         self.tally.longest_life_s = self.life.longest().as_secs();
         Ok(())
+    }
+
+    /// The agent takes about what it took. What it has for others who are gone, such as connections, it gives back when
+    /// it notices.
+    async fn is_bounded(&mut self) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let usage = self.rig.agent.usage();
+            self.tally.measure(usage);
+            let seen = self.life.look(Instant::now(), usage);
+            if seen.is_ok() || begun.elapsed() >= GIVEN_BACK {
+                return Ok(seen?);
+            }
+            sleep(GLANCE).await;
+        }
     }
 
     /// Pods have what they were given when they came, whichever way.
