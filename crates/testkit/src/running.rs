@@ -58,7 +58,7 @@ impl Running {
         let locks = [config.kubelet_dir.join("device-plugins"), config.state_dir.clone()];
         let document = config.cdi_dir.join("windlass.dev-gpu.json");
         let stop = stop.drop_guard();
-        Ok(Self { state, policy, admin, partitions, task, document, locks, stop })
+        Ok(Self { state, admin, partitions, policy, task, document, locks, stop })
     }
 
     /// Waits for the node's state to fulfil a condition.

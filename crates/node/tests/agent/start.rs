@@ -27,7 +27,7 @@ use crate::world::{counts, gpu_node, pod};
 async fn a_second_agent_is_refused_and_the_first_unharmed() {
     let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
-    let error = world.try_agent().err().expect("refused");
+    let error = world.try_agent().expect_err("refused");
     assert!(matches!(error, StartError::Taken(_)), "{error}");
     assert!(error.to_string().contains("stop it first"), "{error}");
     kubelet.admit(pod("p", 8)).await.expect("the first agent serves");
@@ -65,7 +65,7 @@ async fn an_agent_without_a_kubelets_folder_is_not_ready_and_waits_for_it_and_ma
     let (folder, address) = (world.folder.join("later"), free_address());
     world.config.kubelet_dir.clone_from(&folder);
     world.config.listen = Some(address);
-    let error = world.try_agent().err().expect("refused");
+    let error = world.try_agent().expect_err("refused");
     assert!(error.to_string().contains("--kubelet-dir"), "{error}");
     let mut waiting = Box::pin(windlass_node::await_kubelet(&world.config, Succession::Alone));
     let (ready, healthy) = tokio::select! {
@@ -157,7 +157,7 @@ async fn a_document_that_cannot_be_written_keeps_back_its_own_devices_only() {
 async fn a_socket_path_that_is_too_long_is_refused_with_the_path() {
     let mut world = gpu_node("t4-edge");
     world.config.kubelet_dir = world.folder.join("x".repeat(80));
-    let error = world.try_agent().err().expect("refused");
+    let error = world.try_agent().expect_err("refused");
     let StartError::Socket(source) = error else { panic!("another error: {error}") };
     let text = source.to_string();
     assert!(text.contains(&"x".repeat(80)) && text.contains("107"), "{text}");

@@ -125,7 +125,7 @@ pub(crate) async fn admit(kubelet: &Kubelet, name: &str, resource: &str) -> Admi
 /// Starts a pod's container.
 pub(crate) async fn start(kubelet: &Kubelet, name: &str) -> Result<Grant, StartError> {
     let uid = format!("{name}-uid");
-    in_time("it starts or says why not", kubelet.start_container(&uid, "main")).await
+    in_time("it starts or says why not", Box::pin(kubelet.start_container(&uid, "main"))).await
 }
 
 /// Starts a pod's container, as often as it takes: a kubelet tries again.
