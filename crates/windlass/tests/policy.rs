@@ -57,7 +57,7 @@ struct Skip {
 
 /// Which of our crates may use which, tests aside. Dependencies point at the domain; the binary, which
 /// is not listed, may use all.
-const ROOMS: [(&str, &[&str]); 11] = [
+const ROOMS: [(&str, &[&str]); 12] = [
     ("windlass-core", &[]),
     ("windlass-cuda", &[]),
     ("windlass-kubelet-api", &[]),
@@ -75,7 +75,20 @@ const ROOMS: [(&str, &[&str]); 11] = [
         "windlass-fuzz",
         &["windlass-core", "windlass-kubelet-api", "windlass-machine", "windlass-node"],
     ),
+    (
+        TESTKIT,
+        &[
+            "windlass-core",
+            "windlass-kubelet-sim",
+            "windlass-machine",
+            "windlass-node",
+            "windlass-nvml-sim",
+        ],
+    ),
 ];
+
+/// For tests only: nobody ships it.
+const TESTKIT: &str = "windlass-testkit";
 
 const BINARY: &str = "windlass";
 
@@ -145,6 +158,14 @@ fn everything_comes_from_the_registry_or_from_here() {
             "{} comes from {source}",
             package.name
         );
+    }
+}
+
+#[test]
+fn the_kit_of_fixtures_is_used_by_tests_only() {
+    for package in packages() {
+        let mut used = package.dependencies.iter().filter(|dependency| dependency.name == TESTKIT);
+        assert!(used.all(|it| it.kind.as_deref() == Some("dev")), "{} ships it", package.name);
     }
 }
 

@@ -85,6 +85,7 @@ fn the_domain_does_no_io_and_reads_no_clock() {
         "machine",
         "node",
         "nvml",
+        "testkit",
         "windlass",
     ];
     forbid(&words, &others, "core is pure; pass time, files and randomness in");
@@ -159,7 +160,8 @@ fn the_agents_state_has_one_owner_and_no_lock() {
 
 #[test]
 fn a_deadline_of_the_agent_counts_the_time_in_which_it_ran() {
-    let others = ["cluster-sim/", "conformance/", "kubelet-sim/", "machine/", "windlass/"];
+    let others =
+        ["cluster-sim/", "conformance/", "kubelet-sim/", "machine/", "testkit/", "windlass/"];
     let own = [
         "node/src/attended.rs",
         // It takes slices of such a deadline, on a thread.

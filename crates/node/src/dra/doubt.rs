@@ -69,6 +69,7 @@ impl Traces {
                 );
                 said = Some(trace);
             }
+            tracing::trace!("what claims have is still unknown");
             sleep(pause).await;
         }
         if said.is_some() {

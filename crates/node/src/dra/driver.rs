@@ -233,6 +233,7 @@ impl Driver {
                 self.standing.send_replace(Standing::Failing(why.clone()));
                 said = Some(why);
             }
+            tracing::trace!("what claims have is still unknown");
             sleep(self.limits.look_interval).await;
         }
     }

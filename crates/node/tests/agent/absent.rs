@@ -5,14 +5,12 @@ use std::{fs, path::PathBuf};
 use windlass_kubelet_api::deviceplugin::{
     ContainerPreferredAllocationRequest, PreferredAllocationRequest,
 };
+use windlass_testkit::{GPU, Node, Running};
 
-use crate::{
-    common::running::Running,
-    world::{GPU, World, client, counts, gpu_id, pod},
-};
+use crate::world::{client, counts, gpu_id, gpu_node, pod};
 
 /// Where the node of a GPU is, by its index.
-fn node(world: &World, index: u32) -> PathBuf {
+fn node(world: &Node, index: u32) -> PathBuf {
     world.config.host_root.join(format!("dev/nvidia{index}"))
 }
 
@@ -22,9 +20,9 @@ fn obstacle(agent: &Running, id: &str) -> Option<String> {
 
 #[tokio::test]
 async fn a_gpu_without_its_node_costs_no_pod_and_is_offered_when_the_node_is_back() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
-    let (gone, away) = (gpu_id(&agent, 0), world.path().join("away"));
+    let (gone, away) = (gpu_id(&agent, 0), world.folder.join("away"));
     fs::rename(node(&world, 0), &away).expect("moved");
 
     let mut plugin = client(&kubelet, GPU).await;
@@ -53,7 +51,7 @@ async fn a_gpu_without_its_node_costs_no_pod_and_is_offered_when_the_node_is_bac
 
 #[tokio::test]
 async fn a_driver_that_brings_no_nodes_has_its_gpus_listed_and_none_given_away() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     for index in 0..8 {
         fs::remove_file(node(&world, index)).expect("it was there");
     }

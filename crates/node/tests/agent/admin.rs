@@ -13,10 +13,10 @@ use tokio::{
     time::timeout,
 };
 use windlass_core::health::HealthState;
-use windlass_machine::Fault;
 use windlass_node::{DoorError, StartError, config::Disclosed};
+use windlass_testkit::{GPU, Node, Running, until};
 
-use crate::world::{GPU, LIMIT, Running, World, gpu_id, pod};
+use crate::world::{gpu_id, gpu_node, pod};
 
 /// What came back over HTTP.
 struct Answer {
@@ -28,14 +28,14 @@ struct Answer {
 /// An answer that takes longer than this has waited for something.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-fn world(profile: &str) -> World {
-    let mut world = World::new(profile);
+fn world(profile: &str) -> Node {
+    let mut world = gpu_node(profile);
     world.config.listen = Some("127.0.0.1:0".parse().expect("an address"));
     world
 }
 
 /// A world whose samples outlast a test on a busy machine.
-fn slowly_probed(profile: &str) -> World {
+fn slowly_probed(profile: &str) -> Node {
     let mut world = world(profile);
     world.config.policy.health.probe_interval = Duration::from_secs(20);
     world
@@ -68,19 +68,11 @@ async fn get_as(agent: &Running, path: &str, accept: &str) -> Answer {
 
 /// Asks until the answer fulfils the condition.
 async fn get_until(agent: &Running, path: &str, condition: impl Fn(&Answer) -> bool) -> Answer {
-    let asking = async {
-        loop {
-            let answer = get(agent, path).await;
-            if condition(&answer) {
-                return answer;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let Ok(answer) = timeout(LIMIT, asking).await else {
-        panic!("not in time; {path} says {}", get(agent, path).await.body);
-    };
-    answer
+    until(path, async || {
+        let answer = get(agent, path).await;
+        if condition(&answer) { Ok(answer) } else { Err(answer.body) }
+    })
+    .await
 }
 
 /// The lines of one metric.
@@ -179,7 +171,7 @@ async fn a_scrape_waits_for_no_driver_and_a_gpu_that_hangs_measures_nothing() {
     let measured =
         |text: &str| lines(text, "windlass_device_temperature_celsius").join("\n").contains(&id);
     get_until(&agent, "/metrics", |answer| measured(&answer.body)).await;
-    world.machine.inject(&Fault::Hang { gpu: 3 }).expect("injected");
+    world.inject("hang@3");
     agent
         .until(|state| {
             let gpu = state.inventory.get(&id).expect("listed");
@@ -194,7 +186,7 @@ async fn a_scrape_waits_for_no_driver_and_a_gpu_that_hangs_measures_nothing() {
     assert!(text.contains(&fault), "{text}");
     let transition = r#"windlass_device_health_transitions_total{kind="gpu",to="unhealthy"} 1"#;
     assert!(text.contains(transition), "{text}");
-    world.machine.inject(&Fault::Recover { gpu: 3 }).expect("injected");
+    world.inject("recover@3");
     get_until(&agent, "/metrics", |answer| measured(&answer.body)).await;
 }
 

@@ -11,13 +11,12 @@ use windlass_kubelet_api::deviceplugin::{
     PreferredAllocationRequest,
 };
 use windlass_kubelet_sim::{Event, Kubelet};
-use windlass_machine::Fault;
 use windlass_node::config::{PerContainer, Resources, Sharing};
+use windlass_testkit::{GPU, LIMIT, Said, allocatable, in_time};
 
 use crate::{
-    said::Said,
     sharing::{SHARED, rule, shared},
-    world::{GPU, LIMIT, World, allocatable, client, gpu_id},
+    world::{client, gpu_id, gpu_node, unforgiving},
 };
 
 /// More ids than anybody reads.
@@ -39,7 +38,7 @@ fn allocation(containers: &[&[String]]) -> AllocateRequest {
 
 #[tokio::test]
 async fn a_refusal_names_ten_ids_and_counts_the_rest() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let ids: Vec<_> = (0..MANY).map(|number| format!("GPU-{number}")).collect();
@@ -55,7 +54,7 @@ async fn a_refusal_names_ten_ids_and_counts_the_rest() {
 
 #[tokio::test]
 async fn a_device_goes_to_one_container_of_a_call_and_shares_of_it_to_several() {
-    let mut world = World::new("dgx-h100");
+    let mut world = gpu_node("dgx-h100");
     let shares = rule(SHARED, &[1], shared(4, PerContainer::Any));
     let alone = rule(GPU, &[0], Sharing::Exclusive);
     world.config.policy.resources = Resources::Rules(vec![alone, shares]);
@@ -82,7 +81,7 @@ async fn a_device_goes_to_one_container_of_a_call_and_shares_of_it_to_several() 
 
 #[tokio::test]
 async fn a_call_for_more_containers_than_a_pod_has_is_refused() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let expected = "nvidia.com/gpu: the call is for 65 containers, and one may be for 64";
@@ -104,19 +103,19 @@ fn registrations(kubelet: &Kubelet) -> usize {
 #[tokio::test]
 async fn of_more_connections_than_are_kept_the_oldest_ends_and_a_kubelet_that_loses_its_own_is_served_again()
  {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     let before = registrations(&kubelet);
     let mut silent = Vec::new();
     for _ in 0..CONNECTIONS {
         silent.push(UnixStream::connect(world.socket()).await.expect("it is listened on"));
     }
-    let ends = timeout(LIMIT, async {
+    let ends = async {
         let mut bytes = Vec::new();
         // Whatever the server said first; it may have been cut in the middle.
         _ = silent[0].read_to_end(&mut bytes).await;
-    });
-    ends.await.expect("the oldest of them gives way");
+    };
+    in_time("the oldest of them gives way", ends).await;
     let again = |events: &[Event]| {
         events.iter().filter(|event| matches!(event, Event::Registered { .. })).count() > before
     };
@@ -134,7 +133,7 @@ async fn of_more_connections_than_are_kept_the_oldest_ends_and_a_kubelet_that_lo
 
 #[tokio::test]
 async fn a_list_is_logged_once_however_many_read_it() {
-    let world = World::new("dgx-h100");
+    let world = unforgiving("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let said = Said::from(Level::INFO);
@@ -144,7 +143,7 @@ async fn a_list_is_logged_once_however_many_read_it() {
         assert_eq!(lists.message().await.expect("open").expect("a list").devices.len(), 8);
         streams.push(lists);
     }
-    world.machine.inject(&Fault::Xid { gpu: 2, code: 79 }).expect("injected");
+    world.inject("xid:79@2");
     for lists in &mut streams {
         lists.message().await.expect("open").expect("the next list");
     }

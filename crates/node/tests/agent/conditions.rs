@@ -5,10 +5,11 @@ use std::sync::Arc;
 use windlass_core::{attribute::AttributeValue, device::Device, health::Reason};
 use windlass_machine::{Profile, profile};
 use windlass_node::state::NodeState;
+use windlass_testkit::Running;
 
 use crate::{
-    health::{each_fails_and_recovers, inject, until_trouble},
-    world::{Running, World, counts},
+    health::{each_fails_and_recovers, until_trouble},
+    world::{counts, gpu_node, gpu_node_of},
 };
 
 /// The GPU of that index.
@@ -43,16 +44,16 @@ async fn a_condition_that_breaks_pods_has_its_reason_and_a_way_back() {
 
 #[tokio::test]
 async fn a_row_that_could_not_be_mapped_out_is_no_reset_away() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
-    inject(&world, "remap-failed@1");
+    world.inject("remap-failed@1");
     let state = until_trouble(&agent, 1, Reason::RowRemapFailed).await;
     let health = gpu(&state, 1).expect("listed").health.to_string();
     assert!(health.ends_with("; contact support"), "{health}");
-    inject(&world, "recover@1");
-    inject(&world, "lost@2");
+    world.inject("recover@1");
+    world.inject("lost@2");
     counts(&kubelet, (8, 6)).await;
-    inject(&world, "recover@2");
+    world.inject("recover@2");
     counts(&kubelet, (8, 7)).await;
     let state = agent.state.borrow().clone();
     assert!(!gpu(&state, 1).expect("listed").health.is_healthy());
@@ -60,7 +61,7 @@ async fn a_row_that_could_not_be_mapped_out_is_no_reset_away() {
 
 #[tokio::test]
 async fn a_condition_that_breaks_nothing_is_told_and_the_gpu_stays_in_service() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (_kubelet, agent) = world.serving(8).await;
     for (fault, name) in [
         ("remap-pending@1", "nvidia.com/pendingRowRemap"),
@@ -68,35 +69,35 @@ async fn a_condition_that_breaks_nothing_is_told_and_the_gpu_stays_in_service() 
         ("power@1", "nvidia.com/powerSlowdown"),
     ] {
         until_told(&agent, 1, name, false).await;
-        inject(&world, fault);
+        world.inject(fault);
         let state = until_told(&agent, 1, name, true).await;
         assert!(gpu(&state, 1).expect("listed").health.is_healthy(), "{fault}");
-        inject(&world, "recover@1");
+        world.inject("recover@1");
         until_told(&agent, 1, name, false).await;
     }
 }
 
 #[tokio::test]
 async fn an_older_card_tells_of_pages_instead_of_rows() {
-    let world = World::new("t4-edge");
+    let world = gpu_node("t4-edge");
     let agent = world.agent();
     let state = until_told(&agent, 0, "nvidia.com/pendingPageRetirement", false).await;
     let card = gpu(&state, 0).expect("listed");
     assert_eq!(attribute(card, "nvidia.com/pendingRowRemap"), None);
     assert_eq!(attribute(card, "nvidia.com/nvlinkDegraded"), None, "it has no links");
-    inject(&world, "remap-pending@0");
+    world.inject("remap-pending@0");
     until_told(&agent, 0, "nvidia.com/pendingPageRetirement", true).await;
 }
 
 #[tokio::test]
 async fn a_link_to_a_gpu_that_goes_down_takes_no_neighbour_along() {
-    let world = World::new("mixed-models");
+    let world = gpu_node("mixed-models");
     let agent = world.agent();
     agent.until(|state| state.inventory.is_complete()).await;
     let state = agent.state.borrow().clone();
     let linked = state.inventory.devices.iter().find(|gpu| !gpu.place.nvlinks.peers.is_empty());
     let index = linked.expect("a GPU with direct links").index;
-    inject(&world, &format!("nvlink:0@{index}"));
+    world.inject(&format!("nvlink:0@{index}"));
     let state = until_told(&agent, index, "nvidia.com/nvlinkDegraded", true).await;
     assert!(gpu(&state, index).expect("listed").health.is_healthy());
 }
@@ -107,7 +108,7 @@ async fn what_labels_are_made_of_is_told_of_each_gpu() {
     let uuid = cluster.to_owned().try_into().expect("a UUID");
     let fabric = Some(profile::Fabric { cluster: uuid, clique: 7 });
     let rack = Profile { fabric, ..Profile::named("hgx-b200").expect("a shipped profile") };
-    let world = World::of(&rack);
+    let world = gpu_node_of(&rack);
     let agent = world.agent();
     let state = agent.until(|state| state.inventory.is_complete()).await;
     let gpu = gpu(&state, 5).expect("listed");

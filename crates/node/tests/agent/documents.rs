@@ -2,18 +2,16 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use jiff::Timestamp;
 use serde_json::Value;
 use windlass_core::cdi::{Spec, check};
 use windlass_machine::{Model, Profile};
 use windlass_node::{
-    agent,
     cdi::{CdiFiles, Generated, text},
-    clock::Clock,
     config::{DeviceIds, Feature},
 };
+use windlass_testkit::{Node, allocatable, until};
 
-use crate::world::{LIMIT, World, allocatable};
+use crate::world::gpu_node;
 
 const GPU_DOCUMENT: &str = "windlass.dev-gpu.json";
 
@@ -23,9 +21,8 @@ const DRIVER_CONTAINER: &str = "/run/nvidia/driver";
 const SCHEMA: &str = include_str!("cdi.schema.json");
 
 /// The documents of a machine as an agent would write them.
-async fn generate(world: &World) -> Generated {
-    let inventory =
-        agent::survey(&world.config, Clock::starting_at(Timestamp::now())).await.inventory;
+async fn generate(world: &Node) -> Generated {
+    let inventory = world.survey().await.inventory;
     CdiFiles::new(&world.config).generate(&inventory)
 }
 
@@ -34,24 +31,24 @@ fn gpus(generated: &Generated) -> &Spec {
 }
 
 /// A machine whose paths are those of a real one in its documents.
-fn world(profile: &str) -> World {
-    let mut world = World::new(profile);
+fn world(profile: &str) -> Node {
+    let mut world = gpu_node(profile);
     world.config.host_root_on_node = "/".into();
     world
 }
 
-fn put(world: &World, path: &str) {
+fn put(world: &Node, path: &str) {
     let path = world.machine.host_root().join(path);
     fs::create_dir_all(path.parent().expect("a folder")).expect("made");
     fs::write(path, "").expect("written");
 }
 
-fn install_toolkit(world: &World) {
+fn install_toolkit(world: &Node) {
     put(world, "usr/bin/nvidia-cdi-hook");
 }
 
 /// Moves the driver's files to where a driver container has them.
-fn move_driver(world: &mut World) {
+fn move_driver(world: &mut Node) {
     let host = world.machine.host_root();
     let driver = host.join(DRIVER_CONTAINER.trim_start_matches('/'));
     fs::create_dir_all(&driver).expect("made");
@@ -184,7 +181,7 @@ async fn every_document_is_right_by_the_schema_and_by_its_own_check() {
     let schema: Value = serde_json::from_str(SCHEMA).expect("JSON");
     let schema = jsonschema::validator_for(&schema).expect("a schema");
     for profile in Profile::names_with_nvidia() {
-        let mut world = World::new(profile);
+        let mut world = gpu_node(profile);
         for (toolkit, ids) in [(false, DeviceIds::Uuid), (true, DeviceIds::Index)] {
             if toolkit {
                 install_toolkit(&world);
@@ -211,7 +208,7 @@ async fn every_document_is_right_by_the_schema_and_by_its_own_check() {
 
 #[tokio::test]
 async fn every_path_of_the_host_that_a_document_names_is_there() {
-    let mut world = World::new("mig-a100");
+    let mut world = gpu_node("mig-a100");
     install_toolkit(&world);
     move_driver(&mut world);
     put(&world, "usr/bin/nvidia-cdi-hook");
@@ -233,7 +230,7 @@ async fn hooks_are_left_out_one_by_one_and_all_at_once() {
     let mut world = world("t4-edge");
     put(&world, "opt/nvidia-ctk");
     world.config.policy.delivery.hooks.program = Some("/opt/nvidia-ctk".into());
-    let tasks = async |world: &World| -> Vec<String> {
+    let tasks = async |world: &Node| -> Vec<String> {
         let generated = generate(world).await;
         let hooks = &gpus(&generated).container_edits.hooks;
         assert!(hooks.iter().all(|hook| hook.args[..2] == ["nvidia-ctk", "hook"]));
@@ -304,7 +301,7 @@ async fn devices_are_named_by_position_where_the_configuration_says_so() {
     assert_eq!(gpus(&generated).cdi_version, "0.5.0", "a name begins with a digit");
 }
 
-fn driver_version(world: &World) -> String {
+fn driver_version(world: &Node) -> String {
     let model = world.machine.model().expect("a model");
     model.driver.expect("it has one").version
 }
@@ -312,8 +309,7 @@ fn driver_version(world: &World) -> String {
 #[tokio::test]
 async fn a_new_driver_version_replaces_every_library() {
     let world = world("t4-edge");
-    let inventory =
-        agent::survey(&world.config, Clock::starting_at(Timestamp::now())).await.inventory;
+    let inventory = world.survey().await.inventory;
     let mut files = CdiFiles::new(&world.config);
     let old = driver_version(&world);
     assert!(text(gpus(&files.generate(&inventory))).contains(&old));
@@ -328,8 +324,7 @@ async fn a_new_driver_version_replaces_every_library() {
 #[tokio::test]
 async fn a_library_that_is_added_later_is_found_though_the_folder_was_read_before() {
     let world = world("t4-edge");
-    let inventory =
-        agent::survey(&world.config, Clock::starting_at(Timestamp::now())).await.inventory;
+    let inventory = world.survey().await.inventory;
     let mut files = CdiFiles::new(&world.config);
     files.generate(&inventory);
     let version = driver_version(&world);
@@ -339,7 +334,7 @@ async fn a_library_that_is_added_later_is_found_though_the_folder_was_read_befor
 
 #[tokio::test]
 async fn a_new_mig_layout_rewrites_the_document_at_once_and_leaves_other_gpus_alone() {
-    let world = World::new("mig-a100");
+    let world = gpu_node("mig-a100");
     let (kubelet, agent) = world.serving(2).await;
     let path = world.config.cdi_dir.join(GPU_DOCUMENT);
     let read = || -> Spec {
@@ -352,13 +347,15 @@ async fn a_new_mig_layout_rewrites_the_document_at_once_and_leaves_other_gpus_al
     let gone: Vec<_> =
         model.gpus[cut].mig_devices().map(|(_, device)| device.uuid.clone()).collect();
     world.machine.set_mig(cut, Some(&["3g.20gb"])).expect("cut anew");
-    let renewed = async {
-        while read().devices.iter().any(|device| gone.contains(&device.name)) {
-            tokio::task::yield_now().await;
+    let after = until("the document is rewritten", async || {
+        let now = read();
+        if now.devices.iter().any(|device| gone.contains(&device.name)) {
+            Err(now)
+        } else {
+            Ok(now)
         }
-    };
-    tokio::time::timeout(LIMIT, renewed).await.expect("rewritten");
-    let after = read();
+    })
+    .await;
     let kept = |spec: &Spec| -> Vec<_> {
         let known = |name: &String| before.devices.iter().any(|device| device.name == *name);
         let devices = spec.devices.iter().filter(|device| known(&device.name));

@@ -3,20 +3,16 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
+use tracing::Level;
 use windlass_core::{
     health::{HealthState, Reason},
     inventory::SourceState,
 };
 use windlass_kubelet_sim::{Device, Event, NodeStatus};
-use windlass_machine::Fault;
 use windlass_node::state::NodeState;
+use windlass_testkit::{GPU, LIMIT, Running, Said, allocatable, until};
 
-use crate::world::{GPU, LIMIT, QUIET, Running, World, allocatable, counts, gpu_id};
-
-pub(crate) fn inject(world: &World, fault: &str) {
-    let fault: Fault = fault.parse().expect("a fault");
-    world.machine.inject(&fault).expect("injected");
-}
+use crate::world::{QUIET, counts, gpu_id, gpu_node, unforgiving};
 
 /// The reason for which the GPU of that index is not healthy.
 fn trouble(state: &NodeState, index: u32) -> Option<Reason> {
@@ -26,13 +22,13 @@ fn trouble(state: &NodeState, index: u32) -> Option<Reason> {
 
 /// Lets each fault happen to the GPU of its index, and waits for its reason, and for the way back.
 pub(crate) async fn each_fails_and_recovers(faults: &[(&str, u32, Reason)]) {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     for &(fault, index, reason) in faults {
-        inject(&world, fault);
+        world.inject(fault);
         until_trouble(&agent, index, reason).await;
         counts(&kubelet, (8, 7)).await;
-        inject(&world, &format!("recover@{index}"));
+        world.inject(&format!("recover@{index}"));
         counts(&kubelet, (8, 8)).await;
     }
 }
@@ -51,10 +47,10 @@ pub(crate) async fn until_trouble(agent: &Running, index: u32, reason: Reason) -
 
 #[tokio::test]
 async fn a_critical_xid_counts_at_once_and_recovery_takes_the_quiet_period() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     let begun = Instant::now();
-    inject(&world, "xid:79@3");
+    world.inject("xid:79@3");
     counts(&kubelet, (8, 7)).await;
     assert_eq!(trouble(&agent.state.borrow(), 3), Some(Reason::Xid(79)));
     counts(&kubelet, (8, 8)).await;
@@ -63,13 +59,13 @@ async fn a_critical_xid_counts_at_once_and_recovery_takes_the_quiet_period() {
 
 #[tokio::test]
 async fn a_programs_xid_does_not_count_unless_the_operator_says_so() {
-    let mut world = World::new("dgx-h100");
+    let mut world = gpu_node("dgx-h100");
     world.config.policy.health.counted_xids.insert(13);
     world.config.policy.health.ignored_xids.insert(79);
     let (kubelet, agent) = world.serving(8).await;
-    inject(&world, "xid:31@0");
-    inject(&world, "xid:79@1");
-    inject(&world, "xid:13@2");
+    world.inject("xid:31@0");
+    world.inject("xid:79@1");
+    world.inject("xid:13@2");
     counts(&kubelet, (8, 7)).await;
     let state = agent.state.borrow().clone();
     let troubles: Vec<_> = (0..3).map(|index| trouble(&state, index)).collect();
@@ -96,14 +92,14 @@ async fn a_gpu_that_fails_at_the_start_hides_no_other() {
         ("hang@5", Reason::Unresponsive),
         ("garbage@5", Reason::ProbeFailed),
     ] {
-        let world = World::new("dgx-h100");
-        inject(&world, fault);
+        let world = gpu_node("dgx-h100");
+        world.inject(fault);
         let kubelet = world.kubelet();
         let agent = world.agent();
         counts(&kubelet, (8, 7)).await;
         let state = until_trouble(&agent, 5, reason).await;
         let ids: Vec<_> = state.inventory.devices.iter().map(|device| &device.id).collect();
-        inject(&world, "recover@5");
+        world.inject("recover@5");
         let node = counts(&kubelet, (8, 8)).await;
         let listed = &node.resources[GPU].devices;
         let same = listed.keys().all(|listed| ids.iter().any(|id| id.as_str() == listed.as_str()));
@@ -113,9 +109,9 @@ async fn a_gpu_that_fails_at_the_start_hides_no_other() {
 
 #[tokio::test]
 async fn a_gpu_that_tells_garbage_is_told_with_the_call_that_makes_no_sense() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
-    inject(&world, "garbage@3");
+    world.inject("garbage@3");
     let state = until_trouble(&agent, 3, Reason::ProbeFailed).await;
     let gpu = state.inventory.devices.iter().find(|device| device.index == 3).expect("listed");
     let why = gpu.health.trouble().expect("not healthy").detail.clone();
@@ -125,9 +121,9 @@ async fn a_gpu_that_tells_garbage_is_told_with_the_call_that_makes_no_sense() {
 
 #[tokio::test]
 async fn nothing_is_offered_healthy_before_it_was_probed() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     for gpu in 0..8 {
-        inject(&world, &format!("hang@{gpu}"));
+        world.inject(&format!("hang@{gpu}"));
     }
     let kubelet = world.kubelet();
     let _agent = world.agent();
@@ -138,14 +134,14 @@ async fn nothing_is_offered_healthy_before_it_was_probed() {
     });
     assert_eq!(told_healthy, 0, "not in any list");
     for gpu in 0..8 {
-        inject(&world, &format!("recover@{gpu}"));
+        world.inject(&format!("recover@{gpu}"));
     }
     counts(&kubelet, (8, 8)).await;
 }
 
 #[tokio::test]
 async fn a_fault_reaches_every_instance_of_the_gpu() {
-    let world = World::new("mig-a100");
+    let world = unforgiving("mig-a100");
     let kubelet = world.kubelet();
     let agent = world.agent();
     let complete = agent.until(|state| state.inventory.is_complete()).await;
@@ -157,7 +153,7 @@ async fn a_fault_reaches_every_instance_of_the_gpu() {
     };
     let (gpu, parts) = instances(&complete);
     assert!(parts.len() > 1 && parts.iter().all(|part| part.health.is_healthy()));
-    inject(&world, &format!("xid:79@{}", gpu.index));
+    world.inject(&format!("xid:79@{}", gpu.index));
     agent
         .until(|state| instances(state).1.iter().all(|p| p.health.state == HealthState::Unhealthy))
         .await;
@@ -172,7 +168,7 @@ async fn a_fault_reaches_every_instance_of_the_gpu() {
 
 #[tokio::test]
 async fn a_fault_of_one_instance_leaves_the_others_alone() {
-    let world = World::new("mig-a100");
+    let world = unforgiving("mig-a100");
     let _kubelet = world.kubelet();
     let agent = world.agent();
     let complete = agent.until(|state| state.inventory.is_complete()).await;
@@ -182,7 +178,7 @@ async fn a_fault_of_one_instance_leaves_the_others_alone() {
     let instances = model.gpus[gpu.index as usize].mig.clone().expect("the GPU is cut");
     let named = instances.last().expect("it has instances");
     let uuid = &named.compute.as_ref().expect("it is filled").uuid;
-    inject(&world, &format!("xid:79@{}/{}", gpu.index, named.gpu_instance));
+    world.inject(&format!("xid:79@{}/{}", gpu.index, named.gpu_instance));
     let failed = |state: &Arc<NodeState>| {
         let device = state.inventory.get(uuid);
         device.is_some_and(|part| part.health.state == HealthState::Unhealthy)
@@ -194,12 +190,12 @@ async fn a_fault_of_one_instance_leaves_the_others_alone() {
 
 #[tokio::test]
 async fn an_added_gpu_is_offered_and_a_removed_one_stays_listed_as_unhealthy() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
-    inject(&world, "add");
+    world.inject("add");
     counts(&kubelet, (9, 9)).await;
     let last = gpu_id(&agent, 8);
-    inject(&world, "remove@8");
+    world.inject("remove@8");
     let node = counts(&kubelet, (9, 8)).await;
     let device = &node.resources[GPU].devices[last.as_str()];
     assert!(!device.is_healthy(), "a kubelet that misses an id may panic");
@@ -207,7 +203,7 @@ async fn an_added_gpu_is_offered_and_a_removed_one_stays_listed_as_unhealthy() {
 
 #[tokio::test]
 async fn a_driver_that_is_installed_later_is_served_later() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     world.machine.remove_driver().expect("removed");
     let kubelet = world.kubelet();
     let agent = world.agent();
@@ -228,29 +224,26 @@ async fn a_driver_that_is_installed_later_is_served_later() {
 
 #[tokio::test]
 async fn a_lost_gpu_does_not_hide_the_faults_of_others() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
-    inject(&world, "lost@2");
+    world.inject("lost@2");
     until_trouble(&agent, 2, Reason::Lost).await;
     counts(&kubelet, (8, 7)).await;
     // The driver refuses to wait for the events of a set with a lost GPU in it. The agent listens to
     // another set a moment later; the driver keeps no events for a set that was not there.
-    let mut listening = tokio::time::interval(QUIET / 2);
-    let heard = async {
-        while trouble(&agent.state.borrow(), 5).is_none() {
-            listening.tick().await;
-            inject(&world, "xid:79@5");
-        }
-    };
-    tokio::time::timeout(LIMIT, heard).await.expect("events are heard beside a lost GPU");
+    until("events are heard beside a lost GPU", async || {
+        world.inject("xid:79@5");
+        trouble(&agent.state.borrow(), 5).ok_or("no trouble")
+    })
+    .await;
     counts(&kubelet, (8, 6)).await;
-    inject(&world, "recover@2");
+    world.inject("recover@2");
     counts(&kubelet, (8, 8)).await;
 }
 
 #[tokio::test]
 async fn a_new_mig_layout_is_followed_and_no_id_is_dropped() {
-    let world = World::new("dgx-a100");
+    let world = gpu_node("dgx-a100");
     let (kubelet, _agent) = world.serving(8).await;
     world.machine.set_mig(0, Some(&["3g.20gb", "2g.10gb"])).expect("cut");
     counts(&kubelet, (8, 7)).await;
@@ -264,7 +257,7 @@ async fn a_new_mig_layout_is_followed_and_no_id_is_dropped() {
 
 #[tokio::test]
 async fn a_lost_gpu_keeps_its_parts_over_a_new_initialisation() {
-    let world = World::new("mig-a100");
+    let world = gpu_node("mig-a100");
     let kubelet = world.kubelet();
     let agent = world.agent();
     let before = allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
@@ -272,15 +265,15 @@ async fn a_lost_gpu_keeps_its_parts_over_a_new_initialisation() {
         state.inventory.devices.iter().find(|device| device.partitioned).cloned()
     };
     let gpu = cut(&agent.state.borrow()).expect("the profile has a cut GPU");
-    inject(&world, &format!("lost@{}", gpu.index));
+    let said = Said::from(Level::INFO);
+    world.inject(&format!("lost@{}", gpu.index));
     until_trouble(&agent, gpu.index, Reason::Lost).await;
-    // Longer than the agent's patience, so that NVML was initialised again.
-    tokio::time::sleep(QUIET * 3).await;
+    said.until(2, "NVIDIA driver found").await;
     let state = agent.state.borrow().clone();
     let now = state.inventory.get(gpu.id.as_str()).expect("still known");
     assert!(now.partitioned && now.attributes == gpu.attributes, "described as before: {now:?}");
     assert_eq!(state.inventory.parts_of(&gpu.id).count(), 7);
     assert_eq!(kubelet.node().counts(GPU), before.counts(GPU), "it did not become a whole GPU");
-    inject(&world, &format!("recover@{}", gpu.index));
+    world.inject(&format!("recover@{}", gpu.index));
     allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
 }

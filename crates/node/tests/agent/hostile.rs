@@ -10,14 +10,14 @@ use proptest::{
     collection::vec, prelude::*, sample::select, strategy::ValueTree as _, test_runner::TestRunner,
 };
 use prost::Message as _;
-use tokio::time::timeout;
 use tonic::{Code, Status};
 use windlass_kubelet_api::deviceplugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest,
     PreStartContainerRequest, PreferredAllocationRequest,
 };
+use windlass_testkit::{GPU, in_time};
 
-use crate::world::{GPU, LIMIT, World, client, gpu_id};
+use crate::world::{client, gpu_id, gpu_node};
 
 /// Names that are none, and some that lead elsewhere.
 const HOSTILE: [&str; 14] = [
@@ -75,14 +75,14 @@ fn refused<T>(answer: Result<T, Status>, request: &dyn std::fmt::Debug) {
 
 #[tokio::test]
 async fn requests_with_hostile_ids_are_refused_in_words_and_touch_nothing() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let known = gpu_id(&agent, 0);
     let container = ContainerAllocateRequest { devices_ids: vec![known.clone()] };
     let good = AllocateRequest { container_requests: vec![container] };
     let first = plugin.allocate(good.clone()).await.expect("allocated").into_inner();
-    let before = tree(world.path());
+    let before = tree(&world.folder);
     let mut runner = TestRunner::deterministic();
     let drawn = (ids(&known), ids(&known), any::<i32>());
     let attack = async {
@@ -111,10 +111,10 @@ async fn requests_with_hostile_ids_are_refused_in_words_and_touch_nothing() {
             refused(plugin.get_preferred_allocation(request.clone()).await, &request);
         }
     };
-    timeout(LIMIT, attack).await.expect("every request is answered soon");
+    in_time("every request is answered", attack).await;
     let last = plugin.allocate(good).await.expect("allocated").into_inner();
     assert_eq!(last.encode_to_vec(), first.encode_to_vec());
-    let after = tree(world.path());
+    let after = tree(&world.folder);
     let new: Vec<_> = after.difference(&before).filter(|path| !is_choice(path)).collect();
     assert!(new.is_empty(), "{new:?}");
     agent.stop().await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
     device::DeviceKind,
@@ -20,11 +20,12 @@ use windlass_node::{
     host::Host,
     labels,
 };
+use windlass_testkit::{Node, in_time, value};
 
-use crate::world::{LIMIT, World};
+use crate::world::gpu_node;
 
 /// A host that is looked at once.
-async fn labels_of(world: &World) -> Labels {
+async fn labels_of(world: &Node) -> Labels {
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
     let inventory = agent::survey(&world.config, clock).await.inventory;
     let host = Host::new(world.machine.host_root(), world.machine.host_root());
@@ -38,7 +39,7 @@ fn values<const N: usize>(labels: &Labels, keys: [&str; N]) -> [String; N] {
 #[tokio::test]
 async fn every_machine_has_its_labels() {
     for name in Profile::names_with_nvidia() {
-        let labels = labels_of(&World::new(name)).await;
+        let labels = labels_of(&gpu_node(name)).await;
         insta::assert_snapshot!(format!("labels_{name}"), feature_file(&labels));
     }
 }
@@ -55,7 +56,7 @@ fn time_sliced(name: &str, kind: DeviceKind, replicas: u64) -> ResourceRule {
 
 #[tokio::test]
 async fn labels_tell_how_the_policy_shares_each_device() {
-    let mut world = World::new("mixed-models");
+    let mut world = gpu_node("mixed-models");
     let kept_back = Selector { index: [0].into(), ..Selector::all(DeviceKind::Gpu) };
     world.config.policy.exclude = vec![kept_back];
     let keys =
@@ -77,15 +78,15 @@ async fn labels_tell_how_the_policy_shares_each_device() {
 
 #[tokio::test]
 async fn a_new_mig_layout_gets_new_labels_and_a_stopped_agent_leaves_none() {
-    let mut world = World::new("dgx-a100");
-    let path = world.path().join("features.d/gfd");
+    let mut world = gpu_node("dgx-a100");
+    let path = world.folder.join("features.d/gfd");
     world.config.policy.mig = MigStrategy::Mixed;
     world.config.policy.labels.output = LabelOutput::File(path.clone());
     let agent = world.agent();
     let (_policy, policies) = watch::channel(Arc::new(world.config.policy.clone()));
     let host = Host::new(world.machine.host_root(), world.machine.host_root());
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-    let (labeller, mut labels) = labels::Labeller::new(host, clock, agent.state.clone(), policies);
+    let (labeller, labels) = labels::Labeller::new(host, clock, agent.state.clone(), policies);
     let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
     task.spawn(labeller.run(stop.clone()));
 
@@ -95,12 +96,12 @@ async fn a_new_mig_layout_gets_new_labels_and_a_stopped_agent_leaves_none() {
             !labels.is_empty() && labels.get(mig).map(String::as_str) == count
         }
     };
-    timeout(LIMIT, labels.wait_for(has(None))).await.expect("in time").expect("it runs");
+    value("no label", &labels, has(None)).await;
     world.machine.set_mig(3, Some(&["3g.20gb", "3g.20gb"])).expect("cut");
-    timeout(LIMIT, labels.wait_for(has(Some("2")))).await.expect("in time").expect("it runs");
+    value("two GPUs", &labels, has(Some("2"))).await;
 
     agent.stop().await;
     stop.cancel();
-    timeout(LIMIT, task.join_next()).await.expect("in time").expect("one").expect("no panic");
+    in_time("it ends", task.join_next()).await.expect("one").expect("no panic");
     assert!(!path.exists());
 }

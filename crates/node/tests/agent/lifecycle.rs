@@ -5,9 +5,9 @@ use windlass_kubelet_api::deviceplugin::{Empty, UNHEALTHY};
 use windlass_kubelet_sim::{
     Event, Kubelet, Misbehaviour, NodeStatus, PodPhase, RegistrationFault, Release, StreamFault,
 };
-use windlass_machine::Fault;
+use windlass_testkit::{GPU, LIMIT, allocatable};
 
-use crate::world::{GPU, LIMIT, World, allocatable, client, counts, pod};
+use crate::world::{client, counts, gpu_node, pod, unforgiving};
 
 fn registrations(kubelet: &Kubelet) -> usize {
     kubelet.calls().count(|event| matches!(event, Event::Registered { .. }))
@@ -25,7 +25,7 @@ async fn registered_again(kubelet: &Kubelet, times: usize) {
 
 #[tokio::test]
 async fn a_kubelet_that_starts_late_is_registered_with() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let agent = world.agent();
     agent.until(|state| state.inventory.is_complete()).await;
     let kubelet = world.kubelet();
@@ -35,7 +35,7 @@ async fn a_kubelet_that_starts_late_is_registered_with() {
 
 #[tokio::test]
 async fn restarts_of_the_kubelet_change_no_allocation() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
     let admission = kubelet.admit(pod("trainer", 4)).await.expect("admitted");
     kubelet.start_container("trainer-uid", "main").await.expect("started");
@@ -55,7 +55,7 @@ async fn restarts_of_the_kubelet_change_no_allocation() {
 
 #[tokio::test]
 async fn the_death_of_the_agent_changes_no_allocation() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     kubelet.admit(pod("trainer", 4)).await.expect("admitted");
     // Dropped without a chance to clean up, as by SIGKILL: socket and documents stay.
@@ -68,7 +68,7 @@ async fn the_death_of_the_agent_changes_no_allocation() {
 
 #[tokio::test]
 async fn a_deleted_socket_is_served_anew_and_registered() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
     kubelet.delete_socket("windlass-nvidia.com_gpu.sock").expect("deleted");
     registered_again(&kubelet, 2).await;
@@ -81,7 +81,7 @@ async fn a_deleted_socket_is_served_anew_and_registered() {
 
 #[tokio::test]
 async fn a_kubelet_socket_that_is_replaced_twice_is_registered_with_in_the_end() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
     kubelet.replace_registration_socket(2).expect("bound again");
     registered_again(&kubelet, 2).await;
@@ -91,7 +91,7 @@ async fn a_kubelet_socket_that_is_replaced_twice_is_registered_with_in_the_end()
 #[tokio::test]
 async fn both_kinds_of_kubelet_are_served_through_restarts_and_losses() {
     for release in [Release::UpTo1_36, Release::From1_37] {
-        let world = World::new("dgx-h100");
+        let world = gpu_node("dgx-h100");
         let config = windlass_kubelet_sim::Config { release, ..world.kubelet_config() };
         let kubelet = Kubelet::start(config).expect("started");
         let _agent = world.agent();
@@ -108,7 +108,7 @@ async fn both_kinds_of_kubelet_are_served_through_restarts_and_losses() {
 
 #[tokio::test]
 async fn a_lost_stream_leads_to_a_new_registration_though_the_socket_is_the_same() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
     kubelet.cancel_stream(GPU).await;
     registered_again(&kubelet, 2).await;
@@ -116,7 +116,7 @@ async fn a_lost_stream_leads_to_a_new_registration_though_the_socket_is_the_same
 
 #[tokio::test]
 async fn a_refused_registration_is_tried_again_until_it_succeeds() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let kubelet = world.kubelet();
     let refuse = RegistrationFault::Refuse("not today".to_owned());
     kubelet.misbehave(Misbehaviour { registration: refuse, ..Misbehaviour::default() });
@@ -130,7 +130,7 @@ async fn a_refused_registration_is_tried_again_until_it_succeeds() {
 
 #[tokio::test]
 async fn every_open_stream_gets_every_change_and_none_is_ended_for_another() {
-    let world = World::new("dgx-h100");
+    let world = unforgiving("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let mut second =
@@ -138,7 +138,7 @@ async fn every_open_stream_gets_every_change_and_none_is_ended_for_another() {
     let list = second.message().await.expect("open").expect("a list");
     assert_eq!(list.devices.len(), 8);
 
-    world.machine.inject(&Fault::Xid { gpu: 2, code: 79 }).expect("injected");
+    world.inject("xid:79@2");
     let list = second.message().await.expect("still open").expect("a list");
     assert_eq!(list.devices.iter().filter(|device| device.health == UNHEALTHY).count(), 1);
     counts(&kubelet, (8, 7)).await;
@@ -146,7 +146,7 @@ async fn every_open_stream_gets_every_change_and_none_is_ended_for_another() {
 
 #[tokio::test]
 async fn a_kubelet_that_never_reads_holds_up_nobody() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let kubelet = world.kubelet();
     let streams = StreamFault::NeverRead;
     kubelet.misbehave(Misbehaviour { streams, ..Misbehaviour::default() });
@@ -154,7 +154,7 @@ async fn a_kubelet_that_never_reads_holds_up_nobody() {
     let registered = |node: &NodeStatus| node.registrations.contains_key(GPU);
     kubelet.wait_for(registered, LIMIT).await.expect("registered");
     for _ in 0..20 {
-        world.machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
+        world.inject("xid:79@0");
     }
     let failed = |state: &std::sync::Arc<windlass_node::state::NodeState>| {
         state.inventory.devices.iter().any(|device| !device.health.is_healthy())
@@ -166,7 +166,7 @@ async fn a_kubelet_that_never_reads_holds_up_nobody() {
 
 #[tokio::test]
 async fn a_stopped_agent_takes_its_socket_along_and_leaves_its_documents() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     agent.stop().await;
     assert!(!world.socket().exists());
@@ -176,7 +176,7 @@ async fn a_stopped_agent_takes_its_socket_along_and_leaves_its_documents() {
 
 #[tokio::test]
 async fn registering_is_no_heartbeat() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
     // Longer than two of the regular looks, and than the wait for a first stream.
     tokio::time::sleep(world.config.session.look_interval * 5 / 2).await;

@@ -1,15 +1,6 @@
 //! The agent as a whole: the real gRPC over real sockets, the real dlopen; only the kubelet is the
 //! embedded one and only the GPUs are simulated.
 
-#[path = "../common/mod.rs"]
-mod common;
-/// Calls frame by frame.
-#[path = "../common/giving_up.rs"]
-mod giving_up;
-/// What is logged.
-#[path = "../common/said.rs"]
-mod said;
-
 mod absent;
 mod admin;
 mod bounds;

@@ -1,26 +1,17 @@
 //! What the agent knows of its devices' health after it was restarted.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use windlass_core::health::{HealthState, Reason};
+use windlass_testkit::{Node, Running};
 
-use crate::{
-    health::{inject, until_trouble},
-    world::{Running, World},
-};
+use crate::{health::until_trouble, world::unforgiving};
 
 /// A machine whose kernel names its boot, and an agent that is slow to forgive.
-fn world() -> World {
-    let mut world = World::new("dgx-h100");
-    world.config.policy.health.quiet_period = Duration::from_secs(3600);
-    boot(&world, "first");
+fn world() -> Node {
+    let world = unforgiving("dgx-h100");
+    world.reboot();
     world
-}
-
-fn boot(world: &World, id: &str) {
-    let folder = world.machine.host_root().join("proc/sys/kernel/random");
-    fs::create_dir_all(&folder).expect("made");
-    fs::write(folder.join("boot_id"), id).expect("written");
 }
 
 /// The state of each GPU once all were probed.
@@ -39,7 +30,7 @@ async fn a_fault_is_waited_out_over_a_restart_and_forgiven_by_a_reboot() {
     let world = world();
     let agent = world.agent();
     states(&agent).await;
-    inject(&world, "xid:79@3");
+    world.inject("xid:79@3");
     until_trouble(&agent, 3, Reason::Xid(79)).await;
     agent.stop().await;
 
@@ -49,7 +40,7 @@ async fn a_fault_is_waited_out_over_a_restart_and_forgiven_by_a_reboot() {
     until_trouble(&agent, 3, Reason::Xid(79)).await;
     agent.stop().await;
 
-    boot(&world, "second");
+    world.reboot();
     let agent = world.agent();
     assert!(states(&agent).await.iter().all(|state| *state == HealthState::Healthy));
 }

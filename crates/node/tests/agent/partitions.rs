@@ -12,15 +12,13 @@ use windlass_node::{
     partitions::{PartitionError, Why},
     state::NodeState,
 };
+use windlass_testkit::{Node, Running, in_time};
 
-use crate::{
-    health::inject,
-    world::{LIMIT, Running, World},
-};
+use crate::world::gpu_node;
 
 /// An agent on two A100 with 80 GB and two A30, all in MIG mode and not cut.
-async fn uncut() -> (World, Running) {
-    let world = World::new("mig-pcie");
+async fn uncut() -> (Node, Running) {
+    let world = gpu_node("mig-pcie");
     let agent = world.agent();
     agent.until(|state| state.inventory.of_kind(DeviceKind::Gpu).count() == 4).await;
     (world, agent)
@@ -57,7 +55,7 @@ fn refused(outcome: Result<DeviceId, PartitionError>) -> (Why, String) {
 }
 
 /// The profiles of the instances that the machine has on a GPU, and whether each is filled.
-fn standing(world: &World, gpu: usize) -> Vec<(String, bool)> {
+fn standing(world: &Node, gpu: usize) -> Vec<(String, bool)> {
     let model = world.machine.model().expect("a model");
     let instances = model.gpus[gpu].mig.iter().flatten();
     instances.map(|one| (one.profile.clone(), one.compute.is_some())).collect()
@@ -88,7 +86,7 @@ async fn a_gpu_in_mig_mode_tells_everything_that_it_could_be_cut_to() {
 
 #[tokio::test]
 async fn a_gpu_that_takes_a_reset_for_mig_could_be_cut_to_nothing_until_it_is_on() {
-    let world = World::new("mig-a100");
+    let world = gpu_node("mig-a100");
     let agent = world.agent();
     agent.until(|state| state.inventory.is_complete()).await;
     assert!(gpu(&agent, 3).partitions.is_empty());
@@ -113,7 +111,7 @@ async fn a_gpu_that_takes_a_reset_for_mig_could_be_cut_to_nothing_until_it_is_on
 
 #[tokio::test]
 async fn mig_is_turned_on_and_off_at_once_while_nothing_stands_and_nobody_computes() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let agent = world.agent();
     agent.until(|state| state.inventory.is_complete()).await;
     let (one, desk) = (at(&agent, 3, "1g.10gb", 6), agent.partitions.clone());
@@ -179,12 +177,12 @@ async fn two_small_and_one_large_partition_are_made_and_removed_again() {
 async fn what_is_made_half_is_undone_and_what_was_left_half_is_finished() {
     let (world, agent) = uncut().await;
     let half = at(&agent, 2, "2g.12gb", 2);
-    inject(&world, "no-compute-instance@2");
+    world.inject("no-compute-instance@2");
     let (_, words) = refused(agent.partitions.make(&half).await);
     let end = "nvmlGpuInstanceCreateComputeInstance: an internal driver error";
     assert!(words.ends_with(end), "{words}");
     assert_eq!(standing(&world, 2), []);
-    inject(&world, "recover@2");
+    world.inject("recover@2");
 
     let leave_half = || {
         let cut = |model: &mut windlass_machine::Model| {
@@ -226,12 +224,12 @@ async fn nothing_is_removed_that_a_process_uses_or_that_came_in_its_place() {
 async fn a_gpu_that_hangs_holds_up_no_other_and_the_order_has_its_result_later() {
     let (world, agent) = uncut().await;
     let (hung, well) = (at(&agent, 0, "7g.80gb", 0), at(&agent, 1, "7g.80gb", 0));
-    inject(&world, "hang@0");
+    world.inject("hang@0");
     let (slow, quick) = tokio::join!(agent.partitions.make(&hung), agent.partitions.make(&well));
     quick.expect("made");
     let (why, words) = refused(slow);
     assert!(matches!(why, Why::Overdue(_)), "{words}");
-    inject(&world, "recover@0");
+    world.inject("recover@0");
     let device = agent.partitions.make(&hung).await.expect("made, then or now");
     assert_eq!(standing(&world, 0), [("7g.80gb".to_owned(), true)]);
     until_served(&agent, &device, true).await;
@@ -248,6 +246,6 @@ async fn without_a_driver_an_order_is_refused_and_a_stopped_agent_takes_none() {
     agent.until(|state| !state.inventory.devices.iter().any(|gpu| gpu.health.is_healthy())).await;
     assert!(desk.make(&one).await.is_err());
     agent.stop().await;
-    let late = tokio::time::timeout(LIMIT, desk.make(&one)).await.expect("answered");
+    let late = in_time("an answer", desk.make(&one)).await;
     assert!(matches!(refused(late).0, Why::Stopped));
 }

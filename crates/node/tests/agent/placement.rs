@@ -25,10 +25,11 @@ use windlass_node::{
     config::{PerContainer, Policy, ResourceRule, Resources, Selector, Sharing},
     state::NodeState,
 };
+use windlass_testkit::{GPU, Node, Running, allocatable, pod_with};
 
 use crate::{
     sharing::{SHARED, devices_of, rule, shared},
-    world::{GPU, Running, World, allocatable, client, counts, gpu_id, pod, pod_with},
+    world::{client, counts, gpu_id, gpu_node, gpu_node_of, pod, unforgiving},
 };
 
 const SLICES: &str = "nvidia.com/mig-1g.5gb";
@@ -49,10 +50,10 @@ fn shares(placement: Placement) -> Resources {
 
 /// Kubelet and agent of a machine whose devices are offered so.
 async fn serving(
-    mut world: World,
+    mut world: Node,
     resources: Resources,
     (resource, count): (&str, usize),
-) -> (World, Kubelet, Running) {
+) -> (Node, Kubelet, Running) {
     world.config.policy.resources = resources;
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, resource, count).await;
@@ -83,7 +84,7 @@ async fn whole_gpus_are_chosen_by_the_policy_of_their_resource() {
         (Placement::First, [&[0], &[1, 2], &[3, 4, 5]]),
     ] {
         let (_world, kubelet, agent) =
-            serving(World::new("dgx-h100"), gpus(placement), (GPU, 8)).await;
+            serving(gpu_node("dgx-h100"), gpus(placement), (GPU, 8)).await;
         for (name, (size, expected)) in ["a", "b", "c"].into_iter().zip((1..).zip(expected)) {
             let ids = ids(&kubelet, name, (GPU, size)).await;
             assert_eq!(indices(&agent, &ids), expected, "{placement}");
@@ -105,7 +106,7 @@ async fn mig_instances_come_from_as_many_gpus_as_the_policy_says() {
             Selector { profiles: ["1g.5gb".to_owned()].into(), ..Selector::all(DeviceKind::Mig) };
         let rule = ResourceRule::new(SLICES.parse().expect("valid"), devices, Sharing::Exclusive);
         let (_world, kubelet, agent) =
-            serving(World::of(&profile), placed(placement, rule), (SLICES, 14)).await;
+            serving(gpu_node_of(&profile), placed(placement, rule), (SLICES, 14)).await;
         let ids = ids(&kubelet, "p", (SLICES, 2)).await;
         let gpus: BTreeSet<_> = indices(&agent, &ids).into_iter().collect();
         assert_eq!(gpus.len(), wholes, "{placement}");
@@ -122,7 +123,7 @@ async fn replicas_fill_a_gpu_or_spread_as_the_policy_says() {
         (Placement::First, 1),
     ] {
         let (_world, kubelet, _agent) =
-            serving(World::new("dgx-h100"), shares(placement), (SHARED, 32)).await;
+            serving(gpu_node("dgx-h100"), shares(placement), (SHARED, 32)).await;
         let mut used = BTreeSet::new();
         for name in ["a", "b", "c", "d"] {
             let ids = ids(&kubelet, name, (SHARED, 1)).await;
@@ -134,7 +135,7 @@ async fn replicas_fill_a_gpu_or_spread_as_the_policy_says() {
 
 #[tokio::test]
 async fn a_new_policy_decides_the_next_question_and_disturbs_nothing() {
-    let mut world = World::new("dgx-h100");
+    let mut world = gpu_node("dgx-h100");
     let default = world.config.policy.clone();
     let given = |placement| Policy { resources: gpus(placement), ..default.clone() };
     world.config.policy = given(Placement::Packed);
@@ -145,7 +146,7 @@ async fn a_new_policy_decides_the_next_question_and_disturbs_nothing() {
     let before = registrations();
     assert_eq!(indices(&agent, &ids(&kubelet, "a", (GPU, 1)).await), [0]);
     assert_eq!(indices(&agent, &ids(&kubelet, "b", (GPU, 1)).await), [1]);
-    agent.policy.send_replace(Arc::new(given(Placement::Distributed)));
+    agent.follow(given(Placement::Distributed));
     let name = GPU.parse().expect("valid");
     let adopted = |state: &Arc<NodeState>| state.placement(&name) == Placement::Distributed;
     agent.until(adopted).await;
@@ -156,14 +157,14 @@ async fn a_new_policy_decides_the_next_question_and_disturbs_nothing() {
 #[tokio::test]
 async fn a_pod_that_fits_no_numa_node_is_refused_with_the_numbers() {
     let resources = gpus(Placement::NumaStrict);
-    let (_world, kubelet, _agent) = serving(World::new("dgx-h100"), resources, (GPU, 8)).await;
+    let (_world, kubelet, _agent) = serving(gpu_node("dgx-h100"), resources, (GPU, 8)).await;
     let rejection = kubelet.admit(pod("wide", 5)).await.expect_err("refused");
     let expected = "nvidia.com/gpu: 5 devices of one NUMA node were asked for, and no node has more \
                     than 4 available";
     assert!(rejection.message.contains(expected), "{rejection}");
     kubelet.admit(pod("narrow", 4)).await.expect("admitted");
     let (_world, kubelet, _agent) =
-        serving(World::new("dgx-h100"), shares(Placement::NumaStrict), (SHARED, 32)).await;
+        serving(gpu_node("dgx-h100"), shares(Placement::NumaStrict), (SHARED, 32)).await;
     let rejection = kubelet.admit(pod_with("wide", SHARED, 17)).await.expect_err("refused");
     let expected =
         "17 replicas of one NUMA node were asked for, and none has more than 16 available";
@@ -183,8 +184,8 @@ fn question(available: &[String], required: &[String], size: i32) -> PreferredAl
 #[tokio::test]
 async fn a_kubelet_that_is_behind_gets_what_may_be_allocated_or_the_reason_why_not() {
     let (world, kubelet, agent) =
-        serving(World::new("dgx-h100"), Resources::Default, (GPU, 8)).await;
-    world.machine.inject(&"xid:79@0".parse().expect("a fault")).expect("injected");
+        serving(unforgiving("dgx-h100"), Resources::Default, (GPU, 8)).await;
+    world.inject("xid:79@0");
     counts(&kubelet, (8, 7)).await;
     let mut plugin = client(&kubelet, GPU).await;
     let failed = gpu_id(&agent, 0);
@@ -221,8 +222,8 @@ async fn a_kubelet_that_is_behind_gets_what_may_be_allocated_or_the_reason_why_n
 #[tokio::test]
 async fn replicas_of_a_gpu_that_failed_are_left_out_and_none_of_them_is_short() {
     let (world, kubelet, agent) =
-        serving(World::new("dgx-h100"), shares(Placement::Packed), (SHARED, 32)).await;
-    world.machine.inject(&"xid:79@0".parse().expect("a fault")).expect("injected");
+        serving(unforgiving("dgx-h100"), shares(Placement::Packed), (SHARED, 32)).await;
+    world.inject("xid:79@0");
     allocatable(&kubelet, SHARED, 28).await;
     let mut plugin = client(&kubelet, SHARED).await;
     let replicas = |index| {
@@ -285,7 +286,7 @@ async fn choices_outlive_the_agent_with_the_question_to_ask_again() {
         [(gpus(Placement::Aligned), GPU, 8), (shares(Placement::Distributed), SHARED, 32)]
     {
         let (world, kubelet, agent) =
-            serving(World::new("dgx-h100"), resources, (resource, count)).await;
+            serving(gpu_node("dgx-h100"), resources, (resource, count)).await;
         let mut given = vec![ids(&kubelet, "a", (resource, 3)).await];
         agent.stop().await;
         let remembered = choices::read(&world.config.state_dir).expect("written");
@@ -311,10 +312,10 @@ async fn choices_outlive_the_agent_with_the_question_to_ask_again() {
 
 #[tokio::test]
 async fn a_state_folder_that_cannot_be_written_costs_the_memory_and_no_pod() {
-    let mut world = World::new("dgx-h100");
+    let mut world = gpu_node("dgx-h100");
     // Root may write into any folder; below a file nobody may.
-    fs::write(world.path().join("file"), "").expect("written");
-    world.config.state_dir = world.path().join("file/state");
+    fs::write(world.folder.join("file"), "").expect("written");
+    world.config.state_dir = world.folder.join("file/state");
     let (kubelet, agent) = world.serving(8).await;
     kubelet.admit(pod("a", 2)).await.expect("admitted");
     agent.stop().await;

@@ -13,10 +13,10 @@ use windlass_kubelet_api::{
     },
     socket::SocketPath,
 };
-use windlass_machine::Fault;
 use windlass_node::config::{ResourceRule, Resources, Selector, Sharing, Strategy};
+use windlass_testkit::{GPU, allocatable, exists, pod_with};
 
-use crate::world::{GPU, LIMIT, World, allocatable, client, counts, gpu_id, pod, pod_with};
+use crate::world::{client, counts, gpu_id, gpu_node, pod};
 
 type Client = DevicePluginClient<tonic::transport::Channel>;
 
@@ -40,7 +40,7 @@ async fn ids(plugin: &mut Client) -> Vec<String> {
 
 #[tokio::test]
 async fn what_cannot_be_allocated_is_refused_by_name() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let known = ids(&mut plugin).await[0].clone();
@@ -61,11 +61,11 @@ async fn what_cannot_be_allocated_is_refused_by_name() {
 
 #[tokio::test]
 async fn a_device_that_failed_meanwhile_is_refused_with_its_trouble() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let id = gpu_id(&agent, 0);
-    world.machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
+    world.inject("xid:79@0");
     counts(&kubelet, (8, 7)).await;
     let status = allocate(&mut plugin, std::slice::from_ref(&id)).await.expect_err("unhealthy");
     assert_eq!(status.code(), Code::FailedPrecondition);
@@ -75,7 +75,7 @@ async fn a_device_that_failed_meanwhile_is_refused_with_its_trouble() {
 
 #[tokio::test]
 async fn a_device_node_that_is_missing_is_named() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let id = gpu_id(&agent, 4);
@@ -87,7 +87,7 @@ async fn a_device_node_that_is_missing_is_named() {
 #[tokio::test]
 async fn the_same_request_gets_the_same_bytes() {
     use prost::Message as _;
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let known = ids(&mut plugin).await;
@@ -102,7 +102,7 @@ async fn the_same_request_gets_the_same_bytes() {
 
 #[tokio::test]
 async fn every_name_that_is_granted_is_in_a_document_that_exists() {
-    let world = World::new("mig-a100");
+    let world = gpu_node("mig-a100");
     let (kubelet, _agent) = world.serving(2).await;
     for (resource, node) in [(GPU, "/dev/nvidia"), ("nvidia.com/mig-1g.5gb", "/dev/nvidia-caps/")] {
         let admission = kubelet.admit(pod_with(resource, resource, 1)).await.expect("admitted");
@@ -119,7 +119,7 @@ async fn every_name_that_is_granted_is_in_a_document_that_exists() {
 
 #[tokio::test]
 async fn the_environment_is_the_alternative_to_documents() {
-    let mut world = World::new("dgx-h100");
+    let mut world = gpu_node("dgx-h100");
     world.config.policy.delivery.strategies = [Strategy::Envvar].into();
     let (kubelet, _agent) = world.serving(8).await;
     let admission = kubelet.admit(pod("p", 2)).await.expect("admitted");
@@ -132,7 +132,7 @@ async fn the_environment_is_the_alternative_to_documents() {
 
 #[tokio::test]
 async fn ids_are_unique_over_resources() {
-    let world = World::new("mig-a100");
+    let world = gpu_node("mig-a100");
     let (kubelet, _agent) = world.serving(2).await;
     allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
     let node = kubelet.node();
@@ -144,7 +144,7 @@ async fn ids_are_unique_over_resources() {
 #[tokio::test]
 async fn topology_is_told_where_there_is_one_and_absent_where_not() {
     for (profile, count, expected) in [("dgx-h100", 8, Some(vec![0_i64])), ("t4-edge", 1, None)] {
-        let world = World::new(profile);
+        let world = gpu_node(profile);
         let (kubelet, agent) = world.serving(count).await;
         let id = gpu_id(&agent, 0);
         let node = kubelet.node();
@@ -154,7 +154,7 @@ async fn topology_is_told_where_there_is_one_and_absent_where_not() {
 
 #[tokio::test]
 async fn a_preference_holds_what_must_be_in_it_and_impossible_ones_are_refused() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let gpu = |index| gpu_id(&agent, index);
@@ -182,7 +182,7 @@ async fn a_preference_holds_what_must_be_in_it_and_impossible_ones_are_refused()
 
 #[tokio::test]
 async fn garbage_and_oversized_requests_hurt_nobody() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
     for garbage in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
@@ -203,10 +203,10 @@ async fn garbage_and_oversized_requests_hurt_nobody() {
 
 #[tokio::test]
 async fn requests_are_answered_while_the_driver_hangs() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, agent) = world.serving(8).await;
     for gpu in 1..8 {
-        world.machine.inject(&Fault::Hang { gpu }).expect("injected");
+        world.inject(&format!("hang@{gpu}"));
     }
     kubelet.admit(pod("p", 1)).await.expect("no request waits for the driver");
     counts(&kubelet, (8, 1)).await;
@@ -214,26 +214,21 @@ async fn requests_are_answered_while_the_driver_hangs() {
     let status = allocate(&mut plugin, &[gpu_id(&agent, 3)]).await.expect_err("unresponsive");
     assert!(status.message().contains("unresponsive"), "{}", status.message());
     for gpu in 1..8 {
-        world.machine.inject(&Fault::Recover { gpu }).expect("injected");
+        world.inject(&format!("recover@{gpu}"));
     }
     counts(&kubelet, (8, 8)).await;
 }
 
 #[tokio::test]
 async fn a_document_that_was_removed_is_missed_and_written_again() {
-    let world = World::new("t4-edge");
+    let world = gpu_node("t4-edge");
     let (kubelet, _agent) = world.serving(1).await;
     let document = world.config.cdi_dir.join("windlass.dev-gpu.json");
     fs::remove_file(&document).expect("removed");
     let rejection = kubelet.admit(pod("early", 1)).await.expect_err("no document");
     assert!(rejection.message.contains("windlass.dev-gpu.json was removed"), "{rejection}");
     kubelet.delete("early-uid").await;
-    let written = async {
-        while !document.exists() {
-            tokio::time::sleep(world.config.session.look_interval / 10).await;
-        }
-    };
-    tokio::time::timeout(LIMIT, written).await.expect("written again");
+    exists(&document).await;
     kubelet.admit(pod("late", 1)).await.expect("admitted");
 }
 
@@ -242,7 +237,7 @@ async fn network_interfaces_are_offered_where_the_rules_say_so() {
     let nics: ResourceName = "a.com/nic".parse().expect("valid");
     // Each has a node of its own, and both have that of the connection manager.
     for (list, cdi_names, nodes) in [(Strategy::CdiCri, 2, 0), (Strategy::Envvar, 0, 3)] {
-        let mut world = World::new("dgx-h100");
+        let mut world = gpu_node("dgx-h100");
         let devices = Selector::all(DeviceKind::Nic);
         let rule = ResourceRule::new(nics.clone(), devices, Sharing::Exclusive);
         world.config.policy.resources = Resources::Rules(vec![rule]);

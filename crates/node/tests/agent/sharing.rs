@@ -11,8 +11,9 @@ use windlass_node::{
     },
     state::NodeState,
 };
+use windlass_testkit::{GPU, allocatable, pod_with};
 
-use crate::world::{GPU, World, allocatable, counts, gpu_id, pod, pod_with};
+use crate::world::{counts, gpu_id, gpu_node, pod};
 
 pub(crate) const SHARED: &str = "nvidia.com/gpu.shared";
 
@@ -33,7 +34,7 @@ pub(crate) fn devices_of(ids: &BTreeSet<String>) -> BTreeSet<&str> {
 
 #[tokio::test]
 async fn one_node_has_exclusive_shared_and_kept_back_gpus_side_by_side() {
-    let mut world = World::new("dgx-h100");
+    let mut world = gpu_node("dgx-h100");
     let sharing = shared(8, PerContainer::Any);
     let rules = vec![rule(GPU, &[0, 1], Sharing::Exclusive), rule(SHARED, &[2, 3, 4, 5], sharing)];
     world.config.policy.resources = Resources::Rules(rules);
@@ -52,7 +53,7 @@ async fn one_node_has_exclusive_shared_and_kept_back_gpus_side_by_side() {
 
 #[tokio::test]
 async fn a_container_that_asks_for_two_replicas_is_refused_where_one_is_all_it_may_have() {
-    let mut world = World::new("t4-edge");
+    let mut world = gpu_node("t4-edge");
     let sharing = shared(4, PerContainer::One);
     world.config.policy.resources = Resources::Rules(vec![rule(GPU, &[], sharing)]);
     let (kubelet, _agent) = world.serving(4).await;
@@ -63,13 +64,13 @@ async fn a_container_that_asks_for_two_replicas_is_refused_where_one_is_all_it_m
 
 #[tokio::test]
 async fn a_fault_reaches_every_replica_of_its_gpu() {
-    let mut world = World::new("dgx-h100");
+    let mut world = gpu_node("dgx-h100");
     let sharing = shared(4, PerContainer::Any);
     world.config.policy.resources = Resources::Rules(vec![rule(GPU, &[], sharing)]);
     let (kubelet, _agent) = world.serving(32).await;
-    world.machine.inject(&"xid:79@3".parse().expect("a fault")).expect("injected");
+    world.inject("xid:79@3");
     counts(&kubelet, (32, 28)).await;
-    world.machine.inject(&"recover@3".parse().expect("a fault")).expect("recovered");
+    world.inject("recover@3");
     counts(&kubelet, (32, 32)).await;
 }
 
@@ -78,7 +79,7 @@ async fn mig_is_offered_by_profile_as_gpus_or_not_at_all() {
     for (strategy, gpus) in
         [(MigStrategy::Mixed, 2), (MigStrategy::Single, 7), (MigStrategy::None, 4)]
     {
-        let mut world = World::new("mig-a100");
+        let mut world = gpu_node("mig-a100");
         world.config.policy.mig = strategy;
         let (kubelet, agent) = world.serving(gpus).await;
         kubelet.admit(pod("p", 1)).await.expect("admitted");
@@ -89,14 +90,14 @@ async fn mig_is_offered_by_profile_as_gpus_or_not_at_all() {
 
 #[tokio::test]
 async fn a_new_policy_moves_free_gpus_at_once_and_held_ones_when_they_are_released() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let kubelet = world.kubelet();
     let agent = world.agent();
     allocatable(&kubelet, GPU, 8).await;
     kubelet.admit(pod("holder", 3)).await.expect("admitted");
     let sharing = shared(2, PerContainer::Any);
     let resources = Resources::Rules(vec![rule(SHARED, &[], sharing)]);
-    agent.policy.send_replace(Arc::new(Policy { resources, ..world.config.policy.clone() }));
+    agent.follow(Policy { resources, ..world.config.policy.clone() });
     allocatable(&kubelet, SHARED, 10).await;
     counts(&kubelet, (8, 0)).await;
     kubelet.delete("holder-uid").await;
@@ -108,7 +109,7 @@ async fn a_new_policy_moves_free_gpus_at_once_and_held_ones_when_they_are_releas
 
 #[tokio::test]
 async fn a_gpu_is_shared_by_mps_once_its_daemon_answers_and_until_its_last_container_has_gone() {
-    let mut world = World::new("t4-edge");
+    let mut world = gpu_node("t4-edge");
     let Sharing::Shared(time) = shared(4, PerContainer::One) else { unreachable!("it is shared") };
     let mps = Sharing::Shared(Shared { method: SharingMethod::Mps, ..time });
     world.config.policy.resources = Resources::Rules(vec![rule(SHARED, &[], mps)]);
@@ -122,7 +123,7 @@ async fn a_gpu_is_shared_by_mps_once_its_daemon_answers_and_until_its_last_conta
     assert_eq!(grant.envs["CUDA_MPS_PIPE_DIRECTORY"], pipe);
     assert!(grant.mounts.iter().any(|mount| mount.container_path == pipe), "{:?}", grant.mounts);
 
-    agent.policy.send_replace(Arc::new(Policy::default()));
+    agent.follow(Policy::default());
     let moved = |state: &Arc<NodeState>| {
         let why = state.offerings().into_values().find_map(|offering| offering.obstacle);
         why.is_some_and(|why| why.contains("a container holds it"))
@@ -139,7 +140,7 @@ async fn a_gpu_is_shared_by_mps_once_its_daemon_answers_and_until_its_last_conta
 
 #[tokio::test]
 async fn a_policy_that_changes_nothing_for_a_resource_leaves_it_alone() {
-    let world = World::new("mig-a100");
+    let world = gpu_node("mig-a100");
     let kubelet = world.kubelet();
     let agent = world.agent();
     allocatable(&kubelet, "nvidia.com/mig-1g.5gb", 8).await;
@@ -148,9 +149,7 @@ async fn a_policy_that_changes_nothing_for_a_resource_leaves_it_alone() {
     };
     let before = registrations(&kubelet);
     let excluded = Selector { ids: [gpu_id(&agent, 3)].into(), ..Selector::all(DeviceKind::Gpu) };
-    agent
-        .policy
-        .send_replace(Arc::new(Policy { exclude: vec![excluded], ..world.config.policy.clone() }));
+    agent.follow(Policy { exclude: vec![excluded], ..world.config.policy.clone() });
     counts(&kubelet, (2, 1)).await;
     assert_eq!(registrations(&kubelet), before, "nothing is registered anew");
 }

@@ -19,17 +19,15 @@ use windlass_node::{
     config::{ResourceRule, Resources, Selector, Sharing, Unmatched},
     state::NodeState,
 };
+use windlass_testkit::{GPU, LIMIT, allocatable, until};
 
-use crate::{
-    common::running::LIMIT,
-    world::{GPU, World, allocatable, counts, pod},
-};
+use crate::world::{counts, gpu_node, pod};
 
 #[tokio::test]
 async fn a_second_agent_is_refused_and_the_first_unharmed() {
-    let world = World::new("dgx-h100");
+    let world = gpu_node("dgx-h100");
     let (kubelet, _agent) = world.serving(8).await;
-    let error = world.try_agent().err().expect("refused");
+    let error = world.try_agent().expect_err("refused");
     assert!(matches!(error, StartError::Taken(_)), "{error}");
     assert!(error.to_string().contains("stop it first"), "{error}");
     kubelet.admit(pod("p", 8)).await.expect("the first agent serves");
@@ -37,7 +35,7 @@ async fn a_second_agent_is_refused_and_the_first_unharmed() {
 
 #[tokio::test]
 async fn an_agent_that_is_to_take_over_is_ready_and_waits_until_the_other_ends() {
-    let mut world = World::new("dgx-h100");
+    let mut world = gpu_node("dgx-h100");
     let (kubelet, first) = world.serving(8).await;
     // The first one has no pages, so that the second may have this address.
     let address = free_address();
@@ -63,11 +61,11 @@ async fn an_agent_that_is_to_take_over_is_ready_and_waits_until_the_other_ends()
 
 #[tokio::test]
 async fn an_agent_without_a_kubelets_folder_is_not_ready_and_waits_for_it_and_makes_none() {
-    let mut world = World::new("t4-edge");
-    let (folder, address) = (world.path().join("later"), free_address());
+    let mut world = gpu_node("t4-edge");
+    let (folder, address) = (world.folder.join("later"), free_address());
     world.config.kubelet_dir.clone_from(&folder);
     world.config.listen = Some(address);
-    let error = world.try_agent().err().expect("refused");
+    let error = world.try_agent().expect_err("refused");
     assert!(error.to_string().contains("--kubelet-dir"), "{error}");
     let mut waiting = Box::pin(windlass_node::await_kubelet(&world.config, Succession::Alone));
     let (ready, healthy) = tokio::select! {
@@ -86,9 +84,9 @@ async fn an_agent_without_a_kubelets_folder_is_not_ready_and_waits_for_it_and_ma
 
 #[tokio::test]
 async fn an_agent_that_takes_over_is_ready_without_a_kubelet_and_its_pages_say_what_it_does() {
-    let mut world = World::new("t4-edge");
+    let mut world = gpu_node("t4-edge");
     let address = free_address();
-    world.config.kubelet_dir = world.path().join("later");
+    world.config.kubelet_dir = world.folder.join("later");
     world.config.listen = Some(address);
     let waiting = windlass_node::await_kubelet(&world.config, Succession::TakesOver);
     let asking = async {
@@ -119,21 +117,16 @@ fn free_address() -> SocketAddr {
 
 /// A page, as soon as somebody answers.
 async fn page(address: SocketAddr, path: &str) -> String {
-    loop {
-        let Ok(mut stream) = TcpStream::connect(address).await else {
-            tokio::task::yield_now().await;
-            continue;
-        };
-        let (mut text, request) = (String::new(), format!("GET {path} HTTP/1.1\r\n\r\n"));
-        stream.write_all(request.as_bytes()).await.expect("sent");
-        stream.read_to_string(&mut text).await.expect("answered");
-        return text;
-    }
+    let mut stream = until("somebody listens", async || TcpStream::connect(address).await).await;
+    let (mut text, request) = (String::new(), format!("GET {path} HTTP/1.1\r\n\r\n"));
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    stream.read_to_string(&mut text).await.expect("answered");
+    text
 }
 
 #[tokio::test]
 async fn a_folder_that_cannot_be_written_keeps_devices_back_and_says_so() {
-    let mut world = World::new("t4-edge");
+    let mut world = gpu_node("t4-edge");
     // Nobody, root included, makes folders in /proc.
     world.config.cdi_dir = "/proc/windlass".into();
     let agent = world.agent();
@@ -146,7 +139,7 @@ async fn a_folder_that_cannot_be_written_keeps_devices_back_and_says_so() {
 
 #[tokio::test]
 async fn a_document_that_cannot_be_written_keeps_back_its_own_devices_only() {
-    let mut world = World::new("dgx-h100");
+    let mut world = gpu_node("dgx-h100");
     let devices = Selector::all(DeviceKind::Nic);
     let nics = ResourceRule::new("a.com/nic".parse().expect("valid"), devices, Sharing::Exclusive);
     world.config.policy.resources = Resources::Rules(vec![nics]);
@@ -162,9 +155,9 @@ async fn a_document_that_cannot_be_written_keeps_back_its_own_devices_only() {
 
 #[tokio::test]
 async fn a_socket_path_that_is_too_long_is_refused_with_the_path() {
-    let mut world = World::new("t4-edge");
-    world.config.kubelet_dir = world.path().join("x".repeat(80));
-    let error = world.try_agent().err().expect("refused");
+    let mut world = gpu_node("t4-edge");
+    world.config.kubelet_dir = world.folder.join("x".repeat(80));
+    let error = world.try_agent().expect_err("refused");
     let StartError::Socket(source) = error else { panic!("another error: {error}") };
     let text = source.to_string();
     assert!(text.contains(&"x".repeat(80)) && text.contains("107"), "{text}");
@@ -172,7 +165,7 @@ async fn a_socket_path_that_is_too_long_is_refused_with_the_path() {
 
 #[tokio::test]
 async fn a_stale_socket_is_replaced() {
-    let world = World::new("t4-edge");
+    let world = gpu_node("t4-edge");
     let folder = world.socket().parent().map(PathBuf::from).expect("a folder");
     fs::create_dir_all(&folder).expect("created");
     drop(UnixListener::bind(world.socket()).expect("bound"));
@@ -184,7 +177,7 @@ async fn a_stale_socket_is_replaced() {
 
 #[tokio::test]
 async fn a_device_that_a_pod_holds_is_listed_though_it_is_gone() {
-    let world = World::new("t4-edge");
+    let world = gpu_node("t4-edge");
     let folder = world.socket().parent().map(PathBuf::from).expect("a folder");
     fs::create_dir_all(&folder).expect("created");
     let held = PodDevices {
@@ -204,7 +197,7 @@ async fn a_device_that_a_pod_holds_is_listed_though_it_is_gone() {
 
 #[tokio::test]
 async fn a_record_that_cannot_be_read_is_no_reason_not_to_serve() {
-    let world = World::new("t4-edge");
+    let world = gpu_node("t4-edge");
     let folder = world.socket().parent().map(PathBuf::from).expect("a folder");
     fs::create_dir_all(&folder).expect("created");
     fs::write(folder.join(checkpoint::FILE), "{\"Data\":").expect("written");
@@ -215,7 +208,7 @@ async fn a_record_that_cannot_be_read_is_no_reason_not_to_serve() {
 
 #[tokio::test]
 async fn a_resource_whose_name_is_taken_by_a_file_is_served_when_the_file_is_gone() {
-    let world = World::new("t4-edge");
+    let world = gpu_node("t4-edge");
     let folder = world.socket().parent().map(PathBuf::from).expect("a folder");
     fs::create_dir_all(&folder).expect("created");
     fs::write(world.socket(), "precious").expect("written");

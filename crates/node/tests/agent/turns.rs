@@ -3,11 +3,12 @@
 use std::{fs, future::pending, pin::pin};
 
 use jiff::Timestamp;
-use tokio::{task::JoinSet, time::timeout};
+use tokio::task::JoinSet;
 use windlass_kubelet_sim::{Cleanup, Event, Kubelet};
 use windlass_node::{Agent, StartError, agent::PartFailed, clock::Clock};
+use windlass_testkit::{GPU, LIMIT, allocatable, in_time};
 
-use crate::world::{GPU, LIMIT, World, allocatable, pod};
+use crate::world::{gpu_node, pod};
 
 /// Restarts the kubelet, and waits until the agent has registered with it.
 async fn restarted(kubelet: &Kubelet) {
@@ -21,15 +22,15 @@ async fn restarted(kubelet: &Kubelet) {
 
 #[tokio::test]
 async fn a_kubelet_that_deletes_every_file_lets_no_second_agent_serve() {
-    let mut world = World::new("dgx-h100");
+    let mut world = gpu_node("dgx-h100");
     let mut settings = world.kubelet_config();
     settings.cleanup = Cleanup::AllFiles;
     let kubelet = Kubelet::start(settings).expect("the embedded kubelet starts");
     let first = world.agent();
     allocatable(&kubelet, GPU, 8).await;
     restarted(&kubelet).await;
-    world.config.state_dir = world.path().join("other");
-    let error = world.try_agent().err().expect("refused");
+    world.config.state_dir = world.folder.join("other");
+    let error = world.try_agent().expect_err("refused");
     assert!(matches!(error, StartError::Taken(_)), "{error}");
     let mut waiting = pin!(windlass_node::stand_by(&world.config));
     tokio::select! {
@@ -44,21 +45,21 @@ async fn a_kubelet_that_deletes_every_file_lets_no_second_agent_serve() {
 
 #[tokio::test]
 async fn an_agent_whose_folder_was_made_anew_locks_it_before_it_serves_there() {
-    let mut world = World::new("dgx-h100");
+    let mut world = gpu_node("dgx-h100");
     let (kubelet, _first) = world.serving(8).await;
     let plugins = world.config.kubelet_dir.join("device-plugins");
     fs::remove_dir_all(&plugins).expect("removed");
     fs::create_dir(&plugins).expect("made anew");
     restarted(&kubelet).await;
-    world.config.state_dir = world.path().join("other");
-    let error = world.try_agent().err().expect("refused");
+    world.config.state_dir = world.folder.join("other");
+    let error = world.try_agent().expect_err("refused");
     assert!(matches!(error, StartError::Taken(_)), "{error}");
     kubelet.admit(pod("p", 8)).await.expect("the first one answers");
 }
 
 #[tokio::test]
 async fn an_agent_whose_new_folder_another_took_ends_and_says_why() {
-    let mut world = World::new("dgx-h100");
+    let mut world = gpu_node("dgx-h100");
     let kubelet = world.kubelet();
     let clock = Clock::starting_at(Timestamp::now());
     let first = Agent::start(&world.config, clock).expect("the agent starts");
@@ -68,11 +69,11 @@ async fn an_agent_whose_new_folder_another_took_ends_and_says_why() {
     let plugins = world.config.kubelet_dir.join("device-plugins");
     fs::remove_dir_all(&plugins).expect("removed");
     fs::create_dir(&plugins).expect("made anew");
-    let error = world.try_agent().err().expect("the first one has the state folder");
+    let error = world.try_agent().expect_err("the first one has the state folder");
     assert!(matches!(error, StartError::StateTaken(_)), "{error}");
-    world.config.state_dir = world.path().join("other");
+    world.config.state_dir = world.folder.join("other");
     let _second = world.agent();
-    let ended = timeout(LIMIT, running.join_next()).await.expect("it ends in time");
+    let ended = in_time("the agent ends", running.join_next()).await;
     let error = ended.expect("there is one").expect("no panic").expect_err("it lost the node");
     assert!(matches!(error, PartFailed::Lost(_)), "{error}");
     restarted(&kubelet).await;

@@ -1,27 +1,32 @@
 //! An agent that sees no more of the kubelet's folder than the shipped manifest gives to its pod: not the
 //! kubelet's record of claims.
 
-use std::fs;
+use std::{fs, time::Duration};
 
-use tokio::time::sleep;
+use tracing::Level;
 use windlass_cluster_sim::cluster::Scheduled;
 use windlass_kubelet_sim::NodeStatus;
 use windlass_node::{
     Config,
     config::{DraOffer, DraPolicy},
 };
+use windlass_testkit::{GPU, LIMIT, Said};
 
 use crate::{
-    common::running::LIMIT,
     wish::{SPACE, gpus},
     world::{World, show_what_is_mounted, uid},
 };
 
-const GPU: &str = "nvidia.com/gpu";
+/// How often the agent looks at what may have changed.
+const OFTEN: Duration = Duration::from_millis(500);
 
 async fn world() -> World {
     let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
-    World::with(dra, show_what_is_mounted).await
+    let change = |config: &mut Config| {
+        show_what_is_mounted(config);
+        config.session.look_interval = OFTEN;
+    };
+    World::with(dra, change).await
 }
 
 async fn allocatable(world: &World, count: usize) {
@@ -36,12 +41,13 @@ async fn a_claim_that_is_gone_keeps_its_devices_until_the_kubelet_has_let_go_of_
     let (pod, _) = world.run("p", &gpus(1)).await;
     // The object goes and its claim with it, while the container runs on.
     world.cluster.delete_pod(SPACE, "p").expect("it was there");
-    // An agent that starts looks for claims that nobody has.
     world.kill_agent().await;
+    let said = Said::from(Level::TRACE);
     world.start_agent();
     world.registered().await;
     allocatable(&world, 7).await;
-    sleep(world.config.session.look_interval * 2).await;
+    // An agent that starts looks for claims that nobody has.
+    said.until(1, "found=0").await;
     world.check();
     assert_eq!(world.record().len(), 1, "the container runs");
     world.kubelet.delete(&uid(&pod)).await;
@@ -55,9 +61,10 @@ async fn bereft(lose: impl FnOnce(&Config)) -> (World, Scheduled) {
     let (pod, _) = world.run("p", &gpus(1)).await;
     world.kill_agent().await;
     lose(&world.config);
+    let said = Said::from(Level::TRACE);
     world.start_agent();
     allocatable(&world, 0).await;
-    sleep(world.config.session.look_interval * 4).await;
+    said.until(4, "what claims have is still unknown").await;
     allocatable(&world, 0).await;
     (world, pod)
 }

@@ -1,23 +1,17 @@
 //! A node goes from the device plugin to claims and back while its pods run.
 
-use windlass_kubelet_sim::{Container, NodeStatus, Pod};
+use windlass_kubelet_sim::{Container, Pod};
 use windlass_node::config::DraOffer;
+use windlass_testkit::{GPU, allocatable};
 
 use crate::{
-    common::running::LIMIT,
     wish::gpus,
     world::{World, devices},
 };
 
-/// What the device plugin calls its GPUs.
-pub(crate) const RESOURCE: &str = "nvidia.com/gpu";
-
 impl World {
     pub(crate) async fn plugin_has(&self, free: usize) {
-        let has = |node: &NodeStatus| {
-            node.counts(RESOURCE).is_some_and(|(_, allocatable)| allocatable == free)
-        };
-        self.kubelet.wait_for(has, LIMIT).await.unwrap_or_else(|late| panic!("{late}"));
+        allocatable(&self.kubelet, GPU, free).await;
     }
 }
 
@@ -25,7 +19,7 @@ impl World {
 async fn device_by_device_as_they_become_free() {
     let mut world = World::new(DraOffer::Beside).await;
     world.plugin_has(8).await;
-    let main = Container::new("main").limit(RESOURCE, 3);
+    let main = Container::new("main").limit(GPU, 3);
     world.admit(Pod::new("old").container(main)).await.expect("it fits");
     world.try_start("old-uid", "main").await.expect("it starts");
     world.free(5).await;
@@ -41,7 +35,7 @@ async fn device_by_device_as_they_become_free() {
     world.offer(DraOffer::Beside);
     world.end(&rest).await;
     world.plugin_has(3).await;
-    let main = Container::new("main").limit(RESOURCE, 3);
+    let main = Container::new("main").limit(GPU, 3);
     world.admit(Pod::new("new").container(main)).await.expect("it fits");
     world.try_start("new-uid", "main").await.expect("it starts");
     world.check();

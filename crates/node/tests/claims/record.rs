@@ -3,15 +3,11 @@
 
 use std::time::Duration;
 
-use tokio::time::timeout;
 use windlass_kubelet_sim::{Calls, Container, Event, Misbehaviour, Pod, PodFault};
 use windlass_node::config::{DraOffer, DraPolicy};
+use windlass_testkit::{GPU, in_time};
 
-use crate::{
-    common::running::LIMIT,
-    moving::RESOURCE,
-    world::{World, free_gpus},
-};
+use crate::world::{World, free_gpus};
 
 /// A node that offers its GPUs both ways, with an agent that looks often.
 async fn world() -> World {
@@ -23,14 +19,15 @@ async fn world() -> World {
 }
 
 fn one_gpu(name: &str) -> Container {
-    Container::new(name).limit(RESOURCE, 1)
+    Container::new(name).limit(GPU, 1)
 }
 
 /// Waits until the kubelet was sent a list of GPUs after this event, and wrote its record for it.
 async fn rewritten(calls: &Calls, mut after: u64) {
-    let is_list = |event: &Event| matches!(event, Event::ListReceived { resource, .. } if resource == RESOURCE);
+    let is_list =
+        |event: &Event| matches!(event, Event::ListReceived { resource, .. } if resource == GPU);
     let sent = async { while !calls.news(&mut after).await.iter().any(is_list) {} };
-    timeout(LIMIT, sent).await.expect("the agent sends its list again");
+    in_time("the agent sends its list again", sent).await;
 }
 
 #[tokio::test]

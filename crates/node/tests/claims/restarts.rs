@@ -9,9 +9,9 @@ use windlass_cluster_sim::{
 };
 use windlass_kubelet_sim::Grant;
 use windlass_node::config::{DraOffer, DraPolicy};
+use windlass_testkit::LIMIT;
 
 use crate::{
-    common::running::LIMIT,
     wish::{SPACE, gpus, pod, template},
     world::{NODE, World, devices, published, uid},
 };

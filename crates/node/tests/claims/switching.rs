@@ -3,9 +3,10 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use windlass_node::config::{DraMigMode, DraOffer, DraPartitions, DraPolicy};
+use windlass_testkit::class;
 
 use crate::{
-    wish::{SPACE, pod, template, typed},
+    wish::{SPACE, pod, template},
     world::{World, devices},
 };
 
@@ -19,11 +20,7 @@ async fn switching() -> World {
     })
     .await;
     let expression = "device.attributes['windlass.dev'].type == 'mig'";
-    let class: k8s_openapi::api::resource::v1::DeviceClass = typed(json!({
-        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "mig"},
-        "spec": {"selectors": [{"cel": {"expression": expression}}]},
-    }));
-    world.objects().create(&class).expect("created");
+    world.objects().create(&class("mig", expression)).expect("created");
     world
 }
 

@@ -2,10 +2,10 @@
 
 use k8s_openapi::api::{
     core::v1::{Namespace, Pod},
-    resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate},
+    resource::v1::{DeviceClass, ResourceClaim},
 };
 use serde_json::{Value, json};
-use windlass_cluster_sim::api::Object;
+pub(crate) use windlass_testkit::{pod_of_claim as pod, template, typed};
 
 /// Where everything is that is not for administrators.
 pub(crate) const SPACE: &str = "default";
@@ -15,10 +15,6 @@ pub(crate) const ADMINS: &str = "admins";
 
 /// What the class of GPUs answers for.
 pub(crate) const EXTENDED: &str = "example.com/gpu";
-
-pub(crate) fn typed<T: Object>(document: Value) -> T {
-    serde_json::from_value(document).expect("a document")
-}
 
 /// The class `gpu`.
 pub(crate) fn class() -> DeviceClass {
@@ -41,32 +37,10 @@ pub(crate) fn gpus(count: usize) -> Value {
     json!({"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu", "count": count}}]})
 }
 
-pub(crate) fn template(space: &str, name: &str, devices: &Value) -> ResourceClaimTemplate {
-    typed(json!({
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
-        "metadata": {"name": name, "namespace": space}, "spec": {"spec": {"devices": devices}},
-    }))
-}
-
 pub(crate) fn claim(name: &str, devices: &Value) -> ResourceClaim {
     typed(json!({
         "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
         "metadata": {"name": name, "namespace": SPACE}, "spec": {"devices": devices},
-    }))
-}
-
-/// A pod whose containers use all of one claim, `resourceClaimName` or `resourceClaimTemplateName`.
-pub(crate) fn pod(
-    (space, name): (&str, &str),
-    containers: &[&str],
-    (source, of): (&str, &str),
-) -> Pod {
-    let resources = json!({"claims": [{"name": "devices"}]});
-    let container = |name: &&str| json!({"name": name, "resources": resources});
-    let containers: Vec<_> = containers.iter().map(container).collect();
-    typed(json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": space},
-        "spec": {"containers": containers, "resourceClaims": [{"name": "devices", source: of}]},
     }))
 }
 

@@ -1,36 +1,27 @@
 //! A cluster of one node, whose parts come and go.
 
-use std::{collections::BTreeSet, os::unix::fs::symlink, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, os::unix::fs::symlink, time::Duration};
 
 use k8s_openapi::api::{
     core::v1::Pod,
     resource::v1::{Device, ResourceSlice},
 };
 use serde_json::Value;
-use tokio::{
-    sync::Mutex,
-    task::JoinSet,
-    time::{sleep, timeout},
-};
+use tokio::{sync::Mutex, task::JoinSet, time::sleep};
 use windlass_cluster_sim::{
     api::Objects,
     cluster::{Cluster, Scheduled},
     node as bound,
 };
 use windlass_kubelet_sim::{self as kubelet, Admission, Grant, Kubelet, NodeStatus, Rejection};
-use windlass_machine::{Machine, Profile};
+use windlass_machine::Machine;
 use windlass_node::{
     Config,
-    config::{ClusterAccess, DraOffer, DraPolicy, Policy},
+    config::{DraOffer, DraPolicy, Policy},
 };
+use windlass_testkit::{LIMIT, Node, Running, until};
 
-use crate::{
-    common::{
-        node::node,
-        running::{LIMIT, Running},
-    },
-    wish::{SPACE, admins, class, pod, template},
-};
+use crate::wish::{SPACE, admins, class, pod, template};
 
 pub(crate) const NODE: &str = "n1";
 
@@ -38,9 +29,6 @@ const DRIVER: &str = "windlass.dev";
 
 /// After three looks the kubelet is to write its record anew; after each is looked what it says.
 const LOOK: Duration = Duration::from_secs(2);
-
-/// How long a worker of the kubelet waits before it tries again.
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// What is mounted of the kubelet's folder, with the options of deploy/daemonset.yaml.
 const MOUNTED: [&str; 4] = ["device-plugins", "plugins", "plugins_registry", "pod-resources"];
@@ -74,25 +62,16 @@ impl World {
 
     /// The same, with other settings.
     pub(crate) async fn with(dra: DraPolicy, change: impl FnOnce(&mut Config)) -> Self {
-        let profile = Profile::named("dgx-h100").expect("a shipped profile");
-        let (folder, machine, config) = node(&profile, Policy { dra, ..Policy::default() });
         let cluster = Cluster::start();
         cluster.add_node(NODE);
         cluster.objects().create(&class()).expect("created");
         cluster.objects().create(&admins()).expect("created");
-        let kubeconfig = folder.join("kubeconfig");
-        std::fs::write(&kubeconfig, cluster.server().kubeconfig()).expect("written");
-        let access = ClusterAccess {
-            kubeconfig: Some(kubeconfig),
-            node_name: Some(NODE.to_owned()),
-            ..ClusterAccess::default()
-        };
-        let mut config = Config { cluster: access, ..config };
-        let mut settings = kubelet::Config::new(&config.kubelet_dir);
-        config.session.look_interval = LOOK;
-        change(&mut config);
-        settings.numa_nodes = (0..2).collect();
-        let kubelet = Kubelet::start(settings).expect("it starts");
+        let node = Node::named("dgx-h100", Policy { dra, ..Policy::default() });
+        let mut node = node.in_cluster(NODE, &cluster.server().kubeconfig());
+        let kubelet = node.kubelet();
+        node.config.session.look_interval = LOOK;
+        change(&mut node.config);
+        let Node { machine, config, .. } = node;
         let (calls, objects) = (kubelet.calls(), cluster.objects());
         let mut deeds = JoinSet::new();
         deeds.spawn(async move { bound::follow_wipes(NODE, &calls, &objects).await });
@@ -135,7 +114,7 @@ impl World {
             agent.kill().await;
         }
         // What it was writing on another thread is a file before another agent reads it.
-        sleep(PAUSE).await;
+        sleep(Duration::from_millis(10)).await;
     }
 
     /// Waits until the driver is registered, and every GPU is published and free.
@@ -154,22 +133,13 @@ impl World {
     /// Has a pod scheduled when it is its turn, and as often as it takes: others have what it wants.
     pub(crate) async fn placed(&self, pod: &Pod) -> Scheduled {
         let _turn = self.queue.lock().await;
-        let trying = async {
-            loop {
-                if let Ok(scheduled) = self.cluster.schedule(pod) {
-                    return scheduled;
-                }
-                sleep(PAUSE).await;
-            }
-        };
-        timeout(LIMIT, trying).await.expect("somebody ends in time")
+        until("a place for a pod", async || self.cluster.schedule(pod)).await
     }
 
     /// Changes what is offered through which way, while the agent runs.
     pub(crate) fn offer(&mut self, offer: DraOffer) {
         self.config.policy.dra.offer = offer;
-        let agent = self.agent.as_ref().expect("it runs");
-        agent.policy.send_replace(Arc::new(self.config.policy.clone()));
+        self.agent.as_ref().expect("it runs").follow(self.config.policy.clone());
     }
 
     /// Waits until so many GPUs are published without a taint.
@@ -214,18 +184,7 @@ impl World {
 
     /// Starts a container, as often as it takes.
     pub(crate) async fn started(&self, pod: &str, container: &str) -> Grant {
-        let mut last = None;
-        let trying = async {
-            loop {
-                match self.try_start(pod, container).await {
-                    Ok(grant) => return grant,
-                    Err(why) => last = Some(why),
-                }
-                sleep(PAUSE).await;
-            }
-        };
-        let started = timeout(LIMIT, trying).await.ok();
-        started.unwrap_or_else(|| panic!("pod {pod} does not start: {last:?}"))
+        until("the container starts", async || self.try_start(pod, container).await).await
     }
 
     /// Deletes a pod in order: its containers end and its claims are released before its object goes.
@@ -271,14 +230,15 @@ impl World {
 
     /// Waits until nothing is left of any claim.
     pub(crate) async fn all_is_released(&self) {
-        let gone = async {
-            while !(self.left().is_empty() && self.kubelet.node().claims.is_empty()) {
-                self.kubelet.reconcile_claims().await;
-                sleep(PAUSE).await;
+        until("nothing is left of any claim", async || {
+            let left = (self.left(), self.kubelet.node().claims.clone());
+            if left.0.is_empty() && left.1.is_empty() {
+                return Ok(());
             }
-        };
-        let gone = timeout(LIMIT, gone).await;
-        assert!(gone.is_ok(), "{:?} and {:?} are left", self.left(), self.kubelet.node().claims);
+            self.kubelet.reconcile_claims().await;
+            Err(left)
+        })
+        .await;
     }
 }
 

@@ -19,7 +19,6 @@ use tokio::{
     net::{TcpListener, TcpSocket},
     sync::watch,
     task::JoinSet,
-    time::timeout,
 };
 use tokio_stream::{StreamExt as _, wrappers::WatchStream};
 use tokio_util::sync::CancellationToken;
@@ -28,10 +27,9 @@ use windlass_node::{
     config::{ClusterAccess, PodIdentity},
 };
 
-use crate::objects::{Answer, Asked, Cluster, Kind, NODE};
+use windlass_testkit::{in_time, value};
 
-/// How long anything may take before a test has failed.
-pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+use crate::objects::{Answer, Asked, Cluster, Kind, NODE};
 
 /// An API server, and the agent's parts that speak to it. All of it ends when dropped.
 pub(crate) struct ApiServer {
@@ -130,21 +128,18 @@ impl ApiServer {
 
     /// Waits until the objects, or what was asked, fulfil a condition.
     pub(crate) async fn until(&self, condition: impl FnMut(&Cluster) -> bool) -> Cluster {
-        let mut cluster = self.cluster.subscribe();
-        let reached = timeout(LIMIT, cluster.wait_for(condition)).await;
-        let reached = reached.map(|found| found.expect("the server runs").clone());
-        reached.unwrap_or_else(|_| panic!("not in time: {:#?}", self.cluster.borrow()))
+        value("what the API server has", &self.cluster.subscribe(), condition).await
     }
 
     /// Stops the agent's parts, which must end of themselves.
     pub(crate) async fn stop(mut self) {
         self.stop.cancel();
-        let ended = timeout(LIMIT, async {
+        let ended = async {
             while let Some(part) = self.parts.join_next().await {
                 part.expect("no part panics");
             }
-        });
-        ended.await.expect("parts end in time");
+        };
+        in_time("the agent's parts end", ended).await;
     }
 }
 
@@ -156,12 +151,11 @@ fn bind(address: SocketAddr) -> TcpSocket {
 }
 
 /// Waits for a value in a channel.
-pub(crate) async fn value_is<T: PartialEq + std::fmt::Debug>(
-    channel: &mut watch::Receiver<T>,
+pub(crate) async fn value_is<T: Clone + PartialEq + std::fmt::Debug>(
+    channel: &watch::Receiver<T>,
     expected: &T,
 ) {
-    let reached = timeout(LIMIT, channel.wait_for(|value| value == expected)).await.map(drop);
-    assert!(reached.is_ok(), "{:?} instead of {expected:?}", channel.borrow());
+    value(&format!("{expected:?}"), channel, |it| it == expected).await;
 }
 
 async fn serve(listener: TcpListener, cluster: watch::Sender<Cluster>) {

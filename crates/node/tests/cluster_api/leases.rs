@@ -3,10 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use tokio::{
-    sync::{Notify, watch},
-    time::timeout,
-};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use windlass_core::{
     device::{Device, DeviceKind, SourceName},
@@ -18,9 +15,10 @@ use windlass_node::{
     config::{Find, Policy, SourceRule},
     state::NodeState,
 };
+use windlass_testkit::value;
 
 use crate::{
-    api_server::{ApiServer, LIMIT},
+    api_server::ApiServer,
     objects::{Cluster, Refusal, status},
 };
 
@@ -46,8 +44,7 @@ impl Gateway {
 
     async fn sees(&mut self, board: &str, expected: &LeaseState) {
         let is_so = |states: &Arc<LeaseStates>| states.get(board) == Some(expected);
-        let seen = timeout(LIMIT, self.states.wait_for(is_so)).await.map(drop);
-        assert!(seen.is_ok(), "{board} is not {expected:?} but {:?}", self.states.borrow());
+        value(&format!("{board} is {expected:?}"), &self.states, is_so).await;
     }
 }
 

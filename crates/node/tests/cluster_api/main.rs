@@ -20,13 +20,3 @@ mod real_slices;
 mod slice_store;
 mod slices;
 mod whole_agent;
-
-// What the tests of a whole agent have in common.
-#[path = "../common/folder.rs"]
-mod folder;
-#[path = "../common/node.rs"]
-mod node;
-#[path = "../common/rights.rs"]
-mod rights;
-#[path = "../common/running.rs"]
-mod running;

@@ -37,14 +37,14 @@ fn lists(cluster: &Cluster) -> usize {
 #[tokio::test]
 async fn a_label_is_read_followed_and_missed() {
     let mut server = ApiServer::start();
-    let mut values = watch(&mut server);
-    value_is(&mut values, &LabelValue::Absent).await;
+    let values = watch(&mut server);
+    value_is(&values, &LabelValue::Absent).await;
     set(&server, "a100");
-    value_is(&mut values, &value("a100")).await;
+    value_is(&values, &value("a100")).await;
     set(&server, "h100");
-    value_is(&mut values, &value("h100")).await;
+    value_is(&values, &value("h100")).await;
     server.cluster.send_modify(|cluster| cluster.set_label(LABEL, None));
-    value_is(&mut values, &LabelValue::Absent).await;
+    value_is(&values, &LabelValue::Absent).await;
     let cluster = server.cluster.borrow().clone();
     assert_eq!((lists(&cluster), watches(&cluster)), (1, 1));
     let accept = &cluster.asked("GET", "/api/v1/nodes")[0].accept;
@@ -57,7 +57,7 @@ async fn a_change_of_other_labels_is_no_news() {
     let mut server = ApiServer::start();
     set(&server, "a100");
     let mut values = watch(&mut server);
-    value_is(&mut values, &value("a100")).await;
+    value_is(&values, &value("a100")).await;
     values.mark_unchanged();
     server.cluster.send_modify(|cluster| cluster.set_label("other", Some("x")));
     set(&server, "h100");
@@ -69,15 +69,15 @@ async fn a_change_of_other_labels_is_no_news() {
 #[tokio::test]
 async fn a_watch_that_ends_goes_on_from_the_last_version_without_another_list() {
     let mut server = ApiServer::start();
-    let mut values = watch(&mut server);
-    value_is(&mut values, &LabelValue::Absent).await;
+    let values = watch(&mut server);
+    value_is(&values, &LabelValue::Absent).await;
     server.until(|cluster| watches(cluster) == 1).await;
     // The change and the end reach the agent together, or the change first: both are right.
     set(&server, "a100");
-    value_is(&mut values, &value("a100")).await;
+    value_is(&values, &value("a100")).await;
     server.cluster.send_modify(|cluster| cluster.cuts += 1);
     set(&server, "h100");
-    value_is(&mut values, &value("h100")).await;
+    value_is(&values, &value("h100")).await;
     let cluster = server.until(|cluster| watches(cluster) == 2).await;
     assert_eq!(lists(&cluster), 1);
     server.stop().await;
@@ -86,8 +86,8 @@ async fn a_watch_that_ends_goes_on_from_the_last_version_without_another_list() 
 #[tokio::test]
 async fn a_bookmark_moves_the_version_from_which_a_watch_goes_on() {
     let mut server = ApiServer::start();
-    let mut values = watch(&mut server);
-    value_is(&mut values, &LabelValue::Absent).await;
+    let values = watch(&mut server);
+    value_is(&values, &LabelValue::Absent).await;
     server.until(|cluster| watches(cluster) == 1).await;
     server.cluster.send_modify(Cluster::bookmark);
     let marked = server.cluster.borrow().history.last().expect("a bookmark").0.to_string();
@@ -106,15 +106,15 @@ async fn a_bookmark_moves_the_version_from_which_a_watch_goes_on() {
 #[tokio::test]
 async fn a_version_that_is_too_old_leads_to_a_new_list() {
     let mut server = ApiServer::start();
-    let mut values = watch(&mut server);
-    value_is(&mut values, &LabelValue::Absent).await;
+    let values = watch(&mut server);
+    value_is(&values, &LabelValue::Absent).await;
     server.until(|cluster| watches(cluster) == 1).await;
     server.cluster.send_modify(|cluster| {
         cluster.compacted = cluster.history.last().expect("the first").0;
         cluster.cuts += 1;
         cluster.set_label(LABEL, Some("a100"));
     });
-    value_is(&mut values, &value("a100")).await;
+    value_is(&values, &value("a100")).await;
     let cluster = server.until(|cluster| watches(cluster) == 3).await;
     assert_eq!(lists(&cluster), 2);
     server.stop().await;
@@ -123,8 +123,8 @@ async fn a_version_that_is_too_old_leads_to_a_new_list() {
 #[tokio::test]
 async fn a_version_that_becomes_too_old_within_a_watch_leads_to_a_new_list() {
     let mut server = ApiServer::start();
-    let mut values = watch(&mut server);
-    value_is(&mut values, &LabelValue::Absent).await;
+    let values = watch(&mut server);
+    value_is(&values, &LabelValue::Absent).await;
     server.until(|cluster| watches(cluster) == 1).await;
     server.cluster.send_modify(|cluster| {
         cluster.bookmark();
@@ -135,7 +135,7 @@ async fn a_version_that_becomes_too_old_within_a_watch_leads_to_a_new_list() {
     });
     server.until(|cluster| lists(cluster) == 2).await;
     set(&server, "a100");
-    value_is(&mut values, &value("a100")).await;
+    value_is(&values, &value("a100")).await;
     server.stop().await;
 }
 
@@ -143,8 +143,8 @@ async fn a_version_that_becomes_too_old_within_a_watch_leads_to_a_new_list() {
 async fn a_refusal_is_tried_again_and_the_last_word_stands_meanwhile() {
     let mut server = ApiServer::start();
     set(&server, "a100");
-    let mut values = watch(&mut server);
-    value_is(&mut values, &value("a100")).await;
+    let values = watch(&mut server);
+    value_is(&values, &value("a100")).await;
     server.until(|cluster| watches(cluster) == 1).await;
     let forbidden = status(403, "Forbidden", "nodes is forbidden");
     let refusal = Refusal { method: "GET", path: "/nodes", times: 3, status: forbidden };
@@ -155,7 +155,7 @@ async fn a_refusal_is_tried_again_and_the_last_word_stands_meanwhile() {
     server.until(|cluster| cluster.refusals[0].times == 0).await;
     assert_eq!(*values.borrow(), value("a100"));
     set(&server, "h100");
-    value_is(&mut values, &value("h100")).await;
+    value_is(&values, &value("h100")).await;
     server.stop().await;
 }
 
@@ -163,11 +163,11 @@ async fn a_refusal_is_tried_again_and_the_last_word_stands_meanwhile() {
 async fn an_api_server_that_comes_late_is_followed_then() {
     let mut server = ApiServer::not_yet();
     set(&server, "a100");
-    let mut values = watch(&mut server);
+    let values = watch(&mut server);
     tokio::task::yield_now().await;
     assert_eq!(*values.borrow(), LabelValue::Unknown);
     server.come();
-    value_is(&mut values, &value("a100")).await;
+    value_is(&values, &value("a100")).await;
     server.stop().await;
 }
 
@@ -175,11 +175,11 @@ async fn an_api_server_that_comes_late_is_followed_then() {
 async fn a_node_that_is_not_there_yet_is_unknown_and_followed_when_it_comes() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| cluster.has_node = false);
-    let mut values = watch(&mut server);
+    let values = watch(&mut server);
     server.until(|cluster| watches(cluster) == 1).await;
     assert_eq!(*values.borrow(), LabelValue::Unknown);
     set(&server, "a100");
-    value_is(&mut values, &value("a100")).await;
+    value_is(&values, &value("a100")).await;
     server.stop().await;
 }
 
@@ -187,14 +187,14 @@ async fn a_node_that_is_not_there_yet_is_unknown_and_followed_when_it_comes() {
 async fn an_api_server_that_dies_and_comes_back_is_followed_on() {
     let mut server = ApiServer::start();
     set(&server, "a100");
-    let mut values = watch(&mut server);
-    value_is(&mut values, &value("a100")).await;
+    let values = watch(&mut server);
+    value_is(&values, &value("a100")).await;
     server.until(|cluster| watches(cluster) == 1).await;
     server.die().await;
     set(&server, "h100");
     tokio::task::yield_now().await;
     assert_eq!(*values.borrow(), value("a100"));
     server.come();
-    value_is(&mut values, &value("h100")).await;
+    value_is(&values, &value("h100")).await;
     server.stop().await;
 }

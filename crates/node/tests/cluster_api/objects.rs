@@ -7,8 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
+use windlass_testkit::Right;
 
-use crate::{rights::Right, slice_store::SliceStore};
+use crate::slice_store::SliceStore;
 
 /// The Node that there is, and its unique id.
 pub(crate) const NODE: &str = "n1";

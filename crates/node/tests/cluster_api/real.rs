@@ -20,6 +20,7 @@ use windlass_node::{
     cluster::{Client, Limits, events, labels, node_label},
     config::{ClusterAccess, LabelOutput, LabelPolicy, LabelValue, Policy},
 };
+use windlass_testkit::until;
 
 use crate::{api_server::value_is, events::a_failure};
 
@@ -78,16 +79,16 @@ impl World {
     /// Follows a label of the Node through changes and its deletion.
     async fn follow_a_label(&mut self) {
         let label = "windlass.dev/config".to_owned();
-        let (mut values, run) =
+        let (values, run) =
             node_label::watch(self.client.clone(), label.clone(), self.stop.clone());
         self.parts.spawn(run);
-        value_is(&mut values, &LabelValue::Absent).await;
+        value_is(&values, &LabelValue::Absent).await;
         for value in ["a", "b"] {
             self.label(&label, Some(value)).await;
-            value_is(&mut values, &LabelValue::Value(value.to_owned())).await;
+            value_is(&values, &LabelValue::Value(value.to_owned())).await;
         }
         self.label(&label, None).await;
-        value_is(&mut values, &LabelValue::Absent).await;
+        value_is(&values, &LabelValue::Absent).await;
     }
 
     /// Writes labels to the Node, removes one, leaves one that `kubectl` has set, takes all back.
@@ -169,13 +170,8 @@ impl World {
         deleted.expect("the Node is deleted");
     }
 
-    async fn until(&self, mut condition: impl AsyncFnMut(&Self) -> bool) {
-        let reached = timeout(LIMIT, async {
-            while !condition(self).await {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        });
-        reached.await.expect("in time");
+    async fn until(&self, condition: impl AsyncFn(&Self) -> bool) {
+        until("it is so", async || condition(self).await.then_some(()).ok_or("it is not")).await;
     }
 }
 

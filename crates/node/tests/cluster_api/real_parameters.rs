@@ -15,8 +15,9 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use windlass_node::documents::check_parameters;
+use windlass_testkit::until;
 
 use crate::{
     parameters::{all, said_to, shipped},
@@ -47,12 +48,9 @@ async fn as_the_agent(claims: &Api<ResourceClaim>) -> Result<(), String> {
         "apiVersion": "windlass.dev/v1alpha1", "kind": "DeviceConfig",
         "sharing": {"strategie": "MPS"},
     });
-    let said = loop {
-        match admit(claims, &bad).await {
-            Ok(()) => sleep(Duration::from_millis(200)).await,
-            Err(said) => break said,
-        }
-    };
+    // A policy is in effect a while after it was made.
+    let refused = async || admit(claims, &bad).await.map_or_else(Ok, Err);
+    let said = until("the policy is in effect", refused).await;
     if !said.contains("sharing has no field \"strategie\": it has strategy, timeSlicing and mps") {
         return Err(said);
     }

@@ -12,27 +12,22 @@ use kube::{
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
-    time::{sleep, timeout},
+    time::sleep,
 };
 use windlass_core::{
     device::{Device, DeviceKind},
     health::HealthState,
 };
 use windlass_machine::Profile;
-use windlass_node::{
-    Config,
-    config::{
-        ClusterAccess, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
-        Sharing, SharingMethod, Unmatched,
-    },
+use windlass_node::config::{
+    ClusterAccess, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
+    Sharing, SharingMethod, Unmatched,
 };
+use windlass_testkit::until;
 
-use crate::{node::node, running::Running, whole_agent};
+use crate::whole_agent;
 
 const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
-
-/// How long anything may take before the test has failed.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// Longer than the agent waits for what comes in bursts.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -55,18 +50,14 @@ async fn page(address: SocketAddr) -> String {
 /// Waits until two looks in a row find the same slices, and gives how many devices each pool has.
 async fn published(slices: &Api<ResourceSlice>, node: &str) -> BTreeMap<String, usize> {
     let which = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    let settled = async {
-        let mut before = Vec::new();
-        loop {
-            let found = slices.list(&which).await.expect("a list").items;
-            if !found.is_empty() && found == before {
-                return found;
-            }
-            before = found;
-            sleep(LOOK_INTERVAL).await;
-        }
-    };
-    let found = timeout(LIMIT, settled).await.expect("published in time");
+    let look = async || slices.list(&which).await.expect("a list").items;
+    let found = until("it is published", async || {
+        let before = look().await;
+        sleep(LOOK_INTERVAL).await;
+        let found = look().await;
+        if !found.is_empty() && found == before { Ok(found) } else { Err(found.len()) }
+    })
+    .await;
     let mut pools = BTreeMap::new();
     for ResourceSlice { spec, .. } in found {
         *pools.entry(spec.pool.name).or_default() += spec.devices.map_or(0, |all| all.len());
@@ -92,21 +83,18 @@ async fn machine_is_taken(kubeconfig: &Path, kube: &kube::Client, profile: &str)
     object.metadata.name = Some(name.clone());
     nodes.create(&PostParams::default(), &object).await.expect("a Node");
     let profile = Profile::named(profile).expect("a shipped profile");
-    let (_folder, machine, config) = node(&profile, shared_gpus());
-    let config = Config {
-        listen: Some(([127, 0, 0, 1], 0).into()),
-        cluster: ClusterAccess {
-            kubeconfig: Some(kubeconfig.to_owned()),
-            node_name: Some(name.clone()),
-            ..ClusterAccess::default()
-        },
-        ..config
+    let mut node = windlass_testkit::Node::new(&profile, shared_gpus());
+    node.config.listen = Some(([127, 0, 0, 1], 0).into());
+    node.config.cluster = ClusterAccess {
+        kubeconfig: Some(kubeconfig.to_owned()),
+        node_name: Some(name.clone()),
+        ..ClusterAccess::default()
     };
-    let agent = Running::start(&config).expect("the agent starts");
+    let agent = node.agent();
     let slices: Api<ResourceSlice> = Api::all(kube.clone());
     agent.until(|state| state.inventory.is_complete()).await;
     if profile.driver.is_some() {
-        whole_agent::inject(&machine, "lost@0");
+        node.inject("lost@0");
         let is_sick = |device: &Device| device.health.state == HealthState::Unhealthy;
         agent.until(|state| state.inventory.devices.iter().any(is_sick)).await;
     }

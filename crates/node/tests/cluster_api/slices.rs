@@ -3,10 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout},
-};
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use windlass_node::{
     cluster::{
@@ -15,9 +12,10 @@ use windlass_node::{
     },
     config::DriverName,
 };
+use windlass_testkit::value;
 
 use crate::{
-    api_server::{ApiServer, LIMIT},
+    api_server::ApiServer,
     objects::{Cluster, NODE_UID, Refusal, status},
     slice_store::{PATH, SliceStore},
 };
@@ -54,9 +52,7 @@ impl Publisher {
     }
 
     async fn tells(&mut self, condition: impl FnMut(&Arc<PublishState>) -> bool) -> PublishState {
-        let told = timeout(LIMIT, self.state.wait_for(condition)).await;
-        let told = told.map(|state| (**state.expect("it runs")).clone());
-        told.unwrap_or_else(|_| panic!("not told: {:#?}", self.state.borrow()))
+        (*value("what is published", &self.state, condition).await).clone()
     }
 
     async fn has(&mut self, pool: &str, (generation, slices, devices): (i64, usize, usize)) {

@@ -1,21 +1,15 @@
 //! A whole agent on a simulated machine publishes its devices, taints what fails, and takes all of it back.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
-use windlass_machine::{Fault, Machine, Profile};
-use windlass_node::config::{ClusterAccess, DraOffer, DraPolicy, HealthPolicy, Policy};
+use windlass_node::config::{ClusterAccess, DraOffer, DraPolicy, Policy};
+use windlass_testkit::{Node, health};
 
-use crate::{
-    api_server::ApiServer, node::node, objects::Cluster, running::Running, slice_store::PATH,
-};
+use crate::{api_server::ApiServer, objects::Cluster, slice_store::PATH};
 
 fn policy(offer: DraOffer) -> Policy {
-    let health = HealthPolicy {
-        quiet_period: Duration::from_millis(300),
-        probe_interval: Duration::from_millis(100),
-        ..HealthPolicy::default()
-    };
+    let health = health(Duration::from_millis(300));
     let dra = DraPolicy { offer, ..DraPolicy::default() };
     Policy { health, dra, ..Policy::default() }
 }
@@ -51,22 +45,16 @@ fn facts(device: &Value) -> String {
     names.collect()
 }
 
-pub(crate) fn inject(machine: &Machine, fault: &str) {
-    let fault: Fault = fault.parse().expect("a fault");
-    machine.inject(&fault).expect("injected");
-}
-
 #[tokio::test]
 async fn a_machines_gpus_are_published_tainted_when_they_fail_and_taken_back() {
     let server = ApiServer::start();
-    let profile = Profile::named("dgx-h100").expect("a shipped profile");
-    let (_folder, machine, mut config) = node(&profile, policy(DraOffer::Beside));
-    config.cluster = ClusterAccess {
+    let mut node = Node::named("dgx-h100", policy(DraOffer::Beside));
+    node.config.cluster = ClusterAccess {
         kubeconfig: Some(server.kubeconfig()),
         node_name: Some("n1".to_owned()),
         ..ClusterAccess::default()
     };
-    let agent = Running::start(&config).expect("the agent starts");
+    let agent = node.agent();
     agent.until(|state| state.inventory.is_complete()).await;
     let all_well = |cluster: &Cluster| {
         devices(cluster).get("n1/nvidia").is_some_and(|gpus| gpus.len() == 8)
@@ -80,12 +68,12 @@ async fn a_machines_gpus_are_published_tainted_when_they_fail_and_taken_back() {
         slices.map(|slice| slice["spec"]["pool"]["generation"].clone()).collect()
     };
     let before = generations(&cluster);
-    inject(&machine, "lost@3");
+    node.inject("lost@3");
     let cluster = server.until(|cluster| tainted(cluster) == ["lost"]).await;
     assert_eq!(generations(&cluster), before, "one slice changed in place");
-    inject(&machine, "recover@3");
+    node.inject("recover@3");
     server.until(all_well).await;
-    agent.policy.send_replace(Arc::new(policy(DraOffer::Off)));
+    agent.follow(policy(DraOffer::Off));
     server.until(|cluster| cluster.slices.all.is_empty()).await;
     agent.stop().await;
     assert!(!server.cluster.borrow().asked("DELETE", PATH).is_empty());

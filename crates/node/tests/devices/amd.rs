@@ -2,19 +2,20 @@
 
 use windlass_machine::{Fault, Profile, profile::PartitionNames};
 use windlass_node::state::NodeState;
+use windlass_testkit::{Node, allocatable, pod_with as pod};
 
 use crate::{
     golden,
-    world::{World, allocatable, device, pod},
+    world::{device, node_of},
 };
 
 const GPU: &str = "amd.com/gpu";
 
-fn machine(profile: &str, config: &str) -> World {
-    World::of(&Profile::named(profile).expect("a shipped profile"), config)
+fn machine(profile: &str, config: &str) -> Node {
+    node_of(&Profile::named(profile).expect("a shipped profile"), config)
 }
 
-fn happens(world: &World, what: &str) {
+fn happens(world: &Node, what: &str) {
     world.machine.inject(&what.parse::<Fault>().expect("a fault")).expect("it happens");
 }
 
@@ -42,7 +43,7 @@ async fn partitions_are_offered_in_place_of_their_gpus_however_the_driver_spells
     {
         let mut profile = Profile::named("mi300x-cpx").expect("a shipped profile");
         profile.amd.as_mut().expect("GPUs of AMD's").partitions = names;
-        let world = World::of(&profile, "");
+        let world = node_of(&profile, "");
         let platform = std::fs::read_dir(world.host("/sys/devices/platform")).expect("there");
         let mut platform = platform.map(|entry| entry.expect("an entry").file_name());
         assert!(platform.any(|name| name.to_string_lossy().starts_with(spelling)));
@@ -97,7 +98,7 @@ async fn a_gpu_of_which_one_part_is_listed_so_far_is_not_taken_for_whole() {
 }
 
 /// Makes the compute driver keep its GPUs to itself, as it does where a container may not open their nodes.
-fn keep_all(world: &World) {
+fn keep_all(world: &Node) {
     // A file of the kernel's that nobody may read, root included.
     const UNREADABLE: &str = "/proc/sys/vm/compact_memory";
     let nodes = world.host("/sys/class/kfd/kfd/topology/nodes");
@@ -206,7 +207,7 @@ async fn a_pod_with_two_gpus_gets_the_compute_node_once_and_both_cards() {
 }
 
 /// The nodes that documents give a container for these names, as a runtime merges them.
-fn nodes_by_cdi(world: &World, names: &[String]) -> Vec<String> {
+fn nodes_by_cdi(world: &Node, names: &[String]) -> Vec<String> {
     let document = world.config.cdi_dir.join("windlass.dev-amd.json");
     let text = std::fs::read_to_string(document).expect("a document");
     let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");

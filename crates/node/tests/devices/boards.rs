@@ -1,15 +1,15 @@
 //! Darwin3 boards on the network: what a container is told, and that their health costs them nothing.
 
 use std::{
+    future::ready,
     net::{Ipv4Addr, SocketAddr},
-    time::Duration,
 };
 
-use tokio::time::timeout;
 use windlass_kubelet_sim::Kubelet;
 use windlass_machine::{Board, BoardAddresses, BoardEvent, BoardFault};
+use windlass_testkit::{Node, allocatable, pod_with as pod, until};
 
-use crate::world::{LIMIT, World, allocatable, pod};
+use crate::world::{node, policy};
 
 const DARWIN3: &str = "zj.com/darwin3";
 
@@ -31,13 +31,12 @@ fn entry(boards: &[Ipv4Addr]) -> String {
 }
 
 /// A gateway that reaches the boards.
-fn gateway(boards: &[Ipv4Addr]) -> World {
-    World::new("", &format!("sources: [{}]", entry(boards)))
+fn gateway(boards: &[Ipv4Addr]) -> Node {
+    node("", &format!("sources: [{}]", entry(boards)))
 }
 
 async fn counts(kubelet: &Kubelet, expected: (usize, usize)) {
-    let reached = kubelet.wait_for(|node| node.counts(DARWIN3) == Some(expected), LIMIT).await;
-    reached.unwrap_or_else(|late| panic!("{late}"));
+    windlass_testkit::counts(kubelet, DARWIN3, expected).await;
 }
 
 #[tokio::test]
@@ -94,7 +93,7 @@ async fn the_probe_that_the_profile_avoids_would_wedge_the_board() {
     let host = address(6);
     let board = board(host);
     let naive = entry(&[host]).replace("find:", &format!("probe: {{tcp: \"{host}:6000\"}}, find:"));
-    let world = World::new("", &format!("sources: [{naive}]"));
+    let world = node("", &format!("sources: [{naive}]"));
     let agent = world.agent();
     agent.until(|_| board.is_wedged()).await;
 }
@@ -102,15 +101,12 @@ async fn the_probe_that_the_profile_avoids_would_wedge_the_board() {
 /// Waits until all of this has happened to the board, and nothing else but probes.
 async fn happens(board: &Board, expected: &[BoardEvent]) {
     let mut seen = Vec::new();
-    let all = async {
-        while seen.len() < expected.len() {
-            let events = board.take_events().into_iter();
-            seen.extend(events.filter(|event| !matches!(event, BoardEvent::Asked(_))));
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    let all = || {
+        let events = board.take_events().into_iter();
+        seen.extend(events.filter(|event| !matches!(event, BoardEvent::Asked(_))));
+        ready(if seen.len() < expected.len() { Err(seen.clone()) } else { Ok(seen.clone()) })
     };
-    let in_time = timeout(LIMIT, all).await;
-    assert!(in_time.is_ok() && seen == expected, "{seen:?} instead of {expected:?}");
+    assert_eq!(until("what happens to the board", all).await, expected);
 }
 
 #[tokio::test]
@@ -140,6 +136,6 @@ async fn boards_come_and_go_with_the_configuration() {
     let world = gateway(&hosts[..1]);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     counts(&kubelet, (1, 1)).await;
-    agent.follow(&format!("sources: [{}]", entry(&hosts)));
+    agent.follow(policy(&format!("sources: [{}]", entry(&hosts))));
     counts(&kubelet, (2, 2)).await;
 }

@@ -2,8 +2,9 @@
 
 use windlass_kubelet_sim::{Event, Kubelet};
 use windlass_node::config::DeviceProfile;
+use windlass_testkit::{LIMIT, Node, allocatable, pod_with as pod};
 
-use crate::world::{LIMIT, World, allocatable, device, pod};
+use crate::world::{device, node};
 
 /// What manifests for darwin3-device-plugin ask for.
 const DARWIN3: &str = "zj.com/darwin3";
@@ -11,8 +12,8 @@ const DARWIN3: &str = "zj.com/darwin3";
 /// The pod of that plugin's own example.
 const POD: &str = "darwin3-test-pod";
 
-fn files(names: &[&str]) -> World {
-    let world = World::new("", "sources: [{profile: darwin3-files}]");
+fn files(names: &[&str]) -> Node {
+    let world = node("", "sources: [{profile: darwin3-files}]");
     for name in names {
         world.write(&format!("/etc/darwin3/{name}"), "");
     }
@@ -97,7 +98,7 @@ async fn a_restart_of_the_kubelet_or_of_the_agent_takes_no_board_away() {
 async fn a_file_may_say_where_its_board_is() {
     let entry =
         "{profile: darwin3-files, give: {env: {Darwin3: \"{name}\", BOARD: \"{host}:6000\"}}}";
-    let world = World::new("", &format!("sources: [{entry}]"));
+    let world = node("", &format!("sources: [{entry}]"));
     world.write("/etc/darwin3/g1", "endpoint: 10.0.0.21\nserial: D3-7\nnuma: 1\n");
     world.write("/etc/darwin3/g2", "- no\n- board: [");
     let state = world.survey().await;
@@ -108,10 +109,10 @@ async fn a_file_may_say_where_its_board_is() {
 }
 
 /// A machine that has what a profile simulates.
-fn on_board(profile: &str) -> World {
+fn on_board(profile: &str) -> Node {
     let profile: DeviceProfile = profile.parse().expect("a shipped profile");
     let (_, devices) = profile.text.split_once("\nsimulated:\n").expect("it simulates something");
-    World::new(devices, &format!("sources: [{{profile: {}}}]", profile.name))
+    node(devices, &format!("sources: [{{profile: {}}}]", profile.name))
 }
 
 #[tokio::test]
@@ -124,7 +125,7 @@ async fn on_the_board_the_chip_is_one_device_and_unhealthy_without_its_registers
     let chip = device(&state.inventory, id);
     let nodes: Vec<_> = chip.nodes.iter().filter_map(|node| node.path.to_str()).collect();
     assert_eq!(nodes, ["/dev/axidma", "/dev/axi-regs"]);
-    world.happen("unplug:darwin3-axi-regs");
+    world.inject("unplug:darwin3-axi-regs");
     counts(&kubelet, (1, 0)).await;
     agent.until_health(id, "Unhealthy: device node missing, /dev/axi-regs is not there").await;
 }
@@ -151,7 +152,7 @@ async fn a_chip_that_lacks_channels_is_unhealthy_and_says_which() {
 
 #[tokio::test]
 async fn a_board_that_several_gateways_reach_is_given_to_nobody_without_a_lease() {
-    let mut world = World::new("", "sources: [{profile: darwin3-files, lease: true}]");
+    let mut world = node("", "sources: [{profile: darwin3-files, lease: true}]");
     world.write("/etc/darwin3/g1", "");
     world.config.cluster.node_name = Some("gw1".to_owned());
     let (kubelet, agent) = (world.kubelet(), world.agent());

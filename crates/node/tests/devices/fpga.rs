@@ -3,20 +3,21 @@
 mod programming;
 
 use windlass_machine::{Fault, Profile};
+use windlass_testkit::{Node, allocatable, pod_with as pod};
 
 use crate::{
     golden,
-    world::{World, allocatable, attribute, device, end, pod, policy, source},
+    world::{attribute, device, end, node, node_of, policy, source},
 };
 
 const U250: &str = "amd.com/xilinx_u250_gen3x16_xdma_shell_4_1-1643110417";
 const U50: &str = "amd.com/xilinx_u50_gen3x16_xdma_201920_3-1585024580";
 
-fn machine(profile: &str, config: &str) -> World {
-    World::of(&Profile::named(profile).expect("a shipped profile"), config)
+fn machine(profile: &str, config: &str) -> Node {
+    node_of(&Profile::named(profile).expect("a shipped profile"), config)
 }
 
-fn happens(world: &World, what: &str) {
+fn happens(world: &Node, what: &str) {
     world.machine.inject(&what.parse::<Fault>().expect("a fault")).expect("it happens");
 }
 
@@ -136,7 +137,7 @@ async fn what_the_board_says_of_its_condition_counts() {
     happens(&world, "set:u250-0-mgmt:firewall.m.1/detected_level=0");
     agent.until_health("fpga-0000-3b-00-0", "Healthy").await;
     // Without a limit in the configuration a board's own counts, where it tells one.
-    agent.follow("");
+    agent.follow(policy(""));
     happens(&world, "set:u250-0:xmc.u.32505856/xmc_fpga_temp=130");
     happens(&world, "set:u250-0:xmc.u.32505856/scaling_critical_temp_threshold=97");
     agent.until_health("fpga-0000-3b-00-0", "Unhealthy: out of bounds, its FPGA 130").await;
@@ -173,7 +174,7 @@ const U30_SERIAL: &str = "/sys/bus/pci/devices/0000:3c:00.1/xmc.u.1/serial_num";
 
 #[tokio::test]
 async fn a_card_of_which_a_part_may_not_have_answered_yet_is_not_handed_out() {
-    let world = World::new(&u30(&[("3b", 128), ("3c", 129)]), "fpga: {unit: card}");
+    let world = node(&u30(&[("3b", 128), ("3c", 129)]), "fpga: {unit: card}");
     world.hang(U30_SERIAL);
     let agent = world.agent();
     let card = "fpga-card-70010000";
@@ -189,7 +190,7 @@ async fn a_card_of_which_a_part_may_not_have_answered_yet_is_not_handed_out() {
 #[tokio::test]
 async fn a_card_that_was_seen_whole_stays_while_another_board_does_not_answer() {
     let boards = u30(&[("3b", 128), ("3c", 129), ("4b", 130)]);
-    let world = World::new(&boards, "fpga: {unit: card}");
+    let world = node(&boards, "fpga: {unit: card}");
     let folder = "/sys/bus/pci/devices/0000:4b:00.1";
     // Without this file it is no board yet.
     happens(&world, "unset:u30-4b:user_pf");
@@ -204,7 +205,7 @@ async fn a_card_that_was_seen_whole_stays_while_another_board_does_not_answer() 
 
 #[tokio::test]
 async fn boards_of_one_card_are_one_device_if_that_is_wanted() {
-    let world = World::new(&u30(&[("3b", 128), ("3c", 129)]), "fpga: {unit: card}");
+    let world = node(&u30(&[("3b", 128), ("3c", 129)]), "fpga: {unit: card}");
     let state = world.survey().await;
     insta::assert_snapshot!("u30_card", golden::devices(&state, "fpga"));
     let agent = world.agent();
@@ -242,7 +243,7 @@ async fn another_mode_takes_effect_without_a_restart_and_never_offers_a_region_t
     let (kubelet, agent) = (world.kubelet(), world.agent());
     let function = "fpga.intel.com/af-695.d84.aVKNtusxV3qMNmj5-qCB9thCTcSko8QT-J5DNoP5BAs";
     allocatable(&kubelet, function, 1).await;
-    agent.follow("fpga: {mode: region}");
+    agent.follow(policy("fpga: {mode: region}"));
     let region = "fpga.intel.com/region-69528db6eb31577a8c3668f9faa081f6";
     allocatable(&kubelet, region, 2).await;
     allocatable(&kubelet, function, 0).await;
@@ -297,7 +298,7 @@ async fn the_older_driver_and_a_port_without_its_engine_are_understood() {
     node: intel-fpga-port.1
     files: {afu_id: d8424dc4a4a3c413f89e433683f9040b}
 "#;
-    let world = World::new(&[ENGINE, others].concat(), "");
+    let world = node(&[ENGINE, others].concat(), "");
     insta::assert_snapshot!("opae", golden::devices(&world.survey().await, "fpga"));
 }
 
@@ -315,7 +316,7 @@ async fn a_virtual_functions_device_has_no_node_of_the_physical_functions_engine
     node: intel-fpga-port.1
     files: {id: "0", afu_id: d8424dc4a4a3c413f89e433683f9040b}
 "#;
-    let world = World::new(&[ENGINE, function].concat(), "fpga: {mode: regiondevel}");
+    let world = node(&[ENGINE, function].concat(), "fpga: {mode: regiondevel}");
     let state = world.survey().await;
     let region = device(&state.inventory, "fpga-0000-18-00-1-region-0");
     assert!(region.health.is_healthy(), "the engine says its interface: {region:?}");
@@ -346,7 +347,7 @@ async fn a_port_keeps_its_name_when_another_is_released() {
     files: {{compat_id: 69528db6eb31577a8c3668f9faa081f6}}{ports}"#
         )
     };
-    let world = World::new(&board(&[port(0), port(1)].concat()), "");
+    let world = node(&board(&[port(0), port(1)].concat()), "");
     let agent = world.agent();
     agent.until_health("fpga-0000-18-00-0-port-0-0", "Healthy").await;
     let after = serde_saphyr::from_str(&board(&port(1))).expect("devices");
@@ -381,11 +382,11 @@ const CHIP: &str = r#"
 
 #[tokio::test]
 async fn logic_beside_its_region_is_offered_with_the_nodes_that_the_configuration_names() {
-    let world = World::new(CHIP, "");
+    let world = node(CHIP, "");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     let without = "Unhealthy: not ready, it is programmed, but no driver made a node";
     agent.until_health("fpga-fpga0", without).await;
-    agent.follow("fpga: {nodes: /dev/uio*}");
+    agent.follow(policy("fpga: {nodes: /dev/uio*}"));
     let state = agent.until_health("fpga-fpga0", "Healthy").await;
     let node = &device(&state.inventory, "fpga-fpga0").nodes[0];
     assert!(node.path.ends_with("uio4") && node.proof.is_some(), "{node:?}");
@@ -429,7 +430,7 @@ async fn a_board_in_regions_that_does_not_answer_stays_what_it_was_and_costs_no_
 
 #[tokio::test]
 async fn a_manager_that_does_not_answer_is_not_ready_and_costs_no_board_anything() {
-    let world = World::new(CHIP, "fpga: {nodes: /dev/uio*}");
+    let world = node(CHIP, "fpga: {nodes: /dev/uio*}");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     let name = "windlass.dev/fpga-xilinx-zynqmp";
     allocatable(&kubelet, name, 1).await;

@@ -4,27 +4,20 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::TcpStream,
-    path::{Path, PathBuf},
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep, timeout};
 use windlass_kubelet_sim::{Admission, Grant, Kubelet, StartError};
 use windlass_machine::{Board, BoardAddresses, BoardEvent};
 use windlass_node::{
-    Config,
-    config::{
-        Find, Give, Handover, HandoverLimits, HealthPolicy, Policy, SessionLimits, SourceRule,
-        Step, StepAction,
-    },
+    config::{Find, Give, Policy, SourceRule},
     state::NodeState,
 };
-
-pub(crate) use crate::common::running::{LIMIT, Running};
-use crate::common::{
-    folder::temporary_folder,
-    kubelet::{allocatable, pod_with},
+use windlass_testkit::{
+    LIMIT, Node, Running, allocatable, board_rule, happens, health, in_time, pod_with, until,
 };
+
+use crate::world;
 
 /// What the boards are offered as.
 pub(crate) const BOARDS: &str = "zj.com/darwin3";
@@ -35,74 +28,44 @@ pub(crate) const SPARES: &str = "example.com/spare";
 /// How long one step may take.
 pub(crate) const STEP: Duration = Duration::from_millis(300);
 
-/// The clock that a board is set to before a container starts.
-pub(crate) const MHZ: u32 = 200;
-
-/// Differs from boot to boot.
-const BOOT_ID: &str = "proc/sys/kernel/random/boot_id";
-
 /// A gateway with its boards, and with files that stand for devices which need nothing.
 pub(crate) struct Gateway {
     pub(crate) boards: Vec<Board>,
-    pub(crate) config: Config,
-    folder: PathBuf,
+    pub(crate) node: Node,
 }
 
 // === impl Gateway ===
 
 impl Gateway {
     pub(crate) fn new(boards: usize) -> Self {
-        let folder = temporary_folder();
         let boards: Vec<_> = (0..boards)
             .map(|_| Board::start(&BoardAddresses::any()).expect("free ports"))
             .collect();
-        let config = config(&folder, vec![board_rule(&boards), spare_rule()]);
-        let gateway = Self { boards, config, folder };
-        (0..8).for_each(|index| gateway.write(&format!("etc/spare/{index}"), ""));
-        gateway.reboot();
+        let health = health(Duration::from_millis(20));
+        let sources = vec![board_rule(&boards, STEP), spare_rule()];
+        let mut node = world::node("", "");
+        node.config.policy = Policy { health, sources, ..Policy::default() };
+        node.config.session.look_interval = Duration::from_millis(100);
+        let gateway = Self { boards, node };
+        (0..8).for_each(|index| gateway.node.write(&format!("/etc/spare/{index}"), ""));
+        gateway.node.reboot();
         gateway
-    }
-
-    /// A boot that the node was not in before.
-    pub(crate) fn reboot(&self) {
-        let known = fs::read_to_string(self.path(BOOT_ID)).unwrap_or_default();
-        self.write(BOOT_ID, &format!("{known}1"));
-    }
-
-    pub(crate) fn path(&self, path: &str) -> PathBuf {
-        self.config.host_root.join(path)
-    }
-
-    fn write(&self, path: &str, text: &str) {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().expect("it has one")).expect("made");
-        fs::write(path, text).expect("written");
     }
 
     /// Puts a file in the place of the folder where the agent keeps what must outlive it.
     pub(crate) fn fill_disk(&self) {
-        fs::remove_dir_all(&self.config.state_dir).expect("there");
-        fs::write(&self.config.state_dir, "").expect("written");
+        fs::remove_dir_all(&self.node.config.state_dir).expect("there");
+        fs::write(&self.node.config.state_dir, "").expect("written");
     }
 
     pub(crate) fn empty_disk(&self) {
-        fs::remove_file(&self.config.state_dir).expect("there");
-    }
-
-    pub(crate) fn kubelet(&self) -> Kubelet {
-        let config = windlass_kubelet_sim::Config::new(self.folder.join("kubelet"));
-        Kubelet::start(config).expect("the embedded kubelet starts")
-    }
-
-    pub(crate) fn agent(&self) -> Running {
-        Running::start(&self.config).expect("the agent starts")
+        fs::remove_file(&self.node.config.state_dir).expect("there");
     }
 
     /// Kubelet and agent, once all boards may be given away, and a pod that has nothing: a kubelet that
     /// tells of no pod at all is believed much later.
     pub(crate) async fn serving(&self) -> (Kubelet, Running) {
-        let kubelet = self.kubelet();
-        let agent = self.agent();
+        let (kubelet, agent) = (self.node.kubelet(), self.node.agent());
         self.allocatable(&kubelet, self.boards.len()).await;
         admit(&kubelet, "idle", SPARES).await;
         (kubelet, agent)
@@ -122,14 +85,22 @@ impl Gateway {
         self.boards.iter().position(|board| id_of(board) == *id).expect("a board's id")
     }
 
-    /// What happens to a board, until it is this or the time is over.
+    /// Waits until this has happened to a board.
     pub(crate) async fn happens(&self, board: usize, expected: &[BoardEvent]) {
-        let (mut events, deadline) = (Vec::new(), Instant::now() + LIMIT);
-        while events.len() < expected.len() && Instant::now() < deadline {
-            sleep(Duration::from_millis(5)).await;
-            events.extend(self.boards[board].take_events());
-        }
-        assert_eq!(events, expected);
+        happens(&self.boards[board], expected).await;
+    }
+
+    /// Waits until a board may not be given away, for a reason that contains this.
+    pub(crate) async fn until_withheld(&self, agent: &Running, board: usize, why: &str) {
+        let board = id_of(&self.boards[board]);
+        let is_it = |state: &NodeState| {
+            let mut all = state.offerings().into_iter();
+            all.any(|(id, offering)| {
+                let obstacle = offering.obstacle.unwrap_or_default();
+                id.as_str() == board && obstacle.contains(why)
+            })
+        };
+        agent.until(|state| is_it(state)).await;
     }
 }
 
@@ -154,18 +125,12 @@ pub(crate) async fn admit(kubelet: &Kubelet, name: &str, resource: &str) -> Admi
 /// Starts a pod's container.
 pub(crate) async fn start(kubelet: &Kubelet, name: &str) -> Result<Grant, StartError> {
     let uid = format!("{name}-uid");
-    let starting = timeout(LIMIT, kubelet.start_container(&uid, "main"));
-    starting.await.expect("it starts in time or says why not")
+    in_time("it starts or says why not", Box::pin(kubelet.start_container(&uid, "main"))).await
 }
 
 /// Starts a pod's container, as often as it takes: a kubelet tries again.
 pub(crate) async fn start_at_last(kubelet: &Kubelet, name: &str) {
-    let starting = async {
-        while start(kubelet, name).await.is_err() {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(LIMIT, starting).await.expect("it starts in time");
+    until("the container starts", async || start(kubelet, name).await).await;
 }
 
 /// Deletes a pod, and has the kubelet notice: it does at the next Allocate for whatever resource.
@@ -178,76 +143,9 @@ fn id_of(board: &Board) -> String {
     format!("darwin3-{}", board.control().to_string().replace(':', "-"))
 }
 
-fn step(target: &str) -> Step {
-    let url = format!("http://{{endpoint}}/{target}");
-    Step { action: StepAction::Http(url), timeout: STEP }
-}
-
-fn board_rule(boards: &[Board]) -> SourceRule {
-    let endpoints = boards.iter().map(|board| board.control().to_string()).collect();
-    let handover = Handover {
-        prepare: vec![step("chip_reset"), step(&format!("set_frequency?freq={MHZ}"))],
-        release: vec![step("chip_reset")],
-    };
-    let new = SourceRule::new("darwin3".parse().expect("a name"), Find::Endpoints(endpoints));
-    let give = told("DARWIN3_CONTROL", "http://{endpoint}");
-    SourceRule { resource: BOARDS.parse().ok(), handover, give, ..new }
-}
-
 fn spare_rule() -> SourceRule {
     let find = Find::Files("/etc/spare".into());
     let new = SourceRule::new("spare".parse().expect("a name"), find);
-    SourceRule { resource: SPARES.parse().ok(), give: told("SPARE", "{name}"), ..new }
-}
-
-/// What a container gets that is told where something is.
-fn told(variable: &str, text: &str) -> Give {
-    Give { env: [(variable.to_owned(), text.to_owned())].into(), ..Give::default() }
-}
-
-fn config(folder: &Path, sources: Vec<SourceRule>) -> Config {
-    let host_root = folder.join("host");
-    fs::create_dir_all(folder.join("kubelet")).expect("made");
-    let health = HealthPolicy {
-        quiet_period: Duration::from_millis(20),
-        probe_interval: Duration::from_millis(100),
-        ..HealthPolicy::default()
-    };
-    Config {
-        kubelet_dir: folder.join("kubelet"),
-        host_root_on_node: host_root.clone(),
-        host_root,
-        state_dir: folder.join("state"),
-        cdi_dir: folder.join("cdi"),
-        policy: Policy { health, sources, ..Policy::default() },
-        session: SessionLimits {
-            retry_first: Duration::from_millis(10),
-            retry_most: Duration::from_millis(100),
-            look_interval: Duration::from_millis(100),
-            ..SessionLimits::default()
-        },
-        handover: HandoverLimits {
-            retry_first: Duration::from_millis(20),
-            retry_most: Duration::from_millis(200),
-            ..HandoverLimits::default()
-        },
-        ..Config::default()
-    }
-}
-
-// === impl Running ===
-
-impl Running {
-    /// Why a board may not be given away, once it is for a reason that contains this.
-    pub(crate) async fn until_withheld(&self, board: &Board, why: &str) {
-        let board = id_of(board);
-        let is_it = |state: &NodeState| {
-            let mut all = state.offerings().into_iter();
-            all.any(|(id, offering)| {
-                let obstacle = offering.obstacle.unwrap_or_default();
-                id.as_str() == board && obstacle.contains(why)
-            })
-        };
-        self.until(|state| is_it(state)).await;
-    }
+    let give = Give { env: [("SPARE".to_owned(), "{name}".to_owned())].into(), ..Give::default() };
+    SourceRule { resource: SPARES.parse().ok(), give, ..new }
 }

@@ -1,7 +1,5 @@
 //! Boards that go from one pod to the next: what is done to them in between, whatever happens meanwhile.
 
-use std::sync::Arc;
-
 use windlass_core::device::Device;
 use windlass_kubelet_sim::Event;
 use windlass_machine::{
@@ -9,10 +7,11 @@ use windlass_machine::{
     BoardFault,
 };
 use windlass_node::config::{Handover, Step, StepAction};
+use windlass_testkit::{MHZ, allocatable, pod_with as pod, until};
 
 use crate::{
-    gateway::{BOARDS, Gateway, MHZ, SPARES, STEP, admit, delete, deploy, start, start_at_last},
-    world::{World, allocatable, attribute, pod},
+    gateway::{BOARDS, Gateway, SPARES, STEP, admit, delete, deploy, start, start_at_last},
+    world::{attribute, node},
 };
 
 /// What a board goes through before a container that nobody knows the past of.
@@ -83,7 +82,7 @@ async fn a_board_that_hangs_fails_its_container_with_the_reason_and_no_other() {
     assert!(why.contains("not done within 300ms"), "{why}");
     started.expect("the other board is well");
     gateway.happens(well, &FROM_SCRATCH).await;
-    agent.until_withheld(&gateway.boards[sick], "hand-over failed: GET http://").await;
+    gateway.until_withheld(&agent, sick, "hand-over failed: GET http://").await;
     gateway.boards[sick].inject(BoardFault::None);
     start(&kubelet, "a").await.expect("the kubelet tries again, and the board is mended");
     gateway.happens(sick, &FROM_SCRATCH).await;
@@ -98,7 +97,7 @@ async fn a_board_that_cannot_be_cleaned_is_given_to_no_one_until_it_can() {
     start(&kubelet, "a").await.expect("started");
     gateway.boards[0].inject(BoardFault::Refuses);
     delete(&kubelet, "a").await;
-    agent.until_withheld(&gateway.boards[0], "the answer is 500 Internal Server Error").await;
+    gateway.until_withheld(&agent, 0, "the answer is 500 Internal Server Error").await;
     gateway.allocatable(&kubelet, 0).await;
     gateway.boards[0].take_events();
     gateway.boards[0].inject(BoardFault::None);
@@ -113,16 +112,18 @@ async fn an_agent_that_dies_while_it_prepares_leaves_the_next_one_a_dirty_board(
     admit(&kubelet, "a", BOARDS).await;
     gateway.boards[0].inject(BoardFault::Hangs);
     let crash = async {
-        let record = gateway.config.state_dir.join("handover.json");
-        while !std::fs::read_to_string(&record).is_ok_and(|text| text.contains("preparing")) {
-            tokio::task::yield_now().await;
-        }
+        let record = gateway.node.config.state_dir.join("handover.json");
+        until("the board is being prepared", async || {
+            let text = std::fs::read_to_string(&record).unwrap_or_default();
+            text.contains("preparing").then_some(()).ok_or(text)
+        })
+        .await;
         agent.kill().await;
     };
     let (failed, ()) = tokio::join!(start(&kubelet, "a"), crash);
     failed.expect_err("the agent is gone");
-    let agent = gateway.agent();
-    agent.until_withheld(&gateway.boards[0], "hand-over: not clean yet").await;
+    let agent = gateway.node.agent();
+    gateway.until_withheld(&agent, 0, "hand-over: not clean yet").await;
     gateway.boards[0].inject(BoardFault::None);
     gateway.boards[0].take_events();
     start_at_last(&kubelet, "a").await;
@@ -136,7 +137,7 @@ async fn a_board_that_was_let_go_while_no_agent_ran_is_reset_by_the_next_one() {
     admit(&kubelet, "a", BOARDS).await;
     start(&kubelet, "a").await.expect("started");
     agent.kill().await;
-    let agent = gateway.agent();
+    let agent = gateway.node.agent();
     gateway.allocatable(&kubelet, 1).await;
     gateway.boards[0].take_events();
     start_at_last(&kubelet, "a").await;
@@ -145,7 +146,7 @@ async fn a_board_that_was_let_go_while_no_agent_ran_is_reset_by_the_next_one() {
     gateway.boards[0].take_events();
     agent.kill().await;
     kubelet.delete("a-uid").await;
-    let _agent = gateway.agent();
+    let _agent = gateway.node.agent();
     gateway.happens(0, &[Reset]).await;
     gateway.allocatable(&kubelet, 1).await;
 }
@@ -159,10 +160,10 @@ async fn an_agent_that_dies_while_it_cleans_leaves_the_cleaning_to_the_next_one(
     gateway.boards[0].take_events();
     gateway.boards[0].inject(BoardFault::Hangs);
     delete(&kubelet, "a").await;
-    agent.until_withheld(&gateway.boards[0], "hand-over: being cleaned").await;
+    gateway.until_withheld(&agent, 0, "hand-over: being cleaned").await;
     agent.kill().await;
     gateway.boards[0].inject(BoardFault::None);
-    let _agent = gateway.agent();
+    let _agent = gateway.node.agent();
     gateway.happens(0, &[Reset]).await;
     gateway.allocatable(&kubelet, 1).await;
 }
@@ -175,8 +176,8 @@ async fn after_a_reboot_the_past_of_a_board_is_not_known() {
     start(&kubelet, "a").await.expect("started");
     gateway.boards[0].take_events();
     agent.kill().await;
-    gateway.reboot();
-    let _agent = gateway.agent();
+    gateway.node.reboot();
+    let _agent = gateway.node.agent();
     gateway.allocatable(&kubelet, 1).await;
     start_at_last(&kubelet, "a").await;
     gateway.happens(0, &FROM_SCRATCH).await;
@@ -206,15 +207,16 @@ async fn the_kubelet_announces_starts_only_where_something_is_to_be_done() {
     };
     start(&kubelet, "idle").await.expect("started");
     assert_eq!(announced(SPARES), 0);
-    let mut policy = gateway.config.policy.clone();
+    let mut policy = gateway.node.config.policy.clone();
     let url = format!("http://{}/chip_reset", gateway.boards[0].control());
     let step = Step { action: StepAction::Http(url), timeout: STEP };
     policy.sources[1].handover = Handover { prepare: vec![step.clone()], release: vec![step] };
-    agent.policy.send_replace(Arc::new(policy));
-    while announced(SPARES) == 0 {
+    agent.follow(policy);
+    until("a start is announced", async || {
         start(&kubelet, "idle").await.expect("started");
-        tokio::task::yield_now().await;
-    }
+        (announced(SPARES) > 0).then_some(()).ok_or("none")
+    })
+    .await;
     assert_eq!(gateway.boards[0].take_events(), [], "who has it may be at work");
 }
 
@@ -240,7 +242,7 @@ sources:
   probe: {attribute: mode, equals: [idle, busy], every: 20ms}
   prepare: [{write: mode, text: busy}]
 "#;
-    let world = World::new(devices, config);
+    let world = node(devices, config);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/dma", 2).await;
     let pod = pod("p", "example.com/dma", 2);

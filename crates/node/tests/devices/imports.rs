@@ -7,8 +7,9 @@ use windlass_node::{
     config::{PeerFlags, parse, to_yaml},
     state::NodeState,
 };
+use windlass_testkit::{allocatable, pod_with as pod};
 
-use crate::world::{World, allocatable, pod};
+use crate::world::{node, node_of};
 
 /// What `windlass config convert` makes of a file.
 fn converted(text: &str) -> String {
@@ -19,7 +20,7 @@ fn converted(text: &str) -> String {
 /// The devices of each resource that may be handed out.
 async fn offered(profile: &str, text: &str) -> BTreeMap<String, Vec<String>> {
     let profile = Profile::named(profile).expect("a shipped profile");
-    of(&World::of(&profile, &converted(text)).survey().await)
+    of(&node_of(&profile, &converted(text)).survey().await)
 }
 
 fn of(state: &NodeState) -> BTreeMap<String, Vec<String>> {
@@ -86,7 +87,7 @@ async fn functions_are_picked_by_the_index_that_the_firmware_gave_them() {
             "auxTypes": ["sf"], "pfNames": ["ens1f0np0#0-4"]}}
     ]}"#;
     let profile = Profile::named("rdma").expect("a shipped profile");
-    let world = World::of(&profile, &converted(text));
+    let world = node_of(&profile, &converted(text));
     world.write("/sys/bus/pci/devices/0000:ca:00.0/acpi_index", "7\n");
     let found = of(&world.survey().await);
     let why = "subfunction 88 is none of 0 to 4, though it is number 4 on its bus";
@@ -133,7 +134,7 @@ async fn each_node_is_a_resource_of_its_own_as_with_smarter_device_manager() {
 - {devicematch: '^rtc0$', nummaxdevices: 1}
 - {devicematch: '^absent$', nummaxdevices: 1}
 ";
-    let world = World::new(NODES, &converted(text));
+    let world = node(NODES, &converted(text));
     let (kubelet, _agent) = (world.kubelet(), world.agent());
     for (resource, count) in [("video0", 3), ("video1", 3), ("snd", 1), ("rtc0", 1)] {
         allocatable(&kubelet, &format!("smarter-devices/{resource}"), count).await;
@@ -215,7 +216,7 @@ fn owned(nodes: &[(&str, &str)]) -> Vec<(String, String)> {
 
 /// The nodes that a pod gets with one device of a name, on the host and in the container.
 async fn given(machine: &str, text: &str, name: &str, count: usize) -> Vec<(String, String)> {
-    let world = World::new(machine, &format!("deviceList: envvar\n{}", converted(text)));
+    let world = node(machine, &format!("deviceList: envvar\n{}", converted(text)));
     world.write("/dev/serial/by-id/.keep", "");
     for (link, target) in
         [("/dev/zigbee", "ttyUSB0"), ("/dev/serial/by-id/usb-modem", "../../ttyUSB0")]
@@ -249,7 +250,7 @@ SUBSYSTEM=="tty", KERNEL=="ttyUSB[0-9]", ATTRS{idVendor}=="12d1", ATTRS{idProduc
 SUBSYSTEM=="tty", ATTRS{idVendor}=="0403", SYMLINK+="absent"
 LABEL="end"
 "#;
-    let world = World::new(NODES, &format!("deviceList: envvar\n{}", converted(text)));
+    let world = node(NODES, &format!("deviceList: envvar\n{}", converted(text)));
     let found = of(&world.survey().await);
     let resources = [
         ("windlass.dev/camera", &["camera-C1"][..]),
@@ -280,11 +281,11 @@ async fn accelerators_of_sriov_network_device_plugin_are_offered_with_nodes_and_
         {"resourceName": "fec", "deviceType": "accelerator", "selectors": {"devices": ["0d5d"]}},
         {"resourceName": "qat", "deviceType": "accelerator", "selectors": {"drivers": ["4xxx"]}}
     ]}"#;
-    let found = of(&World::new(BOARDS, &converted(text)).survey().await);
+    let found = of(&node(BOARDS, &converted(text)).survey().await);
     let resources =
         [("intel.com/fec", &["fec-0000-1b-00-0"][..]), ("intel.com/qat", &["qat-0000-1c-00-0"])];
     assert_eq!(found, expected(&resources));
-    let world = World::new(BOARDS, &converted(text));
+    let world = node(BOARDS, &converted(text));
     let agent = world.agent();
     agent.until_health("qat-0000-1c-00-0", "Healthy").await;
     agent.until_health("fec-0000-1b-00-0", "Healthy").await;
@@ -297,7 +298,7 @@ async fn nodes_of_rdma_are_given_where_a_selector_of_sriov_network_device_plugin
     ]}"#;
     let profile = Profile::named("rdma").expect("a shipped profile");
     let machine = |text: &str| {
-        let world = World::of(&profile, &format!("deviceList: envvar\n{}", converted(text)));
+        let world = node_of(&profile, &format!("deviceList: envvar\n{}", converted(text)));
         for node in ["rdma_cm", "umad6", "umad8"] {
             let _ = fs::remove_file(world.host(&format!("/dev/infiniband/{node}")));
         }

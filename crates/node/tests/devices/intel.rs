@@ -1,19 +1,20 @@
 //! Intel's GPUs: found, functions that stand for others, and the name of the render node.
 
 use windlass_machine::{Fault, Profile};
+use windlass_testkit::{Node, allocatable, pod_with as pod};
 
 use crate::{
     golden,
-    world::{World, allocatable, device, pod},
+    world::{device, node, node_of},
 };
 
 const GPU: &str = "gpu.intel.com/xe";
 
-fn machine(config: &str) -> World {
-    World::of(&Profile::named("flex-170").expect("a shipped profile"), config)
+fn machine(config: &str) -> Node {
+    node_of(&Profile::named("flex-170").expect("a shipped profile"), config)
 }
 
-fn happens(world: &World, what: &str) {
+fn happens(world: &Node, what: &str) {
     world.machine.inject(&what.parse::<Fault>().expect("a fault")).expect("it happens");
 }
 
@@ -76,7 +77,7 @@ async fn a_render_node_has_the_name_that_programs_look_for() {
 
 #[tokio::test]
 async fn a_processors_graphics_are_told_from_a_card() {
-    let world = World::new(
+    let world = node(
         r#"
 - name: igpu
   pci: {path: "pci0000:00/0000:00:02.0", id: "8086:a780", class: 0x030000}

@@ -1,8 +1,5 @@
 //! Devices of every kind: simulated hosts as the kernel shows them, the real agent, the embedded kubelet.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod amd;
 mod boards;
 mod darwin3;

@@ -2,12 +2,12 @@
 
 use windlass_machine::Profile;
 
-use crate::{golden, world::World};
+use crate::{golden, world::node_of};
 
 #[tokio::test]
 async fn drives_are_shown_and_not_offered() {
     let profile = Profile::named("dgx-h100").expect("a shipped profile");
-    let state = World::of(&profile, "").survey().await;
+    let state = node_of(&profile, "").survey().await;
     let told = golden::devices(&state, "nvme");
     let first = told.split_inclusive('\n').take(7).collect::<String>();
     insta::assert_snapshot!("nvme_first", first);

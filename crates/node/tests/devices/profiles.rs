@@ -6,8 +6,9 @@ use std::{collections::BTreeSet, fmt::Write as _};
 use serde_json::Value;
 use windlass_core::{attribute::AttributeValue, device::Device, health::HealthState};
 use windlass_node::{config::DeviceProfile, state::NodeState};
+use windlass_testkit::{Node, allocatable, pod_with as pod};
 
-use crate::world::{World, allocatable, pod};
+use crate::world::node;
 
 /// Boards on the network are simulated by a server and not by files, see the tests of Darwin3.
 const ON_THE_NETWORK: &str = "darwin3-network";
@@ -30,8 +31,8 @@ fn devices(profile: &DeviceProfile, count: usize) -> String {
     serde_saphyr::to_string(&all).expect("YAML")
 }
 
-fn world(profile: &DeviceProfile, count: usize) -> World {
-    World::new(&devices(profile, count), &format!("sources: [{{profile: {}}}]", profile.name))
+fn world(profile: &DeviceProfile, count: usize) -> Node {
+    node(&devices(profile, count), &format!("sources: [{{profile: {}}}]", profile.name))
 }
 
 /// The devices of the profile's source.
@@ -100,7 +101,7 @@ async fn no_device_is_of_two_profiles() {
     let names = ["tpu", "tpu-vfio", "video", "serial", "dvb", "coral-usb", "coral-pcie", "hailo"];
     for machine in names.map(|name| name.parse::<DeviceProfile>().expect("shipped")) {
         let entries = names.map(|name| format!("{{profile: {name}}}")).join(", ");
-        let world = World::new(&devices(&machine, 1), &format!("sources: [{entries}]"));
+        let world = node(&devices(&machine, 1), &format!("sources: [{entries}]"));
         let state = world.survey().await;
         let source = machine.rule().name;
         let others = state.inventory.devices.iter().filter(|device| device.source != source);
@@ -114,7 +115,7 @@ async fn a_stick_that_loads_its_firmware_stays_the_same_device() {
     let after = devices(&profile, 1);
     let before = after.replace("18d1", "1a6e").replace("9302", "089a").replace("010", "007");
     assert_ne!(before, after);
-    let world = World::new(&before, "sources: [{profile: coral-usb}]");
+    let world = node(&before, "sources: [{profile: coral-usb}]");
     let agent = world.agent();
     let state = agent.until(|state| are_all(state, &profile, HealthState::Healthy)).await;
     let id = own(&state, &profile)[0].id.clone();
@@ -130,7 +131,7 @@ async fn a_stick_that_loads_its_firmware_stays_the_same_device() {
 async fn a_shared_node_goes_to_many_pods_and_a_camera_to_one() {
     let [kvm, video] = ["kvm", "video"].map(|name| name.parse::<DeviceProfile>().expect("shipped"));
     let both = format!("{}\n{}", devices(&kvm, 1), devices(&video, 1));
-    let world = World::new(&both, "sources: [{profile: kvm}, {profile: video}]");
+    let world = node(&both, "sources: [{profile: kvm}, {profile: video}]");
     let (kubelet, _agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "devices.kubevirt.io/kvm", 110).await;
     allocatable(&kubelet, "squat.ai/video", 1).await;

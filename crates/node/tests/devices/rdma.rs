@@ -16,8 +16,9 @@ use windlass_machine::{
     profile::{LinkState, VirtualFunction},
 };
 use windlass_node::state::NodeState;
+use windlass_testkit::{Node, allocatable, pod_with as pod};
 
-use crate::world::{World, allocatable, attribute, device, pod, source};
+use crate::world::{attribute, device, node_of, policy, source};
 
 /// A resource of virtual functions with the kernel's driver, by address and through the kubelet alone.
 const VFS: &str = r#"
@@ -28,8 +29,8 @@ resources:
   devices: {kind: nic, match: 'device.attributes["windlass.dev"].isSriovVf'}
 "#;
 
-fn world(config: &str) -> World {
-    World::of(&Profile::named("rdma").expect("a shipped profile"), config)
+fn world(config: &str) -> Node {
+    node_of(&Profile::named("rdma").expect("a shipped profile"), config)
 }
 
 /// What becomes of every interface, a line each.
@@ -373,7 +374,7 @@ async fn tokens_that_a_smaller_pool_does_not_have_stay_listed() {
     let world = world(&two(", pool: true"));
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "rdma/hca", 3).await;
-    agent.follow(&two(", pool: true").replace("replicas: 3", "replicas: 2"));
+    agent.follow(policy(&two(", pool: true").replace("replicas: 3", "replicas: 2")));
     let node = allocatable(&kubelet, "rdma/hca", 2).await;
     assert_eq!(node.counts("rdma/hca"), Some((3, 2)));
 }
@@ -384,7 +385,9 @@ async fn nics_of_a_pool_that_containers_hold_are_given_to_no_one_alone() {
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "rdma/hca", 3).await;
     verbs(&kubelet, "holder").await;
-    agent.follow("resources: [{name: rdma/whole, devices: {kind: nic, ids: [nic-0000-17-00-1]}}]");
+    agent.follow(policy(
+        "resources: [{name: rdma/whole, devices: {kind: nic, ids: [nic-0000-17-00-1]}}]",
+    ));
     let id: DeviceId = "nic-0000-17-00-1".parse().expect("an id");
     let why = "a container holds it as rdma/hca";
     let held = |state: &Arc<NodeState>| {
@@ -437,7 +440,7 @@ async fn a_gpu_and_a_nic_of_one_pod_are_near_each_other_whichever_is_asked_for_f
             "unmatched: default\nresources: [{{name: {nic}, devices: {{kind: nic, \
              match: 'device.attributes[\"windlass.dev\"].rdma'}}}}]"
         );
-        let world = World::of(&Profile::named("dgx-h100").expect("a profile"), &config);
+        let world = node_of(&Profile::named("dgx-h100").expect("a profile"), &config);
         let (kubelet, agent) = (world.kubelet(), world.agent());
         allocatable(&kubelet, nic, 8).await;
         allocatable(&kubelet, "nvidia.com/gpu", 8).await;

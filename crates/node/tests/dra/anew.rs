@@ -7,9 +7,9 @@ use windlass_kubelet_api::dra::{
     checkpoint::{Checkpoint, ClaimState, DriverState, FILE},
     v1::Device,
 };
+use windlass_testkit::Running;
 
 use crate::{
-    common::running::Running,
     kubelet::Kubelet,
     world::{Gets, World, claim, gpus},
 };

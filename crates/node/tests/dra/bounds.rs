@@ -9,11 +9,9 @@ use windlass_kubelet_api::dra::v1::{
     Claim, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,
     dra_plugin_client::DraPluginClient,
 };
+use windlass_testkit::{Caller, Said};
 
-use crate::{
-    common::{giving_up::Caller, said::Said},
-    world::{Gets, World, claim, gpus, result},
-};
+use crate::world::{Gets, World, claim, gpus, result};
 
 const PREPARE: &str = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources";
 const GET_INFO: &str = "/pluginregistration.Registration/GetInfo";

@@ -2,8 +2,9 @@
 
 use tokio::net::UnixStream;
 use tracing::Level;
+use windlass_testkit::Said;
 
-use crate::{common::said::Said, world::World};
+use crate::world::World;
 
 /// How often: what was told of a failure was told in two cases of three.
 const OFTEN: usize = 12;

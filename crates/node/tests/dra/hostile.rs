@@ -12,16 +12,13 @@ use proptest::{
 };
 use prost::Message as _;
 use serde_json::json;
-use tokio::time::timeout;
 use windlass_kubelet_api::dra::v1::{
     Claim, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,
     dra_plugin_client::DraPluginClient,
 };
+use windlass_testkit::in_time;
 
-use crate::{
-    common::running::LIMIT,
-    world::{Gets, World, claim, gpus, result},
-};
+use crate::world::{Gets, World, claim, gpus, result};
 
 /// What no namespace, name or UID is.
 const HOSTILE: [&str; 9] =
@@ -175,7 +172,7 @@ async fn requests_that_are_changed_are_answered_claim_by_claim_and_touch_nothing
             assert_eq!(answer.keys().cloned().collect::<BTreeSet<_>>(), uids, "{release:?}");
         }
     };
-    timeout(LIMIT, attack).await.expect("every request is answered soon");
+    in_time("every request is answered", attack).await;
     assert_eq!(documents(&world), before);
     assert_eq!(kubelet.prepare("good").await.expect("prepared"), first);
     agent.stop().await;

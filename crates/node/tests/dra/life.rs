@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
 use windlass_cluster_sim::api::{Effect, Fault as ApiFault};
 use windlass_core::{
     attribute::AttributeName,
@@ -16,11 +15,9 @@ use windlass_machine::{
     state::Process,
 };
 use windlass_node::config::{Handover, Processes, Reset as ResetOf, Step, StepAction};
+use windlass_testkit::{LIMIT, MHZ, until};
 
-use crate::{
-    common::running::LIMIT,
-    life_rig::{MHZ, Rig, Tenant, step},
-};
+use crate::life_rig::{Rig, Tenant, step};
 
 /// What a board goes through for a claim when nobody knows its past.
 const FROM_SCRATCH: [windlass_machine::BoardEvent; 3] = [Reset, Reset, Frequency(MHZ)];
@@ -245,8 +242,7 @@ async fn what_takes_longer_than_the_kubelet_waits_goes_on_and_is_done_once() {
         assert!(why.contains("is still being prepared after 300ms: ask again"), "{why}");
     }
     std::fs::write(go, "").expect("written");
-    let prepared = async { while kubelet.start_with(&tenant).await.is_err() {} };
-    timeout(LIMIT, prepared).await.expect("prepared");
+    until("the claim is prepared", async || kubelet.clone().start_with(&tenant).await).await;
     assert_eq!(std::fs::read_to_string(begun).expect("written"), "begun\n");
     agent.stop().await;
 }
@@ -314,12 +310,7 @@ async fn gpus_are_reset_between_claims_one_after_the_other() {
         let gpus = rig.machine.model().expect("a model").gpus;
         gpus.iter().all(|gpu| gpu.live.memory_used_mib == 0)
     };
-    let both_are_reset = async {
-        while !is_free() {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(LIMIT, both_are_reset).await.expect("both are reset");
+    until("both are reset", async || is_free().then_some(()).ok_or("memory is used")).await;
     rig.taints("n1/nvidia", &[]).await;
     agent.stop().await;
 }

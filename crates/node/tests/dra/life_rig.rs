@@ -2,32 +2,23 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::{core::v1::Pod, events::v1::Event, resource::v1::ResourceClaim};
+use k8s_openapi::api::{events::v1::Event, resource::v1::ResourceClaim};
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
-use windlass_cluster_sim::{
-    api::{Object, Objects},
-    cluster::Cluster,
-};
+use windlass_cluster_sim::{api::Objects, cluster::Cluster};
 use windlass_core::device::Device;
 use windlass_kubelet_api::dra::v1 as wire;
-use windlass_machine::{Board, BoardAddresses, BoardEvent, Machine, Profile};
+use windlass_machine::{Board, BoardAddresses, BoardEvent, Machine};
 use windlass_node::{
     Config,
-    config::{
-        ClusterAccess, DraOffer, DraPolicy, Find, Give, Handover, HandoverLimits, HealthPolicy,
-        Policy, SourceRule, Step, StepAction,
-    },
+    config::{DraOffer, DraPolicy, Policy, Step, StepAction},
     state::NodeState,
 };
-
-use crate::{
-    common::{
-        node::node,
-        running::{LIMIT, Running},
-    },
-    kubelet::Kubelet,
+use windlass_testkit::{
+    LIMIT, Node, Running, board_rule, class, exists, happens, health, of_type, pod_of_claim,
+    template,
 };
+
+use crate::kubelet::Kubelet;
 
 /// The cluster, the node's devices, and the agent's settings.
 pub(crate) struct Rig {
@@ -47,9 +38,6 @@ pub(crate) struct Tenant {
 /// How long one step may take.
 const STEP: Duration = Duration::from_secs(2);
 
-/// What the board is set to before a claim has it.
-pub(crate) const MHZ: u32 = 200;
-
 // === impl Rig ===
 
 impl Rig {
@@ -61,47 +49,30 @@ impl Rig {
     pub(crate) fn on(machine: &str) -> Self {
         let board = Board::start(&BoardAddresses::any()).expect("free ports");
         let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
-        let health = HealthPolicy {
-            quiet_period: Duration::from_millis(20),
-            probe_interval: Duration::from_millis(100),
-            ..HealthPolicy::default()
-        };
-        let sources = vec![board_rule(&board)];
-        let profile = Profile::named(machine).expect("a shipped profile");
-        let (folder, machine, config) =
-            node(&profile, Policy { dra, health, sources, ..Policy::default() });
+        let health = health(Duration::from_millis(20));
+        let sources = vec![board_rule(std::slice::from_ref(&board), STEP)];
         let cluster = Cluster::start();
-        let kubeconfig = folder.join("kubeconfig");
-        std::fs::write(&kubeconfig, cluster.server().kubeconfig()).expect("written");
-        // What boot it is has to be known: after another nobody knows what a device went through.
-        let boot = config.host_root.join("proc/sys/kernel/random/boot_id");
-        std::fs::create_dir_all(boot.parent().expect("it has one")).expect("made");
-        std::fs::write(boot, "one").expect("written");
         cluster.add_node("n1");
         for (name, kind) in [("board", "other"), ("gpu", "gpu"), ("nic", "nic")] {
-            put_class(&cluster.objects(), name, kind);
+            let devices =
+                json!({"requests": [{"name": "it", "exactly": {"deviceClassName": name}}]});
+            cluster.objects().put(&class(name, &of_type(kind)));
+            cluster.objects().put(&template("ns", name, &devices));
         }
-        let access = ClusterAccess {
-            kubeconfig: Some(kubeconfig),
-            node_name: Some("n1".to_owned()),
-            events: true,
-            ..ClusterAccess::default()
-        };
-        let handover = HandoverLimits {
-            retry_first: Duration::from_millis(20),
-            retry_most: Duration::from_millis(200),
-            ..HandoverLimits::default()
-        };
-        Self { cluster, board, machine, config: Config { cluster: access, handover, ..config } }
+        let node = Node::named(machine, Policy { dra, health, sources, ..Policy::default() });
+        // After a boot that is not known nobody knows what a device went through.
+        node.reboot();
+        let mut node = node.in_cluster("n1", &cluster.server().kubeconfig());
+        node.config.cluster.events = true;
+        let Node { machine, config, .. } = node;
+        Self { cluster, board, machine, config }
     }
 
     /// An agent, and its kubelet, once the board may be chosen.
     pub(crate) async fn serving(&self) -> (Running, Kubelet) {
         let agent = Running::start(&self.config).expect("it starts");
         let registration = self.config.kubelet_dir.join("plugins_registry/windlass.dev@reg.sock");
-        while !registration.exists() {
-            sleep(Duration::from_millis(5)).await;
-        }
+        exists(&registration).await;
         let is_board = |device: &&Device| device.source.as_str() == "darwin3";
         let board = |state: &NodeState| state.inventory.devices.iter().find(is_board).cloned();
         agent.until(|state| board(state).is_some_and(|it| it.health.is_healthy())).await;
@@ -115,13 +86,7 @@ impl Rig {
 
     /// A pod that the scheduler gives a device of a class to, or why it has none.
     pub(crate) fn schedule(&self, pod: &str, class: &str) -> Result<Tenant, String> {
-        let wanted = typed::<Pod>(json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod, "namespace": "ns"},
-            "spec": {
-                "resourceClaims": [{"name": "it", "resourceClaimTemplateName": class}],
-                "containers": [{"name": "main", "resources": {"claims": [{"name": "it"}]}}],
-            },
-        }));
+        let wanted = pod_of_claim(("ns", pod), &["main"], ("resourceClaimTemplateName", class));
         let scheduled = self.cluster.schedule(&wanted).map_err(|error| error.to_string())?;
         let metadata = scheduled.claims[0].metadata.clone();
         let (claim, uid) = (metadata.name.expect("a name"), metadata.uid.expect("a UID"));
@@ -176,14 +141,9 @@ impl Rig {
         found.unwrap_or_else(|_| panic!("the claim is {:#?}", read(&self.objects())))
     }
 
-    /// What happens to the board, until it is this or the time is over.
+    /// Waits until this has happened to the board.
     pub(crate) async fn happens(&self, expected: &[BoardEvent]) {
-        let (mut events, deadline) = (Vec::new(), Instant::now() + LIMIT);
-        while events.len() < expected.len() && Instant::now() < deadline {
-            sleep(Duration::from_millis(5)).await;
-            events.extend(self.board.take_events());
-        }
-        assert_eq!(events, expected);
+        happens(&self.board, expected).await;
     }
 }
 
@@ -203,36 +163,6 @@ pub(crate) fn step(action: StepAction) -> Step {
     Step { action, timeout: STEP }
 }
 
-fn board_rule(board: &Board) -> SourceRule {
-    let get = |target: &str| step(StepAction::Http(format!("http://{{endpoint}}/{target}")));
-    let handover = Handover {
-        prepare: vec![get("chip_reset"), get(&format!("set_frequency?freq={MHZ}"))],
-        release: vec![get("chip_reset")],
-    };
-    let find = Find::Endpoints(vec![board.control().to_string()]);
-    let new = SourceRule::new("darwin3".parse().expect("a name"), find);
-    let env = [("DARWIN3_CONTROL".to_owned(), "http://{endpoint}".to_owned())].into();
-    let give = Give { env, ..Give::default() };
-    SourceRule { resource: "zj.com/darwin3".parse().ok(), handover, give, ..new }
-}
-
-fn put_class(objects: &Objects, name: &str, kind: &str) {
-    let expression = format!(
-        "device.driver == 'windlass.dev' && device.attributes['windlass.dev'].type == '{kind}'"
-    );
-    objects.put(&typed::<k8s_openapi::api::resource::v1::DeviceClass>(json!({
-        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name},
-        "spec": {"selectors": [{"cel": {"expression": expression}}]},
-    })));
-    objects.put(&typed::<k8s_openapi::api::resource::v1::ResourceClaimTemplate>(json!({
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
-        "metadata": {"name": name, "namespace": "ns"},
-        "spec": {"spec": {"devices": {"requests": [
-            {"name": "it", "exactly": {"deviceClassName": name}},
-        ]}}},
-    })));
-}
-
 /// What taints the devices of a pool have, in the order of the devices; `None` while it has no devices.
 fn taints_of(objects: &Objects, pool: &str) -> Option<Vec<String>> {
     let slices: Vec<k8s_openapi::api::resource::v1::ResourceSlice> = objects.list();
@@ -242,8 +172,4 @@ fn taints_of(objects: &Objects, pool: &str) -> Option<Vec<String>> {
     let taints = devices.flat_map(|device| device.taints.iter().flatten());
     let spelled = |key: &str, value: Option<&str>| format!("{key}={}", value.unwrap_or_default());
     Some(taints.map(|taint| spelled(&taint.key, taint.value.as_deref())).collect())
-}
-
-fn typed<T: Object>(document: Value) -> T {
-    serde_json::from_value(document).expect("a document of its type")
 }

@@ -7,11 +7,12 @@ use std::{
     process::Stdio,
 };
 
-use tokio::{process::Command, time::timeout};
+use tokio::process::Command;
 use windlass_kubelet_sim::{Config, Container, Kubelet, Pod};
 use windlass_machine::Fault;
+use windlass_testkit::{LIMIT, exists};
 
-use crate::{common::running::LIMIT, life_rig::Rig};
+use crate::life_rig::Rig;
 
 /// For the agent's user alone, and for everyone.
 const OWN: u32 = 0o600;
@@ -59,12 +60,7 @@ async fn files_and_sockets_are_for_those_who_need_them() {
 
     for (name, expected) in KEPT {
         let path = places.state_dir.join(name);
-        let there = async {
-            while !path.exists() {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            }
-        };
-        timeout(LIMIT, there).await.unwrap_or_else(|_| panic!("no {name}"));
+        exists(&path).await;
         assert_eq!(mode(&path), expected, "{name}");
     }
     let driver = places.kubelet_dir.join("plugins/windlass.dev");

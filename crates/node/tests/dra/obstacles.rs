@@ -4,20 +4,18 @@
 use std::{fs, time::Duration};
 
 use k8s_openapi::api::{
-    core::v1::{Node, Pod},
-    resource::v1::{Device, DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
+    core::v1::Node,
+    resource::v1::{Device, ResourceClaim, ResourceSlice},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use windlass_cluster_sim::{
-    api::{Object, Objects},
+    api::Objects,
     cluster::{Cluster, Scheduled, Unscheduled},
 };
 use windlass_node::config::{Find, Give, MissingChannel, SourceRule};
+use windlass_testkit::{Running, class, of_type, pod_of_claim, template, typed};
 
-use crate::{
-    common::running::Running,
-    world::{Gets, World, claim},
-};
+use crate::world::{Gets, World, claim};
 
 /// A gateway, which has the same board in its configuration as all others.
 struct Gateway {
@@ -47,35 +45,15 @@ impl Gateway {
 /// A cluster with a class of everything that the configuration describes.
 fn cluster() -> Cluster {
     let cluster = Cluster::start();
-    let cel =
-        r#"device.driver == "windlass.dev" && device.attributes["windlass.dev"].type == "other""#;
-    cluster.objects().put::<DeviceClass>(&typed(json!({
-        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "board"},
-        "spec": {"selectors": [{"cel": {"expression": cel}}]},
-    })));
+    cluster.objects().put(&class("board", &of_type("other")));
     cluster
 }
 
 /// Finds a place for a pod that asks for a board.
 fn place(cluster: &Cluster, name: &str) -> Result<Scheduled, Unscheduled> {
     let request = json!({"name": "board", "exactly": {"deviceClassName": "board"}});
-    cluster.objects().put::<ResourceClaimTemplate>(&typed(json!({
-        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
-        "metadata": {"name": name, "namespace": "ns"},
-        "spec": {"spec": {"devices": {"requests": [request]}}},
-    })));
-    let pod: Pod = typed(json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ns"},
-        "spec": {
-            "containers": [{"name": "main"}],
-            "resourceClaims": [{"name": "board", "resourceClaimTemplateName": name}],
-        },
-    }));
-    cluster.schedule(&pod)
-}
-
-fn typed<T: Object>(document: Value) -> T {
-    serde_json::from_value(document).expect("a document")
+    cluster.objects().put(&template("ns", name, &json!({"requests": [request]})));
+    cluster.schedule(&pod_of_claim(("ns", name), &["main"], ("resourceClaimTemplateName", name)))
 }
 
 /// Waits until the devices of a pool are published, and each has this taint, or none.

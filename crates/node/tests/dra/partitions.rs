@@ -9,11 +9,9 @@ use windlass_node::{
     config::{DraOffer, DraPartitions, DraPolicy},
     state::NodeState,
 };
+use windlass_testkit::Running;
 
-use crate::{
-    common::running::Running,
-    world::{World, claim, gpus},
-};
+use crate::world::{World, claim, gpus};
 
 /// Two A100 with 80 GB and two A30, all in MIG mode and not cut.
 fn uncut() -> World {
@@ -153,7 +151,7 @@ async fn an_instance_that_nobody_has_is_removed_when_instances_come_to_be_made_f
     let (agent, _kubelet) = world.serving().await;
     cut_by_hand(&world, 5);
     agent.until(|state| instance(state, 5).is_some()).await;
-    agent.policy.send_replace(Arc::new(policy));
+    agent.follow(policy);
     agent.until(|state| instance(state, 5).is_none()).await;
     assert!(standing(&world).is_empty());
     agent.stop().await;

@@ -10,11 +10,9 @@ use windlass_machine as machine;
 use windlass_node::config::{
     PerContainer, ResourceRule, Resources, Selector, Shared, Sharing, SharingMethod,
 };
+use windlass_testkit::LIMIT;
 
-use crate::{
-    common::running::LIMIT,
-    world::{Gets, World, claim, gpus, result},
-};
+use crate::world::{Gets, World, claim, gpus, result};
 
 const A: Gets<'static> = Gets { request: "a", gpu: 0 };
 

@@ -1,8 +1,7 @@
 //! How the kubelet finds the driver, and how it loses it.
 
-use std::{fs, sync::Arc};
+use std::fs;
 
-use tokio::time::timeout;
 use windlass_kubelet_api::{
     dra::health::{
         DeviceIdentifier, HealthStatus, NodeWatchResourcesRequest, NodeWatchResourcesResponse,
@@ -11,19 +10,17 @@ use windlass_kubelet_api::{
 };
 use windlass_machine::Fault;
 use windlass_node::config::{DraOffer, Policy};
+use windlass_testkit::{Running, exists, in_time, vanishes};
 
 use crate::{
-    common::running::{LIMIT, Running},
     kubelet::{Kubelet, registrar},
     world::{Gets, World, gpus},
 };
 
 fn offer(agent: &Running, offer: DraOffer) {
-    agent.policy.send_modify(|policy| {
-        let mut changed = Policy::clone(policy);
-        changed.dra.offer = offer;
-        *policy = Arc::new(changed);
-    });
+    let mut policy = Policy::clone(&agent.state.borrow().policy);
+    policy.dra.offer = offer;
+    agent.follow(policy);
 }
 
 #[tokio::test]
@@ -48,7 +45,7 @@ async fn sockets_that_are_deleted_come_back_and_go_when_the_agent_ends() {
     let (agent, _) = world.serving().await;
     for socket in [world.registration(), world.endpoint()] {
         fs::remove_file(&socket).expect("it was there");
-        world.exists(socket).await;
+        exists(&socket).await;
     }
     world.registered().await.unprepare("x").await.expect("it serves");
     agent.stop().await;
@@ -67,8 +64,8 @@ async fn nothing_is_served_while_nothing_is_offered_and_nothing_is_prepared() {
     let mut kubelet = Kubelet::dial(&world.endpoint()).await;
     assert_eq!(kubelet.prepare("c").await.expect("as before").len(), 1);
     kubelet.unprepare("c").await.expect("released");
-    world.vanishes(world.registration()).await;
-    world.vanishes(world.endpoint()).await;
+    vanishes(&world.registration()).await;
+    vanishes(&world.endpoint()).await;
     offer(&agent, DraOffer::Beside);
     world.registered().await;
     agent.stop().await;
@@ -83,7 +80,7 @@ async fn the_driver_stays_registered_until_the_kubelet_has_let_go_of_claims_that
     let mut kubelet = world.registered().await;
     kubelet.unprepare("refused").await.expect("released");
     world.kubelet_knows(&[]);
-    world.vanishes(world.registration()).await;
+    vanishes(&world.registration()).await;
     agent.stop().await;
 }
 
@@ -104,7 +101,7 @@ async fn the_kubelet_is_told_of_the_health_of_all_devices_and_of_each_change() {
         (found.health(), found.message.clone(), found.health_check_timeout_seconds)
     };
     let mut next = async || {
-        let list = timeout(LIMIT, lists.message()).await.expect("in time").expect("open");
+        let list = in_time("a list", lists.message()).await.expect("open");
         list.expect("it stays open")
     };
     let list = next().await;
@@ -124,5 +121,5 @@ async fn the_kubelet_is_told_of_the_health_of_all_devices_and_of_each_change() {
     assert_eq!(status, HealthStatus::Unhealthy);
     assert!(message.contains("79"), "{message}");
     agent.stop().await;
-    while let Ok(Some(_)) = timeout(LIMIT, lists.message()).await.expect("it ends in time") {}
+    while let Ok(Some(_)) = in_time("the end", lists.message()).await {}
 }

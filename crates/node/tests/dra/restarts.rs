@@ -4,11 +4,9 @@ use std::fs;
 
 use serde_json::{Value, json};
 use windlass_node::state::NodeState;
+use windlass_testkit::{Running, vanishes};
 
-use crate::{
-    common::running::Running,
-    world::{Gets, World, gpus},
-};
+use crate::world::{Gets, World, gpus};
 
 const A: Gets<'static> = Gets { request: "a", gpu: 0 };
 
@@ -175,7 +173,7 @@ async fn a_claim_that_nobody_has_any_more_is_released_at_the_next_start() {
         world.remove(name);
     }
     let (agent, _) = world.serving().await;
-    world.vanishes(world.config.cdi_dir.join("windlass.dev-claim-gone.json")).await;
+    vanishes(&world.config.cdi_dir.join("windlass.dev-claim-gone.json")).await;
     let record: Value =
         serde_json::from_slice(&fs::read(world.record()).expect("there")).expect("JSON");
     let claims: Vec<_> = record["claims"].as_object().expect("a map").keys().collect();

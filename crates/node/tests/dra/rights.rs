@@ -2,16 +2,14 @@
 //! Allocation that it never asks. That no other part asks for more is seen by the tests of `cluster_api`, whose
 //! API server refuses what the account may not.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use windlass_node::config::{DraOffer, DraPolicy, Policy};
+use windlass_testkit::Right;
 
-use crate::{
-    common::rights::Right,
-    world::{Gets, World},
-};
+use crate::world::{Gets, World};
 
 const GROUP: &str = "resource.k8s.io";
 
@@ -43,7 +41,7 @@ async fn the_driver_asks_for_what_the_shipped_account_may_and_uses_all_of_it() {
     world.reaches(|| asked(&world).iter().any(|it| it.resource == "resourceclaims/status")).await;
     let offer = |offer| {
         let dra = DraPolicy { offer, ..DraPolicy::default() };
-        agent.policy.send_replace(Arc::new(Policy { dra, ..Policy::default() }));
+        agent.follow(Policy { dra, ..Policy::default() });
     };
     // A change of what is published, and its end.
     world.machine.inject(&"lost@3".parse().expect("a fault")).expect("injected");

@@ -4,19 +4,14 @@ use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
-use k8s_openapi::api::{
-    core::v1::Pod,
-    resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
-};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
 use windlass_cluster_sim::{
-    api::{Object, Objects},
+    api::Objects,
     cluster::{Cluster, Scheduled, Unscheduled},
 };
 use windlass_core::{
@@ -28,8 +23,9 @@ use windlass_node::config::{
     ShareMethod, ShareRule, Shared, Sharing, SharingMethod,
 };
 use windlass_node::state::NodeState;
+use windlass_testkit::{Running, class, pod_of_claim, template, until, vanishes};
 
-use crate::{common::running::Running, kubelet::Kubelet, restarts::kubelet_record, world::World};
+use crate::{kubelet::Kubelet, restarts::kubelet_record, world::World};
 
 /// A node with one GPU of 80 GB for claims, which is shared by MPS, in a cluster.
 struct Shares {
@@ -51,11 +47,7 @@ impl Shares {
     fn new(manner: ShareManner) -> Self {
         let cluster = Cluster::start();
         cluster.add_node("n1");
-        let class = json!({"cel": {"expression": r#"device.driver == "windlass.dev""#}});
-        cluster.objects().put::<DeviceClass>(&typed(json!({
-            "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"},
-            "spec": {"selectors": [class]},
-        })));
+        cluster.objects().put(&class("gpu", "device.driver == 'windlass.dev'"));
         let mut world = World::new();
         let kubeconfig = world.config.cluster.kubeconfig.clone().expect("it has one");
         fs::write(kubeconfig, cluster.server().kubeconfig()).expect("written");
@@ -100,19 +92,9 @@ impl Shares {
             json!({"name": request, "exactly": exactly})
         };
         let requests: Value = requests.iter().map(request).collect();
-        self.cluster.objects().put::<ResourceClaimTemplate>(&typed(json!({
-            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
-            "metadata": {"name": name, "namespace": "ns"},
-            "spec": {"spec": {"devices": {"requests": requests}}},
-        })));
-        let pod: Pod = typed(json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ns"},
-            "spec": {
-                "containers": [{"name": "main"}],
-                "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": name}],
-            },
-        }));
-        self.cluster.schedule(&pod)
+        self.cluster.objects().put(&template("ns", name, &json!({"requests": requests})));
+        let by_name = ("resourceClaimTemplateName", name);
+        self.cluster.schedule(&pod_of_claim(("ns", name), &["main"], by_name))
     }
 
     /// Has a pod's claim prepared; gives what its container gets besides the device.
@@ -140,7 +122,7 @@ impl Shares {
     async fn looked_around(&self) -> Running {
         let agent = Running::start(&self.world.config).expect("it starts");
         agent.until(|state| state.inventory.is_complete()).await;
-        sleep(self.world.config.session.look_interval * 4).await;
+        agent.looks(3).await;
         agent
     }
 
@@ -187,10 +169,6 @@ impl Holder {
     }
 }
 
-fn typed<T: Object>(document: Value) -> T {
-    serde_json::from_value(document).expect("a document")
-}
-
 const MPS: ShareManner = ShareManner { method: ShareMethod::Mps, limits: ShareLimits::Enforced };
 
 fn memory(amount: &str) -> Value {
@@ -234,7 +212,7 @@ async fn claims_share_a_gpu_until_it_is_full_and_the_daemon_ends_with_the_last()
     for holder in holders {
         shares.end(&mut kubelet, holder).await;
     }
-    shares.world.vanishes(shares.folder()).await;
+    vanishes(&shares.folder()).await;
     agent.stop().await;
 }
 
@@ -268,7 +246,7 @@ async fn one_claim_may_have_two_shares_of_a_gpu_each_with_its_own_limit() {
     let ids = [small, large].map(|device| device.share_id.clone());
     assert_eq!(told.expect("the status is told"), ids.into());
     kubelet.unprepare_claim((&claim, &uid)).await.expect("released");
-    shares.world.vanishes(shares.folder()).await;
+    vanishes(&shares.folder()).await;
     agent.stop().await;
 }
 
@@ -309,7 +287,7 @@ async fn shares_and_their_daemon_outlive_the_agent() {
     shares.end(&mut kubelet, first).await;
     assert_eq!(shares.daemon(), Some(daemon));
     shares.end(&mut kubelet, second).await;
-    shares.world.vanishes(shares.folder()).await;
+    vanishes(&shares.folder()).await;
     agent.stop().await;
 }
 
@@ -322,17 +300,14 @@ async fn a_claim_waits_for_a_daemon_that_was_killed_to_serve_again() {
     let daemon = shares.daemon().expect("it runs");
     kill_process(daemon, Signal::KILL).expect("it runs");
     let second = shares.schedule("second", &memory("20Gi")).expect("free");
-    let again = async {
-        // Each time the kubelet asks it may be told that the daemon has failed.
-        loop {
-            let answer = kubelet.prepare_all(&[(&second.claim, &second.uid)]).await;
-            if answer.claims[&second.uid].error.is_empty() && shares.daemon() != Some(daemon) {
-                return;
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(Duration::from_secs(20), again).await.expect("it serves again");
+    // Each time the kubelet asks it may be told that the daemon has failed.
+    until("it serves again", async || {
+        let answer = kubelet.clone().prepare_of((&second.claim, &second.uid)).await;
+        answer.and_then(|_| {
+            if shares.daemon() == Some(daemon) { Err("the old one".to_owned()) } else { Ok(()) }
+        })
+    })
+    .await;
     agent.stop().await;
 }
 
@@ -349,7 +324,7 @@ async fn amounts_that_nothing_keeps_are_refused_unless_containers_are_trusted() 
 
     let mut policy = shares.world.config.policy.clone();
     policy.dra.shares[0].manner.limits = ShareLimits::Advisory;
-    agent.policy.send_replace(Arc::new(policy.clone()));
+    agent.follow(policy.clone());
     agent.until(|state| *state.policy == policy).await;
     let edits = shares.start(&mut kubelet, &holder).await;
     assert!(edits.mounts.is_empty() && !shares.folder().exists(), "there is no daemon");
@@ -376,7 +351,7 @@ async fn no_container_gets_a_gpu_before_the_daemon_of_claims_is_gone() {
     shares.end(&mut kubelet, part).await;
     let why = in_the_way(&agent, &gpu).await.expect("the GPU is the daemon's alone");
     assert!(why.contains("MPS daemon"), "{why}");
-    shares.world.vanishes(shares.folder()).await;
+    vanishes(&shares.folder()).await;
     agent.until(|state| state.offerings()[&gpu].obstacle.is_none()).await;
     agent.stop().await;
 }
@@ -392,7 +367,7 @@ async fn a_daemon_that_nobody_wants_any_more_is_ended_by_the_next_agent() {
     // As if the agent had been killed just after the claim was released.
     fs::remove_file(shares.world.record()).expect("there");
     let agent = Running::start(&shares.world.config).expect("it starts");
-    shares.world.vanishes(shares.folder()).await;
+    vanishes(&shares.folder()).await;
     agent.stop().await;
 }
 

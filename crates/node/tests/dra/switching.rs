@@ -3,16 +3,13 @@
 use std::fs;
 
 use serde_json::json;
-use tokio::time::timeout;
 use windlass_machine::state::Process;
 use windlass_node::config::{
     DraMigMode, DraOffer, DraPartitions, DraPolicy, Handover, Step, StepAction,
 };
+use windlass_testkit::{LIMIT, Running, until};
 
-use crate::{
-    common::running::{LIMIT, Running},
-    world::{World, claim, gpus},
-};
+use crate::world::{World, claim, gpus};
 
 fn world(machine: &str) -> World {
     let dra = DraPolicy {
@@ -74,27 +71,23 @@ async fn one_gpu_is_whole_for_one_claim_cut_for_the_next_and_whole_again() {
 #[tokio::test]
 async fn no_part_is_cut_of_a_gpu_before_it_is_clean_after_who_had_it_whole() {
     let mut world = world("dgx-h100");
-    let clean = world.config.state_dir.with_file_name("clean");
+    let go = world.config.state_dir.with_file_name("go");
     let script = "until [ -e \"$0\" ]; do sleep 0.02; done";
-    let words = ["/bin/sh", "-c", script].map(str::to_owned).into_iter();
-    let action = StepAction::Command(words.chain([clean.display().to_string()]).collect());
+    let words = ["/bin/sh", "-c", script, go.to_str().expect("text")];
+    let action = StepAction::Command(words.map(str::to_owned).into());
     let release = vec![Step { action, timeout: LIMIT }];
     world.config.policy.families.gpu = Handover { release, ..Handover::default() };
     let (agent, mut kubelet) = world.serving().await;
     for (name, form) in [("whole", ""), ("part", PART)] {
         put(&world, &agent, (name, 0, form));
     }
-    // Whoever had it before the agent came may have left something, too.
-    fs::write(&clean, "").expect("written");
     kubelet.prepare("whole").await.expect("prepared");
-    fs::remove_file(&clean).expect("removed");
     kubelet.unprepare("whole").await.expect("released");
     let why = kubelet.prepare("part").await.expect_err("it is being cleaned");
     assert!(why.ends_with("after its last user"), "{why}");
     assert_eq!(form(&world, 0), "whole");
-    fs::write(clean, "").expect("written");
-    let cut = async { while kubelet.prepare("part").await.is_err() {} };
-    timeout(LIMIT, cut).await.expect("clean by then");
+    fs::write(go, "").expect("written");
+    until("it is clean, and cut", async || kubelet.clone().prepare("part").await).await;
     assert_eq!(form(&world, 0), "cut into [1g.10gb@6]");
     agent.stop().await;
 }

@@ -2,23 +2,21 @@
 
 use std::time::Duration;
 
-use tokio::{
-    task::JoinSet,
-    time::{sleep, timeout},
-};
+use tokio::{task::JoinSet, time::timeout};
+use tracing::Level;
 use windlass_cluster_sim::api::{Effect, Fault};
 use windlass_kubelet_api::dra::v1::Device;
+use windlass_testkit::{LIMIT, Running, Said};
 
 use crate::{
-    common::running::{LIMIT, Running},
     kubelet::Kubelet,
     world::{Gets, World},
 };
 
 const A: Gets<'static> = Gets { request: "a", gpu: 0 };
 
-/// From when a claim is read until it is found that another has its device.
-const SOON: Duration = Duration::from_millis(200);
+/// How long a claim is read that is released meanwhile.
+const SLOWLY: Duration = Duration::from_secs(1);
 
 impl World {
     /// One in which claims wait for as long as a test may take.
@@ -39,8 +37,9 @@ impl World {
 
     /// Asks for a claim to be prepared, whose device another has, until it waits for that.
     async fn waiting(&self, kubelet: &Kubelet, name: &'static str) -> JoinSet<Answer> {
+        let said = Said::from(Level::INFO);
         let mut asked = self.reading(kubelet, name).await;
-        sleep(SOON).await;
+        said.until(1, "claim waits").await;
         assert!(asked.try_join_next().is_none(), "it waits");
         asked
     }
@@ -92,7 +91,7 @@ async fn a_claim_that_is_released_while_it_waits_is_answered_and_has_nothing() {
 #[tokio::test]
 async fn a_claim_that_is_released_while_it_is_read_does_not_wait_at_all() {
     let (world, agent, mut kubelet, _) = contended().await;
-    world.api.inject(Fault::at("resourceclaims/two", Effect::Delay(5 * SOON)).only("GET"));
+    world.api.inject(Fault::at("resourceclaims/two", Effect::Delay(SLOWLY)).only("GET"));
     let second = world.reading(&kubelet, "two").await;
     at_once(kubelet.unprepare("two")).await.expect("released");
     let why = answered(second).await.expect_err("another has it");

@@ -4,25 +4,19 @@ use std::{path::PathBuf, sync::Arc};
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde_json::{Value, json};
-use tokio::time::{Duration, sleep, timeout};
 use windlass_cluster_sim::api::ApiServer;
 use windlass_core::device::{Device, DeviceKind};
 use windlass_kubelet_api::dra::checkpoint::NEIGHBOUR;
-use windlass_machine::{Machine, Profile};
+use windlass_machine::Machine;
 use windlass_node::{
     Config,
-    config::{ClusterAccess, DraOffer, DraPolicy, Policy},
+    config::{DraOffer, DraPolicy, Policy},
     documents::Document,
     state::NodeState,
 };
+use windlass_testkit::{Node, Running, exists, until};
 
-use crate::{
-    common::{
-        node::node,
-        running::{LIMIT, Running},
-    },
-    kubelet::Kubelet,
-};
+use crate::kubelet::Kubelet;
 
 /// A node whose parts are started one by one.
 pub(crate) struct World {
@@ -47,16 +41,10 @@ impl World {
 
     /// A node that is such a machine.
     pub(crate) fn of(machine: &str, dra: DraPolicy) -> Self {
-        let profile = Profile::named(machine).expect("a shipped profile");
-        let (folder, machine, config) = node(&profile, Policy { dra, ..Policy::default() });
-        let (api, kubeconfig) = (ApiServer::start(), folder.join("kubeconfig"));
-        std::fs::write(&kubeconfig, api.kubeconfig()).expect("written");
-        let cluster = ClusterAccess {
-            kubeconfig: Some(kubeconfig),
-            node_name: Some("n1".to_owned()),
-            ..ClusterAccess::default()
-        };
-        let world = Self { api, config: Config { cluster, ..config }, machine };
+        let (node, api) =
+            (Node::named(machine, Policy { dra, ..Policy::default() }), ApiServer::start());
+        let Node { machine, config, .. } = node.in_cluster("n1", &api.kubeconfig());
+        let world = Self { api, config, machine };
         world.show_kubelet_folder();
         world
     }
@@ -84,7 +72,7 @@ impl World {
     }
 
     pub(crate) async fn registered(&self) -> Kubelet {
-        self.exists(self.registration()).await;
+        exists(&self.registration()).await;
         Kubelet::register(&self.registration()).await
     }
 
@@ -119,13 +107,12 @@ impl World {
 
     /// Waits until the record fulfils a condition.
     pub(crate) async fn recorded(&self, condition: impl Fn(&Value) -> bool) {
-        let read = || serde_json::from_slice(&std::fs::read(self.record()).ok()?).ok();
-        let fulfilled = async {
-            while !read().is_some_and(|record| condition(&record)) {
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(LIMIT, fulfilled).await.unwrap_or_else(|_| panic!("the record is {:#?}", read()));
+        until("the record is so", async || {
+            let read =
+                std::fs::read(self.record()).ok().and_then(|it| serde_json::from_slice(&it).ok());
+            if read.as_ref().is_some_and(&condition) { Ok(()) } else { Err(read) }
+        })
+        .await;
     }
 
     /// A claim's CDI document, if it has one.
@@ -137,12 +124,11 @@ impl World {
 
     /// Waits until a claim's CDI document says that.
     pub(crate) async fn documented(&self, uid: &str, document: &Value) {
-        let written = async {
-            while self.document(uid).as_ref() != Some(document) {
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(LIMIT, written).await.expect("it is written in time");
+        until("the document is so", async || {
+            let found = self.document(uid);
+            if found.as_ref() == Some(document) { Ok(()) } else { Err(found) }
+        })
+        .await;
     }
 
     /// Puts a claim that has its name as its UID.
@@ -164,33 +150,12 @@ impl World {
         self.api.objects().delete::<ResourceClaim>("ns", claim).expect("it was there");
     }
 
-    pub(crate) async fn exists(&self, path: PathBuf) {
-        let there = async {
-            while !path.exists() {
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(LIMIT, there).await.unwrap_or_else(|_| panic!("no {}", path.display()));
-    }
-
-    /// Waits for something to come true.
+    /// Waits until the API server was asked for something.
     pub(crate) async fn reaches(&self, condition: impl Fn() -> bool) {
-        let reached = async {
-            while !condition() {
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let reached = timeout(LIMIT, reached).await;
-        reached.unwrap_or_else(|_| panic!("not in time: {:#?}", self.api.objects().log()));
-    }
-
-    pub(crate) async fn vanishes(&self, path: PathBuf) {
-        let gone = async {
-            while path.exists() {
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(LIMIT, gone).await.unwrap_or_else(|_| panic!("{} stays", path.display()));
+        until("what the API server is asked", async || {
+            condition().then_some(()).ok_or_else(|| self.api.objects().log())
+        })
+        .await;
     }
 }
 

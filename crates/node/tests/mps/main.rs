@@ -1,8 +1,6 @@
 //! MPS daemons as real processes: the control program of a simulated machine, which can be made to
 //! crash, hang and refuse.
 
-#[path = "../common/folder.rs"]
-mod folder;
 mod life;
 mod refused;
 mod rig;

@@ -12,21 +12,16 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
-    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 use windlass_core::device::DeviceId;
-use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_machine::Machine;
 use windlass_node::{
     Config,
-    config::{DriverPlaces, MpsSettings, Replicas},
+    config::{MpsSettings, Policy, Replicas},
     mps::{Mig, Mps, MpsDemand, MpsState, MpsStates, MpsWant},
 };
-
-use crate::folder::temporary_folder;
-
-/// How long anything may take before a test has failed.
-pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+use windlass_testkit::{Node, in_time, value, vanishes};
 
 pub(crate) struct Rig {
     pub(crate) machine: Machine,
@@ -45,27 +40,15 @@ pub(crate) struct Running {
 
 impl Rig {
     pub(crate) fn new() -> Self {
-        let profile = Profile::named("dgx-h100").expect("a shipped profile");
-        let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
-        let machine = Machine::create(&temporary_folder().join("machine"), &profile, &driver);
-        let machine = machine.expect("a machine");
-        let config = Config {
-            host_root: machine.host_root(),
-            host_root_on_node: machine.host_root(),
-            driver: DriverPlaces {
-                nvml_library: Some(machine.nvml_library()),
-                ..DriverPlaces::default()
-            },
-            mps: MpsSettings {
-                start_deadline: Duration::from_secs(20),
-                answer_deadline: Duration::from_secs(1),
-                question_interval: Duration::from_millis(50),
-                retry_first: Duration::from_millis(10),
-                retry_most: Duration::from_millis(200),
-                stop_grace: Duration::from_secs(1),
-                ..MpsSettings::default()
-            },
-            ..Config::default()
+        let Node { machine, mut config, .. } = Node::named("dgx-h100", Policy::default());
+        config.mps = MpsSettings {
+            start_deadline: Duration::from_secs(20),
+            answer_deadline: Duration::from_secs(1),
+            question_interval: Duration::from_millis(50),
+            retry_first: Duration::from_millis(10),
+            retry_most: Duration::from_millis(200),
+            stop_grace: Duration::from_secs(1),
+            ..MpsSettings::default()
         };
         Self { machine, config }
     }
@@ -170,10 +153,7 @@ impl Running {
         &self,
         condition: impl FnMut(&Arc<MpsStates>) -> bool,
     ) -> Arc<MpsStates> {
-        let mut states = self.states.clone();
-        let reached = timeout(LIMIT, states.wait_for(condition)).await;
-        let reached = reached.map(|found| found.expect("the part runs").clone());
-        reached.unwrap_or_else(|_| panic!("not in time; {:#?}", self.states.borrow()))
+        value("the daemons' states", &self.states, condition).await
     }
 
     pub(crate) async fn ready(&self, device: &DeviceId) {
@@ -189,18 +169,13 @@ impl Running {
 
     /// Waits until nothing is left of a GPU's daemon.
     pub(crate) async fn gone(&self, rig: &Rig, index: usize) {
-        let gone = async {
-            while rig.is_left(index) {
-                tokio::task::yield_now().await;
-            }
-        };
-        timeout(LIMIT, gone).await.expect("it is stopped in time");
+        vanishes(&rig.folder(index)).await;
     }
 
     /// Stops the part as the agent's end does.
     pub(crate) async fn stop(mut self) {
         self.stop.cancel();
-        let ended = timeout(LIMIT, self.task.join_next()).await.expect("it stops in time");
+        let ended = in_time("the part stops", self.task.join_next()).await;
         ended.expect("there is one").expect("no panic");
     }
 }

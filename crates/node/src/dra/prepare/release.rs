@@ -78,6 +78,7 @@ impl Preparer {
 
     /// What was asked for since the look is somebody's again.
     pub(super) fn release_stale(&mut self, suspects: Vec<Suspect>) {
+        tracing::trace!(found = suspects.len(), "looked for claims that nobody has any more");
         for Suspect { claim, asked } in suspects {
             if self.asked(&claim.uid) != asked {
                 continue;

@@ -7,9 +7,11 @@ use windlass_core::device::Device;
 use windlass_node::config::{Handover, Step, StepAction};
 
 use super::machine;
+use windlass_testkit::{LIMIT, Node, Running, allocatable};
+
 use crate::{
     gateway::{admit, start},
-    world::{LIMIT, Running, World, allocatable, attribute, device},
+    world::{attribute, device},
 };
 
 const BOARD: &str = "fpga-0000-1a-00-0-port-0-0";
@@ -23,12 +25,12 @@ const WANTED: &str = "d8424dc4a4a3c413f89e433683f9040b";
 const OTHER: &str = "f7df405cbd7acf7222f144b0b93acd18";
 
 /// A machine of which one board is programmed by scripts, in which `$0` is the file that says with what.
-fn world(config: &str, prepare: &str, release: &str) -> World {
+fn world(config: &str, prepare: &str, release: &str) -> Node {
     programmed(machine("dfl", config), SAID, prepare, release)
 }
 
 /// A machine whose FPGAs are programmed by scripts, in which `$0` is that file.
-fn programmed(mut world: World, file: &str, prepare: &str, release: &str) -> World {
+fn programmed(mut world: Node, file: &str, prepare: &str, release: &str) -> Node {
     let file = world.host(file).display().to_string();
     let steps = |script: &str| {
         let words = ["/bin/sh", "-c", script, &file, "{pci}", "{attr:fpga.intel.com/interfaceId}"];
@@ -40,7 +42,7 @@ fn programmed(mut world: World, file: &str, prepare: &str, release: &str) -> Wor
     world
 }
 
-fn said(world: &World) -> PathBuf {
+fn said(world: &Node) -> PathBuf {
     world.host(SAID)
 }
 

@@ -13,7 +13,9 @@ use windlass_node::{
 };
 
 use super::STICK;
-use crate::world::{World, allocatable, device, refused, source};
+use windlass_testkit::allocatable;
+
+use crate::world::{device, node, node_of, refused, source};
 
 /// A source with these keys, as a file says it.
 fn described(keys: &str) -> String {
@@ -144,7 +146,7 @@ fn what_cannot_be_is_told_with_its_place() {
 #[tokio::test]
 async fn every_question_that_a_device_answers_may_be_asked_in_a_rule() {
     for name in Profile::names() {
-        let world = World::of(&Profile::named(name).expect("a profile"), "");
+        let world = node_of(&Profile::named(name).expect("a profile"), "");
         let inventory = world.survey().await.inventory;
         let built_in = |device: &&Device| SourceName::BUILT_IN.contains(&device.source);
         for device in inventory.devices.iter().filter(built_in) {
@@ -173,10 +175,8 @@ async fn a_block_device_that_a_pattern_happens_to_fit_is_kept_back() {
 - {name: disk, folder: virtual/block/board9, class: block, number: "7:0", node: board9}
 - {name: board, folder: virtual/misc/board0, class: misc, number: "10:9", node: board0}
 "#;
-    let world = World::new(
-        disk,
-        "sources:\n- {name: b, resource: a.com/b, find: {nodes: '/dev/board*'}}\n",
-    );
+    let world =
+        node(disk, "sources:\n- {name: b, resource: a.com/b, find: {nodes: '/dev/board*'}}\n");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "a.com/b", 1).await;
     let why = obstacle(&agent.state.borrow(), "b-board9");
@@ -191,7 +191,7 @@ sources:
 - {name: etc, find: {nodes: '/dev/etcdir/*'}}
 - {name: tty, find: {nodes: /dev/ttyUSB0}, give: {nodes: [{path: /dev/here/port}]}}
 ";
-    let world = World::new(STICK, config);
+    let world = node(STICK, config);
     for file in ["/dev/kmsg", "/dev/port", "/etc/shadow"] {
         world.write(file, "");
     }
@@ -208,7 +208,7 @@ sources:
 async fn a_mount_is_judged_by_where_its_links_lead() {
     let config = "sources:\n- {name: tty, resource: a.com/tty, find: {nodes: /dev/ttyUSB0}, \
                   give: {mounts: [{host: /opt/fw/etc}]}}\n";
-    let world = World::new(STICK, config);
+    let world = node(STICK, config);
     fs::create_dir_all(world.host("/opt")).expect("made");
     fs::create_dir_all(world.host("/etc")).expect("made");
     symlink("/", world.host("/opt/fw")).expect("linked");
@@ -228,7 +228,7 @@ async fn of_two_devices_of_one_source_with_one_node_the_second_is_kept_back() {
 "#;
     let config = "sources:\n- {name: card, resource: a.com/card, find: {bus: pci}, \
                   match: 'device.attributes[\"windlass.dev\"].driver == \"vfio-pci\"'}\n";
-    let state = World::new(functions, config).survey().await;
+    let state = node(functions, config).survey().await;
     let why = obstacle(&state, "card-0000-1b-00-1");
     let owner = "/dev/vfio/12 is also that of card-0000-1b-00-0";
     assert_eq!(why, format!("{owner}: group them, or write shared: true"));
@@ -247,7 +247,7 @@ sources:
 - {name: one, resource: a.com/one, find: {nodes: /dev/ttyUSB0}}
 - {name: two, resource: a.com/two, find: {class: tty}}
 ";
-    let world = World::new(STICK, config);
+    let world = node(STICK, config);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "a.com/one", 1).await;
     let why = obstacle(&agent.state.borrow(), "two-FT4X9-ttyUSB0");
@@ -263,7 +263,7 @@ sources:
 - {name: loops, find: {class: loops}}
 - {name: well, resource: a.com/well, find: {class: tty}}
 "#;
-    let world = World::new(STICK, config);
+    let world = node(STICK, config);
     world.crowd("/sys/class/crowd", "", 100_000);
     world.write("/etc/boards/good", "slot: 3");
     world.write("/etc/boards/bad", "slot: three");

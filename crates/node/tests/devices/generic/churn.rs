@@ -9,7 +9,9 @@ use std::{
 use windlass_core::device::Device;
 
 use super::STICK;
-use crate::world::{World, device};
+use windlass_testkit::Node;
+
+use crate::world::{device, node};
 
 const BY_IDS: &str = r#"
 sources:
@@ -38,7 +40,7 @@ fn nodes(stick: &Device) -> Vec<String> {
 #[test]
 fn a_device_that_comes_and_goes_under_the_walk_costs_no_other_and_has_no_nodes_but_its_own() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let (runtime, world) = (runtime.expect("a runtime"), World::new(&two_sticks(), BY_IDS));
+    let (runtime, world) = (runtime.expect("a runtime"), node(&two_sticks(), BY_IDS));
     let walk = || runtime.block_on(world.survey()).inventory;
     let whole = walk();
     let [steady, restless] = ["stick-FT4X9", "stick-FT4X8"].map(|id| nodes(device(&whole, id)));
@@ -67,9 +69,9 @@ fn a_device_that_comes_and_goes_under_the_walk_costs_no_other_and_has_no_nodes_b
 }
 
 /// Until the other side of the channel is dropped.
-fn come_and_go(world: &World, stopped: &mpsc::Receiver<()>) {
+fn come_and_go(world: &Node, stopped: &mpsc::Receiver<()>) {
     while stopped.try_recv() == Err(TryRecvError::Empty) {
-        world.happen("unplug:other");
-        world.happen("plug:other");
+        world.inject("unplug:other");
+        world.inject("plug:other");
     }
 }

@@ -5,7 +5,9 @@ use std::{fs, os::unix::fs::symlink};
 use windlass_machine::Profile;
 
 use super::{ACCELERATOR, STICK};
-use crate::world::{World, allocatable, attribute, device, pod, source};
+use windlass_testkit::{allocatable, pod_with as pod};
+
+use crate::world::{attribute, device, node, node_of, source};
 
 #[tokio::test]
 async fn a_pci_device_is_found_on_its_bus_with_its_place_and_nodes() {
@@ -18,7 +20,7 @@ sources:
   attributes: {temperature: apex/apex_0/temp}
   give: {env: {APEX: "{pci} {name} {attr:temperature}"}}
 "#;
-    let world = World::new(ACCELERATOR, config);
+    let world = node(ACCELERATOR, config);
     let state = world.survey().await;
     assert_eq!(source(&state, "apex"), "ready: 1 device");
     let apex = device(&state.inventory, "apex-0000-1b-00-0");
@@ -46,7 +48,7 @@ sources:
 - {name: class, find: {class: tty}}
 - {name: node, find: {nodes: ["/dev/ttyUSB*"]}}
 "#;
-    let world = World::new(STICK, config);
+    let world = node(STICK, config);
     let state = world.survey().await;
     for (id, name) in [
         ("stick-FT4X9", "1-4"),
@@ -84,7 +86,7 @@ sources:
 - {name: node, find: {nodes: ["/dev/hidraw*"]}}
 - {name: bus, find: {bus: hid}, match: 'device.attributes["windlass.dev"].driver == "hid-generic"'}
 "#;
-    let world = World::new(KEY, config);
+    let world = node(KEY, config);
     let state = world.survey().await;
     for id in ["node-0000-00-14-0-0-7-hidraw0", "bus-0000-00-14-0-0-7-hid0"] {
         let key = device(&state.inventory, id);
@@ -102,7 +104,7 @@ sources:
   give: {found: none, env: {Darwin3: "{name}", BOARD: "{endpoint}", FIRMWARE: "{attr:firmware}"}}
 - {name: board, find: {endpoints: ["10.0.0.7:6001", "10.0.0.8"]}, give: {env: {HOST: "{host}"}}}
 "#;
-    let world = World::new("", config);
+    let world = node("", config);
     world.write("/etc/darwin3/board0", "endpoint: 10.0.0.9:6001\nfirmware: v4\nnuma: 1\n");
     world.write("/etc/darwin3/board1", "anything at all: [");
     world.write("/etc/darwin3/.hidden", "");
@@ -130,7 +132,7 @@ sources:
 - {name: all, find: {nodes: "/dev/dma_*"}, unit: all}
 - {name: pair, find: {nodes: ["/dev/dma_tx*", "/dev/dma_rx*"]}, unit: zipped}
 "#;
-    let world = World::new(&devices, config);
+    let world = node(&devices, config);
     let inventory = world.survey().await.inventory;
     let nodes = |id: &str| {
         let nodes = device(&inventory, id).nodes.iter();
@@ -168,7 +170,7 @@ sources:
 - {name: empty, find: {nodes: [/dev/empty, /dev/mqueue]}}
 - {name: input, resourceDomain: example.com, find: {nodes: /dev/input}}
 "#;
-    let world = World::new(FOLDERS, config);
+    let world = node(FOLDERS, config);
     world.write("/dev/empty/folder/.keep", "");
     fs::remove_file(world.host("/dev/empty/folder/.keep")).expect("removed");
     world.write("/dev/mqueue/of-others", "");
@@ -193,7 +195,7 @@ sources:
 
 #[tokio::test]
 async fn a_node_that_several_names_lead_to_is_found_by_its_own() {
-    let world = World::new(FOLDERS, "sources:\n- {name: clock, find: {nodes: '/dev/rtc*'}}\n");
+    let world = node(FOLDERS, "sources:\n- {name: clock, find: {nodes: '/dev/rtc*'}}\n");
     world.write("/dev/rtc0", "");
     symlink("rtc0", world.host("/dev/rtc")).expect("linked");
     let inventory = world.survey().await.inventory;
@@ -208,7 +210,7 @@ async fn a_missing_node_leaves_one_device_incomplete_and_mixes_no_two() {
 sources:
 - {name: pair, find: {nodes: ["/dev/dma_tx*", "/dev/dma_rx*"]}, unit: zipped}
 "#;
-    let inventory = World::new(&devices, config).survey().await.inventory;
+    let inventory = node(&devices, config).survey().await.inventory;
     let health = |id: &str| device(&inventory, id).health.to_string();
     let missing = "Unhealthy: device node missing, /dev/dma_rx0 is not there";
     assert!(health("pair-dma_tx0").starts_with(missing), "{}", health("pair-dma_tx0"));
@@ -237,7 +239,7 @@ sources:
     mounts: [{host: "/opt/{driver}", container: /firmware}]
     env: {"APEX_{position}": "{node}", LACKING: "{serial}"}
 "#;
-    let mut world = World::new(ACCELERATOR, config);
+    let mut world = node(ACCELERATOR, config);
     world.config.policy.delivery.strategies = [windlass_node::config::Strategy::Envvar].into();
     let (kubelet, agent) = (world.kubelet(), world.agent());
     let missing = "Unhealthy: device node missing, /dev/helper_089a is not there";
@@ -274,7 +276,7 @@ sources:
   find: {bus: pci}
   match: device.attributes["windlass.dev"].pfPciAddress == "0000:17:00.0"
 "#;
-    let world = World::of(&Profile::named("rdma").expect("a shipped profile"), config);
+    let world = node_of(&Profile::named("rdma").expect("a shipped profile"), config);
     let state = world.survey().await;
     let own = state.inventory.devices.iter().map(|device| device.id.as_str());
     let own: Vec<_> = own.filter(|id| !id.starts_with("nic-")).collect();

@@ -6,7 +6,9 @@ use std::{fs, os::unix::fs::symlink, time::Duration};
 use windlass_node::state::Offering;
 
 use super::{ACCELERATOR, STICK};
-use crate::world::{Running, World, allocatable, device, end, pod, source};
+use windlass_testkit::{Running, allocatable, pod_with as pod};
+
+use crate::world::{device, end, node, policy, source};
 
 const BY_IDS: &str = r#"
 sources:
@@ -20,13 +22,13 @@ const STICKS: &str = "example.com/stick";
 
 #[tokio::test]
 async fn a_stick_that_is_unplugged_is_unhealthy_and_comes_back_at_another_port_as_itself() {
-    let world = World::new(STICK, BY_IDS);
+    let world = node(STICK, BY_IDS);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, STICKS, 1).await;
-    world.happen("unplug:stick");
+    world.inject("unplug:stick");
     agent.until_health("stick-FT4X9", "Unhealthy: vanished").await;
     allocatable(&kubelet, STICKS, 0).await;
-    world.happen("replug:stick=1-2.1");
+    world.inject("replug:stick=1-2.1");
     let state = agent.until_health("stick-FT4X9", "Healthy").await;
     let stick = device(&state.inventory, "stick-FT4X9");
     assert!(stick.origin.as_deref().is_some_and(|origin| origin.ends_with("1-2.1")), "{stick:?}");
@@ -36,10 +38,10 @@ async fn a_stick_that_is_unplugged_is_unhealthy_and_comes_back_at_another_port_a
 
 #[tokio::test]
 async fn a_stick_without_a_serial_number_is_the_port_it_is_plugged_in() {
-    let world = World::new(&STICK.replace(", serial: FT4X9", ""), BY_IDS);
+    let world = node(&STICK.replace(", serial: FT4X9", ""), BY_IDS);
     let agent = world.agent();
     agent.until_health("stick-0000-00-14-0-0-4", "Healthy").await;
-    world.happen("replug:stick=1-3");
+    world.inject("replug:stick=1-3");
     agent.until_health("stick-0000-00-14-0-0-3", "Healthy").await;
     agent.until_health("stick-0000-00-14-0-0-4", "Unhealthy: vanished").await;
 }
@@ -56,11 +58,11 @@ fn two_sticks() -> String {
 
 #[tokio::test]
 async fn a_stick_keeps_its_name_when_another_of_its_serial_number_is_plugged_in() {
-    let world = World::new(&two_sticks(), BY_IDS);
-    world.happen("unplug:other");
+    let world = node(&two_sticks(), BY_IDS);
+    world.inject("unplug:other");
     let agent = world.agent();
     agent.until_health("stick-FT4X9", "Healthy").await;
-    world.happen("replug:other=1-5");
+    world.inject("replug:other=1-5");
     let state = agent.until_health("stick-0000-00-14-0-0-5", "Healthy").await;
     let stick = device(&state.inventory, "stick-FT4X9");
     assert_eq!(stick.health.to_string(), "Healthy");
@@ -71,7 +73,7 @@ async fn a_stick_keeps_its_name_when_another_of_its_serial_number_is_plugged_in(
 #[tokio::test]
 async fn a_folder_that_cannot_be_read_says_nothing_of_what_is_in_it() {
     let config = "sources: [{name: board, resource: zj.com/board, find: {files: /etc/board}, give: {found: none}}]";
-    let world = World::new("", config);
+    let world = node("", config);
     world.write("/etc/board/one", "");
     let agent = world.agent();
     agent.until_health("board-one", "Healthy").await;
@@ -96,7 +98,7 @@ async fn a_folder_that_cannot_be_read_says_nothing_of_what_is_in_it() {
 
 #[tokio::test]
 async fn sticks_of_one_serial_number_are_told_apart_by_their_ports() {
-    let world = World::new(&two_sticks(), BY_IDS);
+    let world = node(&two_sticks(), BY_IDS);
     let state = world.survey().await;
     device(&state.inventory, "stick-0000-00-14-0-0-4");
     device(&state.inventory, "stick-0000-00-14-0-0-5");
@@ -111,13 +113,13 @@ sources:
   find: {bus: pci}
   match: 'device.attributes["windlass.dev"].driver == "apex"'
 "#;
-    let world = World::new(ACCELERATOR, config);
+    let world = node(ACCELERATOR, config);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/apex", 1).await;
-    world.happen("unbind:accelerator");
+    world.inject("unbind:accelerator");
     let why = "Unhealthy: driver not bound, its driver apex is no longer bound";
     agent.until_health("apex-0000-1b-00-0", why).await;
-    world.happen("bind:accelerator=apex");
+    world.inject("bind:accelerator=apex");
     agent.until_health("apex-0000-1b-00-0", "Healthy").await;
     allocatable(&kubelet, "example.com/apex", 1).await;
 }
@@ -149,14 +151,14 @@ async fn nodes(kubelet: &windlass_kubelet_sim::Kubelet, name: &str) -> Result<Ve
 
 #[tokio::test]
 async fn a_group_that_gets_another_number_is_handed_out_under_it() {
-    let world = World::new(PASSED_THROUGH, VFIO);
+    let world = node(PASSED_THROUGH, VFIO);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/card", 1).await;
     assert_eq!(
         nodes(&kubelet, "first").await,
         Ok(vec!["/dev/vfio/12".into(), "/dev/vfio/vfio".into()])
     );
-    world.happen("group:card=13");
+    world.inject("group:card=13");
     let is_renumbered =
         |device: &windlass_core::device::Device| device.nodes[0].path.ends_with("13");
     agent.until(|state| state.inventory.get("card-0000-1b-00-0").is_some_and(is_renumbered)).await;
@@ -169,7 +171,7 @@ async fn a_group_that_gets_another_number_is_handed_out_under_it() {
 
 #[tokio::test]
 async fn a_number_that_the_agent_has_not_seen_change_is_refused_all_the_same() {
-    let mut world = World::new(PASSED_THROUGH, VFIO);
+    let mut world = node(PASSED_THROUGH, VFIO);
     world.config.policy.health.probe_interval = Duration::from_secs(3600);
     let (kubelet, _agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/card", 1).await;
@@ -187,7 +189,7 @@ async fn a_file_that_is_dropped_into_a_folder_is_a_device_before_the_next_regula
 sources:
 - {name: board, resource: zj.com/darwin3, find: {files: /etc/darwin3}, give: {env: {Darwin3: "{name}"}}}
 "#;
-    let mut world = World::new("", config);
+    let mut world = node("", config);
     world.config.policy.health.probe_interval = Duration::from_secs(3600);
     world.write("/etc/hostname", "node");
     let (kubelet, agent) = (world.kubelet(), world.agent());
@@ -202,7 +204,7 @@ sources:
 #[tokio::test]
 async fn what_is_gone_and_free_is_noted_no_longer_than_until_the_record_says_so() {
     let config = "sources: [{name: board, resource: zj.com/old, find: {files: /etc/board}, give: {found: none}}]";
-    let world = World::new("", config);
+    let world = node("", config);
     world.write("/etc/board/one", "");
     world.write("/etc/board/two", "");
     let (kubelet, agent) = (world.kubelet(), world.agent());
@@ -215,7 +217,7 @@ async fn what_is_gone_and_free_is_noted_no_longer_than_until_the_record_says_so(
     fs::remove_file(world.host("/etc/board/one")).expect("removed");
     allocatable(&kubelet, "zj.com/old", 1).await;
     assert!(is_noted("board-one"), "a container may have it");
-    agent.follow(&config.replace("zj.com/old", "zj.com/new"));
+    agent.follow(policy(&config.replace("zj.com/old", "zj.com/new")));
     allocatable(&kubelet, "zj.com/new", 1).await;
     assert!(!is_noted("board-one") && is_noted("board-two"));
 }
@@ -229,12 +231,12 @@ fn kept_back(agent: &Running) -> Vec<(String, String)> {
 
 #[tokio::test]
 async fn a_stick_that_is_held_by_its_serial_number_is_not_offered_by_its_port_after_a_restart() {
-    let world = World::new(&two_sticks(), BY_IDS);
-    world.happen("unplug:other");
+    let world = node(&two_sticks(), BY_IDS);
+    world.inject("unplug:other");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, STICKS, 1).await;
     kubelet.admit(pod("holder", STICKS, 1)).await.expect("admitted");
-    world.happen("replug:other=1-5");
+    world.inject("replug:other=1-5");
     allocatable(&kubelet, STICKS, 2).await;
     agent.stop().await;
     let agent = world.agent();
@@ -248,7 +250,7 @@ async fn a_stick_that_is_held_by_its_serial_number_is_not_offered_by_its_port_af
 
 #[tokio::test]
 async fn a_stick_that_is_held_is_not_offered_again_by_a_source_of_another_name() {
-    let world = World::new(STICK, BY_IDS);
+    let world = node(STICK, BY_IDS);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, STICKS, 1).await;
     kubelet.admit(pod("holder", STICKS, 1)).await.expect("admitted");
@@ -256,7 +258,7 @@ async fn a_stick_that_is_held_is_not_offered_again_by_a_source_of_another_name()
     let rules = "\nresources: [{name: example.com/stick, devices: {kind: other}}]";
     let mut seen = agent.state.clone();
     let renamed = BY_IDS.replace("name: stick", "name: serial") + rules;
-    agent.follow(&renamed);
+    agent.follow(policy(&renamed));
     let id = "serial-FT4X9";
     let held = format!("a container holds it as {STICKS}");
     loop {
@@ -276,14 +278,14 @@ async fn a_stick_that_is_held_is_not_offered_again_by_a_source_of_another_name()
 
 #[tokio::test]
 async fn sources_come_and_go_with_the_configuration() {
-    let world = World::new(STICK, "");
+    let world = node(STICK, "");
     let (kubelet, agent) = (world.kubelet(), world.agent());
     agent.until(|state| state.inventory.is_complete()).await;
-    agent.follow(BY_IDS);
+    agent.follow(policy(BY_IDS));
     allocatable(&kubelet, STICKS, 1).await;
-    agent.follow(&BY_IDS.replace("0403", "ffff"));
+    agent.follow(policy(&BY_IDS.replace("0403", "ffff")));
     agent.until(|state| source(state, "stick").starts_with("absent: none of")).await;
-    agent.follow("");
+    agent.follow(policy(""));
     agent.until(|state| state.inventory.devices.is_empty()).await;
     agent.until(|state| !state.inventory.sources.contains_key("stick")).await;
 }

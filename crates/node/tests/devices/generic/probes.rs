@@ -8,7 +8,9 @@ use tokio::{
 };
 
 use super::ACCELERATOR;
-use crate::world::{World, allocatable, attribute, device};
+use windlass_testkit::allocatable;
+
+use crate::world::{attribute, device, node};
 
 /// A board's server, which answers well or not at all.
 async fn board(well: watch::Receiver<bool>) -> (String, JoinSet<()>) {
@@ -41,7 +43,7 @@ sources:
   probe: {{http: "http://{{endpoint}}/last_running_time", every: 20ms, timeout: 1s}}
 "#
     );
-    let world = World::new("", &config);
+    let world = node("", &config);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     let id = format!("board-{}", address.replace(':', "-"));
     agent.until_health(&id, "Unhealthy: probe failed").await;
@@ -61,7 +63,7 @@ sources:
   match: 'device.attributes["windlass.dev"].pciVendor == "1ac1"'
   probe: {attribute: apex/apex_0/temp, equals: ["41000", "42000"], every: 20ms}
 "#;
-    let world = World::new(ACCELERATOR, config);
+    let world = node(ACCELERATOR, config);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "a.com/apex", 1).await;
     let folder = "/sys/devices/pci0000:15/0000:15:01.0/0000:1b:00.0";
@@ -81,7 +83,7 @@ sources:
 - {name: hangs, find: {endpoints: [a]}, give: {env: {A: b}}, probe: {command: [/bin/sleep, "3600"], timeout: 100ms}}
 - {name: works, resource: a.com/works, find: {endpoints: [b]}, give: {env: {A: b}}, probe: {command: [/bin/true]}}
 "#;
-    let world = World::new("", config);
+    let world = node("", config);
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "a.com/works", 1).await;
     agent
@@ -106,7 +108,7 @@ sources:
   attributes: {firmware: firmware}
   match: device.attributes["windlass.dev"].firmware == "v4"
 "#;
-    let world = World::new(&[board(0), board(1)].concat(), config);
+    let world = node(&[board(0), board(1)].concat(), config);
     let file = "/sys/devices/platform/board0/firmware";
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "example.com/board", 2).await;

@@ -6,7 +6,9 @@ use windlass_machine::profile::VirtualFunction;
 use windlass_node::state::NodeState;
 
 use super::{VFS, functions, told, world};
-use crate::world::{allocatable, device, pod};
+use windlass_testkit::{allocatable, pod_with as pod};
+
+use crate::world::device;
 
 #[tokio::test]
 async fn a_group_that_has_another_number_by_now_is_given_by_that_number() {

@@ -5,13 +5,15 @@ use std::fs;
 use windlass_core::device::DeviceId;
 
 use super::{told, world};
-use crate::world::{World, source};
+use windlass_testkit::Node;
+
+use crate::world::source;
 
 /// Every interface, to one container each.
 const ALL: &str = "resources: [{name: example.com/nic, devices: {kind: nic}}]";
 
 /// What becomes of every interface once the host has these routes besides the one over `bond0`.
-async fn with_routes(world: &World, lines: &str) -> String {
+async fn with_routes(world: &Node, lines: &str) -> String {
     let head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n";
     let default = "bond0\t00000000\t0100A8C0\t0003\t0\t0\t100\t00000000\n";
     world.write("/proc/1/net/route", &format!("{head}{default}{lines}"));

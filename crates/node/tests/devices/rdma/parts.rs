@@ -1,7 +1,9 @@
 //! What of all that lies in a function's folder is its own.
 
 use super::{told, world};
-use crate::world::{World, attribute, device, source};
+use windlass_testkit::Node;
+
+use crate::world::{attribute, device, source};
 
 #[tokio::test]
 async fn a_subfunction_goes_by_the_number_that_it_was_given() {
@@ -57,7 +59,7 @@ async fn software_rdma_over_hardware_is_not_the_hardwares_own() {
 }
 
 /// Adds an RDMA device below another device, with one file that tells what it is.
-fn add_rdma(world: &World, parent: &str, name: &str, file: &str, text: &str) {
+fn add_rdma(world: &Node, parent: &str, name: &str, file: &str, text: &str) {
     let folder = format!("{parent}/infiniband/{name}");
     world.write(&format!("{folder}/node_type"), "1: CA\n");
     world.write(&format!("{folder}/{file}"), text);
@@ -68,7 +70,7 @@ fn add_rdma(world: &World, parent: &str, name: &str, file: &str, text: &str) {
 }
 
 /// Takes the RDMA devices of every adapter and its functions, but of so many at the beginning.
-fn take_rdma(world: &World, but_first: usize) {
+fn take_rdma(world: &Node, but_first: usize) {
     let take = |model: &mut windlass_machine::state::Model| {
         for nic in model.nics.iter_mut().skip(but_first) {
             nic.rdma = None;

@@ -12,7 +12,7 @@ thread_local! {
 
 /// A folder that is there until the test has ended. In memory where the machine has it: a simulated
 /// machine is a thousand small files.
-pub(crate) fn temporary_folder() -> PathBuf {
+pub fn temporary_folder() -> PathBuf {
     let mut builder = tempfile::Builder::new();
     builder.prefix("wl");
     let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());

@@ -1,10 +1,8 @@
 //! What is logged by the thread of a test, as lines.
 
-use std::{
-    fmt::{self, Write as _},
-    sync::{Arc, Mutex},
-};
+use std::fmt::{self, Write as _};
 
+use tokio::sync::watch;
 use tracing::{
     Dispatch, Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
@@ -12,9 +10,12 @@ use tracing::{
     subscriber::{DefaultGuard, set_default},
 };
 
+use crate::wait::value;
+
 /// Lines of the agent's log from one level on, for as long as it is listened.
-pub(crate) struct Said {
-    lines: Arc<Mutex<Vec<String>>>,
+#[derive(Debug)]
+pub struct Said {
+    lines: watch::Receiver<Vec<String>>,
     _listening: DefaultGuard,
     /// Where there is only one listener, a line that another thread comes to first counts as heard by nobody.
     _another: Dispatch,
@@ -22,7 +23,7 @@ pub(crate) struct Said {
 
 struct Listener {
     level: Level,
-    lines: Arc<Mutex<Vec<String>>>,
+    lines: watch::Sender<Vec<String>>,
 }
 
 struct Line(String);
@@ -31,16 +32,23 @@ struct Line(String);
 
 impl Said {
     /// Listens from now on.
-    pub(crate) fn from(level: Level) -> Self {
-        let lines = Arc::<Mutex<Vec<String>>>::default();
-        let another = Dispatch::new(Listener { level, lines: Arc::default() });
-        let listener = Listener { level, lines: Arc::clone(&lines) };
-        Self { lines, _listening: set_default(listener), _another: another }
+    pub fn from(level: Level) -> Self {
+        let (lines, said) = watch::channel(Vec::new());
+        let another = Dispatch::new(Listener { level, lines: watch::Sender::default() });
+        let listening = set_default(Listener { level, lines });
+        Self { lines: said, _listening: listening, _another: another }
     }
 
     /// All lines so far.
-    pub(crate) fn lines(&self) -> Vec<String> {
-        self.lines.lock().expect("nobody panicked").clone()
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.borrow().clone()
+    }
+
+    /// Waits until this was said so many times.
+    pub async fn until(&self, times: usize, text: &str) {
+        let awaited = format!("{text:?} is logged, {times} times in all");
+        let is_said = |line: &&String| line.contains(text);
+        value(&awaited, &self.lines, |lines| lines.iter().filter(is_said).count() >= times).await;
     }
 }
 
@@ -62,7 +70,7 @@ impl Subscriber for Listener {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(String::new());
         event.record(&mut line);
-        self.lines.lock().expect("nobody panicked").push(line.0);
+        self.lines.send_modify(|lines| lines.push(line.0));
     }
 
     fn enter(&self, _: &span::Id) {}

@@ -1,22 +1,21 @@
 //! A caller that speaks HTTP/2 frame by frame, and gives calls up before anybody has looked at them.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::UnixStream,
-    time::timeout,
 };
 
+use crate::wait::in_time;
+
 /// A connection to a server.
-pub(crate) struct Caller {
+#[derive(Debug)]
+pub struct Caller {
     stream: UnixStream,
     /// The number of the next call.
     next: u32,
 }
-
-/// How long an answer may take: as many calls are done with before it.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Types of frames (RFC 9113, section 6), and their flags.
 const DATA: u8 = 0x0;
@@ -56,7 +55,8 @@ fn headers(path: &str) -> Vec<u8> {
 // === impl Caller ===
 
 impl Caller {
-    pub(crate) async fn connect(socket: &Path) -> Self {
+    /// Connects, and begins as HTTP/2 has it.
+    pub async fn connect(socket: &Path) -> Self {
         let mut stream = UnixStream::connect(socket).await.expect("connected");
         let begin = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*frame((SETTINGS, 0), 0, &[])].concat();
         stream.write_all(&begin).await.expect("written");
@@ -69,7 +69,7 @@ impl Caller {
     }
 
     /// Begins as many calls and gives them up. Whoever shares the thread runs only when the socket takes no more.
-    pub(crate) async fn give_up(&mut self, path: &str, calls: usize) {
+    pub async fn give_up(&mut self, path: &str, calls: usize) {
         let mut bytes = Vec::new();
         for _ in 0..calls {
             let call = self.begin();
@@ -86,12 +86,12 @@ impl Caller {
     }
 
     /// Makes a call with an empty message, and waits for its answer.
-    pub(crate) async fn is_answered(&mut self, path: &str) {
+    pub async fn is_answered(&mut self, path: &str) {
         let call = self.begin();
         let message = frame((DATA, END_STREAM), call, &NOTHING);
         let bytes = [frame((HEADERS, END_HEADERS), call, &headers(path)), message].concat();
         self.stream.write_all(&bytes).await.expect("the connection stays");
-        timeout(LIMIT, self.headers_of(call)).await.expect("an answer in time");
+        in_time("an answer", self.headers_of(call)).await;
     }
 
     async fn headers_of(&mut self, call: u32) {

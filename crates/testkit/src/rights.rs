@@ -6,13 +6,15 @@ use serde_json::Value;
 
 /// A right, as a rule of a role gives it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Right {
+pub struct Right {
     /// Of a role; a cluster's role has none.
-    pub(crate) namespace: Option<String>,
-    pub(crate) group: String,
+    pub namespace: Option<String>,
+    /// The API group; the core group has none.
+    pub group: String,
     /// With its subresource: `resourceclaims/status`.
-    pub(crate) resource: String,
-    pub(crate) verb: String,
+    pub resource: String,
+    /// As Kubernetes spells it: `get`, `list`, `deletecollection`.
+    pub verb: String,
 }
 
 /// The agent's own namespace in the manifests.
@@ -22,7 +24,7 @@ const OWN: &str = "windlass-system";
 
 impl Right {
     /// Every right that the shipped roles give.
-    pub(crate) fn shipped() -> Vec<Self> {
+    pub fn shipped() -> Vec<Self> {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/rbac.yaml"));
         let text = std::fs::read_to_string(path).expect("a manifest");
         let documents = text.split("\n---\n").map(serde_saphyr::from_str::<Value>);
@@ -53,11 +55,7 @@ impl Right {
     }
 
     /// What a request asks for; nothing where it asks which resources there are, which everyone may.
-    pub(crate) fn asked(
-        method: &str,
-        path: &str,
-        query: &BTreeMap<String, String>,
-    ) -> Option<Self> {
+    pub fn asked(method: &str, path: &str, query: &BTreeMap<String, String>) -> Option<Self> {
         let parts: Vec<_> = path.trim_matches('/').split('/').collect();
         let (group, rest) = match parts.as_slice() {
             ["api", "v1", rest @ ..] => ("", rest),
@@ -91,7 +89,7 @@ impl Right {
     }
 
     /// Whether this right, of a role, is what is asked for.
-    pub(crate) fn gives(&self, asked: &Self) -> bool {
+    pub fn gives(&self, asked: &Self) -> bool {
         let within = match (self.namespace.as_deref(), asked.namespace.as_deref()) {
             (None, _) => true,
             // Agents of tests run in namespaces of other names.

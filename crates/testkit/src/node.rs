@@ -1,0 +1,140 @@
+//! A node: a simulated machine in a folder, settings for an agent with little patience, and both to start.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use jiff::Timestamp;
+use windlass_kubelet_sim::Kubelet;
+use windlass_machine::{Machine, Profile, simulated_driver};
+use windlass_node::{
+    Config, StartError,
+    clock::Clock,
+    config::{ClusterAccess, DriverPlaces, HandoverLimits, HealthPolicy, Policy, SessionLimits},
+    state::NodeState,
+};
+
+use crate::{
+    folder::temporary_folder,
+    kubelet::{GPU, allocatable},
+    running::Running,
+};
+
+/// A node whose parts are started one by one. It is gone when the test ends.
+#[derive(Debug)]
+pub struct Node {
+    /// The machine.
+    pub machine: Machine,
+    /// The settings of the agents that are started from now on.
+    pub config: Config,
+    /// Where all of it is, with room for what a test adds.
+    pub folder: PathBuf,
+}
+
+/// What an agent with little patience does by itself about health.
+pub fn health(quiet_period: Duration) -> HealthPolicy {
+    let probe_interval = Duration::from_millis(100);
+    HealthPolicy { quiet_period, probe_interval, ..HealthPolicy::default() }
+}
+
+// === impl Node ===
+
+impl Node {
+    /// A machine after a shipped profile.
+    pub fn named(profile: &str, policy: Policy) -> Self {
+        Self::new(&Profile::named(profile).expect("a shipped profile"), policy)
+    }
+
+    /// A machine after any profile.
+    pub fn new(profile: &Profile, policy: Policy) -> Self {
+        let folder = temporary_folder();
+        let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
+        let machine = Machine::create(&folder.join("machine"), profile, &driver);
+        let machine = machine.expect("a machine");
+        // A kubelet that never ran has no folder, which an agent waits for; these come before it or after.
+        fs::create_dir_all(folder.join("kubelet")).expect("made");
+        let config = Config {
+            kubelet_dir: folder.join("kubelet"),
+            host_root: machine.host_root(),
+            host_root_on_node: machine.host_root(),
+            driver: DriverPlaces {
+                nvml_library: Some(machine.nvml_library()),
+                ..DriverPlaces::default()
+            },
+            state_dir: folder.join("state"),
+            mps_dir: "/run/windlass/mps".into(),
+            cdi_dir: folder.join("cdi"),
+            policy,
+            session: impatient(),
+            handover: HandoverLimits {
+                retry_first: Duration::from_millis(20),
+                retry_most: Duration::from_millis(200),
+                ..HandoverLimits::default()
+            },
+            ..Config::default()
+        };
+        Self { machine, config, folder }
+    }
+
+    /// As the node of this name in a cluster, whose API server the kubeconfig leads to.
+    #[must_use]
+    pub fn in_cluster(mut self, name: &str, kubeconfig: &str) -> Self {
+        let path = self.folder.join("kubeconfig");
+        fs::write(&path, kubeconfig).expect("written");
+        self.config.cluster = ClusterAccess {
+            kubeconfig: Some(path),
+            node_name: Some(name.to_owned()),
+            ..ClusterAccess::default()
+        };
+        self
+    }
+
+    /// The agent.
+    pub fn agent(&self) -> Running {
+        self.try_agent().expect("the agent starts")
+    }
+
+    /// The agent, or why it does not start.
+    pub fn try_agent(&self) -> Result<Running, StartError> {
+        Running::start(&self.config)
+    }
+
+    /// What the agent would find, without serving anyone.
+    pub async fn survey(&self) -> NodeState {
+        windlass_node::agent::survey(&self.config, Clock::starting_at(Timestamp::now())).await
+    }
+
+    /// The kubelet.
+    pub fn kubelet(&self) -> Kubelet {
+        Kubelet::start(self.kubelet_config()).expect("the embedded kubelet starts")
+    }
+
+    /// Kubelet and agent, once the kubelet has that many allocatable GPUs.
+    pub async fn serving(&self, gpus: usize) -> (Kubelet, Running) {
+        let (kubelet, agent) = (self.kubelet(), self.agent());
+        allocatable(&kubelet, GPU, gpus).await;
+        (kubelet, agent)
+    }
+
+    /// The socket that the agent serves GPUs on.
+    pub fn socket(&self) -> PathBuf {
+        self.config.kubelet_dir.join("device-plugins").join("windlass-nvidia.com_gpu.sock")
+    }
+
+    /// What the kubelet starts with.
+    pub fn kubelet_config(&self) -> windlass_kubelet_sim::Config {
+        let mut config = windlass_kubelet_sim::Config::new(&self.config.kubelet_dir);
+        config.numa_nodes = vec![0, 1];
+        config
+    }
+}
+
+fn impatient() -> SessionLimits {
+    SessionLimits {
+        stream_deadline: Duration::from_millis(500),
+        retry_first: Duration::from_millis(10),
+        retry_most: Duration::from_millis(100),
+        handover: Duration::from_millis(50),
+        look_interval: Duration::from_millis(500),
+        claim_patience: Duration::from_millis(200),
+        ..SessionLimits::default()
+    }
+}
