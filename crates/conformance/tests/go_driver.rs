@@ -1,11 +1,6 @@
 //! DRA drivers in Go that others wrote, held against all cases of drivers. Each is left out unless its variable names
 //! the program; `docs/conformance.md` says of which version its verdicts are, and why a case fails.
 
-#![expect(
-    clippy::print_stderr,
-    reason = "what is left out, and why a case failed, is for whoever runs it"
-)]
-
 use std::env;
 
 use windlass_conformance::{Report, Subject, Verdict, catalogue, run};

@@ -71,9 +71,9 @@ async fn one_gpu_is_whole_for_one_claim_cut_for_the_next_and_whole_again() {
 #[tokio::test]
 async fn no_part_is_cut_of_a_gpu_before_it_is_clean_after_who_had_it_whole() {
     let mut world = world("dgx-h100");
-    let go = world.config.state_dir.with_file_name("go");
+    let clean = world.config.state_dir.with_file_name("clean");
     let script = "until [ -e \"$0\" ]; do sleep 0.02; done";
-    let words = ["/bin/sh", "-c", script, go.to_str().expect("text")];
+    let words = ["/bin/sh", "-c", script, clean.to_str().expect("text")];
     let action = StepAction::Command(words.map(str::to_owned).into());
     let release = vec![Step { action, timeout: LIMIT }];
     world.config.policy.families.gpu = Handover { release, ..Handover::default() };
@@ -81,12 +81,15 @@ async fn no_part_is_cut_of_a_gpu_before_it_is_clean_after_who_had_it_whole() {
     for (name, form) in [("whole", ""), ("part", PART)] {
         put(&world, &agent, (name, 0, form));
     }
+    // Whoever had it before the agent came may have left something, too.
+    fs::write(&clean, "").expect("written");
     kubelet.prepare("whole").await.expect("prepared");
+    fs::remove_file(&clean).expect("removed");
     kubelet.unprepare("whole").await.expect("released");
     let why = kubelet.prepare("part").await.expect_err("it is being cleaned");
     assert!(why.ends_with("after its last user"), "{why}");
     assert_eq!(form(&world, 0), "whole");
-    fs::write(go, "").expect("written");
+    fs::write(clean, "").expect("written");
     until("it is clean, and cut", async || kubelet.clone().prepare("part").await).await;
     assert_eq!(form(&world, 0), "cut into [1g.10gb@6]");
     agent.stop().await;

@@ -1,7 +1,7 @@
 //! How long something took, without the time in which the agent or the soak wanted a processor and had none: what a busy
 //! machine takes from both is no slowness of the agent's.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, ffi::OsString, time::Duration};
 
 use rustix::process::{Pid, getpid};
 use tokio::time::Instant;
@@ -12,7 +12,8 @@ use windlass_conformance::process::waited_for_processors;
 pub(super) struct Stopwatch {
     agent: Pid,
     begun: Instant,
-    waited: Duration,
+    /// By thread.
+    waited: BTreeMap<OsString, Duration>,
 }
 
 // === impl Stopwatch ===
@@ -25,14 +26,19 @@ impl Stopwatch {
     /// So long so far. Threads that wait at the same time count each: at worst something slow is taken for something in
     /// time, on a machine that is busy.
     pub(super) fn elapsed(&self) -> Duration {
-        // Threads that ended take their share with them.
-        let waited = waited(self.agent).saturating_sub(self.waited);
+        // A thread that ended takes its own share with it, and no other's.
+        let since = |(thread, all): (OsString, Duration)| {
+            all.saturating_sub(self.waited.get(&thread).copied().unwrap_or_default())
+        };
+        let waited: Duration = waited(self.agent).into_iter().map(since).sum();
         self.begun.elapsed().saturating_sub(waited)
     }
 }
 
-fn waited(agent: Pid) -> Duration {
-    waited_for_processors(agent) + waited_for_processors(getpid())
+fn waited(agent: Pid) -> BTreeMap<OsString, Duration> {
+    let mut all = waited_for_processors(agent);
+    all.append(&mut waited_for_processors(getpid()));
+    all
 }
 
 #[cfg(test)]
