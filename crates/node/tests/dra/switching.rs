@@ -81,7 +81,10 @@ async fn no_part_is_cut_of_a_gpu_before_it_is_clean_after_who_had_it_whole() {
     for (name, form) in [("whole", ""), ("part", PART)] {
         put(&world, &agent, (name, 0, form));
     }
+    // Nobody knows what it went through before: it is cleaned for the first claim too.
+    fs::write(&go, "").expect("written");
     kubelet.prepare("whole").await.expect("prepared");
+    fs::remove_file(&go).expect("it was there");
     kubelet.unprepare("whole").await.expect("released");
     let why = kubelet.prepare("part").await.expect_err("it is being cleaned");
     assert!(why.ends_with("after its last user"), "{why}");
