@@ -9,6 +9,7 @@ mod common {
     pub(crate) mod running;
 }
 
+mod chance;
 mod hands;
 mod in_a_pod;
 mod moving;
@@ -17,6 +18,7 @@ mod record;
 mod restarts;
 mod switching;
 mod trouble;
+mod walk;
 mod ways;
 mod wish;
 mod world;

@@ -1,6 +1,9 @@
 //! A node for a test: a simulated machine in a folder, and an agent's settings for it.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use windlass_machine::{Machine, Profile, simulated_driver};
 use windlass_node::{
@@ -18,7 +21,13 @@ pub(crate) fn node(profile: &Profile, policy: Policy) -> (PathBuf, Machine, Conf
     let machine = machine.expect("a machine");
     // A kubelet that never ran has no folder, which an agent waits for; these come before it or after.
     std::fs::create_dir_all(folder.join("kubelet")).expect("made");
-    let config = Config {
+    let config = settings(&folder, &machine, policy);
+    (folder, machine, config)
+}
+
+/// The settings alone, of an agent whose places are in the folder.
+pub(crate) fn settings(folder: &Path, machine: &Machine, policy: Policy) -> Config {
+    Config {
         kubelet_dir: folder.join("kubelet"),
         host_root: machine.host_root(),
         host_root_on_node: machine.host_root(),
@@ -40,6 +49,5 @@ pub(crate) fn node(profile: &Profile, policy: Policy) -> (PathBuf, Machine, Conf
             ..SessionLimits::default()
         },
         ..Config::default()
-    };
-    (folder, machine, config)
+    }
 }
