@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// As far as a walk goes unless it is told otherwise; some seconds.
-const STEPS: u64 = 600;
+const STEPS: u64 = 400;
 
 /// For how long no step may be made.
 const STANDSTILL: Duration = Duration::from_secs(60);

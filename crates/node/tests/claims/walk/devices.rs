@@ -25,11 +25,14 @@ pub(super) struct DeviceManager {
 }
 
 /// How many pods live at once at most.
-const MOST: usize = 4;
+const MOST: usize = 3;
 
 /// How long a pod lives at least. What was given away and is in no record that the agent has read stays given for half a
 /// minute.
 const SHORTEST: Duration = Duration::from_millis(50);
+
+/// How long it has nothing to do at most: claims are to find devices free, too.
+const LONGEST_PAUSE_MS: usize = 60;
 
 /// How late the record is at most, where the machine lets it be in time.
 const LATEST_MS: usize = 40;
@@ -49,7 +52,7 @@ impl DeviceManager {
                 45.. if living > 0 => self.end_one(SHORTEST),
                 _ => {}
             }
-            sleep(Duration::from_micros(self.chance.below(3_000) as u64)).await;
+            sleep(Duration::from_millis(self.chance.below(LONGEST_PAUSE_MS) as u64)).await;
         }
         while !self.node.facts().pods.is_empty() {
             self.end_one(Duration::ZERO);
