@@ -59,6 +59,13 @@ const LASTS_MS: usize = 300;
 /// How many requests the API server remembers at most.
 const REMEMBERED: u64 = 2_000;
 
+/// The node's.
+const GPUS: usize = 8;
+
+/// After so many steps the last agent but one has to know in the end that all is free. What a container had for moments
+/// only, so that no record was seen to have it, stays given for half a minute.
+const LONG: u64 = 5_000;
+
 // === impl Strikes ===
 
 impl Strikes {
@@ -83,7 +90,7 @@ impl Strikes {
         let (agent, witnessed) = (AgentProcess::new(&folder), BTreeSet::new());
         let mut strikes = Self { node, agent, cluster, front, config, mounts, chance, witnessed };
         strikes.agent.start();
-        strikes.is_settled().await;
+        strikes.is_settled(GPUS).await;
         (strikes, shared)
     }
 
@@ -308,28 +315,29 @@ impl Strikes {
     /// Everybody has let go of everything: all is free, now and for the next agent. Gives how often what happened.
     pub(super) async fn end(mut self) -> BTreeMap<String, u64> {
         assert!(self.node.facts().hands.holders().is_empty());
-        self.is_settled().await;
+        let is_long = self.node.steps() >= LONG;
+        self.is_settled(if is_long { GPUS } else { 0 }).await;
         self.kill(|_| "agent killed").await;
-        self.is_settled().await;
+        self.is_settled(GPUS).await;
         self.agent.terminate().await;
         assert_eq!(self.left(), Vec::<String>::new(), "left by the last agent");
         std::mem::take(&mut self.node.facts().tally)
     }
 
-    /// Waits until everything is healthy and free, and nothing is left of claims.
-    async fn is_settled(&mut self) {
+    /// Waits until everything is healthy, nothing is left of claims, and so many GPUs are free for new ones.
+    async fn is_settled(&mut self, expected: usize) {
         let begun = Instant::now();
         loop {
             let (free, left) = (free_gpus(&self.node.objects), self.left());
             let list = self.node.facts().lists.get(GPU).cloned().unwrap_or_default();
             let healthy = list.values().filter(|is| **is).count();
-            if free == 8 && healthy == 8 && left.is_empty() {
+            if free >= expected && healthy == GPUS && left.is_empty() {
                 return;
             }
             self.agent.lives();
             assert!(
                 begun.elapsed() < LIMIT * 3,
-                "{free} of 8 free for claims, {healthy} for the device plugin, and left are {left:?}"
+                "{free} GPUs are free for claims, {healthy} are healthy, and left are {left:?}"
             );
             sleep(Duration::from_millis(5)).await;
         }
