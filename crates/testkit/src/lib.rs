@@ -25,7 +25,7 @@ pub use documents::{class, of_type, pod_of_claim, template, typed};
 pub use folder::temporary_folder;
 pub use giving_up::Caller;
 pub use kubelet::{GPU, allocatable, counts, pod_with};
-pub use node::{Node, health};
+pub use node::{Node, health, settings};
 pub use rights::Right;
 pub use running::Running;
 pub use said::Said;

@@ -1,6 +1,10 @@
 //! A node: a simulated machine in a folder, settings for an agent with little patience, and both to start.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use windlass_kubelet_sim::Kubelet;
@@ -35,6 +39,30 @@ pub fn health(quiet_period: Duration) -> HealthPolicy {
     HealthPolicy { quiet_period, probe_interval, ..HealthPolicy::default() }
 }
 
+/// The settings of an agent all of whose places are in the folder.
+pub fn settings(folder: &Path, machine: &Machine, policy: Policy) -> Config {
+    Config {
+        kubelet_dir: folder.join("kubelet"),
+        host_root: machine.host_root(),
+        host_root_on_node: machine.host_root(),
+        driver: DriverPlaces {
+            nvml_library: Some(machine.nvml_library()),
+            ..DriverPlaces::default()
+        },
+        state_dir: folder.join("state"),
+        mps_dir: "/run/windlass/mps".into(),
+        cdi_dir: folder.join("cdi"),
+        policy,
+        session: impatient(),
+        handover: HandoverLimits {
+            retry_first: Duration::from_millis(20),
+            retry_most: Duration::from_millis(200),
+            ..HandoverLimits::default()
+        },
+        ..Config::default()
+    }
+}
+
 // === impl Node ===
 
 impl Node {
@@ -51,26 +79,7 @@ impl Node {
         let machine = machine.expect("a machine");
         // A kubelet that never ran has no folder, which an agent waits for; these come before it or after.
         fs::create_dir_all(folder.join("kubelet")).expect("made");
-        let config = Config {
-            kubelet_dir: folder.join("kubelet"),
-            host_root: machine.host_root(),
-            host_root_on_node: machine.host_root(),
-            driver: DriverPlaces {
-                nvml_library: Some(machine.nvml_library()),
-                ..DriverPlaces::default()
-            },
-            state_dir: folder.join("state"),
-            mps_dir: "/run/windlass/mps".into(),
-            cdi_dir: folder.join("cdi"),
-            policy,
-            session: impatient(),
-            handover: HandoverLimits {
-                retry_first: Duration::from_millis(20),
-                retry_most: Duration::from_millis(200),
-                ..HandoverLimits::default()
-            },
-            ..Config::default()
-        };
+        let config = settings(&folder, &machine, policy);
         Self { machine, config, folder }
     }
 

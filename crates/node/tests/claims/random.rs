@@ -1,24 +1,18 @@
 //! Pods of the device plugin and pods with claims, side by side and at random, while parts of the node are killed, are
 //! deleted, are away or give up: no device is ever in two hands, and nothing is left in the end.
-//!
-//! `WINDLASS_RANDOM_SECONDS` or `WINDLASS_RANDOM_STEPS` runs it for longer, `WINDLASS_RANDOM_SEED` again as it was.
 
-mod chance;
 mod pods;
 mod strikes;
 
-use std::{
-    env,
-    time::{Duration, Instant},
-};
+use std::time::Instant;
 
 use windlass_node::config::{DraOffer, DraPolicy};
 
-use self::{
-    chance::Chance,
-    pods::{Living, MOST, put_templates},
+use self::pods::{Living, MOST, put_templates};
+use crate::{
+    chance::{Chance, Length, seed},
+    world::{Mounts, World, show_what_is_mounted},
 };
-use crate::world::{World, show_what_is_mounted};
 
 /// How often what happened.
 #[derive(Debug, Default)]
@@ -37,22 +31,6 @@ struct Tally {
     api_away: usize,
 }
 
-/// What the agent sees of the kubelet's folder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mounts {
-    /// All of it.
-    Whole,
-    /// What the shipped manifest gives to its pod, which is not the kubelet's record of claims.
-    Shipped,
-}
-
-/// How far to go.
-#[derive(Clone, Copy, Debug)]
-enum Length {
-    Time(Duration),
-    Steps(u64),
-}
-
 struct Run {
     world: World,
     mounts: Mounts,
@@ -69,27 +47,6 @@ const STEPS: u64 = 40;
 
 /// More than these nobody reads in the end.
 const TOLD: usize = 200;
-
-// === impl Length ===
-
-impl Length {
-    fn chosen() -> Self {
-        let seconds = number("WINDLASS_RANDOM_SECONDS").map(Duration::from_secs);
-        let steps = || number("WINDLASS_RANDOM_STEPS").unwrap_or(STEPS);
-        seconds.map_or_else(|| Self::Steps(steps()), Self::Time)
-    }
-
-    fn is_reached(self, begun: Instant, steps: u64) -> bool {
-        match self {
-            Self::Time(limit) => begun.elapsed() >= limit,
-            Self::Steps(limit) => steps >= limit,
-        }
-    }
-}
-
-fn number(name: &str) -> Option<u64> {
-    env::var(name).ok().and_then(|text| text.parse().ok())
-}
 
 // === impl Run ===
 
@@ -149,7 +106,7 @@ impl Run {
 
 #[expect(clippy::print_stdout, reason = "the result of a long walk is for whoever took it")]
 async fn walk(mounts: Mounts) {
-    let (length, seed) = (Length::chosen(), number("WINDLASS_RANDOM_SEED").unwrap_or(1));
+    let (length, seed) = (Length::or(STEPS), seed());
     let (mut run, begun) = (Run::new(mounts, seed).await, Instant::now());
     while !length.is_reached(begun, run.tally.steps) {
         run.step().await;

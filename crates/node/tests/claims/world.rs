@@ -33,6 +33,15 @@ const LOOK: Duration = Duration::from_secs(2);
 /// What is mounted of the kubelet's folder, with the options of deploy/daemonset.yaml.
 const MOUNTED: [&str; 4] = ["device-plugins", "plugins", "plugins_registry", "pod-resources"];
 
+/// What the agent sees of the kubelet's folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mounts {
+    /// All of it.
+    Whole,
+    /// What the shipped manifest gives to its pod, which is not the kubelet's record of claims.
+    Shipped,
+}
+
 /// The cluster.
 pub(crate) struct World {
     pub(crate) cluster: Cluster,

@@ -4,8 +4,8 @@ use std::{fs, io, path::Path, time::Duration};
 
 use tokio::time::timeout;
 
-use super::{Mounts, Run, pods::claim_starts};
-use crate::world::NODE;
+use super::{Run, pods::claim_starts};
+use crate::world::{Mounts, NODE};
 
 /// A caller that gives up waits for less, in milliseconds.
 const LONGEST_MS: usize = 50;

@@ -1,0 +1,95 @@
+//! A long walk of hostile steps at random: raw calls on the agent's own sockets, hundreds each second, while its process
+//! is killed, frozen and lied to. No device is ever in two hands, and nothing is left in the end.
+//!
+//! ```text
+//!  device manager, serial ──Allocate──> ┌───────┐ <──Prepare, Unprepare── workers of claims, side by side,
+//!       record of devices               │ agent │       record of claims    with a scheduler of stale sight
+//!  strikes ────kill, freeze, delete───> └───────┘
+//! ```
+//!
+//! Pods are lines of the kubelet's record and of what pod resources tell; no container starts. Whoever is answered that
+//! a device is its own takes it in [`hands`], which end the walk when another has it. The same seed draws the same
+//! steps; how they meet is up to the machine.
+
+mod agent;
+mod devices;
+mod front;
+mod hands;
+mod node;
+mod strikes;
+mod workers;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+use self::{
+    devices::DeviceManager,
+    node::Node,
+    strikes::Strikes,
+    workers::{WORKERS, Worker},
+};
+use crate::{
+    chance::{Chance, Length, seed},
+    world::Mounts,
+};
+
+/// As far as a walk goes unless it is told otherwise; some seconds.
+const STEPS: u64 = 400;
+
+/// For how long no step may be made.
+const STANDSTILL: Duration = Duration::from_secs(60);
+
+/// Everyone who acts draws numbers of their own.
+fn drawn(seed: u64, number: usize) -> Chance {
+    Chance::new(seed.wrapping_mul(1_000).wrapping_add(number as u64))
+}
+
+#[expect(clippy::print_stdout, reason = "the result of a long walk is for whoever took it")]
+async fn walk(mounts: Mounts) {
+    let seed = seed();
+    let (mut strikes, node) = Strikes::begin(mounts, Length::or(STEPS), drawn(seed, 0)).await;
+    let begun = Instant::now();
+    let mut actors = JoinSet::new();
+    actors.spawn(DeviceManager::new(Arc::clone(&node), drawn(seed, 1)).run());
+    for number in 0..WORKERS {
+        actors.spawn(Worker::new(Arc::clone(&node), number, drawn(seed, 2 + number)).run());
+    }
+    let all_have_ended = async {
+        while let Some(ended) = actors.join_next().await {
+            ended.unwrap_or_else(|why| std::panic::resume_unwind(why.into_panic()));
+        }
+    };
+    tokio::select! {
+        ((), ()) = async { tokio::join!(all_have_ended, strikes.run()) } => {}
+        () = stands_still(&node) => panic!("no step for {STANDSTILL:?}"),
+    }
+    let (steps, taken) = (node.steps(), begun.elapsed());
+    let tally = strikes.end().await;
+    println!(
+        "seed {seed}, {mounts:?} mounts: {steps} steps in {taken:.0?}: 0 devices in two hands, 0 left; {tally:#?}"
+    );
+}
+
+async fn stands_still(node: &Node) {
+    loop {
+        let before = node.steps();
+        sleep(STANDSTILL).await;
+        if node.steps() == before {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn hostile_steps_lead_no_device_into_two_hands() {
+    walk(Mounts::Whole).await;
+}
+
+#[tokio::test]
+async fn hostile_steps_lead_no_device_into_two_hands_of_a_pod_with_the_shipped_mounts() {
+    walk(Mounts::Shipped).await;
+}

@@ -1,0 +1,167 @@
+//! The agent as a process of its own, which can be killed and frozen: this program once more, told by a variable.
+
+use std::{
+    env,
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::sleep,
+};
+use windlass_machine::Machine;
+use windlass_node::{
+    Agent, Config,
+    clock::Clock,
+    config::{ClusterAccess, DraOffer, DraPolicy, Policy, SessionLimits},
+};
+
+use windlass_testkit::{LIMIT, settings};
+
+use crate::world::NODE;
+
+/// The agent of a walk, of which one process lives at a time.
+pub(super) struct AgentProcess {
+    folder: PathBuf,
+    child: Option<Child>,
+}
+
+/// How late the kubelet's record may be: seconds on a real node.
+pub(super) const HANDOVER: Duration = Duration::from_millis(150);
+
+/// Names the folder of the agent that a process is to be.
+const FOLDER: &str = "WINDLASS_RANDOM_AGENT";
+
+/// The test below.
+const NAME: &str = "walk::agent::a_process_is_the_agent_of_a_walk_where_it_is_told_to_be";
+
+/// What the agent sees of the kubelet's folder where that is not all.
+const IN_A_POD: &str = "pod";
+
+const LOG: &str = "agent.log";
+
+/// The log of the process before.
+const EARLIER: &str = "earlier.log";
+
+/// How many bytes of each are shown in the end.
+const SHOWN: usize = 8_000;
+
+// === impl AgentProcess ===
+
+impl AgentProcess {
+    pub(super) fn new(folder: &Path) -> Self {
+        Self { folder: folder.to_owned(), child: None }
+    }
+
+    pub(super) fn start(&mut self) {
+        let log = self.folder.join(LOG);
+        if log.exists() {
+            fs::rename(&log, self.folder.join(EARLIER)).expect("renamed");
+        }
+        let file = File::options().create(true).append(true).open(&log).expect("made");
+        let output = file.try_clone().expect("a descriptor");
+        let mut command = Command::new(env::current_exe().expect("this program"));
+        command.args(["--exact", NAME, "--nocapture"]).env(FOLDER, &self.folder);
+        command.stdin(Stdio::null()).stdout(output).stderr(file);
+        self.child = Some(command.spawn().expect("it starts"));
+    }
+
+    fn child(&mut self) -> &mut Child {
+        self.child.as_mut().expect("started")
+    }
+
+    pub(super) fn signal(&mut self, what: Signal) {
+        kill_process(Pid::from_child(self.child()), what).expect("it was not waited for");
+    }
+
+    /// Nothing of it gets another word.
+    pub(super) fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.child().wait().expect("it ends");
+    }
+
+    /// Tells it to end, and waits until it has.
+    pub(super) async fn terminate(&mut self) {
+        self.signal(Signal::TERM);
+        let begun = Instant::now();
+        let status = loop {
+            match self.child().try_wait().expect("a child") {
+                Some(status) => break status,
+                None => assert!(begun.elapsed() < LIMIT, "it does not end"),
+            }
+            sleep(Duration::from_millis(1)).await;
+        };
+        // One that is told before it listens ends by the signal itself.
+        let is_well = status.success() || status.code().is_none();
+        assert!(is_well, "it ended with {status}");
+    }
+
+    /// It has not ended by itself.
+    pub(super) fn lives(&mut self) {
+        let ended = self.child().try_wait().expect("a child");
+        assert!(ended.is_none(), "the agent ended by itself: {ended:?}");
+    }
+
+    #[expect(clippy::print_stderr, reason = "for whoever has to find out why a walk failed")]
+    fn tell(&self) {
+        for name in [EARLIER, LOG] {
+            let log = fs::read_to_string(self.folder.join(name)).unwrap_or_default();
+            let from = log.len().saturating_sub(SHOWN);
+            let from = (from..log.len()).find(|at| log.is_char_boundary(*at)).unwrap_or_default();
+            eprintln!("--- {name}\n{}", &log[from..]);
+        }
+    }
+}
+
+impl Drop for AgentProcess {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            self.tell();
+        }
+    }
+}
+
+/// The settings of an agent whose places are in the folder.
+pub(super) fn config(folder: &Path) -> Config {
+    let machine = Machine::open(&folder.join("machine")).expect("made before");
+    let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
+    let config = settings(folder, &machine, Policy { dra, ..Policy::default() });
+    let cluster = ClusterAccess {
+        kubeconfig: Some(folder.join("kubeconfig")),
+        node_name: Some(NODE.to_owned()),
+        ..ClusterAccess::default()
+    };
+    let session = SessionLimits { handover: HANDOVER, ..config.session };
+    Config { cluster, session, ..config }
+}
+
+/// What of the kubelet's folder the agent in this folder sees.
+fn in_sight(folder: &Path, config: Config) -> Config {
+    let in_a_pod = folder.join(IN_A_POD);
+    if in_a_pod.exists() { Config { kubelet_dir: in_a_pod, ..config } } else { config }
+}
+
+#[tokio::test]
+async fn a_process_is_the_agent_of_a_walk_where_it_is_told_to_be() {
+    let Some(folder) = env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let mut end = signal(SignalKind::terminate()).expect("a handler");
+    // A walk that is killed leaves no agent behind.
+    set_parent_process_death_signal(Some(Signal::KILL)).expect("the kernel knows it");
+    let log = File::options().append(true).open(folder.join(LOG)).expect("made before");
+    tracing_subscriber::fmt().with_ansi(false).with_writer(Mutex::new(log)).init();
+    let config = in_sight(&folder, config(&folder));
+    let agent = Agent::start(&config, Clock::starting_at(Timestamp::now())).expect("it starts");
+    let told = async { end.recv().await.unwrap_or_default() };
+    agent.run(told).await.expect("no part fails");
+}

@@ -1,0 +1,138 @@
+//! The kubelet's device manager: serial, so that it gives no device to two containers by itself, with a list of devices
+//! that may be old.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::time::sleep;
+use windlass_kubelet_api::deviceplugin::{
+    AllocateRequest, ContainerAllocateRequest, device_plugin_client::DevicePluginClient,
+};
+
+use super::{
+    agent::HANDOVER,
+    node::{DevicePod, GPU, Node, dial, is_of_the_connection},
+};
+use crate::chance::Chance;
+
+/// Admits pods with devices, and lets them go.
+pub(super) struct DeviceManager {
+    node: Arc<Node>,
+    chance: Chance,
+    begun: usize,
+}
+
+/// How many pods live at once at most.
+const MOST: usize = 3;
+
+/// How long a pod lives at least. What was given away and is in no record that the agent has read stays given for half a
+/// minute.
+const SHORTEST: Duration = Duration::from_millis(50);
+
+/// How long it has nothing to do at most: claims are to find devices free, too.
+const LONGEST_PAUSE_MS: usize = 60;
+
+/// How late the record is at most, where the machine lets it be in time.
+const LATEST_MS: usize = 40;
+
+// === impl DeviceManager ===
+
+impl DeviceManager {
+    pub(super) fn new(node: Arc<Node>, chance: Chance) -> Self {
+        Self { node, chance, begun: 0 }
+    }
+
+    pub(super) async fn run(mut self) {
+        while !self.node.is_over() {
+            let living = self.node.facts().pods.len();
+            match self.chance.below(100) {
+                0..45 if living < MOST => self.admit().await,
+                45.. if living > 0 => self.end_one(SHORTEST),
+                _ => {}
+            }
+            sleep(Duration::from_millis(self.chance.below(LONGEST_PAUSE_MS) as u64)).await;
+        }
+        while !self.node.facts().pods.is_empty() {
+            self.end_one(Duration::ZERO);
+        }
+        self.node.write_devices();
+    }
+
+    /// What it believes to be healthy and free, now and then by an old list.
+    fn choose(&mut self) -> Vec<String> {
+        let facts = self.node.facts();
+        let list = facts.lists.get(GPU).cloned().unwrap_or_default();
+        let is_given =
+            |id: &String| facts.pods.values().any(|pod| pod.devices.iter().any(|it| it == id));
+        let mut free: Vec<_> = list.into_iter().filter(|(id, _)| !is_given(id)).collect();
+        drop(facts);
+        free.retain(|(_, is_healthy)| *is_healthy || self.chance.below(7) == 0);
+        let count = 1 + usize::from(self.chance.below(4) == 0);
+        let mut chosen = Vec::new();
+        while chosen.len() < count && !free.is_empty() {
+            chosen.push(free.swap_remove(self.chance.below(free.len())).0);
+        }
+        chosen
+    }
+
+    async fn admit(&mut self) {
+        let devices_ids = self.choose();
+        if devices_ids.is_empty() {
+            return;
+        }
+        self.begun += 1;
+        let uid = format!("p{}", self.begun);
+        let call = self.node.calls.read().await;
+        let Some(plugin) = dial(self.node.plugin_socket()).await else {
+            return self.node.hung_up().await;
+        };
+        self.node.facts().hands.tell(&format!("Allocate {devices_ids:?} for {uid}"));
+        let container = ContainerAllocateRequest { devices_ids: devices_ids.clone() };
+        let request = AllocateRequest { container_requests: vec![container] };
+        let answer = DevicePluginClient::new(plugin).allocate(request).await;
+        let answered = Instant::now();
+        match answer {
+            Err(status) if is_of_the_connection(&status) => return self.node.hung_up().await,
+            Err(_) => return self.node.step("Allocate refused"),
+            Ok(_) => self.node.step("Allocate answered"),
+        }
+        drop(call);
+        if self.chance.below(10) == 0 {
+            sleep(Duration::from_millis(self.chance.below(LATEST_MS) as u64)).await;
+        }
+        let is_init = self.chance.below(3) == 0;
+        let pod = DevicePod { devices: devices_ids.clone(), is_init, since: Instant::now() };
+        self.node.facts().pods.insert(uid.clone(), pod);
+        self.node.write_devices();
+        // Its container starts once that is written; not if the agent may have looked before.
+        if answered.elapsed() > HANDOVER * 2 / 3 {
+            self.node.count("pods that a busy machine recorded too late");
+            self.node.facts().pods.remove(&uid);
+            return self.node.write_devices();
+        }
+        let mut facts = self.node.facts();
+        for id in &devices_ids {
+            facts.hands.take(id, &uid);
+        }
+    }
+
+    /// Its containers have ended. The record follows, or comes with the next pod.
+    fn end_one(&mut self, after: Duration) {
+        let mut facts = self.node.facts();
+        let old = facts.pods.iter().filter(|(_, pod)| pod.since.elapsed() >= after);
+        let mut old: Vec<_> = old.map(|(uid, _)| uid.clone()).collect();
+        if old.is_empty() {
+            return;
+        }
+        let uid = old.swap_remove(self.chance.below(old.len()));
+        facts.pods.remove(&uid);
+        facts.hands.let_go(&uid);
+        drop(facts);
+        self.node.step("pods with devices ended");
+        if self.chance.below(4) > 0 {
+            self.node.write_devices();
+        }
+    }
+}

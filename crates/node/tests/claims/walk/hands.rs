@@ -1,0 +1,66 @@
+//! In whose hands each device is, by what the agent answered, and what happened last.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Instant,
+};
+
+/// The account. The moment in which two have one device ends the walk.
+pub(super) struct Hands {
+    holders: BTreeMap<String, String>,
+    told: VecDeque<String>,
+    begun: Instant,
+}
+
+/// More than these nobody reads.
+const TOLD: usize = 150;
+
+// === impl Hands ===
+
+impl Hands {
+    pub(super) fn new() -> Self {
+        let (holders, told) = Default::default();
+        Self { holders, told, begun: Instant::now() }
+    }
+
+    pub(super) fn tell(&mut self, what: &str) {
+        if self.told.len() == TOLD {
+            self.told.pop_front();
+        }
+        self.told.push_back(format!("{:.3} {what}", self.begun.elapsed().as_secs_f64()));
+    }
+
+    /// Somebody was answered that a device is theirs, which they may be told again.
+    pub(super) fn take(&mut self, device: &str, who: &str) {
+        self.tell(&format!("{who} has {device}"));
+        let before = self.holders.insert(device.to_owned(), who.to_owned());
+        if let Some(other) = before.filter(|other| other != who) {
+            panic!("{device} is in the hands of {other} and of {who}: {:#?}", self.told);
+        }
+    }
+
+    /// Whoever it was has ended, and has nothing any more.
+    pub(super) fn let_go(&mut self, who: &str) {
+        self.tell(&format!("{who} ends"));
+        self.holders.retain(|_, holder| holder != who);
+    }
+
+    pub(super) fn has(&self, who: &str) -> bool {
+        self.holders.values().any(|holder| holder == who)
+    }
+
+    pub(super) fn holders(&self) -> BTreeSet<String> {
+        self.holders.values().cloned().collect()
+    }
+}
+
+#[test]
+#[should_panic(expected = "GPU-a is in the hands of p1 and of c1")]
+fn a_device_in_two_hands_is_noticed() {
+    let mut hands = Hands::new();
+    hands.take("GPU-a", "p1");
+    hands.take("GPU-a", "p1");
+    hands.let_go("p1");
+    hands.take("GPU-a", "p1");
+    hands.take("GPU-a", "c1");
+}

@@ -1,0 +1,253 @@
+//! The node around the agent, as those who act on it share it: the kubelet's two records, the scheduler's sight, and
+//! the way to the agent's sockets.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use serde_json::json;
+use tokio::{sync::RwLock, time::sleep};
+use tonic::{Status, transport::Channel};
+use windlass_cluster_sim::api::Objects;
+use windlass_kubelet_api::{
+    checkpoint::{self, NO_NUMA_NODE, PodDevices},
+    deviceplugin::PLUGIN_DIR,
+    dra::checkpoint::{self as claims, ClaimState, DriverState},
+    socket::SocketPath,
+};
+
+use super::hands::Hands;
+use crate::{
+    chance::{Chance, Length},
+    wish::SPACE,
+    world::NODE,
+};
+
+pub(super) const DRIVER: &str = "windlass.dev";
+
+pub(super) const GPU: &str = "nvidia.com/gpu";
+
+/// What everyone shares.
+pub(super) struct Node {
+    /// The kubelet's own folder, which the agent sees all of or parts of.
+    pub(super) kubelet: PathBuf,
+    pub(super) objects: Objects,
+    /// Held, shared, while a call is under way and until its answer is in the account; alone, between the death of an
+    /// agent and the start of the next.
+    pub(super) calls: RwLock<()>,
+    facts: Mutex<Facts>,
+    line: Mutex<Option<Channel>>,
+    steps: AtomicU64,
+    length: Length,
+    begun: Instant,
+}
+
+/// What there is on it.
+pub(super) struct Facts {
+    pub(super) hands: Hands,
+    /// Pods with devices of the device plugin, in the kubelet's memory.
+    pub(super) pods: BTreeMap<String, DevicePod>,
+    /// Claims in the kubelet's record.
+    pub(super) claims: BTreeMap<String, ClaimState>,
+    /// Devices by resource, and whether they are healthy, as the plugins told last.
+    pub(super) lists: BTreeMap<String, BTreeMap<String, bool>>,
+    /// To which claim the scheduler has given each device.
+    pub(super) scheduled: BTreeMap<String, String>,
+    pub(super) tells: Tells,
+    pub(super) tally: BTreeMap<String, u64>,
+}
+
+/// A pod with devices.
+pub(super) struct DevicePod {
+    pub(super) devices: Vec<String>,
+    /// They are a plain init container's, of which pod resources do not tell.
+    pub(super) is_init: bool,
+    pub(super) since: Instant,
+}
+
+/// What the kubelet's pod resources tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tells {
+    /// All but of init containers.
+    Truth,
+    /// Of no pod: its API server is away since it started.
+    Nothing,
+    Error,
+    /// Later than the agent waits.
+    Late,
+}
+
+// === impl Node ===
+
+impl Node {
+    pub(super) fn new(kubelet: PathBuf, objects: Objects, length: Length) -> Self {
+        let facts = Facts {
+            hands: Hands::new(),
+            pods: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            lists: BTreeMap::new(),
+            scheduled: BTreeMap::new(),
+            tells: Tells::Truth,
+            tally: BTreeMap::new(),
+        };
+        Self {
+            kubelet,
+            objects,
+            calls: RwLock::new(()),
+            facts: Mutex::new(facts),
+            line: Mutex::new(None),
+            steps: AtomicU64::new(0),
+            length,
+            begun: Instant::now(),
+        }
+    }
+
+    pub(super) fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.length.is_reached(self.begun, self.steps())
+    }
+
+    /// Something was done to the node, or answered there.
+    pub(super) fn step(&self, what: impl Into<String>) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+        self.count(what);
+    }
+
+    pub(super) fn count(&self, what: impl Into<String>) {
+        *self.facts().tally.entry(what.into()).or_default() += 1;
+    }
+
+    /// A socket of the device plugin.
+    pub(super) fn plugin_socket(&self) -> PathBuf {
+        self.kubelet.join(PLUGIN_DIR).join("windlass-nvidia.com_gpu.sock")
+    }
+
+    pub(super) fn driver_socket(&self) -> PathBuf {
+        self.kubelet.join("plugins").join(DRIVER).join("dra.sock")
+    }
+
+    pub(super) fn registration_socket(&self) -> PathBuf {
+        self.kubelet.join("plugins_registry").join(format!("{DRIVER}@reg.sock"))
+    }
+
+    /// The kubelet's one connection to the driver; a new one now and then, and after the last one broke.
+    pub(super) async fn driver(&self, chance: &mut Chance) -> Option<Channel> {
+        let known = self.line.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(known) = known.filter(|_| chance.below(16) > 0) {
+            return Some(known);
+        }
+        let line = dial(self.driver_socket()).await;
+        self.line.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&line);
+        line
+    }
+
+    /// No answer came, by a connection that broke: it was no step.
+    pub(super) async fn hung_up(&self) {
+        *self.line.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.count("calls without an answer: agent away");
+        sleep(Duration::from_millis(2)).await;
+    }
+
+    /// What the scheduler writes for devices of one claim.
+    pub(super) fn allocate(&self, uid: &str, devices: &[String]) {
+        let result = |device: &String| {
+            json!({
+                "request": "gpu", "driver": DRIVER, "pool": format!("{NODE}/nvidia"),
+                "device": device.to_lowercase(),
+            })
+        };
+        let results: Vec<_> = devices.iter().map(result).collect();
+        let claim = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": {"name": uid, "namespace": SPACE, "uid": uid},
+            "spec": {}, "status": {"allocation": {"devices": {"results": results}}},
+        });
+        self.objects.put(&serde_json::from_value::<ResourceClaim>(claim).expect("a claim"));
+    }
+
+    /// The claim's object goes, and the scheduler may give its devices to others.
+    pub(super) fn delete(&self, uid: &str) {
+        // It may have gone by force before.
+        let _ = self.objects.delete::<ResourceClaim>(SPACE, uid);
+        self.facts().scheduled.retain(|_, claim| claim != uid);
+    }
+
+    /// The kubelet writes down which containers have devices, whole.
+    pub(super) fn write_devices(&self) {
+        let facts = self.facts();
+        let pods = facts.pods.iter().map(|(uid, pod)| PodDevices {
+            pod_uid: uid.clone(),
+            container_name: "main".to_owned(),
+            resource_name: GPU.to_owned(),
+            device_ids: [(NO_NUMA_NODE, pod.devices.clone())].into(),
+            allocate_response: Vec::new(),
+        });
+        let healthy = |list: &BTreeMap<String, bool>| {
+            Some(list.iter().filter(|(_, is)| **is).map(|(id, _)| id.clone()).collect())
+        };
+        let registered = facts.lists.iter().map(|(name, list)| (name.clone(), healthy(list)));
+        let record = checkpoint::Checkpoint {
+            pods: Some(pods.collect()),
+            registered: Some(registered.collect()),
+        };
+        replace(&self.kubelet.join(PLUGIN_DIR).join(checkpoint::FILE), &record.to_json());
+    }
+
+    /// The kubelet remembers claims before it has them prepared.
+    pub(super) fn remember(&self, uids: &BTreeSet<String>) {
+        let mut facts = self.facts();
+        for uid in uids {
+            facts.claims.entry(uid.clone()).or_insert_with(|| ClaimState {
+                claim_uid: uid.clone(),
+                claim_name: uid.clone(),
+                namespace: SPACE.to_owned(),
+                pod_uids: [format!("pod-of-{uid}")].into(),
+                drivers: [(DRIVER.to_owned(), DriverState::default())].into(),
+            });
+        }
+        self.write_claims(&facts);
+    }
+
+    pub(super) fn forget(&self, uid: &str) {
+        let mut facts = self.facts();
+        facts.claims.remove(uid);
+        self.write_claims(&facts);
+    }
+
+    /// The kubelet writes down which claims there are, whole.
+    pub(super) fn write_claims(&self, facts: &Facts) {
+        let record = claims::Checkpoint { claims: Some(facts.claims.values().cloned().collect()) };
+        replace(&self.kubelet.join(claims::FILE), &record.to_json());
+    }
+}
+
+pub(super) async fn dial(socket: PathBuf) -> Option<Channel> {
+    SocketPath::new(socket).expect("short").dial().await.ok()
+}
+
+/// Whether a connection broke, and nobody answered.
+pub(super) fn is_of_the_connection(status: &Status) -> bool {
+    std::error::Error::source(status).is_some()
+}
+
+/// As the kubelet does.
+fn replace(path: &Path, text: &str) {
+    let draft = path.with_extension("draft");
+    fs::write(&draft, text).expect("written");
+    fs::rename(&draft, path).expect("renamed");
+}

@@ -1,0 +1,215 @@
+//! The kubelet's workers for pods with claims, side by side, and the scheduler, whose sight of the node is old.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep, timeout};
+use tonic::{Response, Status};
+use windlass_kubelet_api::dra::{
+    checkpoint,
+    v1::{
+        Claim, Device, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,
+        dra_plugin_client::DraPluginClient,
+    },
+};
+
+use super::node::{DRIVER, GPU, Node, is_of_the_connection};
+use windlass_testkit::LIMIT;
+
+use crate::{chance::Chance, wish::SPACE};
+
+/// Has claims prepared and released.
+pub(super) struct Worker {
+    node: Arc<Node>,
+    number: usize,
+    chance: Chance,
+    begun: usize,
+    /// Devices by claim.
+    living: BTreeMap<String, Vec<String>>,
+}
+
+/// How many there are.
+pub(super) const WORKERS: usize = 5;
+
+/// How many claims each has at most.
+const MOST: usize = 3;
+
+/// A caller that gives up waits for less, in milliseconds.
+const LONGEST_MS: usize = 50;
+
+/// How long others wait.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+// === impl Worker ===
+
+impl Worker {
+    pub(super) fn new(node: Arc<Node>, number: usize, chance: Chance) -> Self {
+        Self { node, number, chance, begun: 0, living: BTreeMap::new() }
+    }
+
+    pub(super) async fn run(mut self) {
+        while !self.node.is_over() {
+            match self.chance.below(100) {
+                0..40 if self.living.len() < MOST => self.schedule().await,
+                0..75 if !self.living.is_empty() => self.prepare().await,
+                75.. if !self.living.is_empty() => self.end_one().await,
+                _ => {}
+            }
+        }
+        while !self.living.is_empty() {
+            self.end_one().await;
+        }
+    }
+
+    fn pick(&mut self) -> String {
+        let index = self.chance.below(self.living.len());
+        self.living.keys().nth(index).expect("one of them").clone()
+    }
+
+    /// A claim gets devices from the scheduler, if there are any.
+    async fn schedule(&mut self) {
+        let uid = format!("w{}-{}", self.number, self.begun);
+        self.begun += 1;
+        let devices = self.choose(&uid);
+        if devices.is_empty() {
+            return sleep(Duration::from_millis(1)).await;
+        }
+        self.node.allocate(&uid, &devices);
+        self.living.insert(uid, devices);
+    }
+
+    /// Devices that no other claim has by the scheduler's account, whatever containers have; now and then it is
+    /// mistaken.
+    fn choose(&mut self, uid: &str) -> Vec<String> {
+        let is_mistaken = self.chance.below(50) == 0;
+        let count = 1 + usize::from(self.chance.below(4) == 0);
+        let mut facts = self.node.facts();
+        let all = facts.lists.get(GPU).map(|list| list.keys().cloned().collect());
+        let mut free: Vec<String> = all.unwrap_or_default();
+        free.retain(|id| is_mistaken || !facts.scheduled.contains_key(id));
+        let mut devices = Vec::new();
+        while devices.len() < count && !free.is_empty() {
+            devices.push(free.swap_remove(self.chance.below(free.len())));
+        }
+        for id in &devices {
+            facts.scheduled.insert(id.clone(), uid.to_owned());
+        }
+        devices
+    }
+
+    fn patience(&mut self) -> Duration {
+        match self.chance.below(4) {
+            0 => Duration::from_millis(self.chance.below(LONGEST_MS) as u64),
+            _ => PATIENCE,
+        }
+    }
+
+    async fn prepare(&mut self) {
+        let uids: BTreeSet<_> = match self.chance.below(8) {
+            0 => self.living.keys().cloned().collect(),
+            _ => [self.pick()].into(),
+        };
+        let (patience, node) = (self.patience(), Arc::clone(&self.node));
+        let _call = node.calls.read().await;
+        node.remember(&uids);
+        let Some(driver) = node.driver(&mut self.chance).await else { return node.hung_up().await };
+        node.facts().hands.tell(&format!("Prepare {uids:?}"));
+        let claims = uids.iter().map(|uid| claim(uid)).collect();
+        let mut driver = DraPluginClient::new(driver);
+        let asked = driver.node_prepare_resources(NodePrepareResourcesRequest { claims });
+        let Some(answer) = self.answer(timeout(patience, asked).await).await else { return };
+        for (uid, prepared) in answer.claims {
+            if prepared.error.is_empty() {
+                self.prepared(&uid, prepared.devices);
+                node.step("claims prepared");
+            } else {
+                node.facts().hands.tell(&format!("{uid} refused: {}", prepared.error));
+                node.step("claims refused");
+            }
+        }
+    }
+
+    /// The kubelet writes down what a claim has, and its containers start.
+    fn prepared(&self, uid: &str, devices: Vec<Device>) {
+        let names: BTreeSet<_> = devices.iter().map(|it| it.device_name.clone()).collect();
+        let chosen = self.living[uid].iter().map(|id| id.to_lowercase());
+        assert_eq!(names, chosen.collect::<BTreeSet<_>>(), "{uid} has what was chosen for it");
+        let recorded = devices.into_iter().map(|it| checkpoint::Device {
+            pool_name: it.pool_name,
+            device_name: it.device_name,
+            request_names: Some(it.request_names),
+            cdi_device_ids: Some(it.cdi_device_ids),
+            ..checkpoint::Device::default()
+        });
+        let mut facts = self.node.facts();
+        let state = facts.claims.get_mut(uid).expect("remembered before it was prepared");
+        let driver = state.drivers.get_mut(DRIVER).expect("the one driver");
+        driver.devices = Some(recorded.collect());
+        self.node.write_claims(&facts);
+        self.living[uid].iter().for_each(|id| facts.hands.take(id, uid));
+    }
+
+    /// Containers end, and their claim is released; of some the object has gone by force before, and the scheduler has
+    /// given on what they had.
+    async fn end_one(&mut self) {
+        let uid = self.pick();
+        if self.chance.below(3) == 0 {
+            self.node.delete(&uid);
+            self.node.count("claims deleted by force");
+            if self.chance.below(2) == 0 {
+                self.prepare().await;
+            }
+        }
+        self.node.facts().hands.let_go(&uid);
+        let begun = Instant::now();
+        while let Err(why) = self.release(&uid).await {
+            assert!(begun.elapsed() < LIMIT * 2, "{uid} cannot be released: {why}");
+        }
+        self.node.forget(&uid);
+        self.node.delete(&uid);
+        self.living.remove(&uid);
+    }
+
+    async fn release(&mut self, uid: &str) -> Result<(), String> {
+        let (patience, node) = (self.patience(), Arc::clone(&self.node));
+        let _call = node.calls.read().await;
+        let Some(driver) = node.driver(&mut self.chance).await else {
+            node.hung_up().await;
+            return Err("nobody serves".to_owned());
+        };
+        let claims = vec![claim(uid)];
+        let mut driver = DraPluginClient::new(driver);
+        let asked = driver.node_unprepare_resources(NodeUnprepareResourcesRequest { claims });
+        let answer = self.answer(timeout(patience, asked).await).await;
+        let answer = answer.ok_or_else(|| "no answer".to_owned())?;
+        match answer.claims[uid].error.as_str() {
+            "" => {
+                node.step("claims released");
+                Ok(())
+            }
+            why => {
+                node.step("claims not released yet");
+                sleep(Duration::from_millis(2)).await;
+                Err(why.to_owned())
+            }
+        }
+    }
+
+    /// What was answered, if the caller did not give up before, and the connection did not break.
+    async fn answer<T, E>(&self, answer: Result<Result<Response<T>, Status>, E>) -> Option<T> {
+        match answer {
+            Ok(Ok(answer)) => return Some(answer.into_inner()),
+            Ok(Err(status)) if is_of_the_connection(&status) => self.node.hung_up().await,
+            Ok(Err(status)) => panic!("failures are told claim by claim: {status}"),
+            Err(_) => self.node.step("calls given up"),
+        }
+        None
+    }
+}
+
+fn claim(uid: &str) -> Claim {
+    Claim { namespace: SPACE.to_owned(), name: uid.to_owned(), uid: uid.to_owned() }
+}
