@@ -48,6 +48,15 @@ const STEPS: u64 = 40;
 /// More than these nobody reads in the end.
 const TOLD: usize = 200;
 
+// === impl Tally ===
+
+impl Tally {
+    /// Pods started in both ways.
+    fn had_both(&self) -> bool {
+        self.claims > 0 && self.plugin_pods > 0
+    }
+}
+
 // === impl Run ===
 
 impl Run {
@@ -108,14 +117,18 @@ impl Run {
 async fn walk(mounts: Mounts) {
     let (length, seed) = (Length::or(STEPS), seed());
     let (mut run, begun) = (Run::new(mounts, seed).await, Instant::now());
-    while !length.is_reached(begun, run.tally.steps) {
+    // A machine that is busy refuses more: a short walk goes on until there was one of each.
+    let is_over = |tally: &Tally| {
+        length.is_reached(begun, tally.steps) && (tally.had_both() || tally.steps >= 20 * STEPS)
+    };
+    while !is_over(&run.tally) {
         run.step().await;
     }
     let (tally, taken) = (run.end().await, begun.elapsed());
     println!(
         "seed {seed}, {mounts:?} mounts, {taken:.0?}: 0 devices in two hands, 0 left; {tally:#?}"
     );
-    assert!(tally.claims > 0 && tally.plugin_pods > 0, "both ways were gone: {tally:?}");
+    assert!(tally.had_both(), "one of the ways was not gone: {tally:?}");
 }
 
 #[tokio::test]
