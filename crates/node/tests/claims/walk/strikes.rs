@@ -202,7 +202,7 @@ impl Strikes {
     /// until all of them have ended.
     async fn lose_record(&mut self) {
         // It is seconds then until everything was let go.
-        if self.mounts == Mounts::Shipped && self.chance.below(8) > 0 {
+        if self.mounts == Mounts::Shipped && self.chance.below(2) == 0 {
             return self.kill(|_| "agent killed").await;
         }
         self.kill(|strikes| {
