@@ -1,7 +1,7 @@
 //! The program as a process: started in a group of its own, listened to, measured, killed with its children.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     ffi::OsString,
     fs, io,
     path::Path,
@@ -129,20 +129,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
     }
-}
-
-/// How long each thread of a process has waited for a processor since it began, by its number: others had them all.
-/// Empty where the kernel does not count it (`schedstat` of proc(5)).
-pub fn waited_for_processors(process: Pid) -> BTreeMap<OsString, Duration> {
-    let tasks = format!("/proc/{}/task", process.as_raw_nonzero());
-    let tasks = fs::read_dir(tasks).into_iter().flatten().flatten();
-    let waited = |task: fs::DirEntry| {
-        let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        // Nanoseconds on a processor, nanoseconds in the queue for one, turns.
-        let nanos = text.split_whitespace().nth(1)?.parse().ok()?;
-        Some((task.file_name(), Duration::from_nanos(nanos)))
-    };
-    tasks.filter_map(waited).collect()
 }
 
 async fn listen(source: impl AsyncRead + Unpin, said: Arc<Mutex<VecDeque<String>>>) {

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 /// How long anything may take before a test has failed: longer than a busy machine needs for it.
-pub const LIMIT: Duration = Duration::from_secs(30);
+pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(5);

@@ -149,7 +149,8 @@ pub(crate) enum Command {
     Machine(MachineArgs),
     /// What a node's build does not have, by the names it has elsewhere.
     #[cfg(not(feature = "laboratory"))]
-    #[command(name = "demo", aliases = ["kubelet", "machine", "conformance"], hide = true)]
+    #[command(name = "demo", aliases = ["kubelet", "machine", "conformance"], hide = true,
+              disable_help_flag = true)]
     Laboratory {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<std::ffi::OsString>,

@@ -159,6 +159,7 @@ mod tests {
         assert_eq!(wrapped("  gets  ", ["x".repeat(200)]).len(), 1, "a word is not broken");
     }
 
+    #[cfg(feature = "laboratory")]
     #[test]
     fn a_shell_takes_every_path_as_one_word() {
         for (path, expected) in [

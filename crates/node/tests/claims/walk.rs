@@ -72,6 +72,9 @@ async fn walk(mounts: Mounts) {
     println!(
         "seed {seed}, {mounts:?} mounts: {steps} steps in {taken:.0?}: 0 devices in two hands, 0 left; {tally:#?}"
     );
+    for one_way in ["claims prepared", "Allocate answered"] {
+        assert!(tally.contains_key(one_way), "nothing came of one of the ways: {tally:?}");
+    }
 }
 
 async fn stands_still(node: &Node) {

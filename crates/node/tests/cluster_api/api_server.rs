@@ -26,7 +26,6 @@ use windlass_node::{
     cluster::{Client, Limits},
     config::{ClusterAccess, PodIdentity},
 };
-
 use windlass_testkit::{in_time, value};
 
 use crate::objects::{Answer, Asked, Cluster, Kind, NODE};

@@ -67,7 +67,7 @@ pub(crate) struct AskArgs {
     pub(crate) resource: Option<ResourceName>,
     /// A simulated machine in place of this host: a name from `windlass machine list`, or a YAML file;
     /// --host-root, --nvml-library, --kubelet-dir and --state-dir are of this host, and do not go with it
-    #[arg(long, value_name = "NAME|FILE")]
+    #[arg(long, value_name = "NAME|FILE", hide = cfg!(not(feature = "laboratory")))]
     pub(crate) machine: Option<String>,
     /// Take these devices for the free ones [default: those that no container holds]
     #[arg(long, value_name = "DEVICES", value_delimiter = ',')]

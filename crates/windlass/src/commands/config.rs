@@ -52,12 +52,12 @@ fn check(files: &[PathBuf], strict: bool) -> Result<()> {
 const INPUT: &str = "-";
 
 /// Where a shell's `<(...)` stands: a pipe that this process has open already, so that its end comes.
-const DESCRIPTORS: &str = "/dev/fd";
+const OPEN_ALREADY: [&str; 3] = ["/dev/fd", "/proc/self/fd", "/dev/stdin"];
 
 fn read(file: &Path) -> Result<Loaded, ConfigError> {
     let text = if file.as_os_str() == INPUT {
         files::text_of(io::stdin().lock(), MOST_BYTES)
-    } else if file.starts_with(DESCRIPTORS) {
+    } else if OPEN_ALREADY.iter().any(|place| file.starts_with(place)) {
         File::open(file).and_then(|open| files::text_of(open, MOST_BYTES))
     } else {
         return load(file, &PeerFlags::default());

@@ -51,8 +51,13 @@ pub(super) async fn run(args: ExplainArgs) -> Result<()> {
 /// The machine that is asked about, and what its kubelet tells of who holds what. Nobody holds anything
 /// of a simulated machine, nor of devices that are named as free.
 async fn look(ask: &AskArgs, host: HostArgs, record: RecordArgs) -> Result<(NodeState, Kubelet)> {
+    #[cfg(feature = "laboratory")]
     if let Some(profile) = &ask.machine {
         return Ok((simulated(profile, host).await?, Kubelet::default()));
+    }
+    #[cfg(not(feature = "laboratory"))]
+    if ask.machine.is_some() {
+        return Err(super::no_laboratory());
     }
     let config = config(host, record)?;
     let kubelet = match ask.free {
@@ -67,10 +72,4 @@ async fn survey(config: &Config) -> Result<NodeState> {
     let node = agent::survey(config, clock()).await;
     complete(&node.inventory)?;
     Ok(node)
-}
-
-#[cfg(not(feature = "laboratory"))]
-#[expect(clippy::unused_async, reason = "as where there are simulated machines")]
-async fn simulated(_profile: &str, _host: HostArgs) -> Result<NodeState> {
-    Err(super::no_laboratory())
 }

@@ -275,16 +275,21 @@ impl<'a> Script<'a> {
     ) -> Result<()> {
         let begun = Instant::now();
         let id = device.id.as_str();
-        let (node, took_ms) = loop {
-            self.stage.machine.inject(&trouble.begins)?;
-            let unhealthy = |node: &NodeStatus| is_healthy(node, &main.resource, id) == Some(false);
-            let node = self.stage.kubelet.wait_for(unhealthy, STEP_LIMIT).await?;
-            let took_ms = ms(begun);
-            if self.is_found_failed(&main.resource, id).await? {
-                break (node, took_ms);
-            }
-            // The quiet period was over before this program had its turn: once more.
+        let unhealthy = |node: &NodeStatus| is_healthy(node, &main.resource, id) == Some(false);
+        // That its node is gone is told as soon, and has no quiet period: the device itself must be found to have
+        // failed. Looked for from the beginning, since that passes.
+        let mut state = self.stage.state.clone();
+        let has_failed = |state: &Arc<NodeState>| {
+            state.inventory.get(id).is_some_and(|device| !device.health.is_healthy())
         };
+        self.stage.machine.inject(&trouble.begins)?;
+        let told = async {
+            let node = self.stage.kubelet.wait_for(unhealthy, STEP_LIMIT).await;
+            node.map(|node| (node, ms(begun)))
+        };
+        let (told, failed) = tokio::join!(told, timeout(STEP_LIMIT, state.wait_for(has_failed)));
+        let (node, took_ms) = told?;
+        drop(failed.context("the device is not found to have failed")??);
         trouble.lasts.iter().try_for_each(|fault| self.stage.machine.inject(fault))?;
         let why = self.stage.state.borrow().inventory.get(id).map(|now| now.health.to_string());
         let name = short_name(device);
@@ -296,21 +301,6 @@ impl<'a> Script<'a> {
             held_by: pod.to_owned(),
             took_ms,
         }))
-    }
-
-    /// Waits until the device itself is found to have failed: that its node is gone is told as soon, and has no quiet
-    /// period. False if it is healthy again by then.
-    async fn is_found_failed(&self, resource: &str, id: &str) -> Result<bool> {
-        let mut state = self.stage.state.clone();
-        let has_failed = |state: &Arc<NodeState>| {
-            state.inventory.get(id).is_some_and(|device| !device.health.is_healthy())
-        };
-        let healthy = |node: &NodeStatus| is_healthy(node, resource, id) == Some(true);
-        tokio::select! {
-            biased;
-            failed = state.wait_for(has_failed) => Ok(failed.map(|_| true)?),
-            recovered = self.stage.kubelet.wait_for(healthy, STEP_LIMIT) => Ok(recovered.map(|_| false)?),
-        }
     }
 
     async fn recover(

@@ -90,8 +90,11 @@ fn a_configuration_is_read_from_the_standard_input_as_other_tools_do() {
     assert!(checked.status.success(), "{checked:?}");
     assert_eq!(text(&checked.stdout), "stdin: accepted, in Windlass's format\n");
     // What a shell makes of `<(...)`.
-    let piped = fed(&["config", "check", "/dev/fd/0"], "mig: none\n");
-    assert_eq!(text(&piped.stdout), "/dev/fd/0: accepted, in Windlass's format\n");
+    for path in ["/dev/fd/0", "/proc/self/fd/0", "/dev/stdin"] {
+        let piped = fed(&["config", "check", path], "mig: none\n");
+        assert!(piped.status.success(), "{}", text(&piped.stderr));
+        assert_eq!(text(&piped.stdout), format!("{path}: accepted, in Windlass's format\n"));
+    }
     let wrong = fed(&["config", "check", "-"], "\nmig: nonne\n");
     assert_eq!(wrong.status.code(), USAGE);
     let shown = text(&wrong.stdout);

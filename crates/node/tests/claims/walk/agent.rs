@@ -21,7 +21,6 @@ use windlass_node::{
     clock::Clock,
     config::{ClusterAccess, DraOffer, DraPolicy, Policy, SessionLimits},
 };
-
 use windlass_testkit::{LIMIT, settings};
 
 use crate::world::NODE;

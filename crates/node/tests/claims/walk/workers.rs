@@ -15,10 +15,9 @@ use windlass_kubelet_api::dra::{
         dra_plugin_client::DraPluginClient,
     },
 };
-
-use super::node::{DRIVER, GPU, Node, is_of_the_connection};
 use windlass_testkit::LIMIT;
 
+use super::node::{DRIVER, GPU, Node, is_of_the_connection};
 use crate::{chance::Chance, wish::SPACE};
 
 /// Has claims prepared and released.

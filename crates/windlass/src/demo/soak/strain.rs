@@ -232,13 +232,15 @@ impl Run {
 async fn release(pipe: &Path) -> Result<()> {
     // Without waiting for somebody who writes, who may have been quicker.
     let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).context("a flag of open(2)")?;
-    let reader = OpenOptions::new().read(true).custom_flags(nonblocking).open(pipe);
+    let mut reader = match OpenOptions::new().read(true).custom_flags(nonblocking).open(pipe) {
+        // The agent replaced it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened.with_context(|| format!("cannot open {}", pipe.display()))?,
+    };
     let begun = Instant::now();
     while pipe.exists() && begun.elapsed() < WRITTEN {
-        if let Ok(mut reader) = reader.as_ref() {
-            // A pipe holds less than a document. What is read is nobody's.
-            let _ = io::copy(&mut reader, &mut io::sink());
-        }
+        // A pipe holds less than a document. What is read is nobody's.
+        let _ = io::copy(&mut reader, &mut io::sink());
         sleep(GLANCE).await;
     }
     match fs::remove_file(pipe) {

@@ -74,6 +74,7 @@ async fn what_an_init_container_has_is_no_claims_until_the_record_that_a_list_br
     let runs = async || !kubectl(&["get", "pod", HOLDER, "-o", started]).is_empty();
     eventually(NODE_STATUS, true, runs).await;
     let before = reasons(&rig.node);
+    assert!(before > 0, "the agent has registered, and says it in other words");
     for _ in 0..REWRITES {
         written_anew().await;
     }
