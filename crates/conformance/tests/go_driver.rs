@@ -9,10 +9,19 @@ use windlass_conformance::{Report, Subject, Verdict, catalogue, run};
 struct Driver {
     variable: &'static str,
     setup: Option<&'static str>,
-    arguments: &'static [&'static str],
+    arguments: Vec<&'static str>,
     fails: &'static [&'static str],
     not_applicable: &'static [&'static str],
 }
+
+/// The flags of drivers that were begun from the example driver.
+const PLACES: [&str; 5] = [
+    "--kubeconfig={kubeconfig}",
+    "--node-name={node}",
+    "--kubelet-registrar-directory-path={kubelet}/plugins_registry",
+    "--kubelet-plugins-directory-path={kubelet}/plugins",
+    "--cdi-root={scratch}/cdi",
+];
 
 #[tokio::test]
 async fn the_driver_of_kubernetes_tests_does_what_the_cases_ask_but_for_what_is_known() {
@@ -20,7 +29,7 @@ async fn the_driver_of_kubernetes_tests_does_what_the_cases_ask_but_for_what_is_
         variable: "WINDLASS_GO_DRA_DRIVER",
         // It makes the folder above its own, as its DaemonSet has its own mounted.
         setup: Some("mkdir -p {kubelet}/plugins/test-driver.cdi.k8s.io"),
-        arguments: &[
+        arguments: vec![
             "kubelet-plugin",
             "--kubeconfig={kubeconfig}",
             "--node-name={node}",
@@ -39,13 +48,7 @@ async fn the_example_driver_does_what_the_cases_ask_but_for_what_is_known() {
     let driver = Driver {
         variable: "WINDLASS_GO_DRA_EXAMPLE",
         setup: None,
-        arguments: &[
-            "--kubeconfig={kubeconfig}",
-            "--node-name={node}",
-            "--kubelet-registrar-directory-path={kubelet}/plugins_registry",
-            "--kubelet-plugins-directory-path={kubelet}/plugins",
-            "--cdi-root={scratch}/cdi",
-        ],
+        arguments: PLACES.to_vec(),
         fails: &["D06", "D26"],
         not_applicable: &["D18", "D31", "D32"],
     };
@@ -61,17 +64,16 @@ async fn nvidias_driver_does_what_the_cases_ask_but_for_what_is_known() {
             "windlass machine create {scratch}/m > /dev/null && \
              ln -s ../libnvidia-ml.so {scratch}/m/host/libnvidia-ml.so.1",
         ),
-        arguments: &[
-            "--kubeconfig={kubeconfig}",
-            "--node-name={node}",
-            "--kubelet-registrar-directory-path={kubelet}/plugins_registry",
-            "--kubelet-plugins-directory-path={kubelet}/plugins",
-            "--cdi-root={scratch}/cdi",
-            "--container-driver-root={scratch}/m/host",
-            "--nvidia-driver-root={scratch}/m/host",
-            "--nvidia-cdi-hook-path=/bin/true",
-            "--image-name=none",
-        ],
+        arguments: [
+            &PLACES[..],
+            &[
+                "--container-driver-root={scratch}/m/host",
+                "--nvidia-driver-root={scratch}/m/host",
+                "--nvidia-cdi-hook-path=/bin/true",
+                "--image-name=none",
+            ],
+        ]
+        .concat(),
         fails: &["D06"],
         not_applicable: &["D18", "D31", "D32"],
     };

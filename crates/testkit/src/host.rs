@@ -1,4 +1,4 @@
-//! What a test does to the machine of a node.
+//! Changes to the machine of a node.
 
 use std::{
     fs::{self, OpenOptions},

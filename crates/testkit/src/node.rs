@@ -33,7 +33,7 @@ pub struct Node {
     pub folder: PathBuf,
 }
 
-/// What an agent with little patience does by itself about health.
+/// The health policy of an agent with little patience.
 pub fn health(quiet_period: Duration) -> HealthPolicy {
     let probe_interval = Duration::from_millis(100);
     HealthPolicy { quiet_period, probe_interval, ..HealthPolicy::default() }
@@ -106,7 +106,7 @@ impl Node {
         Running::start(&self.config)
     }
 
-    /// What the agent would find, without serving anyone.
+    /// The state that the agent would find, without serving anyone.
     pub async fn survey(&self) -> NodeState {
         windlass_node::agent::survey(&self.config, Clock::starting_at(Timestamp::now())).await
     }
@@ -128,7 +128,7 @@ impl Node {
         self.config.kubelet_dir.join("device-plugins").join("windlass-nvidia.com_gpu.sock")
     }
 
-    /// What the kubelet starts with.
+    /// The settings of the kubelet.
     pub fn kubelet_config(&self) -> windlass_kubelet_sim::Config {
         let mut config = windlass_kubelet_sim::Config::new(&self.config.kubelet_dir);
         config.numa_nodes = vec![0, 1];

@@ -26,18 +26,18 @@ use crate::wait::{LIMIT, exists, in_time};
 /// An agent that runs; it is stopped when dropped, and waited for by [`Running::stop`].
 #[derive(Debug)]
 pub struct Running {
-    /// What it makes of its node.
+    /// The state of its node.
     pub state: watch::Receiver<Arc<NodeState>>,
-    /// Where it serves health and metrics.
+    /// The address at which it serves health and metrics.
     pub admin: Option<SocketAddr>,
-    /// Where it takes orders for MIG partitions.
+    /// The desk that takes orders for MIG partitions.
     pub partitions: PartitionDesk,
-    /// What it follows.
+    /// The policy that it follows.
     policy: watch::Sender<Arc<Policy>>,
     task: JoinSet<()>,
-    /// What it says of GPUs to container runtimes.
+    /// The CDI document of GPUs.
     document: PathBuf,
-    /// What one agent at a time has.
+    /// The folders that one agent at a time has locked.
     locks: [PathBuf; 2],
     stop: DropGuard,
 }

@@ -147,7 +147,7 @@ pub(crate) enum Command {
     /// Make simulated machines, and let faults happen to them.
     #[cfg(feature = "laboratory")]
     Machine(MachineArgs),
-    /// What a node's build does not have, by the names it has elsewhere.
+    /// The commands that a node's build does not have, to say where they are.
     #[cfg(not(feature = "laboratory"))]
     #[command(name = "demo", aliases = ["kubelet", "machine", "conformance"], hide = true,
               disable_help_flag = true)]

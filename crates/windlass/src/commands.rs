@@ -93,7 +93,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
     }
 }
 
-/// What is asked for is in the other build.
+/// The error of a command that only the other build has.
 #[cfg(not(feature = "laboratory"))]
 fn no_laboratory() -> anyhow::Error {
     let problem = anyhow!(

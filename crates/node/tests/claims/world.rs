@@ -25,7 +25,7 @@ use crate::wish::{SPACE, admins, class, pod, template};
 
 pub(crate) const NODE: &str = "n1";
 
-const DRIVER: &str = "windlass.dev";
+pub(crate) const DRIVER: &str = "windlass.dev";
 
 /// After three looks the kubelet is to write its record anew; after each is looked what it says.
 const LOOK: Duration = Duration::from_secs(2);
@@ -33,12 +33,12 @@ const LOOK: Duration = Duration::from_secs(2);
 /// What is mounted of the kubelet's folder, with the options of deploy/daemonset.yaml.
 const MOUNTED: [&str; 4] = ["device-plugins", "plugins", "plugins_registry", "pod-resources"];
 
-/// What the agent sees of the kubelet's folder.
+/// The part of the kubelet's folder that the agent sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mounts {
     /// All of it.
     Whole,
-    /// What the shipped manifest gives to its pod, which is not the kubelet's record of claims.
+    /// The mounts of the shipped manifest, without the kubelet's record of claims.
     Shipped,
 }
 
@@ -280,4 +280,14 @@ pub(crate) fn uid(scheduled: &Scheduled) -> String {
 /// The devices that the scheduler gave a pod's claims.
 pub(crate) fn devices(scheduled: &Scheduled) -> BTreeSet<String> {
     scheduled.claims.iter().flat_map(crate::hands::allocated).map(|it| it.device).collect()
+}
+
+/// Removes what may have gone by itself.
+pub(crate) fn removed(path: &std::path::Path) {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            panic!("{}: {error}", path.display())
+        }
+        _ => {}
+    }
 }

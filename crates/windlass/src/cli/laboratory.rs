@@ -1,4 +1,4 @@
-//! What is typed to the laboratory: an embedded kubelet, and simulated machines.
+//! `windlass kubelet` and `windlass machine` as typed.
 
 use std::{net::SocketAddr, path::PathBuf};
 

@@ -2,15 +2,13 @@
 
 use windlass_cluster_sim::{cluster::Scheduled, node as bound};
 use windlass_kubelet_sim::{Container, Pod};
+use windlass_testkit::GPU;
 
 use super::Run;
 use crate::{
     wish::{SPACE, gpus, pod, template},
     world::{World, uid},
 };
-
-/// What the device plugin calls its GPUs.
-const RESOURCE: &str = "nvidia.com/gpu";
 
 /// How many pods live at once at most: more than there are GPUs.
 pub(super) const MOST: usize = 12;
@@ -42,7 +40,7 @@ impl Run {
     fn plugin_pod(&mut self) -> Pod {
         self.begun += 1;
         let count = 1 + self.chance.below(MOST_GPUS);
-        let main = Container::new("main").limit(RESOURCE, count as u64);
+        let main = Container::new("main").limit(GPU, count as u64);
         Pod::new(format!("d{}", self.begun)).container(main)
     }
 

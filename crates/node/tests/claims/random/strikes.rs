@@ -1,11 +1,12 @@
 //! What happens to the node beside its pods.
 
-use std::{fs, io, path::Path, time::Duration};
+use std::{fs, time::Duration};
 
 use tokio::time::timeout;
+use windlass_testkit::GPU;
 
 use super::{Run, pods::claim_starts};
-use crate::world::{Mounts, NODE};
+use crate::world::{Mounts, NODE, removed};
 
 /// A caller that gives up waits for less, in milliseconds.
 const LONGEST_MS: usize = 50;
@@ -27,7 +28,7 @@ impl Run {
             8 => self.delete_documents(),
             9 => self.delete_slices(),
             10 => self.lose_api_server().await,
-            _ => self.world.kubelet.cancel_stream("nvidia.com/gpu").await,
+            _ => self.world.kubelet.cancel_stream(GPU).await,
         }
     }
 
@@ -119,15 +120,5 @@ impl Run {
         self.begin_both().await;
         self.world.check();
         self.world.cluster.server_mut().come_back();
-    }
-}
-
-/// Removes what may have gone by itself.
-fn removed(path: &Path) {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            panic!("{}: {error}", path.display())
-        }
-        _ => {}
     }
 }

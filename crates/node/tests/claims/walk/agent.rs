@@ -40,7 +40,7 @@ const FOLDER: &str = "WINDLASS_RANDOM_AGENT";
 /// The test below.
 const NAME: &str = "walk::agent::a_process_is_the_agent_of_a_walk_where_it_is_told_to_be";
 
-/// What the agent sees of the kubelet's folder where that is not all.
+/// The folder that shows the agent a part of the kubelet's.
 const IN_A_POD: &str = "pod";
 
 const LOG: &str = "agent.log";
@@ -145,7 +145,7 @@ pub(super) fn config(folder: &Path) -> Config {
     Config { cluster, session, ..config }
 }
 
-/// What of the kubelet's folder the agent in this folder sees.
+/// The settings with the kubelet's folder as the agent sees it.
 fn in_sight(folder: &Path, config: Config) -> Config {
     let in_a_pod = folder.join(IN_A_POD);
     if in_a_pod.exists() { Config { kubelet_dir: in_a_pod, ..config } } else { config }

@@ -10,10 +10,11 @@ use tokio::time::sleep;
 use windlass_kubelet_api::deviceplugin::{
     AllocateRequest, ContainerAllocateRequest, device_plugin_client::DevicePluginClient,
 };
+use windlass_testkit::GPU;
 
 use super::{
     agent::HANDOVER,
-    node::{DevicePod, GPU, Node, dial, is_of_the_connection},
+    node::{DevicePod, Node, dial, is_of_the_connection},
 };
 use crate::chance::Chance;
 
@@ -60,7 +61,7 @@ impl DeviceManager {
         self.node.write_devices();
     }
 
-    /// What it believes to be healthy and free, now and then by an old list.
+    /// Devices that it believes to be healthy and free, now and then by an old list.
     fn choose(&mut self) -> Vec<String> {
         let facts = self.node.facts();
         let list = facts.lists.get(GPU).cloned().unwrap_or_default();

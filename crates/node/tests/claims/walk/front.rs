@@ -1,4 +1,4 @@
-//! What the agent meets of the kubelet: the registration of plugins, whose lists of devices are read, and pod resources.
+//! The kubelet's own sockets: the registration of plugins, whose lists of devices are read, and pod resources.
 
 use std::sync::Arc;
 
@@ -25,9 +25,13 @@ use windlass_kubelet_api::{
     server::{Connection, server},
     socket::SocketPath,
 };
+use windlass_testkit::GPU;
 
-use super::node::{DRIVER, Facts, GPU, Node, Tells, dial};
-use crate::{wish::SPACE, world::NODE};
+use super::node::{Facts, Node, Tells, dial};
+use crate::{
+    wish::SPACE,
+    world::{DRIVER, NODE},
+};
 
 /// One life of the kubelet. Dropping it ends it, with every connection.
 pub(super) struct Front {

@@ -39,7 +39,7 @@ impl Hands {
         }
     }
 
-    /// Whoever it was has ended, and has nothing any more.
+    /// A holder has ended, and has nothing any more.
     pub(super) fn let_go(&mut self, who: &str) {
         self.tell(&format!("{who} ends"));
         self.holders.retain(|_, holder| holder != who);

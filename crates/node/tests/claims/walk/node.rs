@@ -23,19 +23,16 @@ use windlass_kubelet_api::{
     dra::checkpoint::{self as claims, ClaimState, DriverState},
     socket::SocketPath,
 };
+use windlass_testkit::GPU;
 
 use super::hands::Hands;
 use crate::{
     chance::{Chance, Length},
     wish::SPACE,
-    world::NODE,
+    world::{DRIVER, NODE},
 };
 
-pub(super) const DRIVER: &str = "windlass.dev";
-
-pub(super) const GPU: &str = "nvidia.com/gpu";
-
-/// What everyone shares.
+/// The node, which everyone shares.
 pub(super) struct Node {
     /// The kubelet's own folder, which the agent sees all of or parts of.
     pub(super) kubelet: PathBuf,
@@ -50,7 +47,7 @@ pub(super) struct Node {
     begun: Instant,
 }
 
-/// What there is on it.
+/// Pods, claims and devices of the node, as the kubelet and the scheduler know them.
 pub(super) struct Facts {
     pub(super) hands: Hands,
     /// Pods with devices of the device plugin, in the kubelet's memory.
@@ -73,7 +70,7 @@ pub(super) struct DevicePod {
     pub(super) since: Instant,
 }
 
-/// What the kubelet's pod resources tell.
+/// The answer of the kubelet's pod resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tells {
     /// All but of init containers.
@@ -163,7 +160,7 @@ impl Node {
         sleep(Duration::from_millis(2)).await;
     }
 
-    /// What the scheduler writes for devices of one claim.
+    /// Writes the allocation of a claim, as the scheduler does.
     pub(super) fn allocate(&self, uid: &str, devices: &[String]) {
         let result = |device: &String| {
             json!({
@@ -240,7 +237,7 @@ pub(super) async fn dial(socket: PathBuf) -> Option<Channel> {
     SocketPath::new(socket).expect("short").dial().await.ok()
 }
 
-/// Whether a connection broke, and nobody answered.
+/// True if a connection broke, and nobody answered.
 pub(super) fn is_of_the_connection(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }

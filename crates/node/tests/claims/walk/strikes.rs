@@ -1,10 +1,10 @@
-//! What happens to the node beside its pods: its agent is killed and frozen, files go, the kubelet and the API server
+//! Strikes at the node beside its pods: its agent is killed and frozen, files go, the kubelet and the API server
 //! fail and lie.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
-    path::{Path, PathBuf},
+    fs,
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -24,16 +24,16 @@ use windlass_kubelet_api::{
     },
 };
 use windlass_node::{Config, config::Policy};
-use windlass_testkit::LIMIT;
+use windlass_testkit::{GPU, LIMIT};
 
 use super::{
     agent::{AgentProcess, config},
     front::Front,
-    node::{GPU, Node, Tells, dial},
+    node::{Node, Tells, dial},
 };
 use crate::{
     chance::{Chance, Length},
-    world::{Mounts, NODE, free_gpus, show_what_is_mounted},
+    world::{Mounts, NODE, free_gpus, removed, show_what_is_mounted},
 };
 
 /// Strikes at the node, one after the other.
@@ -58,7 +58,7 @@ const LASTS_MS: usize = 300;
 /// How many requests the API server remembers at most.
 const REMEMBERED: u64 = 2_000;
 
-/// The node's.
+/// The GPUs of the node.
 const GPUS: usize = 8;
 
 /// After so many steps the last agent but one has to know in the end that all is free. What a container had for moments
@@ -341,7 +341,7 @@ impl Strikes {
         }
     }
 
-    /// What is left of claims.
+    /// Entries of the record and documents that are left of claims.
     fn left(&self) -> Vec<String> {
         let record = fs::read(self.config.state_dir.join("claims.json")).unwrap_or_default();
         let record: Value = serde_json::from_slice(&record).unwrap_or_default();
@@ -354,14 +354,4 @@ impl Strikes {
 
 fn of_claim(uid: &str) -> String {
     format!("windlass.dev-claim-{uid}.json")
-}
-
-/// Removes what may have gone by itself.
-fn removed(path: &Path) {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            panic!("{}: {error}", path.display())
-        }
-        _ => {}
-    }
 }

@@ -15,10 +15,10 @@ use windlass_kubelet_api::dra::{
         dra_plugin_client::DraPluginClient,
     },
 };
-use windlass_testkit::LIMIT;
+use windlass_testkit::{GPU, LIMIT};
 
-use super::node::{DRIVER, GPU, Node, is_of_the_connection};
-use crate::{chance::Chance, wish::SPACE};
+use super::node::{Node, is_of_the_connection};
+use crate::{chance::Chance, wish::SPACE, world::DRIVER};
 
 /// Has claims prepared and released.
 pub(super) struct Worker {
@@ -197,7 +197,7 @@ impl Worker {
         }
     }
 
-    /// What was answered, if the caller did not give up before, and the connection did not break.
+    /// The answer, if the caller did not give up before, and the connection did not break.
     async fn answer<T, E>(&self, answer: Result<Result<Response<T>, Status>, E>) -> Option<T> {
         match answer {
             Ok(Ok(answer)) => return Some(answer.into_inner()),

@@ -31,13 +31,13 @@ pub(super) struct Agent {
     process: Process,
 }
 
-/// What the agent sees of the kubelet's folder.
+/// The part of the kubelet's folder that the agent sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Mounts {
     /// All of it, as a service of the host does.
     Whole,
-    /// What the shipped manifest mounts into its pod, where the kubelet's record of claims is not.
+    /// The mounts of the shipped manifest, without the kubelet's record of claims.
     Shipped,
 }
 
@@ -56,7 +56,7 @@ pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(1);
 /// The file of the state folder that says what claims have.
 pub(super) const CLAIMS: &str = "claims.json";
 
-/// What the shipped manifest mounts of the kubelet's folder; docs/dra.md says why no more.
+/// The folders of the kubelet that the shipped manifest mounts; docs/dra.md says why no more.
 const MOUNTED: [&str; 4] =
     ["device-plugins", "pod-resources", "plugins/windlass.dev", "plugins_registry"];
 
@@ -132,7 +132,7 @@ impl Agent {
         Ok(rival.end_within(limit).await.map(|how| how.to_string()))
     }
 
-    /// What it sees of the kubelet's folder.
+    /// The part of the kubelet's folder that it sees.
     pub(super) fn mounts(&self) -> Mounts {
         self.mounts
     }

@@ -28,7 +28,7 @@ use super::{
     run::Run,
     schedule::Break,
     stopwatch::Stopwatch,
-    strike::{ABSENCE, RECOVERY_LIMIT},
+    strike::{ABSENCE, RECOVERY_LIMIT, remove_if_there},
 };
 
 /// What they do.
@@ -243,8 +243,5 @@ async fn release(pipe: &Path) -> Result<()> {
         let _ = io::copy(&mut reader, &mut io::sink());
         sleep(GLANCE).await;
     }
-    match fs::remove_file(pipe) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed.with_context(|| format!("cannot remove {}", pipe.display())),
-    }
+    remove_if_there(pipe)
 }

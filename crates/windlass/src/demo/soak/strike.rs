@@ -8,6 +8,7 @@ use std::{
     collections::BTreeSet,
     fs::{self, File},
     io,
+    path::Path,
     time::Duration,
 };
 
@@ -227,6 +228,14 @@ impl Run {
             }
         }
         Ok(Some(Instant::now()))
+    }
+}
+
+/// Removes a file that may have gone by itself.
+pub(super) fn remove_if_there(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.with_context(|| format!("cannot remove {}", path.display())),
     }
 }
 

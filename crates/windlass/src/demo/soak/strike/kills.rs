@@ -1,16 +1,19 @@
 //! The agent dies while it works on what the kubelet asked it for.
 
-use std::{fs, io, time::Duration};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use tokio::{task::yield_now, time::Instant};
 use windlass_kubelet_sim::Kubelet;
 
-use super::super::{
-    agent::{CLAIMS, Mounts, state_dir},
-    pods::CONTAINER,
-    run::Run,
-    schedule::Blow,
+use super::{
+    super::{
+        agent::{CLAIMS, Mounts, state_dir},
+        pods::CONTAINER,
+        run::Run,
+        schedule::Blow,
+    },
+    remove_if_there,
 };
 
 // === impl Run ===
@@ -62,10 +65,7 @@ impl Run {
         }
         self.rig.agent_is_away();
         self.rig.agent.kill().await;
-        match fs::remove_file(state_dir(self.rig.dir()).join(CLAIMS)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            removed => removed.context("cannot remove the record of claims")?,
-        }
+        remove_if_there(&state_dir(self.rig.dir()).join(CLAIMS))?;
         self.replace_agent().await?;
         Ok(Some(Instant::now()))
     }
