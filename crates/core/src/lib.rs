@@ -10,6 +10,7 @@ pub mod inventory;
 pub mod labels;
 pub mod name;
 pub mod nvlink;
+pub mod partition;
 pub mod pattern;
 pub mod pci;
 pub mod placement;

@@ -114,7 +114,7 @@ struct Question {
     required: Vec<usize>,
     near: Vec<usize>,
     size: usize,
-    policy: Policy,
+    pub policy: Policy,
 }
 
 /// Chooses the best set.

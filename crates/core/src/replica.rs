@@ -24,6 +24,17 @@ pub struct InvalidReplicaId(String);
 /// Between the device's id and the number.
 const SEPARATOR: &str = "::";
 
+/// The device that an id of the kubelet's names, by itself or as one of its replicas.
+pub fn device_of(id: &str) -> Option<DeviceId> {
+    ReplicaId::split(id).map_or(id, |(device, _)| device).parse().ok()
+}
+
+/// The number of a token, which stands for every device of a pool; `None` for any other id.
+pub fn token(id: &str) -> Option<u32> {
+    let number: u32 = id.parse().ok()?;
+    (number.to_string() == id).then_some(number)
+}
+
 // === impl ReplicaId ===
 
 impl ReplicaId {

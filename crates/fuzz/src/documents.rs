@@ -2,15 +2,14 @@
 
 use std::path::Path;
 
+use windlass_cdi::text;
+use windlass_config::ConfigFile;
 use windlass_core::cdi::{self, Spec};
+use windlass_host::causes;
 use windlass_kubelet_api::{checkpoint::Checkpoint, dra::checkpoint as dra};
 use windlass_machine::Profile;
-use windlass_node::{
-    causes,
-    cdi::text,
-    config::{self, ConfigFile, PeerFlags},
-    documents::{self, Document},
-};
+use windlass_migrate::PeerFlags;
+use windlass_node::documents::{self, Document};
 
 use crate::{
     Verdict::{self, Accepted, Refused},
@@ -29,9 +28,9 @@ pub(crate) fn udev_rules(bytes: &[u8]) -> Verdict {
 
 fn configured(name: &str, bytes: &[u8]) -> Verdict {
     let Ok(text) = std::str::from_utf8(bytes) else { return Refused };
-    match config::parse(Path::new(name), text, &PeerFlags::default()) {
+    match windlass_migrate::parse(Path::new(name), text, &PeerFlags::default()) {
         Ok(loaded) => {
-            let ours = config::to_yaml(&loaded.config);
+            let ours = windlass_config::to_yaml(&loaded.config);
             let read = ConfigFile::parse(Path::new("w.yaml"), &ours);
             let read = read.unwrap_or_else(|error| panic!("{}\nin\n{ours}", causes(&error)));
             assert_eq!(read, loaded.config, "as read from\n{ours}");

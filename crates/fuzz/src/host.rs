@@ -12,13 +12,11 @@ use std::{
 
 use jiff::Timestamp;
 use tempfile::TempDir;
+use windlass_config::Config;
+use windlass_host::{DriverPlaces, clock::Clock};
 use windlass_machine::{Machine, Profile};
-use windlass_node::{
-    Config,
-    agent::survey as look,
-    clock::Clock,
-    config::{self, DriverPlaces, PeerFlags},
-};
+use windlass_migrate::PeerFlags;
+use windlass_node::agent::survey as look;
 
 use crate::Verdict;
 
@@ -49,7 +47,7 @@ pub(crate) fn survey(bytes: &[u8]) -> Verdict {
     for line in String::from_utf8_lossy(bytes).lines().take(MOST_LINES) {
         plant(root.path(), line);
     }
-    let loaded = config::parse(Path::new("w.yaml"), SOURCES, &PeerFlags::default());
+    let loaded = windlass_migrate::parse(Path::new("w.yaml"), SOURCES, &PeerFlags::default());
     let config = Config {
         host_root: root.path().to_owned(),
         host_root_on_node: root.path().to_owned(),

@@ -4,8 +4,10 @@
 //! kubelet; the rest of Windlass works with the domain types of `windlass-core`.
 
 pub mod checkpoint;
+pub mod dated;
 pub mod deviceplugin;
 pub mod dra;
+pub mod endpoint;
 pub mod pluginregistration;
 pub mod podresources;
 pub mod server;

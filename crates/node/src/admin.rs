@@ -31,20 +31,18 @@ use tokio::{
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
+use windlass_allocations::podresources::HoldersDesk;
+use windlass_config::{Config, Disclosed};
+use windlass_deviceplugin::registration::Standings;
+use windlass_discovery::telemetry::TelemetryReceiver;
+use windlass_host::clock::Clock;
 use windlass_kubelet_api::socket::{SocketError, SocketPath};
-
-use crate::{
-    clock::Clock,
-    config::{Config, Disclosed},
-    holders::HoldersDesk,
-    metrics::{self, Instruments, Sights},
-    registration::Standings,
-    state::NodeState,
-    telemetry::TelemetryReceiver,
-};
+use windlass_resources::NodeState;
 
 pub use ask::{Probe, ProbeAnswer, ProbeError, probe_agent};
 pub(crate) use probe::Waiting;
+
+use crate::metrics::{self, Instruments, Sights};
 
 /// What the agent shows of itself.
 pub(crate) struct Seen {

@@ -14,31 +14,28 @@ use std::{
     sync::Arc,
 };
 
+use assembly::Ground;
+use lock::NodeLock;
+use parts::Parts;
 use tokio::sync::{Notify, watch};
+use windlass_allocations::ledger::LedgerDesk;
+use windlass_cluster::InvalidNodeName;
+use windlass_config::{Config, Policy};
 use windlass_core::{device::Device, health::HealthState, inventory::Inventory};
+use windlass_discovery::mig::PartitionDesk;
+use windlass_host::{clock::Clock, deadline, directory::DirectoryWatch};
 use windlass_kubelet_api::{deviceplugin::PLUGIN_DIR, socket::SocketError};
+use windlass_resources::NodeState;
+
+pub use lock::Lost;
+pub use standby::{Succession, await_kubelet, await_predecessor, stand_by};
 
 use crate::{
     admin::{DoorError, Doors},
-    attended,
-    clock::Clock,
-    cluster::InvalidNodeName,
-    config::{Config, Policy, reload::Follow},
-    directory::DirectoryWatch,
-    discovery,
-    host::Roots,
-    ledger::LedgerDesk,
-    metrics,
-    partitions::PartitionDesk,
-    plugin,
-    state::{self, NodeState},
+    metrics, reconciler,
+    reload::Follow,
 };
-use assembly::Ground;
-pub use lock::Lost;
-use lock::NodeLock;
-use parts::Parts;
 use policy::PolicySource;
-pub use standby::{Succession, await_kubelet, await_predecessor, stand_by};
 
 /// An agent with everything it needs in hand: nothing that can be wrong at the start is left to the
 /// run.
@@ -219,18 +216,23 @@ pub async fn survey(config: &Config, clock: Clock) -> NodeState {
     let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
     // One look needs no notices.
     let changes = watch::Sender::new(0).subscribe();
-    let host = Roots::new(config).host;
-    let sources =
-        discovery::sources((config, &host), (&policy, &changes), clock, &news, &parts.token());
+    let host = config.roots().host;
+    let sources = windlass_discovery::sources(
+        (config, &host),
+        (&policy, &changes),
+        clock,
+        &news,
+        &parts.token(),
+    );
     let snapshots = assembly::start(sources, &mut parts);
     let complete = async {
-        while !has_answered(&state::merge(&snapshots), &config.policy) {
+        while !has_answered(&reconciler::once::merge(&snapshots), &config.policy) {
             news.notified().await;
         }
     };
     // Late answers are in what follows, or are not.
-    let _ = attended::timeout(config.policy.health.call_deadline * 3, complete).await;
-    let state = state::look_once(config, &snapshots);
+    let _ = deadline::timeout(config.policy.health.call_deadline * 3, complete).await;
+    let state = reconciler::once::look_once(config, &snapshots);
     // A part that hangs in a driver is left behind.
     parts.stop().await;
     state
@@ -248,8 +250,11 @@ fn has_answered(inventory: &Inventory, policy: &Policy) -> bool {
 
 /// Every socket whose name is known beforehand must fit.
 fn check_sockets(dir: &Path, policy: &Policy) -> Result<(), SocketError> {
-    plugin::kubelet_path(dir)?;
-    policy.known_names().iter().try_for_each(|name| plugin::socket_path(dir, name).map(drop))
+    windlass_deviceplugin::kubelet_path(dir)?;
+    policy
+        .known_names()
+        .iter()
+        .try_for_each(|name| windlass_deviceplugin::socket_path(dir, name).map(drop))
 }
 
 #[cfg(test)]

@@ -4,8 +4,12 @@
 use std::path::Path;
 
 use serde_json::Value;
-
-use crate::{causes, choices, dra, evidence, handover, kept, ledger::ClaimRef, offer, state};
+use windlass_allocations::ledger::ClaimRef;
+use windlass_deviceplugin::history;
+use windlass_discovery::health_store;
+use windlass_host::{causes, state_file};
+use windlass_lifecycle::cleanup;
+use windlass_resources::offers;
 
 /// A document that one life of the agent writes for the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +36,14 @@ impl Document {
     /// What the agent would write, had it read this; or in words why it would set it aside.
     pub fn reread(self, text: &[u8]) -> Result<Vec<u8>, String> {
         match self {
-            Self::Claims => kept::reread::<dra::Records>(dra::CLAIMS, text),
-            Self::HandOvers => kept::reread::<handover::Records>(handover::HAND_OVERS, text),
-            Self::Evidence => kept::reread::<evidence::Records>(evidence::FORMAT, text),
-            Self::Devices => kept::reread::<offer::Marked>(state::DEVICES, text),
+            Self::Claims => state_file::reread::<windlass_dra::Records>(windlass_dra::CLAIMS, text),
+            Self::HandOvers => state_file::reread::<cleanup::Records>(cleanup::HAND_OVERS, text),
+            Self::Evidence => {
+                state_file::reread::<health_store::Records>(health_store::FORMAT, text)
+            }
+            Self::Devices => state_file::reread::<offers::Marked>(crate::reconciler::DEVICES, text),
             Self::Choices => {
-                choices::reread(Path::new("choices.json"), text).map_err(|error| causes(&error))
+                history::reread(Path::new("choices.json"), text).map_err(|error| causes(&error))
             }
         }
     }
@@ -45,7 +51,7 @@ impl Document {
 
 /// Whether the agent understands what a claim or its class says to it, and else what it does not.
 pub fn check_parameters(parameters: Value) -> Result<(), String> {
-    dra::parameters_understood(parameters).map_err(|error| error.to_string())
+    windlass_dra::parameters_understood(parameters).map_err(|error| error.to_string())
 }
 
 /// Whether the driver understands a claim with UID `u` that an API server sends it, and else what it does not.
@@ -54,5 +60,5 @@ pub fn check_parameters(parameters: Value) -> Result<(), String> {
 pub fn check_claim(text: &[u8]) -> Result<(), String> {
     let object = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
-    dra::understood_claim(object, &ClaimRef { namespace, name, uid })
+    windlass_dra::understood_claim(object, &ClaimRef { namespace, name, uid })
 }

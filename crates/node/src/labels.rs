@@ -8,23 +8,17 @@ mod vgpu;
 
 use std::{sync::Arc, time::Duration};
 
+use file::FeatureFile;
 use jiff::Timestamp;
 use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 use tokio_util::sync::CancellationToken;
+use windlass_config::{LabelOutput, Policy};
 use windlass_core::{
     inventory::Inventory,
     labels::{LabelInput, Labels, labels},
 };
-
-use file::FeatureFile;
-
-use crate::{
-    causes,
-    clock::Clock,
-    config::{LabelOutput, Policy},
-    host::Host,
-    state::NodeState,
-};
+use windlass_host::{Host, causes, clock::Clock};
+use windlass_resources::NodeState;
 
 /// Makes the labels of this node.
 #[derive(Debug)]

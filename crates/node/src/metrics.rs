@@ -5,60 +5,35 @@
 //! scrape; only what happens in between (calls, registrations, transitions) is counted.
 
 mod build;
-mod claims;
 mod devices;
-mod dra;
 mod family;
 mod format;
-mod handover;
 mod node;
-mod placements;
 mod reload;
-mod rpc;
 mod transitions;
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use prometheus_client::{
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
-    registry::Registry,
-};
+use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use tokio::sync::watch;
-use windlass_core::resource::ResourceName;
+use windlass_allocations::podresources::Holders;
+use windlass_config::Disclosed;
+use windlass_deviceplugin::{metrics::PluginMetrics, registration::Standings};
+use windlass_discovery::telemetry::TelemetryReceiver;
+use windlass_dra::metrics::{ClaimMetrics, DraMetrics};
+use windlass_host::clock::Clock;
+use windlass_lifecycle::cleanup::metrics::HandoverMetrics;
+use windlass_resources::NodeState;
 
-pub(crate) use claims::{ClaimCall, ClaimMetrics};
-pub(crate) use dra::DraMetrics;
 pub(crate) use format::Format;
-pub(crate) use handover::HandoverMetrics;
-pub(crate) use placements::PlacementMetrics;
 pub(crate) use reload::ReloadMetrics;
-pub(crate) use rpc::{Method, RpcMetrics};
 
-use self::{
-    build::Role, devices::DevicePage, node::NodePage, placements::PlacementFamilies,
-    rpc::RpcFamilies, transitions::Transitions,
-};
-use crate::{
-    clock::Clock,
-    config::Disclosed,
-    holders::Holders,
-    registration::{RegistrationBoard, RegistrationMetrics, Standings},
-    state::NodeState,
-    telemetry::TelemetryReceiver,
-};
-
-/// Labels in the order in which they are written.
-pub(crate) type Labels = Vec<(&'static str, String)>;
-
-/// Counters of one name.
-pub(crate) type CounterFamily = Family<Labels, Counter>;
+use self::{build::Role, devices::DevicePage, node::NodePage, transitions::Transitions};
 
 /// What the parts of the agent count with. Clones count together.
 #[derive(Clone, Debug)]
 pub(crate) struct Instruments {
-    rpc: RpcFamilies,
-    placements: PlacementFamilies,
-    registrations: RegistrationBoard,
+    plugins: PluginMetrics,
     transitions: Transitions,
     reload: ReloadMetrics,
     handover: HandoverMetrics,
@@ -86,9 +61,7 @@ pub(crate) fn registry(clock: &Clock) -> (Registry, Instruments) {
     let mut registry = Registry::with_prefix(PREFIX);
     build::register(&mut registry, Role::Serving);
     let instruments = Instruments {
-        rpc: RpcFamilies::register(&mut registry),
-        placements: PlacementFamilies::register(&mut registry),
-        registrations: RegistrationBoard::register(&mut registry),
+        plugins: PluginMetrics::register(&mut registry),
         transitions: Transitions::register(&mut registry),
         reload: ReloadMetrics::register(&mut registry, clock.now()),
         handover: HandoverMetrics::register(&mut registry),
@@ -117,24 +90,14 @@ pub(crate) fn add_pages(registry: &mut Registry, sights: &Sights) {
 // === impl Instruments ===
 
 impl Instruments {
-    /// For the server of a resource.
-    pub(crate) fn rpc(&self, resource: &ResourceName) -> RpcMetrics {
-        self.rpc.of(resource)
-    }
-
-    /// For the choices of a resource.
-    pub(crate) fn placements(&self, resource: &ResourceName) -> PlacementMetrics {
-        self.placements.of(resource)
-    }
-
-    /// For the session of a resource.
-    pub(crate) fn registration(&self, resource: &ResourceName) -> RegistrationMetrics {
-        self.registrations.line(resource)
+    /// For the servers of the device plugin API.
+    pub(crate) fn plugins(&self) -> PluginMetrics {
+        self.plugins.clone()
     }
 
     /// How the resources stand with the kubelet.
     pub(crate) fn standings(&self) -> watch::Receiver<Standings> {
-        self.registrations.standings()
+        self.plugins.standings()
     }
 
     /// For whoever reads the configuration again.

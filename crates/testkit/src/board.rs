@@ -2,8 +2,8 @@
 
 use std::{future::ready, time::Duration};
 
+use windlass_config::{Find, Give, Handover, SourceRule, Step, StepAction};
 use windlass_machine::{Board, BoardEvent};
-use windlass_node::config::{Find, Give, Handover, SourceRule, Step, StepAction};
 
 use crate::wait::until;
 

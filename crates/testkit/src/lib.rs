@@ -6,7 +6,7 @@
 //! kubelet, [`Said::until`] for the log, [`value`] for any channel, [`until`] for what has to be looked at. Each wait
 //! has one limit, and an error that says what was awaited and what was seen last.
 //!
-//! For integration tests only: a unit test of `windlass-node` would meet that crate twice, with types that differ.
+//! For integration tests only: a unit test of one of the crates that it uses would meet that crate twice, with types that differ.
 
 mod board;
 mod documents;

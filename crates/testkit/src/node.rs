@@ -7,14 +7,12 @@ use std::{
 };
 
 use jiff::Timestamp;
+use windlass_config::{ClusterAccess, Config, HandoverLimits, HealthPolicy, Policy, SessionLimits};
+use windlass_host::{DriverPlaces, clock::Clock};
 use windlass_kubelet_sim::Kubelet;
 use windlass_machine::{Machine, Profile, simulated_driver};
-use windlass_node::{
-    Config, StartError,
-    clock::Clock,
-    config::{ClusterAccess, DriverPlaces, HandoverLimits, HealthPolicy, Policy, SessionLimits},
-    state::NodeState,
-};
+use windlass_node::StartError;
+use windlass_resources::NodeState;
 
 use crate::{
     folder::temporary_folder,

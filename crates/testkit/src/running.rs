@@ -15,11 +15,12 @@ use tokio::{
     time::timeout,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
+use windlass_config::{Config, Policy};
 use windlass_core::device::Device;
-use windlass_node::{
-    Agent, Config, StartError, clock::Clock, config::Policy, partitions::PartitionDesk,
-    state::NodeState,
-};
+use windlass_discovery::mig::PartitionDesk;
+use windlass_host::clock::Clock;
+use windlass_node::{Agent, StartError};
+use windlass_resources::NodeState;
 
 use crate::wait::{LIMIT, exists, in_time};
 

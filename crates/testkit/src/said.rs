@@ -52,11 +52,16 @@ impl Said {
     }
 }
 
+/// The simulators run in the same process.
+fn is_of_the_agent(target: &str) -> bool {
+    target.starts_with("windlass_") && !target.contains("_sim")
+}
+
 // === impl Listener ===
 
 impl Subscriber for Listener {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.level && metadata.target().starts_with("windlass_node")
+        *metadata.level() <= self.level && is_of_the_agent(metadata.target())
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {

@@ -22,7 +22,7 @@ use clap::{
     builder::Resettable,
 };
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use windlass_node::config::{Disclosed, Strategy, address};
+use windlass_config::{Disclosed, Strategy, address};
 
 pub(crate) use config::{ConfigArgs, ConfigCommand};
 pub(crate) use explain::{AskArgs, ExplainArgs, PodName};
@@ -216,7 +216,7 @@ pub(crate) struct NodeArgs {
         help_heading = "Logging"
     )]
     pub(crate) log_format: LogFormat,
-    /// What is logged: a level (info, debug), or levels by module (windlass_node=debug,info).
+    /// What is logged: a level (info, debug), or levels by module (windlass_dra=debug,info).
     #[arg(long, value_name = "LEVELS", env = "WINDLASS_LOG", default_value = "info",
           value_parser = levels, help_heading = "Logging")]
     pub(crate) log: Targets,
@@ -232,7 +232,7 @@ fn levels(text: &str) -> Result<Targets, String> {
         None => text.parse().map_err(|_| {
             format!(
                 "{text:?} says no levels: write one (info), or levels by module with commas between \
-                 (windlass_node=debug,info)"
+                 (windlass_dra=debug,info)"
             )
         }),
     }

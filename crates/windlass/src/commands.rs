@@ -30,17 +30,16 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use jiff::Timestamp;
 use serde::Serialize;
+use windlass_config::Config;
 use windlass_core::{
     device::Device,
     health::Reason,
     inventory::{Inventory, SourceState},
 };
-use windlass_node::{
-    Config, agent,
-    clock::Clock,
-    config::{load, without_file},
-    state::NodeState,
-};
+use windlass_host::clock::Clock;
+use windlass_migrate::{load, without_file};
+use windlass_node::agent;
+use windlass_resources::NodeState;
 
 #[cfg(feature = "laboratory")]
 pub(crate) use devices::{Known, Width, device_tables};

@@ -5,7 +5,7 @@ use std::{
     process::ExitCode,
 };
 
-use windlass_node::causes;
+use windlass_host::causes;
 
 /// The command line or the configuration is wrong; nothing was touched (`EX_USAGE` of sysexits.h).
 const USAGE: u8 = 64;

@@ -73,7 +73,7 @@ mod tests {
             let filter = without_what_is_said_twice(levels.parse().expect("levels"));
             filter.would_enable(EACH_FAILED_REQUEST, &tracing::Level::ERROR)
         };
-        assert!(!hears("info") && !hears("windlass_node=debug,info"));
+        assert!(!hears("info") && !hears("windlass_dra=debug,info"));
         assert!(hears("kube_client=debug,info") && hears("kube=info") && hears("debug"));
         let others = without_what_is_said_twice(Targets::new().with_default(LevelFilter::INFO));
         assert!(others.would_enable("kube_client::config", &tracing::Level::WARN));

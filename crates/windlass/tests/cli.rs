@@ -25,7 +25,8 @@ use std::{
 
 use program::{Node, folder, machine, run, text, windlass};
 use serde_json::Value;
-use windlass_node::config::{ConfigFile, PeerFlags, load, parse};
+use windlass_config::ConfigFile;
+use windlass_migrate::{PeerFlags, load, parse};
 
 const USAGE: Option<i32> = Some(64);
 

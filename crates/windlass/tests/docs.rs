@@ -11,7 +11,7 @@ use std::{
 
 use program::{run, text};
 use serde_json::Value;
-use windlass_node::config::{ConfigFile, schema};
+use windlass_config::{ConfigFile, schema};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -97,10 +97,14 @@ fn every_configuration_in_the_documentation_is_accepted() {
     assert!(others.len() <= 9, "not taken for configurations: {others:#?}");
 }
 
+/// The crates that register metrics.
+const COUNTING: [&str; 4] = ["deviceplugin", "dra", "lifecycle", "node"];
+
 /// The names of metrics that the agent's source registers, without what their kind adds.
 fn registered() -> BTreeSet<String> {
-    let folder = root().join("crates/node/src");
-    let mut sources: Vec<_> = fs::read_dir(&folder).expect("a folder").collect();
+    let of_crate = |name: &str| fs::read_dir(root().join("crates").join(name).join("src"));
+    let mut sources: Vec<_> =
+        COUNTING.iter().flat_map(|name| of_crate(name).expect("a folder")).collect();
     let mut names = BTreeSet::new();
     while let Some(entry) = sources.pop() {
         let path = entry.expect("readable").path();

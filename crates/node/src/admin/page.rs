@@ -1,6 +1,7 @@
 //! The page that a request gets.
 
 use prometheus_client::registry::Registry;
+use windlass_config::Disclosed;
 use windlass_core::attribute::AttributeName;
 
 use super::{
@@ -8,10 +9,7 @@ use super::{
     http::{Page, Request, Status},
     probe::{self, Report, Waiting},
 };
-use crate::{
-    config::Disclosed,
-    metrics::{self, Format},
-};
+use crate::metrics::{self, Format};
 
 /// A page that there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

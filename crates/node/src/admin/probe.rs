@@ -8,11 +8,8 @@ use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use tokio::{sync::watch, time::Instant};
 use windlass_core::inventory::SourceState;
-
-use crate::{
-    registration::{Standing, Standings},
-    state::NodeState,
-};
+use windlass_deviceplugin::registration::{Standing, Standings};
+use windlass_resources::NodeState;
 
 /// What a probe found.
 pub(super) struct Report {

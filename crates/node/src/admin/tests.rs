@@ -8,9 +8,9 @@ use tokio::{
     task::JoinSet,
     time::Instant,
 };
+use windlass_allocations::ledger::LedgerDesk;
 
 use super::*;
-use crate::ledger::LedgerDesk;
 
 fn admin() -> Admin {
     Admin {
@@ -18,7 +18,11 @@ fn admin() -> Admin {
         state: watch::channel(Arc::default()).1,
         rounds: watch::channel(Instant::now()).1,
         standings: watch::channel(Standings::new()).1,
-        holders: crate::holders::inquiry(Path::new("/nowhere"), LedgerDesk::default()).1,
+        holders: windlass_allocations::podresources::inquiry(
+            Path::new("/nowhere"),
+            LedgerDesk::default(),
+        )
+        .1,
         disclosed: BTreeSet::new(),
     }
 }

@@ -1,37 +1,38 @@
 //! The wiring: which part reads what from which.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use prometheus_client::registry::Registry;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
 };
+use windlass_allocations::{
+    follow::{Follower, Sources},
+    ledger::LedgerDesk,
+    podresources::{self, HoldersDesk},
+};
+use windlass_cluster::{
+    Client,
+    leases::{self, LeaseStates},
+};
+use windlass_config::{Config, Policy};
+use windlass_deviceplugin::{Plugins, Together, history};
+use windlass_discovery::{HostWatch, Source, mig::PartitionDesk, telemetry::TelemetryReceiver};
+use windlass_dra::metrics::DraMetrics;
+use windlass_host::{Host, clock::Clock, state_folder};
+use windlass_lifecycle::{
+    cleanup::{HandoverDesk, Handovers, Tidings, metrics::HandoverMetrics},
+    mps::{Mps, MpsDemand, MpsPlaces, MpsStates},
+};
+use windlass_resources::NodeState;
 
 use super::parts::Parts;
 use crate::{
     admin::{self, Doors, Seen},
-    choices,
-    clock::Clock,
-    cluster::{
-        self, Client,
-        leases::{self, LeaseStates},
-    },
-    config::{Config, Policy},
-    discovery::{self, HostWatch, Source},
-    dra,
-    handover::{HandoverDesk, Handovers, Tidings},
-    holders,
-    host::{Host, Roots},
     labels::Labeller,
-    ledger::{self, Follower, LedgerDesk},
-    metrics::{DraMetrics, HandoverMetrics, Instruments},
-    mps::{Mps, MpsDemand, MpsPlaces, MpsStates},
-    partitions::PartitionDesk,
-    plugin::{Plugins, Together},
-    state::{Keeper, NodeState, Notices, Outlets, Snapshots},
-    state_folder,
-    telemetry::TelemetryReceiver,
+    metrics::Instruments,
+    reconciler::{Keeper, Notices, Outlets, once::Snapshots, were_offered},
 };
 
 /// What was taken and checked before anything runs.
@@ -57,7 +58,7 @@ struct Heart {
     state: watch::Receiver<Arc<NodeState>>,
     rounds: watch::Receiver<Instant>,
     telemetry: Vec<TelemetryReceiver>,
-    holders: holders::HoldersDesk,
+    holders: HoldersDesk,
     handovers: HandoverDesk,
     partitions: PartitionDesk,
     daemons: watch::Receiver<Arc<MpsStates>>,
@@ -74,8 +75,8 @@ pub(super) fn assemble(
     let directory = ground.directory;
     let outside = (clock, ground.cluster.clone(), instruments.handover());
     watch_state_folder(config, &instruments, parts);
-    let left = dra::restore(config, &ledger);
-    let roots = Roots::new(config);
+    let left = windlass_dra::restore(config, &ledger);
+    let roots = config.roots();
     let heart = keep((config, &roots.host), (&policy, &directory, &ledger), outside, parts);
     let (state, partitions) = (heart.state.clone(), heart.partitions.clone());
     let choices = remember(config, clock, parts);
@@ -84,7 +85,7 @@ pub(super) fn assemble(
         mps: MpsPlaces::new(config),
         limits: config.session,
         state: state.clone(),
-        instruments: instruments.clone(),
+        metrics: instruments.plugins(),
         choices,
         company: Together::default(),
         handovers: heart.handovers.clone(),
@@ -97,7 +98,7 @@ pub(super) fn assemble(
     if let Some(client) = ground.cluster.clone() {
         publish(config, client, (&state, &ledger), instruments.dra(), parts);
     }
-    let surroundings = dra::Surroundings {
+    let surroundings = windlass_dra::Surroundings {
         clock,
         cluster: ground.cluster.clone(),
         ledger,
@@ -109,7 +110,7 @@ pub(super) fn assemble(
         policy: policy.clone(),
         state: state.clone(),
     };
-    parts.add("DRA driver", dra::Driver::new(config, surroundings).run(parts.token()));
+    parts.add("DRA driver", windlass_dra::Driver::new(config, surroundings).run(parts.token()));
     tell((config, roots.host), (&state, &policy), ground.cluster, clock, parts);
     if !ground.doors.is_none() {
         let Heart { state, rounds, telemetry, holders, .. } = heart;
@@ -119,6 +120,24 @@ pub(super) fn assemble(
         parts.add("HTTP server", admin::run(ground.doors, seen, parts.token()));
     }
     (state, partitions)
+}
+
+/// What the account of containers is kept from.
+fn of_containers(
+    config: &Config,
+    policy: &watch::Receiver<Arc<Policy>>,
+    state: &watch::Receiver<Arc<NodeState>>,
+    directory: &watch::Receiver<u64>,
+    holders: &HoldersDesk,
+) -> Sources<NodeState> {
+    Sources {
+        policy: policy.clone(),
+        state: state.clone(),
+        devices_of_pool: NodeState::devices_of_pool,
+        doubt: if were_offered(config) { config.session.handover } else { Duration::ZERO },
+        kubelet_writes: directory.clone(),
+        holders: holders.clone(),
+    }
 }
 
 /// Starts the sources, the daemons and the hand-overs that devices need, and the keeper of the state.
@@ -135,8 +154,13 @@ fn keep(
     let news = Arc::new(Notify::new());
     let (watch, changes) = HostWatch::new(host, policy.clone());
     parts.add("watch of the host", watch.run(parts.token()));
-    let mut sources =
-        discovery::sources((config, host), (policy, &changes), clock, &news, &parts.token());
+    let mut sources = windlass_discovery::sources(
+        (config, host),
+        (policy, &changes),
+        clock,
+        &news,
+        &parts.token(),
+    );
     for keep in sources.iter_mut().filter_map(|source| source.keep.take()) {
         parts.add("record of health", keep);
     }
@@ -145,7 +169,7 @@ fn keep(
     let partitions = partitions.expect("NVIDIA's is built in");
     let snapshots = start(sources, parts);
     let (daemons, mps) = supervise(config, &news, parts);
-    let (inquirer, holders) = holders::inquiry(&config.kubelet_dir, ledger.clone());
+    let (inquirer, holders) = podresources::inquiry(&config.kubelet_dir, ledger.clone());
     parts.add("pod resources", inquirer.run(parts.token()));
 
     let (care, demand) = watch::channel(Arc::default());
@@ -161,12 +185,7 @@ fn keep(
     parts.add("hand-overs", part.run(parts.token()));
 
     let (publish, state) = watch::channel(Arc::new(NodeState::default()));
-    let sources = ledger::Sources {
-        policy: policy.clone(),
-        state: state.clone(),
-        kubelet_writes: directory.clone(),
-        holders: holders.clone(),
-    };
+    let sources = of_containers(config, policy, &state, directory, &holders);
     parts.add("ledger", Follower::new(config, ledger.clone(), sources).run(parts.token()));
     let leases = lease(cluster, (&state, &news), clock, parts);
     let notices = Notices {
@@ -202,13 +221,13 @@ fn publish(
     parts: &mut Parts,
 ) {
     let (sight, outside) = ((state.clone(), ledger.watch()), (client, config.dra_driver.clone()));
-    let slices = dra::publish::run(sight, outside, metrics, parts.token());
+    let slices = windlass_dra::publish::run(sight, outside, metrics, parts.token());
     parts.add("resource slices", slices);
 }
 
 /// Starts the memory of choices.
-fn remember(config: &Config, clock: Clock, parts: &mut Parts) -> choices::Teller {
-    let (memory, choices) = choices::memory(&config.state_dir, clock);
+fn remember(config: &Config, clock: Clock, parts: &mut Parts) -> history::Teller {
+    let (memory, choices) = history::memory(&config.state_dir, clock);
     parts.add("memory of choices", memory.run(parts.token()));
     choices
 }
@@ -250,10 +269,10 @@ fn tell(
     parts.add("labels", labeller.run(parts.token()));
     let Some(client) = client else { return };
     if config.cluster.events {
-        let events = cluster::events::run(state.clone(), client.clone(), parts.token());
+        let events = windlass_cluster::events::run(state.clone(), client.clone(), parts.token());
         parts.add("events", events);
     }
-    let apply = cluster::labels::run(labels, policy.clone(), client, parts.token());
+    let apply = windlass_cluster::labels::run(labels, policy.clone(), client, parts.token());
     parts.add("labels in the cluster", apply);
 }
 

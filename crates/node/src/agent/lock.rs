@@ -42,9 +42,9 @@ use rustix::{
     io::Errno,
 };
 use tokio::{sync::watch, task::spawn_blocking};
+use windlass_host::files::folder;
 
 use super::StartError;
-use crate::files::folder;
 
 /// What keeps other agents from the node, for as long as it is there.
 #[derive(Debug)]
@@ -315,6 +315,6 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, dir.join(FILE), kind, mode, 0).expect("a FIFO");
         let error = NodeLock::take(&dir, &state).expect_err("refused");
         assert!(matches!(error, StartError::Lock { .. }), "{error}");
-        assert!(crate::causes(&error).contains("not a regular file"), "{error}");
+        assert!(windlass_host::causes(&error).contains("not a regular file"), "{error}");
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::attended;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
+use windlass_host::deadline;
 
 /// What runs, each part giving its name when it ends.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ impl Parts {
     pub(super) async fn stop(&mut self) {
         self.stop.cancel();
         let ended = async { while self.join_next().await.is_some() {} };
-        if attended::timeout(GRACE, ended).await.is_err() {
+        if deadline::timeout(GRACE, ended).await.is_err() {
             let parts = self.running.join(", ");
             tracing::warn!(limit = ?GRACE, parts, "not everything ended in time");
         }

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use tokio::sync::watch;
+use windlass_cluster::{Client, InvalidNodeName, node_label};
+use windlass_config::{Config, DraOffer, LabelOutput, LabelValue, Policy};
+use windlass_host::clock::Clock;
 
 use super::{StartError, parts::Parts};
 use crate::{
-    clock::Clock,
-    cluster::{Client, InvalidNodeName, node_label},
-    config::{
-        Config, DraOffer, LabelOutput, LabelValue, Policy,
-        reload::{Follow, ReloadStatus, Reloader, Wakes},
-    },
     metrics::ReloadMetrics,
+    reload::{Follow, ReloadStatus, Reloader, Wakes},
 };
 
 /// Where the policy comes from.

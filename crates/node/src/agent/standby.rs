@@ -13,13 +13,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
+use windlass_config::Config;
 use windlass_kubelet_api::deviceplugin::PLUGIN_DIR;
 
 use super::{NodeLock, StartError};
-use crate::{
-    admin::{self, Doors, Waiting},
-    config::Config,
-};
+use crate::admin::{self, Doors, Waiting};
 
 /// How often the lock is tried; the kernel tells nobody that it is free.
 const LOOK: Duration = Duration::from_millis(100);

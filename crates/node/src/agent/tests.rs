@@ -5,19 +5,18 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
+use windlass_allocations::ledger::{ClaimRef, Conflict, Footprint, Kinship, Use};
+use windlass_config::{
+    DraOffer, DriverName, PerContainer, Pooled, Replicas, ResourceRule, Resources, Selector,
+    SessionLimits, Sharing,
+};
 use windlass_core::device::DeviceKind;
+use windlass_dra::catalog::Catalog;
+use windlass_host::DriverPlaces;
 use windlass_kubelet_sim::{Container, Kubelet, NodeStatus, Pod};
 use windlass_machine::{Machine, Profile, simulated_driver};
 
 use super::*;
-use crate::{
-    config::{
-        DraOffer, DriverName, DriverPlaces, PerContainer, Pooled, Replicas, ResourceRule,
-        Resources, Selector, SessionLimits, Sharing,
-    },
-    dra::catalog::Catalog,
-    ledger::{ClaimRef, Conflict, Footprint, Kinship, Use},
-};
 
 const GPU: &str = "nvidia.com/gpu";
 

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use windlass_core::labels::HostFacts;
+use windlass_host::Host;
 
 use super::vgpu;
-use crate::host::Host;
 
 /// The DMI table's name of the machine.
 const PRODUCT_NAME: &str = "/sys/class/dmi/id/product_name";

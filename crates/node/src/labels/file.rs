@@ -6,8 +6,7 @@ use std::{
 };
 
 use windlass_core::labels::{Labels, feature_file};
-
-use crate::files::{self, Links, MOST_BYTES};
+use windlass_host::files::{self, Links, MOST_BYTES};
 
 /// A file as we wrote it, or want it.
 #[derive(Clone, Debug, PartialEq, Eq)]

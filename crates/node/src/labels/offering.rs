@@ -2,22 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use windlass_config::{MigStrategy, Policy, Sharing, SharingMethod};
 use windlass_core::{
     device::DeviceId,
     inventory::Inventory,
     labels::{self, InstanceNames, Offering},
 };
-
-use crate::{
-    config::{MigStrategy, Policy, Sharing, SharingMethod},
-    offer::{self, Target},
-};
+use windlass_resources::offers::{self, Target};
 
 /// How every device that is offered is offered.
 pub(super) fn offerings(policy: &Policy, inventory: &Inventory) -> BTreeMap<DeviceId, Offering> {
-    let targets = offer::targets(policy, inventory).into_iter();
+    let targets = offers::targets(policy, inventory).into_iter();
     let offering = |(id, target): (DeviceId, Target)| {
-        let usual = offer::usual_name(policy, inventory.get(id.as_str())?);
+        let usual = offers::usual_name(policy, inventory.get(id.as_str())?);
         let offering = offering(target.sharing, usual != Some(target.name));
         Some((id, offering))
     };

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, path::PathB
 
 use tempfile::TempDir;
 use tokio::{task::JoinSet, time::timeout};
+use windlass_config::LabelPolicy;
 use windlass_core::{
     attribute::{AttributeName, AttributeValue},
     device::{Device, DeviceKind, Extras, Place, SourceName},
@@ -13,7 +14,6 @@ use windlass_core::{
 };
 
 use super::*;
-use crate::config::LabelPolicy;
 
 const COUNT: &str = "nvidia.com/gpu.count";
 

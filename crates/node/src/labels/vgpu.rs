@@ -8,8 +8,7 @@ use windlass_core::{
     labels::{Vgpu, VgpuHost},
     pci::PciAddress,
 };
-
-use crate::host::{Host, PciKind};
+use windlass_host::{Host, PciKind};
 
 const PCI: &str = "/sys/bus/pci/devices";
 const NVIDIA: &str = "10de";

@@ -10,22 +10,20 @@ use std::{
 };
 
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
+use windlass_allocations::podresources::{Holder, Holders};
+use windlass_config::Disclosed;
 use windlass_core::{
     attribute::{AttributeName, AttributeValue},
     device::{Device, DeviceId, DeviceKind},
     health::Reason,
     inventory::Inventory,
 };
+use windlass_discovery::{PROFILE, telemetry::Sample};
+use windlass_host::counters::Labels;
 
 use super::{
-    Labels, Sights,
+    Sights,
     family::{Head, Value},
-};
-use crate::{
-    config::Disclosed,
-    discovery::PROFILE,
-    holders::{Holder, Holders},
-    telemetry::Sample,
 };
 
 /// Reads the newest snapshots.

@@ -7,8 +7,7 @@ use prometheus_client::{
     metrics::MetricType,
     registry::Unit,
 };
-
-use super::Labels;
+use windlass_host::counters::Labels;
 
 /// The head of a family.
 #[derive(Clone, Copy)]

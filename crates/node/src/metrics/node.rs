@@ -4,12 +4,13 @@ use std::fmt;
 
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 use windlass_core::inventory::SourceState;
+use windlass_deviceplugin::registration::Standing;
+use windlass_resources::NodeState;
 
 use super::{
     Sights,
     family::{Head, Value},
 };
-use crate::{registration::Standing, state::NodeState};
 
 /// Reads the newest snapshots.
 #[derive(Debug)]

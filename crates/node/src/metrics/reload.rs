@@ -5,8 +5,7 @@ use prometheus_client::{
     metrics::{counter::Counter, gauge::Gauge},
     registry::{Registry, Unit},
 };
-
-use super::CounterFamily;
+use windlass_host::counters::CounterFamily;
 
 /// What whoever reads the configuration again counts with. The names are those that Prometheus has
 /// for its own reloads.

@@ -9,9 +9,8 @@ use windlass_core::{
     health::HealthState,
     inventory::Inventory,
 };
-
-use super::CounterFamily;
-use crate::state::NodeState;
+use windlass_host::counters::CounterFamily;
+use windlass_resources::NodeState;
 
 /// Counts changes of health, by what sort of device came into which state.
 ///

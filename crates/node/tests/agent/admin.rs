@@ -12,8 +12,9 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
+use windlass_config::Disclosed;
 use windlass_core::health::HealthState;
-use windlass_node::{DoorError, StartError, config::Disclosed};
+use windlass_node::{DoorError, StartError};
 use windlass_testkit::{GPU, Node, Running, until};
 
 use crate::world::{gpu_id, gpu_node, pod};

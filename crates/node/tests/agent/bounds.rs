@@ -6,12 +6,12 @@ use std::{slice::from_ref, time::Duration};
 use tokio::{io::AsyncReadExt as _, net::UnixStream, time::timeout};
 use tonic::Code;
 use tracing::Level;
+use windlass_config::{PerContainer, Resources, Sharing};
 use windlass_kubelet_api::deviceplugin::{
     AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Empty,
     PreferredAllocationRequest,
 };
 use windlass_kubelet_sim::{Event, Kubelet};
-use windlass_node::config::{PerContainer, Resources, Sharing};
 use windlass_testkit::{GPU, LIMIT, Said, allocatable, in_time};
 
 use crate::{

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use windlass_core::{attribute::AttributeValue, device::Device, health::Reason};
 use windlass_machine::{Profile, profile};
-use windlass_node::state::NodeState;
+use windlass_resources::NodeState;
 use windlass_testkit::Running;
 
 use crate::{

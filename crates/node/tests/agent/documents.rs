@@ -3,12 +3,10 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use serde_json::Value;
+use windlass_cdi::{CdiFiles, Generated, text};
+use windlass_config::{DeviceIds, Feature};
 use windlass_core::cdi::{Spec, check};
 use windlass_machine::{Model, Profile};
-use windlass_node::{
-    cdi::{CdiFiles, Generated, text},
-    config::{DeviceIds, Feature},
-};
 use windlass_testkit::{Node, allocatable, until};
 
 use crate::world::gpu_node;

@@ -9,7 +9,7 @@ use windlass_core::{
     inventory::SourceState,
 };
 use windlass_kubelet_sim::{Device, Event, NodeStatus};
-use windlass_node::state::NodeState;
+use windlass_resources::NodeState;
 use windlass_testkit::{GPU, LIMIT, Running, Said, allocatable, until};
 
 use crate::world::{QUIET, counts, gpu_id, gpu_node, unforgiving};

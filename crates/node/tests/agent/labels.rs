@@ -5,21 +5,17 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
+use windlass_config::{
+    LabelOutput, MigStrategy, PerContainer, Replicas, ResourceRule, Resources, Selector, Shared,
+    Sharing, SharingMethod,
+};
 use windlass_core::{
     device::DeviceKind,
     labels::{Labels, feature_file},
 };
+use windlass_host::{Host, clock::Clock};
 use windlass_machine::Profile;
-use windlass_node::{
-    agent,
-    clock::Clock,
-    config::{
-        LabelOutput, MigStrategy, PerContainer, Replicas, ResourceRule, Resources, Selector,
-        Shared, Sharing, SharingMethod,
-    },
-    host::Host,
-    labels,
-};
+use windlass_node::{agent, labels};
 use windlass_testkit::{Node, in_time, value};
 
 use crate::world::gpu_node;

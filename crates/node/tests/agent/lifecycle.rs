@@ -156,7 +156,7 @@ async fn a_kubelet_that_never_reads_holds_up_nobody() {
     for _ in 0..20 {
         world.inject("xid:79@0");
     }
-    let failed = |state: &std::sync::Arc<windlass_node::state::NodeState>| {
+    let failed = |state: &std::sync::Arc<windlass_resources::NodeState>| {
         state.inventory.devices.iter().any(|device| !device.health.is_healthy())
     };
     agent.until(failed).await;

@@ -6,12 +6,10 @@ use windlass_core::{
     attribute::Quantity,
     device::{Device, DeviceId, DeviceKind, Partition, PossiblePartition},
 };
+use windlass_discovery::mig::{PartitionError, Why};
+use windlass_host::causes;
 use windlass_machine::{mig::Shape, state::Process};
-use windlass_node::{
-    causes,
-    partitions::{PartitionError, Why},
-    state::NodeState,
-};
+use windlass_resources::NodeState;
 use windlass_testkit::{Node, Running, in_time};
 
 use crate::world::gpu_node;

@@ -7,6 +7,7 @@ use std::{
 };
 
 use tonic::Code;
+use windlass_config::{PerContainer, Policy, ResourceRule, Resources, Selector, Sharing};
 use windlass_core::{
     device::{DeviceId, DeviceKind},
     placement::{
@@ -15,16 +16,13 @@ use windlass_core::{
     },
     replica::ReplicaId,
 };
+use windlass_deviceplugin::history::{self, Among, Remembered};
 use windlass_kubelet_api::deviceplugin::{
     ContainerPreferredAllocationRequest, PreferredAllocationRequest,
 };
 use windlass_kubelet_sim::{Event, Kubelet};
 use windlass_machine::Profile;
-use windlass_node::{
-    choices::{self, Among, Remembered},
-    config::{PerContainer, Policy, ResourceRule, Resources, Selector, Sharing},
-    state::NodeState,
-};
+use windlass_resources::NodeState;
 use windlass_testkit::{GPU, Node, Running, allocatable, pod_with};
 
 use crate::{
@@ -289,14 +287,14 @@ async fn choices_outlive_the_agent_with_the_question_to_ask_again() {
             serving(gpu_node("dgx-h100"), resources, (resource, count)).await;
         let mut given = vec![ids(&kubelet, "a", (resource, 3)).await];
         agent.stop().await;
-        let remembered = choices::read(&world.config.state_dir).expect("written");
+        let remembered = history::read(&world.config.state_dir).expect("written");
         assert_eq!(remembered.len(), 1);
         let agent = world.agent();
         allocatable(&kubelet, resource, count).await;
         given.push(ids(&kubelet, "b", (resource, 2)).await);
         let state = agent.state.borrow().clone();
         agent.stop().await;
-        let remembered = choices::read(&world.config.state_dir).expect("written");
+        let remembered = history::read(&world.config.state_dir).expect("written");
         assert_eq!(remembered.len(), 2);
         for (choice, given) in remembered.iter().zip(given.iter().rev()) {
             assert_eq!((choice.resource.as_str(), choice.size), (resource, given.len()));
@@ -319,7 +317,7 @@ async fn a_state_folder_that_cannot_be_written_costs_the_memory_and_no_pod() {
     let (kubelet, agent) = world.serving(8).await;
     kubelet.admit(pod("a", 2)).await.expect("admitted");
     agent.stop().await;
-    choices::read(&world.config.state_dir).expect_err("no folder");
+    history::read(&world.config.state_dir).expect_err("no folder");
     let agent = world.agent();
     allocatable(&kubelet, GPU, 8).await;
     kubelet.admit(pod("b", 2)).await.expect("admitted");

@@ -4,6 +4,7 @@ use std::fs;
 
 use tokio::io::AsyncWriteExt as _;
 use tonic::Code;
+use windlass_config::{ResourceRule, Resources, Selector, Sharing, Strategy};
 use windlass_core::{device::DeviceKind, resource::ResourceName};
 use windlass_kubelet_api::{
     deviceplugin::{
@@ -13,7 +14,6 @@ use windlass_kubelet_api::{
     },
     socket::SocketPath,
 };
-use windlass_node::config::{ResourceRule, Resources, Selector, Sharing, Strategy};
 use windlass_testkit::{GPU, allocatable, exists, pod_with};
 
 use crate::world::{client, counts, gpu_id, gpu_node, pod};

@@ -2,15 +2,13 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use windlass_config::{
+    MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
+    Sharing, SharingMethod,
+};
 use windlass_core::device::DeviceKind;
 use windlass_kubelet_sim::{Event, Kubelet, Pod};
-use windlass_node::{
-    config::{
-        MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
-        Sharing, SharingMethod,
-    },
-    state::NodeState,
-};
+use windlass_resources::NodeState;
 use windlass_testkit::{GPU, allocatable, pod_with};
 
 use crate::world::{counts, gpu_id, gpu_node, pod};
@@ -134,7 +132,7 @@ async fn a_gpu_is_shared_by_mps_once_its_daemon_answers_and_until_its_last_conta
     kubelet.delete("client-uid").await;
     allocatable(&kubelet, GPU, 1).await;
     agent.stop().await;
-    let left = windlass_node::mps::stop_all(&world.config).await;
+    let left = windlass_lifecycle::mps::stop_all(&world.config).await;
     assert!(left.values().all(Result::is_ok), "{left:?}");
 }
 

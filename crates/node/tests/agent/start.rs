@@ -11,14 +11,12 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
+use windlass_config::{ResourceRule, Resources, Selector, Sharing, Unmatched};
 use windlass_core::device::DeviceKind;
 use windlass_kubelet_api::checkpoint::{self, Checkpoint, PodDevices};
 use windlass_kubelet_sim::Event;
-use windlass_node::{
-    StartError, Succession,
-    config::{ResourceRule, Resources, Selector, Sharing, Unmatched},
-    state::NodeState,
-};
+use windlass_node::{StartError, Succession};
+use windlass_resources::NodeState;
 use windlass_testkit::{GPU, LIMIT, allocatable, until};
 
 use crate::world::{counts, gpu_node, pod};

@@ -4,8 +4,9 @@ use std::{fs, future::pending, pin::pin};
 
 use jiff::Timestamp;
 use tokio::task::JoinSet;
+use windlass_host::clock::Clock;
 use windlass_kubelet_sim::{Cleanup, Event, Kubelet};
-use windlass_node::{Agent, StartError, agent::PartFailed, clock::Clock};
+use windlass_node::{Agent, StartError, agent::PartFailed};
 use windlass_testkit::{GPU, LIMIT, allocatable, in_time};
 
 use crate::world::{gpu_node, pod};

@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use windlass_config::{HealthPolicy, Policy};
 use windlass_core::device::DeviceKind;
 use windlass_kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient;
 use windlass_kubelet_sim::{Kubelet, NodeStatus, Pod};
 use windlass_machine::Profile;
-use windlass_node::config::{HealthPolicy, Policy};
 use windlass_testkit::{GPU, Node, Running};
 
 /// How long a device must be quiet in these tests.

@@ -5,11 +5,8 @@ use std::{fs, time::Duration};
 
 use tracing::Level;
 use windlass_cluster_sim::cluster::Scheduled;
+use windlass_config::{Config, DraOffer, DraPolicy};
 use windlass_kubelet_sim::NodeStatus;
-use windlass_node::{
-    Config,
-    config::{DraOffer, DraPolicy},
-};
 use windlass_testkit::{GPU, LIMIT, Said};
 
 use crate::{

@@ -1,7 +1,7 @@
 //! A node goes from the device plugin to claims and back while its pods run.
 
+use windlass_config::DraOffer;
 use windlass_kubelet_sim::{Container, Pod};
-use windlass_node::config::DraOffer;
 use windlass_testkit::{GPU, allocatable};
 
 use crate::{

@@ -6,7 +6,7 @@ mod strikes;
 
 use std::time::Instant;
 
-use windlass_node::config::{DraOffer, DraPolicy};
+use windlass_config::{DraOffer, DraPolicy};
 
 use self::pods::{Living, MOST, put_templates};
 use crate::{

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use windlass_config::{DraOffer, DraPolicy};
 use windlass_kubelet_sim::{Calls, Container, Event, Misbehaviour, Pod, PodFault};
-use windlass_node::config::{DraOffer, DraPolicy};
 use windlass_testkit::{GPU, in_time};
 
 use crate::world::{World, free_gpus};

@@ -7,8 +7,8 @@ use windlass_cluster_sim::{
     api::{Effect, Fault, Objects},
     node as bound,
 };
+use windlass_config::{DraOffer, DraPolicy};
 use windlass_kubelet_sim::Grant;
-use windlass_node::config::{DraOffer, DraPolicy};
 use windlass_testkit::LIMIT;
 
 use crate::{

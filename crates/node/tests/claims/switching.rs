@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
-use windlass_node::config::{DraMigMode, DraOffer, DraPartitions, DraPolicy};
+use windlass_config::{DraMigMode, DraOffer, DraPartitions, DraPolicy};
 use windlass_testkit::class;
 
 use crate::{

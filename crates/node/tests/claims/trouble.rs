@@ -5,7 +5,7 @@ use std::{fs, sync::Arc};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use tokio::task::JoinSet;
 use windlass_cluster_sim::node as bound;
-use windlass_node::config::DraOffer;
+use windlass_config::DraOffer;
 
 use crate::{
     wish::{SPACE, claim, gpus, pod, template},

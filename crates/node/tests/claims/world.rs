@@ -13,12 +13,9 @@ use windlass_cluster_sim::{
     cluster::{Cluster, Scheduled},
     node as bound,
 };
+use windlass_config::{Config, DraOffer, DraPolicy, Policy};
 use windlass_kubelet_sim::{self as kubelet, Admission, Grant, Kubelet, NodeStatus, Rejection};
 use windlass_machine::Machine;
-use windlass_node::{
-    Config,
-    config::{DraOffer, DraPolicy, Policy},
-};
 use windlass_testkit::{LIMIT, Node, Running, until};
 
 use crate::wish::{SPACE, admins, class, pod, template};

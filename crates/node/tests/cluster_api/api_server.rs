@@ -22,10 +22,8 @@ use tokio::{
 };
 use tokio_stream::{StreamExt as _, wrappers::WatchStream};
 use tokio_util::sync::CancellationToken;
-use windlass_node::{
-    cluster::{Client, Limits},
-    config::{ClusterAccess, PodIdentity},
-};
+use windlass_cluster::{Client, Limits};
+use windlass_config::{ClusterAccess, PodIdentity};
 use windlass_testkit::{in_time, value};
 
 use crate::objects::{Answer, Asked, Cluster, Kind, NODE};

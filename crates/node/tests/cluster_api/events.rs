@@ -5,13 +5,14 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
+use windlass_cluster::events;
 use windlass_core::{
     attribute::{Attributes, Capacities},
     device::{Device, DeviceKind, Extras, Place, SourceName},
     health::{Evidence, Health, HealthState, Reason},
     inventory::Inventory,
 };
-use windlass_node::{cluster::events, state::NodeState};
+use windlass_resources::NodeState;
 
 use crate::{
     api_server::ApiServer,
@@ -98,8 +99,7 @@ impl Node {
     }
 
     fn publish(&self) {
-        let mut state = NodeState::default();
-        state.inventory = self.inventory.clone();
+        let state = NodeState { inventory: self.inventory.clone(), ..NodeState::default() };
         self.state.send_replace(Arc::new(state));
     }
 

@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tokio::sync::watch;
-use windlass_node::{
-    cluster::{Client, labels},
-    config::{LabelOutput, LabelPolicy, PodIdentity, Policy},
-};
+use windlass_cluster::{Client, labels};
+use windlass_config::{LabelOutput, LabelPolicy, PodIdentity, Policy};
 
 use crate::{
     api_server::ApiServer,
@@ -126,7 +124,7 @@ async fn equal_labels_are_no_news() {
 async fn labels_that_someone_removed_are_applied_again_in_time() {
     let mut server = ApiServer::start();
     let again = std::time::Duration::from_millis(20);
-    let limits = windlass_node::cluster::Limits { apply_again: again, ..Default::default() };
+    let limits = windlass_cluster::Limits { apply_again: again, ..Default::default() };
     let client = server.client().with_limits(limits);
     let inputs = run_as(&mut server, client, LabelOutput::Node);
     inputs.send(&[("a", "1")]);
@@ -232,7 +230,7 @@ async fn without_node_feature_discovery_another_place_is_the_cure_at_once() {
     let mut server = ApiServer::start();
     server.cluster.send_modify(|cluster| cluster.has_nfd = false);
     let hour = std::time::Duration::from_secs(3600);
-    let limits = windlass_node::cluster::Limits { retry_first: hour, ..Default::default() };
+    let limits = windlass_cluster::Limits { retry_first: hour, ..Default::default() };
     let client = server.client().with_limits(limits);
     let inputs = run_as(&mut server, client, LabelOutput::NodeFeature);
     inputs.send(&[("a", "1")]);

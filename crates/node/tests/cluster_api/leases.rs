@@ -5,16 +5,14 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use windlass_cluster::leases::{self, LeaseState, LeaseStates};
+use windlass_config::{Find, Policy, SourceRule};
 use windlass_core::{
     device::{Device, DeviceKind, SourceName},
     health::{HealthTracker, Observation, Reason},
 };
-use windlass_node::{
-    clock::Clock,
-    cluster::leases::{self, LeaseState, LeaseStates},
-    config::{Find, Policy, SourceRule},
-    state::NodeState,
-};
+use windlass_host::clock::Clock;
+use windlass_resources::NodeState;
 use windlass_testkit::value;
 
 use crate::{
@@ -55,8 +53,7 @@ fn source() -> SourceName {
 fn with_boards(boards: &[&str]) -> NodeState {
     let rule = SourceRule { lease: true, ..SourceRule::new(source(), Find::Endpoints(Vec::new())) };
     let policy = Policy { sources: vec![rule], ..Policy::default() };
-    let mut state = NodeState::default();
-    state.policy = Arc::new(policy);
+    let mut state = NodeState { policy: Arc::new(policy), ..NodeState::default() };
     state.inventory.devices = boards
         .iter()
         .map(|id| {

@@ -1,6 +1,7 @@
 //! The label of the own Node, watched through what API servers do.
 
-use windlass_node::{cluster::node_label, config::LabelValue};
+use windlass_cluster::node_label;
+use windlass_config::LabelValue;
 
 use crate::{
     api_server::{ApiServer, value_is},

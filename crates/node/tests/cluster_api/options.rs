@@ -11,10 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use serde_json::Value;
-use windlass_node::{
-    Config,
-    config::{ConfigFile, DraOffer, Strategy},
-};
+use windlass_config::{Config, ConfigFile, DraOffer, Strategy};
 
 use crate::manifests::{documents, kept, lost};
 

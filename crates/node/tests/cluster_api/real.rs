@@ -15,11 +15,9 @@ use kube::{
 use serde_json::json;
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
+use windlass_cluster::{Client, Limits, events, labels, node_label};
+use windlass_config::{ClusterAccess, LabelOutput, LabelPolicy, LabelValue, Policy};
 use windlass_core::health::Reason;
-use windlass_node::{
-    cluster::{Client, Limits, events, labels, node_label},
-    config::{ClusterAccess, LabelOutput, LabelPolicy, LabelValue, Policy},
-};
 use windlass_testkit::until;
 
 use crate::{api_server::value_is, events::a_failure};

@@ -14,15 +14,15 @@ use tokio::{
     net::TcpStream,
     time::sleep,
 };
+use windlass_config::{
+    ClusterAccess, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
+    Sharing, SharingMethod, Unmatched,
+};
 use windlass_core::{
     device::{Device, DeviceKind},
     health::HealthState,
 };
 use windlass_machine::Profile;
-use windlass_node::config::{
-    ClusterAccess, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector, Shared,
-    Sharing, SharingMethod, Unmatched,
-};
 use windlass_testkit::until;
 
 use crate::whole_agent;

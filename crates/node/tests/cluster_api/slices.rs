@@ -5,13 +5,11 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
-use windlass_node::{
-    cluster::{
-        Client, Limits,
-        slices::{self, Content, Loss, PublishState, Wanted},
-    },
-    config::DriverName,
+use windlass_cluster::{
+    Client, Limits,
+    slices::{self, Content, Loss, PublishState, Wanted},
 };
+use windlass_config::DriverName;
 use windlass_testkit::value;
 
 use crate::{

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
-use windlass_node::config::{ClusterAccess, DraOffer, DraPolicy, Policy};
+use windlass_config::{ClusterAccess, DraOffer, DraPolicy, Policy};
 use windlass_testkit::{Node, health};
 
 use crate::{api_server::ApiServer, objects::Cluster, slice_store::PATH};

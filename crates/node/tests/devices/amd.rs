@@ -1,7 +1,7 @@
 //! AMD's GPUs: found whole and in partitions, cut anew, unbound, and handed to containers.
 
 use windlass_machine::{Fault, Profile, profile::PartitionNames};
-use windlass_node::state::NodeState;
+use windlass_resources::NodeState;
 use windlass_testkit::{Node, allocatable, pod_with as pod};
 
 use crate::{
@@ -76,7 +76,7 @@ async fn a_gpu_that_is_cut_anew_is_offered_in_parts_and_never_both() {
     assert!(device(&state.inventory, &first).parent.is_some());
     world.machine.update(|model| model.devices = whole).expect("changed");
     // Nodes go before the look that finds the partitions gone: eight may be there at any moment of that.
-    let is_whole = |state: &std::sync::Arc<windlass_node::state::NodeState>| {
+    let is_whole = |state: &std::sync::Arc<windlass_resources::NodeState>| {
         let healthy = state.inventory.devices.iter().filter(|device| device.health.is_healthy());
         healthy.filter(|device| device.parent.is_some()).count() == 0
     };

@@ -1,7 +1,7 @@
 //! Darwin3 boards, in the three ways in which nodes have them.
 
+use windlass_config::DeviceProfile;
 use windlass_kubelet_sim::{Event, Kubelet};
-use windlass_node::config::DeviceProfile;
 use windlass_testkit::{LIMIT, Node, allocatable, pod_with as pod};
 
 use crate::world::{device, node};

@@ -7,12 +7,10 @@ use std::{
     time::Duration,
 };
 
+use windlass_config::{Find, Give, Policy, SourceRule};
 use windlass_kubelet_sim::{Admission, Grant, Kubelet, StartError};
 use windlass_machine::{Board, BoardAddresses, BoardEvent};
-use windlass_node::{
-    config::{Find, Give, Policy, SourceRule},
-    state::NodeState,
-};
+use windlass_resources::NodeState;
 use windlass_testkit::{
     LIMIT, Node, Running, allocatable, board_rule, happens, health, in_time, pod_with, until,
 };

@@ -2,8 +2,9 @@
 
 use std::{fmt::Write as _, path::Path};
 
+use windlass_config::ConfigFile;
 use windlass_core::{attribute::AttributeValue, device::Device, selector::literal};
-use windlass_node::{config::ConfigFile, state::NodeState};
+use windlass_resources::NodeState;
 
 /// The devices of a source with all that is told of them, one after the other; attributes that
 /// Kubernetes defines for all PCI devices are left out.

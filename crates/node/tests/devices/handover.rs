@@ -1,12 +1,12 @@
 //! Boards that go from one pod to the next: what is done to them in between, whatever happens meanwhile.
 
+use windlass_config::{Handover, Step, StepAction};
 use windlass_core::device::Device;
 use windlass_kubelet_sim::Event;
 use windlass_machine::{
     BoardEvent::{Frequency, Reset},
     BoardFault,
 };
-use windlass_node::config::{Handover, Step, StepAction};
 use windlass_testkit::{MHZ, allocatable, pod_with as pod, until};
 
 use crate::{

@@ -2,11 +2,10 @@
 
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::Path};
 
+use windlass_config::to_yaml;
 use windlass_machine::Profile;
-use windlass_node::{
-    config::{PeerFlags, parse, to_yaml},
-    state::NodeState,
-};
+use windlass_migrate::{PeerFlags, parse};
+use windlass_resources::NodeState;
 use windlass_testkit::{allocatable, pod_with as pod};
 
 use crate::world::{node, node_of};

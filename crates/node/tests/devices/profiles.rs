@@ -4,8 +4,9 @@
 use std::{collections::BTreeSet, fmt::Write as _};
 
 use serde_json::Value;
+use windlass_config::DeviceProfile;
 use windlass_core::{attribute::AttributeValue, device::Device, health::HealthState};
-use windlass_node::{config::DeviceProfile, state::NodeState};
+use windlass_resources::NodeState;
 use windlass_testkit::{Node, allocatable, pod_with as pod};
 
 use crate::world::node;

@@ -15,7 +15,7 @@ use windlass_machine::{
     Profile,
     profile::{LinkState, VirtualFunction},
 };
-use windlass_node::state::NodeState;
+use windlass_resources::NodeState;
 use windlass_testkit::{Node, allocatable, pod_with as pod};
 
 use crate::world::{attribute, device, node_of, policy, source};
@@ -191,7 +191,7 @@ async fn cni_plugins_find_a_file_for_what_is_offered_and_none_for_what_is_not() 
     assert!(file("0000:17:00.2").exists());
     agent.stop().await;
     let mut elsewhere = world;
-    elsewhere.config.policy.resources = windlass_node::config::Resources::Default;
+    elsewhere.config.policy.resources = windlass_config::Resources::Default;
     let agent = elsewhere.agent();
     agent.until(|state| state.inventory.generation > 0).await;
     let left = fs::read_dir(&folder).expect("a folder").count();

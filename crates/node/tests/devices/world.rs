@@ -2,16 +2,14 @@
 
 use std::{path::Path, time::Duration};
 
+use windlass_config::{ConfigFile, HealthPolicy, Policy};
 use windlass_core::{
     device::Device,
     inventory::{Inventory, SourceState},
 };
 use windlass_kubelet_sim::{Container, Kubelet, Pod};
 use windlass_machine::Profile;
-use windlass_node::{
-    config::{ConfigFile, HealthPolicy, Policy},
-    state::NodeState,
-};
+use windlass_resources::NodeState;
 use windlass_testkit::{Node, health};
 
 /// How long a device must be quiet in these tests.

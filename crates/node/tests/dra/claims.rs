@@ -1,11 +1,10 @@
 //! Claims that are prepared and released.
 
+use windlass_config::Strategy;
 use windlass_core::cdi;
 use windlass_kubelet_api::dra::v1beta1::{
     self, NodePrepareResourcesRequest, dra_plugin_client::DraPluginClient,
 };
-
-use windlass_node::config::Strategy;
 
 use crate::world::{Gets, World, gpus};
 

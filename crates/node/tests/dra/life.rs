@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass_cluster_sim::api::{Effect, Fault as ApiFault};
+use windlass_config::{Handover, Processes, Reset as ResetOf, Step, StepAction};
 use windlass_core::{
     attribute::AttributeName,
     device::{Device, DeviceKind},
@@ -14,7 +15,6 @@ use windlass_machine::{
     BoardFault, Fault,
     state::Process,
 };
-use windlass_node::config::{Handover, Processes, Reset as ResetOf, Step, StepAction};
 use windlass_testkit::{LIMIT, MHZ, until};
 
 use crate::life_rig::{Rig, Tenant, step};

@@ -5,14 +5,11 @@ use std::time::Duration;
 use k8s_openapi::api::{events::v1::Event, resource::v1::ResourceClaim};
 use serde_json::{Value, json};
 use windlass_cluster_sim::{api::Objects, cluster::Cluster};
+use windlass_config::{Config, DraOffer, DraPolicy, Policy, Step, StepAction};
 use windlass_core::device::Device;
 use windlass_kubelet_api::dra::v1 as wire;
 use windlass_machine::{Board, BoardAddresses, BoardEvent, Machine};
-use windlass_node::{
-    Config,
-    config::{DraOffer, DraPolicy, Policy, Step, StepAction},
-    state::NodeState,
-};
+use windlass_resources::NodeState;
 use windlass_testkit::{
     LIMIT, Node, Running, board_rule, class, exists, happens, health, of_type, pod_of_claim,
     template,

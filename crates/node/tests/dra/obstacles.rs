@@ -12,7 +12,7 @@ use windlass_cluster_sim::{
     api::Objects,
     cluster::{Cluster, Scheduled, Unscheduled},
 };
-use windlass_node::config::{Find, Give, MissingChannel, SourceRule};
+use windlass_config::{Find, Give, MissingChannel, SourceRule};
 use windlass_testkit::{Running, class, of_type, pod_of_claim, template, typed};
 
 use crate::world::{Gets, World, claim};

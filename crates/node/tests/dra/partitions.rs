@@ -3,12 +3,10 @@
 use std::{fs, sync::Arc};
 
 use serde_json::json;
+use windlass_config::{DraOffer, DraPartitions, DraPolicy};
 use windlass_core::device::{Device, DeviceId};
 use windlass_machine::mig::Shape;
-use windlass_node::{
-    config::{DraOffer, DraPartitions, DraPolicy},
-    state::NodeState,
-};
+use windlass_resources::NodeState;
 use windlass_testkit::Running;
 
 use crate::world::{World, claim, gpus};

@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use windlass_cluster_sim::api::{Effect, Fault, Objects};
-use windlass_core::device::DeviceKind;
-use windlass_machine as machine;
-use windlass_node::config::{
+use windlass_config::{
     PerContainer, ResourceRule, Resources, Selector, Shared, Sharing, SharingMethod,
 };
+use windlass_core::device::DeviceKind;
+use windlass_machine as machine;
 use windlass_testkit::LIMIT;
 
 use crate::world::{Gets, World, claim, gpus, result};

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use windlass_config::{DraOffer, Policy};
 use windlass_kubelet_api::{
     dra::health::{
         DeviceIdentifier, HealthStatus, NodeWatchResourcesRequest, NodeWatchResourcesResponse,
@@ -9,7 +10,6 @@ use windlass_kubelet_api::{
     pluginregistration::{InfoRequest, RegistrationStatus},
 };
 use windlass_machine::Fault;
-use windlass_node::config::{DraOffer, Policy};
 use windlass_testkit::{Running, exists, in_time, vanishes};
 
 use crate::{

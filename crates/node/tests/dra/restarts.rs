@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use windlass_node::state::NodeState;
+use windlass_resources::NodeState;
 use windlass_testkit::{Running, vanishes};
 
 use crate::world::{Gets, World, gpus};

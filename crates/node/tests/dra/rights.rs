@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
-use windlass_node::config::{DraOffer, DraPolicy, Policy};
+use windlass_config::{DraOffer, DraPolicy, Policy};
 use windlass_testkit::Right;
 
 use crate::world::{Gets, World};

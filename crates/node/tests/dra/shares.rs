@@ -14,15 +14,15 @@ use windlass_cluster_sim::{
     api::Objects,
     cluster::{Cluster, Scheduled, Unscheduled},
 };
+use windlass_config::{
+    MpsSettings, PerContainer, ResourceRule, Resources, Selector, ShareLimits, ShareManner,
+    ShareMethod, ShareRule, Shared, Sharing, SharingMethod,
+};
 use windlass_core::{
     cdi::{ContainerEdits, Spec, SpecDevice},
     device::{Device, DeviceId, DeviceKind},
 };
-use windlass_node::config::{
-    MpsSettings, PerContainer, ResourceRule, Resources, Selector, ShareLimits, ShareManner,
-    ShareMethod, ShareRule, Shared, Sharing, SharingMethod,
-};
-use windlass_node::state::NodeState;
+use windlass_resources::NodeState;
 use windlass_testkit::{Running, class, pod_of_claim, template, until, vanishes};
 
 use crate::{kubelet::Kubelet, restarts::kubelet_record, world::World};
@@ -127,7 +127,7 @@ impl Shares {
     }
 
     async fn end_daemons(&self) {
-        let ended = windlass_node::mps::stop_all(&self.world.config).await;
+        let ended = windlass_lifecycle::mps::stop_all(&self.world.config).await;
         assert!(ended.values().all(Result::is_ok), "{ended:?}");
     }
 
@@ -464,7 +464,7 @@ async fn the_containers_of_a_claim_that_says_so_share_its_whole_gpu_by_mps() {
     kubelet.prepare("other").await.expect_err("no one else may have it");
     kubelet.unprepare("c").await.expect("released");
     kubelet.prepare("other").await.expect("alone, once the daemon is gone");
-    let left = windlass_node::mps::stop_all(&world.config).await;
+    let left = windlass_lifecycle::mps::stop_all(&world.config).await;
     assert!(left.is_empty(), "{left:?}");
     agent.stop().await;
 }

@@ -3,10 +3,8 @@
 use std::fs;
 
 use serde_json::json;
+use windlass_config::{DraMigMode, DraOffer, DraPartitions, DraPolicy, Handover, Step, StepAction};
 use windlass_machine::state::Process;
-use windlass_node::config::{
-    DraMigMode, DraOffer, DraPartitions, DraPolicy, Handover, Step, StepAction,
-};
 use windlass_testkit::{LIMIT, Running, until};
 
 use crate::world::{World, claim, gpus};

@@ -5,15 +5,12 @@ use std::{path::PathBuf, sync::Arc};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use serde_json::{Value, json};
 use windlass_cluster_sim::api::ApiServer;
+use windlass_config::{Config, DraOffer, DraPolicy, Policy};
 use windlass_core::device::{Device, DeviceKind};
 use windlass_kubelet_api::dra::checkpoint::NEIGHBOUR;
 use windlass_machine::Machine;
-use windlass_node::{
-    Config,
-    config::{DraOffer, DraPolicy, Policy},
-    documents::Document,
-    state::NodeState,
-};
+use windlass_node::documents::Document;
+use windlass_resources::NodeState;
 use windlass_testkit::{Node, Running, exists, until};
 
 use crate::kubelet::Kubelet;

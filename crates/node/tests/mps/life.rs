@@ -1,8 +1,8 @@
 //! A daemon's life: started, limited, restarted, taken over, stopped.
 
 use windlass_core::device::DeviceId;
+use windlass_lifecycle::mps::{MpsState, stop_all};
 use windlass_machine::MpsFault;
-use windlass_node::mps::{MpsState, stop_all};
 
 use crate::rig::{Rig, Running, runs, shares};
 

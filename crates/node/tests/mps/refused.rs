@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use windlass_lifecycle::mps::{Mig, MpsState, MpsWant};
 use windlass_machine::{Fault, MpsFault};
-use windlass_node::mps::{Mig, MpsState, MpsWant};
 
 use crate::rig::{Rig, shares};
 

@@ -14,13 +14,10 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
+use windlass_config::{Config, MpsSettings, Policy, Replicas};
 use windlass_core::device::DeviceId;
+use windlass_lifecycle::mps::{Mig, Mps, MpsDemand, MpsState, MpsStates, MpsWant};
 use windlass_machine::Machine;
-use windlass_node::{
-    Config,
-    config::{MpsSettings, Policy, Replicas},
-    mps::{Mig, Mps, MpsDemand, MpsState, MpsStates, MpsWant},
-};
 use windlass_testkit::{Node, in_time, value, vanishes};
 
 pub(crate) struct Rig {

@@ -4,14 +4,16 @@ use std::{env, path::Path};
 
 use anyhow::{Context as _, Result};
 use jiff::Timestamp;
+use windlass_config::Config;
 use windlass_core::{
     attribute::{AttributeName, AttributeValue},
     device::{Device, DeviceKind},
     placement::Topology,
     topology::Connection,
 };
+use windlass_host::{DriverPlaces, clock::Clock};
 use windlass_machine::{Profile, simulated_driver};
-use windlass_node::{Config, agent, clock::Clock, config::DriverPlaces};
+use windlass_node::agent;
 
 /// A machine, and which of its devices are one resource.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use windlass_node::config::DeviceProfile;
+use windlass_config::DeviceProfile;
 
 use super::OutputArg;
 

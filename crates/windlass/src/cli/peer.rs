@@ -3,8 +3,9 @@
 use std::{collections::BTreeSet, path::PathBuf};
 
 use clap::{Args, Command, FromArgMatches as _, ValueEnum};
+use windlass_config::{AnnotationPrefix, DeviceIds, MigStrategy};
 use windlass_core::placement;
-use windlass_node::config::{AnnotationPrefix, DeviceIds, HealthChecks, MigStrategy, PeerFlags};
+use windlass_migrate::{HealthChecks, PeerFlags};
 
 use super::DeviceListArg;
 

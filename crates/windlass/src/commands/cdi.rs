@@ -7,11 +7,10 @@ mod list;
 use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use windlass_cdi::{CdiFiles, Lacks, text};
+use windlass_config::Config;
 use windlass_core::inventory::Inventory;
-use windlass_node::{
-    Config, agent,
-    cdi::{CdiFiles, Lacks, text},
-};
+use windlass_node::agent;
 
 use super::{anchor, aside, clock, complete, host_config, simulated_aside, sources};
 use crate::{

@@ -10,10 +10,9 @@ use std::{
 };
 
 use anyhow::{Result, anyhow};
-use windlass_node::{
-    config::{ConfigError, Loaded, MOST_BYTES, PeerFlags, Remark, load, parse, schema, to_yaml},
-    files,
-};
+use windlass_config::{ConfigError, Remark, schema, to_yaml};
+use windlass_host::files;
+use windlass_migrate::{Loaded, MOST_BYTES, PeerFlags, load, parse};
 
 use crate::{cli::ConfigCommand, exit::Misuse, screen::line};
 

@@ -14,12 +14,15 @@ use windlass_core::{
     inventory::{Inventory, SourceState},
     resource::ResourceName,
 };
+use windlass_host::Host;
 use windlass_node::{
     agent,
-    holders::{self, Owner, Owners},
-    host::Host,
-    state::NodeState,
+    owners::{self, Owner, Owners},
 };
+use windlass_resources::NodeState;
+
+pub(crate) use names::{goes_by, name, series};
+pub(crate) use table::{Known, Width, device_tables};
 
 use self::table::Offerings;
 use super::{answer, answered, clock, recorded_config, simulated};
@@ -29,16 +32,13 @@ use crate::{
     screen::{Paint, Tone, line, wrapped},
 };
 
-pub(crate) use names::{goes_by, name, series};
-pub(crate) use table::{Known, Width, device_tables};
-
 pub(super) async fn run(args: DevicesArgs) -> Result<()> {
     let is_asked = args.record.kubelet_dir.is_some();
     let config = recorded_config(args.host, args.record)?;
     let mut node = agent::survey(&config, clock()).await;
-    let host = Host::new(&config.host_root, &config.host_root_on_node);
+    let host = config.host();
     let mut offerings = node.offerings();
-    let (mut owners, mut caveats) = holders::owners(&config, &node).await;
+    let (mut owners, mut caveats) = owners::owners(&config, &node).await;
     // A host without a kubelet is none that somebody asked about.
     caveats.retain(|_| is_asked);
     narrow(&mut node.inventory, &args.which)?;

@@ -15,7 +15,9 @@ mod simulated;
 mod source;
 
 use anyhow::Result;
-use windlass_node::{Config, agent, state::NodeState};
+use windlass_config::Config;
+use windlass_node::agent;
+use windlass_resources::NodeState;
 
 use super::{answer, clock, complete, recorded_config as config};
 use crate::cli::{AskArgs, ExplainArgs, HostArgs, RecordArgs};

@@ -3,7 +3,7 @@
 use std::path;
 
 use anyhow::{Result, anyhow};
-use windlass_node::Config;
+use windlass_config::Config;
 
 use crate::exit::Misuse;
 

@@ -12,11 +12,8 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 use windlass_core::inventory::Inventory;
-use windlass_node::{
-    agent,
-    host::Host,
-    record::{Also, Bounds, Disguise, RecordError, Recording},
-};
+use windlass_node::agent;
+use windlass_snapshot::{Also, Bounds, Disguise, RecordError, Recording};
 
 use self::about::About;
 use super::{clock, complete, host_config, sources};
@@ -42,7 +39,7 @@ async fn record(args: RecordHostArgs) -> Result<()> {
         RecordError::Write { .. } => anyhow::Error::new(error),
     })?;
     let inventory = agent::survey(&config, clock()).await.inventory;
-    let host = Host::new(&config.host_root, &config.host_root_on_node);
+    let host = config.host();
     let also = Also::for_policy(&config.policy).with_mounts_of(&inventory);
     let read = Recording::of(&host, &also, Bounds::default(), &mut progress());
     let mut found = serde_json::to_value(&inventory)?;

@@ -6,7 +6,7 @@ use windlass_core::{
     inventory::Inventory,
     labels::{Labels, feature_file},
 };
-use windlass_node::{agent, host::Host, labels};
+use windlass_node::{agent, labels};
 
 use super::{answer, clock, complete, host_config, simulated, simulated_aside, sources};
 use crate::{
@@ -38,7 +38,7 @@ enum LabelsOutputArg {
 pub(super) async fn run(args: LabelsArgs) -> Result<()> {
     let (config, clock) = (host_config(args.host)?, clock());
     let inventory = agent::survey(&config, clock).await.inventory;
-    let host = Host::new(&config.host_root, &config.host_root_on_node);
+    let host = config.host();
     let labels = labels::of(&host, &config.policy, &inventory, clock.now());
     if !matches!(args.output, LabelsOutputArg::Table) {
         // What is not a label has no place among them.

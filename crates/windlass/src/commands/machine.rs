@@ -5,8 +5,8 @@ mod board;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
+use windlass_config::{DeviceProfile, Find};
 use windlass_machine::{Attached, Fault, Machine, Profile, simulated_driver};
-use windlass_node::config::{DeviceProfile, Find};
 
 use crate::{
     cli::MachineCommand,

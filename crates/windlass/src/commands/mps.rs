@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use windlass_node::mps;
+use windlass_lifecycle::mps;
 
 use super::host_config;
 use crate::{cli::HostArgs, screen::line};

@@ -15,12 +15,10 @@ use tokio::{
     sync::watch,
     task::spawn_blocking,
 };
-use windlass_node::{
-    Agent, Config, Succession,
-    cluster::Client,
-    config::{LabelValue, Loaded, Remark, reload::Follow},
-    host::Host,
-};
+use windlass_cluster::Client;
+use windlass_config::{Config, LabelValue, Remark};
+use windlass_migrate::Loaded;
+use windlass_node::{Agent, Succession, reload::Follow};
 
 use self::read::read;
 use super::{clock, directory, host_root, named_by_the_host};
@@ -113,7 +111,7 @@ async fn start(config: Config, follow: Follow) -> Result<Agent> {
 }
 
 /// Which flag a configuration that cannot be read was given by.
-fn named(args: &NodeArgs, error: windlass_node::config::ConfigError) -> anyhow::Error {
+fn named(args: &NodeArgs, error: windlass_config::ConfigError) -> anyhow::Error {
     let flag = if args.config_dir.is_some() { "--config-dir" } else { "--config" };
     anyhow::Error::new(error).context(flag)
 }
@@ -129,7 +127,10 @@ fn follow(args: NodeArgs) -> (watch::Sender<u64>, Follow) {
     let (ask, asked) = watch::channel(0);
     let folder = folder(&args);
     let label = args.config_dir.is_some().then(|| args.config_label.clone());
-    let load = Arc::new(move |label: &LabelValue| read(&args, label));
+    let load = Arc::new(move |label: &LabelValue| {
+        let loaded = read(&args, label)?;
+        Ok((loaded.config, loaded.warnings))
+    });
     (ask, Follow { load, folder, asked, label })
 }
 
@@ -158,7 +159,7 @@ fn check(config: &Config) -> Result<()> {
         // Whether anything asks for it by now or not: a name that no node has is a slip.
         Client::new(&config.cluster).map_err(|error| Misuse(error.into()))?;
     }
-    if Host::new(&config.host_root, &config.host_root_on_node).recorded().is_some() {
+    if config.host().recorded().is_some() {
         let root = config.host_root.display();
         let problem = anyhow!("the host root {root} is a recording, whose devices no pod can use");
         return Err(Misuse(problem).into());

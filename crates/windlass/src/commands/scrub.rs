@@ -10,7 +10,6 @@ use clap::Args;
 use serde::Serialize;
 use windlass_core::inventory::Inventory;
 use windlass_cuda::{Overwritten, VISIBLE_DEVICES, overwrite};
-use windlass_node::host::Roots;
 
 use super::{Origin, answer, host_config, simulated};
 use crate::{
@@ -61,7 +60,7 @@ pub(super) fn run(args: ScrubArgs) -> Result<()> {
     if env::var(VISIBLE_DEVICES).ok().as_deref() != Some(uuid) {
         return Err(anew(uuid));
     }
-    let roots = Roots::new(&config);
+    let roots = config.roots();
     let library = roots.cuda_library(config.driver.nvml_library.clone());
     let library = library.ok_or_else(|| {
         let searched = roots.driver.nvml_folders();

@@ -11,6 +11,9 @@ use anyhow::{Context as _, Result};
 use tokio::{task::JoinSet, time::Instant};
 use windlass_cluster_sim::node;
 
+pub(super) use cluster::{Cluster, NODE};
+pub(super) use wish::{NAMESPACE, Wish, results};
+
 use super::{
     event::Event as Common,
     scene::Scene,
@@ -20,13 +23,10 @@ use super::{
 };
 use script::Story;
 
-pub(super) use cluster::{Cluster, NODE};
-pub(super) use wish::{NAMESPACE, Wish, results};
-
 /// The cluster of a demo that is about claims.
 #[derive(Debug)]
 pub(super) struct Surroundings {
-    cluster: Cluster,
+    pub cluster: Cluster,
     /// The kubelet's deeds at the API server.
     deeds: JoinSet<()>,
 }

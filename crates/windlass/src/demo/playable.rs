@@ -1,8 +1,8 @@
 //! What a machine gets for a demo that the agent offers nothing of as it is.
 
+use windlass_config::{Policy, ResourceRule, Resources, Selector, Sharing};
 use windlass_core::device::DeviceKind;
 use windlass_machine::{Profile, mig::Shape};
-use windlass_node::config::{Policy, ResourceRule, Resources, Selector, Sharing};
 
 /// What the network interfaces of a machine without anything else are offered as.
 const NICS: &str = "example.com/nic";

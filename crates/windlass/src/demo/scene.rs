@@ -1,11 +1,9 @@
 //! What the demo is about: a machine, what is added to it, and what the agent is told of it.
 
 use anyhow::{Context as _, Result};
+use windlass_config::{Config, DeviceProfile, DraOffer, DriverName, Find, Policy};
 use windlass_machine::Profile;
-use windlass_node::{
-    Config,
-    config::{DeviceProfile, DraOffer, DriverName, Find, PeerFlags, Policy, load},
-};
+use windlass_migrate::{PeerFlags, load};
 
 use super::{boards::Boards, playable};
 use crate::cli::DemoArgs;

@@ -11,7 +11,7 @@ use windlass_core::{
     resource::ResourceName,
 };
 use windlass_kubelet_sim::{Admission, Allotment, NodeStatus, Pod, PodStatus, Question};
-use windlass_node::state::NodeState;
+use windlass_resources::NodeState;
 
 use super::{
     arrivals::Arrivals,

@@ -17,13 +17,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use windlass_config::{ClusterAccess, Config, HealthPolicy, Policy, SessionLimits};
+use windlass_host::{DriverPlaces, causes};
 use windlass_kubelet_sim::Kubelet;
 use windlass_machine::{Machine, simulated_driver};
-use windlass_node::{
-    Agent, Config, causes,
-    config::{ClusterAccess, DriverPlaces, HealthPolicy, Policy, SessionLimits},
-    state::NodeState,
-};
+use windlass_node::Agent;
+use windlass_resources::NodeState;
 
 use super::{boards::Boards, claims::Surroundings, event::Event, scene::Scene};
 use crate::{

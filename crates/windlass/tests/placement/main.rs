@@ -23,8 +23,9 @@ mod strategies;
 #[path = "../../benches/placement/workload.rs"]
 mod workload;
 
-use machines::Machine;
 use tokio::sync::OnceCell;
+
+use machines::Machine;
 
 /// Every machine, made once.
 async fn every_machine() -> &'static [Machine] {

@@ -247,7 +247,7 @@ prop_compose! {
 struct Question {
     required: Vec<ReplicaId>,
     size: usize,
-    policy: Policy,
+    pub policy: Policy,
     span: Span,
 }
 

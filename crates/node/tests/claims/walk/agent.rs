@@ -15,12 +15,10 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     time::sleep,
 };
+use windlass_config::{ClusterAccess, Config, DraOffer, DraPolicy, Policy, SessionLimits};
+use windlass_host::clock::Clock;
 use windlass_machine::Machine;
-use windlass_node::{
-    Agent, Config,
-    clock::Clock,
-    config::{ClusterAccess, DraOffer, DraPolicy, Policy, SessionLimits},
-};
+use windlass_node::Agent;
 use windlass_testkit::{LIMIT, settings};
 
 use crate::world::NODE;

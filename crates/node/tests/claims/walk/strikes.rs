@@ -16,6 +16,7 @@ use windlass_cluster_sim::{
     api::{ApiServer, Effect, Fault, Refusal},
     cluster::Cluster,
 };
+use windlass_config::{Config, Policy};
 use windlass_kubelet_api::{
     deviceplugin::PLUGIN_DIR,
     dra::checkpoint::NEIGHBOUR,
@@ -23,7 +24,6 @@ use windlass_kubelet_api::{
         InfoRequest, RegistrationStatus, registration_client::RegistrationClient,
     },
 };
-use windlass_node::{Config, config::Policy};
 use windlass_testkit::{GPU, LIMIT};
 
 use super::{

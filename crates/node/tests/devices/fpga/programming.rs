@@ -3,12 +3,11 @@
 
 use std::{fs, path::PathBuf};
 
+use windlass_config::{Handover, Step, StepAction};
 use windlass_core::device::Device;
-use windlass_node::config::{Handover, Step, StepAction};
-
-use super::machine;
 use windlass_testkit::{LIMIT, Node, Running, allocatable};
 
+use super::machine;
 use crate::{
     gateway::{admit, start},
     world::{attribute, device},

@@ -2,19 +2,16 @@
 
 use std::{fs, os::unix::fs::symlink};
 
+use windlass_config::{ConfigFile, Policy};
 use windlass_core::{
     attribute::AttributeValue,
     device::{Device, SourceName},
 };
 use windlass_machine::Profile;
-use windlass_node::{
-    config::{ConfigFile, Policy},
-    state::NodeState,
-};
-
-use super::STICK;
+use windlass_resources::NodeState;
 use windlass_testkit::allocatable;
 
+use super::STICK;
 use crate::world::{device, node, node_of, refused, source};
 
 /// A source with these keys, as a file says it.

@@ -3,10 +3,9 @@
 use std::{fs, os::unix::fs::symlink};
 
 use windlass_machine::Profile;
-
-use super::{ACCELERATOR, STICK};
 use windlass_testkit::{allocatable, pod_with as pod};
 
+use super::{ACCELERATOR, STICK};
 use crate::world::{attribute, device, node, node_of, source};
 
 #[tokio::test]
@@ -240,7 +239,7 @@ sources:
     env: {"APEX_{position}": "{node}", LACKING: "{serial}"}
 "#;
     let mut world = node(ACCELERATOR, config);
-    world.config.policy.delivery.strategies = [windlass_node::config::Strategy::Envvar].into();
+    world.config.policy.delivery.strategies = [windlass_config::Strategy::Envvar].into();
     let (kubelet, agent) = (world.kubelet(), world.agent());
     let missing = "Unhealthy: device node missing, /dev/helper_089a is not there";
     agent.until_health("apex-0000-1b-00-0-apex_0", missing).await;

@@ -3,11 +3,10 @@
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
-use windlass_node::state::Offering;
-
-use super::{ACCELERATOR, STICK};
+use windlass_resources::Offering;
 use windlass_testkit::{Running, allocatable, pod_with as pod};
 
+use super::{ACCELERATOR, STICK};
 use crate::world::{device, end, node, policy, source};
 
 const BY_IDS: &str = r#"

@@ -3,11 +3,10 @@
 use std::{fs, os::unix::fs::symlink, sync::Arc, time::Duration};
 
 use windlass_machine::profile::VirtualFunction;
-use windlass_node::state::NodeState;
-
-use super::{VFS, functions, told, world};
+use windlass_resources::NodeState;
 use windlass_testkit::{allocatable, pod_with as pod};
 
+use super::{VFS, functions, told, world};
 use crate::world::device;
 
 #[tokio::test]

@@ -1,8 +1,8 @@
 //! What of all that lies in a function's folder is its own.
 
-use super::{told, world};
 use windlass_testkit::Node;
 
+use super::{told, world};
 use crate::world::{attribute, device, source};
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn an_rdma_device_that_is_taken_from_a_function_is_no_failure() {
     let agent = world.agent();
     agent.until_health("0000:ca:00.0", "Healthy").await;
     take_rdma(&world, 1);
-    let has_none = |state: &std::sync::Arc<windlass_node::state::NodeState>| {
+    let has_none = |state: &std::sync::Arc<windlass_resources::NodeState>| {
         let device = device(&state.inventory, "0000:ca:00.0");
         attribute(device, "windlass.dev/rdma").as_deref() == Some("false")
     };

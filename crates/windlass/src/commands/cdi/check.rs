@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use windlass_core::cdi::{ContainerEdits, Spec, check};
-use windlass_node::host::Host;
+use windlass_host::Host;
 
 use super::{
     counted,

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use windlass_core::cdi::Spec;
-use windlass_node::files::{self, Links};
+use windlass_host::files::{self, Links};
 
 use crate::exit::Misuse;
 

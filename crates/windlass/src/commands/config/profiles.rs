@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use serde::Serialize;
-use windlass_node::config::DeviceProfile;
+use windlass_config::DeviceProfile;
 
 use crate::{
     cli::OutputArg,

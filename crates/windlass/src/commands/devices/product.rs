@@ -1,7 +1,7 @@
 //! What a device is sold as: what its driver says, else what its identifiers stand for.
 
 use windlass_core::{attribute::Attributes, device::Device, inventory::Inventory, pci::PciAddress};
-use windlass_node::host::Host;
+use windlass_host::Host;
 
 use super::ids;
 

@@ -7,7 +7,9 @@ use windlass_core::{
     device::{Device, DeviceId, DeviceKind},
     inventory::Inventory,
 };
-use windlass_node::{holders::Owners, host::Host, state::Offering};
+use windlass_host::Host;
+use windlass_node::owners::Owners;
+use windlass_resources::Offering;
 
 use super::{
     names::name,

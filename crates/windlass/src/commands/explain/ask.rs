@@ -3,10 +3,8 @@
 use anyhow::{Result, anyhow};
 use serde::Serialize;
 use windlass_core::{device::DeviceId, resource::ResourceName};
-use windlass_node::{
-    choices::{Numbers, Pool},
-    state::NodeState,
-};
+use windlass_deviceplugin::history::{Numbers, Pool};
+use windlass_resources::NodeState;
 
 use super::{
     live::Kubelet,

@@ -12,7 +12,9 @@ use windlass_core::{
     resource::ResourceName,
     topology::PcieLevel,
 };
-use windlass_node::state::NodeState;
+use windlass_resources::NodeState;
+
+pub(super) use show::table;
 
 use super::{
     ask::{Asked, NOT_NAMED, Unavailable, in_vain},
@@ -23,7 +25,6 @@ use super::{
     resource::Member,
 };
 use crate::{cli::AskArgs, commands::Origin, exit::Misuse};
-pub(super) use show::table;
 
 /// What is asked for besides the GPUs.
 pub(super) struct WantedNics {
@@ -59,9 +60,9 @@ pub(super) struct Report<'a> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Question {
-    resource: ResourceName,
+    pub resource: ResourceName,
     gpus: Part,
-    nics: Part,
+    pub nics: Part,
     /// How near each pair must be.
     #[serde(skip_serializing_if = "Option::is_none")]
     within: Option<PcieLevel>,

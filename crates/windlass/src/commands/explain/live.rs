@@ -5,11 +5,9 @@ use std::{
     path::Path,
 };
 
+use windlass_allocations::podresources::{self, ByDevice, Holder};
 use windlass_core::{replica::ReplicaId, resource::ResourceName};
-use windlass_node::{
-    causes,
-    holders::{self, ByDevice, Holder},
-};
+use windlass_host::causes;
 
 use super::resource::Member;
 
@@ -30,7 +28,7 @@ const KEPT_BACK: &str = "kept back by the agent";
 
 impl Kubelet {
     pub(super) async fn ask(dir: &Path) -> Self {
-        let held = match holders::ask(dir).await {
+        let held = match podresources::ask(dir).await {
             Ok(held) => held,
             Err(error) => {
                 let why = causes(&error);
@@ -39,7 +37,7 @@ impl Kubelet {
                 return Self { caveat: Some(caveat), ..Self::default() };
             }
         };
-        match holders::allocatable(dir).await {
+        match podresources::allocatable(dir).await {
             Ok(allocatable) => Self { held, allocatable: Some(allocatable), caveat: None },
             Err(error) => {
                 let why = causes(&error);

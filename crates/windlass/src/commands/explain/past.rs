@@ -3,11 +3,9 @@
 use anyhow::Result;
 use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 use serde::Serialize;
-use windlass_node::{
-    Config,
-    choices::{self, Among, Remembered},
-    state::NodeState,
-};
+use windlass_config::Config;
+use windlass_deviceplugin::history::{self, Among, Remembered};
+use windlass_resources::NodeState;
 
 use super::{report::name, survey};
 use crate::{
@@ -26,7 +24,7 @@ struct Document<'a> {
 }
 
 pub(super) async fn run(config: &Config, output: OutputArg) -> Result<()> {
-    let choices = choices::read(&config.state_dir)?;
+    let choices = history::read(&config.state_dir)?;
     let node = survey(config).await?;
     let origin = Origin::of(&node.inventory);
     answer(output, &Document { origin, choices: &choices }, || show(config, &node, &choices))

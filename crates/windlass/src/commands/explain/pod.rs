@@ -6,13 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
 use serde::Serialize;
+use windlass_allocations::podresources::{self, ByDevice, Holder};
+use windlass_config::Config;
 use windlass_core::{device::DeviceId, replica::ReplicaId};
-use windlass_node::{
-    Config,
-    choices::{self, Remembered},
-    holders::{self, ByDevice, Holder},
-    state::NodeState,
-};
+use windlass_deviceplugin::history::{self, Remembered};
+use windlass_resources::NodeState;
 
 use super::{
     ask::Asked,
@@ -69,13 +67,13 @@ const MAYBE: &str = "if the kubelet did not ask for this pod, it was an earlier 
 const FORGOTTEN: &str = "the choice is not remembered: there was none, or it was long ago";
 
 pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Result<()> {
-    let holders = holders::ask(&config.kubelet_dir).await;
+    let holders = podresources::ask(&config.kubelet_dir).await;
     let holders = holders.context(
         "cannot find out which devices the pod has (--kubelet-dir says where its kubelet is)",
     )?;
     let holdings = holdings(&holders, pod);
     ensure!(!holdings.is_empty(), "{pod} has no device of this node; {}", pods(&holders));
-    let remembered = choices::read(&config.state_dir)?;
+    let remembered = history::read(&config.state_dir)?;
     let node = survey(config).await?;
     let held = |((container, resource), ids): ((String, String), BTreeSet<String>)| {
         let is_it = |then: &&Remembered| then.resource.as_str() == resource && ids_of(then) == ids;

@@ -12,14 +12,14 @@ use windlass_core::{
     replica::ReplicaId,
     resource::ResourceName,
 };
-use windlass_node::choices::{Among, Pool, Remembered};
+use windlass_deviceplugin::history::{Among, Pool, Remembered};
 
 /// So many of a resource, of what there is.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Question {
-    pub(super) resource: ResourceName,
-    pub(super) policy: Policy,
+    pub resource: ResourceName,
+    pub policy: Policy,
     pub(super) size: usize,
     #[serde(flatten)]
     pub(super) stock: Stock,

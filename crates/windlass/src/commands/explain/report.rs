@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use windlass_core::device::DeviceId;
-use windlass_node::state::NodeState;
+use windlass_resources::NodeState;
 
 use super::{
     ask::{Asked, Unavailable},

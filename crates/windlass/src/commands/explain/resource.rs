@@ -7,7 +7,7 @@ use windlass_core::{
     device::{Device, DeviceId, DeviceKind},
     resource::ResourceName,
 };
-use windlass_node::state::{NodeState, Offering, SharedAs};
+use windlass_resources::{NodeState, Offering, SharedAs};
 
 use crate::exit::Misuse;
 

@@ -10,7 +10,7 @@ use windlass_core::{
     },
     replica::ReplicaId,
 };
-use windlass_node::state::NodeState;
+use windlass_resources::NodeState;
 
 use super::{
     ask::{Unavailable, by_reason},

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 use windlass_machine::{Machine, Profile};
-use windlass_node::state::NodeState;
+use windlass_resources::NodeState;
 
 use super::survey;
 use crate::{

@@ -2,13 +2,11 @@
 
 use anyhow::{Context as _, Result, anyhow};
 use serde::Serialize;
+use windlass_config::{Config, SourceRule};
 use windlass_core::{device::SourceName, inventory::SourceState, selector::DeviceExpression};
-use windlass_node::{
-    Config, agent,
-    config::SourceRule,
-    discovery::{CandidateVerdict, Considered, considered},
-    state::{NodeState, Offering},
-};
+use windlass_discovery::{CandidateVerdict, Considered, considered};
+use windlass_node::agent;
+use windlass_resources::{NodeState, Offering};
 
 use crate::{
     cli::OutputArg,

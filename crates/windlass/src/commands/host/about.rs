@@ -2,10 +2,8 @@
 
 use jiff::Timestamp;
 use serde::Serialize;
-use windlass_node::{
-    host::Host,
-    record::{Disguise, LeftOut, Recording},
-};
+use windlass_host::Host;
+use windlass_snapshot::{Disguise, LeftOut, Recording};
 
 /// What there is to know of a recording.
 #[derive(Debug, Serialize)]

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use windlass_host::causes;
 use windlass_kubelet_sim::{
     Admission, Kubelet, NodeStatus, Pod, PodPhase, Registration, Rejection,
 };
-use windlass_node::causes;
 
 use super::pod_argument;
 use crate::screen::{Table, line};

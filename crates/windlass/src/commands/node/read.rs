@@ -2,13 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use windlass_node::{
-    Config,
-    config::{
-        ConfigDir, ConfigError, Format, LabelMemory, LabelValue, Loaded, PodIdentity, load,
-        without_file,
-    },
-};
+use windlass_config::{Config, ConfigDir, ConfigError, LabelMemory, LabelValue, PodIdentity};
+use windlass_migrate::{Format, Loaded, load, without_file};
 
 use crate::{
     cli::NodeArgs,

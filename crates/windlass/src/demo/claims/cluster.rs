@@ -12,8 +12,8 @@ use windlass_cluster_sim::{
     cluster,
     cluster::Scheduled,
 };
+use windlass_config::DriverName;
 use windlass_core::inventory::Inventory;
-use windlass_node::config::DriverName;
 
 use super::{
     event::Published,

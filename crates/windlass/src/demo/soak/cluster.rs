@@ -13,8 +13,8 @@ use windlass_cluster_sim::{
     cluster::{Scheduled, Unscheduled},
     node,
 };
+use windlass_config::DriverName;
 use windlass_kubelet_sim::{Kubelet, NodeStatus};
-use windlass_node::config::DriverName;
 
 use super::slices::Published;
 use crate::demo::claims::{self, NAMESPACE, NODE, Wish};

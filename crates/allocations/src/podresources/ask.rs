@@ -1,0 +1,184 @@
+//! The kubelet asked once: which container holds what, and which devices it may give away.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::Duration,
+};
+
+use tonic::transport::Channel;
+use windlass_core::replica::ReplicaId;
+use windlass_host::deadline;
+use windlass_kubelet_api::{
+    podresources::{
+        self, AllocatableResourcesRequest, ContainerDevices, ListPodResourcesRequest, PodResources,
+        pod_resources_lister_client::PodResourcesListerClient,
+    },
+    socket::{SocketError, SocketIdentity, SocketPath},
+};
+
+use super::{ByDevice, Holder};
+
+/// Why the kubelet did not say.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// It cannot be reached.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// It answered with an error.
+    #[error("the kubelet refused to list pod resources: {}", .0.message())]
+    Refused(#[from] tonic::Status),
+    /// It did not answer.
+    #[error("the kubelet did not list pod resources within {DEADLINE:?}")]
+    Late,
+}
+
+/// How long the kubelet may take; a scrape waits for it, and usually for ten seconds at most.
+const DEADLINE: Duration = Duration::from_secs(1);
+
+/// Who holds what, by the kubelet whose folder this is.
+pub async fn ask(kubelet_dir: &Path) -> Result<ByDevice, AskError> {
+    Ok(by_device(pods(kubelet_dir).await?))
+}
+
+/// The ids that the kubelet may give away, held or not, by resource: those that their plugin calls
+/// healthy.
+pub async fn allocatable(
+    kubelet_dir: &Path,
+) -> Result<BTreeMap<String, BTreeSet<String>>, AskError> {
+    let answer = in_time(async {
+        let request = AllocatableResourcesRequest {};
+        Ok(lister(kubelet_dir).await?.get_allocatable_resources(request).await?)
+    });
+    let mut by_resource: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for ContainerDevices { resource_name, device_ids, .. } in answer.await?.into_inner().devices {
+        by_resource.entry(resource_name).or_default().extend(device_ids);
+    }
+    Ok(by_resource)
+}
+
+/// The DRA drivers of which some container has a device.
+pub async fn drivers(kubelet_dir: &Path) -> Result<BTreeSet<String>, AskError> {
+    let pods = pods(kubelet_dir).await?;
+    let containers = pods.iter().flat_map(|pod| &pod.containers);
+    let claims = containers.flat_map(|container| &container.dynamic_resources);
+    let devices = claims.flat_map(|claim| &claim.claim_resources);
+    Ok(devices.map(|device| device.driver_name.clone()).collect())
+}
+
+/// The pods that the kubelet runs.
+pub async fn pods(kubelet_dir: &Path) -> Result<Vec<PodResources>, AskError> {
+    let answer =
+        in_time(async { Ok(lister(kubelet_dir).await?.list(ListPodResourcesRequest {}).await?) });
+    Ok(answer.await?.into_inner().pod_resources)
+}
+
+/// Dialled anew each time: the socket is another one after a restart of the kubelet.
+async fn lister(kubelet_dir: &Path) -> Result<PodResourcesListerClient<Channel>, SocketError> {
+    Ok(PodResourcesListerClient::new(socket(kubelet_dir)?.dial().await?))
+}
+
+/// Which kubelet answers: one that starts makes its socket anew.
+pub(super) fn identity(kubelet_dir: &Path) -> Option<SocketIdentity> {
+    socket(kubelet_dir).ok()?.identity()
+}
+
+fn socket(kubelet_dir: &Path) -> Result<SocketPath, SocketError> {
+    SocketPath::new(kubelet_dir.join(podresources::DIR).join(podresources::SOCKET))
+}
+
+async fn in_time<T>(answer: impl Future<Output = Result<T, AskError>>) -> Result<T, AskError> {
+    deadline::timeout(DEADLINE, answer).await.unwrap_or(Err(AskError::Late))
+}
+
+/// The kubelet repeats a device for each of its NUMA nodes.
+pub fn by_device(pods: Vec<PodResources>) -> ByDevice {
+    let mut all = ByDevice::new();
+    for pod in pods {
+        for container in pod.containers {
+            for devices in container.devices {
+                for id in &devices.device_ids {
+                    let (device, replica) = parts_of(id);
+                    let Ok(device) = device.parse() else { continue };
+                    let holder = Holder {
+                        resource: devices.resource_name.clone(),
+                        replica,
+                        namespace: pod.namespace.clone(),
+                        pod: pod.name.clone(),
+                        container: container.name.clone(),
+                    };
+                    all.entry(device).or_default().insert(holder);
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The pods that use each claim, by the claim's namespace, which is theirs too, and its name.
+pub type ByClaim = BTreeMap<(String, String), BTreeSet<String>>;
+
+/// The pods that use each claim.
+pub fn by_claim(pods: &[PodResources]) -> ByClaim {
+    let mut all = ByClaim::new();
+    for pod in pods {
+        for claim in pod.containers.iter().flat_map(|container| &container.dynamic_resources) {
+            let named = (claim.claim_namespace.clone(), claim.claim_name.clone());
+            all.entry(named).or_default().insert(pod.name.clone());
+        }
+    }
+    all
+}
+
+/// The device and the number in the id of a replica; else the id is the device.
+pub(super) fn parts_of(id: &str) -> (&str, Option<u32>) {
+    ReplicaId::split(id).map_or((id, None), |(device, number)| (device, Some(number)))
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_kubelet_api::podresources::ContainerResources;
+
+    use super::*;
+
+    fn pod(name: &str, ids: &[&str]) -> PodResources {
+        let devices = ids.iter().map(|id| ContainerDevices {
+            resource_name: "nvidia.com/gpu".to_owned(),
+            device_ids: vec![(*id).to_owned()],
+            topology: None,
+        });
+        let container = ContainerResources {
+            name: "main".to_owned(),
+            devices: devices.collect(),
+            ..ContainerResources::default()
+        };
+        PodResources {
+            name: name.to_owned(),
+            namespace: "default".to_owned(),
+            containers: vec![container],
+        }
+    }
+
+    #[test]
+    fn replicas_lead_to_their_device_and_a_device_on_two_nodes_is_held_once() {
+        let held = by_device(vec![
+            pod("whole", &["GPU-a", "GPU-a"]),
+            pod("left", &["GPU-b::0"]),
+            pod("right", &["GPU-b::11"]),
+        ]);
+        let shown = |id: &str| {
+            let holders = held[id].iter();
+            holders.map(|holder| (&*holder.pod, holder.replica)).collect::<Vec<_>>()
+        };
+        assert_eq!(shown("GPU-a"), [("whole", None)]);
+        assert_eq!(shown("GPU-b"), [("left", Some(0)), ("right", Some(11))]);
+    }
+
+    #[test]
+    fn only_a_number_after_two_colons_is_a_replica() {
+        assert_eq!(parts_of("GPU-a::7"), ("GPU-a", Some(7)));
+        for whole in ["GPU-a", "GPU-a::", "GPU-a::x", "0000:1b:00.0"] {
+            assert_eq!(parts_of(whole), (whole, None));
+        }
+    }
+}

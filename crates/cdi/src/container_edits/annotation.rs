@@ -1,0 +1,49 @@
+//! The key of the annotation that names CDI devices.
+
+use windlass_config::AnnotationPrefix;
+use windlass_core::resource::ResourceName;
+
+/// Longest name of an annotation's key, behind the slash.
+const MAX_NAME: usize = 63;
+
+/// One key for each resource: the kubelet merges the annotations of a container's resources, and
+/// later ones would replace earlier ones. The same resource always has the same key.
+pub(super) fn key(prefix: &AnnotationPrefix, resource: &ResourceName) -> String {
+    let name = format!("windlass_{}", resource.as_str().replace('/', "_"));
+    let name = if name.len() > MAX_NAME { shortened(&name) } else { name };
+    format!("{}{name}", prefix.as_str())
+}
+
+/// The end of a name says most; a digest of all of it keeps apart what ends alike.
+fn shortened(name: &str) -> String {
+    let digest = name
+        .bytes()
+        .fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
+    let end = &name[name.len() - (MAX_NAME - "windlass_".len() - 17)..];
+    format!("windlass_{digest:016x}_{end}")
+}
+
+/// FNV-1a in 64 bits (draft-eastlake-fnv, section 5).
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0100_0000_01b3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key_of(resource: &str) -> String {
+        key(&AnnotationPrefix::default(), &resource.parse().expect("valid"))
+    }
+
+    #[test]
+    fn every_resource_has_a_key_that_kubernetes_takes() {
+        assert_eq!(key_of("nvidia.com/gpu"), "cdi.k8s.io/windlass_nvidia.com_gpu");
+        let long = |domain: &str| format!("{domain}.{}.com/{}", "a".repeat(200), "x".repeat(63));
+        let (one, other) = (key_of(&long("a")), key_of(&long("b")));
+        assert_ne!(one, other, "resources that end alike");
+        for key in [one, other] {
+            let (_, name) = key.split_once('/').expect("a prefix");
+            assert_eq!(name.len(), MAX_NAME);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What programs and CNI plugins look for with network interfaces: the variables of the SR-IOV network
+//! device plugin, byte for byte (its `pkg/resources/pool_stub.go` and `pkg/infoprovider`), and hints to
+//! NCCL and UCX.
+
+use std::collections::BTreeMap;
+
+use windlass_config::NicPolicy;
+use windlass_core::{
+    attribute::AttributeName,
+    device::{Device, DeviceKind},
+};
+use windlass_discovery::{AUXILIARY_DEVICE, DRIVER, RDMA_DEVICE, VDPA_TYPE};
+
+use super::{Grant, Question};
+
+/// What one interface is told of, by topic.
+type Info = BTreeMap<&'static str, BTreeMap<String, String>>;
+
+/// Words in the paths of RDMA nodes, which are also the keys that they are told under.
+const RDMA_WORDS: [&str; 4] = ["uverbs", "umad", "issm", "rdma_cm"];
+
+/// In `info`, every interface.
+const EVERY: &str = "*";
+
+// === impl Question ===
+
+impl Question<'_> {
+    pub(super) fn nics(&self, grant: &mut Grant) {
+        let is_nic = |device: &&&Device| device.kind == DeviceKind::Nic;
+        let nics = self.devices.iter().filter(is_nic);
+        let nics: Vec<_> = nics.filter_map(|nic| Some((bus_name(nic)?, *nic))).collect();
+        if nics.is_empty() {
+            return;
+        }
+        let variable = self.pci_variable();
+        let names: Vec<_> = nics.iter().map(|(name, _)| name.as_str()).collect();
+        grant.envs.insert(variable.clone(), names.join(","));
+        let infos = nics.iter().map(|(name, nic)| (name, info(self.nics, name, nic)));
+        let infos: BTreeMap<_, _> = infos.collect();
+        let text = serde_json::to_string(&infos).expect("strings by strings");
+        grant.envs.insert(format!("{variable}_INFO"), as_go_writes(&text));
+        if self.nics.program_hints && !self.nics.rdma_nodes.is_empty() {
+            grant.envs.extend(hints(nics.iter().map(|(_, nic)| *nic)));
+        }
+    }
+
+    /// Only dots and the slash are replaced: a hyphen stays, and makes a name that shells cannot read, as
+    /// with the other plugin.
+    fn pci_variable(&self) -> String {
+        let plain = self.resource.as_str().replace(['.', '/'], "_");
+        format!("PCIDEVICE_{plain}").to_ascii_uppercase()
+    }
+}
+
+/// The function's name on its bus.
+fn bus_name(nic: &Device) -> Option<String> {
+    text(nic, &AUXILIARY_DEVICE).or_else(|| Some(nic.place.pci?.to_string()))
+}
+
+fn text(nic: &Device, name: &AttributeName) -> Option<String> {
+    nic.attributes.get(name).map(ToString::to_string)
+}
+
+fn info(policy: &NicPolicy, name: &str, nic: &Device) -> Info {
+    let driver = text(nic, &DRIVER).unwrap_or_default();
+    let mut info = Info::from([("generic", one("deviceID", name))]);
+    if driver.contains("vfio") {
+        info.insert("vfio", vfio(nic));
+    } else if driver.contains("uio") {
+        info.insert("uio", mount(nic, "/dev/uio"));
+    }
+    info.extend(text(nic, &VDPA_TYPE).map(|_| ("vdpa", mount(nic, "/dev/vhost-vdpa-"))));
+    // Who gets none of its nodes is not told of its RDMA device either.
+    let rdma = text(nic, &RDMA_DEVICE).filter(|_| !policy.rdma_nodes.is_empty());
+    info.extend(rdma.map(|rdma| ("rdma", self::rdma(nic, &rdma))));
+    if node(nic, "/dev/vhost-net").is_some() {
+        let paths = [("net-mount", "/dev/vhost-net"), ("tun-mount", "/dev/net/tun")];
+        info.insert("vhost", paths.map(|(key, path)| (key.to_owned(), path.to_owned())).into());
+    }
+    if !policy.info.is_empty() {
+        let given = [EVERY, name].into_iter().filter_map(|key| policy.info.get(key));
+        info.insert(
+            "extra",
+            given.flatten().map(|(key, text)| (key.clone(), text.clone())).collect(),
+        );
+    }
+    info
+}
+
+fn vfio(nic: &Device) -> BTreeMap<String, String> {
+    let is_group = |path: &&str| {
+        path.strip_prefix("/dev/vfio/")
+            .is_some_and(|rest| rest.bytes().all(|it| it.is_ascii_digit()))
+    };
+    let group = paths(nic).find(is_group);
+    let through = if group.is_some() { "/dev/vfio/vfio" } else { "/dev/iommu" };
+    let device = group.or_else(|| node(nic, "/dev/vfio/devices/"));
+    let device = device.map(|path| ("dev-mount".to_owned(), path.to_owned()));
+    one("mount", through).into_iter().chain(device).collect()
+}
+
+fn rdma(nic: &Device, name: &str) -> BTreeMap<String, String> {
+    let told = |path: &str| {
+        let word = RDMA_WORDS.into_iter().find(|word| path.contains(word))?;
+        Some((word.to_owned(), path.to_owned()))
+    };
+    paths(nic).filter_map(told).chain(one("rdma_dev", name)).collect()
+}
+
+fn mount(nic: &Device, start: &str) -> BTreeMap<String, String> {
+    node(nic, start).map(|path| one("mount", path)).unwrap_or_default()
+}
+
+fn one(key: &str, text: &str) -> BTreeMap<String, String> {
+    [(key.to_owned(), text.to_owned())].into()
+}
+
+/// The nodes as the container finds them.
+fn paths(nic: &Device) -> impl Iterator<Item = &str> {
+    nic.nodes.iter().filter_map(|node| node.inside().to_str())
+}
+
+fn node<'a>(nic: &'a Device, start: &str) -> Option<&'a str> {
+    paths(nic).find(|path| path.starts_with(start))
+}
+
+/// Go's `encoding/json` keeps what it writes safe inside HTML.
+fn as_go_writes(json: &str) -> String {
+    let mut text = json.to_owned();
+    for letter in ['<', '>', '&', '\u{2028}', '\u{2029}'] {
+        text = text.replace(letter, &format!("\\u{:04x}", u32::from(letter)));
+    }
+    text
+}
+
+/// Which RDMA devices are the container's: it sees those of others too where they are shared. NCCL takes
+/// names by their beginning unless told otherwise by `=`.
+fn hints<'a>(nics: impl Iterator<Item = &'a Device>) -> Vec<(String, String)> {
+    let rdma: Vec<_> = nics.filter_map(|nic| text(nic, &RDMA_DEVICE)).collect();
+    if rdma.is_empty() {
+        return Vec::new();
+    }
+    let ports: Vec<_> = rdma.iter().map(|name| format!("{name}:1")).collect();
+    vec![
+        ("NCCL_IB_HCA".to_owned(), format!("={}", rdma.join(","))),
+        ("UCX_NET_DEVICES".to_owned(), ports.join(",")),
+    ]
+}

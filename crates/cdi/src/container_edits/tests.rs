@@ -1,0 +1,129 @@
+//! What containers get, by strategy: the peer's semantics as a table.
+
+use windlass_config::{DeviceIds, Imex, NicPolicy};
+use windlass_core::{
+    device::{DeviceKind, Extras, Place, SourceName},
+    health::Health,
+};
+
+use super::*;
+
+const GPU: &str = "nvidia.com/gpu";
+
+fn device(kind: DeviceKind, id: &str, index: u32, part: Option<u32>) -> Device {
+    Device {
+        id: id.parse().expect("valid"),
+        kind,
+        source: SourceName::NVIDIA,
+        index,
+        health: Health::unknown(jiff::Timestamp::UNIX_EPOCH),
+        attributes: BTreeMap::new(),
+        capacity: BTreeMap::new(),
+        place: Place::default(),
+        nodes: vec![DeviceNode::new(format!("/dev/nvidia{index}"))],
+        extras: Extras::default(),
+        withheld: None,
+        not_alone: None,
+        not_shared: None,
+        origin: None,
+        folder: None,
+        parent: None,
+        part,
+        partitioned: false,
+        partition: None,
+        partitions: [].into(),
+    }
+}
+
+fn delivery(strategies: &[Strategy]) -> Delivery {
+    let strategies = strategies.iter().copied().collect();
+    let imex = Imex { channels: [0].into(), ..Imex::default() };
+    Delivery { strategies, imex, nodes: DeviceNodes::ByKubelet, ..Delivery::default() }
+}
+
+fn granted(delivery: &Delivery) -> Grant {
+    let gpu = device(DeviceKind::Gpu, "GPU-a", 0, None);
+    let part = device(DeviceKind::Mig, "MIG-b", 1, Some(2));
+    let surroundings = Surroundings {
+        control_nodes: vec!["/dev/nvidiactl".into()],
+        imex_channels: [0].into(),
+        cdi_extras: vec!["windlass.dev/gds=all".to_owned()],
+    };
+    grant(Question {
+        resource: &GPU.parse().expect("valid"),
+        devices: &[&gpu, &part],
+        delivery,
+        nics: &NicPolicy::default(),
+        surroundings: &surroundings,
+        mps: None,
+        simulated: None,
+    })
+}
+
+fn env<'a>(grant: &'a Grant, name: &str) -> Option<&'a str> {
+    grant.envs.get(name).map(String::as_str)
+}
+
+#[test]
+fn every_resource_has_a_variable_of_its_own() {
+    for (resource, expected) in [
+        ("nvidia.com/gpu", "WINDLASS_NVIDIA_COM_GPU"),
+        ("nvidia.com/mig-1g.10gb", "WINDLASS_NVIDIA_COM_MIG_1G_10GB"),
+    ] {
+        assert_eq!(variable(&resource.parse().expect("valid")), expected);
+    }
+}
+
+#[test]
+fn names_are_uuids_or_positions() {
+    for (ids, expected) in [(DeviceIds::Uuid, "GPU-a,MIG-b"), (DeviceIds::Index, "0,1:2")] {
+        let delivery = Delivery { ids, ..delivery(&[Strategy::Envvar]) };
+        assert_eq!(env(&granted(&delivery), VISIBLE_DEVICES), Some(expected));
+    }
+}
+
+#[test]
+fn each_strategy_gives_what_its_runtime_reads() {
+    let names = "windlass.dev/gpu=GPU-a,windlass.dev/gpu=MIG-b,windlass.dev/gds=all";
+    for (strategies, visible, mounts, nodes, cri, annotation) in [
+        (&[Strategy::Envvar][..], Some("GPU-a,MIG-b"), 0, 4, 0, None),
+        (&[Strategy::VolumeMounts], Some(MOUNTED_DEVICES), 3, 4, 0, None),
+        (&[Strategy::CdiCri], None, 0, 0, 3, None),
+        (&[Strategy::CdiAnnotations], None, 0, 0, 0, Some(names)),
+        (&[Strategy::CdiCri, Strategy::CdiAnnotations], None, 0, 0, 3, Some(names)),
+        (&[Strategy::CdiCri, Strategy::Envvar], Some("GPU-a,MIG-b"), 0, 4, 3, None),
+        // The last writer of the variable, as in NVIDIA's plugin.
+        (&[Strategy::Envvar, Strategy::VolumeMounts], Some(MOUNTED_DEVICES), 3, 4, 0, None),
+    ] {
+        let grant = granted(&delivery(strategies));
+        assert_eq!(env(&grant, VISIBLE_DEVICES), visible, "{strategies:?}");
+        let counts = (grant.mounts.len(), grant.nodes.len(), grant.cdi_devices.len());
+        assert_eq!(counts, (mounts, nodes, cri), "{strategies:?}");
+        let annotated = grant.annotations.get("cdi.k8s.io/windlass_nvidia.com_gpu");
+        assert_eq!(annotated.map(String::as_str), annotation, "{strategies:?}");
+    }
+}
+
+#[test]
+fn mounts_name_devices_and_channels() {
+    let grant = granted(&delivery(&[Strategy::VolumeMounts]));
+    let paths: Vec<_> =
+        grant.mounts.iter().map(|m| m.container_path.display().to_string()).collect();
+    let folder = "/var/run/nvidia-container-devices";
+    let expected = ["GPU-a", "MIG-b", "imex/0"].map(|name| format!("{folder}/{name}"));
+    assert_eq!(paths, expected);
+    assert!(grant.mounts.iter().all(|mount| mount.host_path == Path::new("/dev/null")));
+}
+
+#[test]
+fn imex_and_features_are_told_to_nvidias_runtime() {
+    let mut delivery = delivery(&[Strategy::Envvar]);
+    delivery.features = [Feature::Gds, Feature::Gdrcopy].into();
+    let grant = granted(&delivery);
+    assert_eq!(env(&grant, "NVIDIA_IMEX_CHANNELS"), Some("0"));
+    assert_eq!(env(&grant, "NVIDIA_GDS"), Some("enabled"));
+    assert_eq!(env(&grant, "NVIDIA_GDRCOPY"), Some("enabled"));
+    assert_eq!(env(&grant, "NVIDIA_MOFED"), None);
+    let channel = Path::new("/dev/nvidia-caps-imex-channels/channel0");
+    assert!(grant.nodes.contains(&DeviceNode::shared(channel)));
+}

@@ -1,0 +1,124 @@
+//! What every container of a GPU gets of the driver: a pure function of what was found.
+//!
+//! A program finds `libcuda.so.1` through the loader's cache, or in the few folders that its loader
+//! looks into without one. Two ways lead there.
+//!
+//! With NVIDIA's toolkit on the host, libraries keep the folder they have under the driver root, and
+//! the toolkit's hooks make the links and refresh the container's cache.
+//!
+//! Without it nobody can run anything in the container, so the libraries go where loaders look anyway,
+//! under every name that programs ask for. Debian's loader looks into its multiarch folder, those of
+//! Red Hat and SUSE into `/usr/lib64`; which of them an image has cannot be known beforehand, so both
+//! get them. `LD_LIBRARY_PATH` would do too, but a document's variables replace the image's, and images
+//! need their own. A link in a document is not possible: each name is a mount of the same file.
+
+use std::{
+    collections::BTreeSet,
+    env::consts::ARCH,
+    path::{Path, PathBuf},
+};
+
+use windlass_core::cdi::{ContainerEdits, Mount};
+use windlass_host::Host;
+
+use super::{
+    installation::Installation,
+    libraries::Library,
+    toolkit::{Task, Toolkit},
+};
+
+/// Where the loaders of Red Hat's and SUSE's images look.
+const LIB64: &str = "/usr/lib64";
+
+/// How Debian's multiarch folders end.
+const MULTIARCH: &str = "-linux-gnu";
+
+/// Tells the toolkit's hooks, and whoever asks in the container, where CUDA's library is.
+const LIBCUDA_FOLDER: &str = "NVIDIA_CTK_LIBCUDA_DIR";
+
+/// The edits for a driver.
+pub(super) fn edits(
+    driver: &Host,
+    installation: &Installation,
+    toolkit: Option<&Toolkit>,
+) -> ContainerEdits {
+    let libraries = &installation.libraries;
+    let placing = toolkit.filter(|toolkit| toolkit.places_libraries());
+    let mut mounts = match placing {
+        Some(_) => in_own_folders(driver, libraries),
+        None => in_loaders_folders(driver, libraries),
+    };
+    mounts.extend(installation.files.iter().chain(&installation.sockets).cloned());
+    let mut taken = BTreeSet::new();
+    mounts.retain(|mount| taken.insert(mount.container_path.clone()));
+    let cuda = libraries.iter().filter(|library| library.name.starts_with("libcuda.so."));
+    let cuda = cuda.map(|library| match placing {
+        Some(_) => library.folder.display().to_string(),
+        None => loader_folders(libraries).map(|folder| folder.display().to_string()).join(":"),
+    });
+    let env = cuda.take(1).map(|folders| format!("{LIBCUDA_FOLDER}={folders}"));
+    let hooks = toolkit.map(|toolkit| hooks(installation, toolkit)).unwrap_or_default();
+    ContainerEdits { env: env.collect(), mounts, hooks, ..ContainerEdits::default() }
+}
+
+fn in_own_folders(driver: &Host, libraries: &[Library]) -> Vec<Mount> {
+    let mount = |library: &Library| {
+        let path = library.folder.join(&library.name);
+        Mount::read_only(driver.path_on_node(&library.file), path)
+    };
+    libraries.iter().map(mount).collect()
+}
+
+fn in_loaders_folders(driver: &Host, libraries: &[Library]) -> Vec<Mount> {
+    let mut mounts = Vec::new();
+    for folder in loader_folders(libraries) {
+        for library in libraries {
+            let folder = folder.join(library.below);
+            let names = std::iter::once(&library.name).chain(&library.links);
+            let source = driver.path_on_node(&library.file);
+            mounts.extend(names.map(|name| Mount::read_only(&source, folder.join(name))));
+        }
+    }
+    mounts
+}
+
+/// The architecture is the libraries', not the agent's, where their folder tells it.
+fn loader_folders(libraries: &[Library]) -> [PathBuf; 2] {
+    let folders = libraries.iter().flat_map(|library| library.folder.ancestors());
+    let is_multiarch = |folder: &&Path| folder.to_string_lossy().ends_with(MULTIARCH);
+    let name = folders.filter(is_multiarch).find_map(Path::file_name);
+    let of_agent = PathBuf::from(format!("{ARCH}{MULTIARCH}"));
+    let name = name.map_or(of_agent, PathBuf::from);
+    [LIB64.into(), Path::new("/usr/lib").join(name)]
+}
+
+fn hooks(installation: &Installation, toolkit: &Toolkit) -> Vec<windlass_core::cdi::Hook> {
+    let Installation { libraries, version, .. } = installation;
+    if libraries.is_empty() {
+        return Vec::new();
+    }
+    // Where the hooks do not place libraries, mounts have all the names already.
+    let placed = if toolkit.places_libraries() { libraries.as_slice() } else { &[] };
+    let folders: BTreeSet<_> = placed.iter().map(|library| &library.folder).collect();
+    let folders =
+        folders.iter().flat_map(|folder| ["--folder".to_owned(), folder.display().to_string()]);
+    let folders: Vec<_> = folders.collect();
+    let version = version.iter().map(|version| format!("--host-driver-version={version}"));
+    [
+        toolkit.links(placed.iter().flat_map(links)),
+        toolkit.hook(Task::EnableCudaCompat, version.collect()),
+        (!folders.is_empty()).then(|| toolkit.hook(Task::UpdateLdcache, folders)).flatten(),
+        toolkit.hook(Task::DisableDeviceNodeModification, Vec::new()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// The links to a library, each as what it says and where it is.
+fn links(library: &Library) -> impl Iterator<Item = String> {
+    library.links.iter().map(|link| {
+        let up = "../".repeat(link.matches('/').count());
+        format!("{up}{}::{}", library.name, library.folder.join(link).display())
+    })
+}

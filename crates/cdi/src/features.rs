@@ -1,0 +1,117 @@
+//! What every container of a GPU gets besides, by the configuration: `GPUDirect` Storage, RDMA,
+//! `GDRCopy`, and channels for memory that is exported between nodes. Each is a document of its own.
+
+use std::path::{Path, PathBuf};
+
+use windlass_config::{Delivery, Feature};
+use windlass_core::cdi::{ContainerEdits, Kind, Mount, Spec, SpecDevice};
+use windlass_host::Roots;
+
+use super::nodes::node;
+
+/// The documents of the features that are wanted and there, and what a container asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Features {
+    pub(super) documents: Vec<(Kind, Spec)>,
+    /// Qualified names, in order.
+    pub(super) names: Vec<String>,
+    /// What is wanted and not there.
+    pub(super) troubles: Vec<String>,
+    /// Channels that are wanted and not there.
+    pub(super) missing_channels: Vec<u32>,
+}
+
+/// The one device of a feature's kind.
+const ALL: &str = "all";
+
+const IMEX_CHANNEL: Kind = Kind::new("imex-channel");
+
+/// Where the driver has its channels.
+const CHANNELS: &str = "/dev/nvidia-caps-imex-channels";
+
+// === impl Features ===
+
+impl Features {
+    /// Looks for what the configuration wants.
+    pub(super) fn find(roots: &Roots, delivery: &Delivery) -> Self {
+        let mut found = Self::default();
+        for feature in &delivery.features {
+            found.feature(roots, *feature);
+        }
+        found.channels(roots, delivery.imex.channels.iter().copied());
+        found
+    }
+
+    fn feature(&mut self, roots: &Roots, feature: Feature) {
+        let (kind, patterns) = describe(feature);
+        let nodes: Vec<_> = patterns.iter().flat_map(|pattern| matching(roots, pattern)).collect();
+        if nodes.is_empty() {
+            self.troubles.push(format!("{kind}: the host has no {}", patterns.join(", ")));
+            return;
+        }
+        let edits = ContainerEdits {
+            device_nodes: nodes.iter().map(|path| node(roots, path)).collect(),
+            mounts: if feature == Feature::Gds { storage_files(roots) } else { Vec::new() },
+            ..ContainerEdits::default()
+        };
+        let devices = vec![SpecDevice::new(ALL, edits)];
+        self.names.push(kind.qualify(ALL));
+        let document = Spec::new(&kind, devices, ContainerEdits::default());
+        self.documents.push((kind, document));
+    }
+
+    fn channels(&mut self, roots: &Roots, wanted: impl Iterator<Item = u32>) {
+        let mut devices = Vec::new();
+        for channel in wanted {
+            let path = imex_node(channel);
+            if !roots.dev.has(&path) {
+                self.troubles.push(format!("IMEX channel {channel}: no {}", path.display()));
+                self.missing_channels.push(channel);
+                continue;
+            }
+            let device_nodes = vec![node(roots, &path)];
+            let edits = ContainerEdits { device_nodes, ..ContainerEdits::default() };
+            devices.push(SpecDevice::new(channel.to_string(), edits));
+            self.names.push(IMEX_CHANNEL.qualify(channel));
+        }
+        if !devices.is_empty() {
+            let document = Spec::new(&IMEX_CHANNEL, devices, ContainerEdits::default());
+            self.documents.push((IMEX_CHANNEL, document));
+        }
+    }
+}
+
+/// The node of an IMEX channel.
+pub fn imex_node(channel: u32) -> PathBuf {
+    Path::new(CHANNELS).join(format!("channel{channel}"))
+}
+
+/// A feature's kind, and its device nodes; a star ends a name that has a number.
+fn describe(feature: Feature) -> (Kind, &'static [&'static str]) {
+    match feature {
+        Feature::Gds => (Kind::new("gds"), &["/dev/nvidia-fs*"]),
+        Feature::Mofed => {
+            (Kind::new("mofed"), &["/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"])
+        }
+        Feature::Gdrcopy => (Kind::new("gdrcopy"), &["/dev/gdrdrv"]),
+    }
+}
+
+fn matching(roots: &Roots, pattern: &str) -> Vec<PathBuf> {
+    let Some(prefix) = pattern.strip_suffix('*') else {
+        return roots.dev.has(pattern).then(|| pattern.into()).into_iter().collect();
+    };
+    let (folder, prefix) = prefix.rsplit_once('/').unwrap_or(("/", prefix));
+    let names = roots.dev.names(folder).into_iter().filter(|name| name.starts_with(prefix));
+    names.map(|name| Path::new(folder).join(name)).collect()
+}
+
+/// What `GPUDirect` Storage reads besides: which disk is which, and its configuration.
+fn storage_files(roots: &Roots) -> Vec<Mount> {
+    let file = |path: &str| {
+        let trees = [&roots.driver, &roots.host].into_iter();
+        let found = trees.filter(|tree| tree.has(path)).map(|tree| tree.path_on_node(path)).next();
+        Some(Mount::read_only(found?, path))
+    };
+    ["/run/udev", "/etc/cufile.json"].into_iter().filter_map(file).collect()
+}

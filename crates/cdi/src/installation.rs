@@ -1,0 +1,193 @@
+//! The driver's installation under the driver root: what of it a container needs.
+
+use std::path::{Path, PathBuf};
+
+use windlass_core::cdi::Mount;
+use windlass_host::{Host, Roots};
+
+use super::libraries::{Libraries, Library, version_of_files};
+
+/// What was found of the driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Installation {
+    /// Its version, where anything tells one.
+    pub(super) version: Option<String>,
+    /// Its libraries.
+    pub(super) libraries: Vec<Library>,
+    /// Programs, firmware and files for graphics, each at its own path.
+    pub(super) files: Vec<Mount>,
+    /// Sockets of the driver's daemons.
+    pub(super) sockets: Vec<Mount>,
+    /// Why containers get less than they need.
+    pub(super) trouble: Option<String>,
+}
+
+/// The loaded kernel module's version, which the libraries must have.
+const MODULE_VERSION: &str = "/sys/module/nvidia/version";
+
+/// The same in a sentence, for an agent that is shown less of `/sys`.
+const MODULE_SENTENCE: &str = "/proc/driver/nvidia/version";
+
+/// Programs that containers use.
+const PROGRAMS: [&str; 7] = [
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+];
+
+/// Where programs are, in the order of a `PATH`.
+const PROGRAM_FOLDERS: [&str; 6] =
+    ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// Files for graphics and `OpenCL`, below [`CONFIG_FOLDERS`].
+const CONFIGS: [&str; 13] = [
+    "OpenCL/vendors/nvidia.icd",
+    "X11/xorg.conf.d/10-nvidia.conf",
+    "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
+    "egl/egl_external_platform.d/09_nvidia_wayland2.json",
+    "egl/egl_external_platform.d/10_nvidia_wayland.json",
+    "egl/egl_external_platform.d/15_nvidia_gbm.json",
+    "glvnd/egl_vendor.d/10_nvidia.json",
+    "nvidia/nvoptix.bin",
+    "vulkan/icd.d/nvidia_icd.json",
+    "vulkan/icd.d/nvidia_icd.aarch64.json",
+    "vulkan/icd.d/nvidia_icd.x86_64.json",
+    "vulkan/icd.d/nvidia_layers.json",
+    "vulkan/implicit_layer.d/nvidia_layers.json",
+];
+
+/// Where those are. GKE has `vulkan` in the driver root itself, which is no place in a container.
+const CONFIG_FOLDERS: [(&str, &str); 3] =
+    [("/etc", "/etc"), ("/usr/share", "/usr/share"), ("/", "/etc")];
+
+/// The X server's driver.
+const XORG_DRIVERS: [&str; 3] = [
+    "/usr/lib/xorg/modules/drivers/nvidia_drv.so",
+    "/usr/lib64/xorg/modules/drivers/nvidia_drv.so",
+    "/usr/lib/x86_64-linux-gnu/nvidia/xorg/nvidia_drv.so",
+];
+
+/// Sockets of daemons, below [`RUN_FOLDERS`].
+const SOCKETS: [&str; 2] = ["nvidia-persistenced/socket", "nvidia-fabricmanager/socket"];
+
+/// Where those are; one often is a link to the other.
+const RUN_FOLDERS: [&str; 2] = ["/run", "/var/run"];
+
+/// The pipes of an MPS daemon that someone else runs.
+const MPS_PIPES: &str = "/tmp/nvidia-mps";
+
+// === impl Installation ===
+
+impl Installation {
+    /// Looks for the driver's files. `known` spares reading folders that did not change.
+    pub(super) fn find(roots: &Roots, known: &mut Libraries) -> Self {
+        let driver = &roots.driver;
+        let version = loaded(&roots.host).or_else(|| version_of_files(driver));
+        let libraries = version.as_deref().map(|version| known.of_version(driver, version));
+        let libraries = libraries.unwrap_or_default();
+        let firmware = version.iter().flat_map(|version| firmware(roots, version));
+        let files = programs(driver).chain(firmware).chain(configs(driver)).chain(xorg(driver));
+        Self {
+            files: files.collect(),
+            sockets: sockets(roots),
+            trouble: trouble(driver, version.as_deref(), &libraries),
+            libraries,
+            version,
+        }
+    }
+}
+
+/// The version of the kernel module, `570.133.20`.
+fn loaded(host: &Host) -> Option<String> {
+    host.text(MODULE_VERSION).or_else(|| {
+        let sentence = host.text(MODULE_SENTENCE)?;
+        let is_version = |word: &&str| {
+            word.contains('.')
+                && word.chars().all(|letter| letter.is_ascii_digit() || letter == '.')
+        };
+        sentence.split_whitespace().find(is_version).map(str::to_owned)
+    })
+}
+
+/// Without CUDA's library no program reaches the GPU, whatever else was found.
+fn trouble(driver: &Host, version: Option<&str>, libraries: &[Library]) -> Option<String> {
+    if libraries.iter().any(|library| library.name.starts_with("libcuda.so.")) {
+        return None;
+    }
+    let root = driver.path_on_node("/").components().collect::<PathBuf>();
+    let root = root.display();
+    let others = version_of_files(driver).filter(|other| version.is_some_and(|it| it != other));
+    let found = match (version, others) {
+        (Some(loaded), Some(other)) => {
+            format!("the loaded driver is {loaded}, and the libraries under {root} are {other}")
+        }
+        (Some(loaded), None) => format!("no libcuda.so.{loaded} under {root}"),
+        (None, _) => format!("no libcuda.so.* under {root}"),
+    };
+    Some(format!("{found}: containers get device nodes only"))
+}
+
+/// A file of the driver's tree, in the container at that path.
+fn mount(driver: &Host, path: &Path, in_container: PathBuf) -> Option<Mount> {
+    Some(Mount::read_only(driver.path_on_node(driver.real(path)?), in_container))
+}
+
+fn programs(driver: &Host) -> impl Iterator<Item = Mount> {
+    PROGRAMS.into_iter().filter_map(|program| {
+        let mut paths = PROGRAM_FOLDERS.iter().map(|folder| Path::new(folder).join(program));
+        paths.find_map(|path| mount(driver, &path, path.clone()))
+    })
+}
+
+/// Firmware of the GPU's system processor, from the first folder in which the kernel finds some.
+fn firmware(roots: &Roots, version: &str) -> Vec<Mount> {
+    let Roots { host, driver, .. } = roots;
+    let release = host.text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let configured = host.text("/sys/module/firmware_class/parameters/path");
+    let folders = [
+        configured.filter(|path| !path.is_empty()),
+        Some(format!("/lib/firmware/updates/{release}")),
+        Some("/lib/firmware/updates".to_owned()),
+        Some(format!("/lib/firmware/{release}")),
+        Some("/lib/firmware".to_owned()),
+    ];
+    let folders = folders.into_iter().flatten();
+    let folders = folders.map(|folder| Path::new(&folder).join("nvidia").join(version));
+    let of_gsp = |name: &String| name.starts_with("gsp") && name.strip_suffix(".bin").is_some();
+    let found = folders.map(|folder| {
+        let names = driver.names(&folder).into_iter().filter(of_gsp);
+        let paths = names.map(|name| folder.join(name));
+        paths.filter_map(|path| mount(driver, &path, path.clone())).collect::<Vec<_>>()
+    });
+    found.into_iter().find(|mounts| !mounts.is_empty()).unwrap_or_default()
+}
+
+fn configs(driver: &Host) -> impl Iterator<Item = Mount> {
+    CONFIGS.into_iter().filter_map(|config| {
+        CONFIG_FOLDERS.iter().find_map(|(folder, in_container)| {
+            let path = Path::new(folder).join(config);
+            mount(driver, &path, Path::new(in_container).join(config))
+        })
+    })
+}
+
+fn xorg(driver: &Host) -> impl Iterator<Item = Mount> {
+    let paths = XORG_DRIVERS.iter().map(Path::new);
+    paths.filter_map(|path| mount(driver, path, path.to_owned())).take(1)
+}
+
+/// A driver in a container may have its daemons on the host.
+fn sockets(roots: &Roots) -> Vec<Mount> {
+    let socket = |paths: Vec<PathBuf>| {
+        [&roots.driver, &roots.host].into_iter().find_map(|tree| {
+            let found = paths.iter().find(|path| tree.has(path))?;
+            Some(Mount::socket(tree.path_on_node(tree.real(found)?), found))
+        })
+    };
+    let of_daemons = SOCKETS.map(|name| RUN_FOLDERS.map(|run| Path::new(run).join(name)).to_vec());
+    of_daemons.into_iter().chain([vec![MPS_PIPES.into()]]).filter_map(socket).collect()
+}

@@ -1,0 +1,264 @@
+//! The driver's libraries: files with the driver's version in their names, and the names under which
+//! programs load them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use tokio::time::Instant;
+use windlass_host::{Entry, Host};
+
+/// One library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Library {
+    /// Its folder in the driver's tree.
+    pub(super) folder: PathBuf,
+    /// Its folder below the loader's, where programs look for it in one: `vdpau`.
+    pub(super) below: &'static str,
+    /// Its name, with the version.
+    pub(super) name: String,
+    /// The file of that name, or the one it is a link to, in the driver's tree.
+    pub(super) file: PathBuf,
+    /// Other names, seen from its folder.
+    pub(super) links: BTreeSet<String>,
+}
+
+/// What was found in folders that have not changed since.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Libraries {
+    version: String,
+    seen: BTreeMap<PathBuf, Seen>,
+}
+
+/// What was found in one folder.
+#[derive(Clone, Debug)]
+struct Seen {
+    /// When it was changed last, by the file system's clock.
+    modified: SystemTime,
+    /// When that was noticed, by the agent's: a clock that is set makes no change old or new.
+    noticed: Instant,
+    /// Whether it was searched once no change could look like that one.
+    is_settled: bool,
+    libraries: Vec<Library>,
+}
+
+/// Where drivers put libraries, in the order of NVIDIA's container toolkit, then Debian's and Fedora's
+/// folders for drivers that can be switched. 32-bit libraries are left out.
+pub(super) const FOLDERS: [&str; 9] = [
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/aarch64-linux-gnu/nvidia/current",
+    "/usr/lib64/nvidia",
+];
+
+/// Folders below those, and where below the loader's folders programs look for what is in them.
+const BELOW: [(&str, &str); 3] = [("", ""), ("vdpau", "vdpau"), ("xorg/modules/extensions", "")];
+
+/// Libraries of the driver that have versions of their own.
+const OF_OTHER_VERSION: [&str; 4] = [
+    "libnvidia-egl-gbm.so.",
+    "libnvidia-egl-wayland.so.",
+    "libnvidia-egl-wayland2.so.",
+    "libnvidia-nvvm70.so.",
+];
+
+/// Names that programs ask for and installations leave out at times.
+const ASKED_FOR: [(&str, &str); 8] = [
+    ("libcuda.so.", "libcuda.so.1"),
+    ("libcuda.so.", "libcuda.so"),
+    ("libnvidia-ml.so.", "libnvidia-ml.so.1"),
+    ("libGLX_nvidia.so.", "libGLX_indirect.so.0"),
+    ("libglxserver_nvidia.so.", "libglxserver_nvidia.so"),
+    ("libnvidia-allocator.so.", "gbm/nvidia-drm_gbm.so"),
+    ("libnvidia-opticalflow.so.", "libnvidia-opticalflow.so"),
+    ("libnvidia-vulkan-producer.so.", "libnvidia-vulkan-producer.so"),
+];
+
+/// A folder whose change was noticed this recently may change again within the same tick of the file system's
+/// clock, and then look as if it had not.
+const UNSETTLED: Duration = Duration::from_secs(2);
+
+// === impl Libraries ===
+
+impl Libraries {
+    /// The libraries of that driver version. Folders that did not change are not read again.
+    pub(super) fn of_version(&mut self, driver: &Host, version: &str) -> Vec<Library> {
+        if self.version != version {
+            *self = Self { version: version.to_owned(), ..Self::default() };
+        }
+        let (mut found, mut folders, now) = (Vec::new(), BTreeSet::new(), Instant::now());
+        for (folder, (subfolder, below)) in pairs() {
+            let folder = match subfolder {
+                "" => PathBuf::from(folder),
+                subfolder => Path::new(folder).join(subfolder),
+            };
+            // `/lib64` often is a link to `/usr/lib64`: one folder by two names.
+            let Some(same) = driver.followed(&folder) else { continue };
+            if folders.insert(same) {
+                found.extend_from_slice(self.in_folder(driver, (&folder, below), now));
+            }
+        }
+        found
+    }
+
+    fn in_folder(
+        &mut self,
+        driver: &Host,
+        (folder, below): (&Path, &'static str),
+        now: Instant,
+    ) -> &[Library] {
+        let modified = driver.modified(folder).unwrap_or(SystemTime::UNIX_EPOCH);
+        let known = self.seen.get(folder).filter(|seen| seen.modified == modified);
+        if !known.is_some_and(|seen| seen.is_settled) {
+            let noticed = known.map_or(now, |seen| seen.noticed);
+            let is_settled = now.duration_since(noticed) > UNSETTLED;
+            let libraries = search(driver, (folder, below), &self.version);
+            let seen = Seen { modified, noticed, is_settled, libraries };
+            self.seen.insert(folder.to_owned(), seen);
+        }
+        self.seen.get(folder).map_or(&[], |seen| &seen.libraries)
+    }
+}
+
+/// The version in the name of a CUDA library, where the kernel module does not tell one.
+pub(super) fn version_of_files(driver: &Host) -> Option<String> {
+    let names = FOLDERS.iter().flat_map(|folder| driver.names(folder));
+    let mut versions = names.filter_map(|name| name.strip_prefix("libcuda.so.").map(str::to_owned));
+    versions.find(|version| version.contains('.'))
+}
+
+fn pairs() -> impl Iterator<Item = (&'static str, (&'static str, &'static str))> {
+    FOLDERS.iter().flat_map(|&folder| BELOW.iter().map(move |&below| (folder, below)))
+}
+
+fn search(driver: &Host, (folder, below): (&Path, &'static str), version: &str) -> Vec<Library> {
+    let Ok(entries) = driver.list(folder) else { return Vec::new() };
+    let file = |entry: &Entry| {
+        let path = folder.join(&entry.name);
+        if entry.is_link() { driver.real(path) } else { Some(path) }
+    };
+    let library = |entry: &Entry| {
+        let (name, stem) = (&entry.name, stem(&entry.name));
+        let own = file(entry)?;
+        let leads_here = |other: &&Entry| {
+            let is_of_it = other
+                .name
+                .strip_prefix(stem)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+            is_of_it && other.name != *name && file(other).as_ref() == Some(&own)
+        };
+        let others = entries.iter().filter(leads_here).map(|other| other.name.clone());
+        let asked_for = ASKED_FOR.iter().filter(|(prefix, _)| name.starts_with(prefix));
+        let asked_for = asked_for.map(|(_, link)| (*link).to_owned());
+        let links = others.chain(asked_for).collect();
+        Some(Library { folder: folder.to_owned(), below, name: name.clone(), file: own, links })
+    };
+    let files = entries.iter().filter(|entry| is_of_driver(&entry.name, version));
+    files.filter_map(library).collect()
+}
+
+fn is_of_driver(name: &str, version: &str) -> bool {
+    let has_version = name.strip_suffix(version).is_some_and(|name| name.ends_with(".so."));
+    let has_other = OF_OTHER_VERSION.iter().any(|prefix| {
+        // One with a single number is the link to one with several; but for NVVM of CUDA 7.
+        let number = name.strip_prefix(prefix);
+        number.is_some_and(|number| number.contains('.') || prefix.contains("nvvm"))
+    });
+    name.starts_with("lib") && (has_version || has_other)
+}
+
+/// `libcuda.so` of `libcuda.so.570.133.20`.
+fn stem(name: &str) -> &str {
+    name.find(".so").map_or(name, |position| &name[..position + ".so".len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::*;
+
+    const VERSION: &str = "570.133.20";
+
+    /// A driver's tree with one folder, which says that it was changed at a time, whatever it has.
+    struct Tree(tempfile::TempDir, SystemTime);
+
+    impl Tree {
+        fn new(changed: SystemTime) -> Self {
+            let tree = Self(tempfile::tempdir().expect("a temporary folder"), changed);
+            fs::create_dir_all(tree.folder()).expect("made");
+            tree
+        }
+
+        fn folder(&self) -> PathBuf {
+            self.0.path().join("usr/lib64")
+        }
+
+        fn host(&self) -> Host {
+            Host::new(self.0.path(), self.0.path())
+        }
+
+        fn has(&self, libraries: &[&str]) {
+            for entry in fs::read_dir(self.folder()).expect("there").flatten() {
+                fs::remove_file(entry.path()).expect("removed");
+            }
+            for library in libraries {
+                fs::write(self.folder().join(format!("{library}.so.{VERSION}")), "").expect("made");
+            }
+            File::open(self.folder()).expect("there").set_modified(self.1).expect("set");
+        }
+
+        fn look(&self, known: &mut Libraries, now: Instant) -> Vec<String> {
+            known.version = VERSION.to_owned();
+            let folder = (Path::new("/usr/lib64"), "");
+            let found = known.in_folder(&self.host(), folder, now);
+            found.iter().map(|library| stem(&library.name).to_owned()).collect()
+        }
+    }
+
+    #[test]
+    fn a_folder_that_did_not_change_is_not_read_for_ever_and_one_in_doubt_is_wherever_the_clock_is()
+    {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let clock = SystemTime::now();
+        for changed in [clock - HOUR, clock, clock + HOUR] {
+            let (tree, mut known, begun) =
+                (Tree::new(changed), Libraries::default(), Instant::now());
+            tree.has(&["libcuda"]);
+            assert_eq!(tree.look(&mut known, begun), ["libcuda.so"]);
+            // Within the tick of the file system's clock: the time of the change is the same.
+            tree.has(&["libcuda", "libnvcuvid"]);
+            let soon = tree.look(&mut known, begun + UNSETTLED / 2);
+            assert_eq!(soon.len(), 2, "it may have changed: {changed:?}");
+            assert_eq!(tree.look(&mut known, begun + 2 * UNSETTLED).len(), 2);
+            // Which no change can be by now, and shows that nobody reads it.
+            tree.has(&[]);
+            let later = tree.look(&mut known, begun + 3 * UNSETTLED);
+            assert_eq!(later.len(), 2, "it cannot have changed: {changed:?}");
+        }
+    }
+
+    #[test]
+    fn the_drivers_files_are_known_by_their_version() {
+        for (name, expected) in [
+            ("libcuda.so.570.133.20", true),
+            ("libnvidia-egl-gbm.so.1.1.2", true),
+            ("libnvidia-nvvm70.so.4", true),
+            ("libcuda.so.1", false),
+            ("libcuda.so.535.1.2", false),
+            ("libnvidia-egl-gbm.so.1", false),
+            ("libnvidia-container.so.1.17.8", false),
+            ("libc.so.6", false),
+        ] {
+            assert_eq!(is_of_driver(name, "570.133.20"), expected, "{name}");
+        }
+        assert_eq!(stem("libcuda.so.570.133.20"), "libcuda.so");
+    }
+}

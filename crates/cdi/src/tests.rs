@@ -1,0 +1,51 @@
+//! What making documents costs, against a simulated machine.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use windlass_core::device::DeviceNode;
+use windlass_host::{Question, Tally};
+use windlass_machine::{Machine, Profile, simulated_driver};
+
+use super::*;
+
+type Counts = BTreeMap<(Question, PathBuf), u32>;
+
+fn taken(tally: &Tally) -> Counts {
+    let mut counts = Counts::new();
+    for asked in tally.take() {
+        *counts.entry(asked).or_default() += 1;
+    }
+    counts
+}
+
+fn with_a_gpu() -> Inventory {
+    let id = "GPU-1".parse().expect("a name");
+    let nodes = vec![DeviceNode::new("/dev/nvidia0")];
+    let new = Device::new(id, DeviceKind::Gpu, SourceName::NVIDIA, Timestamp::UNIX_EPOCH);
+    Inventory { devices: vec![Device { nodes, ..new }], ..Inventory::default() }
+}
+
+#[test]
+fn no_file_of_the_driver_is_looked_for_twice_and_none_again_for_the_first_documents() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let profile = Profile::named("dgx-h100").expect("shipped");
+    let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
+    let machine = Machine::create(&folder.path().join("m"), &profile, &driver).expect("a machine");
+    let config = Config { host_root: machine.host_root(), ..Config::default() };
+    let mut files = CdiFiles::new(&config);
+    let (host, tally) = files.roots.host.clone().counted();
+    files.roots = Roots { driver: host.clone(), dev: host.clone(), host };
+
+    files.find_files();
+    let ahead = taken(&tally);
+    let twice: Vec<_> = ahead.iter().filter(|(_, count)| **count > 1).collect();
+    assert!(ahead.len() > 100 && twice.is_empty(), "{twice:#?}");
+    let first = files.generate(&with_a_gpu()).documents;
+    let again: Vec<_> = taken(&tally).into_keys().filter(|it| ahead.contains_key(it)).collect();
+    assert!(again.is_empty(), "{again:#?}");
+    assert_eq!(files.generate(&with_a_gpu()).documents, first);
+    let later = taken(&tally);
+    assert!(later.values().all(|count| *count == 1), "{later:#?}");
+    assert!(later.keys().any(|asked| ahead.contains_key(asked)), "the second looks for itself");
+}

@@ -1,0 +1,214 @@
+//! The way to the API server: credentials are read and a connection is made when one is needed.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use windlass_config::{ClusterAccess, PodIdentity};
+use windlass_core::name::is_subdomain;
+use windlass_host::{
+    deadline,
+    files::{self, Links},
+};
+
+use super::ClusterError;
+
+/// How the API server is reached, and as which node. Making one reads nothing and connects to nobody.
+#[derive(Clone, Debug)]
+pub struct Client {
+    kubeconfig: Option<PathBuf>,
+    namespace: Option<String>,
+    node: String,
+    pod: Option<PodIdentity>,
+    limits: Limits,
+}
+
+/// How long the API server is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How long an answer may take.
+    pub answer: Duration,
+    /// The first wait after a failure; it doubles. Also the least time between two watches.
+    pub retry_first: Duration,
+    /// The longest wait after a failure.
+    pub retry_most: Duration,
+    /// How often labels are applied anew without a reason, should someone have changed them.
+    pub apply_again: Duration,
+    /// How long one watch may last.
+    pub watch: Duration,
+    /// How long a lease lasts without being renewed.
+    pub lease: Duration,
+}
+
+/// A text that cannot name a node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} cannot be the name of a node: give it with --node-name or NODE_NAME, as \
+     `kubectl get nodes` shows it"
+)]
+pub struct InvalidNodeName(String);
+
+/// One part's connection.
+#[derive(Clone)]
+pub(super) struct Connection {
+    pub(super) kube: kube::Client,
+    answer: Duration,
+}
+
+/// The largest kubeconfig that is read: clusters by the hundred fit.
+const MOST_BYTES: u64 = 1 << 20;
+
+// === impl Client ===
+
+impl Client {
+    /// A client for the node that the configuration names, else for the one that is called as this
+    /// machine.
+    pub fn new(access: &ClusterAccess) -> Result<Self, InvalidNodeName> {
+        let node = access.node_name.clone().unwrap_or_else(machine_name);
+        // What is one is no more than a name in a path either.
+        if !is_subdomain(&node) {
+            return Err(InvalidNodeName(node));
+        }
+        let (kubeconfig, namespace) = (access.kubeconfig.clone(), access.namespace.clone());
+        let pod = access.pod.clone();
+        Ok(Self { kubeconfig, namespace, node, pod, limits: Limits::default() })
+    }
+
+    /// With other limits.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// The name of this node's object.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The namespace of what is not the cluster's, over a connection: the account has one of its own.
+    pub(super) fn namespace(&self, connection: &Connection) -> String {
+        let own = || connection.kube.default_namespace().to_owned();
+        self.namespace.clone().unwrap_or_else(own)
+    }
+
+    /// The pod, if it lives in that namespace.
+    pub(super) fn pod_in(&self, namespace: &str) -> Option<&PodIdentity> {
+        self.pod.as_ref().filter(|pod| pod.namespace == namespace)
+    }
+
+    /// Reads the credentials as they are now. The API server itself is met at the first request.
+    pub(super) async fn connect(&self) -> Result<Connection, ClusterError> {
+        let mut config = self.config().await?;
+        // The back-off is ours, so that there is one, and it is said.
+        config.default_retry = false;
+        config.connect_timeout = Some(self.limits.answer);
+        let kube = kube::Client::try_from(config).map_err(no_access)?;
+        Ok(Connection { kube, answer: self.limits.answer })
+    }
+
+    async fn config(&self) -> Result<kube::Config, ClusterError> {
+        let Some(path) = self.kubeconfig.clone() else {
+            let read = tokio::task::spawn_blocking(kube::Config::incluster).await;
+            return read.expect("reading neither panics nor is cancelled").map_err(no_access);
+        };
+        let read = move || {
+            // The reader of the library takes whatever is there, a pipe that nobody writes to among it.
+            let read = files::read_regular_text(&path, Links::Followed, MOST_BYTES);
+            read.map_err(|source| unreadable(&path, &source))?;
+            Kubeconfig::read_from(&path).map_err(no_access)
+        };
+        let read = tokio::task::spawn_blocking(read).await;
+        let file = read.expect("reading neither panics nor is cancelled")?;
+        let options = KubeConfigOptions::default();
+        kube::Config::from_custom_kubeconfig(file, &options).await.map_err(no_access)
+    }
+}
+
+fn unreadable(path: &Path, source: &io::Error) -> ClusterError {
+    let why = format!("cannot read kubeconfig {}: {source}", path.display());
+    no_access(io::Error::new(source.kind(), why))
+}
+
+fn no_access(error: impl std::error::Error + Send + Sync + 'static) -> ClusterError {
+    ClusterError::NoAccess(Box::new(error))
+}
+
+/// What a kubelet calls its node unless it is told otherwise.
+fn machine_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().to_lowercase()
+}
+
+// === impl Limits ===
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            answer: Duration::from_secs(15),
+            retry_first: Duration::from_secs(1),
+            retry_most: Duration::from_secs(5 * 60),
+            // An apply that changes nothing is not written by the API server.
+            apply_again: Duration::from_secs(10 * 60),
+            // As client-go has it: a connection that has died unseen costs no more.
+            watch: Duration::from_secs(5 * 60),
+            // An agent is replaced in less; a board waits no longer for a gateway that died.
+            lease: Duration::from_secs(2 * 60),
+        }
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Waits for an answer, for as long as one may take.
+    pub(super) async fn ask<T>(
+        &self,
+        doing: impl Fn() -> String,
+        question: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, ClusterError> {
+        match deadline::timeout(self.answer, question).await {
+            Ok(answer) => answer.map_err(|error| ClusterError::of(doing(), error)),
+            Err(_) => Err(ClusterError::Late { doing: doing(), limit: self.answer }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> Result<Client, InvalidNodeName> {
+        Client::new(&ClusterAccess { node_name: Some(name.to_owned()), ..ClusterAccess::default() })
+    }
+
+    #[test]
+    fn a_node_has_a_name_that_the_api_server_takes() {
+        for good in ["n1", "ip-10-0-0-1.eu-west-1.compute.internal"] {
+            assert_eq!(named(good).expect("valid").node(), good);
+        }
+        for bad in ["", "N1", "a/../b", "a..b", "a?watch=1", &"x".repeat(254)] {
+            let error = named(bad).expect_err(bad).to_string();
+            assert!(error.contains("--node-name"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_pod_owns_what_lies_in_its_own_namespace_only() {
+        let (name, uid) = ("windlass-x".to_owned(), "u".to_owned());
+        let pod = PodIdentity { namespace: "gpu".to_owned(), name, uid };
+        let access = ClusterAccess {
+            node_name: Some("n1".to_owned()),
+            pod: Some(pod.clone()),
+            ..ClusterAccess::default()
+        };
+        let client = Client::new(&access).expect("valid");
+        assert_eq!(client.pod_in("gpu"), Some(&pod));
+        assert_eq!(client.pod_in("kube-system"), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! Why a request to the API server failed, and what would mend it.
+
+use std::{error::Error, time::Duration};
+
+use kube::core::Status;
+use windlass_host::abbreviate::beginning;
+
+/// Why a request to the API server failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// There is nobody to ask.
+    #[error(
+        "no access to an API server: name a kubeconfig, or run as a pod with an account's token"
+    )]
+    NoAccess(#[source] Box<dyn Error + Send + Sync>),
+    /// The request or its answer did not get through.
+    #[error("{doing}: the API server cannot be asked")]
+    Unreachable {
+        /// What was being done.
+        doing: String,
+        /// What came in between.
+        source: kube::Error,
+    },
+    /// The API server answered, and not with what was asked for.
+    #[error("{doing}: the API server's answer cannot be read")]
+    Unreadable {
+        /// What was being done.
+        doing: String,
+        /// What is wrong with it.
+        source: kube::Error,
+    },
+    /// The answer took too long.
+    #[error("{doing}: the API server did not answer within {limit:?}")]
+    Late {
+        /// What was being done.
+        doing: String,
+        /// How long it had.
+        limit: Duration,
+    },
+    /// The API server is older than what it is asked for.
+    #[error("{doing}: the API server has no resource.k8s.io/v1, which came with Kubernetes 1.34")]
+    NoSuchApi {
+        /// What was being done.
+        doing: String,
+    },
+    /// The API server said no.
+    #[error("{doing}: {}{}", said(.status), advice(.status))]
+    Refused {
+        /// What was being done.
+        doing: String,
+        /// Its answer.
+        status: Box<Status>,
+    },
+}
+
+/// More than any sentence of an API server takes, in bytes.
+const LONGEST_ANSWER: usize = 500;
+
+// === impl ClusterError ===
+
+impl ClusterError {
+    pub(super) fn of(doing: String, error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::Refused { doing, status },
+            source @ kube::Error::SerdeError(_) => Self::Unreadable { doing, source },
+            source => Self::Unreachable { doing, source },
+        }
+    }
+
+    /// The API server's answer, if there was one.
+    pub(super) fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Refused { status, .. } => Some(status),
+            _ => None,
+        }
+    }
+
+    /// Whether what was asked for is not there.
+    pub(super) fn is_not_found(&self) -> bool {
+        self.status().is_some_and(Status::is_not_found)
+    }
+}
+
+/// The answer's own words; what is no API server may have none, or a whole page.
+fn said(status: &Status) -> String {
+    match status.message.trim() {
+        "" => format!("the API server answered {}", status.code),
+        message => beginning(message, LONGEST_ANSWER).to_owned(),
+    }
+}
+
+fn advice(status: &Status) -> &'static str {
+    let about_nodes = status.details.as_ref().is_some_and(|about| about.kind == "nodes");
+    let about_namespace = status.details.as_ref().is_some_and(|about| about.kind == "namespaces");
+    match status.code {
+        401 => "; its token or certificate is not accepted",
+        403 => "; deploy/rbac.yaml has what it takes",
+        404 if about_nodes => "; give the node's name with --node-name or NODE_NAME",
+        404 if about_namespace => "; give another with --namespace",
+        // The API server knows no such group: it answers in plain text, about nothing.
+        404 => "; a NodeFeature needs node-feature-discovery in the cluster",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn refused(code: u16, about: &str, message: &str) -> String {
+        let status = json!({"code": code, "message": message, "details": {"kind": about}});
+        let status = serde_json::from_value(status).expect("a status");
+        ClusterError::of("doing".to_owned(), kube::Error::Api(Box::new(status))).to_string()
+    }
+
+    #[test]
+    fn a_refusal_says_what_would_mend_it() {
+        for (code, about, message, expected) in [
+            (401, "", "Unauthorized", "Unauthorized; its token or certificate is not accepted"),
+            (403, "nodes", "no", "no; deploy/rbac.yaml has what it takes"),
+            (
+                404,
+                "",
+                "404 page not found\n",
+                "404 page not found; a NodeFeature needs node-feature-discovery in the cluster",
+            ),
+            (404, "nodes", "n1?", "n1?; give the node's name with --node-name or NODE_NAME"),
+            (404, "namespaces", "x?", "x?; give another with --namespace"),
+            (500, "", "", "the API server answered 500"),
+        ] {
+            assert_eq!(refused(code, about, message), format!("doing: {expected}"));
+        }
+    }
+
+    #[test]
+    fn a_page_instead_of_an_answer_is_cut() {
+        assert_eq!(refused(502, "", &"ä".repeat(10_000)), format!("doing: {}", "ä".repeat(250)));
+    }
+}

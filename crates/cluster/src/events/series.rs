@@ -1,0 +1,138 @@
+//! Reports as the API server takes them: an event each, or one more of a series.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        core::v1::ObjectReference,
+        events::v1::{Event, EventSeries},
+    },
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
+};
+use windlass_core::device::DeviceId;
+
+use super::{
+    NAMESPACE,
+    report::{News, Report},
+};
+use crate::attempts::hash;
+
+/// How long an event may be added to: API servers forget events after an hour unless told otherwise.
+const OPEN: Duration = Duration::from_secs(60 * 60);
+
+/// The events that may become series.
+pub(super) struct Series {
+    node: String,
+    open: BTreeMap<(DeviceId, String), Open>,
+}
+
+struct Open {
+    name: String,
+    count: i32,
+    last: Timestamp,
+}
+
+/// What is to be written.
+#[derive(Debug)]
+pub(super) enum Write {
+    Create(Box<Event>),
+    Repeat { name: String, series: EventSeries },
+}
+
+// === impl Series ===
+
+impl Series {
+    pub(super) fn new(node: &str) -> Self {
+        Self { node: node.to_owned(), open: BTreeMap::new() }
+    }
+
+    /// How a report is to be written.
+    pub(super) fn next(&mut self, report: &Report) -> Write {
+        let too_old = report.at.saturating_sub(OPEN).unwrap_or(Timestamp::MIN);
+        self.open.retain(|_, open| open.last >= too_old);
+        let Some(open) = self.open.get(&key(report)) else {
+            return Write::Create(Box::new(self.event(report)));
+        };
+        let count = open.count.saturating_add(1);
+        let series = EventSeries { count, last_observed_time: MicroTime(report.at) };
+        Write::Repeat { name: open.name.clone(), series }
+    }
+
+    /// Remembers what was written.
+    pub(super) fn written(&mut self, report: &Report, write: Write) {
+        let (name, count) = match write {
+            Write::Create(event) => (event.metadata.name.unwrap_or_default(), 1),
+            Write::Repeat { name, series } => (name, series.count),
+        };
+        self.open.insert(key(report), Open { name, count, last: report.at });
+    }
+
+    /// Forgets an event that is no longer there.
+    pub(super) fn forget(&mut self, report: &Report) {
+        self.open.remove(&key(report));
+    }
+
+    fn event(&self, report: &Report) -> Event {
+        let (kind, reason, action) = match report.news {
+            News::Unhealthy(_) => ("Warning", "DeviceUnhealthy", "Withhold"),
+            News::Recovered => ("Normal", "DeviceRecovered", "Offer"),
+        };
+        Event {
+            metadata: ObjectMeta {
+                name: Some(self.name(report)),
+                namespace: Some(NAMESPACE.to_owned()),
+                ..ObjectMeta::default()
+            },
+            event_time: Some(MicroTime(report.at)),
+            type_: Some(kind.to_owned()),
+            reason: Some(reason.to_owned()),
+            action: Some(action.to_owned()),
+            note: Some(report.note.clone()),
+            regarding: Some(self.node_reference()),
+            reporting_controller: Some("windlass.dev/node".to_owned()),
+            reporting_instance: Some(self.node.chars().take(LONGEST_INSTANCE).collect()),
+            ..Event::default()
+        }
+    }
+
+    /// The same for the same report, so that an event whose answer was lost is not written twice.
+    fn name(&self, report: &Report) -> String {
+        let about = (&self.node, &report.device, &report.note, report.at.as_nanosecond());
+        format!("windlass-{:016x}", hash(&about))
+    }
+
+    /// As the kubelet refers to its Node, and as `kubectl describe node` looks for it: the name stands
+    /// for the unique id.
+    fn node_reference(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(self.node.clone()),
+            uid: Some(self.node.clone()),
+            ..ObjectReference::default()
+        }
+    }
+}
+
+/// The longest name of an instance that the API server takes.
+const LONGEST_INSTANCE: usize = 128;
+
+fn key(report: &Report) -> (DeviceId, String) {
+    (report.device.clone(), report.note.clone())
+}
+
+// === impl Write ===
+
+impl Write {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Create(event) => event.metadata.name.as_deref().unwrap_or_default(),
+            Self::Repeat { name, .. } => name,
+        }
+    }
+
+    pub(super) fn is_repetition(&self) -> bool {
+        matches!(self, Self::Repeat { .. })
+    }
+}

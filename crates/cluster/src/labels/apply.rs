@@ -1,0 +1,215 @@
+//! What is sent for labels: server-side apply, so that the API server knows which of them are ours.
+
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
+    core::{ApiResource, DynamicObject, Status},
+};
+use serde_json::{Value, json};
+use windlass_config::PodIdentity;
+
+use super::Labels;
+use crate::{Client, ClusterError, MANAGER, client::Connection};
+
+/// Where labels are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// On the Node.
+    Node,
+    /// In an object that node-feature-discovery reads.
+    NodeFeature,
+}
+
+/// A request that needs both.
+#[derive(Clone, Copy)]
+struct Way<'a> {
+    client: &'a Client,
+    connection: &'a Connection,
+}
+
+// === impl Place ===
+
+impl Place {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Node => "Node",
+            Self::NodeFeature => "NodeFeature",
+        }
+    }
+}
+
+/// Makes the labels at a place be these. Gives the keys that stay as others want them.
+pub(super) async fn apply(
+    client: &Client,
+    connection: &Connection,
+    place: Place,
+    labels: &Labels,
+) -> Result<Vec<String>, ClusterError> {
+    let way = Way { client, connection };
+    match place {
+        Place::Node => way.apply_to_node(labels).await,
+        Place::NodeFeature => way.apply_node_feature(labels).await.map(|()| Vec::new()),
+    }
+}
+
+/// Removes what was written to a place.
+pub(super) async fn take_back(
+    client: &Client,
+    connection: &Connection,
+    place: Place,
+) -> Result<(), ClusterError> {
+    let way = Way { client, connection };
+    match place {
+        Place::Node => way.apply_to_node(&Labels::new()).await.map(drop),
+        Place::NodeFeature => way.delete_node_feature().await,
+    }
+}
+
+// === impl Way ===
+
+impl Way<'_> {
+    async fn apply_to_node(self, labels: &Labels) -> Result<Vec<String>, ClusterError> {
+        let uid = self.node_uid().await?;
+        let refused = match self.patch_node(&uid, labels).await {
+            Ok(()) => return Ok(Vec::new()),
+            Err(error) => error,
+        };
+        let contested = refused.status().map(contested).unwrap_or_default();
+        if contested.is_empty() {
+            return Err(refused);
+        }
+        let mut rest = labels.clone();
+        rest.retain(|key, _| !contested.contains(key));
+        self.patch_node(&uid, &rest).await.map(|()| contested)
+    }
+
+    /// An apply to an object that is not there makes one, and a Node that no kubelet has made must not
+    /// be. With its unique id in the document the API server refuses instead.
+    async fn node_uid(self) -> Result<String, ClusterError> {
+        let node = self.client.node();
+        let nodes: Api<Node> = Api::all(self.connection.kube.clone());
+        let doing = || format!("cannot read Node {node}");
+        let found = self.connection.ask(doing, nodes.get_metadata(node)).await?;
+        Ok(found.metadata.uid.unwrap_or_default())
+    }
+
+    async fn patch_node(self, uid: &str, labels: &Labels) -> Result<(), ClusterError> {
+        let node = self.client.node();
+        let nodes: Api<Node> = Api::all(self.connection.kube.clone());
+        let document = node_document(node, uid, labels);
+        let (how, document) = (PatchParams::apply(MANAGER), Patch::Apply(&document));
+        let request = nodes.patch_metadata(node, &how, &document);
+        let doing = || format!("cannot write labels to Node {node}");
+        self.connection.ask(doing, request).await.map(drop)
+    }
+
+    async fn apply_node_feature(self, labels: &Labels) -> Result<(), ClusterError> {
+        let namespace = self.client.namespace(self.connection);
+        let name = node_feature_name(self.client.node());
+        let owners = self.owners(&namespace).await;
+        let document = node_feature_document(self.client.node(), labels, &owners);
+        // The whole object is ours, whoever has touched it.
+        let how = PatchParams::apply(MANAGER).force();
+        let document = Patch::Apply(&document);
+        let objects = self.node_features(&namespace);
+        let request = objects.patch_metadata(&name, &how, &document);
+        let doing = || format!("cannot write NodeFeature {namespace}/{name}");
+        self.connection.ask(doing, request).await.map(drop)
+    }
+
+    async fn delete_node_feature(self) -> Result<(), ClusterError> {
+        let namespace = self.client.namespace(self.connection);
+        let name = node_feature_name(self.client.node());
+        let (objects, how) = (self.node_features(&namespace), DeleteParams::default());
+        let doing = || format!("cannot delete NodeFeature {namespace}/{name}");
+        match self.connection.ask(doing, objects.delete(&name, &how)).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn node_features(self, namespace: &str) -> Api<DynamicObject> {
+        let kind = ApiResource {
+            group: "nfd.k8s-sigs.io".to_owned(),
+            version: "v1alpha1".to_owned(),
+            api_version: "nfd.k8s-sigs.io/v1alpha1".to_owned(),
+            kind: "NodeFeature".to_owned(),
+            plural: "nodefeatures".to_owned(),
+        };
+        Api::namespaced_with(self.connection.kube.clone(), namespace, &kind)
+    }
+
+    /// The pod, and the `DaemonSet` that controls it: with the pod alone the object, and with it the
+    /// labels, would go at each update of the agent.
+    async fn owners(self, namespace: &str) -> Vec<OwnerReference> {
+        let Some(pod) = self.client.pod_in(namespace) else { return Vec::new() };
+        let pods: Api<Pod> = Api::namespaced(self.connection.kube.clone(), namespace);
+        let doing = || format!("cannot read Pod {namespace}/{}", pod.name);
+        let found = self.connection.ask(doing, pods.get_metadata(&pod.name)).await;
+        let found = found.inspect_err(|error| tracing::debug!(%error, "no owner but the pod"));
+        let its_owners = found.ok().and_then(|found| found.metadata.owner_references);
+        let controller = its_owners.into_iter().flatten().find(|one| one.controller == Some(true));
+        controller.into_iter().map(as_plain_owner).chain([pod_as_owner(pod)]).collect()
+    }
+}
+
+/// An owner that neither controls nor keeps anything from being deleted.
+fn as_plain_owner(owner: OwnerReference) -> OwnerReference {
+    OwnerReference { controller: None, block_owner_deletion: None, ..owner }
+}
+
+fn pod_as_owner(pod: &PodIdentity) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        ..OwnerReference::default()
+    }
+}
+
+fn node_document(node: &str, uid: &str, labels: &Labels) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node, "uid": uid, "labels": labels},
+    })
+}
+
+fn node_feature_name(node: &str) -> String {
+    format!("windlass-features-for-{node}")
+}
+
+/// The raw features stay empty: there are labels only. The object's first version required all three.
+fn node_feature_document(node: &str, labels: &Labels, owners: &[OwnerReference]) -> Value {
+    let mut document = json!({
+        "apiVersion": "nfd.k8s-sigs.io/v1alpha1",
+        "kind": "NodeFeature",
+        "metadata": {
+            "name": node_feature_name(node),
+            "labels": {"nfd.node.kubernetes.io/node-name": node},
+        },
+        "spec": {
+            "features": {"attributes": {}, "flags": {}, "instances": {}},
+            "labels": labels,
+        },
+    });
+    if !owners.is_empty() {
+        document["metadata"]["ownerReferences"] = json!(owners);
+    }
+    document
+}
+
+/// The labels that a refusal names as kept by others.
+fn contested(refusal: &Status) -> Vec<String> {
+    let causes = refusal.details.iter().flat_map(|details| &details.causes);
+    let theirs = causes.filter(|cause| cause.reason == "FieldManagerConflict");
+    theirs
+        .filter_map(|cause| cause.field.strip_prefix(".metadata.labels."))
+        .map(str::to_owned)
+        .collect()
+}

@@ -1,0 +1,202 @@
+//! What the API server takes of a device and a pool, checked before it is asked: one device that it refuses
+//! would cost its whole slice.
+//!
+//! The limits are those of Kubernetes' `resource.k8s.io/v1` (`pkg/apis/resource/validation`).
+
+use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceTaint};
+use windlass_config::DriverName;
+use windlass_core::{
+    attribute::MAX_VALUE_CHARS,
+    name::{MAX_LABEL, is_label, is_label_name, is_subdomain},
+    selector::Amount,
+};
+
+/// Why a device, or a pool, would be refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misfit {
+    /// Pools have the names of nodes, separated by `/`.
+    #[error(
+        "{0:?} cannot name a pool: it has DNS names separated by /, at most {MAX_POOL_NAME} characters"
+    )]
+    PoolName(String),
+    /// Devices have a DNS label for a name.
+    #[error("{0:?} cannot name a device: it is no DNS label of at most {MAX_LABEL} characters")]
+    DeviceName(String),
+    /// No two devices of a pool have the same name.
+    #[error("another device of the pool has this name")]
+    Duplicate,
+    /// Facts are named by a domain and an identifier.
+    #[error("{0:?} cannot name an attribute or a capacity")]
+    FactName(String),
+    /// A device has so many facts, and no more.
+    #[error("{0} attributes and capacities are more than {MAX_FACTS}")]
+    Facts(usize),
+    /// A value is short, and a version is a version.
+    #[error("attribute {0} has a value that is too long, no version, or not one value")]
+    Value(String),
+    /// A capacity is an amount.
+    #[error("capacity {0} is no amount")]
+    Amount(String),
+    /// A taint is written as a label is.
+    #[error("taint {0:?} is not written as a label is, or there are more than {MAX_TAINTS}")]
+    Taint(String),
+}
+
+const MAX_POOL_NAME: usize = 253;
+const MAX_IDENTIFIER: usize = 32;
+const MAX_FACTS: usize = 32;
+const MAX_TAINTS: usize = 16;
+
+/// Whether a pool can have this name.
+pub fn check_pool(name: &str) -> Result<(), Misfit> {
+    let fits = name.len() <= MAX_POOL_NAME && name.split('/').all(is_subdomain);
+    ok_or(fits, || Misfit::PoolName(name.to_owned()))
+}
+
+/// Whether the API server would take a device.
+pub fn check_device(device: &Device) -> Result<(), Misfit> {
+    ok_or(is_label(&device.name), || Misfit::DeviceName(device.name.clone()))?;
+    let attributes = || device.attributes.iter().flatten();
+    let capacity = || device.capacity.iter().flatten();
+    let facts = attributes().count() + capacity().count();
+    ok_or(facts <= MAX_FACTS, || Misfit::Facts(facts))?;
+    let mut names = attributes().map(|(name, _)| name).chain(capacity().map(|(name, _)| name));
+    names.try_for_each(|name| ok_or(is_fact_name(name), || Misfit::FactName(name.clone())))?;
+    attributes()
+        .try_for_each(|(name, value)| ok_or(is_one_value(value), || Misfit::Value(name.clone())))?;
+    capacity().try_for_each(|(name, capacity)| {
+        ok_or(Amount::parse(&capacity.value.0).is_some(), || Misfit::Amount(name.clone()))
+    })?;
+    let taints = device.taints.as_deref().unwrap_or_default();
+    let wrong = taints.iter().skip(MAX_TAINTS).chain(taints.iter().filter(|it| !is_taint(it)));
+    wrong.map(|taint| Err(Misfit::Taint(taint.key.clone()))).next().unwrap_or(Ok(()))
+}
+
+fn ok_or(fits: bool, misfit: impl FnOnce() -> Misfit) -> Result<(), Misfit> {
+    if fits { Ok(()) } else { Err(misfit()) }
+}
+
+/// `domain/identifier`, or the identifier alone.
+pub fn is_fact_name(name: &str) -> bool {
+    let (domain, identifier) = name.rsplit_once('/').unwrap_or((DEFAULT_DOMAIN, name));
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let is_domain = domain.len() <= DriverName::MAX_CHARS && is_subdomain(domain);
+    is_domain
+        && (1..=MAX_IDENTIFIER).contains(&identifier.len())
+        && !identifier.starts_with(|first: char| first.is_ascii_digit())
+        && identifier.bytes().all(is_letter)
+}
+
+/// What stands for the domain of a name that has none.
+const DEFAULT_DOMAIN: &str = "driver";
+
+fn is_one_value(attribute: &DeviceAttribute) -> bool {
+    let DeviceAttribute { bool, int, string, version, bools, ints, strings, versions } = attribute;
+    let values = [
+        bool.is_some(),
+        int.is_some(),
+        string.is_some(),
+        version.is_some(),
+        bools.is_some(),
+        ints.is_some(),
+        strings.is_some(),
+        versions.is_some(),
+    ];
+    let texts = string.iter().chain(version).chain(strings.iter().chain(versions).flatten());
+    // Kubernetes counts bytes.
+    let mut lengths = texts.map(String::len);
+    let mut all_versions = version.iter().chain(versions.iter().flatten());
+    values.iter().filter(|is_there| **is_there).count() == 1
+        && lengths.all(|length| length <= MAX_VALUE_CHARS)
+        && all_versions.all(|version| is_version(version))
+}
+
+/// Semantic Versioning 2.0.0.
+fn is_version(text: &str) -> bool {
+    let (text, build) = text.split_once('+').map_or((text, None), |(text, it)| (text, Some(it)));
+    let (core, early) = text.split_once('-').map_or((text, None), |(text, it)| (text, Some(it)));
+    let letters = |part: &str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        !part.is_empty() && part.bytes().all(allowed)
+    };
+    let is_digits = |part: &str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_digit());
+    let is_plain = |part: &str| part == "0" || !part.starts_with('0');
+    let is_number = |part: &str| is_digits(part) && is_plain(part);
+    let is_early = |part: &str| letters(part) && (!is_digits(part) || is_plain(part));
+    core.split('.').count() == 3
+        && core.split('.').all(is_number)
+        && early.is_none_or(|early| early.split('.').all(is_early))
+        && build.is_none_or(|build| build.split('.').all(letters))
+}
+
+fn is_taint(taint: &DeviceTaint) -> bool {
+    let is_key = match taint.key.rsplit_once('/') {
+        Some((prefix, name)) => is_subdomain(prefix) && is_label_name(name),
+        None => is_label_name(&taint.key),
+    };
+    is_key && taint.value.as_deref().is_none_or(|value| value.is_empty() || is_label_name(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn misfit(device: Value) -> Option<String> {
+        let device: Device = serde_json::from_value(device).expect("a device");
+        check_device(&device).err().map(|misfit| misfit.to_string())
+    }
+
+    #[test]
+    fn a_device_that_keeps_all_limits_is_taken() {
+        let device = json!({
+            "name": "gpu-0",
+            "attributes": {
+                "windlass.dev/type": {"string": "gpu"}, "a": {"int": 1}, "_b1": {"bool": false},
+                "d/v": {"version": "1.2.3-rc.1+build.05"}, "d/l": {"strings": ["x", "y"]},
+            },
+            "capacity": {"gpu.nvidia.com/memory": {"value": "80Gi"}},
+            "taints": [{"key": "windlass.dev/unhealthy", "value": "XID-79", "effect": "NoSchedule"}],
+        });
+        assert_eq!(misfit(device), None);
+    }
+
+    #[test]
+    fn a_device_that_breaks_a_limit_says_which() {
+        let long = "x".repeat(65);
+        let many: serde_json::Map<_, _> =
+            (0..33).map(|index| (format!("a{index}"), json!({"int": 1}))).collect();
+        let taints: Vec<_> =
+            (0..17).map(|index| json!({"key": format!("k{index}"), "effect": "None"})).collect();
+        for (device, expected) in [
+            (json!({"name": "GPU-0"}), "cannot name a device"),
+            (json!({"name": "x".repeat(64)}), "cannot name a device"),
+            (json!({"name": "a", "attributes": many}), "33 attributes"),
+            (json!({"name": "a", "attributes": {"a-b": {"int": 1}}}), "\"a-b\" cannot name"),
+            (json!({"name": "a", "attributes": {"A.com/b": {"int": 1}}}), "cannot name"),
+            (json!({"name": "a", "attributes": {"b": {"string": long}}}), "attribute b"),
+            (json!({"name": "a", "attributes": {"b": {"string": "ä".repeat(40)}}}), "attribute b"),
+            (json!({"name": "a", "attributes": {"b": {"version": "1.02.3"}}}), "attribute b"),
+            (json!({"name": "a", "attributes": {"b": {"version": "1.2"}}}), "attribute b"),
+            (json!({"name": "a", "attributes": {"b": {"int": 1, "bool": true}}}), "attribute b"),
+            (json!({"name": "a", "attributes": {"b": {}}}), "attribute b"),
+            (json!({"name": "a", "capacity": {"m": {"value": "80GB"}}}), "capacity m"),
+            (json!({"name": "a", "taints": [{"key": "a b", "effect": "None"}]}), "taint \"a b\""),
+            (json!({"name": "a", "taints": taints}), "taint \"k16\""),
+        ] {
+            let told = misfit(device.clone()).unwrap_or_default();
+            assert!(told.contains(expected), "{device}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn a_pool_has_names_of_nodes_and_sources() {
+        for good in ["n1", "n1/nvidia", "ip-10-0-0-1.eu.internal/coral-usb"] {
+            assert_eq!(check_pool(good), Ok(()));
+        }
+        for bad in ["", "n1/", "N1/x", "n1//x", &"x".repeat(254)] {
+            assert!(check_pool(bad).is_err(), "{bad:?}");
+        }
+    }
+}

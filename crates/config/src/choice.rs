@@ -1,0 +1,143 @@
+//! Which of several configurations is meant for this node, as NVIDIA's config-manager chooses.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use windlass_host::files::{self, Links, MOST_BYTES};
+
+use super::ConfigError;
+
+/// What is known of the node's label that names its configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LabelValue {
+    /// Nothing: the API server was not reached yet.
+    #[default]
+    Unknown,
+    /// The node has no such label.
+    Absent,
+    /// It has this value.
+    Value(String),
+}
+
+/// The label's value as it was last known, over restarts of the agent: until the API server is reached
+/// the node goes on as it was, and not as a node without the label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelMemory(PathBuf);
+
+/// A folder of configurations, such as a mounted `ConfigMap`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigDir(pub PathBuf);
+
+/// The file that is taken where no label names one.
+const DEFAULT: &str = "default";
+
+// === impl LabelMemory ===
+
+impl LabelMemory {
+    /// Where an agent with that folder keeps it.
+    pub fn new(state_dir: &Path) -> Self {
+        Self(state_dir.join("config-label"))
+    }
+
+    /// What was known last. A file that is empty says that there was no such label.
+    pub fn recall(&self) -> LabelValue {
+        match files::read_regular_text(&self.0, Links::Refused, MOST_BYTES) {
+            Ok(text) if text.is_empty() => LabelValue::Absent,
+            Ok(text) => LabelValue::Value(text),
+            Err(_) => LabelValue::Unknown,
+        }
+    }
+
+    /// Keeps what is known.
+    pub fn keep(&self, label: &LabelValue) -> io::Result<()> {
+        let text = match label {
+            LabelValue::Unknown => return Ok(()),
+            LabelValue::Absent => "",
+            LabelValue::Value(value) => value,
+        };
+        files::replace(&self.0, text.as_bytes(), files::Readers::Owner).map(drop)
+    }
+}
+
+// === impl ConfigDir ===
+
+impl ConfigDir {
+    /// The file for a label: the one of its name, which must be there; without a label `default`, or
+    /// the only one, or none.
+    ///
+    /// A label that is not known yet counts as none: the agent serves without an API server.
+    pub fn choose(&self, label: &LabelValue) -> Result<Option<PathBuf>, ConfigError> {
+        let files =
+            self.files().map_err(|source| ConfigError::Read { path: self.0.clone(), source })?;
+        let named =
+            |name: &str| files.iter().find(|path| path.file_name().is_some_and(|it| it == name));
+        match label {
+            LabelValue::Value(name) => named(name)
+                .cloned()
+                .map(Some)
+                .ok_or_else(|| ConfigError::NoSuchFile { dir: self.0.clone(), name: name.clone() }),
+            LabelValue::Absent | LabelValue::Unknown => {
+                let only = || if let [only] = files.as_slice() { Some(only) } else { None };
+                Ok(named(DEFAULT).or_else(only).cloned())
+            }
+        }
+    }
+
+    /// What is not hidden: a `ConfigMap` keeps its versions in folders that begin with two dots.
+    fn files(&self) -> io::Result<Vec<PathBuf>> {
+        let visible = |path: &Path| {
+            let hidden = path.file_name().is_some_and(|it| it.as_encoded_bytes().starts_with(b"."));
+            !hidden && path.is_file()
+        };
+        let paths = fs::read_dir(&self.0)?.map(|entry| Ok(entry?.path()));
+        let mut paths = paths.collect::<io::Result<Vec<_>>>()?;
+        paths.retain(|path| visible(path));
+        Ok(paths)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_label_is_remembered_and_so_is_that_there_was_none() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let memory = LabelMemory::new(&dir.path().join("state"));
+        assert_eq!(memory.recall(), LabelValue::Unknown);
+        for label in [LabelValue::Value("big".into()), LabelValue::Absent] {
+            memory.keep(&label).expect("written");
+            memory.keep(&LabelValue::Unknown).expect("nothing to write");
+            assert_eq!(memory.recall(), label);
+            let found = fs::metadata(dir.path().join("state/config-label")).expect("there");
+            assert_eq!(found.permissions().mode() & 0o777, 0o600, "it is the agent's alone");
+        }
+    }
+
+    #[test]
+    fn the_label_names_the_file_and_without_one_there_is_an_order() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let configs = ConfigDir(dir.path().to_owned());
+        let choose = |label: &LabelValue| {
+            let chosen = configs.choose(label).map_err(|error| error.to_string())?;
+            Ok(chosen.map(|path| path.file_name().expect("a file").to_string_lossy().into_owned()))
+        };
+        let write = |name: &str| fs::write(dir.path().join(name), "").expect("written");
+        let big = LabelValue::Value("big".into());
+        fs::create_dir(dir.path().join("..data")).expect("created");
+        assert_eq!(choose(&LabelValue::Absent), Ok(None), "nothing is there");
+        write("big");
+        assert_eq!(choose(&LabelValue::Absent), Ok(Some("big".into())), "the only one");
+        write("small");
+        assert_eq!(choose(&LabelValue::Unknown), Ok(None), "either could be meant");
+        write("default");
+        assert_eq!(choose(&LabelValue::Unknown), Ok(Some("default".into())));
+        assert_eq!(choose(&big), Ok(Some("big".into())));
+        let gone: Result<_, String> = choose(&LabelValue::Value("../etc/passwd".into()));
+        assert!(gone.expect_err("no such file").contains("no file \"../etc/passwd\""));
+    }
+}

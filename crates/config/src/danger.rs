@@ -1,0 +1,358 @@
+//! What no container shall have by mistake: nodes and files that give away the whole machine.
+
+mod mounts;
+
+use std::path::Path;
+
+use windlass_host::glob::{is_pattern, path_fits};
+
+pub use self::mounts::{of_given_mount, of_mount};
+
+/// Nodes that are no device or the whole machine's, an example of each, and what a container could do with them.
+///
+/// A list and no rule: how a driver calls its nodes nobody knows beforehand, so what is harmless cannot be listed.
+/// The names are those of the kernel (Documentation/admin-guide/devices.txt) and of drivers that servers have.
+const NODES: [(&str, &str, &str); 34] = [
+    ("/dev/mem", "/dev/mem", MEMORY),
+    ("/dev/kmem", "/dev/kmem", MEMORY),
+    ("/dev/oldmem", "/dev/oldmem", MEMORY),
+    ("/dev/crash", "/dev/crash", MEMORY),
+    ("/dev/core", "/dev/core", MEMORY),
+    ("/dev/snapshot", "/dev/snapshot", MEMORY),
+    ("/dev/port", "/dev/port", "it gives away every port of the machine"),
+    ("/dev/kcore", "/dev/kcore", MEMORY),
+    ("/proc/kcore", "/proc/kcore", MEMORY),
+    ("/dev/kmsg", "/dev/kmsg", "it gives away the kernel's log, and lets a container write to it"),
+    (
+        "/dev/cpu/*/msr",
+        "/dev/cpu/0/msr",
+        "it gives away the registers of a core, and so the kernel",
+    ),
+    ("/dev/xen/*", "/dev/xen/privcmd", "it gives away the hypervisor, and so every machine on it"),
+    ("/dev/loop-control", "/dev/loop-control", MAKES_DISKS),
+    ("/dev/ublk-control", "/dev/ublk-control", MAKES_DISKS),
+    ("/dev/nvme-fabrics", "/dev/nvme-fabrics", MAKES_DISKS),
+    ("/dev/rawctl", "/dev/rawctl", MAKES_DISKS),
+    ("/dev/btrfs-control", "/dev/btrfs-control", FILE_SYSTEMS),
+    ("/dev/zfs", "/dev/zfs", FILE_SYSTEMS),
+    ("/dev/autofs", "/dev/autofs", FILE_SYSTEMS),
+    ("/dev/watchdog*", "/dev/watchdog0", POWER),
+    ("/dev/initctl", "/dev/initctl", POWER),
+    ("/dev/ipmi[0-9]*", "/dev/ipmi0", MANAGEMENT),
+    ("/dev/ipmi/*", "/dev/ipmi/0", MANAGEMENT),
+    ("/dev/ipmidev/*", "/dev/ipmidev/0", MANAGEMENT),
+    ("/dev/mei[0-9]*", "/dev/mei0", MANAGEMENT),
+    ("/dev/efi_capsule_loader", "/dev/efi_capsule_loader", FIRMWARE),
+    ("/dev/nvram", "/dev/nvram", FIRMWARE),
+    ("/dev/mst/*", "/dev/mst/mt4119_pciconf0", FIRMWARE),
+    ("/dev/cxl/*", "/dev/cxl/mem0", FIRMWARE),
+    ("/dev/tpm[0-9]*", "/dev/tpm0", KEYS),
+    ("/dev/tpmrm[0-9]*", "/dev/tpmrm0", KEYS),
+    ("/dev/uinput", "/dev/uinput", TYPES),
+    ("/dev/uhid", "/dev/uhid", TYPES),
+    ("/dev/console", "/dev/console", TERMINAL),
+];
+
+/// Nodes that are refused by their names alone: patterns of harmless ones, `/dev/tty*` and `/dev/vfio/*`, fit them too.
+/// One that such a pattern finds is kept back then.
+const BY_NAME: [(&str, &str); 6] = [
+    ("/dev/tty[0-9]*", TERMINAL),
+    ("/dev/hvc[0-9]*", TERMINAL),
+    ("/dev/vcs*", TERMINAL),
+    ("/dev/ptmx", TERMINAL),
+    ("/dev/pts/*", TERMINAL),
+    ("/dev/vfio/noiommu-*", "without an IOMMU it gives away the memory of the whole machine"),
+];
+
+/// Ways to disks that are no block devices.
+const PAST_FILES: [(&str, &str, &str); 12] = [
+    ("/dev/sg[0-9]*", "/dev/sg0", DISK),
+    ("/dev/bsg/*", "/dev/bsg/0:0:0:0", DISK),
+    ("/dev/nvme[0-9]*", "/dev/nvme0", DISK),
+    ("/dev/ng[0-9]*", "/dev/ng0n1", DISK),
+    ("/dev/mtd[0-9]*", "/dev/mtd0", FLASH),
+    ("/dev/ubi*", "/dev/ubi0", FLASH),
+    ("/dev/mmcblk*rpmb", "/dev/mmcblk0rpmb", FLASH),
+    ("/dev/raw/*", "/dev/raw/raw1", DISK),
+    ("/dev/ublkc[0-9]*", "/dev/ublkc0", DISK),
+    ("/dev/st[0-9]*", "/dev/st0", TAPE),
+    ("/dev/nst[0-9]*", "/dev/nst0", TAPE),
+    ("/dev/megaraid*", "/dev/megaraid_sas_ioctl_node", DISK),
+];
+
+const MEMORY: &str = "it gives away the memory of the whole machine";
+
+const MAKES_DISKS: &str = "it makes block devices, of any file or server";
+
+const FILE_SYSTEMS: &str = "it gives away the machine's file systems";
+
+const POWER: &str = "it restarts the machine";
+
+const MANAGEMENT: &str = "it gives away the machine's management, with its power and its firmware";
+
+const FIRMWARE: &str = "it gives away firmware and its settings, which outlive the system";
+
+const FLASH: &str = "it gives away flash memory, and with it the firmware";
+
+const TAPE: &str = "it gives away a tape";
+
+const KEYS: &str = "it gives away the keys of the machine";
+
+const TYPES: &str = "it types and clicks at the machine's own screen";
+
+const TERMINAL: &str = "it gives away a terminal of the machine";
+
+const DISK: &str = "it gives away a disk, past its file systems";
+
+/// Why no container gets a block device.
+pub const BLOCK: &str = "a block device gives away the data of its file systems";
+
+/// What disks are called, with a name of each sort that a pattern is tried with. The name is followed by
+/// what numbers and letters a disk has.
+const DISKS: [(&str, &[&str]); 22] = [
+    ("sd", &["sda", "sda1", "sdb"]),
+    ("hd", &["hda"]),
+    ("vd", &["vda", "vda1"]),
+    ("xvd", &["xvda"]),
+    ("nvme0n", &["nvme0n1", "nvme0n1p1"]),
+    ("mmcblk", &["mmcblk0", "mmcblk0p1"]),
+    ("dm-", &["dm-0"]),
+    ("md", &["md0"]),
+    ("loop", &["loop0"]),
+    ("nbd", &["nbd0"]),
+    ("sr", &["sr0"]),
+    ("zram", &["zram0"]),
+    ("ram", &["ram0"]),
+    ("pmem", &["pmem0"]),
+    ("mtdblock", &["mtdblock0"]),
+    ("rbd", &["rbd0", "rbd0p1"]),
+    ("drbd", &["drbd0"]),
+    ("bcache", &["bcache0"]),
+    ("zd", &["zd0"]),
+    ("dasd", &["dasda", "dasda1"]),
+    ("fd", &["fd0"]),
+    ("ublkb", &["ublkb0"]),
+];
+
+/// Those whose names go on with letters.
+const LETTERED: [&str; 5] = ["sd", "hd", "vd", "xvd", "dasd"];
+
+/// Folders of links to disks.
+const DISK_FOLDERS: [&str; 3] = ["/dev/disk", "/dev/mapper", "/dev/block"];
+
+/// Why a pattern of nodes is no path below `/dev`.
+pub fn no_node(pattern: &str) -> Option<String> {
+    let path = Path::new(pattern);
+    if !path.starts_with("/dev") || path == Path::new("/dev") {
+        return Some(format!("{pattern} is no device node: write a path below /dev"));
+    }
+    if pattern.ends_with('/') {
+        return Some(format!("{pattern} is no device node: write it without / at its end"));
+    }
+    no_plain_path(pattern)
+}
+
+/// Why a text is no path that can be judged: one that can has no other spelling, but for a `/` at its end.
+pub fn no_plain_path(text: &str) -> Option<String> {
+    let below = text.strip_prefix('/').map(|below| below.strip_suffix('/').unwrap_or(below));
+    let mut parts = below.into_iter().flat_map(|below| below.split('/'));
+    let is_plain = below.is_some() && parts.all(|part| !["", ".", ".."].contains(&part));
+    (!is_plain && text != "/").then(|| {
+        format!("{text} is no path from the root: write it from / on, without .., . and //")
+    })
+}
+
+/// Why a node must not be handed out, or why a pattern may fit one that must not.
+pub fn of_nodes(pattern: &str) -> Option<String> {
+    // A folder that fits is given with all that is in it.
+    let fits = |path: &str| {
+        let above = Path::new(path).ancestors().filter_map(Path::to_str);
+        above.into_iter().any(|path| path_fits(pattern, path))
+    };
+    let named = |(bad, example, why): &(&str, &str, &str)| {
+        let is_one = !is_pattern(pattern) && path_fits(bad, pattern);
+        let node = if is_one { pattern } else { example };
+        (is_one || fits(example)).then(|| refused(pattern, node, why))
+    };
+    let by_name =
+        || BY_NAME.iter().find(|(bad, _)| !is_pattern(pattern) && path_fits(bad, pattern));
+    if let Some(why) = NODES.iter().find_map(named) {
+        return Some(why);
+    }
+    if let Some((_, why)) = by_name() {
+        return Some(refused(pattern, pattern, why));
+    }
+    let in_folder = DISK_FOLDERS.iter().any(|folder| Path::new(pattern).starts_with(folder));
+    let disk = pattern.strip_prefix("/dev/").filter(|name| !is_pattern(name) && is_disk(name));
+    let example = || {
+        let disks = DISKS.iter().flat_map(|(_, examples)| examples.iter());
+        disks.map(|name| format!("/dev/{name}")).find(|path| fits(path))
+    };
+    match disk.map(|_| pattern.to_owned()).or_else(example) {
+        Some(path) => Some(refused(pattern, &path, BLOCK)),
+        None if in_folder => Some(refused(pattern, pattern, BLOCK)),
+        None => PAST_FILES.iter().find_map(named),
+    }
+}
+
+fn refused(pattern: &str, node: &str, why: &str) -> String {
+    if pattern == node { format!("{node}: {why}") } else { format!("{pattern} fits {node}: {why}") }
+}
+
+fn is_disk(name: &str) -> bool {
+    let of_controller = name.strip_prefix("nvme").map(|rest| rest.trim_start_matches(numeral));
+    let by_prefix = |(prefix, _): &(&str, _)| {
+        let rest = name.strip_prefix(prefix)?;
+        let plain = |letter: char| numeral(letter) || letter == 'p';
+        let rest = if LETTERED.contains(prefix) {
+            rest.trim_start_matches(|it: char| it.is_ascii_lowercase())
+        } else {
+            rest
+        };
+        Some(!name[prefix.len()..].is_empty() && rest.chars().all(plain))
+    };
+    of_controller.is_some_and(|rest| rest.starts_with('n'))
+        || DISKS.iter().any(|disk| by_prefix(disk) == Some(true))
+}
+
+fn numeral(letter: char) -> bool {
+    letter.is_ascii_digit()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_gives_away_the_machine_is_told_from_devices() {
+        for bad in [
+            "/dev/mem",
+            "/dev/*",
+            "/dev/m*",
+            "/dev/k?sg",
+            "/dev/sda",
+            "/dev/sdc5",
+            "/dev/sd*",
+            "/dev/nvme1n1",
+            "/dev/nvme*",
+            "/dev/vd[a-z]",
+            "/dev/dm-3",
+            "/dev/disk/by-id/*",
+            "/dev/loop7",
+            "/dev/sg2",
+            "/dev/mapper/root",
+            "/dev/md127",
+            "/dev/xvdba",
+            "/dev/ng0n1",
+            "/dev/nvme0",
+            "/dev/nvme[0-9]",
+            "/dev/bsg/1:0:0:0",
+            "/dev/cpu/3/msr",
+            "/dev/cpu/*/*",
+            "/dev/cpu",
+            "/dev/bsg",
+            "/dev/loop-control",
+            "/dev/mtd1ro",
+            "/dev/mtdblock2",
+            "/dev/snapshot",
+            "/dev/watchdog",
+            "/dev/watchdog0",
+            "/dev/ipmi0",
+            "/dev/uinput",
+            "/dev/console",
+            "/dev/tty1",
+            "/dev/vcs1",
+            "/dev/ptmx",
+            "/dev/tpmrm0",
+            "/dev/btrfs-control",
+            "/dev/rbd0",
+            "/dev/drbd0",
+            "/dev/bcache0",
+            "/dev/zd0",
+            "/dev/dasda",
+            "/dev/st0",
+            "/dev/fd0",
+            "/dev/nvram",
+            "/dev/mst/mt4119_pciconf0",
+            "/dev/nvme-fabrics",
+            "/dev/nbd0",
+            "/dev/ublkb0",
+            "/dev/ublk-control",
+            "/dev/raw/raw1",
+            "/dev/megaraid_sas_ioctl_node",
+            "/dev/initctl",
+            "/dev/core",
+            "/dev/oldmem",
+            "/dev/efi_capsule_loader",
+            "/dev/cxl/mem0",
+            "/dev/vfio/noiommu-0",
+            "/dev/mmcblk0rpmb",
+        ] {
+            assert!(of_nodes(bad).is_some(), "{bad}");
+        }
+        for good in [
+            "/dev/kvm",
+            "/dev/video*",
+            "/dev/ttyUSB*",
+            "/dev/serial/by-id/*",
+            "/dev/dri/renderD*",
+            "/dev/vfio/*",
+            "/dev/net/tun",
+            "/dev/snd/*",
+            "/dev/media0",
+            "/dev/apex_*",
+            "/dev/nvmap",
+            "/dev/rtc0",
+            "/dev/rambutan",
+            "/dev/dma_proxy_tx*",
+            "/dev/sdk-board",
+            "/dev/cpu/0/cpuid",
+            "/dev/ngpu",
+            "/dev/tty*",
+            "/dev/ttyS0",
+            "/dev/input/event*",
+            "/dev/fdx",
+            "/dev/uio0",
+            "/dev/stm0",
+            "/dev/davinci0",
+            "/dev/vfio/vfio",
+        ] {
+            assert_eq!(of_nodes(good), None, "{good}");
+        }
+        assert_eq!(
+            of_nodes("/dev/*").as_deref(),
+            Some("/dev/* fits /dev/mem: it gives away the memory of the whole machine")
+        );
+    }
+
+    #[test]
+    fn a_node_is_below_dev_and_nowhere_else() {
+        for bad in [
+            "/dev",
+            "/dev/",
+            "dev/x",
+            "/dev/../etc/shadow",
+            "/sys/x",
+            "/devices",
+            "/dev/./mem",
+            "/dev/mem/.",
+            "/dev//mem",
+            "//dev/mem",
+            "/dev/mem/",
+        ] {
+            assert!(no_node(bad).is_some(), "{bad}");
+        }
+        assert_eq!(no_node("/dev/a/b*"), None);
+        assert_eq!(no_node("/dev/.a/..b"), None);
+    }
+
+    #[test]
+    fn a_path_that_can_be_judged_is_spelled_in_one_way() {
+        for bad in ["", "x", "//", "/x//", "/x//y", "/./x", "/x/.", "/x/..", "/x/../y"] {
+            assert!(no_plain_path(bad).is_some(), "{bad}");
+        }
+        for good in ["/", "/x", "/x/", "/x/y"] {
+            assert_eq!(no_plain_path(good), None, "{good}");
+        }
+    }
+}

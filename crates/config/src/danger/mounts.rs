@@ -1,0 +1,308 @@
+//! Mounts that no container shall have by mistake: read-only by a list of what is refused, writable by one of what is not.
+
+use std::path::Path;
+
+use super::of_nodes;
+use crate::{GivenMount, SourceRule};
+
+/// Sockets by which a container could start others, with any rights, and folders that have containers' secrets.
+const RUNTIMES: [&str; 12] = [
+    "containerd",
+    "crio",
+    "docker.sock",
+    "docker",
+    "k3s",
+    "cri-dockerd.sock",
+    "podman",
+    "dockershim.sock",
+    "containers",
+    "crun",
+    "runc",
+    "buildkit",
+];
+
+/// Folders that say how the whole machine is, below which much is harmless.
+const WHOLE: [&str; 14] = [
+    "/", "/boot", "/dev", "/etc", "/home", "/proc", "/run", "/sys", "/tmp", "/usr", "/var",
+    "/var/lib", "/var/tmp", "/var/log",
+];
+
+/// Files, and folders of which nothing is harmless, with what they have. A socket is none the less one on a mount that
+/// is read-only.
+const KEPT: [(&str, &str); 49] = [
+    ("/etc/kubernetes", CLUSTER),
+    ("/etc/cni", CLUSTER),
+    ("/etc/rancher", CLUSTER),
+    ("/etc/k0s", CLUSTER),
+    ("/var/lib/cni", CLUSTER),
+    ("/var/lib/etcd", CLUSTER),
+    ("/var/lib/k0s", CLUSTER),
+    ("/var/lib/rancher", CLUSTER),
+    ("/var/snap/microk8s", CLUSTER),
+    ("/etc/containerd", CONTAINERS),
+    ("/etc/crio", CONTAINERS),
+    ("/etc/docker", CONTAINERS),
+    ("/var/lib/containerd", CONTAINERS),
+    ("/var/lib/containers", CONTAINERS),
+    ("/var/lib/docker", CONTAINERS),
+    ("/var/log/containers", CONTAINERS),
+    ("/var/log/pods", CONTAINERS),
+    ("/var/lib/windlass", "has what the agent itself must know"),
+    ("/etc/NetworkManager", SECRETS),
+    ("/etc/gshadow", SECRETS),
+    ("/etc/krb5.keytab", SECRETS),
+    ("/etc/pam.d", SECRETS),
+    ("/etc/security", SECRETS),
+    ("/etc/shadow", SECRETS),
+    ("/etc/ssh", SECRETS),
+    ("/etc/ssl/private", SECRETS),
+    ("/etc/sssd", SECRETS),
+    ("/etc/sudoers", SECRETS),
+    ("/root", SECRETS),
+    ("/run/user", SECRETS),
+    ("/var/lib/NetworkManager", SECRETS),
+    ("/var/lib/cloud", SECRETS),
+    ("/var/lib/sss", SECRETS),
+    ("/var/lib/systemd", SECRETS),
+    ("/proc/kcore", "has the memory of the whole machine"),
+    ("/proc/sys", "steers the kernel of the whole machine"),
+    ("/proc/sysrq-trigger", "steers the kernel of the whole machine"),
+    ("/sys/fs", "steers the kernel of the whole machine"),
+    ("/sys/kernel", "steers the kernel of the whole machine"),
+    ("/etc/cron.d", PROGRAMS),
+    ("/etc/crontab", PROGRAMS),
+    ("/etc/ld.so.preload", PROGRAMS),
+    ("/etc/systemd", PROGRAMS),
+    ("/etc/udev", PROGRAMS),
+    ("/run/dbus", PROGRAMS),
+    ("/run/initctl", PROGRAMS),
+    ("/run/systemd", PROGRAMS),
+    ("/usr/lib/systemd", PROGRAMS),
+    ("/var/spool/cron", PROGRAMS),
+];
+
+/// A socket by which root tells udev what to run; the rest of its folder is harmless.
+const UDEV: &str = "/run/udev/control";
+
+/// Folders of keys, wherever they are.
+const KEYS: [&str; 4] = [".ssh", ".kube", ".gnupg", ".aws"];
+
+const CLUSTER: &str = "has the node's own rights in the cluster";
+
+const CONTAINERS: &str = "has the files of every container";
+
+const PROGRAMS: &str = "says what the node runs with all rights";
+
+const SECRETS: &str = "has the secrets of the node's own users";
+
+/// Below these nothing that the node runs or believes is kept, by the Filesystem Hierarchy Standard and by habit.
+const FOR_DATA: [&str; 6] = ["/dev/shm", "/data", "/media", "/mnt", "/scratch", "/srv"];
+
+/// Below these each program has a folder of its own name: the node's own programs as well, so the name decides.
+const BY_OWNER: [&str; 7] =
+    ["/opt", "/run", "/tmp", "/var/cache", "/var/lib", "/var/log", "/var/tmp"];
+
+/// Why a mount that a source gives must not be handed out; `path` is where it leads.
+pub fn of_given_mount(
+    rule: &SourceRule,
+    mount: &GivenMount,
+    path: &Path,
+    kubelet_dir: &Path,
+) -> Option<String> {
+    let for_writing = || of_writing(path, &rule.owners()).filter(|_| mount.writable);
+    of_mount(path, kubelet_dir).or_else(for_writing)
+}
+
+/// Why a file or folder of the host must not be handed out, were it for reading only.
+pub fn of_mount(path: &Path, kubelet_dir: &Path) -> Option<String> {
+    let shown = path.display();
+    let path = &*by_its_name(path);
+    let overlaps = |other: &Path| path.starts_with(other) || other.starts_with(path);
+    if overlaps(kubelet_dir) {
+        return Some(format!("{shown} has the kubelet's sockets and every pod's secrets"));
+    }
+    if WHOLE.iter().any(|whole| path == Path::new(whole)) {
+        return Some(format!("{shown} gives away the whole machine: name what is needed in it"));
+    }
+    if let Some((_, why)) = KEPT.iter().find(|(folder, _)| path.starts_with(folder)) {
+        return Some(format!("{shown} {why}"));
+    }
+    if overlaps(Path::new(UDEV)) {
+        return Some(format!(
+            "{shown} {PROGRAMS}: name what is needed in it, such as /run/udev/data"
+        ));
+    }
+    if path.iter().any(|part| KEYS.iter().any(|keys| part == *keys)) {
+        return Some(format!("{shown} {SECRETS}"));
+    }
+    if let Some(why) = path.to_str().filter(|_| path.starts_with("/dev")).and_then(of_nodes) {
+        return Some(why);
+    }
+    if is_of_process(path) {
+        return Some(format!("{shown} is a process of the node, with the files that it sees"));
+    }
+    let runtime = RUNTIMES.iter().any(|name| overlaps(&Path::new("/run").join(name)));
+    runtime.then(|| format!("{shown} gives away the container runtime, and with it the machine"))
+}
+
+/// Why a container must not write there: what the node runs and believes lies in more places than could be listed, so
+/// those are listed in which it does not.
+fn of_writing(path: &Path, owners: &[String]) -> Option<String> {
+    let shown = path.display();
+    let path = &*by_its_name(path);
+    let is_for_data = || {
+        let below = |folder: &&str| path.starts_with(folder) && path != Path::new(folder);
+        FOR_DATA.iter().any(below) || path == Path::new("/dev/shm")
+    };
+    let is_owned = || {
+        let rest = BY_OWNER.iter().find_map(|folder| path.strip_prefix(folder).ok());
+        let name = rest.and_then(|rest| rest.iter().next()?.to_str());
+        name.is_some_and(|name| owners.iter().any(|owner| owner.eq_ignore_ascii_case(name)))
+    };
+    (!is_for_data() && !is_owned()).then(|| {
+        format!(
+            "{shown} would be writable, and the node may run or believe what is there: leave `writable` out, or mount \
+             something below {}, or below {} in a folder that is called {}",
+            FOR_DATA.join(", "),
+            BY_OWNER.join(", "),
+            owners.join(" or ")
+        )
+    })
+}
+
+/// `/var/run` is a link to `/run` on every system that Kubernetes runs on.
+fn by_its_name(path: &Path) -> std::borrow::Cow<'_, Path> {
+    match path.strip_prefix("/var/run") {
+        Ok(below) if below.as_os_str().is_empty() => Path::new("/run").into(),
+        Ok(below) => Path::new("/run").join(below).into(),
+        Err(_) => path.into(),
+    }
+}
+
+/// Whether a path leads through a process, such as `/proc/1/root`.
+fn is_of_process(path: &Path) -> bool {
+    let below = path.strip_prefix("/proc").ok().and_then(|below| below.iter().next()?.to_str());
+    below.is_some_and(|name| {
+        name.ends_with("self") || name.starts_with(|first: char| first.is_ascii_digit())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BAD: [&str; 39] = [
+        "/",
+        "/proc",
+        "/sys",
+        "/etc",
+        "/k",
+        "/k/kubelet/pods",
+        "/run/containerd",
+        "/var/run/docker.sock",
+        "/run/k3s/containerd/containerd.sock",
+        "/etc/kubernetes/pki",
+        "/proc/1/root",
+        "/proc/self/root",
+        "/proc/sysrq-trigger",
+        "/proc/sys/kernel/core_pattern",
+        "/etc/shadow",
+        "/etc/ssh/keys",
+        "/root/.ssh",
+        "/var/lib",
+        "/var/lib/containerd",
+        "/var/lib/docker/overlay2",
+        "/var/lib/rancher",
+        "/var/lib/etcd",
+        "/dev/mem",
+        "/dev/sda",
+        "/sys/kernel/debug",
+        "/etc/cron.d/job",
+        "/etc/systemd/system",
+        "/run/systemd/private",
+        "/var/run/dbus/system_bus_socket",
+        "/run/udev",
+        "/sys/fs/cgroup",
+        "/run/user/1000/bus",
+        "/run/runc",
+        "/home/somebody/.ssh",
+        "/var/lib/windlass",
+        "/var/lib/cloud/instance/user-data.txt",
+        "/var/log/pods",
+        "/etc/rancher/k3s/k3s.yaml",
+        "/tmp",
+    ];
+
+    #[test]
+    fn mounts_leave_the_machine_to_itself() {
+        let kubelet = Path::new("/k/kubelet");
+        for bad in BAD {
+            assert!(of_mount(Path::new(bad), kubelet).is_some(), "{bad}");
+        }
+        for good in [
+            "/etc/darwin3/board0",
+            "/opt/xilinx",
+            "/proc/driver/x",
+            "/run/board.sock",
+            "/run/udev/data",
+            "/dev/shm",
+            "/sys/devices/virtual/dmi",
+            "/usr/local/bin/npu-smi",
+            "/usr/local/Ascend/driver",
+            "/home/kubernetes/bin/nvidia",
+            "/var/lib/boards",
+        ] {
+            assert_eq!(of_mount(Path::new(good), kubelet), None, "{good}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_for_data_or_in_a_folder_of_the_sources_own() {
+        let owners = ["camera".to_owned(), "acme".to_owned(), "acme.com".to_owned()];
+        for bad in [
+            "/opt",
+            "/opt/cni/bin",
+            "/opt/camera-of-others",
+            "/run/cdi",
+            "/var/run/cdi",
+            "/etc/cdi",
+            "/run/netns",
+            "/usr/bin",
+            "/usr/sbin",
+            "/usr/local/bin",
+            "/lib/modules",
+            "/lib/systemd/system",
+            "/bin",
+            "/etc/passwd",
+            "/etc/profile.d",
+            "/etc/acme",
+            "/etc/cron.daily",
+            "/sys/power",
+            "/sys/devices",
+            "/proc/driver",
+            "/boot/grub",
+            "/var/spool/anacron",
+            "/var/lib/dpkg",
+            "/srv",
+            "/mnt",
+            "/home/acme",
+            "/var/lib/../acme",
+        ] {
+            assert!(of_writing(Path::new(bad), &owners).is_some(), "{bad}");
+        }
+        for good in [
+            "/opt/acme/cache",
+            "/run/Camera",
+            "/var/run/acme/board.sock",
+            "/var/lib/acme.com",
+            "/tmp/camera",
+            "/dev/shm",
+            "/dev/shm/ring",
+            "/mnt/models",
+            "/data/models",
+            "/srv/models",
+        ] {
+            assert_eq!(of_writing(Path::new(good), &owners), None, "{good}");
+        }
+    }
+}

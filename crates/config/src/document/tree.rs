@@ -1,0 +1,293 @@
+//! YAML as a tree of nodes that know their lines and what was written there.
+
+use std::{borrow::Cow, fmt};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, MapAccess, SeqAccess, Visitor},
+};
+use serde_saphyr::{DuplicateKeyPolicy, Options, Spanned};
+
+use super::Remark;
+
+/// A value and where it stands.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Unique in the document.
+    pub(super) id: u32,
+    /// The line on which it begins, from 1.
+    pub line: u64,
+    /// What was written, for texts that look like numbers.
+    pub(super) written: String,
+    pub(super) value: Value,
+}
+
+/// What YAML takes it for.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Null,
+    Bool(bool),
+    Unsigned(u64),
+    Signed(i64),
+    Float(f64),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(Key, Node)>),
+}
+
+/// A key and where it stands.
+#[derive(Clone, Debug)]
+pub(super) struct Key {
+    pub(super) line: u64,
+    pub(super) text: String,
+}
+
+/// How deep lists and maps may be in each other: each takes stack, and the deepest that means something, a file in
+/// a manifest in a list of manifests, is a dozen deep.
+const MAX_DEPTH: usize = 32;
+
+/// Lists, groups of keys and plain values of a document, each counted as often as an alias repeats it. A node has some
+/// dozen rules.
+const MOST_VALUES: usize = 250_000;
+
+/// Parses a document; one that says nothing is a mistake.
+pub fn parse(text: &str) -> Result<Node, Remark> {
+    if says_nothing(text) {
+        return Err(nothing(text));
+    }
+    let text = &*without_tabs(text);
+    let tree = serde_saphyr::from_str_with_options::<Spanned<Tree>>(text, options());
+    let mut root = Node::new(tree.map_err(|error| remark(&error))?, text);
+    if matches!(root.value, Value::Null) {
+        return Err(nothing(text));
+    }
+    root.number(&mut 0);
+    Ok(root)
+}
+
+/// True for a text of empty lines and comments.
+pub fn says_nothing(text: &str) -> bool {
+    text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'))
+}
+
+/// Nobody means the defaults by nothing: the file is being written, or a template rendered to it.
+pub fn nothing(text: &str) -> Remark {
+    let first = text.lines().position(|line| !line.trim().is_empty());
+    let line = first.map_or(text.lines().count(), |above| above + 1).max(1);
+    let text = "the configuration says nothing: write `{}` for the defaults";
+    Remark::new(line as u64, text)
+}
+
+/// JSON may be indented with tabs, which YAML does not take. In its texts a tab is written `\t`.
+fn without_tabs(text: &str) -> Cow<'_, str> {
+    if text.trim_start().starts_with(['{', '[']) {
+        Cow::Owned(text.replace('\t', " "))
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+/// A key that is there twice reaches the reader, which knows the line of the first.
+fn options() -> Options {
+    let mut options = Options::default();
+    options.budget = serde_saphyr::budget! { max_depth: MAX_DEPTH, max_nodes: MOST_VALUES };
+    options.duplicate_keys = DuplicateKeyPolicy::PassThrough;
+    options
+}
+
+/// The first line of a YAML error; the rest is a picture of the document.
+fn remark(error: &serde_saphyr::Error) -> Remark {
+    let line = error.location().map_or(1, |location| location.line());
+    let text = error.without_snippet().to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let problem = first.rsplit_once(" at line ").map_or(first, |(problem, _)| problem);
+    Remark::new(line, beyond(problem).unwrap_or_else(|| problem.to_owned()))
+}
+
+/// Which limit a document is beyond, if it is beyond one. The words are the library's, which has them alone for what an
+/// alias repeats.
+fn beyond(problem: &str) -> Option<String> {
+    let of_aliases = ["alias replay", "alias expansion", "budget breached: AliasAnchorRatio"];
+    if of_aliases.iter().any(|begin| problem.starts_with(begin)) {
+        return Some(
+            "too large: its aliases (*name) repeat more than any configuration does".to_owned(),
+        );
+    }
+    let budget = problem.strip_prefix("budget breached: ")?;
+    Some(if budget.starts_with("Depth") {
+        format!("too deep: more than {MAX_DEPTH} lists and groups of keys in each other")
+    } else {
+        format!("too large: more than {},000 values", MOST_VALUES / 1000)
+    })
+}
+
+// === impl Node ===
+
+impl Node {
+    fn new(Spanned { value, referenced, defined, .. }: Spanned<Tree>, text: &str) -> Self {
+        let span = defined.span();
+        let written = span.byte_offset().zip(span.byte_len()).and_then(|(start, length)| {
+            let start = usize::try_from(start).ok()?;
+            text.get(start..start.checked_add(usize::try_from(length).ok()?)?)
+        });
+        let scalar = !matches!(value, Tree::List(_) | Tree::Map(_));
+        let written = written.filter(|_| scalar).unwrap_or_default().trim().to_owned();
+        Self { id: 0, line: referenced.line(), written, value: Value::new(value, text) }
+    }
+
+    /// Gives every node an id that no other of the document has.
+    pub(super) fn number(&mut self, next: &mut u32) {
+        self.id = *next;
+        *next += 1;
+        match &mut self.value {
+            Value::List(items) => items.iter_mut().for_each(|item| item.number(next)),
+            Value::Map(entries) => entries.iter_mut().for_each(|(_, value)| value.number(next)),
+            _ => {}
+        }
+    }
+
+    /// The keys of a map.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        let entries = if let Value::Map(entries) = &self.value { entries.as_slice() } else { &[] };
+        entries.iter().map(|(key, _)| key.text.as_str())
+    }
+
+    /// What a key of a map says.
+    pub fn child(&self, name: &str) -> Option<&Self> {
+        let Value::Map(entries) = &self.value else { return None };
+        entries.iter().find(|(key, _)| key.text == name).map(|(_, node)| node)
+    }
+
+    /// The entries of a map.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &Self)> {
+        let entries = if let Value::Map(entries) = &self.value { entries.as_slice() } else { &[] };
+        entries.iter().map(|(key, node)| (key.text.as_str(), node))
+    }
+
+    /// What a key of a map says, whatever its capitals.
+    pub fn child_like(&self, name: &str) -> Option<&Self> {
+        self.entries().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, node)| node)
+    }
+
+    /// The items of a list.
+    pub fn items(&self) -> &[Self] {
+        if let Value::List(items) = &self.value { items } else { &[] }
+    }
+
+    /// Whether it is text on lines of its own, after `|` or `>`.
+    pub fn is_block(&self) -> bool {
+        matches!(self.value, Value::Text(_)) && self.written.starts_with(['|', '>'])
+    }
+
+    /// A scalar as text.
+    pub fn text(&self) -> Option<String> {
+        match &self.value {
+            Value::Text(text) => Some(text.clone()),
+            Value::Null | Value::List(_) | Value::Map(_) => None,
+            Value::Bool(_) | Value::Unsigned(_) | Value::Signed(_) | Value::Float(_) => {
+                Some(self.written.clone())
+            }
+        }
+    }
+}
+
+impl Value {
+    fn new(tree: Tree, text: &str) -> Self {
+        match tree {
+            Tree::Scalar(scalar) => scalar,
+            Tree::List(items) => {
+                Self::List(items.into_iter().map(|item| Node::new(item, text)).collect())
+            }
+            Tree::Map(entries) => {
+                let entry = |(key, value): (Spanned<String>, _)| {
+                    let key = Key { line: key.referenced.line(), text: key.value };
+                    (key, Node::new(value, text))
+                };
+                Self::Map(entries.into_iter().map(entry).collect())
+            }
+        }
+    }
+}
+
+/// The tree as the YAML library gives it.
+enum Tree {
+    Scalar(Value),
+    List(Vec<Spanned<Tree>>),
+    Map(Vec<(Spanned<String>, Spanned<Tree>)>),
+}
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TreeVisitor)
+    }
+}
+
+struct TreeVisitor;
+
+impl<'de> Visitor<'de> for TreeVisitor {
+    type Value = Tree;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Bool(value)))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Unsigned(value)))
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Tree, E> {
+        u64::try_from(value).map_or(Ok(Tree::Scalar(Value::Signed(value))), |it| self.visit_u64(it))
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "no key takes a number of that size")]
+    fn visit_i128<E>(self, value: i128) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Float(value as f64)))
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "no key takes a number of that size")]
+    fn visit_u128<E>(self, value: u128) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Float(value as f64)))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Float(value)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Text(value.to_owned())))
+    }
+
+    fn visit_unit<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Null))
+    }
+
+    fn visit_none<E: serde::de::Error>(self) -> Result<Tree, E> {
+        self.visit_unit()
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Tree, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Tree::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Tree, A::Error> {
+        let mut map = Vec::new();
+        while let Some(entry) = entries.next_entry()? {
+            map.push(entry);
+        }
+        if map.len() > MOST_KEYS {
+            return Err(A::Error::custom("more keys than any configuration has"));
+        }
+        Ok(Tree::Map(map))
+    }
+}
+
+/// A document with more is not for us.
+const MOST_KEYS: usize = 10_000;

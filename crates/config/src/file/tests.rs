@@ -1,0 +1,696 @@
+//! The file's words: each taken, each mistake placed, what is written read back.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use windlass_core::{device::DeviceKind, placement};
+
+use super::*;
+use crate::{
+    DraOffer, HealthPolicy, Imex, LabelOutput, MissingChannel, NicIds, PerContainer, RdmaNode,
+    Replicas, ResourceRule, Selector, Shared, Sharing, SharingMethod, Strategy, UnlistedXids,
+};
+
+fn parse(text: &str) -> Result<Config, String> {
+    ConfigFile::parse(Path::new("w.yaml"), text).map_err(|error| error.to_string())
+}
+
+/// Every key there is.
+const EVERYTHING: &str = r#"kubeletDir: /k
+hostRoot: /h
+hostRootOnNode: /n
+nvmlLibrary: /l
+driver: {root: /run/nvidia/driver, mountedAt: /driver, devRoot: /}
+cdiDir: /c
+stateDir: /s
+mpsDir: /m
+mps: {shmDir: /dev/shm/windlass, users: together}
+deviceInfoDir: /d
+listen: 127.0.0.1:9400
+probeSocket: /p
+disclose: [pods, serials]
+cluster: {kubeconfig: /kc, nodeName: n1, namespace: gpu, events: true}
+mig: single
+deviceList: [envvar, cdi-annotations]
+deviceIds: index
+passDeviceSpecs: true
+cdiAnnotationPrefix: cdi.example.com/
+hooks: {program: /usr/bin/nvidia-ctk, disabled: [chmod]}
+features: [gds, mofed, gdrcopy]
+imex: {channels: [0, 2047], required: true}
+gpu: {prepare: [{command: [/opt/scrub, "{id}"]}], release: [{processes: none, timeout: 20s}]}
+amd: {naming: mixed}
+intel: {renderAs128: true}
+fpga:
+  {mode: regiondevel, managementNodes: true, hottest: 95, nodes: ["/dev/uio*"],
+   prepare: [{command: [/opt/program, "{pci}"], timeout: 15s}], release: [{write: reset, text: "1"}],
+   expect: {fpga.intel.com/afuId: d842}}
+sources:
+- name: camera
+  resource: a.com/camera
+  sharing: {method: shared, replicas: 2}
+  find: {nodes: ["/dev/video*", /dev/media0]}
+  match: 'device.attributes["windlass.dev"].driver == "uvcvideo"'
+  attributes: {firmware: device/fw_version}
+  facts: {lenses: 2, colour: true, maker: Acme}
+  unit: zipped
+  give:
+    found: r
+    nodes: [{path: /dev/snd/*, as: /dev/snd/, access: rw, optional: true, shared: true}]
+    env: {CAMERA: "{id}"}
+    mounts: [{host: /opt/camera, container: /camera, writable: true}]
+    cdi: [vendor.com/camera=all]
+  probe: {attribute: state, equals: [online], every: 20s, timeout: 1s, failures: 3, quietPeriod: 1s}
+  prepare: [{http: "http://h/reset", timeout: 2s}, {command: [/bin/true, now]}]
+  release: [{write: reset, text: "1"}]
+  allowDangerous: true
+- {name: board, find: {endpoints: [10.0.0.1]}, probe: {http: "http://{endpoint}/"}, lease: true}
+- {name: files, find: {files: /etc/boards}, give: {found: none}, probe: {command: [/bin/true]}}
+- {name: stick, find: {bus: usb}, match: "device.index == 0", unit: all, probe: {tcp: "{host}:80"}}
+- {name: render, find: {class: drm}}
+- {name: tty, resourceDomain: a.com, find: {nodes: /dev/ttyUSB0}}
+nics:
+  ids: pciAddress
+  rdmaNodes: [uverbs, umad]
+  vhostNet: true
+  programHints: true
+  numaHints: false
+  quietPeriod: 3s
+  release: [{link: up}]
+  info: {"*": {a: b}, "0000:3b:02.0": {a: c}}
+exclude:
+- {kind: gpu, index: [7]}
+resources:
+- name: a.com/x
+  devices: {kind: gpu, index: [1, 2], match: 'device.attributes["nvidia.com"].index > 1'}
+  sharing: {method: mps, replicas: 4, perContainer: any}
+  placement: packed
+- name: a.com/y
+  devices: {kind: mig, profiles: [1g.5gb], ids: [MIG-1]}
+  sharing: {method: timeSlicing, replicas: 8}
+- name: rdma/all
+  devices: {kind: nic}
+  sharing: {method: shared, replicas: 3, pool: true}
+unmatched: default
+dra:
+  offer: instead
+  driver: gpu.nvidia.com
+  devices:
+  - {kind: gpu, index: [0, 1]}
+  taints: none
+  shares:
+  - {devices: {kind: gpu, index: [0]}, method: mps}
+  - {devices: {kind: gpu}, method: timeSlicing, limits: advisory}
+  partitions: onDemand
+  migMode: onDemand
+health:
+  quietPeriod: 2m
+  probeInterval: 500ms
+  callDeadline: 1s
+  ignoredXids: [48]
+  countedXids: [13]
+  unlistedXids: ignored
+labels: {to: file, file: /f, timestamp: true, machineTypeFile: /t}
+"#;
+
+#[test]
+fn the_defaults_are_asked_for_in_writing() {
+    assert_eq!(parse("{}"), Ok(Config::default()));
+    assert_eq!(parse("health:\nresources:\n"), Ok(Config::default()));
+    let nothing = "the configuration says nothing: write `{}` for the defaults";
+    check_mistakes([
+        (String::new(), 1, nothing),
+        (" \n\n".to_owned(), 2, nothing),
+        ("\n# nothing yet\n\n".to_owned(), 2, nothing),
+        ("null\n".to_owned(), 1, nothing),
+    ]);
+}
+
+#[test]
+fn every_key_is_taken() {
+    let config = parse(EVERYTHING).expect("valid");
+    assert_eq!(config.kubelet_dir, Path::new("/k"));
+    assert_eq!(config.driver.nvml_library.as_deref(), Some(Path::new("/l")));
+    assert_eq!(config.driver.root, Path::new("/run/nvidia/driver"));
+    assert_eq!(config.listen, Some(([127, 0, 0, 1], 9400).into()));
+    assert_eq!(config.probe_socket.as_deref(), Some(Path::new("/p")));
+    assert_eq!(config.disclose, [Disclosed::Pods, Disclosed::Serials].into());
+    assert!(config.cluster.events);
+    let policy = config.policy;
+    assert_eq!(policy.delivery.strategies, [Strategy::CdiAnnotations, Strategy::Envvar].into());
+    let imex = Imex { channels: [0, 2047].into(), missing: MissingChannel::Refused };
+    assert_eq!(policy.delivery.imex, imex);
+    assert_eq!(policy.health.quiet_period, Duration::from_secs(120));
+    assert_eq!(policy.health.probe_interval, Duration::from_millis(500));
+    assert_eq!(policy.labels.output, LabelOutput::File("/f".into()));
+    let Resources::Rules(rules) = policy.resources else { panic!("rules were given") };
+    assert_eq!(rules[0].devices.index, BTreeSet::from([1, 2]));
+    let Sharing::Shared(shared) = rules[0].sharing else { panic!("it is shared") };
+    assert_eq!(shared.per_container, PerContainer::Any);
+    assert_eq!(rules[0].placement, placement::Policy::Packed);
+    let Sharing::Shared(shared) = rules[1].sharing else { panic!("it is shared") };
+    assert_eq!((shared.replicas.get(), shared.per_container), (8, PerContainer::Any));
+    assert_eq!(rules[1].placement, placement::Policy::Distributed);
+    let Sharing::Pooled(pool) = rules[2].sharing else { panic!("it is pooled") };
+    assert_eq!(pool.tokens.get(), 3);
+    assert_eq!(policy.nics.ids, NicIds::PciAddress);
+    assert_eq!(policy.nics.rdma_nodes, [RdmaNode::Uverbs, RdmaNode::Umad].into());
+    assert_eq!(policy.nics.quiet_period(&policy.health), Duration::from_secs(3));
+    assert_eq!(policy.nics.info["0000:3b:02.0"]["a"], "c");
+}
+
+#[test]
+fn what_is_said_of_network_interfaces_must_make_sense() {
+    for (text, expected) in [
+        ("nics: {rdmaNodes: [umad]}", "rdmaNodes without uverbs"),
+        ("nics: {info: {ens1: {a: b}}}", "write a PCI address such as 0000:3b:02.0, or *"),
+        (
+            "resources: [{name: a.com/x, devices: {kind: gpu}, \
+             sharing: {method: mps, replicas: 2, pool: true}}]",
+            "only method: shared pools devices",
+        ),
+    ] {
+        let error = parse(text).expect_err(text);
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_resource_is_placed_as_its_rule_says_and_as_is_usual_without() {
+    let text = format!(
+        "unmatched: default\nresources:\n{}{}  placement: numa-strict\n{}  sharing: {{method: timeSlicing, \
+         replicas: 4}}\n  placement: aligned\n",
+        gpus("a.com/x", ", index: [0]"),
+        gpus("a.com/y", ", index: [1]"),
+        gpus("a.com/z", ", index: [2]"),
+    );
+    let config = parse(&text).expect("valid");
+    let shared = Sharing::Shared(Shared {
+        method: SharingMethod::TimeSlicing,
+        replicas: Replicas::try_from(4).expect("valid"),
+        per_container: PerContainer::Any,
+    });
+    let placement = |policy: &Policy, name: &str, sharing| {
+        policy.placement(&name.parse().expect("a name"), sharing).to_string()
+    };
+    for (name, sharing, expected) in [
+        ("a.com/x", Sharing::Exclusive, "aligned"),
+        ("a.com/y", Sharing::Exclusive, "numa-strict"),
+        ("a.com/z", shared, "aligned"),
+        ("nvidia.com/gpu", Sharing::Exclusive, "aligned"),
+        ("nvidia.com/gpu", shared, "distributed"),
+    ] {
+        assert_eq!(placement(&config.policy, name, sharing), expected, "{name}");
+    }
+    assert_eq!(placement(&Policy::default(), "nvidia.com/gpu", Sharing::Exclusive), "aligned");
+    assert_eq!(parse(&to_yaml(&config)), Ok(config));
+}
+
+#[test]
+fn json_is_accepted_too() {
+    let text = "{\n  \"mig\": \"none\",\n  \"health\": {\"quiet\": 3}\n}";
+    assert!(parse(text).expect_err("a mistake").starts_with("w.yaml:3: unknown field `quiet`"));
+}
+
+/// A rule for GPUs, from its first line on.
+fn gpus(name: &str, rest: &str) -> String {
+    format!("- name: {name}\n  devices: {{kind: gpu{rest}}}\n")
+}
+
+fn rule(name: &str, devices: &str, sharing: &str) -> String {
+    format!("resources:\n- name: {name}\n  devices: {{{devices}}}\n  sharing: {{{sharing}}}\n")
+}
+
+/// What is asked of an attribute.
+fn asks(domain: &str, question: &str) -> String {
+    format!("device.attributes[\"{domain}\"].{question}")
+}
+
+/// Each document has one mistake: its line, and what is said of it.
+fn check_mistakes<const N: usize>(cases: [(String, u64, &str); N]) {
+    for (text, line, expected) in cases {
+        let error = parse(&text).expect_err(&text);
+        assert!(error.starts_with(&format!("w.yaml:{line}: ")), "{text}\n{error}");
+        assert!(error.contains(expected), "{text}\n{error}");
+        assert_eq!(error.lines().count(), 1, "one mistake is told once: {text}\n{error}");
+    }
+}
+
+/// A text that its aliases make a thousand times as large, and that again and again.
+fn bomb() -> String {
+    let levels = (1..9).map(|level| {
+        let below = format!("*a{}, ", level - 1).repeat(10);
+        format!("a{level}: &a{level} [{below}]\n")
+    });
+    ["a0: &a0 [x]\n".to_owned()].into_iter().chain(levels).collect()
+}
+
+#[test]
+fn mistakes_are_refused_with_the_line_and_what_to_write() {
+    check_mistakes([
+        (
+            "kubeletDir: /k\nkubletDir: /x\n".to_owned(),
+            2,
+            "unknown field `kubletDir`: did you mean `kubeletDir`?",
+        ),
+        ("kubeletDir: /k\nkubeletDir: /x\n".to_owned(), 2, "already on line 1"),
+        ("health:\n  quiet: 3s\n".to_owned(), 2, "quietPeriod"),
+        ("health:\n  quietPeriod: soon\n".to_owned(), 2, "500ms, 60s or 5m"),
+        ("health:\n  quietPeriod: 0s\n".to_owned(), 2, "between 10ms and 24h"),
+        ("health:\n  probeInterval: 9999h\n".to_owned(), 2, "between 10ms and 24h"),
+        ("health:\n  ignoredXids: [79]\n  countedXids: [79]\n".to_owned(), 2, "keep one"),
+        (
+            rule("a.com/x", "kind: gpu, profiles: [1g.5gb]", "method: mps, replicas: 2"),
+            3,
+            "only MIG",
+        ),
+        (format!("resources:\n{}", gpus("a.com/x", ", ids: [a b]")), 3, "cannot name a device"),
+        ("dra:\n  migMode: onDemand\n".to_owned(), 2, "write partitions: onDemand too"),
+        ("deviceList: csv\n".to_owned(), 1, "envvar"),
+        ("deviceList: []\n".to_owned(), 1, "no way to name devices"),
+        ("cdiAnnotationPrefix: cdi\n".to_owned(), 1, "a domain and a slash"),
+        ("listen: here\n".to_owned(), 1, "0.0.0.0:9400"),
+        ("imex: {channels: [0,\n  2048]}\n".to_owned(), 2, "channel 2048 does not exist"),
+        ("imex: {channels: [-1]}\n".to_owned(), 1, "channel -1 does not exist"),
+        ("labels: {to: node, file: /x}\n".to_owned(), 1, "for `to: file` only"),
+        ("fpga:\n  nodes: /dev/*\n".to_owned(), 2, "it gives away the memory of the whole machine"),
+        ("fpga: {nodes: uio0}\n".to_owned(), 1, "uio0 is no device node"),
+        (
+            "fpga: {prepare: [{command: [program]}]}\n".to_owned(),
+            1,
+            "fpga: \"program\" is no absolute",
+        ),
+        ("fpga: {release: [{write: ../x, text: a}]}\n".to_owned(), 1, "is no file in the device's"),
+        ("fpga: {expect: {shell: a}}\n".to_owned(), 1, "expect is what an FPGA says after prepare"),
+        (
+            "gpu: {release: [{memory: overwrite, atMost: 1Mi}]}\n".to_owned(),
+            1,
+            "atMost belongs to memory: free",
+        ),
+        ("nics: {release: [{memory: overwrite}]}\n".to_owned(), 1, "write them under gpu"),
+        ("unmatched: default\n".to_owned(), 1, "there are no rules"),
+        ("kubeletDir: [\n".to_owned(), 1, ""),
+        ("kubeletDir: [a]\n".to_owned(), 1, "a list cannot stand here: write a path"),
+        (
+            "exclude: [{index: [-1]}]\n".to_owned(),
+            1,
+            "-1 cannot stand here: write a number from 0 to 4294967295",
+        ),
+        ("exclude:\n".to_owned(), 1, "nothing is written here: write a list"),
+        (
+            rule("a.com/x", "kind: gpu", "method: mps, replicas: -1"),
+            4,
+            "-1 cannot stand here: write a whole number, 0 or more",
+        ),
+        ("migg: mixed\n".to_owned(), 1, "unknown field `migg`: did you mean `mig`?"),
+        ("mig: mixd\n".to_owned(), 1, "\"mixd\" is no word for this: did you mean mixed?"),
+        ("mig: both\n".to_owned(), 1, "\"both\" is no word for this: write none, single or mixed"),
+        (
+            format!("a: {}1{}\n", "[".repeat(40), "]".repeat(40)),
+            1,
+            "too deep: more than 32 lists and groups",
+        ),
+        (
+            format!("exclude: [{}]\n", "1,".repeat(250_001)),
+            1,
+            "too large: more than 250,000 values",
+        ),
+        (bomb(), 7, "too large: more than 250,000 values"),
+        ("just text\n".to_owned(), 1, "\"just text\" cannot stand here: write keys with values"),
+    ]);
+}
+
+#[test]
+fn memory_is_not_overwritten_where_a_daemon_keeps_the_gpu() {
+    let step = "gpu: {release: [{memory: overwrite, timeout: 1m}]}\n";
+    let sliced = rule("a.com/x", "kind: gpu", "method: timeSlicing, replicas: 2");
+    let config =
+        parse(&format!("{step}{sliced}")).expect("nobody has it when the last one lets go");
+    assert!(config.policy.families.gpu.overwrites());
+    assert!(to_yaml(&config).contains("memory: overwrite"), "{}", to_yaml(&config));
+    let by_mps = rule("a.com/x", "kind: gpu", "method: mps, replicas: 2");
+    let by_claims = "dra: {offer: beside, shares: [{devices: {kind: gpu}, method: mps}]}\n";
+    check_mistakes([
+        (format!("{step}{by_mps}"), 1, "share by time slices, or leave the step out"),
+        (format!("{step}{by_claims}"), 1, "MPS keeps its own on those that it shares"),
+    ]);
+}
+
+#[test]
+fn mistakes_in_rules_are_refused_with_the_line_and_what_to_write() {
+    check_mistakes([
+        (format!("resources:\n{}", gpus("gpu", "")), 2, "write it like nvidia.com/gpu"),
+        (format!("resources:\n{}", gpus(&format!("a.com/{}", "x".repeat(64)), "")), 2, "1 to 63"),
+        ("resources:\n- name: a.com/x\n  devices: {kind: tpu}\n".to_owned(), 3, "gpu"),
+        ("resources:\n- name: a.com/x\n".to_owned(), 2, "missing field `devices`"),
+        (
+            "resources:\n- name: a.com/x\n  devices: {kind: mig, profiles: [9g.80gb]}\n".to_owned(),
+            3,
+            "no MIG profile that a GPU could have",
+        ),
+        (
+            format!("resources:\n{}", gpus("a.com/x", ", match: 'device.'")),
+            3,
+            "selects no devices: column 8",
+        ),
+        (rule("a.com/x", "kind: gpu", "method: mps, replicas: 0"), 4, "0 replicas: write a number"),
+        (
+            rule("a.com/x", "kind: gpu", "method: timeSlicing, replicas: 100000"),
+            4,
+            "100000 replicas",
+        ),
+        (rule("a.com/x", "kind: gpu", "method: mps, replicas: 49"), 4, "at most 48 clients"),
+        (rule("a.com/x", "kind: mig", "method: mps, replicas: 2"), 4, "MPS shares whole GPUs only"),
+        (rule("a.com/x", "kind: nic", "method: timeSlicing, replicas: 2"), 4, "no time slices"),
+        (
+            format!("resources:\n{}  placement: tight\n", gpus("a.com/x", "")),
+            4,
+            "\"tight\" is no placement policy: write aligned, packed, distributed, numa-strict or first",
+        ),
+        (
+            rule("a.com/x", "kind: gpu", "method: mps, replicas: 2, spread: packed"),
+            4,
+            "unknown field `spread`",
+        ),
+        (
+            format!("resources:\n{}{}", gpus("a.com/x", ""), gpus("a.com/y", ", index: [0]")),
+            4,
+            "a.com/x on line 2 takes every such gpu first",
+        ),
+        (
+            format!("exclude: [{{kind: gpu}}]\nresources:\n{}", gpus("a.com/x", ", index: [0]")),
+            3,
+            "exclude on line 1",
+        ),
+    ]);
+}
+
+#[test]
+fn a_rule_that_asks_what_no_such_device_answers_is_refused() {
+    check_mistakes([
+        (
+            format!(
+                "resources:\n{}",
+                gpus("a.com/x", &format!(", match: '{}'", asks("nvidia.com", "brand > 5")))
+            ),
+            3,
+            "brand is a text, and 5 is a number: write a text in quotes",
+        ),
+        (
+            format!("exclude:\n- {{kind: nic, match: '{}'}}\n", asks("windlass.dev", "driver > 5")),
+            2,
+            "driver is a text, and 5 is a number: write a text in quotes",
+        ),
+        (
+            format!(
+                "resources:\n- name: a.com/x\n  devices: {{source: fpga, match: '{}'}}\n",
+                asks("amd.com", "shell > 5")
+            ),
+            3,
+            "shell is a text, and 5 is a number: write a text in quotes",
+        ),
+    ]);
+}
+
+/// A rule for devices that are asked something, beside a source of the configuration.
+fn asked_of(devices: &str, asked: &str) -> String {
+    format!(
+        "sources:\n- {{name: s, find: {{bus: pci}}, match: 'true', attributes: {{firmware: fw}}}}\n\
+         resources:\n- name: a.com/x\n  devices: {{{devices}, match: '{asked}'}}\n"
+    )
+}
+
+#[test]
+fn a_value_of_another_sort_and_a_misspelt_name_are_refused_with_what_is_right() {
+    let k8s = |asked: &str| asks("resource.kubernetes.io", asked);
+    let cuda = asks("nvidia.com", "cudaComputeCapability == \"9.0\"");
+    let memory = "device.capacity[\"nvidia.com\"].memory == 80".to_owned();
+    let domain = asks("nvidia.co", "brand == \"x\"");
+    for (devices, asked, expected) in [
+        (
+            "kind: gpu",
+            &k8s("numaNode == \"0\""),
+            "numaNode is a number, and \"0\" is a text: write 0, without quotes",
+        ),
+        (
+            "kind: gpu",
+            &asks("nvidia.com", "migCapable != \"true\""),
+            "migCapable is a truth value, and \"true\" is a text: write true, without quotes",
+        ),
+        (
+            "kind: gpu",
+            &cuda,
+            "cudaComputeCapability is a version, and \"9.0\" is a text: write semver(",
+        ),
+        ("kind: gpu", &memory, "memory is a quantity, and 80 is a number: write quantity("),
+        (
+            "kind: gpu",
+            &"device.kind in [\"gpu\", 3]".to_owned(),
+            "kind is a text, and 3 is a number",
+        ),
+        (
+            "kind: gpu",
+            &asks("nvidia.com", "prodctName == \"x\""),
+            "column 33: no such device has prodctName of nvidia.com: did you mean productName?",
+        ),
+        (
+            "kind: gpu",
+            &domain,
+            "no such device has attributes of nvidia.co: did you mean nvidia.com?",
+        ),
+        (
+            "source: s",
+            &asks("windlass.dev", "firmware == 2"),
+            "match: column 35: firmware is a text, and 2 is a number",
+        ),
+        ("source: s", &asks("windlass.dev", "firmwre == \"2\""), "did you mean firmware?"),
+    ] {
+        check_mistakes([(asked_of(devices, asked), 5, expected)]);
+    }
+}
+
+#[test]
+fn what_only_some_devices_say_may_be_asked() {
+    let k8s = |asked: &str| asks("resource.kubernetes.io", asked);
+    for (devices, asked) in [
+        ("kind: gpu", asks("nvidia.com", "whatever == 3")),
+        ("kind: gpu", asks("nvidia.com", "driverVersion == \"580\"")),
+        ("kind: gpu", k8s("numaNode == 0.0")),
+        ("source: nics", asks("windlass.dev", "pciClass == \"0x020000\"")),
+        ("source: s", format!("has({})", asks("windlass.dev", "usbSerial"))),
+    ] {
+        let text = asked_of(devices, &asked);
+        parse(&text).expect(&text);
+    }
+}
+
+#[test]
+fn rules_that_contradict_each_other_are_refused_with_both_lines() {
+    check_mistakes([
+        (
+            format!(
+                "resources:\n{}  sharing: {{method: timeSlicing, replicas: 4}}\n{}",
+                gpus("a.com/x", ", index: [0]"),
+                gpus("a.com/x", ", index: [1]")
+            ),
+            5,
+            "exclusive here and time-sliced by 4 (any number per container) on line 2",
+        ),
+        (
+            format!(
+                "resources:\n{}  placement: packed\n{}",
+                gpus("a.com/x", ", index: [0]"),
+                gpus("a.com/x", ", index: [1]")
+            ),
+            5,
+            "placement of a.com/x is aligned here and packed on line 2",
+        ),
+        (
+            format!(
+                "unmatched: default\n{}",
+                rule("nvidia.com/gpu", "kind: gpu, index: [0]", "method: timeSlicing, replicas: 4")
+            ),
+            3,
+            "under the same name unshared",
+        ),
+    ]);
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let text = "kubletDir: /x\nmig: both\nhealth:\n  quietPeriod: soon\n  ignoredXids: [a, 79, b]\n\
+                resources:\n- name: gpu\n  devices: {kind: tpu}\n- name: a.com/x\n  devices: {kind: gpu}\n  \
+                sharing: {method: mps, replicas: 0}\n- name: a.com/y\n  devices: {kind: gpu}\n";
+    let error = parse(text).expect_err("many mistakes");
+    let lines: Vec<_> = error.lines().filter_map(|line| line.split(':').nth(1)).collect();
+    assert_eq!(lines, ["1", "2", "4", "5", "5", "7", "8", "11", "12"], "{error}");
+}
+
+#[test]
+fn rules_with_devices_of_their_own_live_together() {
+    let text = format!(
+        "resources:\n{}{}{}- name: a.com/z\n  devices: {{kind: nic}}\n",
+        gpus("a.com/x", ", index: [0]"),
+        gpus("a.com/x", ", index: [1]"),
+        gpus("a.com/y", "")
+    );
+    assert_eq!(parse(&text).map(drop), Ok(()));
+}
+
+#[test]
+fn a_text_may_look_like_a_number() {
+    let config =
+        parse("cluster: {nodeName: 0123}\nhooks: {disabled: [1.10, true]}").expect("valid");
+    assert_eq!(config.cluster.node_name.as_deref(), Some("0123"));
+    assert_eq!(config.policy.delivery.hooks.disabled, ["1.10".into(), "true".into()].into());
+}
+
+fn json(yaml: &str) -> Value {
+    serde_saphyr::from_str(yaml).expect("YAML")
+}
+
+#[test]
+fn the_schema_knows_every_key_and_refuses_what_the_reader_refuses() {
+    let schema = schema();
+    let schema = jsonschema::validator_for(&schema).expect("a schema");
+    let errors: Vec<_> =
+        schema.iter_errors(&json(EVERYTHING)).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+    for wrong in [
+        "kubletDir: /k",
+        "mig: both",
+        "deviceList: csv",
+        "imex: {channels: [2048]}",
+        "health: {quietPeriod: 5}",
+        "resources: [{name: gpu, devices: {kind: gpu}}]",
+        "resources: [{name: a.com/x, devices: {kind: tpu}}]",
+        "resources: [{name: a.com/x, devices: {kind: mig, profiles: [9g.80gb]}}]",
+        "resources: [{name: a.com/x, devices: {kind: gpu}, sharing: {method: mps, replicas: 0}}]",
+        "resources: [{name: a.com/x, devices: {kind: gpu}, sharing: {replicas: 2}}]",
+        "resources: [{name: a.com/x, devices: {kind: gpu}, placement: tight}]",
+    ] {
+        assert!(!schema.is_valid(&json(wrong)), "{wrong}");
+        assert!(parse(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn the_schema_describes_every_key() {
+    let schema = schema();
+    let properties = schema["properties"].as_object().expect("properties");
+    for (key, property) in properties {
+        assert!(property["description"].is_string(), "{key} has no description: {property}");
+    }
+    let every: Vec<_> = json(EVERYTHING).as_object().expect("a map").keys().cloned().collect();
+    assert!(properties.keys().all(|key| every.contains(key)), "the test's file lacks a key");
+}
+
+#[test]
+fn the_documentation_shows_every_key_and_each_is_accepted() {
+    let page = include_str!("../../../../docs/configuration.md");
+    let block = page.split_once("```yaml\n").and_then(|(_, rest)| rest.split_once("```"));
+    let (example, _) = block.expect("an example");
+    let config = parse(example).unwrap_or_else(|error| panic!("{error}"));
+    assert_ne!(config, Config::default());
+    let schema = schema();
+    let validator = jsonschema::validator_for(&schema).expect("a schema");
+    let errors: Vec<_> =
+        validator.iter_errors(&json(example)).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+    let shown = json(example);
+    for key in schema["properties"].as_object().expect("properties").keys() {
+        assert!(shown.get(key).is_some(), "{key} is not documented");
+    }
+}
+
+#[test]
+fn claims_get_nothing_unless_the_configuration_says_so() {
+    assert_eq!(parse("dra: {offer: off}"), Ok(Config::default()));
+    let config = parse("dra: {offer: beside}").expect("valid");
+    assert_eq!(config.policy.dra.offer, DraOffer::Beside);
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    let config = parse(EVERYTHING).expect("valid");
+    assert_eq!(parse(&to_yaml(&config)), Ok(config));
+    assert_eq!(parse(&to_yaml(&Config::default())), Ok(Config::default()));
+}
+
+prop_compose! {
+    fn sharing()(
+        mps in any::<bool>(), replicas in 1_u64..=48, any in any::<bool>(),
+    ) -> Sharing {
+        Sharing::Shared(Shared {
+            method: if mps { SharingMethod::Mps } else { SharingMethod::TimeSlicing },
+            replicas: Replicas::try_from(replicas).expect("in range"),
+            per_container: if any { PerContainer::Any } else { PerContainer::One },
+        })
+    }
+}
+
+prop_compose! {
+    fn gpu_rule(number: u32)(
+        id in "[A-Za-z0-9._:-]{1,63}", sharing in sharing(), text in "[ -~]{0,20}",
+        placement in proptest::sample::select(&placement::Policy::ALL[..]),
+    ) -> ResourceRule {
+        let literal = format!("{text:?}");
+        ResourceRule {
+            name: format!("a.com/r{number}").parse().expect("valid"),
+            devices: Selector {
+                index: [number].into(),
+                ids: [id].into(),
+                expression: format!("device.driver == {literal}").parse().ok(),
+                ..Selector::all(DeviceKind::Gpu)
+            },
+            sharing,
+            placement,
+        }
+    }
+}
+
+prop_compose! {
+    fn policy()(
+        first in gpu_rule(0), second in gpu_rule(1), pause in 10_u64..100_000, disabled in "[ -~]{1,12}",
+        xids in proptest::collection::btree_set(0_u64..200, 0..5), path in "/[ -~]{0,20}",
+    ) -> Policy {
+        let mut policy = Policy {
+            resources: Resources::Rules(vec![first, second]),
+            unmatched: Unmatched::Default,
+            health: HealthPolicy {
+                quiet_period: Duration::from_millis(pause),
+                ignored_xids: xids,
+                unlisted_xids: UnlistedXids::Counted,
+                ..HealthPolicy::default()
+            },
+            ..Policy::default()
+        };
+        policy.labels.output = LabelOutput::File(path.into());
+        policy.delivery.hooks.disabled.insert(disabled);
+        policy
+    }
+}
+
+#[test]
+fn what_is_nested_without_end_is_refused_before_the_stack_is_used_up() {
+    for (open, lines) in [("{a: ", 200), ("[", 5000), ("- ", 5000), ("{a\n: ", 100_000)] {
+        let refused = parse(&format!("sources: {}", open.repeat(lines))).expect_err(open);
+        assert!(refused.starts_with("w.yaml:"), "{open}: {refused}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_policy_that_is_written_is_read_back(policy in policy()) {
+        let config = Config { policy, ..Config::default() };
+        let text = to_yaml(&config);
+        prop_assert_eq!(parse(&text), Ok(config), "{}", text);
+    }
+
+    #[test]
+    fn no_text_makes_the_reader_panic(text in "[ -~\n]{0,200}") {
+        let _ = parse(&text);
+        let _ = parse(&format!("resources:\n- {text}\n"));
+    }
+}

@@ -1,0 +1,62 @@
+//! What is wrong with a configuration file, all of it, with its lines.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use super::Remark;
+
+/// A file that cannot be read, or the mistakes in it.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read configuration {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// No file is meant for this node.
+    #[error("{dir} has no file {name:?}, which the node's label asks for", dir = dir.display())]
+    NoSuchFile {
+        /// The folder of configurations.
+        dir: PathBuf,
+        /// The label's value.
+        name: String,
+    },
+    /// The file says something that cannot be.
+    #[error(transparent)]
+    Invalid(#[from] Mistakes),
+}
+
+/// What a file says wrongly; at least one thing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Mistakes {
+    /// The file.
+    pub path: PathBuf,
+    /// In the order of the lines.
+    pub found: Vec<Remark>,
+}
+
+// === impl Mistakes ===
+
+impl Mistakes {
+    /// The mistakes of a file, in the order of its lines.
+    pub fn new(path: &Path, mut found: Vec<Remark>) -> Self {
+        found.sort();
+        found.dedup();
+        Self { path: path.to_owned(), found }
+    }
+}
+
+impl fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Remark { line, text }) in self.found.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "\n" };
+            write!(f, "{separator}{}:{line}: {text}", self.path.display())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,354 @@
+//! What a description of devices must not say: what cannot be found, filled in or run, and what would give
+//! away the machine.
+
+use std::path::{Component, Path};
+
+use windlass_core::device::SourceName;
+use windlass_host::{
+    glob::is_pattern,
+    template::{asked, check, fill_all},
+};
+
+use super::{
+    Find, Give, GivenMount, GivenNode, Handover, Probe, SourceRule, Step, StepAction, Test, Unit,
+};
+use crate::{FpgaRules, FpgaUnit, danger, questions::mistakes};
+
+/// What there is to say of a source, by itself.
+#[derive(Debug, Default)]
+pub struct Judged {
+    /// What cannot be.
+    pub wrong: Vec<String>,
+    /// What would give away the machine, and is not said to be meant.
+    pub dangerous: Vec<String>,
+}
+
+/// Everything that a source must not say.
+pub fn judged(rule: &SourceRule, kubelet_dir: &Path) -> Judged {
+    let (wrong, dangerous) = Default::default();
+    let mut checker = Checker { rule, kubelet_dir, wrong, dangerous };
+    checker.find();
+    checker.unit();
+    checker.expression();
+    checker.facts();
+    checker.give(&rule.give);
+    rule.probe.iter().for_each(|probe| checker.probe(probe));
+    let steps = rule.handover.prepare.iter().chain(&rule.handover.release);
+    steps.for_each(|step| checker.step(step));
+    let name = &rule.name;
+    let named = |texts: Vec<String>| {
+        texts.into_iter().map(|text| format!("source {name}: {text}")).collect()
+    };
+    Judged { wrong: named(checker.wrong), dangerous: named(checker.dangerous) }
+}
+
+/// What a hand-over of FPGAs must not say.
+pub fn wrong_programming(rules: &FpgaRules) -> Vec<String> {
+    // An FPGA has a folder, as the devices of a bus do.
+    let rule = SourceRule::new(SourceName::FPGA, Find::Bus("pci".to_owned()));
+    let (wrong, dangerous) = Default::default();
+    let mut checker = Checker { rule: &rule, kubelet_dir: Path::new("/"), wrong, dangerous };
+    let steps = rules.handover.prepare.iter().chain(&rules.handover.release);
+    steps.for_each(|step| checker.step(step));
+    for (name, text) in &rules.expect {
+        checker.text(&asked(name));
+        checker.text(text);
+    }
+    if !rules.expect.is_empty() && rules.handover.prepare.is_empty() {
+        checker.note("expect is what an FPGA says after prepare, and there is none");
+    }
+    if rules.unit == FpgaUnit::Card && !rules.handover.prepare.is_empty() {
+        checker.note("prepare programs one FPGA, and with unit: card a device has several");
+    }
+    checker.wrong.into_iter().map(|text| format!("fpga: {text}")).collect()
+}
+
+/// What a hand-over of a source that is built in, and whose devices are on PCI, must not say.
+pub fn wrong_steps(source: SourceName, handover: &Handover) -> Vec<String> {
+    let rule = SourceRule::new(source, Find::Bus("pci".to_owned()));
+    let (wrong, dangerous) = Default::default();
+    let mut checker = Checker { rule: &rule, kubelet_dir: Path::new("/"), wrong, dangerous };
+    handover.prepare.iter().chain(&handover.release).for_each(|step| checker.step(step));
+    checker.wrong
+}
+
+/// Reads a description, and notes what is wrong.
+struct Checker<'a> {
+    rule: &'a SourceRule,
+    kubelet_dir: &'a Path,
+    wrong: Vec<String>,
+    dangerous: Vec<String>,
+}
+
+/// What stands for a value that is not known yet.
+const ANY: &str = "*";
+
+// === impl Checker ===
+
+impl Checker<'_> {
+    fn note(&mut self, wrong: impl Into<String>) {
+        self.wrong.push(wrong.into());
+    }
+
+    fn dangerous(&mut self, why: Option<String>) {
+        self.dangerous.extend(why.filter(|_| !self.rule.allow_dangerous));
+    }
+
+    fn find(&mut self) {
+        match &self.rule.find {
+            Find::Bus(name) => {
+                self.listed("bus", name);
+                if self.rule.expression.is_none() && !self.rule.allow_dangerous {
+                    self.note(format!(
+                        "without match it is every device of the {name} bus: say which are meant"
+                    ));
+                }
+            }
+            Find::Class(name) => {
+                self.listed("class", name);
+                self.dangerous(
+                    (name == "block").then(|| format!("class block: {}", danger::BLOCK)),
+                );
+            }
+            Find::Nodes(patterns) => patterns.iter().for_each(|pattern| self.found_nodes(pattern)),
+            Find::Files(folder) => self.folder(folder),
+            Find::Endpoints(endpoints) => self.endpoints(endpoints),
+        }
+    }
+
+    fn listed(&mut self, sort: &str, name: &str) {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.:".contains(letter);
+        if name.is_empty() || !name.chars().all(plain) || name.starts_with('.') {
+            self.note(format!("{name:?} is no {sort}: write a name from /sys/{sort}, such as usb"));
+        }
+    }
+
+    /// Which of what a pattern fits is meant may be for `match` to say; what is found is judged once more.
+    fn found_nodes(&mut self, pattern: &str) {
+        match danger::no_node(pattern) {
+            Some(wrong) => self.note(wrong),
+            None if is_pattern(pattern) && self.rule.expression.is_some() => {}
+            None => self.dangerous(danger::of_nodes(pattern)),
+        }
+    }
+
+    fn nodes(&mut self, pattern: &str) {
+        match danger::no_node(pattern) {
+            Some(wrong) => self.note(wrong),
+            None => self.dangerous(danger::of_nodes(pattern)),
+        }
+    }
+
+    fn folder(&mut self, folder: &Path) {
+        match danger::no_plain_path(&folder.display().to_string()) {
+            Some(wrong) => self.note(wrong),
+            None => self.dangerous(danger::of_mount(folder, self.kubelet_dir)),
+        }
+    }
+
+    fn endpoints(&mut self, endpoints: &[String]) {
+        for (nth, endpoint) in endpoints.iter().enumerate() {
+            let of_address = |it: char| it.is_ascii_alphanumeric() || "-_.:[]".contains(it);
+            if endpoint.is_empty() || !endpoint.chars().all(of_address) {
+                self.note(format!("{endpoint:?} is no endpoint: write a host, or host:port"));
+            }
+            if endpoints[..nth].contains(endpoint) {
+                self.note(format!("endpoint {endpoint} is there twice"));
+            }
+        }
+    }
+
+    fn unit(&mut self) {
+        let patterns = match &self.rule.find {
+            Find::Nodes(patterns) => patterns.len(),
+            _ => 0,
+        };
+        if self.rule.unit == Unit::Zipped && patterns < 2 {
+            self.note(
+                "unit: zipped puts matches of several patterns together: write them in nodes",
+            );
+        }
+    }
+
+    /// Asks about a device that has everything a source may know, so that what can have no answer for any
+    /// device is told before there is one. What it lacks, a device may have.
+    fn expression(&mut self) {
+        let Some(expression) = &self.rule.expression else { return };
+        self.wrong.extend(mistakes(expression, &self.rule.specimen()));
+    }
+
+    fn facts(&mut self) {
+        let has_folder = self.has_folder();
+        for (name, file) in &self.rule.attributes {
+            if !has_folder {
+                self.wrong.push(format!("attribute {}: {NO_FOLDER}", name.name()));
+            }
+            self.wrong.extend(no_file_inside(file));
+        }
+    }
+
+    /// Whether its devices have folders in sysfs.
+    fn has_folder(&self) -> bool {
+        !matches!(self.rule.find, Find::Files(_) | Find::Endpoints(_))
+    }
+
+    fn text(&mut self, text: &str) {
+        if let Err(unknown) = check(text) {
+            self.note(format!("{text:?}: {unknown}"));
+        }
+    }
+
+    fn give(&mut self, give: &Give) {
+        give.nodes.iter().for_each(|node| self.given_node(node));
+        give.mounts.iter().for_each(|mount| self.given_mount(mount));
+        for (name, value) in &give.env {
+            if name.is_empty() || name.contains(['=', '\0']) {
+                self.note(format!("{name:?} cannot name a variable"));
+            }
+            self.text(name);
+            self.text(value);
+        }
+        give.cdi.iter().for_each(|name| self.text(name));
+    }
+
+    fn given_node(&mut self, node: &GivenNode) {
+        self.text(&node.path);
+        let pattern = fill_all(&node.path, ANY);
+        // What a device fills in from the root on is judged when it is known.
+        if !pattern.starts_with(ANY) {
+            self.nodes(&pattern);
+        }
+        let Some(inside) = &node.inside else { return };
+        self.text(inside);
+        self.wrong.extend(danger::no_plain_path(inside));
+        if is_pattern(&node.path) && !inside.ends_with('/') {
+            self.note(format!(
+                "{} may be several nodes, and as: {inside} is one path: end it with /",
+                node.path
+            ));
+        }
+    }
+
+    fn given_mount(&mut self, mount: &GivenMount) {
+        for path in std::iter::once(&mount.host).chain(&mount.container) {
+            self.text(path);
+            self.wrong.extend(danger::no_plain_path(path));
+        }
+        let is_known = fill_all(&mount.host, ANY) == mount.host;
+        // What a device fills in is judged when it is known.
+        let path = Path::new(&mount.host);
+        let why = danger::of_given_mount(self.rule, mount, path, self.kubelet_dir);
+        self.dangerous(why.filter(|_| is_known));
+    }
+
+    fn probe(&mut self, probe: &Probe) {
+        match &probe.test {
+            Test::Nodes => {}
+            Test::Attribute { file, equals } => {
+                if !self.has_folder() {
+                    self.note(format!("probe {}: {NO_FOLDER}", file.display()));
+                }
+                self.wrong.extend(no_file_inside(file));
+                for text in equals {
+                    self.text(text);
+                }
+            }
+            Test::Http(url) => self.url(url),
+            Test::Tcp(address) => {
+                self.text(address);
+                let known = fill_all(address, "host:1");
+                if known.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+                    self.note(format!("{address:?} is no address: write host:port"));
+                }
+            }
+            Test::Command(words) => self.command(words),
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        match &step.action {
+            StepAction::Http(url) => self.url(url),
+            StepAction::Command(words) => self.command(words),
+            StepAction::Processes(_) if self.rule.name != SourceName::NVIDIA => {
+                self.note("processes: only NVIDIA's driver tells who computes: write it under gpu");
+            }
+            StepAction::Memory { .. } | StepAction::Overwrite | StepAction::Reset(_)
+                if self.rule.name != SourceName::NVIDIA =>
+            {
+                self.note("memory and reset are for NVIDIA's GPUs: write them under gpu");
+            }
+            StepAction::Link(_) if self.rule.name != SourceName::NICS => {
+                self.note("link: only an interface has one: write it under nics");
+            }
+            StepAction::Processes(_)
+            | StepAction::Memory { .. }
+            | StepAction::Overwrite
+            | StepAction::Reset(_)
+            | StepAction::Link(_) => {}
+            StepAction::Write { file, text } => {
+                if !self.has_folder() {
+                    self.note(format!("write {}: {NO_FOLDER}", file.display()));
+                }
+                self.wrong.extend(no_file_inside(file));
+                self.text(text);
+            }
+        }
+    }
+
+    fn url(&mut self, url: &str) {
+        self.text(url);
+        if !url.starts_with("http://") {
+            self.note(format!("{url:?}: write http://host:port/path; only plain HTTP is spoken"));
+        }
+    }
+
+    fn command(&mut self, words: &[String]) {
+        for word in words {
+            self.text(word);
+        }
+        match words.first() {
+            Some(program) if Path::new(program).is_absolute() => {}
+            Some(program) => {
+                self.note(format!("{program:?} is no absolute path: no shell looks for programs"));
+            }
+            None => self.note("a command is empty: write a program with its arguments"),
+        }
+    }
+}
+
+const NO_FOLDER: &str = "files and endpoints have no folder in sysfs";
+
+/// Why a path is no file in a device's folder.
+fn no_file_inside(file: &Path) -> Option<String> {
+    let is_plain = file.components().all(|part| matches!(part, Component::Normal(_)));
+    let is_file = is_plain && !file.as_os_str().is_empty();
+    (!is_file).then(|| {
+        let file = file.display();
+        format!("\"{file}\" is no file in the device's folder: write it without / first and ..")
+    })
+}
+
+/// Sources that share one resource in different ways, each with the earlier one.
+pub fn differently_shared(sources: &[&SourceRule]) -> Vec<(SourceName, String)> {
+    let told = |(nth, later): (usize, &&SourceRule)| {
+        let text = otherwise_shared(later, sources[..nth].iter().copied())?;
+        Some((later.name.clone(), text))
+    };
+    sources.iter().enumerate().filter_map(told).collect()
+}
+
+/// That an earlier source shares the resource of this one in another way.
+pub fn otherwise_shared<'a>(
+    later: &SourceRule,
+    mut earlier: impl Iterator<Item = &'a SourceRule>,
+) -> Option<String> {
+    let resource = later.resource.as_ref()?;
+    let is_other =
+        |it: &&SourceRule| it.resource.as_ref() == Some(resource) && it.sharing != later.sharing;
+    let earlier = earlier.find(is_other)?;
+    Some(format!(
+        "source {}: resource {resource} is shared in another way by source {}: a pod cannot tell \
+         which it gets",
+        later.name, earlier.name
+    ))
+}

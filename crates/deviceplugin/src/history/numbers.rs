@@ -1,0 +1,135 @@
+//! Numbers of replicas in few words: `0-998,1000`.
+
+use std::{fmt, ops::RangeInclusive, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use windlass_config::Replicas;
+
+/// Ascending numbers, each once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Numbers(Vec<RangeInclusive<u32>>);
+
+/// A text that lists no numbers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} lists no replicas: write ascending numbers below {max}, such as 0-2,5", max = Replicas::MAX)]
+pub struct InvalidNumbers(String);
+
+// === impl Numbers ===
+
+impl Numbers {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The numbers, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.0.iter().cloned().flatten()
+    }
+
+    /// Adds a run of numbers, all greater than those before.
+    fn push(&mut self, run: RangeInclusive<u32>) {
+        match self.0.last_mut() {
+            Some(last) if last.end() + 1 == *run.start() => *last = *last.start()..=*run.end(),
+            _ => self.0.push(run),
+        }
+    }
+}
+
+impl FromIterator<u32> for Numbers {
+    /// In any order; one that comes twice counts once.
+    fn from_iter<I: IntoIterator<Item = u32>>(numbers: I) -> Self {
+        let mut sorted: Vec<_> = numbers.into_iter().collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let mut runs = Self::default();
+        for number in sorted {
+            runs.push(number..=number);
+        }
+        runs
+    }
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, run) in self.0.iter().enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            match (run.start(), run.end()) {
+                (first, last) if first == last => write!(f, "{comma}{first}")?,
+                (first, last) => write!(f, "{comma}{first}-{last}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Numbers {
+    type Err = InvalidNumbers;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || InvalidNumbers(text.to_owned());
+        let mut numbers = Self::default();
+        for word in text.split(',').filter(|_| !text.is_empty()) {
+            let run = run(word).ok_or_else(wrong)?;
+            if numbers.0.last().is_some_and(|last| last.end() >= run.start()) {
+                return Err(wrong());
+            }
+            numbers.push(run);
+        }
+        Ok(numbers)
+    }
+}
+
+/// `3` or `0-2`; no greater numbers than a device can have, since each is gone through.
+fn run(word: &str) -> Option<RangeInclusive<u32>> {
+    let (first, last) = word.split_once('-').unwrap_or((word, word));
+    let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+    (first <= last && last < Replicas::MAX).then_some(first..=last)
+}
+
+impl Serialize for Numbers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Numbers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn runs_are_written_by_their_ends() {
+        for (numbers, expected) in
+            [(&[][..], ""), (&[3], "3"), (&[2, 1, 0, 1, 5], "0-2,5"), (&[0, 2, 4], "0,2,4")]
+        {
+            let runs: Numbers = numbers.iter().copied().collect();
+            assert_eq!(runs.to_string(), expected);
+        }
+        for bad in ["a", "1,", "2,1", "0-3,3", "3-1", "0-4294967295", "1024", "-1"] {
+            let error = bad.parse::<Numbers>().expect_err(bad).to_string();
+            assert!(error.starts_with(&format!("{bad:?} lists no replicas")), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_numbers_are_read_back(set in proptest::collection::btree_set(0..Replicas::MAX, 0..50)) {
+            let numbers: Numbers = set.iter().copied().collect();
+            prop_assert_eq!(numbers.to_string().parse::<Numbers>(), Ok(numbers.clone()));
+            prop_assert!(numbers.iter().eq(set));
+        }
+
+        #[test]
+        fn no_text_makes_the_reader_panic(text in "[0-9,-]{0,20}") {
+            let _ = text.parse::<Numbers>();
+        }
+    }
+}

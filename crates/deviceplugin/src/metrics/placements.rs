@@ -1,0 +1,94 @@
+//! How often devices were chosen, and whether the best were found.
+
+use prometheus_client::{metrics::counter::Counter, registry::Registry};
+use windlass_core::resource::ResourceName;
+use windlass_host::counters::CounterFamily;
+
+/// What the choices of one resource are counted with.
+#[derive(Clone, Debug)]
+pub(crate) struct PlacementMetrics {
+    exact: Counter,
+    best_found: Counter,
+    refused: Counter,
+}
+
+/// The families of all resources.
+#[derive(Clone, Debug)]
+pub struct PlacementFamilies {
+    choices: CounterFamily,
+    refusals: CounterFamily,
+}
+
+// === impl PlacementFamilies ===
+
+impl PlacementFamilies {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let (choices, refusals) = (CounterFamily::default(), CounterFamily::default());
+        let help = "Choices of devices; exact where no other set is better";
+        registry.register("placement_choices", help, choices.clone());
+        let help = "Questions for a choice that have no answer";
+        registry.register("placement_refusals", help, refusals.clone());
+        Self { choices, refusals }
+    }
+
+    pub(super) fn of(&self, resource: &ResourceName) -> PlacementMetrics {
+        let resource = ("resource", resource.to_string());
+        let choices = |exact: &str| {
+            let labels = vec![("exact", exact.to_owned()), resource.clone()];
+            self.choices.get_or_create_owned(&labels)
+        };
+        PlacementMetrics {
+            exact: choices("true"),
+            best_found: choices("false"),
+            refused: self.refusals.get_or_create_owned(&vec![resource.clone()]),
+        }
+    }
+}
+
+// === impl PlacementMetrics ===
+
+impl PlacementMetrics {
+    /// A set was chosen: the best there is, or the best found within the bound.
+    pub(crate) fn chosen(&self, exact: bool) {
+        let counter = if exact { &self.exact } else { &self.best_found };
+        counter.inc();
+    }
+
+    /// A question has no answer.
+    pub(crate) fn refused(&self) {
+        self.refused.inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_kinds_of_choices_are_there_before_the_first_and_counted_apart() {
+        let mut registry = Registry::default();
+        let families = PlacementFamilies::register(&mut registry);
+        let metrics = families.of(&"nvidia.com/gpu".parse().expect("valid"));
+        let page = || {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).expect("written");
+            text
+        };
+        let check = |exact: u32, best_found: u32, refused: u32| {
+            let page = page();
+            for line in [
+                format!(r#"choices_total{{exact="true",resource="nvidia.com/gpu"}} {exact}"#),
+                format!(r#"choices_total{{exact="false",resource="nvidia.com/gpu"}} {best_found}"#),
+                format!(r#"refusals_total{{resource="nvidia.com/gpu"}} {refused}"#),
+            ] {
+                assert!(page.contains(&line), "{line}\n{page}");
+            }
+        };
+        check(0, 0, 0);
+        metrics.chosen(true);
+        metrics.chosen(true);
+        metrics.chosen(false);
+        metrics.refused();
+        check(2, 1, 1);
+    }
+}

@@ -1,0 +1,177 @@
+//! Between the domain and the device plugin protocol: the only place that knows both.
+
+use std::fmt;
+
+use tonic::Status;
+use windlass_allocations::ledger::Conflict;
+use windlass_cdi::container_edits::{self, Access, Grant};
+use windlass_core::{
+    device::{DeviceId, DeviceNode},
+    placement::{PlacementError, shares::ShareError},
+};
+use windlass_host::{Host, abbreviate::first_few};
+use windlass_kubelet_api::deviceplugin::{
+    CdiDevice, ContainerAllocateResponse, Device, DeviceSpec, HEALTHY, ListAndWatchResponse, Mount,
+    NumaNode, TopologyInfo, UNHEALTHY,
+};
+use windlass_resources::offers::{Allocatable, Offer};
+
+/// Why a request of the kubelet's is refused; the kubelet shows the text in the pod's events.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("{resource}: the call is for {asked} containers, and one may be for {most}")]
+    TooMany { resource: String, asked: usize, most: usize },
+    #[error("the request names no devices of {resource}")]
+    Empty { resource: String },
+    #[error("{resource} has no device {}", list(ids))]
+    Unknown { resource: String, ids: Vec<String> },
+    #[error("the request names {} of {resource} more than once", list(ids))]
+    Duplicate { resource: String, ids: Vec<String> },
+    #[error("{resource}: {id} cannot be allocated: {why}")]
+    NotAllocatable { resource: String, id: String, why: String },
+    #[error(
+        "{resource}: {asked} replicas were asked for, and a container may have one: a second one \
+         gives it neither more memory nor more time"
+    )]
+    OneReplicaOnly { resource: String, asked: usize },
+    #[error(
+        "{resource}: the replicas are on {devices} devices, and a container can talk to the MPS \
+         daemon of one; ask for fewer"
+    )]
+    SeveralDaemons { resource: String, devices: usize },
+    #[error(
+        "{resource}: {} would both be {path} in the container: ask for one, or let each keep its own \
+         path",
+        list(ids)
+    )]
+    OnePath { resource: String, ids: Vec<String>, path: String },
+    #[error("{resource}: {} cannot be allocated: {conflict}", list(ids))]
+    Taken { resource: String, ids: Vec<String>, conflict: Box<Conflict> },
+    #[error("{resource}: {id} is not ready for its container: {why}")]
+    NotReady { resource: String, id: String, why: String },
+    #[error("{0}")]
+    Cdi(String),
+    #[error("{resource}: {source}{left_out}")]
+    Placement { resource: String, source: PlacementError, left_out: LeftOut },
+    #[error("{resource}: {source}{left_out}")]
+    Shares { resource: String, source: ShareError, left_out: LeftOut },
+}
+
+/// So many ids are told.
+const TOLD: usize = 10;
+
+/// Devices that the kubelet takes for free and that cannot be allocated, with the trouble of each.
+#[derive(Debug)]
+pub(super) struct LeftOut(Vec<(DeviceId, String)>);
+
+/// The list as the kubelet takes it.
+pub(super) fn device_list(offer: &Offer) -> ListAndWatchResponse {
+    let devices = offer.list().map(|listed| Device {
+        id: listed.id.into_owned(),
+        health: match listed.state {
+            Allocatable::Yes => HEALTHY.to_owned(),
+            Allocatable::NotYet(_) | Allocatable::No(_) => UNHEALTHY.to_owned(),
+        },
+        // Absent rather than empty: a present message without nodes hides the device from the pod
+        // resources API (kubelet reference, trap 4).
+        topology: listed
+            .numa_node
+            .map(|node| TopologyInfo { nodes: vec![NumaNode { id: node.into() }] }),
+    });
+    ListAndWatchResponse { devices: devices.collect() }
+}
+
+/// A grant as the kubelet takes it.
+pub(super) fn container_response(grant: Grant, dev: &Host) -> ContainerAllocateResponse {
+    let node = |node: &DeviceNode| DeviceSpec {
+        container_path: node.inside().display().to_string(),
+        host_path: dev.path_on_node(&node.path).display().to_string(),
+        permissions: node.access.letters().to_owned(),
+    };
+    ContainerAllocateResponse {
+        devices: grant.nodes.iter().map(node).collect(),
+        mounts: grant.mounts.iter().map(mount).collect(),
+        annotations: grant.annotations.into_iter().collect(),
+        envs: grant.envs.into_iter().collect(),
+        cdi_devices: grant.cdi_devices.into_iter().map(|name| CdiDevice { name }).collect(),
+    }
+}
+
+fn mount(mount: &container_edits::Mount) -> Mount {
+    Mount {
+        host_path: mount.host_path.display().to_string(),
+        container_path: mount.container_path.display().to_string(),
+        read_only: mount.access == Access::ReadOnly,
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let text = refusal.to_string();
+        match refusal {
+            Refusal::TooMany { .. }
+            | Refusal::Empty { .. }
+            | Refusal::Unknown { .. }
+            | Refusal::Duplicate { .. }
+            | Refusal::OneReplicaOnly { .. }
+            | Refusal::SeveralDaemons { .. }
+            | Refusal::OnePath { .. }
+            | Refusal::Placement { .. }
+            | Refusal::Shares { .. } => Self::invalid_argument(text),
+            Refusal::NotAllocatable { .. }
+            | Refusal::NotReady { .. }
+            | Refusal::Taken { .. }
+            | Refusal::Cdi(_) => Self::failed_precondition(text),
+        }
+    }
+}
+
+// === impl LeftOut ===
+
+impl LeftOut {
+    pub(super) fn new(devices: impl IntoIterator<Item = (DeviceId, String)>) -> Self {
+        Self(devices.into_iter().collect())
+    }
+}
+
+impl fmt::Display for LeftOut {
+    /// `; not counted is GPU-3, which cannot be allocated: XID 79`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_slice() {
+            [] => Ok(()),
+            [(id, why)] => write!(f, "; not counted is {id}, which cannot be allocated: {why}"),
+            [(id, why), more @ ..] => {
+                let more = more.len();
+                write!(
+                    f,
+                    "; not counted are {id}, which cannot be allocated: {why}, and {more} more"
+                )
+            }
+        }
+    }
+}
+
+/// A status is a header, of which peers take 16 KB, and becomes a line in a pod's events.
+fn list(ids: &[String]) -> String {
+    first_few(ids, TOLD)
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_allocations::ledger::{ClaimRef, Holder};
+
+    use super::*;
+
+    #[test]
+    fn a_pod_is_told_that_a_claim_was_faster_and_not_whose() {
+        let [namespace, name, uid] = ["team", "train", "uid"].map(ToOwned::to_owned);
+        let holder = Holder::Claim(ClaimRef { namespace, name, uid });
+        let conflict = Conflict::Held { device: "GPU-a".parse().expect("an id"), holder };
+        let conflict = Box::new(conflict);
+        let (resource, ids) = ("nvidia.com/gpu.shared".to_owned(), vec!["GPU-a::1".to_owned()]);
+        let told = Status::from(Refusal::Taken { resource, ids, conflict });
+        let expected =
+            "nvidia.com/gpu.shared: GPU-a::1 cannot be allocated: GPU-a is held by another claim";
+        assert_eq!(told.message(), expected);
+    }
+}

@@ -1,0 +1,169 @@
+//! From what PCI, KFD and DRM say to devices: names, attributes, amounts, place.
+//!
+//! Attribute names are those of AMD's DRA driver where they mean the same.
+
+use std::path::Path;
+
+use windlass_config::AmdNaming;
+use windlass_core::{
+    attribute::{AttributeName, AttributeValue, Attributes, Capacities, Quantity},
+    device::Device,
+    resource::ResourceName,
+};
+use windlass_host::{Host, PciFunction};
+
+use super::kfd::Node;
+use crate::facts::{attributes, of_function, text};
+
+const DOMAIN: &str = "amd.com";
+
+const fn named(name: &'static str) -> AttributeName {
+    AttributeName::new(DOMAIN, name)
+}
+
+/// How the GPU is cut, `cpx_nps4`.
+pub(super) const PROFILE: AttributeName = named("partitionProfile");
+
+/// How a GPU is cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Into how many devices its compute units are, `cpx`.
+    pub(super) compute: String,
+    /// Into how many nodes its memory is, `nps4`.
+    pub(super) memory: String,
+}
+
+/// How a GPU says that its compute units are not cut.
+const WHOLE: &str = "spx";
+
+/// The resource that such a device is part of where nothing is configured. GPUs that cannot be cut go by
+/// one name under every strategy.
+pub fn resource(naming: AmdNaming, device: &Device) -> Option<ResourceName> {
+    let profile = device.attributes.get(&PROFILE);
+    match profile.filter(|_| naming == AmdNaming::Mixed) {
+        Some(profile) => format!("{DOMAIN}/{profile}").parse().ok(),
+        None => format!("{DOMAIN}/gpu").parse().ok(),
+    }
+}
+
+/// How the GPU with this folder is cut; `None` for one that cannot be.
+pub(super) fn cut(host: &Host, folder: &Path) -> Option<Cut> {
+    let mode = |file: &str| {
+        let mode = host.text(folder.join(file))?.to_ascii_lowercase();
+        (!mode.is_empty() && mode.bytes().all(|byte| byte.is_ascii_alphanumeric())).then_some(mode)
+    };
+    let (compute, memory) = ("current_compute_partition", "current_memory_partition");
+    Some(Cut { compute: mode(compute)?, memory: mode(memory)? })
+}
+
+/// What is told of a GPU and its partitions alike.
+pub(super) fn of_gpu(host: &Host, function: &PciFunction, cut: Option<&Cut>) -> Attributes {
+    let said = |file: &str| host.text(function.folder().join(file)).and_then(text);
+    let version = host.text("/sys/module/amdgpu/version");
+    let mode = |of: fn(&Cut) -> &String| cut.map(of).and_then(|mode| text(mode.to_uppercase()));
+    let own = attributes(
+        DOMAIN,
+        [
+            ("type", text("gpu")),
+            ("productName", said("product_name")),
+            ("deviceID", function.device.as_ref().and_then(text)),
+            ("driverVersion", version.map(|version| AttributeValue::version(&version))),
+            ("computePartition", mode(|cut| &cut.compute)),
+            ("memoryPartition", mode(|cut| &cut.memory)),
+            ("partitionProfile", cut.and_then(|cut| text(cut.to_string()))),
+        ],
+    );
+    own.into_iter().chain(of_function(host, function)).collect()
+}
+
+/// What is told of a device that computes.
+pub(super) fn of_node(node: &Node) -> Attributes {
+    let target = gfx_name(node.gfx_target);
+    let family = target.as_deref().and_then(family);
+    attributes(DOMAIN, [("gfxTarget", target.and_then(text)), ("family", family.and_then(text))])
+}
+
+/// What a device that computes has, and how much.
+pub(super) fn amounts(node: &Node) -> Capacities {
+    let units = node.simds.checked_div(node.simds_per_cu);
+    let amounts = [
+        (named("memory"), Some(Quantity::Bytes(node.memory_bytes))),
+        (named("computeUnits"), units.map(Quantity::Count)),
+        (named("simdUnits"), Some(Quantity::Count(node.simds))),
+    ];
+    let told = |amount: Option<Quantity>| {
+        amount.filter(|it| !matches!(it, Quantity::Bytes(0) | Quantity::Count(0)))
+    };
+    amounts.into_iter().filter_map(|(name, amount)| Some((name, told(amount)?))).collect()
+}
+
+/// The memory that the graphics driver tells of.
+pub(super) fn memory(host: &Host, function: &PciFunction) -> Capacities {
+    let bytes = host.text(function.folder().join("mem_info_vram_total"));
+    let bytes = bytes.and_then(|bytes| bytes.parse().ok()).filter(|bytes| *bytes > 0);
+    bytes.map(|bytes| (named("memory"), Quantity::Bytes(bytes))).into_iter().collect()
+}
+
+/// The name that compilers have for a target: major and minor version, a stepping in hexadecimal.
+fn gfx_name(target: u64) -> Option<String> {
+    let (major, minor, stepping) = (target / 10_000, target / 100 % 100, target % 100);
+    (target > 0).then(|| format!("gfx{major}{minor:x}{stepping:x}"))
+}
+
+/// The family that AMD's driver counts a target to, `AMDGPU_FAMILY_*` of `amdgpu_drm.h`.
+fn family(target: &str) -> Option<&'static str> {
+    const FAMILIES: [(&str, &str); 14] = [
+        ("gfx902", "RV"),
+        ("gfx909", "RV"),
+        ("gfx90c", "RV"),
+        ("gfx9", "AI"),
+        ("gfx1033", "VGH"),
+        ("gfx1035", "YC"),
+        ("gfx1036", "GC_10_3_6"),
+        ("gfx1037", "GC_10_3_7"),
+        ("gfx10", "NV"),
+        ("gfx1103", "GC_11_0_1"),
+        ("gfx115", "GC_11_5_0"),
+        ("gfx11", "GC_11_0_0"),
+        ("gfx12", "GC_12_0_0"),
+        ("gfx8", "VI"),
+    ];
+    let found = FAMILIES.iter().find(|(begin, _)| target.starts_with(begin));
+    found.map(|(_, family)| *family)
+}
+
+// === impl Cut ===
+
+impl Cut {
+    /// Whether it is more than one device.
+    pub(super) fn is_cut(&self) -> bool {
+        self.compute != WHOLE
+    }
+}
+
+impl std::fmt::Display for Cut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}_{}", self.compute, self.memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_named_as_compilers_name_them() {
+        for (target, name, expected) in [
+            (90_402, "gfx942", Some("AI")),
+            (90_010, "gfx90a", Some("AI")),
+            (90_012, "gfx90c", Some("RV")),
+            (110_000, "gfx1100", Some("GC_11_0_0")),
+            (110_501, "gfx1151", Some("GC_11_5_0")),
+            (70_000, "gfx700", None),
+        ] {
+            let found = gfx_name(target).expect("a target");
+            assert_eq!((found.as_str(), family(&found)), (name, expected));
+        }
+        assert_eq!(gfx_name(0), None);
+    }
+}

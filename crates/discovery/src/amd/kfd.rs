@@ -1,0 +1,262 @@
+//! What AMD's compute driver (KFD) lists: a node of its topology for each GPU, or each partition of one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::ErrorKind,
+};
+
+use windlass_core::pci::PciAddress;
+use windlass_host::Host;
+
+/// The topology as it was read last. The links of 64 partitions are four thousand files: they are read
+/// again only when the nodes themselves say something else.
+#[derive(Debug, Default)]
+pub(super) struct Topology {
+    /// What was read of the nodes, and the kernel's own count of changes.
+    said: String,
+    nodes: Vec<Node>,
+    /// How many nodes are there that this process may not read: the driver tells of a GPU, with `EPERM`, only
+    /// those whose device cgroup lets them open its render node (`node_show` of `kfd_topology.c`).
+    pub(super) kept: usize,
+}
+
+/// A GPU, or a partition of one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Node {
+    number: u32,
+    /// The number of its render node.
+    pub(super) render_minor: u32,
+    domain: u32,
+    /// Bus, device and function; under older drivers the partition's number is added to the function.
+    location: [u8; 2],
+    /// The partition's number under newer drivers.
+    partition: u8,
+    pub(super) simds: u64,
+    pub(super) simds_per_cu: u64,
+    /// `90402` is `gfx942`.
+    pub(super) gfx_target: u64,
+    pub(super) memory_bytes: u64,
+    pub(super) unique_id: u64,
+    /// Megabytes per second and direction over xGMI, by the number of the node at the other end.
+    links: BTreeMap<u32, u32>,
+}
+
+const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
+const GENERATION: &str = "/sys/class/kfd/kfd/topology/generation_id";
+
+/// Nodes that are read, and links of each: far more than 64 partitions and their processors.
+const MOST: usize = 1_024;
+
+/// `HSA_IOLINK_TYPE_XGMI` (`drivers/gpu/drm/amd/amdkfd/kfd_crat.h`).
+const XGMI: u64 = 11;
+
+/// Memory of the GPU's own: `HSA_MEM_HEAP_TYPE_FB_PUBLIC` and `_PRIVATE` (`kfd_topology.h`).
+const OWN_MEMORY: [u64; 2] = [1, 2];
+
+/// A link of which the driver does not tell the bandwidth counts as the slowest that AMD built, that of an
+/// MI50.
+const UNTOLD_MBPS: u32 = 46_000;
+
+// === impl Topology ===
+
+impl Topology {
+    /// Reads it, if it changed.
+    pub(super) fn refresh(&mut self, host: &Host) {
+        let numbers = host.names(NODES).into_iter().take(MOST).filter_map(|it| it.parse().ok());
+        let (mut nodes, mut kept) = (Vec::<(u32, String)>::new(), 0);
+        for number in numbers {
+            match host.try_text(format!("{NODES}/{number}/properties")) {
+                Ok(text) => nodes.push((number, text)),
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => kept += 1,
+                // It was there a moment ago.
+                Err(_) => {}
+            }
+        }
+        self.kept = kept;
+        nodes.sort_unstable();
+        let texts = nodes.iter().map(|(number, text)| format!("{number}\n{text}\n"));
+        let said = host.text(GENERATION).into_iter().chain(texts).collect::<String>();
+        if said != self.said {
+            let nodes = nodes.iter().filter_map(|(number, text)| Node::read(host, *number, text));
+            (self.said, self.nodes) = (said, nodes.collect());
+        }
+    }
+
+    /// The nodes of each function, in the order of the partitions.
+    pub(super) fn by_function(
+        &self,
+        functions: &BTreeSet<PciAddress>,
+    ) -> BTreeMap<PciAddress, Vec<&Node>> {
+        let mut by_function: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for node in &self.nodes {
+            if let Some(function) = node.function(functions) {
+                by_function.entry(function).or_default().push(node);
+            }
+        }
+        by_function
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    /// `None` for a processor, which has no render node.
+    fn read(host: &Host, number: u32, text: &str) -> Option<Self> {
+        let said = |name| property(text, name).unwrap_or_default();
+        let render_minor = said("drm_render_minor").try_into().ok().filter(|minor| *minor > 0)?;
+        let [.., high, _, bus, device_function] = said("location_id").to_be_bytes();
+        Some(Self {
+            number,
+            render_minor,
+            domain: said("domain").try_into().ok()?,
+            location: [bus, device_function],
+            partition: high >> 4,
+            simds: said("simd_count"),
+            simds_per_cu: said("simd_per_cu"),
+            gfx_target: said("gfx_target_version"),
+            memory_bytes: memory(host, number),
+            unique_id: said("unique_id"),
+            links: links(host, number),
+        })
+    }
+
+    /// The function that it is, or that it is a partition of.
+    fn function(&self, functions: &BTreeSet<PciAddress>) -> Option<PciAddress> {
+        let exact = PciAddress::at(self.domain, self.location);
+        [exact, exact.first_function()].into_iter().find(|address| functions.contains(address))
+    }
+
+    /// Which partition of that function it is.
+    fn part(&self, of: PciAddress) -> u32 {
+        let at = PciAddress::at(self.domain, self.location);
+        match self.partition {
+            0 => at.number().saturating_sub(of.number()),
+            told => told.into(),
+        }
+    }
+
+    /// The bandwidth of the link to one of these nodes.
+    pub(super) fn link_to(&self, others: &[&Self]) -> Option<u32> {
+        others.iter().filter_map(|other| self.links.get(&other.number)).max().copied()
+    }
+}
+
+/// The nodes of a function with the number of each partition: while the driver lists them one by one, the
+/// first to be there need not be the first of all. Drivers that tell no number list them in order.
+pub(super) fn numbered<'a>(
+    nodes: &[&'a Node],
+    of: PciAddress,
+) -> impl Iterator<Item = (u32, &'a Node)> {
+    let told: BTreeSet<_> = nodes.iter().map(|node| node.part(of)).collect();
+    let are_told = told.len() == nodes.len();
+    let number =
+        move |(nth, node): (u32, &'a Node)| (if are_told { node.part(of) } else { nth }, node);
+    (0..).zip(nodes.to_vec()).map(number)
+}
+
+fn memory(host: &Host, number: u32) -> u64 {
+    let banks = below(host, number, "mem_banks");
+    let own = banks
+        .filter(|bank| property(bank, "heap_type").is_some_and(|heap| OWN_MEMORY.contains(&heap)));
+    own.filter_map(|bank| property(&bank, "size_in_bytes")).sum()
+}
+
+/// Links that lead somewhere directly, and those that the driver found a way through others for.
+fn links(host: &Host, number: u32) -> BTreeMap<u32, u32> {
+    let mut links = BTreeMap::new();
+    for link in ["io_links", "p2p_links"].iter().flat_map(|kind| below(host, number, kind)) {
+        let to = property(&link, "node_to").and_then(|to| u32::try_from(to).ok());
+        if let (Some(to), Some(XGMI)) = (to, property(&link, "type")) {
+            let mbps = property(&link, "max_bandwidth").and_then(|mbps| u32::try_from(mbps).ok());
+            let mbps = mbps.filter(|mbps| *mbps > 0).unwrap_or(UNTOLD_MBPS);
+            links.entry(to).and_modify(|known: &mut u32| *known = mbps.max(*known)).or_insert(mbps);
+        }
+    }
+    links
+}
+
+/// What the entries of a folder of a node say.
+fn below(host: &Host, number: u32, kind: &str) -> impl Iterator<Item = String> {
+    let folder = format!("{NODES}/{number}/{kind}");
+    let names = host.names(&folder).into_iter().take(MOST);
+    names.filter_map(move |name| host.text(format!("{folder}/{name}/properties")))
+}
+
+/// A line is a name and a number.
+fn property(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+    lines.find(|(known, _)| *known == name)?.1.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn file(root: &std::path::Path, path: &str, text: &str) {
+        let file = root.join("sys/class/kfd/kfd/topology/nodes").join(path);
+        fs::create_dir_all(file.parent().expect("below the root")).expect("made");
+        fs::write(file, text).expect("written");
+    }
+
+    fn node(root: &std::path::Path, number: u32, location: u32, minor: u32) {
+        let text = format!("location_id {location}\ndomain 0\ndrm_render_minor {minor}\n");
+        file(root, &format!("{number}/properties"), &text);
+    }
+
+    #[test]
+    fn partitions_count_their_functions_and_belong_to_one() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        node(root.path(), 0, 0, 0);
+        for (number, location) in [(1, 0xa00), (2, 0xa01), (3, 0xa02), (10, 0x1000_0a03)] {
+            node(root.path(), number, location, 127 + number);
+        }
+        let mut topology = Topology::default();
+        topology.refresh(&Host::new(root.path(), "/"));
+        let function: PciAddress = "0000:0a:00.0".parse().expect("valid");
+        let found = topology.by_function(&[function].into());
+        let minors: Vec<_> = found[&function].iter().map(|node| node.render_minor).collect();
+        assert_eq!(minors, [128, 129, 130, 137], "in the order of their numbers");
+    }
+
+    #[test]
+    fn partitions_are_called_by_the_number_that_the_driver_gives_them() {
+        let function = PciAddress::at(0, [0x0a, 0]);
+        let numbers = |nodes: &[(u8, u8)]| -> Vec<u32> {
+            let node = |(partition, low): &(u8, u8)| Node {
+                partition: *partition,
+                location: [0x0a, *low],
+                ..Node::default()
+            };
+            let nodes: Vec<_> = nodes.iter().map(node).collect();
+            let nodes: Vec<_> = nodes.iter().collect();
+            numbered(&nodes, function).map(|(number, _)| number).collect()
+        };
+        assert_eq!(numbers(&[(1, 0), (3, 0)]), [1, 3], "in the highest bits");
+        assert_eq!(numbers(&[(0, 2), (0, 5)]), [2, 5], "in the lowest");
+        assert_eq!(numbers(&[(0, 0), (0, 0)]), [0, 1], "not told");
+    }
+
+    #[test]
+    fn links_and_memory_are_read_again_when_a_node_says_something_else() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let (root, host) = (root.path(), Host::new(root.path(), "/"));
+        node(root, 1, 0x100, 128);
+        node(root, 2, 0x200, 129);
+        file(root, "1/io_links/0/properties", "type 11\nnode_to 2\nmax_bandwidth 64000\n");
+        file(root, "1/io_links/1/properties", "type 2\nnode_to 0\nmax_bandwidth 32000\n");
+        file(root, "1/mem_banks/0/properties", "heap_type 1\nsize_in_bytes 4096\n");
+        let mut topology = Topology::default();
+        topology.refresh(&host);
+        let [one, two] = topology.nodes.as_slice() else { panic!("two GPUs") };
+        assert_eq!((one.link_to(&[two]), two.link_to(&[one])), (Some(64_000), None));
+        assert_eq!((one.memory_bytes, two.memory_bytes), (4_096, 0));
+        file(root, "1/io_links/0/properties", "type 11\nnode_to 2\nmax_bandwidth 0\n");
+        topology.refresh(&host);
+        assert_eq!(topology.nodes[0].links[&2], 64_000, "nothing told of a change");
+        node(root, 2, 0x200, 130);
+        topology.refresh(&host);
+        assert_eq!(topology.nodes[0].links[&2], UNTOLD_MBPS);
+    }
+}

@@ -1,0 +1,178 @@
+//! Candidates of a bus or a class: what sysfs says of each.
+
+use std::path::Path;
+
+use windlass_core::attribute::{AttributeValue, standard};
+use windlass_host::{Host, PciFunction};
+
+use super::{
+    find::{Candidate, Found, entries, natural},
+    usb::{self, Serials},
+};
+use crate::facts::of_virtualization;
+
+/// The host while one source looks at it.
+pub(super) struct Sysfs<'a> {
+    host: &'a Host,
+    serials: &'a Serials,
+}
+
+/// The devices of a bus. Of USB that is what is plugged in: an interface is a part of it.
+pub(super) fn bus(sysfs: &Sysfs<'_>, bus: &str) -> Result<Found, String> {
+    let is_part = |name: &str| bus == "usb" && name.contains(':');
+    let mut found = listed(sysfs, &format!("/sys/bus/{bus}/devices"), &is_part)?;
+    number_parts(&mut found.candidates);
+    Ok(found)
+}
+
+/// The devices of a class, and of it alone: several may be of one device of a bus.
+pub(super) fn class(sysfs: &Sysfs<'_>, class: &str) -> Result<Found, String> {
+    let mut found = listed(sysfs, &format!("/sys/class/{class}"), &|_| false)?;
+    number_parts(&mut found.candidates);
+    Ok(found)
+}
+
+fn listed(
+    sysfs: &Sysfs<'_>,
+    list: &str,
+    is_left_out: &dyn Fn(&str) -> bool,
+) -> Result<Found, String> {
+    let (mut found, host) = (Found::default(), sysfs.host);
+    let Some(names) = entries(host, Path::new(list))? else {
+        found.remarks.push(format!("this node has no {list}"));
+        return Ok(found);
+    };
+    for name in names.iter().filter(|name| !is_left_out(name)) {
+        let link = Path::new(list).join(name);
+        match host.real(&link).filter(|folder| folder.starts_with("/sys")) {
+            Some(folder) => found.candidates.push(sysfs.candidate(&folder, name)),
+            None => found.remarks.push(format!("{} leads nowhere", link.display())),
+        }
+    }
+    Ok(found)
+}
+
+/// Several things of one device are told apart by their names without the numbers, and by their order:
+/// the numbers themselves change with what else is plugged in. `dvb0.frontend0` has that of its card too.
+pub(super) fn number_parts(candidates: &mut [Candidate]) {
+    candidates.sort_by_cached_key(|candidate| natural(&candidate.origin));
+    let mut seen = std::collections::BTreeMap::<String, u32>::new();
+    for candidate in candidates.iter_mut().filter(|candidate| candidate.is_part()) {
+        let stem = candidate.stem();
+        let part = format!("{}-{stem}", candidate.identity);
+        let number = seen.entry(part.clone()).or_default();
+        candidate.identity = format!("{part}{number}");
+        *number += 1;
+    }
+}
+
+// === impl Sysfs ===
+
+impl<'a> Sysfs<'a> {
+    pub(super) fn new(host: &'a Host, serials: &'a Serials) -> Self {
+        Self { host, serials }
+    }
+
+    /// A device by its folder, with all that is known of it.
+    pub(super) fn candidate(&self, folder: &Path, name: &str) -> Candidate {
+        let host = self.host;
+        let device = host.device_of(folder);
+        let identity = self.identity(device.as_deref(), name);
+        let mut candidate = Candidate {
+            device: device.is_some().then(|| identity.clone()),
+            identity,
+            origin: folder.display().to_string(),
+            folder: Some(folder.to_owned()),
+            place: host.place_of(folder),
+            nodes: host.nodes_of(folder).into_iter().map(|found| found.node).collect(),
+            ..Candidate::default()
+        };
+        candidate.note("name", Some(name));
+        candidate.note("subsystem", host.link_name(folder.join("subsystem")));
+        candidate.note("devName", host.uevent(folder, "DEVNAME"));
+        candidate.note("ofCompatible", host.line(folder.join("of_node/compatible")));
+        if let Some(device) = &device {
+            self.tell_of_device(&mut candidate, device);
+        }
+        candidate.tell_place(host, folder);
+        candidate
+    }
+
+    /// What the device of a bus says that this is, or is a part of.
+    fn tell_of_device(&self, candidate: &mut Candidate, device: &Path) {
+        let host = self.host;
+        let usb = usb::device_of(host, device);
+        candidate.note("driver", host.link_name(device.join("driver")).filter(|it| it != "usb"));
+        candidate.note("iommuGroup", host.link_name(device.join("iommu_group")));
+        candidate.note("ofCompatible", host.line(device.join("of_node/compatible")));
+        if let Some(usb) = usb {
+            usb::tell(host, &usb, candidate);
+        }
+        if candidate.folder.as_deref() == Some(device) {
+            candidate.nodes.extend(host.vfio_nodes(device));
+        }
+    }
+
+    /// What a device is called: a name that it keeps.
+    fn identity(&self, device: Option<&Path>, name: &str) -> String {
+        let Some(device) = device else { return name.to_owned() };
+        if let Some(usb) = usb::device_of(self.host, device) {
+            return usb::identity(self.host, &usb, self.serials);
+        }
+        let own = device.file_name().and_then(|name| name.to_str()).unwrap_or(name);
+        own.to_owned()
+    }
+}
+
+// === impl Candidate ===
+
+impl Candidate {
+    /// Whether it is a part of a device that has a name of its own. What is plugged in is that device.
+    fn is_part(&self) -> bool {
+        let name = self.text("name").filter(|_| self.text("subsystem") != Some("usb"));
+        name.is_some_and(|name| name != self.identity)
+    }
+
+    /// What a part is. On a bus names are addresses, `0003:1050:0407.000A`, and say nothing of that.
+    fn stem(&self) -> String {
+        let name = self.text("name").unwrap_or_default();
+        let subsystem = self.text("subsystem").filter(|_| name.contains(':'));
+        subsystem.unwrap_or(name).chars().filter(|letter| !letter.is_ascii_digit()).collect()
+    }
+
+    /// The attributes that Kubernetes defines, and the ids of the PCI function that this is a part of.
+    /// What hangs from a controller shares its place, but is not the controller.
+    fn tell_place(&mut self, host: &Host, folder: &Path) {
+        let Some(function) = host.function_above(folder) else {
+            self.tell_numa();
+            return;
+        };
+        if self.place.pci.is_some() {
+            self.tell_function(host, &function);
+        } else {
+            let root = function.path.as_ref().map(|path| AttributeValue::string(path.root()));
+            self.attributes.extend(root.map(|root| (standard::PCIE_ROOT, root)));
+        }
+        self.tell_numa();
+    }
+
+    fn tell_function(&mut self, host: &Host, function: &PciFunction) {
+        self.attributes.extend(function.attributes());
+        self.note("pciVendor", function.vendor.clone());
+        self.note("pciDevice", function.device.clone());
+        self.attributes.extend(of_virtualization(host, function));
+        let folder = function.folder();
+        let id = |file: &str| {
+            let text = host.text(folder.join(file))?;
+            Some(text.trim_start_matches("0x").to_owned())
+        };
+        self.note("pciSubsystemVendor", id("subsystem_vendor"));
+        self.note("pciSubsystemDevice", id("subsystem_device"));
+        self.note("acpiIndex", host.text(folder.join("acpi_index")));
+    }
+
+    pub(super) fn tell_numa(&mut self) {
+        let node = self.place.numa_node.map(|node| AttributeValue::Int(node.into()));
+        self.attributes.extend(node.map(|node| (standard::NUMA_NODE, node)));
+    }
+}

@@ -1,0 +1,305 @@
+//! What one device is made of: each candidate, all of them, or one of every pattern.
+//!
+//! Matches of several patterns belong together that are of one device of a bus, or else that have the same
+//! text where their patterns leave it open: one that is missing then leaves one device incomplete. What has
+//! neither in common is put together by rank, which is a guess unless all patterns have as many matches.
+//!
+//! What is of two boards is never one device: text and rank are asked where sysfs does not say whose a match
+//! is, or says so of channels that are devices of their own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use windlass_config::{Find, SourceRule, Unit};
+use windlass_host::glob::closed;
+
+use super::find::{Candidate, natural};
+
+/// Candidates that are one device together.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    pub(super) identity: String,
+    pub(super) members: Vec<Candidate>,
+    /// The nodes that it should have besides.
+    pub(super) missing: Vec<String>,
+    /// Why its members may not be those that belong together.
+    pub(super) doubt: Option<String>,
+}
+
+/// The devices that candidates make, in their order; and what is left over.
+pub(super) fn groups(
+    rule: &SourceRule,
+    candidates: Vec<Candidate>,
+) -> (Vec<Group>, Option<String>) {
+    match (&rule.find, rule.unit) {
+        (_, Unit::Each) => (candidates.into_iter().map(Group::alone).collect(), None),
+        (_, Unit::All) if candidates.is_empty() => (Vec::new(), None),
+        (_, Unit::All) => (vec![Group::of(ALL, candidates)], None),
+        (Find::Nodes(patterns), Unit::Zipped) => zipped(patterns, candidates),
+        // A mistake of the configuration, which does not get here.
+        (_, Unit::Zipped) => (Vec::new(), None),
+    }
+}
+
+/// The identity of everything together: whatever it is today, it is all there is.
+const ALL: &str = "all";
+
+/// What the matches of one device have in common.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Device(String),
+    Open(Vec<String>),
+}
+
+/// The matches of one pattern.
+type Column = Vec<Candidate>;
+
+/// A device of one match of every pattern.
+fn zipped(patterns: &[String], candidates: Vec<Candidate>) -> (Vec<Group>, Option<String>) {
+    let mut columns: Vec<Column> = patterns.iter().map(|_| Column::new()).collect();
+    for candidate in candidates {
+        columns[candidate.pattern].push(candidate);
+    }
+    let counts = || columns.iter().map(Vec::len);
+    let (fewest, most) = (counts().min().unwrap_or_default(), counts().max().unwrap_or_default());
+    if fewest == 0 {
+        let left: usize = counts().sum();
+        return (Vec::new(), (left > 0).then(|| format!("{left} matches have no partner")));
+    }
+    let by_device = |it: &Candidate| it.device.clone().map(Key::Device);
+    let by_text = |it: &Candidate| Some(Key::Open(it.open.clone()));
+    let by_board = |it: &Candidate| board(it).map(|board| Key::Device(board.to_owned()));
+    let every = |is: fn(&Candidate) -> bool| columns.iter().flatten().all(is);
+    // Boards of which each lacks another node have no pattern in common, and are what they are.
+    if meets(&columns, by_device) || tells_apart(&columns, by_board).is_some() {
+        (joined(patterns, columns, by_device), None)
+    } else if meets(&columns, by_text) {
+        (joined(patterns, columns, by_text), None)
+    } else {
+        let is_guess = fewest < most || every(|it| it.device.is_some());
+        (ranked(patterns, columns, is_guess), None)
+    }
+}
+
+/// What the matches of each pattern are told apart by, if a key does that.
+fn tells_apart(
+    columns: &[Column],
+    key: impl Fn(&Candidate) -> Option<Key>,
+) -> Option<Vec<BTreeSet<Key>>> {
+    let keys = |column: &Column| -> Option<BTreeSet<Key>> {
+        let keys = column.iter().map(&key).collect::<Option<BTreeSet<_>>>()?;
+        (keys.len() == column.len()).then_some(keys)
+    };
+    columns.iter().map(keys).collect()
+}
+
+/// Whether a key tells the matches of each pattern apart, and some device has one of every pattern.
+fn meets(columns: &[Column], key: impl Fn(&Candidate) -> Option<Key>) -> bool {
+    let in_common = tells_apart(columns, key)
+        .and_then(|keys| keys.into_iter().reduce(|all, more| &all & &more));
+    in_common.is_some_and(|keys| !keys.is_empty())
+}
+
+/// The PCI function or USB device that a match is a part of. Of a system on a chip each channel is a device.
+fn board(candidate: &Candidate) -> Option<&str> {
+    let is_board = candidate.place.pci.is_some() || candidate.text("usbVendor").is_some();
+    candidate.device.as_deref().filter(|_| is_board)
+}
+
+/// Why matches that have their text in common may not belong together: they are of several boards.
+fn of_several_boards(members: &[Candidate]) -> Option<String> {
+    let boards = members.iter().map(board).collect::<Option<BTreeSet<_>>>()?;
+    let boards = Vec::from_iter(boards);
+    (boards.len() > 1).then(|| {
+        let boards = boards.join(" and ");
+        format!("its nodes are of {boards}: which belong together is not known")
+    })
+}
+
+/// Devices by what their matches have in common.
+fn joined(
+    patterns: &[String],
+    columns: Vec<Column>,
+    key: impl Fn(&Candidate) -> Option<Key>,
+) -> Vec<Group> {
+    let mut rows: BTreeMap<Key, Vec<Candidate>> = BTreeMap::new();
+    for candidate in columns.into_iter().flatten() {
+        rows.entry(key(&candidate).expect("all have one, see zipped")).or_default().push(candidate);
+    }
+    let group = |(key, members): (Key, Vec<Candidate>)| {
+        let is_missing = |nth: &usize| !members.iter().any(|member| member.pattern == *nth);
+        let missing = (0..patterns.len()).filter(is_missing).map(|nth| key.node(&patterns[nth]));
+        let missing = missing.collect();
+        let identity = key.identity(&patterns[0], &members);
+        let doubt = of_several_boards(&members);
+        Group { missing, doubt, ..Group::of(&identity, members) }
+    };
+    let mut groups: Vec<_> = rows.into_iter().map(group).collect();
+    groups.sort_by_cached_key(|group| natural(&group.identity));
+    groups
+}
+
+/// The n-th match of each pattern makes the n-th device.
+fn ranked(patterns: &[String], columns: Vec<Column>, is_guess: bool) -> Vec<Group> {
+    let counts = columns.iter().map(|column| column.len().to_string()).collect::<Vec<_>>();
+    let (patterns, counts) = (patterns.join(", "), counts.join(", "));
+    let doubt = || format!("{patterns} fit {counts} nodes: which belong together is not known");
+    let rows = columns.iter().map(Vec::len).max().unwrap_or_default();
+    let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
+    let group = |_| {
+        let members: Vec<_> = columns.iter_mut().filter_map(Iterator::next).collect();
+        let identity = members.first().map(|first| first.identity.clone()).unwrap_or_default();
+        Group { doubt: is_guess.then(doubt), ..Group::of(&identity, members) }
+    };
+    (0..rows).map(group).collect()
+}
+
+// === impl Group ===
+
+impl Group {
+    fn alone(candidate: Candidate) -> Self {
+        Self::of(&candidate.identity.clone(), vec![candidate])
+    }
+
+    fn of(identity: &str, members: Vec<Candidate>) -> Self {
+        Self { identity: identity.to_owned(), members, ..Self::default() }
+    }
+}
+
+// === impl Key ===
+
+impl Key {
+    /// What is of one device is called by it, whichever of its matches are there; else it is called by its
+    /// match of the first pattern, or as that would be called if it were there.
+    fn identity(&self, first: &str, members: &[Candidate]) -> String {
+        let known = members.iter().find(|member| member.pattern == 0);
+        match (self, known) {
+            (Self::Device(device), _) => device.clone(),
+            (Self::Open(_), Some(first)) => first.identity.clone(),
+            (Self::Open(parts), None) => {
+                closed(first, parts).trim_start_matches("/dev/").to_owned()
+            }
+        }
+    }
+
+    /// The node of that device that would fit a pattern.
+    fn node(&self, pattern: &str) -> String {
+        match self {
+            Self::Device(_) => pattern.to_owned(),
+            Self::Open(parts) => closed(pattern, parts),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(unit: Unit) -> SourceRule {
+        let find = Find::Nodes(vec!["/dev/tx*".to_owned(), "/dev/rx*".to_owned()]);
+        SourceRule { unit, ..SourceRule::new("dma".parse().expect("valid"), find) }
+    }
+
+    /// Candidates by name, of which the digits are open, and the device that each is of: of USB where it has
+    /// a capital letter.
+    fn candidates(names: &[(&str, &str)]) -> Vec<Candidate> {
+        let candidate = |(name, device): &(&str, &str)| {
+            let mut candidate = Candidate {
+                identity: (*name).to_owned(),
+                device: (!device.is_empty()).then(|| (*device).to_owned()),
+                pattern: usize::from(name.starts_with("rx")),
+                open: vec![name[2..].to_owned()],
+                ..Candidate::default()
+            };
+            let is_usb = device.starts_with(|first: char| first.is_ascii_uppercase());
+            candidate.note("usbVendor", is_usb.then_some("0403"));
+            candidate
+        };
+        names.iter().map(candidate).collect()
+    }
+
+    fn told(found: &[(&str, &str)]) -> Vec<String> {
+        let (devices, _) = groups(&rule(Unit::Zipped), candidates(found));
+        let told = |group: Group| {
+            let names = group.members.iter().map(|it| it.identity.clone()).collect::<Vec<_>>();
+            let lacks = group.missing.iter().map(|node| format!(", lacks {node}"));
+            let doubt = group.doubt.iter().map(|doubt| format!(", {doubt}"));
+            let rest = lacks.chain(doubt).collect::<String>();
+            format!("{}: {}{rest}", group.identity, names.join("+"))
+        };
+        devices.into_iter().map(told).collect()
+    }
+
+    #[test]
+    fn what_is_of_one_device_is_together_and_a_missing_node_costs_no_other() {
+        let found = [("tx0", "b"), ("tx1", "a"), ("tx2", "c"), ("rx0", "a"), ("rx1", "b")];
+        assert_eq!(told(&found), ["a: tx1+rx0", "b: tx0+rx1", "c: tx2, lacks /dev/rx*"]);
+    }
+
+    #[test]
+    fn what_is_of_one_device_keeps_its_name_whichever_node_goes() {
+        let found = [("tx0", "a"), ("tx1", "b"), ("rx0", "a"), ("rx1", "b")];
+        let both = ["a: tx0+rx0", "b: tx1+rx1"];
+        assert_eq!(told(&found), both);
+        assert_eq!(told(&found[1..]), ["a: rx0, lacks /dev/tx*", "b: tx1+rx1"]);
+        assert_eq!(told(&found[..3]), ["a: tx0+rx0", "b: tx1, lacks /dev/rx*"]);
+    }
+
+    #[test]
+    fn two_boards_of_which_each_lacks_another_node_are_no_healthy_device() {
+        let lacking = ["A: rx0, lacks /dev/tx*", "B: tx1, lacks /dev/rx*"];
+        assert_eq!(told(&[("tx1", "B"), ("rx0", "A")]), lacking);
+        let appearing = ["A: rx0, lacks /dev/tx*", "B: tx0, lacks /dev/rx*"];
+        assert_eq!(told(&[("tx0", "B"), ("rx0", "A")]), appearing);
+    }
+
+    #[test]
+    fn what_has_the_same_number_on_two_boards_is_not_together() {
+        let found = [("tx0", "A"), ("tx1", "A"), ("rx0", "A"), ("rx1", "B")];
+        let doubt = "its nodes are of A and B: which belong together is not known";
+        assert_eq!(told(&found), ["tx0: tx0+rx0".to_owned(), format!("tx1: tx1+rx1, {doubt}")]);
+        let channels = [("tx0", "a"), ("tx1", "b"), ("rx0", "c"), ("rx1", "d")];
+        assert_eq!(told(&channels), ["tx0: tx0+rx0", "tx1: tx1+rx1"], "each is a device");
+    }
+
+    #[test]
+    fn what_sysfs_tells_the_device_of_is_not_put_together_by_rank() {
+        let found = [("tx4", "a"), ("tx5", "b"), ("rx0", "c"), ("rx1", "d")];
+        let doubt = "/dev/tx*, /dev/rx* fit 2, 2 nodes: which belong together is not known";
+        let expected = [format!("tx4: tx4+rx0, {doubt}"), format!("tx5: tx5+rx1, {doubt}")];
+        assert_eq!(told(&found), expected);
+    }
+
+    #[test]
+    fn what_has_the_same_number_is_together_where_no_device_is_known_or_one_has_several() {
+        let found = [("tx0", ""), ("tx1", ""), ("tx10", ""), ("rx1", ""), ("rx10", "")];
+        let expected = ["tx0: tx0, lacks /dev/rx0", "tx1: tx1+rx1", "tx10: tx10+rx10"];
+        assert_eq!(told(&found), expected);
+        let found = [("tx0", "a"), ("tx1", "a"), ("rx1", "a")];
+        assert_eq!(told(&found), ["tx0: tx0, lacks /dev/rx0", "tx1: tx1+rx1"]);
+        let found = [("tx0", ""), ("rx0", ""), ("rx1", "")];
+        assert_eq!(told(&found)[1], "tx1: rx1, lacks /dev/tx1", "it keeps its name");
+    }
+
+    #[test]
+    fn what_has_nothing_in_common_is_together_by_rank_and_only_where_none_is_missing() {
+        let found = [("tx4", ""), ("tx5", ""), ("rx0", ""), ("rx1", "")];
+        assert_eq!(told(&found), ["tx4: tx4+rx0", "tx5: tx5+rx1"]);
+        let doubt = "/dev/tx*, /dev/rx* fit 2, 1 nodes: which belong together is not known";
+        let expected = [format!("tx4: tx4+rx0, {doubt}"), format!("tx5: tx5, {doubt}")];
+        assert_eq!(told(&found[..3]), expected);
+    }
+
+    #[test]
+    fn without_any_match_of_a_pattern_there_is_no_device() {
+        let (devices, left) = groups(&rule(Unit::Zipped), candidates(&[("tx0", ""), ("tx1", "")]));
+        assert!(devices.is_empty());
+        assert_eq!(left.as_deref(), Some("2 matches have no partner"));
+    }
+
+    #[test]
+    fn all_of_nothing_is_nothing() {
+        assert!(groups(&rule(Unit::All), Vec::new()).0.is_empty());
+        let (devices, _) = groups(&rule(Unit::All), candidates(&[("tx0", ""), ("rx0", "")]));
+        assert_eq!((devices.len(), devices[0].members.len()), (1, 2));
+    }
+}

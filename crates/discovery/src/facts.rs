@@ -1,0 +1,53 @@
+//! Facts that a family read from files, as attributes; what has no answer is left out.
+
+use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
+use windlass_host::{Host, PciFunction};
+
+/// Attributes of one domain.
+pub(super) fn attributes<const N: usize>(
+    domain: &'static str,
+    facts: [(&'static str, Option<AttributeValue>); N],
+) -> Attributes {
+    let known = facts.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    known.map(|(name, value)| (AttributeName::new(domain, name), value)).collect()
+}
+
+/// What is told of a PCI function: what Kubernetes defines, and what it is by its identifiers.
+pub(super) fn of_function(host: &Host, function: &PciFunction) -> Attributes {
+    let identifiers = attributes(
+        "windlass.dev",
+        [
+            ("pciVendor", function.vendor.as_ref().and_then(text)),
+            ("pciDevice", function.device.as_ref().and_then(text)),
+            ("driver", function.driver.as_ref().and_then(text)),
+        ],
+    );
+    let all = function.attributes().into_iter().chain(identifiers);
+    all.chain(of_virtualization(host, function)).collect()
+}
+
+/// Whose virtual function it is, how many it has itself, and with whom it shares address translation. Each
+/// function says whether it is virtual, so that a selector can ask all of them.
+pub(super) fn of_virtualization(host: &Host, function: &PciFunction) -> Attributes {
+    let folder = function.folder();
+    let physical = host.link_name(folder.join("physfn"));
+    let number = |file: &str| host.text(folder.join(file))?.parse::<u32>().ok();
+    let can_have = number("sriov_totalvfs").is_some_and(|total| total > 0);
+    let made = can_have.then(|| number("sriov_numvfs").unwrap_or(0).into());
+    let is_virtual = AttributeValue::Bool(physical.is_some());
+    attributes(
+        "windlass.dev",
+        [
+            ("isSriovVf", Some(is_virtual)),
+            ("pfPciAddress", physical.and_then(text)),
+            ("sriovVfs", made.map(AttributeValue::Int)),
+            ("iommuGroup", host.link_name(folder.join("iommu_group")).and_then(text)),
+        ],
+    )
+}
+
+/// A text, unless it is empty.
+pub(super) fn text(text: impl AsRef<str>) -> Option<AttributeValue> {
+    let text = text.as_ref().trim();
+    (!text.is_empty()).then(|| AttributeValue::string(text))
+}

@@ -1,0 +1,218 @@
+//! When a family looks, with one that only counts its looks; and what of a look is believed, with one that
+//! finds what the test says.
+
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use windlass_core::device::{DeviceKind, DeviceNode};
+
+use super::*;
+
+const NAME: SourceName = SourceName::NVME;
+
+/// Finds nothing, and counts.
+struct Counting(watch::Sender<u32>);
+
+impl Family for Counting {
+    fn names(&self) -> Vec<SourceName> {
+        vec![NAME]
+    }
+
+    fn look(&mut self, _: &Host) -> Look {
+        self.0.send_modify(|looks| *looks += 1);
+        Look::default()
+    }
+}
+
+/// A family that runs, and looks of its own accord once an hour.
+struct Rig {
+    looks: watch::Receiver<u32>,
+    notices: watch::Sender<u64>,
+    stop: CancellationToken,
+    running: JoinSet<()>,
+    _policies: watch::Sender<Arc<Policy>>,
+}
+
+impl Rig {
+    fn start() -> Self {
+        let (counting, looks) = watch::channel(0);
+        Self::of(Counting(counting), looks)
+    }
+
+    fn of(family: impl Family, looks: watch::Receiver<u32>) -> Self {
+        let health =
+            HealthPolicy { probe_interval: Duration::from_secs(3600), ..Default::default() };
+        let policy = Policy { health, ..Policy::default() };
+        let (policies, adopted) = watch::channel(Arc::new(policy));
+        let (notices, host) = watch::channel(0);
+        let (stop, mut running) = (CancellationToken::new(), JoinSet::new());
+        let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+        let watched = Watched::new(family, Host::new("/nowhere", "/"), clock);
+        let (to, _) = Publisher::new([NAME], &Arc::default());
+        let wakes = Wakes { policies: adopted, host };
+        running.spawn(watched.run(wakes, to, stop.clone()));
+        Self { looks, notices, stop, running, _policies: policies }
+    }
+
+    fn notice(&self) {
+        self.notices.send_modify(|count| *count += 1);
+    }
+
+    fn looks(&self) -> u32 {
+        *self.looks.borrow()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_never_rests_is_looked_at_twice_a_second() {
+    let rig = Rig::start();
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(rig.looks(), 1);
+    rig.notice();
+    sleep(BURST * 2).await;
+    assert_eq!(rig.looks(), 2, "the first notice after a rest is followed at once");
+    let noisy = Duration::from_secs(10);
+    let until = Instant::now() + noisy;
+    while Instant::now() < until {
+        rig.notice();
+        sleep(Duration::from_millis(5)).await;
+    }
+    let most = noisy.as_millis() / REST.as_millis();
+    assert!((most - 2..=most).contains(&u128::from(rig.looks() - 2)), "{} looks", rig.looks());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notice_keeps_no_family_from_stopping() {
+    let mut rig = Rig::start();
+    sleep(Duration::from_millis(1)).await;
+    rig.notice();
+    sleep(Duration::from_millis(1)).await;
+    rig.stop.cancel();
+    let stopped = timeout(BURST / 2, rig.running.join_next()).await;
+    stopped.expect("at once").expect("it ran").expect("it did not panic");
+}
+
+/// Finds at each look what stands at the head of the list, each with a node that is called by the end of its
+/// name; cannot look where that is `?`.
+struct Scripted(std::vec::IntoIter<&'static str>);
+
+impl Family for Scripted {
+    fn names(&self) -> Vec<SourceName> {
+        vec![NAME]
+    }
+
+    fn look(&mut self, _: &Host) -> Look {
+        let script = self.0.next().unwrap_or_default();
+        let states = [(NAME, SourceState::Ready(String::new()))].into();
+        if script == "?" {
+            return Look { states, unanswered: [NAME].into(), ..Look::default() };
+        }
+        let found = script.split_whitespace().map(|name| {
+            let id = name.parse().expect("an id");
+            let mut device = Device::new(id, DeviceKind::Other, NAME, Timestamp::UNIX_EPOCH);
+            let node = name.rsplit('-').next().unwrap_or_default();
+            device.nodes.push(DeviceNode::new(format!("/dev/{node}")));
+            (device, Observation::Passed)
+        });
+        Look { states, found: found.collect(), ..Look::default() }
+    }
+}
+
+/// What is told after each look, and whether the next is to be soon.
+fn told<const LOOKS: usize>(script: [&'static str; LOOKS]) -> [String; LOOKS] {
+    let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+    let family = Scripted(Vec::from(script).into_iter());
+    let mut watched = Some(Watched::new(family, Host::new("/nowhere", "/"), clock));
+    script.map(|_| {
+        let looked = watched.take().expect("it comes back").looked();
+        let name = |device: &Device| {
+            let gone = if device.health.has_vanished() { " gone" } else { "" };
+            format!("{}{gone}", device.id)
+        };
+        let known: Vec<_> = looked.snapshot().devices.iter().map(name).collect();
+        let again = if looked.is_unsure { ", looks again" } else { "" };
+        watched = Some(looked);
+        format!("{}{again}", known.join(", "))
+    })
+}
+
+#[test]
+fn a_name_that_only_one_look_found_is_never_told() {
+    let half_gone = told(["one two", "one half", "one"]);
+    assert_eq!(half_gone, ["one, two", "one, two, looks again", "one, two gone"]);
+    let half_there = told(["one", "half one", "one two", "one two", "one two"]);
+    let there = "one, two";
+    assert_eq!(half_there, ["one", "one, looks again", "one, looks again", there, there]);
+}
+
+#[test]
+fn a_newcomer_is_not_forgotten_by_a_look_that_had_no_answer_and_does_not_make_looks_of_it() {
+    let story = told(["one", "one two", "?", "?", "one two"]);
+    assert_eq!(story, ["one", "one, looks again", "one", "one", "one, two"]);
+    let missed = told(["one", "", "?", ""]);
+    assert_eq!(missed, ["one", "one, looks again", "one", "one gone"]);
+}
+
+#[test]
+fn whoever_has_a_node_that_a_newcomer_has_is_gone_at_once() {
+    let story = told(["a-node0 b-node1", "c-node0 b-node1", "c-node0 b-node1"]);
+    let taken = "a-node0 gone, b-node1, looks again";
+    assert_eq!(story, ["a-node0, b-node1", taken, "a-node0 gone, b-node1, c-node0"]);
+}
+
+#[test]
+fn what_was_there_before_is_believed_at_once_when_it_is_back() {
+    let story = told(["one", "", "", "one"]);
+    let expected = ["one", "one, looks again", "one gone", "one gone"];
+    assert_eq!(story, expected, "quiet first, and nothing to look for soon");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_always_has_a_newcomer_is_looked_at_twice_a_second() {
+    let (counting, looks) = watch::channel(0);
+    let rig = Rig::of(Restless(counting), looks);
+    // What the first look finds is no newcomer.
+    sleep(Duration::from_secs(1)).await;
+    rig.notice();
+    let lasts = Duration::from_secs(10);
+    sleep(lasts).await;
+    let most = lasts.as_millis() / REST.as_millis();
+    assert!((most - 2..=most + 2).contains(&u128::from(rig.looks())), "{} looks", rig.looks());
+}
+
+/// Finds another device at each look.
+struct Restless(watch::Sender<u32>);
+
+impl Family for Restless {
+    fn names(&self) -> Vec<SourceName> {
+        vec![NAME]
+    }
+
+    fn look(&mut self, _: &Host) -> Look {
+        self.0.send_modify(|looks| *looks += 1);
+        let id = format!("it-{}", *self.0.borrow()).parse().expect("an id");
+        let device = Device::new(id, DeviceKind::Other, NAME, Timestamp::UNIX_EPOCH);
+        let states = [(NAME, SourceState::Ready(String::new()))].into();
+        Look { states, found: vec![(device, Observation::Passed)], ..Look::default() }
+    }
+}
+
+#[test]
+fn what_the_host_does_not_show_is_unknown_and_not_gone() {
+    let root = tempfile::tempdir().expect("a temporary folder");
+    let devices = root.path().join("sys/bus/pci/devices");
+    std::fs::create_dir_all(root.path().join("sys/bus/pci")).expect("made");
+    // Root may read whatever a mode forbids; a link to itself nobody can.
+    std::os::unix::fs::symlink(&devices, &devices).expect("linked");
+    let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+    let host = Host::new(root.path(), root.path());
+    let watched = Watched::new(crate::nvme::Nvme, host, clock).looked();
+    let Some(SourceState::Failing(why)) = watched.states.get(&NAME) else {
+        panic!("{:?}", watched.states)
+    };
+    assert!(why.starts_with("cannot read /sys/bus/pci/devices: "), "{why}");
+    std::fs::remove_file(&devices).expect("removed");
+    let watched = watched.looked();
+    assert!(matches!(watched.states.get(&NAME), Some(SourceState::Absent(_))), "there is none");
+}

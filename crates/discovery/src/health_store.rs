@@ -1,0 +1,235 @@
+//! The health of devices, kept on disk so that a restart of the agent does not forget it.
+//!
+//! A GPU that failed a second before the agent restarted waits out its quiet period. After a reboot
+//! of the machine every device was reset, so that what is kept is history.
+//!
+//! What an event told nobody finds out again. So there is room on the disk for it from the start, which is used when
+//! the disk is full.
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::{sync::watch, task::spawn_blocking, time::sleep};
+use tokio_util::sync::CancellationToken;
+use windlass_core::{device::DeviceId, health::HealthRecord};
+use windlass_host::{
+    Host,
+    state_file::{Boot, Format, KeptFile},
+};
+
+/// What is kept of each device that had trouble.
+pub type Records = BTreeMap<DeviceId, HealthRecord>;
+
+/// Where a source's evidence is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct EvidenceFile(KeptFile<Records>);
+
+/// The format of `health-*.json`.
+pub const FORMAT: Format = Format { what: "evidence of health", about: "devices" };
+
+/// Why records are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// They changed.
+    Newest,
+    /// They are not as they should be on the disk.
+    Again,
+}
+
+/// Trouble that is older tells nothing of a device, which may be in another machine by now.
+const REMEMBERED: SignedDuration = SignedDuration::from_hours(30 * 24);
+
+/// How long until what could not be written is tried again: somebody frees a disk that is full.
+const AGAIN: Duration = Duration::from_secs(10);
+
+// === impl EvidenceFile ===
+
+impl EvidenceFile {
+    pub(crate) fn new(state_dir: &Path, source: &str, host: Host) -> Self {
+        let path = state_dir.join(format!("health-{source}.json"));
+        Self(KeptFile::new(path, FORMAT, host))
+    }
+
+    /// What an earlier life kept; nothing where it kept nothing that can be read. Blocks.
+    pub(crate) fn load(&self, now: Timestamp) -> Records {
+        let Some(earlier) = self.0.load() else { return Records::new() };
+        // Where either boot is not known, a wait too many costs less than one too few.
+        let rebooted = earlier.boot == Boot::Another;
+        let recent = earlier.content.into_iter().filter(|(_, record)| is_recent(record, now));
+        recent
+            .map(|(id, record)| (id, if rebooted { record.as_history() } else { record }))
+            .collect()
+    }
+
+    /// Writes each set of records that differs from the last, until stopped, and tries again what failed. Writing
+    /// waits for the disk, so it happens on a thread of its own; sets in between are skipped.
+    pub(crate) async fn keep(self, mut records: watch::Receiver<Records>, stop: CancellationToken) {
+        let file = self.0.clone();
+        let prepared = spawn_blocking(move || {
+            file.set_aside();
+            file.reserve()
+        });
+        let reserved = prepared.await.expect("preparing neither panics nor is cancelled");
+        if let Err(error) = reserved {
+            let path = self.0.path().display();
+            tracing::warn!(%path, %error, "no room is kept for the evidence of health");
+        }
+        let mut trouble = None;
+        loop {
+            let (ended, wanted) = tokio::select! {
+                () = stop.cancelled() => (true, Wanted::Newest),
+                changed = records.changed() => (changed.is_err(), Wanted::Newest),
+                () = sleep(AGAIN), if trouble.is_some() => (false, Wanted::Again),
+            };
+            if !ended || trouble.is_some() || records.has_changed().unwrap_or(false) {
+                let newest = records.borrow_and_update().clone();
+                trouble = self.write((newest, wanted), trouble).await;
+            }
+            if ended {
+                return;
+            }
+        }
+    }
+
+    /// Gives why they could not be written anew, and says it when that is news.
+    async fn write(
+        &self,
+        (newest, wanted): (Records, Wanted),
+        known: Option<String>,
+    ) -> Option<String> {
+        let file = self.0.clone();
+        let write = move || {
+            let error = match file.write(&newest) {
+                // Where that is refused the next version has no room, and is tried again.
+                Ok(()) => return file.reserve().err().map(|error| (error, None)),
+                Err(error) => error,
+            };
+            let filled = (wanted == Wanted::Newest).then(|| file.write_into_reserve(&newest));
+            Some((error, filled))
+        };
+        let written = spawn_blocking(write).await.expect("writing neither panics nor is cancelled");
+        let (error, filled) = written?;
+        let (error, path) = (error.to_string(), self.0.path().display());
+        match filled {
+            Some(Ok(())) => {
+                tracing::warn!(%path, error, "evidence of health is in the room that was kept for it");
+            }
+            Some(Err(_)) if known.as_ref() != Some(&error) => {
+                tracing::warn!(%path, error, "cannot keep the evidence of health");
+            }
+            Some(Err(_)) | None => {}
+        }
+        Some(error)
+    }
+}
+
+fn is_recent(record: &HealthRecord, now: Timestamp) -> bool {
+    let newest = record.evidence.iter().map(|trouble| trouble.last).max();
+    newest.is_some_and(|last| now.duration_since(last) < REMEMBERED)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+    use tokio::task::JoinSet;
+    use windlass_core::health::{HealthState, HealthTracker, Observation, Reason};
+    use windlass_host::state_file::BOOT_ID;
+
+    use super::*;
+
+    const ID: &str = "GPU-1";
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a small number")
+    }
+
+    /// A file under a host of its own, and records of a GPU that failed at second 10.
+    fn failed() -> (TempDir, EvidenceFile, Records) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(folder.path(), folder.path());
+        let file = EvidenceFile::new(&folder.path().join("state"), "nvidia", host);
+        let mut tracker = HealthTracker::new(Duration::from_secs(60), at(0));
+        let fault = Observation::Fault(Reason::Xid(79), "fell off".to_owned());
+        tracker.observe(&fault, at(10));
+        let records = [(ID.parse().expect("an id"), tracker.record())].into();
+        (folder, file, records)
+    }
+
+    fn boot(folder: &TempDir, id: &str) {
+        let path = folder.path().join(BOOT_ID.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().expect("it has one")).expect("made");
+        fs::write(path, id).expect("written");
+    }
+
+    #[test]
+    fn records_read_back_as_they_were_and_old_ones_are_dropped() {
+        let (_folder, file, records) = failed();
+        assert_eq!(file.load(at(11)), Records::new(), "no file is no evidence");
+        file.0.write(&records).expect("written");
+        assert_eq!(file.load(at(11)), records);
+        assert_eq!(file.load(at(31 * 24 * 3600)), Records::new());
+    }
+
+    #[test]
+    fn after_a_reboot_records_are_history() {
+        let (folder, file, records) = failed();
+        boot(&folder, "one");
+        file.0.write(&records).expect("written");
+        assert_eq!(file.load(at(11)), records, "the same boot");
+        boot(&folder, "two");
+        let loaded = file.load(at(11)).into_values().next().expect("still there");
+        assert_eq!((loaded.state, loaded.last_trouble), (HealthState::Unknown, None));
+        assert_eq!(loaded.evidence.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_full_disk_did_not_take_is_written_when_there_is_room() {
+        let (folder, file, records) = failed();
+        let state = folder.path().join("state");
+        fs::write(&state, "a file where the folder should be").expect("written");
+        let (sender, receiver) = watch::channel(Records::new());
+        let mut keeping = JoinSet::new();
+        keeping.spawn(file.clone().keep(receiver, CancellationToken::new()));
+        sender.send_replace(records.clone());
+        sleep(AGAIN / 2).await;
+        assert_eq!(file.load(at(11)), Records::new());
+        fs::remove_file(&state).expect("there");
+        sleep(AGAIN).await;
+        assert_eq!(file.load(at(11)), records);
+    }
+
+    #[tokio::test]
+    async fn what_a_full_disk_does_not_take_is_written_into_the_room_that_was_kept_for_it() {
+        let (_folder, file, records) = failed();
+        let (sender, receiver) = watch::channel(Records::new());
+        let stop = CancellationToken::new();
+        stop.cancel();
+        file.clone().keep(receiver.clone(), stop.clone()).await;
+        // No draft can be made there, as on a full disk.
+        let draft = file.0.path().with_file_name(".health-nvidia.json.draft");
+        fs::create_dir(draft).expect("made");
+        sender.send_replace(records.clone());
+        file.clone().keep(receiver, stop).await;
+        assert_eq!(file.load(at(11)), records);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_cannot_be_understood_is_set_aside_and_a_change_is_written() {
+        let (_folder, file, records) = failed();
+        file.0.write(&Records::new()).expect("written");
+        fs::write(file.0.path(), r#"{"version": 2}"#).expect("written");
+        assert_eq!(file.load(at(11)), Records::new());
+        let (sender, receiver) = watch::channel(Records::new());
+        let stop = CancellationToken::new();
+        sender.send_replace(records.clone());
+        stop.cancel();
+        file.clone().keep(receiver, stop).await;
+        assert!(
+            file.0.path().with_extension("json.unreadable").exists(),
+            "for a person to look at"
+        );
+        assert_eq!(file.load(at(11)), records, "the last change is written before the end");
+    }
+}

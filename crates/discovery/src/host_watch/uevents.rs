@@ -1,0 +1,127 @@
+//! What the kernel tells of devices by netlink (`KOBJECT_UEVENT`), in the network namespace of the host.
+
+use std::{io, os::unix::net::UnixDatagram as StdDatagram};
+
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind,
+    netlink::{KOBJECT_UEVENT, SocketAddrNetlink},
+    socket_with,
+};
+use tokio::net::UnixDatagram;
+
+/// The kernel's messages.
+#[derive(Debug)]
+pub(super) struct Uevents {
+    /// Not a unix socket: received from in the same way, which is all that is done with it.
+    socket: UnixDatagram,
+    buffer: Box<[u8; LONGEST]>,
+}
+
+/// The group that the kernel itself speaks to; udev speaks to the second.
+const KERNEL: u32 = 1;
+
+/// The longest message (`UEVENT_BUFFER_SIZE`), and its header.
+const LONGEST: usize = 4096;
+
+/// Subsystems without devices that anybody is given, which come and go with every container, or change
+/// all the time.
+const NOISY: [&str; 12] = [
+    "queues",
+    "bdi",
+    "slab",
+    "power_supply",
+    "thermal",
+    "cpu",
+    "memory",
+    "workqueue",
+    "wakeup",
+    "cgroup",
+    "rtc",
+    "hwmon",
+];
+
+/// Where the kernel has what comes and goes with containers: their interfaces, and what their images and
+/// volumes are mounted from.
+const OF_CONTAINERS: [&str; 3] =
+    ["/devices/virtual/net/", "/devices/virtual/block/", "/devices/virtual/bdi/"];
+
+/// Subsystems whose devices say that they changed when it matters: a reset, a new state.
+const CHANGING: [&str; 6] = ["pci", "drm", "usb", "fpga_manager", "infiniband", "vdpa"];
+
+// === impl Uevents ===
+
+impl Uevents {
+    pub(super) fn new() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let family = AddressFamily::NETLINK;
+        let socket = socket_with(family, SocketType::DGRAM, flags, Some(KOBJECT_UEVENT))?;
+        bind(&socket, &SocketAddrNetlink::new(0, KERNEL))?;
+        let socket = UnixDatagram::from_std(StdDatagram::from(socket))?;
+        Ok(Self { socket, buffer: Box::new([0; LONGEST]) })
+    }
+
+    /// Waits for a message that matters. Messages that were lost count as one.
+    pub(super) async fn next(&mut self) {
+        loop {
+            match self.socket.recv(self.buffer.as_mut_slice()).await {
+                Ok(length) if matters(&self.buffer[..length]) => return,
+                Ok(_) => {}
+                // The kernel had more to tell than there was room for.
+                Err(error)
+                    if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) =>
+                {
+                    return;
+                }
+                Err(_) => std::future::pending().await,
+            }
+        }
+    }
+}
+
+/// Whether something came, went or got another driver that a source may be looking for.
+fn matters(message: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(message);
+    let value = |key: &str| text.split('\0').find_map(|line| line.strip_prefix(key));
+    let (action, subsystem) = (value("ACTION="), value("SUBSYSTEM="));
+    let Some(subsystem) = subsystem.filter(|subsystem| !NOISY.contains(subsystem)) else {
+        return false;
+    };
+    let of_container = value("DEVPATH=")
+        .is_some_and(|path| OF_CONTAINERS.iter().any(|folder| path.starts_with(folder)));
+    match action {
+        Some("change") => CHANGING.contains(&subsystem),
+        Some("add" | "remove" | "move" | "bind" | "unbind" | "online" | "offline") => !of_container,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(action: &str, path: &str, subsystem: &str) -> Vec<u8> {
+        let text = format!(
+            "{action}@{path}\0ACTION={action}\0DEVPATH={path}\0SUBSYSTEM={subsystem}\0SEQNUM=1\0"
+        );
+        text.into_bytes()
+    }
+
+    #[test]
+    fn devices_are_told_from_what_containers_make() {
+        for (action, path, subsystem, expected) in [
+            ("add", "/devices/pci0000:00/0000:00:14.0/usb1/1-4", "usb", true),
+            ("unbind", "/devices/pci0000:00/0000:00:02.0", "pci", true),
+            ("change", "/devices/pci0000:00/0000:00:02.0/drm/card0", "drm", true),
+            ("add", "/devices/virtual/misc/kvm", "misc", true),
+            ("add", "/devices/virtual/net/veth0", "net", false),
+            ("add", "/devices/virtual/net/veth0/queues/rx-0", "queues", false),
+            ("add", "/devices/virtual/block/dm-3", "block", false),
+            ("add", "/devices/pci0000:00/0000:00:05.0/nvme/nvme0/nvme0n1", "block", true),
+            ("change", "/devices/virtual/block/loop0", "block", false),
+            ("change", "/devices/LNXSYSTM:00/power", "power_supply", false),
+        ] {
+            assert_eq!(matters(&message(action, path, subsystem)), expected, "{action} {path}");
+        }
+        assert!(!matters(b"libudev\0\xfe\xed\xca\xfe"), "what udev says is not for us");
+    }
+}

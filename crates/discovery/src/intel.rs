@@ -1,0 +1,204 @@
+//! Intel's GPUs, on cards and in processors, under the drivers i915 and xe.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use windlass_config::{IntelRules, Policy};
+use windlass_core::{
+    attribute::{AttributeName, AttributeValue, Attributes, Quantity},
+    device::{Device, DeviceKind, DeviceNode, SourceName},
+    health::{Observation, Reason},
+    inventory::SourceState,
+    pci::PciAddress,
+    resource::ResourceName,
+};
+use windlass_host::{Host, PciFunction, PciKind};
+
+use super::{
+    facts::{attributes, of_function, text},
+    family::{self, Family, Look},
+    graphics,
+    trouble::{self, Conditions, Trouble},
+};
+
+/// The family.
+#[derive(Debug, Default)]
+pub(super) struct Intel {
+    rules: IntelRules,
+    conditions: Conditions,
+}
+
+const VENDOR: &str = "8086";
+
+/// Display controllers of every sort (PCI code and ID assignment).
+const CLASSES: [&str; 1] = ["0x03"];
+
+const DRIVERS: [&str; 2] = ["i915", "xe"];
+
+const DOMAIN: &str = "gpu.intel.com";
+
+const DRIVER: AttributeName = AttributeName::new(DOMAIN, "driver");
+const MEMORY: AttributeName = AttributeName::new(DOMAIN, "memory");
+
+/// Bus, device and function of the graphics in every processor of Intel's, 00:02.0.
+const INTEGRATED: [u8; 2] = [0, 2 << 3];
+
+/// The render node of a machine's first GPU, which many programs take for granted.
+const FIRST_RENDER_NODE: &str = "/dev/dri/renderD128";
+
+/// Families by the first three digits of the PCI device id (<https://dgpu-docs.intel.com/devices/hardware-table.html>).
+const FAMILIES: [(&str, &str); 7] = [
+    ("490", "DG1"),
+    ("569", "Arc"),
+    ("56a", "Arc"),
+    ("56b", "Arc"),
+    ("56c", "Flex"),
+    ("0bd", "Max"),
+    ("e2", "Battlemage"),
+];
+
+/// The resource that such a device is part of where nothing is configured: that of its driver, as
+/// Intel's plugin has it.
+pub fn resource(device: &Device) -> Option<ResourceName> {
+    let driver = device.attributes.get(&DRIVER)?;
+    format!("{DOMAIN}/{driver}").parse().ok()
+}
+
+// === impl Intel ===
+
+impl Family for Intel {
+    fn names(&self) -> Vec<SourceName> {
+        vec![SourceName::INTEL]
+    }
+
+    fn folders(&self) -> &'static [&'static str] {
+        family::PCI
+    }
+
+    fn look(&mut self, host: &Host) -> Look {
+        let is_meant = |it: &PciKind| it.is_of_class(&CLASSES) && it.is_of_vendor(&[VENDOR]);
+        let functions = host.pci_functions(is_meant);
+        let mut conditions = self.conditions.of(host, &functions, trouble::of_heat);
+        let seen = |(index, function): (u32, &PciFunction)| {
+            let condition = conditions.remove(&function.address);
+            Seen { host, rules: &self.rules, function, condition }.gpu(index)
+        };
+        let found: Vec<_> = (0..).zip(&functions).map(seen).collect();
+        let state = match found.len() {
+            0 => SourceState::Absent("no PCI function is a GPU of Intel's".to_owned()),
+            1 => SourceState::Ready("1 GPU".to_owned()),
+            several => SourceState::Ready(format!("{several} GPUs")),
+        };
+        Look { states: [(SourceName::INTEL, state)].into(), found, ..Look::default() }
+    }
+
+    fn adopt(&mut self, policy: &Policy) {
+        self.rules.clone_from(&policy.families.intel);
+    }
+}
+
+/// A GPU while it is looked at.
+struct Seen<'a> {
+    host: &'a Host,
+    rules: &'a IntelRules,
+    function: &'a PciFunction,
+    /// What it says of its own condition.
+    condition: Option<Trouble>,
+}
+
+// === impl Seen ===
+
+impl Seen<'_> {
+    fn gpu(&self, index: u32) -> (Device, Observation) {
+        let id = format!("{}-{}", SourceName::INTEL, self.function.id());
+        let id = id.parse().expect("made of letters, digits and '-'");
+        let folder = self.function.folder();
+        let resolved = self.host.followed(&folder).unwrap_or(folder);
+        let nodes = graphics::nodes(self.host, &resolved);
+        let memory = self.memory(&resolved).map(Quantity::Bytes);
+        let trouble = self.trouble(&nodes);
+        let device = Device {
+            index,
+            attributes: self.attributes(),
+            capacity: memory.map(|bytes| (MEMORY, bytes)).into_iter().collect(),
+            place: self.function.place(),
+            nodes: nodes.into_iter().map(|node| self.renamed(node)).collect(),
+            withheld: self.withheld(),
+            ..Device::new(id, DeviceKind::Gpu, SourceName::INTEL, Timestamp::UNIX_EPOCH)
+        };
+        (device, trouble::observation(trouble))
+    }
+
+    fn attributes(&self) -> Attributes {
+        let function = self.function;
+        let id = function.device.as_deref().unwrap_or_default();
+        let family = FAMILIES.iter().find(|(begin, _)| id.starts_with(begin)).map(|(_, name)| name);
+        let driver = function.driver.as_deref().filter(|driver| DRIVERS.contains(driver));
+        let own = attributes(
+            DOMAIN,
+            [
+                ("driver", driver.and_then(text)),
+                ("family", family.and_then(text)),
+                ("pciId", text(id)),
+                ("integrated", self.is_integrated().map(AttributeValue::Bool)),
+                ("virtualFunction", Some(AttributeValue::Bool(self.is_virtual()))),
+            ],
+        );
+        own.into_iter().chain(of_function(self.host, function)).collect()
+    }
+
+    /// What is in the processor is always the same function of the root bus. A card is below a port, and
+    /// in a virtual machine anywhere else on that bus.
+    fn is_integrated(&self) -> Option<bool> {
+        let path = self.function.path.as_ref()?;
+        let is_there = self.function.address == PciAddress::at(0, INTEGRATED);
+        Some(is_there && path.bridges().is_empty())
+    }
+
+    fn is_virtual(&self) -> bool {
+        self.host.has(self.function.folder().join("physfn"))
+    }
+
+    /// Memory of its own: under i915 the card's device tells, under xe each of its tiles.
+    fn memory(&self, folder: &Path) -> Option<u64> {
+        let number = |path: &Path| self.host.text(path)?.parse::<u64>().ok();
+        let of_cards = self.host.names(folder.join("drm")).into_iter();
+        let by_card = of_cards.map(|card| folder.join("drm").join(card).join("lmem_total_bytes"));
+        let tiles = self.host.names(folder).into_iter().filter(|name| name.starts_with("tile"));
+        let by_tile = tiles.map(|tile| folder.join(tile).join("physical_vram_size_bytes"));
+        let told: Vec<_> = by_card.chain(by_tile).filter_map(|path| number(&path)).collect();
+        (!told.is_empty()).then(|| told.iter().sum())
+    }
+
+    /// Why it is not to be handed out, though it may be well.
+    fn withheld(&self) -> Option<String> {
+        let functions = self.host.text(self.function.folder().join("sriov_numvfs"));
+        let functions =
+            functions.and_then(|count| count.parse().ok()).filter(|count: &u32| *count > 0);
+        let given = |count| format!("its {count} virtual functions are handed out in its place");
+        let unbound = || trouble::of_driver(self.function, &DRIVERS).map(|(_, why)| why);
+        unbound().or_else(|| functions.map(given))
+    }
+
+    fn trouble(&self, nodes: &[DeviceNode]) -> Option<Trouble> {
+        trouble::of_driver(self.function, &DRIVERS)
+            .or_else(|| self.off_the_bus())
+            .or_else(|| trouble::of_nodes(self.host, nodes))
+            .or_else(|| self.condition.clone())
+    }
+
+    /// The kernel calls the power state of a function that does not answer `error`.
+    fn off_the_bus(&self) -> Option<Trouble> {
+        let state = self.host.text(self.function.folder().join("power_state"))?;
+        let detail = format!("its power state is {state}");
+        (state == "error").then_some((Reason::Lost, detail))
+    }
+
+    fn renamed(&self, node: DeviceNode) -> DeviceNode {
+        let inside = Path::new(FIRST_RENDER_NODE);
+        if !self.rules.render_as_128 || !graphics::is_render(&node) || node.path == inside {
+            return node;
+        }
+        DeviceNode { inside: Some(inside.to_owned()), ..node }
+    }
+}

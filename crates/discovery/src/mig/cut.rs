@@ -1,0 +1,184 @@
+//! What an order does in the driver. Everything here blocks, and may block for ever.
+
+use windlass_core::device::{DeviceId, Partition};
+use windlass_nvml::{
+    ComputeInstance, Gpu, GpuInstance, MigInstance, MigMode, MigPlacement, Nvml, NvmlError,
+};
+
+use super::Why;
+use crate::profile_in;
+
+/// Makes the partition, or finds it.
+pub(super) fn make(nvml: &Nvml, wanted: &Partition) -> Result<DeviceId, Why> {
+    let gpu = gpu_in_mig_mode(nvml, &wanted.gpu)?;
+    if let Some(instance) = standing(&gpu, wanted)? {
+        return fill(&gpu, &instance);
+    }
+    let instance = cut(&gpu, wanted)?;
+    fill(&gpu, &instance).map_err(|why| undo(&instance, why))
+}
+
+/// Removes what stands at the place. Gives the MIG device that it was; what was made half is none.
+pub(super) fn remove(nvml: &Nvml, standing_at: &Partition) -> Result<Option<DeviceId>, Why> {
+    let gpu = match gpu_in_mig_mode(nvml, &standing_at.gpu) {
+        // What has no partitions has not this one.
+        Err(Why::Off) => return Ok(None),
+        gpu => gpu?,
+    };
+    let Some(instance) = standing(&gpu, standing_at)? else { return Ok(None) };
+    let device = device_that_fills(&gpu, &instance);
+    clear(&instance).map(|()| device)
+}
+
+/// Removes a MIG device by its name.
+pub(super) fn remove_device(nvml: &Nvml, device: &DeviceId) -> Result<(), Why> {
+    let instance = || -> Result<GpuInstance, NvmlError> {
+        let device = nvml.gpu_with_uuid(device.as_str())?;
+        device.whole()?.gpu_instance(device.gpu_instance_id()?)
+    };
+    match instance() {
+        Err(error) if error.is_absent() => Ok(()),
+        instance => clear(&instance?),
+    }
+}
+
+pub(super) fn find(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, Why> {
+    match nvml.gpu_with_uuid(id.as_str()) {
+        Err(error) if error.is_absent() => Err(Why::NoGpu),
+        gpu => Ok(gpu?),
+    }
+}
+
+fn gpu_in_mig_mode(nvml: &Nvml, id: &DeviceId) -> Result<Gpu, Why> {
+    let gpu = find(nvml, id)?;
+    if gpu.mig_mode()? == MigMode::Enabled { Ok(gpu) } else { Err(Why::Off) }
+}
+
+/// The GPU instance of the profile at the place.
+fn standing(gpu: &Gpu, at: &Partition) -> Result<Option<GpuInstance>, NvmlError> {
+    for instance in gpu.gpu_instances_of(at.profile_id)? {
+        if instance.info()?.placement == place(at) {
+            return Ok(Some(instance));
+        }
+    }
+    Ok(None)
+}
+
+fn cut(gpu: &Gpu, wanted: &Partition) -> Result<GpuInstance, Why> {
+    gpu.make_gpu_instance(wanted.profile_id, place(wanted)).map_err(|error| {
+        if error.is_no_room() { Why::NoRoom(what_is_in_the_way(gpu, wanted)) } else { error.into() }
+    })
+}
+
+fn place(partition: &Partition) -> MigPlacement {
+    MigPlacement { start: partition.start, size: partition.size }
+}
+
+/// The device that the instance is, once a compute instance fills it.
+fn fill(gpu: &Gpu, instance: &GpuInstance) -> Result<DeviceId, Why> {
+    let compute = match only_one_in(instance)? {
+        Some(compute) => compute,
+        None => instance.fill()?,
+    };
+    let device = device_of(gpu, instance.info()?.id, compute.id()?)?;
+    if is_a_part(profile_in(&device.device.name()?)) {
+        return Err(Why::Foreign);
+    }
+    let uuid = device.device.uuid()?;
+    // A name that the inventory cannot have is none that a container could be given.
+    uuid.parse().map_err(|_| Why::Unnamed)
+}
+
+/// The MIG device that the instance is, if it is one.
+fn device_that_fills(gpu: &Gpu, instance: &GpuInstance) -> Option<DeviceId> {
+    let compute = only_one_in(instance).ok()??;
+    let device = device_of(gpu, instance.info().ok()?.id, compute.id().ok()?).ok()?;
+    device.device.uuid().ok()?.parse().ok()
+}
+
+fn device_of(gpu: &Gpu, gpu_instance: u32, compute_instance: u32) -> Result<MigInstance, Why> {
+    let ids = (gpu_instance, compute_instance);
+    let devices = gpu.mig_instances()?.into_iter().filter_map(Result::ok);
+    let mut devices = devices.filter(|one| (one.gpu_instance, one.compute_instance) == ids);
+    devices.next().ok_or(Why::Unnamed)
+}
+
+/// The compute instance in it, if there is just one.
+fn only_one_in(instance: &GpuInstance) -> Result<Option<ComputeInstance>, Why> {
+    let mut inside = instance.compute_instances()?;
+    if inside.len() > 1 { Err(Why::Foreign) } else { Ok(inside.pop()) }
+}
+
+/// A compute instance that does not fill its GPU instance is called `1c.3g.20gb`.
+fn is_a_part(profile: &str) -> bool {
+    let slices = profile.split_once("c.").map(|(slices, _)| slices);
+    slices.is_some_and(|slices| slices.parse::<u32>().is_ok())
+}
+
+/// Destroys the compute instance, then the GPU instance. What is gone meanwhile is as wanted.
+fn clear(instance: &GpuInstance) -> Result<(), Why> {
+    match only_one_in(instance) {
+        Ok(Some(compute)) => gone(compute.destroy())?,
+        Ok(None) => {}
+        Err(Why::Driver(error)) if error.is_absent() => return Ok(()),
+        Err(why) => return Err(why),
+    }
+    gone(instance.destroy())
+}
+
+fn gone(destroyed: Result<(), NvmlError>) -> Result<(), Why> {
+    match destroyed {
+        Err(error) if error.is_in_use() => Err(Why::InUse),
+        Err(error) if !error.is_absent() => Err(error.into()),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Takes back an instance that was just made and could not be filled.
+fn undo(instance: &GpuInstance, why: Why) -> Why {
+    match clear(instance) {
+        Ok(()) => why,
+        Err(undo) => Why::HalfMade { refused: Box::new(why), undo: Box::new(undo) },
+    }
+}
+
+/// Every instance that takes a memory slice of the wanted ones.
+fn what_is_in_the_way(gpu: &Gpu, wanted: &Partition) -> String {
+    let all = match instances(gpu, &wanted.gpu) {
+        Ok(all) => all,
+        Err(error) => return format!("what is in the way cannot be told ({error})"),
+    };
+    let in_the_way = all.iter().filter(|other| other.overlaps(wanted));
+    let names: Vec<_> = in_the_way.map(ToString::to_string).collect();
+    if names.is_empty() {
+        return format!("no more {} can be made", wanted.profile);
+    }
+    format!("taken by {}", names.join(", "))
+}
+
+/// Where instances stand on a GPU that is in MIG mode.
+pub(super) fn instances(gpu: &Gpu, id: &DeviceId) -> Result<Vec<Partition>, NvmlError> {
+    let mut found = Vec::new();
+    for profile in gpu.mig_profiles()? {
+        for instance in gpu.gpu_instances_of(profile.id)? {
+            let MigPlacement { start, size } = instance.info()?.placement;
+            let (gpu, name) = (id.clone(), profile.name.as_str().into());
+            found.push(Partition { gpu, profile: name, profile_id: profile.id, start, size });
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compute_instance_that_is_a_part_says_so_in_its_name() {
+        for (profile, expected) in
+            [("3g.20gb", false), ("1c.3g.20gb", true), ("1g.5gb+me", false), ("", false)]
+        {
+            assert_eq!(is_a_part(profile), expected, "{profile}");
+        }
+    }
+}

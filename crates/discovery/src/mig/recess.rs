@@ -1,0 +1,107 @@
+//! Letting go of NVML for a while: a GPU is reset only while nobody has it open, and NVML has them all open.
+//!
+//! ```text
+//!   connected ──somebody asks──> shut down ──> let go of ──the last one is done──> initialised anew
+//! ```
+
+use std::convert::Infallible;
+
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time::{Duration, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{PartitionError, Why};
+
+/// Where is asked for it.
+#[derive(Clone, Debug)]
+pub struct RecessDesk(mpsc::Sender<oneshot::Sender<Recess>>);
+
+/// NVML is let go of while this is there.
+#[derive(Debug)]
+pub struct Recess {
+    _until_dropped: oneshot::Sender<Infallible>,
+}
+
+/// Those who ask, each of whom may have given up.
+pub type Recesses = mpsc::Receiver<oneshot::Sender<Recess>>;
+
+/// Those who wait to be heard, a GPU each.
+const WAITING: usize = 64;
+
+/// How long until the driver is asked again; each question has it look at the GPU.
+pub const PAUSE: Duration = Duration::from_millis(500);
+
+// === impl RecessDesk ===
+
+impl RecessDesk {
+    /// A desk with the requests that it passes on.
+    pub fn new() -> (Self, Recesses) {
+        let (send, requests) = mpsc::channel(WAITING);
+        (Self(send), requests)
+    }
+
+    /// Waits until NVML is shut down; `None` where the agent ends.
+    pub(crate) async fn begin(&self) -> Option<Recess> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send(reply).await.ok()?;
+        answer.await.ok()
+    }
+}
+
+/// Grants a recess, and to all who ask for one before it is over; returns when the last one is done.
+pub async fn rest(first: oneshot::Sender<Recess>, requests: &mut Recesses) {
+    let mut under_way = JoinSet::new();
+    grant(first, &mut under_way);
+    while !under_way.is_empty() {
+        tokio::select! {
+            Some(request) = requests.recv() => grant(request, &mut under_way),
+            Some(_) = under_way.join_next() => {}
+        }
+    }
+}
+
+fn grant(request: oneshot::Sender<Recess>, under_way: &mut JoinSet<()>) {
+    let (until_dropped, over) = oneshot::channel();
+    // Who has given up lets it go at once.
+    drop(request.send(Recess { _until_dropped: until_dropped }));
+    under_way.spawn(async move { drop(over.await) });
+}
+
+/// Asks again while there is no connection to the driver, as during a recess, until the time is over.
+pub async fn patiently<T, F: Future<Output = Result<T, PartitionError>>>(
+    over: &CancellationToken,
+    ask: impl Fn() -> F,
+) -> Result<T, PartitionError> {
+    loop {
+        match ask().await {
+            Err(PartitionError { why: Why::NoDriver, .. }) if !over.is_cancelled() => {
+                sleep(PAUSE).await;
+            }
+            told => return told,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_recess_lasts_until_the_last_who_asked_for_it_is_done() {
+        let (desk, mut requests) = RecessDesk::new();
+        let (first, second) = (desk.clone(), desk);
+        let asking = async { tokio::join!(first.begin(), second.begin()) };
+        let resting = async {
+            let request = requests.recv().await.expect("two are asked for");
+            rest(request, &mut requests).await;
+        };
+        let using = async {
+            let (first, second) = asking.await;
+            assert!(first.is_some() && second.is_some());
+        };
+        tokio::join!(resting, using);
+    }
+}

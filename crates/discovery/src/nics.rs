@@ -1,0 +1,196 @@
+//! Network interfaces: every PCI function that is one, and every RDMA device that sits on hardware.
+//!
+//! | file | what it tells |
+//! | --- | --- |
+//! | `function` | what sysfs shows of one function or subfunction |
+//! | `interface`, `rdma`, `ports`, `vfio`, `vdpa` | what its driver made of it |
+//! | `uses`, `routes` | what the host itself does with it |
+//! | `nodes`, `link`, `describe` | what a container gets, whether it works, what it is |
+
+mod attributes;
+mod describe;
+mod function;
+mod interface;
+mod link;
+mod nodes;
+mod ports;
+mod rdma;
+mod routes;
+mod uses;
+mod vdpa;
+mod vfio;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use windlass_config::{HealthPolicy, NicPolicy, Policy};
+use windlass_core::{
+    device::{Device, DeviceId, SourceName},
+    health::{Observation, Reason},
+    inventory::SourceState,
+    pci::PciAddress,
+};
+use windlass_host::Host;
+
+pub use attributes::{
+    AUXILIARY_DEVICE, DRIVER, PF_PCI_ADDRESS, RDMA_DEVICE, REPRESENTOR, VDPA_DEVICE, VDPA_TYPE,
+};
+
+use self::{
+    function::{Found, Function},
+    ports::PortReader,
+    rdma::Networks,
+    uses::Uses,
+};
+use super::{
+    crowds::{Crowds, some},
+    family::{self, Family, Look},
+};
+
+/// The family.
+#[derive(Debug, Default)]
+pub(super) struct Nics {
+    ports: PortReader,
+    policy: NicPolicy,
+    health: HealthPolicy,
+    had_rdma: HadRdma,
+}
+
+/// The driver under which each interface had an RDMA device when it was last seen with one.
+#[derive(Debug, Default)]
+struct HadRdma(BTreeMap<DeviceId, String>);
+
+/// What is the same for all interfaces at one look.
+struct View<'a> {
+    host: &'a Host,
+    policy: &'a NicPolicy,
+    uses: Uses,
+    networks: Networks,
+    functions: &'a [Function],
+    /// The functions that have virtual ones.
+    physical: BTreeMap<PciAddress, &'a Function>,
+    /// How many subfunctions a function has.
+    subfunctions: BTreeMap<PciAddress, u32>,
+}
+
+// === impl Nics ===
+
+impl Nics {
+    pub(super) fn new(policy: &Policy) -> Self {
+        let mut nics = Self::default();
+        nics.adopt(policy);
+        nics
+    }
+}
+
+impl Family for Nics {
+    fn names(&self) -> Vec<SourceName> {
+        vec![SourceName::NICS]
+    }
+
+    fn folders(&self) -> &'static [&'static str] {
+        family::PCI
+    }
+
+    fn look(&mut self, host: &Host) -> Look {
+        let Found { mut functions, skipped, crowds } = function::find(host, &mut self.ports);
+        functions.sort_by_cached_key(Function::order);
+        let view = View::new(host, &self.policy, &functions);
+        let had_rdma = &mut self.had_rdma;
+        let seen = (0..).zip(&functions).filter_map(|(index, function)| {
+            let (device, observed) = view.device(index, function)?;
+            let lost = had_rdma.note(&device.id, function) && view.lost_rdma(function);
+            Some((device, if lost { rdma_is_gone(function) } else { observed }))
+        });
+        let found = seen.collect();
+        let state = view.state(&skipped, &crowds);
+        Look { states: [(SourceName::NICS, state)].into(), found, ..Look::default() }
+    }
+
+    fn adopt(&mut self, policy: &Policy) {
+        (self.policy, self.health) = (policy.nics.clone(), policy.health.clone());
+    }
+
+    fn quiet_period(&self, _: &Device) -> Option<Duration> {
+        Some(self.policy.quiet_period(&self.health))
+    }
+}
+
+// === impl View ===
+
+impl<'a> View<'a> {
+    fn new(host: &'a Host, policy: &'a NicPolicy, functions: &'a [Function]) -> Self {
+        let with_virtual = functions.iter().filter(|function| function.has_virtual_functions());
+        let mut subfunctions = BTreeMap::new();
+        for part in functions.iter().filter(|function| function.is_subfunction()) {
+            *subfunctions.entry(part.address).or_default() += 1;
+        }
+        Self {
+            host,
+            policy,
+            uses: Uses::read(host),
+            networks: Networks::read(host),
+            functions,
+            physical: with_virtual.map(|function| (function.address, function)).collect(),
+            subfunctions,
+        }
+    }
+
+    /// What there is to say of all interfaces together.
+    fn state(&self, skipped: &[String], crowds: &Crowds) -> SourceState {
+        let functions = self.functions;
+        let with_rdma = functions.iter().filter(|function| !function.rdma.is_empty()).count();
+        let mut parts = match functions.len() {
+            0 => vec!["no network interfaces".to_owned()],
+            1 => vec![format!("1 network interface, {with_rdma} with RDMA")],
+            several => vec![format!("{several} network interfaces, {with_rdma} with RDMA")],
+        };
+        if let Some(networks) = self.networks.name().filter(|_| with_rdma > 0) {
+            parts.push(format!("RDMA network namespaces: {networks}"));
+        }
+        if !skipped.is_empty() {
+            let told = some(skipped.iter().cloned(), " ");
+            parts.push(format!("left out, as no hardware's: {told}"));
+        }
+        parts.extend(Some(crowds.to_string()).filter(|text| !text.is_empty()));
+        if self.uses.unknown.is_some() && !functions.is_empty() {
+            parts.push("the host's routes cannot be read".to_owned());
+        }
+        let text = parts.join("; ");
+        if functions.is_empty() { SourceState::Absent(text) } else { SourceState::Ready(text) }
+    }
+
+    /// Whether a function that had an RDMA device, which is handed out, is without since its module was unloaded, or is being
+    /// loaded anew. While the module is there somebody took the device away: devlink did, or the function
+    /// became a part of a bond, which has one device for all its parts. In a network namespace of its own
+    /// it may be a container's.
+    fn lost_rdma(&self, function: &Function) -> bool {
+        let has_some = |other: &&Function| !other.rdma.is_empty();
+        let mut others = self.functions.iter().filter(has_some);
+        let is_made = others.any(|other| other.driver == function.driver)
+            || rdma::has_maker(self.host, &function.folder);
+        let mut interfaces = function.interfaces.iter();
+        let is_in_bond = interfaces.any(|interface| uses::is_in_bond(self.host, &interface.name));
+        let is_given = !self.policy.rdma_nodes.is_empty();
+        is_given && !is_made && !is_in_bond && self.networks != Networks::Exclusive
+    }
+}
+
+fn rdma_is_gone(function: &Function) -> Observation {
+    let driver = function.driver.as_deref().unwrap_or_default();
+    let why = format!("its RDMA device is gone, while its driver is still {driver}");
+    Observation::Failed(Reason::NotReady, why)
+}
+
+// === impl HadRdma ===
+
+impl HadRdma {
+    /// Whether a function without an RDMA device had one under the same driver.
+    fn note(&mut self, id: &DeviceId, function: &Function) -> bool {
+        let driver = function.driver.clone().unwrap_or_default();
+        if function.rdma.is_empty() {
+            return self.0.get(id) == Some(&driver);
+        }
+        self.0.insert(id.clone(), driver);
+        false
+    }
+}

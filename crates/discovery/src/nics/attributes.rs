@@ -1,0 +1,141 @@
+//! What is known of a function, by names that selectors use: ours, Kubernetes', and those of DRANET.
+//!
+//! DRA takes 32 of a device, and a virtual function that serves RDMA and vDPA has them all: what is to be
+//! added takes another's place. So DRANET's are those that its users select by, without the address, which
+//! Kubernetes' own attribute has too; and none says that this is a network function: the kind does.
+
+use windlass_core::attribute::{AttributeName, AttributeValue, Attributes};
+
+use super::{
+    View,
+    function::{Function, Physical},
+};
+
+const DOMAIN: &str = "windlass.dev";
+
+/// DRANET's domain (github.com/google/dranet, `pkg/apis`).
+const DRANET: &str = "dra.net";
+
+/// The driver.
+pub const DRIVER: AttributeName = AttributeName::new(DOMAIN, "driver");
+/// A subfunction's name on its bus.
+pub const AUXILIARY_DEVICE: AttributeName = AttributeName::new(DOMAIN, "auxiliaryDevice");
+/// The first RDMA device.
+pub const RDMA_DEVICE: AttributeName = AttributeName::new(DOMAIN, "rdmaDevice");
+/// The address of the physical function of a virtual one, or of the function that a subfunction is a part of.
+pub const PF_PCI_ADDRESS: AttributeName = AttributeName::new(DOMAIN, "pfPciAddress");
+/// `vhost` or `virtio`.
+pub const VDPA_TYPE: AttributeName = AttributeName::new(DOMAIN, "vdpaType");
+/// The first vDPA device.
+pub const VDPA_DEVICE: AttributeName = AttributeName::new(DOMAIN, "vdpaDevice");
+/// The interface on the host through which a switch in the adapter reaches a virtual function.
+pub const REPRESENTOR: AttributeName = AttributeName::new(DOMAIN, "representor");
+
+/// A name and what is known under it, if anything is.
+type Fact = (AttributeName, Option<AttributeValue>);
+
+impl View<'_> {
+    pub(super) fn attributes(&self, function: &Function) -> Attributes {
+        let facts = identity(function).into_iter();
+        let facts = facts.chain(interface(function)).chain(self.rdma(function));
+        let facts = facts.chain(virtualization(function)).chain(self.parent(function));
+        let facts = facts.chain(as_dranet(function));
+        let known = facts.filter_map(|(name, value)| Some((name, value?)));
+        known.chain(function.pci.attributes()).collect()
+    }
+
+    /// What a subfunction is a part of.
+    fn parent(&self, function: &Function) -> Vec<Fact> {
+        if !function.is_subfunction() {
+            return Vec::new();
+        }
+        let is_parent =
+            |other: &&Function| other.address == function.address && !other.is_subfunction();
+        let parent = self.functions.iter().find(is_parent);
+        let interface = parent.and_then(|parent| parent.interfaces.first());
+        let number = function.subfunction_number;
+        vec![
+            ours("pfName", interface.map(|it| AttributeValue::string(&it.name))),
+            (PF_PCI_ADDRESS, Some(AttributeValue::string(function.address.to_string()))),
+            ours("sfNumber", number.map(|number| AttributeValue::Int(number.into()))),
+        ]
+    }
+
+    fn rdma(&self, function: &Function) -> Vec<Fact> {
+        let device = function.rdma.first();
+        let port = device.and_then(|device| device.said.ports.first());
+        let of_port = |text: Option<&String>| text.map(AttributeValue::string);
+        // `4: ACTIVE` without the number.
+        let state = port.and_then(|port| port.state.as_deref()?.rsplit(' ').next());
+        let networks = device.and_then(|_| self.networks.name());
+        vec![
+            ours("rdma", Some(AttributeValue::Bool(device.is_some()))),
+            (RDMA_DEVICE, device.map(|device| AttributeValue::string(&device.name))),
+            ours("linkLayer", of_port(port.and_then(|port| port.link_layer.as_ref()))),
+            ours("rate", of_port(port.and_then(|port| port.rate.as_ref()))),
+            ours("portState", state.map(AttributeValue::string)),
+            ours("pKey", of_port(port.and_then(|port| port.pkey.as_ref()))),
+            ours("rdmaNetns", networks.map(AttributeValue::string)),
+        ]
+    }
+}
+
+fn ours(name: &'static str, value: Option<AttributeValue>) -> Fact {
+    (AttributeName::new(DOMAIN, name), value)
+}
+
+fn text(text: Option<&String>) -> Option<AttributeValue> {
+    text.map(AttributeValue::string)
+}
+
+fn identity(function: &Function) -> Vec<Fact> {
+    let subfunction = Some(&function.name).filter(|_| function.is_subfunction());
+    vec![
+        (DRIVER, text(function.driver.as_ref())),
+        ours("pciVendor", text(function.pci.vendor.as_ref())),
+        ours("pciDevice", text(function.pci.device.as_ref())),
+        (AUXILIARY_DEVICE, text(subfunction)),
+        ours("acpiIndex", text(function.acpi_index.as_ref())),
+    ]
+}
+
+fn interface(function: &Function) -> Vec<Fact> {
+    let interface = function.interfaces.first();
+    vec![
+        ours("ifName", interface.map(|it| AttributeValue::string(&it.name))),
+        ours("mac", interface.and_then(|it| text(it.mac.as_ref()))),
+        ours("mtu", interface.and_then(|it| it.mtu.map(AttributeValue::Int))),
+    ]
+}
+
+fn virtualization(function: &Function) -> Vec<Fact> {
+    let physical = function.physical.as_ref();
+    let of_physical = |of: fn(&Physical) -> Option<AttributeValue>| physical.and_then(of);
+    let vdpa = function.vdpa.first();
+    let made = function.virtual_functions.map(|(_, made)| AttributeValue::Int(made.into()));
+    vec![
+        ours("sriov", Some(AttributeValue::Bool(function.virtual_functions.is_some()))),
+        ours("sriovVfs", made),
+        ours("isSriovVf", Some(AttributeValue::Bool(physical.is_some()))),
+        ours("pfName", of_physical(|it| text(it.interface.as_ref()))),
+        (PF_PCI_ADDRESS, of_physical(|it| Some(AttributeValue::string(it.address.to_string())))),
+        ours("vfIndex", of_physical(|it| it.index.map(|index| AttributeValue::Int(index.into())))),
+        (REPRESENTOR, of_physical(|it| text(it.representor.as_ref()))),
+        (VDPA_TYPE, vdpa.map(|vdpa| AttributeValue::string(vdpa.kind.name()))),
+        (VDPA_DEVICE, vdpa.map(|vdpa| AttributeValue::string(&vdpa.name))),
+    ]
+}
+
+fn as_dranet(function: &Function) -> Vec<Fact> {
+    let its = |name, value| (AttributeName::new(DRANET, name), value);
+    let interface = function.interfaces.first();
+    let encapsulation = interface.and_then(|it| it.encapsulation);
+    vec![
+        its("ifName", interface.map(|it| AttributeValue::string(&it.name))),
+        its("mac", interface.and_then(|it| text(it.mac.as_ref()))),
+        its("mtu", interface.and_then(|it| it.mtu.map(AttributeValue::Int))),
+        its("encapsulation", encapsulation.map(AttributeValue::string)),
+        its("state", interface.and_then(|it| text(it.operstate.as_ref()))),
+        its("rdma", Some(AttributeValue::Bool(!function.rdma.is_empty()))),
+    ]
+}

@@ -1,0 +1,98 @@
+//! A network interface: what the kernel calls a function's driver.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use windlass_host::Host;
+
+use super::function::MOST_LISTED;
+use crate::crowds::Crowds;
+
+/// A network interface that the host sees. One that a container was given is not among them.
+#[derive(Debug)]
+pub(super) struct Interface {
+    pub(super) name: String,
+    pub(super) mac: Option<String>,
+    pub(super) mtu: Option<i64>,
+    pub(super) operstate: Option<String>,
+    /// What frames look like, in iproute2's words.
+    pub(super) encapsulation: Option<&'static str>,
+    /// Whether somebody has brought it up.
+    pub(super) is_up: bool,
+    /// Whether there is a link; unknown while it is down.
+    pub(super) carrier: Option<bool>,
+}
+
+/// `IFF_UP` of linux/if.h.
+const UP: u32 = 1;
+
+/// The interfaces of a device, its representors left out. Those of virtio are one device further down.
+pub(super) fn of_device(host: &Host, crowds: &mut Crowds, folder: &Path) -> Vec<Interface> {
+    let folders = net_folders(host, folder);
+    let read = |net: &PathBuf| {
+        let names = crowds.names(host, net, MOST_LISTED).into_iter();
+        let own = names.filter(|name| !is_representor(host, &net.join(name)));
+        own.map(|name| Interface::read(host, net, name)).collect::<Vec<_>>()
+    };
+    folders.iter().flat_map(read).collect()
+}
+
+/// The interfaces through which the switch of an adapter reaches its virtual functions, by their numbers.
+pub(super) fn representors(host: &Host, folder: &Path) -> BTreeMap<u32, String> {
+    let net = folder.join("net");
+    // Where there are more, the function itself says so.
+    let names = host.some_names(&net, MOST_LISTED).unwrap_or_default().into_iter();
+    names.filter_map(|name| Some((representor_index(host, &net.join(&name))?, name))).collect()
+}
+
+/// `pf0vf3` is the representor of virtual function 3; `pf0sf88`, `c1pf0sf88` are those of subfunctions,
+/// `pf0hpf` that of a whole function. The cable's own port is `p0` or `p0s1`
+/// (`__devlink_port_phys_port_name_get` in the kernel).
+fn is_representor(host: &Host, folder: &Path) -> bool {
+    host.text(folder.join("phys_port_name")).is_some_and(|port| port.contains("pf"))
+}
+
+fn representor_index(host: &Host, folder: &Path) -> Option<u32> {
+    let port = host.text(folder.join("phys_port_name"))?;
+    let (physical, index) = port.rsplit_once("vf")?;
+    index.parse().ok().filter(|_| physical.contains("pf"))
+}
+
+fn net_folders(host: &Host, folder: &Path) -> Vec<PathBuf> {
+    let below = |folder: &Path, sort: &'static str| {
+        let folder = folder.to_owned();
+        let children = host.folders(&folder).into_iter();
+        let fits = move |name: &PathBuf| name.to_str().is_some_and(|name| name.starts_with(sort));
+        children.filter(fits).map(move |name| folder.join(name)).collect::<Vec<_>>()
+    };
+    let vdpa = below(folder, "vdpa").into_iter().flat_map(|vdpa| below(&vdpa, "virtio"));
+    let virtio = below(folder, "virtio").into_iter().chain(vdpa);
+    let devices = [folder.to_owned()].into_iter().chain(virtio);
+    devices.map(|device| device.join("net")).collect()
+}
+
+// === impl Interface ===
+
+impl Interface {
+    fn read(host: &Host, net: &Path, name: String) -> Self {
+        let text = |file: &str| host.text(net.join(&name).join(file));
+        let flags = text("flags")
+            .and_then(|flags| u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok());
+        Self {
+            mac: text("address").filter(|mac| !mac.is_empty()),
+            mtu: text("mtu").and_then(|mtu| mtu.parse().ok()),
+            operstate: text("operstate"),
+            // ARPHRD_ETHER and ARPHRD_INFINIBAND of linux/if_arp.h.
+            encapsulation: text("type").and_then(|kind| match kind.as_str() {
+                "1" => Some("ether"),
+                "32" => Some("infiniband"),
+                _ => None,
+            }),
+            is_up: flags.is_none_or(|flags| flags & UP != 0),
+            carrier: text("carrier").map(|carrier| carrier == "1"),
+            name,
+        }
+    }
+}

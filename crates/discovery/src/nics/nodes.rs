@@ -1,0 +1,125 @@
+//! The device nodes of a function: all that its driver's users need, or what is missing.
+
+use std::path::Path;
+
+use windlass_config::{MissingNodes, RdmaNode};
+use windlass_core::{device::DeviceNode, health::Reason};
+use windlass_host::is_vfio;
+
+use super::{
+    View,
+    function::Function,
+    rdma::RdmaDevice,
+    vdpa::VdpaKind,
+    vfio::{self, Vfio},
+};
+
+/// What a container needs, and what stands against giving it away.
+#[derive(Debug, Default)]
+pub(super) struct NodeSet {
+    pub(super) nodes: Vec<DeviceNode>,
+    /// What is not there, which is a matter of time or of a module.
+    pub(super) missing: Option<(Reason, String)>,
+    /// Why nobody may have it as it is.
+    pub(super) withheld: Option<String>,
+}
+
+/// The connection manager of all RDMA devices.
+const RDMA_CM: &str = "/dev/infiniband/rdma_cm";
+
+/// Through which a program speaks to the host's network without the adapter.
+const VHOST_NET: [&str; 2] = ["/dev/vhost-net", "/dev/net/tun"];
+
+/// A driver that does nothing: it keeps a function from every other.
+const STUB: &str = "pci-stub";
+
+impl View<'_> {
+    /// The nodes that go with the driver. An interface itself has none: a CNI plugin moves it.
+    pub(super) fn node_set(&self, function: &Function) -> NodeSet {
+        let mut set = match function.driver.as_deref() {
+            Some(STUB) => NodeSet::withheld("pci-stub keeps it for a virtual machine"),
+            Some(driver) if is_vfio(driver) => {
+                let Vfio { nodes, withheld } = vfio::of_device(self.host, &function.folder);
+                NodeSet { nodes, withheld, missing: None }
+            }
+            Some(driver) if vfio::is_uio(driver) => {
+                NodeSet { nodes: vfio::uio(self.host, &function.folder), ..NodeSet::default() }
+            }
+            _ => self.of_the_kernel(function),
+        };
+        if self.policy.vhost_net {
+            self.add_shared(&mut set, &VHOST_NET);
+        }
+        let missing = set.nodes.iter().find(|node| !self.host.has(&node.path));
+        let missing = missing.map(|node| missing_file(&node.path));
+        set.missing = set.missing.or(missing);
+        set
+    }
+
+    fn of_the_kernel(&self, function: &Function) -> NodeSet {
+        let mut set = NodeSet::default();
+        for rdma in &function.rdma {
+            set.missing = set.missing.or_else(|| self.incomplete(rdma));
+            let wanted = rdma.nodes.iter().filter(|(kind, node)| {
+                self.wants(*kind) && (!self.can_do_without(*kind) || self.host.has(&node.path))
+            });
+            set.nodes.extend(wanted.map(|(_, node)| node.clone()));
+        }
+        if !function.rdma.is_empty() && self.wants(RdmaNode::RdmaCm) {
+            self.add_shared(&mut set, &[RDMA_CM]);
+        }
+        set.nodes.extend(function.vdpa.iter().filter_map(|vdpa| match &vdpa.kind {
+            VdpaKind::Vhost(node) => Some(node.clone()),
+            VdpaKind::Virtio => None,
+        }));
+        set
+    }
+
+    /// Adds nodes that no single device has; where they are not awaited, all or none.
+    fn add_shared(&self, set: &mut NodeSet, paths: &[&str]) {
+        if self.awaits_nodes() || paths.iter().all(|path| self.host.has(path)) {
+            set.nodes.extend(paths.iter().map(DeviceNode::shared));
+        }
+    }
+
+    fn wants(&self, kind: RdmaNode) -> bool {
+        self.policy.rdma_nodes.contains(&kind)
+    }
+
+    fn awaits_nodes(&self) -> bool {
+        self.policy.missing_nodes == MissingNodes::Awaited
+    }
+
+    fn can_do_without(&self, kind: RdmaNode) -> bool {
+        !self.awaits_nodes() && kind != RdmaNode::Uverbs
+    }
+
+    /// What the driver has not made yet: while it loads, an RDMA device is there before its nodes are.
+    /// Only a port that may manage its subnet has an `issm` node.
+    fn incomplete(&self, rdma: &RdmaDevice) -> Option<(Reason, String)> {
+        let needed = [(RdmaNode::Uverbs, "uverbs"), (RdmaNode::Umad, "umad")];
+        let is_needed = |kind| self.wants(kind) && !self.can_do_without(kind);
+        let mut needed = needed.iter().filter(|(kind, _)| is_needed(*kind));
+        let (_, name) = needed.find(|(kind, _)| !rdma.has(*kind))?;
+        let why = format!("{} has no {name} node yet: is ib_{name} loaded?", rdma.name);
+        Some((Reason::NotReady, why))
+    }
+}
+
+fn missing_file(path: &Path) -> (Reason, String) {
+    let (reason, module) = match path.to_str() {
+        Some(RDMA_CM) => (Reason::NotReady, ": is rdma_ucm loaded?"),
+        Some("/dev/vhost-net") => (Reason::NotReady, ": is vhost_net loaded?"),
+        Some("/dev/net/tun") => (Reason::NotReady, ": is tun loaded?"),
+        _ => (Reason::NodeMissing, ""),
+    };
+    (reason, format!("{} is not there{module}", path.display()))
+}
+
+// === impl NodeSet ===
+
+impl NodeSet {
+    fn withheld(why: &str) -> Self {
+        Self { withheld: Some(why.to_owned()), ..Self::default() }
+    }
+}

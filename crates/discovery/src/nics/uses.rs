@@ -1,0 +1,132 @@
+//! What the host itself does with an interface: one that it speaks through is given to no container.
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{self, BufRead as _, BufReader},
+};
+
+use windlass_host::Host;
+
+use super::routes::{Route, ipv4, ipv6};
+
+/// The interfaces that the host's routes are over.
+#[derive(Debug, Default)]
+pub(super) struct Uses {
+    default_routes: BTreeSet<String>,
+    /// A route to less than everywhere: the host has an address there.
+    other_routes: BTreeSet<String>,
+    /// Why there may be routes besides.
+    pub(super) unknown: Option<String>,
+}
+
+/// Tables of the first process, which has the host's network. `/proc/net` would be the agent's own.
+const IPV4: &str = "/proc/1/net/route";
+const IPV6: &str = "/proc/1/net/ipv6_route";
+
+/// Routes of a table that are looked at. Kubernetes' networks make thousands; a router of the Internet
+/// has a million, and no one wants to wait for them at each look.
+const MOST_ROUTES: usize = 100_000;
+
+const NET: &str = "/sys/class/net";
+
+/// Masters that tell by their state whether they are used, and the folder that each has. Of others
+/// nothing can be told: Open vSwitch's `ovs-system` is down while it works.
+const PLAIN_MASTERS: [(&str, &str); 2] = [("bonding", "bond"), ("bridge", "bridge")];
+
+// === impl Uses ===
+
+impl Uses {
+    pub(super) fn read(host: &Host) -> Self {
+        let mut uses = Self::default();
+        let ipv4 = uses.read_table(host, IPV4, ipv4);
+        // A kernel without IPv6 has no table of it.
+        let ipv6 = match uses.read_table(host, IPV6, ipv6) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            read => read,
+        };
+        let failed = ipv4.err().map(|error| (IPV4, error));
+        let failed = failed.or_else(|| ipv6.err().map(|error| (IPV6, error)));
+        uses.unknown = failed.map(|(path, why)| {
+            format!("the host's routes cannot be read, and one may be over it: {path}: {why}")
+        });
+        uses
+    }
+
+    /// Line by line: a table may be large.
+    fn read_table(
+        &mut self,
+        host: &Host,
+        path: &str,
+        parse: fn(&str) -> Option<Route<'_>>,
+    ) -> io::Result<()> {
+        let lines = BufReader::new(File::open(host.path(path))?).lines();
+        for (nth, line) in lines.enumerate() {
+            if nth > MOST_ROUTES {
+                let why = format!("it has more than {MOST_ROUTES}");
+                return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+            }
+            self.note(parse(&line?));
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, route: Option<Route<'_>>) {
+        let Some(Route { interface, is_default }) = route else { return };
+        let known = if is_default { &mut self.default_routes } else { &mut self.other_routes };
+        if interface != "lo" && !known.contains(interface) {
+            known.insert(interface.to_owned());
+        }
+    }
+
+    /// Why no container may have an interface to itself.
+    pub(super) fn of(&self, host: &Host, interface: &str) -> Option<String> {
+        let all = with_what_is_above(host, interface);
+        let over = |routes: &BTreeSet<String>, what: &str| {
+            let route = all.iter().find(|name| routes.contains(*name))?;
+            let made_of = (route != interface).then(|| format!(", which is made of {interface}"));
+            Some(format!("{what} is over {route}{}", made_of.unwrap_or_default()))
+        };
+        over(&self.default_routes, "the host's default route")
+            .or_else(|| over(&self.other_routes, "a route of the host"))
+            .or_else(|| part_in_use(host, interface))
+            .or_else(|| self.unknown.clone())
+    }
+}
+
+pub(super) fn is_in_bond(host: &Host, interface: &str) -> bool {
+    host.has(format!("{NET}/{interface}/master/bonding"))
+}
+
+/// What an interface is a part of that is in use, as far as can be told.
+fn part_in_use(host: &Host, interface: &str) -> Option<String> {
+    let master = host.link_name(format!("{NET}/{interface}/master"))?;
+    let folder = format!("{NET}/{master}");
+    let kind = PLAIN_MASTERS.iter().find(|(own, _)| host.has(format!("{folder}/{own}")));
+    match kind {
+        None => Some(format!("{interface} is a part of {master}")),
+        Some(_) if host.text(format!("{folder}/operstate")).as_deref() == Some("down") => None,
+        Some((_, kind)) => {
+            Some(format!("{interface} is a part of the {kind} {master}, which is in use"))
+        }
+    }
+}
+
+/// An interface and those that it lies below of: as a member of a bond or a bridge, or under a VLAN.
+fn with_what_is_above(host: &Host, interface: &str) -> Vec<String> {
+    let mut all = vec![interface.to_owned()];
+    let mut next = 0;
+    while let Some(name) = all.get(next) {
+        let above: Vec<_> = above(host, name).filter(|upper| !all.contains(upper)).collect();
+        all.extend(above);
+        next += 1;
+    }
+    all
+}
+
+fn above(host: &Host, interface: &str) -> impl Iterator<Item = String> {
+    let folder = format!("{NET}/{interface}");
+    let uppers = host.names(&folder).into_iter();
+    let uppers = uppers.filter_map(|name| name.strip_prefix("upper_").map(str::to_owned));
+    uppers.chain(host.link_name(format!("{folder}/master")))
+}

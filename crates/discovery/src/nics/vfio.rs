@@ -1,0 +1,73 @@
+//! Functions that user space drives: VFIO groups, and UIO.
+
+use std::path::Path;
+
+use windlass_core::device::DeviceNode;
+use windlass_host::{Host, is_vfio};
+
+/// The VFIO nodes of a function, or why it must not be handed out.
+pub(super) struct Vfio {
+    pub(super) nodes: Vec<DeviceNode>,
+    pub(super) withheld: Option<String>,
+}
+
+const GROUPS: &str = "/sys/kernel/iommu_groups";
+
+/// Drivers of a group's members that leave the group to one user, `vfio_dev_driver_allowed` in the kernel.
+const HARMLESS: [&str; 1] = ["pci-stub"];
+
+/// The class of bridges, which are no member that counts.
+const BRIDGE: &str = "0x06";
+
+/// Whether a driver hands its function to user space without an IOMMU: `uio_pci_generic`, `igb_uio`.
+pub(super) fn is_uio(driver: &str) -> bool {
+    driver.contains("uio")
+}
+
+/// What a function gives by way of VFIO.
+pub(super) fn of_device(host: &Host, folder: &Path) -> Vfio {
+    let group = host.link_name(folder.join("iommu_group"));
+    let withheld = match group {
+        None => Some("no IOMMU group: is the IOMMU on?".to_owned()),
+        Some(group) => other_user(host, folder, &group),
+    };
+    Vfio { nodes: host.vfio_nodes(folder), withheld }
+}
+
+/// The UIO nodes of a function.
+pub(super) fn uio(host: &Host, folder: &Path) -> Vec<DeviceNode> {
+    let folder = folder.join("uio");
+    let node = |name: String| {
+        let usual = || DeviceNode::new(Path::new("/dev").join(&name));
+        host.node_at(&folder.join(&name)).map_or_else(usual, |found| found.node)
+    };
+    host.names(&folder).into_iter().map(node).collect()
+}
+
+/// A group goes to one user as a whole: the kernel refuses it while another driver has a member. The
+/// function itself is one, so a list without it tells nothing of the others.
+fn other_user(host: &Host, folder: &Path, group: &str) -> Option<String> {
+    let listed = format!("{GROUPS}/{group}/devices");
+    let members = host.names(&listed);
+    let is_own = |member: &String| folder.file_name().is_some_and(|name| name == member.as_str());
+    let is_there = |member: &String| host.has(Path::new(&listed).join(member));
+    if !members.iter().any(is_own) || !members.iter().all(is_there) {
+        return Some(format!(
+            "the members of its IOMMU group {group} cannot be read: the agent needs {GROUPS}"
+        ));
+    }
+    members.into_iter().find_map(|member| {
+        let function = member.parse().map(|address| host.pci_function(address));
+        let (class, driver) = match function {
+            Ok(function) => (function.class.unwrap_or_default(), function.driver),
+            // No PCI function, but a device of the platform.
+            Err(_) => {
+                (String::new(), host.link_name(Path::new(&listed).join(&member).join("driver")))
+            }
+        };
+        let driver = driver.filter(|_| !class.starts_with(BRIDGE))?;
+        let leaves_it = is_vfio(&driver) || HARMLESS.contains(&driver.as_str());
+        (!leaves_it)
+            .then(|| format!("{member} is in its IOMMU group {group} and has the driver {driver}"))
+    })
+}

@@ -1,0 +1,233 @@
+//! One initialisation of NVML: probes its GPUs, hears its events, and tells when it must end.
+
+mod ask;
+mod fault;
+mod slot;
+mod take;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{task::JoinSet, time::Instant};
+use windlass_config::HealthPolicy;
+use windlass_host::{Host, clock::until, deadline};
+use windlass_nvml::{Event, EventSet, Nvml, NvmlError};
+
+pub(super) use self::slot::NumberedSet;
+use self::slot::Slot;
+use super::{
+    ConnectError, Ended,
+    events::EventWatch,
+    facts::DriverFacts,
+    known::Known,
+    probe::Probed,
+    procfs::{Fingerprint, ListedGpu},
+    question::Question,
+    samples::Samples,
+};
+
+pub(super) struct Connection {
+    nvml: Nvml,
+    driver: Arc<DriverFacts>,
+    host: Host,
+    policy: HealthPolicy,
+    fingerprint: Fingerprint,
+    event_set: NumberedSet,
+    events: EventWatch,
+    /// Events of GPUs that have not told their names yet.
+    unmatched: Vec<Event>,
+    answers: JoinSet<Answer>,
+    round: Round,
+    slots: Vec<Slot>,
+    samples: Samples,
+    /// What the kernel module lists, asked once a GPU does not tell its name.
+    listing: Question,
+    listed: Option<Vec<ListedGpu>>,
+    /// Since when something is lost that only a new initialisation may bring back.
+    lost_since: Option<Instant>,
+    patience: Duration,
+}
+
+/// NVML as it answered when it was loaded.
+pub(super) struct Driver {
+    pub(super) nvml: Nvml,
+    pub(super) facts: DriverFacts,
+    pub(super) listening: Listening,
+    pub(super) fingerprint: Fingerprint,
+}
+
+/// A set for events, and the thread that waits for them.
+pub(super) struct Listening {
+    pub(super) set: Arc<EventSet>,
+    pub(super) watch: EventWatch,
+}
+
+/// The regular look at everything: how many GPUs there are, and whether the driver is the same.
+struct Round {
+    question: Question,
+    error: Option<String>,
+    next: Instant,
+    /// The wait for events failed: once it is known that indices mean the same GPUs, each is asked.
+    wants_gpus: bool,
+    /// It did while a count was on its way, which may be from before.
+    is_outdated: bool,
+    /// The wait for events failed, and another set is to be made.
+    wants_events: bool,
+    /// When the last one was made: a driver that refuses every wait is not asked in a loop.
+    events_made: Instant,
+}
+
+/// What a blocking thread brings back.
+enum Answer {
+    Round(Fingerprint, Result<u32, NvmlError>),
+    Gpu(usize, Box<Result<Probed, NvmlError>>),
+    Listed(Vec<ListedGpu>),
+    Events(Result<Listening, ConnectError>),
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Starts to listen; the first step asks for the GPUs. A GPU that stays lost for longer than
+    /// `patience` ends the connection.
+    pub(super) fn new(
+        driver: Driver,
+        host: &Host,
+        policy: &HealthPolicy,
+        patience: Duration,
+        samples: Samples,
+    ) -> Self {
+        let (question, error, wants_gpus, is_outdated, wants_events) = Default::default();
+        let now = Instant::now();
+        Self {
+            events: driver.listening.watch,
+            event_set: NumberedSet { number: 0, set: driver.listening.set },
+            fingerprint: driver.fingerprint,
+            host: host.clone(),
+            policy: policy.clone(),
+            nvml: driver.nvml,
+            driver: Arc::new(driver.facts),
+            unmatched: Vec::new(),
+            answers: JoinSet::new(),
+            round: Round {
+                question,
+                error,
+                next: now,
+                wants_gpus,
+                is_outdated,
+                wants_events,
+                events_made: now,
+            },
+            slots: Vec::new(),
+            samples,
+            listing: Question::default(),
+            listed: None,
+            lost_since: None,
+            patience,
+        }
+    }
+
+    /// Goes by another policy from now on; the next round does not wait for the old interval.
+    pub(super) fn adopt(&mut self, policy: &HealthPolicy) {
+        self.policy = policy.clone();
+        self.round.next = self.round.next.min(Instant::now() + policy.probe_interval);
+    }
+
+    /// Whether every GPU answered once or is overdue: before that a snapshot would be half a node.
+    pub(super) fn has_seen_every_gpu(&self) -> bool {
+        self.round.question.is_settled() && self.slots.iter().all(Slot::is_settled)
+    }
+
+    /// The library, for who has something to ask besides.
+    pub(super) fn nvml(&self) -> Nvml {
+        self.nvml.clone()
+    }
+
+    pub(super) fn driver(&self) -> &DriverFacts {
+        &self.driver
+    }
+
+    /// Nothing is lost: the next loss is met with as much patience as the first.
+    pub(super) fn take_heart(&mut self, patience: Duration) -> bool {
+        let well = self.has_seen_every_gpu() && self.lost_since.is_none();
+        if well {
+            self.patience = patience;
+        }
+        well
+    }
+
+    /// Why the driver does not tell its GPUs.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        self.round.error.as_deref()
+    }
+
+    /// Waits for one thing to happen and takes it in.
+    pub(super) async fn step(&mut self, known: &mut Known) -> Option<Ended> {
+        let wake = self.next_wake(known);
+        tokio::select! {
+            Some(answer) = self.answers.join_next() => self.take_answer(answer, known),
+            news = self.events.next() => {
+                for event in news {
+                    self.take_event(event, known);
+                }
+                None
+            }
+            reading = self.samples.next() => {
+                self.samples.take(reading, known.now());
+                None
+            }
+            () = until(wake) => self.wake(known),
+        }
+    }
+
+    /// Lets go of the library on a thread that may hang, without waiting for it.
+    pub(super) fn abandon(self) {
+        tokio::task::spawn_blocking(move || drop(self));
+    }
+
+    /// Shuts NVML down, which takes up to one wait for events.
+    pub(super) async fn shut_down(self) {
+        let limit = self.policy.event_wait + self.policy.call_deadline;
+        let ended = tokio::task::spawn_blocking(move || {
+            let Self { events, event_set, unmatched, slots, samples, answers, nvml, .. } = self;
+            drop((event_set, unmatched, slots, samples, answers, nvml));
+            events.end();
+        });
+        if deadline::timeout(limit, ended).await.is_err() {
+            tracing::warn!(?limit, "NVML did not shut down in time; a call into it hangs");
+        }
+    }
+
+    /// The next round, the first answer that may become overdue, the first possible recovery, or the
+    /// end of patience.
+    fn next_wake(&self, known: &Known) -> Instant {
+        let questions = self.slots.iter().map(|slot| &slot.question);
+        let open = questions.chain([&self.round.question, &self.listing]);
+        let overdue = open.filter_map(Question::next_look).min();
+        let quiet = self.slots.iter().filter(|slot| slot.question.is_idle());
+        let recovery = known.next_recovery(quiet.flat_map(|slot| &slot.ids));
+        let recovery = recovery.map(|time| known.clock().instant_of(time));
+        let patience = self.lost_since.map(|since| since + self.patience);
+        [overdue, recovery, patience].into_iter().flatten().fold(self.round.next, Instant::min)
+    }
+
+    fn wake(&mut self, known: &mut Known) -> Option<Ended> {
+        let now = Instant::now();
+        if self.lost_since.is_some_and(|since| now >= since + self.patience) {
+            return Some(Ended::Lost);
+        }
+        self.mark_overdue(now, known);
+        if now >= self.round.next {
+            self.round.next = now + self.policy.probe_interval;
+            self.ask_round(now);
+            self.ask_every_gpu(now, known);
+            self.ask_events(now);
+        } else {
+            self.ask_recovering(now, known);
+        }
+        None
+    }
+}
+
+fn position(index: usize) -> u32 {
+    u32::try_from(index).expect("NVML counts GPUs in 32 bits")
+}

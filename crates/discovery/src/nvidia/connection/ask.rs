@@ -1,0 +1,103 @@
+//! What is asked of the driver, and what is done about answers that do not come.
+
+use tokio::time::Instant;
+use windlass_core::{device::DeviceId, health::Observation};
+
+use super::{
+    super::{conditions::Moment, known::Known, listen, probe::Probe, procfs},
+    Answer, Connection, position,
+    slot::Slot,
+};
+
+impl Connection {
+    pub(super) fn mark_overdue(&mut self, now: Instant, known: &mut Known) {
+        let deadline = self.policy.call_deadline;
+        let why = format!("the driver did not answer within {deadline:?}");
+        if self.round.question.became_overdue(now) {
+            self.cannot_count(why.clone(), known);
+            self.ask_wanted_gpus(known);
+        }
+        if self.listing.became_overdue(now) {
+            self.take_listing(Vec::new(), known);
+        }
+        for index in 0..self.slots.len() {
+            if self.slots[index].question.became_overdue(now) {
+                self.fail(index, Observation::Overdue(why.clone()), known);
+            }
+        }
+    }
+
+    pub(super) fn ask_round(&mut self, now: Instant) {
+        if self.round.question.ask(now, self.policy.call_deadline) {
+            let (nvml, host) = (self.nvml.clone(), self.host.clone());
+            self.answers.spawn_blocking(move || {
+                Answer::Round(procfs::fingerprint(&host), nvml.gpu_count())
+            });
+        }
+    }
+
+    pub(super) fn ask_every_gpu(&mut self, now: Instant, known: &Known) {
+        for index in 0..self.slots.len() {
+            self.ask_gpu(index, now, known);
+        }
+    }
+
+    /// Asks each GPU if the wait for events failed since: nothing more is to be known of indices now.
+    pub(super) fn ask_wanted_gpus(&mut self, known: &Known) {
+        if std::mem::take(&mut self.round.wants_gpus) {
+            self.ask_every_gpu(Instant::now(), known);
+        }
+    }
+
+    pub(super) fn ask_gpu(&mut self, index: usize, now: Instant, known: &Known) {
+        let slot = &mut self.slots[index];
+        if slot.question.ask(now, self.policy.call_deadline) {
+            let probe = Probe {
+                nvml: self.nvml.clone(),
+                driver: self.driver.clone(),
+                host: self.host.clone(),
+                moment: Moment { now: known.now(), lately: self.policy.quiet_period },
+                index: position(index),
+                known: slot.facts.clone(),
+                settled: slot.has_no_obstacles(),
+                watch_in: slot.needs(&self.event_set),
+            };
+            self.answers.spawn_blocking(move || Answer::Gpu(index, Box::new(probe.run())));
+        }
+    }
+
+    /// Looks at a GPU that was just cut anew. A look that is under way may have seen it as it was: then
+    /// another one follows.
+    pub(crate) fn look_again(&mut self, gpu: &DeviceId, known: &Known) {
+        let is_it = |slot: &Slot| slot.ids.first() == Some(gpu);
+        let Some(index) = self.slots.iter().position(is_it) else { return };
+        self.slots[index].again = !self.slots[index].question.is_idle();
+        self.ask_gpu(index, Instant::now(), known);
+    }
+
+    pub(super) fn ask_recovering(&mut self, now: Instant, known: &Known) {
+        for index in 0..self.slots.len() {
+            let recovery = known.next_recovery(&self.slots[index].ids);
+            if recovery.is_some_and(|at| at <= known.now()) {
+                self.ask_gpu(index, now, known);
+            }
+        }
+    }
+
+    pub(super) fn ask_listing(&mut self) {
+        if self.listing.ask(Instant::now(), self.policy.call_deadline) {
+            let host = self.host.clone();
+            self.answers.spawn_blocking(move || Answer::Listed(procfs::gpus(&host)));
+        }
+    }
+
+    pub(super) fn ask_events(&mut self, now: Instant) {
+        let long_ago = now >= self.round.events_made + self.policy.probe_interval;
+        if !(self.round.wants_events && long_ago) {
+            return;
+        }
+        (self.round.wants_events, self.round.events_made) = (false, now);
+        let (nvml, event_wait) = (self.nvml.clone(), self.policy.event_wait);
+        self.answers.spawn_blocking(move || Answer::Events(listen(&nvml, event_wait)));
+    }
+}

@@ -1,0 +1,224 @@
+//! What the driver's answers mean for the devices.
+
+use std::collections::BTreeSet;
+
+use tokio::{task::JoinError, time::Instant};
+use windlass_core::{
+    device::DeviceId,
+    health::{Observation, Reason},
+};
+use windlass_host::causes;
+use windlass_nvml::NvmlError;
+
+use super::{
+    super::{
+        ConnectError, Ended,
+        describe::Describe,
+        known::Known,
+        probe::Probed,
+        procfs::{Fingerprint, ListedGpu},
+    },
+    Answer, Connection, Listening, NumberedSet, position,
+    slot::Slot,
+};
+
+impl Connection {
+    pub(super) fn take_answer(
+        &mut self,
+        answer: Result<Answer, JoinError>,
+        known: &mut Known,
+    ) -> Option<Ended> {
+        match answer.expect("a blocking task neither panics nor is cancelled while this lives") {
+            Answer::Round(fingerprint, count) => self.take_round(&fingerprint, count, known),
+            Answer::Gpu(index, outcome) => {
+                self.take_gpu(index, *outcome, known);
+                None
+            }
+            Answer::Listed(gpus) => {
+                self.listing.settle();
+                self.take_listing(gpus, known);
+                None
+            }
+            Answer::Events(set) => {
+                self.take_events(set, known);
+                None
+            }
+        }
+    }
+
+    fn take_round(
+        &mut self,
+        fingerprint: &Fingerprint,
+        count: Result<u32, NvmlError>,
+        known: &mut Known,
+    ) -> Option<Ended> {
+        self.round.question.settle();
+        if *fingerprint != self.fingerprint {
+            return Some(Ended::Changed);
+        }
+        match count {
+            Ok(count) if self.slots.is_empty() => self.open_slots(count, known),
+            // NVML counts once per initialisation; indices mean other GPUs now.
+            Ok(count) if count as usize != self.slots.len() => return Some(Ended::Changed),
+            Ok(_) => {
+                self.round.error = None;
+                self.look_for_losses();
+            }
+            Err(error) => self.cannot_count(error.to_string(), known),
+        }
+        if std::mem::take(&mut self.round.is_outdated) {
+            self.ask_round(Instant::now());
+        } else {
+            self.ask_wanted_gpus(known);
+        }
+        None
+    }
+
+    fn open_slots(&mut self, count: u32, known: &mut Known) {
+        self.round.error = None;
+        self.slots.resize_with(count as usize, Slot::default);
+        self.ask_every_gpu(Instant::now(), known);
+        // Of GPUs that are yet to answer nobody knows that none is lost.
+        self.look_for_losses();
+        self.vanish_strangers(known);
+    }
+
+    /// Without a count nothing can be probed, so nothing is trusted.
+    pub(super) fn cannot_count(&mut self, why: String, known: &mut Known) {
+        if self.slots.is_empty() {
+            known.fail_all(Reason::ProbeFailed, &why);
+        }
+        self.round.error = Some(why);
+        self.look_for_losses();
+    }
+
+    fn take_gpu(&mut self, index: usize, outcome: Result<Probed, NvmlError>, known: &mut Known) {
+        self.slots[index].question.settle();
+        match outcome {
+            Ok(probed) => self.take_probed(index, probed, known),
+            Err(error) => {
+                let lost = error.is_lost();
+                let reason = if lost { Reason::Lost } else { Reason::ProbeFailed };
+                self.slots[index].lost = lost;
+                self.fail(index, Observation::Failed(reason, error.to_string()), known);
+            }
+        }
+        if std::mem::take(&mut self.slots[index].again) {
+            self.ask_gpu(index, Instant::now(), known);
+        }
+        self.look_for_losses();
+        // The first list of devices waits for no sensor.
+        if self.has_seen_every_gpu() {
+            self.samples.ask(known.now(), self.policy.probe_interval);
+        }
+    }
+
+    fn take_probed(&mut self, index: usize, probed: Probed, known: &mut Known) {
+        self.samples.want(index, &probed.facts);
+        let slot = &mut self.slots[index];
+        let gone = slot.take(&probed);
+        let errors = slot.count_errors(probed.uncorrected_errors);
+        for device in probed.described.into_iter().flatten() {
+            known.describe(device);
+        }
+        let slot = &self.slots[index];
+        if let Some(fault) = errors.and_then(|errors| self.uncorrected(errors)) {
+            slot.ids.iter().for_each(|id| known.observe(id, &fault));
+        }
+        for (id, observation) in slot.observations(probed.trouble.as_ref()) {
+            known.observe(id, &observation);
+        }
+        self.vanish_unless_present(&gone, known);
+        self.vanish_strangers(known);
+        for event in std::mem::take(&mut self.unmatched) {
+            self.take_fault(event, known);
+        }
+        if self.slots[index].needs(&self.event_set).is_some() {
+            // It was asked when another set was in use.
+            self.ask_gpu(index, Instant::now(), known);
+        }
+    }
+
+    /// A failure concerns the GPU and every part of it. One that never told its name gets one.
+    pub(super) fn fail(&mut self, index: usize, observation: Observation, known: &mut Known) {
+        let slot = &mut self.slots[index];
+        slot.watched_in = None;
+        if slot.ids.is_empty() {
+            slot.unnamed = Some(observation);
+            match self.listed.take() {
+                Some(listed) => self.take_listing(listed, known),
+                None => self.ask_listing(),
+            }
+            return;
+        }
+        for id in &slot.ids {
+            known.observe(id, &observation);
+        }
+    }
+
+    /// Names the GPUs that do not tell their names. NVML and the kernel module order them alike.
+    pub(super) fn take_listing(&mut self, listed: Vec<ListedGpu>, known: &mut Known) {
+        let complete = listed.len() == self.slots.len();
+        let describe = Describe { host: &self.host, driver: &self.driver, now: known.now() };
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let Some(observation) = slot.unnamed.take() else { continue };
+            let entry = listed.get(index).filter(|_| complete);
+            // What an earlier initialisation knew of the GPU is more than can be known now.
+            slot.ids = known.whole_and_parts_at(entry);
+            if slot.ids.is_empty()
+                && let Some(device) = describe.failed(position(index), entry)
+            {
+                slot.ids.push(device.id.clone());
+                known.describe(device);
+            }
+            for id in &slot.ids {
+                known.observe(id, &observation);
+            }
+        }
+        self.listed = Some(listed);
+    }
+
+    fn look_for_losses(&mut self) {
+        let lost = self.round.error.is_some() || self.slots.iter().any(|slot| slot.lost);
+        self.lost_since = lost.then(|| self.lost_since.unwrap_or_else(Instant::now));
+        if lost {
+            self.events.be_ready_to_end();
+        } else if self.has_seen_every_gpu() {
+            self.events.rest();
+        }
+    }
+
+    fn vanish_unless_present(&self, ids: &[DeviceId], known: &mut Known) {
+        let present: BTreeSet<_> = self.slots.iter().flat_map(|slot| &slot.ids).collect();
+        for id in ids.iter().filter(|id| !present.contains(id)) {
+            known.vanish(id, "the driver lists it no longer");
+        }
+    }
+
+    /// Devices of an earlier initialisation that this one does not have.
+    fn vanish_strangers(&self, known: &mut Known) {
+        if self.has_seen_every_gpu() {
+            let ids: Vec<_> = known.ids().cloned().collect();
+            self.vanish_unless_present(&ids, known);
+        }
+    }
+
+    /// Listens to another set. Every GPU that answers is put into it; one that is lost stays out,
+    /// since it would end every wait for the others' events.
+    fn take_events(&mut self, listening: Result<Listening, ConnectError>, known: &Known) {
+        match listening {
+            Ok(Listening { set, watch }) => {
+                let number = self.event_set.number + 1;
+                let old = std::mem::replace(&mut self.event_set, NumberedSet { number, set });
+                self.events = watch;
+                // Freeing a set is a call into the driver.
+                tokio::task::spawn_blocking(move || drop(old));
+                self.ask_every_gpu(Instant::now(), known);
+            }
+            Err(error) => {
+                tracing::warn!(error = causes(&error), "cannot listen to NVML's events again");
+                self.round.wants_events = true;
+            }
+        }
+    }
+}

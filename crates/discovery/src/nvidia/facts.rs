@@ -1,0 +1,192 @@
+//! What NVML says of a GPU, read in one go. Everything here blocks, and may block for ever.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use windlass_core::device::PossiblePartition;
+use windlass_nvml::{Gpu, GpuInstanceInfo, MigMode, MigShare, Nvml, NvmlError, Remote};
+
+use super::conditions::Conditions;
+
+/// The driver as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DriverFacts {
+    pub(super) version: String,
+    /// Newest CUDA version, `12.8`.
+    pub(super) cuda: Option<String>,
+    pub(super) simulated: Option<String>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct GpuFacts {
+    pub(super) gpu: Gpu,
+    pub(super) uuid: String,
+    pub(super) name: String,
+    pub(super) minor: Option<u32>,
+    pub(super) brand: Option<String>,
+    pub(super) architecture: Option<&'static str>,
+    pub(super) compute_capability: Option<(u32, u32)>,
+    pub(super) serial: Option<String>,
+    pub(super) pci_bus_id: Option<String>,
+    pub(super) memory_bytes: Option<u64>,
+    pub(super) links: LinkFacts,
+    pub(super) mig: MigFacts,
+    /// What it could be cut to; `None` where that is not known yet.
+    pub(super) partitions: Option<Arc<[PossiblePartition]>>,
+    pub(super) conditions: Conditions,
+}
+
+/// The active NVLinks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LinkFacts {
+    pub(super) generation: Option<u32>,
+    /// Positions of the links, as the driver counts.
+    pub(super) up: Vec<u32>,
+    /// Where each of them ends.
+    pub(super) remotes: Vec<Remote>,
+    /// Links that were up at an earlier look, and where they ended.
+    pub(super) lost: BTreeMap<u32, Remote>,
+}
+
+/// Whether and how the GPU is cut.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum MigFacts {
+    /// It cannot be.
+    Unsupported,
+    /// It is whole.
+    Disabled,
+    /// Into these instances.
+    Enabled(Vec<InstanceFacts>),
+}
+
+/// One MIG instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct InstanceFacts {
+    pub(super) index: u32,
+    pub(super) uuid: String,
+    /// `1g.10gb`
+    pub(super) profile: String,
+    pub(super) gpu_instance: u32,
+    pub(super) compute_instance: u32,
+    pub(super) share: MigShare,
+    /// Where it stands, if this process may know.
+    pub(super) place: Option<GpuInstanceInfo>,
+}
+
+// === impl DriverFacts ===
+
+impl DriverFacts {
+    pub(super) fn read(nvml: &Nvml) -> Result<Self, NvmlError> {
+        Ok(Self {
+            version: nvml.driver_version()?,
+            cuda: nvml.cuda_version().ok().map(|cuda| format!("{}.{}", cuda.major, cuda.minor)),
+            simulated: nvml.simulated(),
+        })
+    }
+}
+
+// === impl GpuFacts ===
+
+impl GpuFacts {
+    /// Reads what is the same until the GPU is cut or linked in another way.
+    pub(super) fn read(gpu: Gpu, mig: MigFacts, links: LinkFacts) -> Result<Self, NvmlError> {
+        Ok(Self {
+            uuid: gpu.uuid()?,
+            name: gpu.name()?,
+            // Without it the device is described, and not offered.
+            minor: gpu.minor().ok(),
+            // Facts that a pod may select by, but that the device can serve without.
+            brand: gpu.brand().ok().map(|brand| brand.to_string()),
+            architecture: gpu.architecture().ok().flatten(),
+            compute_capability: gpu.compute_capability().ok(),
+            serial: gpu.serial().ok().flatten(),
+            pci_bus_id: gpu.pci_bus_id().ok(),
+            memory_bytes: memory(&gpu, &mig)?,
+            links,
+            conditions: Conditions::default(),
+            partitions: None,
+            mig,
+            gpu,
+        })
+    }
+
+    /// What it is cut into.
+    pub(super) fn instances(&self) -> &[InstanceFacts] {
+        match &self.mig {
+            MigFacts::Enabled(instances) => instances,
+            MigFacts::Unsupported | MigFacts::Disabled => &[],
+        }
+    }
+}
+
+/// Reads the GPU's memory, which also proves that it answers. Where MIG is on, only a process with
+/// the right to monitor MIG may know it.
+pub(super) fn memory(gpu: &Gpu, mig: &MigFacts) -> Result<Option<u64>, NvmlError> {
+    match gpu.memory() {
+        Err(error) if error.is_permission() && matches!(mig, MigFacts::Enabled(_)) => Ok(None),
+        memory => Ok(memory?.map(|memory| memory.total)),
+    }
+}
+
+// === impl LinkFacts ===
+
+impl LinkFacts {
+    /// Reads where the active links end; `lost` are others that once were active.
+    pub(super) fn read(gpu: &Gpu, up: Vec<u32>, lost: BTreeMap<u32, Remote>) -> Self {
+        Self {
+            generation: up.first().and_then(|&link| gpu.nvlink_generation(link)),
+            remotes: up.iter().map(|&link| gpu.nvlink_remote(link)).collect(),
+            up,
+            lost,
+        }
+    }
+}
+
+// === impl MigFacts ===
+
+impl MigFacts {
+    pub(super) fn read(gpu: &Gpu) -> Result<Self, NvmlError> {
+        Ok(match gpu.mig_mode()? {
+            MigMode::Unsupported => Self::Unsupported,
+            MigMode::Disabled => Self::Disabled,
+            MigMode::Enabled => {
+                let instances = gpu.mig_instances()?;
+                let facts = instances.into_iter().map(|found| InstanceFacts::read(gpu, &found?));
+                // One instance that fails, or is just being removed, hides no other.
+                Self::Enabled(facts.filter_map(Result::ok).collect())
+            }
+        })
+    }
+}
+
+impl InstanceFacts {
+    fn read(gpu: &Gpu, instance: &windlass_nvml::MigInstance) -> Result<Self, NvmlError> {
+        let name = instance.device.name()?;
+        Ok(Self {
+            index: instance.index,
+            uuid: instance.device.uuid()?,
+            profile: profile_in(&name).to_owned(),
+            gpu_instance: instance.gpu_instance,
+            compute_instance: instance.compute_instance,
+            share: instance.share,
+            place: gpu.gpu_instance(instance.gpu_instance).and_then(|found| found.info()).ok(),
+        })
+    }
+}
+
+/// NVML names an instance after its GPU and profile, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
+pub fn profile_in(name: &str) -> &str {
+    name.rsplit_once(" MIG ").map_or(name, |(_, profile)| profile)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instances_profile_is_the_end_of_its_name() {
+        assert_eq!(profile_in("NVIDIA A100-SXM4-40GB MIG 1g.5gb"), "1g.5gb");
+        assert_eq!(profile_in("NVIDIA H100 80GB HBM3 MIG 1g.10gb+me"), "1g.10gb+me");
+        assert_eq!(profile_in("1g.5gb"), "1g.5gb");
+    }
+}

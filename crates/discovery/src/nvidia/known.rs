@@ -1,0 +1,237 @@
+//! Every NVIDIA device that was ever seen, with its health.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+use windlass_core::{
+    device::{Device, DeviceId, DeviceKind},
+    health::{HealthTracker, Observation, Reason},
+};
+use windlass_host::clock::Clock;
+
+use super::procfs::ListedGpu;
+use crate::{health_store::Records, log};
+
+/// The devices by id. A device that was healthy once is not forgotten: the kubelet may hold its id, and
+/// must be told that it is unhealthy rather than nothing. Only MIG instances come and go without bound:
+/// those that were removed when a claim let go nobody holds, and of others so many are kept.
+pub(super) struct Known {
+    devices: BTreeMap<DeviceId, Entry>,
+    /// What an earlier life knew of devices that were not seen in this one yet.
+    remembered: Records,
+    quiet_period: Duration,
+    clock: Clock,
+}
+
+struct Entry {
+    pub device: Device,
+    tracker: HealthTracker,
+    was_healthy: bool,
+    /// It is forgotten when it is seen to be gone.
+    is_removed: bool,
+}
+
+/// MIG instances that are gone and kept all the same: as many as eight GPUs have in several layouts.
+const MOST_VANISHED_PARTS: usize = 256;
+
+// === impl Known ===
+
+impl Known {
+    pub(super) fn new(quiet_period: Duration, clock: Clock) -> Self {
+        Self { devices: BTreeMap::new(), remembered: Records::new(), quiet_period, clock }
+    }
+
+    pub(super) fn set_quiet_period(&mut self, quiet_period: Duration) {
+        self.quiet_period = quiet_period;
+        self.devices.values_mut().for_each(|entry| entry.tracker.set_quiet_period(quiet_period));
+    }
+
+    /// Takes in what an earlier life wrote down; a device takes up its record when it is described.
+    pub(super) fn remember(&mut self, records: Records) {
+        self.remembered = records;
+    }
+
+    /// What the next life should know: the health of every device that had trouble.
+    pub(super) fn records(&self) -> Records {
+        let record = |(id, entry): (&DeviceId, &Entry)| {
+            let record = entry.tracker.record();
+            (!record.evidence.is_empty()).then(|| (id.clone(), record))
+        };
+        let mut records = self.remembered.clone();
+        records.extend(self.devices.iter().filter_map(record));
+        records
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(super) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Takes in the present description of a device. A new part starts with its whole's health.
+    pub(super) fn describe(&mut self, device: Device) {
+        if let Some(entry) = self.devices.get_mut(&device.id) {
+            entry.device = device;
+            return;
+        }
+        let whole = device.parent.as_ref().and_then(|parent| self.devices.get(parent));
+        let tracker = match whole {
+            Some(whole) => whole.tracker.clone(),
+            None => HealthTracker::new(self.quiet_period, self.clock.now()),
+        };
+        let tracker = match self.remembered.remove(&device.id) {
+            Some(record) => HealthTracker::resume(record, self.quiet_period, self.clock.now()),
+            None => tracker,
+        };
+        let was_healthy = tracker.health().is_healthy();
+        self.devices
+            .insert(device.id.clone(), Entry { device, tracker, was_healthy, is_removed: false });
+    }
+
+    /// A GPU that was described before, and its parts: by the name or the address that the kernel
+    /// module lists.
+    pub(super) fn whole_and_parts_at(&self, listed: Option<&ListedGpu>) -> Vec<DeviceId> {
+        let Some(listed) = listed else { return Vec::new() };
+        let is_listed = |device: &Device| {
+            listed.uuid.as_deref() == Some(device.id.as_str())
+                || device.place.pci == Some(listed.function.address)
+        };
+        let here = |entry: &&Entry| is_listed(&entry.device) && entry.was_healthy;
+        self.devices.values().filter(here).map(|entry| entry.device.id.clone()).collect()
+    }
+
+    /// Takes in what was seen of a device.
+    pub(super) fn observe(&mut self, id: &DeviceId, observation: &Observation) {
+        let now = self.clock.now();
+        let Some(entry) = self.devices.get_mut(id) else { return };
+        let change = entry.tracker.observe(observation, now);
+        let health = entry.tracker.health();
+        entry.was_healthy |= health.is_healthy();
+        if let Some(from) = change {
+            log::health_changed(id, from, health);
+        }
+    }
+
+    /// The device is there no longer: forgotten if it never worked or was removed, else unhealthy.
+    pub(super) fn vanish(&mut self, id: &DeviceId, why: &str) {
+        if self.devices.get(id).is_some_and(|entry| !entry.was_healthy || entry.is_removed) {
+            self.devices.remove(id);
+            return;
+        }
+        self.observe(id, &Observation::Failed(Reason::Vanished, why.to_owned()));
+        self.forget_the_oldest();
+    }
+
+    /// The device was removed, and nobody has it: it is forgotten, at once if it is seen to be gone. A look
+    /// that is under way may still show it.
+    pub(super) fn forget(&mut self, id: &DeviceId) {
+        let Some(entry) = self.devices.get_mut(id) else { return };
+        entry.is_removed = true;
+        if entry.has_vanished() {
+            self.devices.remove(id);
+        }
+    }
+
+    /// Of more parts that are gone than are kept, those go that went first.
+    fn forget_the_oldest(&mut self) {
+        let parts = self.devices.values().filter(|it| it.device.kind == DeviceKind::Mig);
+        let gone = parts.filter(|it| it.has_vanished());
+        let mut gone: Vec<_> =
+            gone.map(|it| (it.tracker.health().since, it.device.id.clone())).collect();
+        gone.sort();
+        let kept = gone.len().min(MOST_VANISHED_PARTS);
+        for (_, id) in gone.drain(..gone.len() - kept) {
+            self.devices.remove(&id);
+        }
+    }
+
+    /// Every device failed for the same reason.
+    pub(super) fn fail_all(&mut self, reason: Reason, why: &str) {
+        let ids: Vec<_> = self.devices.keys().cloned().collect();
+        for id in ids {
+            self.observe(&id, &Observation::Failed(reason, why.to_owned()));
+        }
+    }
+
+    /// When the first of these devices could recover.
+    pub(super) fn next_recovery<'a>(
+        &self,
+        ids: impl IntoIterator<Item = &'a DeviceId>,
+    ) -> Option<Timestamp> {
+        let recovery = |id| self.devices.get(id)?.tracker.recovers_at();
+        ids.into_iter().filter_map(recovery).min()
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = &DeviceId> {
+        self.devices.keys()
+    }
+
+    /// The devices with their health.
+    pub(super) fn devices(&self) -> Vec<Device> {
+        let with_health = |entry: &Entry| Device {
+            health: entry.tracker.health().clone(),
+            ..entry.device.clone()
+        };
+        self.devices.values().map(with_health).collect()
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn has_vanished(&self) -> bool {
+        self.tracker.health().has_vanished()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_core::device::SourceName;
+
+    use super::*;
+
+    fn known() -> Known {
+        Known::new(Duration::ZERO, Clock::starting_at(Timestamp::UNIX_EPOCH))
+    }
+
+    /// A MIG instance that is described, and works.
+    fn instance(known: &mut Known, number: usize) -> DeviceId {
+        let id: DeviceId = format!("MIG-{number}").parse().expect("an id");
+        let source = SourceName::NVIDIA;
+        known.describe(Device::new(id.clone(), DeviceKind::Mig, source, known.now()));
+        known.observe(&id, &Observation::Passed);
+        id
+    }
+
+    #[test]
+    fn instances_that_a_thousand_claims_had_leave_nothing_behind() {
+        let mut known = known();
+        for number in 0..1000 {
+            let id = instance(&mut known, number);
+            // The look may be the faster one.
+            if number % 2 == 0 {
+                known.forget(&id);
+                known.vanish(&id, "gone");
+            } else {
+                known.vanish(&id, "gone");
+                known.forget(&id);
+            }
+        }
+        assert!(known.devices().is_empty());
+    }
+
+    #[test]
+    fn of_instances_that_went_by_themselves_the_latest_are_kept_as_gone() {
+        let mut known = known();
+        for number in 0..1000 {
+            let id = instance(&mut known, number);
+            known.vanish(&id, "gone");
+        }
+        let kept = known.devices();
+        assert_eq!(kept.len(), MOST_VANISHED_PARTS);
+        assert!(kept.iter().all(|device| device.health.has_vanished()));
+        assert!(kept.iter().any(|device| device.id.as_str() == "MIG-999"));
+    }
+}

@@ -1,0 +1,60 @@
+//! What NVIDIA's kernel module tells in `/proc/driver`, without a call into the driver's library.
+
+use windlass_core::pci::PciAddress;
+use windlass_host::{Host, PciFunction};
+
+/// A GPU that the kernel module drives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ListedGpu {
+    pub(super) function: PciFunction,
+    pub(super) uuid: Option<String>,
+    pub(super) minor: Option<u32>,
+}
+
+/// What changes when a driver is loaded, removed or replaced, or a GPU is plugged or pulled: cheap
+/// to read, so that NVML is initialised anew only when there is a reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fingerprint {
+    version: Option<String>,
+    gpus: Vec<String>,
+}
+
+const VERSION: &str = "/proc/driver/nvidia/version";
+const GPUS: &str = "/proc/driver/nvidia/gpus";
+/// One line per capability: `gpu0/gi7/ci0/access 67`.
+const MIG_MINORS: &str = "/proc/driver/nvidia-caps/mig-minors";
+
+/// The driver and its GPUs in short. The kernel module answers; it may take long, or hang.
+pub(super) fn fingerprint(host: &Host) -> Fingerprint {
+    Fingerprint { version: host.text(VERSION), gpus: host.names(GPUS) }
+}
+
+/// The GPUs that the kernel module drives, in the order of their addresses, which is NVML's.
+/// The module answers these reads with calls into the GPU: they may take long, or hang.
+pub(super) fn gpus(host: &Host) -> Vec<ListedGpu> {
+    let mut gpus: Vec<_> = host.names(GPUS).iter().filter_map(|name| gpu(host, name)).collect();
+    gpus.sort_by_key(|gpu| gpu.function.address);
+    gpus
+}
+
+fn gpu(host: &Host, name: &str) -> Option<ListedGpu> {
+    let information = host.text(format!("{GPUS}/{name}/information")).unwrap_or_default();
+    let field = |key: &str| {
+        let line = information.lines().find_map(|line| line.strip_prefix(key));
+        line.map(|value| value.trim().to_owned())
+    };
+    let address: PciAddress = name.parse().ok()?;
+    Some(ListedGpu {
+        function: host.pci_function(address),
+        // A lost GPU's uuid is printed as question marks.
+        uuid: field("GPU UUID:").filter(|uuid| !uuid.contains('?')),
+        minor: field("Device Minor:").and_then(|minor| minor.parse().ok()),
+    })
+}
+
+/// The N of `/dev/nvidia-caps/nvidia-capN` that guards a capability.
+pub(super) fn mig_minor(host: &Host, capability: &str) -> Option<u32> {
+    let table = host.text(MIG_MINORS)?;
+    let line = table.lines().find_map(|line| line.strip_prefix(capability)?.strip_prefix(' '));
+    line?.trim().parse().ok()
+}

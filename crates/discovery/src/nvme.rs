@@ -1,0 +1,93 @@
+//! NVMe drives: where they sit, for whoever places work near its data. None is handed out.
+
+use jiff::Timestamp;
+use windlass_core::{
+    attribute::Attributes,
+    device::{Device, DeviceKind, SourceName},
+    health::{Observation, Reason},
+    inventory::SourceState,
+};
+use windlass_host::{Host, PciFunction};
+
+use super::{
+    facts::{attributes, of_function, text},
+    family::{self, Family, Look},
+    trouble::{self, Trouble},
+};
+
+/// The family.
+#[derive(Debug, Default)]
+pub(super) struct Nvme;
+
+/// Non-volatile memory with NVM Express (PCI code and ID assignment).
+const CLASSES: [&str; 1] = ["0x010802"];
+
+const DRIVERS: [&str; 1] = ["nvme"];
+
+/// What a controller that takes commands says of its state (`drivers/nvme/host/sysfs.c`).
+const LIVE: &str = "live";
+
+const WITHHELD: &str = "shown for its place: storage is handed out by CSI drivers";
+
+// === impl Nvme ===
+
+impl Family for Nvme {
+    fn names(&self) -> Vec<SourceName> {
+        vec![SourceName::NVME]
+    }
+
+    fn folders(&self) -> &'static [&'static str] {
+        family::PCI
+    }
+
+    fn look(&mut self, host: &Host) -> Look {
+        let functions = host.pci_functions(|it| it.is_of_class(&CLASSES));
+        let found: Vec<_> =
+            (0..).zip(&functions).map(|(index, function)| drive(host, index, function)).collect();
+        let state = match found.len() {
+            0 => SourceState::Absent("no PCI function is an NVMe drive".to_owned()),
+            1 => SourceState::Ready("1 drive".to_owned()),
+            several => SourceState::Ready(format!("{several} drives")),
+        };
+        Look { states: [(SourceName::NVME, state)].into(), found, ..Look::default() }
+    }
+}
+
+fn drive(host: &Host, index: u32, function: &PciFunction) -> (Device, Observation) {
+    let id = format!("{}-{}", SourceName::NVME, function.id());
+    let id = id.parse().expect("made of letters, digits and '-'");
+    let device = Device {
+        index,
+        attributes: facts(host, function),
+        place: function.place(),
+        withheld: Some(WITHHELD.to_owned()),
+        ..Device::new(id, DeviceKind::Nvme, SourceName::NVME, Timestamp::UNIX_EPOCH)
+    };
+    (device, trouble::observation(wrong(host, function)))
+}
+
+/// The serial number is not among them: nobody chooses a drive by it.
+fn facts(host: &Host, function: &PciFunction) -> Attributes {
+    let said = |file: &str| controller_says(host, function, file).and_then(text);
+    let own = attributes(
+        "windlass.dev",
+        [
+            ("model", said("model")),
+            ("firmware", said("firmware_rev")),
+            ("transport", said("transport")),
+        ],
+    );
+    own.into_iter().chain(of_function(host, function)).collect()
+}
+
+fn wrong(host: &Host, function: &PciFunction) -> Option<Trouble> {
+    let state = || controller_says(host, function, "state").filter(|state| state != LIVE);
+    let not_live = || state().map(|state| (Reason::NotReady, format!("its controller is {state}")));
+    trouble::of_driver(function, &DRIVERS).or_else(not_live)
+}
+
+fn controller_says(host: &Host, function: &PciFunction, file: &str) -> Option<String> {
+    let folder = function.folder().join("nvme");
+    let controller = host.names(&folder).into_iter().next()?;
+    host.text(folder.join(controller).join(file))
+}

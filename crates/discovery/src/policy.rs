@@ -1,0 +1,59 @@
+//! The health policy as it is now, and news of another one.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use windlass_config::{HealthPolicy, Policy};
+
+/// What a source goes by. Parts of the policy that are none of its business do not wake it.
+pub(super) struct PolicyWatch {
+    policies: watch::Receiver<Arc<Policy>>,
+    current: HealthPolicy,
+}
+
+// === impl PolicyWatch ===
+
+impl PolicyWatch {
+    pub(super) fn new(mut policies: watch::Receiver<Arc<Policy>>) -> Self {
+        let current = policies.borrow_and_update().health.clone();
+        Self { policies, current }
+    }
+
+    /// The policy as of the last look.
+    pub(super) fn current(&self) -> &HealthPolicy {
+        &self.current
+    }
+
+    /// Waits for another policy, for ever when there can be none any more, and takes it in.
+    pub(super) async fn changed(&mut self) {
+        let other = self.policies.wait_for(|policy| policy.health != self.current).await;
+        match other.map(|policy| policy.health.clone()) {
+            Ok(policy) => self.current = policy,
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, time::Duration};
+
+    use tokio::time::timeout;
+    use windlass_config::MigStrategy;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_another_health_policy_is_news() {
+        let (send, policies) = watch::channel(Arc::new(Policy::default()));
+        let mut watch = PolicyWatch::new(policies);
+        send.send_modify(|policy| Arc::make_mut(policy).mig = MigStrategy::Single);
+        let minute = Duration::from_secs(60);
+        timeout(minute, watch.changed()).await.expect_err("none of a source's business");
+        send.send_modify(|policy| Arc::make_mut(policy).health.ignored_xids = [79].into());
+        timeout(minute, watch.changed()).await.expect("news");
+        assert_eq!(watch.current().ignored_xids, BTreeSet::from([79]));
+        drop(send);
+        timeout(minute, watch.changed()).await.expect_err("the last policy stays");
+    }
+}

@@ -1,0 +1,150 @@
+//! Sources against a simulated machine, with a policy that changes while they run.
+
+mod reads;
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tempfile::TempDir;
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+use windlass_config::{Config, HealthPolicy, Policy};
+use windlass_core::health::HealthState;
+use windlass_host::{DriverPlaces, clock::Clock};
+use windlass_machine::{Fault, Machine, Profile, simulated_driver};
+
+use super::{SourceSnapshot, sources};
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn machine() -> (TempDir, Machine) {
+    machine_of("t4-edge")
+}
+
+fn machine_of(profile: &str) -> (TempDir, Machine) {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("wl");
+    let folder = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
+    let folder = folder.expect("a temporary folder");
+    let profile = Profile::named(profile).expect("a shipped profile");
+    let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
+    let machine = Machine::create(&folder.path().join("machine"), &profile, &driver);
+    (folder, machine.expect("a machine"))
+}
+
+fn config(folder: &TempDir, machine: &Machine) -> Config {
+    let nvml_library = Some(machine.nvml_library());
+    Config {
+        host_root: machine.host_root(),
+        host_root_on_node: machine.host_root(),
+        driver: DriverPlaces { nvml_library, ..DriverPlaces::default() },
+        state_dir: folder.path().join("state"),
+        policy: Policy {
+            health: HealthPolicy {
+                quiet_period: Duration::from_secs(3600),
+                event_wait: Duration::from_millis(100),
+                ..HealthPolicy::default()
+            },
+            ..Policy::default()
+        },
+        ..Config::default()
+    }
+}
+
+/// Waits until every device of a source is in that state.
+async fn until(snapshots: &mut watch::Receiver<SourceSnapshot>, state: HealthState) {
+    let reached = snapshots.wait_for(|snapshot| {
+        !snapshot.devices.is_empty() && snapshot.devices.iter().all(|one| one.health.state == state)
+    });
+    let reached = timeout(LIMIT, reached).await;
+    drop(reached.expect("in time").expect("the source runs"));
+}
+
+/// The source of the simulated GPUs, running until `stop`.
+struct Running {
+    policy: watch::Sender<Arc<Policy>>,
+    snapshots: watch::Receiver<SourceSnapshot>,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+impl Running {
+    fn start(config: &Config) -> Self {
+        let (policy, policies) = watch::channel(Arc::new(config.policy.clone()));
+        let (news, stop) = (Arc::new(Notify::new()), CancellationToken::new());
+        let clock = Clock::starting_at(Timestamp::now());
+        let (_, changes) = watch::channel(0);
+        let host = config.host();
+        let all = sources((config, &host), (&policies, &changes), clock, &news, &stop);
+        let nvidia = all.into_iter().find(|source| source.name == "nvidia").expect("built in");
+        let mut tasks = JoinSet::new();
+        tasks.spawn(nvidia.run);
+        Self { policy, snapshots: nvidia.snapshots, stop, tasks }
+    }
+
+    async fn end(mut self) {
+        self.stop.cancel();
+        timeout(LIMIT, self.tasks.join_next()).await.expect("it ends in time");
+    }
+}
+
+#[tokio::test]
+async fn a_shorter_quiet_period_ends_the_wait_that_runs() {
+    let (folder, machine) = machine();
+    let mut nvidia = Running::start(&config(&folder, &machine));
+    until(&mut nvidia.snapshots, HealthState::Healthy).await;
+    machine.inject(&Fault::Xid { gpu: 0, code: 79 }).expect("injected");
+    until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
+    nvidia.policy.send_modify(|policy| {
+        Arc::make_mut(policy).health.quiet_period = Duration::from_millis(50);
+    });
+    until(&mut nvidia.snapshots, HealthState::Healthy).await;
+    nvidia.end().await;
+}
+
+#[tokio::test]
+async fn a_gpu_that_vanishes_leaves_its_neighbours_healthy_though_their_indices_move() {
+    let (folder, machine) = machine_of("dgx-h100");
+    let mut nvidia = Running::start(&config(&folder, &machine));
+    until(&mut nvidia.snapshots, HealthState::Healthy).await;
+    for left in (5..8).rev() {
+        machine.update(|model| drop(model.gpus.remove(2))).expect("changed");
+        let is_told = |snapshot: &SourceSnapshot| healthy(snapshot) < left + 1;
+        let told = timeout(LIMIT, nvidia.snapshots.wait_for(is_told)).await;
+        let told = healthy(&told.expect("in time").expect("the source runs"));
+        assert_eq!(told, left, "one vanished");
+    }
+    nvidia.end().await;
+}
+
+fn healthy(snapshot: &SourceSnapshot) -> usize {
+    let healthy = |health| health == HealthState::Healthy;
+    snapshot.devices.iter().filter(|one| healthy(one.health.state)).count()
+}
+
+#[tokio::test]
+async fn a_gpu_that_was_lost_is_back_without_the_end_of_a_long_wait_for_events() {
+    let (folder, machine) = machine();
+    let slow = Fault::Slow { gpu: 0, millis: 700 };
+    for fault in [slow, Fault::Lost { gpu: 0 }] {
+        machine.inject(&fault).expect("injected");
+    }
+    let mut config = config(&folder, &machine);
+    config.policy.health = HealthPolicy {
+        quiet_period: Duration::from_millis(100),
+        event_wait: LIMIT * 6,
+        ..config.policy.health
+    };
+    let mut nvidia = Running::start(&config);
+    for _ in 0..2 {
+        until(&mut nvidia.snapshots, HealthState::Unhealthy).await;
+        machine.inject(&Fault::Recover { gpu: 0 }).expect("injected");
+        until(&mut nvidia.snapshots, HealthState::Healthy).await;
+        machine.inject(&Fault::Lost { gpu: 0 }).expect("injected");
+    }
+    nvidia.end().await;
+}

@@ -1,0 +1,141 @@
+//! What looks cost: how often the files of a host are asked.
+
+use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::PathBuf};
+
+use windlass_config::{Config, Find, SourceRule};
+use windlass_host::{Host, Question, Tally};
+use windlass_machine::Profile;
+
+use super::{config, machine_of};
+use crate::{
+    amd::Amd, described::Described, family::Family, fpga::Fpga, intel::Intel, nics::Nics,
+    nvme::Nvme,
+};
+
+/// Which question was put to which path, or by whatever path to which text, and how often.
+type Counts = BTreeMap<(Question, PathBuf), u32>;
+
+fn families(config: &Config, host: &Host) -> Vec<Box<dyn Family>> {
+    let (described, _) = Described::new(config, host);
+    vec![
+        Box::new(Nics::new(&config.policy)),
+        Box::new(Amd::default()),
+        Box::new(Intel::default()),
+        Box::new(Fpga::default()),
+        Box::new(Nvme),
+        Box::new(described),
+    ]
+}
+
+/// Lets each family look once; gives what each asked.
+fn looks(config: &Config) -> Vec<Counts> {
+    let (host, tally) = Host::new(&config.host_root, "/").counted();
+    let families = families(config, &host).into_iter();
+    let look = |mut family: Box<dyn Family>| {
+        drop(family.look(&host.for_one_look()));
+        by_file(&host, &tally)
+    };
+    families.map(look).collect()
+}
+
+fn by_file(host: &Host, tally: &Tally) -> Counts {
+    let mut counts = Counts::new();
+    for (question, path) in tally.take() {
+        let own = host.path(&path);
+        let file = match question {
+            Question::Text => own.canonicalize().unwrap_or(own),
+            // A folder that has two paths is listed by each.
+            Question::Names | Question::Link | Question::Kind => own,
+        };
+        *counts.entry((question, file)).or_default() += 1;
+    }
+    counts
+}
+
+fn described_everywhere(config: &mut Config) {
+    let rule = |name: &str, find| SourceRule::new(name.parse().expect("valid"), find);
+    let bus = |name: &str| Find::Bus(name.to_owned());
+    config.policy.sources = vec![
+        rule("pci", bus("pci")),
+        rule("usb", bus("usb")),
+        rule("interfaces", Find::Class("net".to_owned())),
+        rule("screens", Find::Nodes(vec!["/dev/dri/*".to_owned()])),
+    ];
+}
+
+#[test]
+fn a_look_asks_no_file_twice() {
+    for profile in Profile::names() {
+        let (folder, machine) = machine_of(profile);
+        let mut config = config(&folder, &machine);
+        described_everywhere(&mut config);
+        for counts in looks(&config) {
+            let twice: Vec<_> = counts.iter().filter(|(_, count)| **count > 1).collect();
+            assert!(twice.is_empty(), "{profile}: {twice:#?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_function_is_was_asked_by_one_family_for_all() {
+    let (folder, machine) = machine_of("dgx-h100");
+    let mut all = Counts::new();
+    for (asked, count) in looks(&config(&folder, &machine)).into_iter().flatten() {
+        *all.entry(asked).or_default() += count;
+    }
+    let twice: Vec<_> = all
+        .iter()
+        .filter(|((question, _), count)| *question == Question::Text && **count > 1)
+        .collect();
+    assert!(twice.is_empty(), "{twice:#?}");
+}
+
+/// A host with so many PCI functions: an adapter with virtual functions, drives and bridges.
+fn host_with(functions: usize) -> (tempfile::TempDir, Config) {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("wl");
+    let root = builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir());
+    let root = root.expect("a temporary folder");
+    let devices = root.path().join("sys/devices/pci0000:00");
+    let list = root.path().join("sys/bus/pci/devices");
+    fs::create_dir_all(&list).expect("made");
+    for number in 0..functions {
+        let address = format!("0000:{:02x}:{:02x}.{}", number >> 8, number >> 3 & 31, number & 7);
+        let folder = devices.join(&address);
+        fs::create_dir_all(&folder).expect("made");
+        let class = match number % 10 {
+            0 => "0x010802",
+            1 => "0x060400",
+            2 => "0x030000",
+            _ => "0x020000",
+        };
+        for (file, text) in [("class", class), ("vendor", "0x8086"), ("device", "0x1889")] {
+            fs::write(folder.join(file), text).expect("written");
+        }
+        symlink(format!("../../../devices/pci0000:00/{address}"), list.join(&address))
+            .expect("linked");
+        if number > 0 {
+            let first = devices.join("0000:00:00.0");
+            symlink(format!("../{address}"), first.join(format!("virtfn{number}")))
+                .expect("linked");
+            symlink("../0000:00:00.0", folder.join("physfn")).expect("linked");
+        }
+    }
+    let first = devices.join("0000:00:00.0");
+    fs::write(first.join("class"), "0x020000").expect("written");
+    fs::write(first.join("sriov_totalvfs"), functions.to_string()).expect("written");
+    fs::write(first.join("sriov_numvfs"), functions.to_string()).expect("written");
+    let config = Config { host_root: root.path().to_owned(), ..Config::default() };
+    (root, config)
+}
+
+#[test]
+fn what_a_look_asks_grows_with_the_functions_and_not_faster() {
+    let asked = |functions| {
+        let (_root, config) = host_with(functions);
+        looks(&config).iter().flatten().map(|(_, count)| count).sum::<u32>()
+    };
+    let (some, many) = (asked(200), asked(2_000));
+    assert!(some > 400, "{some}: all are looked at");
+    assert!(many * 2 <= some * 21, "{some} questions for 200 functions, {many} for 2,000");
+}

@@ -1,0 +1,146 @@
+//! What can be wrong with a device, as far as files tell.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use windlass_core::{
+    device::DeviceNode,
+    health::{Observation, Reason},
+    pci::PciAddress,
+};
+use windlass_host::{Host, PciFunction, external::Late};
+
+use super::{asking::Asking, graphics};
+
+/// What is wrong with a device.
+pub(super) type Trouble = (Reason, String);
+
+/// What devices say of their condition in files that they have to fill themselves, which may take for ever
+/// while they are reset.
+#[derive(Debug, Default)]
+pub(super) struct Conditions {
+    asking: Asking<PciAddress, Option<Trouble>>,
+}
+
+/// A device did not answer in time.
+pub(super) fn no_answer() -> Trouble {
+    (Reason::NotReady, "it does not answer".to_owned())
+}
+
+/// What a look saw of a device with this trouble.
+pub(super) fn observation(trouble: Option<Trouble>) -> Observation {
+    trouble.map_or(Observation::Passed, |(reason, detail)| Observation::Failed(reason, detail))
+}
+
+/// The function has no driver, or one that these devices are not used through.
+pub(super) fn of_driver(function: &PciFunction, drivers: &[&str]) -> Option<Trouble> {
+    let wanted = drivers.join(" or ");
+    let detail = match function.driver.as_deref() {
+        Some(driver) if drivers.contains(&driver) => return None,
+        Some(other) => format!("its driver is {other}, not {wanted}"),
+        None => format!("it has no driver: {wanted} is not bound"),
+    };
+    Some((Reason::DriverUnbound, detail))
+}
+
+/// A node is not there, or none to compute with was made.
+pub(super) fn of_nodes(host: &Host, nodes: &[DeviceNode]) -> Option<Trouble> {
+    if !nodes.iter().any(graphics::is_render) {
+        return Some((Reason::NodeMissing, "its driver made no render node".to_owned()));
+    }
+    let missing = nodes.iter().find(|node| !host.has(&node.path))?;
+    Some((Reason::NodeMissing, format!("{} is not there", missing.path.display())))
+}
+
+/// A sensor of the device is where it shuts down, or where its driver tells no such limit, beyond the one
+/// that it calls critical. At that one some are held by design: AMD's GPUs slow down there.
+pub(super) fn of_heat(host: &Host, folder: &Path) -> Option<Trouble> {
+    let monitors = folder.join("hwmon");
+    let mut monitors = host.names(&monitors).into_iter().map(|name| monitors.join(name));
+    monitors.find_map(|monitor| {
+        let sensors: BTreeSet<_> =
+            host.names(&monitor).iter().filter_map(|name| sensor_of(name)).collect();
+        sensors.into_iter().find_map(|sensor| hot_sensor(host, &monitor, &sensor))
+    })
+}
+
+/// The sensor that a file is of, `temp1_`.
+fn sensor_of(file: &str) -> Option<String> {
+    let end = file.find('_').filter(|_| file.starts_with("temp"))?;
+    Some(file[..=end].to_owned())
+}
+
+/// Temperatures are in thousandths of a degree, `Documentation/hwmon/sysfs-interface.rst`.
+fn hot_sensor(host: &Host, monitor: &Path, sensor: &str) -> Option<Trouble> {
+    let millidegrees =
+        |file: &str| host.text(monitor.join(format!("{sensor}{file}")))?.parse::<i64>().ok();
+    let limit = |file: &str| millidegrees(file).filter(|limit| *limit > 0);
+    let now = millidegrees("input")?;
+    let (limit, is_hot) = match limit("emergency") {
+        Some(emergency) => (emergency, now >= emergency),
+        None => limit("crit").map(|critical| (critical, now > critical))?,
+    };
+    let label = host.text(monitor.join(format!("{sensor}label"))).unwrap_or_default();
+    let detail = format!("{label} {} °C, limit {} °C", now / 1_000, limit / 1_000);
+    is_hot.then(|| (Reason::OutOfBounds, detail.trim().to_owned()))
+}
+
+// === impl Conditions ===
+
+impl Conditions {
+    /// What is wrong with each function, as far as it says so itself. One that does not answer keeps no
+    /// other waiting.
+    pub(super) fn of(
+        &mut self,
+        host: &Host,
+        functions: &[PciFunction],
+        read: fn(&Host, &Path) -> Option<Trouble>,
+    ) -> BTreeMap<PciAddress, Trouble> {
+        let asked = functions.iter().filter(|function| function.driver.is_some());
+        let troubles = asked.filter_map(|function| {
+            let (host, folder) = (host.clone(), function.folder());
+            let said = self.asking.ask(function.address, move || read(&host, &folder));
+            Some((function.address, said.unwrap_or_else(|Late| Some(no_answer()))?))
+        });
+        let troubles = troubles.collect();
+        self.asking.rest(|address| functions.iter().any(|it| it.address == *address));
+        troubles
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_device_is_too_hot_where_it_shuts_down_and_not_where_it_slows_down() {
+        for (critical, emergency, now, expected) in [
+            ("100000", "105000", "100000", None),
+            ("100000", "105000", "104000", None),
+            ("100000", "105000", "105000", Some("junction 105 °C, limit 105 °C")),
+            ("100000", "", "100000", None),
+            ("100000", "0", "100001", Some("junction 100 °C, limit 100 °C")),
+            ("", "90000", "91000", Some("junction 91 °C, limit 90 °C")),
+            ("0", "", "91000", None),
+        ] {
+            let root = tempfile::tempdir().expect("a temporary folder");
+            let monitor = root.path().join("sys/gpu/hwmon/hwmon3");
+            fs::create_dir_all(&monitor).expect("made");
+            let files = [("crit", critical), ("emergency", emergency), ("input", now)];
+            let told = files.iter().filter(|(_, text)| !text.is_empty());
+            for (file, text) in told.chain(&[("label", "junction")]) {
+                fs::write(monitor.join(format!("temp2_{file}")), text).expect("written");
+            }
+            let hot = of_heat(&Host::new(root.path(), "/"), Path::new("/sys/gpu"));
+            assert_eq!(
+                hot.map(|(_, detail)| detail).as_deref(),
+                expected,
+                "{critical} {emergency}"
+            );
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What claims call a device: a DNS label that stays the same for as long as the device's id does.
+
+use std::fmt;
+
+use windlass_core::{
+    device::{DeviceId, Partition},
+    name::MAX_LABEL,
+};
+use windlass_host::abbreviate::{checksum, shortened};
+
+/// What claims call a device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct EntryName(String);
+
+// === impl EntryName ===
+
+impl EntryName {
+    /// The id as a DNS label. Two ids that differ in what a label cannot say get a checksum each; those of
+    /// NVIDIA's driver differ in no such way.
+    pub(crate) fn of(id: &DeviceId) -> Self {
+        let text = id.as_str();
+        let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+        let label: String = text.chars().map(letter).collect();
+        let label = label.trim_matches('-');
+        let is_said = label == text || is_nvidias(text);
+        let name =
+            if is_said { label.to_owned() } else { format!("{label}-{:08x}", checksum(text)) };
+        Self(shortened(name.trim_start_matches('-'), MAX_LABEL))
+    }
+
+    /// The GPU, the profile by name and number, and the first memory slice: `gpu-…-mig-1g-10gb-me-20-0`.
+    pub(crate) fn of_partition(partition: &Partition) -> Self {
+        let Partition { gpu, profile, profile_id, start, .. } = partition;
+        let profile = profile
+            .as_str()
+            .to_ascii_lowercase()
+            .replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+        let name = format!("{}-mig-{profile}-{profile_id}-{start}", Self::of(gpu));
+        Self(shortened(&name, MAX_LABEL))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for EntryName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// `GPU-` or `MIG-` and a UUID in small letters.
+fn is_nvidias(id: &str) -> bool {
+    let uuid = id.strip_prefix("GPU-").or_else(|| id.strip_prefix("MIG-"));
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f' | b'-');
+    uuid.is_some_and(|uuid| !uuid.is_empty() && uuid.bytes().all(is_digit) && !uuid.ends_with('-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use windlass_core::name::is_label;
+
+    use super::*;
+
+    fn name(id: &str) -> String {
+        EntryName::of(&id.parse().expect("an id")).to_string()
+    }
+
+    #[test]
+    fn names_say_the_id_as_far_as_a_label_can() {
+        let uuid = "990cf196-a985-4ef9-a50d-90c29f914225";
+        assert_eq!(name(&format!("GPU-{uuid}")), format!("gpu-{uuid}"));
+        assert_eq!(name("fuse-0"), "fuse-0");
+        assert_eq!(name("mlx5_0"), "mlx5-0-cf5aa994");
+        assert_ne!(name("mlx5_0"), name("mlx5.0"));
+    }
+
+    proptest! {
+        #[test]
+        fn every_id_has_a_name_that_is_a_label(id in "[A-Za-z0-9_.:-]{1,63}") {
+            let name = name(&id);
+            prop_assert!(is_label(&name), "{}", name);
+        }
+    }
+}

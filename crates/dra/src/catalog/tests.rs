@@ -1,0 +1,160 @@
+//! What claims may have of a node.
+
+pub(crate) mod partitions;
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tokio::time::Instant;
+use windlass_allocations::ledger::{Kinship, LedgerDesk, Recorded, UNRECORDED};
+use windlass_core::{
+    attribute::{AttributeValue, Quantity, standard},
+    device::{DeviceKind, SourceName},
+    health::{Health, HealthState},
+    inventory::Inventory,
+};
+use windlass_resources::offers::Claimable;
+
+use super::*;
+
+fn gpu(id: &str, index: u32) -> Device {
+    let name = |name| AttributeName::new("nvidia.com", name);
+    let mut gpu = Device {
+        index,
+        health: Health { state: HealthState::Healthy, ..Health::unknown(Timestamp::UNIX_EPOCH) },
+        ..Device::new(
+            id.parse().expect("an id"),
+            DeviceKind::Gpu,
+            SourceName::NVIDIA,
+            Timestamp::UNIX_EPOCH,
+        )
+    };
+    gpu.attributes.insert(name("productName"), AttributeValue::string("NVIDIA H100"));
+    gpu.attributes.insert(name("type"), AttributeValue::string("gpu"));
+    gpu.attributes.insert(name("serial"), AttributeValue::string("1650"));
+    gpu.capacity.insert(name("memory"), Quantity::Bytes(80 << 30));
+    gpu
+}
+
+fn state(devices: Vec<Device>) -> NodeState {
+    let claimable = devices.iter().map(|device| (device.id.clone(), Sharing::Exclusive)).collect();
+    let inventory = Inventory { devices, ..Inventory::default() };
+    let kin = Arc::new(Kinship::of(&inventory));
+    NodeState { inventory, claimable, kin, policy: Arc::default(), ..NodeState::default() }
+}
+
+fn catalog(devices: Vec<Device>) -> Catalog {
+    Catalog::of(&state(devices), "n1", &DriverName::default(), &Ledger::default())
+}
+
+/// The taints of the device that claims know by this name.
+fn taints(state: &NodeState, ledger: &LedgerDesk, name: &str) -> Vec<String> {
+    let ledger = ledger.watch().borrow().clone();
+    let catalog = Catalog::of(state, "n1", &DriverName::default(), &ledger);
+    let entry = catalog.find("n1/nvidia", name).expect("it is there");
+    entry.taints.iter().map(|Taint { key, value }| format!("{key}={value}")).collect()
+}
+
+#[test]
+fn nvidias_devices_have_the_names_of_nvidias_driver_and_no_serial_number() {
+    let catalog = catalog(vec![gpu("GPU-0a", 0)]);
+    let entry = catalog.find("n1/nvidia", "gpu-0a").expect("it is there");
+    let names: Vec<_> = entry.attributes.keys().map(ToString::to_string).collect();
+    let expected = ["gpu.nvidia.com/productName", "gpu.nvidia.com/type"];
+    assert_eq!(names, [&expected[..], &["windlass.dev/source", "windlass.dev/type"]].concat());
+    let names: Vec<_> = entry.capacity.keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["gpu.nvidia.com/memory"]);
+}
+
+#[test]
+fn devices_of_a_kind_have_the_same_attributes_but_for_where_they_are() {
+    let mut one = gpu("GPU-0a", 0);
+    one.attributes.insert(AttributeName::new("nvidia.com", "minor"), AttributeValue::Int(3));
+    one.attributes.insert(standard::NUMA_NODE, AttributeValue::Int(1));
+    let catalog = catalog(vec![one, gpu("GPU-0b", 1)]);
+    let other = catalog.find("n1/nvidia", "gpu-0b").expect("it is there");
+    let minor = AttributeName::new("gpu.nvidia.com", "minor");
+    assert_eq!(other.attributes.get(&minor), Some(&AttributeValue::Int(0)));
+    assert_eq!(other.attributes.get(&standard::NUMA_NODE), None);
+}
+
+/// Something that the configuration describes, with these facts.
+fn described(source: &str, id: &str, facts: &[(String, i64)]) -> Device {
+    let source = source.parse().expect("a name");
+    let id = id.parse().expect("an id");
+    let mut device = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+    let fact = |(name, number): &(String, i64)| {
+        (AttributeName::published("acme.dev", name), AttributeValue::Int(*number))
+    };
+    device.attributes.extend(facts.iter().map(fact));
+    device
+}
+
+#[test]
+fn what_one_source_says_of_its_devices_those_of_another_lack_no_name_for() {
+    let camera = described("cameras", "camera", &[("usbVendor".to_owned(), 5)]);
+    let catalog = catalog(vec![camera, described("boards", "board", &[])]);
+    let attribute = |pool: &str, device: &str, domain: &str, name: &str| {
+        let entry = catalog.find(pool, device).expect("it is there");
+        entry.attributes.get(&AttributeName::published(domain, name)).cloned()
+    };
+    let vendor = |pool, device| attribute(pool, device, "acme.dev", "usbVendor");
+    assert_eq!(vendor("n1/cameras", "camera"), Some(AttributeValue::Int(5)));
+    assert_eq!(vendor("n1/boards", "board"), Some(AttributeValue::Int(0)));
+    let source = attribute("n1/boards", "board", "windlass.dev", "source");
+    assert_eq!(source, Some(AttributeValue::string("boards")));
+}
+
+#[test]
+fn what_other_sources_say_takes_no_room_from_what_a_devices_own_says() {
+    let facts =
+        |letter: char| (0..20).map(move |i| (format!("{letter}{i}"), 1)).collect::<Vec<_>>();
+    let (one, other) =
+        (described("ones", "one", &facts('a')), described("others", "other", &facts('b')));
+    let catalog = catalog(vec![one, other]);
+    for (pool, device, letter) in [("n1/ones", "one", 'a'), ("n1/others", "other", 'b')] {
+        let entry = catalog.find(pool, device).expect("it is there");
+        assert_eq!(entry.attributes.len(), 32, "what a device may have");
+        let own = entry.attributes.values().filter(|it| **it == AttributeValue::Int(1)).count();
+        assert_eq!(own, 20, "all of {letter}");
+    }
+}
+
+#[test]
+fn a_device_that_was_not_seen_healthy_is_tainted() {
+    let mut sick = gpu("GPU-0a", 0);
+    sick.health = Health::unknown(Timestamp::UNIX_EPOCH);
+    let catalog = catalog(vec![sick]);
+    let entry = catalog.find("n1/nvidia", "gpu-0a").expect("it is there");
+    assert_eq!(entry.taints, [Taint { key: UNHEALTHY, value: "not-probed".to_owned() }]);
+}
+
+#[test]
+fn while_nobody_knows_what_claims_have_no_device_is_free() {
+    let (ledger, state) = (LedgerDesk::default(), state(vec![gpu("GPU-0a", 0)]));
+    ledger.forget_claims();
+    assert_eq!(taints(&state, &ledger, "gpu-0a"), ["claimed=not-known"]);
+    ledger.recall_claims();
+    assert!(taints(&state, &ledger, "gpu-0a").is_empty());
+}
+
+#[test]
+fn what_a_container_has_is_tainted_with_its_kin_until_it_is_let_go() {
+    let part = Device { parent: Some("GPU-0a".parse().expect("an id")), ..gpu("MIG-0c", 0) };
+    let (ledger, state) =
+        (LedgerDesk::default(), state(vec![gpu("GPU-0a", 0), gpu("GPU-0b", 1), part]));
+    let resource = "nvidia.com/gpu.shared".parse().expect("a name");
+    let footprint = state.kin.footprint(&"GPU-0a".parse().expect("an id"));
+    ledger.take_for_container(&resource, &[footprint]).expect("free");
+    assert_eq!(taints(&state, &ledger, "gpu-0a"), ["device-plugin=gpu.shared"]);
+    assert_eq!(taints(&state, &ledger, "mig-0c"), ["device-plugin=gpu.shared"]);
+    assert!(taints(&state, &ledger, "gpu-0b").is_empty());
+    ledger.recorded(&Recorded::default(), (Instant::now() + UNRECORDED, Duration::ZERO));
+    assert!(taints(&state, &ledger, "gpu-0a").is_empty());
+}
+
+#[test]
+fn everything_is_tainted_before_it_is_known_what_containers_have() {
+    let (ledger, state) = (LedgerDesk::unread(), state(vec![gpu("GPU-0a", 0)]));
+    assert_eq!(taints(&state, &ledger, "gpu-0a"), ["device-plugin=not-known"]);
+}

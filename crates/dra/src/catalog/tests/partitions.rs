@@ -1,0 +1,277 @@
+//! GPUs on which instances are made for claims.
+
+use std::{collections::BTreeSet, fmt::Write as _};
+
+use windlass_allocations::ledger::{ClaimRef, Use};
+use windlass_config::{DraMigMode, DraOffer, DraPartitions, DraPolicy, Policy, ShareRule};
+use windlass_core::device::{Partition, PossiblePartition};
+use windlass_machine::{Profile, mig::Shape};
+
+use super::*;
+
+/// A GPU in MIG mode with all that a card of this machine can be cut to.
+pub(crate) fn uncut(machine: &str, index: u32) -> Device {
+    let profile = Profile::named(machine).expect("a shipped profile");
+    let card = profile.cards.values().next().expect("it has GPUs").clone();
+    let capability = card.mig.expect("it can be cut");
+    let id: DeviceId =
+        format!("GPU-{index:08x}-0000-4000-8000-000000000000").parse().expect("an id");
+    let name = |name| AttributeName::new("nvidia.com", name);
+    let possible = |shape: &Shape| {
+        let units = shape.units(&card, capability);
+        let capacity = [
+            (name("memory"), Quantity::Bytes(shape.memory_mib(&card) << 20)),
+            (name("multiprocessors"), Quantity::Count(units.multiprocessors.into())),
+            (name("copyEngines"), Quantity::Count(units.copy_engines.into())),
+            (name("decoders"), Quantity::Count(units.decoders.into())),
+            (name("encoders"), Quantity::Count(0)),
+            (name("jpegEngines"), Quantity::Count(units.jpeg.into())),
+            (name("ofaEngines"), Quantity::Count(units.optical_flow.into())),
+        ];
+        let (shape, gpu, profile) = (*shape, id.clone(), shape.name(capability));
+        shape.starts.iter().map(move |start| PossiblePartition {
+            partition: Partition {
+                gpu: gpu.clone(),
+                profile: profile.as_str().into(),
+                profile_id: shape.profile_id,
+                start: *start,
+                size: shape.memory_slices,
+            },
+            capacity: capacity.clone().into(),
+        })
+    };
+    let partitions: Vec<_> = Shape::of(capability).iter().flat_map(possible).collect();
+    let mut gpu = gpu(id.as_str(), index);
+    let generation = AttributeValue::version(&String::from(card.compute_capability));
+    gpu.attributes.insert(name("cudaComputeCapability"), generation);
+    gpu.attributes.insert(name("migEnabled"), AttributeValue::Bool(true));
+    Device { partitioned: true, partitions: partitions.into(), ..gpu }
+}
+
+/// A node on whose GPUs instances are made for claims.
+pub(crate) fn on_demand(devices: Vec<Device>) -> NodeState {
+    let dra = DraPolicy {
+        offer: DraOffer::Beside,
+        partitions: DraPartitions::OnDemand,
+        ..DraPolicy::default()
+    };
+    let policy = Arc::new(Policy { dra, ..Policy::default() });
+    NodeState { claimable: Claimable::new(), policy, ..state(devices) }
+}
+
+/// As [`on_demand`], and MIG is turned on and off for claims; they share whole GPUs by amounts where `shares`
+/// says so.
+pub(crate) fn switching(devices: Vec<Device>, shares: Vec<ShareRule>) -> NodeState {
+    let mut state = on_demand(devices);
+    let mut policy = Policy::clone(&state.policy);
+    policy.dra.mig_mode = DraMigMode::OnDemand;
+    policy.dra.shares = shares;
+    state.policy = Arc::new(policy);
+    state
+}
+
+fn pool(state: &NodeState, ledger: &LedgerDesk) -> Pool {
+    let ledger = ledger.watch().borrow().clone();
+    let catalog = Catalog::of(state, "n1", &DriverName::default(), &ledger);
+    catalog.pools["n1/nvidia"].clone()
+}
+
+/// A line for the set, then one for each entry.
+fn lines(pool: &Pool) -> String {
+    let line = |name: &str, counters: &Counters| {
+        let amounts = counters.amounts.iter();
+        let amounts = amounts.filter(|(name, _)| !name.starts_with("memory-slice"));
+        let amounts: Vec<_> = amounts.map(|(name, amount)| format!("{name}={amount}")).collect();
+        let slices = counters.amounts.keys().filter_map(|it| it.strip_prefix("memory-slice-"));
+        let slices: String = slices.collect();
+        format!("{name}: slices {slices} {}\n", amounts.join(" "))
+    };
+    let mut text = String::new();
+    for set in &pool.counters {
+        text += &line(&set.set, set);
+    }
+    for entry in &pool.entries {
+        let name = entry.name.as_str().split_once("-mig-").expect("a partition").1;
+        let _ = write!(text, "{}", line(name, entry.consumes.as_ref().expect("it takes")));
+    }
+    text
+}
+
+#[test]
+fn a_gpu_in_mig_mode_has_each_profile_at_each_place() {
+    for machine in ["mig-a100", "dgx-h100"] {
+        let state = on_demand(vec![uncut(machine, 0)]);
+        insta::assert_snapshot!(machine, lines(&pool(&state, &LedgerDesk::default())));
+    }
+}
+
+/// Every way to place partitions beside each other until no more fits, as the driver lets them stand: apart,
+/// and one with media engines.
+fn layouts(all: &[PossiblePartition], from: u32) -> Vec<Vec<&PossiblePartition>> {
+    let mut found = vec![Vec::new()];
+    for it in all.iter().filter(|it| it.partition.start >= from) {
+        for mut rest in layouts(all, it.partition.slices().end) {
+            rest.push(it);
+            found.push(rest);
+        }
+    }
+    let has_media = |it: &&&PossiblePartition| it.partition.profile.as_str().contains('+');
+    found.retain(|layout| layout.iter().filter(has_media).count() <= 1);
+    found
+}
+
+#[test]
+fn whatever_the_driver_lets_stand_side_by_side_the_counters_have_room_for() {
+    for machine in ["mig-a100", "dgx-h100", "hgx-h200", "hgx-b200"] {
+        let gpu = uncut(machine, 0);
+        let state = on_demand(vec![gpu.clone()]);
+        let pool = pool(&state, &LedgerDesk::default());
+        let room = &pool.counters[0].amounts;
+        let (mut seen, mut layouts) = (0, layouts(&gpu.partitions, 0));
+        layouts.retain(|layout| layout.len() > 1);
+        for layout in layouts {
+            let names: BTreeSet<_> =
+                layout.iter().map(|it| EntryName::of_partition(&it.partition)).collect();
+            let taken = pool.entries.iter().filter(|entry| names.contains(&entry.name));
+            let mut left = room.clone();
+            for (name, amount) in
+                taken.filter_map(|it| it.consumes.as_ref()).flat_map(|it| &it.amounts)
+            {
+                let (Quantity::Bytes(taken) | Quantity::Count(taken)) = *amount;
+                let (Quantity::Bytes(left) | Quantity::Count(left)) =
+                    left.get_mut(name).expect("counted");
+                *left = left.checked_sub(taken).unwrap_or_else(|| panic!("{name}: {names:?}"));
+            }
+            seen += 1;
+        }
+        assert!(seen > 100, "{machine}: {seen}");
+    }
+}
+
+fn place<'a>(gpu: &'a Device, profile: &str, start: u32) -> &'a Partition {
+    let is_it = |it: &&Partition| it.profile.as_str() == profile && it.start == start;
+    gpu.partitions.iter().map(|it| &it.partition).find(is_it).expect("there is such")
+}
+
+/// The places with a taint, as `3g.40gb@4 key=value`.
+fn tainted(pool: &Pool) -> Vec<String> {
+    let tainted = pool.entries.iter().filter(|entry| !entry.taints.is_empty());
+    let text = |entry: &Entry| {
+        let place = entry.partition.as_ref();
+        let place = place.map_or("whole".to_owned(), |it| format!("{}@{}", it.profile, it.start));
+        let taints = entry.taints.iter().map(|Taint { key, value }| format!(" {key}={value}"));
+        place + &taints.collect::<String>()
+    };
+    tainted.map(text).collect()
+}
+
+#[test]
+fn an_instance_that_no_claim_accounts_for_shuts_out_what_cannot_stand_beside_it() {
+    let gpu = uncut("mig-a100", 0);
+    let at = place(&gpu, "2g.10gb", 4).clone();
+    let id: DeviceId = "MIG-0a".parse().expect("an id");
+    let mut instance = super::gpu(id.as_str(), 0);
+    (instance.parent, instance.partition) = (Some(gpu.id.clone()), Some(at.clone()));
+    let (state, ledger) = (on_demand(vec![gpu, instance]), LedgerDesk::default());
+    let shut_out = |taint: &str| {
+        let places =
+            ["1g.5gb@5", "1g.5gb@4", "1g.5gb+me@5", "1g.5gb+me@4", "1g.10gb@4", "2g.10gb@4"];
+        let places = places.iter().chain(&["3g.20gb@4", "7g.40gb@0"]);
+        places.map(|place| format!("{place} {taint}")).collect::<Vec<_>>()
+    };
+    assert_eq!(tainted(&pool(&state, &ledger)), shut_out("mig-instance=2g.10gb"));
+
+    let resource = "nvidia.com/mig-2g.10gb".parse().expect("a name");
+    ledger.take_for_container(&resource, &[state.kin.footprint(&id)]).expect("free");
+    assert_eq!(tainted(&pool(&state, &ledger)), shut_out("device-plugin=mig-2g.10gb"));
+    ledger.recorded(&Recorded::default(), (Instant::now() + UNRECORDED, Duration::ZERO));
+
+    // Made for a claim, it is what the scheduler counts.
+    let claim = |uid: &str| {
+        let [namespace, name, uid] = ["ns", "c", uid].map(ToOwned::to_owned);
+        ClaimRef { namespace, name, uid }
+    };
+    let take = |uid, place: &Partition| {
+        ledger.take_for_claim(&claim(uid), &[(state.kin.footprint(&place.id()), Use::Alone)])
+    };
+    take("u", &at).expect("free");
+    assert!(tainted(&pool(&state, &ledger)).is_empty());
+    let gpu = &state.inventory.devices[0];
+    take("v", place(gpu, "3g.20gb", 4)).expect_err("the same slices");
+    take("v", place(gpu, "3g.20gb", 0)).expect("beside it");
+    let container = ledger.take_for_container(&resource, &[state.kin.footprint(&id)]);
+    container.expect_err("the claim's");
+}
+
+#[test]
+fn a_gpu_is_cut_for_claims_only_in_mig_mode_and_when_it_is_not_kept_back() {
+    let whole = Device { partitioned: false, ..uncut("mig-a100", 0) };
+    let catalog =
+        Catalog::of(&on_demand(vec![whole]), "n1", &DriverName::default(), &Ledger::default());
+    assert!(catalog.pools.is_empty(), "what is whole is claimed whole");
+    let mut as_cut = on_demand(vec![uncut("mig-a100", 0)]);
+    as_cut.policy = Arc::default();
+    let catalog = Catalog::of(&as_cut, "n1", &DriverName::default(), &Ledger::default());
+    assert!(catalog.pools.is_empty());
+}
+
+#[test]
+fn a_gpu_on_which_mig_is_turned_on_and_off_is_there_whole_and_takes_all_there_is() {
+    let off = |index| Device { partitioned: false, ..uncut("dgx-h100", index) };
+    let ampere = uncut("mig-a100", 2);
+    let state = switching(vec![off(0), uncut("dgx-h100", 1), ampere], Vec::new());
+    let pool = pool(&state, &LedgerDesk::default());
+    // Those that can only be cut come first, and wholes last, from the last GPU on.
+    let gpus = |name: &str| name["gpu-".len()..][..8].trim_start_matches('0').to_owned();
+    let mut order: Vec<_> =
+        pool.entries.iter().map(|it| (gpus(it.name.as_str()), it.partition.is_some())).collect();
+    order.dedup();
+    let order: Vec<_> = order.iter().map(|(gpu, is_part)| (gpu.as_str(), *is_part)).collect();
+    assert_eq!(order, [("2", true), ("", true), ("1", true), ("1", false), ("", false)]);
+    let mode = AttributeName::new("gpu.nvidia.com", "migEnabled");
+    for whole in pool.entries.iter().filter(|it| it.partition.is_none()) {
+        assert!(pool.counters.contains(whole.consumes.as_ref().expect("it takes")));
+        assert_eq!(whole.attributes[&mode], AttributeValue::Bool(false), "as it is once given");
+    }
+}
+
+#[test]
+fn no_form_of_a_gpu_is_free_that_somebody_has_beside_claims_or_has_left_dirty() {
+    let gpu = uncut("dgx-h100", 0);
+    let (id, places) = (gpu.id.clone(), gpu.partitions.len());
+    let (mut state, ledger) = (switching(vec![gpu], Vec::new()), LedgerDesk::default());
+    let resource = "nvidia.com/gpu".parse().expect("a name");
+    ledger.take_for_container(&resource, &[state.kin.footprint(&id)]).expect("free");
+    let all = |state: &NodeState, taint: &str| {
+        let tainted = tainted(&pool(state, &ledger));
+        assert_eq!(tainted.len(), places + 1);
+        assert!(tainted.iter().all(|it| it.ends_with(taint)), "{tainted:?}");
+    };
+    all(&state, " device-plugin=gpu");
+    ledger.recorded(&Recorded::default(), (Instant::now() + UNRECORDED, Duration::ZERO));
+    assert!(tainted(&pool(&state, &ledger)).is_empty());
+    state.unready.insert(id, "dirty");
+    all(&state, " unclean=dirty");
+}
+
+#[test]
+fn a_claim_of_one_form_leaves_the_others_to_the_counters_and_an_unknown_instance_does_not() {
+    let gpu = uncut("dgx-h100", 0);
+    let at = place(&gpu, "1g.10gb", 6).clone();
+    let mut instance = super::gpu("MIG-0a", 0);
+    (instance.parent, instance.partition) = (Some(gpu.id.clone()), Some(at.clone()));
+    let (state, ledger) = (switching(vec![gpu, instance], Vec::new()), LedgerDesk::default());
+    let whole = |ledger: &LedgerDesk| {
+        let all = tainted(&pool(&state, ledger));
+        all.into_iter().find(|it| it.starts_with("whole"))
+    };
+    assert_eq!(whole(&ledger).as_deref(), Some("whole mig-instance=1g.10gb"));
+    let take = |uid: &str, place: &DeviceId| {
+        let [namespace, name, uid] = ["ns", "c", uid].map(ToOwned::to_owned);
+        let claim = ClaimRef { namespace, name, uid };
+        ledger.take_for_claim(&claim, &[(state.kin.footprint(place), Use::Alone)])
+    };
+    take("u", &at.id()).expect("free");
+    assert_eq!(whole(&ledger), None);
+    take("v", &at.gpu).expect_err("a part of it is a claim's");
+}

@@ -1,0 +1,250 @@
+//! A claim as the driver needs it: what of it is ours, read from Kubernetes' object in one place.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::resource::v1::{
+    DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim,
+};
+use serde_json::Value;
+use windlass_allocations::ledger::ClaimRef;
+use windlass_cluster::ClusterError;
+use windlass_config::DriverName;
+use windlass_core::name;
+
+/// What of a claim is ours.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Claim {
+    pub(crate) reference: ClaimRef,
+    /// What its pod calls it, if it was made for one pod, and else its name.
+    pub(crate) called: String,
+    /// The devices that the scheduler chose.
+    pub(crate) results: Vec<Allotted>,
+    /// What is said to us about them; what comes later counts for more.
+    pub(crate) configs: Vec<OpaqueConfig>,
+}
+
+/// A device that the scheduler chose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Allotted {
+    /// The request that it is for, `gpu`, or one of its alternatives, `gpu/large`.
+    pub(crate) request: String,
+    pub(crate) pool: String,
+    pub(crate) device: String,
+    pub(crate) access: Access,
+    /// Which share of the device, if it is given to several.
+    pub(crate) share: Option<String>,
+    /// How much of the device.
+    pub(crate) consumed: BTreeMap<String, String>,
+}
+
+/// What the claim may do with a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Use it.
+    Usual,
+    /// Look at it, whoever uses it.
+    Admin,
+}
+
+/// Parameters that Kubernetes passes on unread.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct OpaqueConfig {
+    /// Where it is, for a person: `configuration 2, of the class`.
+    pub(crate) place: String,
+    /// The requests that it is about; none named are all.
+    pub(crate) requests: Vec<String>,
+    pub(crate) parameters: Value,
+}
+
+/// On a claim that was made from a pod's template: what the pod calls it. Kubernetes' `PodResourceClaimAnnotation`.
+const CALLED: &str = "resource.kubernetes.io/pod-claim-name";
+
+/// Why a claim says nothing to act on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClaimError {
+    #[error(transparent)]
+    Read(#[from] ClusterError),
+    #[error("claim {0} is not there")]
+    NotFound(ClaimRef),
+    #[error("claim {claim} was replaced: it has UID {found} and not {}", claim.uid)]
+    Replaced { claim: ClaimRef, found: String },
+    #[error("claim {0} is not allocated")]
+    NotAllocated(ClaimRef),
+    #[error("claim {claim} has no {field}")]
+    Missing { claim: ClaimRef, field: String },
+}
+
+// === impl Claim ===
+
+impl Claim {
+    /// What is ours of the claim that was asked for.
+    pub(crate) fn read(
+        object: ResourceClaim,
+        asked: &ClaimRef,
+        driver: &DriverName,
+    ) -> Result<Self, ClaimError> {
+        let missing =
+            |field: &str| ClaimError::Missing { claim: asked.clone(), field: field.to_owned() };
+        let uid = object.metadata.uid.ok_or_else(|| missing("metadata.uid"))?;
+        if uid != asked.uid {
+            return Err(ClaimError::Replaced { claim: asked.clone(), found: uid });
+        }
+        let called = object.metadata.annotations.and_then(|mut it| it.remove(CALLED));
+        // Whoever makes a claim can annotate it with anything.
+        let called = called.filter(|it| name::is_label(it)).unwrap_or_else(|| asked.name.clone());
+        let allocation = object.status.and_then(|status| status.allocation);
+        let allocation = allocation.ok_or_else(|| ClaimError::NotAllocated(asked.clone()))?;
+        let devices = allocation.devices.unwrap_or_default();
+        let results = devices.results.unwrap_or_default().into_iter();
+        let ours = results.enumerate().filter(|(_, result)| result.driver == driver.as_str());
+        let results = ours.map(|(position, result)| {
+            let field =
+                |name: &str| format!("status.allocation.devices.results[{position}].{name}");
+            Allotted::read(result).map_err(|name| missing(&field(name)))
+        });
+        let results = results.collect::<Result<_, _>>()?;
+        let configs = configs(devices.config.unwrap_or_default(), driver);
+        Ok(Self { reference: asked.clone(), called, results, configs })
+    }
+}
+
+/// Those of the class first, and each kind in its order.
+fn configs(all: Vec<DeviceAllocationConfiguration>, driver: &DriverName) -> Vec<OpaqueConfig> {
+    let ours = all.into_iter().enumerate().filter_map(|(position, config)| {
+        let opaque = config.opaque.filter(|opaque| opaque.driver == driver.as_str())?;
+        let is_of_claim = config.source == "FromClaim";
+        let whose = if is_of_claim { "claim" } else { "class" };
+        let config = OpaqueConfig {
+            place: format!("configuration {} of the allocation, from the {whose}", position + 1),
+            requests: config.requests.unwrap_or_default(),
+            parameters: opaque.parameters.0,
+        };
+        Some((is_of_claim, config))
+    });
+    let (of_claim, of_class): (Vec<_>, Vec<_>) = ours.partition(|(is_of_claim, _)| *is_of_claim);
+    of_class.into_iter().chain(of_claim).map(|(_, config)| config).collect()
+}
+
+// === impl Allotted ===
+
+impl Allotted {
+    /// A result, or the name of the field that it lacks.
+    fn read(result: DeviceRequestAllocationResult) -> Result<Self, &'static str> {
+        let consumed = result.consumed_capacity.unwrap_or_default().into_iter();
+        Ok(Self {
+            request: present(result.request).ok_or("request")?,
+            pool: present(result.pool).ok_or("pool")?,
+            device: present(result.device).ok_or("device")?,
+            access: if result.admin_access == Some(true) { Access::Admin } else { Access::Usual },
+            share: result.share_id,
+            consumed: consumed.map(|(name, amount)| (name, amount.0)).collect(),
+        })
+    }
+
+    /// The request without the name of an alternative, as the kubelet knows it.
+    pub(crate) fn base_request(&self) -> &str {
+        self.request.split('/').next().unwrap_or_default()
+    }
+}
+
+fn present(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+// === impl OpaqueConfig ===
+
+impl OpaqueConfig {
+    /// Whether it is about a result.
+    pub(crate) fn is_about(&self, result: &Allotted) -> bool {
+        self.requests.is_empty() || self.names(result)
+    }
+
+    /// Whether it names the result's request, or the alternative that was chosen of it.
+    pub(crate) fn names(&self, result: &Allotted) -> bool {
+        self.requests.iter().any(|it| *it == result.request || it == result.base_request())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn asked() -> ClaimRef {
+        let [namespace, name, uid] = ["ns", "c", "u1"].map(ToOwned::to_owned);
+        ClaimRef { namespace, name, uid }
+    }
+
+    fn read(status: &Value) -> Result<Claim, ClaimError> {
+        let object = json!({
+            "metadata": {"name": "c", "namespace": "ns", "uid": "u1"},
+            "spec": {}, "status": status,
+        });
+        let object = serde_json::from_value(object).expect("a claim");
+        Claim::read(object, &asked(), &DriverName::default())
+    }
+
+    fn result(request: &str, driver: &str) -> Value {
+        json!({"request": request, "driver": driver, "pool": "n1/nvidia", "device": "gpu-0"})
+    }
+
+    #[test]
+    fn results_of_other_drivers_are_theirs() {
+        let results = [result("a", "other.dev"), result("b/large", "windlass.dev")];
+        let claim = read(&json!({"allocation": {"devices": {"results": results}}})).expect("read");
+        let requests: Vec<_> = claim.results.iter().map(Allotted::base_request).collect();
+        assert_eq!(requests, ["b"]);
+    }
+
+    #[test]
+    fn a_claim_that_was_made_for_a_pod_goes_by_what_the_pod_calls_it() {
+        for (annotations, called) in [
+            (json!({CALLED: "links"}), "links"),
+            (json!({CALLED: "A=b\nC"}), "c"),
+            (json!({}), "c"),
+        ] {
+            let object = json!({
+                "metadata": {"uid": "u1", "annotations": annotations},
+                "spec": {}, "status": {"allocation": {}},
+            });
+            let object = serde_json::from_value(object).expect("a claim");
+            let claim = Claim::read(object, &asked(), &DriverName::default()).expect("read");
+            assert_eq!(claim.called, called);
+        }
+    }
+
+    #[test]
+    fn what_the_class_says_comes_before_what_the_claim_says() {
+        let config = |source: &str, driver: &str, n: u32| json!({"source": source, "opaque": {"driver": driver, "parameters": {"n": n}}});
+        let config = [
+            config("FromClaim", "windlass.dev", 1),
+            config("FromClass", "other.dev", 2),
+            config("FromClass", "windlass.dev", 3),
+            config("FromClaim", "windlass.dev", 4),
+        ];
+        let claim = read(&json!({"allocation": {"devices": {"config": config}}})).expect("read");
+        let order: Vec<_> = claim.configs.iter().map(|it| it.parameters["n"].clone()).collect();
+        assert_eq!(order, [3, 1, 4]);
+    }
+
+    #[test]
+    fn what_cannot_be_acted_on_is_said() {
+        let mut lacking = result("a", "windlass.dev");
+        lacking["pool"] = json!("");
+        for (status, expected) in [
+            (json!({}), "claim ns/c is not allocated"),
+            (
+                json!({"allocation": {"devices": {"results": [lacking]}}}),
+                "claim ns/c has no status.allocation.devices.results[0].pool",
+            ),
+        ] {
+            assert_eq!(read(&status).expect_err("refused").to_string(), expected);
+        }
+        let replaced = ClaimRef { uid: "u0".to_owned(), ..asked() };
+        let object = json!({"metadata": {"uid": "u1"}, "spec": {}});
+        let object = serde_json::from_value(object).expect("a claim");
+        let error = Claim::read(object, &replaced, &DriverName::default()).expect_err("refused");
+        assert_eq!(error.to_string(), "claim ns/c was replaced: it has UID u1 and not u0");
+    }
+}

@@ -1,0 +1,170 @@
+//! The CDI document of a claim: what its containers get besides what the standing documents say of its
+//! devices.
+//!
+//! It is named after the claim's UID, so that no name ever means another thing, which runtimes that keep
+//! documents in memory rely on. It follows from the record alone.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use windlass_core::cdi::{ContainerEdits, Kind, Spec, SpecDevice, VENDOR};
+use windlass_host::files;
+
+use super::record::Entry;
+
+/// The kind of what claims get.
+const CLAIM: Kind = Kind::new("claim");
+
+/// The folder in which claims have documents.
+#[derive(Clone, Debug)]
+pub(crate) struct ClaimDocuments(PathBuf);
+
+/// The qualified name of what a claim gets with its n-th device.
+pub(crate) fn name(uid: &str, position: usize) -> String {
+    CLAIM.qualify(device(uid, position))
+}
+
+fn device(uid: &str, position: usize) -> String {
+    format!("{uid}-{position}")
+}
+
+// === impl ClaimDocuments ===
+
+impl ClaimDocuments {
+    pub(crate) fn new(dir: &Path) -> Self {
+        Self(dir.to_owned())
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes a claim's document, unless it is there. Gives whether it wrote. Blocks.
+    pub(crate) fn write(&self, entry: &Entry) -> Result<bool, String> {
+        let uid = &entry.claim.uid;
+        let devices = entry.devices.iter().enumerate().filter(|(_, held)| !held.edits.is_empty());
+        let devices =
+            devices.map(|(at, held)| SpecDevice::new(device(uid, at), held.edits.clone()));
+        let document = Spec::new(&CLAIM, devices.collect(), ContainerEdits::default());
+        if document.devices.is_empty() {
+            return Ok(false);
+        }
+        let path = self.path(uid);
+        let written = files::replace(
+            &path,
+            windlass_cdi::text(&document).as_bytes(),
+            files::Readers::Everyone,
+        );
+        written.map_err(|error| format!("cannot write CDI document {}: {error}", path.display()))
+    }
+
+    /// Writes the documents that are not as they should be; gives why some could not be. Blocks.
+    pub(crate) fn restore(&self, entries: &[Entry]) -> Vec<String> {
+        let mut failed = Vec::new();
+        for entry in entries {
+            match self.write(entry) {
+                Ok(true) => tracing::warn!(claim = %entry.claim, "CDI document written again"),
+                Ok(false) => {}
+                Err(why) => failed.push(why),
+            }
+        }
+        failed
+    }
+
+    /// Removes a claim's document, if there is one. Blocks.
+    pub(crate) fn remove(&self, uid: &str) -> Result<(), String> {
+        let path = self.path(uid);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(format!("cannot remove CDI document {}: {error}", path.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The claims that have a document, whoever wrote it. Blocks.
+    pub(crate) fn claims(&self) -> BTreeSet<String> {
+        self.names().filter_map(|name| uid_in(&name).map(str::to_owned)).collect()
+    }
+
+    /// Removes the documents of claims that nobody knows. Blocks.
+    pub(crate) fn remove_others(&self, known: &BTreeSet<String>) {
+        for uid in self.claims().difference(known) {
+            match self.remove(uid) {
+                Ok(()) => tracing::info!(uid, "CDI document of an unknown claim removed"),
+                Err(error) => tracing::warn!(uid, error, "CDI document of an unknown claim"),
+            }
+        }
+    }
+
+    /// Removes documents that an agent was about to write when it was killed. Blocks.
+    pub(crate) fn remove_drafts(&self) {
+        for name in self.names().filter(|name| files::drafted(name).and_then(uid_in).is_some()) {
+            let path = self.0.join(name);
+            match fs::remove_file(&path) {
+                Ok(()) => tracing::info!(path = %path.display(), "draft of a CDI document removed"),
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "draft of a CDI document stays");
+                }
+            }
+        }
+    }
+
+    fn names(&self) -> impl Iterator<Item = String> + use<> {
+        let files = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        files.filter_map(|file| file.file_name().into_string().ok())
+    }
+
+    fn path(&self, uid: &str) -> PathBuf {
+        self.0.join(format!("{VENDOR}-claim-{uid}.json"))
+    }
+}
+
+fn uid_in(file_name: &str) -> Option<&str> {
+    file_name.strip_prefix(VENDOR)?.strip_prefix("-claim-")?.strip_suffix(".json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drafts_of_claims_documents_go_and_all_others_stay() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let names = [
+            ".windlass.dev-claim-a.json.draft",
+            ".windlass.dev-gpu.json.draft",
+            ".other.dev-claim-a.json.draft",
+            "windlass.dev-claim-a.json",
+        ];
+        for name in names {
+            fs::write(folder.path().join(name), "{").expect("written");
+        }
+        let documents = ClaimDocuments::new(folder.path());
+        documents.remove_drafts();
+        let there = names.map(|name| folder.path().join(name).exists());
+        assert_eq!(there, [false, true, true, true]);
+        assert_eq!(documents.claims(), BTreeSet::from(["a".to_owned()]));
+    }
+
+    #[test]
+    fn documents_of_unknown_claims_go_and_all_others_stay() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let names = [
+            "windlass.dev-claim-a.json",
+            "windlass.dev-claim-b.json",
+            "windlass.dev-gpu.json",
+            "other.dev-claim-b.json",
+        ];
+        for name in names {
+            fs::write(folder.path().join(name), "{}").expect("written");
+        }
+        let known = BTreeSet::from(["a".to_owned()]);
+        ClaimDocuments::new(folder.path()).remove_others(&known);
+        let there = names.map(|name| folder.path().join(name).exists());
+        assert_eq!(there, [true, false, true, true]);
+    }
+}

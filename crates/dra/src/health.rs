@@ -1,0 +1,150 @@
+//! The health of devices, as the kubelet shows it in the status of pods: always the whole list, at each
+//! change, and again before the kubelet takes it for old.
+
+use std::{collections::BTreeMap, pin::Pin, sync::Arc};
+
+use tokio::{
+    sync::watch,
+    time::{Duration, interval},
+};
+use tokio_stream::{Stream, StreamExt as _, wrappers::WatchStream};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+use windlass_allocations::ledger::Ledger;
+use windlass_config::DriverName;
+use windlass_core::{
+    device::Device,
+    health::{Health, HealthState},
+    partition::standing,
+};
+use windlass_host::{clock::Clock, state_file::Versioned};
+use windlass_kubelet_api::dra::health::{
+    DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesRequest,
+    NodeWatchResourcesResponse, dra_resource_health_server::DraResourceHealth,
+};
+use windlass_resources::NodeState;
+
+use super::{catalog::Catalog, record::Records};
+
+/// Serves the list to each kubelet that asks.
+#[derive(Debug)]
+pub(super) struct HealthService(pub(super) watch::Receiver<NodeWatchResourcesResponse>);
+
+/// Keeps the list.
+#[derive(Clone, Debug)]
+pub(super) struct HealthList {
+    pub(super) node: String,
+    pub(super) driver: DriverName,
+    pub(super) clock: Clock,
+    pub(super) state: watch::Receiver<Arc<NodeState>>,
+    pub(super) records: watch::Receiver<Versioned<Records>>,
+}
+
+/// What is known of each device: by pool and name.
+type Known = BTreeMap<(String, String), (HealthStatus, String)>;
+
+/// How often the list is sent without a change.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// After so long without a list the kubelet takes the health as unknown.
+const OLD: Duration = Duration::from_secs(30);
+
+/// The kubelet shows no more characters.
+const LONGEST_MESSAGE: usize = 1024;
+
+// === impl HealthList ===
+
+impl HealthList {
+    /// The list as it is now.
+    pub(super) fn list(&mut self) -> NodeWatchResourcesResponse {
+        let known = self.known();
+        self.message(&known)
+    }
+
+    /// Publishes the list until stopped, which ends the streams too.
+    pub(super) async fn run(
+        mut self,
+        list: watch::Sender<NodeWatchResourcesResponse>,
+        stop: CancellationToken,
+    ) {
+        let mut again = interval(AGAIN);
+        let mut sent = None;
+        loop {
+            let known = self.known();
+            if sent.as_ref() != Some(&known) {
+                list.send_replace(self.message(&known));
+                sent = Some(known);
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = self.state.changed() => if changed.is_err() { return },
+                changed = self.records.changed() => if changed.is_err() { return },
+                _ = again.tick() => sent = None,
+            }
+        }
+    }
+
+    /// Of what claims have, that it is gone is known too.
+    fn known(&mut self) -> Known {
+        let state = self.state.borrow_and_update().clone();
+        let catalog = Catalog::of(&state, &self.node, &self.driver, &Ledger::default());
+        let gone = (HealthStatus::Unhealthy, "no longer on this node".to_owned());
+        let records = self.records.borrow_and_update();
+        let held = records.1.values().flat_map(|entry| &entry.devices);
+        let held = held.map(|it| {
+            let found = it.found(&state.inventory).map(|device| said(&device.health));
+            ((it.pool.clone(), it.name.clone()), found.unwrap_or_else(|| gone.clone()))
+        });
+        let entries = catalog
+            .pools
+            .iter()
+            .flat_map(|(pool, it)| it.entries.iter().map(move |entry| (pool.clone(), entry)));
+        let offered = entries.filter_map(|(pool, entry)| {
+            let made = entry.partition.as_ref().map(|place| {
+                let instance = standing(&state.inventory, place);
+                instance.or_else(|| state.inventory.get(place.gpu.as_str()))
+            });
+            let found = made.unwrap_or_else(|| state.inventory.get(entry.device.as_str()));
+            let device: &Device = found?;
+            Some(((pool, entry.name.to_string()), said(&device.health)))
+        });
+        held.chain(offered).collect()
+    }
+
+    fn message(&self, known: &Known) -> NodeWatchResourcesResponse {
+        let now = self.clock.now().as_second();
+        let devices = known.iter().map(|((pool, name), (health, message))| DeviceHealth {
+            device: Some(DeviceIdentifier { pool_name: pool.clone(), device_name: name.clone() }),
+            health: (*health).into(),
+            last_updated_time: now,
+            health_check_timeout_seconds: i64::try_from(OLD.as_secs()).unwrap_or(i64::MAX),
+            message: message.clone(),
+        });
+        NodeWatchResourcesResponse { devices: devices.collect() }
+    }
+}
+
+fn said(health: &Health) -> (HealthStatus, String) {
+    let status = match health.state {
+        HealthState::Unknown => HealthStatus::Unknown,
+        HealthState::Healthy => HealthStatus::Healthy,
+        HealthState::Unhealthy => HealthStatus::Unhealthy,
+    };
+    let trouble = health.trouble().map(ToString::to_string).unwrap_or_default();
+    (status, trouble.chars().take(LONGEST_MESSAGE).collect())
+}
+
+// === impl HealthService ===
+
+#[tonic::async_trait]
+impl DraResourceHealth for HealthService {
+    type NodeWatchResourcesStream =
+        Pin<Box<dyn Stream<Item = Result<NodeWatchResourcesResponse, Status>> + Send>>;
+
+    async fn node_watch_resources(
+        &self,
+        _: Request<NodeWatchResourcesRequest>,
+    ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
+        Ok(Response::new(Box::pin(WatchStream::new(self.0.clone()).map(Ok))))
+    }
+}

@@ -1,0 +1,164 @@
+//! What the kubelet has written down of our driver's claims: it stands in for our own record where that
+//! says nothing, so that nothing is handed out twice.
+//!
+//! The checksum is the kubelet's own affair: what can be read is believed, since to believe too much only
+//! withholds a device.
+//!
+//! A kubelet writes its record with the first claim, so that none may mean no claims. It may also mean that
+//! nobody here sees the kubelet's folder: an agent in a pod is given parts of it, and the record is in none of
+//! them, for the kubelet replaces the file, and the folder as a whole has the secrets of all pods. What every
+//! kubelet keeps beside it tells the two apart.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::{Path, PathBuf},
+};
+
+use windlass_allocations::ledger::{ClaimRef, Use};
+use windlass_config::DriverName;
+use windlass_core::{cdi::ContainerEdits, device::DeviceId};
+use windlass_host::files::{Links, MOST_BYTES, read_regular_text};
+use windlass_kubelet_api::dra::checkpoint::{
+    Checkpoint, CheckpointError, ClaimState, Device, FILE, NEIGHBOUR,
+};
+
+use super::{
+    catalog::EntryName,
+    record::{Entry, Held, Records, Stage},
+    time_slice::Interval,
+};
+
+/// The kubelet's record of claims.
+#[derive(Clone, Debug)]
+pub(crate) struct KubeletRecord {
+    path: PathBuf,
+    driver: DriverName,
+}
+
+/// Why it says nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KubeletRecordError {
+    #[error("cannot read the kubelet's record of claims")]
+    Read(#[from] io::Error),
+    #[error("the kubelet's record of claims is not understood")]
+    Parse(#[from] CheckpointError),
+    #[error("the kubelet's record of claims, {}, is out of this agent's sight", .0.display())]
+    OutOfSight(PathBuf),
+}
+
+// === impl KubeletRecord ===
+
+impl KubeletRecord {
+    pub(crate) fn new(kubelet_dir: &Path, driver: &DriverName) -> Self {
+        Self { path: kubelet_dir.join(FILE), driver: driver.clone() }
+    }
+
+    /// The claims in which our driver has devices, as they would stand in our own record. Blocks.
+    pub(crate) fn entries(&self) -> Result<Records, KubeletRecordError> {
+        let ours = |mut state: ClaimState| {
+            let devices = state.drivers.remove(self.driver.as_str())?.devices?;
+            let ClaimState { claim_uid: uid, claim_name: name, namespace, .. } = state;
+            let claim = ClaimRef { namespace, name, uid };
+            // The kubelet lists them once more each time it has asked.
+            let mut seen = BTreeSet::new();
+            let is_new = |it: &Device| {
+                seen.insert((it.pool_name.clone(), it.device_name.clone(), it.share_id.clone()))
+            };
+            let devices: Vec<_> = devices.into_iter().filter(is_new).map(held).collect();
+            let entry = Entry { claim, state: Stage::PrepareStarted, devices };
+            (!entry.devices.is_empty()).then(|| (entry.claim.uid.clone(), entry))
+        };
+        Ok(self.claims()?.into_iter().filter_map(ours).collect())
+    }
+
+    /// Whether our driver is asked about any claim, though it may have prepared nothing. Blocks.
+    pub(crate) fn has_ours(&self) -> Result<bool, KubeletRecordError> {
+        let claims = self.claims()?;
+        Ok(claims.iter().any(|state| state.drivers.contains_key(self.driver.as_str())))
+    }
+
+    /// The UIDs of all claims in it. Blocks.
+    pub(crate) fn uids(&self) -> Result<BTreeSet<String>, KubeletRecordError> {
+        Ok(self.claims()?.into_iter().map(|state| state.claim_uid).collect())
+    }
+
+    fn claims(&self) -> Result<Vec<ClaimState>, KubeletRecordError> {
+        let text = match read_regular_text(&self.path, Links::Refused, MOST_BYTES) {
+            Ok(text) => text,
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            Err(_) if self.path.with_file_name(NEIGHBOUR).exists() => return Ok(Vec::new()),
+            Err(_) => return Err(KubeletRecordError::OutOfSight(self.path.clone())),
+        };
+        Ok(Checkpoint::parse_unverified(&text)?.claims.unwrap_or_default())
+    }
+}
+
+/// A device as it would stand in our own record.
+fn held(recorded: Device) -> Held {
+    let cdi = recorded.cdi_device_ids.unwrap_or_default();
+    let ids = cdi.iter().filter_map(|name| name.split_once('=')?.1.parse().ok());
+    let device = { ids }.find(|id: &DeviceId| EntryName::of(id).as_str() == recorded.device_name);
+    Held {
+        pool: recorded.pool_name,
+        name: recorded.device_name,
+        device,
+        partition: None,
+        usage: if recorded.share_id.is_some() { Use::Share } else { Use::Alone },
+        interval: Interval::Default,
+        requests: recorded.request_names.unwrap_or_default(),
+        cdi,
+        share: recorded.share_id,
+        consumed: BTreeMap::new(),
+        edits: ContainerEdits::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn our_drivers_claims_are_found_with_the_devices_that_their_cdi_names_tell() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let device = json!({
+            "PoolName": "n1/nvidia", "DeviceName": "gpu-0a", "ShareID": null,
+            "RequestNames": ["gpu"],
+            "CDIDeviceIDs": ["windlass.dev/gds=all", "windlass.dev/gpu=GPU-0a"],
+        });
+        let claim = |uid: &str, driver: &str, device: &serde_json::Value| {
+            json!({
+                "ClaimUID": uid, "ClaimName": "c", "Namespace": "ns", "PodUIDs": {"p": {}},
+                "DriverState": {driver: {"Devices": [device]}},
+            })
+        };
+        let list = [claim("u1", "windlass.dev", &device), claim("u2", "other.dev", &device)];
+        let data = json!({"kind": "DRACheckpoint", "ClaimInfoStateList": list}).to_string();
+        let document = json!({"Data": data, "Checksum": 1}).to_string();
+        fs::write(folder.path().join(FILE), document).expect("written");
+
+        let record = KubeletRecord::new(folder.path(), &DriverName::default());
+        let entries = record.entries().expect("read");
+        assert_eq!(entries.keys().collect::<Vec<_>>(), ["u1"]);
+        let held = &entries["u1"].devices[0];
+        assert_eq!(held.device.as_ref().map(DeviceId::as_str), Some("GPU-0a"));
+        assert_eq!(held.usage, Use::Alone);
+        assert_eq!(record.uids().expect("read").len(), 2);
+    }
+
+    #[test]
+    fn no_record_is_an_empty_one_where_it_would_be_seen_and_an_unreadable_one_is_said_to_be() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let record = KubeletRecord::new(folder.path(), &DriverName::default());
+        let why = record.uids().expect_err("nobody knows").to_string();
+        assert!(why.contains("dra_manager_state, is out of this agent's sight"), "{why}");
+        fs::write(folder.path().join(NEIGHBOUR), "{}").expect("written");
+        assert!(record.entries().expect("none").is_empty());
+        fs::write(folder.path().join(FILE), "{").expect("written");
+        record.uids().expect_err("unreadable");
+    }
+}

@@ -1,0 +1,86 @@
+//! Instances that nobody has, on GPUs on which instances are made for claims: they are removed when the
+//! driver starts and when it comes to make instances, since they would be in the way of claims for ever.
+//!
+//! What a container or a claim has stays, by the ledger; so does what a process uses, by the driver.
+
+use tokio::{sync::watch, time::Duration};
+use windlass_allocations::ledger::{ClaimRef, Ledger, Use};
+use windlass_config::DraPartitions;
+use windlass_core::device::{Device, DeviceId};
+use windlass_host::{causes, deadline, state_file::Versioned};
+use windlass_resources::{NodeState, offers::present_parts};
+
+use super::{prepare::Ground, record::Records};
+
+/// How long an instance takes at most to be missed after it was removed.
+const LOOK: Duration = Duration::from_secs(15);
+
+/// Removes what nobody has, each time that instances come to be made for claims.
+pub(super) async fn keep(ground: Ground, records: watch::Receiver<Versioned<Records>>) {
+    let mut state = ground.state.clone();
+    let is_on_demand = |state: &NodeState| state.policy.dra.partitions == DraPartitions::OnDemand;
+    let is_ready = |state: &NodeState| state.inventory.is_complete() && is_on_demand(state);
+    while state.wait_for(|state| is_ready(state)).await.is_ok() {
+        ground.ledger.known().await;
+        let known = records.borrow().1.clone();
+        remove(&ground, &known).await;
+        // Who waits in vain is noticed above.
+        drop(state.wait_for(|state| !is_on_demand(state)).await);
+    }
+    // The agent ends.
+    std::future::pending::<()>().await;
+}
+
+/// Removes what nobody has.
+async fn remove(ground: &Ground, records: &Records) {
+    if records.values().flat_map(|entry| &entry.devices).any(|held| held.device.is_none()) {
+        tracing::warn!("no MIG instance is removed: it is not known which ones claims have");
+        return;
+    }
+    let now = ground.state.borrow().clone();
+    let ledger = ground.ledger.watch().borrow().clone();
+    for (gpu, instance) in unknown(&now, &ledger) {
+        remove_one(ground, (gpu, instance), &now).await;
+    }
+}
+
+/// Instances with their GPUs.
+fn unknown<'a>(state: &'a NodeState, ledger: &Ledger) -> Vec<(&'a Device, &'a DeviceId)> {
+    let is_free = |id: &&DeviceId| {
+        let footprint = state.kin.footprint(id);
+        ledger.container(&footprint).is_none() && ledger.claim(&footprint).is_none()
+    };
+    let gpus = state.inventory.devices.iter().filter(|gpu| state.policy.cuts_for_claims(gpu));
+    let of_gpu = |gpu: &'a Device| {
+        let parts = present_parts(&state.inventory, &gpu.id).map(|part| &part.id);
+        parts.filter(is_free).map(move |id| (gpu, id)).collect::<Vec<_>>()
+    };
+    gpus.flat_map(of_gpu).collect()
+}
+
+/// Nobody can be given it while it is removed.
+async fn remove_one(ground: &Ground, (gpu, device): (&Device, &DeviceId), state: &NodeState) {
+    let name = device.to_string();
+    let [namespace, uid] = ["(driver)", "(removal)"].map(|it| format!("{it}{name}"));
+    let keeper = ClaimRef { namespace, name, uid };
+    if ground.ledger.take_for_claim(&keeper, &[(state.kin.footprint(device), Use::Alone)]).is_err()
+    {
+        return;
+    }
+    match ground.partitions.remove_device(&gpu.id, device).await {
+        Ok(()) => {
+            tracing::info!(%device, gpu = %gpu.id, "MIG instance removed that nobody had");
+            let mut state = ground.state.clone();
+            let is_gone = |state: &NodeState| {
+                let found = state.inventory.get(device.as_str());
+                found.is_none_or(|device| device.health.has_vanished())
+            };
+            let _ = deadline::timeout(LOOK, state.wait_for(|state| is_gone(state))).await;
+        }
+        Err(error) => {
+            let error = causes(&error);
+            tracing::warn!(%device, error, "a MIG instance that nobody has stays in the way of claims");
+        }
+    }
+    ground.ledger.release_claim(&keeper.uid);
+}

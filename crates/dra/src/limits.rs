@@ -1,0 +1,58 @@
+//! What a claim's programs are limited to as clients of an MPS daemon.
+
+use windlass_allocations::ledger::Portion;
+use windlass_config::ShareMethod;
+use windlass_core::{
+    cdi::{ContainerEdits, Mount},
+    device::Device,
+};
+use windlass_lifecycle::mps::MpsPlaces;
+
+use super::portions::WHOLE;
+
+/// What each program of a client is limited to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Memory of the device, in mebibytes.
+    pub(super) memory: Option<u64>,
+    /// Of its multiprocessors, in percent.
+    pub(super) threads: Option<u64>,
+}
+
+/// What CUDA reads in a client of MPS.
+const THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+const MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+
+// === impl Limits ===
+
+impl Limits {
+    pub(super) fn of(portion: Portion) -> Self {
+        debug_assert_eq!(portion.method, ShareMethod::Mps, "time slices limit nothing");
+        let memory = Some(portion.memory).filter(|memory| *memory < portion.of);
+        let threads = Some(portion.compute).filter(|percent| (1..WHOLE).contains(percent));
+        Self { memory, threads }
+    }
+
+    /// The tighter of both.
+    pub(super) fn and(self, other: Self) -> Self {
+        let tighter = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
+        Self {
+            memory: tighter(self.memory, other.memory),
+            threads: tighter(self.threads, other.threads),
+        }
+    }
+
+    /// What makes a container a client of its device's daemon, within these limits.
+    pub(super) fn edits(self, device: &Device, places: &MpsPlaces) -> ContainerEdits {
+        let client = places.container(&device.id);
+        let threads = self.threads.map(|percent| format!("{THREADS}={percent}"));
+        let memory = self.memory.map(|mebibytes| format!("{MEMORY}=0={mebibytes}M"));
+        let env = client.envs.iter().map(|(name, value)| format!("{name}={value}"));
+        let mounts = client.mounts.iter();
+        ContainerEdits {
+            env: env.chain(threads).chain(memory).collect(),
+            mounts: mounts.map(|(container, host)| Mount::bound(host, container, true)).collect(),
+            ..ContainerEdits::default()
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What is published for claims: slices and devices by pool, what is left out, and what went wrong.
+
+use std::fmt;
+
+use prometheus_client::{
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::Registry,
+};
+use windlass_cluster::slices::PublishState;
+use windlass_host::counters::Labels;
+
+/// What the part that publishes counts with.
+#[derive(Clone, Default)]
+pub struct DraMetrics {
+    slices: Family<Labels, Gauge>,
+    devices: Family<Labels, Gauge>,
+    generation: Family<Labels, Gauge>,
+    left_out: Gauge,
+    lost: Family<Labels, Gauge>,
+    errors: Counter,
+}
+
+// === impl DraMetrics ===
+
+impl DraMetrics {
+    /// Metrics in the registry.
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let help = "ResourceSlices that are published";
+        registry.register("dra_slices", help, metrics.slices.clone());
+        let help = "Devices in published ResourceSlices";
+        registry.register("dra_devices", help, metrics.devices.clone());
+        let help = "Generation of a published pool";
+        registry.register("dra_pool_generation", help, metrics.generation.clone());
+        let help = "Devices that cannot be published though claims may have them";
+        registry.register("dra_devices_left_out", help, metrics.left_out.clone());
+        let help = "Feature gates without which the API server drops what it is sent";
+        registry.register("dra_dropped_fields", help, metrics.lost.clone());
+        let help = "Failures and refusals while ResourceSlices were published";
+        registry.register("dra_publish_errors", help, metrics.errors.clone());
+        metrics
+    }
+
+    /// How publishing fares now.
+    pub(crate) fn stand(&self, state: &PublishState) {
+        let families = [&self.slices, &self.devices, &self.generation, &self.lost];
+        families.into_iter().for_each(Family::clear);
+        for (pool, now) in &state.pools {
+            let pool = || vec![("pool", pool.clone())];
+            let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+            self.slices.get_or_create_owned(&pool()).set(count(now.slices));
+            self.devices.get_or_create_owned(&pool()).set(count(now.devices));
+            self.generation.get_or_create_owned(&pool()).set(now.generation);
+        }
+        for loss in &state.lost {
+            let gate = loss.gate().unwrap_or("unknown").to_owned();
+            self.lost.get_or_create_owned(&vec![("gate", gate)]).set(1);
+        }
+        self.left_out.set(i64::try_from(state.left_out.len()).unwrap_or(i64::MAX));
+        self.errors.inc_by(state.errors.saturating_sub(self.errors.get()));
+    }
+}
+
+impl fmt::Debug for DraMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DraMetrics").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_cluster::slices::PublishedPool;
+
+    use super::*;
+
+    #[test]
+    fn pools_that_are_gone_have_no_lines_and_errors_only_grow() {
+        let mut registry = Registry::default();
+        let metrics = DraMetrics::register(&mut registry);
+        let pool = PublishedPool { generation: 3, slices: 1, devices: 8 };
+        let mut state = PublishState { errors: 2, ..PublishState::default() };
+        state.pools.insert("n1/nvidia".to_owned(), pool);
+        metrics.stand(&state);
+        let mut page = String::new();
+        prometheus_client::encoding::text::encode(&mut page, &registry).expect("written");
+        for line in [
+            r#"dra_devices{pool="n1/nvidia"} 8"#,
+            r#"dra_pool_generation{pool="n1/nvidia"} 3"#,
+            "dra_devices_left_out 0",
+            "dra_publish_errors_total 2",
+        ] {
+            assert!(page.contains(line), "{line}\n{page}");
+        }
+        metrics.stand(&PublishState { errors: 2, ..PublishState::default() });
+        let mut page = String::new();
+        prometheus_client::encoding::text::encode(&mut page, &registry).expect("written");
+        assert!(!page.contains("n1/nvidia") && page.contains("errors_total 2"), "{page}");
+    }
+}

@@ -1,0 +1,418 @@
+//! What a claim or its class says to the driver in its own words: read strictly, since what is not
+//! understood would silently not be done.
+//!
+//! There are our words, `windlass.dev/v1alpha1`, and those of NVIDIA's driver, `resource.nvidia.com/v1beta1`,
+//! which mean the same. What cannot be had is refused for the devices that it would be done to.
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+use windlass_allocations::ledger::ClaimRef;
+use windlass_config::DriverName;
+use windlass_core::{
+    device::{Device, DeviceKind},
+    selector::Amount,
+};
+use windlass_host::causes;
+
+use super::{
+    claim::{Allotted, Claim, OpaqueConfig},
+    limits::Limits,
+    time_slice::Interval,
+};
+
+/// What is said about devices, understood; what comes later counts for more.
+#[derive(Debug)]
+pub(crate) struct Configs<'a>(Vec<(&'a OpaqueConfig, Wish)>);
+
+/// Why what is said to the driver cannot be done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpaqueError {
+    #[error("{place}: {why}")]
+    Unreadable { place: String, why: String },
+    #[error(
+        "{place}: no kind {kind:?} in {version:?} is known: write DeviceConfig of {OURS}, or GpuConfig \
+         or MigDeviceConfig of {NVIDIAS}"
+    )]
+    Unknown { place: String, kind: String, version: String },
+    #[error("{place}: it is about a {wanted}, and request {request} got {device}, a {found}")]
+    WrongKind {
+        place: String,
+        wanted: DeviceKind,
+        request: String,
+        device: String,
+        found: DeviceKind,
+    },
+    #[error("{place}: strategy {strategy} cannot be had for {device}: {why}")]
+    Impossible { place: String, strategy: &'static str, device: String, why: &'static str },
+}
+
+/// What is wished of devices.
+#[derive(Debug)]
+struct Wish {
+    /// The kind of device that it is about, if it is about one.
+    kind: Option<DeviceKind>,
+    sharing: Option<Sharing>,
+}
+
+/// What is said about a device, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked<'a> {
+    pub(super) place: &'a str,
+    pub(super) sharing: Sharing,
+}
+
+/// How the containers of a claim are to share its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// By turns of this length.
+    TimeSlicing(Interval),
+    /// As clients of an MPS daemon.
+    Mps(Limits),
+}
+
+const OURS: &str = "windlass.dev/v1alpha1";
+
+const NVIDIAS: &str = "resource.nvidia.com/v1beta1";
+
+/// The head that every such document has.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Head {
+    api_version: String,
+    kind: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Document<S> {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    sharing: Option<S>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct OurSharing {
+    strategy: Strategy,
+    time_slicing: Option<TimeSlicing>,
+    mps: Option<Mps>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct NvidiasSharing {
+    strategy: Strategy,
+    time_slicing_config: Option<TimeSlicing>,
+    mps_config: Option<NvidiasMps>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+enum Strategy {
+    TimeSlicing,
+    #[serde(rename = "MPS")]
+    Mps,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct TimeSlicing {
+    interval: Option<Interval>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Mps {
+    active_thread_percentage: Option<u64>,
+    pinned_memory_limit: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct NvidiasMps {
+    #[serde(rename = "defaultActiveThreadPercentage")]
+    active_thread_percentage: Option<u64>,
+    #[serde(rename = "defaultPinnedDeviceMemoryLimit")]
+    pinned_memory_limit: Option<String>,
+    #[serde(rename = "defaultPerDevicePinnedMemoryLimit")]
+    per_device_limits: Option<Value>,
+}
+
+// === impl Configs ===
+
+impl<'a> Configs<'a> {
+    /// Understands all that a claim says to the driver, or says where it does not.
+    pub(crate) fn read(claim: &'a Claim) -> Result<Self, OpaqueError> {
+        let read = |config: &'a OpaqueConfig| Ok((config, Wish::read(config)?));
+        claim.configs.iter().map(read).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// What is said about a device. Of what is said about all requests each kind of device takes what is
+    /// meant for it.
+    pub(super) fn asked(
+        &self,
+        result: &Allotted,
+        device: &Device,
+    ) -> Result<Option<Asked<'a>>, OpaqueError> {
+        let mut last = None;
+        for (config, wish) in self.0.iter().filter(|(config, _)| config.is_about(result)) {
+            match wish.kind {
+                Some(wanted) if wanted != device.kind && config.names(result) => {
+                    return Err(OpaqueError::WrongKind {
+                        place: config.place.clone(),
+                        wanted,
+                        request: result.request.clone(),
+                        device: result.device.clone(),
+                        found: device.kind,
+                    });
+                }
+                Some(wanted) if wanted != device.kind => {}
+                _ => last = Some((config, wish)),
+            }
+        }
+        Ok(last.and_then(|(config, wish)| {
+            wish.sharing.map(|sharing| Asked { place: &config.place, sharing })
+        }))
+    }
+}
+
+// === impl Wish ===
+
+impl Wish {
+    fn read(config: &OpaqueConfig) -> Result<Self, OpaqueError> {
+        let (place, parameters) = (&config.place, &config.parameters);
+        let head: Head = parse(place, parameters)?;
+        let (kind, sharing) = match (head.api_version.as_str(), head.kind.as_str()) {
+            (OURS, "DeviceConfig") => (None, ours(place, parameters)?),
+            (NVIDIAS, "GpuConfig") => (Some(DeviceKind::Gpu), nvidias(place, parameters)?),
+            (NVIDIAS, "MigDeviceConfig") => (Some(DeviceKind::Mig), nvidias(place, parameters)?),
+            _ => {
+                let (kind, version) = (head.kind, head.api_version);
+                return Err(OpaqueError::Unknown { place: place.clone(), kind, version });
+            }
+        };
+        Ok(Self { kind, sharing })
+    }
+}
+
+// === impl Asked ===
+
+impl Asked<'_> {
+    /// Why what is asked cannot be had for a device.
+    pub(super) fn impossible(&self, device: &str, why: &'static str) -> OpaqueError {
+        let strategy = match self.sharing {
+            Sharing::TimeSlicing(Interval::Default) => "TimeSlicing",
+            Sharing::TimeSlicing(_) => "TimeSlicing with an interval",
+            Sharing::Mps(_) => "MPS",
+        };
+        let (place, device) = (self.place.to_owned(), device.to_owned());
+        OpaqueError::Impossible { place, strategy, device, why }
+    }
+}
+
+/// Whether a claim's parameters say something that is known, and else what does not.
+pub fn understood(parameters: Value) -> Result<(), OpaqueError> {
+    let place = "the parameters".to_owned();
+    Wish::read(&OpaqueConfig { place, requests: Vec::new(), parameters }).map(drop)
+}
+
+/// Whether the driver understands an allocated claim as an API server sends it, whatever that sends; else why not.
+pub fn understood_claim(object: ResourceClaim, asked: &ClaimRef) -> Result<(), String> {
+    let claim = Claim::read(object, asked, &DriverName::default()).map_err(|it| causes(&it))?;
+    Configs::read(&claim).map(drop).map_err(|it| causes(&it))
+}
+
+fn ours(place: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
+    let document: Document<OurSharing> = parse(place, parameters)?;
+    let sharing = document.sharing.map(|it| {
+        let mps = it.mps.map(|mps| limits(mps.active_thread_percentage, mps.pinned_memory_limit));
+        sharing(it.strategy, it.time_slicing, mps)
+    });
+    sharing.transpose().map_err(|why| unreadable(place, why))
+}
+
+fn nvidias(place: &str, parameters: &Value) -> Result<Option<Sharing>, OpaqueError> {
+    let document: Document<NvidiasSharing> = parse(place, parameters)?;
+    let sharing = document.sharing.map(|it| {
+        let mps = it.mps_config.map(NvidiasMps::limits);
+        sharing(it.strategy, it.time_slicing_config, mps)
+    });
+    sharing.transpose().map_err(|why| unreadable(place, why))
+}
+
+fn sharing(
+    strategy: Strategy,
+    slices: Option<TimeSlicing>,
+    mps: Option<Result<Limits, String>>,
+) -> Result<Sharing, String> {
+    let interval = slices.as_ref().and_then(|it| it.interval).unwrap_or_default();
+    match (strategy, slices, mps) {
+        (Strategy::TimeSlicing, _, Some(_)) => {
+            Err("settings of MPS with strategy TimeSlicing".to_owned())
+        }
+        (Strategy::Mps, Some(_), _) => Err("settings of time slices with strategy MPS".to_owned()),
+        (Strategy::TimeSlicing, _, None) => Ok(Sharing::TimeSlicing(interval)),
+        (Strategy::Mps, None, limits) => Ok(Sharing::Mps(limits.transpose()?.unwrap_or_default())),
+    }
+}
+
+impl NvidiasMps {
+    fn limits(self) -> Result<Limits, String> {
+        if self.per_device_limits.is_some() {
+            return Err(
+                "defaultPerDevicePinnedMemoryLimit is not known: a program under MPS has one \
+                        device, whose limit is defaultPinnedDeviceMemoryLimit"
+                    .to_owned(),
+            );
+        }
+        limits(self.active_thread_percentage, self.pinned_memory_limit)
+    }
+}
+
+/// Limits that mean something.
+fn limits(threads: Option<u64>, memory: Option<String>) -> Result<Limits, String> {
+    const MIB: i64 = 1 << 20;
+    let mebibytes = |text: String| {
+        let bytes = Amount::parse(&text).map(Amount::rounded_up);
+        let mebibytes = bytes.and_then(|bytes| u64::try_from(bytes / MIB).ok());
+        mebibytes.filter(|it| *it > 0).ok_or(format!("limit of memory {text:?}: write 10Gi, say"))
+    };
+    match threads.filter(|it| !(1..=100).contains(it)) {
+        Some(percent) => Err(format!("active threads {percent}: write 1 to 100 percent")),
+        None => Ok(Limits { threads, memory: memory.map(mebibytes).transpose()? }),
+    }
+}
+
+fn parse<T: DeserializeOwned>(place: &str, parameters: &Value) -> Result<T, OpaqueError> {
+    T::deserialize(parameters).map_err(|error| unreadable(place, error.to_string()))
+}
+
+fn unreadable(place: &str, why: impl Into<String>) -> OpaqueError {
+    OpaqueError::Unreadable { place: place.to_owned(), why: why.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use serde_json::json;
+    use windlass_core::device::SourceName;
+
+    use super::*;
+    use crate::claim::Access;
+
+    fn device(kind: DeviceKind) -> Device {
+        let id = "GPU-0".parse().expect("an id");
+        Device::new(id, kind, SourceName::NVIDIA, Timestamp::UNIX_EPOCH)
+    }
+
+    fn result(request: &str) -> Allotted {
+        let [request, pool, device] = [request, "n1/nvidia", "gpu-0"].map(ToOwned::to_owned);
+        let consumed = std::collections::BTreeMap::new();
+        Allotted { request, pool, device, access: Access::Usual, share: None, consumed }
+    }
+
+    /// What comes of configurations, each with the requests that it names, for a GPU.
+    fn check(request: &str, configs: &[(&[&str], Value)]) -> Result<Option<Sharing>, OpaqueError> {
+        let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
+        let config =
+            |(position, (requests, parameters)): (usize, &(&[&str], Value))| OpaqueConfig {
+                place: format!("{position}"),
+                requests: requests.iter().map(|it| (*it).to_owned()).collect(),
+                parameters: parameters.clone(),
+            };
+        let claim = Claim {
+            called: name.clone(),
+            reference: ClaimRef { namespace, name, uid },
+            results: Vec::new(),
+            configs: configs.iter().enumerate().map(config).collect(),
+        };
+        let (result, device) = (result(request), device(DeviceKind::Gpu));
+        let configs = Configs::read(&claim)?;
+        let asked = configs.asked(&result, &device)?;
+        Ok(asked.map(|asked| asked.sharing))
+    }
+
+    fn shared(strategy: &str) -> Value {
+        json!({"apiVersion": OURS, "kind": "DeviceConfig", "sharing": {"strategy": strategy}})
+    }
+
+    #[test]
+    fn what_is_said_last_about_a_request_counts() {
+        let (mps, slices) = (shared("MPS"), shared("TimeSlicing"));
+        for (request, configs, is_by_turns) in [
+            ("a", vec![(&[][..], mps.clone()), (&[][..], slices.clone())], true),
+            ("a", vec![(&[][..], slices.clone()), (&["a"][..], mps.clone())], false),
+            ("b", vec![(&[][..], slices.clone()), (&["a"][..], mps.clone())], true),
+            ("a/large", vec![(&["a"][..], mps.clone())], false),
+            ("a/large", vec![(&["a/large"][..], mps.clone())], false),
+            ("a/small", vec![(&["a/large"][..], mps.clone())], true),
+        ] {
+            let asked = check(request, &configs).expect("understood");
+            let is_mps = matches!(asked, Some(Sharing::Mps(_)));
+            assert_eq!(!is_mps, is_by_turns, "{request}: {configs:?}");
+        }
+    }
+
+    #[test]
+    fn both_spellings_have_the_intervals() {
+        let asked = |parameters: Value| check("a", &[(&[], parameters)]);
+        for (name, interval) in [
+            ("Default", Interval::Default),
+            ("Short", Interval::Short),
+            ("Medium", Interval::Medium),
+            ("Long", Interval::Long),
+        ] {
+            let ours = json!({
+                "apiVersion": OURS, "kind": "DeviceConfig",
+                "sharing": {"strategy": "TimeSlicing", "timeSlicing": {"interval": name}},
+            });
+            let nvidias = json!({
+                "apiVersion": NVIDIAS, "kind": "GpuConfig",
+                "sharing": {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": name}},
+            });
+            for parameters in [ours, nvidias] {
+                assert_eq!(asked(parameters), Ok(Some(Sharing::TimeSlicing(interval))), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_meant_for_another_kind_is_passed_over_unless_the_request_is_named() {
+        let of_mig = json!({"apiVersion": NVIDIAS, "kind": "MigDeviceConfig"});
+        assert_eq!(check("a", &[(&[], of_mig.clone())]), Ok(None));
+        let why = check("a", &[(&["a"], of_mig)]).expect_err("named").to_string();
+        assert_eq!(why, "0: it is about a mig, and request a got gpu-0, a gpu");
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_even_where_something_later_counts() {
+        for (parameters, expected) in [
+            (json!({"kind": "DeviceConfig"}), "missing field `apiVersion`"),
+            (json!({"apiVersion": OURS, "kind": "DeviceConfig", "x": 1}), "unknown field `x`"),
+            (shared("Turns"), "unknown variant `Turns`"),
+            (
+                json!({
+                    "apiVersion": NVIDIAS, "kind": "GpuConfig",
+                    "sharing": {"strategy": "MPS", "timeSlicingConfig": {}},
+                }),
+                "settings of time slices with strategy MPS",
+            ),
+            (
+                json!({
+                    "apiVersion": NVIDIAS, "kind": "GpuConfig",
+                    "sharing": {
+                        "strategy": "TimeSlicing",
+                        "mpsConfig": {"defaultActiveThreadPercentage": 50},
+                    },
+                }),
+                "settings of MPS with strategy TimeSlicing",
+            ),
+        ] {
+            let later = (&[][..], shared("TimeSlicing"));
+            let why = check("a", &[(&[], parameters), later]).expect_err(expected).to_string();
+            assert!(why.starts_with("0: ") && why.contains(expected), "{why}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What a claim gets that was allotted a partition, or a GPU that is cut for other claims: the instance at that
+//! place, or the whole; before it is made, what it will be.
+
+use std::borrow::Cow;
+
+use windlass_allocations::ledger::ClaimRef;
+use windlass_core::{
+    device::{Device, DeviceId, Partition},
+    partition::{full_gpu, prospective, standing},
+};
+
+use super::{Ground, Refusal};
+use crate::{
+    catalog::Entry as Offered,
+    claim::{Access, Allotted, Claim},
+    record::Entry,
+};
+
+impl<'a> Ground<'a> {
+    /// The instance at a place. One that stands there already is the claim's only if its record says so: what
+    /// others made would be removed with the claim.
+    pub(super) fn instance(
+        &self,
+        (claim, result): (&Claim, &Allotted),
+        (offered, place): (&Offered, &Partition),
+    ) -> Result<Cow<'a, Device>, Refusal> {
+        let request = || result.request.clone();
+        match standing(&self.state.inventory, place) {
+            Some(device) if result.access == Access::Admin || self.is_begun(claim, place) => {
+                Ok(Cow::Borrowed(device))
+            }
+            Some(device) => Err(match self.maker(place) {
+                Some(by) => Refusal::Taken {
+                    request: request(),
+                    device: result.device.clone(),
+                    by: by.clone(),
+                },
+                None => Refusal::Foreign {
+                    request: request(),
+                    place: place.clone(),
+                    device: device.id.clone(),
+                },
+            }),
+            None if result.access == Access::Admin => {
+                Err(Refusal::NotMade { request: request(), place: place.clone() })
+            }
+            None => {
+                self.check_clean(result, &place.gpu)?;
+                let gpu = self.state.inventory.get(place.gpu.as_str());
+                let possible = |gpu: &Device| {
+                    let it = gpu.partitions.iter().find(|it| it.partition == *place)?;
+                    Some(prospective(gpu, it))
+                };
+                let gone = || Refusal::Unknown {
+                    request: request(),
+                    pool: result.pool.clone(),
+                    device: offered.name.to_string(),
+                    why: " any more",
+                };
+                gpu.and_then(possible).map(Cow::Owned).ok_or_else(gone)
+            }
+        }
+    }
+
+    /// The GPU with MIG off, where that is turned off for whoever gets all of it.
+    pub(super) fn as_a_whole(&self, device: &'a Device) -> Cow<'a, Device> {
+        if self.state.policy.switches_for_claims(device) {
+            Cow::Owned(full_gpu(device))
+        } else {
+            Cow::Borrowed(device)
+        }
+    }
+
+    /// Whether nothing is left on the GPU of who had all of it last: the steps of hand-overs are of devices that
+    /// are there, and a place is none.
+    fn check_clean(&self, result: &Allotted, gpu: &DeviceId) -> Result<(), Refusal> {
+        let refused = |why: &'static str| Refusal::NotWell {
+            request: result.request.clone(),
+            device: gpu.clone(),
+            why: format!("{why} after its last user"),
+        };
+        let why = match self.handovers.get(gpu) {
+            Some(state) => state.unready(),
+            None => self.state.unready.get(gpu).copied(),
+        };
+        why.map_or(Ok(()), |why| Err(refused(why)))
+    }
+
+    /// Whether the record says that the instance is made for this claim.
+    fn is_begun(&self, claim: &Claim, place: &Partition) -> bool {
+        self.records.get(&claim.reference.uid).is_some_and(|entry| is_made_for(entry, place))
+    }
+
+    /// The claim for which the record says that the instance at a place is made.
+    fn maker(&self, place: &Partition) -> Option<&'a ClaimRef> {
+        let entry = self.records.values().find(|entry| is_made_for(entry, place));
+        entry.map(|entry| &entry.claim)
+    }
+}
+
+fn is_made_for(entry: &Entry, place: &Partition) -> bool {
+    entry.devices.iter().any(|held| held.partition.as_ref() == Some(place))
+}

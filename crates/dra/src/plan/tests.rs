@@ -1,0 +1,180 @@
+//! What claims get, and why they get nothing.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use windlass_allocations::ledger::Ledger;
+use windlass_config::Sharing;
+use windlass_core::{
+    device::{DeviceKind, SourceName},
+    health::{Health, HealthState},
+    inventory::Inventory,
+};
+
+use super::*;
+use crate::record::{Entry, Stage};
+
+fn board(id: &str) -> Device {
+    let source: SourceName = "boards".parse().expect("a name");
+    let id = id.parse().expect("an id");
+    let mut board = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+    board.health = Health { state: HealthState::Healthy, ..board.health };
+    board.extras.env.insert("BOARDS".to_owned(), board.id.to_string());
+    board.extras.env.insert("BOARD_{position}".to_owned(), board.id.to_string());
+    board
+}
+
+fn reference(name: &str) -> ClaimRef {
+    let [namespace, name, uid] = ["ns", name, name].map(ToOwned::to_owned);
+    ClaimRef { namespace, name, uid }
+}
+
+fn claim(results: &[(&str, &str)]) -> Claim {
+    let result = |(request, device): &(&str, &str)| Allotted {
+        request: (*request).to_owned(),
+        pool: "n1/boards".to_owned(),
+        device: (*device).to_owned(),
+        access: Access::Usual,
+        share: None,
+        consumed: BTreeMap::new(),
+    };
+    let results = results.iter().map(result).collect();
+    let (reference, called) = (reference("c"), "links".to_owned());
+    Claim { reference, called, results, configs: Vec::new() }
+}
+
+/// What a claim gets on a node with these boards, all shared alike, beside what is prepared.
+fn planned(
+    claim: &Claim,
+    (boards, sharing): (Vec<Device>, Sharing),
+    records: &Records,
+) -> Result<Vec<Held>, String> {
+    let claimable = boards.iter().map(|board| (board.id.clone(), sharing)).collect();
+    let inventory = Inventory { devices: boards, ..Inventory::default() };
+    let state = NodeState { inventory, claimable, policy: Arc::default(), ..NodeState::default() };
+    planned_on(claim, &state, records)
+}
+
+fn planned_on(claim: &Claim, state: &NodeState, records: &Records) -> Result<Vec<Held>, String> {
+    let driver = DriverName::default();
+    let catalog = Catalog::of(state, "n1", &driver, &Ledger::default());
+    let mps = &MpsPlaces::new(&windlass_config::Config::default());
+    let handovers = &HandoverStates::new();
+    let (driver, catalog) = (&driver, &catalog);
+    let ground = Ground { driver, state, catalog, handovers, records, mps };
+    plan(claim, &ground).map_err(|refusal| refusal.to_string())
+}
+
+fn alone(boards: Vec<Device>) -> (Vec<Device>, Sharing) {
+    (boards, Sharing::Exclusive)
+}
+
+#[test]
+fn variables_of_one_request_are_joined_once_and_those_of_others_are_theirs() {
+    let boards = alone(["b0", "b1", "b2"].map(board).into());
+    let claim = claim(&[("pair", "b0"), ("one", "b1"), ("pair", "b2")]);
+    let held = planned(&claim, boards, &Records::new()).expect("planned");
+    let is_own = |it: &&String| it.starts_with("WINDLASS_CLAIM_");
+    let env = |held: &Held| {
+        let joined = held.edits.env.iter().filter(|it| !is_own(it));
+        joined.cloned().collect::<Vec<_>>().join(" ")
+    };
+    let expected = [
+        "",
+        "BOARDS=b1 BOARD_0=b1 WINDLASS_WINDLASS_DEV_ONE=b1",
+        "BOARDS=b0,b2 BOARD_0=b0 BOARD_1=b2 WINDLASS_WINDLASS_DEV_PAIR=b0,b2",
+    ];
+    assert_eq!(held.iter().map(env).collect::<Vec<_>>(), expected);
+    let names: Vec<_> = held.iter().flat_map(|it| &it.cdi).collect();
+    assert_eq!(names, ["windlass.dev/claim=c-1", "windlass.dev/claim=c-2"]);
+}
+
+#[test]
+fn a_container_that_gets_several_requests_and_claims_finds_each_under_a_name_of_its_own() {
+    let boards = || alone(["b0", "b1", "b2", "b3"].map(board).into());
+    let mut left = claim(&[("pair", "b0"), ("my-one", "b1"), ("pair", "b2")]);
+    let held = planned(&left, boards(), &Records::new()).expect("planned");
+    left.called = "other.links".to_owned();
+    left.results = claim(&[("pair", "b3")]).results;
+    let of_another = planned(&left, boards(), &Records::new()).expect("planned");
+    // As a runtime does: of one name the last is left.
+    let all = held.iter().chain(&of_another).flat_map(|it| &it.edits.env);
+    let env: BTreeMap<_, _> = all.filter_map(|it| it.split_once('=')).collect();
+    let own = env.iter().filter(|(name, _)| name.starts_with("WINDLASS_CLAIM_"));
+    let own: Vec<_> = own.map(|(name, value)| format!("{name}={value}")).collect();
+    let expected = [
+        "WINDLASS_CLAIM_LINKS__MY_ONE=b1",
+        "WINDLASS_CLAIM_LINKS__MY_ONE__BOARDS=b1",
+        "WINDLASS_CLAIM_LINKS__MY_ONE__BOARD_0=b1",
+        "WINDLASS_CLAIM_LINKS__PAIR=b0,b2",
+        "WINDLASS_CLAIM_LINKS__PAIR__BOARDS=b0,b2",
+        "WINDLASS_CLAIM_LINKS__PAIR__BOARD_0=b0",
+        "WINDLASS_CLAIM_LINKS__PAIR__BOARD_1=b2",
+        "WINDLASS_CLAIM_OTHER_LINKS__PAIR=b3",
+        "WINDLASS_CLAIM_OTHER_LINKS__PAIR__BOARDS=b3",
+        "WINDLASS_CLAIM_OTHER_LINKS__PAIR__BOARD_0=b3",
+    ];
+    assert_eq!(own, expected);
+}
+
+#[test]
+fn requests_that_share_a_variable_are_told_of() {
+    let boards = || alone(["b0", "b1"].map(board).into());
+    let said = |results: &[(&str, &str)]| {
+        let held = planned(&claim(results), boards(), &Records::new()).expect("planned");
+        variables::overlapping(&held)
+    };
+    assert_eq!(said(&[("a", "b0"), ("a", "b1")]), None, "joined");
+    let expected = "several requests have BOARDS, BOARD_0: a container that gets them all has the \
+                    last, and each as WINDLASS_CLAIM_<claim>__<request>__<variable>";
+    assert_eq!(said(&[("a", "b0"), ("b", "b1")]).as_deref(), Some(expected));
+}
+
+#[test]
+fn a_claim_gets_all_or_nothing_and_is_told_the_first_reason() {
+    let mut sick = board("sick");
+    sick.health = Health::unknown(Timestamp::UNIX_EPOCH);
+    let boards = || alone(vec![board("b0"), sick.clone()]);
+    for (results, expected) in [
+        (&[("a", "b0"), ("a", "b9")][..], "request a: pool n1/boards has no device b9 (yet)"),
+        (&[("a", "b0"), ("b/x", "sick")], "request b/x: sick cannot be used: not probed yet"),
+    ] {
+        let why = planned(&claim(results), boards(), &Records::new()).expect_err(expected);
+        assert_eq!(why, expected);
+    }
+    let mut looking = claim(&[("a", "sick")]);
+    looking.results[0].access = Access::Admin;
+    let held = planned(&looking, boards(), &Records::new()).expect("to look at it is why");
+    assert_eq!(held[0].usage, Use::Admin);
+}
+
+#[test]
+fn what_another_has_by_name_is_taken_though_nobody_knows_which_device_it_is() {
+    let boards = || alone(vec![board("b0")]);
+    let mut held = planned(&claim(&[("a", "b0")]), boards(), &Records::new()).expect("planned");
+    held[0].device = None;
+    let entry = Entry { claim: reference("other"), state: Stage::PrepareStarted, devices: held };
+    let records = Records::from([("other".to_owned(), entry)]);
+    let why = planned(&claim(&[("a", "b0")]), boards(), &records).expect_err("taken");
+    assert_eq!(why, "request a: b0 is held by another claim");
+}
+
+#[test]
+fn who_was_allotted_what_claims_cannot_have_any_more_is_told_why() {
+    let boards = vec![board("b0")];
+    let unclaimable = [("b0".parse().expect("an id"), "it is shared by MPS")].into();
+    let inventory = Inventory { devices: boards, ..Inventory::default() };
+    let state = NodeState { inventory, unclaimable, ..NodeState::default() };
+    let why = planned_on(&claim(&[("a", "b0")]), &state, &Records::new()).expect_err("mps");
+    assert_eq!(why, "request a: b0 is for no claim: it is shared by MPS");
+}
+
+#[test]
+fn a_device_that_a_claim_has_twice_is_taken_as_the_stronger_use_wants_it() {
+    let boards = alone(vec![board("b0")]);
+    let mut twice = claim(&[("a", "b0"), ("b", "b0")]);
+    twice.results[1].access = Access::Admin;
+    let held = planned(&twice, boards, &Records::new()).expect("planned");
+    let takes = takes(&held, &NodeState::default());
+    assert_eq!(takes.iter().map(|(_, usage)| *usage).collect::<Vec<_>>(), [Use::Alone]);
+}

@@ -1,0 +1,62 @@
+//! Waits for what a claim's devices need of MPS daemons: one that serves, or none at all.
+
+use tokio::time::{Duration, sleep};
+use windlass_allocations::ledger::Use;
+use windlass_core::device::DeviceId;
+use windlass_host::deadline;
+use windlass_lifecycle::mps::MpsState;
+
+use super::{
+    super::record::Entry,
+    ground::{Ground, blocking},
+};
+
+/// How long a claim waits. Whoever asks again finds the daemon further on its way.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often is looked whether a daemon is gone.
+const LOOK: Duration = Duration::from_millis(50);
+
+// === impl Ground ===
+
+impl Ground {
+    /// The daemons of a claim's devices serve, and none is left on a device that the claim has alone: it
+    /// would keep the claim's programs away. The keeper starts and ends them as the ledger says.
+    pub(super) async fn daemons_are_right(&self, entry: &Entry) -> Result<(), String> {
+        for (device, usage) in entry.uses() {
+            if usage.needs_daemon() {
+                self.is_served(device).await?;
+            } else if usage == Use::Alone || matches!(usage, Use::Portion(it) if it.is_whole()) {
+                self.is_left_alone(device).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn is_served(&self, device: &DeviceId) -> Result<(), String> {
+        let mut states = self.daemons.clone();
+        let is_decided =
+            |state: Option<&MpsState>| !matches!(state, None | Some(MpsState::Starting));
+        let decided = states.wait_for(|states| is_decided(states.get(device)));
+        let trouble = match deadline::timeout(PATIENCE, decided).await {
+            Ok(Ok(states)) => states.get(device).and_then(MpsState::trouble),
+            Ok(Err(_)) => Some("the agent ends".to_owned()),
+            Err(_) => MpsState::Starting.trouble(),
+        };
+        trouble.map_or(Ok(()), |why| Err(format!("{device}: {why}")))
+    }
+
+    async fn is_left_alone(&self, device: &DeviceId) -> Result<(), String> {
+        let gone = async {
+            loop {
+                let (places, device) = (self.mps.clone(), device.clone());
+                if !blocking(move || places.is_left(&device)).await {
+                    return;
+                }
+                sleep(LOOK).await;
+            }
+        };
+        let gone = deadline::timeout(PATIENCE, gone).await;
+        gone.map_err(|_| format!("{device}: the MPS daemon that served others is not gone yet"))
+    }
+}

@@ -1,0 +1,199 @@
+//! GPUs cut for claims, or made whole: done after that is written down; instances are removed before they are
+//! forgotten.
+//!
+//! ```text
+//!   recorded ──a place──> MIG turned on, where the agent may ──> instance made ──> in the inventory
+//!            └─a whole──> MIG turned off ──> in the inventory
+//! ```
+//!
+//! Each step finds what is done already, so that the record of the claim alone says how to go on. An agent that was
+//! killed after an instance was made finds it by its place when the kubelet asks again, and removes it when nobody
+//! has the claim any more. The mode stays as it is then: the next claim that needs the other turns it.
+
+use std::fmt;
+
+use tokio::time::Duration;
+use windlass_allocations::ledger::Use;
+use windlass_core::{
+    device::{DeviceId, Partition},
+    partition::standing,
+};
+use windlass_discovery::mig::{PartitionError, Why, patiently};
+use windlass_host::{causes, deadline};
+use windlass_resources::NodeState;
+
+use super::{Event, Failed, Ground, Preparer};
+use crate::{
+    claim::Claim,
+    record::{Entry, Held},
+};
+
+/// What is to be made of a GPU.
+#[derive(Clone, Debug)]
+enum Form {
+    Whole(DeviceId),
+    Part(Partition),
+}
+
+/// How long it takes at most until what was made is found, or what was removed is missed.
+const LOOK: Duration = Duration::from_secs(15);
+
+// === impl Preparer ===
+
+impl Preparer {
+    /// Whether GPUs are to be cut or made whole for the claim.
+    pub(super) fn needs_forms(&self, uid: &str) -> bool {
+        !self.forms(uid).is_empty()
+    }
+
+    fn forms(&self, uid: &str) -> Vec<Form> {
+        let entry = self.slots.get(uid).and_then(|slot| slot.entry.as_ref());
+        let state = self.ground.state.borrow();
+        let devices = entry.into_iter().flat_map(|entry| &entry.devices);
+        devices.filter_map(|held| Form::of(held, &state)).collect()
+    }
+
+    /// Whether the claim is to get instances that are not made yet.
+    fn lacks_instances(&self, uid: &str) -> bool {
+        self.forms(uid).iter().any(|form| matches!(form, Form::Part(_)))
+    }
+
+    /// Has GPUs cut or made whole for a claim, once it is written down that they are.
+    pub(super) fn make(&mut self, uid: &str, claim: Claim) {
+        let (forms, recorded) = (self.forms(uid), self.save());
+        let (ground, uid) = (self.ground.clone(), uid.to_owned());
+        self.tasks.spawn(async move {
+            let made = match recorded.await {
+                Ok(()) => ground.make(&forms).await.map_err(Failed::Act),
+                Err(why) => Err(Failed::Record(why)),
+            };
+            Event::Made(uid, Box::new(made.map(|()| claim)))
+        });
+    }
+
+    /// Decides anew what the claim gets, now that its instances have names.
+    pub(super) fn made(&mut self, uid: &str, made: Result<Claim, Failed>) {
+        let begun = made.and_then(|claim| {
+            self.begin(&claim).map_err(|cause| Failed::Act(cause.told(&claim.reference)))
+        });
+        match begun {
+            Ok(()) if self.lacks_instances(uid) => {
+                self.refuse(
+                    uid,
+                    "a MIG instance is gone though it was just made".to_owned().into(),
+                );
+            }
+            Ok(()) => self.act(uid),
+            Err(failed) => self.failed(uid, failed),
+        }
+    }
+}
+
+// === impl Ground ===
+
+impl Ground {
+    /// Cuts GPUs and makes them whole, and waits until each is in the inventory with all that containers need.
+    async fn make(&self, forms: &[Form]) -> Result<(), String> {
+        let made = deadline::beside(LOOK, async |over| {
+            for form in forms {
+                patiently(&over, || self.make_one(form)).await?;
+            }
+            Ok(())
+        });
+        made.await.map_err(|error: PartitionError| causes(&error))?;
+        let lacking = |state: &NodeState| forms.iter().find(|form| !form.is_served(state)).cloned();
+        let mut state = self.state.clone();
+        let found =
+            deadline::timeout(LOOK, state.wait_for(|state| lacking(state).is_none())).await.is_ok();
+        match lacking(&self.state.borrow()) {
+            Some(form) if !found => {
+                Err(format!("{form} was made, and is not found well after {LOOK:?}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The driver is asked whatever the inventory says, which may be older.
+    async fn make_one(&self, form: &Form) -> Result<(), PartitionError> {
+        let place = match form {
+            Form::Whole(gpu) => return self.partitions.turn_mig_off(gpu).await,
+            Form::Part(place) => place,
+        };
+        let may_switch = switches(&self.state.borrow(), &place.gpu);
+        if may_switch {
+            self.partitions.turn_mig_on(&place.gpu).await?;
+        }
+        let device = self.partitions.make(place).await?;
+        tracing::info!(%place, %device, "MIG instance made for a claim");
+        Ok(())
+    }
+
+    /// Removes the instances of a claim, and waits until they are not offered to anybody.
+    pub(super) async fn unmake(&self, places: &[Partition]) -> Result<(), String> {
+        let removed = deadline::beside(LOOK, async |over| {
+            for place in places {
+                match patiently(&over, || self.partitions.remove(place)).await {
+                    // It went with its GPU.
+                    Err(error) if matches!(error.why, Why::NoGpu) => {}
+                    // A reset removes it, and is waited for by nobody who ends.
+                    Err(PartitionError { why: Why::Driver(error), .. }) if error.is_lost() => {
+                        tracing::warn!(%place, %error, "the GPU of a claim's instance is lost: let go");
+                    }
+                    removed => removed?,
+                }
+            }
+            Ok(())
+        });
+        removed.await.map_err(|error: PartitionError| causes(&error))?;
+        let is_there = |state: &NodeState| {
+            places.iter().any(|place| standing(&state.inventory, place).is_some())
+        };
+        let mut state = self.state.clone();
+        // One that the driver has removed and the inventory still has is in nobody's way for long.
+        let _ = deadline::timeout(LOOK, state.wait_for(|state| !is_there(state))).await;
+        Ok(())
+    }
+}
+
+/// The places of the instances that are made for a claim.
+pub(super) fn places(entry: &Entry) -> Vec<Partition> {
+    entry.devices.iter().filter_map(|held| held.partition.clone()).collect()
+}
+
+/// Whether MIG of this GPU is turned on and off for claims.
+fn switches(state: &NodeState, gpu: &DeviceId) -> bool {
+    let gpu = state.inventory.get(gpu.as_str());
+    gpu.is_some_and(|gpu| state.policy.switches_for_claims(gpu))
+}
+
+// === impl Form ===
+
+impl Form {
+    /// What has to be made for what a claim has; `None` where it is there, or stays as it is.
+    fn of(held: &Held, state: &NodeState) -> Option<Self> {
+        match &held.partition {
+            Some(place) => held.cdi.is_empty().then(|| Self::Part(place.clone())),
+            None if held.usage == Use::Admin => None,
+            None => held.device.clone().filter(|device| switches(state, device)).map(Self::Whole),
+        }
+    }
+
+    fn is_served(&self, state: &NodeState) -> bool {
+        let device = match self {
+            Self::Part(place) => standing(&state.inventory, place),
+            Self::Whole(gpu) => state.inventory.get(gpu.as_str()).filter(|it| !it.partitioned),
+        };
+        device.is_some_and(|device| {
+            device.health.is_healthy() && state.check_documents(&[device]).is_ok()
+        })
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(gpu) => write!(f, "whole GPU {gpu}"),
+            Self::Part(place) => write!(f, "MIG partition {place}"),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Releasing a claim, step by step, and finding those that nobody has any more.
+
+use tokio::sync::oneshot;
+
+use super::{
+    Event, Preparer,
+    ground::{Ground, Suspect, blocking},
+    partitions::places,
+    slot::Work,
+};
+use crate::{
+    desk::{Request, Wish},
+    record::{Entry, Stage},
+};
+
+impl Preparer {
+    pub(super) fn remove(&mut self, uid: &str) {
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        slot.work = Some(Work::Removing);
+        // A claim that is in no record may have devices all the same that are to be cleaned.
+        let (ground, uid, entry) = (self.ground.clone(), uid.to_owned(), slot.entry.clone());
+        self.tasks.spawn(async move {
+            let removed = ground.clear(&uid, entry.as_ref()).await;
+            Event::Removed(uid, removed)
+        });
+    }
+
+    /// Has the record forget a claim that nothing else is left of, if it has it.
+    pub(super) fn forget(&mut self, uid: &str) {
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        let Some(entry) = slot.entry.take() else { return self.let_go(uid) };
+        slot.work = Some(Work::Forgetting(entry));
+        let (recorded, uid) = (self.save(), uid.to_owned());
+        self.tasks.spawn(async move { Event::Forgotten(uid, recorded.await) });
+    }
+
+    /// Tells those who wait why a claim is not released; it is still ours. So is what it had before it was
+    /// allocated anew, for which the new ones would have to wait.
+    pub(super) fn keep(&mut self, uid: &str, why: String) {
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        if let Some(Work::Forgetting(entry)) = slot.work.take() {
+            slot.entry = Some(entry);
+        }
+        // Its document is gone, and more may be.
+        if let Some(entry) = &mut slot.entry {
+            entry.state = Stage::PrepareStarted;
+        }
+        slot.prepared(&Err(format!("what the claim had before cannot be released: {why}")));
+        slot.released(&Err(why));
+        drop(self.save());
+        self.advance(uid);
+    }
+
+    pub(super) fn let_go(&mut self, uid: &str) {
+        self.ground.ledger.release_claim(uid);
+        self.ground.troubles.forget(uid);
+        let Some(slot) = self.slots.get_mut(uid) else { return };
+        if let Some(Work::Forgetting(_)) = slot.work.take() {
+            tracing::info!(claim = %slot.claim, uid, "claim released");
+        } else {
+            tracing::debug!(claim = %slot.claim, uid, "nothing was known of the claim to release");
+        }
+        slot.released(&Ok(()));
+        self.advance(uid);
+    }
+
+    /// Looks for claims that nobody has any more.
+    pub(super) fn collect(&mut self) {
+        let settled = self.slots.values().filter(|slot| slot.is_settled());
+        let prepared = settled.filter_map(|slot| Some(slot.entry.as_ref()?.claim.clone()));
+        let claims = prepared.chain(self.ground.troubles.refused());
+        let known = claims.map(|claim| Suspect { asked: self.asked(&claim.uid), claim });
+        let (known, ground): (Vec<_>, _) = (known.collect(), self.ground.clone());
+        if !known.is_empty() {
+            self.tasks.spawn(async move { Event::Stale(ground.stale(known).await) });
+        }
+    }
+
+    /// What was asked for since the look is somebody's again.
+    pub(super) fn release_stale(&mut self, suspects: Vec<Suspect>) {
+        tracing::trace!(found = suspects.len(), "looked for claims that nobody has any more");
+        for Suspect { claim, asked } in suspects {
+            if self.asked(&claim.uid) != asked {
+                continue;
+            }
+            tracing::info!(%claim, uid = claim.uid, "nobody has the claim any more, it is released");
+            // Nobody waits for the answer.
+            let (reply, _) = oneshot::channel();
+            self.ask(Request { claim, wish: Wish::Release(reply) });
+        }
+    }
+
+    fn asked(&self, uid: &str) -> Option<u64> {
+        Some(self.slots.get(uid)?.asked)
+    }
+}
+
+impl Ground {
+    /// Removes what there is for a claim, while it is in the record: nobody else gets what is dirty by now.
+    async fn clear(&self, uid: &str, entry: Option<&Entry>) -> Result<(), String> {
+        let (documents, of) = (self.documents.clone(), uid.to_owned());
+        blocking(move || documents.remove(&of)).await?;
+        if let Some(entry) = entry {
+            self.set_time_slices_back(entry).await?;
+            self.unmake(&places(entry)).await?;
+        }
+        self.handovers.leave(uid).await
+    }
+}

@@ -1,0 +1,279 @@
+//! What is prepared, on the disk: written before anything is done for a claim, and before the kubelet is
+//! told that it is done. Everything that it takes to release a claim is in it.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use windlass_allocations::ledger::{ClaimRef, Use, together};
+use windlass_core::{
+    cdi::ContainerEdits,
+    device::{Device, DeviceId, Partition},
+    inventory::Inventory,
+    partition::standing,
+};
+use windlass_host::{
+    Host,
+    state_file::{Boot, Earlier, Format, KeptFile, Unreadable},
+};
+
+use super::{
+    claim::{Allotted, Claim},
+    time_slice::Interval,
+};
+
+/// What is prepared, by the claim's UID.
+pub type Records = BTreeMap<String, Entry>;
+
+/// A claim that something was done for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Entry {
+    #[serde(rename = "ref")]
+    pub claim: ClaimRef,
+    pub(crate) state: Stage,
+    /// In the order of the claim's results.
+    pub devices: Vec<Held>,
+}
+
+/// How far a claim is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stage {
+    /// What is to be done may have been done in part.
+    PrepareStarted,
+    /// All is done.
+    PrepareCompleted,
+}
+
+/// A device that a claim has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Held {
+    pub(crate) pool: String,
+    pub(crate) name: String,
+    /// `None` if only the kubelet's record tells of it, and not what it is.
+    pub device: Option<DeviceId>,
+    /// Where an instance is made for the claim, and removed with it; `device` names the place then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<Partition>,
+    pub(crate) usage: Use,
+    /// How long turns on it are while the claim has it.
+    #[serde(default)]
+    pub(crate) interval: Interval,
+    /// The requests that it is for, as the kubelet knows them.
+    pub(crate) requests: Vec<String>,
+    /// Qualified CDI names.
+    pub(crate) cdi: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) share: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) consumed: BTreeMap<String, String>,
+    /// What the claim's own CDI document says of it.
+    #[serde(default)]
+    pub(crate) edits: ContainerEdits,
+}
+
+/// The file.
+#[derive(Clone, Debug)]
+pub struct ClaimFile(KeptFile<Records>);
+
+/// The format of `claims.json`.
+pub const FORMAT: Format = Format { what: "record of claims", about: "claims" };
+
+const FILE: &str = "claims.json";
+
+// === impl Held ===
+
+impl Held {
+    fn is_for(&self, result: &Allotted) -> bool {
+        let Self { pool, name, share, requests, .. } = self;
+        (pool, name, share) == (&result.pool, &result.device, &result.share)
+            && *requests == [result.base_request()]
+    }
+
+    /// The device, or the instance at the place that was allotted.
+    pub(crate) fn found<'a>(&self, inventory: &'a Inventory) -> Option<&'a Device> {
+        match &self.partition {
+            Some(place) => standing(inventory, place),
+            None => inventory.get(self.device.as_ref()?.as_str()),
+        }
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// Whether these are the devices that the claim was allocated, and for the same requests.
+    pub(crate) fn is_for(&self, claim: &Claim) -> bool {
+        let mut pairs = self.devices.iter().zip(&claim.results);
+        self.devices.len() == claim.results.len() && pairs.all(|(held, it)| held.is_for(it))
+    }
+
+    /// The devices that are known, and how the claim has them.
+    pub(crate) fn uses(&self) -> impl Iterator<Item = (&DeviceId, Use)> {
+        let held = self.devices.iter();
+        together(held.filter_map(|held| Some((held.device.as_ref()?, held.usage)))).into_iter()
+    }
+}
+
+// === impl ClaimFile ===
+
+impl ClaimFile {
+    /// The record in this state folder.
+    pub fn new(state_dir: &Path, host: Host) -> Self {
+        Self(KeptFile::new(state_dir.join(FILE), FORMAT, host))
+    }
+
+    /// What an earlier agent wrote down; `None` where it wrote nothing, or somebody lost it. What was prepared before
+    /// the machine was started is begun anew when the kubelet asks: it may have other devices now. Blocks.
+    pub fn read(&self) -> Result<Option<Records>, Unreadable> {
+        let Some(Earlier { content: mut claims, boot }) = self.0.read()? else {
+            return Ok(None);
+        };
+        if boot == Boot::Another {
+            for entry in claims.values_mut() {
+                entry.state = Stage::PrepareStarted;
+            }
+        }
+        Ok(Some(claims))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Moves a file that cannot be understood out of the way, for a person to look at. Blocks.
+    pub(crate) fn set_aside(&self) {
+        self.0.set_aside();
+    }
+
+    /// Replaces what is kept. Blocks.
+    pub(crate) fn write(&self, claims: &Records) -> Result<(), (PathBuf, io::Error)> {
+        self.0.write(claims).map_err(|error| (self.0.path().to_owned(), error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+    use windlass_host::{abbreviate::checksum, state_file::BOOT_ID};
+
+    use super::*;
+
+    fn file() -> (TempDir, ClaimFile) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(folder.path(), folder.path());
+        let file = ClaimFile::new(&folder.path().join("state"), host);
+        set_boot(&folder, "one");
+        (folder, file)
+    }
+
+    fn set_boot(folder: &TempDir, boot: &str) {
+        let path = folder.path().join(BOOT_ID.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().expect("it has one")).expect("made");
+        fs::write(path, boot).expect("written");
+    }
+
+    fn records(state: Stage) -> Records {
+        let [namespace, name, uid] = ["ns", "c", "u"].map(ToOwned::to_owned);
+        let held = Held {
+            pool: "n1/nvidia".to_owned(),
+            name: "gpu-0".to_owned(),
+            device: Some("GPU-0".parse().expect("an id")),
+            partition: None,
+            usage: Use::Alone,
+            interval: Interval::Default,
+            requests: vec!["gpu".to_owned()],
+            cdi: vec!["windlass.dev/gpu=GPU-0".to_owned()],
+            share: None,
+            consumed: BTreeMap::new(),
+            edits: ContainerEdits { env: vec!["A=b".to_owned()], ..ContainerEdits::default() },
+        };
+        let claim = ClaimRef { namespace, name, uid };
+        [("u".to_owned(), Entry { claim, state, devices: vec![held] })].into()
+    }
+
+    fn read(file: &ClaimFile) -> Records {
+        file.read().expect("it can be read").unwrap_or_default()
+    }
+
+    #[test]
+    fn what_is_prepared_stays_so_until_the_machine_reboots() {
+        let (folder, file) = file();
+        assert_eq!(file.read().expect("it can be read"), None, "no file is no record");
+        file.write(&records(Stage::PrepareCompleted)).expect("written");
+        assert_eq!(read(&file), records(Stage::PrepareCompleted));
+        set_boot(&folder, "two");
+        assert_eq!(read(&file), records(Stage::PrepareStarted));
+    }
+
+    #[test]
+    fn a_corrupt_record_may_be_set_aside_and_a_newer_one_is_for_a_newer_agent() {
+        let (_folder, file) = file();
+        file.write(&records(Stage::PrepareCompleted)).expect("written");
+        let text = fs::read_to_string(file.0.path()).expect("there");
+        fs::write(file.0.path(), text.replace("GPU-0", "GPU-1")).expect("written");
+        let error = file.read().expect_err("changed");
+        assert!(!error.is_for_later() && error.to_string().contains("checksum"), "{error}");
+        file.set_aside();
+        assert!(file.0.path().with_extension("json.unreadable").exists());
+        assert_eq!(read(&file), Records::new());
+        fs::write(file.0.path(), r#"{"version": 7, "holdings": []}"#).expect("written");
+        let error = file.read().expect_err("newer");
+        assert!(error.is_for_later(), "{error}");
+        assert!(error.to_string().ends_with("has version 7, this agent knows 2"), "{error}");
+    }
+
+    #[test]
+    fn a_record_whose_checksum_is_of_the_claims_alone_is_read_and_one_without_is_not() {
+        let (_folder, file) = file();
+        let claims = serde_json::to_string(&records(Stage::PrepareCompleted)).expect("JSON");
+        let sum = checksum(&claims);
+        fs::create_dir_all(file.0.path().parent().expect("it has one")).expect("made");
+        let write = |checksum: &str| {
+            let text = format!(r#"{{"version": 1, "boot": "one", {checksum}"claims": {claims}}}"#);
+            fs::write(file.0.path(), text).expect("written");
+        };
+        write(&format!(r#""checksum": {sum}, "#));
+        assert_eq!(read(&file), records(Stage::PrepareCompleted));
+        write("");
+        let error = file.read().expect_err("nobody wrote such");
+        assert!(error.to_string().ends_with("it has no checksum"), "{error}");
+    }
+
+    #[test]
+    fn one_bit_that_is_another_in_version_boot_or_claims_is_noticed() {
+        let (_folder, file) = file();
+        file.write(&records(Stage::PrepareCompleted)).expect("written");
+        let whole = fs::read(file.0.path()).expect("there");
+        for position in 0..whole.len() {
+            for bit in 0..8 {
+                let mut text = whole.clone();
+                text[position] ^= 1 << bit;
+                fs::write(file.0.path(), &text).expect("written");
+                // What is between the fields says nothing.
+                if let Ok(found) = file.read() {
+                    let text = String::from_utf8_lossy(&text);
+                    let expected = Some(records(Stage::PrepareCompleted));
+                    assert_eq!(found, expected, "{position} {bit}: {text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_there_and_cannot_be_read_is_not_taken_for_none() {
+        let (folder, file) = file();
+        fs::create_dir_all(file.0.path()).expect("a folder in place of the file");
+        let error = file.read().expect_err("unreadable");
+        assert!(error.is_for_later() && error.to_string().contains("claims.json"), "{error}");
+        fs::remove_dir_all(folder.path().join("state")).expect("removed");
+        fs::write(folder.path().join("state"), "").expect("a file in place of the folder");
+        assert!(file.read().expect_err("unreadable").is_for_later());
+    }
+}

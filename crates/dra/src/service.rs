@@ -1,0 +1,139 @@
+//! The driver's two calls, in both versions: every claim that is asked for is in the answer, and no claim's
+//! failure is another's.
+
+use std::collections::BTreeMap;
+
+use tokio::task::JoinSet;
+use tonic::{Request, Response, Status};
+use windlass_allocations::ledger::ClaimRef;
+use windlass_kubelet_api::dra::{v1, v1beta1};
+
+use super::{desk::ClaimDesk, record::Held};
+use crate::metrics::{ClaimCall, ClaimMetrics};
+
+/// Serves claims.
+#[derive(Clone, Debug)]
+pub(super) struct Service {
+    pub(super) desk: ClaimDesk,
+    pub(super) metrics: ClaimMetrics,
+}
+
+/// The most claims of one call. A kubelet asks for those of one pod.
+const MOST_CLAIMS: usize = 256;
+
+// === impl Service ===
+
+impl Service {
+    async fn prepare(
+        &self,
+        claims: impl IntoIterator<Item = ClaimRef>,
+    ) -> BTreeMap<String, Result<Vec<Held>, String>> {
+        side_by_side(claims, |claim| {
+            let Self { desk, metrics } = self.clone();
+            async move { metrics.answered(ClaimCall::Prepare, desk.prepare(claim).await) }
+        })
+        .await
+    }
+
+    async fn release(
+        &self,
+        claims: impl IntoIterator<Item = ClaimRef>,
+    ) -> BTreeMap<String, Result<(), String>> {
+        side_by_side(claims, |claim| {
+            let Self { desk, metrics } = self.clone();
+            async move { metrics.answered(ClaimCall::Release, desk.release(claim).await) }
+        })
+        .await
+    }
+}
+
+fn check_few(asked: usize) -> Result<(), Status> {
+    if asked <= MOST_CLAIMS {
+        return Ok(());
+    }
+    let why = format!("the call is for {asked} claims, and one may be for {MOST_CLAIMS}");
+    Err(Status::invalid_argument(why))
+}
+
+/// The outcome for each claim, by UID.
+async fn side_by_side<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+    claims: impl IntoIterator<Item = ClaimRef>,
+    work: impl Fn(ClaimRef) -> F,
+) -> BTreeMap<String, T> {
+    let mut tasks = JoinSet::new();
+    for claim in claims {
+        let (uid, work) = (claim.uid.clone(), work(claim));
+        tasks.spawn(async move { (uid, work.await) });
+    }
+    let mut outcomes = BTreeMap::new();
+    while let Some(outcome) = tasks.join_next().await {
+        outcomes.extend([outcome.expect("it neither panics nor is cancelled")]);
+    }
+    outcomes
+}
+
+/// A version of the calls, whose messages differ in a device alone.
+macro_rules! serve_version {
+    ($version:ident, $device:expr) => {
+        #[tonic::async_trait]
+        impl $version::dra_plugin_server::DraPlugin for Service {
+            async fn node_prepare_resources(
+                &self,
+                request: Request<$version::NodePrepareResourcesRequest>,
+            ) -> Result<Response<$version::NodePrepareResourcesResponse>, Status> {
+                let claims = request.into_inner().claims;
+                check_few(claims.len())?;
+                let outcomes = self.prepare(claims.into_iter().map(|it| {
+                    let $version::Claim { namespace, uid, name } = it;
+                    ClaimRef { namespace, name, uid }
+                }));
+                let answer = |outcome: Result<Vec<Held>, String>| match outcome {
+                    Ok(devices) => $version::NodePrepareResourceResponse {
+                        devices: devices.into_iter().map($device).collect(),
+                        error: String::new(),
+                    },
+                    Err(error) => {
+                        $version::NodePrepareResourceResponse { devices: Vec::new(), error }
+                    }
+                };
+                let claims = outcomes.await.into_iter().map(|(uid, it)| (uid, answer(it)));
+                let claims = claims.collect();
+                Ok(Response::new($version::NodePrepareResourcesResponse { claims }))
+            }
+
+            async fn node_unprepare_resources(
+                &self,
+                request: Request<$version::NodeUnprepareResourcesRequest>,
+            ) -> Result<Response<$version::NodeUnprepareResourcesResponse>, Status> {
+                let claims = request.into_inner().claims;
+                check_few(claims.len())?;
+                let outcomes = self.release(claims.into_iter().map(|it| {
+                    let $version::Claim { namespace, uid, name } = it;
+                    ClaimRef { namespace, name, uid }
+                }));
+                let answer = |outcome: Result<(), String>| {
+                    let error = outcome.err().unwrap_or_default();
+                    $version::NodeUnprepareResourceResponse { error }
+                };
+                let claims = outcomes.await.into_iter().map(|(uid, it)| (uid, answer(it)));
+                let claims = claims.collect();
+                Ok(Response::new($version::NodeUnprepareResourcesResponse { claims }))
+            }
+        }
+    };
+}
+
+serve_version!(v1, |held| v1::Device {
+    request_names: held.requests,
+    pool_name: held.pool,
+    device_name: held.name,
+    cdi_device_ids: held.cdi,
+    share_id: held.share,
+});
+
+serve_version!(v1beta1, |held| v1beta1::Device {
+    request_names: held.requests,
+    pool_name: held.pool,
+    device_name: held.name,
+    cdi_device_ids: held.cdi,
+});

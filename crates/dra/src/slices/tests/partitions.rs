@@ -1,0 +1,154 @@
+//! How the scheduler's allocator fills GPUs from the slices of partitions.
+
+use k8s_openapi::api::{
+    core::v1::Node,
+    resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use windlass_cluster_sim::allocator::{Supply, allocate};
+
+use super::*;
+use crate::catalog::tests::partitions::{on_demand, switching, uncut};
+
+fn typed<T: DeserializeOwned>(document: Value) -> T {
+    serde_json::from_value(document).expect("a document")
+}
+
+/// So many H100 in MIG mode.
+fn h100(gpus: u32) -> Vec<Device> {
+    (0..gpus).map(|index| uncut("dgx-h100", index)).collect()
+}
+
+/// The contents of the pool of a node.
+fn contents(state: &NodeState) -> Vec<Content> {
+    let driver = DriverName::default();
+    let manner = Manner { driver: &driver, taints: DraTaints::NoSchedule };
+    let mut wanted = slices(&Catalog::of(state, "n1", &driver, &Ledger::default()), manner);
+    assert!(wanted.left_out.is_empty(), "{:?}", wanted.left_out);
+    wanted.pools.remove("n1/nvidia").expect("the pool")
+}
+
+fn published(contents: &[Content]) -> Vec<ResourceSlice> {
+    let slice = |(at, content): (usize, &Content)| {
+        let some = |list: Value| if list == json!([]) { Value::Null } else { list };
+        typed(json!({
+            "metadata": {"name": format!("{at:05x}-n1")},
+            "spec": {
+                "driver": "windlass.dev", "nodeName": "n1", "devices": some(json!(content.devices)),
+                "sharedCounters": some(json!(content.shared_counters)),
+                "pool": {"name": "n1/nvidia", "generation": 1, "resourceSliceCount": contents.len()},
+            },
+        }))
+    };
+    contents.iter().enumerate().map(slice).collect()
+}
+
+/// Where claims go on GPUs that are only cut.
+fn placed(gpus: u32, asks: &[&str]) -> String {
+    placed_on(&on_demand(h100(gpus)), asks)
+}
+
+/// Where claims that ask for a profile each, for a `gpu`, or for a share with so much memory, go, one after the
+/// other: GPU and place, or `-`.
+fn placed_on(state: &NodeState, asks: &[&str]) -> String {
+    let slices = published(&contents(state));
+    let class = |kind: &str| {
+        let expression = format!("device.attributes['gpu.nvidia.com'].type == '{kind}'");
+        let selectors = json!([{"cel": {"expression": expression}}]);
+        typed(json!({"metadata": {"name": kind}, "spec": {"selectors": selectors}}))
+    };
+    let (classes, node): ([DeviceClass; 2], Node) =
+        (["mig", "gpu"].map(class), typed(json!({"metadata": {"name": "n1"}})));
+    let mut allocated: Vec<ResourceClaim> = Vec::new();
+    let place = |(at, ask): (usize, &&str)| {
+        let name = format!("c{at}");
+        let mut claim: ResourceClaim = typed(json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": name},
+            "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly(ask)}]}},
+        }));
+        let supply = Supply { classes: &classes, slices: &slices, claims: &allocated };
+        let Ok(mut results) = allocate(std::slice::from_ref(&claim), supply, &node) else {
+            return "-".to_owned();
+        };
+        let result = json!(results.remove(0));
+        claim.status = Some(typed(json!({"allocation": result})));
+        allocated.push(claim);
+        let device = result["devices"]["results"][0]["device"].as_str().expect("a name");
+        let (gpu, place) = device.split_once("-mig-").unwrap_or((device, "whole"));
+        format!("{}:{place}", gpu["gpu-".len()..][..8].trim_start_matches('0'))
+    };
+    asks.iter().enumerate().map(place).collect::<Vec<_>>().join(" ")
+}
+
+fn exactly(ask: &str) -> Value {
+    if ask == "gpu" {
+        return json!({"deviceClassName": "gpu"});
+    }
+    if ask.ends_with("Gi") {
+        let requests = json!({"gpu.nvidia.com/memory": ask});
+        return json!({"deviceClassName": "gpu", "capacity": {"requests": requests}});
+    }
+    let cel = format!("device.attributes['gpu.nvidia.com'].profile == '{ask}'");
+    json!({"deviceClassName": "mig", "selectors": [{"cel": {"expression": cel}}]})
+}
+
+#[test]
+fn a_gpu_is_filled_without_overlaps_before_the_next_is_begun() {
+    let seven = "1:1g-10gb-19-6 1:1g-10gb-19-5 1:1g-10gb-19-4 1:1g-10gb-19-3 1:1g-10gb-19-2 \
+                 1:1g-10gb-19-1 1:1g-10gb-19-0";
+    let with_gpus = |text: &str| text.replace("1:", ":");
+    let placed_on_one = placed(1, &["1g.10gb"; 8]);
+    assert_eq!(placed_on_one, format!("{} -", with_gpus(seven)));
+    assert_eq!(placed(2, &["1g.10gb"; 8]), format!("{} 1:1g-10gb-19-6", with_gpus(seven)));
+    for halves in [["3g.40gb", "4g.40gb", "1g.10gb"], ["4g.40gb", "3g.40gb", "1g.10gb"]] {
+        let outcome = placed(1, &halves);
+        assert!(outcome.ends_with(" -") && !outcome.starts_with('-'), "{outcome}");
+        assert!(
+            outcome.contains(":3g-40gb-9-4 ") && outcome.contains(":4g-40gb-5-0 "),
+            "{outcome}"
+        );
+    }
+}
+
+#[test]
+fn small_ones_leave_room_for_large_ones_and_media_engines_are_given_once() {
+    let mixed = ["1g.10gb", "1g.10gb", "1g.10gb", "4g.40gb", "1g.10gb"];
+    let expected = ":1g-10gb-19-6 :1g-10gb-19-5 :1g-10gb-19-4 :4g-40gb-5-0 -";
+    assert_eq!(placed(1, &mixed), expected);
+    let media = ["1g.10gb+me", "1g.10gb+me", "2g.20gb", "3g.40gb"];
+    assert_eq!(placed(1, &media), ":1g-10gb-me-20-6 - :2g-20gb-14-4 :3g-40gb-9-0");
+    assert_eq!(placed(1, &["7g.80gb", "1g.10gb"]), ":7g-80gb-0-0 -");
+}
+
+#[test]
+fn more_than_eight_gpus_have_their_counters_in_more_than_one_slice() {
+    let contents = contents(&on_demand(h100(10)));
+    let sizes = contents.iter().map(|it| (it.shared_counters.len(), it.devices.len()));
+    let expected: Vec<_> = [(8, 0), (2, 0)].into_iter().chain([(0, 25); 10]).collect();
+    assert_eq!(sizes.collect::<Vec<_>>(), expected);
+    let last = placed(10, &["7g.80gb"; 10]);
+    assert!(last.ends_with(" 9:7g-80gb-0-0"), "{last}");
+}
+
+#[test]
+fn whole_gpus_are_given_from_the_last_on_and_parts_from_the_first_on_and_nothing_twice() {
+    let state = switching(h100(3), Vec::new());
+    let asks = ["gpu", "4g.40gb", "gpu", "gpu", "3g.40gb", "1g.10gb"];
+    assert_eq!(placed_on(&state, &asks), "2:whole :4g-40gb-5-0 1:whole - :3g-40gb-9-4 -");
+    let sizes: Vec<_> =
+        contents(&state).iter().map(|it| (it.shared_counters.len(), it.devices.len())).collect();
+    assert_eq!(sizes, [(3, 0), (0, 25), (0, 25), (0, 25), (0, 3)]);
+}
+
+#[test]
+fn shares_of_a_gpu_take_it_from_its_partitions_once_for_all() {
+    let rule = ShareRule {
+        devices: Selector::all(DeviceKind::Gpu),
+        manner: ShareManner { method: ShareMethod::Mps, limits: ShareLimits::Enforced },
+    };
+    let state = switching(h100(2), vec![rule]);
+    let asks = ["30Gi", "30Gi", "1g.10gb", "30Gi", "20Gi", "gpu", "7g.80gb"];
+    let expected = "1:whole 1:whole :1g-10gb-19-6 - 1:whole - -";
+    assert_eq!(placed_on(&state, &asks), expected);
+}

@@ -1,0 +1,145 @@
+//! A device of the catalog as Kubernetes writes it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::resource::v1::{
+        CapacityRequestPolicy, CapacityRequestPolicyRange, Counter, CounterSet, Device,
+        DeviceAttribute, DeviceCapacity, DeviceCounterConsumption, DeviceTaint,
+    },
+    apimachinery::pkg::api::resource::Quantity as Amount,
+};
+use windlass_config::{DraTaints, DriverName};
+use windlass_core::attribute::{AttributeName, AttributeValue, Quantity};
+
+use super::Manner;
+use crate::{
+    catalog::{Counters, Entry, Taint, shares_of},
+    portions::{self, Portions, compute_of},
+};
+
+/// A device in a slice.
+pub(super) fn device(entry: &Entry, manner: Manner<'_>) -> Device {
+    let attributes = entry.attributes.iter().map(|(name, it)| (name.to_string(), attribute(it)));
+    let shares = shares_of(manner.driver);
+    let replicas = entry.sharing.replicas().map(|it| u64::from(it.get()));
+    let capacity = |(name, amount): (&AttributeName, &Quantity)| {
+        let policy = |replicas| {
+            if *name == shares { one_by_one(*amount) } else { an_equal_part(*amount, replicas) }
+        };
+        let by_amount = |portions| an_amount(name, portions, manner.driver);
+        let by_amount = entry.portions.as_ref().map(by_amount);
+        let request_policy = by_amount.or_else(|| replicas.map(policy));
+        let value = Amount(amount.to_string());
+        (name.to_string(), DeviceCapacity { request_policy, value })
+    };
+    let is_shared = replicas.is_some() || entry.portions.is_some();
+    let taints: Vec<_> = entry.taints.iter().map(|it| taint(it, manner)).collect();
+    Device {
+        name: entry.name.to_string(),
+        allow_multiple_allocations: is_shared.then_some(true),
+        attributes: some(attributes.collect()),
+        capacity: some(entry.capacity.iter().map(capacity).collect()),
+        taints: (!taints.is_empty()).then_some(taints),
+        consumes_counters: entry.consumes.as_ref().map(|consumed| vec![consumption(consumed)]),
+        ..Device::default()
+    }
+}
+
+/// All that there is of a set.
+pub(super) fn counter_set(counters: &Counters) -> CounterSet {
+    CounterSet { name: counters.set.clone(), counters: amounts(counters) }
+}
+
+fn consumption(consumed: &Counters) -> DeviceCounterConsumption {
+    DeviceCounterConsumption { counter_set: consumed.set.clone(), counters: amounts(consumed) }
+}
+
+fn amounts(counters: &Counters) -> BTreeMap<String, Counter> {
+    let counter = |amount: &Quantity| Counter { value: Amount(amount.to_string()) };
+    counters.amounts.iter().map(|(name, amount)| (name.clone(), counter(amount))).collect()
+}
+
+fn some<V>(map: BTreeMap<String, V>) -> Option<BTreeMap<String, V>> {
+    Some(map).filter(|map| !map.is_empty())
+}
+
+fn attribute(value: &AttributeValue) -> DeviceAttribute {
+    let mut attribute = DeviceAttribute::default();
+    match value {
+        AttributeValue::String(text) => attribute.string = Some(text.clone()),
+        AttributeValue::Int(number) => attribute.int = Some(*number),
+        AttributeValue::Bool(truth) => attribute.bool = Some(*truth),
+        AttributeValue::Version(text) => attribute.version = Some(text.clone()),
+    }
+    attribute
+}
+
+/// A claim that says nothing gets one share.
+fn one_by_one(shares: Quantity) -> CapacityRequestPolicy {
+    let one = Quantity::Count(1);
+    in_steps(&one, &one, shares > one)
+}
+
+/// A claim that says nothing of a capacity would get all of it, and leave nothing to others: it gets what
+/// everyone would get. Memory is counted in mebibytes.
+fn an_equal_part(whole: Quantity, replicas: u64) -> CapacityRequestPolicy {
+    const MIB: u64 = 1 << 20;
+    match whole {
+        Quantity::Bytes(bytes) if bytes / replicas >= MIB => {
+            let part = Quantity::Bytes(bytes / replicas / MIB * MIB);
+            in_steps(&part, &Quantity::Bytes(MIB), bytes >= 2 * MIB)
+        }
+        Quantity::Bytes(bytes) => of(&Quantity::Bytes(bytes / replicas)),
+        Quantity::Count(count) => of(&Quantity::Count(count / replicas)),
+    }
+}
+
+/// A claim that says nothing has all memory, so that it is alone; compute it has then without a wish.
+/// What nothing else keeps a claim to is not counted unless it asks.
+fn an_amount(
+    name: &AttributeName,
+    portions: &Portions,
+    driver: &DriverName,
+) -> CapacityRequestPolicy {
+    let bytes = |mebibytes: u64| Quantity::Bytes(mebibytes << 20);
+    if *name == portions::MEMORY {
+        let (all, least) = (bytes(portions.memory), bytes(portions.least));
+        let step = (portions.least < portions.memory).then(|| Amount(bytes(1).to_string()));
+        let min = Amount(least.to_string());
+        let range = CapacityRequestPolicyRange { min, max: None, step };
+        return CapacityRequestPolicy { valid_range: Some(range), ..of(&all) };
+    }
+    let none = Quantity::Count(0);
+    if *name == compute_of(driver) {
+        let (min, step) = (Amount(none.to_string()), Some(Amount("1".to_owned())));
+        let range = CapacityRequestPolicyRange { min, max: None, step };
+        return CapacityRequestPolicy { valid_range: Some(range), ..of(&none) };
+    }
+    of(&none)
+}
+
+fn of(usual: &Quantity) -> CapacityRequestPolicy {
+    let default = Some(Amount(usual.to_string()));
+    CapacityRequestPolicy { default, valid_range: None, valid_values: None }
+}
+
+/// The API server refuses a step that leads beyond the whole.
+fn in_steps(usual: &Quantity, step: &Quantity, has_room: bool) -> CapacityRequestPolicy {
+    let step = || Amount(step.to_string());
+    let range = CapacityRequestPolicyRange { min: step(), max: None, step: has_room.then(step) };
+    CapacityRequestPolicy { valid_range: Some(range), ..of(usual) }
+}
+
+fn taint(taint: &Taint, Manner { driver, taints }: Manner<'_>) -> DeviceTaint {
+    let effect = match taints {
+        DraTaints::NoSchedule => "NoSchedule",
+        DraTaints::None => "None",
+    };
+    DeviceTaint {
+        key: format!("{driver}/{}", taint.key),
+        value: Some(taint.value.clone()).filter(|value| !value.is_empty()),
+        effect: effect.to_owned(),
+        time_added: None,
+    }
+}

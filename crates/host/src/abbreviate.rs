@@ -1,0 +1,71 @@
+//! Names that must be cut to fit and stay apart from others that begin the same, and lists of which nobody reads all.
+
+use std::fmt::Display;
+
+/// The longest name of a list that is told whole, in bytes. Those that callers make up have no end.
+const LONGEST: usize = 100;
+
+/// A name of ASCII letters with no more than so many; a checksum stands for what is cut off.
+pub fn shortened(name: &str, most: usize) -> String {
+    let sum = format!("-{:08x}", checksum(name));
+    match most.checked_sub(sum.len()).and_then(|kept| name.get(..kept)) {
+        Some(kept) if name.len() > most => format!("{kept}{sum}"),
+        _ => name.to_owned(),
+    }
+}
+
+/// The first names of a list, and how many more there are.
+pub fn first_few<T: Display>(
+    all: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
+    most: usize,
+) -> String {
+    let all = all.into_iter();
+    let more = all.len().saturating_sub(most);
+    let told: Vec<_> = all.take(most).map(|name| cut(&name.to_string())).collect();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    told.join(", ") + &more
+}
+
+/// A name as it is, or as much of it as is worth reading.
+pub fn cut(name: &str) -> String {
+    match beginning(name, LONGEST) {
+        whole if whole == name => name.to_owned(),
+        part => format!("{part}..."),
+    }
+}
+
+/// As much of a text as fits into so many bytes.
+pub fn beginning(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
+}
+
+/// FNV-1a.
+pub fn checksum(text: &str) -> u32 {
+    let step = |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    text.bytes().fold(0x811c_9dc5, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cut_fits_and_stays_apart() {
+        let long = "x".repeat(80);
+        let (one, other) = (shortened(&format!("{long}1"), 63), shortened(&format!("{long}2"), 63));
+        assert_ne!(one, other);
+        assert_eq!((one.len(), other.len()), (63, 63));
+        assert_eq!(shortened("short", 63), "short");
+        assert_eq!(shortened("no room for a sum", 3), "no room for a sum");
+    }
+
+    #[test]
+    fn of_a_long_list_the_first_are_told_and_how_many_more_there_are() {
+        assert_eq!(first_few(["a"; 0], 2), "");
+        assert_eq!(first_few(["a", "b"], 2), "a, b");
+        assert_eq!(first_few(0..100_000, 2), "0, 1 and 99998 more");
+        let long = first_few(["é".repeat(5000)], 2);
+        assert_eq!(long, "é".repeat(50) + "...");
+    }
+}

@@ -1,0 +1,146 @@
+//! Notices from a directory: something in it was created, moved or removed.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use inotify::{EventMask, EventStream, Inotify, WatchMask, Watches};
+use tokio::{sync::watch, time::timeout};
+use tokio_stream::StreamExt as _;
+
+/// Watches one directory. The directory may be replaced while it is watched.
+#[derive(Debug)]
+pub struct DirectoryWatch {
+    path: PathBuf,
+    interesting: WatchMask,
+    watches: Watches,
+    notices: EventStream<[u8; BUFFER_BYTES]>,
+}
+
+const INTERESTING: WatchMask = WatchMask::CREATE
+    .union(WatchMask::DELETE)
+    .union(WatchMask::MOVE)
+    .union(WatchMask::DELETE_SELF)
+    .union(WatchMask::MOVE_SELF)
+    .union(WatchMask::ONLYDIR);
+
+/// Notices about the directory itself, or of lost notices: what is watched may be another one now.
+const DIRECTORY: EventMask = EventMask::DELETE_SELF
+    .union(EventMask::MOVE_SELF)
+    .union(EventMask::IGNORED)
+    .union(EventMask::Q_OVERFLOW);
+
+/// Room for some dozens of notices per read.
+const BUFFER_BYTES: usize = 4096;
+
+// === impl DirectoryWatch ===
+
+impl DirectoryWatch {
+    /// Starts to watch what comes and goes.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        Self::with(path, INTERESTING)
+    }
+
+    /// Starts to watch also what is written to files that stay.
+    pub fn of_contents(path: &Path) -> io::Result<Self> {
+        Self::with(path, INTERESTING | WatchMask::CLOSE_WRITE)
+    }
+
+    fn with(path: &Path, interesting: WatchMask) -> io::Result<Self> {
+        let queue = Inotify::init()?;
+        let mut watches = queue.watches();
+        watches.add(path, interesting)?;
+        let notices = queue.into_event_stream([0; BUFFER_BYTES])?;
+        Ok(Self { path: path.to_owned(), interesting, watches, notices })
+    }
+
+    /// Counts up in `changes` at each notice, and at least once in `at_least_every`, since the kernel
+    /// drops notices when its queue is full. Ends when nobody reads the count any more.
+    pub async fn run(mut self, changes: watch::Sender<u64>, at_least_every: Duration) {
+        loop {
+            let notice = tokio::select! {
+                notice = timeout(at_least_every, self.notice()) => notice,
+                () = changes.closed() => return,
+            };
+            if !notice.is_ok_and(|mask| !mask.intersects(DIRECTORY)) {
+                // Watches whatever has the path now; watching the same directory again changes
+                // nothing, and an absent one is tried again at the next look.
+                let _ = self.watches.add(&self.path, self.interesting);
+            }
+            changes.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// The next notice; a queue that fails gives none, which leaves the regular look.
+    async fn notice(&mut self) -> EventMask {
+        match self.notices.next().await {
+            Some(Ok(notice)) => notice.mask,
+            Some(Err(_)) | None => std::future::pending().await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn next(changes: &mut watch::Receiver<u64>) {
+        let limit = Duration::from_secs(5);
+        tokio::time::timeout(limit, changes.changed()).await.expect("in time").expect("running");
+    }
+
+    /// More comes and goes than the kernel keeps notices of.
+    fn crowd(path: &Path) {
+        let kept = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events");
+        let kept: usize = kept.expect("readable").trim().parse().expect("a number");
+        for _ in 0..=kept / 2 {
+            std::fs::write(path.join("a"), "").expect("written");
+            std::fs::remove_file(path.join("a")).expect("removed");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_directory_whose_replacement_is_among_lost_notices_is_watched_long_before_the_regular_look()
+     {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join("watched");
+        std::fs::create_dir(&path).expect("created");
+        let watched = DirectoryWatch::new(&path).expect("a watch");
+        crowd(&path);
+        std::fs::rename(&path, dir.path().join("away")).expect("renamed");
+        std::fs::create_dir(&path).expect("created");
+        let (sender, mut changes) = watch::channel(0);
+        let local = tokio::task::LocalSet::new();
+        local.spawn_local(watched.run(sender, Duration::from_secs(600)));
+        let story = async {
+            let quiet = Duration::from_millis(500);
+            while let Ok(Ok(())) = tokio::time::timeout(quiet, changes.changed()).await {}
+            std::fs::write(path.join("b"), "").expect("written");
+            next(&mut changes).await;
+        };
+        local.run_until(story).await;
+    }
+
+    #[tokio::test]
+    async fn changes_are_noticed_also_after_the_directory_was_replaced() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join("watched");
+        std::fs::create_dir(&path).expect("created");
+        let watched = DirectoryWatch::new(&path).expect("a watch");
+        let (sender, mut changes) = watch::channel(0);
+        let local = tokio::task::LocalSet::new();
+        local.spawn_local(watched.run(sender, Duration::from_millis(50)));
+        let story = async {
+            std::fs::write(path.join("a"), "").expect("written");
+            next(&mut changes).await;
+            std::fs::remove_dir_all(&path).expect("removed");
+            std::fs::create_dir(&path).expect("created");
+            next(&mut changes).await;
+            // Noticed by the regular look, which also watches the new directory.
+            next(&mut changes).await;
+        };
+        local.run_until(story).await;
+    }
+}

@@ -1,0 +1,173 @@
+//! A program of NVIDIA's driver: where the installation has it, and how it is run.
+//!
+//! Where the driver's root is that of another system, as a node's is for an agent in a container, a
+//! program is run inside it, so that it finds its libraries. Where it is a folder with the driver and
+//! nothing else, the program is run from outside, with the driver's folders in its search paths.
+
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use tokio::process::Command;
+
+use crate::Host;
+
+/// How a program of the driver is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverProgram {
+    /// As the process that runs it names it.
+    pub path: PathBuf,
+    /// The root of another system that it is run in.
+    pub inside: Option<PathBuf>,
+    search: Search,
+}
+
+/// Folders of programs and of libraries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Search {
+    programs: Vec<PathBuf>,
+    libraries: Option<PathBuf>,
+}
+
+/// The driver comes without it.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no {name} in {searched}")]
+pub struct Missing {
+    name: &'static str,
+    searched: String,
+}
+
+/// Where installations put programs: packages, then NVIDIA's containers, then GKE.
+const FOLDERS: [&str; 5] = [
+    "/usr/bin",
+    "/usr/local/bin",
+    "/usr/local/nvidia/bin",
+    "/bin",
+    "/home/kubernetes/bin/nvidia/bin",
+];
+
+/// What a folder has that is the root of a whole system, and no folder that has only the driver.
+const LOADERS: [&str; 2] = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
+
+// === impl DriverProgram ===
+
+impl DriverProgram {
+    /// Finds a program of the driver, to be run inside the root of another system, if that is given.
+    pub fn find(
+        name: &'static str,
+        driver: &Host,
+        inside: Option<PathBuf>,
+    ) -> Result<Self, Missing> {
+        let candidates = FOLDERS.map(|folder| Path::new(folder).join(name));
+        let Some(found) = candidates.into_iter().find(|path| driver.has(path)) else {
+            let searched = FOLDERS.map(|folder| driver.path(folder).display().to_string());
+            return Err(Missing { name, searched: searched.join(", ") });
+        };
+        if inside.is_some() {
+            return Ok(Self { path: found, inside, search: Search::default() });
+        }
+        let search = Search {
+            programs: FOLDERS.map(|folder| driver.path(folder)).into(),
+            libraries: driver.nvml_library().and_then(|path| folder_of(&path)),
+        };
+        Ok(Self { path: driver.path(found), inside, search })
+    }
+
+    /// The command that runs it, in surroundings of its own: what the agent's say about CUDA is not meant
+    /// for it.
+    pub fn command(&self) -> Command {
+        let mut command = match &self.inside {
+            Some(root) => {
+                let mut command = Command::new("chroot");
+                command.arg(root).arg(&self.path);
+                command
+            }
+            None => Command::new(&self.path),
+        };
+        command.env_clear().env("PATH", self.search.with_inherited());
+        if let Some(libraries) = &self.search.libraries {
+            command.env("LD_LIBRARY_PATH", libraries);
+        }
+        command
+    }
+}
+
+// === impl Search ===
+
+impl Search {
+    /// The driver's folders first, then the agent's own: the program may be a script.
+    fn with_inherited(&self) -> OsString {
+        let inherited = std::env::var_os("PATH").unwrap_or_default();
+        let folders = self.programs.iter().cloned().chain(std::env::split_paths(&inherited));
+        std::env::join_paths(folders).unwrap_or(inherited)
+    }
+}
+
+/// The driver's root, if it is that of a whole system other than the agent's own.
+pub fn whole_system(driver: &Host) -> Option<PathBuf> {
+    let root = driver.path("/");
+    let is_system = LOADERS.iter().any(|loader| driver.has(loader));
+    (is_system && !same(&root, Path::new("/"))).then_some(root)
+}
+
+/// Whether two paths lead to the same folder.
+pub fn same(one: &Path, other: &Path) -> bool {
+    match (fs::metadata(one), fs::metadata(other)) {
+        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        _ => false,
+    }
+}
+
+fn folder_of(file: &Path) -> Option<PathBuf> {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: &str = "nvidia-smi";
+
+    /// A folder as an agent may find one.
+    fn tree(files: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        for file in files {
+            let path = dir.path().join(file.trim_start_matches('/'));
+            fs::create_dir_all(path.parent().expect("a folder")).expect("created");
+            fs::write(path, "").expect("written");
+        }
+        dir
+    }
+
+    #[test]
+    fn a_folder_with_a_driver_and_nothing_else_is_used_from_outside() {
+        let dir = tree(&["usr/bin/nvidia-smi", "usr/lib64/libnvidia-ml.so.1"]);
+        let driver = Host::new(dir.path(), "/");
+        assert_eq!(whole_system(&driver), None);
+        let program = DriverProgram::find(NAME, &driver, None).expect("found");
+        assert_eq!(program.path, dir.path().join("usr/bin/nvidia-smi"));
+        assert_eq!(program.search.libraries, Some(dir.path().join("usr/lib64")));
+    }
+
+    #[test]
+    fn a_system_of_its_own_is_entered() {
+        let dir = tree(&["usr/bin/nvidia-smi", LOADERS[0]]);
+        let inside = whole_system(&Host::new(dir.path(), "/"));
+        assert_eq!(inside.as_deref(), Some(dir.path()));
+        let program = DriverProgram::find(NAME, &Host::new(dir.path(), "/"), inside);
+        let command = program.expect("found").command();
+        assert_eq!(command.as_std().get_program(), "chroot");
+        assert_eq!(whole_system(&Host::new("/", "/")), None, "it is there already");
+    }
+
+    #[test]
+    fn a_program_that_is_nowhere_is_named_with_the_places() {
+        let dir = tree(&[]);
+        let missing = DriverProgram::find(NAME, &Host::new(dir.path(), "/"), None);
+        let why = missing.expect_err("missing").to_string();
+        assert!(why.starts_with("there is no nvidia-smi in /") && why.contains("usr/bin"), "{why}");
+    }
+}

@@ -1,0 +1,145 @@
+//! A GET as plain as the servers of boards: one request, the status of its answer, nothing else.
+
+use std::io;
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+/// Why a GET did not succeed. The time limit is the caller's.
+#[derive(Debug, thiserror::Error)]
+pub enum GetError {
+    /// The address is not one of plain HTTP.
+    #[error("write http://host:port/path; nothing but plain HTTP is spoken")]
+    Url,
+    /// Nobody answers there.
+    #[error("cannot reach {0}")]
+    Unreachable(String, #[source] io::Error),
+    /// The connection ended in the midst of the answer.
+    #[error("the connection broke")]
+    Broken(#[from] io::Error),
+    /// The answer is something else.
+    #[error("the answer is not HTTP")]
+    NoHttp,
+    /// The answer has a status that is no success.
+    #[error("the answer is {0}")]
+    Refused(String),
+}
+
+/// A URL in the parts that a request is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Parts<'a> {
+    /// As the header `Host` has it.
+    authority: &'a str,
+    host: &'a str,
+    port: u16,
+    /// The path with its query.
+    path: &'a str,
+}
+
+/// What of an answer is looked at; a status line is much shorter.
+const MOST_BYTES: usize = 1024;
+
+/// Gets a URL; well is any answer of the 200s.
+pub async fn get(url: &str) -> Result<(), GetError> {
+    let Parts { authority, host, port, path } = parts(url).ok_or(GetError::Url)?;
+    let connected = TcpStream::connect((host, port)).await;
+    let mut stream =
+        connected.map_err(|error| GetError::Unreachable(authority.to_owned(), error))?;
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {authority}\r\nUser-Agent: windlass\r\nAccept: */*\r\n\
+         Connection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let line = first_line(&mut stream).await?;
+    let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split_once(' '));
+    let (_, status) = status.ok_or(GetError::NoHttp)?;
+    if status.starts_with('2') { Ok(()) } else { Err(GetError::Refused(status.to_owned())) }
+}
+
+async fn first_line(stream: &mut TcpStream) -> io::Result<String> {
+    let (mut text, mut piece) = (Vec::new(), [0; 256]);
+    while text.len() < MOST_BYTES && !text.contains(&b'\n') {
+        match stream.read(&mut piece).await? {
+            0 => break,
+            read => text.extend_from_slice(&piece[..read]),
+        }
+    }
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(line).trim().to_owned())
+}
+
+fn parts(url: &str) -> Option<Parts<'_>> {
+    let rest = url.strip_prefix("http://")?;
+    let (authority, path) = match rest.find(['/', '?']) {
+        Some(end) if rest[end..].starts_with('/') => rest.split_at(end),
+        Some(_) => return None,
+        None => (rest, "/"),
+    };
+    let is_sendable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
+        _ => (authority, 80),
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let parts = Parts { authority, host, port, path };
+    (!host.is_empty() && !host.contains('@') && is_sendable(rest)).then_some(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{net::TcpListener, task::JoinSet};
+
+    use super::*;
+
+    #[test]
+    fn a_url_is_a_host_with_or_without_a_port_and_a_path() {
+        let check = |url, expected: Option<(&str, u16, &str)>| {
+            let found = parts(url).map(|parts| (parts.host, parts.port, parts.path));
+            assert_eq!(found, expected, "{url}");
+        };
+        check(
+            "http://board:6001/set_frequency?freq=333",
+            Some(("board", 6001, "/set_frequency?freq=333")),
+        );
+        check("http://10.0.0.1", Some(("10.0.0.1", 80, "/")));
+        check("http://[fe80::1]:6001/", Some(("fe80::1", 6001, "/")));
+        check("http://[fe80::1]/a", Some(("fe80::1", 80, "/a")));
+        for bad in [
+            "https://board/",
+            "board:6001",
+            "http://",
+            "http://b:x/",
+            "http://b/ c\r\nd",
+            "http://u@b/",
+        ] {
+            check(bad, None);
+        }
+    }
+
+    async fn answered(answer: &'static str) -> Result<(), String> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let address = listener.local_addr().expect("an address");
+        let mut server = JoinSet::new();
+        server.spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a client");
+            let mut request = [0; 512];
+            let read = stream.read(&mut request).await.expect("a request");
+            assert!(request[..read].starts_with(b"GET /chip_reset HTTP/1.1\r\n"));
+            stream.write_all(answer.as_bytes()).await.expect("sent");
+        });
+        let url = format!("http://{address}/chip_reset");
+        get(&url).await.map_err(|error| crate::causes(&error))
+    }
+
+    #[tokio::test]
+    async fn only_success_is_success() {
+        assert_eq!(answered("HTTP/1.0 200 OK\r\n\r\n").await, Ok(()));
+        assert_eq!(answered("HTTP/1.1 204 No Content\r\n\r\n").await, Ok(()));
+        let busy = answered("HTTP/1.1 503 Busy\r\n\r\n").await;
+        assert_eq!(busy, Err("the answer is 503 Busy".to_owned()));
+        assert_eq!(answered("SSH-2.0\r\n").await, Err("the answer is not HTTP".to_owned()));
+        assert_eq!(answered("").await, Err("the answer is not HTTP".to_owned()));
+    }
+}

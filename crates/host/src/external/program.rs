@@ -1,0 +1,172 @@
+//! A program of the node, run to its end: no shell, nothing of the agent's surroundings, and a process group
+//! that ends with whoever waits for it.
+
+use std::{
+    convert::Infallible,
+    io,
+    path::Path,
+    pin::pin,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    io::{AsyncReadExt as _, copy, sink},
+    net::unix::pipe::Receiver,
+    process::{Child, Command},
+};
+use windlass_core::device::DeviceId;
+
+use crate::deadline;
+
+/// Why a program did not succeed. The time limit is the caller's.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// The program is named by something else than an absolute path.
+    #[error("{0} is no absolute path: a program is found nowhere else")]
+    Relative(String),
+    /// The program could not be started.
+    #[error("cannot run {0}")]
+    Run(String, #[source] io::Error),
+    /// The program failed, with what it wrote last.
+    #[error("{program} ended with {status}{said}")]
+    Ended {
+        /// Its path.
+        program: String,
+        /// How it ended.
+        status: ExitStatus,
+        /// What it wrote last, to standard error.
+        said: String,
+    },
+}
+
+/// What a program may say of its failure, in bytes.
+const MOST_WORDS: u64 = 4096;
+
+/// How long after its end is listened to what it said.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+
+/// What a program is told of its surroundings.
+const DEVICE_ID: &str = "WINDLASS_DEVICE_ID";
+
+/// Runs a program for a device. If this is dropped before the end, the program is killed with all that it
+/// started.
+pub async fn run(device: &DeviceId, words: &[String]) -> Result<(), ProgramError> {
+    let [program, arguments @ ..] = words else {
+        return Err(ProgramError::Relative("nothing".to_owned()));
+    };
+    if !Path::new(program).is_absolute() {
+        return Err(ProgramError::Relative(program.clone()));
+    }
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().env(DEVICE_ID, device.as_str());
+    run_to_end(program, command).await
+}
+
+/// Runs a command that is called so. If this is dropped before the end, it is killed with all that it started.
+pub async fn run_to_end(program: &str, mut command: Command) -> Result<(), ProgramError> {
+    let failed = |error| ProgramError::Run(program.to_owned(), error);
+    // Programs say why they fail in either way; one that is dropped here keeps the pipe open for none.
+    let (pipe, words) = std::io::pipe().map_err(failed)?;
+    let pipe = Receiver::from_owned_fd(pipe.into()).map_err(failed)?;
+    command.stdin(Stdio::null()).stdout(words.try_clone().map_err(failed)?).stderr(words);
+    command.current_dir("/").process_group(0);
+    let mut group = Group(command.spawn().map_err(failed)?);
+    drop(command);
+    let mut said = Vec::new();
+    let status = {
+        let mut listening = pin!(listen(pipe, &mut said));
+        let status = tokio::select! {
+            status = group.0.wait() => status.map_err(failed)?,
+            never = &mut listening => match never {},
+        };
+        if status.success() {
+            return Ok(());
+        }
+        // What it started may hold the pipe open for ever.
+        let _ = deadline::timeout(LAST_WORDS, listening).await;
+        status
+    };
+    Err(ProgramError::Ended { program: program.to_owned(), status, said: in_one_line(&said) })
+}
+
+/// A program with all that it started, which are killed if this is dropped before the program ended.
+struct Group(Child);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // It has its id until it was waited for, so that the group is no other's.
+        if let Some(id) = self.0.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
+            // There is none only if it has ended this very moment.
+            let _ = kill_process_group(id, Signal::KILL);
+        }
+    }
+}
+
+/// Takes what the program says for as long as anyone wants to know; what is too much is forgotten.
+async fn listen(mut pipe: Receiver, said: &mut Vec<u8>) -> Infallible {
+    // A pipe that breaks says nothing more.
+    let _ = (&mut pipe).take(MOST_WORDS).read_to_end(said).await;
+    let _ = copy(&mut pipe, &mut sink()).await;
+    std::future::pending().await
+}
+
+fn in_one_line(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
+    let words: Vec<_> = text.split_whitespace().collect();
+    if words.is_empty() { String::new() } else { format!(": {}", words.join(" ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// How long a program may take that ends.
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    /// How long one is waited for that does not.
+    const SHORT: Duration = Duration::from_millis(500);
+
+    async fn outcome(words: &[&str]) -> Result<(), String> {
+        within(LIMIT, words).await
+    }
+
+    async fn within(limit: Duration, words: &[&str]) -> Result<(), String> {
+        let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+        let device = "board".parse().expect("an id");
+        let ran = timeout(limit, run(&device, &words)).await;
+        ran.map_err(|_| "late".to_owned())?.map_err(|error| crate::causes(&error))
+    }
+
+    #[tokio::test]
+    async fn a_program_knows_its_device_and_nothing_else_of_the_agents_surroundings() {
+        let script = r#"[ "$WINDLASS_DEVICE_ID" = board ] && [ -z "$CARGO_MANIFEST_DIR" ]"#;
+        assert_eq!(outcome(&["/bin/sh", "-c", script]).await, Ok(()));
+        let why = outcome(&["/bin/sh", "-c", "echo 'no such board' >&2; exit 3"]).await;
+        assert_eq!(why.expect_err("3"), "/bin/sh ended with exit status: 3: no such board");
+        let why = outcome(&["sh"]).await.expect_err("relative");
+        assert!(why.starts_with("sh is no absolute path"), "{why}");
+        let why = outcome(&["/no/such"]).await.expect_err("missing");
+        assert!(why.starts_with("cannot run /no/such: "), "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_hangs_or_floods_is_ended_with_all_that_it_started() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (fifo, mark) = (dir.path().join("fifo"), dir.path().join("mark"));
+        let (fifo, mark) = (fifo.display(), mark.display());
+        let script =
+            format!("mkfifo {fifo}; (read line <>{fifo}; echo late > {mark}) & read line <>{fifo}");
+        let hangs = within(SHORT, &["/bin/sh", "-c", &script]).await;
+        assert_eq!(hangs, Err("late".to_owned()));
+        let floods = ["/bin/sh", "-c", "while :; do echo noise >&2; done"];
+        assert!(within(SHORT, &floods).await.is_err());
+        let parent_ends = format!("(read line <>{fifo}) & exit 4");
+        let why = outcome(&["/bin/sh", "-c", &parent_ends]).await.expect_err("4");
+        assert_eq!(why, "/bin/sh ended with exit status: 4", "its child holds the pipe open");
+        assert!(!dir.path().join("mark").exists());
+    }
+}

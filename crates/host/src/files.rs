@@ -1,0 +1,170 @@
+//! Files that are either the old document or the new one, whatever happens in between.
+
+pub mod folder;
+mod regular;
+pub(crate) mod reserve;
+
+use std::{
+    fs::{self, File, Permissions},
+    io::{self, Write as _},
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+pub use self::regular::{Links, MOST_BYTES, read_regular, read_regular_text, text_of};
+
+/// Who may read a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readers {
+    /// The agent's user alone: it tells of pods and claims, and whose they are.
+    Owner,
+    /// Whoever is on the node: runtimes, CNI plugins, and people's commands.
+    Everyone,
+}
+
+/// How the name of what is being written ends.
+const DRAFT: &str = ".draft";
+
+// === impl Readers ===
+
+impl Readers {
+    /// Whatever the agent's umask is.
+    fn mode(self) -> u32 {
+        match self {
+            Self::Owner => 0o600,
+            Self::Everyone => 0o644,
+        }
+    }
+}
+
+/// Replaces a file, its folder made where there is none: written beside it under a dot name, flushed to
+/// the disk, renamed over it, and the rename flushed too. Leaves a file that already says the same alone.
+/// Gives whether it wrote.
+pub fn replace(path: &Path, content: &[u8], readers: Readers) -> io::Result<bool> {
+    if says(path, content, readers) {
+        return Ok(false);
+    }
+    let (Some(folder), Some(draft)) = (path.parent(), draft(path)) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    folder::make_all(folder)?;
+    let replaced = write(&draft, content, readers).and_then(|()| fs::rename(&draft, path));
+    if replaced.is_err() {
+        // On a full disk the part that was written takes room from others.
+        let _ = fs::remove_file(&draft);
+    }
+    replaced?;
+    File::open(folder)?.sync_all()?;
+    Ok(true)
+}
+
+fn write(draft: &Path, content: &[u8], readers: Readers) -> io::Result<()> {
+    let mut file = create(draft)?;
+    file.set_permissions(Permissions::from_mode(readers.mode()))?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+/// A file's name while it is written.
+fn draft(path: &Path) -> Option<PathBuf> {
+    Some(path.with_file_name(format!(".{}{DRAFT}", path.file_name()?.to_string_lossy())))
+}
+
+/// The name of the file that a draft was to become; an agent that was killed may have left one.
+pub fn drafted(name: &str) -> Option<&str> {
+    name.strip_prefix('.')?.strip_suffix(DRAFT)
+}
+
+/// Makes a file where there is none afterwards but this: a draft that was left behind goes, and a link that somebody
+/// planted there leads nowhere, since `create_new` follows none.
+fn create(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => File::options().create_new(true).write(true).mode(0o600).open(path),
+    }
+}
+
+/// Whether a file is as it is wanted. An earlier agent let everyone read what is the owner's.
+fn says(path: &Path, content: &[u8], readers: Readers) -> bool {
+    const ALL: u32 = 0o777;
+    let most = content.len().try_into().unwrap_or(u64::MAX);
+    fs::symlink_metadata(path).is_ok_and(|found| found.permissions().mode() & ALL == readers.mode())
+        && read_regular(path, Links::Refused, most).is_ok_and(|present| present == content)
+}
+
+/// Moves a JSON file that nobody understands out of the way, for a person to look at, and tells where to.
+pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    let aside = path.with_extension("json.unreadable");
+    fs::rename(path, &aside)?;
+    Ok(aside)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn an_equal_document_is_not_written_again() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join("a.json");
+        assert!(replace(&path, b"1", Readers::Everyone).expect("written"));
+        assert!(!replace(&path, b"1", Readers::Everyone).expect("read"));
+        assert!(replace(&path, b"2", Readers::Everyone).expect("written"));
+        assert_eq!(fs::read(&path).expect("there"), b"2");
+        assert_eq!(fs::read_dir(dir.path()).expect("a folder").count(), 1, "no draft is left");
+    }
+
+    #[test]
+    fn a_file_is_for_its_readers_whatever_it_was_before() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let path = dir.path().join("a.json");
+        let mode = || fs::metadata(&path).expect("there").permissions().mode() & 0o777;
+        fs::write(dir.path().join(".a.json.draft"), "left behind, for everyone").expect("written");
+        for (readers, expected) in
+            [(Readers::Owner, 0o600), (Readers::Everyone, 0o644), (Readers::Owner, 0o600)]
+        {
+            assert!(replace(&path, b"1", readers).expect("written"));
+            assert_eq!(mode(), expected, "{readers:?}");
+        }
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_draft_or_of_the_file_is_replaced_and_its_target_left_alone() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("precious"), "theirs").expect("written");
+        fs::set_permissions(at("precious"), Permissions::from_mode(0o640)).expect("set");
+        for (name, target) in
+            [(".a.json.draft", "precious"), ("a.json", "precious"), ("a.json", "new")]
+        {
+            let _ = fs::remove_file(at(name));
+            symlink(target, at(name)).expect("linked");
+            assert!(replace(&at("a.json"), b"ours", Readers::Everyone).expect("written"));
+            assert!(fs::symlink_metadata(at("a.json")).expect("there").is_file(), "{name}");
+            assert_eq!(fs::read(at("a.json")).expect("there"), b"ours");
+        }
+        assert_eq!(fs::read(at("precious")).expect("there"), b"theirs");
+        let mode = fs::metadata(at("precious")).expect("there").permissions().mode() & 0o777;
+        assert_eq!((mode, at("new").exists()), (0o640, false));
+    }
+
+    /// A process has one umask, so the test above is run by others.
+    #[test]
+    fn a_file_is_for_its_readers_whatever_the_umask() {
+        run_under_umasks("files::tests::a_file_is_for_its_readers_whatever_it_was_before");
+    }
+
+    /// Runs a test of this program under umasks that take nothing and all.
+    pub(super) fn run_under_umasks(test: &str) {
+        let program = std::env::current_exe().expect("this program");
+        for umask in ["000", "077"] {
+            let script = format!("umask {umask}; exec \"$0\" --exact {test}");
+            let mut command = std::process::Command::new("sh");
+            let output = command.args(["-c", &script]).arg(&program).output().expect("sh runs");
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "umask {umask}: {said}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Folders that the agent makes, with the same permissions whatever its umask is.
+
+use std::{
+    fs::{self, DirBuilder},
+    io,
+    os::unix::fs::DirBuilderExt as _,
+    path::Path,
+};
+
+use rustix::fs::{Mode, OFlags};
+
+/// Written by the agent's user alone: whoever else could plant files there would be believed. Everyone may look inside,
+/// since some files are for others; those that are not have a mode of their own.
+const MODE: u32 = 0o755;
+
+/// Makes a folder, and those above it that are missing. What is there keeps its permissions.
+pub fn make_all(path: &Path) -> io::Result<()> {
+    match make(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        outcome => return outcome,
+    }
+    match path.parent() {
+        Some(above) => make_all(above).and_then(|()| make(path)),
+        None => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// Makes a folder in one that is there, unless it is there itself.
+pub fn make(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(MODE).create(path) {
+        Ok(()) => open_up(path),
+        Err(_) if fs::metadata(path).is_ok_and(|found| found.is_dir()) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Gives back what a umask took away.
+fn open_up(made: &Path) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(made, flags, Mode::empty())?;
+    Ok(rustix::fs::fchmod(folder, Mode::from_raw_mode(MODE))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn folders_that_were_made_are_written_by_their_owner_alone_and_those_before_stay_as_they_were()
+    {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+        let before = mode(folder.path());
+        let path = folder.path().join("a/b");
+        make_all(&path).expect("made");
+        make_all(&path).expect("there");
+        assert_eq!((mode(&path), mode(&folder.path().join("a"))), (MODE, MODE));
+        assert_eq!(mode(folder.path()), before);
+        fs::write(path.join("file"), "").expect("written");
+        let error = make_all(&path.join("file/c")).expect_err("a file is in the way");
+        assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
+    }
+
+    /// A process has one umask, so the test above is run by others.
+    #[test]
+    fn folders_are_the_same_whatever_the_umask() {
+        super::super::tests::run_under_umasks(
+            "files::folder::tests::folders_that_were_made_are_written_by_their_owner_alone_and_those_before_stay_as_they_were",
+        );
+    }
+}

@@ -1,0 +1,198 @@
+//! Patterns of file names: `*` is any text, `?` any letter, `[0-9]` one of several, and everything else
+//! itself. A pattern of paths is one pattern for each component: no `*` reaches over a `/`.
+
+/// One thing that a pattern says about a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Letter(char),
+    AnyLetter,
+    AnyText,
+    OneOf { ranges: Vec<(char, char)>, inside: bool },
+}
+
+/// Whether there is anything in the text but letters that stand for themselves.
+pub fn is_pattern(text: &str) -> bool {
+    text.contains(['*', '?', '['])
+}
+
+/// Whether the whole path fits, component by component.
+pub fn path_fits(pattern: &str, path: &str) -> bool {
+    let (mut patterns, mut names) = (pattern.split('/'), path.split('/'));
+    loop {
+        match (patterns.next(), names.next()) {
+            (None, None) => return true,
+            (Some(pattern), Some(name)) if fits(pattern, name) => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Whether the whole name fits.
+pub fn fits(pattern: &str, name: &str) -> bool {
+    let (pieces, name) = (pieces(pattern), name.chars().collect::<Vec<_>>());
+    let (mut piece, mut at) = (0, 0);
+    // The last `*`, and where the text behind it was last assumed to begin.
+    let mut any: Option<(usize, usize)> = None;
+    while at < name.len() {
+        match pieces.get(piece) {
+            Some(Piece::AnyText) => {
+                any = Some((piece, at));
+                piece += 1;
+            }
+            Some(other) if other.takes(name[at]) => (piece, at) = (piece + 1, at + 1),
+            _ => match &mut any {
+                Some((star, begin)) => {
+                    *begin += 1;
+                    (piece, at) = (*star + 1, *begin);
+                }
+                None => return false,
+            },
+        }
+    }
+    pieces[piece..].iter().all(|piece| *piece == Piece::AnyText)
+}
+
+/// What of a path that fits a pattern stands where the pattern leaves it open: of each component that is
+/// one, what lies between its fixed beginning and its fixed end.
+pub fn open_parts(pattern: &str, path: &str) -> Vec<String> {
+    let parts = pattern.split('/').zip(path.split('/'));
+    let open = parts.filter(|(part, _)| is_pattern(part)).map(|(part, name)| {
+        let (begin, end) = fixed(part);
+        name.strip_prefix(begin).and_then(|rest| rest.strip_suffix(end)).unwrap_or(name).to_owned()
+    });
+    open.collect()
+}
+
+/// The path that fits a pattern with these open parts.
+pub fn closed(pattern: &str, parts: &[String]) -> String {
+    let mut parts = parts.iter();
+    let mut close = |part: &str| {
+        let (begin, end) = fixed(part);
+        let open = if is_pattern(part) { parts.next() } else { None };
+        open.map_or_else(|| part.to_owned(), |open| format!("{begin}{open}{end}"))
+    };
+    pattern.split('/').map(&mut close).collect::<Vec<_>>().join("/")
+}
+
+/// What stands before the first and behind the last letter that stands for others.
+fn fixed(part: &str) -> (&str, &str) {
+    let begin = part.find(['*', '?', '[']).unwrap_or(part.len());
+    let end = part.rfind(['*', '?', ']']).map_or(part.len(), |last| last + 1);
+    (&part[..begin], &part[end.max(begin)..])
+}
+
+/// A text as a pattern that only it fits.
+pub fn literally(text: &str) -> String {
+    let letter = |letter: char| match letter {
+        '*' | '?' | '[' => format!("[{letter}]"),
+        other => other.to_string(),
+    };
+    text.chars().map(letter).collect()
+}
+
+fn pieces(pattern: &str) -> Vec<Piece> {
+    let (mut pieces, mut rest) = (Vec::new(), pattern);
+    while let Some(letter) = rest.chars().next() {
+        let behind = &rest[letter.len_utf8()..];
+        let (piece, left) = match letter {
+            '*' => (Piece::AnyText, behind),
+            '?' => (Piece::AnyLetter, behind),
+            // A bracket that nothing closes stands for itself, as in a shell.
+            '[' => one_of(behind).unwrap_or((Piece::Letter('['), behind)),
+            other => (Piece::Letter(other), behind),
+        };
+        pieces.push(piece);
+        rest = left;
+    }
+    pieces
+}
+
+/// What is in brackets, and what comes behind them. A `]` that comes first is meant itself.
+fn one_of(text: &str) -> Option<(Piece, &str)> {
+    let (inside, text) = match text.strip_prefix(['!', '^']) {
+        Some(rest) => (false, rest),
+        None => (true, text),
+    };
+    let first = text.chars().next()?.len_utf8();
+    let end = first + text.get(first..)?.find(']')?;
+    let letters: Vec<_> = text[..end].chars().collect();
+    let (mut ranges, mut at) = (Vec::new(), 0);
+    while at < letters.len() {
+        let to = letters.get(at + 2).filter(|_| letters.get(at + 1) == Some(&'-'));
+        ranges.push((letters[at], *to.unwrap_or(&letters[at])));
+        at += if to.is_some() { 3 } else { 1 };
+    }
+    Some((Piece::OneOf { ranges, inside }, &text[end + 1..]))
+}
+
+// === impl Piece ===
+
+impl Piece {
+    fn takes(&self, letter: char) -> bool {
+        match self {
+            Self::Letter(own) => *own == letter,
+            Self::AnyLetter | Self::AnyText => true,
+            Self::OneOf { ranges, inside } => {
+                ranges.iter().any(|(from, to)| (*from..=*to).contains(&letter)) == *inside
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_fit_as_in_a_shell() {
+        for (pattern, fitting, other) in [
+            ("video*", "video", "vide"),
+            ("video?", "video0", "video10"),
+            ("tty[A-Z]*[0-9]", "ttyUSB0", "tty0"),
+            ("[!a]b", "cb", "ab"),
+            ("*a*b", "xaab", "xaa"),
+            ("[]a]", "]", "b"),
+            ("a[b", "a[b", "ab"),
+            ("é?", "éü", "é"),
+        ] {
+            assert!(fits(pattern, fitting), "{pattern} {fitting}");
+            assert!(!fits(pattern, other), "{pattern} {other}");
+        }
+    }
+
+    #[test]
+    fn a_star_ends_at_a_slash() {
+        assert!(path_fits("/dev/*", "/dev/mem"));
+        assert!(!path_fits("/dev/*", "/dev/snd/timer"));
+        assert!(path_fits("/dev/*/timer", "/dev/snd/timer"));
+    }
+
+    #[test]
+    fn what_a_pattern_leaves_open_is_told_and_put_back() {
+        for (pattern, path, open) in [
+            ("/dev/dma_tx*", "/dev/dma_tx12", vec!["12"]),
+            ("/dev/dvb/adapter*/frontend0", "/dev/dvb/adapter3/frontend0", vec!["3"]),
+            ("/dev/[a-c]?/x*y", "/dev/b1/xzy", vec!["b1", "z"]),
+            ("/dev/kvm", "/dev/kvm", vec![]),
+            ("/dev/tx*", "/dev/tx", vec![""]),
+        ] {
+            assert_eq!(open_parts(pattern, path), open, "{pattern}");
+            assert_eq!(closed(pattern, &open_parts(pattern, path)), path);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_text_fits_itself_taken_literally(text in ".{0,20}", other in ".{0,20}") {
+            prop_assert!(fits(&literally(&text), &text));
+            prop_assert_eq!(fits(&literally(&text), &other), text == other);
+        }
+
+        #[test]
+        fn any_pattern_has_an_answer(pattern in "[*?a\\[\\]!-]{0,24}", name in "[ab\\[\\]-]{0,24}") {
+            let _ = fits(&pattern, &name);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The machine as files: every path of the host goes through here, so that a test, a container or a
+//! bug report can put another root in front.
+
+pub mod abbreviate;
+pub mod clock;
+pub mod counters;
+pub mod deadline;
+pub mod directory;
+pub mod driver_program;
+pub mod external;
+pub mod files;
+pub mod glob;
+pub mod nvidia_smi;
+pub mod presence;
+pub mod state_file;
+pub mod state_folder;
+pub mod template;
+pub mod watch;
+
+mod causes;
+mod entry;
+mod look;
+mod nodes;
+mod pci;
+mod pci_index;
+mod reading;
+mod refusal;
+mod roots;
+mod sysfs;
+mod tally;
+mod vfio;
+
+use std::{
+    fs,
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+    time::SystemTime,
+};
+
+use self::{look::Look, pci_index::PciIndex, tally::Teller};
+use rustix::{
+    fs::{Mode, OFlags},
+    io::Errno,
+};
+
+pub use causes::causes;
+pub use entry::Entry;
+pub use nodes::FoundNode;
+pub use pci::PciFunction;
+pub use pci_index::PciKind;
+pub use roots::{DriverPlaces, Roots};
+pub use tally::{Question, Tally};
+pub use vfio::is_vfio;
+
+/// The host's files, under a root.
+#[derive(Clone, Debug)]
+pub struct Host {
+    root: PathBuf,
+    root_on_node: PathBuf,
+    /// The root, opened once: a look at a file then walks only the way below it.
+    opened: Option<Arc<OwnedFd>>,
+    /// What is known of its PCI functions, for all who share it.
+    pci: Arc<PciIndex>,
+    /// What was asked so far, while it is looked at.
+    look: Option<Arc<Look>>,
+    teller: Option<Teller>,
+}
+
+/// Says that a host tree is simulated, and which profile it was made from.
+const SIMULATED: &str = "/run/windlass/simulated";
+
+/// Says that a host tree is a recording, and of what.
+const RECORDED: &str = "/run/windlass/recorded";
+
+/// Where drivers put NVML, in the order of NVIDIA's container toolkit; then GKE's place and the GPU
+/// operator's driver container.
+const NVML_FOLDERS: [&str; 11] = [
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/local/nvidia/lib64",
+    "/home/kubernetes/bin/nvidia/lib64",
+    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+    "/run/nvidia/driver/usr/lib/aarch64-linux-gnu",
+    "/run/nvidia/driver/usr/lib64",
+];
+
+/// Links followed before a loop is assumed, as the kernel does, `path_resolution(7)`.
+const MAX_LINKS: usize = 40;
+
+/// NVML's file name; also what the dynamic linker is asked for when no folder has it.
+pub const NVML: &str = "libnvidia-ml.so.1";
+
+// === impl Host ===
+
+impl Host {
+    /// A host whose `/` is `root` for the agent and `root_on_node` for the container runtime.
+    pub fn new(root: impl Into<PathBuf>, root_on_node: impl Into<PathBuf>) -> Self {
+        let (root, root_on_node) = (root.into(), root_on_node.into());
+        let opened = rustix::fs::open(&root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
+        let (opened, pci) = (opened.map(Arc::new), Arc::default());
+        Self { root, root_on_node, opened, pci, look: None, teller: None }
+    }
+
+    /// Where the agent finds a file of the host.
+    pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
+        below(&self.root, absolute.as_ref())
+    }
+
+    /// Where the container runtime finds a file of the host.
+    pub fn path_on_node(&self, absolute: impl AsRef<Path>) -> PathBuf {
+        below(&self.root_on_node, absolute.as_ref())
+    }
+
+    /// The same host for one look: what it was asked once is not asked again, and stays as it was said.
+    #[must_use]
+    pub fn for_one_look(&self) -> Self {
+        Self { look: Some(Arc::default()), ..self.clone() }
+    }
+
+    /// The same host, and what its files are asked from now on.
+    pub fn counted(self) -> (Self, Tally) {
+        let (teller, tally) = Tally::new();
+        (Self { teller: Some(teller), ..self }, tally)
+    }
+
+    /// The profile of a simulated machine.
+    pub fn simulated(&self) -> Option<String> {
+        self.text(SIMULATED)
+    }
+
+    /// Where a host tree is a recording, by whom it was made and when.
+    pub fn recorded(&self) -> Option<String> {
+        self.text(RECORDED)
+    }
+
+    /// Whether its device nodes are those of a machine, with their numbers.
+    pub fn is_real(&self) -> bool {
+        self.simulated().is_none() && self.recorded().is_none()
+    }
+
+    /// The NVML library of the host's driver. The dynamic linker is asked only about this machine.
+    pub fn nvml_library(&self) -> Option<PathBuf> {
+        let inside = NVML_FOLDERS.iter().map(|folder| Path::new(folder).join(NVML));
+        let found = inside.filter_map(|path| self.real(path)).map(|path| self.path(path)).next();
+        let is_this_machine = self.root == Path::new("/");
+        found.or_else(|| is_this_machine.then(|| NVML.into()))
+    }
+
+    /// Where the NVML library is looked for, for a message.
+    pub fn nvml_folders(&self) -> String {
+        let first = self.path(NVML_FOLDERS[0]);
+        format!("{} or {} other places", first.display(), NVML_FOLDERS.len() - 1)
+    }
+
+    /// A file's own path, where links lead to it. Followed as the host does: an absolute link starts
+    /// again at the host's root.
+    pub fn real(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
+        let mut path = absolute.as_ref().to_owned();
+        for _ in 0..MAX_LINKS {
+            match self.try_link(&path) {
+                Ok(target) => path = flat(&path.parent()?.join(&*target)),
+                Err(Errno::INVAL) => return Some(path),
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// As [`Host::real`], with the links on the whole way.
+    pub fn followed(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
+        let (mut path, mut left) = (PathBuf::from("/"), absolute.as_ref().to_owned());
+        for _ in 0..MAX_LINKS {
+            let mut parts = left.components();
+            let target = parts.by_ref().find_map(|part| {
+                path = flat(&path.join(part));
+                let link = (path != Path::new("/")).then(|| self.try_link(&path));
+                link.filter(|link| *link != Err(Errno::INVAL))
+            });
+            let Some(target) = target.transpose().ok()? else { return Some(path) };
+            left = Path::new(&*target).join(parts.as_path());
+            path.pop();
+        }
+        None
+    }
+
+    /// When something in a folder was last added, removed or renamed.
+    pub fn modified(&self, folder: impl AsRef<Path>) -> Option<SystemTime> {
+        fs::metadata(self.path(folder)).ok()?.modified().ok()
+    }
+
+    /// The group of a file that its group may read and write, and others may not.
+    pub fn needed_group(&self, absolute: impl AsRef<Path>) -> Option<u32> {
+        let file = fs::metadata(self.path(absolute)).ok()?;
+        let mode = Mode::from_raw_mode(file.mode());
+        let for_group = mode.contains(Mode::RGRP | Mode::WGRP);
+        let for_others = mode.contains(Mode::ROTH | Mode::WOTH);
+        (for_group && !for_others && file.gid() != 0).then(|| file.gid())
+    }
+}
+
+/// A path without the steps that lead back up.
+pub fn flat(path: &Path) -> PathBuf {
+    let mut flat = PathBuf::new();
+    for part in path.components() {
+        match part {
+            // There is nothing above the root.
+            Component::ParentDir => drop(flat.pop()),
+            other => flat.push(other),
+        }
+    }
+    flat
+}
+
+fn below(root: &Path, absolute: &Path) -> PathBuf {
+    root.join(absolute.components().filter(|part| *part != Component::RootDir).collect::<PathBuf>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn links_are_followed_below_the_hosts_root() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(root.path(), "/");
+        fs::create_dir_all(root.path().join("etc/alternatives")).expect("made");
+        fs::write(root.path().join("etc/file"), "").expect("written");
+        symlink("/etc/alternatives/a", root.path().join("etc/a")).expect("linked");
+        symlink("../file", root.path().join("etc/alternatives/a")).expect("linked");
+        symlink("/etc/loop", root.path().join("etc/loop")).expect("linked");
+        symlink("/etc/nothing", root.path().join("etc/dangling")).expect("linked");
+        assert_eq!(host.real("/etc/a"), Some("/etc/file".into()));
+        assert_eq!(host.real("/etc/file"), Some("/etc/file".into()));
+        assert_eq!(host.real("/etc/loop"), None);
+        assert_eq!(host.real("/etc/dangling"), None);
+        symlink("/", root.path().join("top")).expect("linked");
+        symlink("etc/../top/etc", root.path().join("up")).expect("linked");
+        assert!(host.has("/"));
+        assert_eq!(host.followed("/top"), Some("/".into()));
+        assert_eq!(host.followed("/up/a"), Some("/etc/file".into()));
+        assert_eq!(host.followed("/up/loop/x"), None);
+    }
+
+    #[test]
+    fn a_group_is_needed_only_for_what_others_may_not_use() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(root.path(), "/");
+        let node = root.path().join("node");
+        fs::write(&node, "").expect("written");
+        let group = fs::metadata(&node).expect("there").gid();
+        let needed = |mode| {
+            fs::set_permissions(&node, fs::Permissions::from_mode(mode)).expect("changed");
+            host.needed_group("/node")
+        };
+        assert_eq!(needed(0o666), None);
+        assert_eq!(needed(0o600), None);
+        assert_eq!(needed(0o660), (group != 0).then_some(group), "a document's group 0 is ignored");
+    }
+}

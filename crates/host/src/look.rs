@@ -1,0 +1,49 @@
+//! What one look has learnt of the host: within it each file is asked once, and says one thing.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+use rustix::{fs::FileType, io::Result};
+
+use super::pci_index::PciKinds;
+use crate::entry::Entry;
+
+/// The answers so far.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    pub(super) texts: Answers<Arc<[u8]>>,
+    pub(super) lists: Answers<Arc<[Entry]>>,
+    pub(super) links: Answers<Arc<str>>,
+    pub(super) kinds: Answers<FileType>,
+    /// The PCI functions that are there.
+    pub(super) pci: OnceLock<Arc<PciKinds>>,
+}
+
+/// The answers to one question, by path.
+#[derive(Debug)]
+pub(super) struct Answers<A>(Mutex<HashMap<PathBuf, Result<A>>>);
+
+// === impl Answers ===
+
+impl<A: Clone> Answers<A> {
+    /// The answer that is known, or else that which is asked for. Nobody waits for another's: a device may
+    /// take for ever.
+    pub(super) fn get(&self, path: &Path, ask: impl FnOnce() -> Result<A>) -> Result<A> {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(answer) = known().get(path) {
+            return answer.clone();
+        }
+        let answer = ask();
+        known().insert(path.to_owned(), answer.clone());
+        answer
+    }
+}
+
+impl<A> Default for Answers<A> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}

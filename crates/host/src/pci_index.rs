@@ -1,0 +1,186 @@
+//! What the PCI functions of a machine are, read once for all who ask again and again.
+//!
+//! Each family picks its functions out of all that there are, thousands on a machine with virtual ones,
+//! at each look. What a function is does not change while the kernel lists it; one that is added again is
+//! a new entry of the directory, with a number of its own.
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use windlass_core::pci::PciAddress;
+
+use super::{
+    Host,
+    pci::{PCI_DEVICES, listed_at},
+};
+use crate::entry::Entry;
+
+/// What is known of a host's functions. Its lock is held while they are read: of the files that say what a
+/// function is none takes a lock of the kernel's, whatever its driver does.
+#[derive(Debug, Default)]
+pub(super) struct PciIndex(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The number of each function's entry, and what it is.
+    functions: BTreeMap<PciAddress, (u64, Arc<PciKind>)>,
+    /// Whether there were more at the last look than are looked at.
+    is_crowded: bool,
+}
+
+/// The functions that the kernel lists, and what each is.
+pub(super) type PciKinds = BTreeMap<PciAddress, Arc<PciKind>>;
+
+/// What a function is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PciKind {
+    /// Vendor id, `10de`.
+    pub vendor: Option<String>,
+    /// Class, subclass and programming interface, `0x030200`.
+    pub class: Option<String>,
+}
+
+/// Functions that are looked at. A big machine with virtual functions has two thousand.
+const MOST_FUNCTIONS: usize = 20_000;
+
+// === impl PciKind ===
+
+impl PciKind {
+    pub(super) fn read(host: &Host, folder: &Path) -> Self {
+        let text = |file: &str| host.text(folder.join(file));
+        let vendor = text("vendor").map(|id| id.trim_start_matches("0x").to_owned());
+        Self { vendor, class: text("class") }
+    }
+
+    /// Whether its class begins with one of these, `0x0302`.
+    pub fn is_of_class(&self, classes: &[&str]) -> bool {
+        let class = self.class.as_deref().unwrap_or_default();
+        classes.iter().any(|begin| class.starts_with(begin))
+    }
+
+    /// Whether one of these made it, `10de`.
+    pub fn is_of_vendor(&self, vendors: &[&str]) -> bool {
+        self.vendor.as_deref().is_some_and(|vendor| vendors.contains(&vendor))
+    }
+
+    /// Whether all is known of it.
+    fn is_read(&self) -> bool {
+        self.vendor.is_some() && self.class.is_some()
+    }
+}
+
+// === impl Host ===
+
+impl Host {
+    /// All functions that are there, at this look.
+    pub(super) fn pci_kinds(&self) -> Arc<PciKinds> {
+        let listed = || {
+            let entries = self.list(PCI_DEVICES);
+            self.pci.refresh(self, entries.as_deref().unwrap_or_default())
+        };
+        match &self.look {
+            Some(look) => look.pci.get_or_init(listed).clone(),
+            None => listed(),
+        }
+    }
+}
+
+// === impl PciIndex ===
+
+impl PciIndex {
+    /// Reads what is new. A function that cannot be read is asked again at the next look.
+    fn refresh(&self, host: &Host, entries: &[Entry]) -> Arc<PciKinds> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (listed, is_crowded) = lowest(entries, MOST_FUNCTIONS);
+        if is_crowded && !known.is_crowded {
+            tracing::warn!(
+                folder = PCI_DEVICES,
+                most = MOST_FUNCTIONS,
+                "more PCI functions than are looked at: those with higher addresses are left out"
+            );
+        }
+        known.is_crowded = is_crowded;
+        known.functions.retain(|address, (inode, _)| listed.get(address) == Some(inode));
+        let mut kinds = PciKinds::new();
+        for (address, inode) in listed {
+            let kind = known.functions.get(&address).map(|(_, kind)| kind.clone());
+            let kind = kind.unwrap_or_else(|| Arc::new(PciKind::read(host, &listed_at(address))));
+            if kind.is_read() {
+                known.functions.insert(address, (inode, kind.clone()));
+            }
+            kinds.insert(address, kind);
+        }
+        Arc::new(kinds)
+    }
+}
+
+/// The addresses of all functions with the numbers of their entries; of more than so many the lowest.
+fn lowest(entries: &[Entry], most: usize) -> (BTreeMap<PciAddress, u64>, bool) {
+    let address = |entry: &Entry| Some((entry.name.parse().ok()?, entry.inode));
+    let mut listed: Vec<(PciAddress, u64)> = entries.iter().filter_map(address).collect();
+    listed.sort_unstable();
+    let is_crowded = listed.len() > most;
+    (listed.into_iter().take(most).collect(), is_crowded)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const ADDRESS: &str = "0000:01:00.0";
+
+    /// Lists a function anew, as the kernel does after a plug.
+    fn plug(root: &TempDir, class: &str) {
+        let devices = root.path().join("sys/devices/pci0000:00");
+        let folder = devices.join(format!("{class}/{ADDRESS}"));
+        let list = root.path().join(PCI_DEVICES.trim_start_matches('/'));
+        fs::create_dir_all(&folder).expect("made");
+        fs::create_dir_all(&list).expect("made");
+        fs::write(folder.join("class"), class).expect("written");
+        fs::write(folder.join("vendor"), "0x10de").expect("written");
+        symlink(&folder, list.join(format!("{ADDRESS}.new"))).expect("linked");
+        fs::rename(list.join(format!("{ADDRESS}.new")), list.join(ADDRESS)).expect("listed");
+    }
+
+    #[test]
+    fn a_function_is_read_once_and_again_when_another_takes_its_address() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let host = Host::new(root.path(), root.path());
+        let of_class = |class: &str| host.pci_functions(|it| it.is_of_class(&[class])).len();
+        assert_eq!(of_class("0x030200"), 0, "there is none");
+        plug(&root, "0x030200");
+        assert_eq!(of_class("0x030200"), 1);
+        let file = root.path().join("sys/devices/pci0000:00/0x030200").join(ADDRESS).join("class");
+        fs::write(file, "0x999999").expect("written");
+        assert_eq!(of_class("0x030200"), 1, "what it is does not change");
+        plug(&root, "0x120000");
+        assert_eq!((of_class("0x030200"), of_class("0x120000")), (0, 1));
+    }
+
+    #[test]
+    fn of_a_crowd_the_lowest_addresses_are_looked_at_and_what_is_none_does_not_count() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let list = root.path().join(PCI_DEVICES.trim_start_matches('/'));
+        fs::create_dir_all(&list).expect("made");
+        for number in 0..100 {
+            fs::write(list.join(format!("a-{number}")), "").expect("written");
+        }
+        for bus in (0..20).rev() {
+            fs::write(list.join(format!("0000:{bus:02x}:00.0")), "").expect("written");
+        }
+        let host = Host::new(root.path(), root.path());
+        let entries = host.list(PCI_DEVICES).expect("listed");
+        assert!(!lowest(&entries, 20).1);
+        let (some, is_crowded) = lowest(&entries, 7);
+        let buses: Vec<_> = some.keys().map(ToString::to_string).collect();
+        assert!(is_crowded && buses.len() == 7, "{buses:?}");
+        assert_eq!(buses.last().map(String::as_str), Some("0000:06:00.0"));
+    }
+}

@@ -1,0 +1,92 @@
+//! Whether the state folder takes what the next life of the agent must know: a metric, and a line in the log when that
+//! changes. The agent serves without it, as long as nobody has a claim.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use prometheus_client::metrics::gauge::Gauge;
+use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
+use tokio::{task::spawn_blocking, time::sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::files::folder;
+
+/// Looks at it now and then, until stopped.
+pub async fn watch(
+    path: PathBuf,
+    is_writable: Gauge,
+    look_interval: Duration,
+    stop: CancellationToken,
+) {
+    let mut known = None;
+    loop {
+        let looked_at = path.clone();
+        let look = spawn_blocking(move || trouble(&looked_at));
+        let trouble = tokio::select! {
+            () = stop.cancelled() => return,
+            found = look => found.expect("looking neither panics nor is cancelled"),
+        };
+        is_writable.set(i64::from(trouble.is_none()));
+        if trouble != known {
+            let path = path.display();
+            if let Some(why) = &trouble {
+                tracing::warn!(%path, why, "the state folder cannot be written");
+            } else {
+                tracing::info!(%path, "the state folder can be written again");
+            }
+            known = trouble;
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = sleep(look_interval) => {}
+        }
+    }
+}
+
+/// Why nothing can be written there. Nothing is written to find out.
+fn trouble(path: &Path) -> Option<String> {
+    let look = || -> io::Result<Option<&'static str>> {
+        folder::make_all(path)?;
+        access(path, Access::WRITE_OK | Access::EXEC_OK)?;
+        let found = statvfs(path)?;
+        let is_read_only = found.f_flag.contains(StatVfsMountFlags::RDONLY);
+        let has_room = found.f_blocks == 0 || found.f_bavail > 0;
+        Ok(match (is_read_only, has_room) {
+            (true, _) => Some("it is read-only"),
+            (_, false) => Some("its disk is full"),
+            _ => None,
+        })
+    };
+    look().map_or_else(|error| Some(error.to_string()), |why| why.map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_folder_that_cannot_be_written_is_told_and_one_that_can_be_again() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (path, gauge, stop) =
+            (folder.path().join("state"), Gauge::default(), CancellationToken::new());
+        std::fs::write(&path, "a file in its place").expect("written");
+        let look = Duration::from_secs(10);
+        let mut watching = JoinSet::new();
+        gauge.set(1);
+        watching.spawn(watch(path.clone(), gauge.clone(), look, stop.clone()));
+        sleep(look / 2).await;
+        assert_eq!(gauge.get(), 0);
+        std::fs::remove_file(&path).expect("there");
+        sleep(look).await;
+        assert_eq!(gauge.get(), 1);
+        stop.cancel();
+        watching.join_next().await.expect("it ran").expect("it ends");
+        // Nobody, root included, writes there.
+        assert!(trouble(Path::new("/proc/self")).is_some());
+    }
+}

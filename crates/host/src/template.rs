@@ -1,0 +1,277 @@
+//! Texts with placeholders, `/dev/vfio/{attr:iommuGroup}`: what may stand in braces, and what a device puts
+//! there.
+//!
+//! What stands in braces and is no name of letters, digits and `-_./:` is left as it is, so that a variable
+//! may hold JSON. `{{id}}` is `{id}` itself.
+
+use std::path::Path;
+
+use windlass_core::{
+    attribute::{AttributeName, AttributeValue},
+    device::Device,
+};
+
+/// A text says something in braces that no device can fill in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{{{0}}} is no placeholder: there are {known}", known = known())]
+pub struct UnknownPlaceholder(String);
+
+/// A device does not have what a text asks for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it has no {{{0}}}")]
+pub struct Missing(String);
+
+/// What may stand in braces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Placeholder<'a> {
+    Id,
+    Index,
+    Name,
+    Pci,
+    Numa,
+    Serial,
+    Path,
+    Node,
+    Endpoint,
+    Host,
+    Driver,
+    Attribute(&'a str),
+    /// Stays: the grant fills it in, which knows what else a container gets.
+    Position,
+}
+
+/// A part of a text.
+#[derive(Debug, PartialEq, Eq)]
+enum Piece<'a> {
+    Text(&'a str),
+    /// What stands in one pair of braces.
+    Braces(&'a str),
+    /// What stands in two.
+    Itself(&'a str),
+}
+
+/// Every word, as it is written.
+const WORDS: [(&str, Placeholder<'static>); 12] = [
+    ("id", Placeholder::Id),
+    ("index", Placeholder::Index),
+    ("name", Placeholder::Name),
+    ("pci", Placeholder::Pci),
+    ("numa", Placeholder::Numa),
+    ("serial", Placeholder::Serial),
+    ("path", Placeholder::Path),
+    ("node", Placeholder::Node),
+    ("endpoint", Placeholder::Endpoint),
+    ("host", Placeholder::Host),
+    ("driver", Placeholder::Driver),
+    ("position", Placeholder::Position),
+];
+
+/// What an attribute is asked for with.
+const ATTRIBUTE: &str = "attr:";
+
+const DOMAIN: &str = "windlass.dev";
+
+/// Whether every placeholder is one.
+pub fn check(text: &str) -> Result<(), UnknownPlaceholder> {
+    pieces(text).into_iter().try_for_each(|piece| match piece {
+        Piece::Braces(word) => Placeholder::read(word).map(drop),
+        Piece::Text(_) | Piece::Itself(_) => Ok(()),
+    })
+}
+
+/// The text with what the device puts into it.
+pub fn fill(text: &str, device: &Device) -> Result<String, Missing> {
+    fill_with(text, device, str::to_owned)
+}
+
+/// As [`fill`], each value as `quote` makes it.
+pub fn fill_with(
+    text: &str,
+    device: &Device,
+    quote: impl Fn(&str) -> String,
+) -> Result<String, Missing> {
+    let piece = |piece| match piece {
+        Piece::Text(text) => Ok(text.to_owned()),
+        Piece::Itself(word) => Ok(format!("{{{word}}}")),
+        Piece::Braces(word) => match Placeholder::read(word) {
+            Ok(Placeholder::Position) => Ok(format!("{{{word}}}")),
+            Ok(placeholder) => {
+                let value = placeholder.value(device).ok_or_else(|| Missing(word.to_owned()))?;
+                Ok(quote(&value))
+            }
+            Err(_) => Err(Missing(word.to_owned())),
+        },
+    };
+    pieces(text).into_iter().map(piece).collect()
+}
+
+/// The placeholder of an attribute.
+pub fn asked(attribute: &str) -> String {
+    format!("{{{ATTRIBUTE}{attribute}}}")
+}
+
+/// The text with `other` in the place of everything that a device puts into it.
+pub fn fill_all(text: &str, other: &str) -> String {
+    let piece = |piece| match piece {
+        Piece::Text(text) => text.to_owned(),
+        Piece::Itself(word) => format!("{{{word}}}"),
+        Piece::Braces(_) => other.to_owned(),
+    };
+    pieces(text).into_iter().map(piece).collect()
+}
+
+fn pieces(text: &str) -> Vec<Piece<'_>> {
+    let (mut pieces, mut begin, mut at) = (Vec::new(), 0, 0);
+    while let Some(open) = text[at..].find('{').map(|open| at + open) {
+        let twice = text[open..].starts_with("{{");
+        let (from, end) = if twice { (open + 2, "}}") } else { (open + 1, "}") };
+        let word = text[from..].find(end).map(|length| &text[from..from + length]);
+        let Some(word) = word.filter(|word| is_word(word)) else {
+            at = open + 1;
+            continue;
+        };
+        pieces.push(Piece::Text(&text[begin..open]));
+        pieces.push(if twice { Piece::Itself(word) } else { Piece::Braces(word) });
+        at = from + word.len() + end.len();
+        begin = at;
+    }
+    pieces.push(Piece::Text(&text[begin..]));
+    pieces
+}
+
+fn is_word(text: &str) -> bool {
+    let of_name = |letter: char| letter.is_ascii_alphanumeric() || "-_./:".contains(letter);
+    !text.is_empty() && text.chars().all(of_name)
+}
+
+fn known() -> String {
+    let words = WORDS.iter().map(|(word, _)| format!("{{{word}}}"));
+    words.chain(["{attr:NAME}".to_owned()]).collect::<Vec<_>>().join(", ")
+}
+
+// === impl Placeholder ===
+
+impl<'a> Placeholder<'a> {
+    fn read(word: &'a str) -> Result<Self, UnknownPlaceholder> {
+        if let Some(name) = word.strip_prefix(ATTRIBUTE).filter(|name| !name.is_empty()) {
+            return Ok(Self::Attribute(name));
+        }
+        let known = WORDS.iter().find(|(known, _)| *known == word);
+        known
+            .map(|(_, placeholder)| *placeholder)
+            .ok_or_else(|| UnknownPlaceholder(word.to_owned()))
+    }
+
+    fn value(self, device: &Device) -> Option<String> {
+        let own = |name| attribute(device, DOMAIN, name);
+        match self {
+            Self::Id => Some(device.id.to_string()),
+            Self::Index => Some(device.index.to_string()),
+            Self::Name => own("name"),
+            Self::Pci => device.place.pci.map(|address| address.to_string()),
+            Self::Numa => device.place.numa_node.map(|node| node.to_string()),
+            Self::Serial => own("serial").or_else(|| own("usbSerial")),
+            Self::Path => device.origin.clone().filter(|origin| origin.starts_with('/')),
+            Self::Node => device.own_nodes().next().map(|node| node.path.display().to_string()),
+            // What is an address is not cut, as a long attribute is.
+            Self::Endpoint => {
+                let origin =
+                    device.origin.clone().filter(|origin| !Path::new(origin).is_absolute());
+                origin.or_else(|| own("endpoint"))
+            }
+            Self::Host => own("host"),
+            Self::Driver => own("driver"),
+            Self::Attribute(name) => match name.rsplit_once('/') {
+                Some((domain, name)) => attribute(device, domain, name),
+                None => own(name),
+            },
+            Self::Position => None,
+        }
+    }
+}
+
+fn attribute(device: &Device, domain: &str, name: &str) -> Option<String> {
+    let is_it = |known: &&AttributeName| known.domain() == domain && known.name() == name;
+    let known = device.attributes.keys().find(is_it)?;
+    device.attributes.get(known).map(AttributeValue::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use proptest::prelude::*;
+    use windlass_core::device::{DeviceKind, DeviceNode, Place};
+
+    use super::*;
+
+    fn device() -> Device {
+        let (id, source) = ("video-1".parse(), "video".parse());
+        let (id, source) = (id.expect("valid"), source.expect("valid"));
+        let new = Device::new(id, DeviceKind::Other, source, Timestamp::UNIX_EPOCH);
+        let of = |name| AttributeName::new(DOMAIN, name);
+        let attributes = [("name", "video0"), ("usbSerial", "A1"), ("driver", "uvcvideo")];
+        Device {
+            origin: Some("/sys/devices/video0".to_owned()),
+            attributes: attributes
+                .map(|(name, text)| (of(name), AttributeValue::string(text)))
+                .into(),
+            place: Place { numa_node: Some(1), ..Place::default() },
+            nodes: vec![DeviceNode::shared("/dev/all"), DeviceNode::new("/dev/video0")],
+            index: 3,
+            ..new
+        }
+    }
+
+    #[test]
+    fn a_device_fills_in_what_it_has() {
+        for (text, expected) in [
+            ("{id} {index} {name} {numa} {serial}", "video-1 3 video0 1 A1"),
+            ("{node} {path} {driver}", "/dev/video0 /sys/devices/video0 uvcvideo"),
+            ("{attr:windlass.dev/usbSerial}{attr:name}", "A1video0"),
+            ("CAMERA_{position}", "CAMERA_{position}"),
+            ("{{id}} {{{id}}}", "{id} {{id}}"),
+            (r#"{"a":{"b":"{id}"}}"#, r#"{"a":{"b":"video-1"}}"#),
+            ("{ id } {} }{", "{ id } {} }{"),
+        ] {
+            assert_eq!(fill(text, &device()).as_deref(), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_device_lacks_is_named() {
+        let missing = |text| fill(text, &device()).expect_err("it lacks it").to_string();
+        assert_eq!(missing("{pci}"), "it has no {pci}");
+        assert_eq!(missing("{endpoint}"), "it has no {endpoint}", "a path is no address");
+        assert_eq!(missing("{attr:iommuGroup}"), "it has no {attr:iommuGroup}");
+    }
+
+    #[test]
+    fn what_is_no_placeholder_is_named_with_those_that_are() {
+        let unknown = check("/dev/{serail}").expect_err("unknown").to_string();
+        assert!(
+            unknown.starts_with("{serail} is no placeholder: there are {id}, {index}"),
+            "{unknown}"
+        );
+        assert!(unknown.ends_with("{attr:NAME}"), "{unknown}");
+        assert_eq!(check(r#"{"json": 1} {{any}} {position} {attr:x}"#), Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_that_is_right_can_be_filled_in_or_lacks_something(text in "[a-z{}:/ é]{0,30}") {
+            let filled = fill(&text, &device());
+            if check(&text).is_err() {
+                prop_assert!(filled.is_err());
+            }
+            if !text.contains('{') {
+                prop_assert_eq!(filled, Ok(text));
+            }
+        }
+
+        #[test]
+        fn two_pairs_of_braces_are_one(word in "[a-z]{1,8}") {
+            let text = format!("{{{{{word}}}}}");
+            prop_assert_eq!(fill(&text, &device()), Ok(format!("{{{word}}}")));
+        }
+    }
+}

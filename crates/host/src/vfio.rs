@@ -1,0 +1,129 @@
+//! VFIO: the nodes through which user space drives a function, alone or with the rest of its IOMMU group.
+
+use std::path::{Path, PathBuf};
+
+use windlass_core::device::DeviceNode;
+
+use super::Host;
+
+/// Who opens a group opens it through this node.
+const CONTAINER: &str = "/dev/vfio/vfio";
+
+/// The same for single devices, from Linux 6.6 on.
+const IOMMUFD: &str = "/dev/iommu";
+
+const GROUPS: &str = "/sys/kernel/iommu_groups";
+
+/// Whether a driver hands its function to user space: `vfio-pci`, or a vendor's variant such as
+/// `mlx5_vfio_pci`.
+pub fn is_vfio(driver: &str) -> bool {
+    driver.contains("vfio")
+}
+
+// === impl Host ===
+
+impl Host {
+    /// What a user of a function needs that a VFIO driver has: its group's node with the container, and
+    /// its own node where the kernel has those; none with another driver. Numbers of groups change from
+    /// boot to boot and are asked anew at each look.
+    pub fn vfio_nodes(&self, folder: &Path) -> Vec<DeviceNode> {
+        let group = self.link_name(folder.join("iommu_group"));
+        let Some(group) = group.filter(|_| self.is_bound_to_vfio(folder)) else {
+            return Vec::new();
+        };
+        let by_group = [self.group_node(folder, &group), DeviceNode::shared(CONTAINER)];
+        let by_device = self.own_vfio_node(folder).filter(|_| self.has(IOMMUFD));
+        let by_device = by_device.map(|node| [node, DeviceNode::shared(IOMMUFD)]);
+        // A kernel that has single devices may have been built without groups.
+        let has_group = self.has(&by_group[0].path) || by_device.is_none();
+        let by_group = by_group.into_iter().filter(|_| has_group);
+        by_group.chain(by_device.into_iter().flatten()).collect()
+    }
+
+    pub(super) fn is_bound_to_vfio(&self, folder: &Path) -> bool {
+        self.link_name(folder.join("driver")).is_some_and(|driver| is_vfio(&driver))
+    }
+
+    /// That the group exists proves nothing: the function may be in another by now. Its own folder tells.
+    fn group_node(&self, folder: &Path, group: &str) -> DeviceNode {
+        let (path, inside) = self.group_paths(group);
+        DeviceNode { inside, proof: Some(folder.to_owned()), ..DeviceNode::new(path) }
+    }
+
+    /// Without an IOMMU the node has another name on the host, and the usual one for programs. What says
+    /// so is not to be read everywhere.
+    fn group_paths(&self, group: &str) -> (PathBuf, Option<PathBuf>) {
+        let usual = Path::new("/dev/vfio").join(group);
+        let unguarded = Path::new("/dev/vfio").join(format!("noiommu-{group}"));
+        let name = self.text(format!("{GROUPS}/{group}/name"));
+        if name.as_deref() == Some("vfio-noiommu") || self.has(&unguarded) {
+            (unguarded, Some(usual))
+        } else {
+            (usual, None)
+        }
+    }
+
+    fn own_vfio_node(&self, folder: &Path) -> Option<DeviceNode> {
+        let folder = folder.join("vfio-dev");
+        let name = self.names(&folder).into_iter().next()?;
+        let usual = || DeviceNode::new(Path::new("/dev/vfio/devices").join(&name));
+        Some(self.node_at(&folder.join(&name)).map_or_else(usual, |found| found.node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    const FOLDER: &str = "/sys/devices/pci0000:00/0000:00:02.0";
+
+    /// A PCI function in an IOMMU group, with a driver.
+    fn host(driver: &str, group: &str) -> (tempfile::TempDir, Host) {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let folder = root.path().join(&FOLDER[1..]);
+        fs::create_dir_all(&folder).expect("made");
+        let link = |to: String, name: &str| symlink(to, folder.join(name)).expect("linked");
+        link(format!("../../../kernel/iommu_groups/{group}"), "iommu_group");
+        link(format!("../../../bus/pci/drivers/{driver}"), "driver");
+        let host = Host::new(root.path(), "/");
+        (root, host)
+    }
+
+    #[test]
+    fn a_groups_node_is_proved_by_the_functions_own_group() {
+        for driver in ["vfio-pci", "mlx5_vfio_pci"] {
+            let (root, host) = host(driver, "12");
+            let nodes = host.vfio_nodes(Path::new(FOLDER));
+            assert_eq!(nodes[0].path, Path::new("/dev/vfio/12"));
+            assert!(nodes[1].shared);
+            assert_eq!(host.proves(&nodes[0]), Ok(()));
+            let link = root.path().join(&FOLDER[1..]).join("iommu_group");
+            fs::remove_file(&link).expect("removed");
+            symlink("../../../kernel/iommu_groups/13", &link).expect("linked");
+            let told = host.proves(&nodes[0]).expect_err("renumbered");
+            assert_eq!(told, format!("/dev/vfio/12 is another device's now: {FOLDER} has 13"));
+        }
+        let (_root, host) = host("mlx5_core", "12");
+        assert_eq!(host.vfio_nodes(Path::new(FOLDER)), []);
+    }
+
+    #[test]
+    fn a_kernel_without_groups_has_a_node_for_each_function() {
+        let (root, host) = host("vfio-pci", "12");
+        let own = root.path().join(&FOLDER[1..]).join("vfio-dev/vfio0");
+        fs::create_dir_all(&own).expect("made");
+        fs::write(own.join("uevent"), "DEVNAME=vfio/devices/vfio0\n").expect("written");
+        fs::create_dir_all(root.path().join("dev/vfio")).expect("made");
+        fs::write(root.path().join("dev/iommu"), "").expect("written");
+        let paths = || {
+            let nodes = host.vfio_nodes(Path::new(FOLDER));
+            nodes.iter().map(|node| node.path.display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(paths(), ["/dev/vfio/devices/vfio0", "/dev/iommu"]);
+        fs::write(root.path().join("dev/vfio/12"), "").expect("written");
+        assert_eq!(paths()[..2], ["/dev/vfio/12", CONTAINER]);
+        assert_eq!(paths().len(), 4);
+    }
+}

@@ -1,0 +1,124 @@
+//! Hand-overs between containers: how long they take, what came of them, where devices stand.
+
+use std::fmt;
+
+use prometheus_client::{
+    metrics::{family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Registry, Unit},
+};
+use tokio::time::Instant;
+use windlass_host::counters::{CounterFamily, Labels};
+
+use crate::cleanup::State;
+
+/// What the part that hands over counts with.
+#[derive(Clone)]
+pub struct HandoverMetrics {
+    seconds: Family<Labels, Histogram, fn() -> Histogram>,
+    outcomes: CounterFamily,
+    devices: Family<Labels, Gauge>,
+}
+
+/// Steps under way. Those that the agent's end cuts short are not counted.
+pub(crate) struct Timer {
+    metrics: HandoverMetrics,
+    work: &'static str,
+    begun: Instant,
+}
+
+/// From a write to a file to the kubelet's patience, and beyond it for what nobody waits for.
+const BOUNDS_SECONDS: [f64; 8] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 25.0, 120.0];
+
+/// What steps are for.
+const WORKS: [&str; 2] = ["prepare", "release"];
+
+// === impl HandoverMetrics ===
+
+impl HandoverMetrics {
+    /// Metrics in the registry.
+    pub fn register(registry: &mut Registry) -> Self {
+        let seconds =
+            Family::new_with_constructor((|| Histogram::new(BOUNDS_SECONDS)) as fn() -> Histogram);
+        let metrics =
+            Self { seconds, outcomes: CounterFamily::default(), devices: Family::default() };
+        let help = "Time that the steps between two containers took";
+        registry.register_with_unit("handover", help, Unit::Seconds, metrics.seconds.clone());
+        let help = "Steps before a container's start and after a release, by outcome";
+        registry.register("handover_outcomes", help, metrics.outcomes.clone());
+        let help = "Devices that something is done to between containers, by where they stand";
+        registry.register("handover_devices", help, metrics.devices.clone());
+        for work in WORKS {
+            for result in ["done", "failed"] {
+                metrics.outcomes.get_or_create_owned(&outcome(work, result));
+            }
+        }
+        metrics.stand([]);
+        metrics
+    }
+
+    /// Takes the time from now on.
+    pub(crate) fn begin(&self, work: &'static str) -> Timer {
+        Timer { metrics: self.clone(), work, begun: Instant::now() }
+    }
+
+    /// Where all devices stand now.
+    pub(crate) fn stand(&self, states: impl IntoIterator<Item = &'static str>) {
+        let states: Vec<_> = states.into_iter().collect();
+        for name in State::NAMES {
+            let count = states.iter().filter(|state| **state == name).count();
+            let gauge = self.devices.get_or_create_owned(&vec![("state", name.to_owned())]);
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+impl fmt::Debug for HandoverMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandoverMetrics").finish_non_exhaustive()
+    }
+}
+
+// === impl Timer ===
+
+impl Timer {
+    /// Counts the outcome, and passes it on.
+    pub(crate) fn end<T, E>(self, outcome_of: Result<T, E>) -> Result<T, E> {
+        let Self { metrics, work, begun } = self;
+        let labels = vec![("work", work.to_owned())];
+        metrics.seconds.get_or_create_owned(&labels).observe(begun.elapsed().as_secs_f64());
+        let result = if outcome_of.is_ok() { "done" } else { "failed" };
+        metrics.outcomes.get_or_create_owned(&outcome(work, result)).inc();
+        outcome_of
+    }
+}
+
+fn outcome(work: &str, result: &str) -> Labels {
+    vec![("result", result.to_owned()), ("work", work.to_owned())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_counted_where_they_stand_and_outcomes_by_work() {
+        let mut registry = Registry::default();
+        let metrics = HandoverMetrics::register(&mut registry);
+        metrics.stand(["clean", "quarantined", "clean"]);
+        assert_eq!(metrics.begin("prepare").end::<_, ()>(Ok(1)), Ok(1));
+        assert_eq!(metrics.begin("release").end::<(), _>(Err("late")), Err("late"));
+        let mut page = String::new();
+        prometheus_client::encoding::text::encode(&mut page, &registry).expect("written");
+        for line in [
+            r#"handover_devices{state="clean"} 2"#,
+            r#"handover_devices{state="quarantined"} 1"#,
+            r#"handover_devices{state="in_use"} 0"#,
+            r#"handover_outcomes_total{result="done",work="prepare"} 1"#,
+            r#"handover_outcomes_total{result="failed",work="release"} 1"#,
+            r#"handover_outcomes_total{result="failed",work="prepare"} 0"#,
+            r#"handover_seconds_count{work="release"} 1"#,
+        ] {
+            assert!(page.contains(line), "{line}\n{page}");
+        }
+    }
+}

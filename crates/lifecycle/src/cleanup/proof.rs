@@ -1,0 +1,103 @@
+//! Whether a device is what it is to be, asked after its steps were done.
+
+use tokio::{
+    task::spawn_blocking,
+    time::{Duration, sleep},
+};
+use windlass_discovery::{FpgaIdentity, NotIt};
+use windlass_host::deadline;
+
+use super::steps::Bench;
+
+/// How long a board may take to say what it is: its driver reads the names of a shell from the board after a
+/// reset.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long until it is asked again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Asks the device until it says what it is, and that is what it is to be, for as long as there is time.
+pub(super) async fn prove(
+    bench: &Bench,
+    identity: &FpgaIdentity,
+    left: Duration,
+) -> Result<(), String> {
+    let patience = PATIENCE.min(left);
+    let mut last = "it does not say what it is".to_owned();
+    let said = async {
+        loop {
+            match asked(bench, identity).await? {
+                Err(NotIt::Silent) => sleep(PAUSE).await,
+                Err(NotIt::NotReady(why)) => {
+                    last = format!("it is not ready, {why}");
+                    sleep(PAUSE).await;
+                }
+                Err(NotIt::Other(what)) => {
+                    return Err(format!("{what}, after its steps were done"));
+                }
+                Ok(()) => return Ok(()),
+            }
+        }
+    };
+    match deadline::timeout(patience, said).await {
+        Ok(proved) => proved,
+        Err(_) => Err(format!("{last}, {patience:.1?} after its steps were done")),
+    }
+}
+
+async fn asked(bench: &Bench, identity: &FpgaIdentity) -> Result<Result<(), NotIt>, String> {
+    let (host, identity) = (bench.host.clone(), identity.clone());
+    let permit = bench.asking.clone().try_acquire_owned();
+    let permit = permit.map_err(|_| "an earlier question to it has not returned yet".to_owned())?;
+    let ask = move || {
+        let _permit = permit;
+        identity.check(&host)
+    };
+    Ok(spawn_blocking(ask).await.expect("asking neither panics nor is cancelled"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jiff::Timestamp;
+    use tokio::sync::{Semaphore, mpsc, watch};
+    use windlass_config::{Config, FpgaRules};
+    use windlass_core::{
+        attribute::{AttributeName, AttributeValue},
+        device::{Device, DeviceKind, SourceName},
+    };
+    use windlass_discovery::mig;
+    use windlass_host::{Host, nvidia_smi::NvidiaSmi};
+
+    use super::*;
+    use crate::cleanup::{care::Care, overwrite::Scrubber};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_board_that_says_nothing_is_asked_for_a_while() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let id = "fpga-0000-3b-00-0".parse().expect("an id");
+        let told = [("shell", "u250"), ("shellTimestamp", "1")].map(|(name, text)| {
+            (AttributeName::new("amd.com", name), AttributeValue::string(text))
+        });
+        let new = Device::new(id, DeviceKind::Fpga, SourceName::FPGA, Timestamp::UNIX_EPOCH);
+        let board = Device { attributes: told.into(), ..new };
+        let identity = FpgaIdentity::of(&FpgaRules::default(), &board).expect("filled in");
+        let to_source = (mpsc::channel(1).0, mig::RecessDesk::new().0);
+        let smi = NvidiaSmi::new(&Config::default().roots());
+        let bench = Bench {
+            device: board.id,
+            care: Care::default(),
+            host: Host::new(root.path(), "/"),
+            writing: Arc::new(Semaphore::new(1)),
+            asking: Arc::new(Semaphore::new(1)),
+            gpus: mig::open(Duration::MAX, watch::channel(None).1, smi, to_source).0,
+            scrubber: Scrubber::new(&Config::default()),
+        };
+        let why = prove(&bench, &identity.expect("it says what it is"), Duration::MAX).await;
+        assert_eq!(
+            why.expect_err("no such board"),
+            "it does not say what it is, 5.0s after its steps were done"
+        );
+    }
+}

@@ -1,0 +1,72 @@
+//! Changes a GPU's compute mode, by calls into the driver that may never return.
+
+use std::{path::PathBuf, time::Duration};
+
+use tokio::task::JoinSet;
+use windlass_core::device::DeviceId;
+use windlass_host::deadline;
+use windlass_nvml::{ComputeMode, LoadError, Nvml, NvmlError};
+
+/// Changes the compute mode of one GPU.
+#[derive(Debug)]
+pub(super) struct ModeSetter {
+    device: DeviceId,
+    deadline: Duration,
+    /// A call that hangs is waited for again the next time, not made a second time.
+    call: JoinSet<Result<(), ModeError>>,
+}
+
+/// Why a compute mode was not changed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ModeError {
+    #[error("cannot set the compute mode: there is no libnvidia-ml.so.1")]
+    NoLibrary,
+    #[error("cannot set the compute mode")]
+    Load(#[from] LoadError),
+    #[error("cannot set the compute mode")]
+    Refused(#[from] NvmlError),
+    #[error("cannot set the compute mode: the driver did not answer within {0:?}")]
+    Late(Duration),
+}
+
+// === impl ModeSetter ===
+
+impl ModeSetter {
+    pub(super) fn new(device: DeviceId, deadline: Duration) -> Self {
+        Self { device, deadline, call: JoinSet::new() }
+    }
+
+    /// Sets the mode by that NVML, unless it is set.
+    pub(super) async fn set(
+        &mut self,
+        library: Option<PathBuf>,
+        mode: ComputeMode,
+    ) -> Result<(), ModeError> {
+        if !self.call.is_empty() {
+            // What an earlier call did is overruled by the one that follows.
+            self.finish().await.or_else(|error| match error {
+                ModeError::Late(_) => Err(error),
+                _ => Ok(()),
+            })?;
+        }
+        let device = self.device.clone();
+        self.call.spawn_blocking(move || set(library, &device, mode));
+        self.finish().await
+    }
+
+    async fn finish(&mut self) -> Result<(), ModeError> {
+        match deadline::timeout(self.deadline, self.call.join_next()).await {
+            Ok(Some(Ok(answer))) => answer,
+            Ok(Some(Err(_)) | None) | Err(_) => Err(ModeError::Late(self.deadline)),
+        }
+    }
+}
+
+fn set(library: Option<PathBuf>, device: &DeviceId, mode: ComputeMode) -> Result<(), ModeError> {
+    let nvml = Nvml::load(&library.ok_or(ModeError::NoLibrary)?)?;
+    let gpu = nvml.gpu_with_uuid(device.as_str())?;
+    if gpu.compute_mode()? != mode {
+        gpu.set_compute_mode(mode)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! A daemon as a process: started apart from the agent, found again by a later agent, ended for good.
+//!
+//! A process is known by its id and the time of its start, which together name no other process until
+//! the next boot. It leads a process group of its own, so that what it started can be ended with it,
+//! and so that a signal to the agent's group leaves it alone.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::{
+    process::{Child, Command},
+    time::sleep,
+};
+use windlass_host::{
+    deadline,
+    files::{self, Links, MOST_BYTES, read_regular_text},
+};
+
+/// A daemon's process, running or not.
+#[derive(Debug)]
+pub(super) struct Process {
+    identity: Identity,
+    /// What the agent started it can wait for.
+    child: Option<Child>,
+}
+
+/// The process of that id that was started at that time, in ticks since boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    pid: Pid,
+    started: u64,
+}
+
+/// A process as `/proc` shows it.
+struct Seen {
+    identity: Identity,
+    /// It ended, and only its parent's wait is missing.
+    is_zombie: bool,
+}
+
+/// The process could not be ended.
+#[derive(Debug, thiserror::Error)]
+#[error("process {0:?} did not end within {1:?} of being killed; the driver holds it")]
+pub(super) struct Unkillable(Pid, Duration);
+
+/// The agent's own view: the ids are those of its namespace, whatever the host's root is.
+const PROC: &str = "/proc";
+
+/// How often an ending process is looked at. It only is while one is being ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+// === impl Process ===
+
+impl Process {
+    /// Starts a daemon that outlives the agent, and records it. What it says goes into `log`.
+    pub(super) fn start(mut command: Command, log: &Path, record: &Path) -> io::Result<Self> {
+        let log = fs::File::create(log)?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).process_group(0);
+        let child = command.spawn()?;
+        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let seen = pid.and_then(see).ok_or(io::ErrorKind::NotFound)?;
+        let process = Self { identity: seen.identity, child: Some(child) };
+        let Identity { pid, started } = process.identity;
+        // Unrecorded it would be lost to the next agent, so it shall not run.
+        match files::replace(
+            record,
+            format!("{} {started}\n", pid.as_raw_nonzero()).as_bytes(),
+            files::Readers::Owner,
+        ) {
+            Ok(_) => Ok(process),
+            Err(error) => {
+                process.signal(Signal::KILL);
+                Err(error)
+            }
+        }
+    }
+
+    /// The daemon of that record, if it still runs.
+    pub(super) fn find(record: &Path) -> Option<Self> {
+        let text = read_regular_text(record, Links::Refused, MOST_BYTES).ok()?;
+        let (pid, started) = text.trim().split_once(' ')?;
+        let identity =
+            Identity { pid: Pid::from_raw(pid.parse().ok()?)?, started: started.parse().ok()? };
+        let process = Self { identity, child: None };
+        process.is_alive().then_some(process)
+    }
+
+    /// Waits for the end. That of a daemon which another agent started is not told; it is found by
+    /// the next question.
+    pub(super) async fn exited(&mut self) -> String {
+        let Some(child) = &mut self.child else { return std::future::pending().await };
+        match child.wait().await {
+            Ok(status) => format!("the daemon ended with {status}"),
+            Err(error) => format!("the daemon cannot be waited for: {error}"),
+        }
+    }
+
+    /// Whether it runs.
+    pub(super) fn is_alive(&self) -> bool {
+        see(self.identity.pid).is_some_and(|seen| seen.identity == self.identity && !seen.is_zombie)
+    }
+
+    /// Waits for the end without causing it; gives whether it came.
+    pub(super) async fn ends_within(&self, grace: Duration) -> bool {
+        let end = async {
+            while self.is_alive() {
+                sleep(LOOK).await;
+            }
+        };
+        deadline::timeout(grace, end).await.is_ok()
+    }
+
+    /// Asks it to end, then makes it; then ends what it started, and only then lets the kernel give
+    /// its id to another process.
+    pub(super) async fn end(mut self, grace: Duration) -> Result<(), Unkillable> {
+        self.signal(Signal::TERM);
+        if !self.ends_within(grace).await {
+            self.signal(Signal::KILL);
+            if !self.ends_within(grace).await {
+                return Err(Unkillable(self.identity.pid, grace));
+            }
+        }
+        // A group that has no one left is no group.
+        let _ = kill_process_group(self.identity.pid, Signal::KILL);
+        if let Some(child) = &mut self.child {
+            let _ = child.wait().await;
+        }
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) {
+        if self.is_alive() {
+            // It may have ended in between.
+            let _ = kill_process(self.identity.pid, signal);
+        }
+    }
+}
+
+/// The process that has an id now (`proc_pid_stat(5)`).
+fn see(pid: Pid) -> Option<Seen> {
+    /// Fields 3 and 22, counted from the end of the name, which may contain anything.
+    const STATE: usize = 0;
+    const START_TIME: usize = 19;
+    let path: PathBuf = [PROC, &pid.as_raw_nonzero().to_string(), "stat"].iter().collect();
+    let stat = fs::read_to_string(path).ok()?;
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    let fields: Vec<_> = behind_name.split_whitespace().collect();
+    let started = fields.get(START_TIME)?.parse().ok()?;
+    let is_zombie = matches!(*fields.get(STATE)?, "Z" | "X");
+    Some(Seen { identity: Identity { pid, started }, is_zombie })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const GRACE: Duration = Duration::from_millis(300);
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn start(dir: &Path, script: &str) -> Process {
+        let process = Process::start(shell(script), &dir.join("log"), &dir.join("record"));
+        process.expect("started")
+    }
+
+    #[tokio::test]
+    async fn a_process_is_found_again_until_it_has_ended() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let record = dir.path().join("record");
+        assert!(Process::find(&record).is_none(), "there is no record");
+        let mut process = start(dir.path(), "exit 3");
+        assert_eq!(process.exited().await, "the daemon ended with exit status: 3");
+        assert!(Process::find(&record).is_none(), "it has ended");
+        let process = start(dir.path(), "kill -STOP $$");
+        let found = Process::find(&record).expect("found");
+        assert_eq!(found.identity, process.identity);
+        found.end(GRACE).await.expect("ended");
+        assert!(Process::find(&record).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_later_process_with_the_same_id_is_another_one() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let process = start(dir.path(), "kill -STOP $$");
+        let Identity { pid, started } = process.identity;
+        let record = dir.path().join("other");
+        fs::write(&record, format!("{} {}\n", pid.as_raw_nonzero(), started + 1)).expect("written");
+        assert!(Process::find(&record).is_none());
+        process.end(GRACE).await.expect("ended");
+    }
+
+    #[tokio::test]
+    async fn one_that_does_not_end_is_killed_with_what_it_started() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let fifo = dir.path().join("fifo");
+        let script = format!(
+            "mkfifo {0}; trap '' TERM; (read line <>{0}) & echo $! >{0}.child; read line <>{0}",
+            fifo.display()
+        );
+        let process = start(dir.path(), &script);
+        let child = dir.path().join("fifo.child");
+        while !fs::read_to_string(&child).is_ok_and(|text| text.ends_with('\n')) {
+            tokio::task::yield_now().await;
+        }
+        let child = fs::read_to_string(&child).expect("written").trim().parse().expect("a number");
+        let child = Pid::from_raw(child).expect("a process");
+        assert!(see(child).is_some());
+        process.end(GRACE).await.expect("ended");
+        // An orphan is waited for by init, or by no one where there is none.
+        let limit = Instant::now() + Duration::from_secs(10);
+        while see(child).is_some_and(|seen| !seen.is_zombie) {
+            assert!(Instant::now() < limit, "what it started goes on");
+            tokio::task::yield_now().await;
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! NVIDIA's control program: where it is, and how it is run.
+
+use std::path::{Path, PathBuf};
+
+use tokio::process::Command;
+use windlass_config::MpsUsers;
+use windlass_core::device::DeviceId;
+use windlass_host::{
+    Host, Roots,
+    driver_program::{DriverProgram, Missing, same, whole_system},
+};
+
+use super::place::{MpsPlaces, PIPE_DIRECTORY, Place, SHM};
+
+/// How the control program is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Program {
+    pub(super) program: DriverProgram,
+    /// What is put in front of paths of the host, so that the daemon finds them.
+    host_root: PathBuf,
+}
+
+/// Why the program cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProgramError {
+    #[error("{0}; it comes with the driver's compute utilities")]
+    Missing(#[from] Missing),
+    #[error(
+        "{daemon} of the daemon is not {host} of the node, so clients would not reach it; mount the \
+         one as the other, or set the folder that is"
+    )]
+    SharedMemory { daemon: PathBuf, host: PathBuf },
+}
+
+/// The program's name.
+const NAME: &str = "nvidia-cuda-mps-control";
+
+/// A daemon that serves a part of the machine's GPUs, by UUID: an index may mean another GPU after a
+/// reboot.
+const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+const LOG_DIRECTORY: &str = "CUDA_MPS_LOG_DIRECTORY";
+
+// === impl Program ===
+
+impl Program {
+    /// Finds the program, and makes sure that a client in a container would reach its daemon. The
+    /// folder of all daemons must be there.
+    pub(super) fn find(roots: &Roots, places: &MpsPlaces) -> Result<Self, ProgramError> {
+        let inside = system_of_daemons(&roots.driver, places);
+        let host_root = inside.as_ref().map_or_else(|| places.host().path("/"), |_| "/".into());
+        let program =
+            Self { program: DriverProgram::find(NAME, &roots.driver, inside)?, host_root };
+        program.check_shared_memory(places)?;
+        Ok(program)
+    }
+
+    /// A client and its server talk through files that both have under `/dev/shm`.
+    fn check_shared_memory(&self, places: &MpsPlaces) -> Result<(), ProgramError> {
+        let inside = Host::new(self.program.inside.as_deref().unwrap_or(Path::new("/")), "/");
+        let (daemon, host) = (inside.path(SHM), places.host().path(places.shm()));
+        if same(&daemon, &host) { Ok(()) } else { Err(ProgramError::SharedMemory { daemon, host }) }
+    }
+
+    /// The command that becomes the daemon of a device.
+    pub(super) fn daemon(&self, device: &DeviceId, place: &Place, users: MpsUsers) -> Command {
+        let mut command = self.command(place);
+        command.arg("-f").env(VISIBLE_DEVICES, device.as_str());
+        match users {
+            MpsUsers::OneAtATime => {}
+            MpsUsers::Together => {
+                command.arg("-M");
+            }
+        }
+        command
+    }
+
+    /// The command that gives commands to that daemon.
+    pub(super) fn command(&self, place: &Place) -> Command {
+        let mut command = self.program.command();
+        command
+            .env(PIPE_DIRECTORY, self.as_daemon_sees(&place.pipe()))
+            .env(LOG_DIRECTORY, self.as_daemon_sees(&place.log()));
+        command
+    }
+
+    fn as_daemon_sees(&self, path: &Path) -> PathBuf {
+        Host::new(&self.host_root, "/").path(path)
+    }
+}
+
+/// The driver's root, if it is that of a whole system other than the agent's own, in which the
+/// folder of the daemons is where the host has it.
+fn system_of_daemons(driver: &Host, places: &MpsPlaces) -> Option<PathBuf> {
+    let daemons = same(&driver.path(places.dir()), &places.host().path(places.dir()));
+    whole_system(driver).filter(|_| daemons)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use windlass_config::Config;
+
+    use super::*;
+
+    const PROGRAM: &str = "usr/bin/nvidia-cuda-mps-control";
+    const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
+
+    /// A folder as an agent may find one, with a program in it.
+    fn tree(files: &[&str]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        for file in files {
+            let path = dir.path().join(file.trim_start_matches('/'));
+            fs::create_dir_all(path.parent().expect("a folder")).expect("created");
+            fs::write(path, "").expect("written");
+        }
+        fs::create_dir_all(dir.path().join("run/windlass/mps")).expect("created");
+        std::os::unix::fs::symlink(SHM, dir.path().join("shm")).expect("linked");
+        dir
+    }
+
+    /// How the program of a driver that is mounted at `driver` is run, on a host that is at `host`.
+    fn found(host: &Path, driver: &Path) -> Result<Program, ProgramError> {
+        let mut config = Config { host_root: host.to_owned(), ..Config::default() };
+        config.driver.mounted_at = Some(driver.to_owned());
+        config.mps.shm_dir = "/shm".into();
+        Program::find(&config.roots(), &MpsPlaces::new(&config))
+    }
+
+    #[test]
+    fn a_daemon_that_runs_outside_of_the_drivers_folder_sees_the_host_where_the_agent_does() {
+        let dir = tree(&[PROGRAM]);
+        let program = found(dir.path(), dir.path()).expect("found");
+        assert_eq!((program.program.inside, program.host_root), (None, dir.path().to_owned()));
+    }
+
+    #[test]
+    fn a_system_of_its_own_is_entered_where_the_daemons_folder_is_the_same() {
+        let host = tree(&[PROGRAM, LOADER]);
+        let inside = system_of_daemons(&Host::new(host.path(), "/"), &places(host.path()));
+        assert_eq!(inside.as_deref(), Some(host.path()));
+        let driver = tree(&[PROGRAM, LOADER]);
+        let elsewhere = system_of_daemons(&Host::new(driver.path(), "/"), &places(host.path()));
+        assert_eq!(elsewhere, None, "clients would find no pipes");
+    }
+
+    fn places(host: &Path) -> MpsPlaces {
+        MpsPlaces::new(&Config { host_root: host.to_owned(), ..Config::default() })
+    }
+
+    #[test]
+    fn shared_memory_that_is_not_the_nodes_is_named() {
+        let host = tree(&[PROGRAM, LOADER]);
+        let error = found(host.path(), host.path()).expect_err("refused").to_string();
+        let inside = host.path().join("dev/shm");
+        assert!(error.starts_with(&inside.display().to_string()), "{error}");
+        let driver = tree(&[]);
+        let error = found(host.path(), driver.path()).expect_err("refused").to_string();
+        assert!(error.contains("there is no nvidia-cuda-mps-control in"), "{error}");
+    }
+}

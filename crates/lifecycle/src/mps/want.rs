@@ -1,0 +1,164 @@
+//! What is wanted of a device's MPS daemon: the shares, and whether MPS can make them.
+
+use windlass_config::Replicas;
+use windlass_core::{
+    attribute::{AttributeName, Quantity},
+    device::{Device, DeviceKind},
+};
+
+/// What is wanted of a device's MPS daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MpsWant {
+    /// How many containers share the device.
+    pub replicas: Replicas,
+    /// The device's memory; `None` for one that shares the host's.
+    pub memory_bytes: Option<u64>,
+    /// CUDA compute capability, major and minor, where the driver told it.
+    pub compute_capability: Option<(u32, u32)>,
+    /// Whether it is a MIG instance, or a GPU that is cut into them.
+    pub mig: Mig,
+}
+
+/// What a device has to do with MIG.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mig {
+    /// Nothing: it is a whole GPU.
+    Whole,
+    /// It is an instance.
+    Instance,
+    /// It is a GPU that is cut into instances.
+    Cut,
+}
+
+/// What each client of a daemon is limited to. NVIDIA's MPS counts processes, not containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    /// Device memory; `None` sets no limit.
+    pub(super) memory_mib: Option<u64>,
+    /// Of the device's multiprocessors.
+    pub(super) threads_percent: u32,
+}
+
+/// Why a device cannot be shared so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unshareable {
+    #[error(
+        "a MIG instance is not shared by MPS; share it by time slicing, or share the whole GPU \
+         with MIG turned off"
+    )]
+    Instance,
+    #[error("the GPU is in MIG mode; turn MIG off, or share its instances by time slicing")]
+    Cut,
+    #[error("{replicas} replicas: MPS serves at most {most} clients on this GPU{why}")]
+    TooMany { replicas: u32, most: u32, why: &'static str },
+}
+
+const MEMORY: AttributeName = AttributeName::new("nvidia.com", "memory");
+
+/// Clients of one MPS server, from Volta on and before it (NVIDIA's MPS guide, "Client-Server
+/// Connection Limits"). Volta is compute capability 7.0.
+const MOST_CLIENTS: u32 = 48;
+const MOST_CLIENTS_BEFORE_VOLTA: u32 = 16;
+const VOLTA: (u32, u32) = (7, 0);
+
+const MIB: u64 = 1024 * 1024;
+
+// === impl MpsWant ===
+
+impl MpsWant {
+    /// What sharing this device among so many containers takes.
+    pub fn new(device: &Device, replicas: Replicas) -> Self {
+        let memory = device.capacity.get(&MEMORY);
+        Self {
+            replicas,
+            memory_bytes: memory.and_then(|amount| match amount {
+                Quantity::Bytes(bytes) => Some(*bytes),
+                Quantity::Count(_) => None,
+            }),
+            compute_capability: device.compute_capability(),
+            mig: match (device.kind, device.partitioned) {
+                (DeviceKind::Mig, _) => Mig::Instance,
+                (_, true) => Mig::Cut,
+                (_, false) => Mig::Whole,
+            },
+        }
+    }
+
+    /// Equal shares, or why there are none.
+    pub(super) fn share(&self) -> Result<Share, Unshareable> {
+        match self.mig {
+            Mig::Whole => {}
+            Mig::Instance => return Err(Unshareable::Instance),
+            Mig::Cut => return Err(Unshareable::Cut),
+        }
+        let replicas = self.replicas.get();
+        let (most, why) = self.most_clients();
+        if replicas > most {
+            return Err(Unshareable::TooMany { replicas, most, why });
+        }
+        let memory_mib = self.memory_bytes.map(|bytes| bytes / u64::from(replicas) / MIB);
+        Ok(Share { memory_mib, threads_percent: 100 / replicas })
+    }
+
+    /// A GPU that does not tell its capability is taken for an old one.
+    pub fn most_clients(&self) -> (u32, &'static str) {
+        match self.compute_capability {
+            Some(capability) if capability >= VOLTA => (MOST_CLIENTS, ""),
+            Some(_) => (MOST_CLIENTS_BEFORE_VOLTA, ", which is older than Volta"),
+            None => (MOST_CLIENTS_BEFORE_VOLTA, ", which does not tell its compute capability"),
+        }
+    }
+}
+
+/// Whether a GPU cannot do what Volta is the first to do; one that does not tell its capability cannot.
+pub fn is_older_than_volta(device: &Device) -> bool {
+    device.compute_capability() < Some(VOLTA)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn want(replicas: u64, compute_capability: Option<(u32, u32)>, mig: Mig) -> MpsWant {
+        let replicas = Replicas::try_from(replicas).expect("valid");
+        MpsWant { replicas, memory_bytes: Some(81_559 * MIB), compute_capability, mig }
+    }
+
+    #[test]
+    fn shares_are_equal_and_never_more_than_the_device() {
+        for (replicas, memory_mib, threads_percent) in
+            [(1, 81_559, 100), (2, 40_779, 50), (3, 27_186, 33), (48, 1_699, 2)]
+        {
+            let share = want(replicas, Some((9, 0)), Mig::Whole).share().expect("shareable");
+            assert_eq!(share, Share { memory_mib: Some(memory_mib), threads_percent });
+        }
+    }
+
+    #[test]
+    fn a_gpu_serves_as_many_clients_as_its_generation_allows() {
+        for (replicas, capability, expected) in [
+            (48, Some((7, 0)), None),
+            (49, Some((7, 0)), Some("49 replicas: MPS serves at most 48 clients on this GPU")),
+            (16, Some((6, 1)), None),
+            (17, Some((6, 1)), Some("at most 16 clients on this GPU, which is older than Volta")),
+            (17, None, Some("which does not tell its compute capability")),
+        ] {
+            let refused = want(replicas, capability, Mig::Whole).share().err();
+            let refused = refused.map(|error| error.to_string());
+            let fits = match (&refused, expected) {
+                (None, None) => true,
+                (Some(refused), Some(expected)) => refused.contains(expected),
+                _ => false,
+            };
+            assert!(fits, "{replicas} on {capability:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn mig_is_refused_with_what_would_be_right() {
+        for (mig, expected) in [(Mig::Instance, "time slicing"), (Mig::Cut, "turn MIG off")] {
+            let refused = want(2, Some((9, 0)), mig).share().expect_err("refused").to_string();
+            assert!(refused.contains(expected), "{refused}");
+        }
+    }
+}

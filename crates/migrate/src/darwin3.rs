@@ -1,0 +1,47 @@
+//! `darwin3-device-plugin`: it has no configuration, so its manifest stands for one.
+
+use windlass_config::{
+    DeviceProfile, Find,
+    document::{Lined, Node, Remarks},
+};
+
+use super::{Imported, manifest};
+
+/// What the plugin calls itself, in its image's name.
+const IMAGE: &str = "darwin3-device-plugin";
+
+/// Where it looks for boards, in its container.
+const FOLDER: &str = "/etc/darwin3";
+
+/// Whether a workload runs the plugin.
+pub(super) fn is_manifest(root: &Node) -> bool {
+    let image = |container: &Node| container.child("image").and_then(Node::text);
+    let is_it = |image: String| image.to_ascii_lowercase().contains(IMAGE);
+    manifest::containers(root).iter().filter_map(image).any(is_it)
+}
+
+pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
+    remarks.warn(root.line, MANIFEST);
+    let profile: DeviceProfile = "darwin3-files".parse().expect("a shipped profile");
+    let mut rule = profile.rule();
+    rule.find = Find::Files(folder(root).into());
+    Imported { sources: vec![Lined { line: root.line, value: rule }], ..Imported::default() }
+}
+
+/// The host's folder that the plugin sees as its own.
+fn folder(root: &Node) -> String {
+    let mounts = manifest::containers(root)
+        .iter()
+        .filter_map(|container| container.child("volumeMounts"))
+        .flat_map(Node::items);
+    let says = |mount: &Node, key: &str| mount.child(key).and_then(Node::text);
+    let volume = mounts
+        .filter(|mount| says(mount, "mountPath").is_some_and(|path| path == FOLDER))
+        .find_map(|mount| says(mount, "name"));
+    let paths = manifest::host_paths(root).into_iter();
+    let path = volume.and_then(|volume| paths.into_iter().find(|(name, _)| *name == volume));
+    path.map_or_else(|| FOLDER.to_owned(), |(_, path)| path)
+}
+
+const MANIFEST: &str = "the boards are the files of the folder; Windlass's pod needs it mounted at the \
+    same path. Containers get both variables, Darwin3 and darwin3";

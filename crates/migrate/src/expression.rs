@@ -1,0 +1,92 @@
+//! Expressions over attributes, made of what other plugins select by: lists of values, of which one
+//! has to fit, and several lists, all of which have to.
+
+use windlass_config::document::Remarks;
+use windlass_core::selector::{DeviceExpression, InvalidExpression, literal};
+
+/// What has to hold of a device, all of it.
+#[derive(Debug, Default)]
+pub(super) struct All(Vec<String>);
+
+// === impl All ===
+
+impl All {
+    /// Adds that an attribute has one of the values; a list of none says nothing.
+    pub(super) fn one_of(&mut self, attribute: &str, values: &[String]) {
+        match values {
+            [] => {}
+            [value] => self.0.push(format!("{} == {}", text(attribute), literal(value))),
+            values => {
+                let values: Vec<_> = values.iter().map(|value| literal(value)).collect();
+                self.0.push(format!("{} in [{}]", text(attribute), values.join(", ")));
+            }
+        }
+    }
+
+    /// Adds a condition.
+    pub(super) fn and(&mut self, condition: impl Into<String>) {
+        self.0.push(condition.into());
+    }
+
+    /// The conditions as one.
+    pub(super) fn text(&self) -> String {
+        joined(&self.0, " && ")
+    }
+
+    /// The expression, unless it says nothing or cannot be.
+    pub(super) fn into_expression(
+        self,
+        line: u64,
+        remarks: &mut Remarks,
+    ) -> Option<DeviceExpression> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let parsed = self.text().parse();
+        let problem = |error: InvalidExpression| remarks.wrong(line, error.to_string());
+        parsed.map_err(problem).ok()
+    }
+}
+
+/// One of several conditions.
+pub(super) fn any(conditions: &[String]) -> String {
+    joined(conditions, " || ")
+}
+
+/// An attribute's text, empty where the device lacks it: without, an expression has no answer.
+pub(super) fn text(attribute: &str) -> String {
+    format!("{}.orValue(\"\")", optional(attribute))
+}
+
+/// An attribute's number, -1 where the device lacks it.
+pub(super) fn number(attribute: &str) -> String {
+    format!("{}.orValue(-1)", optional(attribute))
+}
+
+/// Whether the device has an attribute.
+pub(super) fn has(attribute: &str) -> String {
+    let (domain, name) = qualified(attribute);
+    format!("has(device.attributes[{}].{name})", literal(domain))
+}
+
+fn optional(attribute: &str) -> String {
+    let (domain, name) = qualified(attribute);
+    format!("device.attributes[{}].?{name}", literal(domain))
+}
+
+/// Attributes without a domain are ours.
+fn qualified(attribute: &str) -> (&str, &str) {
+    attribute.rsplit_once('/').unwrap_or(("windlass.dev", attribute))
+}
+
+fn joined(conditions: &[String], operator: &str) -> String {
+    match conditions {
+        [only] => only.clone(),
+        several => {
+            let other = if operator == " && " { " || " } else { " && " };
+            let part =
+                |it: &String| if it.contains(other) { format!("({it})") } else { it.clone() };
+            several.iter().map(part).collect::<Vec<_>>().join(operator)
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! `generic-device-plugin`: YAML with `devices`, or `--device` among a container's arguments. A device
+//! is made of groups, and each group becomes a source of the same resource.
+
+mod arguments;
+mod group;
+mod path;
+mod paths;
+mod usb;
+
+use std::{collections::BTreeMap, path::Path};
+
+use serde::Deserialize;
+use windlass_config::{
+    Find, Sharing, SourceRule,
+    document::{Lined, Node, Remarks},
+};
+use windlass_core::resource::ResourceName;
+use windlass_host::glob::path_fits;
+
+pub(super) use arguments::has_arguments;
+
+use self::group::Group;
+use super::{
+    Imported,
+    names::{self, SourceNames},
+    present, read as read_document,
+};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct File {
+    domain: Option<Lined<String>>,
+    /// The plugin takes either word.
+    devices: Option<Lined<Vec<Lined<Device>>>>,
+    device: Option<Lined<Vec<Lined<Device>>>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Device {
+    name: Option<Lined<String>>,
+    groups: Option<Lined<Vec<Lined<Group>>>>,
+}
+
+/// What becomes of devices, one after the other.
+#[derive(Debug, Default)]
+struct Reading {
+    imported: Imported,
+    names: SourceNames,
+    /// How each resource is shared, and where that is said.
+    shared: BTreeMap<ResourceName, Lined<Sharing>>,
+    /// Whether some node may no longer be made by containers.
+    was_makable: bool,
+}
+
+/// Earlier groups that one is compared with, so that a file of many thousand is read in time. Nobody has as
+/// many; what a later one shares with those beyond goes unsaid.
+const MOST_COMPARED: usize = 1000;
+
+/// The plugin's own domain.
+const DOMAIN: &str = "squat.ai";
+
+/// Whether a document is of this plugin: it takes a list under either word.
+pub(super) fn is_file(root: &Node) -> bool {
+    let is_list = |list: &Node| !list.items().is_empty();
+    root.child_like("devices").is_some() || root.child_like("device").is_some_and(is_list)
+}
+
+pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
+    let mut reading = Reading::default();
+    if has_arguments(root) {
+        let (domain, documents) = arguments::read(root, remarks);
+        for document in &documents {
+            let device: Device = read_document(document, remarks);
+            reading.take(&domain, Lined { line: document.line, value: device }, remarks);
+        }
+    } else {
+        let file: File = read_document(root, remarks);
+        let domain = file.domain.map_or_else(|| DOMAIN.to_owned(), |domain| domain.value);
+        let line = file.devices.as_ref().or(file.device.as_ref()).map_or(1, |list| list.line);
+        let devices = present(file.devices).into_iter().chain(present(file.device));
+        let before = reading.shared.len();
+        devices.for_each(|device| reading.take(&domain, device, remarks));
+        if reading.shared.len() == before && remarks.wrong.is_empty() {
+            remarks.warn(line, "no device is named");
+        }
+    }
+    if reading.was_makable {
+        remarks.warn(root.line, MAKABLE);
+    }
+    reading.imported
+}
+
+// === impl Reading ===
+
+impl Reading {
+    fn take(&mut self, domain: &str, device: Lined<Device>, remarks: &mut Remarks) {
+        let Lined { line, value: Device { name, groups } } = device;
+        let Some(given) = name else {
+            remarks.wrong(line, "a device without a name");
+            return;
+        };
+        let trimmed = Lined { line: given.line, value: given.value.trim().to_owned() };
+        let is_plain = trimmed.value == trimmed.value.to_ascii_lowercase();
+        if !is_plain || !names::is_made_of(&trimmed.value, b"-") {
+            let name = &trimmed.value;
+            remarks
+                .wrong(trimmed.line, format!("name {name:?}: use small letters, digits and '-'"));
+            return;
+        }
+        let Some(resource) = names::resource(domain, &trimmed, remarks) else { return };
+        for group in present(groups) {
+            self.take_group(&trimmed.value, &resource, group, remarks);
+        }
+    }
+
+    fn take_group(
+        &mut self,
+        name: &str,
+        resource: &ResourceName,
+        group: Lined<Group>,
+        remarks: &mut Remarks,
+    ) {
+        let line = group.line;
+        self.was_makable |= group.value.is_makable_by_default();
+        let sharing = group.value.sharing(remarks);
+        if let Some(first) = self.shared.get(resource).filter(|first| first.value != sharing) {
+            let text = format!(
+                "{resource} has another count on line {}: one resource is shared in one way; \
+                 write the same count, or another name",
+                first.line
+            );
+            remarks.wrong(line, text);
+        }
+        self.shared.entry(resource.clone()).or_insert(Lined { line, value: sharing });
+        let Some(parts) = group.value.into_parts(line, remarks) else { return };
+        let mut rule = SourceRule::new(self.names.after(name), parts.find);
+        (rule.resource, rule.sharing) = (Some(resource.clone()), sharing);
+        (rule.expression, rule.unit, rule.give) = (parts.expression, parts.unit, parts.give);
+        if let Some((node, other)) = self.also_elsewhere(&rule) {
+            let text = format!(
+                "{node} is in {other} too. There, both hand it out; here a node has one owner, and \
+                 the other device is kept back: leave one of the groups out"
+            );
+            remarks.warn(line, text);
+        }
+        self.imported.sources.push(Lined { line, value: rule });
+    }
+
+    /// A node of the source that one of another resource has, and that resource. Of two descriptions of USB
+    /// devices that differ nobody can tell whether something fits both.
+    fn also_elsewhere(&self, rule: &SourceRule) -> Option<(String, ResourceName)> {
+        let earlier = self.imported.sources.iter().take(MOST_COMPARED);
+        let may_be_told = |earlier: &&SourceRule| {
+            earlier.resource != rule.resource && earlier.expression == rule.expression
+        };
+        earlier.map(|earlier| &earlier.value).filter(may_be_told).find_map(|earlier| {
+            let node = own_nodes(rule).find(|node| own_nodes(earlier).any(|it| meet(it, node)))?;
+            Some((node.to_owned(), earlier.resource.clone()?))
+        })
+    }
+}
+
+/// Where a source finds nodes that are no one else's.
+fn own_nodes(rule: &SourceRule) -> impl Iterator<Item = &str> {
+    let found = if let Find::Nodes(patterns) = &rule.find { patterns.as_slice() } else { &[] };
+    let given = rule.give.nodes.iter().filter(|node| !node.shared && node.path.starts_with('/'));
+    found.iter().map(String::as_str).chain(given.map(|node| node.path.as_str()))
+}
+
+/// Whether two patterns, or paths, surely fit one node; what fits a folder has all that is in it.
+fn meet(one: &str, other: &str) -> bool {
+    let has = |pattern: &str, path: &str| {
+        let mut above = Path::new(path).ancestors().filter_map(Path::to_str);
+        above.any(|path| pattern == path || path_fits(pattern, path))
+    };
+    has(one, other) || has(other, one)
+}
+
+const MAKABLE: &str = "nodes are read and written; where nothing is said, that plugin also lets a \
+    container make such nodes itself. Write permissions: mrw for a path that needs it";

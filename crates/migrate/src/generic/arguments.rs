@@ -1,0 +1,67 @@
+//! The plugin's flags in a manifest: `--device` with a text of YAML, and `--domain`.
+
+use windlass_config::{
+    Remark,
+    document::{Node, Remarks},
+};
+
+use crate::manifest;
+
+/// The value of a flag.
+enum Value {
+    /// It stands in the argument itself.
+    Within(String),
+    /// It is the next argument.
+    Next,
+}
+
+/// Whether a container of the manifest has devices among its arguments.
+pub(crate) fn has_arguments(root: &Node) -> bool {
+    arguments(root).any(|argument| flag(argument, "device").is_some())
+}
+
+/// The domain, and each device as a document.
+pub(super) fn read(root: &Node, remarks: &mut Remarks) -> (String, Vec<Node>) {
+    let mut domain = super::DOMAIN.to_owned();
+    let mut devices = Vec::new();
+    let mut arguments = arguments(root);
+    while let Some(argument) = arguments.next() {
+        if let Some(value) = flag(argument, "device") {
+            let given = match value {
+                Value::Within(text) => Some((argument, text)),
+                Value::Next => arguments.next().and_then(|next| Some((next, next.text()?))),
+            };
+            let Some((node, text)) = given else { continue };
+            match manifest::parsed_within(node, &text) {
+                Ok(device) => devices.push(device),
+                Err(Remark { line, text }) => remarks.wrong(line, text),
+            }
+        } else if let Some(value) = flag(argument, "domain") {
+            let given = match value {
+                Value::Within(text) => Some(text),
+                Value::Next => arguments.next().and_then(Node::text),
+            };
+            domain = given.unwrap_or(domain);
+        }
+    }
+    (domain, devices)
+}
+
+/// The flags of a workload's containers and their values, in their order.
+fn arguments(root: &Node) -> impl Iterator<Item = &Node> {
+    manifest::containers(root).iter().flat_map(lists).flatten().flat_map(Node::items)
+}
+
+fn lists(container: &Node) -> [Option<&Node>; 2] {
+    [container.child("command"), container.child("args")]
+}
+
+/// Where the value of an argument that is a flag of that name stands.
+fn flag(argument: &Node, name: &str) -> Option<Value> {
+    let text = argument.text()?;
+    let rest = text.strip_prefix("--")?.strip_prefix(name)?;
+    match rest.strip_prefix('=') {
+        Some(value) => Some(Value::Within(value.to_owned())),
+        None => rest.is_empty().then_some(Value::Next),
+    }
+}

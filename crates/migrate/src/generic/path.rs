@@ -1,0 +1,98 @@
+//! One path of a group: a device node, or a file that is mounted.
+
+use serde::Deserialize;
+use windlass_config::{GivenMount, GivenNode};
+use windlass_core::device::Access;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Member {
+    path: String,
+    mount_path: Option<String>,
+    permissions: Option<String>,
+    read_only: Option<bool>,
+    #[serde(rename = "type")]
+    kind: Kind,
+    limit: Option<u64>,
+    optional: Option<bool>,
+}
+
+/// What a path is on the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(super) enum Kind {
+    #[default]
+    Device,
+    Mount,
+}
+
+// === impl Member ===
+
+impl Member {
+    /// Whether the plugin lets containers make the node though nobody said so.
+    pub(super) fn is_makable_by_default(&self) -> bool {
+        self.is_node() && self.permissions.as_deref().unwrap_or_default().is_empty()
+    }
+
+    pub(super) fn is_node(&self) -> bool {
+        self.kind == Kind::Device
+    }
+
+    pub(super) fn is_optional(&self) -> bool {
+        self.optional == Some(true)
+    }
+
+    /// Whether it goes with several matches of the other paths.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.limit.unwrap_or(1) > 1
+    }
+
+    pub(super) fn is_below_dev(&self) -> bool {
+        self.path().starts_with("/dev/")
+    }
+
+    pub(super) fn is_pattern(&self) -> bool {
+        self.path().contains(['*', '?', '['])
+    }
+
+    /// Where its nodes are looked for.
+    pub(super) fn pattern(&self) -> String {
+        self.path().to_owned()
+    }
+
+    /// The path in the container, where that is another.
+    pub(super) fn inside(&self) -> Option<String> {
+        let inside = self.mount_path.as_deref().map(str::trim)?;
+        (!inside.is_empty() && inside != self.path()).then(|| inside.to_owned())
+    }
+
+    pub(super) fn access(&self) -> Access {
+        let letters = self.permissions.as_deref().unwrap_or_default();
+        match (letters.contains('r'), letters.contains('w'), letters.contains('m')) {
+            (true, true, true) => Access::ReadWriteMake,
+            (true, false, _) => Access::Read,
+            (false, true, _) => Access::Write,
+            (true, true, false) | (false, false, _) => Access::ReadWrite,
+        }
+    }
+
+    pub(super) fn into_node(self) -> GivenNode {
+        let (path, inside, access) = (self.pattern(), self.inside(), self.access());
+        let (optional, shared) = (self.is_optional(), self.is_repeated());
+        GivenNode { path, inside, access, optional, shared }
+    }
+
+    pub(super) fn into_mount(self) -> GivenMount {
+        let name = self.path().rsplit('/').next().unwrap_or_default();
+        let container = self
+            .inside()
+            .map(|inside| if inside.ends_with('/') { format!("{inside}{name}") } else { inside });
+        let (host, writable) = (self.path().to_owned(), self.read_only != Some(true));
+        GivenMount { host, container, writable }
+    }
+
+    fn path(&self) -> &str {
+        let path = self.path.trim();
+        let plain = path.trim_end_matches('/');
+        if plain.is_empty() { path } else { plain }
+    }
+}

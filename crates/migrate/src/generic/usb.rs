@@ -1,0 +1,68 @@
+//! A group of USB devices, by vendor, product and serial number: of each the node of the bus, and none that
+//! a driver made.
+
+use serde::Deserialize;
+use windlass_config::{
+    Find, Give, Unit,
+    document::{Lined, Remarks},
+};
+use windlass_core::device::Access;
+
+use super::group::Parts;
+use crate::expression::{All, any};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct UsbDevice {
+    vendor: Option<String>,
+    product: Option<String>,
+    serial: Option<String>,
+}
+
+/// The nodes of the bus, by its number and that of the device.
+const NODES: &str = "/dev/bus/usb/*/*";
+
+/// The group as a source. Several descriptions are of things that travel together; of one description
+/// each thing is a device.
+pub(super) fn parts(
+    group: Vec<Lined<UsbDevice>>,
+    line: u64,
+    remarks: &mut Remarks,
+) -> Option<Parts> {
+    let unit = if group.len() > 1 { Unit::All } else { Unit::Each };
+    if unit == Unit::Each {
+        remarks.warn(line, EACH);
+    }
+    let described: Option<Vec<String>> =
+        group.into_iter().map(|device| device.value.condition(device.line, remarks)).collect();
+    let mut all = All::default();
+    all.and(any(&described?));
+    let expression = all.into_expression(line, remarks);
+    let give = Give { found: Some(Access::ReadWrite), ..Give::default() };
+    Some(Parts { find: Find::Nodes(vec![NODES.to_owned()]), expression, unit, give })
+}
+
+// === impl UsbDevice ===
+
+impl UsbDevice {
+    fn condition(self, line: u64, remarks: &mut Remarks) -> Option<String> {
+        let mut all = All::default();
+        for (attribute, id) in [("usbVendor", self.vendor), ("usbProduct", self.product)] {
+            let given = id.unwrap_or_default();
+            let lower = given.to_ascii_lowercase();
+            let digits = lower.trim_start_matches("0x");
+            if digits.len() > 4 || u16::from_str_radix(digits, 16).is_err() {
+                let text = "vendor and product: write four hexadecimal digits each, in quotes";
+                remarks.wrong(line, format!("{given:?} is no USB id; {text}"));
+                return None;
+            }
+            all.one_of(attribute, &[format!("{digits:0>4}")]);
+        }
+        let serial: Vec<_> = self.serial.into_iter().filter(|serial| !serial.is_empty()).collect();
+        all.one_of("usbSerial", &serial);
+        Some(all.text())
+    }
+}
+
+const EACH: &str =
+    "each device that fits is one of its own; in that plugin all that fit are one device";

@@ -1,0 +1,196 @@
+//! Configurations of other device plugins, and rules of udev, taken as they are.
+//!
+//! What a plugin refuses is refused here, and a key that it ignores is ignored with a warning. Where
+//! a pod gets something else than it would from the plugin, a warning says what. Only what the file
+//! names is offered: the plugin may run beside NVIDIA's, which keeps its GPUs.
+
+mod darwin3;
+mod expression;
+mod generic;
+mod load;
+mod manifest;
+mod names;
+mod nics;
+mod nvidia;
+mod rdma_shared;
+mod rdma_sriov;
+mod smarter;
+mod sriov;
+mod udev;
+
+use std::{fmt, path::Path};
+
+use serde::Deserialize;
+use windlass_config::{
+    Config, Find, NicPolicy, Policy, Remark, ResourceRule, Resources, SourceRule,
+    document::{self, Lined, Node, Remarks, UnknownKeys},
+    rules::{self, LinedRule},
+    source::{self, Judged},
+};
+
+pub use load::{Format, Loaded, MOST_BYTES, load, parse, without_file};
+pub use nvidia::{HealthChecks, PeerFlags};
+
+use self::{manifest::unwrapped, udev::is_rules};
+
+/// A device plugin whose configuration is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plugin {
+    /// Mellanox' `k8s-rdma-shared-dev-plugin`.
+    RdmaShared,
+    /// Its predecessor, `k8s-rdma-sriov-dev-plugin`, given up in 2020.
+    RdmaSriov,
+    /// The network plumbing group's `sriov-network-device-plugin`.
+    Sriov,
+    /// Squat's `generic-device-plugin`.
+    Generic,
+    /// Arm's `smarter-device-manager`.
+    Smarter,
+    /// `darwin3-device-plugin`, which has no file but its manifest.
+    Darwin3,
+}
+
+/// Reads rules of udev.
+pub(crate) fn read_rules(text: &str) -> Result<(Config, Vec<Remark>), Vec<Remark>> {
+    let mut remarks = Remarks::default();
+    udev::read(text, &mut remarks).into_config(remarks)
+}
+
+/// What a file of another plugin asks for.
+#[derive(Debug, Default)]
+struct Imported {
+    rules: Vec<LinedRule>,
+    sources: Vec<Lined<SourceRule>>,
+    nics: NicPolicy,
+}
+
+// === impl Plugin ===
+
+impl Plugin {
+    /// Whose document it is, told by its keys.
+    pub(crate) fn of(root: &Node) -> Option<Self> {
+        let has = |name| root.child_like(name).is_some();
+        let first = root.items().first();
+        if has("configList") {
+            Some(Self::RdmaShared)
+        } else if has("resourceList") {
+            Some(Self::Sriov)
+        } else if rdma_sriov::is_file(root) {
+            Some(Self::RdmaSriov)
+        } else if generic::is_file(root) || generic::has_arguments(root) {
+            Some(Self::Generic)
+        } else if first.is_some_and(|first| first.child_like("devicematch").is_some()) {
+            Some(Self::Smarter)
+        } else if darwin3::is_manifest(root) {
+            Some(Self::Darwin3)
+        } else {
+            None
+        }
+    }
+
+    /// Reads a document of the plugin.
+    pub(crate) fn read(self, root: &Node) -> Result<(Config, Vec<Remark>), Vec<Remark>> {
+        let mut remarks = Remarks::default();
+        let imported = match self {
+            Self::RdmaShared => rdma_shared::read(root, &mut remarks),
+            Self::RdmaSriov => rdma_sriov::read(root, &mut remarks),
+            Self::Sriov => sriov::read(root, &mut remarks),
+            Self::Generic => generic::read(root, &mut remarks),
+            Self::Smarter => smarter::read(root, &mut remarks),
+            Self::Darwin3 => darwin3::read(root, &mut remarks),
+        };
+        imported.into_config(remarks)
+    }
+}
+
+impl fmt::Display for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RdmaShared => "k8s-rdma-shared-dev-plugin",
+            Self::RdmaSriov => "k8s-rdma-sriov-dev-plugin",
+            Self::Sriov => "sriov-network-device-plugin",
+            Self::Generic => "generic-device-plugin",
+            Self::Smarter => "smarter-device-manager",
+            Self::Darwin3 => "darwin3-device-plugin",
+        })
+    }
+}
+
+// === impl Imported ===
+
+impl Imported {
+    fn into_config(self, mut remarks: Remarks) -> Result<(Config, Vec<Remark>), Vec<Remark>> {
+        let config = Config::default();
+        let policy = self.into_policy(&config.kubelet_dir, &mut remarks);
+        remarks.judge(Config { policy, ..config })
+    }
+
+    fn into_policy(self, kubelet_dir: &Path, remarks: &mut Remarks) -> Policy {
+        let rules = reachable(self.rules, remarks);
+        let sources = possible(self.sources, kubelet_dir, remarks);
+        let (resources, nics) = (Resources::Rules(rules), self.nics);
+        Policy { resources, sources, nics, ..Policy::default() }
+    }
+}
+
+/// Rules without those that get no device since earlier ones take them all.
+fn reachable(rules: Vec<LinedRule>, remarks: &mut Remarks) -> Vec<ResourceRule> {
+    let mut kept: Vec<LinedRule> = Vec::new();
+    for rule in rules {
+        match rules::taken_before(&rule, &kept) {
+            Some(Remark { line, text }) => {
+                remarks
+                    .warn(line, format!("{text}; it is left out, and pods that ask for it wait"));
+            }
+            None => kept.push(rule),
+        }
+    }
+    kept.into_iter().map(|rule| rule.value).collect()
+}
+
+/// Sources without those that cannot be. One that may give away the machine stays: of what it finds, each
+/// device that would is kept back.
+fn possible(
+    sources: Vec<Lined<SourceRule>>,
+    kubelet_dir: &Path,
+    remarks: &mut Remarks,
+) -> Vec<SourceRule> {
+    let mut kept: Vec<SourceRule> = Vec::new();
+    for Lined { line, value } in sources {
+        let Judged { mut wrong, mut dangerous } = source::judged(&value, kubelet_dir);
+        if matches!(value.find, Find::Files(_)) {
+            // Files are told by their names, and nothing of them is judged when they are found.
+            wrong.append(&mut dangerous);
+        }
+        wrong.extend(source::otherwise_shared(&value, kept.iter()));
+        for text in &wrong {
+            remarks.warn(line, format!("{text}; it is left out"));
+        }
+        if wrong.is_empty() {
+            for text in dangerous {
+                remarks.warn(line, format!("{text}; {KEPT_BACK}"));
+            }
+            kept.push(value);
+        }
+    }
+    kept
+}
+
+const KEPT_BACK: &str =
+    "it is kept back: convert the file, and write allowDangerous: true if it is meant";
+
+/// Reads a document as Go does: keys that are unknown are ignored, and capitals do not count.
+fn read<'n, T: Deserialize<'n> + Default>(root: &'n Node, remarks: &mut Remarks) -> T {
+    let reading = document::read(root, UnknownKeys::Ignored);
+    remarks.wrong.extend(reading.mistakes);
+    remarks.warnings.extend(reading.ignored);
+    reading.value.unwrap_or_default()
+}
+
+/// The items of a list that may be absent.
+fn present<T>(list: Option<Lined<Vec<T>>>) -> Vec<T> {
+    list.map(|list| list.value).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

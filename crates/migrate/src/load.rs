@@ -1,0 +1,162 @@
+//! Reads a configuration file, whosever format it has.
+
+use std::{fmt, path::Path};
+
+use windlass_config::{
+    Config, ConfigError, ConfigFile, DraOffer, Mistakes, Policy, Remark, Resources, Unmatched,
+    document::{self, Node},
+};
+use windlass_host::files::{self, Links};
+
+use crate::{PeerFlags, Plugin, nvidia};
+
+/// What a file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// Applied to the defaults of its format.
+    pub config: Config,
+    /// Whose format it has.
+    pub format: Format,
+    /// What has no effect, or another one than its writer may expect; in the order of the lines.
+    pub warnings: Vec<Remark>,
+}
+
+/// Whose format a file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Ours.
+    Windlass,
+    /// That of NVIDIA's device plugin, version v1.
+    Peer,
+    /// That of another plugin.
+    Imported(Plugin),
+    /// Rules of udev.
+    UdevRules,
+}
+
+/// The largest file that is read: as much as a `ConfigMap` takes, in which such files reach a node.
+pub const MOST_BYTES: u64 = 1 << 20;
+
+/// Reads a file; the flags of NVIDIA's plugin win over it.
+pub fn load(path: &Path, flags: &PeerFlags) -> Result<Loaded, ConfigError> {
+    let text = files::read_regular_text(path, Links::Followed, MOST_BYTES)
+        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    parse(path, &text, flags)
+}
+
+/// Reads a document; `path` is for the messages.
+pub fn parse(path: &Path, text: &str, flags: &PeerFlags) -> Result<Loaded, ConfigError> {
+    let wrong = |found| Mistakes::new(path, found);
+    if document::says_nothing(text) {
+        return Err(wrong(vec![document::nothing(text)]).into());
+    }
+    if crate::is_rules(path, text) {
+        let (mut config, warnings) = crate::read_rules(text).map_err(wrong)?;
+        flags.apply(&mut config);
+        return Ok(Loaded { config, format: Format::UdevRules, warnings });
+    }
+    let root = crate::unwrapped(text, is_another_plugins).map_err(wrong)?;
+    if let Some(plugin) = Plugin::of(&root) {
+        let (mut config, warnings) = plugin.read(&root).map_err(wrong)?;
+        flags.apply(&mut config);
+        return Ok(Loaded { config, format: Format::Imported(plugin), warnings });
+    }
+    if nvidia::is_peers(&root) {
+        let (config, warnings) = nvidia::read(&root, flags).map_err(wrong)?;
+        return Ok(Loaded { config, format: Format::Peer, warnings });
+    }
+    let mut config = ConfigFile::read(&root).map_err(wrong)?;
+    flags.apply(&mut config);
+    let warnings = nothing_offered(&root, &config.policy).into_iter().collect();
+    Ok(Loaded { config, format: Format::Windlass, warnings })
+}
+
+/// A list of no resources is taken at its word.
+fn nothing_offered(root: &Node, policy: &Policy) -> Option<Remark> {
+    let rules = root.child("resources")?;
+    let offers = policy.resources != Resources::Rules(Vec::new())
+        || policy.unmatched == Unmatched::Default
+        || policy.dra.offer != DraOffer::Off
+        || policy.sources.iter().any(|it| it.resource.is_some() || it.resource_domain.is_some());
+    (!offers).then(|| Remark::new(rules.line, NOTHING_OFFERED))
+}
+
+const NOTHING_OFFERED: &str = "no device is offered: write the resources that there are to be, or leave the key out \
+    for the usual ones";
+
+fn is_another_plugins(root: &Node) -> bool {
+    Plugin::of(root).is_some() || nvidia::is_peers(root)
+}
+
+/// What flags and variables say without a file. Those that NVIDIA's manifests set stand for NVIDIA's
+/// defaults too: a manifest that is kept keeps its resources.
+pub fn without_file(flags: &PeerFlags) -> Result<Loaded, ConfigError> {
+    let manifest = flags.mig.is_some()
+        || flags.device_lists.is_some()
+        || flags.device_ids.is_some()
+        || flags.pass_device_specs.is_some();
+    parse(Path::new("flags and variables"), if manifest { "version: v1\n" } else { "{}" }, flags)
+}
+
+// === impl Format ===
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Windlass => f.write_str("Windlass's format"),
+            Self::Peer => f.write_str("the format of NVIDIA's device plugin"),
+            Self::UdevRules => f.write_str("the format of udev's rules"),
+            Self::Imported(plugin) => write!(f, "the format of {plugin}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use windlass_config::{MigStrategy, Strategy};
+
+    use super::*;
+
+    #[test]
+    fn an_unreadable_file_is_named() {
+        let error = load(Path::new("/nowhere/w.yaml"), &PeerFlags::default()).expect_err("absent");
+        assert_eq!(error.to_string(), "cannot read configuration /nowhere/w.yaml");
+    }
+
+    #[test]
+    fn a_kept_manifest_has_the_defaults_of_its_plugin() {
+        let policy = |flags: &PeerFlags| without_file(flags).expect("valid").config.policy;
+        assert_eq!(policy(&PeerFlags::default()), Config::default().policy);
+        let manifest = PeerFlags { pass_device_specs: Some(false), ..PeerFlags::default() };
+        let kept = policy(&manifest);
+        assert_eq!(kept.mig, MigStrategy::None);
+        assert_eq!(kept.delivery.strategies, [Strategy::Envvar].into());
+    }
+
+    #[test]
+    fn the_format_is_told_by_the_keys() {
+        let format = |text: &str| parse(Path::new("w.yaml"), text, &PeerFlags::default());
+        for (text, expected) in [
+            ("{}", Format::Windlass),
+            ("mig: none\nimex: {channels: [0]}\n", Format::Windlass),
+            ("version: v1\n", Format::Peer),
+            ("flags: {migStrategy: none}\n", Format::Peer),
+            ("sharing: {}\n", Format::Peer),
+            ("imex: {channelIDs: [0]}\n", Format::Peer),
+            ("resources: {gpus: []}\n", Format::Peer),
+            ("resourceList: []\n", Format::Imported(Plugin::Sriov)),
+            ("ResourceList: []\n", Format::Imported(Plugin::Sriov)),
+            ("mode: hca\n", Format::Imported(Plugin::RdmaSriov)),
+            ("devices: []\n", Format::Imported(Plugin::Generic)),
+            ("device: [{name: a}]\n", Format::Imported(Plugin::Generic)),
+            ("- {devicematch: a}\n", Format::Imported(Plugin::Smarter)),
+            ("# a\n\nKERNEL==\"a\"\n", Format::UdevRules),
+        ] {
+            assert_eq!(format(text).expect(text).format, expected, "{text}");
+        }
+        for ours in ["mode: mixed\n", "mode: hca\nmig: none\n", "device: cdi-cri\n"] {
+            let refused = format(ours).expect_err(ours).to_string();
+            assert!(refused.contains("unknown field `"), "{refused}");
+        }
+    }
+}

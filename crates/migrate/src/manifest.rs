@@ -1,0 +1,152 @@
+//! What a manifest wraps: a configuration in a `ConfigMap`, or in the arguments of a container.
+//!
+//! A text within a document is parsed with as many empty lines before it as there are above it, so
+//! that its mistakes have the lines of the file.
+
+use windlass_config::{
+    Remark,
+    document::{self, Node},
+};
+
+/// The line that separates documents of one file.
+const SEPARATOR: &str = "---";
+
+/// Nobody has more documents in one file, and each may be parsed.
+const MOST_DOCUMENTS: usize = 100;
+
+/// The one thing in a file that configures something: the file itself, if it is no manifest.
+pub(crate) fn unwrapped(text: &str, is_known: impl Fn(&Node) -> bool) -> Result<Node, Vec<Remark>> {
+    let documents = documents(text)?;
+    let is_manifest = |root: &Node| kind(root).is_some();
+    match <[Node; 1]>::try_from(documents) {
+        Ok([root]) if !is_manifest(&root) => Ok(root),
+        Ok(root) => only_one(configurations(root.into(), &is_known)?),
+        Err(several) if several.iter().any(is_manifest) => {
+            only_one(configurations(several, &is_known)?)
+        }
+        Err(several) => {
+            let line = several.get(1).map_or(1, |second| second.line);
+            Err(vec![Remark::new(line, "a second document: a configuration is one")])
+        }
+    }
+}
+
+/// What kind of object a document is, if it is one of Kubernetes'.
+fn kind(root: &Node) -> Option<String> {
+    root.child("apiVersion")?;
+    root.child("kind")?.text()
+}
+
+/// The containers of a workload.
+pub(super) fn containers(root: &Node) -> &[Node] {
+    pod(root).and_then(|pod| pod.child("containers")).map_or(&[], Node::items)
+}
+
+/// The host's folders that a workload has, by the name of the volume.
+pub(super) fn host_paths(root: &Node) -> Vec<(String, String)> {
+    let volumes = pod(root).and_then(|pod| pod.child("volumes")).map_or(&[][..], Node::items);
+    let of_host = |volume: &Node| {
+        let path = volume.child("hostPath")?.child("path")?.text()?;
+        Some((volume.child("name")?.text()?, path))
+    };
+    volumes.iter().filter_map(of_host).collect()
+}
+
+/// What the pods of a workload are.
+fn pod(root: &Node) -> Option<&Node> {
+    let spec = root.child("spec")?;
+    match kind(root)?.as_str() {
+        "DaemonSet" | "Deployment" => spec.child("template")?.child("spec"),
+        "Pod" => Some(spec),
+        _ => None,
+    }
+}
+
+/// A text of a document as a document of its own.
+pub(super) fn parsed_within(node: &Node, text: &str) -> Result<Node, Remark> {
+    document::parse(&format!("{}{text}", "\n".repeat(lines_above(node))))
+}
+
+/// Text of a block begins on the line below its indicator.
+fn lines_above(node: &Node) -> usize {
+    let above = if node.is_block() { node.line } else { node.line.saturating_sub(1) };
+    usize::try_from(above).unwrap_or_default()
+}
+
+fn documents(text: &str) -> Result<Vec<Node>, Vec<Remark>> {
+    let mut documents = vec![String::new()];
+    for (number, line) in text.lines().enumerate() {
+        if line.trim_end() == SEPARATOR {
+            documents.push("\n".repeat(number));
+        }
+        let kept = if line.trim_end() == SEPARATOR { "" } else { line };
+        let last = documents.last_mut().expect("there is a first one");
+        last.push_str(kept);
+        last.push('\n');
+        if documents.len() > MOST_DOCUMENTS {
+            return Err(vec![Remark::new(1, "more documents than any configuration has")]);
+        }
+    }
+    documents.retain(|document| !document::says_nothing(document));
+    if documents.is_empty() {
+        return Err(vec![document::nothing(text)]);
+    }
+    documents.iter().map(|text| document::parse(text).map_err(|mistake| vec![mistake])).collect()
+}
+
+/// Everything in the documents that configures something.
+fn configurations(
+    documents: Vec<Node>,
+    is_known: impl Fn(&Node) -> bool,
+) -> Result<Vec<(String, Node)>, Vec<Remark>> {
+    let mut found = Vec::new();
+    for root in documents {
+        match kind(&root).as_deref() {
+            Some("ConfigMap") => found.extend(wrapped(&root, &is_known)?),
+            Some(kind) if is_known(&root) => {
+                let kind = kind.to_owned();
+                found.push((kind, root));
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}
+
+/// The files of a `ConfigMap` that configure something; if there is one file, it is meant whatever it
+/// says, so that its mistakes are told.
+fn wrapped(
+    map: &Node,
+    is_known: impl Fn(&Node) -> bool,
+) -> Result<Vec<(String, Node)>, Vec<Remark>> {
+    let data = map.child("data");
+    let files: Vec<_> = data.iter().flat_map(|data| data.entries()).collect();
+    if let [(name, node)] = files[..] {
+        let text = node.text().unwrap_or_default();
+        let root = parsed_within(node, &text).map_err(|mistake| vec![mistake])?;
+        return Ok(vec![(name.to_owned(), root)]);
+    }
+    let known = |(name, node): (&str, &Node)| {
+        let root = parsed_within(node, &node.text()?).ok()?;
+        is_known(&root).then(|| (name.to_owned(), root))
+    };
+    Ok(files.into_iter().filter_map(known).collect())
+}
+
+fn only_one(mut found: Vec<(String, Node)>) -> Result<Node, Vec<Remark>> {
+    let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
+    let problem = match names[..] {
+        [_] => return Ok(found.remove(0).1),
+        [] => "this manifest has no configuration that is known: give the plugin's own file, its \
+               ConfigMap, or the manifest that has the configuration in its arguments"
+            .to_owned(),
+        _ => {
+            let names = names.join(", ");
+            format!(
+                "several configurations are here ({names}): write the one that is meant into a \
+                     file of its own"
+            )
+        }
+    };
+    Err(vec![Remark::new(found.first().map_or(1, |(_, root)| root.line), problem)])
+}

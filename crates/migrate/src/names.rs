@@ -1,0 +1,92 @@
+//! Names of what is imported: resources by the plugin's rules and ours, sources after them.
+
+use std::collections::BTreeSet;
+
+use windlass_config::document::{Lined, Remarks};
+use windlass_core::{device::SourceName, resource::ResourceName};
+
+/// Names of sources that are taken.
+#[derive(Debug, Default)]
+pub(super) struct SourceNames {
+    taken: BTreeSet<SourceName>,
+}
+
+/// A resource of the name, or why there is none.
+pub(super) fn resource(
+    prefix: &str,
+    name: &Lined<String>,
+    remarks: &mut Remarks,
+) -> Option<ResourceName> {
+    let parsed = format!("{prefix}/{}", name.value).parse();
+    parsed.map_err(|error| remarks.wrong(name.line, format!("{error}"))).ok()
+}
+
+/// Whether a plugin takes a name that is made of letters, digits and what is named besides.
+pub(super) fn is_made_of(name: &str, besides: &[u8]) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || besides.contains(&byte);
+    !name.is_empty() && name.bytes().all(allowed)
+}
+
+// === impl SourceNames ===
+
+impl SourceNames {
+    /// A name after a text, which no other source has.
+    pub(super) fn after(&mut self, text: &str) -> SourceName {
+        let base = allowed(text);
+        let numbered = (2_u32..).map(|number| format!("-{number}"));
+        let name = std::iter::once(String::new())
+            .chain(numbered)
+            .map(|suffix| with_suffix(&base, &suffix))
+            .find(|name| !SourceName::BUILT_IN.contains(name) && !self.taken.contains(name))
+            .expect("there are more numbers than names");
+        self.taken.insert(name.clone());
+        name
+    }
+}
+
+/// What of a text a source's name may have.
+fn allowed(text: &str) -> String {
+    let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = text.chars().map(letter).collect();
+    let is_first = |c: char| c.is_ascii_lowercase();
+    name.trim_start_matches(|c| !is_first(c)).to_owned()
+}
+
+fn with_suffix(base: &str, suffix: &str) -> SourceName {
+    let room = SourceName::MAX_CHARS - suffix.len();
+    let stem: String = base.chars().take(room).collect();
+    let stem = Some(stem.trim_end_matches('-')).filter(|stem| !stem.is_empty()).unwrap_or("device");
+    format!("{stem}{suffix}").parse().expect("made of what is allowed")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_source_is_named_after_what_it_offers_and_no_two_are_named_alike() {
+        let mut names = SourceNames::default();
+        for (text, expected) in [
+            ("serial", "serial"),
+            ("serial", "serial-2"),
+            ("Intel_FPGA", "intel-fpga"),
+            ("fpga", "fpga-2"),
+            ("3d-printer", "d-printer"),
+            ("42", "device"),
+            ("a-name-that-is-longer-than-any", "a-name-that-is-longer-th"),
+            ("a-name-that-is-longer-than-any", "a-name-that-is-longer-2"),
+        ] {
+            assert_eq!(names.after(text).as_str(), expected, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_gives_a_name(text in "\\PC{0,40}") {
+            let mut names = SourceNames::default();
+            prop_assert_ne!(names.after(&text), names.after(&text));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The configuration of NVIDIA's device plugin, `version: v1`, taken as it is.
+//!
+//! Its values, its defaults and what it refuses are the plugin's (release 0.20); an unknown key is a
+//! warning. What the plugin reads and then ignores (patterns, custom names, subsets of devices) applies
+//! here, and a warning says so.
+
+mod flags;
+mod overrides;
+mod resources;
+mod sharing;
+mod written;
+
+use serde::Deserialize;
+use windlass_config::{
+    Config, DeviceIds, MigStrategy, Policy, Remark, Strategy,
+    document::{self, Lined, Node, Remarks, UnknownKeys},
+};
+
+pub use overrides::{HealthChecks, PeerFlags};
+
+use self::{
+    flags::FlagsEntry,
+    resources::{Names, ResourcesEntry},
+    sharing::SharingEntry,
+};
+
+/// The file as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PeerFile {
+    version: Option<Lined<String>>,
+    flags: FlagsEntry,
+    resources: Option<Lined<ResourcesEntry>>,
+    sharing: SharingEntry,
+    imex: ImexEntry,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ImexEntry {
+    #[serde(rename = "channelIDs")]
+    channel_ids: Option<Lined<Vec<u32>>>,
+    required: Option<bool>,
+}
+
+/// Whether a document is one of NVIDIA's plugin.
+pub(super) fn is_peers(root: &Node) -> bool {
+    let own = |key: &str| ["version", "flags", "sharing"].contains(&key);
+    let within = |key, names: [&str; 2]| {
+        root.child(key).is_some_and(|child| child.keys().any(|key| names.contains(&key)))
+    };
+    root.keys().any(own)
+        || within("resources", ["gpus", "mig"])
+        || within("imex", ["channelIDs", "channelids"])
+}
+
+/// Reads a document; flags of the command line win over it.
+pub(super) fn read(root: &Node, flags: &PeerFlags) -> Result<(Config, Vec<Remark>), Vec<Remark>> {
+    let reading = document::read::<PeerFile>(root, UnknownKeys::Ignored);
+    let mut remarks = Remarks { wrong: reading.mistakes, warnings: reading.ignored };
+    let config = reading.value.unwrap_or_default().into_config(flags, &mut remarks);
+    remarks.judge(config)
+}
+
+// === impl PeerFile ===
+
+impl PeerFile {
+    fn into_config(self, given: &PeerFlags, remarks: &mut Remarks) -> Config {
+        if let Some(version) = self.version.filter(|it| !["", "v1"].contains(&it.value.as_str())) {
+            let problem = format!("unknown version {:?}: NVIDIA's plugin has v1", version.value);
+            remarks.wrong.push(Remark::new(version.line, problem));
+        }
+        let mut config = defaults();
+        config.policy.labels = self.flags.labels(remarks);
+        let mut flags = self.flags.into_flags(remarks);
+        self.imex.apply(&mut flags, remarks);
+        let flags = given.clone().or(flags);
+        let mig = flags.mig.unwrap_or(config.policy.mig);
+        self.sharing.check(mig, remarks);
+        let resources = self.resources.map(|it| it.value.checked(remarks)).unwrap_or_default();
+        let names = Names::new(resources, mig);
+        (config.policy.resources, config.policy.unmatched) = self.sharing.rules(&names, remarks);
+        config.policy.exclude = names.exclude();
+        flags.apply(&mut config);
+        config
+    }
+}
+
+/// The plugin's defaults, where they are not ours.
+fn defaults() -> Config {
+    let mut policy = Policy { mig: MigStrategy::None, ..Policy::default() };
+    policy.delivery.strategies = [Strategy::Envvar].into();
+    policy.delivery.ids = DeviceIds::Uuid;
+    Config { policy, ..Config::default() }
+}
+
+// === impl ImexEntry ===
+
+impl ImexEntry {
+    fn apply(self, flags: &mut PeerFlags, remarks: &mut Remarks) {
+        if let Some(ids) = &self.channel_ids
+            && !matches!(ids.value.as_slice(), [] | [0])
+        {
+            let problem = "imex.channelIDs: NVIDIA's plugin takes [] or [0]; for other channels \
+                           write Windlass's own format (windlass config convert)";
+            remarks.wrong.push(Remark::new(ids.line, problem));
+        }
+        flags.imex_channels = self.channel_ids.map(|ids| ids.value.into_iter().collect());
+        flags.imex_required = self.required;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! What NVIDIA's plugin can be told by flags and variables, applied to a configuration.
+
+use std::{collections::BTreeSet, path::PathBuf};
+
+use windlass_config::{
+    AnnotationPrefix, Config, DeviceIds, DeviceNodes, Feature, HealthPolicy, MigStrategy,
+    MissingChannel, Resources, Sharing, Strategy, UnlistedXids,
+};
+use windlass_core::placement;
+
+/// The flags of NVIDIA's plugin that have an effect here; what is not given changes nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerFlags {
+    /// `--mig-strategy`.
+    pub mig: Option<MigStrategy>,
+    /// `--driver-root`.
+    pub driver_root: Option<PathBuf>,
+    /// `--dev-root`; empty is the driver's root.
+    pub dev_root: Option<PathBuf>,
+    /// `--driver-root-ctr-path`.
+    pub driver_mounted_at: Option<PathBuf>,
+    /// `--pass-device-specs`.
+    pub pass_device_specs: Option<bool>,
+    /// `--device-list-strategy`.
+    pub device_lists: Option<BTreeSet<Strategy>>,
+    /// `--device-id-strategy`.
+    pub device_ids: Option<DeviceIds>,
+    /// `--gds-enabled`.
+    pub gds: Option<bool>,
+    /// `--mofed-enabled`.
+    pub mofed: Option<bool>,
+    /// `--gdrcopy-enabled`.
+    pub gdrcopy: Option<bool>,
+    /// `--cdi-annotation-prefix`.
+    pub annotation_prefix: Option<AnnotationPrefix>,
+    /// `--nvidia-cdi-hook-path`.
+    pub hook_program: Option<PathBuf>,
+    /// `--cdi-disable-hooks`.
+    pub disabled_hooks: Option<BTreeSet<String>>,
+    /// `--mps-root`.
+    pub mps_root: Option<PathBuf>,
+    /// `--shared-devices-allocation-policy`.
+    pub placement: Option<placement::Policy>,
+    /// `--imex-channel-ids`.
+    pub imex_channels: Option<BTreeSet<u32>>,
+    /// `--imex-required`.
+    pub imex_required: Option<bool>,
+    /// `DP_DISABLE_HEALTHCHECKS` and `DP_ENABLE_HEALTHCHECKS`.
+    pub health: HealthChecks,
+}
+
+/// Which XIDs count, by the two variables that say so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HealthChecks {
+    /// XIDs that do not count.
+    pub disabled: BTreeSet<u64>,
+    /// XIDs that count, whatever else is said.
+    pub enabled: BTreeSet<u64>,
+    /// What becomes of the others.
+    pub unlisted: Option<UnlistedXids>,
+}
+
+// === impl PeerFlags ===
+
+impl PeerFlags {
+    /// These flags, and what they leave open from others.
+    pub(super) fn or(self, others: Self) -> Self {
+        Self {
+            mig: self.mig.or(others.mig),
+            driver_root: self.driver_root.or(others.driver_root),
+            dev_root: self.dev_root.or(others.dev_root),
+            driver_mounted_at: self.driver_mounted_at.or(others.driver_mounted_at),
+            pass_device_specs: self.pass_device_specs.or(others.pass_device_specs),
+            device_lists: self.device_lists.or(others.device_lists),
+            device_ids: self.device_ids.or(others.device_ids),
+            gds: self.gds.or(others.gds),
+            mofed: self.mofed.or(others.mofed),
+            gdrcopy: self.gdrcopy.or(others.gdrcopy),
+            annotation_prefix: self.annotation_prefix.or(others.annotation_prefix),
+            hook_program: self.hook_program.or(others.hook_program),
+            disabled_hooks: self.disabled_hooks.or(others.disabled_hooks),
+            mps_root: self.mps_root.or(others.mps_root),
+            placement: self.placement.or(others.placement),
+            imex_channels: self.imex_channels.or(others.imex_channels),
+            imex_required: self.imex_required.or(others.imex_required),
+            health: self.health,
+        }
+    }
+
+    /// Changes what the flags say.
+    pub(crate) fn apply(&self, config: &mut Config) {
+        self.apply_places(config);
+        self.apply_delivery(config);
+        let policy = &mut config.policy;
+        set(&mut policy.mig, self.mig);
+        self.health.apply(&mut policy.health);
+        if let (Some(placement), Resources::Rules(rules)) = (self.placement, &mut policy.resources)
+        {
+            for rule in rules.iter_mut().filter(|rule| rule.sharing != Sharing::Exclusive) {
+                rule.placement = placement;
+            }
+        }
+    }
+
+    fn apply_places(&self, config: &mut Config) {
+        let driver = &mut config.driver;
+        set(&mut driver.root, self.driver_root.clone());
+        if let Some(place) = &self.driver_mounted_at {
+            driver.mounted_at = Some(place.clone());
+        }
+        // As the plugin has it: device nodes are below the driver's root, unless said otherwise.
+        let given = self.dev_root.clone().filter(|root| !root.as_os_str().is_empty());
+        if let Some(root) = given.or_else(|| self.driver_root.clone()) {
+            let is_hosts_own = root.as_os_str() == "/";
+            driver.dev_root = (!is_hosts_own).then_some(root);
+        }
+        set(&mut config.mps_dir, self.mps_root.clone());
+    }
+
+    fn apply_delivery(&self, config: &mut Config) {
+        let delivery = &mut config.policy.delivery;
+        set(&mut delivery.strategies, self.device_lists.clone());
+        set(&mut delivery.ids, self.device_ids);
+        set(&mut delivery.annotation_prefix, self.annotation_prefix.clone());
+        set(&mut delivery.hooks.disabled, self.disabled_hooks.clone());
+        set(&mut delivery.imex.channels, self.imex_channels.clone());
+        if let Some(program) = &self.hook_program {
+            delivery.hooks.program = Some(program.clone());
+        }
+        let nodes = |given| if given { DeviceNodes::ByKubelet } else { DeviceNodes::ByRuntime };
+        set(&mut delivery.nodes, self.pass_device_specs.map(nodes));
+        let missing = |required| {
+            if required { MissingChannel::Refused } else { MissingChannel::Tolerated }
+        };
+        set(&mut delivery.imex.missing, self.imex_required.map(missing));
+        for (feature, given) in [
+            (Feature::Gds, self.gds),
+            (Feature::Mofed, self.mofed),
+            (Feature::Gdrcopy, self.gdrcopy),
+        ] {
+            match given {
+                Some(true) => drop(delivery.features.insert(feature)),
+                Some(false) => drop(delivery.features.remove(&feature)),
+                None => {}
+            }
+        }
+    }
+}
+
+fn set<T>(value: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *value = given;
+    }
+}
+
+// === impl HealthChecks ===
+
+impl HealthChecks {
+    /// From the two variables, each a list of XIDs, or of `all` and `xids`, which mean the same.
+    ///
+    /// What is enabled counts even where it is disabled too, as the plugin's documentation has it; the
+    /// plugin itself reads no list of enabled ones once all are disabled.
+    pub fn new(disabled: Option<&str>, enabled: Option<&str>) -> Result<Self, String> {
+        let (disabled, none) = xids(disabled.unwrap_or_default())?;
+        let (enabled, all) = xids(enabled.unwrap_or_default())?;
+        let unlisted = match (all, none) {
+            (true, _) => Some(UnlistedXids::Counted),
+            (false, true) => Some(UnlistedXids::Ignored),
+            (false, false) => None,
+        };
+        let disabled = if all { BTreeSet::new() } else { &disabled - &enabled };
+        Ok(Self { disabled, enabled, unlisted })
+    }
+
+    fn apply(&self, policy: &mut HealthPolicy) {
+        let HealthPolicy { ignored_xids, counted_xids, .. } = policy;
+        ignored_xids.extend(&self.disabled);
+        ignored_xids.retain(|xid| !self.enabled.contains(xid));
+        counted_xids.extend(&self.enabled);
+        counted_xids.retain(|xid| !self.disabled.contains(xid));
+        set(&mut policy.unlisted_xids, self.unlisted);
+    }
+}
+
+/// The numbers in a list, and whether it says all.
+fn xids(list: &str) -> Result<(BTreeSet<u64>, bool), String> {
+    let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
+    let (general, numbers): (Vec<_>, Vec<_>) =
+        words.partition(|word| ["all", "xids"].contains(&word.to_ascii_lowercase().as_str()));
+    let number = |word: &str| {
+        word.parse().map_err(|_| format!("{word:?} is no XID: write numbers, all or xids"))
+    };
+    let numbers = numbers.into_iter().map(number).collect::<Result<_, _>>()?;
+    Ok((numbers, !general.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_xids_are_read_as_the_plugins_documentation_has_them() {
+        let check = |disabled, enabled, expected: (&[u64], &[u64], Option<UnlistedXids>)| {
+            let checks = HealthChecks::new(disabled, enabled).expect("valid");
+            let sets =
+                (BTreeSet::from_iter(expected.0.to_vec()), expected.1.iter().copied().collect());
+            assert_eq!((checks.disabled, checks.enabled), sets);
+            assert_eq!(checks.unlisted, expected.2);
+        };
+        check(None, None, (&[], &[], None));
+        check(Some("79, 13"), None, (&[13, 79], &[], None));
+        check(Some("all"), Some("79"), (&[], &[79], Some(UnlistedXids::Ignored)));
+        check(Some("xids,5"), None, (&[5], &[], Some(UnlistedXids::Ignored)));
+        check(Some("31"), Some("ALL"), (&[], &[], Some(UnlistedXids::Counted)));
+        check(Some("31"), Some("31"), (&[], &[31], None));
+        let error = HealthChecks::new(Some("79;80"), None).expect_err("no list");
+        assert!(error.contains("\"79;80\" is no XID"), "{error}");
+    }
+}

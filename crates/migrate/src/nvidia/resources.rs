@@ -1,0 +1,175 @@
+//! The section `resources` of NVIDIA's file: names by patterns over products and MIG profiles.
+
+use serde::{Deserialize, Deserializer, de::Error as _};
+use windlass_config::{MigStrategy, Selector, document::Lined, profile};
+use windlass_core::{
+    attribute::AttributeName,
+    device::DeviceKind,
+    pattern::{self, EmptyPattern},
+    resource::ResourceName,
+    selector::{DeviceExpression, InvalidExpression},
+};
+
+use super::{Remarks, written::PeerName};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ResourcesEntry {
+    gpus: Option<Lined<Vec<NamedPattern>>>,
+    mig: Option<Lined<Vec<NamedPattern>>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct NamedPattern {
+    pattern: Pattern,
+    name: Lined<PeerName>,
+}
+
+/// A text with `*` for any text; it is a CEL expression by the time it is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pattern(String);
+
+/// Which devices have which name before anything is shared.
+#[derive(Debug)]
+pub(super) struct Names {
+    pub(super) bases: Vec<Base>,
+    mig: MigStrategy,
+    /// Whether MIG instances are called after their profile by default.
+    pub(super) profiles_by_default: bool,
+    /// Whether nothing was said of names.
+    pub(super) usual: bool,
+}
+
+/// Devices of one name.
+#[derive(Clone, Debug)]
+pub(super) struct Base {
+    pub(super) line: u64,
+    pub(super) name: ResourceName,
+    pub(super) devices: Selector,
+}
+
+/// The name of whole GPUs.
+const GPU: &str = "nvidia.com/gpu";
+
+// === impl ResourcesEntry ===
+
+impl ResourcesEntry {
+    pub(super) fn checked(self, remarks: &mut Remarks) -> Self {
+        for section in [&self.gpus, &self.mig].into_iter().flatten() {
+            let text = "these patterns apply here; NVIDIA's plugin 0.20 reads and ignores them";
+            remarks.warn(section.line, text);
+        }
+        self
+    }
+}
+
+// === impl Names ===
+
+impl Names {
+    pub(super) fn new(entry: ResourcesEntry, mig: MigStrategy) -> Self {
+        let usual = entry.gpus.is_none() && entry.mig.is_none();
+        let gpus = bases(entry.gpus, DeviceKind::Gpu);
+        let profiles_by_default = entry.mig.is_none() && mig == MigStrategy::Mixed;
+        let instances = match (mig, entry.mig) {
+            (MigStrategy::None, _) | (MigStrategy::Mixed, None) => Vec::new(),
+            (MigStrategy::Single | MigStrategy::Mixed, mig) => bases(mig, DeviceKind::Mig),
+        };
+        let bases = gpus.into_iter().chain(instances).collect();
+        Self { bases, mig, profiles_by_default, usual }
+    }
+
+    /// Devices of a name; what has none now may have it by the default for MIG instances.
+    pub(super) fn named(&self, name: &ResourceName) -> Vec<Base> {
+        let given: Vec<_> = self.bases.iter().filter(|base| base.name == *name).cloned().collect();
+        let profile = name.as_str().strip_prefix("nvidia.com/mig-").map(profile::named);
+        let profile = profile.filter(|text| profile::is_possible(text));
+        match profile {
+            Some(profile) if given.is_empty() && self.profiles_by_default => {
+                let mut devices = Selector::all(DeviceKind::Mig);
+                devices.profiles.insert(profile);
+                vec![Base { line: 1, name: name.clone(), devices }]
+            }
+            _ => given,
+        }
+    }
+
+    /// GPUs that no pattern names, where what no rule takes would be offered by default.
+    pub(super) fn exclude(&self) -> Vec<Selector> {
+        let gpus = self.bases.iter().filter(|base| base.devices.kind == Some(DeviceKind::Gpu));
+        let patterns: Option<Vec<_>> = gpus
+            .map(|base| base.devices.expression.as_ref().map(|it| format!("({})", it.as_str())))
+            .collect();
+        let Some(patterns) = patterns.filter(|_| self.profiles_by_default) else {
+            return Vec::new();
+        };
+        let none = format!("!({})", patterns.join(" || "));
+        let expression = none.parse().ok();
+        vec![Selector { expression, ..Selector::all(DeviceKind::Gpu) }]
+    }
+
+    /// All names, for a message.
+    pub(super) fn known(&self) -> String {
+        let mut known: Vec<_> = self.bases.iter().map(|base| base.name.to_string()).collect();
+        if self.profiles_by_default {
+            known.push("nvidia.com/mig-<profile>".to_owned());
+        }
+        known.dedup();
+        format!("{} (MIG strategy {})", known.join(", "), strategy(self.mig))
+    }
+}
+
+fn strategy(mig: MigStrategy) -> &'static str {
+    match mig {
+        MigStrategy::None => "none",
+        MigStrategy::Single => "single",
+        MigStrategy::Mixed => "mixed",
+    }
+}
+
+fn bases(given: Option<Lined<Vec<NamedPattern>>>, kind: DeviceKind) -> Vec<Base> {
+    let Some(given) = given else {
+        let name = GPU.parse().expect("a constant, tested");
+        return vec![Base { line: 1, name, devices: Selector::all(kind) }];
+    };
+    let base = |NamedPattern { pattern, name }| Base {
+        line: name.line,
+        name: name.value.0,
+        devices: pattern.into_selector(kind),
+    };
+    given.value.into_iter().map(base).collect()
+}
+
+// === impl Pattern ===
+
+impl Pattern {
+    fn into_selector(self, kind: DeviceKind) -> Selector {
+        let all = Selector::all(kind);
+        match kind {
+            _ if self.0 == "*" => all,
+            DeviceKind::Mig if profile::is_possible(&self.0) => {
+                Selector { profiles: [self.0].into(), ..all }
+            }
+            DeviceKind::Mig => Selector { expression: self.expression("profile").ok(), ..all },
+            _ => Selector { expression: self.expression("productName").ok(), ..all },
+        }
+    }
+
+    fn expression(&self, attribute: &'static str) -> Result<DeviceExpression, String> {
+        let pattern: pattern::Pattern =
+            self.0.parse().map_err(|error: EmptyPattern| error.to_string())?;
+        let text = pattern.to_cel(&AttributeName::new("nvidia.com", attribute));
+        text.parse().map_err(|error: InvalidExpression| error.to_string())
+    }
+}
+
+impl<'de> Deserialize<'de> for Pattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let pattern = Self(String::deserialize(deserializer)?);
+        if pattern.0.is_empty() {
+            return Err(D::Error::custom("an empty pattern fits nothing: write a name, or *"));
+        }
+        // Later the expression is known to be one.
+        pattern.expression("productName").map_err(D::Error::custom)?;
+        Ok(pattern)
+    }
+}

@@ -1,0 +1,234 @@
+//! The section `sharing` of NVIDIA's file: replicas of devices, renamed or not.
+
+mod devices;
+
+use serde::Deserialize;
+use windlass_config::{
+    MigStrategy, PerContainer, Replicas, ResourceRule, Resources, Shared, Sharing, SharingMethod,
+    Unmatched,
+    document::Lined,
+    file::too_many_clients,
+    rules::{self, LinedRule},
+};
+use windlass_core::resource::ResourceName;
+
+use self::devices::{Devices, Subset};
+use super::{
+    Remarks,
+    resources::{Base, Names},
+    written::PeerName,
+};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct SharingEntry {
+    time_slicing: Option<Lined<ReplicatedEntry>>,
+    mps: Option<Lined<ReplicatedEntry>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ReplicatedEntry {
+    rename_by_default: bool,
+    fail_requests_greater_than_one: Option<bool>,
+    resources: Vec<ReplicatedResource>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ReplicatedResource {
+    name: Lined<PeerName>,
+    #[serde(default)]
+    rename: Option<Lined<PeerName>>,
+    #[serde(default)]
+    devices: Option<Lined<Devices>>,
+    replicas: Lined<u64>,
+}
+
+/// A section that applies.
+struct Method<'a> {
+    method: SharingMethod,
+    entry: &'a ReplicatedEntry,
+}
+
+/// One entry as it applies: which resource, under which name, shared how.
+struct Share<'a> {
+    resource: &'a ReplicatedResource,
+    renamed: ResourceName,
+    sharing: Sharing,
+}
+
+// === impl SharingEntry ===
+
+impl SharingEntry {
+    /// What the plugin refuses.
+    pub(super) fn check(&self, mig: MigStrategy, remarks: &mut Remarks) {
+        for (section, name) in [(&self.time_slicing, "timeSlicing"), (&self.mps, "mps")] {
+            let Some(section) = section else { continue };
+            // A list whose entries are all wrong is told of by its entries.
+            if section.value.resources.is_empty() && remarks.wrong.is_empty() {
+                remarks.wrong(section.line, format!("sharing.{name} needs a list of resources"));
+            }
+        }
+        let Some(mps) = &self.mps else { return };
+        if mig == MigStrategy::Mixed {
+            remarks.wrong(mps.line, "MPS cannot be used with the MIG strategy mixed");
+        }
+        if let Some(slices) = &self.time_slicing {
+            let text =
+                format!("sharing.mps on line {} wins over timeSlicing: leave one out", mps.line);
+            remarks.warn(slices.line, text);
+        }
+    }
+
+    fn method(&self) -> Option<Method<'_>> {
+        let (method, section) = match (&self.mps, &self.time_slicing) {
+            (Some(section), _) => (SharingMethod::Mps, section),
+            (None, Some(section)) => (SharingMethod::TimeSlicing, section),
+            (None, None) => return None,
+        };
+        Some(Method { method, entry: &section.value })
+    }
+
+    /// The rules that names and replicas come to.
+    pub(super) fn rules(&self, names: &Names, remarks: &mut Remarks) -> (Resources, Unmatched) {
+        let method = self.method();
+        if names.usual && method.is_none() {
+            return (Resources::Default, Unmatched::default());
+        }
+        let shares = method.map(|method| method.shares(names, remarks)).unwrap_or_default();
+        let mut rules = Vec::new();
+        for share in &shares {
+            let bases = names.named(&share.resource.name.value.0);
+            rules.extend(bases.iter().flat_map(|base| share.rules(base)));
+        }
+        let is_whole = |base: &Base| {
+            rules.iter().any(|rule: &LinedRule| rule.value.devices.covers(&base.devices))
+        };
+        let unshared: Vec<_> =
+            names.bases.iter().filter(|base| !is_whole(base)).map(exclusive).collect();
+        rules.extend(unshared);
+        let unmatched =
+            if names.profiles_by_default { Unmatched::Default } else { Unmatched::KeptBack };
+        let doubts = rules::contradictions(&rules, &[], unmatched);
+        remarks.warnings.extend(doubts);
+        (Resources::Rules(rules.into_iter().map(|rule| rule.value).collect()), unmatched)
+    }
+}
+
+fn exclusive(base: &Base) -> LinedRule {
+    let Base { line, name, devices } = base.clone();
+    Lined { line, value: ResourceRule::new(name, devices, Sharing::Exclusive) }
+}
+
+// === impl Method ===
+
+impl<'a> Method<'a> {
+    fn shares(&self, names: &Names, remarks: &mut Remarks) -> Vec<Share<'a>> {
+        let mut shares: Vec<Share<'a>> = Vec::new();
+        for resource in &self.entry.resources {
+            let name = &resource.name.value.0;
+            if names.named(name).is_empty() {
+                let text = format!("no device is called {name}; known are {}", names.known());
+                remarks.warn(resource.name.line, text);
+                continue;
+            }
+            let earlier = shares.iter().find(|share| share.resource.name.value.0 == *name);
+            if let Some(earlier) = earlier {
+                let line = earlier.resource.name.line;
+                remarks
+                    .warn(resource.name.line, format!("{name} is already shared on line {line}"));
+                continue;
+            }
+            let replicas = self.replicas(resource, remarks);
+            if let Some((replicas, renamed)) = replicas.zip(self.renamed(resource, remarks)) {
+                shares.push(Share { resource, renamed, sharing: self.sharing(replicas) });
+            }
+        }
+        shares
+    }
+
+    fn sharing(&self, replicas: Replicas) -> Sharing {
+        let fails = self.entry.fail_requests_greater_than_one;
+        let fails = fails.unwrap_or(self.method == SharingMethod::Mps);
+        Sharing::Shared(Shared {
+            method: self.method,
+            replicas,
+            per_container: if fails { PerContainer::One } else { PerContainer::Any },
+        })
+    }
+
+    fn replicas(&self, resource: &ReplicatedResource, remarks: &mut Remarks) -> Option<Replicas> {
+        let Lined { line, value } = resource.replicas;
+        if value < 2 {
+            remarks.wrong(line, format!("{value} replicas: NVIDIA's plugin takes 2 or more"));
+            return None;
+        }
+        let replicas = Replicas::try_from(value);
+        let problem = match &replicas {
+            Err(error) => Some(error.to_string()),
+            Ok(count) if self.method == SharingMethod::Mps => too_many_clients(*count),
+            Ok(_) => None,
+        };
+        remarks.wrong.extend(problem.map(|text| windlass_config::Remark::new(line, text)));
+        replicas.ok()
+    }
+
+    /// The name that replicas get. Some devices of a name cannot be shared under it while others are
+    /// not.
+    fn renamed(
+        &self,
+        resource: &ReplicatedResource,
+        remarks: &mut Remarks,
+    ) -> Option<ResourceName> {
+        let name = &resource.name;
+        let some = resource.devices.as_ref().filter(|devices| !devices.value.is_all());
+        if let Some(devices) = some {
+            let text =
+                "only these devices are shared here; NVIDIA's plugin 0.20 shares all of them";
+            remarks.warn(devices.line, text);
+        }
+        if let Some(rename) = &resource.rename {
+            let text = "the new name applies here; NVIDIA's plugin 0.20 reads and ignores it";
+            remarks.warn(rename.line, text);
+            return Some(rename.value.0.clone());
+        }
+        if some.is_none() && !self.entry.rename_by_default {
+            return Some(name.value.0.clone());
+        }
+        let shared = format!("{}.shared", name.value.0);
+        if some.is_some() && !self.entry.rename_by_default {
+            let text = format!("the devices that are shared are offered as {shared}: write rename");
+            remarks.warn(name.line, text);
+        }
+        let parsed = shared.parse();
+        remarks.wrong.extend(
+            parsed
+                .as_ref()
+                .err()
+                .map(|error| windlass_config::Remark::new(name.line, format!("{error}"))),
+        );
+        parsed.ok()
+    }
+}
+
+// === impl Share ===
+
+impl Share<'_> {
+    /// The shared part of the devices of a name.
+    fn rules(&self, base: &Base) -> Vec<LinedRule> {
+        let subsets = match &self.resource.devices {
+            None => vec![Subset::All],
+            Some(devices) => devices
+                .value
+                .subsets(base.devices.kind.unwrap_or(windlass_core::device::DeviceKind::Gpu)),
+        };
+        let rule = |subset: Subset| {
+            let devices = subset.of(&base.devices)?;
+            let (name, sharing) = (self.renamed.clone(), self.sharing);
+            let line = self.resource.name.line;
+            Some(Lined { line, value: ResourceRule::new(name, devices, sharing) })
+        };
+        subsets.into_iter().filter_map(rule).collect()
+    }
+}

@@ -1,0 +1,199 @@
+//! `k8s-rdma-shared-dev-plugin`: JSON with `configList`, each entry a number of tokens for a pool of
+//! interfaces.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use windlass_config::{
+    ResourceRule, Sharing,
+    document::{Lined, Node, Remarks},
+    rules::LinedRule,
+};
+
+use super::{
+    Imported,
+    expression::{All, has},
+    names, nics, present, read as read_document,
+};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct File {
+    periodic_update_interval: Option<Lined<i64>>,
+    config_list: Option<Lined<Vec<Entry>>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Entry {
+    resource_name: Option<Lined<String>>,
+    resource_prefix: Option<String>,
+    rdma_hca_max: Option<Lined<i64>>,
+    pub devices: Option<Lined<Vec<String>>>,
+    selectors: Option<Lined<Selectors>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Selectors {
+    vendors: Option<Lined<Vec<String>>>,
+    #[serde(rename = "deviceIDs")]
+    device_ids: Option<Lined<Vec<String>>>,
+    drivers: Option<Lined<Vec<String>>>,
+    if_names: Option<Lined<Vec<String>>>,
+    link_types: Option<Lined<Vec<String>>>,
+}
+
+/// The plugin's own prefix of resource names.
+const PREFIX: &str = "rdma";
+
+pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
+    let file: File = read_document(root, remarks);
+    if let Some(interval) = &file.periodic_update_interval {
+        match interval.value {
+            ..0 => remarks.wrong(interval.line, "periodicUpdateInterval cannot be negative"),
+            _ => remarks.warn(
+                interval.line,
+                "periodicUpdateInterval has no effect: changes are followed when they happen",
+            ),
+        }
+    }
+    let line = file.config_list.as_ref().map_or(1, |list| list.line);
+    let entries = present(file.config_list);
+    if entries.is_empty() {
+        remarks.wrong(line, "configList names no resource");
+    }
+    let mut lines = BTreeMap::new();
+    let rule = |entry: Entry| {
+        let name = entry.resource_name.as_ref();
+        if let Some(first) = name.and_then(|it| lines.insert(it.value.clone(), it.line)) {
+            let Lined { line, value } = name?;
+            remarks.wrong(*line, format!("resource {value:?} is on line {first} already"));
+        }
+        entry.into_rule(line, remarks)
+    };
+    let picks: Vec<_> = entries.iter().map(Entry::picks).collect();
+    let rules: Vec<_> = entries.into_iter().map(rule).collect();
+    warn_of_overlap(&picks, &rules, remarks);
+    let rules: Vec<_> = rules.into_iter().flatten().collect();
+    if !rules.is_empty() {
+        remarks.warn(line, nics::MANAGEMENT);
+    }
+    Imported { rules, nics: nics::with_all_nodes(), ..Imported::default() }
+}
+
+/// What an entry picks by: values of each sort, of which an interface has one. None says nothing.
+type Picks = [Vec<String>; 5];
+
+/// Tells of the first two entries that may pick one interface, unless the later one gets none anyhow.
+fn warn_of_overlap(picks: &[Picks], rules: &[Option<LinedRule>], remarks: &mut Remarks) {
+    let known =
+        || picks.iter().zip(rules).filter_map(|(picks, rule)| Some((picks, rule.as_ref()?)));
+    for (nth, (later, rule)) in known().enumerate() {
+        let both = |(earlier, first): &(&Picks, &LinedRule)| {
+            !are_apart(earlier, later) && !first.value.devices.covers(&rule.value.devices)
+        };
+        if let Some((_, first)) = known().take(nth).find(both) {
+            let (name, line) = (&first.value.name, first.line);
+            let text = format!("{name} on line {line} may pick the same interface: {FIRST_ALONE}");
+            return remarks.warn(rule.line, text);
+        }
+    }
+}
+
+/// Whether no interface has one of each list of both: there is a sort of which they name different values.
+fn are_apart(one: &Picks, other: &Picks) -> bool {
+    let differ = |(one, other): (&Vec<String>, &Vec<String>)| {
+        !one.is_empty() && !other.is_empty() && !one.iter().any(|value| other.contains(value))
+    };
+    one.iter().zip(other).any(differ)
+}
+
+const FIRST_ALONE: &str = "an interface that several entries pick is in the first of them alone; there, it \
+    is in each. Narrow the first";
+
+// === impl Entry ===
+
+impl Entry {
+    fn picks(&self) -> Picks {
+        let none = Selectors::default();
+        let by = self.selectors.as_ref().map_or(&none, |it| &it.value);
+        let values = |list: &Option<Lined<Vec<String>>>| {
+            list.as_ref().map(|list| list.value.clone()).unwrap_or_default()
+        };
+        let names = [values(&by.if_names), values(&self.devices)].concat();
+        [
+            values(&by.vendors),
+            values(&by.device_ids),
+            values(&by.drivers),
+            names,
+            values(&by.link_types),
+        ]
+    }
+
+    fn into_rule(self, above: u64, remarks: &mut Remarks) -> Option<LinedRule> {
+        let Some(given) = &self.resource_name else {
+            remarks.wrong(above, "an entry without resourceName");
+            return None;
+        };
+        if !names::is_made_of(&given.value, b"_") {
+            let problem =
+                format!("resourceName {:?}: use letters, digits and '_' alone", given.value);
+            remarks.wrong(given.line, problem);
+            return None;
+        }
+        let prefix = self.resource_prefix.as_deref().filter(|prefix| !prefix.is_empty());
+        let name = names::resource(prefix.unwrap_or(PREFIX), given, remarks)?;
+        let line = given.line;
+        let sharing = self.sharing(line, remarks);
+        let expression = self.into_conditions(line, remarks).into_expression(line, remarks);
+        let value = ResourceRule::new(name, nics::all(expression), sharing?);
+        Some(Lined { line, value })
+    }
+
+    /// Tokens that each give all interfaces of the pool.
+    fn sharing(&self, line: u64, remarks: &mut Remarks) -> Option<Sharing> {
+        let Some(count) = &self.rdma_hca_max else {
+            remarks.warn(line, "without rdmaHcaMax there are no tokens; it is left out");
+            return None;
+        };
+        match count.value {
+            ..0 => remarks.wrong(count.line, "rdmaHcaMax cannot be negative"),
+            0 => remarks.warn(count.line, "rdmaHcaMax 0 offers nothing; it is left out"),
+            1.. => return Some(nics::pool(count, remarks)),
+        }
+        None
+    }
+
+    fn into_conditions(self, line: u64, remarks: &mut Remarks) -> All {
+        let mut all = All::default();
+        all.and(has("rdmaDevice"));
+        let selectors = self.selectors.map(|it| it.value).unwrap_or_default();
+        let devices = present(self.devices);
+        match (selectors.is_empty(), devices.is_empty()) {
+            (true, true) => remarks.wrong(line, "neither selectors nor devices says which"),
+            (false, false) => remarks.wrong(line, "selectors and devices: write selectors alone"),
+            (true, false) => all.one_of("ifName", &devices),
+            (false, true) => selectors.add_to(&mut all, remarks),
+        }
+        all
+    }
+}
+
+// === impl Selectors ===
+
+impl Selectors {
+    fn is_empty(&self) -> bool {
+        let lists =
+            [&self.vendors, &self.device_ids, &self.drivers, &self.if_names, &self.link_types];
+        lists.into_iter().flatten().all(|list| list.value.is_empty())
+    }
+
+    fn add_to(self, all: &mut All, remarks: &mut Remarks) {
+        all.one_of("pciVendor", &nics::hexadecimal(self.vendors, remarks));
+        all.one_of("pciDevice", &nics::hexadecimal(self.device_ids, remarks));
+        all.one_of("driver", &present(self.drivers));
+        all.one_of("ifName", &present(self.if_names));
+        nics::link_types(self.link_types, all, remarks);
+    }
+}

@@ -1,0 +1,138 @@
+//! `smarter-device-manager`: a list of patterns over names below `/dev`. Each node that fits is a
+//! resource of its own.
+
+mod pattern;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use windlass_config::{
+    DeviceProfile, Find, Sharing, SourceRule,
+    document::{Lined, Node, Remarks},
+    source::own_resource,
+};
+use windlass_core::{
+    device::{Device, DeviceKind, SourceName},
+    selector::{DeviceExpression, InvalidExpression},
+};
+
+use self::pattern::Nodes;
+use super::{Imported, names::SourceNames, nics, read as read_document};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(transparent)]
+struct File(Vec<Lined<Entry>>);
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Entry {
+    devicematch: Option<Lined<String>>,
+    nummaxdevices: Option<Lined<i64>>,
+}
+
+/// The domain of all its resources.
+const DOMAIN: &str = "smarter-devices";
+
+/// The word that means the GPUs of a Jetson.
+const JETSON: &str = "nvidia-gpu";
+
+pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
+    let File(entries) = read_document(root, remarks);
+    let mut names = SourceNames::default();
+    let sources = entries.into_iter().flat_map(|entry| {
+        let line = entry.line;
+        entry.value.into_rules(line, &mut names, remarks)
+    });
+    Imported { sources: sources.collect(), ..Imported::default() }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn into_rules(
+        self,
+        line: u64,
+        names: &mut SourceNames,
+        remarks: &mut Remarks,
+    ) -> Vec<Lined<SourceRule>> {
+        let Some(matched) = self.devicematch else {
+            remarks.wrong(line, "an entry without devicematch");
+            return Vec::new();
+        };
+        let Some(sharing) = sharing(self.nummaxdevices, line, remarks) else { return Vec::new() };
+        if matched.value == JETSON {
+            remarks.warn(matched.line, GPU);
+            return vec![Lined { line, value: jetson(sharing) }];
+        }
+        match pattern::read(&matched.value) {
+            Ok(alternatives) => {
+                let rule = |nodes| rule(nodes, sharing, matched.line, names, remarks);
+                alternatives.into_iter().filter_map(rule).collect()
+            }
+            Err(problem) => {
+                remarks.warn(matched.line, format!("{problem}; this entry is left out"));
+                Vec::new()
+            }
+        }
+    }
+}
+
+/// The GPU of a Jetson; there is one.
+fn jetson(sharing: Sharing) -> SourceRule {
+    let profile: DeviceProfile = "jetson".parse().expect("a shipped profile");
+    let resource = own_resource(DOMAIN, "nvidia-gpu0");
+    SourceRule { resource, sharing, ..profile.rule() }
+}
+
+/// A source of nodes, each a resource that is called after it.
+fn rule(
+    nodes: Nodes,
+    sharing: Sharing,
+    line: u64,
+    names: &mut SourceNames,
+    remarks: &mut Remarks,
+) -> Option<Lined<SourceRule>> {
+    let first = nodes.paths.first().map_or("", String::as_str);
+    let mut rule =
+        SourceRule::new(names.after(first.trim_start_matches("/dev/")), Find::Nodes(Vec::new()));
+    match nodes.name {
+        Some(name) => rule.resource = own_resource(DOMAIN, &name),
+        None => rule.resource_domain = Some(DOMAIN.to_owned()),
+    }
+    rule.expression = match nodes.expression.map(|text| answered(&text)).transpose() {
+        Ok(expression) => expression,
+        Err(problem) => {
+            remarks.wrong(line, problem);
+            return None;
+        }
+    };
+    (rule.find, rule.sharing) = (Find::Nodes(nodes.paths), sharing);
+    Some(Lined { line, value: rule })
+}
+
+/// An expression that has an answer: a pattern that is none shows only when it is asked.
+fn answered(text: &str) -> Result<DeviceExpression, String> {
+    let expression: DeviceExpression =
+        text.parse().map_err(|error: InvalidExpression| error.to_string())?;
+    let id = "any".parse().expect("a constant");
+    let anything = Device::new(id, DeviceKind::Other, SourceName::NICS, Timestamp::UNIX_EPOCH);
+    expression.matches(&anything).map_err(|error| error.to_string())?;
+    Ok(expression)
+}
+
+fn sharing(count: Option<Lined<i64>>, line: u64, remarks: &mut Remarks) -> Option<Sharing> {
+    match count {
+        Some(count) if count.value > 1 => Some(nics::users(&count, remarks)),
+        Some(count) if count.value == 1 => Some(Sharing::Exclusive),
+        Some(count) if count.value < 0 => {
+            remarks.wrong(count.line, "nummaxdevices cannot be negative");
+            None
+        }
+        _ => {
+            remarks.warn(line, "without nummaxdevices nothing is offered; it is left out");
+            None
+        }
+    }
+}
+
+const GPU: &str = "the GPU of a Jetson is found by its nodes, and offered as \
+    smarter-devices/nvidia-gpu0";

@@ -1,0 +1,135 @@
+//! `sriov-network-device-plugin`: JSON with `resourceList`, each entry a resource of functions that
+//! one selector, or one of several, picks.
+
+mod accelerators;
+mod functions;
+mod options;
+mod selectors;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use windlass_config::{
+    ResourceRule, Sharing,
+    document::{Lined, Many, Node, Remarks},
+    rules::LinedRule,
+};
+use windlass_core::resource::ResourceName;
+
+use self::selectors::Selectors;
+use super::{
+    Imported,
+    names::{self, SourceNames},
+    nics, present, read as read_document,
+};
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct File {
+    resource_list: Option<Lined<Vec<Entry>>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Entry {
+    resource_name: Option<Lined<String>>,
+    resource_prefix: Option<String>,
+    device_type: Option<DeviceType>,
+    exclude_topology: Option<bool>,
+    selectors: Option<Lined<Many<Selectors>>>,
+    additional_info: Option<Lined<AdditionalInfo>>,
+}
+
+/// Words for programs in a container, by PCI address; `*` is every function.
+type AdditionalInfo = BTreeMap<String, BTreeMap<String, String>>;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum DeviceType {
+    /// PCI functions of networks. The plugin takes no type for it too.
+    #[default]
+    #[serde(alias = "")]
+    NetDevice,
+    /// PCI functions that compute.
+    Accelerator,
+    /// Functions without an address of their own.
+    AuxNetDevice,
+}
+
+/// The plugin's own prefix of resource names, which a flag of it may replace.
+const PREFIX: &str = "intel.com";
+
+pub(super) fn read(root: &Node, remarks: &mut Remarks) -> Imported {
+    let file: File = read_document(root, remarks);
+    let line = file.resource_list.as_ref().map_or(1, |list| list.line);
+    let (mut taken, mut sources) = (BTreeSet::new(), SourceNames::default());
+    let mut imported = Imported::default();
+    let entries = present(file.resource_list);
+    imported.nics = options::of(&entries, line, remarks);
+    for entry in entries {
+        let Some(name) = entry.name(line, remarks) else { continue };
+        if !taken.insert(name.value.clone()) {
+            remarks.wrong(name.line, format!("resource {} is there twice", name.value));
+        }
+        match entry.device_type.unwrap_or_default() {
+            DeviceType::Accelerator => {
+                let last = name.value.as_str().rsplit('/').next().unwrap_or_default();
+                let source = sources.after(last);
+                imported.sources.extend(entry.into_source(source, &name, remarks));
+            }
+            DeviceType::NetDevice | DeviceType::AuxNetDevice => {
+                imported.rules.extend(entry.into_rules(&name, remarks));
+            }
+        }
+    }
+    imported
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn name(&self, above: u64, remarks: &mut Remarks) -> Option<Lined<ResourceName>> {
+        let Some(given) = &self.resource_name else {
+            remarks.wrong(above, "an entry without resourceName");
+            return None;
+        };
+        if !names::is_made_of(&given.value, b"_-") {
+            let name = &given.value;
+            let problem = format!("resourceName {name:?}: use letters, digits, '_' and '-'");
+            remarks.wrong(given.line, problem);
+            return None;
+        }
+        let prefix = self.resource_prefix.as_deref().filter(|prefix| !prefix.is_empty());
+        let value = names::resource(prefix.unwrap_or(PREFIX), given, remarks)?;
+        Some(Lined { line: given.line, value })
+    }
+
+    /// A rule for each selector: the first that picks a function has it.
+    fn into_rules(self, name: &Lined<ResourceName>, remarks: &mut Remarks) -> Vec<LinedRule> {
+        let kind = self.device_type.unwrap_or_default();
+        let Some(Lined { line, value: selectors }) = self.checked_selectors(name.line, remarks)
+        else {
+            return Vec::new();
+        };
+        let rule = |selector: Selectors| {
+            let conditions = selector.into_conditions(kind, line, remarks)?;
+            let devices = nics::all(conditions.into_expression(line, remarks));
+            let value = ResourceRule::new(name.value.clone(), devices, Sharing::Exclusive);
+            Some(Lined { line: name.line, value })
+        };
+        selectors.into_iter().filter_map(rule).collect()
+    }
+
+    /// The selectors; without one the plugin offers nothing.
+    fn checked_selectors(self, line: u64, remarks: &mut Remarks) -> Option<Lined<Vec<Selectors>>> {
+        match self.selectors {
+            Some(Lined { line, value: Many(selectors) }) if !selectors.is_empty() => {
+                Some(Lined { line, value: selectors })
+            }
+            _ => {
+                remarks.warn(line, "without selectors there is no resource; it is left out");
+                None
+            }
+        }
+    }
+}

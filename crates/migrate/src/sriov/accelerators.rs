@@ -1,0 +1,52 @@
+//! Resources of accelerators: PCI functions that compute, each with the nodes of its driver.
+
+use windlass_config::{
+    Find, SourceRule,
+    document::{Lined, Remarks},
+};
+use windlass_core::{device::SourceName, resource::ResourceName};
+
+use super::Entry;
+use crate::expression::{All, any, text};
+
+/// The class of processing accelerators (PCI Code and ID Assignment).
+const CLASS: &str = "0x12";
+
+// === impl Entry ===
+
+impl Entry {
+    /// A source for the functions that any of the selectors picks.
+    pub(super) fn into_source(
+        self,
+        source: SourceName,
+        name: &Lined<ResourceName>,
+        remarks: &mut Remarks,
+    ) -> Option<Lined<SourceRule>> {
+        let Lined { line, value: selectors } = self.checked_selectors(name.line, remarks)?;
+        let mut all = All::default();
+        all.and(format!("{}.startsWith(\"{CLASS}\")", text("pciClass")));
+        let mut picked = Vec::new();
+        for selector in selectors {
+            let mut one = All::default();
+            selector.add_common(&mut one, remarks);
+            picked.push(one.text());
+        }
+        if !picked.iter().any(String::is_empty) {
+            all.and(any(&picked));
+        }
+        let mut rule = SourceRule::new(source, Find::Bus("pci".to_owned()));
+        rule.expression = all.into_expression(line, remarks);
+        rule.give.env.insert(variable(&name.value), "{pci}".to_owned());
+        rule.resource = Some(name.value.clone());
+        remarks.warn(name.line, INFO);
+        Some(Lined { line: name.line, value: rule })
+    }
+}
+
+/// The variable that the plugin sets. A hyphen of the name stays in it.
+fn variable(name: &ResourceName) -> String {
+    format!("PCIDEVICE_{}", name.as_str().to_uppercase().replace(['.', '/'], "_"))
+}
+
+const INFO: &str =
+    "containers get PCIDEVICE_..., but no PCIDEVICE_..._INFO and no device-info file";

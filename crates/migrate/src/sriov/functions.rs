@@ -1,0 +1,157 @@
+//! Virtual functions by their parent and number: `ens1f0#0,2-7`.
+
+use windlass_config::document::{Lined, Remarks};
+
+use crate::expression::{All, any, number};
+
+/// The most numbers of a range that are written one by one.
+const MOST_LISTED: u32 = 64;
+
+/// A parent, and the numbers that are meant; without any, all.
+#[derive(Debug, PartialEq, Eq)]
+struct Functions {
+    parent: String,
+    /// As it was written, if that has capitals: the plugin takes either.
+    written: Option<String>,
+    ranges: Vec<(u32, u32)>,
+}
+
+/// Adds that a function's parent, and its number, are among those of a list; both by their attributes.
+pub(super) fn add(
+    (attribute, index): (&str, &str),
+    list: Option<&Lined<Vec<String>>>,
+    all: &mut All,
+    remarks: &mut Remarks,
+) {
+    let Some(list) = list.filter(|list| !list.value.is_empty()) else { return };
+    let wanted = wanted(list, remarks);
+    let (whole, some): (Vec<_>, Vec<_>) = wanted.iter().partition(|it| it.ranges.is_empty());
+    let mut conditions: Vec<_> = some.iter().map(|it| it.condition(attribute, index)).collect();
+    if !whole.is_empty() {
+        let parents: Vec<_> = whole.iter().flat_map(|it| it.spellings()).collect();
+        let mut any_of_them = All::default();
+        any_of_them.one_of(attribute, &parents);
+        conditions.insert(0, any_of_them.text());
+    }
+    if !conditions.is_empty() {
+        all.and(any(&conditions));
+    }
+}
+
+fn wanted(list: &Lined<Vec<String>>, remarks: &mut Remarks) -> Vec<Functions> {
+    let mut wanted: Vec<Functions> = Vec::new();
+    for given in &list.value {
+        let Some(functions) = Functions::read(given) else {
+            let problem = format!("{given:?}: write a parent, or numbers after it as in p0#0,2-7");
+            remarks.wrong(list.line, problem);
+            continue;
+        };
+        if wanted.iter().any(|earlier| earlier.parent == functions.parent) {
+            let parent = &functions.parent;
+            let text = format!("{parent} is there twice: both count here, there the first alone");
+            remarks.warn(list.line, text);
+        }
+        wanted.push(functions);
+    }
+    wanted
+}
+
+// === impl Functions ===
+
+impl Functions {
+    fn read(given: &str) -> Option<Self> {
+        let (parent, numbers) = match given.split_once('#') {
+            Some((parent, numbers)) => (parent, Some(numbers)),
+            None => (given, None),
+        };
+        let range = |part: &str| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            Some((first.parse().ok()?, last.parse().ok()?))
+        };
+        let ranges: Option<Vec<_>> =
+            numbers.map_or(Some(Vec::new()), |numbers| numbers.split(',').map(range).collect());
+        let ranges = ranges.filter(|_| !parent.is_empty())?;
+        let lower = parent.to_ascii_lowercase();
+        // The name of an interface may have capitals; an address is in small letters.
+        let written = Some(parent.to_owned()).filter(|it| *it != lower && !it.contains(':'));
+        Some(Self { parent: lower, written, ranges })
+    }
+
+    fn spellings(&self) -> impl Iterator<Item = String> {
+        std::iter::once(self.parent.clone()).chain(self.written.clone())
+    }
+
+    fn condition(&self, attribute: &str, index: &str) -> String {
+        let mut both = All::default();
+        both.one_of(attribute, &self.spellings().collect::<Vec<_>>());
+        both.and(self.numbers(index));
+        both.text()
+    }
+
+    fn numbers(&self, index: &str) -> String {
+        let index = number(index);
+        let is_short = |(first, last): &&(u32, u32)| last.saturating_sub(*first) < MOST_LISTED;
+        let (short, long): (Vec<_>, Vec<_>) = self.ranges.iter().partition(is_short);
+        let listed: Vec<_> = short.iter().flat_map(|(first, last)| *first..=*last).collect();
+        let compared =
+            long.iter().map(|(first, last)| format!("{index} >= {first} && {index} <= {last}"));
+        let mut numbers: Vec<_> = compared.collect();
+        match listed[..] {
+            [] => {}
+            [only] => numbers.push(format!("{index} == {only}")),
+            _ => numbers.push(format!("{index} in {listed:?}")),
+        }
+        // A range that ends before it begins has no number in it.
+        if numbers.is_empty() { "false".to_owned() } else { any(&numbers) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_follow_the_parent() {
+        let read = |text: &str| Functions::read(text).map(|it| (it.parent, it.ranges));
+        for (text, expected) in [
+            ("ens1f0", Some(("ens1f0", vec![]))),
+            ("ens1f0#3", Some(("ens1f0", vec![(3, 3)]))),
+            ("ens1f0#0,2-7,9", Some(("ens1f0", vec![(0, 0), (2, 7), (9, 9)]))),
+            ("LAN1", Some(("lan1", vec![]))),
+            ("0000:AF:00.0#1-2", Some(("0000:af:00.0", vec![(1, 2)]))),
+            ("ens1f0#", None),
+            ("#1", None),
+            ("ens1f0#1-", None),
+            ("ens1f0#1-2-3", None),
+            ("ens1f0#-1", None),
+            ("ens1f0#1#2", None),
+        ] {
+            let expected = expected.map(|(parent, ranges)| (parent.to_owned(), ranges));
+            assert_eq!(read(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn capitals_in_a_parents_name_do_not_count() {
+        let functions = |text: &str| Functions::read(text).expect("valid");
+        let condition = |text: &str| functions(text).condition("pfName", "vfIndex");
+        assert!(condition("LAN1#0").contains(r#" in ["lan1", "LAN1"] && "#));
+        assert!(condition("0000:AF:00.0#0").contains(r#" == "0000:af:00.0" && "#));
+    }
+
+    #[test]
+    fn few_numbers_are_listed_and_many_are_compared() {
+        let numbers = |text: &str| {
+            let functions = Functions::read(text).expect("valid");
+            functions.numbers("vfIndex").replace(&number("vfIndex"), "n")
+        };
+        for (text, expected) in [
+            ("p0#4", "n == 4"),
+            ("p0#0,2-4", "n in [0, 2, 3, 4]"),
+            ("p0#0-255,300", "(n >= 0 && n <= 255) || n == 300"),
+            ("p0#7-3", "false"),
+        ] {
+            assert_eq!(numbers(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What the plugin is told for each resource and Windlass for the whole node.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use windlass_config::{
+    MissingNodes, NicIds, NicPolicy,
+    document::{Lined, Remarks},
+};
+use windlass_core::pci::PciAddress;
+
+use super::{AdditionalInfo, DeviceType, Entry, selectors::Selectors};
+use crate::nics;
+
+/// What becomes of interfaces: what any resource asks for, all have.
+pub(super) fn of(entries: &[Entry], line: u64, remarks: &mut Remarks) -> NicPolicy {
+    let vhost_net = for_all(entries, line, VHOST, Entry::needs_vhost_net, remarks);
+    let no_hints = for_all(entries, line, TOPOLOGY, Entry::excludes_topology, remarks);
+    let has_rdma = gives_rdma_nodes(entries, line, remarks);
+    let with_nodes = nics::with_all_nodes();
+    NicPolicy {
+        rdma_nodes: if has_rdma { with_nodes.rdma_nodes } else { BTreeSet::new() },
+        // What is not there the plugin leaves out, and says so in its log.
+        missing_nodes: if has_rdma || vhost_net {
+            MissingNodes::LeftOut
+        } else {
+            MissingNodes::Awaited
+        },
+        // The SR-IOV CNI plugin takes the id for the address.
+        ids: NicIds::PciAddress,
+        vhost_net,
+        numa_hints: !no_hints,
+        info: info(entries, remarks),
+        ..NicPolicy::default()
+    }
+}
+
+/// Whether any selector asks for RDMA: with it a container gets all nodes, and without none.
+fn gives_rdma_nodes(entries: &[Entry], line: u64, remarks: &mut Remarks) -> bool {
+    let of_networks = entries.iter().filter(|entry| !entry.is_accelerator());
+    let selectors: Vec<_> = of_networks.flat_map(Entry::selectors).collect();
+    let asking = selectors.iter().filter(|selector| selector.asks_for_rdma()).count();
+    if asking > 0 {
+        remarks.warn(line, nics::MANAGEMENT);
+    }
+    if asking > 0 && asking < selectors.len() {
+        remarks.warn(line, RDMA);
+    }
+    asking > 0
+}
+
+/// Whether any asks for it, with a warning if not all do.
+fn for_all(
+    entries: &[Entry],
+    line: u64,
+    warning: &str,
+    asks: fn(&Entry) -> bool,
+    remarks: &mut Remarks,
+) -> bool {
+    let asking = entries.iter().filter(|entry| asks(entry)).count();
+    if asking > 0 && asking < entries.len() {
+        remarks.warn(line, warning);
+    }
+    asking > 0
+}
+
+fn info(entries: &[Entry], remarks: &mut Remarks) -> AdditionalInfo {
+    let mut all = AdditionalInfo::new();
+    for entry in entries {
+        let Some(Lined { line, value: info }) = &entry.additional_info else { continue };
+        if info.contains_key("*") && entries.len() > 1 {
+            remarks.warn(*line, EVERY);
+        }
+        for (place, words) in info {
+            if place != "*" && place.parse::<PciAddress>().is_err() {
+                remarks.warn(
+                    *line,
+                    format!("additionalInfo for {place:?}, no PCI address, is left out"),
+                );
+                continue;
+            }
+            let known: &mut BTreeMap<_, _> = all.entry(place.clone()).or_default();
+            for (key, word) in words {
+                let earlier = known.insert(key.clone(), word.clone());
+                if earlier.is_some_and(|earlier| earlier != *word) {
+                    let text = format!("{key:?} of {place:?} is said twice: the last holds");
+                    remarks.warn(*line, text);
+                }
+            }
+        }
+    }
+    all
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn excludes_topology(&self) -> bool {
+        self.exclude_topology == Some(true)
+    }
+
+    fn needs_vhost_net(&self) -> bool {
+        self.selectors().any(Selectors::needs_vhost_net)
+    }
+
+    fn is_accelerator(&self) -> bool {
+        self.device_type == Some(DeviceType::Accelerator)
+    }
+
+    fn selectors(&self) -> impl Iterator<Item = &Selectors> {
+        self.selectors.iter().flat_map(|list| &list.value.0)
+    }
+}
+
+const VHOST: &str = "needVhostNet is one for the node here: containers of every resource of this \
+    list get /dev/vhost-net and /dev/net/tun";
+
+const RDMA: &str = "isRdma is one for the node here: containers of every resource of this list get the \
+    nodes of a function's RDMA device, if it has one";
+
+const TOPOLOGY: &str = "excludeTopology is one for the node here: the kubelet is told of no NUMA \
+    node for any resource of this list";
+
+const EVERY: &str = "additionalInfo for * is of every interface here, whichever its resource";

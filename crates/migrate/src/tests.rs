@@ -1,0 +1,505 @@
+//! Files of other plugins: what becomes of them, as documents.
+
+use std::path::Path;
+
+use crate::{Loaded, PeerFlags};
+use insta::assert_snapshot;
+use proptest::prelude::*;
+use windlass_config::{MissingNodes, Remark, Resources, to_yaml};
+
+use crate::{Format, Plugin, parse};
+
+fn loaded(text: &str) -> Result<Loaded, String> {
+    let parsed = parse(Path::new("plugin.conf"), text, &PeerFlags::default());
+    parsed.map_err(|error| error.to_string())
+}
+
+/// The file as ours, under what is said of it.
+fn converted(plugin: Plugin, text: &str) -> String {
+    let loaded = loaded(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
+    assert_eq!(loaded.format, Format::Imported(plugin), "{text}");
+    let ours = to_yaml(&loaded.config);
+    let again = parse(Path::new("w.yaml"), &ours, &PeerFlags::default());
+    let again = again.unwrap_or_else(|error| panic!("{ours}\n{error}"));
+    assert_eq!((again.config, again.format), (loaded.config, Format::Windlass), "{ours}");
+    let said = |Remark { line, text }: &Remark| format!("# line {line}: {text}\n");
+    loaded.warnings.iter().map(said).collect::<String>() + &ours
+}
+
+fn mistakes(text: &str) -> String {
+    loaded(text).expect_err(text).replace("plugin.conf:", "")
+}
+
+/// JSON with tabs, as Go's programs write it.
+const RDMA_SHARED: &str = r#"{
+	"periodicUpdateInterval": 300,
+	"configList": [
+		{
+			"resourceName": "fabric_a",
+			"rdmaHcaMax": 200,
+			"selectors": {
+				"vendors": ["15B3"], "drivers": ["mlx5_core"], "ifNames": ["ib0", "ib1"],
+				"linkTypes": ["infiniband"]
+			}
+		},
+		{
+			"resourceName": "storage", "resourcePrefix": "lab.example",
+			"rdmaHcaMax": 5000, "Devices": ["eth4"]
+		},
+		{"resourceName": "again", "rdmaHcaMax": 1, "devices": ["eth4"], "comment": "none left"}
+	]
+}
+"#;
+
+const SRIOV: &str = r#"{
+  "resourceList": [
+    {
+      "resourceName": "fast-net",
+      "resourcePrefix": "lab.example",
+      "excludeTopology": true,
+      "additionalInfo": {"*": {"token": "a"}, "0000:3b:02.0": {"vlan": "7"}},
+      "selectors": {
+        "vendors": ["8086"], "devices": ["154c", "1889"], "drivers": ["iavf", "vfio-pci"],
+        "pfNames": ["ens1f0#0,2-4", "ens1f1"], "linkTypes": ["ether"], "needVhostNet": true
+      }
+    },
+    {
+      "resourceName": "rdma_net",
+      "selectors": [
+        {"rootDevices": ["0000:AF:00.0#0-100"], "isRdma": true},
+        {"pciAddresses": ["0000:b0:02.1"], "isRdma": true, "pKeys": ["0x8001"]},
+        {"ddpProfiles": ["GTPv1-C/U IPv4/IPv6 payload"]}
+      ]
+    },
+    {"resourceName": "vdpa", "selectors": {"vdpaType": "vhost"}},
+    {
+      "resourceName": "subfunctions", "deviceType": "auxNetDevice",
+      "selectors": [{"vendors": ["15b3"], "auxTypes": ["sf"], "pfNames": ["p0#0-3", "p1"]}]
+    },
+    {"resourceName": "plain", "deviceType": "", "selectors": {"pfNames": ["LAN1"]}},
+    {"resourceName": "onboard", "selectors": {"acpiIndexes": ["101", "102"]}},
+    {
+      "resourceName": "fec", "deviceType": "accelerator",
+      "selectors": {"vendors": ["8086"], "devices": ["0d5d"], "drivers": ["vfio-pci"]}
+    },
+    {"resourceName": "nothing"}
+  ]
+}
+"#;
+
+const GENERIC: &str = r#"
+domain: lab.example
+devices:
+- name: serial
+  groups:
+  - paths: [{path: /dev/ttyUSB*}]
+  - paths: [{path: /dev/ttyACM*, mountPath: /dev/serial/, permissions: rw}]
+- name: fuse
+  groups: [{count: 10, paths: [{path: /dev/fuse, permissions: mrw}]}]
+- name: capture
+  groups:
+  - paths:
+    - {path: /dev/snd/controlC1, mountPath: /dev/snd/controlC0}
+    - {path: /dev/snd/pcmC1D0c, mountPath: /dev/snd/pcmC0D0c}
+    - {path: /dev/snd/timer, optional: true}
+    - {path: /etc/asound.conf, type: Mount, readOnly: true}
+- {name: audio, groups: [{count: 4, paths: [{path: /dev/snd}]}]}
+- name: pairs
+  groups:
+  - paths: [{path: /dev/video*}, {path: /dev/media*}, {path: /dev/cec0, limit: 9}]
+- name: either
+  groups: [{paths: [{path: /dev/ttyS0, optional: true}, {path: /dev/ttyAMA0, optional: true}]}]
+- {name: data, groups: [{paths: [{path: /srv/data, type: Mount}]}]}
+- name: radio
+  groups: [{usb: [{vendor: "0bda", product: "2838"}]}]
+- name: kit
+  groups: [{usb: [{vendor: "1209", product: "000F"}, {vendor: 1a86, product: 7523, serial: "A1"}]}]
+"#;
+
+const SMARTER: &str = r"
+- devicematch: ^video[0-9]*$
+  nummaxdevices: 20
+- devicematch: ^snd$
+  nummaxdevices: 4
+- devicematch: ^rtc0$|^i2c-[0-9]+$
+  nummaxdevices: 1
+- devicematch: nvidia-gpu
+  nummaxdevices: 10
+- devicematch: ^hci0$
+";
+
+const DARWIN3: &str = "
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: darwin3-device-plugin, namespace: kube-system}
+spec:
+  template:
+    spec:
+      containers:
+      - name: plugin
+        image: registry.example/darwin3-device-plugin:1.0
+        volumeMounts:
+        - {name: boards, mountPath: /etc/darwin3}
+      volumes:
+      - {name: boards, hostPath: {path: /srv/boards}}
+";
+
+#[test]
+fn tokens_of_rdma_shared_dev_plugin() {
+    assert_snapshot!(converted(Plugin::RdmaShared, RDMA_SHARED));
+}
+
+#[test]
+fn both_modes_of_its_predecessor() {
+    let functions = r#"{"mode": "sriov", "pfNetdevices": ["ens2f0", "ens2f1"]}"#;
+    assert_snapshot!("rdma_sriov", converted(Plugin::RdmaSriov, functions));
+    assert_snapshot!("rdma_hca", converted(Plugin::RdmaSriov, r#"{"mode": "hca"}"#));
+}
+
+#[test]
+fn every_selector_of_sriov_network_device_plugin() {
+    assert_snapshot!(converted(Plugin::Sriov, SRIOV));
+}
+
+#[test]
+fn groups_of_generic_device_plugin() {
+    assert_snapshot!(converted(Plugin::Generic, GENERIC));
+}
+
+#[test]
+fn patterns_of_smarter_device_manager() {
+    assert_snapshot!(converted(Plugin::Smarter, SMARTER));
+}
+
+#[test]
+fn the_manifest_of_darwin3_device_plugin() {
+    assert_snapshot!(converted(Plugin::Darwin3, DARWIN3));
+}
+
+fn indented(text: &str, by: usize) -> String {
+    let lines = text.lines().map(|line| " ".repeat(by) + line + "\n");
+    lines.collect()
+}
+
+#[test]
+fn a_config_map_is_unwrapped_and_its_mistakes_have_the_lines_of_the_file() {
+    let head = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata:\n  config.json: |\n";
+    let wrapped = format!("{head}{}", indented(&RDMA_SHARED.replace('\t', "  "), 4));
+    let (inside, plain) = (loaded(&wrapped).expect("valid"), loaded(RDMA_SHARED).expect("valid"));
+    assert_eq!((inside.config, inside.format), (plain.config, plain.format));
+    let lines = |warnings: &[Remark]| warnings.iter().map(|it| it.line).collect::<Vec<_>>();
+    let moved: Vec<_> = lines(&plain.warnings).into_iter().map(|line| line + 5).collect();
+    assert_eq!(lines(&inside.warnings), moved);
+
+    let ours = format!("{head}    mig: none\n    mgi: none\n");
+    assert!(mistakes(&ours).starts_with("7: unknown field `mgi`"), "{}", mistakes(&ours));
+    let quoted = "apiVersion: v1\nkind: ConfigMap\ndata: {f: '{\"configList\": []}'}\n";
+    assert_eq!(mistakes(quoted), "3: configList names no resource");
+}
+
+#[test]
+fn of_a_manifest_the_one_thing_that_configures_is_read() {
+    let account = "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a}\n";
+    let manifest = format!("---\n{account}---{DARWIN3}---\n# the end\n");
+    assert_eq!(loaded(&manifest).expect("valid").format, Format::Imported(Plugin::Darwin3));
+    let none = "1: this manifest has no configuration that is known: give the plugin's own file, its \
+                ConfigMap, or the manifest that has the configuration in its arguments";
+    assert_eq!(mistakes(account), none);
+    let two = mistakes(&format!("{DARWIN3}---{DARWIN3}"));
+    assert!(two.contains("several configurations are here (DaemonSet, DaemonSet)"), "{two}");
+    assert_eq!(
+        mistakes("mig: none\n---\nmig: none\n"),
+        "3: a second document: a configuration is one"
+    );
+    assert!(loaded("---\nmig: none\n").is_ok(), "one document may begin with its mark");
+}
+
+#[test]
+fn a_node_of_two_resources_is_told_of() {
+    let text = "devices:
+- {name: audio, groups: [{count: 4, paths: [{path: /dev/snd}]}]}
+- name: capture
+  groups:
+  - {paths: [{path: /dev/snd/pcmC0D0c}, {path: /dev/snd/timer}]}
+- {name: other, groups: [{paths: [{path: /dev/snd0}]}]}
+";
+    let told = loaded(text).expect("valid").warnings;
+    let told: Vec<_> = told.iter().filter(|it| it.text.contains("squat.ai/audio too")).collect();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].line, 5);
+    assert!(told[0].text.starts_with("/dev/snd/pcmC0D0c is in"), "{}", told[0].text);
+}
+
+#[test]
+fn devices_among_the_arguments_of_a_manifest_are_read_where_they_stand() {
+    let text = "apiVersion: apps/v1
+kind: DaemonSet
+spec:
+  template:
+    spec:
+      containers:
+      - args:
+        - --domain=lab.example
+        - --device
+        - |
+          name: video
+          groups:
+          - paths: [{path: /dev/video0}]
+        - '--device={\"name\": \"kvm\", \"groups\": [{\"paths\": [{\"path\": \"/dev/kvm\"}]}]}'
+";
+    let offered = |text: &str| {
+        let sources = loaded(text).expect("valid").config.policy.sources.into_iter();
+        sources.filter_map(|it| it.resource).map(|it| it.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(offered(text), ["lab.example/video", "lab.example/kvm"]);
+    let wrong = text.replace("name: video", "name: Video");
+    assert_eq!(mistakes(&wrong), "11: name \"Video\": use small letters, digits and '-'");
+}
+
+#[test]
+fn only_what_a_file_names_is_offered() {
+    for text in [RDMA_SHARED, SRIOV, GENERIC, SMARTER, DARWIN3] {
+        let policy = loaded(text).expect("valid").config.policy;
+        assert!(matches!(policy.resources, Resources::Rules(_)), "GPUs are another plugin's");
+    }
+}
+
+/// What is told of a file that is accepted.
+fn warnings(text: &str) -> Vec<String> {
+    let loaded = loaded(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
+    loaded.warnings.iter().map(|Remark { line, text }| format!("{line}: {text}")).collect()
+}
+
+#[test]
+fn usb_devices_of_one_description_are_told_of_and_others_not() {
+    let group = |name: &str, product: &str| {
+        format!("- {{name: {name}, groups: [{{usb: [{{vendor: 1a86, product: {product}}}]}}]}}\n")
+    };
+    let told = |second: &str| {
+        let text = format!("devices:\n{}{}", group("one", "'7523'"), group("two", second));
+        warnings(&text).iter().filter(|it| it.contains("is in squat.ai/one too")).count()
+    };
+    assert_eq!((told("'7523'"), told("'5523'")), (1, 0));
+}
+
+#[test]
+fn what_would_be_refused_in_our_format_is_told_of_when_it_is_read() {
+    let paths = |paths: &str| format!("devices:\n- name: a\n  groups: [{{paths: [{paths}]}}]\n");
+    let kept_back =
+        "it is kept back: convert the file, and write allowDangerous: true if it is meant";
+    for (text, expected, offered) in [
+        (paths("{path: /dev/sdb}"), format!("3: source a: /dev/sdb: a block device gives away the \
+            data of its file systems; {kept_back}"), 1),
+        (paths("{path: /dev/x}, {path: /etc, type: Mount}"), format!("3: source a: /etc gives away \
+            the whole machine: name what is needed in it; {kept_back}"), 1),
+        (paths("{path: /dev/x}, {path: /, type: Mount}"), format!("3: source a: / has the kubelet's sockets and every pod's secrets; {kept_back}"), 1),
+        (paths("{path: /dev/x, mountPath: x}"), "3: source a: x is no path from the root: write it \
+            from / on, without .., . and //; it is left out".to_owned(), 0),
+        (
+            "- {devicematch: ^a$, nummaxdevices: 1}\n- {devicematch: ^a$, nummaxdevices: 2}\n".to_owned(),
+            "2: source a-2: resource smarter-devices/a is shared in another way by source a: a pod \
+             cannot tell which it gets; it is left out".to_owned(),
+            1,
+        ),
+    ] {
+        let found = warnings(&text);
+        assert!(found.contains(&expected), "{text}\n{found:#?}");
+        let sources = loaded(&text).expect("valid").config.policy.sources;
+        assert_eq!(sources.len(), offered, "{text}");
+        let again = parse(Path::new("w.yaml"), &to_yaml(&loaded(&text).expect("valid").config), &PeerFlags::default());
+        assert_eq!(again.is_err(), expected.ends_with(kept_back), "{text}");
+    }
+    let folder = DARWIN3.replace("/srv/boards", "/etc");
+    let told = warnings(&folder)
+        .iter()
+        .any(|it| it.ends_with("name what is needed in it; it is left out"));
+    assert!(told, "{:?}", warnings(&folder));
+}
+
+#[test]
+fn an_entry_of_smarter_device_manager_that_fits_too_much_costs_no_other() {
+    let text = "- {devicematch: .*, nummaxdevices: 1}\n- {devicematch: (?i)^v$, nummaxdevices: 1}\n\
+                - {devicematch: '(^video[0-9]+$)|(^i2c-[0-9]+$)', nummaxdevices: 1}\n";
+    assert_eq!(
+        warnings(text),
+        [
+            "1: \".*\" fits nodes of all sorts: begin it with letters of a name; this entry is left out",
+            "2: \"(?i)^v$\": what begins with \"(?i)\" is not read here; this entry is left out",
+        ]
+    );
+    assert_eq!(loaded(text).expect("valid").config.policy.sources.len(), 2);
+}
+
+#[test]
+fn entries_of_rdma_shared_dev_plugin_that_may_pick_one_interface_are_told_of() {
+    let file = |first: &str, second: &str| {
+        let entry =
+            |name: &str, keys: &str| format!("- {{resourceName: {name}, rdmaHcaMax: 9, {keys}}}\n");
+        format!("configList:\n{}{}", entry("a", first), entry("b", second))
+    };
+    let told = |first: &str, second: &str| {
+        let found = warnings(&file(first, second));
+        found.into_iter().find(|it| it.contains("may pick the same interface"))
+    };
+    let (by_driver, by_name) = ("selectors: {drivers: [mlx5_core]}", "devices: [ib0]");
+    let text = told(by_driver, by_name).expect("an interface may be of both");
+    assert!(text.starts_with("3: rdma/a on line 2 may pick the same interface: "), "{text}");
+    assert_eq!(told("devices: [ib1]", by_name), None);
+    assert_eq!(told("selectors: {ifNames: [ib1], drivers: [x]}", by_name), None);
+    assert_eq!(told(by_driver, "selectors: {drivers: [mlx4_core]}"), None);
+    assert_eq!(told(by_name, by_name), None, "the second gets nothing, which is told");
+}
+
+#[test]
+fn which_selectors_ask_for_rdma_is_told() {
+    let file = |first: &str, second: &str| {
+        let text = "resourceList:\n- {resourceName: a, selectors: {F}}\n\
+                    - {resourceName: b, selectors: {S}}\n\
+                    - {resourceName: c, deviceType: accelerator, selectors: {}}\n";
+        text.replace("{F}", first).replace("{S}", second)
+    };
+    let (with, without) = ("{isRdma: true}", "{pfNames: [p0]}");
+    for (first, second, nodes, told) in [
+        (without, without, 0, [false; 2]),
+        (with, with, 4, [true, false]),
+        (with, without, 4, [true; 2]),
+    ] {
+        let text = file(first, second);
+        let policy = loaded(&text).expect("valid").config.policy.nics;
+        let left_out = policy.missing_nodes == MissingNodes::LeftOut;
+        assert_eq!((policy.rdma_nodes.len(), left_out), (nodes, nodes > 0), "{text}");
+        let told_of = |what: &str| warnings(&text).iter().any(|it| it.contains(what));
+        assert_eq!(
+            [told_of("umad and issm"), told_of("isRdma is one for the node")],
+            told,
+            "{text}"
+        );
+    }
+}
+
+/// Documents, and how what is said of each begins.
+fn check(cases: impl IntoIterator<Item = (String, &'static str)>) {
+    for (text, expected) in cases {
+        let found = mistakes(&text);
+        assert!(found.starts_with(expected), "{text}\n{found}");
+    }
+}
+
+#[test]
+fn what_plugins_of_rdma_refuse_is_refused_with_its_line() {
+    let entry = |keys: &str| format!("configList:\n- {{{keys}}}\n");
+    check([
+        ("configList: []".to_owned(), "1: configList names no resource"),
+        (entry(""), "2: an entry without resourceName"),
+        (entry("resourceName: a-b"), "2: resourceName \"a-b\": use letters, digits and '_'"),
+        (entry("resourceName: a_"), "2: resource name \"rdma/a_\" has a last part"),
+        (entry("resourceName: a, rdmaHcaMax: -1, devices: [x]"), "2: rdmaHcaMax cannot be"),
+        (entry("resourceName: a, rdmaHcaMax: 1"), "2: neither selectors nor devices"),
+        (
+            entry("resourceName: a, rdmaHcaMax: 1, devices: [x], selectors: {drivers: [y]}"),
+            "2: selectors and devices: write selectors alone",
+        ),
+        (
+            entry("resourceName: a, rdmaHcaMax: 1, selectors: {vendors: [Mellanox]}"),
+            "2: \"Mellanox\" is no PCI id",
+        ),
+        (
+            entry("resourceName: a, rdmaHcaMax: x, devices: [y]"),
+            "2: \"x\" cannot stand here: write a whole number",
+        ),
+        ("mode: sriov".to_owned(), "1: pfNetdevices names no port"),
+    ]);
+}
+
+#[test]
+fn what_sriov_network_device_plugin_refuses_is_refused_with_its_line() {
+    let entry = |keys: &str| format!("resourceList:\n- {{resourceName: a, {keys}}}\n");
+    let selectors = |keys: &str| entry(&format!("selectors: {{{keys}}}"));
+    check([
+        (entry("deviceType: gpu"), "2: \"gpu\" is no word for this"),
+        (selectors("isRdma: true, vdpaType: vhost"), "2: isRdma and vdpaType exclude"),
+        (selectors("vdpaType: vduse"), "2: vdpaType \"vduse\" is none"),
+        (selectors("pfNames: ['p0#1-']"), "2: \"p0#1-\": write a parent"),
+        (entry("deviceType: auxNetDevice, selectors: {}"), "2: auxNetDevice: write auxTypes"),
+        ("resourceList: [{resourceName: 1.5}]".to_owned(), "1: resourceName \"1.5\""),
+        (
+            "resourceList: [{resourceName: a}, {resourceName: a}]".to_owned(),
+            "1: resource intel.com/a is there twice",
+        ),
+    ]);
+}
+
+#[test]
+fn what_plugins_of_nodes_refuse_is_refused_with_its_line() {
+    let device = |groups: &str| format!("devices:\n- name: a\n  groups: [{groups}]\n");
+    let entry = |keys: &str| format!("- {{{keys}}}");
+    check([
+        (
+            device("{paths: [{path: /dev/x}], usb: [{vendor: a, product: b}]}"),
+            "3: a group has paths or usb",
+        ),
+        (device("{usb: [{vendor: Acme, product: b}]}"), "3: \"Acme\" is no USB id"),
+        (device("{count: -1, paths: [{path: /dev/x}]}"), "3: count cannot be negative"),
+        (
+            device("{count: 2, paths: [{path: /dev/x}]}, {paths: [{path: /dev/y}]}"),
+            "3: squat.ai/a has another count on line 3",
+        ),
+        ("devices: [{name: A, groups: []}]".to_owned(), "1: name \"A\": use small letters"),
+        (entry("devicematch: '^tty[', nummaxdevices: 1"), "1: "),
+        (entry("devicematch: a, nummaxdevices: -1"), "1: nummaxdevices cannot be negative"),
+    ]);
+}
+
+/// Words of all plugins.
+#[rustfmt::skip]
+const WORDS: [&str; 32] = [
+    "configList", "resourceList", "resourceName", "rdmaHcaMax", "selectors", "pfNames", "mode",
+    "devices", "name", "groups", "paths", "path", "usb", "vendor", "product", "count", "limit",
+    "devicematch", "nummaxdevices", "additionalInfo", "deviceType", "apiVersion", "kind", "data",
+    "spec", "args", "ConfigMap", "DaemonSet", "--device", "p0#1-2", "^a[0-9]|b(", "/dev/*",
+];
+
+/// Documents of all sorts: the words in any place.
+fn document() -> impl Strategy<Value = serde_json::Value> {
+    use serde_json::{Value, json};
+    let word = || proptest::sample::select(&WORDS[..]);
+    let leaf = prop_oneof![
+        any::<i64>().prop_map(|number| json!(number)),
+        any::<bool>().prop_map(|truth| json!(truth)),
+        Just(Value::Null),
+        word().prop_map(|word| json!(word)),
+        "\\PC{0,12}".prop_map(|text| json!(text)),
+    ];
+    leaf.prop_recursive(6, 64, 6, move |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..5).prop_map(|items| json!(items)),
+            proptest::collection::btree_map(word().prop_map(str::to_owned), inner, 0..6)
+                .prop_map(|map| json!(map)),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_document_is_read_or_refused(document in document()) {
+        let text = document.to_string();
+        if let Ok(loaded) = loaded(&text) {
+            let ours = to_yaml(&loaded.config);
+            let again = parse(Path::new("w.yaml"), &ours, &PeerFlags::default());
+            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is kept back"));
+            let is_same = again.is_ok_and(|again| again.config == loaded.config);
+            prop_assert!(is_same || is_told, "{}\n{}", text, ours);
+        }
+    }
+
+    #[test]
+    fn any_regular_expression_is_read_or_refused(regex in "[a-z0-9/^$|()\\[\\]{}.*+?\\\\-]{0,24}") {
+        let entry = serde_json::json!([{"devicematch": regex, "nummaxdevices": 2}]);
+        if let Ok(loaded) = loaded(&entry.to_string()) {
+            let ours = to_yaml(&loaded.config);
+            let is_told = loaded.warnings.iter().any(|it| it.text.contains("it is kept back"));
+            let again = parse(Path::new("w.yaml"), &ours, &PeerFlags::default());
+            prop_assert!(again.is_ok() || is_told, "{}", ours);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Who has a device and through which of the kubelet's two ways, for whoever asks from outside: pod resources
+//! tell of containers and of the pods that use claims, the agent's own record of what claims have.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use windlass_allocations::{
+    ledger::ClaimRef,
+    podresources::{
+        ByDevice, Holder,
+        ask::{self, ByClaim, by_claim, by_device},
+    },
+};
+use windlass_config::Config;
+use windlass_core::{
+    device::DeviceId, partition::standing, replica::token, resource::ResourceName,
+};
+use windlass_dra::{ClaimFile, Held, Records};
+use windlass_host::causes;
+use windlass_resources::NodeState;
+
+/// The owners of each device.
+pub type Owners = BTreeMap<DeviceId, BTreeSet<Owner>>;
+
+/// Who has a device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(tag = "api", rename_all = "camelCase")]
+pub enum Owner {
+    /// A container, through the device plugin.
+    Plugin(Holder),
+    /// A claim, through Dynamic Resource Allocation.
+    Dra {
+        /// The claim's namespace.
+        namespace: String,
+        /// The claim.
+        claim: String,
+        /// The UID of its object.
+        uid: String,
+        /// The pods that use it, of the same namespace.
+        #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+        pods: BTreeSet<String>,
+    },
+}
+
+/// Who has the devices of a node, and why that may not be all.
+pub async fn owners(config: &Config, node: &NodeState) -> (Owners, Vec<String>) {
+    let (mut owners, mut caveats) = (Owners::new(), Vec::new());
+    let pods = ask::pods(&config.kubelet_dir).await;
+    let pods = pods.map_err(|error| caveats.push(causes(&error))).unwrap_or_default();
+    let users = by_claim(&pods);
+    of_containers(by_device(pods), node, &mut owners);
+    match ClaimFile::new(&config.state_dir, config.roots().host).read() {
+        Ok(claims) => of_claims((claims.unwrap_or_default(), &users), node, &mut owners),
+        Err(error) => caveats.push(causes(&error)),
+    }
+    (owners, caveats)
+}
+
+/// A token stands for every device of its pool.
+fn of_containers(held: ByDevice, node: &NodeState, owners: &mut Owners) {
+    for (id, holders) in held {
+        for holder in holders {
+            let is_pooled = token(id.as_str()).is_some();
+            let pool = holder.resource.parse::<ResourceName>().ok().filter(|_| is_pooled);
+            let offer = pool.and_then(|name| node.offers.get(&name));
+            let devices = offer.into_iter().flat_map(|offer| &offer.devices);
+            let pooled = devices.filter(|(_, device)| device.pooled().is_some());
+            for device in pooled.map(|(id, _)| id).chain([&id]) {
+                let owner = Owner::Plugin(holder.clone());
+                owners.entry(device.clone()).or_default().insert(owner);
+            }
+        }
+    }
+}
+
+fn of_claims((claims, users): (Records, &ByClaim), node: &NodeState, owners: &mut Owners) {
+    let found = |held: Held| match held.partition {
+        Some(place) => standing(&node.inventory, &place).map(|instance| instance.id.clone()),
+        None => held.device,
+    };
+    for entry in claims.into_values() {
+        let named = (entry.claim.namespace.clone(), entry.claim.name.clone());
+        let pods = users.get(&named).cloned().unwrap_or_default();
+        for device in entry.devices.into_iter().filter_map(found) {
+            let ClaimRef { namespace, name, uid } = entry.claim.clone();
+            let owner = Owner::Dra { namespace, claim: name, uid, pods: pods.clone() };
+            owners.entry(device).or_default().insert(owner);
+        }
+    }
+}
+
+// === impl Owner ===
+
+impl std::fmt::Display for Owner {
+    /// `default/train-0`, `team/train-0 (claim gpus)`, or of a claim that no pod uses `claim team/gpus`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Plugin(Holder { namespace, pod, .. }) => write!(f, "{namespace}/{pod}"),
+            Self::Dra { namespace, claim, pods, .. } => match (pods.first(), pods.len()) {
+                (None, _) => write!(f, "claim {namespace}/{claim}"),
+                (Some(pod), 1) => write!(f, "{namespace}/{pod} (claim {claim})"),
+                (Some(pod), several) => {
+                    write!(f, "{namespace}/{pod} and {} more (claim {claim})", several - 1)
+                }
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::documents::Document;
+
+    #[tokio::test]
+    async fn claims_are_read_from_the_agents_record_though_no_kubelet_answers() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let at = |name: &str| folder.path().join(name);
+        let config = Config { kubelet_dir: at("kubelet"), state_dir: at("."), ..Config::default() };
+        let text = r#"{"version": 1, "boot": null, "claims": {"u": {
+            "ref": {"namespace": "team", "name": "train", "uid": "u"}, "state": "PrepareCompleted",
+            "devices": [{"pool": "n1/nvidia", "name": "gpu-a", "device": "GPU-a", "usage": "alone",
+                "requests": [], "cdi": []}]}}}"#;
+        let text = Document::Claims.reread(text.as_bytes()).expect("understood");
+        std::fs::write(at("claims.json"), text).expect("written");
+        let (owners, caveats) = owners(&config, &NodeState::default()).await;
+        let shown = owners["GPU-a"].iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(shown, ["claim team/train"]);
+        assert!(caveats[0].contains("pod-resources"), "{caveats:?}");
+        std::fs::write(at("claims.json"), "{").expect("written");
+        let (_, caveats) = super::owners(&config, &NodeState::default()).await;
+        assert!(caveats[1].contains("claims.json is no record of claims"), "{caveats:?}");
+    }
+}

@@ -1,0 +1,192 @@
+//! The keeper beside a disk that takes its time.
+
+use jiff::Timestamp;
+use tempfile::TempDir;
+use tokio::time::advance;
+use windlass_allocations::{ledger::LedgerDesk, podresources};
+use windlass_config::{DeviceIds, DraOffer, DraPolicy, Resources};
+use windlass_core::{
+    device::{DeviceKind, SourceName},
+    health::{HealthTracker, Observation, Reason},
+    inventory::SourceState,
+};
+use windlass_discovery::SourceSnapshot;
+
+use super::*;
+
+/// A keeper, and whoever it deals with. The disk does something when it is told to.
+struct Rig {
+    keeper: Keeper,
+    source: watch::Sender<SourceSnapshot>,
+    state: watch::Receiver<Arc<NodeState>>,
+    disk: Disk,
+    queue: DiskQueue,
+    _folder: TempDir,
+}
+
+// === impl Rig ===
+
+impl Rig {
+    /// A node that offers its GPUs both ways.
+    fn new() -> Self {
+        let dra = DraPolicy { offer: DraOffer::Beside, ..DraPolicy::default() };
+        Self::of(Policy { dra, ..Policy::default() })
+    }
+
+    fn of(policy: Policy) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = |name: &str| folder.path().join(name);
+        let config = Config {
+            host_root: folder.path().to_owned(),
+            host_root_on_node: folder.path().to_owned(),
+            kubelet_dir: path("kubelet"),
+            state_dir: path("state"),
+            cdi_dir: path("cdi"),
+            policy,
+            ..Config::default()
+        };
+        let nothing = SourceSnapshot {
+            states: [(SourceName::NVIDIA, SourceState::Ready("driver 1".to_owned()))].into(),
+            simulated: None,
+            devices: Vec::new(),
+        };
+        let (source, snapshots) = watch::channel(nothing);
+        let notices = Notices {
+            news: Arc::default(),
+            kubelet_writes: watch::channel(0).1,
+            policy: watch::channel(Arc::new(config.policy.clone())).1,
+            mps: watch::channel(Arc::default()).1,
+            handovers: watch::channel(Arc::default()).1,
+            leases: watch::channel(Arc::default()).1,
+            holders: podresources::inquiry(&config.kubelet_dir, LedgerDesk::default()).1,
+            ledger: LedgerDesk::default().watch(),
+        };
+        let (publish, state) = watch::channel(Arc::default());
+        let outlets = Outlets {
+            state: publish,
+            daemons: watch::channel(Arc::default()).0,
+            care: watch::channel(Arc::default()).0,
+            rounds: watch::channel(Instant::now()).0,
+        };
+        let mut keeper = Keeper::new(&config, vec![("nvidia", snapshots)], notices, outlets);
+        let (disk, queue) = keeper.worker.take().expect("just made");
+        Self { keeper, source, state, disk, queue, _folder: folder }
+    }
+
+    /// The devices are these by now, and the keeper comes round.
+    fn see(&mut self, devices: &[&Device]) {
+        let devices = devices.iter().map(|device| (*device).clone()).collect();
+        self.source.send_modify(|known| known.devices = devices);
+        self.keeper.refresh(Cause::News);
+    }
+
+    /// The disk begins with what is wanted.
+    fn disk_begins(&self) {
+        self.queue.busy.send_replace(Some(Instant::now()));
+    }
+
+    /// The disk has done what is wanted.
+    fn disk_answers(&mut self) {
+        let wanted = self.queue.wanted.borrow_and_update().clone();
+        let found = self.disk.bring_about(wanted);
+        self.queue.busy.send_replace(None);
+        self.queue.found.send_replace(Arc::new(found));
+        self.keeper.refresh(Cause::Disk);
+    }
+
+    /// Who may be given away, and whether claims may have them.
+    fn given(&self) -> Vec<(String, bool)> {
+        let state = self.state.borrow();
+        let offered = state.offers.values().flat_map(|offer| offer.list().collect::<Vec<_>>());
+        let given = offered.filter(|it| it.state.obstacle().is_none()).map(|it| {
+            let device = state.inventory.get(&it.id).expect("a device");
+            (it.id.to_string(), state.obstacle(device).is_none())
+        });
+        given.collect()
+    }
+
+    fn is_healthy(&self, device: &Device) -> bool {
+        let state = self.state.borrow();
+        state.inventory.get(device.id.as_str()).expect("known").health.is_healthy()
+    }
+}
+
+fn gpu(id: &str) -> Device {
+    seen(id, &Observation::Passed)
+}
+
+fn seen(id: &str, observation: &Observation) -> Device {
+    let mut tracker = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
+    tracker.observe(observation, Timestamp::UNIX_EPOCH);
+    let id = id.parse().expect("an id");
+    let new = Device::new(id, DeviceKind::Gpu, SourceName::NVIDIA, Timestamp::UNIX_EPOCH);
+    Device { health: tracker.health().clone(), ..new }
+}
+
+fn both_ways(ids: &[&str]) -> Vec<(String, bool)> {
+    ids.iter().map(|id| ((*id).to_owned(), true)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_hangs_keeps_back_what_is_new_and_no_news_of_what_is_there() {
+    let mut rig = Rig::new();
+    let (one, two, three) = (gpu("GPU-1"), gpu("GPU-2"), gpu("GPU-3"));
+    rig.see(&[&one, &two]);
+    assert!(rig.given().is_empty(), "nothing is written yet");
+    rig.disk_answers();
+    assert_eq!(rig.given(), both_ways(&["GPU-1", "GPU-2"]));
+
+    rig.disk_begins();
+    let lost = seen("GPU-1", &Observation::Failed(Reason::Lost, "it fell off".to_owned()));
+    rig.see(&[&lost, &two]);
+    assert_eq!(rig.given(), both_ways(&["GPU-2"]), "told at once; the other is as it was");
+
+    rig.see(&[&lost, &two, &three]);
+    assert_eq!(rig.given(), both_ways(&["GPU-2"]));
+    assert_eq!(rig.state.borrow().inventory.devices.len(), 2, "what is new comes in one step");
+    advance(DEADLINE).await;
+    rig.keeper.refresh(Cause::Disk);
+    assert_eq!(rig.given(), both_ways(&["GPU-2"]));
+    assert_eq!(rig.state.borrow().inventory.devices.len(), 3);
+    assert!(rig.state.borrow().slow_since.is_some());
+    let failed = seen("GPU-2", &Observation::Fault(Reason::Xid(79), "XID 79".to_owned()));
+    rig.see(&[&lost, &failed, &three]);
+    assert!(!rig.is_healthy(&two) && rig.given().is_empty());
+
+    rig.disk_answers();
+    assert_eq!(rig.given(), both_ways(&["GPU-3"]));
+    assert_eq!(rig.state.borrow().slow_since, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_way_to_hand_devices_out_waits_for_the_disk_and_takes_nothing_from_anyone_meanwhile()
+ {
+    let mut rig = Rig::new();
+    let one = gpu("GPU-1");
+    rig.see(&[&one]);
+    rig.disk_answers();
+    let mut policy = Policy::clone(&rig.keeper.policy);
+    policy.delivery.ids = DeviceIds::Index;
+    rig.keeper.policy = Arc::new(policy);
+    rig.disk_begins();
+    rig.see(&[&one]);
+    assert_eq!(rig.given(), both_ways(&["GPU-1"]), "the old way, until the new one is there");
+    advance(DEADLINE).await;
+    rig.keeper.refresh(Cause::Disk);
+    assert!(rig.given().is_empty(), "a disk that takes long");
+    rig.disk_answers();
+    assert_eq!(rig.given(), both_ways(&["GPU-1"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_configuration_that_offers_nothing_of_a_node_with_devices_is_told() {
+    let resources = Resources::Rules(Vec::new());
+    let mut rig = Rig::of(Policy { resources, ..Policy::default() });
+    rig.see(&[]);
+    rig.disk_answers();
+    assert_eq!(rig.state.borrow().offers_nothing(), None, "there is nothing to offer");
+    rig.see(&[&gpu("GPU-1")]);
+    rig.disk_answers();
+    let why = rig.state.borrow().offers_nothing().expect("a GPU is there");
+    assert!(why.starts_with("nothing is offered of 1 devices"), "{why}");
+}

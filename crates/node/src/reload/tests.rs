@@ -1,0 +1,225 @@
+//! Reloading with real files: links that are swapped, mistakes, files that come and go, bursts.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::PathBuf,
+    sync::mpsc::{Receiver, Sender, channel},
+};
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use windlass_config::{ConfigDir, MigStrategy};
+use windlass_migrate::{PeerFlags, load, parse};
+
+use super::*;
+
+/// A reloader over a folder, and what it told.
+struct World {
+    dir: tempfile::TempDir,
+    policy: watch::Receiver<Arc<Policy>>,
+    status: watch::Receiver<ReloadStatus>,
+    asked: watch::Sender<u64>,
+    label: watch::Sender<LabelValue>,
+    loads: Receiver<()>,
+}
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn counted(file: PathBuf, loads: Sender<()>) -> Load {
+    Arc::new(move |label| {
+        // Nobody counts any more at the end of a test.
+        let _ = loads.send(());
+        let dir = ConfigDir(file.clone());
+        let path = if file.is_dir() { dir.choose(label)? } else { Some(file.clone()) };
+        let flags = PeerFlags::default();
+        let mut loaded = match path {
+            Some(path) => load(&path, &flags)?,
+            None => parse(Path::new("none"), "{}", &flags)?,
+        };
+        loaded.config.state_dir = file.with_file_name("state");
+        Ok((loaded.config, loaded.warnings))
+    })
+}
+
+/// Plays a story with the reloader of `file` in a folder that `prepare` filled.
+async fn play<F: Future<Output = ()>>(
+    file: &str,
+    prepare: impl FnOnce(&Path),
+    story: impl FnOnce(World) -> F,
+) {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    prepare(dir.path());
+    let (sender, loads) = channel();
+    let load = counted(dir.path().join(file), sender);
+    let started = load(&LabelValue::Unknown).expect("valid").0;
+    loads.recv().expect("the first");
+    let (asked, asked_receiver) = watch::channel(0);
+    let (label, label_receiver) = watch::channel(LabelValue::Unknown);
+    let wakes = Wakes { asked: asked_receiver, label: label_receiver };
+    let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+    let reloader = Reloader::new(started, load, Some(dir.path()), wakes, clock).expect("watched");
+    let world =
+        World { policy: reloader.policy(), status: reloader.status(), dir, asked, label, loads };
+    tokio::select! {
+        () = reloader.run(CancellationToken::new()) => panic!("it ended"),
+        () = story(world) => {}
+    }
+}
+
+impl World {
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.dir.path().join(name), text).expect("written");
+    }
+
+    async fn becomes(&mut self, mig: MigStrategy) {
+        let wait = self.policy.wait_for(|policy| policy.mig == mig);
+        drop(timeout(LIMIT, wait).await.expect("in time").expect("running"));
+    }
+
+    async fn status(&mut self, of: impl FnMut(&ReloadStatus) -> bool) -> ReloadStatus {
+        let wait = self.status.wait_for(of);
+        timeout(LIMIT, wait).await.expect("in time").expect("running").clone()
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_written_or_replaced_is_followed() {
+    let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "mig: none\n").expect("written");
+    play("w.yaml", prepare, async |mut world: World| {
+        assert_eq!(world.policy.borrow().mig, MigStrategy::None);
+        world.write("w.yaml", "mig: single\n");
+        world.becomes(MigStrategy::Single).await;
+        world.write("new", "mig: mixed\n");
+        let path = |name: &str| world.dir.path().join(name);
+        fs::rename(path("new"), path("w.yaml")).expect("renamed");
+        world.becomes(MigStrategy::Mixed).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_config_map_whose_link_is_swapped_is_followed() {
+    let version = |dir: &Path, name: &str, text: &str| {
+        fs::create_dir(dir.join(name)).expect("created");
+        fs::write(dir.join(name).join("w.yaml"), text).expect("written");
+    };
+    let prepare = |dir: &Path| {
+        version(dir, "..1", "mig: none\n");
+        symlink("..1", dir.join("..data")).expect("linked");
+        symlink("..data/w.yaml", dir.join("w.yaml")).expect("linked");
+    };
+    play("w.yaml", prepare, async |mut world: World| {
+        let dir = world.dir.path();
+        version(dir, "..2", "mig: single\n");
+        symlink("..2", dir.join("..data_tmp")).expect("linked");
+        fs::rename(dir.join("..data_tmp"), dir.join("..data")).expect("swapped");
+        fs::remove_dir_all(dir.join("..1")).expect("removed");
+        world.becomes(MigStrategy::Single).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wrong_file_changes_nothing_and_is_told_until_it_is_right() {
+    let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "mig: none\n").expect("written");
+    play("w.yaml", prepare, async |mut world: World| {
+        world.write("w.yaml", "mig: both\n");
+        let status = world.status(|status| status.error.is_some()).await;
+        let error = status.error.expect("waited for");
+        assert!(error.contains("w.yaml:1: \"both\" is no word for this"), "{error}");
+        assert_eq!(world.policy.borrow().mig, MigStrategy::None);
+        fs::remove_file(world.dir.path().join("w.yaml")).expect("removed");
+        let gone = |status: &ReloadStatus| {
+            status.error.as_ref().is_some_and(|error| error.contains("cannot read"))
+        };
+        world.status(gone).await;
+        assert_eq!(world.policy.borrow().mig, MigStrategy::None, "the last good one holds");
+        world.write("w.yaml", "mig: single\n");
+        world.becomes(MigStrategy::Single).await;
+        world.status(|status| status.error.is_none()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_file_that_says_nothing_or_is_no_file_changes_nothing() {
+    let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "mig: none\n").expect("written");
+    play("w.yaml", prepare, async |mut world: World| {
+        let file = world.dir.path().join("w.yaml");
+        let nothing = "says nothing: write `{}` for the defaults";
+        for (text, expected) in [("", nothing), ("# mig: single\n\n", nothing), ("---\n", nothing)]
+        {
+            world.write("w.yaml", text);
+            let told = |status: &ReloadStatus| {
+                status.error.as_ref().is_some_and(|error| error.contains(expected))
+            };
+            world.status(told).await;
+            assert_eq!(world.policy.borrow().mig, MigStrategy::None, "the last good one holds");
+            world.write("w.yaml", "mig: none\n");
+            world.status(|status| status.error.is_none()).await;
+        }
+        fs::remove_file(&file).expect("removed");
+        mknodat(CWD, &file, FileType::Fifo, Mode::RUSR, 0).expect("made");
+        let told = |status: &ReloadStatus| {
+            status
+                .error
+                .as_ref()
+                .is_some_and(|error| error.contains("it is a FIFO, not a regular file"))
+        };
+        world.status(told).await;
+        assert_eq!(world.policy.borrow().mig, MigStrategy::None, "the last good one holds");
+        fs::remove_file(&file).expect("removed");
+        world.write("w.yaml", "{}");
+        world.becomes(MigStrategy::Mixed).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_needs_a_restart_is_named_and_the_rest_is_followed() {
+    let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "{}").expect("written");
+    play("w.yaml", prepare, async |mut world: World| {
+        world.write("w.yaml", "mig: single\ncdiDir: /elsewhere\ndriver: {root: /d}\n");
+        world.becomes(MigStrategy::Single).await;
+        let status = world.status(|status| !status.restart_for.is_empty()).await;
+        assert_eq!(status.restart_for, ["driver", "cdiDir"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_burst_of_writes_is_one_reload_and_a_request_is_served_at_once() {
+    let prepare = |dir: &Path| fs::write(dir.join("w.yaml"), "{}").expect("written");
+    play("w.yaml", prepare, async |mut world: World| {
+        for _ in 0..20 {
+            world.write("w.yaml", "mig: none\n");
+        }
+        world.write("w.yaml", "mig: single\n");
+        world.becomes(MigStrategy::Single).await;
+        assert_eq!(world.loads.try_iter().count(), 1);
+        let before = world.status.borrow().last_success;
+        world.asked.send_modify(|count| *count += 1);
+        world.status(|status| status.last_success > before).await;
+        assert_eq!(world.loads.try_iter().count(), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_nodes_label_names_the_file() {
+    let prepare = |dir: &Path| {
+        fs::write(dir.join("default"), "mig: none\n").expect("written");
+        fs::write(dir.join("whole"), "mig: single\n").expect("written");
+    };
+    play("", prepare, async |mut world: World| {
+        assert_eq!(world.policy.borrow().mig, MigStrategy::None);
+        world.label.send_replace(LabelValue::Value("whole".into()));
+        world.becomes(MigStrategy::Single).await;
+        world.label.send_replace(LabelValue::Value("gone".into()));
+        let status = world.status(|status| status.error.is_some()).await;
+        assert!(status.error.expect("waited for").contains("has no file \"gone\""));
+        world.label.send_replace(LabelValue::Absent);
+        world.becomes(MigStrategy::None).await;
+    })
+    .await;
+}

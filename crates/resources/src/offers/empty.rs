@@ -1,0 +1,121 @@
+//! Why a resource of the configuration has no device of this node.
+
+use std::collections::BTreeMap;
+
+use windlass_config::{ResourceRule, Selector};
+use windlass_core::{
+    device::{Device, DeviceId},
+    inventory::{Inventory, SourceState},
+    resource::ResourceName,
+};
+
+use super::{Offer, want::profile};
+
+/// What became of the node's devices.
+#[derive(Clone, Copy)]
+pub(super) struct Outcome<'a> {
+    pub(super) inventory: &'a Inventory,
+    pub(super) offers: &'a BTreeMap<ResourceName, Offer>,
+    pub(super) withheld: &'a BTreeMap<DeviceId, String>,
+}
+
+/// The resources of rules that no device is offered as, each with the reason.
+pub(super) fn empty(
+    rules: &[ResourceRule],
+    outcome: Outcome<'_>,
+) -> BTreeMap<ResourceName, String> {
+    let mut empty = BTreeMap::<ResourceName, Vec<&Selector>>::new();
+    for rule in rules.iter().filter(|rule| !outcome.offers.contains_key(&rule.name)) {
+        empty.entry(rule.name.clone()).or_default().push(&rule.devices);
+    }
+    empty.into_iter().map(|(name, selectors)| (name, outcome.why(&selectors))).collect()
+}
+
+// === impl Outcome ===
+
+impl Outcome<'_> {
+    /// Why none of several selectors has a device: what keeps those that they pick, else why they pick none.
+    fn why(self, selectors: &[&Selector]) -> String {
+        let is_picked = |device: &&Device| {
+            selectors.iter().any(|it| it.matches(device, profile(device)) == Ok(true))
+        };
+        let picked: Vec<_> = self.inventory.devices.iter().filter(is_picked).collect();
+        match picked.as_slice() {
+            [] => selectors.first().map(|it| self.why_none(it)).unwrap_or_default(),
+            [only] => self.kept(only),
+            [first, others @ ..] => {
+                let same = |device: &&Device| self.reason(device) == self.reason(first);
+                match others.iter().filter(|device| !same(device)).count() {
+                    0 => {
+                        format!("{}, as all {} of its rule", self.kept(first), picked.len())
+                    }
+                    _ => format!("{}, and {} more of its rule", self.kept(first), others.len()),
+                }
+            }
+        }
+    }
+
+    fn kept(self, device: &Device) -> String {
+        format!("{} {}", device.id, self.reason(device))
+    }
+
+    /// Why a device that a rule picks is not part of its resource.
+    fn reason(self, device: &Device) -> String {
+        let mut offers = self.offers.iter();
+        let elsewhere = offers.find(|(_, offer)| offer.devices.contains_key(&device.id));
+        match (elsewhere, self.withheld.get(&device.id)) {
+            (Some((name, _)), _) => format!("is part of {name}"),
+            (None, Some(why)) => format!("is not offered: {why}"),
+            (None, None) => "is not offered: other devices are in its place".to_owned(),
+        }
+    }
+
+    /// Why a selector picks nothing.
+    fn why_none(self, selector: &Selector) -> String {
+        let devices = self.inventory.devices.iter().filter(|it| selector.is_about(it));
+        let (such, mut first) = (such(selector), None);
+        let mut count = 0_usize;
+        for device in devices {
+            count += 1;
+            first = first.or_else(|| Some((device, why_not(selector, device))));
+        }
+        match first {
+            None => format!("this node has no {such}{}", self.source_of(selector)),
+            Some((device, why)) if count == 1 => format!("{}, the only {such}, {why}", device.id),
+            Some((device, why)) => {
+                format!("none of {count} is the {such} that its rule means: {} {why}", device.id)
+            }
+        }
+    }
+
+    /// What the source says that a selector is about, if it found nothing.
+    fn source_of(self, selector: &Selector) -> String {
+        let state = selector.source.as_ref().and_then(|it| self.inventory.sources.get(it.as_str()));
+        match state {
+            Some(SourceState::Absent(why) | SourceState::Failing(why)) => format!(": {why}"),
+            Some(SourceState::Starting | SourceState::Ready(_)) | None => String::new(),
+        }
+    }
+}
+
+/// What a selector is about, whichever of them it picks.
+fn such(selector: &Selector) -> String {
+    let kind = selector.kind.map(|kind| format!("of kind {kind}"));
+    let source = selector.source.as_ref().filter(|source| {
+        selector.kind.is_none_or(|kind| Selector::all(kind).source.as_ref() != Some(source))
+    });
+    let source = source.map(|source| format!("of source {source}"));
+    let parts: Vec<_> = kind.into_iter().chain(source).collect();
+    format!("device {}", parts.join(" and "))
+}
+
+/// Why a selector does not pick a device that it is about.
+fn why_not(selector: &Selector, device: &Device) -> String {
+    let without = Selector { expression: None, ..selector.clone() };
+    let fits = without.matches(device, profile(device)) == Ok(true);
+    let expression = selector.expression.as_ref().filter(|_| fits);
+    match expression.and_then(|expression| expression.why_not(device)) {
+        Some(why) => format!("does not match: {why}"),
+        None => "has another index, id or profile".to_owned(),
+    }
+}

@@ -1,0 +1,641 @@
+//! Plans: what is offered, as what, and that no device has two owners.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use windlass_allocations::Held;
+use windlass_config::{
+    DraOffer, MigStrategy, PerContainer, Policy, Replicas, ResourceRule, Resources, Selector,
+    Shared, Sharing, SharingMethod,
+};
+use windlass_core::{
+    attribute::AttributeValue,
+    device::{Device, DeviceKind, DeviceNode, Extras, Place, SourceName},
+    health::{HealthTracker, Observation, Reason},
+    inventory::Inventory,
+    resource::ResourceName,
+};
+use windlass_discovery::PROFILE;
+
+use super::{
+    Allocatable, Marked, Methods, Moves, Offers, Plan, Pools, Question, note, plan, usual_name,
+};
+
+/// A plan, step by step, as the keeper makes them.
+struct Node {
+    policy: Policy,
+    devices: Vec<Device>,
+    held: Held,
+    methods: Methods,
+    marked: Marked,
+    moves: Moves,
+    plan: Plan,
+}
+
+impl Node {
+    fn with(devices: Vec<Device>) -> Self {
+        let (policy, held, methods, marked, plan) = Default::default();
+        Self { policy, devices, held, methods, marked, moves: Moves::Kept, plan }
+    }
+
+    fn rules(mut self, rules: Vec<ResourceRule>) -> Self {
+        self.policy.resources = Resources::Rules(rules);
+        self
+    }
+
+    fn mig(mut self, strategy: MigStrategy) -> Self {
+        self.policy.mig = strategy;
+        self
+    }
+
+    fn plan(&mut self) -> &mut Self {
+        let mut inventory = Inventory { devices: self.devices.clone(), ..Inventory::default() };
+        inventory.sort();
+        let previous = std::mem::take(&mut self.plan.offers);
+        self.plan = plan(Question {
+            policy: &self.policy,
+            inventory: &inventory,
+            previous: &previous,
+            held: &self.held,
+            methods: &self.methods,
+            pools: &Pools::new(),
+            marked: &self.marked,
+            moves: self.moves,
+            obstacle: &|_, _| None,
+            handover: &|_| None,
+        });
+        note(&mut self.marked, &self.plan, &inventory, &self.held);
+        self
+    }
+
+    /// The agent starts anew: what it was told is forgotten, what is on the disk is not.
+    fn restart(&mut self) -> &mut Self {
+        self.plan = Plan::default();
+        self.moves = Moves::Kept;
+        self
+    }
+
+    fn holds(&mut self, resource: &str, ids: &[&str]) -> &mut Self {
+        let ids = ids.iter().map(ToString::to_string).collect();
+        self.held = Held::from([(name(resource), ids)]);
+        self
+    }
+
+    /// Each id of a resource, and why it may not be allocated.
+    fn listed(&self, resource: &str) -> Vec<(String, String)> {
+        let Some(offer) = self.plan.offers.get(&name(resource)) else { return Vec::new() };
+        let state = |state: &Allocatable| state.obstacle().unwrap_or_default().to_owned();
+        offer.list().map(|listed| (listed.id.into_owned(), state(listed.state))).collect()
+    }
+
+    fn allocatable(&self, resource: &str) -> usize {
+        self.plan.offers.get(&name(resource)).map_or(0, |offer| offer.allocatable())
+    }
+
+    fn withheld(&self) -> Vec<(&str, &str)> {
+        self.plan.withheld.iter().map(|(id, why)| (id.as_str(), why.as_str())).collect()
+    }
+
+    /// No device is allocatable in two ways at once.
+    fn assert_single_owners(&self) {
+        let mut owned = BTreeSet::new();
+        for offer in self.plan.offers.values() {
+            let yes = offer.devices.iter().filter(|(_, device)| device.state == Allocatable::Yes);
+            yes.for_each(|(id, _)| assert!(owned.insert(id.clone()), "{id} has two owners"));
+        }
+    }
+}
+
+const GPU: &str = "nvidia.com/gpu";
+
+fn name(text: &str) -> ResourceName {
+    text.parse().expect("valid")
+}
+
+fn device(id: &str, index: u32, observation: &Observation) -> Device {
+    let mut tracker = HealthTracker::new(Duration::from_secs(1), Timestamp::UNIX_EPOCH);
+    tracker.observe(observation, Timestamp::UNIX_EPOCH);
+    Device {
+        id: id.parse().expect("valid"),
+        kind: DeviceKind::Gpu,
+        source: SourceName::NVIDIA,
+        index,
+        health: tracker.health().clone(),
+        attributes: BTreeMap::new(),
+        capacity: BTreeMap::new(),
+        place: Place::default(),
+        nodes: Vec::new(),
+        extras: Extras::default(),
+        withheld: None,
+        not_alone: None,
+        not_shared: None,
+        origin: None,
+        folder: None,
+        parent: None,
+        part: None,
+        partitioned: false,
+        partition: None,
+        partitions: [].into(),
+    }
+}
+
+fn gpu(id: &str, index: u32) -> Device {
+    device(id, index, &Observation::Passed)
+}
+
+fn gpus(count: u32) -> Vec<Device> {
+    (0..count).map(|index| gpu(&format!("g{index}"), index)).collect()
+}
+
+/// A GPU in MIG mode, and its instances.
+fn cut(id: &str, index: u32, profiles: &[&str]) -> Vec<Device> {
+    let whole = Device { partitioned: true, ..gpu(id, index) };
+    let part = |(part, profile): (usize, &&str)| Device {
+        kind: DeviceKind::Mig,
+        parent: Some(whole.id.clone()),
+        part: u32::try_from(part).ok(),
+        attributes: BTreeMap::from([(PROFILE, AttributeValue::string(*profile))]),
+        ..gpu(&format!("{id}-{part}"), index)
+    };
+    let parts: Vec<_> = profiles.iter().enumerate().map(part).collect();
+    std::iter::once(whole.clone()).chain(parts).collect()
+}
+
+fn shared(replicas: u64) -> Sharing {
+    shared_by(SharingMethod::TimeSlicing, replicas)
+}
+
+fn shared_by(method: SharingMethod, replicas: u64) -> Sharing {
+    Sharing::Shared(Shared {
+        method,
+        replicas: Replicas::try_from(replicas).expect("valid"),
+        per_container: PerContainer::Any,
+    })
+}
+
+fn rule(resource: &str, index: &[u32], sharing: Sharing) -> ResourceRule {
+    let index = index.iter().copied().collect();
+    let devices = Selector { index, ..Selector::all(DeviceKind::Gpu) };
+    ResourceRule::new(name(resource), devices, sharing)
+}
+
+fn line(id: &str, why: &str) -> (String, String) {
+    (id.to_owned(), why.to_owned())
+}
+
+#[test]
+fn an_id_that_was_offered_is_never_dropped() {
+    let mut node = Node::with(gpus(2));
+    assert_eq!(node.plan().allocatable(GPU), 2);
+    node.devices = cut("g1", 1, &["1g.5gb"]);
+    node.plan();
+    assert_eq!(
+        node.listed(GPU),
+        [line("g0", "no longer on this node"), line("g1", "cut into MIG instances")]
+    );
+    assert_eq!(node.allocatable("nvidia.com/mig-1g.5gb"), 1);
+}
+
+#[test]
+fn an_id_that_never_worked_is_forgotten() {
+    let lost = Observation::Failed(Reason::Lost, "lost".into());
+    let mut node = Node::with(vec![device("nvidia-index-0", 0, &lost)]);
+    node.plan();
+    node.devices = gpus(1);
+    assert_eq!(node.plan().listed(GPU), [line("g0", "")]);
+}
+
+#[test]
+fn an_unhealthy_device_says_why_and_an_unchanged_offer_is_shared() {
+    let failed = Observation::Fault(Reason::Xid(79), "fell off".into());
+    let mut node = Node::with(vec![device("a", 0, &failed)]);
+    assert!(node.plan().listed(GPU)[0].1.starts_with("XID 79, fell off"));
+    let before: Offers = node.plan.offers.clone();
+    node.plan();
+    assert!(Arc::ptr_eq(&before[&name(GPU)], &node.plan.offers[&name(GPU)]));
+}
+
+#[test]
+fn a_shared_device_goes_by_its_replicas() {
+    let rules = vec![rule("a.com/shared", &[1], shared(3)), rule(GPU, &[], Sharing::Exclusive)];
+    let mut node = Node::with(gpus(2)).rules(rules);
+    assert_eq!(node.plan().listed(GPU), [line("g0", "")]);
+    let replicas = [line("g1::0", ""), line("g1::1", ""), line("g1::2", "")];
+    assert_eq!(node.listed("a.com/shared"), replicas);
+    let offer = &node.plan.offers[&name("a.com/shared")];
+    assert_eq!((offer.listed(), offer.allocatable()), (3, 3));
+    assert!(offer.find("g1::2").is_some());
+    for unknown in ["g1", "g1::3", "g1::02", "g0::0", "g0"] {
+        assert!(offer.find(unknown).is_none(), "{unknown}");
+    }
+}
+
+#[test]
+fn what_containers_share_by_mps_stays_with_them_whatever_claims_are_offered() {
+    for offer in [DraOffer::Beside, DraOffer::Instead] {
+        let rules = vec![rule("example.com/gpu-mps", &[], shared_by(SharingMethod::Mps, 4))];
+        let mut node = Node::with(gpus(1)).rules(rules);
+        node.policy.dra.offer = offer;
+        node.plan();
+        assert!(node.plan.claimable.is_empty(), "{offer:?}: it would be refused");
+        assert!(node.plan.unclaimable["g0"].contains("by MPS"), "{offer:?}");
+        assert_eq!(node.allocatable("example.com/gpu-mps"), 4, "{offer:?}: someone may use it");
+    }
+}
+
+#[test]
+fn fewer_replicas_withdraw_the_last_and_more_bring_them_back() {
+    let rules = |replicas| vec![rule(GPU, &[], shared(replicas))];
+    let mut node = Node::with(gpus(1)).rules(rules(3));
+    node.plan();
+    node.policy.resources = Resources::Rules(rules(1));
+    node.plan();
+    let gone = "shared in another way by now";
+    assert_eq!(node.listed(GPU), [line("g0::0", ""), line("g0::1", gone), line("g0::2", gone)]);
+    node.policy.resources = Resources::Rules(rules(3));
+    assert_eq!(node.plan().allocatable(GPU), 3);
+}
+
+#[test]
+fn a_new_policy_moves_a_device_when_it_is_known_that_no_container_holds_it() {
+    let mut node = Node::with(gpus(2));
+    node.plan();
+    node.policy.resources = Resources::Rules(vec![rule("a.com/new", &[], Sharing::Exclusive)]);
+    node.moves = Moves::Waiting;
+    node.plan();
+    assert!(node.plan.waiting);
+    let moves = "moves to a.com/new";
+    assert_eq!(node.listed(GPU), [line("g0", moves), line("g1", moves)]);
+    assert_eq!(node.allocatable("a.com/new"), 0);
+    node.moves = Moves::Allowed;
+    node.holds(GPU, &["g1"]).plan();
+    assert!(!node.plan.waiting);
+    assert_eq!(
+        node.listed("a.com/new"),
+        [line("g0", ""), line("g1", "a container holds it as nvidia.com/gpu")]
+    );
+    assert_eq!(node.allocatable(GPU), 0, "both ids are listed, as unhealthy");
+    assert_eq!(node.listed(GPU).len(), 2);
+    node.moves = Moves::Kept;
+    node.held.clear();
+    assert_eq!(node.plan().allocatable("a.com/new"), 2);
+    node.assert_single_owners();
+}
+
+#[test]
+fn a_device_that_becomes_shared_waits_for_the_container_that_has_it_alone() {
+    let mut node = Node::with(gpus(1));
+    node.plan();
+    node.policy.resources = Resources::Rules(vec![rule(GPU, &[], shared(2))]);
+    node.moves = Moves::Waiting;
+    node.plan();
+    assert_eq!(node.listed(GPU), [line("g0", "moves to nvidia.com/gpu")]);
+    node.moves = Moves::Allowed;
+    node.holds(GPU, &["g0"]).plan();
+    let held = "a container holds it as nvidia.com/gpu";
+    assert_eq!(
+        node.listed(GPU),
+        [line("g0::0", held), line("g0::1", held), line("g0", "shared in another way by now")]
+    );
+    node.moves = Moves::Kept;
+    node.held.clear();
+    assert_eq!(node.plan().allocatable(GPU), 2);
+}
+
+#[test]
+fn without_a_new_policy_a_device_stays_with_its_resource_whatever_its_position() {
+    let rules = vec![rule("a.com/first", &[0], Sharing::Exclusive), rule(GPU, &[], shared(2))];
+    let mut node = Node::with(gpus(2)).rules(rules);
+    node.plan();
+    node.devices = vec![gpu("g1", 0)];
+    node.plan();
+    assert_eq!(node.listed("a.com/first"), [line("g0", "no longer on this node")]);
+    assert_eq!(node.listed(GPU), [line("g1::0", ""), line("g1::1", "")]);
+}
+
+#[test]
+fn what_a_container_held_before_the_agent_started_is_listed() {
+    let mut node = Node::with(gpus(1));
+    node.holds(GPU, &["lost", "g0::1"]).plan();
+    let listed = node.listed(GPU);
+    assert_eq!(listed[0], line("g0", "a container holds it as nvidia.com/gpu"));
+    assert_eq!(listed[1], line("g0::1", "shared in another way by now"));
+    assert_eq!(listed[2], line("lost", "no longer on this node"));
+    node.devices.clear();
+    node.plan.offers.clear();
+    assert!(node.plan().plan.offers.is_empty(), "a node without devices offers no resource");
+}
+
+#[test]
+fn the_parts_of_a_gpu_that_a_container_holds_whole_are_not_given_away() {
+    let mut node = Node::with(cut("g0", 0, &["1g.5gb", "1g.5gb"])).mig(MigStrategy::None);
+    assert_eq!(node.plan().listed(GPU), [line("g0", "")]);
+    node.policy.mig = MigStrategy::Mixed;
+    node.moves = Moves::Waiting;
+    assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), 0);
+    node.moves = Moves::Allowed;
+    node.holds(GPU, &["g0"]).plan();
+    let held = "a container holds it as nvidia.com/gpu";
+    assert_eq!(node.listed("nvidia.com/mig-1g.5gb"), [line("g0-0", held), line("g0-1", held)]);
+}
+
+#[test]
+fn waiting_lasts_however_often_the_keeper_is_woken_meanwhile() {
+    let mut node = Node::with(cut("g0", 0, &["1g.5gb", "1g.5gb"])).mig(MigStrategy::None);
+    node.plan();
+    node.policy.mig = MigStrategy::Mixed;
+    node.moves = Moves::Waiting;
+    for _ in 0..3 {
+        assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), 0);
+        assert!(node.plan.waiting && node.allocatable(GPU) == 0);
+    }
+}
+
+#[test]
+fn instances_of_a_gpu_that_was_once_offered_whole_wait_for_no_policy_that_leaves_them() {
+    let mut node = Node::with(gpus(1));
+    node.plan();
+    node.devices = cut("g0", 0, &["1g.5gb"]);
+    for (moves, allocatable) in [(Moves::Waiting, 0), (Moves::Allowed, 1), (Moves::Waiting, 1)] {
+        node.moves = moves;
+        assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), allocatable, "{moves:?}");
+    }
+    assert!(!node.plan.waiting);
+}
+
+#[test]
+fn a_new_instance_waits_for_the_container_of_one_that_was_cut_from_the_same_gpu() {
+    let mut node = Node::with(cut("g0", 0, &["1g.5gb"]));
+    node.plan();
+    let vanished = Observation::Failed(Reason::Vanished, "gone".into());
+    let mut devices = cut("g0", 0, &["1g.5gb", "1g.5gb"]);
+    devices[1].health = device("x", 0, &vanished).health;
+    node.devices = devices;
+    node.moves = Moves::Waiting;
+    assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), 0);
+    node.moves = Moves::Allowed;
+    node.holds("nvidia.com/mig-1g.5gb", &["g0-0"]).plan();
+    assert_eq!(node.allocatable("nvidia.com/mig-1g.5gb"), 0);
+    node.moves = Moves::Kept;
+    node.held.clear();
+    assert_eq!(node.plan().allocatable("nvidia.com/mig-1g.5gb"), 1);
+}
+
+/// A device of one node, found by a source.
+fn with_node(id: &str, source: &str, node: &str) -> Device {
+    let source: SourceName = source.parse().expect("valid");
+    let kind = DeviceKind::Other;
+    Device { source, kind, nodes: vec![DeviceNode::new(node)], ..gpu(id, 0) }
+}
+
+/// A rule that takes whatever has such an id.
+fn rule_for(resource: &str, ids: &[&str]) -> ResourceRule {
+    let ids = ids.iter().map(ToString::to_string).collect();
+    let devices = Selector { ids, ..Selector::all(DeviceKind::Other) };
+    ResourceRule::new(name(resource), devices, Sharing::Exclusive)
+}
+
+const CAMERA: &str = "a.com/camera";
+
+#[test]
+fn of_two_sources_the_one_whose_device_is_held_keeps_it_over_a_restart() {
+    let both = [("a-cam", "a"), ("b-cam", "b")];
+    let devices = both.map(|(id, source)| with_node(id, source, "/dev/video0")).to_vec();
+    let mut node = Node::with(devices).rules(vec![rule_for(CAMERA, &["a-cam", "b-cam"])]);
+    node.holds(CAMERA, &["b-cam"]).plan();
+    let offered = node.plan.offers[&name(CAMERA)].devices.keys().map(ToString::to_string);
+    assert_eq!(offered.collect::<Vec<_>>(), ["b-cam"]);
+    assert!(node.withheld()[0].1.starts_with("b-cam of b is the same device"));
+}
+
+/// One camera that two sources find, given away as the first's.
+fn camera_of_two_sources() -> Node {
+    let both = [("a-cam", "a"), ("b-cam", "b")];
+    let devices = both.map(|(id, source)| with_node(id, source, "/dev/video0")).to_vec();
+    let mut node = Node::with(devices).rules(vec![rule_for(CAMERA, &["a-cam", "b-cam"])]);
+    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "")]);
+    node
+}
+
+#[test]
+fn what_stays_offered_though_nobody_wants_it_has_its_thing_alone() {
+    let mut node = camera_of_two_sources();
+    node.policy.resources = Resources::Rules(vec![rule_for(CAMERA, &["b-cam"])]);
+    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "")]);
+    assert!(node.withheld()[0].1.starts_with("a-cam of a is the same device"));
+    node.moves = Moves::Waiting;
+    assert_eq!(node.plan().allocatable(CAMERA), 0);
+    node.moves = Moves::Allowed;
+    node.holds(CAMERA, &["a-cam"]).plan();
+    let held = line("b-cam", "a container holds it as a.com/camera");
+    assert_eq!(node.listed(CAMERA)[0], held);
+    node.moves = Moves::Kept;
+    node.held.clear();
+    assert_eq!(node.plan().listed(CAMERA)[0], line("b-cam", ""));
+}
+
+#[test]
+fn what_is_unfit_for_now_keeps_its_thing_from_others() {
+    let mut node = camera_of_two_sources();
+    node.devices[0].withheld = Some("asleep".to_owned());
+    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "asleep")]);
+    node.devices[0].withheld = None;
+    assert_eq!(node.plan().listed(CAMERA), [line("a-cam", "")]);
+}
+
+#[test]
+fn what_is_held_under_another_id_is_not_given_away_after_a_restart() {
+    let rules = vec![rule_for(CAMERA, &["port", "region", "other"])];
+    let mut node = Node::with(vec![with_node("port", "a", "/dev/port0")]).rules(rules);
+    node.plan();
+    node.devices = vec![with_node("region", "a", "/dev/port0"), with_node("other", "a", "/dev/x")];
+    node.restart().holds(CAMERA, &["port"]).plan();
+    let held = line("region", "a container holds it as a.com/camera");
+    let gone = line("port", "no longer on this node");
+    assert_eq!(node.listed(CAMERA), [line("other", ""), held, gone]);
+    node.held.clear();
+    assert_eq!(node.plan().allocatable(CAMERA), 2);
+}
+
+#[test]
+fn a_node_that_a_device_had_when_it_was_given_away_is_not_given_away_as_anothers() {
+    let rules = vec![rule_for(CAMERA, &["one", "two"])];
+    let mut node = Node::with(vec![with_node("one", "a", "/dev/video0")]).rules(rules);
+    node.plan();
+    let renumbered = [("one", "/dev/video1"), ("two", "/dev/video0")];
+    node.devices = renumbered.map(|(id, path)| with_node(id, "a", path)).to_vec();
+    node.restart().holds(CAMERA, &["one"]).plan();
+    let held = line("two", "a container holds it as a.com/camera");
+    assert_eq!(node.listed(CAMERA), [line("one", ""), held.clone()]);
+    assert_eq!(node.plan().listed(CAMERA)[1], held, "it is remembered while it is held");
+    node.held.clear();
+    node.plan();
+    assert_eq!(node.plan().allocatable(CAMERA), 2);
+}
+
+#[test]
+fn the_parts_of_what_is_held_in_parts_that_are_gone_wait_for_its_holder() {
+    let mut node = Node::with(cut("g0", 0, &["1g.5gb"]));
+    node.plan();
+    node.devices = gpus(1);
+    node.restart().holds("nvidia.com/mig-1g.5gb", &["g0-0"]).plan();
+    assert_eq!(node.listed(GPU), [line("g0", "a container holds it as nvidia.com/mig-1g.5gb")]);
+}
+
+#[test]
+fn replicas_that_are_kept_apart_in_another_way_wait_for_those_that_are_held() {
+    let by = |method| match shared(2) {
+        Sharing::Shared(shared) => Sharing::Shared(Shared { method, ..shared }),
+        other => other,
+    };
+    let rules = |method| vec![rule(GPU, &[], by(method))];
+    let mut node = Node::with(gpus(1)).rules(rules(SharingMethod::TimeSlicing));
+    node.plan();
+    node.policy.resources = Resources::Rules(rules(SharingMethod::Mps));
+    node.moves = Moves::Waiting;
+    node.methods = Methods::from([(gpus(1)[0].id.clone(), SharingMethod::TimeSlicing)]);
+    assert_eq!(node.plan().allocatable(GPU), 0);
+    node.moves = Moves::Allowed;
+    node.holds(GPU, &["g0::0"]).plan();
+    assert!(node.plan.mps.is_empty(), "no daemon beside a program that is time-sliced");
+    node.moves = Moves::Kept;
+    node.held.clear();
+    assert_eq!(node.plan().plan.mps.len(), 1);
+}
+
+#[test]
+fn single_without_any_gpu_that_is_cut_alike_serves_none() {
+    let mut devices = cut("g0", 0, &["3g.20gb", "1g.5gb"]);
+    devices.push(gpu("g1", 1));
+    let mut node = Node::with(devices).mig(MigStrategy::Single);
+    assert!(node.plan().plan.offers.is_empty());
+    assert_eq!(node.withheld().len(), 3);
+}
+
+#[test]
+fn mixed_offers_each_profile_under_its_name() {
+    let mut devices = cut("g0", 0, &["1g.10gb+me", "1c.2g.20gb"]);
+    devices.extend(cut("g1", 1, &[]));
+    devices.push(gpu("g2", 2));
+    let mut node = Node::with(devices);
+    node.plan();
+    let names: Vec<_> = node.plan.offers.keys().map(ResourceName::as_str).collect();
+    assert_eq!(names, [GPU, "nvidia.com/mig-1c.2g.20gb", "nvidia.com/mig-1g.10gb.me"]);
+    assert_eq!(
+        node.withheld(),
+        [("g1", "MIG is on, but no instance exists: make one, or turn MIG off")]
+    );
+}
+
+#[test]
+fn single_serves_what_is_alike_and_keeps_the_rest_back_with_its_reason() {
+    let mut devices = cut("g0", 0, &["1g.5gb", "1g.5gb"]);
+    devices.extend(cut("g1", 1, &["3g.20gb", "1g.5gb"]));
+    devices.push(gpu("g2", 2));
+    devices.extend(cut("g3", 3, &[]));
+    let mut node = Node::with(devices).mig(MigStrategy::Single);
+    node.plan();
+    assert_eq!(node.listed(GPU), [line("g0-0", ""), line("g0-1", "")]);
+    let kept: Vec<_> = node.withheld().iter().map(|(id, _)| *id).collect();
+    assert_eq!(kept, ["g1-0", "g1-1", "g2", "g3"]);
+    let whole = Node::with(gpus(2)).mig(MigStrategy::Single).plan().allocatable(GPU);
+    assert_eq!(whole, 2, "without any MIG, single means whole GPUs");
+}
+
+#[test]
+fn none_offers_a_cut_gpu_whole_and_not_its_parts() {
+    let mut node = Node::with(cut("g0", 0, &["1g.5gb"])).mig(MigStrategy::None);
+    node.plan();
+    assert_eq!(node.listed(GPU), [line("g0", "")]);
+    assert_eq!(node.plan.offers.len(), 1);
+}
+
+#[test]
+fn a_cut_gpu_that_is_offered_whole_is_as_well_as_its_parts() {
+    let mut devices = cut("g0", 0, &["1g.5gb", "1g.5gb"]);
+    let failed = Observation::Fault(Reason::Xid(79), "fell off".into());
+    devices[2].health = device("x", 0, &failed).health;
+    let mut node = Node::with(devices).mig(MigStrategy::None);
+    assert_eq!(node.plan().listed(GPU), [line("g0", "g0-1: XID 79, fell off")]);
+}
+
+#[test]
+fn devices_are_kept_back_by_name_and_by_expression() {
+    let mut node = Node::with(gpus(3)).rules(vec![rule(GPU, &[0, 1], Sharing::Exclusive)]);
+    let named = Selector { ids: ["g0".to_owned()].into(), ..Selector::all(DeviceKind::Gpu) };
+    let lacks = r#"device.attributes["nvidia.com"].productName == "x""#.parse().expect("CEL");
+    let asked = Selector { index: [1].into(), expression: Some(lacks), ..named.clone() };
+    node.policy.exclude = vec![named, Selector { ids: BTreeSet::new(), ..asked }];
+    node.plan();
+    assert_eq!(node.plan.offers.len(), 0);
+    let reasons: Vec<_> = node.withheld().into_iter().map(|(_, why)| why.to_owned()).collect();
+    assert_eq!(reasons[0], "kept back by the configuration");
+    assert!(reasons[1].starts_with("kept back, since its exclusion cannot be"), "{}", reasons[1]);
+    assert_eq!(reasons[2], "no rule of the configuration takes it");
+}
+
+#[test]
+fn planning_again_changes_nothing() {
+    let rules = vec![rule("a.com/x", &[0], shared(4)), rule(GPU, &[], Sharing::Exclusive)];
+    let mut node = Node::with(gpus(3)).rules(rules);
+    node.holds("a.com/y", &["g2"]).plan();
+    let first = node.plan.clone();
+    assert_eq!(node.plan().plan, first);
+    assert_eq!((node.allocatable("a.com/x"), node.allocatable(GPU)), (4, 1));
+}
+
+proptest::proptest! {
+    /// Every profile that a GPU could have names a resource, and different ones different resources.
+    #[test]
+    fn every_profile_has_a_resource_name_of_its_own(
+        one in "([1-7]c\\.)?[1-7]g\\.[1-9][0-9]{0,2}gb(\\+(me|gfx|me\\.all))?",
+        other in "([1-7]c\\.)?[1-7]g\\.[1-9][0-9]{0,2}gb(\\+(me|gfx|me\\.all))?",
+    ) {
+        let name = |profile: &str| {
+            usual_name(&Policy::default(), &cut("g", 0, &[profile])[1]).expect("a valid name")
+        };
+        proptest::prop_assert!(name(&one).as_str().starts_with("nvidia.com/mig-"));
+        proptest::prop_assert_eq!(one == other, name(&one) == name(&other));
+    }
+}
+
+#[test]
+fn a_resource_without_a_device_says_why() {
+    let why = |node: &mut Node| {
+        let empty = &node.plan().plan.empty;
+        empty.iter().map(|(name, why)| format!("{name}: {why}")).collect::<Vec<_>>()
+    };
+    let asking = |text: &str| Selector {
+        expression: Some(text.parse().expect("valid")),
+        ..Selector::all(DeviceKind::Gpu)
+    };
+    let of =
+        |devices: Selector| vec![ResourceRule::new(name("a.com/x"), devices, Sharing::Exclusive)];
+    let mut node = Node::with(gpus(2)).rules(of(Selector::all(DeviceKind::Fpga)));
+    assert_eq!(why(&mut node), ["a.com/x: this node has no device of kind fpga"]);
+    node = node.rules(of(asking("device.kind == 'gpu' && device.index == 7")));
+    let expected = "a.com/x: none of 2 is the device of kind gpu that its rule means: g0 does not match: \
+                    device.index == 7 is false: index is 0";
+    assert_eq!(why(&mut node), [expected]);
+    node = node.rules(of(asking("device.attributes['nvidia.com'].brand == 'x'")));
+    assert!(why(&mut node)[0].ends_with("g0 does not match: it has no brand"));
+    node.devices.truncate(1);
+    node = node.rules(of(Selector { index: [3].into(), ..Selector::all(DeviceKind::Gpu) }));
+    let expected = "a.com/x: g0, the only device of kind gpu, has another index, id or profile";
+    assert_eq!(why(&mut node), [expected]);
+    node.devices = gpus(2);
+    let first = rule("a.com/first", &[0], Sharing::Exclusive);
+    let rules = [vec![first], of(Selector { index: [0].into(), ..Selector::all(DeviceKind::Gpu) })];
+    node = node.rules(rules.concat());
+    assert_eq!(why(&mut node), ["a.com/x: g0 is part of a.com/first"]);
+    node = node.rules(of(Selector::all(DeviceKind::Gpu)));
+    node.policy.exclude = vec![Selector::all(DeviceKind::Gpu)];
+    node.plan.offers.clear();
+    let expected =
+        "a.com/x: g0 is not offered: kept back by the configuration, as all 2 of its rule";
+    assert_eq!(why(&mut node), [expected]);
+}

@@ -1,0 +1,197 @@
+//! The order inside the crates that run on nodes: no module leads back to itself, and no crate is a house of its own.
+//! Which crate may use which is in `policy.rs`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The agent's crates.
+const AGENT: [&str; 14] = [
+    "allocations",
+    "cdi",
+    "cluster",
+    "config",
+    "core",
+    "deviceplugin",
+    "discovery",
+    "dra",
+    "host",
+    "lifecycle",
+    "migrate",
+    "node",
+    "resources",
+    "snapshot",
+];
+
+/// More lines than this, and a crate is two.
+const MOST_LINES: usize = 11_000;
+
+/// The arrows between the top-level modules of a crate: who uses whom.
+type Arrows = BTreeMap<String, BTreeSet<String>>;
+
+fn source_folder(name: &str) -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join(name).join("src")
+}
+
+/// The product files of a crate: the module path of each, and its text without tests.
+fn files(name: &str) -> Vec<(Vec<String>, String)> {
+    let root = source_folder(name);
+    let (mut folders, mut found) = (vec![root.clone()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("readable").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let module = path.strip_prefix(&root).expect("below").with_extension("");
+                let module: Vec<_> =
+                    module.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+                let module = if module == ["lib"] { Vec::new() } else { module };
+                if !module.iter().any(|part| part == "tests") {
+                    found.push((module, product(&path)));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn product(path: &Path) -> String {
+    let text = fs::read_to_string(path).expect("a text file");
+    text.split("#[cfg(test)]").next().unwrap_or_default().to_owned()
+}
+
+fn without_comments(text: &str) -> String {
+    let is_code = |line: &&str| !line.trim_start().starts_with("//");
+    text.lines().filter(is_code).collect::<Vec<_>>().join("\n")
+}
+
+/// Every path in a text, imports in braces taken apart.
+fn paths(text: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    for statement in text.split(';') {
+        let imported = statement.rsplit_once("use ").map(|(_, tree)| tree);
+        match imported.filter(|tree| !tree.contains(['(', '=', '"'])) {
+            Some(tree) => spread("", tree, &mut all),
+            None => all.extend(spelled(statement)),
+        }
+    }
+    all
+}
+
+/// The paths of an expression that begin at the crate or above the module.
+fn spelled(code: &str) -> impl Iterator<Item = String> + '_ {
+    let words = code.split(|letter: char| !letter.is_alphanumeric() && !"_:".contains(letter));
+    words.filter(|word| word.starts_with("crate::") || word.starts_with("super::")).map(Into::into)
+}
+
+fn spread(prefix: &str, tree: &str, all: &mut Vec<String>) {
+    let tree = tree.trim();
+    match tree.split_once('{') {
+        None => all.extend(tree.split(',').map(|leaf| format!("{prefix}{}", leaf.trim()))),
+        Some((head, rest)) => {
+            let inside = rest.trim_end().strip_suffix('}').unwrap_or(rest);
+            let prefix = format!("{prefix}{head}");
+            for branch in branches(inside) {
+                spread(&prefix, branch, all);
+            }
+        }
+    }
+}
+
+/// Splits at the commas that are in no braces.
+fn branches(text: &str) -> Vec<&str> {
+    let (mut depth, mut begin, mut found) = (0_usize, 0, Vec::new());
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                found.push(&text[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    found.push(&text[begin..]);
+    found.retain(|branch| !branch.trim().is_empty());
+    found
+}
+
+/// The top-level module that a path leads to, seen from a module.
+fn target(path: &str, from: &[String]) -> Option<String> {
+    let mut parts: Vec<_> = path.split("::").collect();
+    let mut base = match *parts.first()? {
+        "crate" => Vec::new(),
+        "super" => from.to_vec(),
+        _ => return None,
+    };
+    while parts.first() == Some(&"super") {
+        base.pop();
+        parts.remove(0);
+    }
+    if parts.first() == Some(&"crate") {
+        parts.remove(0);
+    }
+    base.into_iter().next().or_else(|| parts.first().map(|&name| name.to_owned()))
+}
+
+fn arrows(name: &str) -> Arrows {
+    let files = files(name);
+    let modules: BTreeSet<_> = files.iter().filter_map(|(path, _)| path.first()).collect();
+    let mut arrows = Arrows::new();
+    for (module, text) in files.iter().filter(|(module, _)| !module.is_empty()) {
+        let used =
+            paths(&without_comments(text)).into_iter().filter_map(|path| target(&path, module));
+        let others = used.filter(|other| modules.contains(other) && *other != module[0]);
+        arrows.entry(module[0].clone()).or_default().extend(others);
+    }
+    arrows
+}
+
+/// The modules of a crate that are in a circle: what is left when everything that uses none of the rest is taken away,
+/// from both ends.
+fn circles(mut arrows: Arrows) -> Vec<String> {
+    loop {
+        let used: BTreeSet<_> = arrows.values().flatten().cloned().collect();
+        let before = arrows.len();
+        arrows.retain(|module, uses| !uses.is_empty() && used.contains(module));
+        let left: BTreeSet<_> = arrows.keys().cloned().collect();
+        for uses in arrows.values_mut() {
+            uses.retain(|used| left.contains(used));
+        }
+        if arrows.len() == before {
+            return arrows.into_keys().collect();
+        }
+    }
+}
+
+#[test]
+fn no_module_of_the_agents_crates_leads_back_to_itself() {
+    for name in AGENT {
+        let found = circles(arrows(name));
+        assert!(found.is_empty(), "modules of {name} use each other in a circle: {found:?}");
+    }
+}
+
+#[test]
+fn no_crate_of_the_agent_is_a_house_of_its_own() {
+    for name in AGENT {
+        let lines: usize = files(name).iter().map(|(_, text)| text.lines().count()).sum();
+        assert!(lines <= MOST_LINES, "{name} has {lines} lines");
+        assert!(lines > 100, "{name} was not read");
+    }
+}
+
+#[test]
+fn a_circle_is_found() {
+    let arrow = |from: &str, to: &str| (from.to_owned(), BTreeSet::from([to.to_owned()]));
+    let line = Arrows::from([arrow("a", "b"), arrow("b", "c")]);
+    assert!(circles(line).is_empty());
+    let circle = Arrows::from([arrow("a", "b"), arrow("b", "c"), arrow("c", "b")]);
+    assert_eq!(circles(circle), ["b", "c"]);
+    let dra = arrows("dra");
+    assert!(dra["prepare"].contains("record"), "imports are read: {dra:?}");
+}
