@@ -5,7 +5,7 @@
 //!   Allocate ──take_for_container──> ┌────────┐ <──take_for_claim── Prepare
 //!   kubelet's record ──recorded────> │ ledger │ <──release_claim─── Unprepare
 //!    (follow, sights)                │        │ <──restore_claim─── the driver's own record
-//!                                    └────────┘ ──watch──> keeper (obstacles), catalog (taints)
+//!                                    └────────┘ ──watch──> reconciler (obstacles), catalog (taints)
 //! ```
 //!
 //! # Guarantees
@@ -415,7 +415,7 @@ impl Ledger {
     }
 
     /// When any device was last given to a container as this resource.
-    pub fn given_as(&self, resource: &ResourceName) -> Option<Instant> {
+    pub(crate) fn given_as(&self, resource: &ResourceName) -> Option<Instant> {
         let holds = self.containers.values().filter(|hold| hold.resource == *resource);
         holds.filter_map(|hold| hold.given).max()
     }

@@ -56,7 +56,7 @@ pub fn rivals<'a>(
 }
 
 /// All pairs of devices of which only one can be offered, whether they are there or gone.
-pub fn rival_pairs(devices: &[Device]) -> impl Iterator<Item = (&Device, &Device)> {
+pub(crate) fn rival_pairs(devices: &[Device]) -> impl Iterator<Item = (&Device, &Device)> {
     let mut owners: BTreeMap<Thing, Vec<&Device>> = BTreeMap::new();
     for device in devices {
         for thing in things(device) {
@@ -116,7 +116,7 @@ pub fn own_nodes(device: &Device) -> impl Iterator<Item = Thing> {
 }
 
 /// Where a device is of which nothing else is known.
-pub fn sole_place(device: &Device) -> Option<Thing> {
+fn sole_place(device: &Device) -> Option<Thing> {
     let nothing_else = device.nodes.is_empty() && device.place.pci.is_none();
     device.origin.clone().filter(|_| nothing_else).map(Thing::Place)
 }

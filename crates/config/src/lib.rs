@@ -55,10 +55,9 @@ pub use sharing::{
     InvalidReplicas, PerContainer, Pooled, Replicas, Shared, Sharing, SharingMethod,
 };
 pub use shipped::{DeviceProfile, UnknownProfile};
-pub use source::USUAL_MEMORY;
 pub use source::{
     Find, Give, GivenMount, GivenNode, Handover, Link, Memory, Probe, Processes, Reset, SourceRule,
-    Step, StepAction, Test, Unit,
+    Step, StepAction, Test, USUAL_MEMORY, Unit,
 };
 
 /// Everything the agent needs to know, checked.

@@ -114,7 +114,7 @@ struct Question {
     required: Vec<usize>,
     near: Vec<usize>,
     size: usize,
-    pub policy: Policy,
+    policy: Policy,
 }
 
 /// Chooses the best set.

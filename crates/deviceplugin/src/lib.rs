@@ -15,7 +15,6 @@ use std::{
     sync::Arc,
 };
 
-use service::{Company, Service};
 use tokio::{
     sync::watch,
     task::JoinSet,
@@ -35,8 +34,12 @@ use windlass_kubelet_api::{
 use windlass_lifecycle::{cleanup::HandoverDesk, mps::MpsPlaces};
 use windlass_resources::NodeState;
 
-use crate::{history::Teller, metrics::PluginMetrics};
-use session::Session;
+use self::{
+    history::Teller,
+    metrics::PluginMetrics,
+    service::{Company, Service},
+    session::Session,
+};
 
 /// Starts a server for each resource as it appears, and keeps it until the agent stops.
 #[derive(Debug)]
@@ -102,7 +105,7 @@ impl Default for Together {
 // === impl Plugins ===
 
 impl Plugins {
-    /// Serves every resource that is offered, until stopped or until the state's keeper ends. One that
+    /// Serves every resource that is offered, until stopped or until the reconciler ends. One that
     /// cannot be served is tried again at the interval of the regular looks.
     pub async fn run(mut self, stop: CancellationToken) {
         let (mut served, mut resting) = (BTreeSet::new(), Resting::new());

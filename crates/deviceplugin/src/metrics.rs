@@ -1,7 +1,7 @@
 //! What the servers of the device plugin API count.
 
-pub mod placements;
-pub mod rpc;
+mod placements;
+mod rpc;
 
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;

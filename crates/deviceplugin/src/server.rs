@@ -10,7 +10,7 @@ use windlass_kubelet_api::{
 use super::{service::Service, session::Session};
 
 /// How long open calls may take to end when the agent stops. Streams end at once, since the state's
-/// keeper has ended before.
+/// reconciler has ended before.
 const DRAIN: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Serves, and keeps the resource registered, until stopped; removes the socket at the end.

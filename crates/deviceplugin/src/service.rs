@@ -214,7 +214,7 @@ impl Service {
     }
 }
 
-/// When a list is to be sent, perhaps: until the keeper of the state ends.
+/// When a list is to be sent, perhaps: until the reconciler ends.
 fn causes_of_lists(
     state: &watch::Receiver<Arc<NodeState>>,
     rewrites: watch::Receiver<u64>,

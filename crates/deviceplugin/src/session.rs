@@ -180,7 +180,7 @@ async fn differ(state: &mut watch::Receiver<Arc<NodeState>>, resource: &Resource
         is_offered && state.is_handed_over(resource) != told
     };
     if state.wait_for(differ).await.is_err() {
-        // The keeper has ended, and so will this.
+        // The reconciler has ended, and so will this.
         std::future::pending::<()>().await;
     }
 }

@@ -40,7 +40,7 @@ pub use intel::resource as intel_resource;
 pub use nics::{
     AUXILIARY_DEVICE, DRIVER, PF_PCI_ADDRESS, RDMA_DEVICE, REPRESENTOR, VDPA_DEVICE, VDPA_TYPE,
 };
-pub use nvidia::{PROFILE, profile_in};
+pub use nvidia::PROFILE;
 
 use self::{
     family::{Family, Wakes, Watched},
@@ -82,8 +82,8 @@ pub(crate) struct Publisher {
     news: Arc<Notify>,
 }
 
-/// Builds every source; nothing is read from the host yet, of which all share what they know. A new health policy takes effect while
-/// they run. `changes` counts notices from the host, and `news` is notified of each snapshot.
+/// Builds every source, of which all share what they know of the host; nothing is read from it yet. A new health
+/// policy takes effect while they run. `changes` counts notices from the host, and `news` is notified of each snapshot.
 pub fn sources(
     (config, host): (&Config, &Host),
     (policy, changes): (&watch::Receiver<Arc<Policy>>, &watch::Receiver<u64>),

@@ -5,7 +5,7 @@ use windlass_core::{
     health::{Health, HealthState},
 };
 
-/// A device changed its health. The first good word about a device is no news: the keeper sums up
+/// A device changed its health. The first good word about a device is no news: the reconciler sums up
 /// what there is.
 pub(super) fn health_changed(device: &DeviceId, from: HealthState, health: &Health) {
     let to = health.state;

@@ -36,6 +36,7 @@
 mod cut;
 mod cutter;
 mod mode;
+mod profile;
 mod recess;
 
 use std::{fmt, time::Duration};
@@ -46,6 +47,7 @@ use windlass_host::{deadline, nvidia_smi::NvidiaSmi};
 use windlass_nvml::{Nvml, NvmlError};
 
 use self::cutter::Order;
+pub(crate) use self::profile::profile_in;
 pub use self::{
     cutter::Cutter,
     recess::{PAUSE, Recess, RecessDesk, Recesses, patiently, rest},

@@ -39,7 +39,6 @@ use windlass_host::{Host, NVML, Roots, causes, clock::Clock, deadline, nvidia_sm
 use windlass_nvml::{LoadError, Nvml, NvmlError};
 
 pub use describe::PROFILE;
-pub use facts::profile_in;
 
 use self::{
     connection::{Connection, Driver, Listening},

@@ -1,6 +1,6 @@
 //! An error and its causes in one line.
 
-/// An error and its causes in one line: log formats differ in what they keep of a chain.
+/// Joins an error and its causes: log formats differ in what they keep of a chain.
 pub fn causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.map(ToString::to_string).fold(error.to_string(), |text, cause| {

@@ -9,13 +9,13 @@ pub struct Entry {
     pub name: String,
     /// The number of what has that name.
     pub inode: u64,
-    pub(super) kind: FileType,
+    pub(crate) kind: FileType,
 }
 
 // === impl Entry ===
 
 impl Entry {
-    /// Whether it is a link, and what it leads to is another question.
+    /// Whether it is a link; says nothing of what it leads to.
     pub fn is_link(&self) -> bool {
         self.kind == FileType::Symlink
     }

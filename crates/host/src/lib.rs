@@ -38,12 +38,12 @@ use std::{
     time::SystemTime,
 };
 
-use self::{look::Look, pci_index::PciIndex, tally::Teller};
 use rustix::{
     fs::{Mode, OFlags},
     io::Errno,
 };
 
+use self::{look::Look, pci_index::PciIndex, tally::Teller};
 pub use causes::causes;
 pub use entry::Entry;
 pub use nodes::FoundNode;

@@ -12,7 +12,10 @@ use windlass_core::{
     pci::{PciAddress, PciePath},
 };
 
-use super::{Host, PciKind};
+use super::{
+    Host,
+    pci_index::{PCI_DEVICES, PciKind, listed_at},
+};
 
 /// Where a PCI function sits, and whose it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +36,6 @@ pub struct PciFunction {
     /// The driver that is bound to it.
     pub driver: Option<String>,
 }
-
-pub(super) const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 
 /// Tells a compute card, `0x030200`, from one that drives a screen, `0x030000`.
 const PCI_CLASS: AttributeName = AttributeName::new("windlass.dev", "pciClass");
@@ -91,11 +92,6 @@ impl Host {
         let kind = known.unwrap_or_else(|| Arc::new(PciKind::read(self, &folder)));
         PciFunction::read(self, (address, &kind), folder)
     }
-}
-
-/// The folder by which the bus lists a function.
-pub(super) fn listed_at(address: PciAddress) -> PathBuf {
-    Path::new(PCI_DEVICES).join(address.to_string())
 }
 
 // === impl PciFunction ===

@@ -6,17 +6,17 @@
 
 use std::{
     collections::BTreeMap,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
 
 use windlass_core::pci::PciAddress;
 
-use super::{
-    Host,
-    pci::{PCI_DEVICES, listed_at},
-};
+use super::Host;
 use crate::entry::Entry;
+
+/// Where the bus lists its functions.
+pub(super) const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 
 /// What is known of a host's functions. Its lock is held while they are read: of the files that say what a
 /// function is none takes a lock of the kernel's, whatever its driver does.
@@ -124,6 +124,11 @@ fn lowest(entries: &[Entry], most: usize) -> (BTreeMap<PciAddress, u64>, bool) {
     listed.sort_unstable();
     let is_crowded = listed.len() > most;
     (listed.into_iter().take(most).collect(), is_crowded)
+}
+
+/// The folder by which the bus lists a function.
+pub(super) fn listed_at(address: PciAddress) -> PathBuf {
+    Path::new(PCI_DEVICES).join(address.to_string())
 }
 
 #[cfg(test)]

@@ -6,10 +6,6 @@
 
 use std::{collections::VecDeque, convert::Infallible, io, sync::Arc, time::Duration};
 
-use crate::{
-    server::Connection,
-    socket::{SocketError, SocketIdentity, SocketPath},
-};
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{mpsc, oneshot, watch},
@@ -17,6 +13,11 @@ use tokio::{
     time::sleep,
 };
 use tokio_stream::wrappers::ReceiverStream;
+
+use crate::{
+    server::Connection,
+    socket::{SocketError, SocketIdentity, SocketPath},
+};
 
 /// A bound socket, and the way of its connections into the server. They are cut when it is dropped.
 #[derive(Debug)]

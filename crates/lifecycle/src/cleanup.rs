@@ -1,9 +1,9 @@
 //! Hand-overs: what is done to a device before a container starts with it, and after the last one let go.
 //!
 //! ```text
-//!   keeper ── demand: device -> steps ──────> Handovers ──> one task per device and set of steps
-//!      ^                                        │   ^
-//!      └── states: why a device waits <─────────┘   └── PreStartContainer waits for its devices
+//!   reconciler ── demand: device -> steps ──────> Handovers ──> one task per device and set of steps
+//!      ^                                           │   ^
+//!      └── states: why a device waits <────────────┘   └── PreStartContainer waits for its devices
 //! ```
 //!
 //! [`State`] has the way of a device drawn. The part knows devices, steps and the kubelet's word on who

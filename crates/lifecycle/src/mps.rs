@@ -1,7 +1,7 @@
 //! MPS: one control daemon per shared GPU, started, supervised, restarted and stopped by the agent.
 //!
 //! ```text
-//!   keeper ── wants: device -> replicas ──> Mps ──> one task per device ──> nvidia-cuda-mps-control
+//!   reconciler ── wants: device -> replicas ──> Mps ──> one task per device ──> nvidia-cuda-mps-control
 //!      ^                                     │
 //!      └── states: device -> MpsState <──────┘      a device whose daemon is not ready is not handed out
 //! ```

@@ -1,8 +1,8 @@
-//! Configurations of other device plugins, and rules of udev, taken as they are.
+//! Configurations of other device plugins, NVIDIA's among them, and rules of udev, taken as they are.
 //!
 //! What a plugin refuses is refused here, and a key that it ignores is ignored with a warning. Where
-//! a pod gets something else than it would from the plugin, a warning says what. Only what the file
-//! names is offered: the plugin may run beside NVIDIA's, which keeps its GPUs.
+//! a pod gets something else than it would from the plugin, a warning says what. Of a plugin other
+//! than NVIDIA's only what the file names is offered: it may run beside NVIDIA's, which keeps its GPUs.
 
 mod darwin3;
 mod expression;

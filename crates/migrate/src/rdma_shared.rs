@@ -29,7 +29,7 @@ struct Entry {
     resource_name: Option<Lined<String>>,
     resource_prefix: Option<String>,
     rdma_hca_max: Option<Lined<i64>>,
-    pub devices: Option<Lined<Vec<String>>>,
+    devices: Option<Lined<Vec<String>>>,
     selectors: Option<Lined<Selectors>>,
 }
 

@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use crate::{Loaded, PeerFlags};
 use insta::assert_snapshot;
 use proptest::prelude::*;
 use windlass_config::{MissingNodes, Remark, Resources, to_yaml};
 
-use crate::{Format, Plugin, parse};
+use crate::{Format, Loaded, PeerFlags, Plugin, parse};
 
 fn loaded(text: &str) -> Result<Loaded, String> {
     let parsed = parse(Path::new("plugin.conf"), text, &PeerFlags::default());

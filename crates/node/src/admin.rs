@@ -48,7 +48,7 @@ use crate::metrics::{self, Instruments, Sights};
 pub(crate) struct Seen {
     pub(crate) clock: Clock,
     pub(crate) state: watch::Receiver<Arc<NodeState>>,
-    /// When the keeper of the state last came round.
+    /// When the reconciler last came round.
     pub(crate) rounds: watch::Receiver<Instant>,
     pub(crate) telemetry: Vec<TelemetryReceiver>,
     pub(crate) holders: HoldersDesk,

@@ -4,11 +4,11 @@ pub mod agent;
 pub mod documents;
 pub mod labels;
 pub mod owners;
-pub mod reconciler;
 pub mod reload;
 
 mod admin;
 mod metrics;
+mod reconciler;
 
 pub use admin::{DoorError, Probe, ProbeAnswer, ProbeError, probe_agent};
 pub use agent::{Agent, StartError, Succession, await_kubelet, await_predecessor, stand_by};

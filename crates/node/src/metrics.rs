@@ -125,7 +125,7 @@ impl Instruments {
         self.claims.clone()
     }
 
-    /// Counts changes of health until the state's keeper ends.
+    /// Counts changes of health until the reconciler ends.
     pub(crate) async fn count_transitions(&self, state: watch::Receiver<Arc<NodeState>>) {
         self.transitions.count(state).await;
     }

@@ -6,8 +6,8 @@
 //!                     what is there ─────┘   └──> what is wanted on the disk (see `disk`)
 //! ```
 //!
-//! The keeper plans from memory and waits for no disk: what is no longer well is told at once. What is on the disk is
-//! one more thing that it plans from, and a device is not offered before its document and its note are there.
+//! The reconciler plans from memory and waits for no disk: what is no longer well is told at once. What is on the disk
+//! is one more thing that it plans from, and a device is not offered before its document and its note are there.
 
 mod changes;
 mod demands;
@@ -17,7 +17,7 @@ mod late;
 mod look;
 mod notes;
 mod obstacles;
-pub mod once;
+pub(crate) mod once;
 mod tell;
 
 use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
@@ -60,7 +60,7 @@ use self::{
 };
 
 /// Owns the node's state.
-pub(crate) struct Keeper {
+pub(crate) struct Reconciler {
     sources: Snapshots,
     notices: Notices,
     /// What is wanted; a new policy takes effect together with the wait for its moves.
@@ -98,7 +98,7 @@ pub(crate) struct Keeper {
     outlets: Outlets,
 }
 
-/// Where the keeper publishes.
+/// Where the reconciler publishes.
 pub(crate) struct Outlets {
     /// The node's state.
     pub(crate) state: watch::Sender<Arc<NodeState>>,
@@ -106,11 +106,11 @@ pub(crate) struct Outlets {
     pub(crate) daemons: watch::Sender<Arc<MpsDemand>>,
     /// The devices that something is done to between containers.
     pub(crate) care: watch::Sender<Arc<Demand>>,
-    /// When the keeper last came round.
+    /// When the reconciler last came round.
     pub(crate) rounds: watch::Sender<Instant>,
 }
 
-/// What wakes the keeper.
+/// What wakes the reconciler.
 pub(crate) struct Notices {
     /// A source has news.
     pub(crate) news: Arc<Notify>,
@@ -155,9 +155,9 @@ const HELD: &str = "held by another claim";
 /// What a device lacks while nobody can tell.
 const UNKNOWN: &str = "it is not known what claims have; the agent's log says why";
 
-// === impl Keeper ===
+// === impl Reconciler ===
 
-impl Keeper {
+impl Reconciler {
     pub(crate) fn new(
         config: &Config,
         sources: Snapshots,
@@ -194,7 +194,7 @@ impl Keeper {
 
     /// Keeps the state until stopped. Ends every reader's stream when it ends.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        let (disk, queue) = self.worker.take().expect("a keeper runs once");
+        let (disk, queue) = self.worker.take().expect("a reconciler runs once");
         let living = async move {
             let disk = self.begin(disk).await;
             tokio::join!(self.live(), disk.run(queue));
@@ -366,7 +366,7 @@ impl Keeper {
         let slow_since = self.disk.slow_since();
         if !late.is_empty() || !found.is_for(&self.policy) {
             if slow_since.is_none() && !is_worse(&known.inventory, &merged) {
-                // The disk wakes the keeper in a moment: what is new comes in one step.
+                // The disk wakes the reconciler in a moment: what is new comes in one step.
                 return;
             }
             plan = self.plan(&round, &late);

@@ -24,8 +24,10 @@ use windlass_core::{
 use windlass_host::presence::Absence;
 use windlass_lifecycle::cleanup::{self, Failure};
 
-use crate::obstacle::{Obstacle, Obstacles};
-use crate::offers::{Claimable, Offer, OfferedDevice, Offers, Unclaimable};
+use crate::{
+    obstacle::{Obstacle, Obstacles},
+    offers::{Claimable, Offer, OfferedDevice, Offers, Unclaimable},
+};
 
 /// The node at one moment.
 #[derive(Clone, Debug, Default)]

@@ -62,7 +62,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("windlass-cuda", &[]),
     ("windlass-kubelet-api", &[]),
     ("windlass-nvml", &[]),
-    ("windlass-machine", &["windlass-core"]),
+    ("windlass-machine", &[]),
     ("windlass-nvml-sim", &["windlass-machine"]),
     ("windlass-host", &["windlass-core"]),
     ("windlass-config", &["windlass-core", "windlass-host"]),

@@ -1,4 +1,4 @@
-//! Rules of the house that no other tool checks. ARCHITECTURE.md says why each is there.
+//! Rules of the house that no other tool checks. docs/invariants.md says why each is there.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! What containers have by the kubelet's record: devices, and tokens of pools.
+//! What of the kubelet's record is still held.
 
 use std::time::Duration;
 

@@ -88,7 +88,7 @@ pub fn checkpoint(path: &Path) -> Result<Checkpoint, RecordError> {
     }
 }
 
-/// The pods that have each device; `None` if the record cannot be read, which the keeper of the state says.
+/// The pods that have each device; `None` if the record cannot be read, which the reconciler says.
 pub async fn by_pod(path: PathBuf) -> Option<ByPod> {
     let read = spawn_blocking(move || checkpoint(&path).ok().map(pods));
     read.await.expect("reading neither panics nor is cancelled")

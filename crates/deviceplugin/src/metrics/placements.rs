@@ -14,7 +14,7 @@ pub(crate) struct PlacementMetrics {
 
 /// The families of all resources.
 #[derive(Clone, Debug)]
-pub struct PlacementFamilies {
+pub(super) struct PlacementFamilies {
     choices: CounterFamily,
     refusals: CounterFamily,
 }

@@ -41,7 +41,7 @@ pub(crate) struct Call<'a> {
 
 /// The families of all resources.
 #[derive(Clone)]
-pub struct RpcFamilies {
+pub(super) struct RpcFamilies {
     seconds: Family<Labels, Histogram, fn() -> Histogram>,
     allocations: CounterFamily,
 }

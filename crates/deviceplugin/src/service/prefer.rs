@@ -31,11 +31,11 @@ use crate::history::{Among, Remembered};
 
 /// One container's question, and what is known of its resource.
 struct Question<'a> {
-    pub resource: String,
+    resource: String,
     state: &'a NodeState,
     offer: &'a Offer,
     roots: &'a Roots,
-    pub policy: Policy,
+    policy: Policy,
     request: &'a ContainerPreferredAllocationRequest,
     /// Devices that the same container seems to have got a moment ago.
     near: Vec<DeviceId>,

@@ -6,7 +6,7 @@ use windlass_nvml::{
 };
 
 use super::Why;
-use crate::profile_in;
+use super::profile::profile_in;
 
 /// Makes the partition, or finds it.
 pub(super) fn make(nvml: &Nvml, wanted: &Partition) -> Result<DeviceId, Why> {

@@ -6,6 +6,7 @@ use windlass_core::device::PossiblePartition;
 use windlass_nvml::{Gpu, GpuInstanceInfo, MigMode, MigShare, Nvml, NvmlError, Remote};
 
 use super::conditions::Conditions;
+use crate::mig::profile_in;
 
 /// The driver as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,22 +172,5 @@ impl InstanceFacts {
             share: instance.share,
             place: gpu.gpu_instance(instance.gpu_instance).and_then(|found| found.info()).ok(),
         })
-    }
-}
-
-/// NVML names an instance after its GPU and profile, `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
-pub fn profile_in(name: &str) -> &str {
-    name.rsplit_once(" MIG ").map_or(name, |(_, profile)| profile)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_instances_profile_is_the_end_of_its_name() {
-        assert_eq!(profile_in("NVIDIA A100-SXM4-40GB MIG 1g.5gb"), "1g.5gb");
-        assert_eq!(profile_in("NVIDIA H100 80GB HBM3 MIG 1g.10gb+me"), "1g.10gb+me");
-        assert_eq!(profile_in("1g.5gb"), "1g.5gb");
     }
 }

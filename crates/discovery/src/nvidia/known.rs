@@ -24,7 +24,7 @@ pub(super) struct Known {
 }
 
 struct Entry {
-    pub device: Device,
+    device: Device,
     tracker: HealthTracker,
     was_healthy: bool,
     /// It is forgotten when it is seen to be gone.

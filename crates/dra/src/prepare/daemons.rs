@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 impl Ground {
     /// The daemons of a claim's devices serve, and none is left on a device that the claim has alone: it
-    /// would keep the claim's programs away. The keeper starts and ends them as the ledger says.
+    /// would keep the claim's programs away. The reconciler starts and ends them as the ledger says.
     pub(super) async fn daemons_are_right(&self, entry: &Entry) -> Result<(), String> {
         for (device, usage) in entry.uses() {
             if usage.needs_daemon() {

@@ -39,7 +39,7 @@ pub(super) struct Ground {
 /// What is held for one daemon.
 #[derive(Debug)]
 pub(super) struct Held {
-    pub device: DeviceId,
+    pub(super) device: DeviceId,
     pub(super) process: Option<Process>,
     mode: ModeSetter,
 }

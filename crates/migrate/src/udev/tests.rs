@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use crate::{Loaded, PeerFlags};
 use insta::assert_snapshot;
 use proptest::prelude::*;
 use windlass_config::{Find, Remark, SourceRule, to_yaml};
 
-use crate::{Format, parse};
+use crate::{Format, Loaded, PeerFlags, parse};
 
 fn loaded(text: &str) -> Result<Loaded, String> {
     let parsed = parse(Path::new("x.rules"), text, &PeerFlags::default());

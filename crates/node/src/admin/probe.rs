@@ -22,7 +22,7 @@ pub(super) struct Report {
 const IN_DOUBT: &str =
     "it is not known what claims have, and no device is given away; the agent's log says why";
 
-/// The keeper of the state comes round every ten seconds at least, and waits for nothing on the way.
+/// The reconciler comes round every ten seconds at least, and waits for nothing on the way.
 const LONGEST_ROUND: Duration = Duration::from_secs(60);
 
 /// What an agent waits for that serves nobody yet.
@@ -40,11 +40,10 @@ pub(super) fn health(
     rounds: &watch::Receiver<Instant>,
 ) -> Report {
     let ended = state.has_changed().is_err();
-    let ended = ended.then(|| "the keeper of the node's state has ended".to_owned());
+    let ended = ended.then(|| "the reconciler has ended".to_owned());
     let since = rounds.borrow().elapsed();
     let is_stuck = since > LONGEST_ROUND;
-    let stuck =
-        || format!("the keeper of the node's state has not come round for {} s", since.as_secs());
+    let stuck = || format!("the reconciler has not come round for {} s", since.as_secs());
     let complaints = ended.or_else(|| is_stuck.then(stuck));
     let generation = state.borrow().inventory.generation;
     let notes = vec![format!("inventory: generation {generation}")];

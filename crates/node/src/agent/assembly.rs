@@ -32,7 +32,7 @@ use crate::{
     admin::{self, Doors, Seen},
     labels::Labeller,
     metrics::Instruments,
-    reconciler::{Keeper, Notices, Outlets, once::Snapshots, were_offered},
+    reconciler::{Notices, Outlets, Reconciler, once::Snapshots, were_offered},
 };
 
 /// What was taken and checked before anything runs.
@@ -140,7 +140,7 @@ fn of_containers(
     }
 }
 
-/// Starts the sources, the daemons and the hand-overs that devices need, and the keeper of the state.
+/// Starts the sources, the daemons and the hand-overs that devices need, and the reconciler.
 fn keep(
     (config, host): (&Config, &Host),
     (policy, directory, ledger): (
@@ -200,8 +200,8 @@ fn keep(
     };
     let (stamp, rounds) = watch::channel(Instant::now());
     let outlets = Outlets { state: publish, daemons, care, rounds: stamp };
-    let keeper = Keeper::new(config, snapshots, notices, outlets);
-    parts.add("keeper", keeper.run(parts.token()));
+    let reconciler = Reconciler::new(config, snapshots, notices, outlets);
+    parts.add("reconciler", reconciler.run(parts.token()));
     Heart { state, rounds, telemetry, holders, handovers: desk, partitions, daemons: mps }
 }
 

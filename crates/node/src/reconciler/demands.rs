@@ -1,4 +1,4 @@
-//! What the keeper has other parts do: MPS daemons, and steps between two containers; and why a device waits for
+//! What the reconciler has other parts do: MPS daemons, and steps between two containers; and why a device waits for
 //! either.
 
 use windlass_allocations::ledger::Ledger;

@@ -1,12 +1,12 @@
-//! The disk beside the keeper: CDI documents, the notes of what ids stand for, and files for CNI plugins.
+//! The disk beside the reconciler: CDI documents, the notes of what ids stand for, and files for CNI plugins.
 //!
 //! ```text
-//!  keeper ──Wanted (newest wins)──> Disk, on a thread of its own ──> documents, notes, files
-//!    ^                                │
-//!    └────────────Found───────────────┘   what is there, and what it was wanted for
+//!  reconciler ──Wanted (newest wins)──> Disk, on a thread of its own ──> documents, notes, files
+//!    ^                                    │
+//!    └──────────────Found─────────────────┘   what is there, and what it was wanted for
 //! ```
 //!
-//! The keeper waits for none of it: a write that hangs costs what is new, and no news of what is there. A device is
+//! The reconciler waits for none of it: a write that hangs costs what is new, and no news of what is there. A device is
 //! offered when what is found covers it.
 
 use std::{collections::BTreeMap, future::pending, sync::Arc};

@@ -21,7 +21,7 @@ use windlass_host::{causes, deadline::Deadline};
 #[derive(Debug, Default)]
 pub(super) struct Holdings(Held);
 
-/// Reads the kubelet's record while the keeper goes on.
+/// Reads the kubelet's record while the reconciler goes on.
 pub(super) struct Reading {
     /// Lent while it reads.
     reader: Option<RecordReader>,

@@ -1,4 +1,4 @@
-//! The node without a keeper: what the sources have found, put together, and what would be made of it.
+//! The node without a reconciler: what the sources have found, put together, and what would be made of it.
 
 use std::{collections::BTreeSet, sync::Arc};
 

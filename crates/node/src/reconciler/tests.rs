@@ -1,4 +1,4 @@
-//! The keeper beside a disk that takes its time.
+//! The reconciler beside a disk that takes its time.
 
 use jiff::Timestamp;
 use tempfile::TempDir;
@@ -14,9 +14,9 @@ use windlass_discovery::SourceSnapshot;
 
 use super::*;
 
-/// A keeper, and whoever it deals with. The disk does something when it is told to.
+/// A reconciler, and whoever it deals with. The disk does something when it is told to.
 struct Rig {
-    keeper: Keeper,
+    reconciler: Reconciler,
     source: watch::Sender<SourceSnapshot>,
     state: watch::Receiver<Arc<NodeState>>,
     disk: Disk,
@@ -68,16 +68,17 @@ impl Rig {
             care: watch::channel(Arc::default()).0,
             rounds: watch::channel(Instant::now()).0,
         };
-        let mut keeper = Keeper::new(&config, vec![("nvidia", snapshots)], notices, outlets);
-        let (disk, queue) = keeper.worker.take().expect("just made");
-        Self { keeper, source, state, disk, queue, _folder: folder }
+        let mut reconciler =
+            Reconciler::new(&config, vec![("nvidia", snapshots)], notices, outlets);
+        let (disk, queue) = reconciler.worker.take().expect("just made");
+        Self { reconciler, source, state, disk, queue, _folder: folder }
     }
 
-    /// The devices are these by now, and the keeper comes round.
+    /// The devices are these by now, and the reconciler comes round.
     fn see(&mut self, devices: &[&Device]) {
         let devices = devices.iter().map(|device| (*device).clone()).collect();
         self.source.send_modify(|known| known.devices = devices);
-        self.keeper.refresh(Cause::News);
+        self.reconciler.refresh(Cause::News);
     }
 
     /// The disk begins with what is wanted.
@@ -91,7 +92,7 @@ impl Rig {
         let found = self.disk.bring_about(wanted);
         self.queue.busy.send_replace(None);
         self.queue.found.send_replace(Arc::new(found));
-        self.keeper.refresh(Cause::Disk);
+        self.reconciler.refresh(Cause::Disk);
     }
 
     /// Who may be given away, and whether claims may have them.
@@ -145,7 +146,7 @@ async fn a_disk_that_hangs_keeps_back_what_is_new_and_no_news_of_what_is_there()
     assert_eq!(rig.given(), both_ways(&["GPU-2"]));
     assert_eq!(rig.state.borrow().inventory.devices.len(), 2, "what is new comes in one step");
     advance(DEADLINE).await;
-    rig.keeper.refresh(Cause::Disk);
+    rig.reconciler.refresh(Cause::Disk);
     assert_eq!(rig.given(), both_ways(&["GPU-2"]));
     assert_eq!(rig.state.borrow().inventory.devices.len(), 3);
     assert!(rig.state.borrow().slow_since.is_some());
@@ -165,14 +166,14 @@ async fn another_way_to_hand_devices_out_waits_for_the_disk_and_takes_nothing_fr
     let one = gpu("GPU-1");
     rig.see(&[&one]);
     rig.disk_answers();
-    let mut policy = Policy::clone(&rig.keeper.policy);
+    let mut policy = Policy::clone(&rig.reconciler.policy);
     policy.delivery.ids = DeviceIds::Index;
-    rig.keeper.policy = Arc::new(policy);
+    rig.reconciler.policy = Arc::new(policy);
     rig.disk_begins();
     rig.see(&[&one]);
     assert_eq!(rig.given(), both_ways(&["GPU-1"]), "the old way, until the new one is there");
     advance(DEADLINE).await;
-    rig.keeper.refresh(Cause::Disk);
+    rig.reconciler.refresh(Cause::Disk);
     assert!(rig.given().is_empty(), "a disk that takes long");
     rig.disk_answers();
     assert_eq!(rig.given(), both_ways(&["GPU-1"]));

@@ -25,7 +25,7 @@ use super::{
     Allocatable, Marked, Methods, Moves, Offers, Plan, Pools, Question, note, plan, usual_name,
 };
 
-/// A plan, step by step, as the keeper makes them.
+/// A plan, step by step, as the reconciler makes them.
 struct Node {
     policy: Policy,
     devices: Vec<Device>,
@@ -344,7 +344,7 @@ fn the_parts_of_a_gpu_that_a_container_holds_whole_are_not_given_away() {
 }
 
 #[test]
-fn waiting_lasts_however_often_the_keeper_is_woken_meanwhile() {
+fn waiting_lasts_however_often_the_reconciler_is_woken_meanwhile() {
     let mut node = Node::with(cut("g0", 0, &["1g.5gb", "1g.5gb"])).mig(MigStrategy::None);
     node.plan();
     node.policy.mig = MigStrategy::Mixed;

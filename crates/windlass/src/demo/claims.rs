@@ -26,7 +26,7 @@ use script::Story;
 /// The cluster of a demo that is about claims.
 #[derive(Debug)]
 pub(super) struct Surroundings {
-    pub cluster: Cluster,
+    cluster: Cluster,
     /// The kubelet's deeds at the API server.
     deeds: JoinSet<()>,
 }

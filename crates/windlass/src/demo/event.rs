@@ -63,7 +63,7 @@ pub(super) struct Arrival {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Failure {
     pub(super) device: String,
-    pub why: String,
+    pub(super) why: String,
     pub(super) counts: Counts,
     /// The pod that holds the device.
     pub(super) held_by: String,

@@ -247,7 +247,7 @@ prop_compose! {
 struct Question {
     required: Vec<ReplicaId>,
     size: usize,
-    pub policy: Policy,
+    policy: Policy,
     span: Span,
 }
 

@@ -60,9 +60,9 @@ pub(super) struct Report<'a> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Question {
-    pub resource: ResourceName,
+    resource: ResourceName,
     gpus: Part,
-    pub nics: Part,
+    nics: Part,
     /// How near each pair must be.
     #[serde(skip_serializing_if = "Option::is_none")]
     within: Option<PcieLevel>,

@@ -18,8 +18,8 @@ use windlass_deviceplugin::history::{Among, Pool, Remembered};
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Question {
-    pub resource: ResourceName,
-    pub policy: Policy,
+    pub(super) resource: ResourceName,
+    pub(super) policy: Policy,
     pub(super) size: usize,
     #[serde(flatten)]
     pub(super) stock: Stock,
