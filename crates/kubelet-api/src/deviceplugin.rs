@@ -6,6 +6,7 @@ pub use generated::*;
     clippy::pedantic,
     missing_docs,
     missing_debug_implementations,
+    rustdoc::invalid_html_tags,
     reason = "generated; the protos carry the words"
 )]
 mod generated {

@@ -18,7 +18,7 @@ mod generated {
 /// Folder below the kubelet's directory in which it looks for registration sockets.
 pub const REGISTRY_DIR: &str = "plugins_registry";
 
-/// [`PluginInfo::r#type`] of a DRA driver (Kubernetes, `pkg/kubelet/pluginmanager/pluginwatcher`).
+/// The `type` in [`PluginInfo`] of a DRA driver (Kubernetes, `pkg/kubelet/pluginmanager/pluginwatcher`).
 pub const DRA_PLUGIN: &str = "DRAPlugin";
 
 /// The file name of a driver's registration socket.
