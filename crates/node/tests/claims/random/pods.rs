@@ -2,7 +2,7 @@
 
 use windlass_cluster_sim::{cluster::Scheduled, node as bound};
 use windlass_kubelet_sim::{Container, Pod};
-use windlass_testkit::GPU;
+use windlass_testkit::{GPU, until};
 
 use super::Run;
 use crate::{
@@ -47,7 +47,7 @@ impl Run {
     pub(super) async fn begin_claim(&mut self) {
         let Some(scheduled) = self.schedule() else { return };
         let started = claim_starts(&self.world, &scheduled).await;
-        self.claimed(scheduled, started);
+        self.claimed(scheduled, &started);
     }
 
     pub(super) async fn begin_plugin(&mut self) {
@@ -57,6 +57,27 @@ impl Run {
         self.plugged(uid, admitted).await;
     }
 
+    /// A pod with a claim and one of the device plugin, each as often as it takes.
+    pub(super) async fn start_both(&mut self) {
+        let scheduled = self.schedule().expect("everything is free");
+        self.world.start(&scheduled).await;
+        self.living.push(Living::Claim(Box::new(scheduled)));
+        self.check();
+        let pod = self.plugin_pod();
+        let world = &self.world;
+        until("a pod of the device plugin is admitted", async || {
+            let refused = world.admit(pod.clone()).await.err();
+            if refused.is_some() {
+                world.kubelet.delete(&pod.uid).await;
+            }
+            refused.map_or(Ok(()), Err)
+        })
+        .await;
+        world.try_start(&pod.uid, "main").await.expect("what is admitted starts");
+        self.living.push(Living::Plugin(pod.uid));
+        self.check();
+    }
+
     /// One of each at the same time.
     pub(super) async fn begin_both(&mut self) {
         let pod = self.plugin_pod();
@@ -64,16 +85,16 @@ impl Run {
         let Some(scheduled) = self.schedule() else { return };
         let (started, admitted) =
             tokio::join!(claim_starts(&self.world, &scheduled), self.world.admit(pod));
-        self.claimed(scheduled, started);
+        self.claimed(scheduled, &started);
         self.plugged(uid, admitted.is_ok()).await;
     }
 
-    pub(super) fn claimed(&mut self, scheduled: Scheduled, started: bool) {
-        self.tally.claims += usize::from(started);
-        self.tally.refused_claims += usize::from(!started);
+    pub(super) fn claimed(&mut self, scheduled: Scheduled, started: &Result<(), String>) {
+        self.tally.claims += usize::from(started.is_ok());
+        self.tally.refused_claims += usize::from(started.is_err());
         let uids = scheduled.claims.iter().filter_map(|claim| claim.metadata.uid.as_deref());
         let uids: Vec<_> = uids.collect();
-        self.tell(format!("claim {uids:?} started: {started}"));
+        self.tell(format!("claim {uids:?} started: {started:?}"));
         self.living.push(Living::Claim(Box::new(scheduled)));
     }
 
@@ -130,7 +151,7 @@ fn template_of(count: usize) -> String {
     format!("gpus-{count}")
 }
 
-pub(super) async fn claim_starts(world: &World, scheduled: &Scheduled) -> bool {
+pub(super) async fn claim_starts(world: &World, scheduled: &Scheduled) -> Result<(), String> {
     world.admit(bound::pod(scheduled)).await.expect("no limits");
-    world.try_start(&uid(scheduled), "main").await.is_ok()
+    world.try_start(&uid(scheduled), "main").await.map(drop)
 }

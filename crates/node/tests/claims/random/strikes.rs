@@ -38,7 +38,7 @@ impl Run {
         let patience = Duration::from_millis(self.chance.below(LONGEST_MS) as u64);
         let started = timeout(patience, claim_starts(&self.world, &scheduled)).await;
         self.tally.given_up += usize::from(started.is_err());
-        self.claimed(scheduled, started.unwrap_or(false));
+        self.claimed(scheduled, &started.unwrap_or_else(|gave_up| Err(gave_up.to_string())));
     }
 
     async fn restart_kubelet(&mut self) {
