@@ -1,17 +1,62 @@
-//! What the program knows of its own build, and the names of vendors and devices.
+//! What the program knows of its own build, the names of vendors and devices, and the simulated driver.
 //!
 //! Writes the names of vendors and devices as sorted text, which costs a process nothing until it is
 //! read. The databases' own tables are a hundred thousand pointers, which the dynamic linker would set
 //! at each start: three milliseconds, and three mebibytes of memory that no other process shares.
 
-use std::{env, fs, io, path::PathBuf, process::Command};
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// The simulated driver, as its crate calls it and as cargo does.
+const DRIVER: (&str, &str) = ("windlass-nvml-sim", "libwindlass_nvml_sim.so");
 
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
     note_build();
     let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     fs::write(folder.join("pci.names"), sorted(pci()))?;
-    fs::write(folder.join("usb.names"), sorted(usb()))
+    fs::write(folder.join("usb.names"), sorted(usb()))?;
+    if env::var_os("CARGO_FEATURE_LABORATORY").is_some() {
+        build_driver(&folder)?;
+    }
+    Ok(())
+}
+
+/// Builds the simulated driver, a library of its own, for the program to carry. Stable cargo cannot make a library a
+/// part of what another crate is compiled from, so it is called once more, in a folder where it waits for no lock.
+fn build_driver(folder: &Path) -> io::Result<()> {
+    let said = |name: &str| env::var(name).expect("cargo sets it");
+    let (package, library) = DRIVER;
+    for source in ["../machine", "../nvml-sim", "../../profiles", "../../Cargo.lock"] {
+        println!("cargo::rerun-if-changed={source}");
+    }
+    let (profile, target, built) = (said("PROFILE"), said("TARGET"), folder.join("driver"));
+    let mut cargo = Command::new(said("CARGO"));
+    cargo.args(["build", "--quiet", "--locked", "--package", package]);
+    cargo.arg("--manifest-path").arg("../nvml-sim/Cargo.toml").arg("--target-dir").arg(&built);
+    let mut made = built.clone();
+    if target != said("HOST") {
+        cargo.args(["--target", &target]);
+        made.push(&target);
+    }
+    if profile == "release" {
+        cargo.arg("--release");
+    }
+    // Nobody debugs it from within the program, and lints are for whoever works on it.
+    for (setting, value) in [("DEBUG", "false"), ("STRIP", "true")] {
+        for profile in ["DEV", "RELEASE"] {
+            cargo.env(format!("CARGO_PROFILE_{profile}_{setting}"), value);
+        }
+    }
+    cargo.env_remove("RUSTC_WORKSPACE_WRAPPER");
+    let status = cargo.status()?;
+    if !status.success() {
+        return Err(io::Error::other(format!("cannot build {package}: cargo ended with {status}")));
+    }
+    fs::copy(made.join(profile).join(library), folder.join(library)).map(drop)
 }
 
 /// `10de NVIDIA Corporation` for each vendor and `10de:2330 GH100 [H100 SXM5 80GB]` for each device.

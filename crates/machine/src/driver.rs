@@ -14,10 +14,18 @@ const VARIABLE: &str = "WINDLASS_SIM_DRIVER";
 /// test binary, beside `windlass`, above `deps` and `examples`, and in a package.
 const BESIDE_EXECUTABLE: [&str; 4] = ["", "deps", "..", "../lib/windlass"];
 
+/// The simulated driver that `WINDLASS_SIM_DRIVER` names, if it is set.
+pub fn named_driver() -> Result<Option<PathBuf>, MachineError> {
+    match env::var_os(VARIABLE).map(PathBuf::from) {
+        Some(path) if !path.is_file() => Err(missing(&[path])),
+        named => Ok(named),
+    }
+}
+
 /// Finds the simulated driver: `WINDLASS_SIM_DRIVER`, or beside the running executable.
 pub fn simulated_driver() -> Result<PathBuf, MachineError> {
-    if let Some(path) = env::var_os(VARIABLE).map(PathBuf::from) {
-        return if path.is_file() { Ok(path) } else { Err(missing(&[path])) };
+    if let Some(path) = named_driver()? {
+        return Ok(path);
     }
     let executable = env::current_exe().unwrap_or_default();
     let folder = executable.parent().map(PathBuf::from).unwrap_or_default();

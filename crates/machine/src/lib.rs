@@ -16,7 +16,7 @@
 
 pub use board::{Board, BoardAddresses, BoardEvent, BoardFault};
 pub use card::{Architecture, Brand, Card};
-pub use driver::simulated_driver;
+pub use driver::{named_driver, simulated_driver};
 pub use fault::{Fault, FaultSyntaxError, Happening};
 pub use machine::{Machine, MachineError};
 pub use mig::MigError;

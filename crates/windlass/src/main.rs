@@ -7,6 +7,8 @@ mod demo;
 mod exit;
 mod logging;
 mod screen;
+#[cfg(feature = "laboratory")]
+mod simulated;
 mod stop;
 
 use std::process::ExitCode;

@@ -5,7 +5,7 @@ mod program;
 use std::{
     fs,
     io::{BufRead as _, BufReader, Lines, Write as _},
-    process::{Child, ChildStdin, ChildStdout, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
 use program::{Node, folder, machine, run, text, windlass};
@@ -51,6 +51,19 @@ fn what_if_shows_the_set_its_alternative_and_why_that_lost() {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
     }
     assert!(!shown.contains('\x1b'), "colour is for terminals");
+}
+
+#[test]
+fn the_program_alone_has_all_that_a_simulated_machine_needs() {
+    // On the same file system, where a link stands for a copy.
+    let elsewhere = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary folder");
+    let program = elsewhere.path().join("windlass");
+    fs::hard_link(env!("CARGO_BIN_EXE_windlass"), &program).expect("linked");
+    let mut command = Command::new(&program);
+    command.args(["explain", "--machine", "t4-edge", "--size", "1"]);
+    let output = command.env_remove("WINDLASS_SIM_DRIVER").output().expect("windlass runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("1 of nvidia.com/gpu"), "{}", text(&output.stdout));
 }
 
 #[test]

@@ -2,16 +2,17 @@
 
 mod board;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Result, anyhow};
 use windlass_config::{DeviceProfile, Find};
-use windlass_machine::{Attached, Fault, Machine, Profile, simulated_driver};
+use windlass_machine::{Attached, Fault, Machine, Profile};
 
 use crate::{
     cli::MachineCommand,
     exit::Misuse,
     screen::{Table, line, shell_word},
+    simulated,
 };
 
 /// Where an agent on a machine keeps what must outlive it.
@@ -67,7 +68,7 @@ fn create(dir: &Path, profile: &str, devices: &[Attached]) -> Result<()> {
     for device in devices {
         profile.attach(device).map_err(|error| Misuse(error.into()))?;
     }
-    let machine = Machine::create(dir, &profile, &driver_for(&profile)?)?;
+    let machine = simulated::machine(dir, &profile)?;
     line(format!("SIMULATED machine {} in {}", profile.name, machine.dir().display()))?;
     line("")?;
     line("Look at it:")?;
@@ -97,12 +98,6 @@ fn a_fault(profile: &Profile) -> Option<String> {
     let of_amd = || profile.amd.as_ref().map(|_| "unplug:amd0".to_owned());
     let of_gpu = profile.gpus.first().map(|_| "xid:79@0".to_owned());
     of_gpu.or_else(of_amd).or_else(of_device).or_else(of_nic)
-}
-
-/// The simulated driver, for a machine that has NVIDIA's; nothing for another.
-pub(crate) fn driver_for(profile: &Profile) -> Result<PathBuf> {
-    let driver = profile.driver.as_ref().map(|_| simulated_driver()).transpose()?;
-    Ok(driver.unwrap_or_default())
 }
 
 /// The flags that point a command at a simulated machine.

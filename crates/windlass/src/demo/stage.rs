@@ -20,7 +20,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use windlass_config::{ClusterAccess, Config, HealthPolicy, Policy, SessionLimits};
 use windlass_host::{DriverPlaces, causes};
 use windlass_kubelet_sim::Kubelet;
-use windlass_machine::{Machine, simulated_driver};
+use windlass_machine::Machine;
 use windlass_node::Agent;
 use windlass_resources::NodeState;
 
@@ -29,6 +29,7 @@ use crate::{
     commands::{clock, host_flags},
     logging,
     screen::shell_word,
+    simulated,
 };
 
 /// Everything that plays a part.
@@ -68,9 +69,8 @@ impl Stage {
             .context("cannot make a temporary folder")?;
         let levels = Targets::new().with_default(LevelFilter::INFO);
         logging::to_file(&log(folder.path()), levels).context("cannot write the agent's log")?;
-        let machine =
-            Machine::create(&folder.path().join("machine"), &profile, &simulated_driver()?)
-                .context("cannot make the simulated machine")?;
+        let machine = simulated::machine(&folder.path().join("machine"), &profile)
+            .context("cannot make the simulated machine")?;
         let kubelet_dir = folder.path().join("kubelet");
         let mut settings = windlass_kubelet_sim::Config::new(&kubelet_dir);
         settings.numa_nodes = (0..8).collect();

@@ -2,23 +2,18 @@
 
 use anyhow::{Context as _, Result};
 use tempfile::TempDir;
-use windlass_machine::{Machine, Profile};
+use windlass_machine::Profile;
 use windlass_resources::NodeState;
 
 use super::survey;
-use crate::{
-    cli::HostArgs,
-    commands::{host_config, machine::driver_for},
-    exit::Misuse,
-};
+use crate::{cli::HostArgs, commands::host_config, exit::Misuse, simulated};
 
 /// A machine that is there for as long as it is looked at. What the configuration says of resources
 /// holds for it as well.
 pub(super) async fn simulated(profile: &str, host: HostArgs) -> Result<NodeState> {
     let profile = Profile::load(profile).map_err(|error| Misuse(error.into()))?;
     let folder = folder().context("cannot make a temporary folder")?;
-    let driver = driver_for(&profile)?;
-    let machine = Machine::create(&folder.path().join("machine"), &profile, &driver)
+    let machine = simulated::machine(&folder.path().join("machine"), &profile)
         .context("cannot make the simulated machine")?;
     let mut config = host_config(HostArgs {
         config: host.config,

@@ -17,7 +17,7 @@ use tokio::{
 use windlass_kubelet_sim::{
     Condition, Container, Event, Kubelet, NodeStatus, Pod, Registration, ResourceStatus,
 };
-use windlass_machine::{Machine, Profile, simulated_driver, state::Gpu};
+use windlass_machine::{Machine, Profile, state::Gpu};
 
 use super::{
     super::runtime,
@@ -28,6 +28,7 @@ use super::{
     schedule::Ways,
     slices::Ground,
 };
+use crate::simulated;
 
 /// Everything that plays a part, and what is known of the machine.
 #[derive(Debug)]
@@ -79,7 +80,7 @@ impl Rig {
         let folder = tempfile::Builder::new().prefix("windlass-").tempdir();
         let folder = folder.context("cannot make a temporary folder")?;
         let path = folder.path();
-        let machine = Machine::create(&path.join("machine"), profile, &simulated_driver()?)
+        let machine = simulated::machine(&path.join("machine"), profile)
             .context("cannot make the simulated machine")?;
         let mut settings = windlass_kubelet_sim::Config::new(path.join("kubelet"));
         settings.numa_nodes = (0..8).collect();

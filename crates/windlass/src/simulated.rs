@@ -1,0 +1,37 @@
+//! Simulated machines, with the simulated driver that the program carries: it needs no other file, wherever it lies.
+
+use std::{
+    fs::Permissions,
+    io::{self, Write},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
+
+use anyhow::{Context, Result};
+use tempfile::NamedTempFile;
+use windlass_machine::{Machine, Profile, named_driver};
+
+/// NVML and CUDA for simulated GPUs: the library of `windlass-nvml-sim`.
+const DRIVER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libwindlass_nvml_sim.so"));
+
+/// Whoever runs an agent on the machine loads the library.
+const READABLE: u32 = 0o644;
+
+/// Makes a machine in a folder: see [`Machine::create`]. `WINDLASS_SIM_DRIVER` may name another driver for it.
+pub(crate) fn machine(dir: &Path, profile: &Profile) -> Result<Machine> {
+    if profile.driver.is_none() {
+        return Ok(Machine::create(dir, profile, Path::new(""))?);
+    }
+    if let Some(named) = named_driver()? {
+        return Ok(Machine::create(dir, profile, &named)?);
+    }
+    let driver = unpacked().context("cannot unpack the simulated driver")?;
+    Ok(Machine::create(dir, profile, driver.path())?)
+}
+
+fn unpacked() -> io::Result<NamedTempFile> {
+    let readable = Permissions::from_mode(READABLE);
+    let mut file = tempfile::Builder::new().prefix("windlass-").permissions(readable).tempfile()?;
+    file.write_all(DRIVER)?;
+    Ok(file)
+}
