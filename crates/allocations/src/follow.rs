@@ -17,11 +17,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_config::{Config, DraOffer, Policy};
 use windlass_core::{device::DeviceId, resource::ResourceName};
-use windlass_host::{
-    causes,
-    deadline::{self, Deadline},
-    watch::changed,
-};
+use windlass_host::{causes, deadline::Deadline, watch::changed};
 use windlass_kubelet_api::{checkpoint, deviceplugin};
 
 use self::sights::still_held;
@@ -90,7 +86,7 @@ impl<S> Follower<S> {
     }
 
     async fn live(&mut self) {
-        deadline::passed(&mut Some(Deadline::after(self.sources.doubt))).await;
+        Deadline::after(self.sources.doubt).passed().await;
         loop {
             if !self.is_wanted() {
                 self.ledger.forget_record();

@@ -79,6 +79,12 @@ impl Deadline {
         self.slice * self.left
     }
 
+    /// Waits until it has passed.
+    pub async fn passed(&mut self) {
+        // Nothing ends it sooner.
+        drop(self.bound(pending::<()>()).await);
+    }
+
     /// Waits for something until it has passed.
     pub async fn bound<F: Future>(&mut self, future: F) -> Result<F::Output, Elapsed> {
         let mut future = pin!(future);
@@ -94,16 +100,6 @@ impl Deadline {
 /// Waits for something, as `tokio::time::timeout` does, and no shorter for a time in which the agent did not run.
 pub async fn timeout<F: Future>(limit: Duration, future: F) -> Result<F::Output, Elapsed> {
     Deadline::after(limit).bound(future).await
-}
-
-/// Waits until a deadline has passed; for ever where there is none.
-pub async fn passed(deadline: &mut Option<Deadline>) {
-    if let Some(deadline) = deadline {
-        // What never happens ends with the deadline.
-        drop(deadline.bound(pending::<()>()).await);
-    } else {
-        pending::<()>().await;
-    }
 }
 
 /// Does some work beside a deadline: the token is cancelled when that has passed, for work that says then how far

@@ -18,6 +18,7 @@ mod look;
 mod notes;
 mod obstacles;
 pub(crate) mod once;
+mod phase;
 mod tell;
 
 use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
@@ -30,7 +31,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use windlass_allocations::{
     Held,
-    ledger::{ClaimHolds, Kinship, Ledger},
+    ledger::{Kinship, Ledger},
     podresources::HoldersDesk,
 };
 use windlass_cluster::leases::LeaseStates;
@@ -39,7 +40,7 @@ use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
 };
-use windlass_host::deadline::{self, Deadline};
+use windlass_host::deadline;
 use windlass_kubelet_api::{checkpoint, deviceplugin};
 use windlass_lifecycle::{
     cleanup::{self, Demand, HandoverStates},
@@ -47,7 +48,7 @@ use windlass_lifecycle::{
 };
 use windlass_resources::{
     NodeState, device_info,
-    offers::{self, Marked, Methods, Moves, Plan, Pools},
+    offers::{self, Marked, Methods, Plan, Pools},
 };
 
 pub(crate) use self::notes::{FORMAT as DEVICES, were_offered};
@@ -57,6 +58,7 @@ use self::{
     late::{is_worse, late},
     obstacles::{Way, lease_trouble},
     once::{Snapshots, merge},
+    phase::Phase,
 };
 
 /// Owns the node's state.
@@ -72,29 +74,22 @@ pub(crate) struct Reconciler {
     pools: Pools,
     /// What ids stood for when they were given away.
     marked: Marked,
-    moves: Moves,
-    /// Once it has passed, the kubelet's record has every Allocate that was answered before the policy changed.
-    settling: Option<Deadline>,
-    /// What could be given away when the wait for it began.
-    there: BTreeSet<DeviceId>,
+    /// Where a move of devices stands.
+    phase: Phase,
+    /// How long the kubelet may take to write down an Allocate.
     handover: Duration,
     /// The kubelet's record.
     record: Reading,
-    /// Whether it was read in this life.
-    is_taken_up: bool,
+    taken_up: TakenUp,
     disk: DiskDesk,
     /// Until it is started.
     worker: Option<(Disk, DiskQueue)>,
     /// How often is looked without news at documents, and at who let go.
     look_interval: Duration,
-    /// The claims that the state was made under.
-    claims: ClaimHolds,
-    /// Whether these were all.
-    knows_claims: bool,
+    /// The account of claims that the state was made under.
+    ledger: Ledger,
     /// The kubelet is asked who holds what, which may have to wait for a better moment.
     asking: JoinSet<()>,
-    /// Whether daemons that an earlier agent left are still to be told who wants them, nobody perhaps.
-    unsaid: bool,
     outlets: Outlets,
 }
 
@@ -128,6 +123,17 @@ pub(crate) struct Notices {
     pub(crate) holders: HoldersDesk,
     /// Which claims have devices.
     pub(crate) ledger: watch::Receiver<Ledger>,
+}
+
+/// How much of what an earlier life left is taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TakenUp {
+    /// Nothing: the kubelet's record was not read in this life.
+    Nothing,
+    /// What containers hold. Daemons that are left are still to be told who wants them, nobody perhaps.
+    Holdings,
+    /// All of it.
+    All,
 }
 
 /// Why the state is made anew.
@@ -175,19 +181,15 @@ impl Reconciler {
             pools: Pools::new(),
             marked: Marked::new(),
             holdings: Holdings::default(),
-            moves: Moves::Kept,
-            settling: None,
-            there: BTreeSet::new(),
+            phase: Phase::default(),
             handover: config.session.handover,
             record: Reading::new(plugins.join(checkpoint::FILE)),
-            is_taken_up: false,
+            taken_up: TakenUp::Nothing,
             disk,
             worker: Some((Disk::new(config), queue)),
             look_interval: config.session.look_interval,
-            claims: ClaimHolds::new(),
-            knows_claims: true,
+            ledger: Ledger::default(),
             asking: JoinSet::new(),
-            unsaid: false,
             outlets,
         }
     }
@@ -227,7 +229,7 @@ impl Reconciler {
         self.marked = marked;
         self.record.begin(Purpose::Look);
         if let Some((_, Some(held))) = self.record.next().await {
-            self.take_up(held);
+            self.take_up(held, BTreeSet::new());
         }
         disk
     }
@@ -242,7 +244,7 @@ impl Reconciler {
             tokio::select! {
                 () = self.notices.news.notified() => {}
                 Ok(()) = self.notices.policy.changed() => self.adopt(),
-                () = claimed(&mut self.notices.ledger, (&self.claims, self.knows_claims)) => {}
+                () = claimed(&mut self.notices.ledger, &self.ledger) => {}
                 Ok(()) = self.disk.found.changed() => cause = Cause::Disk,
                 () = disk::slowness(busy) => cause = Cause::Disk,
                 Some(_) = self.asking.join_next() => self.told(),
@@ -250,11 +252,11 @@ impl Reconciler {
                 Ok(()) = self.notices.kubelet_writes.changed(), if !self.holdings.is_empty() => {
                     self.record.begin(Purpose::Look);
                 }
-                () = deadline::passed(&mut self.settling), if self.record.is_idle() => {
-                    self.record.begin(Purpose::Settle(self.settling.expect("it has passed")));
+                passed = self.phase.settled(), if self.record.is_idle() => {
+                    self.record.begin(Purpose::Settle(passed));
                 }
                 () = sleep(self.look_interval) => {
-                    if !(self.is_taken_up && self.holdings.is_empty()) {
+                    if self.taken_up == TakenUp::Nothing || !self.holdings.is_empty() {
                         self.record.begin(Purpose::Look);
                     }
                 }
@@ -277,36 +279,41 @@ impl Reconciler {
         let known = self.known();
         self.methods.extend(known.methods());
         self.pools.extend(known.pools());
-        self.moves = Moves::Waiting;
-        self.settling = None;
+        self.phase.hold();
     }
 
     /// The record was read.
     fn took(&mut self, (purpose, held): (Purpose, Option<Held>)) {
-        match (purpose, held) {
-            // By then the kubelet had written down every Allocate that was answered before.
-            (Purpose::Settle(passed), Some(held)) if self.settling == Some(passed) => {
-                self.take_up(held);
-                self.moves = Moves::Allowed;
-                self.settling = None;
+        let Some(held) = held else {
+            // A record that cannot be read releases nothing, and nobody knows who holds what.
+            if let Purpose::Settle(passed) = purpose {
+                self.phase.unreadable(passed, self.handover);
             }
-            // Without the record no one knows who holds what.
-            (Purpose::Settle(passed), None) if self.settling == Some(passed) => {
-                self.settling = Some(Deadline::after(self.handover));
+            return;
+        };
+        // By then the kubelet had written down every Allocate that was answered before.
+        let settled = match purpose {
+            Purpose::Settle(passed) => self.phase.complete(passed),
+            Purpose::Look => None,
+        };
+        match settled {
+            Some(there) => self.take_up(held, there),
+            None if self.taken_up == TakenUp::Nothing => {
+                let there = self.phase.there().cloned().collect();
+                self.take_up(held, there);
             }
-            (_, Some(held)) if !self.is_taken_up => self.take_up(held),
-            (_, Some(held)) => self.release(held),
-            // A record that cannot be read releases nothing.
-            (_, None) => {}
+            None => self.release(held),
         }
     }
 
     /// Takes up what the record says. What no container holds needs no note if it was gone already when
-    /// the wait began; whatever was there may have been given away too late for the record.
-    fn take_up(&mut self, held: Held) {
+    /// the wait began; whatever was `there` may have been given away too late for the record.
+    fn take_up(&mut self, held: Held, there: BTreeSet<DeviceId>) {
         self.holdings = Holdings::new(held);
-        self.unsaid |= !std::mem::replace(&mut self.is_taken_up, true);
-        let mut needed = std::mem::take(&mut self.there);
+        if self.taken_up == TakenUp::Nothing {
+            self.taken_up = TakenUp::Holdings;
+        }
+        let mut needed = there;
         needed.extend(self.known().given_and_there());
         needed.extend(self.holdings.devices());
         self.marked.retain(|id, _| needed.contains(id));
@@ -348,7 +355,7 @@ impl Reconciler {
         let care = self.want_care(&merged);
         let kin = kin(&known, &merged);
         let ledger = self.notices.ledger.borrow().clone();
-        (self.claims, self.knows_claims) = (ledger.claims().clone(), ledger.knows_claims());
+        self.ledger.clone_from(&ledger);
         let found = self.disk.found.borrow_and_update().clone();
         let round = Round {
             known: &known,
@@ -373,10 +380,8 @@ impl Reconciler {
         }
         let state = self.state(&round, plan, &late);
         self.publish_unless_known(NodeState { kin, slow_since, ..state }, &known);
-        if self.moves == Moves::Waiting && self.settling.is_none() {
-            self.there = self.known().given_and_there().collect();
-            self.settling = Some(Deadline::after(self.handover));
-        }
+        let known = self.known();
+        self.phase.published(self.handover, || known.given_and_there().collect());
     }
 
     fn plan(&self, round: &Round<'_>, late: &BTreeSet<DeviceId>) -> Plan {
@@ -394,7 +399,7 @@ impl Reconciler {
             methods: &self.methods,
             pools: &self.pools,
             marked: &self.marked,
-            moves: self.moves,
+            moves: self.phase.moves(),
             obstacle: &|device, sharing| {
                 let daemon = || demands::daemon_trouble(&daemons, device, sharing);
                 let untold = || untold.devices.get(&device.id).map(ToString::to_string);
@@ -410,8 +415,7 @@ impl Reconciler {
     fn state(&mut self, round: &Round<'_>, plan: Plan, late: &BTreeSet<DeviceId>) -> NodeState {
         // Moves are over once none waits.
         if !plan.waiting {
-            self.moves = Moves::Kept;
-            self.settling = None;
+            self.phase.rest();
         }
         let handovers = self.notices.handovers.borrow().clone();
         let (policy, looked) = (self.policy.clone(), &round.found.looked);
@@ -428,7 +432,7 @@ impl Reconciler {
 
     /// What was cut or programmed in another way may have to move, though the policy is the same.
     fn note_changes(&mut self, before: &Inventory, now: &Inventory) {
-        if self.moves == Moves::Waiting && self.settling.is_none() {
+        if self.phase == Phase::Withholding {
             // The wait for what was found before is still to be published, and counts from this on.
             return;
         }
@@ -462,7 +466,11 @@ impl Reconciler {
         }
         let known = self.outlets.daemons.borrow().clone();
         let demand = demands::daemons((plan, inventory), ledger, &self.holdings, &known);
-        if std::mem::take(&mut self.unsaid) || *known != demand {
+        let is_first = self.taken_up == TakenUp::Holdings;
+        if is_first {
+            self.taken_up = TakenUp::All;
+        }
+        if is_first || *known != demand {
             self.outlets.daemons.send_replace(Arc::new(demand));
         }
     }
@@ -514,8 +522,11 @@ fn kin(known: &NodeState, inventory: &Inventory) -> Arc<Kinship> {
 
 /// Waits until other claims have devices than are known. What containers get is no news: the kubelet keeps
 /// account of it.
-async fn claimed(ledger: &mut watch::Receiver<Ledger>, (known, are_known): (&ClaimHolds, bool)) {
-    let is_news = |ledger: &Ledger| (ledger.claims(), ledger.knows_claims()) != (known, are_known);
+async fn claimed(ledger: &mut watch::Receiver<Ledger>, known: &Ledger) {
+    fn said(ledger: &Ledger) -> impl PartialEq + '_ {
+        (ledger.claims(), ledger.knows_claims())
+    }
+    let is_news = |ledger: &Ledger| said(ledger) != said(known);
     let is_news = ledger.wait_for(is_news).await.is_ok();
     if !is_news {
         std::future::pending::<()>().await;

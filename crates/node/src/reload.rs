@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use tokio::{sync::watch, task::spawn_blocking, time::timeout};
 use tokio_util::sync::CancellationToken;
 use windlass_config::{Config, ConfigError, LabelMemory, LabelValue, Policy, Remark};
-use windlass_host::{causes, clock::Clock, directory::DirectoryWatch};
+use windlass_host::{causes, clock::Clock, directory::DirectoryWatch, watch::changed};
 
 /// How the configuration and its warnings are read: file, variables and flags, for a label's value.
 pub type Load =
@@ -228,13 +228,6 @@ impl std::fmt::Debug for Follow {
 impl std::fmt::Debug for Reloader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Reloader").field("wakes", &self.wakes).finish_non_exhaustive()
-    }
-}
-
-/// A change; whoever has nothing more to say is waited for in vain.
-async fn changed<T>(receiver: &mut watch::Receiver<T>) {
-    if receiver.changed().await.is_err() {
-        std::future::pending::<()>().await;
     }
 }
 
