@@ -37,11 +37,8 @@ fn build_driver(folder: &Path) -> io::Result<()> {
     let mut cargo = Command::new(said("CARGO"));
     cargo.args(["build", "--quiet", "--locked", "--package", package]);
     cargo.arg("--manifest-path").arg("../nvml-sim/Cargo.toml").arg("--target-dir").arg(&built);
-    let mut made = built.clone();
-    if target != said("HOST") {
-        cargo.args(["--target", &target]);
-        made.push(&target);
-    }
+    // Named, the target is a part of where the library lies, whatever the caller's settings say.
+    cargo.args(["--target", &target]);
     if profile == "release" {
         cargo.arg("--release");
     }
@@ -56,7 +53,7 @@ fn build_driver(folder: &Path) -> io::Result<()> {
     if !status.success() {
         return Err(io::Error::other(format!("cannot build {package}: cargo ended with {status}")));
     }
-    fs::copy(made.join(profile).join(library), folder.join(library)).map(drop)
+    fs::copy(built.join(target).join(profile).join(library), folder.join(library)).map(drop)
 }
 
 /// `10de NVIDIA Corporation` for each vendor and `10de:2330 GH100 [H100 SXM5 80GB]` for each device.
