@@ -48,7 +48,8 @@ fn build_driver(folder: &Path) -> io::Result<()> {
             cargo.env(format!("CARGO_PROFILE_{profile}_{setting}"), value);
         }
     }
-    cargo.env_remove("RUSTC_WORKSPACE_WRAPPER");
+    // It is built as a whole or not at all.
+    cargo.env("CARGO_INCREMENTAL", "0").env_remove("RUSTC_WORKSPACE_WRAPPER");
     let status = cargo.status()?;
     if !status.success() {
         return Err(io::Error::other(format!("cannot build {package}: cargo ended with {status}")));

@@ -1,17 +1,10 @@
 //! The program as people and service managers meet it: output, exit codes, signals.
 
-#[path = "cli/claims.rs"]
 mod claims;
-#[path = "cli/conformance.rs"]
 mod conformance;
-#[path = "cli/input.rs"]
 mod input;
-#[path = "cli/machines.rs"]
 mod machines;
-mod program;
-#[path = "cli/scrub.rs"]
 mod scrub;
-#[path = "cli/soak.rs"]
 mod soak;
 
 use std::{
@@ -23,7 +16,7 @@ use std::{
     process::Stdio,
 };
 
-use program::{Node, folder, machine, run, text, windlass};
+use crate::program::{Node, folder, machine, run, text, windlass};
 use serde_json::Value;
 use windlass_config::ConfigFile;
 use windlass_migrate::{PeerFlags, load, parse};

@@ -1,15 +1,12 @@
 //! What the documentation shows is so: configurations are accepted, metrics are there, the demo says what it says.
 
-#[expect(dead_code, reason = "the agent is for other tests")]
-mod program;
-
 use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
 
-use program::{run, text};
+use crate::program::{run, text};
 use serde_json::Value;
 use windlass_config::{ConfigFile, schema};
 

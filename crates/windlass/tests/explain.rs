@@ -1,14 +1,12 @@
 //! `windlass explain` as people and programs meet it: what if, now, and earlier.
 
-mod program;
-
 use std::{
     fs,
     io::{BufRead as _, BufReader, Lines, Write as _},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-use program::{Node, folder, machine, run, text, windlass};
+use crate::program::{Node, folder, machine, run, text, windlass};
 use serde_json::Value;
 use tempfile::TempDir;
 

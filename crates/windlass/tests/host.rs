@@ -5,10 +5,7 @@ use std::{fs, path::Path};
 use serde_json::Value;
 use windlass_machine::{Attached, Profile};
 
-#[expect(dead_code, reason = "the agent is for other tests")]
-mod program;
-
-use program::{folder, machine, run, text};
+use crate::program::{folder, machine, run, text};
 
 const USAGE: Option<i32> = Some(64);
 

@@ -6,10 +6,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use windlass_node::documents::Document;
 
-#[expect(dead_code, reason = "the agent is for other tests")]
-mod program;
-
-use program::{folder, machine, run, text};
+use crate::program::{folder, machine, run, text};
 
 /// What a command says of a machine.
 fn ask(profile: &str, words: &[&str]) -> String {

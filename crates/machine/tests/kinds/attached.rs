@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use windlass_machine::{Attached, Fault, Profile, profile::Device};
 
-use crate::world::{check, exists, link, made};
+use crate::kinds::world::{check, exists, link, made};
 
 fn with(machine: &str, attached: &str) -> Result<Profile, String> {
     let mut profile = Profile::named(machine).expect("built in");

@@ -1,6 +1,6 @@
 //! GPUs of other makers, FPGAs and drives: what their drivers show.
 
-use crate::world::{check, exists, link, machine, read};
+use crate::kinds::world::{check, exists, link, machine, read};
 
 const NODES: &str = "sys/class/kfd/kfd/topology/nodes";
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, os::unix::fs::MetadataExt as _, path::PathBuf};
 
 use windlass_machine::{Machine, Profile};
 
-use crate::world::{check, exists, link, machine, made, read};
+use crate::kinds::world::{check, exists, link, machine, made, read};
 
 fn happen(machine: &Machine, fault: &str) {
     machine.inject(&fault.parse().expect(fault)).unwrap_or_else(|error| {

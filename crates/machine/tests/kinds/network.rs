@@ -1,6 +1,6 @@
 //! Adapters, their functions and their RDMA devices, as a kernel shows them.
 
-use crate::world::{check, exists, link, machine, read};
+use crate::kinds::world::{check, exists, link, machine, read};
 
 const PF: &str = "sys/bus/pci/devices/0000:17:00.0";
 

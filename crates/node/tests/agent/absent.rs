@@ -7,7 +7,7 @@ use windlass_kubelet_api::deviceplugin::{
 };
 use windlass_testkit::{GPU, Node, Running};
 
-use crate::world::{client, counts, gpu_id, gpu_node, pod};
+use crate::agent::world::{client, counts, gpu_id, gpu_node, pod};
 
 /// Where the node of a GPU is, by its index.
 fn node(world: &Node, index: u32) -> PathBuf {

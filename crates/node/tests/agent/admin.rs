@@ -17,7 +17,7 @@ use windlass_core::health::HealthState;
 use windlass_node::{DoorError, StartError};
 use windlass_testkit::{GPU, Node, Running, until};
 
-use crate::world::{gpu_id, gpu_node, pod};
+use crate::agent::world::{gpu_id, gpu_node, pod};
 
 /// What came back over HTTP.
 struct Answer {

@@ -14,7 +14,7 @@ use windlass_kubelet_api::deviceplugin::{
 use windlass_kubelet_sim::{Event, Kubelet};
 use windlass_testkit::{GPU, LIMIT, Said, allocatable, in_time};
 
-use crate::{
+use crate::agent::{
     sharing::{SHARED, rule, shared},
     world::{client, gpu_id, gpu_node, unforgiving},
 };

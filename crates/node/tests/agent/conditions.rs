@@ -7,7 +7,7 @@ use windlass_machine::{Profile, profile};
 use windlass_resources::NodeState;
 use windlass_testkit::Running;
 
-use crate::{
+use crate::agent::{
     health::{each_fails_and_recovers, until_trouble},
     world::{counts, gpu_node, gpu_node_of},
 };

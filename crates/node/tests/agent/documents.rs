@@ -9,7 +9,7 @@ use windlass_core::cdi::{Spec, check};
 use windlass_machine::{Model, Profile};
 use windlass_testkit::{Node, allocatable, until};
 
-use crate::world::gpu_node;
+use crate::agent::world::gpu_node;
 
 const GPU_DOCUMENT: &str = "windlass.dev-gpu.json";
 

@@ -2,7 +2,7 @@
 
 use windlass_testkit::Caller;
 
-use crate::world::gpu_node;
+use crate::agent::world::gpu_node;
 
 const ALLOCATE: &str = "/v1beta1.DevicePlugin/Allocate";
 

@@ -12,7 +12,7 @@ use windlass_kubelet_sim::{Device, Event, NodeStatus};
 use windlass_resources::NodeState;
 use windlass_testkit::{GPU, LIMIT, Running, Said, allocatable, until};
 
-use crate::world::{QUIET, counts, gpu_id, gpu_node, unforgiving};
+use crate::agent::world::{QUIET, counts, gpu_id, gpu_node, unforgiving};
 
 /// The reason for which the GPU of that index is not healthy.
 fn trouble(state: &NodeState, index: u32) -> Option<Reason> {

@@ -17,7 +17,7 @@ use windlass_kubelet_api::deviceplugin::{
 };
 use windlass_testkit::{GPU, in_time};
 
-use crate::world::{client, gpu_id, gpu_node};
+use crate::agent::world::{client, gpu_id, gpu_node};
 
 /// Names that are none, and some that lead elsewhere.
 const HOSTILE: [&str; 14] = [

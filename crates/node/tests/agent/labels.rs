@@ -18,7 +18,7 @@ use windlass_machine::Profile;
 use windlass_node::{agent, labels};
 use windlass_testkit::{Node, in_time, value};
 
-use crate::world::gpu_node;
+use crate::agent::world::gpu_node;
 
 /// A host that is looked at once.
 async fn labels_of(world: &Node) -> Labels {

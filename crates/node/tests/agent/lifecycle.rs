@@ -7,7 +7,7 @@ use windlass_kubelet_sim::{
 };
 use windlass_testkit::{GPU, LIMIT, allocatable};
 
-use crate::world::{client, counts, gpu_node, pod, unforgiving};
+use crate::agent::world::{client, counts, gpu_node, pod, unforgiving};
 
 fn registrations(kubelet: &Kubelet) -> usize {
     kubelet.calls().count(|event| matches!(event, Event::Registered { .. }))

@@ -5,7 +5,7 @@ use std::fs;
 use windlass_core::health::{HealthState, Reason};
 use windlass_testkit::{Node, Running};
 
-use crate::{health::until_trouble, world::unforgiving};
+use crate::agent::{health::until_trouble, world::unforgiving};
 
 /// A machine whose kernel names its boot, and an agent that is slow to forgive.
 fn world() -> Node {

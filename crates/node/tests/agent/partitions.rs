@@ -12,7 +12,7 @@ use windlass_machine::{mig::Shape, state::Process};
 use windlass_resources::NodeState;
 use windlass_testkit::{Node, Running, in_time};
 
-use crate::world::gpu_node;
+use crate::agent::world::gpu_node;
 
 /// An agent on two A100 with 80 GB and two A30, all in MIG mode and not cut.
 async fn uncut() -> (Node, Running) {

@@ -25,7 +25,7 @@ use windlass_machine::Profile;
 use windlass_resources::NodeState;
 use windlass_testkit::{GPU, Node, Running, allocatable, pod_with};
 
-use crate::{
+use crate::agent::{
     sharing::{SHARED, devices_of, rule, shared},
     world::{client, counts, gpu_id, gpu_node, gpu_node_of, pod, unforgiving},
 };

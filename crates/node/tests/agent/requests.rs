@@ -16,7 +16,7 @@ use windlass_kubelet_api::{
 };
 use windlass_testkit::{GPU, allocatable, exists, pod_with};
 
-use crate::world::{client, counts, gpu_id, gpu_node, pod};
+use crate::agent::world::{client, counts, gpu_id, gpu_node, pod};
 
 type Client = DevicePluginClient<tonic::transport::Channel>;
 

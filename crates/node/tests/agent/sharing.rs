@@ -11,7 +11,7 @@ use windlass_kubelet_sim::{Event, Kubelet, Pod};
 use windlass_resources::NodeState;
 use windlass_testkit::{GPU, allocatable, pod_with};
 
-use crate::world::{counts, gpu_id, gpu_node, pod};
+use crate::agent::world::{counts, gpu_id, gpu_node, pod};
 
 pub(crate) const SHARED: &str = "nvidia.com/gpu.shared";
 

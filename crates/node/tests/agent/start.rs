@@ -19,7 +19,7 @@ use windlass_node::{StartError, Succession};
 use windlass_resources::NodeState;
 use windlass_testkit::{GPU, LIMIT, allocatable, until};
 
-use crate::world::{counts, gpu_node, pod};
+use crate::agent::world::{counts, gpu_node, pod};
 
 #[tokio::test]
 async fn a_second_agent_is_refused_and_the_first_unharmed() {

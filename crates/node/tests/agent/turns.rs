@@ -9,7 +9,7 @@ use windlass_kubelet_sim::{Cleanup, Event, Kubelet};
 use windlass_node::{Agent, StartError, agent::PartFailed};
 use windlass_testkit::{GPU, LIMIT, allocatable, in_time};
 
-use crate::world::{gpu_node, pod};
+use crate::agent::world::{gpu_node, pod};
 
 /// Restarts the kubelet, and waits until the agent has registered with it.
 async fn restarted(kubelet: &Kubelet) {

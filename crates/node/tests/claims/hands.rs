@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
 use windlass_kubelet_sim::PodPhase;
 
-use crate::world::World;
+use crate::claims::world::World;
 
 /// Owners by device.
 type Hands = BTreeMap<String, BTreeSet<String>>;

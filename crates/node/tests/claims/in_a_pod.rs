@@ -9,7 +9,7 @@ use windlass_config::{Config, DraOffer, DraPolicy};
 use windlass_kubelet_sim::NodeStatus;
 use windlass_testkit::{GPU, LIMIT, Said};
 
-use crate::{
+use crate::claims::{
     wish::{SPACE, gpus},
     world::{World, show_what_is_mounted, uid},
 };

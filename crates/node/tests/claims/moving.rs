@@ -4,7 +4,7 @@ use windlass_config::DraOffer;
 use windlass_kubelet_sim::{Container, Pod};
 use windlass_testkit::{GPU, allocatable};
 
-use crate::{
+use crate::claims::{
     wish::gpus,
     world::{World, devices},
 };

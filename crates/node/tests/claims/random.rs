@@ -9,7 +9,7 @@ use std::time::Instant;
 use windlass_config::{DraOffer, DraPolicy};
 
 use self::pods::{Living, MOST, put_templates};
-use crate::{
+use crate::claims::{
     chance::{Chance, Length, seed},
     world::{Mounts, World, show_what_is_mounted},
 };

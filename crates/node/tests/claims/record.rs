@@ -7,7 +7,7 @@ use windlass_config::{DraOffer, DraPolicy};
 use windlass_kubelet_sim::{Calls, Container, Event, Misbehaviour, Pod, PodFault};
 use windlass_testkit::{GPU, in_time};
 
-use crate::world::{World, free_gpus};
+use crate::claims::world::{World, free_gpus};
 
 /// A node that offers its GPUs both ways, with an agent that looks often.
 async fn world() -> World {

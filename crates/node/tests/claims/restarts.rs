@@ -11,7 +11,7 @@ use windlass_config::{DraOffer, DraPolicy};
 use windlass_kubelet_sim::Grant;
 use windlass_testkit::LIMIT;
 
-use crate::{
+use crate::claims::{
     wish::{SPACE, gpus, pod, template},
     world::{NODE, World, devices, published, uid},
 };

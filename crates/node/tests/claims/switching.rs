@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use windlass_config::{DraMigMode, DraOffer, DraPartitions, DraPolicy};
 use windlass_testkit::class;
 
-use crate::{
+use crate::claims::{
     wish::{SPACE, pod, template},
     world::{World, devices},
 };

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use windlass_cluster_sim::node as bound;
 use windlass_config::DraOffer;
 
-use crate::{
+use crate::claims::{
     wish::{SPACE, claim, gpus, pod, template},
     world::{World, devices, published, uid},
 };

@@ -32,7 +32,7 @@ use self::{
     strikes::Strikes,
     workers::{WORKERS, Worker},
 };
-use crate::{
+use crate::claims::{
     chance::{Chance, Length, seed},
     world::Mounts,
 };

@@ -3,7 +3,7 @@
 use serde_json::json;
 use windlass_config::DraOffer;
 
-use crate::{
+use crate::claims::{
     hands::allocated,
     wish::{ADMINS, EXTENDED, SPACE, claim, gpus, pod, template, with_limit},
     world::{World, devices, uid},

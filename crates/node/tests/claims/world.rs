@@ -18,7 +18,7 @@ use windlass_kubelet_sim::{self as kubelet, Admission, Grant, Kubelet, NodeStatu
 use windlass_machine::Machine;
 use windlass_testkit::{LIMIT, Node, Running, until};
 
-use crate::wish::{SPACE, admins, class, pod, template};
+use crate::claims::wish::{SPACE, admins, class, pod, template};
 
 pub(crate) const NODE: &str = "n1";
 
@@ -276,7 +276,7 @@ pub(crate) fn uid(scheduled: &Scheduled) -> String {
 
 /// The devices that the scheduler gave a pod's claims.
 pub(crate) fn devices(scheduled: &Scheduled) -> BTreeSet<String> {
-    scheduled.claims.iter().flat_map(crate::hands::allocated).map(|it| it.device).collect()
+    scheduled.claims.iter().flat_map(crate::claims::hands::allocated).map(|it| it.device).collect()
 }
 
 /// Removes what may have gone by itself.

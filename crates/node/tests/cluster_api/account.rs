@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::{
+use crate::cluster_api::{
     admission::{Numbers, judge},
     manifests::documents,
 };

@@ -26,7 +26,7 @@ use windlass_cluster::{Client, Limits};
 use windlass_config::{ClusterAccess, PodIdentity};
 use windlass_testkit::{in_time, value};
 
-use crate::objects::{Answer, Asked, Cluster, Kind, NODE};
+use crate::cluster_api::objects::{Answer, Asked, Cluster, Kind, NODE};
 
 /// An API server, and the agent's parts that speak to it. All of it ends when dropped.
 pub(crate) struct ApiServer {

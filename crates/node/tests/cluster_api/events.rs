@@ -14,7 +14,7 @@ use windlass_core::{
 };
 use windlass_resources::NodeState;
 
-use crate::{
+use crate::cluster_api::{
     api_server::ApiServer,
     objects::{Cluster, NODE, Refusal, status},
 };

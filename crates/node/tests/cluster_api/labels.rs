@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use windlass_cluster::{Client, labels};
 use windlass_config::{LabelOutput, LabelPolicy, PodIdentity, Policy};
 
-use crate::{
+use crate::cluster_api::{
     api_server::ApiServer,
     objects::{Cluster, NODE, NODE_UID, Refusal, status},
 };

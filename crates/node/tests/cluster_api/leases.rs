@@ -15,7 +15,7 @@ use windlass_host::clock::Clock;
 use windlass_resources::NodeState;
 use windlass_testkit::value;
 
-use crate::{
+use crate::cluster_api::{
     api_server::ApiServer,
     objects::{Cluster, Refusal, status},
 };

@@ -3,7 +3,7 @@
 use windlass_cluster::node_label;
 use windlass_config::LabelValue;
 
-use crate::{
+use crate::cluster_api::{
     api_server::{ApiServer, value_is},
     objects::{Cluster, Refusal, status},
 };

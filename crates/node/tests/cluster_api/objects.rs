@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 use windlass_testkit::Right;
 
-use crate::slice_store::SliceStore;
+use crate::cluster_api::slice_store::SliceStore;
 
 /// The Node that there is, and its unique id.
 pub(crate) const NODE: &str = "n1";

@@ -13,7 +13,7 @@ use k8s_openapi::{
 use serde_json::Value;
 use windlass_config::{Config, ConfigFile, DraOffer, Strategy};
 
-use crate::manifests::{documents, kept, lost};
+use crate::cluster_api::manifests::{documents, kept, lost};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use windlass_node::documents::check_parameters;
 
-use crate::{
+use crate::cluster_api::{
     admission::{Numbers, judge},
     manifests::documents,
 };

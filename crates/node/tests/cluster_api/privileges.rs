@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::PodSpec};
 
-use crate::manifests::documents;
+use crate::cluster_api::manifests::documents;
 
 /// Of the manifest with all its options.
 fn pod() -> PodSpec {

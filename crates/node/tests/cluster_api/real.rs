@@ -20,7 +20,7 @@ use windlass_config::{ClusterAccess, LabelOutput, LabelPolicy, LabelValue, Polic
 use windlass_core::health::Reason;
 use windlass_testkit::until;
 
-use crate::{api_server::value_is, events::a_failure};
+use crate::cluster_api::{api_server::value_is, events::a_failure};
 
 const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
 

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use windlass_node::documents::check_parameters;
 use windlass_testkit::until;
 
-use crate::{
+use crate::cluster_api::{
     parameters::{all, said_to, shipped},
     real_slices::client,
 };

@@ -25,7 +25,7 @@ use windlass_core::{
 use windlass_machine::Profile;
 use windlass_testkit::until;
 
-use crate::whole_agent;
+use crate::cluster_api::whole_agent;
 
 const KUBECONFIG: &str = "WINDLASS_E2E_KUBECONFIG";
 

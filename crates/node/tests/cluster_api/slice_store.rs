@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use crate::objects::{Answer, Asked, Kind, status};
+use crate::cluster_api::objects::{Answer, Asked, Kind, status};
 
 /// All slices, at one moment.
 #[derive(Clone, Debug)]

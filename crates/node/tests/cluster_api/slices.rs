@@ -12,7 +12,7 @@ use windlass_cluster::{
 use windlass_config::DriverName;
 use windlass_testkit::value;
 
-use crate::{
+use crate::cluster_api::{
     api_server::ApiServer,
     objects::{Cluster, NODE_UID, Refusal, status},
     slice_store::{PATH, SliceStore},

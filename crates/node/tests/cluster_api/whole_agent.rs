@@ -6,7 +6,7 @@ use serde_json::Value;
 use windlass_config::{ClusterAccess, DraOffer, DraPolicy, Policy};
 use windlass_testkit::{Node, health};
 
-use crate::{api_server::ApiServer, objects::Cluster, slice_store::PATH};
+use crate::cluster_api::{api_server::ApiServer, objects::Cluster, slice_store::PATH};
 
 fn policy(offer: DraOffer) -> Policy {
     let health = health(Duration::from_millis(300));

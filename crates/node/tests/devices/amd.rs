@@ -4,7 +4,7 @@ use windlass_machine::{Fault, Profile, profile::PartitionNames};
 use windlass_resources::NodeState;
 use windlass_testkit::{Node, allocatable, pod_with as pod};
 
-use crate::{
+use crate::devices::{
     golden,
     world::{device, node_of},
 };

@@ -9,7 +9,7 @@ use windlass_kubelet_sim::Kubelet;
 use windlass_machine::{Board, BoardAddresses, BoardEvent, BoardFault};
 use windlass_testkit::{Node, allocatable, pod_with as pod, until};
 
-use crate::world::{node, policy};
+use crate::devices::world::{node, policy};
 
 const DARWIN3: &str = "zj.com/darwin3";
 

@@ -4,7 +4,7 @@ use windlass_config::DeviceProfile;
 use windlass_kubelet_sim::{Event, Kubelet};
 use windlass_testkit::{LIMIT, Node, allocatable, pod_with as pod};
 
-use crate::world::{device, node};
+use crate::devices::world::{device, node};
 
 /// What manifests for darwin3-device-plugin ask for.
 const DARWIN3: &str = "zj.com/darwin3";

@@ -5,7 +5,7 @@ mod programming;
 use windlass_machine::{Fault, Profile};
 use windlass_testkit::{Node, allocatable, pod_with as pod};
 
-use crate::{
+use crate::devices::{
     golden,
     world::{attribute, device, end, node, node_of, policy, source},
 };

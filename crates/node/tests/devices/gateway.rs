@@ -15,7 +15,7 @@ use windlass_testkit::{
     LIMIT, Node, Running, allocatable, board_rule, happens, health, in_time, pod_with, until,
 };
 
-use crate::world;
+use crate::devices::world;
 
 /// What the boards are offered as.
 pub(crate) const BOARDS: &str = "zj.com/darwin3";

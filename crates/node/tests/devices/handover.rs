@@ -9,7 +9,7 @@ use windlass_machine::{
 };
 use windlass_testkit::{MHZ, allocatable, pod_with as pod, until};
 
-use crate::{
+use crate::devices::{
     gateway::{BOARDS, Gateway, SPARES, STEP, admit, delete, deploy, start, start_at_last},
     world::{attribute, node},
 };

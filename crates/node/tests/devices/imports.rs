@@ -8,7 +8,7 @@ use windlass_migrate::{PeerFlags, parse};
 use windlass_resources::NodeState;
 use windlass_testkit::{allocatable, pod_with as pod};
 
-use crate::world::{node, node_of};
+use crate::devices::world::{node, node_of};
 
 /// What `windlass config convert` makes of a file.
 fn converted(text: &str) -> String {

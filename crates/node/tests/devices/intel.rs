@@ -3,7 +3,7 @@
 use windlass_machine::{Fault, Profile};
 use windlass_testkit::{Node, allocatable, pod_with as pod};
 
-use crate::{
+use crate::devices::{
     golden,
     world::{device, node, node_of},
 };

@@ -2,7 +2,7 @@
 
 use windlass_machine::Profile;
 
-use crate::{golden, world::node_of};
+use crate::devices::{golden, world::node_of};
 
 #[tokio::test]
 async fn drives_are_shown_and_not_offered() {

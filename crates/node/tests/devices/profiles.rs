@@ -9,7 +9,7 @@ use windlass_core::{attribute::AttributeValue, device::Device, health::HealthSta
 use windlass_resources::NodeState;
 use windlass_testkit::{Node, allocatable, pod_with as pod};
 
-use crate::world::node;
+use crate::devices::world::node;
 
 /// Boards on the network are simulated by a server and not by files, see the tests of Darwin3.
 const ON_THE_NETWORK: &str = "darwin3-network";

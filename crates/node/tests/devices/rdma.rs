@@ -18,7 +18,7 @@ use windlass_machine::{
 use windlass_resources::NodeState;
 use windlass_testkit::{Node, allocatable, pod_with as pod};
 
-use crate::world::{attribute, device, node_of, policy, source};
+use crate::devices::world::{attribute, device, node_of, policy, source};
 
 /// A resource of virtual functions with the kernel's driver, by address and through the kubelet alone.
 const VFS: &str = r#"

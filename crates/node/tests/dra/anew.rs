@@ -9,7 +9,7 @@ use windlass_kubelet_api::dra::{
 };
 use windlass_testkit::Running;
 
-use crate::{
+use crate::dra::{
     kubelet::Kubelet,
     world::{Gets, World, claim, gpus},
 };

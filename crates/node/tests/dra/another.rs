@@ -5,7 +5,7 @@ use windlass_kubelet_api::dra::v1::{
     dra_plugin_client::DraPluginClient,
 };
 
-use crate::world::{Gets, World};
+use crate::dra::world::{Gets, World};
 
 #[tokio::test]
 async fn a_prepared_claim_is_neither_told_nor_released_under_another_namespace_or_name() {

@@ -11,7 +11,7 @@ use windlass_kubelet_api::dra::v1::{
 };
 use windlass_testkit::{Caller, Said};
 
-use crate::world::{Gets, World, claim, gpus, result};
+use crate::dra::world::{Gets, World, claim, gpus, result};
 
 const PREPARE: &str = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources";
 const GET_INFO: &str = "/pluginregistration.Registration/GetInfo";

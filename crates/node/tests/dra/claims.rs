@@ -6,7 +6,7 @@ use windlass_kubelet_api::dra::v1beta1::{
     self, NodePrepareResourcesRequest, dra_plugin_client::DraPluginClient,
 };
 
-use crate::world::{Gets, World, gpus};
+use crate::dra::world::{Gets, World, gpus};
 
 #[tokio::test]
 async fn a_claim_is_prepared_and_released_through_the_sockets() {

@@ -4,7 +4,7 @@ use tokio::net::UnixStream;
 use tracing::Level;
 use windlass_testkit::Said;
 
-use crate::world::World;
+use crate::dra::world::World;
 
 /// How often: what was told of a failure was told in two cases of three.
 const OFTEN: usize = 12;

@@ -18,7 +18,7 @@ use windlass_kubelet_api::dra::v1::{
 };
 use windlass_testkit::in_time;
 
-use crate::world::{Gets, World, claim, gpus, result};
+use crate::dra::world::{Gets, World, claim, gpus, result};
 
 /// What no namespace, name or UID is.
 const HOSTILE: [&str; 9] =

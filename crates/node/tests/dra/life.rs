@@ -17,7 +17,7 @@ use windlass_machine::{
 };
 use windlass_testkit::{LIMIT, MHZ, until};
 
-use crate::life_rig::{Rig, Tenant, step};
+use crate::dra::life_rig::{Rig, Tenant, step};
 
 /// What a board goes through for a claim when nobody knows its past.
 const FROM_SCRATCH: [windlass_machine::BoardEvent; 3] = [Reset, Reset, Frequency(MHZ)];

@@ -15,7 +15,7 @@ use windlass_testkit::{
     template,
 };
 
-use crate::kubelet::Kubelet;
+use crate::dra::kubelet::Kubelet;
 
 /// The cluster, the node's devices, and the agent's settings.
 pub(crate) struct Rig {

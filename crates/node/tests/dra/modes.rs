@@ -12,7 +12,7 @@ use windlass_kubelet_sim::{Config, Container, Kubelet, Pod};
 use windlass_machine::Fault;
 use windlass_testkit::{LIMIT, exists};
 
-use crate::life_rig::Rig;
+use crate::dra::life_rig::Rig;
 
 /// For the agent's user alone, and for everyone.
 const OWN: u32 = 0o600;
@@ -92,7 +92,7 @@ async fn files_and_sockets_are_for_those_who_need_them() {
 /// A process has one umask, so the test above is run by others.
 #[tokio::test]
 async fn the_modes_are_the_same_whatever_the_umask() {
-    const TEST: &str = "modes::files_and_sockets_are_for_those_who_need_them";
+    const TEST: &str = "dra::modes::files_and_sockets_are_for_those_who_need_them";
     let program = std::env::current_exe().expect("this program");
     for umask in ["000", "077"] {
         let script = format!("umask {umask}; exec \"$0\" --exact {TEST}");

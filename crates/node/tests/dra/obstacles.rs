@@ -15,7 +15,7 @@ use windlass_cluster_sim::{
 use windlass_config::{Find, Give, MissingChannel, SourceRule};
 use windlass_testkit::{Running, class, of_type, pod_of_claim, template, typed};
 
-use crate::world::{Gets, World, claim};
+use crate::dra::world::{Gets, World, claim};
 
 /// A gateway, which has the same board in its configuration as all others.
 struct Gateway {

@@ -9,7 +9,7 @@ use windlass_machine::mig::Shape;
 use windlass_resources::NodeState;
 use windlass_testkit::Running;
 
-use crate::world::{World, claim, gpus};
+use crate::dra::world::{World, claim, gpus};
 
 /// Two A100 with 80 GB and two A30, all in MIG mode and not cut.
 fn uncut() -> World {

@@ -12,7 +12,7 @@ use windlass_core::device::DeviceKind;
 use windlass_machine as machine;
 use windlass_testkit::LIMIT;
 
-use crate::world::{Gets, World, claim, gpus, result};
+use crate::dra::world::{Gets, World, claim, gpus, result};
 
 const A: Gets<'static> = Gets { request: "a", gpu: 0 };
 

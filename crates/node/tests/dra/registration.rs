@@ -12,7 +12,7 @@ use windlass_kubelet_api::{
 use windlass_machine::Fault;
 use windlass_testkit::{Running, exists, in_time, vanishes};
 
-use crate::{
+use crate::dra::{
     kubelet::{Kubelet, registrar},
     world::{Gets, World, gpus},
 };

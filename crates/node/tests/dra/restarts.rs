@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use windlass_resources::NodeState;
 use windlass_testkit::{Running, vanishes};
 
-use crate::world::{Gets, World, gpus};
+use crate::dra::world::{Gets, World, gpus};
 
 const A: Gets<'static> = Gets { request: "a", gpu: 0 };
 

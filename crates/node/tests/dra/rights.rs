@@ -9,7 +9,7 @@ use serde_json::json;
 use windlass_config::{DraOffer, DraPolicy, Policy};
 use windlass_testkit::Right;
 
-use crate::world::{Gets, World};
+use crate::dra::world::{Gets, World};
 
 const GROUP: &str = "resource.k8s.io";
 

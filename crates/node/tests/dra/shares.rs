@@ -25,7 +25,7 @@ use windlass_core::{
 use windlass_resources::NodeState;
 use windlass_testkit::{Running, class, pod_of_claim, template, until, vanishes};
 
-use crate::{kubelet::Kubelet, restarts::kubelet_record, world::World};
+use crate::dra::{kubelet::Kubelet, restarts::kubelet_record, world::World};
 
 /// A node with one GPU of 80 GB for claims, which is shared by MPS, in a cluster.
 struct Shares {
@@ -343,7 +343,7 @@ async fn in_the_way(agent: &Running, gpu: &DeviceId) -> Option<String> {
 async fn no_container_gets_a_gpu_before_the_daemon_of_claims_is_gone() {
     let shares = Shares::new(MPS);
     let (agent, mut kubelet) = shares.serving().await;
-    let gpu = crate::world::gpus(&agent.state.borrow())[0].id.clone();
+    let gpu = crate::dra::world::gpus(&agent.state.borrow())[0].id.clone();
     let part = shares.schedule("part", &memory("20Gi")).expect("free");
     shares.start(&mut kubelet, &part).await;
     // A daemon that hangs is ended a while after it was asked to.
@@ -423,7 +423,7 @@ async fn a_gpu_that_containers_share_by_mps_is_chosen_for_no_claim() {
     ];
     policy.resources = Resources::Rules(rules);
     let (agent, mut kubelet) = shares.serving().await;
-    let gpus = crate::world::gpus(&agent.state.borrow());
+    let gpus = crate::dra::world::gpus(&agent.state.borrow());
     let scheduled = shares.place("plain", &[("gpu", &json!({}))]).expect("others are free");
     let Holder { claim, uid, .. } = Holder::of("plain", &scheduled);
     let devices = kubelet.prepare_of((&claim, &uid)).await.expect("prepared");
@@ -442,7 +442,7 @@ async fn the_containers_of_a_claim_that_says_so_share_its_whole_gpu_by_mps() {
     let mut world = World::new();
     world.config.policy.dra.devices = vec![Selector::all(DeviceKind::Gpu)];
     let (agent, mut kubelet) = world.serving().await;
-    let gets = crate::world::Gets { request: "a", gpu: 0 };
+    let gets = crate::dra::world::Gets { request: "a", gpu: 0 };
     let mut claim = world.claim(&agent, "c", &[gets]);
     let settings = json!({"activeThreadPercentage": 50, "pinnedMemoryLimit": "10Gi"});
     let parameters = json!({

@@ -7,7 +7,7 @@ use windlass_config::{DraMigMode, DraOffer, DraPartitions, DraPolicy, Handover, 
 use windlass_machine::state::Process;
 use windlass_testkit::{LIMIT, Running, until};
 
-use crate::world::{World, claim, gpus};
+use crate::dra::world::{World, claim, gpus};
 
 fn world(machine: &str) -> World {
     let dra = DraPolicy {

@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Value, json};
 use windlass_testkit::Running;
 
-use crate::world::{Gets, World};
+use crate::dra::world::{Gets, World};
 
 /// Puts a claim that has its name as its UID, on the first GPU, with turns of this length.
 fn put(world: &World, agent: &Running, (name, sharing): (&str, &Value)) {

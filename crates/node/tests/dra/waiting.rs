@@ -8,7 +8,7 @@ use windlass_cluster_sim::api::{Effect, Fault};
 use windlass_kubelet_api::dra::v1::Device;
 use windlass_testkit::{LIMIT, Running, Said};
 
-use crate::{
+use crate::dra::{
     kubelet::Kubelet,
     world::{Gets, World},
 };

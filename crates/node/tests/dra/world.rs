@@ -13,7 +13,7 @@ use windlass_node::documents::Document;
 use windlass_resources::NodeState;
 use windlass_testkit::{Node, Running, exists, until};
 
-use crate::kubelet::Kubelet;
+use crate::dra::kubelet::Kubelet;
 
 /// A node whose parts are started one by one.
 pub(crate) struct World {

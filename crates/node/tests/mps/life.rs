@@ -4,7 +4,7 @@ use windlass_core::device::DeviceId;
 use windlass_lifecycle::mps::{MpsState, stop_all};
 use windlass_machine::MpsFault;
 
-use crate::rig::{Rig, Running, runs, shares};
+use crate::mps::rig::{Rig, Running, runs, shares};
 
 /// One GPU, whose daemon is ready.
 async fn shared_by_four() -> (Rig, Running, DeviceId) {

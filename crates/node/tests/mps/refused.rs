@@ -5,7 +5,7 @@ use std::fs;
 use windlass_lifecycle::mps::{Mig, MpsState, MpsWant};
 use windlass_machine::{Fault, MpsFault};
 
-use crate::rig::{Rig, shares};
+use crate::mps::rig::{Rig, shares};
 
 #[tokio::test]
 async fn a_daemon_that_refuses_to_start_says_why_and_others_serve() {

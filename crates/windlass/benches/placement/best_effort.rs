@@ -14,7 +14,7 @@ use windlass_core::{
     topology::{Connection, PcieLevel},
 };
 
-use crate::{
+use super::{
     machines::Machine,
     pairs::{Pairs, first},
 };

@@ -9,7 +9,7 @@ use windlass_core::{
     pci::{PciAddress, PciePath},
 };
 
-use crate::{machines::Machine, random::Random};
+use super::{machines::Machine, random::Random};
 
 /// NVLinks between two GPUs that are linked by lot.
 const LINKS: [u32; 7] = [0, 1, 2, 3, 4, 5, 6];

@@ -2,7 +2,7 @@
 
 use windlass_core::topology::Connection;
 
-use crate::machines::Machine;
+use super::machines::Machine;
 
 /// The worth of every pair of the pool.
 #[derive(Debug)]

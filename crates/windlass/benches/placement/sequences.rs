@@ -2,7 +2,7 @@
 
 use windlass_core::{placement::affinity, topology::Connection};
 
-use crate::{
+use super::{
     machines::Machine,
     pairs::{Pairs, first},
     random::Random,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use windlass_core::placement::{self, Policy, Request};
 
-use crate::{best_effort::BestEffort, machines::Machine, pairs::members, random::Random};
+use super::{best_effort::BestEffort, machines::Machine, pairs::members, random::Random};
 
 /// Chooses so many of the free devices, which are enough.
 pub(crate) trait Strategy {

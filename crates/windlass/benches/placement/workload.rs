@@ -1,6 +1,6 @@
 //! Jobs that come and go by lot, the same for every strategy.
 
-use crate::random::Random;
+use super::random::Random;
 
 /// Sizes of jobs, and how many of ten have each.
 pub(crate) const SIZES: [(usize, usize); 4] = [(1, 4), (2, 3), (4, 2), (8, 1)];

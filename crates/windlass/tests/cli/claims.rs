@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::program::{run, text};
+use crate::program::{run, text};
 
 fn events(arguments: &[&str]) -> Vec<Value> {
     let arguments = [&["demo", "--dra", "--output", "json"], arguments].concat();

@@ -3,7 +3,7 @@
 use std::process::Output;
 
 use crate::{
-    USAGE,
+    cli::USAGE,
     program::{run, text, windlass},
 };
 

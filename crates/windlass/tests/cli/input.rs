@@ -9,7 +9,7 @@ use std::{
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use crate::{
-    USAGE,
+    cli::USAGE,
     program::{Node, Written, folder, machine, run, text, windlass},
 };
 

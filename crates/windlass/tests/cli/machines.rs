@@ -3,7 +3,7 @@
 use std::{fs, os::unix::process::ExitStatusExt as _, process::Stdio};
 
 use crate::{
-    USAGE,
+    cli::USAGE,
     program::{Written, folder, run, text, windlass},
 };
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    USAGE,
+    cli::USAGE,
     program::{Node, Written, folder, machine, run, text, windlass},
 };
 

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::program::{folder, run, text, windlass};
+use crate::program::{folder, run, text, windlass};
 
 /// How long anything here may take.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use crate::{
+use crate::cluster::{
     NODE_STATUS, alone, eventually, has_cluster,
     kubelet::allocatable,
     node::Node,

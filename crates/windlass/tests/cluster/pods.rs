@@ -5,7 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::{KUBECONFIG, NODE_STATUS, eventually};
+use crate::cluster::{KUBECONFIG, NODE_STATUS, eventually};
 
 /// Other objects that a test made; deleted when dropped.
 pub(crate) struct Manifests(String);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{
+use crate::cluster::{
     NODE_STATUS, alone, eventually, has_cluster,
     kubelet::{Holdings, allocatable, holdings, restart},
     node::Node,

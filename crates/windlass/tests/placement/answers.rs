@@ -8,7 +8,7 @@ use windlass_core::{
     topology::PcieLevel,
 };
 
-use crate::{
+use crate::placement::{
     every_machine,
     labels::{ids, label, list},
     machines::Machine,
@@ -30,7 +30,7 @@ two of the free devices 0 and 3 to 7; the others are in use. `4:1` is part 1 of 
 where none is named. Beside the answer stands the best of all other sets, and the first term that it is
 worse by: the chosen set's value, then its own. Where every term is equal, the lower position wins.
 
-A test asks and compares: `cargo test -p windlass --test placement`. After a change that is meant, set
+A test asks and compares: `cargo test -p windlass --test integration placement`. After a change that is meant, set
 `WINDLASS_BLESS=1`, and read the difference.
 ";
 

@@ -1,7 +1,7 @@
 //! The rival as its source has it, every way to cut looked at, beside the quick form that jobs are played
 //! with.
 
-use crate::{
+use crate::placement::{
     best_effort::{BestEffort, score},
     every_machine,
     pairs::{Pairs, first, members},

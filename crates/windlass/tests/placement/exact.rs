@@ -2,7 +2,7 @@
 
 use windlass_core::placement::{Choice, PlacementError, Policy, Request, Topology, choose};
 
-use crate::{
+use crate::placement::{
     by_hand, every_machine,
     machines::Machine,
     pairs::{first, members},

@@ -5,7 +5,7 @@ use windlass_core::{
     device::{Device, DeviceId, DeviceKind},
 };
 
-use crate::machines::Machine;
+use crate::placement::machines::Machine;
 
 const RDMA_DEVICE: AttributeName = AttributeName::new("windlass.dev", "rdmaDevice");
 

@@ -1,6 +1,6 @@
 //! Over time, jobs get better connected devices than others would give them.
 
-use crate::{
+use crate::placement::{
     every_machine,
     sequences::{Figure, Got, play},
 };

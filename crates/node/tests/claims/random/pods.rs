@@ -5,7 +5,7 @@ use windlass_kubelet_sim::{Container, Pod};
 use windlass_testkit::{GPU, until};
 
 use super::Run;
-use crate::{
+use crate::claims::{
     wish::{SPACE, gpus, pod, template},
     world::{World, uid},
 };

@@ -6,7 +6,7 @@ use tokio::time::timeout;
 use windlass_testkit::GPU;
 
 use super::{Run, pods::claim_starts};
-use crate::world::{Mounts, NODE, removed};
+use crate::claims::world::{Mounts, NODE, removed};
 
 /// A caller that gives up waits for less, in milliseconds.
 const LONGEST_MS: usize = 50;

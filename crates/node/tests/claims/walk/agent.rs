@@ -21,7 +21,7 @@ use windlass_machine::Machine;
 use windlass_node::Agent;
 use windlass_testkit::{LIMIT, settings};
 
-use crate::world::NODE;
+use crate::claims::world::NODE;
 
 /// The agent of a walk, of which one process lives at a time.
 pub(super) struct AgentProcess {
@@ -36,7 +36,7 @@ pub(super) const HANDOVER: Duration = Duration::from_millis(150);
 const FOLDER: &str = "WINDLASS_RANDOM_AGENT";
 
 /// The test below.
-const NAME: &str = "walk::agent::a_process_is_the_agent_of_a_walk_where_it_is_told_to_be";
+const NAME: &str = "claims::walk::agent::a_process_is_the_agent_of_a_walk_where_it_is_told_to_be";
 
 /// The folder that shows the agent a part of the kubelet's.
 const IN_A_POD: &str = "pod";

@@ -16,7 +16,7 @@ use super::{
     agent::HANDOVER,
     node::{DevicePod, Node, dial, is_of_the_connection},
 };
-use crate::chance::Chance;
+use crate::claims::chance::Chance;
 
 /// Admits pods with devices, and lets them go.
 pub(super) struct DeviceManager {

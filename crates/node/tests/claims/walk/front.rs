@@ -28,7 +28,7 @@ use windlass_kubelet_api::{
 use windlass_testkit::GPU;
 
 use super::node::{Facts, Node, Tells, dial};
-use crate::{
+use crate::claims::{
     wish::SPACE,
     world::{DRIVER, NODE},
 };

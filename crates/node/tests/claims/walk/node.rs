@@ -26,7 +26,7 @@ use windlass_kubelet_api::{
 use windlass_testkit::GPU;
 
 use super::hands::Hands;
-use crate::{
+use crate::claims::{
     chance::{Chance, Length},
     wish::SPACE,
     world::{DRIVER, NODE},

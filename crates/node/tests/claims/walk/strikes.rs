@@ -31,7 +31,7 @@ use super::{
     front::Front,
     node::{Node, Tells, dial},
 };
-use crate::{
+use crate::claims::{
     chance::{Chance, Length},
     world::{Mounts, NODE, free_gpus, removed, show_what_is_mounted},
 };

@@ -18,7 +18,7 @@ use windlass_kubelet_api::dra::{
 use windlass_testkit::{GPU, LIMIT};
 
 use super::node::{Node, is_of_the_connection};
-use crate::{chance::Chance, wish::SPACE, world::DRIVER};
+use crate::claims::{chance::Chance, wish::SPACE, world::DRIVER};
 
 /// Has claims prepared and released.
 pub(super) struct Worker {

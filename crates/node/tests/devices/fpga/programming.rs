@@ -8,7 +8,7 @@ use windlass_core::device::Device;
 use windlass_testkit::{LIMIT, Node, Running, allocatable};
 
 use super::machine;
-use crate::{
+use crate::devices::{
     gateway::{admit, start},
     world::{attribute, device},
 };

@@ -12,7 +12,7 @@ use windlass_resources::NodeState;
 use windlass_testkit::allocatable;
 
 use super::STICK;
-use crate::world::{device, node, node_of, refused, source};
+use crate::devices::world::{device, node, node_of, refused, source};
 
 /// A source with these keys, as a file says it.
 fn described(keys: &str) -> String {
@@ -282,7 +282,7 @@ sources:
 #[test]
 fn resources_of_sources_are_names_that_are_known_beforehand() {
     let policy: Policy =
-        crate::world::policy(&described("resource: a.com/x, find: {nodes: /dev/kvm}"));
+        crate::devices::world::policy(&described("resource: a.com/x, find: {nodes: /dev/kvm}"));
     let names: Vec<_> = policy.known_names().iter().map(|name| name.as_str().to_owned()).collect();
     assert_eq!(names, ["nvidia.com/gpu", "a.com/x"]);
 }

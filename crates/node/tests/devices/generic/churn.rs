@@ -11,7 +11,7 @@ use windlass_core::device::Device;
 use super::STICK;
 use windlass_testkit::Node;
 
-use crate::world::{device, node};
+use crate::devices::world::{device, node};
 
 const BY_IDS: &str = r#"
 sources:

@@ -6,7 +6,7 @@ use windlass_machine::Profile;
 use windlass_testkit::{allocatable, pod_with as pod};
 
 use super::{ACCELERATOR, STICK};
-use crate::world::{attribute, device, node, node_of, source};
+use crate::devices::world::{attribute, device, node, node_of, source};
 
 #[tokio::test]
 async fn a_pci_device_is_found_on_its_bus_with_its_place_and_nodes() {

@@ -7,7 +7,7 @@ use windlass_resources::Offering;
 use windlass_testkit::{Running, allocatable, pod_with as pod};
 
 use super::{ACCELERATOR, STICK};
-use crate::world::{device, end, node, policy, source};
+use crate::devices::world::{device, end, node, policy, source};
 
 const BY_IDS: &str = r#"
 sources:

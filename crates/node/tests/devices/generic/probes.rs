@@ -10,7 +10,7 @@ use tokio::{
 use super::ACCELERATOR;
 use windlass_testkit::allocatable;
 
-use crate::world::{attribute, device, node};
+use crate::devices::world::{attribute, device, node};
 
 /// A board's server, which answers well or not at all.
 async fn board(well: watch::Receiver<bool>) -> (String, JoinSet<()>) {

@@ -7,7 +7,7 @@ use windlass_resources::NodeState;
 use windlass_testkit::{allocatable, pod_with as pod};
 
 use super::{VFS, functions, told, world};
-use crate::world::device;
+use crate::devices::world::device;
 
 #[tokio::test]
 async fn a_group_that_has_another_number_by_now_is_given_by_that_number() {

@@ -7,7 +7,7 @@ use windlass_core::device::DeviceId;
 use super::{told, world};
 use windlass_testkit::Node;
 
-use crate::world::source;
+use crate::devices::world::source;
 
 /// Every interface, to one container each.
 const ALL: &str = "resources: [{name: example.com/nic, devices: {kind: nic}}]";

@@ -3,7 +3,7 @@
 use windlass_testkit::Node;
 
 use super::{told, world};
-use crate::world::{attribute, device, source};
+use crate::devices::world::{attribute, device, source};
 
 #[tokio::test]
 async fn a_subfunction_goes_by_the_number_that_it_was_given() {

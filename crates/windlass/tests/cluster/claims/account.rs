@@ -10,7 +10,7 @@ use super::{
     owners::claims,
     rig::{Rig, node_name, until_it_runs},
 };
-use crate::{
+use crate::cluster::{
     NODE_STATUS, eventually, has_cluster,
     pods::{Manifests, Pods, kubectl, try_kubectl},
 };

@@ -17,7 +17,7 @@ use super::{
     rig::{Rig, look_again},
     spans::{Logs, Short, Span, Way, at_once},
 };
-use crate::{
+use crate::cluster::{
     eventually,
     kubelet::restart,
     pods::{Manifests, apply, kubectl, try_kubectl},

@@ -7,7 +7,7 @@ use super::{
     rig::{Rig, look_again},
     spans::{Logs, Short, Way, at_once},
 };
-use crate::{
+use crate::cluster::{
     eventually,
     pods::{Manifests, apply, kubectl},
 };

@@ -6,7 +6,7 @@ use super::{
     objects::{objects, pod},
     rig::{Rig, until_it_runs},
 };
-use crate::{
+use crate::cluster::{
     eventually,
     pods::{Manifests, Pods, kubectl},
 };

@@ -11,7 +11,7 @@ use super::{
     restarts::lives,
     rig::{Rig, node_name, until_it_runs},
 };
-use crate::{
+use crate::cluster::{
     KUBECONFIG, NODE_STATUS, eventually, has_cluster,
     pods::{Manifests, Pods, clean_up, kubectl},
 };

@@ -9,7 +9,7 @@ use super::{
     objects::{objects, pod},
     rig::{Rig, look_again, until_it_runs},
 };
-use crate::{
+use crate::cluster::{
     NODE_STATUS, eventually,
     kubelet::holdings,
     node::Node,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::{node::Node, pods::kubectl};
+use crate::cluster::{node::Node, pods::kubectl};
 
 /// The devices of each claim, `namespace/name`, sorted.
 pub(super) type Owners = BTreeMap<String, Vec<String>>;

@@ -4,7 +4,7 @@ use super::{
     objects::{objects, pod},
     rig::{Rig, until_it_runs},
 };
-use crate::{
+use crate::cluster::{
     NODE_STATUS, eventually,
     kubelet::restart,
     pods::{Manifests, Pods, kubectl},

@@ -10,7 +10,7 @@ use super::{
     LET_GO, PREPARED,
     owners::{Owners, anyone, by_the_api, by_the_node},
 };
-use crate::{
+use crate::cluster::{
     KUBECONFIG, NODE_STATUS, alone, eventually, has_cluster,
     node::{Agent, Node},
     pods::{kubectl, try_kubectl},

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::rig::{Rig, until_it_runs};
-use crate::{
+use crate::cluster::{
     NODE_STATUS, eventually,
     pods::{Manifests, Pods, kubectl, node_status},
 };

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use super::objects::template;
-use crate::{node::Node, pods::clean_up};
+use crate::cluster::{node::Node, pods::clean_up};
 
 /// Where the pods of one test write, and which they are; they are deleted when it is dropped.
 pub(super) struct Logs {

@@ -20,7 +20,7 @@ use script::Script;
 
 /// Compares with the transcript of this script.
 fn compare(script: &Script, transcript: &str) {
-    insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, {
+    insta::with_settings!({ snapshot_path => "fidelity/snapshots", prepend_module_to_snapshot => false, omit_expression => true }, {
         insta::assert_snapshot!(script.name, transcript);
     });
 }
@@ -105,7 +105,7 @@ fn a_real_kubelet_does_what_the_transcripts_say() {
         Place::Outside => {
             // All of them, so that all differences are seen at once.
             let names = scripts.iter().map(|script| script.name);
-            let test = "a_real_kubelet_does_what_the_transcripts_say";
+            let test = "fidelity::a_real_kubelet_does_what_the_transcripts_say";
             let differing: Vec<_> = names.filter(|name| !real::plays_inside(test, name)).collect();
             assert!(differing.is_empty(), "a real kubelet differs in {differing:?}");
         }

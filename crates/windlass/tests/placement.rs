@@ -1,26 +1,26 @@
 //! Placement on machines that are built: its answers as a page, their exactness, and jobs over time.
 
 mod answers;
-#[path = "../../benches/placement/best_effort.rs"]
+#[path = "../benches/placement/best_effort.rs"]
 mod best_effort;
-#[path = "../../benches/placement/by_hand.rs"]
+#[path = "../benches/placement/by_hand.rs"]
 mod by_hand;
 mod enumeration;
 mod exact;
 mod labels;
-#[path = "../../benches/placement/machines.rs"]
+#[path = "../benches/placement/machines.rs"]
 mod machines;
-#[path = "../../benches/placement/pairs.rs"]
+#[path = "../benches/placement/pairs.rs"]
 mod pairs;
 mod questions;
-#[path = "../../benches/placement/random.rs"]
+#[path = "../benches/placement/random.rs"]
 mod random;
 mod rivals;
-#[path = "../../benches/placement/sequences.rs"]
+#[path = "../benches/placement/sequences.rs"]
 mod sequences;
-#[path = "../../benches/placement/strategies.rs"]
+#[path = "../benches/placement/strategies.rs"]
 mod strategies;
-#[path = "../../benches/placement/workload.rs"]
+#[path = "../benches/placement/workload.rs"]
 mod workload;
 
 use tokio::sync::OnceCell;

@@ -1,0 +1,8 @@
+//! One program for all of the crate's integration tests: it is linked once.
+
+mod agent;
+mod claims;
+mod cluster_api;
+mod devices;
+mod dra;
+mod mps;

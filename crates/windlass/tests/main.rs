@@ -1,0 +1,15 @@
+//! One program for all of the crate's integration tests: it is linked once.
+
+mod cdi;
+mod cli;
+mod cluster;
+mod docs;
+mod explain;
+mod host;
+mod image;
+mod layers;
+mod look;
+mod placement;
+mod policy;
+mod program;
+mod tidy;
