@@ -1,10 +1,12 @@
 //! The program as a process: started in a group of its own, listened to, measured, killed with its children.
 
+mod load;
+
 use std::{
     collections::VecDeque,
     ffi::OsString,
     fs, io,
-    path::Path,
+    path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -17,6 +19,8 @@ use tokio::{
     task::JoinSet,
     time::timeout,
 };
+
+pub(crate) use self::load::Load;
 
 /// How many of the last lines are kept.
 const KEPT: usize = 12;
@@ -42,9 +46,6 @@ pub struct Usage {
     pub resident_kib: u64,
     /// Threads.
     pub threads: u64,
-    /// Processor time so far, in clock ticks of 10 ms (`utime` and `stime` of proc(5); `USER_HZ` is 100 on
-    /// every architecture that has a kubelet).
-    pub ticks: u64,
 }
 
 // === impl Process ===
@@ -119,9 +120,18 @@ impl Process {
 
     /// What it and its children have now.
     pub fn usage(&self) -> Usage {
+        self.members().filter_map(|process| Usage::of(&process)).fold(Usage::default(), Usage::and)
+    }
+
+    /// What it and its children have had of the processors so far.
+    pub(crate) fn load(&self) -> Load {
+        Load::of(self.members())
+    }
+
+    /// The folders in `/proc` of the processes of its group.
+    fn members(&self) -> impl Iterator<Item = PathBuf> {
         let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-        all.filter_map(|process| Usage::of_member(&process.path(), self.group))
-            .fold(Usage::default(), Usage::and)
+        all.map(|it| it.path()).filter(|process| group_of(process) == Some(self.group))
     }
 }
 
@@ -145,23 +155,17 @@ async fn listen(source: impl AsyncRead + Unpin, said: Arc<Mutex<VecDeque<String>
 // === impl Usage ===
 
 impl Usage {
-    /// Of one process, if it belongs to the group.
-    fn of_member(process: &Path, group: Pid) -> Option<Self> {
-        let stat = fs::read_to_string(process.join("stat")).ok()?;
-        // Behind the name, which may hold anything: state is the third field of proc(5).
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-        if number(5)? != u64::from(group.as_raw_nonzero().get().unsigned_abs()) {
-            return None;
-        }
+    /// Of one process, unless it has just ended.
+    fn of(process: &Path) -> Option<Self> {
         let status = fs::read_to_string(process.join("status")).ok()?;
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = resident.and_then(|text| text.split_whitespace().next()?.parse().ok());
+        let number = |name| {
+            let value = status.lines().find_map(|line| line.strip_prefix(name));
+            value.and_then(|text| text.split_whitespace().next()?.parse().ok())
+        };
         Some(Self {
             descriptors: fs::read_dir(process.join("fd")).map_or(0, Iterator::count),
-            resident_kib: kib.unwrap_or(0),
-            threads: number(20)?,
-            ticks: number(14)? + number(15)?,
+            resident_kib: number("VmRSS:").unwrap_or(0),
+            threads: number("Threads:")?,
         })
     }
 
@@ -170,9 +174,15 @@ impl Usage {
             descriptors: self.descriptors + other.descriptors,
             resident_kib: self.resident_kib + other.resident_kib,
             threads: self.threads + other.threads,
-            ticks: self.ticks + other.ticks,
         }
     }
+}
+
+/// The group of a process, from `stat` of proc(5).
+fn group_of(process: &Path) -> Option<Pid> {
+    let stat = fs::read_to_string(process.join("stat")).ok()?;
+    // Behind the name, which may hold anything: state, parent, group.
+    Pid::from_raw(stat.rsplit_once(')')?.1.split_whitespace().nth(2)?.parse().ok()?)
 }
 
 #[cfg(test)]

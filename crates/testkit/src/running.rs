@@ -109,15 +109,18 @@ impl Running {
 }
 
 /// Waits until the next agent may start: a program that another test is about to execute has the files of this
-/// process open until then, and with them the lock.
+/// process open until then, and with them the lock. For the same reason a lock that was taken is let go here by name:
+/// closing its file would leave it to such a program.
 async fn unlocked(locks: [PathBuf; 2]) {
     // What a test took away nobody has.
     let locks: Vec<_> = locks.into_iter().filter_map(|path| File::open(path).ok()).collect();
     let (free, is_free) = oneshot::channel();
     // The kernel says when it is free. A runtime waits for its own threads, so one that waits in vain is none of them.
     std::thread::spawn(move || {
-        let taken = locks.iter().try_for_each(|it| flock(it, FlockOperation::LockExclusive));
-        drop(locks);
+        let taken = locks.iter().try_for_each(|it| {
+            flock(it, FlockOperation::LockExclusive)?;
+            flock(it, FlockOperation::Unlock)
+        });
         free.send(taken)
     });
     let taken = in_time("the locks are let go", is_free).await.expect("the thread ends");

@@ -13,7 +13,7 @@ use crate::{
 
 /// How long it is watched while nothing happens, and how much of one processor it may use.
 const IDLE: Duration = Duration::from_secs(4);
-const IDLE_PERCENT: u64 = 5;
+const IDLE_PERCENT: u32 = 5;
 
 /// Requests before the first measure and after it.
 const WARM: usize = 300;
@@ -121,12 +121,10 @@ async fn is_idle(stage: &mut Stage) -> Checked {
     stage.started().await?;
     // What a start leaves to be done is done by then.
     sleep(Duration::from_secs(1)).await;
-    let begun = stage.process().usage().ticks;
+    let before = stage.process().load();
     sleep(IDLE).await;
-    let ticks = stage.process().usage().ticks.saturating_sub(begun);
-    // A tick is 10 ms, so a percent of a second.
-    let percent = ticks / IDLE.as_secs();
-    let evidence = format!("{ticks} ticks of 10 ms in {IDLE:?}");
+    let percent = before.percent_until(&stage.process().load());
+    let evidence = format!("{percent} % of a processor in {IDLE:?}");
     if percent > IDLE_PERCENT { failed(evidence) } else { Ok(evidence) }
 }
 

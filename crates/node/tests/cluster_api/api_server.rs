@@ -35,9 +35,8 @@ pub(crate) struct ApiServer {
     /// Where parts of the agent run.
     pub(crate) parts: JoinSet<()>,
     pub(crate) stop: CancellationToken,
-    address: SocketAddr,
-    /// Holds the port while the server is not there.
-    socket: Option<TcpSocket>,
+    /// Never listens: it keeps the port from other programs while the server is not there.
+    port: TcpSocket,
     folder: TempDir,
     server: JoinSet<()>,
 }
@@ -56,8 +55,8 @@ impl ApiServer {
 
     /// One that refuses connections until told to [`Self::come`].
     pub(crate) fn not_yet() -> Self {
-        let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let address = socket.local_addr().expect("bound");
+        let port = bind(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let address = port.local_addr().expect("bound");
         let folder = tempfile::tempdir().expect("a temporary folder");
         let kubeconfig = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
@@ -70,8 +69,7 @@ impl ApiServer {
             cluster: watch::Sender::new(Cluster::default()),
             parts: JoinSet::new(),
             stop: CancellationToken::new(),
-            address,
-            socket: Some(socket),
+            port,
             folder,
             server: JoinSet::new(),
         }
@@ -79,7 +77,7 @@ impl ApiServer {
 
     /// Begins to answer.
     pub(crate) fn come(&mut self) {
-        let socket = self.socket.take().expect("it is not there");
+        let socket = bind(self.port.local_addr().expect("bound"));
         let listener = socket.listen(16).expect("a listener");
         self.server.spawn(serve(listener, self.cluster.clone()));
     }
@@ -87,7 +85,6 @@ impl ApiServer {
     /// Dies with all its connections, and refuses new ones until told to [`Self::come`].
     pub(crate) async fn die(&mut self) {
         self.server.shutdown().await;
-        self.socket = Some(bind(self.address));
     }
 
     /// What a client reads to find it.
@@ -143,6 +140,8 @@ impl ApiServer {
 fn bind(address: SocketAddr) -> TcpSocket {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_reuseaddr(true).expect("a socket's option");
+    // The port is bound twice: by who keeps it and by who listens.
+    socket.set_reuseport(true).expect("a socket's option");
     socket.bind(address).expect("a free port");
     socket
 }

@@ -160,7 +160,7 @@ impl Measured {
 
 impl From<Usage> for Measured {
     fn from(usage: Usage) -> Self {
-        let Usage { descriptors, resident_kib, threads, ticks: _ } = usage;
+        let Usage { descriptors, resident_kib, threads } = usage;
         Self { resident_kib, descriptors, threads }
     }
 }

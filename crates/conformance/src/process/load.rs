@@ -1,0 +1,106 @@
+//! How busy a program is, whatever else the machine does: on a machine where others want the processors too, a busy
+//! loop gets little of one, so what counts is what each thread ran of the time in which it was not kept waiting.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// What the threads of a program have had of the processors so far. One that ends takes its share with it.
+#[derive(Debug)]
+pub(crate) struct Load {
+    at: Instant,
+    threads: BTreeMap<OsString, Turns>,
+}
+
+/// What one thread has had.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turns {
+    ran: Duration,
+    /// In the queue for a processor.
+    waited: Duration,
+}
+
+// === impl Load ===
+
+impl Load {
+    /// Of the processes with these folders in `/proc`.
+    pub(super) fn of(processes: impl Iterator<Item = impl AsRef<Path>>) -> Self {
+        let tasks = |process| fs::read_dir(AsRef::<Path>::as_ref(&process).join("task")).ok();
+        let tasks = processes.filter_map(tasks).flatten().flatten();
+        let turns = |task: fs::DirEntry| Some((task.file_name(), Turns::of(&task.path())?));
+        Self { at: Instant::now(), threads: tasks.filter_map(turns).collect() }
+    }
+
+    /// What it did until now, in percent of one processor that it had for itself.
+    pub(crate) fn percent_until(&self, now: &Self) -> u32 {
+        let elapsed = now.at - self.at;
+        let share = |(thread, turns): (&OsString, &Turns)| {
+            let before = self.threads.get(thread).copied().unwrap_or_default();
+            turns.since(before).share_of(elapsed)
+        };
+        let shares: f64 = now.threads.iter().map(share).sum();
+        // Whole percents of a few threads.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let percent = (shares * 100.0).round() as u32;
+        percent
+    }
+}
+
+// === impl Turns ===
+
+impl Turns {
+    /// Of a thread, unless it has just ended (`schedstat` of proc(5): nanoseconds on a processor and in the queue).
+    fn of(task: &Path) -> Option<Self> {
+        let text = fs::read_to_string(task.join("schedstat")).ok()?;
+        let mut nanos = text.split_whitespace().map(|it| it.parse().map(Duration::from_nanos));
+        Some(Self { ran: nanos.next()?.ok()?, waited: nanos.next()?.ok()? })
+    }
+
+    fn since(self, before: Self) -> Self {
+        let ran = self.ran.saturating_sub(before.ran);
+        Self { ran, waited: self.waited.saturating_sub(before.waited) }
+    }
+
+    fn share_of(self, elapsed: Duration) -> f64 {
+        // The kernel's clock is not quite this one.
+        let could_have_run = elapsed.saturating_sub(self.waited).max(self.ran);
+        if self.ran.is_zero() { 0.0 } else { self.ran.div_duration_f64(could_have_run) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(at: Instant, threads: &[(&str, u64, u64)]) -> Load {
+        let turns = |&(thread, ran, waited): &(&str, _, _)| {
+            let [ran, waited] = [ran, waited].map(Duration::from_millis);
+            (thread.into(), Turns { ran, waited })
+        };
+        Load { at, threads: threads.iter().map(turns).collect() }
+    }
+
+    #[test]
+    fn a_busy_loop_is_one_however_little_it_is_let_run_and_a_thread_that_was_kept_waiting_is_none()
+    {
+        let begun = Instant::now();
+        let now = begun + Duration::from_secs(4);
+        let before = load(begun, &[("loop", 1_000, 10_000), ("idle", 50, 7_000), ("ended", 9, 9)]);
+        let alone = load(now, &[("loop", 4_990, 10_010), ("idle", 60, 7_000)]);
+        assert_eq!(before.percent_until(&alone), 100);
+        let beside_others = load(now, &[("loop", 1_220, 13_780), ("idle", 60, 7_000)]);
+        assert_eq!(before.percent_until(&beside_others), 100);
+        let idle = load(now, &[("loop", 1_000, 10_000), ("idle", 60, 10_500), ("new", 0, 4_000)]);
+        assert_eq!(before.percent_until(&idle), 2);
+    }
+
+    #[test]
+    fn this_program_has_turns() {
+        let own = Load::of(["/proc/self"].iter());
+        assert!(own.threads.values().any(|it| !it.ran.is_zero()), "the kernel counts none");
+    }
+}
