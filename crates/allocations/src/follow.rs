@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
-use windlass_config::{Config, DraOffer, Policy};
+use windlass_config::{DraOffer, Places, Policy, SessionLimits};
 use windlass_core::{device::DeviceId, resource::ResourceName};
 use windlass_host::{causes, deadline::Deadline, watch::changed};
 use windlass_kubelet_api::{checkpoint, deviceplugin};
@@ -62,15 +62,19 @@ pub struct Sources<S> {
 
 impl<S> Follower<S> {
     /// A follower that keeps this ledger.
-    pub fn new(config: &Config, ledger: LedgerDesk, sources: Sources<S>) -> Self {
-        let plugins = config.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
-        let delay = config.session.handover;
+    pub fn new(
+        places: &Places,
+        limits: SessionLimits,
+        ledger: LedgerDesk,
+        sources: Sources<S>,
+    ) -> Self {
+        let plugins = places.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
         Self {
             ledger,
             sources,
             reader: RecordReader::new(plugins.join(checkpoint::FILE)),
-            delay,
-            look_interval: config.session.look_interval,
+            delay: limits.handover,
+            look_interval: limits.look_interval,
             looked: None,
             unreadable: None,
         }

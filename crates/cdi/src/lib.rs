@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use windlass_config::{Config, Delivery, DeviceIds};
+use windlass_config::{Delivery, DeviceIds, Places};
 use windlass_core::{
     cdi::{ContainerEdits, Kind, Spec, SpecDevice},
     device::{Device, DeviceKind, SourceName},
@@ -145,12 +145,12 @@ pub(crate) fn has_edits(device: &Device) -> bool {
 
 impl CdiFiles {
     /// The documents that the configuration asks for; nothing is read or written yet.
-    pub fn new(config: &Config) -> Self {
+    pub fn new(places: &Places, delivery: Delivery) -> Self {
         Self {
-            dir: config.cdi_dir.clone(),
-            roots: config.roots(),
-            by_position: config.policy.delivery.ids == DeviceIds::Index,
-            delivery: config.policy.delivery.clone(),
+            dir: places.cdi_dir.clone(),
+            roots: places.roots(),
+            by_position: delivery.ids == DeviceIds::Index,
+            delivery,
             libraries: Libraries::default(),
             ahead: None,
         }

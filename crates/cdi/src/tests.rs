@@ -32,8 +32,8 @@ fn no_file_of_the_driver_is_looked_for_twice_and_none_again_for_the_first_docume
     let profile = Profile::named("dgx-h100").expect("shipped");
     let driver = simulated_driver().expect("cargo builds the simulated driver with the tests");
     let machine = Machine::create(&folder.path().join("m"), &profile, &driver).expect("a machine");
-    let config = Config { host_root: machine.host_root(), ..Config::default() };
-    let mut files = CdiFiles::new(&config);
+    let places = Places { host_root: machine.host_root(), ..Places::default() };
+    let mut files = CdiFiles::new(&places, Delivery::default());
     let (host, tally) = files.roots.host.clone().counted();
     files.roots = Roots { driver: host.clone(), dev: host.clone(), host };
 

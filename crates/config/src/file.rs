@@ -36,7 +36,8 @@ use self::{
 };
 use super::{
     AnnotationPrefix, Config, ConfigError, Delivery, DeviceIds, DeviceNodes, Disclosed, Families,
-    Feature, MigStrategy, Mistakes, Policy, Remark, Resources, SourceRule, Strategy, Unmatched,
+    Feature, MigStrategy, Mistakes, Places, Policy, Remark, Resources, SourceRule, Strategy,
+    Unmatched,
     document::{self, Lined, Many, UnknownKeys},
     rules, shipped,
 };
@@ -180,9 +181,9 @@ impl ConfigFile {
 
     fn into_config(mut self, wrong: &mut Vec<Remark>) -> Config {
         let mut config = Config::default();
-        config.driver.nvml_library.clone_from(&self.nvml_library);
+        config.places.driver.nvml_library.clone_from(&self.nvml_library);
         if let Some(driver) = self.driver.clone() {
-            driver.apply(&mut config.driver);
+            driver.apply(&mut config.places.driver);
         }
         config.listen = self.listen.as_ref().map(|Written(address)| *address);
         config.probe_socket.clone_from(&self.probe_socket);
@@ -190,13 +191,13 @@ impl ConfigFile {
         config.cluster = self.cluster.clone().map(Into::into).unwrap_or_default();
         config.dra_driver = self.dra.as_ref().and_then(DraEntry::driver).unwrap_or_default();
         for (place, given) in [
-            (&mut config.kubelet_dir, &self.kubelet_dir),
-            (&mut config.host_root, &self.host_root),
-            (&mut config.host_root_on_node, &self.host_root_on_node),
-            (&mut config.cdi_dir, &self.cdi_dir),
-            (&mut config.state_dir, &self.state_dir),
-            (&mut config.mps_dir, &self.mps_dir),
-            (&mut config.device_info_dir, &self.device_info_dir),
+            (&mut config.places.kubelet_dir, &self.kubelet_dir),
+            (&mut config.places.host_root, &self.host_root),
+            (&mut config.places.host_root_on_node, &self.host_root_on_node),
+            (&mut config.places.cdi_dir, &self.cdi_dir),
+            (&mut config.places.state_dir, &self.state_dir),
+            (&mut config.places.mps_dir, &self.mps_dir),
+            (&mut config.places.device_info_dir, &self.device_info_dir),
         ] {
             if let Some(given) = given {
                 place.clone_from(given);
@@ -210,7 +211,7 @@ impl ConfigFile {
     }
 
     fn into_policy(mut self, wrong: &mut Vec<Remark>) -> Policy {
-        let kubelet_dir = self.kubelet_dir.clone().unwrap_or(Config::default().kubelet_dir);
+        let kubelet_dir = self.kubelet_dir.clone().unwrap_or(Config::default().places.kubelet_dir);
         let sources = std::mem::take(&mut self.sources).into_iter();
         let mut wrong_sources = Vec::new();
         let sources: Vec<_> = sources.map(|source| source.into_rule(&mut wrong_sources)).collect();
@@ -311,19 +312,19 @@ pub fn to_yaml(config: &Config) -> String {
 impl From<&Config> for ConfigFile {
     /// What a file has to say for this configuration: all that differs from the defaults.
     fn from(config: &Config) -> Self {
-        let usual = Config::default();
+        let (places, usual) = (&config.places, Places::default());
         let policy = &config.policy;
         let differing = |place: &PathBuf, usual: &PathBuf| (place != usual).then(|| place.clone());
         Self {
-            kubelet_dir: differing(&config.kubelet_dir, &usual.kubelet_dir),
-            host_root: differing(&config.host_root, &usual.host_root),
-            host_root_on_node: differing(&config.host_root_on_node, &usual.host_root_on_node),
-            nvml_library: config.driver.nvml_library.clone(),
-            driver: DriverEntry::of(&config.driver),
-            cdi_dir: differing(&config.cdi_dir, &usual.cdi_dir),
-            state_dir: differing(&config.state_dir, &usual.state_dir),
-            mps_dir: differing(&config.mps_dir, &usual.mps_dir),
-            device_info_dir: differing(&config.device_info_dir, &usual.device_info_dir),
+            kubelet_dir: differing(&places.kubelet_dir, &usual.kubelet_dir),
+            host_root: differing(&places.host_root, &usual.host_root),
+            host_root_on_node: differing(&places.host_root_on_node, &usual.host_root_on_node),
+            nvml_library: places.driver.nvml_library.clone(),
+            driver: DriverEntry::of(&places.driver),
+            cdi_dir: differing(&places.cdi_dir, &usual.cdi_dir),
+            state_dir: differing(&places.state_dir, &usual.state_dir),
+            mps_dir: differing(&places.mps_dir, &usual.mps_dir),
+            device_info_dir: differing(&places.device_info_dir, &usual.device_info_dir),
             mps: MpsEntry::of(&config.mps),
             listen: config.listen.map(Written),
             probe_socket: config.probe_socket.clone(),

@@ -61,26 +61,12 @@ pub use source::{
 };
 
 /// Everything the agent needs to know, checked.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
-    /// The kubelet's folder; its sockets lie in `device-plugins` below.
-    pub kubelet_dir: PathBuf,
-    /// Where the host's `/sys`, `/proc`, `/dev` and driver are found.
-    pub host_root: PathBuf,
-    /// What the container runtime calls `host_root`: `/`, unless the machine is simulated.
-    pub host_root_on_node: PathBuf,
-    /// Where the driver's installation lies.
-    pub driver: DriverPlaces,
-    /// Where CDI documents are written.
-    pub cdi_dir: PathBuf,
-    /// Where the agent keeps what must outlive it.
-    pub state_dir: PathBuf,
-    /// Where MPS daemons have their pipes and logs, as the host names it.
-    pub mps_dir: PathBuf,
+    /// Where everything lies on the machine.
+    pub places: Places,
     /// How MPS daemons are run.
     pub mps: MpsSettings,
-    /// Where CNI plugins look for what is known of a network device, as the host names it.
-    pub device_info_dir: PathBuf,
     /// Where health and metrics are served; `None` serves neither.
     pub listen: Option<SocketAddr>,
     /// The socket on which probes are answered besides; `None` has none.
@@ -97,6 +83,27 @@ pub struct Config {
     pub handover: HandoverLimits,
     /// What is offered, how it is handed out, and when it is trusted.
     pub policy: Policy,
+}
+
+/// Where everything lies on the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// The kubelet's folder; its sockets lie in `device-plugins` below.
+    pub kubelet_dir: PathBuf,
+    /// Where the host's `/sys`, `/proc`, `/dev` and driver are found.
+    pub host_root: PathBuf,
+    /// What the container runtime calls `host_root`: `/`, unless the machine is simulated.
+    pub host_root_on_node: PathBuf,
+    /// Where the driver's installation lies.
+    pub driver: DriverPlaces,
+    /// Where CDI documents are written.
+    pub cdi_dir: PathBuf,
+    /// Where the agent keeps what must outlive it.
+    pub state_dir: PathBuf,
+    /// Where MPS daemons have their pipes and logs, as the host names it.
+    pub mps_dir: PathBuf,
+    /// Where CNI plugins look for what is known of a network device, as the host names it.
+    pub device_info_dir: PathBuf,
 }
 
 /// How the API server is reached, and as which node. Nothing is asked of it unless a part needs it.
@@ -149,9 +156,9 @@ pub struct SessionLimits {
     pub look_interval: Duration,
 }
 
-// === impl Config ===
+// === impl Places ===
 
-impl Config {
+impl Places {
     /// The host's files.
     pub fn host(&self) -> Host {
         Host::new(&self.host_root, &self.host_root_on_node)
@@ -163,7 +170,7 @@ impl Config {
     }
 }
 
-impl Default for Config {
+impl Default for Places {
     fn default() -> Self {
         Self {
             kubelet_dir: "/var/lib/kubelet".into(),
@@ -173,16 +180,7 @@ impl Default for Config {
             cdi_dir: "/var/run/cdi".into(),
             state_dir: "/var/lib/windlass".into(),
             mps_dir: "/run/windlass/mps".into(),
-            mps: MpsSettings::default(),
             device_info_dir: "/var/run/k8s.cni.cncf.io/devinfo/dp".into(),
-            listen: None,
-            probe_socket: None,
-            disclose: BTreeSet::new(),
-            cluster: ClusterAccess::default(),
-            dra_driver: DriverName::default(),
-            session: SessionLimits::default(),
-            handover: HandoverLimits::default(),
-            policy: Policy::default(),
         }
     }
 }

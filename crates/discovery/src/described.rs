@@ -28,7 +28,7 @@ use std::{
 };
 
 use tokio::sync::Notify;
-use windlass_config::{Config, Policy, SourceRule};
+use windlass_config::{Places, Policy, SourceRule};
 use windlass_core::{
     device::{Device, DeviceId, SourceName},
     health::{Observation, Reason},
@@ -88,15 +88,15 @@ struct Seen {
 
 impl Described {
     /// The family, and what asks its devices how they are.
-    pub(super) fn new(config: &Config, host: &Host) -> (Self, Prober) {
+    pub(super) fn new(places: &Places, policy: &Policy, host: &Host) -> (Self, Prober) {
         let (desk, prober) = probe::desk(host.clone());
         let described = Self {
-            rules: config.policy.sources.clone(),
-            kubelet_dir: config.kubelet_dir.clone(),
+            rules: policy.sources.clone(),
+            kubelet_dir: places.kubelet_dir.clone(),
             drivers: BTreeMap::new(),
             serials: Serials::default(),
             told: Told::default(),
-            probe_interval: config.policy.health.probe_interval,
+            probe_interval: policy.health.probe_interval,
             probes: desk,
         };
         (described, prober)

@@ -25,7 +25,7 @@ use std::{collections::BTreeMap, pin::Pin, sync::Arc};
 
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use windlass_config::{Config, Policy};
+use windlass_config::{Places, Policy};
 use windlass_core::{
     device::{Device, SourceName},
     inventory::SourceState,
@@ -85,13 +85,15 @@ pub(crate) struct Publisher {
 /// Builds every source, of which all share what they know of the host; nothing is read from it yet. A new health
 /// policy takes effect while they run. `changes` counts notices from the host, and `news` is notified of each snapshot.
 pub fn sources(
-    (config, host): (&Config, &Host),
-    (policy, changes): (&watch::Receiver<Arc<Policy>>, &watch::Receiver<u64>),
+    places: &Places,
+    host: &Host,
+    policy: &watch::Receiver<Arc<Policy>>,
+    changes: &watch::Receiver<u64>,
     clock: Clock,
     news: &Arc<Notify>,
     stop: &CancellationToken,
 ) -> Vec<Source> {
-    let nvidia = nvidia::Nvidia::new(config, PolicyWatch::new(policy.clone()), host.clone(), clock);
+    let nvidia = nvidia::Nvidia::new(places, PolicyWatch::new(policy.clone()), host.clone(), clock);
     let (desk, cutter) = nvidia.partitions();
     let (to_nvidia, nvidia_snapshots) = Publisher::new([SourceName::NVIDIA], news);
     let nvidia = Source {
@@ -103,12 +105,12 @@ pub fn sources(
         run: Box::pin(nvidia.run(to_nvidia, stop.clone())),
     };
     let nvidia = nvidia.beside(cutter.run(stop.clone()));
-    let (described, prober) = described::Described::new(config, host);
+    let (described, prober) = described::Described::new(places, &policy.borrow(), host);
     let wakes = Wakes { policies: policy.clone(), host: changes.clone() };
     let looking = Looking { host: host.clone(), clock, wakes, news, stop };
     vec![
         nvidia,
-        looking.source("nics", nics::Nics::new(&config.policy)),
+        looking.source("nics", nics::Nics::new(&policy.borrow())),
         looking.source("amd GPUs", amd::Amd::default()),
         looking.source("intel GPUs", intel::Intel::default()),
         looking.source("FPGAs", fpga::Fpga::default()),

@@ -33,7 +33,7 @@ use tokio::{
     time::sleep,
 };
 use tokio_util::sync::CancellationToken;
-use windlass_config::Config;
+use windlass_config::Places;
 use windlass_core::{device::SourceName, health::Reason, inventory::SourceState};
 use windlass_host::{Host, NVML, Roots, causes, clock::Clock, deadline, nvidia_smi::NvidiaSmi};
 use windlass_nvml::{LoadError, Nvml, NvmlError};
@@ -127,19 +127,19 @@ const CUT_CALLS: u32 = 4;
 // === impl Nvidia ===
 
 impl Nvidia {
-    pub(super) fn new(config: &Config, policy: PolicyWatch, host: Host, clock: Clock) -> Self {
+    pub(super) fn new(places: &Places, policy: PolicyWatch, host: Host, clock: Clock) -> Self {
         let quiet_period = policy.current().quiet_period;
         let (to_cuts, cuts) = mpsc::channel(MOST_CUTS);
         let (to_recesses, recesses) = RecessDesk::new();
         Self {
-            library: config.driver.nvml_library.clone(),
-            roots: config.roots(),
+            library: places.driver.nvml_library.clone(),
+            roots: places.roots(),
             policy,
             known: Known::new(quiet_period, clock),
             state: SourceState::Starting,
             simulated: None,
             attempt: JoinSet::new(),
-            evidence: EvidenceFile::new(&config.state_dir, "nvidia", host.clone()),
+            evidence: EvidenceFile::new(&places.state_dir, "nvidia", host.clone()),
             records: watch::Sender::new(Records::new()),
             host,
             patience: quiet_period,

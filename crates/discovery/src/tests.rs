@@ -12,7 +12,7 @@ use tokio::{
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
-use windlass_config::{Config, HealthPolicy, Policy};
+use windlass_config::{Config, HealthPolicy, Places, Policy};
 use windlass_core::health::HealthState;
 use windlass_host::{DriverPlaces, clock::Clock};
 use windlass_machine::{Fault, Machine, Profile, simulated_driver};
@@ -39,10 +39,13 @@ fn machine_of(profile: &str) -> (TempDir, Machine) {
 fn config(folder: &TempDir, machine: &Machine) -> Config {
     let nvml_library = Some(machine.nvml_library());
     Config {
-        host_root: machine.host_root(),
-        host_root_on_node: machine.host_root(),
-        driver: DriverPlaces { nvml_library, ..DriverPlaces::default() },
-        state_dir: folder.path().join("state"),
+        places: Places {
+            host_root: machine.host_root(),
+            host_root_on_node: machine.host_root(),
+            driver: DriverPlaces { nvml_library, ..DriverPlaces::default() },
+            state_dir: folder.path().join("state"),
+            ..Places::default()
+        },
         policy: Policy {
             health: HealthPolicy {
                 quiet_period: Duration::from_secs(3600),
@@ -78,8 +81,8 @@ impl Running {
         let (news, stop) = (Arc::new(Notify::new()), CancellationToken::new());
         let clock = Clock::starting_at(Timestamp::now());
         let (_, changes) = watch::channel(0);
-        let host = config.host();
-        let all = sources((config, &host), (&policies, &changes), clock, &news, &stop);
+        let host = config.places.host();
+        let all = sources(&config.places, &host, &policies, &changes, clock, &news, &stop);
         let nvidia = all.into_iter().find(|source| source.name == "nvidia").expect("built in");
         let mut tasks = JoinSet::new();
         tasks.spawn(nvidia.run);

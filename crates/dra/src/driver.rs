@@ -6,7 +6,7 @@ use tokio::{sync::watch, task::spawn_blocking, time::sleep};
 use tokio_util::sync::CancellationToken;
 use windlass_allocations::ledger::LedgerDesk;
 use windlass_cluster::{ClaimStatuses, Claims, Client};
-use windlass_config::{Config, Policy, SessionLimits};
+use windlass_config::{DriverName, Places, Policy, SessionLimits};
 use windlass_discovery::mig::PartitionDesk;
 use windlass_host::{
     causes,
@@ -30,7 +30,7 @@ use super::{
     prepare::{Ground, Preparer},
     record::{ClaimFile, Records},
     registrar::Standing,
-    serve::{Places, Serving},
+    serve::{Serving, Sockets},
     service::Service,
     status::{Teller, Troubles},
 };
@@ -43,7 +43,7 @@ pub struct Driver {
     file: ClaimFile,
     left: Option<Left>,
     traces: Traces,
-    places: Places,
+    sockets: Sockets,
     clock: Clock,
     policy: watch::Receiver<Arc<Policy>>,
     standing: watch::Sender<Standing>,
@@ -74,6 +74,8 @@ pub struct Surroundings {
     pub policy: watch::Receiver<Arc<Policy>>,
     /// The node.
     pub state: watch::Receiver<Arc<NodeState>>,
+    /// Where MPS daemons have their pipes.
+    pub mps: MpsPlaces,
 }
 
 /// What is said while the disk takes nothing.
@@ -82,14 +84,14 @@ const WAITING: &str = "claims wait until they can be recorded";
 /// What an earlier agent gave to claims is held from now on: the kubelet may ask for it through the device
 /// plugin before the driver runs. A record that cannot be read is told of when it does; what the kubelet says
 /// is held in any case. Blocks for as long as a small file takes.
-pub fn restore(config: &Config, ledger: &LedgerDesk) -> Left {
-    let file = ClaimFile::new(&config.state_dir, config.roots().host);
-    let left = Left::read(&file, &KubeletRecord::new(&config.kubelet_dir, &config.dra_driver));
-    ClaimDocuments::new(&config.cdi_dir).remove_drafts();
+pub fn restore(places: &Places, driver: &DriverName, ledger: &LedgerDesk) -> Left {
+    let file = ClaimFile::new(&places.state_dir, places.roots().host);
+    let left = Left::read(&file, &KubeletRecord::new(&places.kubelet_dir, driver));
+    ClaimDocuments::new(&places.cdi_dir).remove_drafts();
     for entry in left.held().values() {
         ledger.restore_claim(&entry.claim, entry.uses());
     }
-    if left.is_absent() && traces(config, ledger).is_out_of_the_question() {
+    if left.is_absent() && traces(places, driver, ledger).is_out_of_the_question() {
         return left;
     }
     if left.is_silent() {
@@ -100,11 +102,11 @@ pub fn restore(config: &Config, ledger: &LedgerDesk) -> Left {
     left
 }
 
-fn traces(config: &Config, ledger: &LedgerDesk) -> Traces {
+fn traces(places: &Places, driver: &DriverName, ledger: &LedgerDesk) -> Traces {
     Traces {
-        documents: ClaimDocuments::new(&config.cdi_dir),
-        kubelet_dir: config.kubelet_dir.clone(),
-        driver: config.dra_driver.clone(),
+        documents: ClaimDocuments::new(&places.cdi_dir),
+        kubelet_dir: places.kubelet_dir.clone(),
+        driver: driver.clone(),
         ledger: ledger.clone(),
     }
 }
@@ -113,7 +115,12 @@ fn traces(config: &Config, ledger: &LedgerDesk) -> Traces {
 
 impl Driver {
     /// Builds the driver; nothing is read yet.
-    pub fn new(config: &Config, surroundings: Surroundings) -> Self {
+    pub fn new(
+        places: &Places,
+        driver: &DriverName,
+        limits: SessionLimits,
+        surroundings: Surroundings,
+    ) -> Self {
         let Surroundings {
             clock,
             cluster,
@@ -125,31 +132,32 @@ impl Driver {
             partitions,
             policy,
             state,
+            mps,
         } = surroundings;
-        let (roots, driver) = (config.roots(), config.dra_driver.clone());
-        let traces = traces(config, &ledger);
-        let file = ClaimFile::new(&config.state_dir, roots.host.clone());
+        let roots = places.roots();
+        let traces = traces(places, driver, &ledger);
+        let file = ClaimFile::new(&places.state_dir, roots.host.clone());
         let ground = Ground {
             node: cluster.as_ref().map(|it| it.node().to_owned()).unwrap_or_default(),
-            documents: ClaimDocuments::new(&config.cdi_dir),
-            kubelet_record: KubeletRecord::new(&config.kubelet_dir, &driver),
+            documents: ClaimDocuments::new(&places.cdi_dir),
+            kubelet_record: KubeletRecord::new(&places.kubelet_dir, driver),
             claims: cluster.clone().map(Claims::new),
             troubles: Troubles::default(),
-            driver,
+            driver: driver.clone(),
             roots,
             state,
             ledger,
             partitions,
             handovers,
             metrics,
-            mps: MpsPlaces::new(config),
+            mps,
             daemons,
         };
-        let places = Places::new(&config.kubelet_dir, &config.dra_driver);
+        let sockets = Sockets::new(&places.kubelet_dir, driver);
         let standing = watch::Sender::default();
         let statuses = cluster.map(ClaimStatuses::new);
-        let (left, limits) = (Some(left), config.session);
-        Self { ground, file, left, traces, places, clock, policy, standing, statuses, limits }
+        let left = Some(left);
+        Self { ground, file, left, traces, sockets, clock, policy, standing, statuses, limits }
     }
 
     /// Prepares and serves until stopped. Nothing is served before it is known what is prepared.
@@ -258,7 +266,7 @@ impl Driver {
         };
         Serving {
             driver,
-            places: self.places.clone(),
+            sockets: self.sockets.clone(),
             service: Service { desk, metrics: self.ground.metrics.clone() },
             health,
             policy: self.policy.clone(),

@@ -36,6 +36,7 @@ mod terms;
 mod time_slice;
 
 pub use driver::{Driver, Surroundings, restore};
+pub use left::Left;
 pub use opaque::{understood as parameters_understood, understood_claim};
 pub use record::{ClaimFile, FORMAT as CLAIMS, Held, Records, Stage};
 pub(crate) use registrar::Standing;

@@ -21,8 +21,10 @@ use crate::metrics::DraMetrics;
 
 /// Publishes until stopped.
 pub async fn run(
-    (state, ledger): (watch::Receiver<Arc<NodeState>>, watch::Receiver<Ledger>),
-    (client, driver): (Client, DriverName),
+    state: watch::Receiver<Arc<NodeState>>,
+    ledger: watch::Receiver<Ledger>,
+    client: Client,
+    driver: DriverName,
     metrics: DraMetrics,
     stop: CancellationToken,
 ) {

@@ -49,7 +49,7 @@ use super::{
 /// Serves while there is something to serve.
 pub(super) struct Serving {
     pub(super) driver: DriverName,
-    pub(super) places: Places,
+    pub(super) sockets: Sockets,
     pub(super) service: Service,
     pub(super) health: HealthList,
     pub(super) policy: watch::Receiver<Arc<Policy>>,
@@ -63,7 +63,7 @@ pub(super) struct Serving {
 
 /// Where the sockets are.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct Sockets {
     pub(super) driver: PathBuf,
     pub(super) registration: PathBuf,
 }
@@ -140,12 +140,12 @@ impl Serving {
 
     async fn serve(&self, end: &CancellationToken) -> Result<(), ServeError> {
         let (mut servers, mut helpers) = (JoinSet::new(), JoinSet::new());
-        let mut own = self.bind(&self.places.driver, &mut helpers)?;
+        let mut own = self.bind(&self.sockets.driver, &mut helpers)?;
         let incoming = own.endpoint.incoming();
         let calls = self.calls(end, &mut helpers);
         servers.spawn(calls.serve_with_incoming_shutdown(incoming, end.clone().cancelled_owned()));
 
-        let mut registration = self.bind(&self.places.registration, &mut helpers)?;
+        let mut registration = self.bind(&self.sockets.registration, &mut helpers)?;
         let incoming = registration.endpoint.incoming();
         let registrar = RegistrationServer::new(self.registrar());
         let calls =
@@ -203,7 +203,7 @@ impl Serving {
     fn registrar(&self) -> Registrar {
         Registrar {
             driver: self.driver.clone(),
-            endpoint: self.places.driver.display().to_string(),
+            endpoint: self.sockets.driver.display().to_string(),
             standing: self.standing.clone(),
         }
     }
@@ -237,9 +237,9 @@ impl Serving {
     }
 }
 
-// === impl Places ===
+// === impl Sockets ===
 
-impl Places {
+impl Sockets {
     /// As every driver has them.
     pub(super) fn new(kubelet_dir: &Path, driver: &DriverName) -> Self {
         let own = kubelet_dir.join(PLUGINS_DIR).join(driver.as_str());

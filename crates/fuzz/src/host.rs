@@ -12,7 +12,7 @@ use std::{
 
 use jiff::Timestamp;
 use tempfile::TempDir;
-use windlass_config::Config;
+use windlass_config::{Config, Places};
 use windlass_host::{DriverPlaces, clock::Clock};
 use windlass_machine::{Machine, Profile};
 use windlass_migrate::PeerFlags;
@@ -49,13 +49,19 @@ pub(crate) fn survey(bytes: &[u8]) -> Verdict {
     }
     let loaded = windlass_migrate::parse(Path::new("w.yaml"), SOURCES, &PeerFlags::default());
     let config = Config {
-        host_root: root.path().to_owned(),
-        host_root_on_node: root.path().to_owned(),
-        // Nothing of the tree is to be run.
-        driver: DriverPlaces { nvml_library: Some("/nowhere".into()), ..DriverPlaces::default() },
-        kubelet_dir: root.path().join("kubelet"),
-        state_dir: root.path().join("state"),
-        cdi_dir: root.path().join("cdi"),
+        places: Places {
+            host_root: root.path().to_owned(),
+            host_root_on_node: root.path().to_owned(),
+            // Nothing of the tree is to be run.
+            driver: DriverPlaces {
+                nvml_library: Some("/nowhere".into()),
+                ..DriverPlaces::default()
+            },
+            kubelet_dir: root.path().join("kubelet"),
+            state_dir: root.path().join("state"),
+            cdi_dir: root.path().join("cdi"),
+            ..Places::default()
+        },
         ..loaded.expect("valid").config
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

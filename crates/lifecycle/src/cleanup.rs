@@ -50,7 +50,7 @@ use windlass_allocations::{
     ledger::Ledger,
     podresources::{self, Holders, HoldersDesk, by_pod, patience},
 };
-use windlass_config::{Config, HandoverLimits};
+use windlass_config::{HandoverLimits, Places, SessionLimits};
 use windlass_core::{device::DeviceId, replica::device_of, resource::ResourceName};
 use windlass_discovery::mig::PartitionDesk;
 use windlass_host::{
@@ -148,9 +148,9 @@ pub fn unready(states: &HandoverStates, demand: &Demand) -> BTreeMap<DeviceId, &
 }
 
 /// Where an earlier agent left each device, for whoever only wants to know. Blocks.
-pub fn left(config: &Config) -> HandoverStates {
-    let host = config.host();
-    RecordFile::new(&config.state_dir, host).load()
+pub fn left(places: &Places) -> HandoverStates {
+    let host = places.host();
+    RecordFile::new(&places.state_dir, host).load()
 }
 
 // === impl Handovers ===
@@ -158,23 +158,26 @@ pub fn left(config: &Config) -> HandoverStates {
 impl Handovers {
     /// Builds the part with the way to ask it and its states; nothing is read yet.
     pub fn new(
-        config: &Config,
+        places: &Places,
+        session: SessionLimits,
+        limits: HandoverLimits,
         tidings: Tidings,
-        (clock, metrics): (Clock, HandoverMetrics),
+        clock: Clock,
+        metrics: HandoverMetrics,
     ) -> (Self, HandoverDesk, watch::Receiver<Arc<HandoverStates>>) {
         let (states, receiver) = watch::channel(Arc::default());
-        let plugins = config.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
-        let host = config.host();
+        let plugins = places.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
+        let host = places.host();
         let ground = Ground {
             clock,
-            file: RecordFile::new(&config.state_dir, host.clone()),
+            file: RecordFile::new(&places.state_dir, host.clone()),
             host,
             kubelet_record: plugins.join(checkpoint::FILE),
-            scrubber: Scrubber::new(config),
-            limits: config.handover,
-            look_interval: config.session.look_interval,
+            scrubber: Scrubber::new(places),
+            limits,
+            look_interval: session.look_interval,
         };
-        let patience = config.handover.start_deadline;
+        let patience = limits.start_deadline;
         let (desk, requests) =
             HandoverDesk::new(ground.kubelet_record.clone(), patience, receiver.clone());
         let part = Self {

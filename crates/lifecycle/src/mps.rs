@@ -43,7 +43,7 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
-use windlass_config::Config;
+use windlass_config::{MpsSettings, Places};
 use windlass_core::device::DeviceId;
 use windlass_host::causes;
 
@@ -116,13 +116,14 @@ impl Mps {
     /// Builds the part; nothing is started yet. `news` is notified of each change of a state, and of each
     /// daemon that is gone.
     pub fn new(
-        config: &Config,
+        places: &Places,
+        settings: &MpsSettings,
         wants: watch::Receiver<Arc<MpsDemand>>,
         news: &Arc<Notify>,
     ) -> (Self, watch::Receiver<Arc<MpsStates>>) {
         let (states, receiver) = watch::channel(Arc::default());
         let mps = Self {
-            ground: Arc::new(Ground::new(config)),
+            ground: Arc::new(Ground::new(places, settings)),
             wants,
             states,
             news: news.clone(),
@@ -213,8 +214,11 @@ impl Mps {
 
 /// Stops every daemon that an agent has left running, as before Windlass is removed from a node. An
 /// agent that still runs would start them again. Gives what came of it, by device.
-pub async fn stop_all(config: &Config) -> BTreeMap<DeviceId, Result<(), String>> {
-    let ground = Arc::new(Ground::new(config));
+pub async fn stop_all(
+    places: &Places,
+    settings: &MpsSettings,
+) -> BTreeMap<DeviceId, Result<(), String>> {
+    let ground = Arc::new(Ground::new(places, settings));
     let mut outcomes = BTreeMap::new();
     for device in ground.places.left() {
         let stopped = ground.stop(&mut ground.hold(device.clone())).await;

@@ -121,7 +121,7 @@ impl fmt::Display for Plugin {
 impl Imported {
     fn into_config(self, mut remarks: Remarks) -> Result<(Config, Vec<Remark>), Vec<Remark>> {
         let config = Config::default();
-        let policy = self.into_policy(&config.kubelet_dir, &mut remarks);
+        let policy = self.into_policy(&config.places.kubelet_dir, &mut remarks);
         remarks.judge(Config { policy, ..config })
     }
 

@@ -32,7 +32,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use windlass_allocations::podresources::HoldersDesk;
-use windlass_config::{Config, Disclosed};
+use windlass_config::Disclosed;
 use windlass_deviceplugin::registration::Standings;
 use windlass_discovery::telemetry::TelemetryReceiver;
 use windlass_host::clock::Clock;
@@ -137,11 +137,14 @@ async fn serve(doors: Doors, pages: Pages, stop: CancellationToken) {
 
 impl Doors {
     /// Takes what the configuration names: a wrong address is told before anything starts.
-    pub(crate) fn bind(config: &Config) -> Result<Self, DoorError> {
-        let network = config.listen.map(|address| {
+    pub(crate) fn bind(
+        network: Option<SocketAddr>,
+        probes: Option<&Path>,
+    ) -> Result<Self, DoorError> {
+        let network = network.map(|address| {
             listen(address).map_err(|source| DoorError::Address { address, source })
         });
-        let probes = config.probe_socket.as_deref().map(listen_for_probes);
+        let probes = probes.map(listen_for_probes);
         Ok(Self { network: network.transpose()?, probes: probes.transpose()? })
     }
 

@@ -127,12 +127,12 @@ impl Agent {
     }
 
     fn start_with(config: &Config, source: PolicySource, clock: Clock) -> Result<Self, StartError> {
-        let dir = config.kubelet_dir.join(PLUGIN_DIR);
+        let dir = config.places.kubelet_dir.join(PLUGIN_DIR);
         check_sockets(&dir, &config.policy)?;
-        let lock = NodeLock::take(&dir, &config.state_dir)?;
+        let lock = NodeLock::take(&dir, &config.places.state_dir)?;
         let watched = DirectoryWatch::new(&dir)
             .map_err(|source| StartError::Watch { path: dir.clone(), source })?;
-        let doors = Doors::bind(config)?;
+        let doors = Doors::bind(config.listen, config.probe_socket.as_deref())?;
         let admin_address = doors.address();
         let cluster = source.client(config)?;
         let (registry, instruments) = metrics::registry(&clock);
@@ -154,7 +154,7 @@ impl Agent {
         let ledger = LedgerDesk::unread();
         let ground = Ground { dir, directory, doors, cluster, policy, ledger, clock };
         let (state, partitions) =
-            assembly::assemble(config, ground, (registry, instruments), &mut parts);
+            assembly::assemble(config, ground, registry, instruments, &mut parts);
         let notices = (seen, pass_on);
         Ok(Self { state, partitions, admin_address, parts, lock, notices })
     }
@@ -216,10 +216,12 @@ pub async fn survey(config: &Config, clock: Clock) -> NodeState {
     let policy = watch::Sender::new(Arc::new(config.policy.clone())).subscribe();
     // One look needs no notices.
     let changes = watch::Sender::new(0).subscribe();
-    let host = config.roots().host;
+    let host = config.places.roots().host;
     let sources = windlass_discovery::sources(
-        (config, &host),
-        (&policy, &changes),
+        &config.places,
+        &host,
+        &policy,
+        &changes,
         clock,
         &news,
         &parts.token(),

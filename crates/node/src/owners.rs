@@ -11,7 +11,7 @@ use windlass_allocations::{
         ask::{self, ByClaim, by_claim, by_device},
     },
 };
-use windlass_config::Config;
+use windlass_config::Places;
 use windlass_core::{
     device::DeviceId, partition::standing, replica::token, resource::ResourceName,
 };
@@ -43,13 +43,13 @@ pub enum Owner {
 }
 
 /// Who has the devices of a node, and why that may not be all.
-pub async fn owners(config: &Config, node: &NodeState) -> (Owners, Vec<String>) {
+pub async fn owners(places: &Places, node: &NodeState) -> (Owners, Vec<String>) {
     let (mut owners, mut caveats) = (Owners::new(), Vec::new());
-    let pods = ask::pods(&config.kubelet_dir).await;
+    let pods = ask::pods(&places.kubelet_dir).await;
     let pods = pods.map_err(|error| caveats.push(causes(&error))).unwrap_or_default();
     let users = by_claim(&pods);
     of_containers(by_device(pods), node, &mut owners);
-    match ClaimFile::new(&config.state_dir, config.roots().host).read() {
+    match ClaimFile::new(&places.state_dir, places.roots().host).read() {
         Ok(claims) => of_claims((claims.unwrap_or_default(), &users), node, &mut owners),
         Err(error) => caveats.push(causes(&error)),
     }
@@ -116,19 +116,19 @@ mod tests {
     async fn claims_are_read_from_the_agents_record_though_no_kubelet_answers() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let at = |name: &str| folder.path().join(name);
-        let config = Config { kubelet_dir: at("kubelet"), state_dir: at("."), ..Config::default() };
+        let places = Places { kubelet_dir: at("kubelet"), state_dir: at("."), ..Places::default() };
         let text = r#"{"version": 1, "boot": null, "claims": {"u": {
             "ref": {"namespace": "team", "name": "train", "uid": "u"}, "state": "PrepareCompleted",
             "devices": [{"pool": "n1/nvidia", "name": "gpu-a", "device": "GPU-a", "usage": "alone",
                 "requests": [], "cdi": []}]}}}"#;
         let text = Document::Claims.reread(text.as_bytes()).expect("understood");
         std::fs::write(at("claims.json"), text).expect("written");
-        let (owners, caveats) = owners(&config, &NodeState::default()).await;
+        let (owners, caveats) = owners(&places, &NodeState::default()).await;
         let shown = owners["GPU-a"].iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(shown, ["claim team/train"]);
         assert!(caveats[0].contains("pod-resources"), "{caveats:?}");
         std::fs::write(at("claims.json"), "{").expect("written");
-        let (_, caveats) = super::owners(&config, &NodeState::default()).await;
+        let (_, caveats) = super::owners(&places, &NodeState::default()).await;
         assert!(caveats[1].contains("claims.json is no record of claims"), "{caveats:?}");
     }
 }

@@ -170,7 +170,7 @@ impl Reconciler {
         notices: Notices,
         outlets: Outlets,
     ) -> Self {
-        let plugins = config.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
+        let plugins = config.places.kubelet_dir.join(deviceplugin::PLUGIN_DIR);
         let policy = notices.policy.borrow().clone();
         let (disk, queue) = disk::desk();
         Self {
@@ -186,7 +186,10 @@ impl Reconciler {
             record: Reading::new(plugins.join(checkpoint::FILE)),
             taken_up: TakenUp::Nothing,
             disk,
-            worker: Some((Disk::new(config), queue)),
+            worker: Some((
+                Disk::new(&config.places, &config.mps, config.policy.delivery.clone()),
+                queue,
+            )),
             look_interval: config.session.look_interval,
             ledger: Ledger::default(),
             asking: JoinSet::new(),

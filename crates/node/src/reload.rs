@@ -156,7 +156,7 @@ impl Reloader {
 
     async fn reload(&mut self, reason: Reason) {
         let (load, label) = (Arc::clone(&self.load), self.wakes.label.borrow().clone());
-        let memory = LabelMemory::new(&self.started.state_dir);
+        let memory = LabelMemory::new(&self.started.places.state_dir);
         let read = move || -> Result<_, ConfigError> {
             let loaded = load(&label)?;
             if let Err(error) = memory.keep(&label) {
@@ -233,20 +233,21 @@ impl std::fmt::Debug for Reloader {
 
 /// The keys of places that differ.
 fn changed_places(old: &Config, new: &Config) -> Vec<&'static str> {
+    let (was, is) = (&old.places, &new.places);
     let all = [
-        ("kubeletDir", old.kubelet_dir != new.kubelet_dir),
-        ("hostRoot", old.host_root != new.host_root),
-        ("hostRootOnNode", old.host_root_on_node != new.host_root_on_node),
-        ("nvmlLibrary", old.driver.nvml_library != new.driver.nvml_library),
+        ("kubeletDir", was.kubelet_dir != is.kubelet_dir),
+        ("hostRoot", was.host_root != is.host_root),
+        ("hostRootOnNode", was.host_root_on_node != is.host_root_on_node),
+        ("nvmlLibrary", was.driver.nvml_library != is.driver.nvml_library),
         (
             "driver",
-            (&old.driver.root, &old.driver.mounted_at, &old.driver.dev_root)
-                != (&new.driver.root, &new.driver.mounted_at, &new.driver.dev_root),
+            (&was.driver.root, &was.driver.mounted_at, &was.driver.dev_root)
+                != (&is.driver.root, &is.driver.mounted_at, &is.driver.dev_root),
         ),
-        ("cdiDir", old.cdi_dir != new.cdi_dir),
-        ("stateDir", old.state_dir != new.state_dir),
-        ("mpsDir", old.mps_dir != new.mps_dir),
-        ("deviceInfoDir", old.device_info_dir != new.device_info_dir),
+        ("cdiDir", was.cdi_dir != is.cdi_dir),
+        ("stateDir", was.state_dir != is.state_dir),
+        ("mpsDir", was.mps_dir != is.mps_dir),
+        ("deviceInfoDir", was.device_info_dir != is.device_info_dir),
         ("mps", old.mps != new.mps),
         ("listen", old.listen != new.listen),
         ("probeSocket", old.probe_socket != new.probe_socket),

@@ -13,7 +13,7 @@ use std::{
 };
 
 use serde::Serialize;
-use windlass_config::Config;
+use windlass_config::Places;
 use windlass_core::{
     attribute::AttributeName,
     device::{Device, DeviceId, DeviceKind},
@@ -185,11 +185,11 @@ fn device_info(device: &Device) -> Option<DeviceInfo> {
 
 impl DeviceInfoFiles {
     /// The files in the folder that the configuration names.
-    pub fn new(config: &Config) -> Self {
+    pub fn new(places: &Places) -> Self {
         Self {
-            host: config.host(),
-            dir: config.device_info_dir.clone(),
-            record: config.state_dir.join("device-info"),
+            host: places.host(),
+            dir: places.device_info_dir.clone(),
+            record: places.state_dir.join("device-info"),
             // An earlier life may have left some.
             wrote: true,
         }
@@ -313,14 +313,14 @@ mod tests {
 
     /// The files in a folder, and where a folder keeps their record from being written.
     fn files(root: &Path) -> (DeviceInfoFiles, PathBuf) {
-        let config = Config {
+        let places = Places {
             host_root: root.to_owned(),
             host_root_on_node: root.to_owned(),
             device_info_dir: "/devinfo".into(),
             state_dir: root.join("state"),
-            ..Config::default()
+            ..Places::default()
         };
-        (DeviceInfoFiles::new(&config), root.join("state/.device-info.draft"))
+        (DeviceInfoFiles::new(&places), root.join("state/.device-info.draft"))
     }
 
     fn wanted(ids: &[&str]) -> DeviceInfos {

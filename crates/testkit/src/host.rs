@@ -24,7 +24,7 @@ impl Node {
 
     /// A path of the host, as the test finds it.
     pub fn host(&self, path: &str) -> PathBuf {
-        self.config.host_root.join(path.trim_start_matches('/'))
+        self.config.places.host_root.join(path.trim_start_matches('/'))
     }
 
     /// The same in a folder that is there.

@@ -7,7 +7,9 @@ use std::{
 };
 
 use jiff::Timestamp;
-use windlass_config::{ClusterAccess, Config, HandoverLimits, HealthPolicy, Policy, SessionLimits};
+use windlass_config::{
+    ClusterAccess, Config, HandoverLimits, HealthPolicy, Places, Policy, SessionLimits,
+};
 use windlass_host::{DriverPlaces, clock::Clock};
 use windlass_kubelet_sim::Kubelet;
 use windlass_machine::{Machine, Profile, simulated_driver};
@@ -40,16 +42,19 @@ pub fn health(quiet_period: Duration) -> HealthPolicy {
 /// The settings of an agent all of whose places are in the folder.
 pub fn settings(folder: &Path, machine: &Machine, policy: Policy) -> Config {
     Config {
-        kubelet_dir: folder.join("kubelet"),
-        host_root: machine.host_root(),
-        host_root_on_node: machine.host_root(),
-        driver: DriverPlaces {
-            nvml_library: Some(machine.nvml_library()),
-            ..DriverPlaces::default()
+        places: Places {
+            kubelet_dir: folder.join("kubelet"),
+            host_root: machine.host_root(),
+            host_root_on_node: machine.host_root(),
+            driver: DriverPlaces {
+                nvml_library: Some(machine.nvml_library()),
+                ..DriverPlaces::default()
+            },
+            state_dir: folder.join("state"),
+            mps_dir: "/run/windlass/mps".into(),
+            cdi_dir: folder.join("cdi"),
+            ..Places::default()
         },
-        state_dir: folder.join("state"),
-        mps_dir: "/run/windlass/mps".into(),
-        cdi_dir: folder.join("cdi"),
         policy,
         session: impatient(),
         handover: HandoverLimits {
@@ -123,12 +128,12 @@ impl Node {
 
     /// The socket that the agent serves GPUs on.
     pub fn socket(&self) -> PathBuf {
-        self.config.kubelet_dir.join("device-plugins").join("windlass-nvidia.com_gpu.sock")
+        self.config.places.kubelet_dir.join("device-plugins").join("windlass-nvidia.com_gpu.sock")
     }
 
     /// The settings of the kubelet.
     pub fn kubelet_config(&self) -> windlass_kubelet_sim::Config {
-        let mut config = windlass_kubelet_sim::Config::new(&self.config.kubelet_dir);
+        let mut config = windlass_kubelet_sim::Config::new(&self.config.places.kubelet_dir);
         config.numa_nodes = vec![0, 1];
         config
     }

@@ -56,8 +56,9 @@ impl Running {
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
         let token = stop.clone();
         task.spawn(async move { agent.run(token.cancelled()).await.expect("no part fails") });
-        let locks = [config.kubelet_dir.join("device-plugins"), config.state_dir.clone()];
-        let document = config.cdi_dir.join("windlass.dev-gpu.json");
+        let locks =
+            [config.places.kubelet_dir.join("device-plugins"), config.places.state_dir.clone()];
+        let document = config.places.cdi_dir.join("windlass.dev-gpu.json");
         let stop = stop.drop_guard();
         Ok(Self { state, admin, partitions, policy, task, document, locks, stop })
     }

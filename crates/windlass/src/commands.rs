@@ -134,21 +134,22 @@ fn recorded_config(host: HostArgs, record: RecordArgs) -> Result<Config> {
     let mut config = host_config(host)?;
     let peer = PeerArgs::of_environment().map_err(|error| Misuse(error.into()))?;
     let kubelet_dir = record.kubelet_dir.or_else(|| peer.kubelet_dir());
-    config.kubelet_dir = kubelet_dir.unwrap_or(config.kubelet_dir);
-    config.state_dir = record.state_dir.unwrap_or(config.state_dir);
+    config.places.kubelet_dir = kubelet_dir.unwrap_or(config.places.kubelet_dir);
+    config.places.state_dir = record.state_dir.unwrap_or(config.places.state_dir);
     anchor(&mut config);
     Ok(config)
 }
 
 fn apply_host(args: HostArgs, config: &mut Config) {
     if let Some(root) = args.host_root {
-        config.host_root = root;
+        config.places.host_root = root;
     }
-    config.driver.nvml_library = args.nvml_library.or(config.driver.nvml_library.take());
+    config.places.driver.nvml_library =
+        args.nvml_library.or(config.places.driver.nvml_library.take());
 }
 
 fn host_root(config: &Config) -> Result<()> {
-    let root = &config.host_root;
+    let root = &config.places.host_root;
     directory("host root", root, "--host-root or hostRoot")?;
     // A simulated machine has its host in a folder of its own, beside its driver.
     let inside = root.join("host");

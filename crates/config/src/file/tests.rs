@@ -130,9 +130,9 @@ fn the_defaults_are_asked_for_in_writing() {
 #[test]
 fn every_key_is_taken() {
     let config = parse(EVERYTHING).expect("valid");
-    assert_eq!(config.kubelet_dir, Path::new("/k"));
-    assert_eq!(config.driver.nvml_library.as_deref(), Some(Path::new("/l")));
-    assert_eq!(config.driver.root, Path::new("/run/nvidia/driver"));
+    assert_eq!(config.places.kubelet_dir, Path::new("/k"));
+    assert_eq!(config.places.driver.nvml_library.as_deref(), Some(Path::new("/l")));
+    assert_eq!(config.places.driver.root, Path::new("/run/nvidia/driver"));
     assert_eq!(config.listen, Some(([127, 0, 0, 1], 9400).into()));
     assert_eq!(config.probe_socket.as_deref(), Some(Path::new("/p")));
     assert_eq!(config.disclose, [Disclosed::Pods, Disclosed::Serials].into());

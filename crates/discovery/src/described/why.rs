@@ -1,7 +1,7 @@
 //! What a source thought of everything that it looked at: made when a person asks for it, never at a look.
 
 use serde::Serialize;
-use windlass_config::{Config, Find, SourceRule};
+use windlass_config::{Find, Places, SourceRule};
 use windlass_core::{device::DeviceId, selector::DeviceExpression};
 
 use super::{
@@ -47,14 +47,14 @@ pub struct CandidateVerdict {
 /// # Errors
 ///
 /// When the source could not look, such as at a folder with more entries than any machine has.
-pub fn considered(config: &Config, rule: &SourceRule) -> Result<Considered, String> {
-    let host = config.host();
+pub fn considered(places: &Places, rule: &SourceRule) -> Result<Considered, String> {
+    let host = places.host();
     let mut serials = Serials::default();
     serials.look(&host);
     let Found { mut candidates, mut remarks } = find::find(rule, &host, &serials)?;
     Told::default().tell(&host, rule, &mut candidates);
     let nodes = Nodes::new(&host, &serials);
-    let maker = Maker { host: &host, rule, kubelet_dir: &config.kubelet_dir, nodes: &nodes };
+    let maker = Maker { host: &host, rule, kubelet_dir: &places.kubelet_dir, nodes: &nodes };
     let (mut verdicts, mut picked) = (Vec::new(), Vec::new());
     for (index, candidate) in (0..).zip(candidates) {
         let why = rule.expression.as_ref().and_then(|it| why_not(&maker, it, (index, &candidate)));
@@ -66,7 +66,7 @@ pub fn considered(config: &Config, rule: &SourceRule) -> Result<Considered, Stri
     let (devices, left) = grouped(rule, picked);
     remarks.extend(left);
     let candidates = devices.into_iter().chain(verdicts).collect();
-    Ok(Considered { places: places(&rule.find), remarks, candidates })
+    Ok(Considered { places: looked_at(&rule.find), remarks, candidates })
 }
 
 fn why_not(
@@ -104,7 +104,7 @@ fn grouped(rule: &SourceRule, picked: Vec<Candidate>) -> (Vec<CandidateVerdict>,
 const NO_PARTNER: &str = "one device is a match of every pattern, and another pattern has none";
 
 /// Where a source looks.
-fn places(find: &Find) -> Vec<String> {
+fn looked_at(find: &Find) -> Vec<String> {
     match find {
         Find::Bus(name) => vec![format!("/sys/bus/{name}/devices")],
         Find::Class(name) => vec![format!("/sys/class/{name}")],

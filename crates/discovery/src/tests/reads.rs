@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, os::unix::fs::symlink, path::PathBuf};
 
-use windlass_config::{Config, Find, SourceRule};
+use windlass_config::{Config, Find, Places, SourceRule};
 use windlass_host::{Host, Question, Tally};
 use windlass_machine::Profile;
 
@@ -16,7 +16,7 @@ use crate::{
 type Counts = BTreeMap<(Question, PathBuf), u32>;
 
 fn families(config: &Config, host: &Host) -> Vec<Box<dyn Family>> {
-    let (described, _) = Described::new(config, host);
+    let (described, _) = Described::new(&config.places, &config.policy, host);
     vec![
         Box::new(Nics::new(&config.policy)),
         Box::new(Amd::default()),
@@ -29,7 +29,7 @@ fn families(config: &Config, host: &Host) -> Vec<Box<dyn Family>> {
 
 /// Lets each family look once; gives what each asked.
 fn looks(config: &Config) -> Vec<Counts> {
-    let (host, tally) = Host::new(&config.host_root, "/").counted();
+    let (host, tally) = Host::new(&config.places.host_root, "/").counted();
     let families = families(config, &host).into_iter();
     let look = |mut family: Box<dyn Family>| {
         drop(family.look(&host.for_one_look()));
@@ -125,7 +125,8 @@ fn host_with(functions: usize) -> (tempfile::TempDir, Config) {
     fs::write(first.join("class"), "0x020000").expect("written");
     fs::write(first.join("sriov_totalvfs"), functions.to_string()).expect("written");
     fs::write(first.join("sriov_numvfs"), functions.to_string()).expect("written");
-    let config = Config { host_root: root.path().to_owned(), ..Config::default() };
+    let places = Places { host_root: root.path().to_owned(), ..Places::default() };
+    let config = Config { places, ..Config::default() };
     (root, config)
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use windlass_allocations::ledger::Ledger;
-use windlass_config::Sharing;
+use windlass_config::{MpsSettings, Places, Sharing};
 use windlass_core::{
     device::{DeviceKind, SourceName},
     health::{Health, HealthState},
@@ -58,7 +58,7 @@ fn planned(
 fn planned_on(claim: &Claim, state: &NodeState, records: &Records) -> Result<Vec<Held>, String> {
     let driver = DriverName::default();
     let catalog = Catalog::of(state, "n1", &driver, &Ledger::default());
-    let mps = &MpsPlaces::new(&windlass_config::Config::default());
+    let mps = &MpsPlaces::new(&Places::default(), &MpsSettings::default());
     let handovers = &HandoverStates::new();
     let (driver, catalog) = (&driver, &catalog);
     let ground = Ground { driver, state, catalog, handovers, records, mps };

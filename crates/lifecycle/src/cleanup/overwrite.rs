@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::process::Command;
-use windlass_config::Config;
+use windlass_config::Places;
 use windlass_core::device::DeviceId;
 use windlass_host::{Roots, external::run_to_end};
 
@@ -44,12 +44,12 @@ pub(super) async fn overwrite(bench: &Bench) -> Result<(), StepError> {
 // === impl Scrubber ===
 
 impl Scrubber {
-    pub(super) fn new(config: &Config) -> Self {
+    pub(super) fn new(places: &Places) -> Self {
         Self {
             program: THIS.into(),
-            host_root: absolute(&config.host_root),
-            roots: config.roots(),
-            nvml_library: config.driver.nvml_library.as_deref().map(absolute),
+            host_root: absolute(&places.host_root),
+            roots: places.roots(),
+            nvml_library: places.driver.nvml_library.as_deref().map(absolute),
         }
     }
 
@@ -78,9 +78,9 @@ mod tests {
 
     #[test]
     fn the_process_is_told_the_device_the_host_and_the_library_and_nothing_else() {
-        let mut config = Config { host_root: "/host".into(), ..Config::default() };
-        config.driver.nvml_library = Some("/lib/libnvidia-ml.so.1".into());
-        let command = Scrubber::new(&config).command(&"GPU-1".parse().expect("an id"));
+        let mut places = Places { host_root: "/host".into(), ..Places::default() };
+        places.driver.nvml_library = Some("/lib/libnvidia-ml.so.1".into());
+        let command = Scrubber::new(&places).command(&"GPU-1".parse().expect("an id"));
         let arguments: Vec<_> = command.as_std().get_args().collect();
         let expected =
             ["scrub", "GPU-1", "--host-root", "/host", "--nvml-library", "/lib/libnvidia-ml.so.1"];

@@ -62,7 +62,7 @@ mod tests {
 
     use jiff::Timestamp;
     use tokio::sync::{Semaphore, mpsc, watch};
-    use windlass_config::{Config, FpgaRules};
+    use windlass_config::{FpgaRules, Places};
     use windlass_core::{
         attribute::{AttributeName, AttributeValue},
         device::{Device, DeviceKind, SourceName},
@@ -84,7 +84,7 @@ mod tests {
         let board = Device { attributes: told.into(), ..new };
         let identity = FpgaIdentity::of(&FpgaRules::default(), &board).expect("filled in");
         let to_source = (mpsc::channel(1).0, mig::RecessDesk::new().0);
-        let smi = NvidiaSmi::new(&Config::default().roots());
+        let smi = NvidiaSmi::new(&Places::default().roots());
         let bench = Bench {
             device: board.id,
             care: Care::default(),
@@ -92,7 +92,7 @@ mod tests {
             writing: Arc::new(Semaphore::new(1)),
             asking: Arc::new(Semaphore::new(1)),
             gpus: mig::open(Duration::MAX, watch::channel(None).1, smi, to_source).0,
-            scrubber: Scrubber::new(&Config::default()),
+            scrubber: Scrubber::new(&Places::default()),
         };
         let why = prove(&bench, &identity.expect("it says what it is"), Duration::MAX).await;
         assert_eq!(

@@ -206,7 +206,7 @@ mod tests {
 
     use tempfile::TempDir;
     use tokio::sync::mpsc;
-    use windlass_config::Config;
+    use windlass_config::Places;
     use windlass_discovery::mig;
     use windlass_host::nvidia_smi::NvidiaSmi;
 
@@ -216,7 +216,7 @@ mod tests {
     fn nobody() -> PartitionDesk {
         let (library, cuts) = (tokio::sync::watch::channel(None).1, mpsc::channel(1).0);
         let to_source = (cuts, mig::RecessDesk::new().0);
-        let smi = NvidiaSmi::new(&Config::default().roots());
+        let smi = NvidiaSmi::new(&Places::default().roots());
         mig::open(Duration::from_secs(1), library, smi, to_source).0
     }
 
@@ -234,7 +234,7 @@ mod tests {
             writing: Arc::new(Semaphore::new(1)),
             asking: Arc::new(Semaphore::new(1)),
             gpus: nobody(),
-            scrubber: Scrubber::new(&Config::default()),
+            scrubber: Scrubber::new(&Places::default()),
         };
         (root, bench)
     }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use rustix::fs::XattrFlags;
-use windlass_config::{Config, MpsSettings};
+use windlass_config::{MpsSettings, Places};
 use windlass_core::device::DeviceId;
 use windlass_host::Roots;
 use windlass_nvml::ComputeMode;
@@ -74,12 +74,12 @@ const OF_CONTAINERS: &[u8] = b"system_u:object_r:container_file_t:s0\0";
 // === impl Ground ===
 
 impl Ground {
-    pub(super) fn new(config: &Config) -> Self {
+    pub(super) fn new(places: &Places, settings: &MpsSettings) -> Self {
         Self {
-            places: MpsPlaces::new(config),
-            settings: config.mps.clone(),
-            roots: config.roots(),
-            nvml_library: config.driver.nvml_library.clone(),
+            places: MpsPlaces::new(places, settings),
+            settings: settings.clone(),
+            roots: places.roots(),
+            nvml_library: places.driver.nvml_library.clone(),
         }
     }
 

@@ -13,7 +13,7 @@
 use std::path::{Path, PathBuf};
 
 use windlass_cdi::container_edits::MpsGrant;
-use windlass_config::Config;
+use windlass_config::{MpsSettings, Places};
 use windlass_core::device::DeviceId;
 use windlass_host::Host;
 
@@ -35,8 +35,8 @@ pub(super) const SHM: &str = "/dev/shm";
 
 impl MpsPlaces {
     /// The places that the configuration names.
-    pub fn new(config: &Config) -> Self {
-        Self { host: config.host(), dir: config.mps_dir.clone(), shm: config.mps.shm_dir.clone() }
+    pub fn new(places: &Places, settings: &MpsSettings) -> Self {
+        Self { host: places.host(), dir: places.mps_dir.clone(), shm: settings.shm_dir.clone() }
     }
 
     /// What a container gets to be a client of this device's daemon. The same device, the same bytes.
@@ -125,9 +125,10 @@ mod tests {
 
     #[test]
     fn a_container_gets_the_pipes_of_its_device_and_the_daemons_shared_memory() {
-        let mut config = Config { host_root_on_node: "/node".into(), ..Config::default() };
-        config.mps.shm_dir = "/dev/shm/windlass".into();
-        let grant = MpsPlaces::new(&config).container(&"GPU-1".parse().expect("an id"));
+        let places = Places { host_root_on_node: "/node".into(), ..Places::default() };
+        let settings =
+            MpsSettings { shm_dir: "/dev/shm/windlass".into(), ..MpsSettings::default() };
+        let grant = MpsPlaces::new(&places, &settings).container(&"GPU-1".parse().expect("an id"));
         let pipe = "/run/windlass/mps/GPU-1/pipe";
         assert_eq!(grant.envs, [(PIPE_DIRECTORY.to_owned(), pipe.to_owned())].into());
         let expected = [

@@ -99,7 +99,7 @@ fn system_of_daemons(driver: &Host, places: &MpsPlaces) -> Option<PathBuf> {
 mod tests {
     use std::fs;
 
-    use windlass_config::Config;
+    use windlass_config::{MpsSettings, Places};
 
     use super::*;
 
@@ -121,10 +121,10 @@ mod tests {
 
     /// How the program of a driver that is mounted at `driver` is run, on a host that is at `host`.
     fn found(host: &Path, driver: &Path) -> Result<Program, ProgramError> {
-        let mut config = Config { host_root: host.to_owned(), ..Config::default() };
-        config.driver.mounted_at = Some(driver.to_owned());
-        config.mps.shm_dir = "/shm".into();
-        Program::find(&config.roots(), &MpsPlaces::new(&config))
+        let mut at = Places { host_root: host.to_owned(), ..Places::default() };
+        at.driver.mounted_at = Some(driver.to_owned());
+        let settings = MpsSettings { shm_dir: "/shm".into(), ..MpsSettings::default() };
+        Program::find(&at.roots(), &MpsPlaces::new(&at, &settings))
     }
 
     #[test]
@@ -145,7 +145,8 @@ mod tests {
     }
 
     fn places(host: &Path) -> MpsPlaces {
-        MpsPlaces::new(&Config { host_root: host.to_owned(), ..Config::default() })
+        let at = Places { host_root: host.to_owned(), ..Places::default() };
+        MpsPlaces::new(&at, &MpsSettings::default())
     }
 
     #[test]

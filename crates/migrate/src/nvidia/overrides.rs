@@ -103,7 +103,7 @@ impl PeerFlags {
     }
 
     fn apply_places(&self, config: &mut Config) {
-        let driver = &mut config.driver;
+        let driver = &mut config.places.driver;
         set(&mut driver.root, self.driver_root.clone());
         if let Some(place) = &self.driver_mounted_at {
             driver.mounted_at = Some(place.clone());
@@ -114,7 +114,7 @@ impl PeerFlags {
             let is_hosts_own = root.as_os_str() == "/";
             driver.dev_root = (!is_hosts_own).then_some(root);
         }
-        set(&mut config.mps_dir, self.mps_root.clone());
+        set(&mut config.places.mps_dir, self.mps_root.clone());
     }
 
     fn apply_delivery(&self, config: &mut Config) {

@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, path::Path};
 
 use proptest::prelude::*;
 use windlass_config::{
-    Feature, LabelOutput, PerContainer, ResourceRule, Resources, Sharing, SharingMethod, Strategy,
-    Unmatched, to_yaml,
+    Feature, LabelOutput, PerContainer, Places, ResourceRule, Resources, Sharing, SharingMethod,
+    Strategy, Unmatched, to_yaml,
 };
 use windlass_core::placement;
 
@@ -102,7 +102,7 @@ fn every_key_is_taken() {
     assert_eq!(loaded.format, Format::Peer);
     let lines: Vec<_> = loaded.warnings.iter().map(|warning| warning.line).collect();
     assert_eq!(lines, [4, 22, 24], "{:?}", loaded.warnings);
-    let Config { driver, mps_dir, policy, .. } = loaded.config;
+    let Config { places: Places { driver, mps_dir, .. }, policy, .. } = loaded.config;
     assert_eq!(driver.root, Path::new("/run/nvidia/driver"));
     assert_eq!((driver.mounted_at, driver.dev_root), (Some("/driver-root".into()), None));
     assert_eq!(mps_dir, Path::new("/mps"));
@@ -126,7 +126,7 @@ fn the_plugins_defaults_hold_where_its_file_is_silent() {
     assert_eq!(policy.labels.output, LabelOutput::None);
     let with_labels = self::policy("version: v1\nflags: {gfd: {}}\n").labels;
     assert_eq!((with_labels.output, with_labels.timestamp), (LabelOutput::NodeFeature, true));
-    let places = loaded("flags: {nvidiaDriverRoot: /d}\n").expect("valid").config.driver;
+    let places = loaded("flags: {nvidiaDriverRoot: /d}\n").expect("valid").config.places.driver;
     assert_eq!(places.dev_root.as_deref(), Some(Path::new("/d")), "as the driver root");
 }
 

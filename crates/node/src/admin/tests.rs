@@ -1,6 +1,9 @@
 //! Clients that connect and are silent, and those that are in earnest beside them.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -30,7 +33,7 @@ fn admin() -> Admin {
 /// Pages that are served on both ways in.
 struct Served {
     address: SocketAddr,
-    config: Config,
+    socket: PathBuf,
     stop: CancellationToken,
     server: JoinSet<()>,
     _folder: tempfile::TempDir,
@@ -39,20 +42,16 @@ struct Served {
 impl Served {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let config = Config {
-            listen: Some(([127, 0, 0, 1], 0).into()),
-            probe_socket: Some(folder.path().join("probe.sock")),
-            ..Config::default()
-        };
-        let doors = Doors::bind(&config).expect("bound");
+        let socket = folder.path().join("probe.sock");
+        let doors = Doors::bind(Some(([127, 0, 0, 1], 0).into()), Some(&socket)).expect("bound");
         let (address, stop) = (doors.address().expect("an address"), CancellationToken::new());
         let mut server = JoinSet::new();
         server.spawn(serve(doors, Pages::All(admin()), stop.clone()));
-        Self { address, config, stop, server, _folder: folder }
+        Self { address, socket, stop, server, _folder: folder }
     }
 
     fn socket(&self) -> &Path {
-        self.config.probe_socket.as_deref().expect("named")
+        &self.socket
     }
 
     /// Connects so many, none of whom says anything.
@@ -135,7 +134,7 @@ async fn the_socket_of_probes_is_roots_and_is_taken_from_nobody_who_answers_on_i
     let served = Served::new();
     let mode = std::fs::metadata(served.socket()).expect("a socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let second = Doors::bind(&served.config).expect_err("somebody answers");
+    let second = Doors::bind(None, Some(served.socket())).expect_err("somebody answers");
     assert!(second.to_string().contains("--probe-socket"), "{second}");
     UnixStream::connect(served.socket()).await.expect("the first one answers");
     served.stop().await;
@@ -144,8 +143,10 @@ async fn the_socket_of_probes_is_roots_and_is_taken_from_nobody_who_answers_on_i
 #[tokio::test]
 async fn a_socket_that_an_earlier_life_left_is_replaced() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let probe_socket = Some(folder.path().join("probe.sock"));
-    let config = Config { probe_socket, ..Config::default() };
-    drop(Doors::bind(&config).expect("bound"));
-    Doors::bind(&config).expect("nobody answers on it");
+    let socket = folder.path().join("probe.sock");
+    let earlier = Doors::bind(None, Some(&socket)).expect("bound").probes.expect("a socket");
+    // A child of another test holds a copy of it until it executes its program: that copy refuses too.
+    rustix::net::shutdown(&earlier, rustix::net::Shutdown::Both).expect("shut down");
+    drop(earlier);
+    Doors::bind(None, Some(&socket)).expect("nobody answers on it");
 }

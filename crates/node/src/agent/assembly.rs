@@ -12,17 +12,15 @@ use windlass_allocations::{
     ledger::LedgerDesk,
     podresources::{self, HoldersDesk},
 };
-use windlass_cluster::{
-    Client,
-    leases::{self, LeaseStates},
-};
+use windlass_cluster::{Client, leases};
 use windlass_config::{Config, Policy};
+use windlass_core::labels::Labels;
 use windlass_deviceplugin::{Plugins, Together, history};
 use windlass_discovery::{HostWatch, Source, mig::PartitionDesk, telemetry::TelemetryReceiver};
-use windlass_dra::metrics::DraMetrics;
-use windlass_host::{Host, clock::Clock, state_folder};
+use windlass_dra::{Driver, Left, Surroundings};
+use windlass_host::{Roots, clock::Clock, state_folder};
 use windlass_lifecycle::{
-    cleanup::{HandoverDesk, Handovers, Tidings, metrics::HandoverMetrics},
+    cleanup::{HandoverDesk, Handovers, Tidings},
     mps::{Mps, MpsDemand, MpsPlaces, MpsStates},
 };
 use windlass_resources::NodeState;
@@ -53,227 +51,45 @@ pub(super) struct Ground {
     pub(super) clock: Clock,
 }
 
-/// The parts that make the state, and what else they tell.
-struct Heart {
-    state: watch::Receiver<Arc<NodeState>>,
-    rounds: watch::Receiver<Instant>,
-    telemetry: Vec<TelemetryReceiver>,
-    holders: HoldersDesk,
-    handovers: HandoverDesk,
-    partitions: PartitionDesk,
-    daemons: watch::Receiver<Arc<MpsStates>>,
-}
-
 /// Starts every part, sources first. Gives the state that they make together, and how GPUs are cut.
 pub(super) fn assemble(
     config: &Config,
     ground: Ground,
-    (registry, instruments): (Registry, Instruments),
+    registry: Registry,
+    instruments: Instruments,
     parts: &mut Parts,
 ) -> (watch::Receiver<Arc<NodeState>>, PartitionDesk) {
-    let (policy, clock, ledger) = (ground.policy, ground.clock, ground.ledger);
-    let directory = ground.directory;
-    let outside = (clock, ground.cluster.clone(), instruments.handover());
-    watch_state_folder(config, &instruments, parts);
-    let left = windlass_dra::restore(config, &ledger);
-    let roots = config.roots();
-    let heart = keep((config, &roots.host), (&policy, &directory, &ledger), outside, parts);
-    let (state, partitions) = (heart.state.clone(), heart.partitions.clone());
-    let choices = remember(config, clock, parts);
-    let plugins = Plugins {
-        roots: roots.clone(),
-        mps: MpsPlaces::new(config),
-        limits: config.session,
-        state: state.clone(),
-        metrics: instruments.plugins(),
-        choices,
-        company: Together::default(),
-        handovers: heart.handovers.clone(),
-        ledger: ledger.clone(),
-        holders: heart.holders.clone(),
-        directory,
-        dir: ground.dir,
-    };
-    parts.add("device plugin", plugins.run(parts.token()));
-    if let Some(client) = ground.cluster.clone() {
-        publish(config, client, (&state, &ledger), instruments.dra(), parts);
+    let left = windlass_dra::restore(&config.places, &config.dra_driver, &ground.ledger);
+    let Ground { dir, directory, doors, cluster, policy, ledger, clock } = ground;
+    let roots = config.places.roots();
+    let mps = MpsPlaces::new(&config.places, &config.mps);
+    let news = Arc::default();
+    let shared =
+        Shared { config, roots, mps, instruments: &instruments, directory, policy, ledger, clock };
+    shared.watch_state_folder(parts);
+    let found = shared.discover(&news, parts);
+    let heart = shared.reconcile(found.snapshots, &found.partitions, cluster.clone(), news, parts);
+    shared.serve_plugins(dir, &heart, parts);
+    shared.serve_claims(left, &heart, found.partitions.clone(), cluster.clone(), parts);
+    let labels = shared.label(&heart.state, parts);
+    if let Some(client) = cluster {
+        shared.tell_the_cluster(&client, &heart.state, labels, parts);
     }
-    let surroundings = windlass_dra::Surroundings {
-        clock,
-        cluster: ground.cluster.clone(),
-        ledger,
-        left,
-        handovers: heart.handovers.clone(),
-        metrics: instruments.claims(),
-        daemons: heart.daemons.clone(),
-        partitions: partitions.clone(),
-        policy: policy.clone(),
-        state: state.clone(),
-    };
-    parts.add("DRA driver", windlass_dra::Driver::new(config, surroundings).run(parts.token()));
-    tell((config, roots.host), (&state, &policy), ground.cluster, clock, parts);
-    if !ground.doors.is_none() {
-        let Heart { state, rounds, telemetry, holders, .. } = heart;
-        let disclosed = config.disclose.clone();
-        let seen =
-            Seen { clock, state, rounds, telemetry, holders, registry, instruments, disclosed };
-        parts.add("HTTP server", admin::run(ground.doors, seen, parts.token()));
+    let state = heart.state.clone();
+    if !doors.is_none() {
+        let seen = Seen {
+            clock,
+            state: heart.state,
+            rounds: heart.rounds,
+            telemetry: found.telemetry,
+            holders: heart.holders,
+            registry,
+            instruments,
+            disclosed: config.disclose.clone(),
+        };
+        parts.add("HTTP server", admin::run(doors, seen, parts.token()));
     }
-    (state, partitions)
-}
-
-/// What the account of containers is kept from.
-fn of_containers(
-    config: &Config,
-    policy: &watch::Receiver<Arc<Policy>>,
-    state: &watch::Receiver<Arc<NodeState>>,
-    directory: &watch::Receiver<u64>,
-    holders: &HoldersDesk,
-) -> Sources<NodeState> {
-    Sources {
-        policy: policy.clone(),
-        state: state.clone(),
-        devices_of_pool: NodeState::devices_of_pool,
-        doubt: if were_offered(config) { config.session.handover } else { Duration::ZERO },
-        kubelet_writes: directory.clone(),
-        holders: holders.clone(),
-    }
-}
-
-/// Starts the sources, the daemons and the hand-overs that devices need, and the reconciler.
-fn keep(
-    (config, host): (&Config, &Host),
-    (policy, directory, ledger): (
-        &watch::Receiver<Arc<Policy>>,
-        &watch::Receiver<u64>,
-        &LedgerDesk,
-    ),
-    (clock, cluster, metrics): (Clock, Option<Client>, HandoverMetrics),
-    parts: &mut Parts,
-) -> Heart {
-    let news = Arc::new(Notify::new());
-    let (watch, changes) = HostWatch::new(host, policy.clone());
-    parts.add("watch of the host", watch.run(parts.token()));
-    let mut sources = windlass_discovery::sources(
-        (config, host),
-        (policy, &changes),
-        clock,
-        &news,
-        &parts.token(),
-    );
-    for keep in sources.iter_mut().filter_map(|source| source.keep.take()) {
-        parts.add("record of health", keep);
-    }
-    let telemetry = sources.iter_mut().filter_map(|source| source.telemetry.take()).collect();
-    let partitions = sources.iter_mut().find_map(|source| source.partitions.take());
-    let partitions = partitions.expect("NVIDIA's is built in");
-    let snapshots = start(sources, parts);
-    let (daemons, mps) = supervise(config, &news, parts);
-    let (inquirer, holders) = podresources::inquiry(&config.kubelet_dir, ledger.clone());
-    parts.add("pod resources", inquirer.run(parts.token()));
-
-    let (care, demand) = watch::channel(Arc::default());
-    let tidings = Tidings {
-        demand,
-        kubelet_writes: directory.clone(),
-        holders: holders.clone(),
-        ledger: ledger.watch(),
-        gpus: partitions.clone(),
-        news: news.clone(),
-    };
-    let (part, desk, handovers) = Handovers::new(config, tidings, (clock, metrics));
-    parts.add("hand-overs", part.run(parts.token()));
-
-    let (publish, state) = watch::channel(Arc::new(NodeState::default()));
-    let sources = of_containers(config, policy, &state, directory, &holders);
-    parts.add("ledger", Follower::new(config, ledger.clone(), sources).run(parts.token()));
-    let leases = lease(cluster, (&state, &news), clock, parts);
-    let notices = Notices {
-        news,
-        leases,
-        kubelet_writes: directory.clone(),
-        policy: policy.clone(),
-        mps: mps.clone(),
-        handovers,
-        holders: holders.clone(),
-        ledger: ledger.watch(),
-    };
-    let (stamp, rounds) = watch::channel(Instant::now());
-    let outlets = Outlets { state: publish, daemons, care, rounds: stamp };
-    let reconciler = Reconciler::new(config, snapshots, notices, outlets);
-    parts.add("reconciler", reconciler.run(parts.token()));
-    Heart { state, rounds, telemetry, holders, handovers: desk, partitions, daemons: mps }
-}
-
-/// Starts what says when the state folder cannot be written.
-fn watch_state_folder(config: &Config, instruments: &Instruments, parts: &mut Parts) {
-    let (folder, look) = (config.state_dir.clone(), config.session.look_interval);
-    let watching = state_folder::watch(folder, instruments.state_writable(), look, parts.token());
-    parts.add("state folder", watching);
-}
-
-/// Starts what publishes the devices that claims may have.
-fn publish(
-    config: &Config,
-    client: Client,
-    (state, ledger): (&watch::Receiver<Arc<NodeState>>, &LedgerDesk),
-    metrics: DraMetrics,
-    parts: &mut Parts,
-) {
-    let (sight, outside) = ((state.clone(), ledger.watch()), (client, config.dra_driver.clone()));
-    let slices = windlass_dra::publish::run(sight, outside, metrics, parts.token());
-    parts.add("resource slices", slices);
-}
-
-/// Starts the memory of choices.
-fn remember(config: &Config, clock: Clock, parts: &mut Parts) -> history::Teller {
-    let (memory, choices) = history::memory(&config.state_dir, clock);
-    parts.add("memory of choices", memory.run(parts.token()));
-    choices
-}
-
-/// Starts what keeps MPS daemons. Gives the way to want some, and how they fare.
-fn supervise(
-    config: &Config,
-    news: &Arc<Notify>,
-    parts: &mut Parts,
-) -> (watch::Sender<Arc<MpsDemand>>, watch::Receiver<Arc<MpsStates>>) {
-    let (daemons, demand) = watch::channel(Arc::new(MpsDemand::default()));
-    let (supervisor, mps) = Mps::new(config, demand, news);
-    parts.add("MPS daemons", supervisor.run(parts.token()));
-    (daemons, mps)
-}
-
-/// Starts what keeps leases. Without a way to the API server none is ever held.
-fn lease(
-    cluster: Option<Client>,
-    (state, news): (&watch::Receiver<Arc<NodeState>>, &Arc<Notify>),
-    clock: Clock,
-    parts: &mut Parts,
-) -> watch::Receiver<Arc<LeaseStates>> {
-    let Some(client) = cluster else { return watch::channel(Arc::default()).1 };
-    let (leases, run) = leases::keep(client, state.clone(), clock, news.clone(), parts.token());
-    parts.add("leases", run);
-    leases
-}
-
-/// Starts what tells others than the kubelet: labels, and events.
-fn tell(
-    (config, host): (&Config, Host),
-    (state, policy): (&watch::Receiver<Arc<NodeState>>, &watch::Receiver<Arc<Policy>>),
-    client: Option<Client>,
-    clock: Clock,
-    parts: &mut Parts,
-) {
-    let (labeller, labels) = Labeller::new(host, clock, state.clone(), policy.clone());
-    parts.add("labels", labeller.run(parts.token()));
-    let Some(client) = client else { return };
-    if config.cluster.events {
-        let events = windlass_cluster::events::run(state.clone(), client.clone(), parts.token());
-        parts.add("events", events);
-    }
-    let apply = windlass_cluster::labels::run(labels, policy.clone(), client, parts.token());
-    parts.add("labels in the cluster", apply);
+    (state, found.partitions)
 }
 
 /// Starts every source of devices.
@@ -283,4 +99,242 @@ pub(super) fn start(sources: Vec<Source>, parts: &mut Parts) -> Snapshots {
         (source.name, source.snapshots)
     };
     sources.into_iter().map(start).collect()
+}
+
+/// What several parts are given.
+struct Shared<'a> {
+    config: &'a Config,
+    roots: Roots,
+    mps: MpsPlaces,
+    instruments: &'a Instruments,
+    directory: watch::Receiver<u64>,
+    policy: watch::Receiver<Arc<Policy>>,
+    ledger: LedgerDesk,
+    clock: Clock,
+}
+
+/// The sources of devices, running.
+struct Found {
+    snapshots: Snapshots,
+    telemetry: Vec<TelemetryReceiver>,
+    partitions: PartitionDesk,
+}
+
+/// The parts that make the state, and what else they tell.
+struct Heart {
+    state: watch::Receiver<Arc<NodeState>>,
+    rounds: watch::Receiver<Instant>,
+    holders: HoldersDesk,
+    handovers: HandoverDesk,
+    daemons: watch::Receiver<Arc<MpsStates>>,
+}
+
+// === impl Shared ===
+
+impl Shared<'_> {
+    /// Says when the state folder cannot be written.
+    fn watch_state_folder(&self, parts: &mut Parts) {
+        let folder = self.config.places.state_dir.clone();
+        let writable = self.instruments.state_writable();
+        let interval = self.config.session.look_interval;
+        let watching = state_folder::watch(folder, writable, interval, parts.token());
+        parts.add("state folder", watching);
+    }
+
+    /// Starts the sources of devices.
+    fn discover(&self, news: &Arc<Notify>, parts: &mut Parts) -> Found {
+        let (watch, changes) = HostWatch::new(&self.roots.host, self.policy.clone());
+        parts.add("watch of the host", watch.run(parts.token()));
+        let mut sources = windlass_discovery::sources(
+            &self.config.places,
+            &self.roots.host,
+            &self.policy,
+            &changes,
+            self.clock,
+            news,
+            &parts.token(),
+        );
+        for keep in sources.iter_mut().filter_map(|source| source.keep.take()) {
+            parts.add("record of health", keep);
+        }
+        let telemetry = sources.iter_mut().filter_map(|source| source.telemetry.take()).collect();
+        let partitions = sources.iter_mut().find_map(|source| source.partitions.take());
+        let partitions = partitions.expect("NVIDIA's is built in");
+        Found { snapshots: start(sources, parts), telemetry, partitions }
+    }
+
+    /// Starts the reconciler, and the parts that its loops go through.
+    fn reconcile(
+        &self,
+        snapshots: Snapshots,
+        partitions: &PartitionDesk,
+        cluster: Option<Client>,
+        news: Arc<Notify>,
+        parts: &mut Parts,
+    ) -> Heart {
+        let Self { config, directory, policy, ledger, clock, .. } = self;
+        let (publish, state) = watch::channel(Arc::new(NodeState::default()));
+
+        let (want_daemons, wanted) = watch::channel(Arc::new(MpsDemand::default()));
+        let (supervisor, daemons) = Mps::new(&config.places, &config.mps, wanted, &news);
+        parts.add("MPS daemons", supervisor.run(parts.token()));
+
+        let (inquirer, holders) = podresources::inquiry(&config.places.kubelet_dir, ledger.clone());
+        parts.add("pod resources", inquirer.run(parts.token()));
+
+        let (care, demand) = watch::channel(Arc::default());
+        let tidings = Tidings {
+            demand,
+            kubelet_writes: directory.clone(),
+            holders: holders.clone(),
+            ledger: ledger.watch(),
+            gpus: partitions.clone(),
+            news: news.clone(),
+        };
+        let (part, desk, handovers) = Handovers::new(
+            &config.places,
+            config.session,
+            config.handover,
+            tidings,
+            *clock,
+            self.instruments.handover(),
+        );
+        parts.add("hand-overs", part.run(parts.token()));
+        self.follow_the_kubelet(&state, &holders, parts);
+
+        // Without a way to the API server no lease is ever held.
+        let leases = cluster.map_or_else(
+            || watch::channel(Arc::default()).1,
+            |client| {
+                let stop = parts.token();
+                let (leases, run) = leases::keep(client, state.clone(), *clock, news.clone(), stop);
+                parts.add("leases", run);
+                leases
+            },
+        );
+        let notices = Notices {
+            news,
+            leases,
+            kubelet_writes: directory.clone(),
+            policy: policy.clone(),
+            mps: daemons.clone(),
+            handovers,
+            holders: holders.clone(),
+            ledger: ledger.watch(),
+        };
+        let (stamp, rounds) = watch::channel(Instant::now());
+        let outlets = Outlets { state: publish, daemons: want_daemons, care, rounds: stamp };
+        let reconciler = Reconciler::new(config, snapshots, notices, outlets);
+        parts.add("reconciler", reconciler.run(parts.token()));
+        Heart { state, rounds, holders, handovers: desk, daemons }
+    }
+
+    /// Reads the kubelet's record into the ledger.
+    fn follow_the_kubelet(
+        &self,
+        state: &watch::Receiver<Arc<NodeState>>,
+        holders: &HoldersDesk,
+        parts: &mut Parts,
+    ) {
+        let (places, limits) = (&self.config.places, self.config.session);
+        let sources = Sources {
+            policy: self.policy.clone(),
+            state: state.clone(),
+            devices_of_pool: NodeState::devices_of_pool,
+            doubt: if were_offered(places) { limits.handover } else { Duration::ZERO },
+            kubelet_writes: self.directory.clone(),
+            holders: holders.clone(),
+        };
+        let follower = Follower::new(places, limits, self.ledger.clone(), sources);
+        parts.add("ledger", follower.run(parts.token()));
+    }
+
+    /// Serves the device plugin API.
+    fn serve_plugins(&self, dir: PathBuf, heart: &Heart, parts: &mut Parts) {
+        let (memory, choices) = history::memory(&self.config.places.state_dir, self.clock);
+        parts.add("memory of choices", memory.run(parts.token()));
+        let plugins = Plugins {
+            roots: self.roots.clone(),
+            mps: self.mps.clone(),
+            limits: self.config.session,
+            state: heart.state.clone(),
+            metrics: self.instruments.plugins(),
+            choices,
+            company: Together::default(),
+            handovers: heart.handovers.clone(),
+            ledger: self.ledger.clone(),
+            holders: heart.holders.clone(),
+            directory: self.directory.clone(),
+            dir,
+        };
+        parts.add("device plugin", plugins.run(parts.token()));
+    }
+
+    /// Serves the DRA driver, and publishes the devices that claims may have.
+    fn serve_claims(
+        &self,
+        left: Left,
+        heart: &Heart,
+        partitions: PartitionDesk,
+        cluster: Option<Client>,
+        parts: &mut Parts,
+    ) {
+        let config = self.config;
+        if let Some(client) = cluster.clone() {
+            let slices = windlass_dra::publish::run(
+                heart.state.clone(),
+                self.ledger.watch(),
+                client,
+                config.dra_driver.clone(),
+                self.instruments.dra(),
+                parts.token(),
+            );
+            parts.add("resource slices", slices);
+        }
+        let surroundings = Surroundings {
+            clock: self.clock,
+            cluster,
+            ledger: self.ledger.clone(),
+            left,
+            handovers: heart.handovers.clone(),
+            metrics: self.instruments.claims(),
+            daemons: heart.daemons.clone(),
+            partitions,
+            policy: self.policy.clone(),
+            state: heart.state.clone(),
+            mps: self.mps.clone(),
+        };
+        let driver = Driver::new(&config.places, &config.dra_driver, config.session, surroundings);
+        parts.add("DRA driver", driver.run(parts.token()));
+    }
+
+    /// Computes the node's labels, and writes them to files.
+    fn label(
+        &self,
+        state: &watch::Receiver<Arc<NodeState>>,
+        parts: &mut Parts,
+    ) -> watch::Receiver<Arc<Labels>> {
+        let (labeller, labels) =
+            Labeller::new(self.roots.host.clone(), self.clock, state.clone(), self.policy.clone());
+        parts.add("labels", labeller.run(parts.token()));
+        labels
+    }
+
+    /// Tells the API server of labels and events.
+    fn tell_the_cluster(
+        &self,
+        client: &Client,
+        state: &watch::Receiver<Arc<NodeState>>,
+        labels: watch::Receiver<Arc<Labels>>,
+        parts: &mut Parts,
+    ) {
+        if self.config.cluster.events {
+            let stop = parts.token();
+            let events = windlass_cluster::events::run(state.clone(), client.clone(), stop);
+            parts.add("events", events);
+        }
+        let policy = self.policy.clone();
+        let apply = windlass_cluster::labels::run(labels, policy, client.clone(), parts.token());
+        parts.add("labels in the cluster", apply);
+    }
 }

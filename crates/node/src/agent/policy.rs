@@ -70,7 +70,7 @@ impl PolicySource {
         let folder = follow.folder.as_deref();
         let reloader = Reloader::new(config.clone(), follow.load, folder, wakes, clock);
         let reloader = reloader.map_err(|source| StartError::Watch {
-            path: folder.unwrap_or(&config.kubelet_dir).to_owned(),
+            path: folder.unwrap_or(&config.places.kubelet_dir).to_owned(),
             source,
         })?;
         let policy = reloader.policy();

@@ -52,7 +52,7 @@ const SAY_AGAIN: Duration = Duration::from_secs(60);
 ///
 /// The address or the socket for health and readiness cannot be had.
 pub async fn await_kubelet(config: &Config, succession: Succession) -> Result<(), StartError> {
-    let folder = &config.kubelet_dir;
+    let folder = &config.places.kubelet_dir;
     if folder.is_dir() {
         return Ok(());
     }
@@ -93,7 +93,7 @@ pub async fn stand_by(config: &Config) -> Result<(), StartError> {
     if !is_taken(config).await? {
         return Ok(());
     }
-    let kubelet = config.kubelet_dir.display();
+    let kubelet = config.places.kubelet_dir.display();
     tracing::info!(%kubelet, "another agent serves: standing by until it ends");
     let waiting = async {
         while is_taken(config).await? {
@@ -120,7 +120,7 @@ async fn answering_until(
     shown: Waiting,
     waiting: impl Future<Output = Result<(), StartError>>,
 ) -> Result<(), StartError> {
-    let doors = Doors::bind(config)?;
+    let doors = Doors::bind(config.listen, config.probe_socket.as_deref())?;
     let stop = CancellationToken::new();
     let answering = admin::stand_by(doors, shown, stop.clone());
     let waiting = async {
@@ -133,7 +133,8 @@ async fn answering_until(
 
 /// Whether another agent has the node at this moment. A disk that hangs keeps nobody from ending this one.
 async fn is_taken(config: &Config) -> Result<bool, StartError> {
-    let (dir, state_dir) = (config.kubelet_dir.join(PLUGIN_DIR), config.state_dir.clone());
+    let (dir, state_dir) =
+        (config.places.kubelet_dir.join(PLUGIN_DIR), config.places.state_dir.clone());
     let take = spawn_blocking(move || NodeLock::take(&dir, &state_dir).map(drop)).await;
     match take.expect("taking neither panics nor is cancelled") {
         Ok(()) => Ok(false),
@@ -144,18 +145,23 @@ async fn is_taken(config: &Config) -> Result<bool, StartError> {
 
 #[cfg(test)]
 mod tests {
+    use windlass_config::Places;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn an_agent_that_ends_is_waited_for_and_one_that_goes_on_for_two_seconds_only() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let config = Config {
-            kubelet_dir: folder.path().to_owned(),
-            state_dir: folder.path().join("state"),
+            places: Places {
+                kubelet_dir: folder.path().to_owned(),
+                state_dir: folder.path().join("state"),
+                ..Places::default()
+            },
             ..Config::default()
         };
-        let plugins = config.kubelet_dir.join(PLUGIN_DIR);
-        let other = NodeLock::take(&plugins, &config.state_dir).expect("free");
+        let plugins = config.places.kubelet_dir.join(PLUGIN_DIR);
+        let other = NodeLock::take(&plugins, &config.places.state_dir).expect("free");
         let begun = Instant::now();
         await_predecessor(&config).await;
         assert_eq!(begun.elapsed(), GOING);
@@ -165,6 +171,6 @@ mod tests {
         };
         tokio::join!(await_predecessor(&config), ending);
         assert!(begun.elapsed() < GOING + LOOK * 2);
-        NodeLock::take(&plugins, &config.state_dir).expect("its turn");
+        NodeLock::take(&plugins, &config.places.state_dir).expect("its turn");
     }
 }

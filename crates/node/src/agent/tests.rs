@@ -7,8 +7,8 @@ use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 use windlass_allocations::ledger::{ClaimRef, Conflict, Footprint, Kinship, Use};
 use windlass_config::{
-    DraOffer, DriverName, PerContainer, Pooled, Replicas, ResourceRule, Resources, Selector,
-    SessionLimits, Sharing,
+    DraOffer, DriverName, PerContainer, Places, Pooled, Replicas, ResourceRule, Resources,
+    Selector, SessionLimits, Sharing,
 };
 use windlass_core::device::DeviceKind;
 use windlass_dra::catalog::Catalog;
@@ -50,15 +50,18 @@ impl Node {
         let at = |name: &str| folder.path().join(name);
         let machine = Machine::create(&at("machine"), &profile, &driver).expect("a machine");
         let mut config = Config {
-            kubelet_dir: at("kubelet"),
-            host_root: machine.host_root(),
-            host_root_on_node: machine.host_root(),
-            driver: DriverPlaces {
-                nvml_library: Some(machine.nvml_library()),
-                ..DriverPlaces::default()
+            places: Places {
+                kubelet_dir: at("kubelet"),
+                host_root: machine.host_root(),
+                host_root_on_node: machine.host_root(),
+                driver: DriverPlaces {
+                    nvml_library: Some(machine.nvml_library()),
+                    ..DriverPlaces::default()
+                },
+                state_dir: at("state"),
+                cdi_dir: at("cdi"),
+                ..Places::default()
             },
-            state_dir: at("state"),
-            cdi_dir: at("cdi"),
             session: SessionLimits {
                 handover: Duration::from_millis(50),
                 look_interval: Duration::from_millis(100),
@@ -67,13 +70,13 @@ impl Node {
             ..Config::default()
         };
         config.policy.dra.offer = offer;
-        let kubelet = Kubelet::start(windlass_kubelet_sim::Config::new(&config.kubelet_dir));
+        let kubelet = Kubelet::start(windlass_kubelet_sim::Config::new(&config.places.kubelet_dir));
         let kubelet = kubelet.expect("the embedded kubelet starts");
         Self { config, kubelet, _machine: machine, _folder: folder }
     }
 
     fn agent(&self, ledger: LedgerDesk) -> Life {
-        let dir = self.config.kubelet_dir.join(PLUGIN_DIR);
+        let dir = self.config.places.kubelet_dir.join(PLUGIN_DIR);
         let clock = Clock::starting_at(Timestamp::now());
         let (registry, instruments) = metrics::registry(&clock);
         let policy = watch::Sender::new(Arc::new(self.config.policy.clone()));
@@ -91,7 +94,7 @@ impl Node {
             clock,
         };
         let (state, _) =
-            assembly::assemble(&self.config, ground, (registry, instruments), &mut parts);
+            assembly::assemble(&self.config, ground, registry, instruments, &mut parts);
         Life { ledger, policy, state, parts }
     }
 

@@ -16,7 +16,7 @@ use tokio::{
     task::spawn_blocking,
     time::{Duration, Instant, sleep_until},
 };
-use windlass_config::{Config, Policy};
+use windlass_config::{Delivery, MpsSettings, Places, Policy};
 use windlass_core::{
     device::{Device, DeviceId},
     inventory::Inventory,
@@ -92,11 +92,11 @@ pub(super) fn desk() -> (DiskDesk, DiskQueue) {
 // === impl Disk ===
 
 impl Disk {
-    pub(super) fn new(config: &Config) -> Self {
+    pub(super) fn new(places: &Places, mps: &MpsSettings, delivery: Delivery) -> Self {
         Self {
-            look: Look::new(config),
-            infos: DeviceInfoFiles::new(config),
-            notes: NotesFile::new(config),
+            look: Look::new(places, mps, delivery),
+            infos: DeviceInfoFiles::new(places),
+            notes: NotesFile::new(places),
         }
     }
 

@@ -10,7 +10,7 @@ use windlass_cdi::{
     CdiFiles, Documents, Lacks, NVIDIA_NODES, Unwritten, Written, container_edits::Surroundings,
     imex_node,
 };
-use windlass_config::{Config, MissingChannel, Policy, Sharing};
+use windlass_config::{Delivery, MissingChannel, MpsSettings, Places, Policy, Sharing};
 use windlass_core::{
     cdi::Kind,
     device::{Device, DeviceId},
@@ -49,9 +49,13 @@ pub(super) struct Looked {
 // === impl Look ===
 
 impl Look {
-    pub(super) fn new(config: &Config) -> Self {
-        let (cdi, daemons) = (CdiFiles::new(config), MpsPlaces::new(config));
-        Self { cdi, roots: config.roots(), daemons, wrote: false }
+    pub(super) fn new(places: &Places, mps: &MpsSettings, delivery: Delivery) -> Self {
+        Self {
+            cdi: CdiFiles::new(places, delivery),
+            roots: places.roots(),
+            daemons: MpsPlaces::new(places, mps),
+            wrote: false,
+        }
     }
 
     pub(super) fn run(&mut self, inventory: &Inventory, policy: &Policy) -> Looked {

@@ -3,7 +3,7 @@
 //! Who holds an id is in the kubelet's record, and only there; what the id was when it was given away nobody
 //! else can tell once the device goes by another.
 
-use windlass_config::{Config, Delivery, DeviceNodes};
+use windlass_config::{Delivery, DeviceNodes, Places};
 use windlass_host::state_file::{Boot, Format, KeptFile};
 use windlass_resources::offers::Marked;
 
@@ -22,8 +22,8 @@ const FILE: &str = "devices.json";
 // === impl NotesFile ===
 
 impl NotesFile {
-    pub(super) fn new(config: &Config) -> Self {
-        Self { file: file(config), written: Marked::new(), refused: None }
+    pub(super) fn new(places: &Places) -> Self {
+        Self { file: file(places), written: Marked::new(), refused: None }
     }
 
     /// Takes up what an earlier life noted. Blocks.
@@ -60,17 +60,16 @@ impl NotesFile {
 
 /// Whether an earlier life of the agent offered devices to containers since the machine was started. What it
 /// kept and cannot be read may say so. Blocks.
-pub(crate) fn were_offered(config: &Config) -> bool {
-    let file = file(config);
+pub(crate) fn were_offered(places: &Places) -> bool {
+    let file = file(places);
     match file.load() {
         Some(earlier) => earlier.boot != Boot::Another && !earlier.content.is_empty(),
         None => file.path().exists(),
     }
 }
 
-fn file(config: &Config) -> KeptFile<Marked> {
-    let host = config.host();
-    KeptFile::new(config.state_dir.join(FILE), FORMAT, host)
+fn file(places: &Places) -> KeptFile<Marked> {
+    KeptFile::new(places.state_dir.join(FILE), FORMAT, places.host())
 }
 
 #[cfg(test)]
@@ -87,11 +86,11 @@ mod tests {
     fn notes_end_with_a_boot_where_containers_are_made_by_names() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (root, state_dir) = (folder.path().to_owned(), folder.path().join("state"));
-        let config = Config {
+        let places = Places {
             host_root: root.clone(),
             host_root_on_node: root.clone(),
             state_dir,
-            ..Config::default()
+            ..Places::default()
         };
         let boot = |id: &str| {
             let path = root.join(BOOT_ID.trim_start_matches('/'));
@@ -103,7 +102,7 @@ mod tests {
             json!([{"node": "/dev/port0"}, {"function": "0000:1a:00.0"}, {"place": "10.0.0.7"}]);
         let port = json!({"source": "fpga", "things": things, "whole": null, "part": false});
         let marked: Marked = serde_json::from_value(json!({"port": port})).expect("marks");
-        NotesFile::new(&config).write(&marked);
+        NotesFile::new(&places).write(&marked);
         let by_names = Delivery::default();
         let by_nodes = Delivery { strategies: [Strategy::Envvar].into(), ..Delivery::default() };
         for (id, delivery, expected) in [
@@ -112,7 +111,7 @@ mod tests {
             ("two", &by_nodes, &marked),
         ] {
             boot(id);
-            assert_eq!(NotesFile::new(&config).load(delivery), *expected, "in boot {id}");
+            assert_eq!(NotesFile::new(&places).load(delivery), *expected, "in boot {id}");
         }
     }
 }

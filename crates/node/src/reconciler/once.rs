@@ -21,10 +21,11 @@ pub(crate) type Snapshots = Vec<(&'static str, watch::Receiver<SourceSnapshot>)>
 /// The state as an agent that starts now would publish it, without writing anything.
 pub(crate) fn look_once(config: &Config, sources: &Snapshots) -> NodeState {
     let (mut inventory, policy) = (merge(sources), Arc::new(config.policy.clone()));
-    inventory.recorded = config.host().recorded();
-    let looked = Look::new(config).without_writing(&inventory, &policy);
+    inventory.recorded = config.places.host().recorded();
+    let mut look = Look::new(&config.places, &config.mps, policy.delivery.clone());
+    let looked = look.without_writing(&inventory, &policy);
     let (handovers, care) =
-        (cleanup::left(config), cleanup::demand(&policy, &inventory, &|_| None));
+        (cleanup::left(&config.places), cleanup::demand(&policy, &inventory, &|_| None));
     let (looked, late) = (&looked, &BTreeSet::new());
     let way = Way { looked, late, policy: &policy, lease: &|_| None };
     let question = offers::Question {

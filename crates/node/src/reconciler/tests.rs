@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use tempfile::TempDir;
 use tokio::time::advance;
 use windlass_allocations::{ledger::LedgerDesk, podresources};
-use windlass_config::{DeviceIds, DraOffer, DraPolicy, Resources};
+use windlass_config::{DeviceIds, DraOffer, DraPolicy, Places, Resources};
 use windlass_core::{
     device::{DeviceKind, SourceName},
     health::{HealthTracker, Observation, Reason},
@@ -37,11 +37,14 @@ impl Rig {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = |name: &str| folder.path().join(name);
         let config = Config {
-            host_root: folder.path().to_owned(),
-            host_root_on_node: folder.path().to_owned(),
-            kubelet_dir: path("kubelet"),
-            state_dir: path("state"),
-            cdi_dir: path("cdi"),
+            places: Places {
+                host_root: folder.path().to_owned(),
+                host_root_on_node: folder.path().to_owned(),
+                kubelet_dir: path("kubelet"),
+                state_dir: path("state"),
+                cdi_dir: path("cdi"),
+                ..Places::default()
+            },
             policy,
             ..Config::default()
         };
@@ -58,7 +61,7 @@ impl Rig {
             mps: watch::channel(Arc::default()).1,
             handovers: watch::channel(Arc::default()).1,
             leases: watch::channel(Arc::default()).1,
-            holders: podresources::inquiry(&config.kubelet_dir, LedgerDesk::default()).1,
+            holders: podresources::inquiry(&config.places.kubelet_dir, LedgerDesk::default()).1,
             ledger: LedgerDesk::default().watch(),
         };
         let (publish, state) = watch::channel(Arc::default());

@@ -36,7 +36,7 @@ fn counted(file: PathBuf, loads: Sender<()>) -> Load {
             Some(path) => load(&path, &flags)?,
             None => parse(Path::new("none"), "{}", &flags)?,
         };
-        loaded.config.state_dir = file.with_file_name("state");
+        loaded.config.places.state_dir = file.with_file_name("state");
         Ok((loaded.config, loaded.warnings))
     })
 }

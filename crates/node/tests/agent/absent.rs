@@ -11,7 +11,7 @@ use crate::agent::world::{client, counts, gpu_id, gpu_node, pod};
 
 /// Where the node of a GPU is, by its index.
 fn node(world: &Node, index: u32) -> PathBuf {
-    world.config.host_root.join(format!("dev/nvidia{index}"))
+    world.config.places.host_root.join(format!("dev/nvidia{index}"))
 }
 
 fn obstacle(agent: &Running, id: &str) -> Option<String> {

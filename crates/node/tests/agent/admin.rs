@@ -107,7 +107,7 @@ async fn readiness_follows_the_kubelet_and_health_does_not() {
 #[tokio::test]
 async fn a_node_without_a_driver_is_ready_and_says_what_is_missing() {
     let mut world = world("dgx-h100");
-    world.config.driver.nvml_library = Some("/nowhere/libnvidia-ml.so.1".into());
+    world.config.places.driver.nvml_library = Some("/nowhere/libnvidia-ml.so.1".into());
     let agent = world.agent();
     let answer = get_until(&agent, "/readyz", |answer| answer.status == 200).await;
     assert!(answer.body.contains("/nowhere/libnvidia-ml.so.1"), "{}", answer.body);
@@ -239,7 +239,7 @@ async fn an_address_that_is_taken_is_told_before_anything_starts() {
     assert!(matches!(error, StartError::Door(DoorError::Address { .. })));
     let expected = format!("cannot listen on {address}: choose another with --listen");
     assert_eq!(error.to_string(), expected);
-    assert!(!world.config.cdi_dir.join("windlass.dev-gpu.json").exists());
+    assert!(!world.config.places.cdi_dir.join("windlass.dev-gpu.json").exists());
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ const SCHEMA: &str = include_str!("cdi.schema.json");
 /// The documents of a machine as an agent would write them.
 async fn generate(world: &Node) -> Generated {
     let inventory = world.survey().await.inventory;
-    CdiFiles::new(&world.config).generate(&inventory)
+    CdiFiles::new(&world.config.places, world.config.policy.delivery.clone()).generate(&inventory)
 }
 
 fn gpus(generated: &Generated) -> &Spec {
@@ -31,7 +31,7 @@ fn gpus(generated: &Generated) -> &Spec {
 /// A machine whose paths are those of a real one in its documents.
 fn world(profile: &str) -> Node {
     let mut world = gpu_node(profile);
-    world.config.host_root_on_node = "/".into();
+    world.config.places.host_root_on_node = "/".into();
     world
 }
 
@@ -53,7 +53,7 @@ fn move_driver(world: &mut Node) {
     for folder in ["usr", "lib", "etc"] {
         fs::rename(host.join(folder), driver.join(folder)).expect("moved");
     }
-    world.config.driver.root = DRIVER_CONTAINER.into();
+    world.config.places.driver.root = DRIVER_CONTAINER.into();
 }
 
 /// The text of all documents, with what needs no line of its own on one.
@@ -139,7 +139,7 @@ async fn a_driver_in_a_container_is_mounted_from_there_to_where_it_belongs() {
 #[tokio::test]
 async fn a_driver_root_without_a_driver_still_gives_device_nodes_and_says_what_is_missing() {
     let mut world = world("t4-edge");
-    world.config.driver.root = "/nowhere".into();
+    world.config.places.driver.root = "/nowhere".into();
     let generated = generate(&world).await;
     let document = gpus(&generated);
     assert!(!document.devices[0].container_edits.device_nodes.is_empty());
@@ -164,7 +164,7 @@ async fn a_driver_root_without_a_driver_still_gives_device_nodes_and_says_what_i
 #[tokio::test]
 async fn a_driver_whose_files_are_of_another_version_is_told_apart() {
     let world = world("t4-edge");
-    let module = world.config.host_root.join("sys/module/nvidia/version");
+    let module = world.config.places.host_root.join("sys/module/nvidia/version");
     fs::remove_file(&module).expect("removed");
     assert!(generate(&world).await.lacks.troubles.is_empty(), "procfs tells the version too");
     fs::write(module, "999.1").expect("written");
@@ -216,7 +216,7 @@ async fn every_path_of_the_host_that_a_document_names_is_there() {
             let nodes = edits.device_nodes.iter().filter_map(|node| node.host_path.as_ref());
             let mounts = edits.mounts.iter().map(|mount| &mount.host_path);
             for path in nodes.chain(mounts).chain(edits.hooks.iter().map(|hook| &hook.path)) {
-                assert!(path.starts_with(&world.config.host_root), "{}", path.display());
+                assert!(path.starts_with(&world.config.places.host_root), "{}", path.display());
                 assert!(path.exists(), "{}", path.display());
             }
         }
@@ -308,7 +308,7 @@ fn driver_version(world: &Node) -> String {
 async fn a_new_driver_version_replaces_every_library() {
     let world = world("t4-edge");
     let inventory = world.survey().await.inventory;
-    let mut files = CdiFiles::new(&world.config);
+    let mut files = CdiFiles::new(&world.config.places, world.config.policy.delivery.clone());
     let old = driver_version(&world);
     assert!(text(gpus(&files.generate(&inventory))).contains(&old));
     let newer = |model: &mut Model| {
@@ -323,7 +323,7 @@ async fn a_new_driver_version_replaces_every_library() {
 async fn a_library_that_is_added_later_is_found_though_the_folder_was_read_before() {
     let world = world("t4-edge");
     let inventory = world.survey().await.inventory;
-    let mut files = CdiFiles::new(&world.config);
+    let mut files = CdiFiles::new(&world.config.places, world.config.policy.delivery.clone());
     files.generate(&inventory);
     let version = driver_version(&world);
     put(&world, &format!("usr/lib/x86_64-linux-gnu/libnvidia-new.so.{version}"));
@@ -334,7 +334,7 @@ async fn a_library_that_is_added_later_is_found_though_the_folder_was_read_befor
 async fn a_new_mig_layout_rewrites_the_document_at_once_and_leaves_other_gpus_alone() {
     let world = gpu_node("mig-a100");
     let (kubelet, agent) = world.serving(2).await;
-    let path = world.config.cdi_dir.join(GPU_DOCUMENT);
+    let path = world.config.places.cdi_dir.join(GPU_DOCUMENT);
     let read = || -> Spec {
         serde_json::from_slice(&fs::read(&path).expect("there")).expect("whole at any time")
     };
@@ -361,7 +361,7 @@ async fn a_new_mig_layout_rewrites_the_document_at_once_and_leaves_other_gpus_al
     };
     assert_eq!(kept(&after), kept(&before));
     assert_eq!(check(&after), []);
-    let names = fs::read_dir(&world.config.cdi_dir).expect("a folder").flatten();
+    let names = fs::read_dir(&world.config.places.cdi_dir).expect("a folder").flatten();
     let drafts = names.filter(|entry| entry.file_name().to_string_lossy().contains("draft"));
     assert_eq!(drafts.count(), 0);
     allocatable(&kubelet, "nvidia.com/mig-3g.20gb", 1).await;

@@ -170,7 +170,7 @@ async fn a_stopped_agent_takes_its_socket_along_and_leaves_its_documents() {
     let (kubelet, agent) = world.serving(8).await;
     agent.stop().await;
     assert!(!world.socket().exists());
-    assert!(world.config.cdi_dir.join("windlass.dev-gpu.json").exists());
+    assert!(world.config.places.cdi_dir.join("windlass.dev-gpu.json").exists());
     counts(&kubelet, (8, 0)).await;
 }
 

@@ -51,7 +51,8 @@ async fn a_node_without_trouble_writes_no_evidence_down() {
     let agent = world.agent();
     states(&agent).await;
     agent.stop().await;
-    let written = std::fs::read_dir(&world.config.state_dir).expect("what devices are is noted");
+    let written =
+        std::fs::read_dir(&world.config.places.state_dir).expect("what devices are is noted");
     let mut written: Vec<_> = written.map(|entry| entry.expect("an entry").file_name()).collect();
     written.sort();
     // Room for evidence on a full disk is no evidence.
@@ -61,10 +62,10 @@ async fn a_node_without_trouble_writes_no_evidence_down() {
 #[tokio::test]
 async fn a_record_that_cannot_be_read_is_set_aside_and_the_agent_serves() {
     let world = world();
-    fs::create_dir_all(&world.config.state_dir).expect("made");
-    fs::write(world.config.state_dir.join("health-nvidia.json"), "{").expect("written");
+    fs::create_dir_all(&world.config.places.state_dir).expect("made");
+    fs::write(world.config.places.state_dir.join("health-nvidia.json"), "{").expect("written");
     let agent = world.agent();
     assert_eq!(states(&agent).await.len(), 8);
     agent.stop().await;
-    assert!(world.config.state_dir.join("health-nvidia.json.unreadable").exists());
+    assert!(world.config.places.state_dir.join("health-nvidia.json.unreadable").exists());
 }

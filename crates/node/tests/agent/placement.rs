@@ -287,14 +287,14 @@ async fn choices_outlive_the_agent_with_the_question_to_ask_again() {
             serving(gpu_node("dgx-h100"), resources, (resource, count)).await;
         let mut given = vec![ids(&kubelet, "a", (resource, 3)).await];
         agent.stop().await;
-        let remembered = history::read(&world.config.state_dir).expect("written");
+        let remembered = history::read(&world.config.places.state_dir).expect("written");
         assert_eq!(remembered.len(), 1);
         let agent = world.agent();
         allocatable(&kubelet, resource, count).await;
         given.push(ids(&kubelet, "b", (resource, 2)).await);
         let state = agent.state.borrow().clone();
         agent.stop().await;
-        let remembered = history::read(&world.config.state_dir).expect("written");
+        let remembered = history::read(&world.config.places.state_dir).expect("written");
         assert_eq!(remembered.len(), 2);
         for (choice, given) in remembered.iter().zip(given.iter().rev()) {
             assert_eq!((choice.resource.as_str(), choice.size), (resource, given.len()));
@@ -313,11 +313,11 @@ async fn a_state_folder_that_cannot_be_written_costs_the_memory_and_no_pod() {
     let mut world = gpu_node("dgx-h100");
     // Root may write into any folder; below a file nobody may.
     fs::write(world.folder.join("file"), "").expect("written");
-    world.config.state_dir = world.folder.join("file/state");
+    world.config.places.state_dir = world.folder.join("file/state");
     let (kubelet, agent) = world.serving(8).await;
     kubelet.admit(pod("a", 2)).await.expect("admitted");
     agent.stop().await;
-    history::read(&world.config.state_dir).expect_err("no folder");
+    history::read(&world.config.places.state_dir).expect_err("no folder");
     let agent = world.agent();
     allocatable(&kubelet, GPU, 8).await;
     kubelet.admit(pod("b", 2)).await.expect("admitted");

@@ -79,7 +79,7 @@ async fn a_device_node_that_is_missing_is_named() {
     let (kubelet, agent) = world.serving(8).await;
     let mut plugin = client(&kubelet, GPU).await;
     let id = gpu_id(&agent, 4);
-    fs::remove_file(world.config.host_root.join("dev/nvidia4")).expect("removed");
+    fs::remove_file(world.config.places.host_root.join("dev/nvidia4")).expect("removed");
     let status = allocate(&mut plugin, &[id]).await.expect_err("no node");
     assert!(status.message().contains("device node /dev/nvidia4"), "{}", status.message());
 }
@@ -107,7 +107,8 @@ async fn every_name_that_is_granted_is_in_a_document_that_exists() {
     for (resource, node) in [(GPU, "/dev/nvidia"), ("nvidia.com/mig-1g.5gb", "/dev/nvidia-caps/")] {
         let admission = kubelet.admit(pod_with(resource, resource, 1)).await.expect("admitted");
         let grant = &admission.allotment("main", resource).expect("allotted").grant;
-        let text = fs::read(world.config.cdi_dir.join("windlass.dev-gpu.json")).expect("written");
+        let text =
+            fs::read(world.config.places.cdi_dir.join("windlass.dev-gpu.json")).expect("written");
         let document: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
         let name = grant.cdi_devices[0].strip_prefix("windlass.dev/gpu=").expect("qualified");
         let devices = document["devices"].as_array().expect("devices");
@@ -127,7 +128,7 @@ async fn the_environment_is_the_alternative_to_documents() {
     let visible: std::collections::BTreeSet<_> =
         allotment.grant.envs["NVIDIA_VISIBLE_DEVICES"].split(',').map(str::to_owned).collect();
     assert_eq!(visible, allotment.ids());
-    assert!(allotment.grant.cdi_devices.is_empty() && !world.config.cdi_dir.exists());
+    assert!(allotment.grant.cdi_devices.is_empty() && !world.config.places.cdi_dir.exists());
 }
 
 #[tokio::test]
@@ -223,7 +224,7 @@ async fn requests_are_answered_while_the_driver_hangs() {
 async fn a_document_that_was_removed_is_missed_and_written_again() {
     let world = gpu_node("t4-edge");
     let (kubelet, _agent) = world.serving(1).await;
-    let document = world.config.cdi_dir.join("windlass.dev-gpu.json");
+    let document = world.config.places.cdi_dir.join("windlass.dev-gpu.json");
     fs::remove_file(&document).expect("removed");
     let rejection = kubelet.admit(pod("early", 1)).await.expect_err("no document");
     assert!(rejection.message.contains("windlass.dev-gpu.json was removed"), "{rejection}");

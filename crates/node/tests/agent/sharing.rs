@@ -132,7 +132,7 @@ async fn a_gpu_is_shared_by_mps_once_its_daemon_answers_and_until_its_last_conta
     kubelet.delete("client-uid").await;
     allocatable(&kubelet, GPU, 1).await;
     agent.stop().await;
-    let left = windlass_lifecycle::mps::stop_all(&world.config).await;
+    let left = windlass_lifecycle::mps::stop_all(&world.config.places, &world.config.mps).await;
     assert!(left.values().all(Result::is_ok), "{left:?}");
 }
 

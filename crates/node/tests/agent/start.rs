@@ -61,7 +61,7 @@ async fn an_agent_that_is_to_take_over_is_ready_and_waits_until_the_other_ends()
 async fn an_agent_without_a_kubelets_folder_is_not_ready_and_waits_for_it_and_makes_none() {
     let mut world = gpu_node("t4-edge");
     let (folder, address) = (world.folder.join("later"), free_address());
-    world.config.kubelet_dir.clone_from(&folder);
+    world.config.places.kubelet_dir.clone_from(&folder);
     world.config.listen = Some(address);
     let error = world.try_agent().expect_err("refused");
     assert!(error.to_string().contains("--kubelet-dir"), "{error}");
@@ -84,7 +84,7 @@ async fn an_agent_without_a_kubelets_folder_is_not_ready_and_waits_for_it_and_ma
 async fn an_agent_that_takes_over_is_ready_without_a_kubelet_and_its_pages_say_what_it_does() {
     let mut world = gpu_node("t4-edge");
     let address = free_address();
-    world.config.kubelet_dir = world.folder.join("later");
+    world.config.places.kubelet_dir = world.folder.join("later");
     world.config.listen = Some(address);
     let waiting = windlass_node::await_kubelet(&world.config, Succession::TakesOver);
     let asking = async {
@@ -126,7 +126,7 @@ async fn page(address: SocketAddr, path: &str) -> String {
 async fn a_folder_that_cannot_be_written_keeps_devices_back_and_says_so() {
     let mut world = gpu_node("t4-edge");
     // Nobody, root included, makes folders in /proc.
-    world.config.cdi_dir = "/proc/windlass".into();
+    world.config.places.cdi_dir = "/proc/windlass".into();
     let agent = world.agent();
     let known = |state: &std::sync::Arc<NodeState>| !state.offerings().is_empty();
     let state = agent.until(known).await;
@@ -143,7 +143,7 @@ async fn a_document_that_cannot_be_written_keeps_back_its_own_devices_only() {
     world.config.policy.resources = Resources::Rules(vec![nics]);
     world.config.policy.unmatched = Unmatched::Default;
     // A folder in the document's place.
-    fs::create_dir_all(world.config.cdi_dir.join("windlass.dev-nic.json")).expect("made");
+    fs::create_dir_all(world.config.places.cdi_dir.join("windlass.dev-nic.json")).expect("made");
     let agent = world.agent();
     let is_whole = |state: &std::sync::Arc<NodeState>| state.resources().len() == 2;
     let resources = agent.until(is_whole).await.resources();
@@ -154,7 +154,7 @@ async fn a_document_that_cannot_be_written_keeps_back_its_own_devices_only() {
 #[tokio::test]
 async fn a_socket_path_that_is_too_long_is_refused_with_the_path() {
     let mut world = gpu_node("t4-edge");
-    world.config.kubelet_dir = world.folder.join("x".repeat(80));
+    world.config.places.kubelet_dir = world.folder.join("x".repeat(80));
     let error = world.try_agent().expect_err("refused");
     let StartError::Socket(source) = error else { panic!("another error: {error}") };
     let text = source.to_string();

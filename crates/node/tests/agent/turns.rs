@@ -30,7 +30,7 @@ async fn a_kubelet_that_deletes_every_file_lets_no_second_agent_serve() {
     let first = world.agent();
     allocatable(&kubelet, GPU, 8).await;
     restarted(&kubelet).await;
-    world.config.state_dir = world.folder.join("other");
+    world.config.places.state_dir = world.folder.join("other");
     let error = world.try_agent().expect_err("refused");
     assert!(matches!(error, StartError::Taken(_)), "{error}");
     let mut waiting = pin!(windlass_node::stand_by(&world.config));
@@ -48,11 +48,11 @@ async fn a_kubelet_that_deletes_every_file_lets_no_second_agent_serve() {
 async fn an_agent_whose_folder_was_made_anew_locks_it_before_it_serves_there() {
     let mut world = gpu_node("dgx-h100");
     let (kubelet, _first) = world.serving(8).await;
-    let plugins = world.config.kubelet_dir.join("device-plugins");
+    let plugins = world.config.places.kubelet_dir.join("device-plugins");
     fs::remove_dir_all(&plugins).expect("removed");
     fs::create_dir(&plugins).expect("made anew");
     restarted(&kubelet).await;
-    world.config.state_dir = world.folder.join("other");
+    world.config.places.state_dir = world.folder.join("other");
     let error = world.try_agent().expect_err("refused");
     assert!(matches!(error, StartError::Taken(_)), "{error}");
     kubelet.admit(pod("p", 8)).await.expect("the first one answers");
@@ -67,12 +67,12 @@ async fn an_agent_whose_new_folder_another_took_ends_and_says_why() {
     let mut running = JoinSet::new();
     running.spawn(first.run(pending()));
     allocatable(&kubelet, GPU, 8).await;
-    let plugins = world.config.kubelet_dir.join("device-plugins");
+    let plugins = world.config.places.kubelet_dir.join("device-plugins");
     fs::remove_dir_all(&plugins).expect("removed");
     fs::create_dir(&plugins).expect("made anew");
     let error = world.try_agent().expect_err("the first one has the state folder");
     assert!(matches!(error, StartError::StateTaken(_)), "{error}");
-    world.config.state_dir = world.folder.join("other");
+    world.config.places.state_dir = world.folder.join("other");
     let _second = world.agent();
     let ended = in_time("the agent ends", running.join_next()).await;
     let error = ended.expect("there is one").expect("no panic").expect_err("it lost the node");

@@ -67,7 +67,7 @@ async fn bereft(lose: impl FnOnce(&Config)) -> (World, Scheduled) {
 }
 
 fn without_record(config: &Config) {
-    fs::remove_file(config.state_dir.join("claims.json")).expect("it was there");
+    fs::remove_file(config.places.state_dir.join("claims.json")).expect("it was there");
 }
 
 #[tokio::test]
@@ -86,7 +86,7 @@ async fn a_record_that_is_lost_with_all_documents_gives_nothing_away_while_conta
 {
     let lose = |config: &Config| {
         without_record(config);
-        fs::remove_dir_all(&config.cdi_dir).expect("it was there");
+        fs::remove_dir_all(&config.places.cdi_dir).expect("it was there");
     };
     let (world, pod) = bereft(lose).await;
     world.kubelet.delete(&uid(&pod)).await;
@@ -96,14 +96,14 @@ async fn a_record_that_is_lost_with_all_documents_gives_nothing_away_while_conta
 
 #[tokio::test]
 async fn a_state_folder_with_a_file_in_its_place_is_no_state_folder_without_claims() {
-    let away = |config: &Config| config.state_dir.with_file_name("away");
+    let away = |config: &Config| config.places.state_dir.with_file_name("away");
     let block = |config: &Config| {
-        fs::rename(&config.state_dir, away(config)).expect("moved");
-        fs::write(&config.state_dir, "").expect("written");
+        fs::rename(&config.places.state_dir, away(config)).expect("moved");
+        fs::write(&config.places.state_dir, "").expect("written");
     };
     let (world, pod) = bereft(block).await;
-    fs::remove_file(&world.config.state_dir).expect("it was there");
-    fs::rename(away(&world.config), &world.config.state_dir).expect("moved");
+    fs::remove_file(&world.config.places.state_dir).expect("it was there");
+    fs::rename(away(&world.config), &world.config.places.state_dir).expect("moved");
     allocatable(&world, 7).await;
     world.kubelet.delete(&uid(&pod)).await;
     world.all_is_released().await;
@@ -115,11 +115,11 @@ async fn without_a_record_nothing_is_given_away_until_somebody_says_that_no_clai
     let mut world = world().await;
     let (pod, _) = world.run("p", &gpus(1)).await;
     world.stop_agent().await;
-    let record = world.config.state_dir.join("claims.json");
+    let record = world.config.places.state_dir.join("claims.json");
     fs::write(&record, "{").expect("a broken record");
     world.start_agent();
     allocatable(&world, 0).await;
-    let documents = fs::read_dir(&world.config.cdi_dir).expect("there");
+    let documents = fs::read_dir(&world.config.places.cdi_dir).expect("there");
     let names = documents.map(|file| file.expect("there").file_name().into_string().expect("text"));
     assert!({ names }.any(|name| name.contains("-claim-")), "a running claim's stays");
 

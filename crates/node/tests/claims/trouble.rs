@@ -83,7 +83,7 @@ async fn live(world: &World, number: usize) {
 #[tokio::test]
 async fn a_gpu_without_its_node_has_a_taint_until_the_node_is_back() {
     let world = World::new(DraOffer::Instead).await;
-    let node = world.config.host_root.join("dev/nvidia0");
+    let node = world.config.places.host_root.join("dev/nvidia0");
     let away = node.with_extension("away");
     fs::rename(&node, &away).expect("moved");
     world.free(world.gpus - 1).await;

@@ -93,7 +93,7 @@ async fn who_asks_who_has_what_is_told_of_pods_and_of_claims_that_no_pod_uses_an
     let (pod, _) = world.run("train", &gpus(1)).await;
     let node = world.agent.as_ref().expect("it runs").state.borrow().clone();
     let owner = async || {
-        let (owners, caveats) = windlass_node::owners::owners(&world.config, &node).await;
+        let (owners, caveats) = windlass_node::owners::owners(&world.config.places, &node).await;
         let mut all = owners.into_values().flatten().map(|owner| owner.to_string());
         (all.next().expect("somebody has it"), caveats)
     };

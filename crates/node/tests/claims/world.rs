@@ -206,14 +206,14 @@ impl World {
     pub(crate) fn left(&self) -> Vec<String> {
         let record: Vec<_> =
             self.record().into_iter().map(|(uid, _)| format!("record {uid}")).collect();
-        let documents = std::fs::read_dir(&self.config.cdi_dir).expect("there");
+        let documents = std::fs::read_dir(&self.config.places.cdi_dir).expect("there");
         let names = documents.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         record.into_iter().chain(names.filter(|name| name.contains("-claim-"))).collect()
     }
 
     /// The driver's record: by claim, the devices and how it has them.
     pub(crate) fn record(&self) -> Vec<(String, Vec<(String, String)>)> {
-        let Ok(text) = std::fs::read(self.config.state_dir.join("claims.json")) else {
+        let Ok(text) = std::fs::read(self.config.places.state_dir.join("claims.json")) else {
             return Vec::new();
         };
         let record: Value = serde_json::from_slice(&text).expect("JSON");
@@ -250,10 +250,13 @@ impl World {
 
 /// Shows an agent no more of the kubelet's folder than the shipped manifest gives to its pod. Links stand for mounts.
 pub(crate) fn show_what_is_mounted(config: &mut Config) {
-    let whole = std::mem::replace(&mut config.kubelet_dir, config.state_dir.with_file_name("pod"));
-    std::fs::create_dir_all(&config.kubelet_dir).expect("made");
+    let whole = std::mem::replace(
+        &mut config.places.kubelet_dir,
+        config.places.state_dir.with_file_name("pod"),
+    );
+    std::fs::create_dir_all(&config.places.kubelet_dir).expect("made");
     for name in MOUNTED {
-        symlink(whole.join(name), config.kubelet_dir.join(name)).expect("linked");
+        symlink(whole.join(name), config.places.kubelet_dir.join(name)).expect("linked");
     }
 }
 

@@ -208,7 +208,7 @@ async fn a_pod_with_two_gpus_gets_the_compute_node_once_and_both_cards() {
 
 /// The nodes that documents give a container for these names, as a runtime merges them.
 fn nodes_by_cdi(world: &Node, names: &[String]) -> Vec<String> {
-    let document = world.config.cdi_dir.join("windlass.dev-amd.json");
+    let document = world.config.places.cdi_dir.join("windlass.dev-amd.json");
     let text = std::fs::read_to_string(document).expect("a document");
     let document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let devices = document["devices"].as_array().expect("devices");
@@ -232,7 +232,7 @@ async fn names_by_path_are_links_in_the_container_where_a_hook_can_make_them() {
     // The document is on disk before the state is told.
     let resource = GPU.parse().expect("valid");
     agent.until(|state| state.resources().get(&resource) == Some(&(8, 8))).await;
-    let document = world.config.cdi_dir.join("windlass.dev-amd.json");
+    let document = world.config.places.cdi_dir.join("windlass.dev-amd.json");
     let written = std::fs::read_to_string(document).expect("a document");
     for link in ["../card8::/dev/dri/by-path/pci-0000:26:00.0-card", "renderD136::/dev/dri/by-path"]
     {

@@ -52,12 +52,12 @@ impl Gateway {
 
     /// Puts a file in the place of the folder where the agent keeps what must outlive it.
     pub(crate) fn fill_disk(&self) {
-        fs::remove_dir_all(&self.node.config.state_dir).expect("there");
-        fs::write(&self.node.config.state_dir, "").expect("written");
+        fs::remove_dir_all(&self.node.config.places.state_dir).expect("there");
+        fs::write(&self.node.config.places.state_dir, "").expect("written");
     }
 
     pub(crate) fn empty_disk(&self) {
-        fs::remove_file(&self.node.config.state_dir).expect("there");
+        fs::remove_file(&self.node.config.places.state_dir).expect("there");
     }
 
     /// Kubelet and agent, once all boards may be given away, and a pod that has nothing: a kubelet that

@@ -112,7 +112,7 @@ async fn an_agent_that_dies_while_it_prepares_leaves_the_next_one_a_dirty_board(
     admit(&kubelet, "a", BOARDS).await;
     gateway.boards[0].inject(BoardFault::Hangs);
     let crash = async {
-        let record = gateway.node.config.state_dir.join("handover.json");
+        let record = gateway.node.config.places.state_dir.join("handover.json");
         until("the board is being prepared", async || {
             let text = std::fs::read_to_string(&record).unwrap_or_default();
             text.contains("preparing").then_some(()).ok_or(text)

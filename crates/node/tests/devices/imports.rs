@@ -228,7 +228,7 @@ async fn given(machine: &str, text: &str, name: &str, count: usize) -> Vec<(Stri
     allocatable(&kubelet, &resource, count).await;
     let admission = kubelet.admit(pod(name, &resource, 1)).await.expect("admitted");
     let grant = &admission.allotment("main", &resource).expect("allotted").grant;
-    let root = world.config.host_root.to_str().expect("text");
+    let root = world.config.places.host_root.to_str().expect("text");
     let dev = |path: &str| path.trim_start_matches(root).to_owned();
     let nodes = grant.devices.iter();
     let mut given: Vec<_> =

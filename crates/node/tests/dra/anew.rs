@@ -29,8 +29,9 @@ impl World {
             drivers: [("windlass.dev".to_owned(), DriverState::default())].into(),
         };
         let checkpoint = Checkpoint { claims: Some(names.iter().map(state).collect()) };
-        fs::create_dir_all(&self.config.kubelet_dir).expect("made");
-        fs::write(self.config.kubelet_dir.join(FILE), checkpoint.to_json()).expect("written");
+        fs::create_dir_all(&self.config.places.kubelet_dir).expect("made");
+        fs::write(self.config.places.kubelet_dir.join(FILE), checkpoint.to_json())
+            .expect("written");
     }
 }
 

@@ -93,7 +93,7 @@ async fn claims_are_given_by_documents_though_the_device_plugin_gives_by_variabl
     world.claim(&agent, "c", &[Gets { request: "a", gpu: 0 }]);
     let devices = kubelet.prepare("c").await.expect("prepared");
     assert_eq!(devices[0].cdi_device_ids.len(), 2);
-    assert!(world.config.cdi_dir.join("windlass.dev-gpu.json").exists());
+    assert!(world.config.places.cdi_dir.join("windlass.dev-gpu.json").exists());
     let text = world.document("c").expect("it has one").to_string();
     assert!(!text.contains("NVIDIA_VISIBLE_DEVICES"), "{text}");
     agent.stop().await;

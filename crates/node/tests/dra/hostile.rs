@@ -29,7 +29,7 @@ const ROUNDS: usize = 150;
 
 /// What is in the folders that the agent writes.
 fn documents(world: &World) -> BTreeSet<PathBuf> {
-    let folders = [&world.config.cdi_dir, &world.config.state_dir];
+    let folders = [&world.config.places.cdi_dir, &world.config.places.state_dir];
     let parents = folders.iter().filter_map(|folder| folder.parent());
     let all = folders.iter().map(|folder| folder.as_path()).chain(parents);
     let entries = all.flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
@@ -106,7 +106,7 @@ async fn parameters_of_a_claim_add_no_path_no_variable_and_no_node_of_its_author
     object["metadata"]["annotations"] = json!({"windlass.dev/env": MARK, "cdi.k8s.io/x": path});
     world.put(&object);
     kubelet.prepare("plain").await.expect("prepared");
-    let standing = fs::read_dir(&world.config.cdi_dir).expect("a folder").flatten();
+    let standing = fs::read_dir(&world.config.places.cdi_dir).expect("a folder").flatten();
     for path in standing.map(|entry| entry.path()) {
         let text = fs::read_to_string(&path).expect("a document");
         assert!(!text.contains(MARK), "{}: {text}", path.display());

@@ -98,11 +98,11 @@ async fn a_device_that_a_claim_let_go_unseen_is_cleaned_for_the_next() {
     let (agent, mut kubelet) = rig.serving().await;
     let first = rig.schedule("a", "board").expect("it is free");
     kubelet.start_with(&first).await.expect("prepared");
-    let state = rig.config.state_dir.join("claims.json");
+    let state = rig.config.places.state_dir.join("claims.json");
     agent.stop().await;
     std::fs::remove_file(state).expect("it was there");
     // Its document would say that a claim has something.
-    std::fs::remove_dir_all(&rig.config.cdi_dir).expect("it was there");
+    std::fs::remove_dir_all(&rig.config.places.cdi_dir).expect("it was there");
     rig.cluster.delete_pod("ns", "a").expect("deleted");
     rig.board.take_events();
     let (agent, mut kubelet) = rig.serving().await;
@@ -120,7 +120,7 @@ async fn a_device_is_cleaned_after_a_claim_that_only_the_record_of_hand_overs_kn
     kubelet.start_with(&tenant).await.expect("prepared");
     rig.happens(&FROM_SCRATCH).await;
     agent.stop().await;
-    std::fs::remove_file(rig.config.state_dir.join("claims.json")).expect("it was there");
+    std::fs::remove_file(rig.config.places.state_dir.join("claims.json")).expect("it was there");
     let (agent, mut kubelet) = rig.serving().await;
     rig.end(&mut kubelet, &tenant).await;
     rig.happens(&[Reset]).await;
@@ -228,7 +228,7 @@ async fn what_takes_longer_than_the_kubelet_waits_goes_on_and_is_done_once() {
     let mut rig = Rig::new();
     let patience = Duration::from_millis(300);
     rig.config.session.claim_deadline = patience;
-    let [begun, go] = ["begun", "go"].map(|name| rig.config.state_dir.with_file_name(name));
+    let [begun, go] = ["begun", "go"].map(|name| rig.config.places.state_dir.with_file_name(name));
     let script = "echo begun >> \"$0\"; until [ -e \"$1\" ]; do sleep 0.02; done";
     let words = ["/bin/sh", "-c", script].map(str::to_owned).into_iter();
     let words = words.chain([&begun, &go].map(|path| path.display().to_string()));

@@ -68,7 +68,8 @@ impl Rig {
     /// An agent, and its kubelet, once the board may be chosen.
     pub(crate) async fn serving(&self) -> (Running, Kubelet) {
         let agent = Running::start(&self.config).expect("it starts");
-        let registration = self.config.kubelet_dir.join("plugins_registry/windlass.dev@reg.sock");
+        let registration =
+            self.config.places.kubelet_dir.join("plugins_registry/windlass.dev@reg.sock");
         exists(&registration).await;
         let is_board = |device: &&Device| device.source.as_str() == "darwin3";
         let board = |state: &NodeState| state.inventory.devices.iter().find(is_board).cloned();

@@ -44,7 +44,7 @@ fn in_folder(folder: &Path) -> Vec<PathBuf> {
 async fn files_and_sockets_are_for_those_who_need_them() {
     let rig = Rig::new();
     let (agent, mut kubelet) = rig.serving().await;
-    let places = &rig.config;
+    let places = &rig.config.places;
     let board = rig.schedule("a", "board").expect("it is free");
     let gpu = rig.free_gpu("g").await;
     for tenant in [&board, &gpu] {

@@ -127,8 +127,10 @@ async fn what_was_made_when_the_agent_was_killed_is_found_by_its_place_or_remove
     world.as_begun();
     for name in ["kept", "gone"] {
         world.change_record(|record| record["claims"][name]["devices"][0]["cdi"] = json!([]));
-        fs::remove_file(world.config.cdi_dir.join(format!("windlass.dev-claim-{name}.json")))
-            .expect("there");
+        fs::remove_file(
+            world.config.places.cdi_dir.join(format!("windlass.dev-claim-{name}.json")),
+        )
+        .expect("there");
     }
     world.remove("gone");
 

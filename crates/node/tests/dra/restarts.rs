@@ -26,7 +26,8 @@ pub(crate) fn kubelet_record(world: &World, name: &str, state: &NodeState) {
         "ClaimInfoStateList": [claim],
     });
     let document = json!({"Data": data.to_string(), "Checksum": 0}).to_string();
-    fs::write(world.config.kubelet_dir.join("dra_manager_state"), document).expect("written");
+    fs::write(world.config.places.kubelet_dir.join("dra_manager_state"), document)
+        .expect("written");
 }
 
 #[tokio::test]
@@ -61,7 +62,7 @@ async fn what_was_begun_when_the_agent_was_killed_is_begun_anew_or_released() {
     agent.stop().await;
     // As it was between the record and what it says, for one without its document.
     world.as_begun();
-    fs::remove_file(world.config.cdi_dir.join("windlass.dev-claim-c.json")).expect("there");
+    fs::remove_file(world.config.places.cdi_dir.join("windlass.dev-claim-c.json")).expect("there");
 
     let (agent, mut kubelet) = world.serving().await;
     world.recorded(|record| record["checksum"].is_u64()).await;
@@ -83,7 +84,7 @@ async fn a_document_that_somebody_removed_is_written_again_and_that_of_a_release
     let [of_c, of_d] = ["c", "d"].map(|uid| world.document(uid).expect("there"));
     // In one step, since the agent writes to the folder.
     let lose = |away: &str| {
-        fs::rename(&world.config.cdi_dir, world.config.cdi_dir.with_extension(away))
+        fs::rename(&world.config.places.cdi_dir, world.config.places.cdi_dir.with_extension(away))
             .expect("moved");
     };
     lose("once");
@@ -107,7 +108,7 @@ async fn a_corrupt_record_is_set_aside_and_the_kubelets_stands_in() {
     let record = fs::read_to_string(world.record()).expect("there");
     fs::write(world.record(), record.replace("\"ns\"", "\"nt\""))
         .expect("one byte of its claims flipped");
-    let stale = world.config.cdi_dir.join("windlass.dev-claim-stale.json");
+    let stale = world.config.places.cdi_dir.join("windlass.dev-claim-stale.json");
     fs::write(&stale, "{}").expect("written");
 
     let (agent, mut kubelet) = world.serving().await;
@@ -124,7 +125,7 @@ async fn a_corrupt_record_is_set_aside_and_the_kubelets_stands_in() {
 #[tokio::test]
 async fn a_newer_record_is_left_alone_and_nothing_is_served_until_it_is_replaced() {
     let world = World::new();
-    fs::create_dir_all(&world.config.state_dir).expect("made");
+    fs::create_dir_all(&world.config.places.state_dir).expect("made");
     fs::write(world.record(), r#"{"version": 9}"#).expect("written");
     let agent = Running::start(&world.config).expect("it starts");
     agent.until(|state| gpus(state).len() == 8).await;
@@ -141,7 +142,7 @@ async fn nothing_is_prepared_that_cannot_be_written_down() {
     let (agent, mut kubelet) = world.serving().await;
     world.claim(&agent, "known", &[Gets { request: "a", gpu: 1 }]);
     let known = kubelet.prepare("known").await.expect("prepared");
-    let state = &world.config.state_dir;
+    let state = &world.config.places.state_dir;
     let aside = state.with_extension("aside");
     fs::rename(state, &aside).expect("moved");
     fs::write(state, "").expect("a file in place of the folder");
@@ -173,7 +174,7 @@ async fn a_claim_that_nobody_has_any_more_is_released_at_the_next_start() {
         world.remove(name);
     }
     let (agent, _) = world.serving().await;
-    vanishes(&world.config.cdi_dir.join("windlass.dev-claim-gone.json")).await;
+    vanishes(&world.config.places.cdi_dir.join("windlass.dev-claim-gone.json")).await;
     let record: Value =
         serde_json::from_slice(&fs::read(world.record()).expect("there")).expect("JSON");
     let claims: Vec<_> = record["claims"].as_object().expect("a map").keys().collect();

@@ -127,7 +127,9 @@ impl Shares {
     }
 
     async fn end_daemons(&self) {
-        let ended = windlass_lifecycle::mps::stop_all(&self.world.config).await;
+        let ended =
+            windlass_lifecycle::mps::stop_all(&self.world.config.places, &self.world.config.mps)
+                .await;
         assert!(ended.values().all(Result::is_ok), "{ended:?}");
     }
 
@@ -464,7 +466,7 @@ async fn the_containers_of_a_claim_that_says_so_share_its_whole_gpu_by_mps() {
     kubelet.prepare("other").await.expect_err("no one else may have it");
     kubelet.unprepare("c").await.expect("released");
     kubelet.prepare("other").await.expect("alone, once the daemon is gone");
-    let left = windlass_lifecycle::mps::stop_all(&world.config).await;
+    let left = windlass_lifecycle::mps::stop_all(&world.config.places, &world.config.mps).await;
     assert!(left.is_empty(), "{left:?}");
     agent.stop().await;
 }

@@ -69,7 +69,7 @@ async fn one_gpu_is_whole_for_one_claim_cut_for_the_next_and_whole_again() {
 #[tokio::test]
 async fn no_part_is_cut_of_a_gpu_before_it_is_clean_after_who_had_it_whole() {
     let mut world = world("dgx-h100");
-    let clean = world.config.state_dir.with_file_name("clean");
+    let clean = world.config.places.state_dir.with_file_name("clean");
     let script = "until [ -e \"$0\" ]; do sleep 0.02; done";
     let words = ["/bin/sh", "-c", script, clean.to_str().expect("text")];
     let action = StepAction::Command(words.map(str::to_owned).into());
@@ -127,7 +127,7 @@ async fn an_agent_that_was_killed_after_it_turned_the_mode_goes_on_from_there() 
     world.as_begun();
     for (gpu, name) in ["part", "whole"].into_iter().enumerate() {
         world.change_record(|record| record["claims"][name]["devices"][0]["cdi"] = json!([]));
-        let document = world.config.cdi_dir.join(format!("windlass.dev-claim-{name}.json"));
+        let document = world.config.places.cdi_dir.join(format!("windlass.dev-claim-{name}.json"));
         fs::remove_file(document).expect("there");
         world.machine.set_mig(gpu, Some(&[])).expect("MIG on");
     }

@@ -48,13 +48,13 @@ impl World {
 
     /// What every kubelet has in its folder, which the agent sees therefore.
     fn show_kubelet_folder(&self) {
-        std::fs::create_dir_all(&self.config.kubelet_dir).expect("made");
-        std::fs::write(self.config.kubelet_dir.join(NEIGHBOUR), "{}").expect("written");
+        std::fs::create_dir_all(&self.config.places.kubelet_dir).expect("made");
+        std::fs::write(self.config.places.kubelet_dir.join(NEIGHBOUR), "{}").expect("written");
     }
 
     /// The agent sees no more of it than the shipped manifest mounts.
     pub(crate) fn hide_kubelet_folder(&self) {
-        std::fs::remove_file(self.config.kubelet_dir.join(NEIGHBOUR)).expect("it was there");
+        std::fs::remove_file(self.config.places.kubelet_dir.join(NEIGHBOUR)).expect("it was there");
     }
 
     /// An agent, once it knows its devices to be well, and the kubelet that has registered it.
@@ -74,15 +74,15 @@ impl World {
     }
 
     pub(crate) fn registration(&self) -> PathBuf {
-        self.config.kubelet_dir.join("plugins_registry/windlass.dev@reg.sock")
+        self.config.places.kubelet_dir.join("plugins_registry/windlass.dev@reg.sock")
     }
 
     pub(crate) fn endpoint(&self) -> PathBuf {
-        self.config.kubelet_dir.join("plugins/windlass.dev/dra.sock")
+        self.config.places.kubelet_dir.join("plugins/windlass.dev/dra.sock")
     }
 
     pub(crate) fn record(&self) -> PathBuf {
-        self.config.state_dir.join("claims.json")
+        self.config.places.state_dir.join("claims.json")
     }
 
     /// Makes the record as it is when nothing is done yet.
@@ -114,7 +114,7 @@ impl World {
 
     /// A claim's CDI document, if it has one.
     pub(crate) fn document(&self, uid: &str) -> Option<Value> {
-        let path = self.config.cdi_dir.join(format!("windlass.dev-claim-{uid}.json"));
+        let path = self.config.places.cdi_dir.join(format!("windlass.dev-claim-{uid}.json"));
         let text = std::fs::read(path).ok()?;
         Some(serde_json::from_slice(&text).expect("JSON"))
     }

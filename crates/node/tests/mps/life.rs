@@ -130,8 +130,8 @@ async fn all_daemons_can_be_stopped_without_an_agent() {
     let (rig, mps, gpu) = shared_by_four().await;
     let pid = rig.pid(0);
     mps.stop().await;
-    assert_eq!(stop_all(&rig.config).await, [(gpu, Ok(()))].into());
-    assert_eq!(stop_all(&rig.config).await, [].into(), "nothing is left");
+    assert_eq!(stop_all(&rig.config.places, &rig.config.mps).await, [(gpu, Ok(()))].into());
+    assert_eq!(stop_all(&rig.config.places, &rig.config.mps).await, [].into(), "nothing is left");
     assert!(!runs(pid) && !rig.is_left(0) && rig.compute_mode(0) == 0);
 }
 

@@ -52,7 +52,8 @@ impl Rig {
 
     pub(crate) fn run(&self) -> Running {
         let (wants, receiver) = watch::channel(Arc::default());
-        let (mps, states) = Mps::new(&self.config, receiver, &Arc::new(Notify::new()));
+        let (mps, states) =
+            Mps::new(&self.config.places, &self.config.mps, receiver, &Arc::new(Notify::new()));
         let (stop, mut task) = (CancellationToken::new(), JoinSet::new());
         task.spawn(mps.run(stop.clone()));
         Running { wants, states, stop, task }

@@ -4,7 +4,7 @@ use std::{env, path::Path};
 
 use anyhow::{Context as _, Result};
 use jiff::Timestamp;
-use windlass_config::Config;
+use windlass_config::{Config, Places};
 use windlass_core::{
     attribute::{AttributeName, AttributeValue},
     device::{Device, DeviceKind},
@@ -146,7 +146,8 @@ async fn survey(profile: &Profile, cut: &[&[&str]]) -> Result<Vec<Device>> {
     }
     let driver =
         DriverPlaces { nvml_library: Some(machine.nvml_library()), ..DriverPlaces::default() };
-    let config = Config { host_root: machine.host_root(), driver, ..Config::default() };
+    let places = Places { host_root: machine.host_root(), driver, ..Places::default() };
+    let config = Config { places, ..Config::default() };
     let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
     Ok(agent::survey(&config, clock).await.inventory.devices)
 }

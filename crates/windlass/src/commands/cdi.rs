@@ -28,7 +28,8 @@ pub(super) async fn run(command: CdiCommand) -> Result<()> {
 
 async fn generate(args: GenerateArgs) -> Result<()> {
     let mut config = host_config(args.host)?;
-    config.host_root_on_node = args.host_root_on_node.unwrap_or(config.host_root_on_node);
+    config.places.host_root_on_node =
+        args.host_root_on_node.unwrap_or(config.places.host_root_on_node);
     anchor(&mut config);
     let inventory = agent::survey(&config, clock()).await.inventory;
     complete(&inventory)?;
@@ -40,7 +41,8 @@ async fn generate(args: GenerateArgs) -> Result<()> {
 }
 
 fn print(config: &Config, inventory: &Inventory) -> Result<()> {
-    let generated = CdiFiles::new(config).generate(inventory);
+    let generated =
+        CdiFiles::new(&config.places, config.policy.delivery.clone()).generate(inventory);
     say(&generated.lacks)?;
     any(generated.documents.len(), inventory)?;
     for document in generated.documents.values() {
@@ -51,8 +53,8 @@ fn print(config: &Config, inventory: &Inventory) -> Result<()> {
 
 fn write(mut config: Config, folder: PathBuf, inventory: &Inventory) -> Result<()> {
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    config.cdi_dir = folder;
-    let written = CdiFiles::new(&config).write(inventory);
+    config.places.cdi_dir = folder;
+    let written = CdiFiles::new(&config.places, config.policy.delivery.clone()).write(inventory);
     say(&written.lacks)?;
     let paths: Vec<_> = written.paths().collect();
     for path in &paths {

@@ -36,9 +36,9 @@ pub(super) async fn run(args: DevicesArgs) -> Result<()> {
     let is_asked = args.record.kubelet_dir.is_some();
     let config = recorded_config(args.host, args.record)?;
     let mut node = agent::survey(&config, clock()).await;
-    let host = config.host();
+    let host = config.places.host();
     let mut offerings = node.offerings();
-    let (mut owners, mut caveats) = owners::owners(&config, &node).await;
+    let (mut owners, mut caveats) = owners::owners(&config.places, &node).await;
     // A host without a kubelet is none that somebody asked about.
     caveats.retain(|_| is_asked);
     narrow(&mut node.inventory, &args.which)?;

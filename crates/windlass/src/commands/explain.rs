@@ -64,7 +64,7 @@ async fn look(ask: &AskArgs, host: HostArgs, record: RecordArgs) -> Result<(Node
     let config = config(host, record)?;
     let kubelet = match ask.free {
         Some(_) => Kubelet::default(),
-        None => Kubelet::ask(&config.kubelet_dir).await,
+        None => Kubelet::ask(&config.places.kubelet_dir).await,
     };
     Ok((survey(&config).await?, kubelet))
 }

@@ -39,7 +39,7 @@ async fn record(args: RecordHostArgs) -> Result<()> {
         RecordError::Write { .. } => anyhow::Error::new(error),
     })?;
     let inventory = agent::survey(&config, clock()).await.inventory;
-    let host = config.host();
+    let host = config.places.host();
     let also = Also::for_policy(&config.policy).with_mounts_of(&inventory);
     let read = Recording::of(&host, &also, Bounds::default(), &mut progress());
     let mut found = serde_json::to_value(&inventory)?;

@@ -38,7 +38,7 @@ enum LabelsOutputArg {
 pub(super) async fn run(args: LabelsArgs) -> Result<()> {
     let (config, clock) = (host_config(args.host)?, clock());
     let inventory = agent::survey(&config, clock).await.inventory;
-    let host = config.host();
+    let host = config.places.host();
     let labels = labels::of(&host, &config.policy, &inventory, clock.now());
     if !matches!(args.output, LabelsOutputArg::Table) {
         // What is not a label has no place among them.

@@ -22,7 +22,8 @@ enum MpsCommand {
 
 pub(super) async fn run(args: MpsArgs) -> Result<()> {
     let MpsCommand::Stop(host) = args.command;
-    let stopped = mps::stop_all(&host_config(host)?).await;
+    let config = host_config(host)?;
+    let stopped = mps::stop_all(&config.places, &config.mps).await;
     if stopped.is_empty() {
         return Ok(line("no MPS daemon of Windlass is left")?);
     }

@@ -78,8 +78,8 @@ async fn serve(args: NodeArgs) -> Result<()> {
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         config = file.as_ref().map_or("defaults".to_owned(), |file| file.display().to_string()),
-        kubelet = %config.kubelet_dir.display(),
-        host = %config.host_root.display(),
+        kubelet = %config.places.kubelet_dir.display(),
+        host = %config.places.host_root.display(),
         "windlass node started"
     );
     tokio::select! {
@@ -159,16 +159,16 @@ fn check(config: &Config) -> Result<()> {
         // Whether anything asks for it by now or not: a name that no node has is a slip.
         Client::new(&config.cluster).map_err(|error| Misuse(error.into()))?;
     }
-    if config.host().recorded().is_some() {
-        let root = config.host_root.display();
+    if config.places.host().recorded().is_some() {
+        let root = config.places.host_root.display();
         let problem = anyhow!("the host root {root} is a recording, whose devices no pod can use");
         return Err(Misuse(problem).into());
     }
     // The agent makes or awaits these where they are missing.
     for (what, path, named) in [
-        ("kubelet's folder", &config.kubelet_dir, "--kubelet-dir or kubeletDir"),
-        ("folder of CDI documents", &config.cdi_dir, "--cdi-dir or cdiDir"),
-        ("state folder", &config.state_dir, "--state-dir or stateDir"),
+        ("kubelet's folder", &config.places.kubelet_dir, "--kubelet-dir or kubeletDir"),
+        ("folder of CDI documents", &config.places.cdi_dir, "--cdi-dir or cdiDir"),
+        ("state folder", &config.places.state_dir, "--state-dir or stateDir"),
     ] {
         if !is_missing(path) {
             directory(what, path, named)?;

@@ -60,8 +60,8 @@ pub(super) fn run(args: ScrubArgs) -> Result<()> {
     if env::var(VISIBLE_DEVICES).ok().as_deref() != Some(uuid) {
         return Err(anew(uuid));
     }
-    let roots = config.roots();
-    let library = roots.cuda_library(config.driver.nvml_library.clone());
+    let roots = config.places.roots();
+    let library = roots.cuda_library(config.places.driver.nvml_library.clone());
     let library = library.ok_or_else(|| {
         let searched = roots.driver.nvml_folders();
         anyhow!("no driver of NVIDIA's in {searched}; --nvml-library names its library")

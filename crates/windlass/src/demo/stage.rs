@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use windlass_config::{ClusterAccess, Config, HealthPolicy, Policy, SessionLimits};
+use windlass_config::{ClusterAccess, Config, HealthPolicy, Places, Policy, SessionLimits};
 use windlass_host::{DriverPlaces, causes};
 use windlass_kubelet_sim::Kubelet;
 use windlass_machine::Machine;
@@ -176,14 +176,18 @@ async fn run(agent: Agent, stop: CancellationToken, ended: CancellationToken) {
 
 fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
     Config {
-        kubelet_dir: folder.join("kubelet"),
-        host_root: machine.host_root(),
-        host_root_on_node: machine.host_root(),
-        driver: DriverPlaces {
-            nvml_library: Some(machine.nvml_library()).filter(|library| library.exists()),
-            ..DriverPlaces::default()
+        places: Places {
+            kubelet_dir: folder.join("kubelet"),
+            host_root: machine.host_root(),
+            host_root_on_node: machine.host_root(),
+            driver: DriverPlaces {
+                nvml_library: Some(machine.nvml_library()).filter(|library| library.exists()),
+                ..DriverPlaces::default()
+            },
+            cdi_dir: cdi_dir(folder),
+            state_dir: folder.join(STATE),
+            ..Places::default()
         },
-        cdi_dir: cdi_dir(folder),
         policy: Policy {
             health: HealthPolicy {
                 quiet_period: QUIET_PERIOD,
@@ -193,7 +197,6 @@ fn config(folder: &Path, machine: &Machine, policy: Policy) -> Config {
             ..policy
         },
         session: SessionLimits { look_interval: QUIET_PERIOD / 10, ..SessionLimits::default() },
-        state_dir: folder.join(STATE),
         ..Config::default()
     }
 }

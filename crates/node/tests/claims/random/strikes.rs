@@ -74,7 +74,7 @@ impl Run {
         self.tell("agent is killed, and its record is lost".to_owned());
         self.tally.lost_records += 1;
         self.world.kill_agent().await;
-        removed(&self.world.config.state_dir.join("claims.json"));
+        removed(&self.world.config.places.state_dir.join("claims.json"));
         self.world.start_agent();
         self.world.registered().await;
     }
@@ -82,7 +82,7 @@ impl Run {
     fn delete_plugin_sockets(&mut self) {
         self.tell("the device plugin's sockets are deleted".to_owned());
         self.tally.deletions += 1;
-        let folder = self.world.config.kubelet_dir.join("device-plugins");
+        let folder = self.world.config.places.kubelet_dir.join("device-plugins");
         for entry in fs::read_dir(folder).expect("there").flatten() {
             if entry.file_name().to_string_lossy().starts_with("windlass-") {
                 removed(&entry.path());
@@ -94,7 +94,7 @@ impl Run {
         self.tell("the driver's sockets are deleted".to_owned());
         self.tally.deletions += 1;
         for socket in SOCKETS {
-            removed(&self.world.config.kubelet_dir.join(socket));
+            removed(&self.world.config.places.kubelet_dir.join(socket));
         }
         self.world.registered().await;
     }
@@ -102,7 +102,7 @@ impl Run {
     fn delete_documents(&mut self) {
         self.tell("CDI documents are deleted".to_owned());
         self.tally.deletions += 1;
-        for entry in fs::read_dir(&self.world.config.cdi_dir).expect("there").flatten() {
+        for entry in fs::read_dir(&self.world.config.places.cdi_dir).expect("there").flatten() {
             removed(&entry.path());
         }
     }

@@ -144,9 +144,12 @@ pub(super) fn config(folder: &Path) -> Config {
 }
 
 /// The settings with the kubelet's folder as the agent sees it.
-fn in_sight(folder: &Path, config: Config) -> Config {
+fn in_sight(folder: &Path, mut config: Config) -> Config {
     let in_a_pod = folder.join(IN_A_POD);
-    if in_a_pod.exists() { Config { kubelet_dir: in_a_pod, ..config } } else { config }
+    if in_a_pod.exists() {
+        config.places.kubelet_dir = in_a_pod;
+    }
+    config
 }
 
 #[tokio::test]

@@ -75,7 +75,7 @@ impl Strikes {
         cluster.add_node(NODE);
         fs::write(folder.join("kubeconfig"), cluster.server().kubeconfig()).expect("written");
         let mut config = config(&folder);
-        let kubelet = config.kubelet_dir.clone();
+        let kubelet = config.places.kubelet_dir.clone();
         for name in [PLUGIN_DIR, "plugins", "plugins_registry", "pod-resources"] {
             fs::create_dir_all(kubelet.join(name)).expect("made");
         }
@@ -206,7 +206,7 @@ impl Strikes {
             return self.kill(|_| "agent killed").await;
         }
         self.kill(|strikes| {
-            let path = strikes.config.state_dir.join("claims.json");
+            let path = strikes.config.places.state_dir.join("claims.json");
             if strikes.mounts == Mounts::Shipped {
                 removed(&path);
                 strikes.lose_documents();
@@ -251,7 +251,7 @@ impl Strikes {
     }
 
     fn documents(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(&self.config.cdi_dir).into_iter().flatten().flatten();
+        let entries = fs::read_dir(&self.config.places.cdi_dir).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).collect()
     }
 
@@ -343,7 +343,7 @@ impl Strikes {
 
     /// Entries of the record and documents that are left of claims.
     fn left(&self) -> Vec<String> {
-        let record = fs::read(self.config.state_dir.join("claims.json")).unwrap_or_default();
+        let record = fs::read(self.config.places.state_dir.join("claims.json")).unwrap_or_default();
         let record: Value = serde_json::from_slice(&record).unwrap_or_default();
         let recorded =
             record["claims"].as_object().into_iter().flatten().map(|(uid, _)| uid.clone());

@@ -209,7 +209,7 @@ async fn what_is_gone_and_free_is_noted_no_longer_than_until_the_record_says_so(
     let (kubelet, agent) = (world.kubelet(), world.agent());
     allocatable(&kubelet, "zj.com/old", 2).await;
     let is_noted = |id: &str| {
-        let notes = fs::read_to_string(world.config.state_dir.join("devices.json"));
+        let notes = fs::read_to_string(world.config.places.state_dir.join("devices.json"));
         notes.expect("written before they are offered").contains(id)
     };
     assert!(is_noted("board-one") && is_noted("board-two"));

@@ -24,7 +24,7 @@ struct Document<'a> {
 }
 
 pub(super) async fn run(config: &Config, output: OutputArg) -> Result<()> {
-    let choices = history::read(&config.state_dir)?;
+    let choices = history::read(&config.places.state_dir)?;
     let node = survey(config).await?;
     let origin = Origin::of(&node.inventory);
     answer(output, &Document { origin, choices: &choices }, || show(config, &node, &choices))
@@ -40,7 +40,7 @@ fn show(config: &Config, node: &NodeState, choices: &[Remembered]) -> Result<()>
 
 /// What there is to say where nothing is remembered.
 fn nothing(config: &Config) -> String {
-    format!("no choice is remembered in {}", config.state_dir.display())
+    format!("no choice is remembered in {}", config.places.state_dir.display())
 }
 
 fn table(node: &NodeState, choices: &[Remembered]) -> Table {

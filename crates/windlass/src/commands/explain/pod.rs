@@ -67,13 +67,13 @@ const MAYBE: &str = "if the kubelet did not ask for this pod, it was an earlier 
 const FORGOTTEN: &str = "the choice is not remembered: there was none, or it was long ago";
 
 pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Result<()> {
-    let holders = podresources::ask(&config.kubelet_dir).await;
+    let holders = podresources::ask(&config.places.kubelet_dir).await;
     let holders = holders.context(
         "cannot find out which devices the pod has (--kubelet-dir says where its kubelet is)",
     )?;
     let holdings = holdings(&holders, pod);
     ensure!(!holdings.is_empty(), "{pod} has no device of this node; {}", pods(&holders));
-    let remembered = history::read(&config.state_dir)?;
+    let remembered = history::read(&config.places.state_dir)?;
     let node = survey(config).await?;
     let held = |((container, resource), ids): ((String, String), BTreeSet<String>)| {
         let is_it = |then: &&Remembered| then.resource.as_str() == resource && ids_of(then) == ids;
@@ -85,7 +85,7 @@ pub(super) async fn run(config: &Config, pod: &PodName, output: OutputArg) -> Re
     let document = Document { origin, pod: pod.to_string(), containers };
     answer(output, &document, || document.table(&node))?;
     let is_explained = document.containers.iter().any(|held| held.past.is_some());
-    ensure!(is_explained, "{pod}: {FORGOTTEN}; looked in {}", config.state_dir.display());
+    ensure!(is_explained, "{pod}: {FORGOTTEN}; looked in {}", config.places.state_dir.display());
     Ok(())
 }
 

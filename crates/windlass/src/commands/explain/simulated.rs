@@ -20,7 +20,7 @@ pub(super) async fn simulated(profile: &str, host: HostArgs) -> Result<NodeState
         host_root: Some(machine.host_root()),
         nvml_library: profile.driver.is_some().then(|| machine.nvml_library()),
     })?;
-    config.cdi_dir = folder.path().join("cdi");
+    config.places.cdi_dir = folder.path().join("cdi");
     survey(&config).await
 }
 

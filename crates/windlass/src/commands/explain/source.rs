@@ -47,7 +47,8 @@ struct Told {
 pub(super) async fn run(config: Config, name: &str, output: OutputArg) -> Result<()> {
     let rule = described(&config, name)?.clone();
     let node = agent::survey(&config, clock()).await;
-    let look = tokio::task::spawn_blocking(move || considered(&config, &rule).map(|it| (it, rule)));
+    let look =
+        tokio::task::spawn_blocking(move || considered(&config.places, &rule).map(|it| (it, rule)));
     let (found, rule) =
         look.await?.map_err(|why| anyhow!(why)).with_context(|| format!("source {name}"))?;
     let Considered { places, remarks, candidates } = found;

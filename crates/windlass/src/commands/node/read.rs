@@ -24,7 +24,7 @@ pub(super) fn read(args: &NodeArgs, label: &LabelValue) -> Result<Loaded, Config
         Some(path) => load(&path, &flags)?,
         None => without_file(&flags)?,
     };
-    let driver = &mut loaded.config.driver;
+    let driver = &mut loaded.config.places.driver;
     let peers = Path::new(PEERS_DRIVER_ROOT);
     if loaded.format == Format::Peer && driver.mounted_at.is_none() && peers.is_dir() {
         driver.mounted_at = Some(peers.to_owned());
@@ -44,7 +44,7 @@ fn choose(
         return files.choose(label);
     }
     let state_dir =
-        args.places.record.state_dir.clone().unwrap_or_else(|| Config::default().state_dir);
+        args.places.record.state_dir.clone().unwrap_or_else(|| Config::default().places.state_dir);
     let recalled = LabelMemory::new(&state_dir).recall();
     files.choose(&recalled).or_else(|_| files.choose(label))
 }
@@ -54,10 +54,13 @@ fn apply(args: &NodeArgs, config: &mut Config) {
     apply_host(args.host.clone(), config);
     let places = args.places.clone();
     for (value, flag) in [
-        (&mut config.kubelet_dir, places.record.kubelet_dir.or_else(|| args.peer.kubelet_dir())),
-        (&mut config.cdi_dir, places.cdi_dir),
-        (&mut config.state_dir, places.record.state_dir),
-        (&mut config.host_root_on_node, places.host_root_on_node),
+        (
+            &mut config.places.kubelet_dir,
+            places.record.kubelet_dir.or_else(|| args.peer.kubelet_dir()),
+        ),
+        (&mut config.places.cdi_dir, places.cdi_dir),
+        (&mut config.places.state_dir, places.record.state_dir),
+        (&mut config.places.host_root_on_node, places.host_root_on_node),
     ] {
         if let Some(flag) = flag {
             *value = flag;
